@@ -1,0 +1,140 @@
+//! Arrays on the host: a type, a shape, and a buffer that goes back to its pool.
+
+use std::fmt;
+
+use bytemuck::Pod;
+
+use crate::buffer::HostBuffer;
+use crate::{Error, ErrorKind, Result};
+
+/// The type of an array's elements.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DType {
+    /// Unsigned, 8 bits.
+    U8,
+    /// Signed, 64 bits.
+    I64,
+    /// IEEE 754 binary32.
+    F32,
+}
+
+impl DType {
+    /// The size of one element in bytes.
+    pub fn size(self) -> usize {
+        match self {
+            DType::U8 => 1,
+            DType::F32 => 4,
+            DType::I64 => 8,
+        }
+    }
+
+    /// NumPy's name: `uint8`, `int64`, `float32`.
+    pub fn name(self) -> &'static str {
+        match self {
+            DType::U8 => "uint8",
+            DType::I64 => "int64",
+            DType::F32 => "float32",
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A Rust type that an array can hold: `u8`, `i64`, `f32`.
+pub trait Element: Pod + private::Sealed {
+    /// The matching [`DType`].
+    const DTYPE: DType;
+}
+
+mod private {
+    pub trait Sealed {}
+    impl Sealed for u8 {}
+    impl Sealed for i64 {}
+    impl Sealed for f32 {}
+}
+
+impl Element for u8 {
+    const DTYPE: DType = DType::U8;
+}
+impl Element for i64 {
+    const DTYPE: DType = DType::I64;
+}
+impl Element for f32 {
+    const DTYPE: DType = DType::F32;
+}
+
+/// A dense array in host memory, rows first (C order), its data aligned to 64 bytes.
+///
+/// Dropping it gives its buffer back to the pool it came from.
+pub struct Array {
+    dtype: DType,
+    shape: Vec<usize>,
+    buffer: HostBuffer,
+}
+
+impl Array {
+    /// Puts a shape on a buffer.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where the buffer is shorter than the shape needs. A longer one is allowed:
+    /// a short last batch lies in a buffer of full size.
+    pub fn new(dtype: DType, shape: Vec<usize>, buffer: HostBuffer) -> Result<Self> {
+        let needed = shape
+            .iter()
+            .try_fold(dtype.size(), |bytes, &n| bytes.checked_mul(n))
+            .filter(|&bytes| bytes <= buffer.len());
+        if needed.is_none() {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("an array of {dtype} {shape:?} does not fit {} bytes", buffer.len()),
+            ));
+        }
+        Ok(Array { dtype, shape, buffer })
+    }
+
+    /// The type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The extent of each dimension, slowest first: `[batch, height, width, channels]`.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The elements as bytes in the machine's order.
+    pub fn as_bytes(&self) -> &[u8] {
+        let len = self.shape.iter().product::<usize>() * self.dtype.size();
+        &self.buffer[..len]
+    }
+
+    /// The elements.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where `T` is not the array's type.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
+        expect_dtype::<T>(self.dtype)?;
+        Ok(bytemuck::cast_slice(self.as_bytes()))
+    }
+}
+
+impl fmt::Debug for Array {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Array({} {:?})", self.dtype, self.shape)
+    }
+}
+
+pub(crate) fn expect_dtype<T: Element>(dtype: DType) -> Result<()> {
+    if T::DTYPE == dtype {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::InvalidArgument,
+        format!("the elements are {dtype}, and were asked for as {}", T::DTYPE),
+    ))
+}

@@ -1,0 +1,254 @@
+//! Batches that are filled in place: what a batch looks like, and who writes a sample into it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+
+use crate::array::{Array, DType, Element, expect_dtype};
+use crate::{Error, ErrorKind, Result, SampleId, SampleRng};
+
+/// One array of a batch, as each sample sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// What consumers call it: `images`, `labels`.
+    pub name: Arc<str>,
+    /// The type of its elements.
+    pub dtype: DType,
+    /// The shape of one sample, without the batch dimension; empty for a number.
+    pub shape: Vec<usize>,
+}
+
+impl Field {
+    /// A field with its name, type and per-sample shape.
+    pub fn new(name: &str, dtype: DType, shape: &[usize]) -> Self {
+        Field { name: name.into(), dtype, shape: shape.to_vec() }
+    }
+
+    /// The bytes of one sample; `None` where they overflow.
+    pub fn row_bytes(&self) -> Option<usize> {
+        self.shape.iter().try_fold(self.dtype.size(), |bytes, &n| bytes.checked_mul(n))
+    }
+}
+
+/// The arrays of a batch and how many samples they hold.
+///
+/// ```
+/// use spdl_core::{BatchLayout, DType, Field};
+/// let layout = BatchLayout::new(32, [
+///     Field::new("images", DType::U8, &[224, 224, 3]),
+///     Field::new("labels", DType::I64, &[]),
+/// ]);
+/// assert_eq!(layout.batch_size(), 32);
+/// assert!(!layout.drops_last());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchLayout {
+    batch_size: usize,
+    drop_last: bool,
+    fields: Vec<Field>,
+}
+
+impl BatchLayout {
+    /// Batches of `batch_size` samples with these fields. The last batch of an epoch may be short.
+    pub fn new(batch_size: usize, fields: impl IntoIterator<Item = Field>) -> Self {
+        BatchLayout { batch_size, drop_last: false, fields: fields.into_iter().collect() }
+    }
+
+    /// Whether a short last batch is left out. Default: no. What is left out is counted.
+    #[must_use]
+    pub fn drop_last(mut self, drop_last: bool) -> Self {
+        self.drop_last = drop_last;
+        self
+    }
+
+    /// Samples in a full batch.
+    pub fn batch_size(&self) -> usize {
+        self.batch_size
+    }
+
+    /// Whether a short last batch is left out.
+    pub fn drops_last(&self) -> bool {
+        self.drop_last
+    }
+
+    /// The fields, in the order in which a [`SlotMut`] numbers them.
+    pub fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    /// Checks that a batch of this layout can exist.
+    pub(crate) fn validate(&self) -> Result<()> {
+        let fault = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
+        if self.batch_size == 0 {
+            return fault("the batch size is 0; it must be at least 1".into());
+        }
+        if self.fields.is_empty() {
+            return fault("a batch layout needs at least one field".into());
+        }
+        for field in &self.fields {
+            match field.row_bytes().and_then(|row| row.checked_mul(self.batch_size)) {
+                Some(0) => return fault(format!("field {:?} is empty: {:?}", field.name, field.shape)),
+                Some(bytes) if bytes <= isize::MAX as usize / 2 => {}
+                _ => return fault(format!("field {:?} is too large: {:?}", field.name, field.shape)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A step that writes its result straight into its place in a batch under assembly.
+///
+/// One instance per worker, so `&mut self` needs no lock and scratch memory may live in it. The
+/// scheduler calls [`fill`](Fill::fill) from its worker threads, for different samples at once on
+/// different instances. A sample whose `fill` fails leaves its slot to the next one: what was
+/// written there is written over.
+pub trait Fill<In>: Send + 'static {
+    /// Writes every field of `slot` from `item`.
+    ///
+    /// # Errors
+    /// Whatever keeps the sample from being written. The stage's policy decides what follows.
+    fn fill(&mut self, item: In, slot: SlotMut<'_>, cx: &mut FillContext<'_>) -> Result<()>;
+}
+
+/// One sample's place in a batch: a piece of memory per field. It holds arbitrary bytes at first.
+pub struct SlotMut<'a> {
+    fields: &'a [Field],
+    rows: &'a mut [BytesMut],
+}
+
+impl<'a> SlotMut<'a> {
+    pub(crate) fn new(fields: &'a [Field], rows: &'a mut [BytesMut]) -> Self {
+        SlotMut { fields, rows }
+    }
+
+    /// The fields, in the layout's order.
+    pub fn fields(&self) -> &'a [Field] {
+        self.fields
+    }
+
+    /// The bytes of a field.
+    ///
+    /// # Panics
+    /// Where the layout has no such field.
+    pub fn bytes_mut(&mut self, field: usize) -> &mut [u8] {
+        &mut self.rows[field]
+    }
+
+    /// The elements of a field.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where `T` is not the field's type.
+    ///
+    /// # Panics
+    /// Where the layout has no such field.
+    pub fn typed_mut<T: Element>(&mut self, field: usize) -> Result<&mut [T]> {
+        expect_dtype::<T>(self.fields[field].dtype)?;
+        // Rows start at a multiple of their own length, itself one of the element's size.
+        Ok(bytemuck::cast_slice_mut(&mut self.rows[field]))
+    }
+
+    /// Writes a field that is a single number, or sets each of its elements.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where `T` is not the field's type.
+    ///
+    /// # Panics
+    /// Where the layout has no such field.
+    pub fn set<T: Element>(&mut self, field: usize, value: T) -> Result<()> {
+        self.typed_mut(field)?.fill(value);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for SlotMut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SlotMut").field("fields", &self.fields).finish_non_exhaustive()
+    }
+}
+
+/// What a [`Fill`] may know about the sample at hand.
+#[derive(Debug)]
+pub struct FillContext<'a> {
+    pub(crate) id: SampleId,
+    pub(crate) key: Option<&'a str>,
+    pub(crate) seed: u64,
+    pub(crate) stage: u64,
+}
+
+impl<'a> FillContext<'a> {
+    /// A context outside a pipeline, for tests and for calling a `Fill` by hand.
+    pub fn new(seed: u64, id: SampleId, stage: &str, key: Option<&'a str>) -> Self {
+        FillContext { id, key, seed, stage: crate::random::stage_number(stage) }
+    }
+
+    /// Who the sample is.
+    pub fn id(&self) -> SampleId {
+        self.id
+    }
+
+    /// What people call it: a path, an object key.
+    pub fn key(&self) -> Option<&'a str> {
+        self.key
+    }
+
+    /// The sample's random numbers in this stage, from their start.
+    pub fn rng(&self) -> SampleRng {
+        SampleRng::for_stage(self.seed, self.id, self.stage)
+    }
+}
+
+/// Samples side by side: an array per field, and who they are.
+pub struct Batch {
+    pub(crate) fields: Vec<Field>,
+    pub(crate) arrays: Vec<Array>,
+    pub(crate) ids: Vec<SampleId>,
+}
+
+impl Batch {
+    /// How many samples it holds.
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Whether it holds none. A pipeline never delivers such a batch.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// The epoch its samples belong to; a batch never mixes epochs.
+    pub fn epoch(&self) -> u64 {
+        self.ids.first().map_or(0, |id| id.epoch)
+    }
+
+    /// Who the samples are, in their order in the batch.
+    pub fn ids(&self) -> &[SampleId] {
+        &self.ids
+    }
+
+    /// The array of the field with this name, `[len, …]`.
+    pub fn array(&self, name: &str) -> Option<&Array> {
+        let at = self.fields.iter().position(|field| &*field.name == name)?;
+        self.arrays.get(at)
+    }
+
+    /// All arrays in the layout's order.
+    pub fn arrays(&self) -> &[Array] {
+        &self.arrays
+    }
+
+    /// Takes the arrays out, in the layout's order.
+    pub fn into_arrays(self) -> Vec<Array> {
+        self.arrays
+    }
+}
+
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut map = f.debug_map();
+        for (field, array) in self.fields.iter().zip(&self.arrays) {
+            map.entry(&field.name, array);
+        }
+        map.finish()
+    }
+}

@@ -1,0 +1,268 @@
+//! What went wrong, where, and what the caller may do about it.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+
+/// The result of every fallible call in the workspace.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What kind of failure this is: the thing to match on.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// The file, object or member does not exist.
+    NotFound,
+    /// It exists, but may not be read.
+    PermissionDenied,
+    /// The operating system or a device failed for another reason.
+    Io,
+    /// A service refused for now (overload, throttling). Transient.
+    Unavailable,
+    /// Something took longer than it was allowed to. Transient.
+    Timeout,
+    /// The data contradict their own format.
+    Corrupt,
+    /// The data end before they should.
+    Truncated,
+    /// Valid, but not something this build or this codec can do.
+    Unsupported,
+    /// A limit of pixels, bytes, frames, ratio or depth would be exceeded.
+    LimitExceeded,
+    /// The caller asked for something that makes no sense.
+    InvalidArgument,
+    /// A stage panicked; the message is the panic's own.
+    Panicked,
+    /// The pipeline was stopped while this was under way.
+    Stopped,
+    /// An error of the user's own stage or source.
+    User,
+}
+
+impl ErrorKind {
+    /// The kind as one lower-case word with hyphens, as it appears in statistics and JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ErrorKind::NotFound => "not-found",
+            ErrorKind::PermissionDenied => "permission-denied",
+            ErrorKind::Io => "io",
+            ErrorKind::Unavailable => "unavailable",
+            ErrorKind::Timeout => "timeout",
+            ErrorKind::Corrupt => "corrupt",
+            ErrorKind::Truncated => "truncated",
+            ErrorKind::Unsupported => "unsupported",
+            ErrorKind::LimitExceeded => "limit-exceeded",
+            ErrorKind::InvalidArgument => "invalid-argument",
+            ErrorKind::Panicked => "panicked",
+            ErrorKind::Stopped => "stopped",
+            ErrorKind::User => "user",
+        }
+    }
+
+    /// Whether the same call may succeed later, so that retrying makes sense.
+    pub fn is_transient(self) -> bool {
+        matches!(self, ErrorKind::Unavailable | ErrorKind::Timeout)
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A failure: its kind, what happened, and as much of *where* as is known.
+///
+/// Displayed, it reads `stage: key: message (at byte N)`, each part only where it is known. The
+/// cause is left to [`source`](StdError::source), so that chain printers do not print it twice;
+/// [`Error::report`] joins the chain for people.
+///
+/// ```
+/// use spdl_core::{Error, ErrorKind};
+/// let error = Error::new(ErrorKind::Truncated, "the file ends inside the image data")
+///     .with_key("cats/7.jpg")
+///     .with_stage("decode")
+///     .with_offset(512);
+/// assert_eq!(
+///     error.to_string(),
+///     "decode: cats/7.jpg: the file ends inside the image data (at byte 512)"
+/// );
+/// assert!(!error.kind().is_transient());
+/// ```
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    stage: Option<Arc<str>>,
+    key: Option<Arc<str>>,
+    offset: Option<u64>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of `kind`. `message` says what was expected and what was found, without the cause.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Error(Arc::new(Inner {
+            kind,
+            message: message.into(),
+            stage: None,
+            key: None,
+            offset: None,
+            source: None,
+        }))
+    }
+
+    /// Names the stage. A stage name that is already there stays: the innermost knows best.
+    #[must_use]
+    pub fn with_stage(mut self, stage: impl Into<Arc<str>>) -> Self {
+        Arc::make_mut(&mut self.0).stage.get_or_insert_with(|| stage.into());
+        self
+    }
+
+    /// Names the sample (path, object key, member). A key that is already there stays.
+    #[must_use]
+    pub fn with_key(mut self, key: impl Into<Arc<str>>) -> Self {
+        Arc::make_mut(&mut self.0).key.get_or_insert_with(|| key.into());
+        self
+    }
+
+    /// Says at which byte of the data the failure was noticed.
+    #[must_use]
+    pub fn with_offset(mut self, offset: u64) -> Self {
+        Arc::make_mut(&mut self.0).offset = Some(offset);
+        self
+    }
+
+    /// Attaches the cause.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Arc::make_mut(&mut self.0).source = Some(Arc::from(source.into()));
+        self
+    }
+
+    /// What kind of failure this is.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// What happened, without stage, key and cause.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The stage in which it happened, where known.
+    pub fn stage(&self) -> Option<&str> {
+        self.0.stage.as_deref()
+    }
+
+    /// The sample for which it happened, where known.
+    pub fn key(&self) -> Option<&str> {
+        self.0.key.as_deref()
+    }
+
+    /// The byte of the data at which it was noticed, where known.
+    pub fn offset(&self) -> Option<u64> {
+        self.0.offset
+    }
+
+    /// This error without its stage and key, followed by its causes: the *why* for a table that
+    /// already has a column for the *where*.
+    pub fn reason(&self) -> String {
+        let mut text = self.0.message.clone();
+        if let Some(offset) = self.0.offset {
+            text.push_str(&format!(" (at byte {offset})"));
+        }
+        self.append_causes(&mut text);
+        text
+    }
+
+    /// This error and its causes in one line.
+    pub fn report(&self) -> String {
+        let mut text = self.to_string();
+        self.append_causes(&mut text);
+        text
+    }
+
+    fn append_causes(&self, text: &mut String) {
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            cause = error.source();
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for part in [&self.0.stage, &self.0.key].into_iter().flatten() {
+            write!(f, "{part}: ")?;
+        }
+        f.write_str(&self.0.message)?;
+        match self.0.offset {
+            Some(offset) => write!(f, " (at byte {offset})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Error({}: {})", self.0.kind, self.report())
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+impl From<std::io::Error> for Error {
+    /// Keeps the operating system's words and picks the kind that fits.
+    fn from(error: std::io::Error) -> Self {
+        use std::io::ErrorKind as Os;
+        let kind = match error.kind() {
+            Os::NotFound => ErrorKind::NotFound,
+            Os::PermissionDenied => ErrorKind::PermissionDenied,
+            Os::TimedOut => ErrorKind::Timeout,
+            Os::UnexpectedEof => ErrorKind::Truncated,
+            Os::InvalidInput => ErrorKind::InvalidArgument,
+            Os::InvalidData => ErrorKind::Corrupt,
+            Os::Unsupported => ErrorKind::Unsupported,
+            _ => ErrorKind::Io,
+        };
+        Error::new(kind, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_innermost_stage_and_key_stay() {
+        let error = Error::new(ErrorKind::Corrupt, "bad").with_stage("decode").with_key("a");
+        let error = error.with_stage("batch").with_key("b");
+        assert_eq!(error.stage(), Some("decode"));
+        assert_eq!(error.key(), Some("a"));
+    }
+
+    #[test]
+    fn the_cause_is_in_the_report_and_not_in_the_message() {
+        let cause = std::io::Error::other("disk on fire");
+        let error = Error::new(ErrorKind::Io, "cannot read").with_key("x").with_source(cause);
+        assert_eq!(error.to_string(), "x: cannot read");
+        assert_eq!(error.report(), "x: cannot read: disk on fire");
+        assert_eq!(error.reason(), "cannot read: disk on fire");
+    }
+
+    #[test]
+    fn an_io_error_keeps_its_kind() {
+        let error = Error::from(std::io::Error::from(std::io::ErrorKind::NotFound));
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+    }
+}
