@@ -52,6 +52,7 @@ pub trait Element: Pod + private::Sealed {
 }
 
 mod private {
+    #[expect(unnameable_types, reason = "this is what keeps the trait closed")]
     pub trait Sealed {}
     impl Sealed for u8 {}
     impl Sealed for i64 {}

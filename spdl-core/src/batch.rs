@@ -88,9 +88,16 @@ impl BatchLayout {
         }
         for field in &self.fields {
             match field.row_bytes().and_then(|row| row.checked_mul(self.batch_size)) {
-                Some(0) => return fault(format!("field {:?} is empty: {:?}", field.name, field.shape)),
+                Some(0) => {
+                    return fault(format!("field {:?} is empty: {:?}", field.name, field.shape));
+                }
                 Some(bytes) if bytes <= isize::MAX as usize / 2 => {}
-                _ => return fault(format!("field {:?} is too large: {:?}", field.name, field.shape)),
+                _ => {
+                    return fault(format!(
+                        "field {:?} is too large: {:?}",
+                        field.name, field.shape
+                    ));
+                }
             }
         }
         Ok(())

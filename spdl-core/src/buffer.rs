@@ -79,7 +79,8 @@ impl fmt::Debug for BufferPool {
     }
 }
 
-fn aligned(len: usize) -> BytesMut {
+/// New zeroed memory that starts at a multiple of [`ALIGNMENT`].
+pub(crate) fn aligned(len: usize) -> BytesMut {
     let mut bytes = BytesMut::zeroed(len + ALIGNMENT - 1);
     let skip = bytes.as_ptr().align_offset(ALIGNMENT);
     bytes.advance(skip);

@@ -1,0 +1,306 @@
+//! Who polls what waits: the `Runtime` trait, and a small built-in one.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fmt::Debug;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+use futures_core::Stream;
+use futures_core::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+
+use crate::{Error, ErrorKind, Result};
+
+/// An executor with a clock. Async stages and sources run on one; which one is the caller's choice.
+///
+/// [`ThreadRuntime`] is the default. With feature `tokio`, `TokioRuntime` runs them on a tokio
+/// handle. Any other executor can be plugged in by implementing the two methods.
+pub trait Runtime: Debug + Send + Sync + 'static {
+    /// Runs `task` to its end in the background. Tasks never block and never panic.
+    fn spawn(&self, task: BoxFuture<'static, ()>);
+
+    /// A future that is ready after `duration`.
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
+}
+
+/// Polls a future on this thread until it is done.
+///
+/// ```
+/// assert_eq!(spdl_core::block_on(async { 1 + 1 }), 2);
+/// ```
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let waker = ThreadWaker::current();
+    let mut cx = Context::from_waker(&waker);
+    loop {
+        match future.as_mut().poll(&mut cx) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+/// Wakes a parked thread.
+pub(crate) struct ThreadWaker(Thread);
+
+impl ThreadWaker {
+    pub(crate) fn current() -> Waker {
+        Waker::from(Arc::new(ThreadWaker(thread::current())))
+    }
+}
+
+impl Wake for ThreadWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// The built-in runtime: one thread that polls all its tasks, with a timer.
+///
+/// Enough for the drivers of async stages, which only wait; reads and decodes run elsewhere.
+/// Dropping the last handle drops unfinished tasks and joins the thread.
+#[derive(Debug)]
+pub struct ThreadRuntime {
+    shared: Arc<Shared>,
+    thread: std::sync::Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    inbox: std::sync::Mutex<Inbox>,
+    waker: Waker,
+}
+
+#[derive(Default)]
+struct Inbox {
+    tasks: Vec<BoxFuture<'static, ()>>,
+    timers: Vec<Timer>,
+    closed: bool,
+}
+
+struct Timer {
+    at: Instant,
+    waker: Waker,
+}
+
+impl ThreadRuntime {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// `Io` where the operating system refuses a thread.
+    pub fn new() -> Result<Self> {
+        let (send, receive) = std::sync::mpsc::channel::<Arc<Shared>>();
+        let thread = thread::Builder::new()
+            .name("spdl-async".into())
+            .spawn(move || {
+                if let Ok(shared) = receive.recv() {
+                    run(&shared);
+                }
+            })
+            .map_err(|error| {
+                Error::new(ErrorKind::Io, "cannot start the runtime's thread").with_source(error)
+            })?;
+        let waker = Waker::from(Arc::new(ThreadWaker(thread.thread().clone())));
+        let shared = Arc::new(Shared { inbox: Default::default(), waker });
+        // The thread is alive until it has received this.
+        let _ = send.send(Arc::clone(&shared));
+        Ok(ThreadRuntime { shared, thread: std::sync::Mutex::new(Some(thread)) })
+    }
+}
+
+impl Shared {
+    fn inbox(&self) -> std::sync::MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Shared")
+    }
+}
+
+impl Runtime for ThreadRuntime {
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        let mut inbox = self.shared.inbox();
+        if !inbox.closed {
+            inbox.tasks.push(task);
+            drop(inbox);
+            self.shared.waker.wake_by_ref();
+        }
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        let shared = Arc::clone(&self.shared);
+        let at = Instant::now() + duration;
+        Box::pin(poll_fn(move |cx| {
+            if Instant::now() >= at {
+                return Poll::Ready(());
+            }
+            // Each poll leaves a timer of its own; an outdated one only wakes once too often.
+            shared.inbox().timers.push(Timer { at, waker: cx.waker().clone() });
+            shared.waker.wake_by_ref();
+            Poll::Pending
+        }))
+    }
+}
+
+impl ThreadRuntime {
+    /// Drops unfinished tasks and joins the thread, though there may be other handles; what is
+    /// spawned on them later is dropped at once.
+    pub fn shut_down(&self) {
+        self.shared.inbox().closed = true;
+        self.shared.waker.wake_by_ref();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // A task may drop the last handle, on this very thread.
+        if let Some(thread) = thread
+            && thread.thread().id() != thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for ThreadRuntime {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}
+
+fn run(shared: &Shared) {
+    let mut tasks: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
+    let mut timers: BinaryHeap<Reverse<TimerKey>> = BinaryHeap::new();
+    let mut cx = Context::from_waker(&shared.waker);
+    loop {
+        {
+            let mut inbox = shared.inbox();
+            if inbox.closed {
+                // Tasks may hold the last handle of something that locks the inbox.
+                let unstarted = std::mem::take(&mut inbox.tasks);
+                drop(inbox);
+                drop(unstarted);
+                return;
+            }
+            tasks.extend(inbox.tasks.drain(..));
+            timers.extend(inbox.timers.drain(..).map(|timer| Reverse(TimerKey(timer))));
+        }
+        let now = Instant::now();
+        while timers.peek().is_some_and(|Reverse(timer)| timer.0.at <= now) {
+            if let Some(Reverse(timer)) = timers.pop() {
+                timer.0.waker.wake();
+            }
+        }
+        match Pin::new(&mut tasks).poll_next(&mut cx) {
+            Poll::Ready(Some(())) => {}
+            // A wake between the poll and here leaves a token, so that `park` returns at once.
+            Poll::Ready(None) | Poll::Pending => match timers.peek() {
+                Some(Reverse(timer)) => {
+                    thread::park_timeout(timer.0.at.saturating_duration_since(Instant::now()));
+                }
+                None => thread::park(),
+            },
+        }
+    }
+}
+
+struct TimerKey(Timer);
+
+impl PartialEq for TimerKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.at == other.0.at
+    }
+}
+impl Eq for TimerKey {}
+impl PartialOrd for TimerKey {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for TimerKey {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.at.cmp(&other.0.at)
+    }
+}
+
+/// Runs async stages and sources on a tokio runtime of the caller's.
+///
+/// The handle's runtime must have its timer enabled where stages sleep.
+#[cfg(feature = "tokio")]
+#[derive(Debug)]
+pub struct TokioRuntime(tokio::runtime::Handle);
+
+#[cfg(feature = "tokio")]
+impl TokioRuntime {
+    /// Spawns on `handle`.
+    pub fn new(handle: tokio::runtime::Handle) -> Self {
+        TokioRuntime(handle)
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl Runtime for TokioRuntime {
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        drop(self.0.spawn(task));
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        let _inside = self.0.enter();
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn tasks_run_and_sleep_side_by_side() {
+        let runtime = Arc::new(ThreadRuntime::new().unwrap());
+        let (send, receive) = mpsc::channel();
+        for millis in [30, 10, 20] {
+            let send = send.clone();
+            let nap = runtime.sleep(Duration::from_millis(millis));
+            runtime.spawn(Box::pin(async move {
+                nap.await;
+                let _ = send.send(millis);
+            }));
+        }
+        let order: Vec<u64> = (0..3).map(|_| receive.recv().unwrap()).collect();
+        assert_eq!(order, [10, 20, 30]);
+    }
+
+    #[test]
+    fn dropping_the_runtime_drops_its_tasks_and_joins_its_thread() {
+        let alive = Arc::new(());
+        let runtime = ThreadRuntime::new().unwrap();
+        let witness = Arc::clone(&alive);
+        runtime.spawn(Box::pin(async move {
+            let _witness = witness;
+            std::future::pending::<()>().await;
+        }));
+        drop(runtime);
+        assert_eq!(Arc::strong_count(&alive), 1);
+    }
+
+    #[test]
+    fn a_task_may_spawn_another() {
+        let runtime = Arc::new(ThreadRuntime::new().unwrap());
+        let (send, receive) = mpsc::channel();
+        let inner = Arc::downgrade(&runtime);
+        runtime.spawn(Box::pin(async move {
+            if let Some(runtime) = inner.upgrade() {
+                runtime.spawn(Box::pin(async move { send.send(1).unwrap() }));
+            }
+        }));
+        assert_eq!(receive.recv().unwrap(), 1);
+    }
+}

@@ -1,0 +1,423 @@
+//! Batches under assembly: which sample is written where, and when a batch is complete.
+//!
+//! The order of delivery is that of the input without the samples that failed, whatever the
+//! timing. A sample is given the place it will have if nothing in front of it fails. Where
+//! something does, the few samples behind it that are already written move up by a copy of one
+//! row each; a sample whose expected place is still taken is written into a spare row and moves
+//! as well. Without failures nothing is ever copied.
+
+use std::collections::VecDeque;
+
+use bytes::BytesMut;
+
+use crate::array::Array;
+use crate::batch::{Batch, BatchLayout};
+use crate::buffer::{BufferPool, RowBuffer, aligned};
+use crate::{Result, SampleId};
+
+#[derive(Debug)]
+pub(crate) struct Assembly {
+    layout: BatchLayout,
+    row_bytes: Vec<usize>,
+    pool: BufferPool,
+    /// The samples that were taken in and have no final place yet, oldest first.
+    entries: VecDeque<Entry>,
+    /// The number of `entries[0]`.
+    first: u64,
+    /// Oldest first. The samples with a final place fill the first one from its start.
+    batches: VecDeque<OpenBatch>,
+    batches_opened: u64,
+    /// The epoch of the newest sample, and how many of it are in `entries` and have not failed.
+    epoch: u64,
+    pending: usize,
+    /// Rows outside any batch, for reuse.
+    spare: Vec<Vec<BytesMut>>,
+    finished: Vec<Finished>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    id: SampleId,
+    place: Place,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Slot { batch: u64, slot: usize },
+    Spare,
+}
+
+#[derive(Debug)]
+enum State {
+    Filling,
+    /// Holds the rows of a sample in [`Place::Spare`]; else they are back in their batch.
+    Filled(Vec<BytesMut>),
+    Failed,
+}
+
+#[derive(Debug)]
+struct OpenBatch {
+    number: u64,
+    epoch: u64,
+    fields: Vec<RowBuffer>,
+    /// Whether a slot belongs to a sample, written or not, in its final place or not.
+    taken: Vec<bool>,
+    /// Who has a final place, from slot 0 on.
+    ids: Vec<SampleId>,
+}
+
+/// What became of an open batch.
+#[derive(Debug)]
+pub(crate) enum Finished {
+    Batch(Batch),
+    /// It stayed empty, or was short and not wanted: this many samples are left out.
+    Discarded(u64),
+}
+
+impl Assembly {
+    pub(crate) fn new(layout: BatchLayout, pool: BufferPool) -> Self {
+        let row_bytes = layout.fields().iter().map(|field| field.row_bytes().unwrap_or(0));
+        Assembly {
+            row_bytes: row_bytes.collect(),
+            layout,
+            pool,
+            entries: VecDeque::new(),
+            first: 0,
+            batches: VecDeque::new(),
+            batches_opened: 0,
+            epoch: 0,
+            pending: 0,
+            spare: Vec::new(),
+            finished: Vec::new(),
+        }
+    }
+
+    /// Whether a sample of `epoch` can only be taken in after [`open`](Self::open).
+    pub(crate) fn needs_batch(&self, epoch: u64) -> bool {
+        self.expected_place(epoch).0 >= self.batches.len()
+    }
+
+    /// The index in `batches`, perhaps one past the end, and the slot that the next sample will
+    /// have if nothing in front of it fails.
+    fn expected_place(&self, epoch: u64) -> (usize, usize) {
+        let start = self.batches.iter().position(|batch| batch.epoch == epoch);
+        let start = start.unwrap_or(self.batches.len());
+        let settled = self.batches.get(start).map_or(0, |batch| batch.ids.len());
+        let pending = if epoch == self.epoch { self.pending } else { 0 };
+        let ahead = settled + pending;
+        (start + ahead / self.layout.batch_size(), ahead % self.layout.batch_size())
+    }
+
+    /// Starts another batch, for samples of `epoch`.
+    pub(crate) fn open(&mut self, epoch: u64) {
+        let size = self.layout.batch_size();
+        let rows = self.row_bytes.iter();
+        self.batches.push_back(OpenBatch {
+            number: self.batches_opened,
+            epoch,
+            fields: rows.map(|&row| self.pool.take(row * size).into_rows(size, row)).collect(),
+            taken: vec![false; size],
+            ids: Vec::with_capacity(size),
+        });
+        self.batches_opened += 1;
+    }
+
+    /// Takes a sample in. Returns its number and the rows to write it to, one per field.
+    pub(crate) fn take_in(&mut self, id: SampleId) -> (u64, Vec<BytesMut>) {
+        let (at, slot) = self.expected_place(id.epoch);
+        if id.epoch != self.epoch {
+            self.epoch = id.epoch;
+            self.pending = 0;
+        }
+        self.pending += 1;
+        let lent = self.batches.get_mut(at).filter(|batch| !batch.taken[slot]).and_then(|batch| {
+            let rows: Option<Vec<_>> =
+                batch.fields.iter_mut().map(|field| field.lend(slot)).collect();
+            batch.taken[slot] = true;
+            Some((Place::Slot { batch: batch.number, slot }, rows?))
+        });
+        let (place, rows) = lent.unwrap_or_else(|| (Place::Spare, self.spare_rows()));
+        let number = self.first + self.entries.len() as u64;
+        self.entries.push_back(Entry { id, place, state: State::Filling });
+        self.advance();
+        (number, rows)
+    }
+
+    fn spare_rows(&mut self) -> Vec<BytesMut> {
+        let new = || self.row_bytes.iter().map(|&row| aligned(row)).collect();
+        self.spare.pop().unwrap_or_else(new)
+    }
+
+    /// Takes the rows of sample `number` back, written or not.
+    pub(crate) fn settle(&mut self, number: u64, written: bool, rows: Vec<BytesMut>) {
+        let entry = &mut self.entries[(number - self.first) as usize];
+        entry.state = if written { State::Filled(Vec::new()) } else { State::Failed };
+        let (id, place) = (entry.id, entry.place);
+        match place {
+            Place::Spare if written => entry.state = State::Filled(rows),
+            Place::Spare => self.spare.push(rows),
+            Place::Slot { batch, slot } => {
+                if let Some(batch) = find(&mut self.batches, batch) {
+                    batch.give_back(slot, rows);
+                    batch.taken[slot] = written;
+                }
+            }
+        }
+        if !written && id.epoch == self.epoch {
+            self.pending -= 1;
+        }
+        self.advance();
+    }
+
+    /// Gives final places to all samples that have none in front of them still being written.
+    fn advance(&mut self) {
+        while let Some(entry) = self.entries.front() {
+            let epoch = entry.id.epoch;
+            let filling = matches!(entry.state, State::Filling);
+            while self.batches.front().is_some_and(|batch| batch.epoch != epoch) {
+                self.finish_front();
+            }
+            if filling {
+                return;
+            }
+            let Some(Entry { id, place, state }) = self.entries.pop_front() else { return };
+            self.first += 1;
+            if let State::Filled(spare) = state {
+                if epoch == self.epoch {
+                    self.pending -= 1;
+                }
+                self.place_finally(id, place, spare);
+            }
+        }
+    }
+
+    fn place_finally(&mut self, id: SampleId, place: Place, spare: Vec<BytesMut>) {
+        let Some(front) = self.batches.front() else { return };
+        let slot = front.ids.len();
+        if place != (Place::Slot { batch: front.number, slot }) {
+            let rows = match place {
+                Place::Spare => Some(spare),
+                Place::Slot { batch, slot } => find(&mut self.batches, batch).and_then(|batch| {
+                    batch.taken[slot] = false;
+                    batch.fields.iter_mut().map(|field| field.lend(slot)).collect()
+                }),
+            };
+            if let (Some(rows), Some(front)) = (&rows, self.batches.front_mut()) {
+                front.copy_in(slot, rows);
+            }
+            match (place, rows) {
+                (Place::Spare, Some(rows)) => self.spare.push(rows),
+                (Place::Slot { batch, slot }, Some(rows)) => {
+                    if let Some(batch) = find(&mut self.batches, batch) {
+                        batch.give_back(slot, rows);
+                    }
+                }
+                (_, None) => {}
+            }
+        }
+        if let Some(front) = self.batches.front_mut() {
+            front.ids.push(id);
+            if front.ids.len() == self.layout.batch_size() {
+                self.finish_front();
+            }
+        }
+    }
+
+    /// Ends the oldest batch as it is.
+    fn finish_front(&mut self) {
+        let Some(batch) = self.batches.pop_front() else { return };
+        let len = batch.ids.len();
+        let unwanted = len < self.layout.batch_size() && self.layout.drops_last();
+        let finished =
+            if len == 0 || unwanted { None } else { batch.into_batch(&self.layout).ok() };
+        self.finished.push(match finished {
+            Some(batch) => Finished::Batch(batch),
+            None => Finished::Discarded(len as u64),
+        });
+    }
+
+    /// The data have ended, and every sample has been settled: what is open is complete.
+    pub(crate) fn finish(&mut self) {
+        while !self.batches.is_empty() {
+            self.finish_front();
+        }
+    }
+
+    /// What has been finished since the last call, oldest first.
+    pub(crate) fn take_finished(&mut self) -> std::vec::Drain<'_, Finished> {
+        self.finished.drain(..)
+    }
+}
+
+fn find(batches: &mut VecDeque<OpenBatch>, number: u64) -> Option<&mut OpenBatch> {
+    batches.iter_mut().find(|batch| batch.number == number)
+}
+
+impl OpenBatch {
+    fn give_back(&mut self, slot: usize, rows: Vec<BytesMut>) {
+        for (field, row) in self.fields.iter_mut().zip(rows) {
+            field.give_back(slot, row);
+        }
+    }
+
+    fn copy_in(&mut self, slot: usize, rows: &[BytesMut]) {
+        self.taken[slot] = true;
+        for (field, row) in self.fields.iter_mut().zip(rows) {
+            if let Some(own) = field.row_mut(slot) {
+                own.copy_from_slice(row);
+            }
+        }
+    }
+
+    fn into_batch(self, layout: &BatchLayout) -> Result<Batch> {
+        let len = self.ids.len();
+        let mut arrays = Vec::with_capacity(self.fields.len());
+        for (field, rows) in layout.fields().iter().zip(self.fields) {
+            let Some(buffer) = rows.into_buffer() else {
+                let message = "a row is missing from a finished batch";
+                return Err(crate::Error::new(crate::ErrorKind::Io, message));
+            };
+            let shape = std::iter::once(len).chain(field.shape.iter().copied()).collect();
+            arrays.push(Array::new(field.dtype, shape, buffer)?);
+        }
+        Ok(Batch { fields: layout.fields().to_vec(), arrays, ids: self.ids })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DType, Field};
+    use proptest::prelude::*;
+
+    type Delivered = Vec<(Vec<SampleId>, Vec<i64>)>;
+
+    /// Runs samples through an assembly with `workers` at once, which finish in an order drawn
+    /// from `choices`; returns each batch's ids and values.
+    fn assemble(
+        epochs: &[Vec<bool>],
+        batch_size: usize,
+        drop_last: bool,
+        workers: usize,
+        mut choices: impl FnMut(usize) -> usize,
+    ) -> (Delivered, u64) {
+        let layout = BatchLayout::new(
+            batch_size,
+            [Field::new("value", DType::I64, &[]), Field::new("pad", DType::U8, &[3])],
+        )
+        .drop_last(drop_last);
+        let mut assembly = Assembly::new(layout, BufferPool::new());
+        let mut samples = Vec::new();
+        for (epoch, fates) in epochs.iter().enumerate() {
+            for (index, &fails) in fates.iter().enumerate() {
+                samples.push((SampleId { epoch: epoch as u64, index: index as u64 }, fails));
+            }
+        }
+        let mut samples = samples.into_iter().peekable();
+        let mut at_work = Vec::new();
+        loop {
+            while at_work.len() < workers
+                && let Some((id, fails)) = samples.next()
+            {
+                if assembly.needs_batch(id.epoch) {
+                    assembly.open(id.epoch);
+                }
+                assert!(!assembly.needs_batch(id.epoch));
+                let (number, rows) = assembly.take_in(id);
+                at_work.push((number, id, fails, rows));
+            }
+            if at_work.is_empty() {
+                break;
+            }
+            let (number, id, fails, mut rows) = at_work.swap_remove(choices(at_work.len()));
+            let value = (id.epoch * 1000 + id.index) as i64;
+            rows[0].copy_from_slice(&value.to_ne_bytes());
+            rows[1].fill(id.index as u8);
+            assembly.settle(number, !fails, rows);
+        }
+        assembly.finish();
+        let mut batches = Vec::new();
+        let mut left_out = 0;
+        for finished in assembly.take_finished() {
+            match finished {
+                Finished::Batch(batch) => {
+                    let pad = batch.array("pad").unwrap().as_bytes();
+                    assert!(
+                        batch
+                            .ids
+                            .iter()
+                            .zip(pad.chunks(3))
+                            .all(|(id, pad)| { pad.iter().all(|&byte| byte == id.index as u8) })
+                    );
+                    let values = batch.array("value").unwrap().as_slice::<i64>().unwrap().to_vec();
+                    batches.push((batch.ids.clone(), values));
+                }
+                Finished::Discarded(samples) => left_out += samples,
+            }
+        }
+        (batches, left_out)
+    }
+
+    fn expected(epochs: &[Vec<bool>], size: usize, drop_last: bool) -> Vec<Vec<i64>> {
+        let mut batches = Vec::new();
+        for (epoch, fates) in epochs.iter().enumerate() {
+            let survivors: Vec<i64> = (0..fates.len())
+                .filter(|&index| !fates[index])
+                .map(|index| (epoch * 1000 + index) as i64)
+                .collect();
+            batches.extend(survivors.chunks(size).map(<[i64]>::to_vec));
+            if drop_last && batches.last().is_some_and(|batch: &Vec<i64>| batch.len() < size) {
+                batches.pop();
+            }
+        }
+        batches
+    }
+
+    proptest! {
+        #[test]
+        fn batches_hold_the_survivors_in_input_order(
+            epochs in prop::collection::vec(prop::collection::vec(prop::bool::weighted(0.2), 0..50), 1..4),
+            size in 1usize..9,
+            workers in 1usize..9,
+            drop_last: bool,
+            choices in prop::collection::vec(any::<prop::sample::Index>(), 50),
+        ) {
+            let mut turn = 0;
+            let choose = |n: usize| { turn += 1; choices[turn % choices.len()].index(n) };
+            let (batches, left_out) = assemble(&epochs, size, drop_last, workers, choose);
+            let values: Vec<Vec<i64>> = batches.iter().map(|(_, values)| values.clone()).collect();
+            prop_assert_eq!(&values, &expected(&epochs, size, drop_last));
+            let survivors = epochs.iter().flatten().filter(|&&fails| !fails).count();
+            let delivered: usize = values.iter().map(Vec::len).sum();
+            prop_assert_eq!(delivered as u64 + left_out, survivors as u64);
+            for (ids, values) in batches {
+                let named: Vec<i64> = ids.iter().map(|id| (id.epoch * 1000 + id.index) as i64).collect();
+                prop_assert_eq!(named, values);
+            }
+        }
+    }
+
+    #[test]
+    fn without_failures_every_sample_is_written_in_its_final_place() {
+        let layout = BatchLayout::new(4, [Field::new("value", DType::U8, &[])]);
+        let mut assembly = Assembly::new(layout, BufferPool::new());
+        assembly.open(0);
+        let mut rows = Vec::new();
+        for index in 0..4 {
+            let (number, row) = assembly.take_in(SampleId { epoch: 0, index });
+            rows.push((number, row[0].as_ptr(), row));
+        }
+        let places: Vec<_> = rows.iter().map(|(_, place, _)| *place).collect();
+        for (number, _, row) in rows.into_iter().rev() {
+            assembly.settle(number, true, row);
+        }
+        let Some(Finished::Batch(batch)) = assembly.take_finished().next() else {
+            panic!("a batch")
+        };
+        let start = batch.arrays()[0].as_bytes();
+        for (index, place) in places.into_iter().enumerate() {
+            assert_eq!(place, &raw const start[index]);
+        }
+    }
+}
