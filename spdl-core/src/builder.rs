@@ -131,7 +131,7 @@ impl From<&str> for StageOptions {
 /// let monitor = pipeline.monitor();
 /// assert_eq!(pipeline.collect::<spdl_core::Result<Vec<_>>>()?, [1, 2]);
 /// assert_eq!(monitor.statistics().dropped[0].stage.as_ref(), "parse");
-/// # spdl_core::Result::Ok(())
+/// # Ok::<(), spdl_core::Error>(())
 /// ```
 ///
 /// The same in the wrong order does not compile:

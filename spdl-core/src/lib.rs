@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A pipeline is a [`Source`], a chain of stages, bounded queues between them, and a [`Pipeline`]
-//! that is an iterator and a stream. All stages run at once, each with its own concurrency:
+//! that is an iterator, or a stream. All stages run at once, each with its own concurrency:
 //!
 //! * a [`Stage`] computes, on a pool of worker threads shared by all such stages,
 //! * a [`Fill`] computes and writes its result straight into its place in a [`Batch`],
@@ -76,7 +76,7 @@ pub use diagnosis::Limit;
 pub use error::{Error, ErrorKind, Result};
 pub use failure::{Dropped, OnError};
 pub use histogram::Quantiles;
-pub use pipeline::{Monitor, Pipeline};
+pub use pipeline::{Monitor, Pipeline, PipelineStream};
 pub use random::SampleRng;
 #[cfg(feature = "tokio")]
 pub use runtime::TokioRuntime;

@@ -1,4 +1,4 @@
-//! A pipeline that runs: an iterator and a stream, which winds down whenever it is dropped.
+//! A pipeline that runs: an iterator, or a stream, which winds down whenever it is dropped.
 
 use std::fmt;
 use std::pin::Pin;
@@ -17,7 +17,8 @@ use crate::{Error, ErrorKind, Result, Statistics};
 
 /// A pipeline, made by a [`PipelineBuilder`](crate::PipelineBuilder).
 ///
-/// It is an [`Iterator`] and a [`Stream`] of results. The first call to `next` starts it. It ends
+/// It is an [`Iterator`] of results, and [`into_stream`](Self::into_stream) makes it a [`Stream`].
+/// The first call to `next` starts it. It ends
 /// with `None` when every item of the source was delivered, dropped by a policy or left out with a
 /// short batch (all counted in the [`Statistics`]), or with one error, after what was finished
 /// before it.
@@ -79,13 +80,13 @@ impl<T: Send + 'static> Pipeline<T> {
     /// Starts the work, so that the first items are ready sooner. Done by the first `next` else.
     ///
     /// # Errors
-    /// `Io` where the operating system refuses a thread; `Stopped` after [`stop`](Self::stop).
+    /// `Io` where the operating system refuses a thread; `Stopped` after the end.
     pub fn start(&mut self) -> Result<()> {
+        if self.ended {
+            return Err(Error::new(ErrorKind::Stopped, "the pipeline has ended"));
+        }
         if self.started {
             return Ok(());
-        }
-        if self.ended {
-            return Err(Error::new(ErrorKind::Stopped, "the pipeline was stopped"));
         }
         self.started = true;
         self.scheduler.shared.mark_start();
@@ -138,7 +139,7 @@ impl<T: Send + 'static> Pipeline<T> {
     ///         Poll::Pending => println!("still waiting"),
     ///     }
     /// }
-    /// # spdl_core::Result::Ok(())
+    /// # Ok::<(), spdl_core::Error>(())
     /// ```
     pub fn next_timeout(&mut self, timeout: Duration) -> Poll<Option<Result<T>>> {
         let deadline = Instant::now().checked_add(timeout);
@@ -201,6 +202,20 @@ impl<T: Send + 'static> Pipeline<T> {
         }
     }
 
+    /// The same items for an async consumer, on any executor.
+    ///
+    /// ```
+    /// # use spdl_core::{DatasetSource, PipelineBuilder, block_on};
+    /// use futures_util::TryStreamExt;
+    /// let numbers = PipelineBuilder::new(DatasetSource::new(vec![1, 2, 3])).build()?;
+    /// let sum = async { numbers.into_stream().try_fold(0, async |sum, n| Ok(sum + n)).await };
+    /// assert_eq!(block_on(sum)?, 6);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    pub fn into_stream(self) -> PipelineStream<T> {
+        PipelineStream(self)
+    }
+
     /// The counters as they are now.
     pub fn statistics(&self) -> Statistics {
         self.scheduler.shared.statistics()
@@ -224,16 +239,23 @@ impl<T: Send + 'static> Iterator for Pipeline<T> {
     }
 }
 
-impl<T: Send + 'static> Stream for Pipeline<T> {
+/// A [`Pipeline`] for async consumers, made by [`Pipeline::into_stream`].
+///
+/// A type of its own, since a value that is an iterator and a stream makes every `next`, `map` and
+/// `collect` ambiguous. Dropping it may block for as long as dropping the pipeline.
+#[derive(Debug)]
+pub struct PipelineStream<T>(Pipeline<T>);
+
+impl<T: Send + 'static> Stream for PipelineStream<T> {
     type Item = Result<T>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<T>>> {
-        self.get_mut().poll(cx)
+        self.get_mut().0.poll(cx)
     }
 }
 
 // Whatever `T` is, the pipeline only moves it.
-impl<T> Unpin for Pipeline<T> {}
+impl<T> Unpin for PipelineStream<T> {}
 
 impl<T> Drop for Pipeline<T> {
     fn drop(&mut self) {

@@ -111,7 +111,7 @@ impl<T: Clone + Debug + Send + Sync + 'static> Dataset for Vec<T> {
 /// };
 /// assert_eq!(epoch(0)?, epoch(0)?);
 /// assert_eq!(epoch(1)?.len(), 4);
-/// # spdl_core::Result::Ok(())
+/// # Ok::<(), spdl_core::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct DatasetSource<D> {

@@ -105,7 +105,7 @@ impl<Out> fmt::Debug for StageContext<'_, Out> {
 ///     .deterministic()
 ///     .build()?;
 /// assert_eq!(doubled.collect::<spdl_core::Result<Vec<_>>>()?, [2, 4, 6]);
-/// # spdl_core::Result::Ok(())
+/// # Ok::<(), spdl_core::Error>(())
 /// ```
 pub fn stage_fn<In, Out, F>(function: F) -> StageFn<F>
 where

@@ -1,0 +1,271 @@
+//! Failures: what is delivered, what is reported, and what ends the pipeline.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use common::{WriteNumber, bad_number, layout, numbers, within_seconds};
+use spdl_core::{
+    AsyncContext, AsyncStage, BatchLayout, BoxStream, Cursor, DType, Error, ErrorKind, Field,
+    OnError, Pipeline, PipelineBuilder, Result, SampleId, Source, StageOptions, stage_fn,
+};
+
+fn picky(bad: fn(i64) -> bool) -> impl Fn() -> Result<spdl_core::StageFn<PickyFn>> {
+    move || {
+        Ok(stage_fn(Box::new(move |n| if bad(n) { Err(bad_number(n)) } else { Ok(n) }) as PickyFn))
+    }
+}
+type PickyFn = Box<dyn FnMut(i64) -> Result<i64> + Send>;
+
+/// Collects until the error, which must be the last thing said.
+fn until_error(mut pipeline: Pipeline<i64>) -> (Vec<i64>, Error) {
+    let mut items = Vec::new();
+    loop {
+        match pipeline.next() {
+            Some(Ok(item)) => items.push(item),
+            Some(Err(error)) => {
+                assert!(pipeline.next().is_none(), "an error is said once");
+                return (items, error);
+            }
+            None => panic!("ended without the error"),
+        }
+    }
+}
+
+#[test]
+fn raise_ends_the_pipeline_with_the_error_and_its_place() {
+    within_seconds(60, || {
+        let pipeline = PipelineBuilder::new(numbers(1_000_000))
+            .stage("picky", picky(|n| n == 100))
+            .deterministic()
+            .build()
+            .unwrap();
+        let (items, error) = until_error(pipeline);
+        assert_eq!(items, (0..items.len() as i64).collect::<Vec<_>>());
+        assert!(items.len() <= 100);
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert_eq!(error.to_string(), "picky: 100 is bad");
+    });
+}
+
+#[test]
+fn skip_drops_counts_and_lists() {
+    within_seconds(60, || {
+        let pipeline = PipelineBuilder::new(numbers(1000))
+            .stage(StageOptions::new("picky").on_error(OnError::SKIP), picky(|n| n % 10 == 3))
+            .deterministic()
+            .build()
+            .unwrap();
+        let monitor = pipeline.monitor();
+        let items: Result<Vec<i64>> = pipeline.collect();
+        assert_eq!(items.unwrap(), (0..1000).filter(|n| n % 10 != 3).collect::<Vec<_>>());
+        let statistics = monitor.statistics();
+        assert_eq!(statistics.dropped_total, 100);
+        let indices: Vec<u64> = statistics.dropped.iter().map(|dropped| dropped.id.index).collect();
+        assert_eq!(indices, (0..100).map(|n| n * 10 + 3).collect::<Vec<_>>(), "sorted");
+        assert_eq!(statistics.dropped[0].reason, "3 is bad");
+        assert_eq!(statistics.stages[1].failures, 100);
+        assert_eq!(statistics.stages[1].items, 1000);
+    });
+}
+
+#[test]
+fn one_failure_over_the_budget_ends_the_pipeline() {
+    within_seconds(60, || {
+        let run = |budget| {
+            let on_error = OnError::Skip { at_most: Some(budget) };
+            let pipeline = PipelineBuilder::new(numbers(100))
+                .stage(StageOptions::new("picky").on_error(on_error), picky(|n| n % 10 == 3))
+                .threads(1)
+                .build()
+                .unwrap();
+            pipeline.collect::<Result<Vec<_>>>()
+        };
+        assert_eq!(run(10).unwrap().len(), 90);
+        let error = run(9).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().contains("more than 9 items failed"), "{error}");
+    });
+}
+
+#[test]
+fn a_panic_is_an_error_and_the_stage_goes_on_with_a_new_instance() {
+    within_seconds(60, || {
+        let made = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&made);
+        let pipeline = PipelineBuilder::new(numbers(100))
+            .stage("fragile", move || {
+                counter.fetch_add(1, Ordering::Relaxed);
+                Ok(stage_fn(|n: i64| {
+                    assert!(n % 25 != 7, "cannot stand {n}");
+                    Ok(n)
+                }))
+            })
+            .threads(1)
+            .on_error(OnError::SKIP)
+            .build()
+            .unwrap();
+        let monitor = pipeline.monitor();
+        assert_eq!(pipeline.collect::<Result<Vec<_>>>().unwrap().len(), 96);
+        let dropped = monitor.statistics().dropped;
+        assert_eq!(dropped.len(), 4);
+        assert_eq!(dropped[0].kind, ErrorKind::Panicked);
+        assert_eq!(dropped[0].reason, "panicked: cannot stand 7");
+        assert_eq!(made.load(Ordering::Relaxed), 5);
+    });
+}
+
+#[test]
+fn a_panic_in_a_fill_leaves_its_slot_to_the_next_sample() {
+    within_seconds(60, || {
+        let pipeline = PipelineBuilder::new(numbers(64))
+            .fill("write", layout(16), || Ok(WriteNumber { fails: |_| false, panics: |n| n == 20 }))
+            .on_error(OnError::SKIP)
+            .build()
+            .unwrap();
+        let batches: Vec<Vec<i64>> = pipeline
+            .map(|batch| batch.unwrap().array("number").unwrap().as_slice().unwrap().to_vec())
+            .collect();
+        assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [16, 16, 16, 15]);
+        assert_eq!(batches.concat(), (0..64).filter(|&n| n != 20).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn a_failing_constructor_is_an_ordinary_error() {
+    within_seconds(60, || {
+        let no_stage = || -> Result<spdl_core::StageFn<PickyFn>> {
+            Err(Error::new(ErrorKind::Unsupported, "no such device"))
+        };
+        let pipeline = PipelineBuilder::new(numbers(10)).stage("device", no_stage).build().unwrap();
+        let (items, error) = until_error(pipeline);
+        assert!(items.is_empty());
+        assert_eq!(error.to_string(), "device: no such device");
+
+        let panics = || -> Result<WriteNumber> { panic!("no scratch") };
+        let mut pipeline =
+            PipelineBuilder::new(numbers(10)).fill("write", layout(4), panics).build().unwrap();
+        let error = pipeline.next().unwrap().unwrap_err();
+        assert_eq!((error.kind(), error.stage()), (ErrorKind::Panicked, Some("write")));
+    });
+}
+
+/// Yields numbers, with an error or a panic among them; knows them by name.
+#[derive(Debug)]
+struct Faulty {
+    error_at: Option<i64>,
+    panic_at: Option<i64>,
+}
+
+impl Source for Faulty {
+    type Item = i64;
+    fn open(&self, at: Cursor) -> Result<BoxStream<'static, Result<i64>>> {
+        if at.epoch == 9 {
+            return Err(Error::new(ErrorKind::NotFound, "no epoch 9"));
+        }
+        use futures_util::{StreamExt, stream};
+        let (error_at, panic_at) = (self.error_at, self.panic_at);
+        Ok(stream::iter(0..20)
+            .map(move |n| {
+                assert_ne!(panic_at, Some(n), "the source fell over");
+                if error_at == Some(n) { Err(bad_number(n)) } else { Ok(n) }
+            })
+            .boxed())
+    }
+    fn key(&self, item: &i64) -> Option<Arc<str>> {
+        Some(format!("number-{item}").into())
+    }
+}
+
+#[test]
+fn a_source_fails_by_the_same_rules() {
+    within_seconds(60, || {
+        let pass = |n| Ok(n);
+        let build = |source: Faulty, on_error| {
+            let pipeline = PipelineBuilder::new(source).stage("pass", move || Ok(stage_fn(pass)));
+            pipeline.on_error(on_error).deterministic().build().unwrap()
+        };
+        let faulty = || Faulty { error_at: Some(5), panic_at: None };
+        let (_, error) = until_error(build(faulty(), OnError::Raise));
+        assert_eq!(error.to_string(), "source: 5 is bad");
+        let items: Result<Vec<i64>> = build(faulty(), OnError::SKIP).collect();
+        assert_eq!(items.unwrap(), (0..20).filter(|&n| n != 5).collect::<Vec<_>>());
+        let panics = Faulty { error_at: None, panic_at: Some(7) };
+        let (_, error) = until_error(build(panics, OnError::SKIP));
+        assert_eq!((error.kind(), error.stage()), (ErrorKind::Panicked, Some("source")));
+        let no_epoch =
+            PipelineBuilder::new(Faulty { error_at: None, panic_at: None }).epochs(8..10);
+        let (items, error) = until_error(no_epoch.build().unwrap());
+        assert_eq!(items.len(), 20, "the epoch before it was delivered");
+        assert_eq!(error.to_string(), "source: no epoch 9");
+    });
+}
+
+#[test]
+fn errors_and_drops_name_the_key() {
+    within_seconds(60, || {
+        let build = |on_error| {
+            PipelineBuilder::new(Faulty { error_at: None, panic_at: None })
+                .stage("picky", picky(|n| n == 3))
+                .on_error(on_error)
+                .build()
+                .unwrap()
+        };
+        let (_, error) = until_error(build(OnError::Raise));
+        assert_eq!(error.to_string(), "picky: number-3: 3 is bad");
+        let mut pipeline = build(OnError::SKIP);
+        pipeline.by_ref().for_each(drop);
+        let dropped = pipeline.statistics().dropped;
+        assert_eq!(dropped[0].key.as_deref(), Some("number-3"));
+        assert_eq!(dropped[0].id, SampleId { epoch: 0, index: 3 });
+    });
+}
+
+struct AsyncPicky;
+#[async_trait]
+impl AsyncStage<i64> for AsyncPicky {
+    type Out = i64;
+    async fn process(&self, n: i64, _: &AsyncContext) -> Result<i64> {
+        assert!(n != 11, "cannot wait for {n}");
+        if n == 5 { Err(bad_number(n)) } else { Ok(n) }
+    }
+}
+
+#[test]
+fn async_stages_fail_by_the_same_rules() {
+    within_seconds(60, || {
+        let build = |on_error| {
+            PipelineBuilder::new(numbers(20))
+                .async_stage("wait", AsyncPicky)
+                .on_error(on_error)
+                .deterministic()
+                .build()
+                .unwrap()
+        };
+        let (_, error) = until_error(build(OnError::Raise));
+        assert_eq!(error.stage(), Some("wait"));
+        let mut pipeline = build(OnError::SKIP);
+        let items: Vec<i64> = pipeline.by_ref().map(|item| item.unwrap()).collect();
+        assert_eq!(items, (0..20).filter(|&n| n != 5 && n != 11).collect::<Vec<_>>());
+        let kinds: Vec<_> =
+            pipeline.statistics().dropped.iter().map(|dropped| dropped.kind).collect();
+        assert_eq!(kinds, [ErrorKind::Corrupt, ErrorKind::Panicked]);
+    });
+}
+
+#[test]
+fn a_description_that_makes_no_sense_is_refused() {
+    let twice =
+        PipelineBuilder::new(numbers(1)).stage("a", picky(|_| false)).stage("a", picky(|_| false));
+    let error = twice.build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.to_string().contains("\"a\""), "{error}");
+    for (batch_size, shape) in [(0, vec![3]), (4, vec![0]), (2, vec![usize::MAX, 2])] {
+        let layout = BatchLayout::new(batch_size, [Field::new("x", DType::I64, &shape)]);
+        let fill = || Ok(WriteNumber { fails: |_| false, panics: |_| false });
+        let error = PipelineBuilder::new(numbers(1)).fill("f", layout, fill).build().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    }
+}

@@ -1,0 +1,370 @@
+//! Start, stop, drop: nothing runs too early, nothing stays behind.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use common::{WriteNumber, layout, numbers, spdl_threads, within_seconds};
+use spdl_core::{
+    AsyncContext, AsyncStage, DatasetSource, ErrorKind, OnError, PipelineBuilder, Result, Runtime,
+    StageOptions, ThreadRuntime, block_on, stage_fn,
+};
+
+/// Tests of this file look at the process's threads, so they must not overlap.
+static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+fn alone(test: impl FnOnce() + Send + 'static) {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    within_seconds(100, test);
+    // A joined thread's entry may outlive the join by a moment.
+    let deadline = Instant::now() + Duration::from_secs(2);
+    while !spdl_threads().is_empty() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(spdl_threads(), Vec::<String>::new(), "threads stayed behind");
+}
+
+#[test]
+fn nothing_runs_before_the_first_item_is_asked_for() {
+    alone(|| {
+        let ran = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&ran);
+        let mut pipeline = PipelineBuilder::new(numbers(10))
+            .stage("a", move || {
+                flag.store(true, Ordering::SeqCst);
+                Ok(stage_fn(Ok::<i64, spdl_core::Error>))
+            })
+            .build()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!ran.load(Ordering::SeqCst));
+        assert!(spdl_threads().is_empty());
+        assert!(pipeline.next().is_some());
+        assert!(ran.load(Ordering::SeqCst));
+    });
+}
+
+#[test]
+fn a_pipeline_can_be_dropped_at_any_moment() {
+    alone(|| {
+        for take in 0..60 {
+            let mut pipeline = PipelineBuilder::new(numbers(i64::from(take) * 7))
+                .async_stage("pass", Pass)
+                .stage("a", || Ok(stage_fn(Ok::<i64, spdl_core::Error>)))
+                .fill("write", layout(4), || {
+                    Ok(WriteNumber { fails: |n| n % 5 == 1, panics: |_| false })
+                })
+                .on_error(OnError::SKIP)
+                .threads(3)
+                .epochs(0..u64::MAX)
+                .build()
+                .unwrap();
+            for _ in 0..take {
+                let _ = pipeline.next();
+            }
+        }
+    });
+}
+
+struct Pass;
+#[async_trait]
+impl AsyncStage<i64> for Pass {
+    type Out = i64;
+    async fn process(&self, n: i64, _: &AsyncContext) -> Result<i64> {
+        Ok(n)
+    }
+}
+
+/// Never ends, and tells whether it is still there.
+struct Forever(Arc<AtomicUsize>);
+#[async_trait]
+impl AsyncStage<i64> for Forever {
+    type Out = i64;
+    async fn process(&self, n: i64, _: &AsyncContext) -> Result<i64> {
+        struct Guard(Arc<AtomicUsize>);
+        impl Drop for Guard {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        self.0.fetch_add(1, Ordering::SeqCst);
+        let _guard = Guard(Arc::clone(&self.0));
+        std::future::pending::<()>().await;
+        Ok(n)
+    }
+}
+
+#[test]
+fn a_wait_that_never_ends_is_dropped_with_the_pipeline() {
+    alone(|| {
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let mut pipeline = PipelineBuilder::new(numbers(100))
+            .async_stage(StageOptions::new("wait").concurrency(4), Forever(Arc::clone(&waiting)))
+            .build()
+            .unwrap();
+        let asked = Instant::now();
+        assert!(pipeline.next_timeout(Duration::from_millis(30)).is_pending());
+        assert!(asked.elapsed() >= Duration::from_millis(30));
+        assert_eq!(waiting.load(Ordering::SeqCst), 4);
+        drop(pipeline);
+        assert_eq!(waiting.load(Ordering::SeqCst), 0);
+    });
+}
+
+#[test]
+fn stop_ends_the_iteration_and_may_be_called_twice() {
+    alone(|| {
+        let mut pipeline = PipelineBuilder::new(numbers(1_000_000)).build().unwrap();
+        assert!(pipeline.next().is_some());
+        pipeline.stop();
+        assert!(pipeline.next().is_none());
+        pipeline.stop();
+        assert_eq!(pipeline.start().unwrap_err().kind(), ErrorKind::Stopped);
+        assert!(spdl_threads().is_empty());
+    });
+}
+
+#[test]
+fn an_idle_pipeline_winds_down_quickly() {
+    alone(|| {
+        let mut times: Vec<Duration> = (0..101)
+            .map(|_| {
+                let mut pipeline = PipelineBuilder::new(numbers(1000))
+                    .stage("a", || Ok(stage_fn(Ok::<i64, spdl_core::Error>)))
+                    .threads(2)
+                    .build()
+                    .unwrap();
+                let _ = pipeline.next();
+                std::thread::sleep(Duration::from_millis(1));
+                let start = Instant::now();
+                drop(pipeline);
+                start.elapsed()
+            })
+            .collect();
+        times.sort();
+        println!("median wind-down: {:?}", times[50]);
+        // Far above the 2 ms that are promised: this is a test for hangs, not a benchmark.
+        assert!(times[50] < Duration::from_millis(200), "{:?}", times[50]);
+    });
+}
+
+#[test]
+fn an_idle_pipeline_uses_no_cpu() {
+    alone(|| {
+        let mut pipeline = PipelineBuilder::new(numbers(100_000))
+            .stage("a", || Ok(stage_fn(Ok::<i64, spdl_core::Error>)))
+            .fill("write", layout(8), || Ok(WriteNumber { fails: |_| false, panics: |_| false }))
+            .build()
+            .unwrap();
+        let _ = pipeline.next();
+        std::thread::sleep(Duration::from_millis(100));
+        let before = cpu_ticks();
+        std::thread::sleep(Duration::from_millis(500));
+        let used = cpu_ticks() - before;
+        // 500 ms are 50 ticks on each of the threads; a spinning one would use most of them.
+        assert!(used <= 5, "{used} ticks of 10 ms in 500 ms");
+    });
+}
+
+/// CPU time of this process so far, in the kernel's ticks (10 ms).
+fn cpu_ticks() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+#[test]
+fn it_can_be_a_stream() {
+    use futures_util::StreamExt;
+    alone(|| {
+        let pipeline = PipelineBuilder::new(numbers(100))
+            .async_stage("pass", Pass)
+            .stage("a", || Ok(stage_fn(Ok::<i64, spdl_core::Error>)))
+            .deterministic()
+            .build()
+            .unwrap();
+        let items: Vec<i64> = block_on(pipeline.into_stream().map(|item| item.unwrap()).collect());
+        assert_eq!(items, (0..100).collect::<Vec<_>>());
+    });
+}
+
+struct Nap;
+#[async_trait]
+impl AsyncStage<i64> for Nap {
+    type Out = i64;
+    async fn process(&self, n: i64, cx: &AsyncContext) -> Result<i64> {
+        cx.runtime().sleep(Duration::from_millis(20)).await;
+        Ok(n)
+    }
+}
+
+fn naps_side_by_side(runtime: Option<Arc<dyn Runtime>>) {
+    let mut builder = PipelineBuilder::new(numbers(64))
+        .async_stage(StageOptions::new("nap").concurrency(32), Nap)
+        .deterministic();
+    if let Some(runtime) = runtime {
+        builder = builder.runtime(runtime);
+    }
+    let start = Instant::now();
+    let items: Result<Vec<i64>> = builder.build().unwrap().collect();
+    assert_eq!(items.unwrap(), (0..64).collect::<Vec<_>>());
+    // One after the other they would take 1.28 s.
+    assert!(start.elapsed() < Duration::from_millis(800), "{:?}", start.elapsed());
+}
+
+#[test]
+fn an_async_stage_waits_for_many_items_at_once() {
+    alone(|| naps_side_by_side(None));
+}
+
+#[test]
+fn a_runtime_can_be_shared_and_outlives_its_pipelines() {
+    alone(|| {
+        let runtime: Arc<dyn Runtime> = Arc::new(ThreadRuntime::new().unwrap());
+        naps_side_by_side(Some(Arc::clone(&runtime)));
+        naps_side_by_side(Some(runtime));
+    });
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn tokio_can_be_the_runtime() {
+    alone(|| {
+        let tokio = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
+        let runtime = spdl_core::TokioRuntime::new(tokio.handle().clone());
+        naps_side_by_side(Some(Arc::new(runtime)));
+    });
+}
+
+#[test]
+fn backpressure_bounds_what_is_made_ahead() {
+    alone(|| {
+        let made = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&made);
+        let mut pipeline = PipelineBuilder::new(numbers(10_000))
+            .stage(StageOptions::new("make").queue(8), move || {
+                let counter = Arc::clone(&counter);
+                Ok(stage_fn(move |n: i64| {
+                    counter.fetch_add(1, Ordering::SeqCst);
+                    Ok(n)
+                }))
+            })
+            .fill("write", layout(4), || Ok(WriteNumber { fails: |_| false, panics: |_| false }))
+            .threads(2)
+            .prefetch(2)
+            .build()
+            .unwrap();
+        let _ = pipeline.next();
+        std::thread::sleep(Duration::from_millis(200));
+        // Delivered 4; 2 batches ready and 2 under assembly of 4 each; 8 queued.
+        let most = 4 + 4 * 4 + 8;
+        assert!(made.load(Ordering::SeqCst) <= most, "{made:?} made, {most} allowed");
+        let buffers = pipeline.statistics().buffers;
+        assert!(buffers.peak_bytes <= 5 * 4 * (8 + 4), "{buffers:?}");
+    });
+}
+
+#[test]
+fn batch_memory_is_reused() {
+    alone(|| {
+        let pipeline = PipelineBuilder::new(numbers(4000))
+            .fill("write", layout(8), || {
+                Ok(WriteNumber { fails: |n| n % 9 == 0, panics: |_| false })
+            })
+            .on_error(OnError::SKIP)
+            .build()
+            .unwrap();
+        let monitor = pipeline.monitor();
+        let batches = pipeline.map(|batch| batch.unwrap()).count();
+        assert!(batches > 400);
+        let buffers = monitor.statistics().buffers;
+        // Two fields for each of the few batches that are alive at once.
+        assert!(buffers.allocations <= 16, "{buffers:?}");
+        assert_eq!(buffers.live_bytes, 0);
+    });
+}
+
+#[test]
+fn an_empty_source_ends_at_once_for_any_number_of_epochs() {
+    alone(|| {
+        let mut pipeline = PipelineBuilder::new(DatasetSource::new(Vec::<i64>::new()))
+            .fill("write", layout(8), || Ok(WriteNumber { fails: |_| false, panics: |_| false }))
+            .epochs(0..u64::MAX)
+            .build()
+            .unwrap();
+        assert!(matches!(pipeline.next_timeout(Duration::from_secs(20)), Poll::Ready(None)));
+    });
+}
+
+#[test]
+fn drop_last_leaves_short_batches_out_and_counts_them() {
+    alone(|| {
+        let pipeline = PipelineBuilder::new(numbers(10))
+            .fill("write", layout(4).drop_last(true), || {
+                Ok(WriteNumber { fails: |_| false, panics: |_| false })
+            })
+            .epochs(0..3)
+            .build()
+            .unwrap();
+        let monitor = pipeline.monitor();
+        let sizes: Vec<usize> = pipeline.map(|batch| batch.unwrap().len()).collect();
+        assert_eq!(sizes, [4; 6]);
+        assert_eq!(monitor.statistics().left_out, 6);
+    });
+}
+
+#[test]
+fn statistics_tell_what_happened() {
+    alone(|| {
+        let mut pipeline = PipelineBuilder::new(numbers(200))
+            .async_stage(StageOptions::new("nap").concurrency(50), Nap)
+            .stage("work", || {
+                Ok(stage_fn(|n: i64| {
+                    std::thread::sleep(Duration::from_millis(1));
+                    Ok(n)
+                }))
+            })
+            .threads(2)
+            .build()
+            .unwrap();
+        assert_eq!(pipeline.statistics().elapsed, Duration::ZERO);
+        assert_eq!(pipeline.by_ref().count(), 200);
+        let statistics = pipeline.statistics();
+        let elapsed = statistics.elapsed;
+        std::thread::sleep(Duration::from_millis(5));
+        assert_eq!(pipeline.statistics().elapsed, elapsed, "the clock stops at the end");
+        let names: Vec<&str> = statistics.stages.iter().map(|stage| &*stage.name).collect();
+        assert_eq!(names, ["source", "nap", "work"]);
+        assert!(statistics.stages.iter().all(|stage| stage.items == 200 && stage.failures == 0));
+        assert!(statistics.queues.iter().all(|queue| queue.items == 200 && queue.len == 0));
+        let work = &statistics.stages[2];
+        assert!(work.busy >= Duration::from_millis(200) && work.busy <= elapsed * 2);
+        assert!(work.service.p50 >= Duration::from_micros(950), "{:?}", work.service);
+        let nap = &statistics.stages[1];
+        assert!(nap.service.p50 >= Duration::from_millis(19), "{:?}", nap.service);
+        assert_eq!(statistics.consumer.items, 200);
+        assert!(statistics.consumer.first_item.unwrap() >= Duration::from_millis(20));
+        assert!(statistics.consumer.waited <= elapsed);
+        assert!(statistics.data_readiness() < 0.9);
+        assert!(statistics.queues[2].get_wait > Duration::from_millis(20));
+    });
+}
+
+#[test]
+fn a_slow_consumer_finds_everything_ready() {
+    alone(|| {
+        let mut pipeline = PipelineBuilder::new(numbers(60)).prefetch(4).build().unwrap();
+        while let Some(item) = pipeline.next() {
+            item.unwrap();
+            std::thread::sleep(Duration::from_millis(3));
+        }
+        let statistics = pipeline.statistics();
+        assert!(statistics.data_readiness() > 0.85, "{}", statistics.data_readiness());
+        assert!(statistics.queues[0].put_wait > Duration::from_millis(100));
+        assert!(matches!(statistics.limit(), spdl_core::Limit::Consumer { .. }));
+    });
+}

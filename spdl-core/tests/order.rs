@@ -1,0 +1,190 @@
+//! Order: which items come out, and when.
+
+mod common;
+
+use common::{WriteNumber, dawdle, layout, numbers, within_seconds};
+use proptest::prelude::*;
+use spdl_core::{
+    OnError, Order, PipelineBuilder, Result, Stage, StageContext, StageOptions, stage_fn,
+};
+
+fn slow_identity() -> impl Stage<i64, Out = i64> {
+    stage_fn(|n: i64| {
+        dawdle(n);
+        Ok(n)
+    })
+}
+
+#[test]
+fn a_deterministic_pipeline_keeps_the_order_of_its_source() {
+    within_seconds(60, || {
+        for threads in [1, 2, 8] {
+            let pipeline = PipelineBuilder::new(numbers(2000))
+                .stage("a", || Ok(slow_identity()))
+                .stage(StageOptions::new("b").queue(1), || Ok(slow_identity()))
+                .threads(threads)
+                .deterministic()
+                .build()
+                .unwrap();
+            let items: Result<Vec<i64>> = pipeline.collect();
+            assert_eq!(items.unwrap(), (0..2000).collect::<Vec<_>>(), "{threads} threads");
+        }
+    });
+}
+
+#[test]
+fn completion_order_holds_nothing_back_and_loses_nothing() {
+    within_seconds(60, || {
+        let slow_first = || {
+            Ok(stage_fn(|n: i64| {
+                if n == 0 {
+                    std::thread::sleep(std::time::Duration::from_millis(200));
+                }
+                Ok(n)
+            }))
+        };
+        let pipeline =
+            PipelineBuilder::new(numbers(50)).stage("a", slow_first).threads(2).build().unwrap();
+        let mut items: Vec<i64> = pipeline.map(|item| item.unwrap()).collect();
+        assert_eq!(items.last(), Some(&0), "the slow one comes last");
+        items.sort_unstable();
+        assert_eq!(items, (0..50).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn a_stage_can_restore_order_behind_one_that_does_not() {
+    within_seconds(60, || {
+        // Input order of a stage is the order in which it takes its items in.
+        let pipeline = PipelineBuilder::new(numbers(500))
+            .stage(StageOptions::new("a").concurrency(1), || Ok(slow_identity()))
+            .stage(StageOptions::new("b").order(Order::Input), || Ok(slow_identity()))
+            .threads(4)
+            .build()
+            .unwrap();
+        let items: Result<Vec<i64>> = pipeline.collect();
+        assert_eq!(items.unwrap(), (0..500).collect::<Vec<_>>());
+    });
+}
+
+/// Emits `n % 7` times `n`: sometimes nothing, sometimes more than any queue holds.
+struct Repeat;
+impl Stage<i64> for Repeat {
+    type Out = i64;
+    fn process(&mut self, n: i64, cx: &mut StageContext<'_, i64>) -> Result<()> {
+        for _ in 0..n % 7 * if n == 48 { 500 } else { 1 } {
+            cx.emit(n)?;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_stage_may_make_many_items_from_one_with_any_number_of_threads() {
+    within_seconds(60, || {
+        let expected: Vec<i64> = (0..200)
+            .flat_map(|n| std::iter::repeat_n(n, n as usize % 7 * if n == 48 { 500 } else { 1 }))
+            .collect();
+        for threads in [1, 2, 8] {
+            for order in [Order::Input, Order::Completion] {
+                let pipeline = PipelineBuilder::new(numbers(200))
+                    .stage(StageOptions::new("repeat").queue(2).order(order), || Ok(Repeat))
+                    .stage(StageOptions::new("next").queue(1).order(order), || Ok(slow_identity()))
+                    .threads(threads)
+                    .prefetch(1)
+                    .build()
+                    .unwrap();
+                let mut items: Vec<i64> = pipeline.map(|item| item.unwrap()).collect();
+                if order == Order::Completion {
+                    items.sort_unstable();
+                }
+                assert_eq!(items, expected, "{threads} threads, {order:?}");
+            }
+        }
+    });
+}
+
+/// Keeps everything back until the end.
+struct Hoard(Vec<i64>);
+impl Stage<i64> for Hoard {
+    type Out = i64;
+    fn process(&mut self, n: i64, _: &mut StageContext<'_, i64>) -> Result<()> {
+        self.0.push(n);
+        Ok(())
+    }
+    fn finish(&mut self, cx: &mut StageContext<'_, i64>) -> Result<()> {
+        self.0.drain(..).try_for_each(|n| cx.emit(n))
+    }
+}
+
+#[test]
+fn what_a_stage_holds_comes_out_at_the_end() {
+    within_seconds(60, || {
+        let pipeline = PipelineBuilder::new(numbers(1000))
+            .stage(StageOptions::new("hoard").queue(3), || Ok(Hoard(Vec::new())))
+            .stage("next", || Ok(slow_identity()))
+            .threads(3)
+            .build()
+            .unwrap();
+        let mut items: Vec<i64> = pipeline.map(|item| item.unwrap()).collect();
+        items.sort_unstable();
+        assert_eq!(items, (0..1000).collect::<Vec<_>>());
+    });
+}
+
+/// Every batch's numbers and noise, and the numbers of the dropped samples.
+fn batches(threads: usize, seed: u64, count: i64, batch: usize) -> (Vec<Vec<i64>>, Vec<u32>) {
+    let pipeline = PipelineBuilder::new(numbers(count).shuffled(seed))
+        .stage("first", || Ok(slow_identity()))
+        .fill("write", layout(batch), || {
+            Ok(WriteNumber { fails: |n| n % 13 == 5, panics: |n| n % 17 == 3 })
+        })
+        .on_error(OnError::SKIP)
+        .seed(seed)
+        .threads(threads)
+        .epochs(0..2)
+        .deterministic()
+        .build()
+        .unwrap();
+    let mut all = Vec::new();
+    let mut noise = Vec::new();
+    for item in pipeline {
+        let item = item.unwrap();
+        assert!(item.ids().iter().all(|id| id.epoch == item.epoch()), "epochs are not mixed");
+        all.push(item.array("number").unwrap().as_slice::<i64>().unwrap().to_vec());
+        let drawn = item.array("noise").unwrap().as_slice::<f32>().unwrap();
+        noise.extend(drawn.iter().map(|x| x.to_bits()));
+    }
+    (all, noise)
+}
+
+#[test]
+fn batches_are_the_same_for_any_number_of_threads_though_samples_fail() {
+    within_seconds(120, || {
+        let base = batches(1, 7, 300, 16);
+        let good = (0..300).filter(|n| n % 13 != 5 && n % 17 != 3).count();
+        assert_eq!(base.0.iter().map(Vec::len).sum::<usize>(), 2 * good);
+        let short = base.0.iter().filter(|batch| batch.len() < 16).count();
+        assert!(short <= 2, "only the last batch of each epoch is short");
+        for threads in [2, 3, 8] {
+            assert_eq!(batches(threads, 7, 300, 16), base, "{threads} threads");
+        }
+        assert_ne!(batches(2, 8, 300, 16).0, base.0, "another seed, another order");
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn any_shape_of_run_delivers_every_good_sample(count in 0i64..80, batch in 1usize..20, threads in 1usize..6) {
+        let (all, _) = within_seconds(60, move || batches(threads, 3, count, batch));
+        for epoch in 0..2 {
+            let good: Vec<i64> = (0..count).filter(|n| n % 13 != 5 && n % 17 != 3).collect();
+            let per_epoch = good.len().div_ceil(batch);
+            prop_assert_eq!(all.len(), 2 * per_epoch);
+            let mut seen: Vec<i64> = all[epoch * per_epoch..(epoch + 1) * per_epoch].concat();
+            seen.sort_unstable();
+            prop_assert_eq!(seen, good);
+        }
+    }
+}
