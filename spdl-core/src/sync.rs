@@ -1,13 +1,14 @@
-//! Locks, atomics and waiting, behind one door: `--cfg loom` swaps in the model checker's.
+//! Locks, atomics and waiting, behind one door: `--cfg spdl_loom` swaps in the model checker's.
+//! (Plain `loom` would switch dependencies as well.)
 
-#[cfg(loom)]
-pub(crate) use loom::sync::{Arc, atomic};
-#[cfg(not(loom))]
-pub(crate) use std::sync::{Arc, atomic};
+#[cfg(spdl_loom)]
+pub(crate) use loom::sync::atomic;
+#[cfg(not(spdl_loom))]
+pub(crate) use std::sync::atomic;
 
-#[cfg(loom)]
+#[cfg(spdl_loom)]
 use loom::sync as imp;
-#[cfg(not(loom))]
+#[cfg(not(spdl_loom))]
 use std::sync as imp;
 use std::sync::PoisonError;
 

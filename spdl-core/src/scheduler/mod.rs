@@ -33,6 +33,8 @@ pub(crate) mod assembly;
 pub(crate) mod async_node;
 pub(crate) mod cpu_node;
 pub(crate) mod fill_node;
+#[cfg(all(test, spdl_loom))]
+mod loom_models;
 pub(crate) mod queue;
 pub(crate) mod reorder;
 pub(crate) mod signal;

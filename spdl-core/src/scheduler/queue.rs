@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -9,8 +10,8 @@ use super::signal::Signal;
 use crate::SampleId;
 use crate::sample::Envelope;
 use crate::statistics::QueueStatistics;
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::sync::{Arc, Mutex};
 
 /// A bounded queue of items on their way from one stage to the next.
 ///
@@ -186,9 +187,13 @@ impl<T> Queue<T> {
         state.taken += count as u64;
         self.publish(&state);
         let sender = state.sender.take();
+        let finished = state.closed && state.items.is_empty();
         drop(state);
         wake(sender);
-        if was_full {
+        if finished {
+            // Whoever sleeps until the end must learn of it from whoever brought it about.
+            self.signal.wake_all();
+        } else if was_full {
             self.signal.wake_one();
         }
         first
