@@ -1,4 +1,5 @@
 //! Order: which items come out, and when.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
