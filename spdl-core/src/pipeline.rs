@@ -189,17 +189,7 @@ impl<T: Send + 'static> Pipeline<T> {
     /// Ends the work now. What waits is woken, what is not yet delivered is dropped, and every
     /// thread of the pipeline is joined. `next` gives `None` from then on. Stopping twice is fine.
     pub fn stop(&mut self) {
-        self.ended = true;
-        let shared = &self.scheduler.shared;
-        shared.stop();
-        self.drivers.clear();
-        for worker in self.workers.drain(..) {
-            // A worker catches the panics of stages; its own would be a bug, and has been printed.
-            let _ = worker.join();
-        }
-        if let Some(runtime) = self.own_runtime.take() {
-            runtime.shut_down();
-        }
+        self.wind_down();
     }
 
     /// The same items for an async consumer, on any executor.
@@ -257,16 +247,24 @@ impl<T: Send + 'static> Stream for PipelineStream<T> {
 // Whatever `T` is, the pipeline only moves it.
 impl<T> Unpin for PipelineStream<T> {}
 
-impl<T> Drop for Pipeline<T> {
-    fn drop(&mut self) {
-        // As `stop`, which is not available for every `T`.
+impl<T> Pipeline<T> {
+    fn wind_down(&mut self) {
+        self.ended = true;
         self.scheduler.shared.stop();
+        self.drivers.clear();
         for worker in self.workers.drain(..) {
+            // A worker catches the panics of stages; its own would be a bug, and has been printed.
             let _ = worker.join();
         }
         if let Some(runtime) = self.own_runtime.take() {
             runtime.shut_down();
         }
+    }
+}
+
+impl<T> Drop for Pipeline<T> {
+    fn drop(&mut self) {
+        self.wind_down();
     }
 }
 
