@@ -1,0 +1,264 @@
+//! Folders of images as data sets.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs;
+use std::path::{MAIN_SEPARATOR, Path};
+use std::sync::Arc;
+
+use spdl_core::{Dataset, Error, ErrorKind, Labeled, Result};
+
+use crate::Key;
+use crate::walk::{Folder, Listing, Walker, bytes, os_error};
+
+/// The name extensions, in any case, by which [`ImageFolder`] knows an image. What a file really
+/// holds is seen when it is decoded.
+pub const IMAGE_EXTENSIONS: [&str; 10] =
+    ["jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff"];
+
+/// The images below a folder, with their classes.
+///
+/// ```text
+/// root/cat/1.jpg            class 0, "cat"
+/// root/cat/more/2.PNG       class 0 too: any depth below the class folder
+/// root/dog/3.webp           class 1, "dog"
+/// ```
+///
+/// - The classes are the folders directly below the root, sorted by the bytes of their names.
+/// - A root with images of its own, and none in the folders below it, is a flat folder: there are
+///   no classes, and every label is −1.
+/// - The order of the images is that of torchvision's `ImageFolder`: by class, then by the path of
+///   the folder, then by file name, each by its bytes. It does not depend on the file system.
+/// - An image is a file with one of the [`IMAGE_EXTENSIONS`]; nothing is opened. Names need not be
+///   UTF-8.
+/// - Files and folders whose name starts with a dot are left out (torchvision takes them).
+/// - Links are followed. One that leads back to a folder which it lies in is left out, with a
+///   warning. A link with an image's name that leads nowhere is an image that cannot be read.
+/// - A class folder without an image is kept as a class, with a warning (torchvision refuses it).
+///   Images beside the class folders are left out, with a warning.
+///
+/// See [`warnings`](ImageFolder::warnings) for what was left out.
+///
+/// A million images take about as many bytes as their file names have, and 8 for each; listing
+/// them does not look at each file.
+pub struct ImageFolder {
+    /// Comes before every name: the root with a separator, or nothing.
+    prefix: Box<[u8]>,
+    /// Neighbours that share a folder and a label.
+    runs: Vec<Run>,
+    /// All file names, joined.
+    names: Vec<u8>,
+    /// Where each name ends.
+    ends: Vec<usize>,
+    classes: Vec<String>,
+    warnings: Vec<Error>,
+}
+
+struct Run {
+    /// The first image of the run.
+    first: u64,
+    label: i64,
+    /// Relative to the root, with a separator at its end unless it is empty.
+    folder: Box<[u8]>,
+}
+
+impl ImageFolder {
+    /// Lists the images below `root`.
+    ///
+    /// # Errors
+    /// `NotFound` where there is no such folder, or no image in it; `InvalidArgument` where it is
+    /// not a folder; `PermissionDenied` or `Io` where it, or a folder below it, cannot be listed.
+    pub fn open(root: impl AsRef<Path>) -> Result<Self> {
+        let root = root.as_ref();
+        let metadata = fs::metadata(root).map_err(|error| {
+            let missing = error.kind() == std::io::ErrorKind::NotFound;
+            let message = if missing { "there is no such folder" } else { "cannot look at this" };
+            os_error(message, &root.into(), error)
+        })?;
+        if !metadata.is_dir() {
+            let message = "this is a file, but a folder of images was expected";
+            return Err(at(root, ErrorKind::InvalidArgument, message));
+        }
+
+        let mut walker = Walker::new(root, is_image).skip_hidden();
+        let Listing { folders, files } = walker.list(root)?;
+        let mut images = ImageFolder::empty(with_separator(root));
+        for (label, name) in (0..).zip(&folders) {
+            let class = root.join(name);
+            let before = images.len();
+            for folder in walker.walk(&class)? {
+                images.push_folder(label, root, folder);
+            }
+            if images.len() == before {
+                images.warnings.push(at(&class, ErrorKind::NotFound, "a class without images"));
+            }
+        }
+        if images.is_empty() && files.is_empty() {
+            return Err(no_images(root, &walker));
+        }
+        if images.is_empty() {
+            // Flat, and folders beside the images are of no interest.
+            images.warnings.clear();
+            images.push_folder(-1, root, Folder { path: root.to_path_buf(), files });
+        } else {
+            images.classes = folders.iter().map(|name| Key::from_path(name).to_string()).collect();
+            if !files.is_empty() {
+                let message =
+                    format!("{} images beside the class folders are left out", files.len());
+                images.warnings.push(at(root, ErrorKind::InvalidArgument, message));
+            }
+        }
+        images.warnings.append(&mut walker.warnings);
+        // The system lists in any order; the warnings shall not depend on it.
+        images.warnings.sort_by(|a, b| a.key().cmp(&b.key()));
+        images.names.shrink_to_fit();
+        images.ends.shrink_to_fit();
+        Ok(images)
+    }
+
+    /// These files in this order, with these labels; −1 for all where `labels` is `None`. Nothing
+    /// is looked at: a file that is missing is noticed when it is read.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where there are no files, or not as many labels as files.
+    pub fn from_paths<P: AsRef<Path>>(
+        paths: impl IntoIterator<Item = P>,
+        labels: Option<&[i64]>,
+    ) -> Result<Self> {
+        let mut images = ImageFolder::empty(Box::default());
+        for (index, path) in paths.into_iter().enumerate() {
+            let label = match labels {
+                // A missing label is noticed below, where both numbers are known.
+                Some(labels) => labels.get(index).copied().unwrap_or_default(),
+                None => -1,
+            };
+            if images.runs.last().is_none_or(|run| run.label != label) {
+                images.push_run(label, Box::default());
+            }
+            images.push_name(Key::from_path(path).as_bytes());
+        }
+        if images.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidArgument, "the list of images is empty"));
+        }
+        if let Some(labels) = labels
+            && labels.len() as u64 != images.len()
+        {
+            let message =
+                format!("{} images were given, but {} labels", images.len(), labels.len());
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        Ok(images)
+    }
+
+    /// The names of the classes; a label is an index into them. Empty for a flat folder and for
+    /// [`from_paths`](ImageFolder::from_paths).
+    pub fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    /// What was left out, or is not as one might think: each with its path and a reason.
+    pub fn warnings(&self) -> &[Error] {
+        &self.warnings
+    }
+
+    fn empty(prefix: Box<[u8]>) -> Self {
+        ImageFolder {
+            prefix,
+            runs: Vec::new(),
+            names: Vec::new(),
+            ends: Vec::new(),
+            classes: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    fn push_folder(&mut self, label: i64, root: &Path, folder: Folder) {
+        // Every folder was found by joining names to the root.
+        let below = folder.path.strip_prefix(root).unwrap_or(&folder.path);
+        self.push_run(label, with_separator(below));
+        for name in &folder.files {
+            self.push_name(Key::from_path(name).as_bytes());
+        }
+    }
+
+    fn push_run(&mut self, label: i64, folder: Box<[u8]>) {
+        self.runs.push(Run { first: self.len(), label, folder });
+    }
+
+    fn push_name(&mut self, name: &[u8]) {
+        self.names.extend_from_slice(name);
+        self.ends.push(self.names.len());
+    }
+
+    fn name(&self, index: usize) -> Option<&[u8]> {
+        let end = *self.ends.as_slice().get(index)?;
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        Some(&self.names[start..end])
+    }
+}
+
+impl Dataset for ImageFolder {
+    type Item = Labeled<Key>;
+
+    fn len(&self) -> u64 {
+        self.ends.len() as u64
+    }
+
+    fn get(&self, index: u64) -> Result<Labeled<Key>> {
+        let after = self.runs.partition_point(|run| run.first <= index);
+        let found = usize::try_from(index).ok().and_then(|index| self.name(index));
+        let (Some(name), Some(run)) = (found, self.runs[..after].last()) else {
+            let message = format!("image {index} of {} was asked for", self.len());
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        };
+        let path = [&self.prefix, &run.folder, name].concat();
+        Ok(Labeled { value: Key::from_bytes(&path), label: run.label })
+    }
+
+    fn key(&self, item: &Labeled<Key>) -> Option<Arc<str>> {
+        Some(item.value.display_name())
+    }
+}
+
+impl fmt::Debug for ImageFolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ImageFolder")
+            .field("root", &Key::from_bytes(&self.prefix))
+            .field("images", &self.len())
+            .field("classes", &self.classes.len())
+            .field("warnings", &self.warnings.len())
+            .finish()
+    }
+}
+
+fn is_image(name: &OsStr) -> bool {
+    let extension = Path::new(name).extension().map(bytes);
+    extension.is_some_and(|found| {
+        IMAGE_EXTENSIONS.iter().any(|known| found.eq_ignore_ascii_case(known.as_bytes()))
+    })
+}
+
+/// The path so that a name can follow it.
+fn with_separator(path: &Path) -> Box<[u8]> {
+    let mut path = Key::from_path(path).as_bytes().to_vec();
+    if path.last().is_some_and(|&last| last != b'/' && last != MAIN_SEPARATOR as u8) {
+        path.push(MAIN_SEPARATOR as u8);
+    }
+    path.into()
+}
+
+fn at(path: &Path, kind: ErrorKind, message: impl Into<String>) -> Error {
+    Error::new(kind, message).with_key(Key::from_path(path).display_name())
+}
+
+fn no_images(root: &Path, walker: &Walker<'_>) -> Error {
+    let seen = match (walker.unwanted, walker.warnings.len()) {
+        (0, 0) => "it holds no files".to_owned(),
+        (others, 0) => format!("it holds {others} files of other kinds"),
+        (others, 1) => format!("it holds {others} files of other kinds and one bad link"),
+        (others, links) => format!("it holds {others} files of other kinds and {links} bad links"),
+    };
+    let known = IMAGE_EXTENSIONS.join(", ");
+    let message = format!("no images found: {seen} (the names of images end in {known})");
+    at(root, ErrorKind::NotFound, message)
+}

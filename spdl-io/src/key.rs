@@ -1,0 +1,228 @@
+//! The name of a file or an object, byte for byte.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The key of a file or an object: a path, or a name in a store. Cheap to clone.
+///
+/// On Unix a key holds any path without loss, whether or not it is UTF-8. On other systems a path
+/// that is not Unicode is held with its bad parts replaced, so that reading it fails as not found.
+///
+/// Displayed, a key is one line of printable text: bytes that are not UTF-8, and control
+/// characters, appear as `\x` and two hexadecimal digits each. Keys are compared, hashed and sorted
+/// by their bytes.
+///
+/// ```
+/// use spdl_io::Key;
+/// let key = Key::from("cats/7.jpg");
+/// assert_eq!(key.as_str(), Some("cats/7.jpg"));
+///
+/// let key = Key::from_bytes(b"caf\xe9\n.jpg");
+/// assert_eq!(key.as_str(), None);
+/// assert_eq!(key.to_string(), r"caf\xe9\x0a.jpg");
+/// ```
+#[derive(Clone)]
+pub struct Key(Repr);
+
+#[derive(Clone)]
+enum Repr {
+    Text(Arc<str>),
+    /// Only what is not UTF-8, so that equal keys have equal representations.
+    Bytes(Arc<[u8]>),
+}
+
+impl Key {
+    /// The key with these bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Key(Repr::Text(text.into())),
+            Err(_) => Key(Repr::Bytes(bytes.into())),
+        }
+    }
+
+    /// The key of a file of this machine.
+    pub fn from_path(path: impl AsRef<Path>) -> Self {
+        Key::from_bytes(&path_bytes(path.as_ref()))
+    }
+
+    /// The key's bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        match &self.0 {
+            Repr::Text(text) => text.as_bytes(),
+            Repr::Bytes(bytes) => bytes,
+        }
+    }
+
+    /// The key as text; `None` where it is not UTF-8.
+    pub fn as_str(&self) -> Option<&str> {
+        match &self.0 {
+            Repr::Text(text) => Some(text),
+            Repr::Bytes(_) => None,
+        }
+    }
+
+    /// The key as a path of this machine.
+    pub fn to_path(&self) -> Cow<'_, Path> {
+        match &self.0 {
+            Repr::Text(text) => Cow::Borrowed(Path::new(&**text)),
+            Repr::Bytes(bytes) => bytes_path(bytes),
+        }
+    }
+
+    /// What [`Display`](fmt::Display) shows. Costs no allocation for ordinary names.
+    pub fn display_name(&self) -> Arc<str> {
+        match &self.0 {
+            Repr::Text(text) if !text.contains(char::is_control) => Arc::clone(text),
+            _ => self.to_string().into(),
+        }
+    }
+}
+
+#[cfg(unix)]
+fn path_bytes(path: &Path) -> Cow<'_, [u8]> {
+    Cow::Borrowed(path.as_os_str().as_encoded_bytes())
+}
+
+#[cfg(not(unix))]
+fn path_bytes(path: &Path) -> Cow<'_, [u8]> {
+    match path.to_string_lossy() {
+        Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+    }
+}
+
+#[cfg(unix)]
+fn bytes_path(bytes: &[u8]) -> Cow<'_, Path> {
+    use std::os::unix::ffi::OsStrExt;
+    Cow::Borrowed(Path::new(std::ffi::OsStr::from_bytes(bytes)))
+}
+
+#[cfg(not(unix))]
+fn bytes_path(bytes: &[u8]) -> Cow<'_, Path> {
+    Cow::Owned(PathBuf::from(String::from_utf8_lossy(bytes).into_owned()))
+}
+
+impl From<&str> for Key {
+    fn from(text: &str) -> Self {
+        Key(Repr::Text(text.into()))
+    }
+}
+
+impl From<String> for Key {
+    fn from(text: String) -> Self {
+        Key(Repr::Text(text.into()))
+    }
+}
+
+impl From<Arc<str>> for Key {
+    fn from(text: Arc<str>) -> Self {
+        Key(Repr::Text(text))
+    }
+}
+
+impl From<&Path> for Key {
+    fn from(path: &Path) -> Self {
+        Key::from_path(path)
+    }
+}
+
+impl From<PathBuf> for Key {
+    fn from(path: PathBuf) -> Self {
+        Key::from_path(path)
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.as_bytes().utf8_chunks() {
+            for character in chunk.valid().chars() {
+                if character.is_control() {
+                    let mut buffer = [0; 4];
+                    write_escaped(f, character.encode_utf8(&mut buffer).as_bytes())?;
+                } else {
+                    fmt::Write::write_char(f, character)?;
+                }
+            }
+            write_escaped(f, chunk.invalid())?;
+        }
+        Ok(())
+    }
+}
+
+fn write_escaped(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
+    bytes.iter().try_for_each(|byte| write!(f, "\\x{byte:02x}"))
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({self})")
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for Key {}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_bytes().cmp(other.as_bytes())
+    }
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_bytes().hash(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ordinary_names_are_shown_as_they_are_and_shared() {
+        let name: Arc<str> = "猫/größe 1.jpg".into();
+        let key = Key::from(Arc::clone(&name));
+        assert!(Arc::ptr_eq(&name, &key.display_name()));
+        assert_eq!(key.to_string(), &*name);
+    }
+
+    #[test]
+    fn names_cannot_break_the_line_or_steer_the_terminal() {
+        let key = Key::from("a\n\x1b[31m\u{85}b");
+        assert_eq!(key.to_string(), r"a\x0a\x1b[31m\xc2\x85b");
+        assert_eq!(&*key.display_name(), key.to_string());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_path_that_is_not_utf8_comes_back_unchanged() {
+        use std::os::unix::ffi::OsStrExt;
+        let path = Path::new(std::ffi::OsStr::from_bytes(b"dir/\xff\x00\xfe.jpg"));
+        let key = Key::from_path(path);
+        assert_eq!(key.to_path(), path);
+        assert_eq!(key.as_str(), None);
+        assert_eq!(key.to_string(), r"dir/\xff\x00\xfe.jpg");
+    }
+
+    #[test]
+    fn keys_sort_by_their_bytes() {
+        let mut keys = [&b"b"[..], b"\xff", b"a/b", b"a.b", "ä".as_bytes()].map(Key::from_bytes);
+        keys.sort();
+        assert_eq!(keys, [&b"a.b"[..], b"a/b", b"b", "ä".as_bytes(), b"\xff"].map(Key::from_bytes));
+    }
+}

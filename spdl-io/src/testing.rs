@@ -1,0 +1,186 @@
+//! The contract of [`Fetcher`] as a test that anyone can call.
+//!
+//! Store [`contract_objects`] in a folder of the storage, then call [`fetcher_contract`]:
+//!
+//! ```
+//! # let folder = tempfile::tempdir().unwrap();
+//! for (name, bytes) in spdl_io::testing::contract_objects() {
+//!     let path = folder.path().join(name);
+//!     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+//!     std::fs::write(path, bytes).unwrap();
+//! }
+//! # #[cfg(feature = "local")]
+//! spdl_io::testing::fetcher_contract(&spdl_io::LocalFetcher::new(), &folder.path().into());
+//! ```
+
+use std::future::poll_fn;
+use std::ops::Range;
+use std::task::Poll;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use futures_util::{StreamExt, TryStreamExt};
+use spdl_core::{Error, ErrorKind, Result, block_on};
+
+use crate::{Fetcher, Key, ObjectMeta};
+
+/// The names, relative to a folder, and the contents that [`fetcher_contract`] expects in it.
+/// Folders in a name are separated by `/`.
+pub fn contract_objects() -> Vec<(&'static str, Bytes)> {
+    // Sorted by bytes; "a.b" comes before "a/b", which a listing folder by folder gets wrong.
+    [("a.b", 3), ("a/b", 4), ("deep/er/object", 1_000), ("empty", 0), ("größe 1", 70_001)]
+        .into_iter()
+        .chain([("large", 3_000_000), ("one byte", 1)])
+        .map(|(name, len)| (name, contents(name, len)))
+        .collect()
+}
+
+/// Bytes that differ from place to place and from object to object.
+fn contents(name: &str, len: usize) -> Bytes {
+    let seed = name.bytes().fold(1u32, |sum, byte| sum.wrapping_mul(31) + u32::from(byte));
+    let next = |state: &u32| Some(state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
+    std::iter::successors(Some(seed), next).map(|state| (state >> 24) as u8).take(len).collect()
+}
+
+/// Checks that `fetcher` keeps the contract of [`Fetcher`], as far as its
+/// [`Capability`](crate::Capability) goes. `folder` holds just the [`contract_objects`].
+///
+/// Every future is polled by a bare loop that parks its thread, with no runtime around.
+///
+/// # Panics
+/// At the first rule that is broken, naming it.
+pub fn fetcher_contract(fetcher: &dyn Fetcher, folder: &Key) {
+    let objects: Vec<(Key, Bytes)> =
+        contract_objects().into_iter().map(|(name, bytes)| (join(folder, name), bytes)).collect();
+    whole_objects_are_read(fetcher, &objects);
+    a_missing_object_is_not_found(fetcher, &join(folder, "missing"));
+    limits_hold(fetcher, &objects);
+    reads_run_beside_each_other(fetcher, &objects);
+    ranges_are_exact_or_refused(fetcher, &objects);
+    listings_are_complete_or_refused(fetcher, folder, &objects);
+}
+
+fn join(folder: &Key, name: &str) -> Key {
+    if folder.as_bytes().is_empty() {
+        return name.into();
+    }
+    Key::from_bytes(&[folder.as_bytes(), b"/", name.as_bytes()].concat())
+}
+
+fn whole_objects_are_read(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) {
+    for (key, bytes) in objects {
+        for time in ["first", "second"] {
+            let read = expect(block_on(fetcher.read(key, None)), "a whole object can be read");
+            assert!(read == bytes, "{time} read of {key}: {} of {} bytes", read.len(), bytes.len());
+        }
+    }
+}
+
+fn a_missing_object_is_not_found(fetcher: &dyn Fetcher, missing: &Key) {
+    let range = fetcher.capability().ranges.then_some(0..1);
+    for range in [None, range] {
+        let error = refusal(block_on(fetcher.read(missing, range)), "reading a missing object");
+        assert_eq!(error.kind(), ErrorKind::NotFound, "a missing object: {}", error.report());
+        assert_eq!(error.key(), Some(&*missing.display_name()), "an error names its key");
+    }
+}
+
+fn limits_hold(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) {
+    for (key, bytes) in objects {
+        let len = bytes.len() as u64;
+        for limit in [len, u64::MAX] {
+            let read = block_on(fetcher.read_at_most(key, limit));
+            assert!(expect(read, "an object within the limit can be read") == bytes);
+        }
+        if let Some(limit) = len.checked_sub(1) {
+            let error = refusal(block_on(fetcher.read_at_most(key, limit)), "crossing the limit");
+            assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{}", error.report());
+            assert_eq!(error.key(), Some(&*key.display_name()), "an error names its key");
+        }
+    }
+}
+
+fn reads_run_beside_each_other(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) {
+    let many: Vec<_> = objects.iter().cycle().take(100).collect();
+    let mut abandoned: Vec<_> = many.iter().map(|(key, _)| fetcher.read(key, None)).collect();
+    block_on(poll_fn(|cx| {
+        for read in &mut abandoned {
+            let _ = read.as_mut().poll(cx);
+        }
+        Poll::Ready(())
+    }));
+    drop(abandoned);
+    let reads = block_on(join_all(many.iter().map(|(key, _)| fetcher.read(key, None))));
+    for (read, (key, bytes)) in reads.into_iter().zip(many) {
+        let read = expect(read, "many objects can be read at once, after others were abandoned");
+        assert!(read == bytes, "many reads at once: {key} has the bytes of another");
+    }
+}
+
+fn ranges_are_exact_or_refused(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) {
+    let read = |key: &Key, range: Range<u64>| block_on(fetcher.read(key, Some(range)));
+    for (key, bytes) in objects {
+        let len = bytes.len() as u64;
+        if !fetcher.capability().ranges {
+            let error = refusal(read(key, 0..len), "reading a range without the capability");
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", error.report());
+            continue;
+        }
+        for range in [0..len, 0..len / 2, len / 2..len, len / 3..len / 2, 0..0, len..len] {
+            let part = expect(read(key, range.clone()), "a range can be read");
+            let exact = bytes.slice(range.start as usize..range.end as usize);
+            assert!(part == exact, "{range:?} of {key}: {} bytes", part.len());
+        }
+        for range in [0..len + 1, len..len + 1, len + 1..len + 2, len + 5..len + 5, 0..u64::MAX] {
+            let error = refusal(read(key, range.clone()), "reading past the end");
+            assert_eq!(error.kind(), ErrorKind::Truncated, "{range:?}: {}", error.report());
+            assert_eq!(error.key(), Some(&*key.display_name()), "an error names its key");
+        }
+        #[expect(clippy::reversed_empty_ranges, reason = "the very thing to be refused")]
+        let error = refusal(read(key, 2..1), "a range that ends before it starts");
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{}", error.report());
+    }
+}
+
+fn listings_are_complete_or_refused(fetcher: &dyn Fetcher, folder: &Key, objects: &[(Key, Bytes)]) {
+    let list = |prefix: &Key| -> Result<Vec<ObjectMeta>> {
+        block_on(async { fetcher.list(prefix).await?.try_collect().await })
+    };
+    if !fetcher.capability().list {
+        let error = refusal(list(folder), "listing without the capability");
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", error.report());
+        return;
+    }
+    let expected: Vec<ObjectMeta> = objects
+        .iter()
+        .map(|(key, bytes)| ObjectMeta::new(key.clone(), bytes.len() as u64))
+        .collect();
+    assert_eq!(expect(list(folder), "a folder can be listed"), expected, "a whole folder");
+    let below: Vec<_> =
+        expected.iter().filter(|object| object.key == join(folder, "a/b")).cloned().collect();
+    let found = expect(list(&join(folder, "a")), "a folder in a folder can be listed");
+    assert_eq!(found, below, "a folder in a folder, and not what only starts with its name");
+    match list(&join(folder, "missing")) {
+        Ok(found) => assert_eq!(found, [], "a missing folder holds nothing"),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "{}", error.report()),
+    }
+    // A listing that is abandoned after its first line harms nobody.
+    let first = block_on(async { fetcher.list(folder).await?.next().await.transpose() });
+    assert_eq!(expect(first, "a folder can be listed").as_ref(), expected.first());
+}
+
+#[track_caller]
+fn expect<T>(result: Result<T>, rule: &str) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => panic!("{rule}, but: {}", error.report()),
+    }
+}
+
+#[track_caller]
+fn refusal<T>(result: Result<T>, what: &str) -> Error {
+    match result {
+        Ok(_) => panic!("{what} succeeded"),
+        Err(error) => error,
+    }
+}

@@ -1,0 +1,300 @@
+//! What an image folder makes of every kind of tree and name.
+#![expect(clippy::unwrap_used, reason = "helpers of tests, where a panic is the report")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use spdl_core::{Dataset, Error, ErrorKind, Labeled};
+use spdl_io::{IMAGE_EXTENSIONS, ImageFolder, Key};
+use tempfile::TempDir;
+
+/// A folder with these files, and empty folders where a name ends in a slash.
+fn tree(names: &[&str]) -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for name in names {
+        let path = root.path().join(name);
+        if name.ends_with('/') {
+            fs::create_dir_all(path).unwrap();
+        } else {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, name).unwrap();
+        }
+    }
+    root
+}
+
+/// Label and path below the root of every image, in order.
+fn found(root: &Path) -> Vec<(i64, String)> {
+    let images = ImageFolder::open(root).unwrap();
+    let items = (0..images.len()).map(|index| images.get(index).unwrap());
+    items.map(|Labeled { value, label }| (label, below(root, &value))).collect()
+}
+
+fn below(root: &Path, key: &Key) -> String {
+    Key::from_path(key.to_path().strip_prefix(root).unwrap()).to_string()
+}
+
+fn images(items: &[(i64, &str)]) -> Vec<(i64, String)> {
+    items.iter().map(|&(label, name)| (label, name.to_owned())).collect()
+}
+
+fn warnings(root: &Path) -> Vec<(String, String)> {
+    let images = ImageFolder::open(root).unwrap();
+    let line = |warning: &Error| {
+        (below(root, &warning.key().unwrap().into()), warning.message().to_owned())
+    };
+    images.warnings().iter().map(line).collect()
+}
+
+fn refusal(root: &Path, kind: ErrorKind, message: &str) {
+    let error = ImageFolder::open(root).unwrap_err();
+    assert_eq!(error.kind(), kind, "{}", error.report());
+    assert_eq!(error.key(), root.to_str());
+    assert!(error.message().contains(message), "{}", error.report());
+    assert!(!error.report().contains('\n'));
+}
+
+#[test]
+fn classes_are_the_sorted_folders_below_the_root() {
+    let root = tree(&["dog/b.jpg", "cat/2.jpg", "dog/a.jpg", "cat/10.jpg", "Zebra/z.jpg"]);
+    assert_eq!(ImageFolder::open(root.path()).unwrap().classes(), ["Zebra", "cat", "dog"]);
+    let expected = [
+        (0, "Zebra/z.jpg"),
+        (1, "cat/10.jpg"),
+        (1, "cat/2.jpg"),
+        (2, "dog/a.jpg"),
+        (2, "dog/b.jpg"),
+    ];
+    assert_eq!(found(root.path()), images(&expected));
+    assert_eq!(warnings(root.path()), []);
+}
+
+#[test]
+fn nested_images_belong_to_the_top_class_in_the_order_of_torchvision() {
+    let root = tree(&["a/x/2.jpg", "a/x-y/1.jpg", "a/z.jpg", "a/x/w/3.jpg", "b/1.jpg"]);
+    // `a/x-y` comes between `a/x` and `a/x/w`, since `-` sorts before `/`.
+    let expected =
+        [(0, "a/z.jpg"), (0, "a/x/2.jpg"), (0, "a/x-y/1.jpg"), (0, "a/x/w/3.jpg"), (1, "b/1.jpg")];
+    assert_eq!(found(root.path()), images(&expected));
+}
+
+#[test]
+fn extensions_are_known_in_any_case_and_nothing_else_is_an_image() {
+    let names: Vec<String> = IMAGE_EXTENSIONS.iter().map(|end| format!("c/image.{end}")).collect();
+    let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
+    names.extend(["c/A.JPG", "c/B.JpEg", "c/two.dots.Png"]);
+    let ours = names.len();
+    names.extend(["c/notes.txt", "c/jpg", "c/archive.jpg.gz", "c/trailing.", "c/x.jpgg"]);
+    let root = tree(&names);
+    let found = found(root.path());
+    assert_eq!(found.len(), ours, "{found:?}");
+    assert!(found.contains(&(0, "c/B.JpEg".to_owned())));
+}
+
+#[test]
+fn hidden_files_and_folders_are_left_out() {
+    let root = tree(&["cat/1.jpg", "cat/._1.jpg", "cat/.cache/2.jpg", ".git/3.jpg", ".jpg"]);
+    assert_eq!(found(root.path()), images(&[(0, "cat/1.jpg")]));
+}
+
+#[test]
+fn a_flat_folder_has_no_classes_and_the_label_minus_one() {
+    let root = tree(&["b.jpg", "a.png", "readme.txt", "notes/todo.txt"]);
+    assert_eq!(found(root.path()), images(&[(-1, "a.png"), (-1, "b.jpg")]));
+    assert_eq!(ImageFolder::open(root.path()).unwrap().classes().len(), 0);
+    assert_eq!(warnings(root.path()), []);
+}
+
+#[test]
+fn images_beside_class_folders_are_left_out_with_a_warning() {
+    let root = tree(&["stray.jpg", "other.jpg", "cat/1.jpg"]);
+    assert_eq!(found(root.path()), images(&[(0, "cat/1.jpg")]));
+    let message = "2 images beside the class folders are left out".to_owned();
+    assert_eq!(warnings(root.path()), [(String::new(), message)]);
+}
+
+#[test]
+fn a_class_without_images_keeps_its_number_and_warns() {
+    let root = tree(&["a/1.jpg", "b/notes.txt", "c/", "d/1.jpg"]);
+    assert_eq!(found(root.path()), images(&[(0, "a/1.jpg"), (3, "d/1.jpg")]));
+    assert_eq!(ImageFolder::open(root.path()).unwrap().classes(), ["a", "b", "c", "d"]);
+    let message = "a class without images".to_owned();
+    let expected = [("b".to_owned(), message.clone()), ("c".to_owned(), message)];
+    assert_eq!(warnings(root.path()), expected);
+}
+
+#[test]
+fn a_folder_without_images_is_refused_with_what_it_holds() {
+    refusal(tree(&[]).path(), ErrorKind::NotFound, "no images found: it holds no files");
+    refusal(tree(&["a/", "b/c/"]).path(), ErrorKind::NotFound, "no images found");
+    let root = tree(&["a/1.txt", "2.doc"]);
+    refusal(root.path(), ErrorKind::NotFound, "no images found: it holds 2 files of other kinds");
+}
+
+#[test]
+fn a_missing_folder_and_a_file_are_refused() {
+    let root = tree(&["file.jpg"]);
+    refusal(&root.path().join("none"), ErrorKind::NotFound, "no such folder");
+    refusal(&root.path().join("file.jpg"), ErrorKind::InvalidArgument, "this is a file");
+    let error = ImageFolder::open("").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn keys_start_with_the_root_as_it_was_given() {
+    let root = tree(&["cat/1.jpg"]);
+    let plain = ImageFolder::open(root.path()).unwrap().get(0).unwrap();
+    let mut slash = root.path().as_os_str().to_owned();
+    slash.push("/");
+    let with_slash = ImageFolder::open(PathBuf::from(slash)).unwrap();
+    assert_eq!(with_slash.get(0).unwrap(), plain);
+    assert_eq!(plain.value.to_path(), root.path().join("cat/1.jpg"));
+    assert_eq!(with_slash.key(&plain), Some(plain.value.display_name()));
+}
+
+#[test]
+fn an_image_past_the_end_is_an_error() {
+    let root = tree(&["cat/1.jpg"]);
+    let images = ImageFolder::open(root.path()).unwrap();
+    for index in [1, u64::MAX] {
+        assert_eq!(images.get(index).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+}
+
+#[test]
+fn a_list_of_paths_keeps_its_order_and_labels() {
+    let paths = ["z.jpg", "/some/where/a.jpg", "", "z.jpg"];
+    let items = |labels| {
+        let images = ImageFolder::from_paths(paths, labels).unwrap();
+        let items: Vec<_> = (0..images.len()).map(|index| images.get(index).unwrap()).collect();
+        let paths: Vec<_> = items.iter().map(|item| item.value.to_string()).collect();
+        (paths, items.iter().map(|item| item.label).collect::<Vec<_>>())
+    };
+    let names = paths.map(str::to_owned).to_vec();
+    assert_eq!(items(None), (names.clone(), vec![-1; 4]));
+    assert_eq!(items(Some(&[7, 7, -3, 7])), (names, vec![7, 7, -3, 7]));
+}
+
+#[test]
+fn a_list_with_the_wrong_number_of_labels_or_without_images_is_refused() {
+    for labels in [&[1][..], &[], &[1, 2, 3]] {
+        let error = ImageFolder::from_paths(["a.jpg", "b.jpg"], Some(labels)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.message().contains("2 images"), "{error}");
+    }
+    let none: [&str; 0] = [];
+    assert!(ImageFolder::from_paths(none, None).is_err());
+}
+
+#[cfg(unix)]
+mod unix {
+    use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn links_to_files_folders_and_classes_are_followed() {
+        let store = tree(&["x/1.jpg", "x/deep/2.jpg", "one.bin"]);
+        let root = tree(&["cat/0.jpg"]);
+        symlink(store.path().join("x"), root.path().join("dog")).unwrap();
+        symlink(store.path().join("one.bin"), root.path().join("cat/9.jpg")).unwrap();
+        symlink(store.path().join("x/deep"), root.path().join("cat/linked")).unwrap();
+        let expected = [
+            (0, "cat/0.jpg"),
+            (0, "cat/9.jpg"),
+            (0, "cat/linked/2.jpg"),
+            (1, "dog/1.jpg"),
+            (1, "dog/deep/2.jpg"),
+        ];
+        assert_eq!(found(root.path()), images(&expected));
+        assert_eq!(warnings(root.path()), []);
+    }
+
+    #[test]
+    fn links_in_circles_are_left_out_with_a_warning() {
+        let root = tree(&["cat/1.jpg", "cat/sub/2.jpg", "dog/3.jpg"]);
+        let path = |name: &str| root.path().join(name);
+        symlink(path("cat"), path("cat/sub/up")).unwrap();
+        symlink(root.path(), path("dog/root")).unwrap();
+        symlink("/", path("dog/top")).unwrap();
+        symlink(path("dog/self"), path("dog/self")).unwrap();
+        // Each leads to the other: followed once, and not again.
+        symlink(path("dog"), path("cat/friend")).unwrap();
+        symlink(path("cat"), path("dog/friend")).unwrap();
+        let names: Vec<_> = found(root.path()).into_iter().map(|(_, name)| name).collect();
+        let expected = [
+            "cat/1.jpg",
+            "cat/friend/3.jpg",
+            "cat/sub/2.jpg",
+            "dog/3.jpg",
+            "dog/friend/1.jpg",
+            "dog/friend/sub/2.jpg",
+        ];
+        assert_eq!(names, expected);
+        let warned: Vec<_> = warnings(root.path()).into_iter().map(|(name, _)| name).collect();
+        for name in ["cat/sub/up", "dog/root", "dog/top", "dog/self", "cat/friend/friend"] {
+            assert!(warned.iter().any(|warned| warned == name), "{name} is not in {warned:?}");
+        }
+    }
+
+    #[test]
+    fn a_link_to_nowhere_with_an_image_name_is_an_image_that_cannot_be_read() {
+        let root = tree(&["cat/1.jpg"]);
+        symlink("nowhere", root.path().join("cat/2.jpg")).unwrap();
+        symlink("nowhere", root.path().join("cat/folder")).unwrap();
+        assert_eq!(found(root.path()), images(&[(0, "cat/1.jpg"), (0, "cat/2.jpg")]));
+        let warned = warnings(root.path());
+        assert_eq!(warned, [("cat/folder".to_owned(), "this link leads nowhere".to_owned())]);
+    }
+
+    #[test]
+    fn a_pipe_with_an_image_name_is_left_out_with_a_warning() {
+        let root = tree(&["cat/1.jpg"]);
+        let pipe = root.path().join("cat/2.jpg");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        if !made.is_ok_and(|status| status.success()) {
+            println!("SKIPPED: mkfifo is not there");
+            return;
+        }
+        assert_eq!(found(root.path()), images(&[(0, "cat/1.jpg")]));
+        let expected = ("cat/2.jpg".to_owned(), "not a regular file".to_owned());
+        assert_eq!(warnings(root.path()), [expected]);
+    }
+
+    #[test]
+    fn names_that_are_not_utf8_are_kept_to_the_byte() {
+        let root = tree(&["plain/1.jpg"]);
+        let class = root.path().join(OsStr::from_bytes(b"caf\xe9"));
+        if let Err(error) = fs::create_dir(&class) {
+            println!("SKIPPED: this file system takes only UTF-8 names: {error}");
+            return;
+        }
+        let path = class.join(OsStr::from_bytes(b"\xff.JPG"));
+        fs::write(&path, "x").unwrap();
+        let images = ImageFolder::open(root.path()).unwrap();
+        assert_eq!(images.classes(), [r"caf\xe9", "plain"]);
+        let image = images.get(0).unwrap();
+        assert_eq!(image.value.to_path(), path);
+        assert_eq!(image.label, 0);
+        assert_eq!(fs::read(image.value.to_path()).unwrap(), b"x");
+    }
+
+    #[test]
+    fn an_unreadable_folder_is_an_error_that_names_it() {
+        let root = tree(&["cat/1.jpg", "dog/secret/2.jpg"]);
+        let secret = root.path().join("dog/secret");
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o000)).unwrap();
+        let readable = fs::read_dir(&secret).is_ok();
+        let error = ImageFolder::open(root.path());
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o755)).unwrap();
+        if readable {
+            println!("SKIPPED: running as root");
+            return;
+        }
+        let error = error.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+        assert_eq!(error.key(), secret.to_str());
+        assert!(error.message().contains("cannot list this folder"), "{error}");
+    }
+}

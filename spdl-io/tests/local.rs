@@ -1,0 +1,151 @@
+//! Local files keep the contract of a fetcher, and the promises of their own.
+#![cfg(feature = "local")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests, where a panic is the report")]
+
+use std::fs;
+use std::path::Path;
+
+use spdl_core::{ErrorKind, block_on};
+use spdl_io::{Fetcher, Key, LocalFetcher};
+
+fn read_error(path: &Path) -> spdl_core::Error {
+    block_on(LocalFetcher::new().read(&path.into(), None)).unwrap_err()
+}
+
+#[cfg(feature = "testing")]
+#[test]
+fn local_files_keep_the_contract() {
+    use spdl_io::testing::{contract_objects, fetcher_contract};
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bytes) in contract_objects() {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+    for threads in [1, 3, LocalFetcher::DEFAULT_THREADS] {
+        fetcher_contract(&LocalFetcher::with_threads(threads), &folder.path().into());
+    }
+}
+
+#[test]
+fn a_folder_and_a_path_through_a_file_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = read_error(folder.path());
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert_eq!(error.key(), folder.path().to_str());
+    assert!(error.message().contains("folder"), "{error}");
+
+    fs::write(folder.path().join("file"), "x").unwrap();
+    let error = read_error(&folder.path().join("file/below"));
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_nul_byte_in_a_path_is_an_error() {
+    assert_eq!(read_error(Path::new("a\0b")).kind(), ErrorKind::InvalidArgument);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_refused_and_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe.jpg");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    if !made.is_ok_and(|status| status.success()) {
+        println!("SKIPPED: mkfifo is not there");
+        return;
+    }
+    assert_eq!(read_error(&pipe).kind(), ErrorKind::InvalidArgument);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_whose_size_is_not_known_beforehand_is_read_and_limited() {
+    // The kernel says 0 bytes of such files, and only a read tells.
+    let path = Path::new("/proc/self/status");
+    if !path.exists() {
+        println!("SKIPPED: no /proc here");
+        return;
+    }
+    let fetcher = LocalFetcher::new();
+    assert!(block_on(fetcher.read(&path.into(), None)).unwrap().starts_with(b"Name:"));
+    let error = block_on(fetcher.read_at_most(&path.into(), 10)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+}
+
+#[test]
+fn a_file_that_claims_more_than_memory_is_refused_for_its_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sparse");
+    let sparse = fs::File::create(&path).unwrap();
+    if let Err(error) = sparse.set_len(1 << 43) {
+        println!("SKIPPED: no sparse file of 8 TiB here: {error}");
+        return;
+    }
+    let fetcher = LocalFetcher::new();
+    let error = block_on(fetcher.read_at_most(&path.as_path().into(), 1 << 30)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+    // Refused for its size, before any memory is asked for.
+    assert!(error.message().contains("at most 1073741824 are allowed"), "{error}");
+    // A range of it is fine.
+    let range = block_on(fetcher.read(&path.as_path().into(), Some((1 << 42)..(1 << 42) + 10)));
+    assert_eq!(range.unwrap(), [0; 10][..]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_with_a_name_that_is_not_utf8_is_read_and_listed() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(std::ffi::OsStr::from_bytes(b"\xff\xfe.jpg"));
+    if let Err(error) = fs::write(&path, "content") {
+        println!("SKIPPED: this file system takes only UTF-8 names: {error}");
+        return;
+    }
+    let fetcher = LocalFetcher::new();
+    assert_eq!(block_on(fetcher.read(&path.as_path().into(), None)).unwrap(), "content");
+    let listed = listing(&fetcher, folder.path());
+    assert_eq!(listed, [Key::from_path(&path)]);
+    assert!(listed[0].to_string().ends_with(r"/\xff\xfe.jpg"), "{}", listed[0]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_listing_follows_links_but_not_in_circles_and_not_to_nowhere() {
+    use std::os::unix::fs::symlink;
+    let folder = tempfile::tempdir().unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(elsewhere.path().join("far"), "12").unwrap();
+    fs::create_dir(path("in")).unwrap();
+    fs::write(path("in/.near"), "1").unwrap();
+    symlink(elsewhere.path(), path("out")).unwrap();
+    symlink(folder.path(), path("in/circle")).unwrap();
+    symlink(path("nowhere"), path("broken")).unwrap();
+    let listed = listing(&LocalFetcher::new(), folder.path());
+    assert_eq!(listed, [Key::from(path("in/.near")), path("out/far").into()]);
+}
+
+#[cfg(unix)]
+#[test]
+fn an_unreadable_file_is_permission_denied() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("secret.jpg");
+    fs::write(&path, "x").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
+    if fs::File::open(&path).is_ok() {
+        println!("SKIPPED: running as root");
+        return;
+    }
+    let error = read_error(&path);
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+    assert_eq!(error.key(), path.to_str());
+}
+
+fn listing(fetcher: &LocalFetcher, folder: &Path) -> Vec<Key> {
+    use futures_util::TryStreamExt;
+    let objects: spdl_core::Result<Vec<_>> =
+        block_on(async { fetcher.list(&folder.into()).await?.try_collect().await });
+    objects.unwrap().into_iter().map(|object| object.key).collect()
+}
