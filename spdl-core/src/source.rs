@@ -74,7 +74,7 @@ pub trait Dataset: Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// Whatever keeps the item from being named; the pipeline's policy decides what follows.
-    fn get(&self, index: u64) -> Result<Self::Item>;
+    fn item(&self, index: u64) -> Result<Self::Item>;
 
     /// What people call this item, for messages.
     fn key(&self, item: &Self::Item) -> Option<Arc<str>> {
@@ -90,7 +90,7 @@ impl<T: Clone + Debug + Send + Sync + 'static> Dataset for Vec<T> {
         self.as_slice().len() as u64
     }
 
-    fn get(&self, index: u64) -> Result<T> {
+    fn item(&self, index: u64) -> Result<T> {
         let item = usize::try_from(index).ok().and_then(|index| self.as_slice().get(index));
         item.cloned().ok_or_else(|| {
             let len = self.as_slice().len();
@@ -146,7 +146,7 @@ impl<D: Dataset> Source for DatasetSource<D> {
         let len = dataset.len();
         let order = self.shuffle_seed.map(|seed| Permutation::new(len, seed, at.epoch));
         let items = (at.position..len).map(move |position| {
-            dataset.get(order.as_ref().map_or(position, |order| order.at(position)))
+            dataset.item(order.as_ref().map_or(position, |order| order.at(position)))
         });
         Ok(stream::iter(items).boxed())
     }

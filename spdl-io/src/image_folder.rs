@@ -191,7 +191,7 @@ impl ImageFolder {
     }
 
     fn name(&self, index: usize) -> Option<&[u8]> {
-        let end = *self.ends.as_slice().get(index)?;
+        let end = *self.ends.get(index)?;
         let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
         Some(&self.names[start..end])
     }
@@ -204,7 +204,7 @@ impl Dataset for ImageFolder {
         self.ends.len() as u64
     }
 
-    fn get(&self, index: u64) -> Result<Labeled<Key>> {
+    fn item(&self, index: u64) -> Result<Labeled<Key>> {
         let after = self.runs.partition_point(|run| run.first <= index);
         let found = usize::try_from(index).ok().and_then(|index| self.name(index));
         let (Some(name), Some(run)) = (found, self.runs[..after].last()) else {

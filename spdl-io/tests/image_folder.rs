@@ -26,7 +26,7 @@ fn tree(names: &[&str]) -> TempDir {
 /// Label and path below the root of every image, in order.
 fn found(root: &Path) -> Vec<(i64, String)> {
     let images = ImageFolder::open(root).unwrap();
-    let items = (0..images.len()).map(|index| images.get(index).unwrap());
+    let items = (0..images.len()).map(|index| images.item(index).unwrap());
     items.map(|Labeled { value, label }| (label, below(root, &value))).collect()
 }
 
@@ -143,11 +143,11 @@ fn a_missing_folder_and_a_file_are_refused() {
 #[test]
 fn keys_start_with_the_root_as_it_was_given() {
     let root = tree(&["cat/1.jpg"]);
-    let plain = ImageFolder::open(root.path()).unwrap().get(0).unwrap();
+    let plain = ImageFolder::open(root.path()).unwrap().item(0).unwrap();
     let mut slash = root.path().as_os_str().to_owned();
     slash.push("/");
     let with_slash = ImageFolder::open(PathBuf::from(slash)).unwrap();
-    assert_eq!(with_slash.get(0).unwrap(), plain);
+    assert_eq!(with_slash.item(0).unwrap(), plain);
     assert_eq!(plain.value.to_path(), root.path().join("cat/1.jpg"));
     assert_eq!(with_slash.key(&plain), Some(plain.value.display_name()));
 }
@@ -157,7 +157,7 @@ fn an_image_past_the_end_is_an_error() {
     let root = tree(&["cat/1.jpg"]);
     let images = ImageFolder::open(root.path()).unwrap();
     for index in [1, u64::MAX] {
-        assert_eq!(images.get(index).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        assert_eq!(images.item(index).unwrap_err().kind(), ErrorKind::InvalidArgument);
     }
 }
 
@@ -166,7 +166,7 @@ fn a_list_of_paths_keeps_its_order_and_labels() {
     let paths = ["z.jpg", "/some/where/a.jpg", "", "z.jpg"];
     let items = |labels| {
         let images = ImageFolder::from_paths(paths, labels).unwrap();
-        let items: Vec<_> = (0..images.len()).map(|index| images.get(index).unwrap()).collect();
+        let items: Vec<_> = (0..images.len()).map(|index| images.item(index).unwrap()).collect();
         let paths: Vec<_> = items.iter().map(|item| item.value.to_string()).collect();
         (paths, items.iter().map(|item| item.label).collect::<Vec<_>>())
     };
@@ -274,7 +274,7 @@ mod unix {
         fs::write(&path, "x").unwrap();
         let images = ImageFolder::open(root.path()).unwrap();
         assert_eq!(images.classes(), [r"caf\xe9", "plain"]);
-        let image = images.get(0).unwrap();
+        let image = images.item(0).unwrap();
         assert_eq!(image.value.to_path(), path);
         assert_eq!(image.label, 0);
         assert_eq!(fs::read(image.value.to_path()).unwrap(), b"x");
