@@ -1,1 +1,61 @@
-//! Work in progress.
+//! Images for SPDL: from the bytes of a file to a sample in a training batch.
+//!
+//! ```text
+//! bytes ──► sniff ──► header ──► crop box ──► decode ──► resize ──► turn, mirror, lay out
+//!           codec     size,      drawn or     only what  only the   into the slot
+//!                     limits     computed     is needed  crop
+//! ```
+//!
+//! * [`FillImage`] does all of it in one worker, for `PipelineBuilder::fill` of `spdl-core`.
+//! * [`Decoder`] (and [`decode_rgb`], for one image) gives plain RGB pixels without a pipeline.
+//! * [`CodecRegistry`] holds the codecs; [`ImageCodec`] and [`ImageDecoder`] are what a codec of
+//!   your own implements. Nothing registers itself.
+//!
+//! # Pixels
+//!
+//! All results are RGB, 8 bits a channel, with the values that Pillow's `convert("RGB")` gives:
+//! grey is repeated, palettes are looked up, alpha is *dropped* (not composited), 16 bits are
+//! reduced to their upper 8, CMYK becomes `(255 − C)·(255 − K) ÷ 255`. Colour profiles are not
+//! applied. EXIF orientation is, by [`FillImage`] and [`Decoder::decode_rgb`]. Of animations and
+//! multi-page files the first picture is taken.
+//!
+//! # Damage
+//!
+//! Damaged data are an error of a kind to match on, never grey pixels: `Truncated`, `Corrupt`,
+//! `Unsupported` or `LimitExceeded` ([`Limits`] are checked before memory is allocated).
+//!
+//! # Features
+//!
+//! One per format, all on by default, all building with gcc and rustup alone: `jpeg`, `png`,
+//! `webp`, `gif`, `bmp`, `tiff`. `testing` adds the contract suite for codecs of others.
+#![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod codec;
+mod crop;
+mod decode;
+#[cfg_attr(
+    not(any(feature = "jpeg", feature = "png", feature = "webp", feature = "tiff")),
+    expect(dead_code, reason = "only some formats carry EXIF")
+)]
+mod exif;
+mod fill;
+mod formats;
+mod geometry;
+mod limits;
+mod pixels;
+mod registry;
+mod resize;
+#[cfg(feature = "testing")]
+pub mod testing;
+mod transform;
+
+pub use codec::{Decoded, DecodeRequest, ImageCodec, ImageDecoder, ImageInfo, SNIFF_BYTES};
+pub use crop::{EVAL_CROP_FRACTION, Mode, TRAIN_AREA, TRAIN_ASPECT, eval_box, train_box};
+pub use decode::{Decoder, Image, decode_rgb};
+pub use fill::{FillImage, Sample};
+pub use geometry::{CropBox, Orientation, Rect, Size};
+pub use limits::Limits;
+pub use pixels::PixelsMut;
+pub use registry::CodecRegistry;
+pub use transform::{IMAGENET_MEAN, IMAGENET_STD, ImageTransform, Layout, image_fields};

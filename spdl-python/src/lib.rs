@@ -1,1 +1,39 @@
-//! Work in progress.
+//! The native half of the Python package `spdl_rs`; private to it, and as thin as it can be.
+//!
+//! ```text
+//! python/spdl_rs   what users see: classes, types, documentation, checks of arguments
+//!       │
+//!   this crate     ImageFolder ──► Epoch(Settings) ──► Array: the memory of a NumPy array
+//!       │          wait: the GIL is free, Ctrl-C is heard; error: exceptions by kind
+//!       ▼
+//! spdl-core, spdl-io, spdl-media
+//! ```
+#![forbid(unsafe_code)]
+
+mod array;
+mod epoch;
+mod error;
+mod images;
+mod monitor;
+mod settings;
+mod statistics;
+mod wait;
+
+/// The module `spdl_rs._spdl_rs`.
+#[pyo3::pymodule(gil_used = false)]
+mod _spdl_rs {
+    #[pymodule_export]
+    use crate::array::Array;
+    #[pymodule_export]
+    use crate::epoch::Epoch;
+    #[pymodule_export]
+    use crate::images::ImageFolder;
+    #[pymodule_export]
+    use crate::monitor::Monitor;
+    #[pymodule_export]
+    use crate::settings::Settings;
+
+    #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "Python's name for it")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+}

@@ -1,2 +1,75 @@
-//! Work in progress.
-fn main() {}
+//! Development tasks of SPDL in Rust: `cargo xtask demo`, `test`, `wheel`, `bench`.
+//!
+//! Each task does all its own set-up below `target/` and says what it installs. The tasks depend on
+//! no crate of the workspace, so that they build, and can report, when one of those does not.
+
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, reason = "this program's results are what it prints")]
+
+mod bench;
+mod dataset;
+mod demo;
+mod test;
+mod tidy;
+mod tools;
+mod wheel;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::tools::Workspace;
+
+/// Development tasks of SPDL in Rust.
+///
+/// Every task does its own set-up below target/ and says what it installs. A fresh machine needs
+/// rustup, gcc and Python 3.10 or newer.
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    disable_help_subcommand = true,
+    after_help = "Examples:
+  cargo xtask demo                  see 2,000 JPEGs become training batches, with a report
+  cargo xtask test                  everything that must hold before a change is merged
+  cargo xtask test --only clippy    one step of it
+  cargo xtask wheel                 the Python wheel, in target/wheels
+  cargo xtask bench images          speed against the usual Python loaders
+
+Each task has its own help: cargo xtask TASK --help"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    Demo(demo::Arguments),
+    Test(test::Arguments),
+    Wheel(wheel::Arguments),
+    #[command(subcommand)]
+    Bench(bench::Benchmark),
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().task) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> Result<ExitCode> {
+    let workspace = Workspace::find()?;
+    match task {
+        Task::Demo(arguments) => demo::run(&workspace, &arguments)?,
+        Task::Test(arguments) => return test::run(&workspace, &arguments),
+        Task::Wheel(arguments) => wheel::run(&workspace, &arguments)?,
+        Task::Bench(benchmark) => bench::run(&workspace, &benchmark)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

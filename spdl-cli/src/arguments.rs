@@ -1,0 +1,210 @@
+//! The command line: what may be asked, with the words that explain it.
+
+use std::path::PathBuf;
+
+use clap::builder::RangedU64ValueParser;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Turns folders of images into training batches, and measures how fast that goes.
+#[derive(Debug, Parser)]
+#[command(
+    name = "spdl",
+    version,
+    arg_required_else_help = true,
+    disable_help_subcommand = true,
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  spdl bench photos/                    how fast is this folder, and what limits?
+  spdl bench photos/ --mode train --epochs 3 --report report.html
+                                        the same for training, with charts in a file
+  spdl bench photos/ --json             the figures for a program
+
+`spdl bench --help` explains every option.
+
+Exit codes:
+  0  done
+  1  the run failed; standard error says why, in one line
+  2  the command line makes no sense"
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Bench(BenchArguments),
+}
+
+/// Measures how fast a folder of images becomes training batches
+///
+/// Reads every image of the folder, decodes, crops and resizes it into a batch, and drops the
+/// batch. Then tells the rate, what it cost, what each stage did, which images failed, and what
+/// limits.
+///
+/// The order and every byte of the batches depend on the folder, the settings and the seed, never
+/// on the number of threads.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  spdl bench photos/
+      one pass as for validation: shorter side to 256, centre crop of 224
+
+  spdl bench photos/ --mode train --epochs 3 --seed 7
+      three passes as for training: shuffled, random crops and flips
+
+  spdl bench photos/ --layout nchw-f32 --batch 64 --threads 4
+      normalised float32 in batches of 64, on 4 worker threads
+
+  spdl bench photos/ --on-error skip --json | jq '.dropped[].key'
+      the names of all damaged images
+
+  spdl bench photos/ --report report.html
+      with charts over time, in one file to look at, send or print
+
+The folder:
+  PATH/CLASS/**/IMAGE, a class for each folder directly in PATH; or images directly in PATH.
+  What a file holds is seen by its content; its name only has to end as that of an image.
+
+Keys of the JSON object:
+  images            delivered images, over all epochs
+  seconds           from the start of the pipeline to the last batch
+  images_per_s      images / seconds
+  cpu_s_per_1000    CPU seconds of the whole process per 1,000 images
+  peak_rss_bytes    the most memory the process had at any time
+  first_batch_ms    from the start to the first batch
+  data_readiness    the share of the time in which a batch was ready, 0 to 1
+  dropped           [{key, reason}], one for each image that failed, in every epoch
+  stages            [{name, kind, concurrency, items, failures, busy_s, busy_share,
+                      service_ms: {p50, p90, p99, max},
+                      queue: {capacity, mean, full_share, empty_share}}]
+                    from source to consumer; `queue` is the one behind the stage
+  checksum          of all delivered pixels and labels in order, whatever the batch size:
+                    XXH3-128 of the XXH3-128 of all pixels and that of all labels (int64)
+
+Exit codes:
+  0  done
+  1  the run failed; standard error says why, in one line
+  2  the command line makes no sense")]
+pub(crate) struct BenchArguments {
+    /// The folder of images
+    #[arg(value_name = "PATH")]
+    pub(crate) path: PathBuf,
+
+    /// How an image is cut to size
+    #[arg(long, value_enum, default_value_t = Mode::Eval)]
+    pub(crate) mode: Mode,
+
+    /// Height and width of the images in a batch, in pixels
+    #[arg(long, value_name = "PIXELS", default_value_t = 224, value_parser = count::<u32>(16_384))]
+    pub(crate) size: u32,
+
+    /// Images in a batch; the last one of an epoch may be shorter
+    #[arg(long, value_name = "IMAGES", default_value_t = 32, value_parser = count::<u32>(1 << 20))]
+    pub(crate) batch: u32,
+
+    /// How the pixels of a batch lie in memory
+    #[arg(long, value_enum, default_value_t = Layout::NhwcU8)]
+    pub(crate) layout: Layout,
+
+    /// Passes over the folder
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count::<u32>(1_000_000))]
+    pub(crate) epochs: u32,
+
+    /// Worker threads that decode [default: the CPUs that this process may use]
+    #[arg(long, value_name = "N", value_parser = count::<u32>(1024))]
+    pub(crate) threads: Option<u32>,
+
+    /// Seed of the order and of the random crops and flips (train mode)
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    pub(crate) seed: u64,
+
+    /// What happens when an image cannot be read or decoded
+    #[arg(long, value_enum, default_value_t = OnError::Raise)]
+    pub(crate) on_error: OnError,
+
+    /// Print one JSON object instead of tables, and no progress
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Write a report with charts to this file: self-contained HTML
+    #[arg(long, value_name = "FILE.html")]
+    pub(crate) report: Option<PathBuf>,
+}
+
+/// A number from 1 to `most`.
+fn count<T: TryFrom<u64> + Clone + Send + Sync>(most: u64) -> RangedU64ValueParser<T>
+where
+    <T as TryFrom<u64>>::Error: std::error::Error + Send + Sync + 'static,
+{
+    RangedU64ValueParser::new().range(1..=most)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// Random area of 8 to 100 % and ratio of 3:4 to 4:3, flipped half of the time; shuffled
+    Train,
+    /// Shorter side to size / 0.875, centre crop; in the folder's order
+    Eval,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Layout {
+    /// [batch, height, width, RGB], uint8, 0 to 255
+    NhwcU8,
+    /// [batch, RGB, height, width], float32, normalised by ImageNet's mean and deviation
+    NchwF32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnError {
+    /// The first failure ends the run with exit code 1
+    Raise,
+    /// The image is left out and listed, and the next one takes its place
+    Skip,
+}
+
+impl BenchArguments {
+    /// The bytes of one image and its label in a batch: less than 2^32, so that those of any number
+    /// of batches that `--batch` allows fit 64 bits.
+    pub(crate) fn row_bytes(&self) -> u64 {
+        let element = match self.layout {
+            Layout::NhwcU8 => 1,
+            Layout::NchwF32 => 4,
+        };
+        3 * u64::from(self.size).pow(2) * element + 8
+    }
+}
+
+/// The name by which the command line knows a value.
+pub(crate) fn name_of(value: impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(arguments: &[&str]) -> Result<BenchArguments, clap::Error> {
+        let cli = Cli::try_parse_from([&["spdl", "bench"], arguments].concat())?;
+        let Command::Bench(arguments) = cli.command;
+        Ok(arguments)
+    }
+
+    #[test]
+    fn the_command_line_is_well_defined() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_help() {
+        let arguments = parse(&["photos"]).unwrap();
+        assert_eq!((arguments.mode, arguments.layout), (Mode::Eval, Layout::NhwcU8));
+        assert_eq!((arguments.size, arguments.batch, arguments.epochs), (224, 32, 1));
+        assert_eq!((arguments.seed, arguments.threads), (0, None));
+        assert_eq!(arguments.on_error, OnError::Raise);
+        assert!(!arguments.json && arguments.report.is_none());
+    }
+}

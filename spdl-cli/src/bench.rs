@@ -1,0 +1,184 @@
+//! `spdl bench`: runs the main job on a folder of images and measures it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use spdl_core::{
+    Batch, BatchLayout, Dataset, DatasetSource, Error, ErrorKind, Pipeline, PipelineBuilder,
+    Statistics,
+};
+use spdl_io::{Fetch, ImageFolder, LocalFetcher};
+use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, image_fields};
+
+use crate::arguments::{BenchArguments, Layout, Mode, OnError};
+use crate::delivery::{self, Delivery};
+use crate::failure::Failure;
+use crate::format;
+use crate::machine;
+use crate::output;
+use crate::progress::Progress;
+use crate::report::{self, ReportFile};
+use crate::watch::{Snapshot, Watcher};
+
+/// Batches that exist at once, at most, where they are large: two that wait for the consumer, two
+/// under assembly, and the consumer's own.
+const LIVE_BATCHES: u64 = 5;
+
+/// A run and what it gave.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) arguments: BenchArguments,
+    /// Images in the folder.
+    pub(crate) images_found: u64,
+    pub(crate) classes: usize,
+    /// How long it took to list them.
+    pub(crate) listing: Duration,
+    pub(crate) delivery: Delivery,
+    pub(crate) cpu_time: Duration,
+    pub(crate) peak_rss: Option<u64>,
+    pub(crate) statistics: Statistics,
+    /// Empty where nobody wants a report.
+    pub(crate) snapshots: Vec<Snapshot>,
+}
+
+impl Outcome {
+    pub(crate) fn images_per_second(&self) -> f64 {
+        let seconds = self.delivery.took.as_secs_f64();
+        if seconds > 0.0 { self.delivery.images as f64 / seconds } else { 0.0 }
+    }
+
+    /// CPU seconds of the whole process for 1,000 images; `None` where there are none.
+    pub(crate) fn cpu_seconds_per_1000(&self) -> Option<f64> {
+        let thousands = self.delivery.images as f64 / 1000.0;
+        (thousands > 0.0).then(|| self.cpu_time.as_secs_f64() / thousands)
+    }
+}
+
+/// Runs the command: measures, tells, and writes the report.
+pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
+    // Before a long run, not after it.
+    let report = arguments.report.as_deref().map(ReportFile::prepare).transpose()?;
+    let outcome = measure(arguments)?;
+    if let Some(report) = report {
+        report.write(&report::page(&outcome))?;
+    }
+    output::tell(&outcome)?;
+    if outcome.delivery.images == 0 {
+        return Err(nothing_delivered(&outcome));
+    }
+    Ok(())
+}
+
+fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
+    let (images, listing) = list(&arguments.path)?;
+    let (images_found, classes) = (images.len(), images.classes().len());
+    check_memory(arguments, images_found)?;
+
+    let what = |error: &Error| {
+        let stage = error.stage().unwrap_or("pipeline");
+        Failure::of(&format!("{stage} failed"), error, &arguments.path)
+    };
+    let progress = Progress::new(images_found * u64::from(arguments.epochs), !arguments.json);
+    let (cpu_before, start) = (machine::cpu_time(), Instant::now());
+    let pipeline = build(arguments, images).map_err(|error| what(&error))?;
+    let monitor = pipeline.monitor();
+    let watcher =
+        arguments.report.as_deref().map(|_| Watcher::start(monitor.clone())).transpose().map_err(
+            |error| Failure::new("cannot watch the run", arguments.path.display(), error),
+        )?;
+    let delivery = delivery::take_all(pipeline, start, |last| {
+        progress.at(last.epoch * images_found + last.index + 1);
+    });
+    let cpu_time = machine::cpu_time().saturating_sub(cpu_before);
+    let snapshots = watcher.map(Watcher::stop).unwrap_or_default();
+    drop(progress);
+    Ok(Outcome {
+        arguments: arguments.clone(),
+        images_found,
+        classes,
+        listing,
+        delivery: delivery.map_err(|error| what(&error))?,
+        cpu_time,
+        peak_rss: machine::peak_rss(),
+        statistics: monitor.statistics(),
+        snapshots,
+    })
+}
+
+fn list(folder: &Path) -> Result<(ImageFolder, Duration), Failure> {
+    let start = Instant::now();
+    let images = ImageFolder::open(folder)
+        .map_err(|error| Failure::of("cannot list the images", &error, folder))?;
+    output::warn(images.warnings());
+    Ok((images, start.elapsed()))
+}
+
+/// Refuses batches that this process has no memory for, before the system ends it for them.
+fn check_memory(arguments: &BenchArguments, images_found: u64) -> Result<(), Failure> {
+    let images = images_found.min(u64::from(arguments.batch));
+    let batch = arguments.row_bytes() * images;
+    let needed = batch * LIVE_BATCHES;
+    match machine::usable_memory() {
+        Some(usable) if needed > usable => Err(Failure::usage(format!(
+            "--batch {} and --size {}: a batch of {} takes {}, and {LIVE_BATCHES} are held at \
+             once; this process may use {} of memory",
+            arguments.batch,
+            arguments.size,
+            format::counted(images, "image", "images"),
+            format::bytes(batch),
+            format::bytes(usable),
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// keys ──► fetch (files' bytes) ──► decode (pixels and labels, in a batch)
+fn build(arguments: &BenchArguments, images: ImageFolder) -> spdl_core::Result<Pipeline<Batch>> {
+    // No batch is fuller than the folder.
+    let batch = images.len().min(u64::from(arguments.batch)) as usize;
+    let source = DatasetSource::new(images);
+    let (source, mode) = match arguments.mode {
+        Mode::Train => (source.shuffled(arguments.seed), spdl_media::Mode::Train),
+        Mode::Eval => (source, spdl_media::Mode::Eval),
+    };
+    let layout = match arguments.layout {
+        Layout::NhwcU8 => spdl_media::Layout::NhwcU8,
+        Layout::NchwF32 => spdl_media::Layout::NchwF32,
+    };
+    let transform = ImageTransform::new(arguments.size).mode(mode).layout(layout);
+    let registry = CodecRegistry::with_defaults();
+    let limits = Limits::default();
+    let fields = BatchLayout::new(batch, image_fields(&transform));
+
+    let mut builder = PipelineBuilder::new(source)
+        .async_stage("fetch", Fetch::new(Arc::new(LocalFetcher::new())))
+        .fill("decode", fields, move || FillImage::new(&registry, &transform, &limits))
+        .seed(arguments.seed)
+        .epochs(0..u64::from(arguments.epochs))
+        .on_error(match arguments.on_error {
+            OnError::Raise => spdl_core::OnError::Raise,
+            OnError::Skip => spdl_core::OnError::SKIP,
+        })
+        .deterministic();
+    if let Some(threads) = arguments.threads {
+        builder = builder.threads(threads as usize);
+    }
+    builder.build()
+}
+
+/// Every image failed, and the policy was to go on.
+fn nothing_delivered(outcome: &Outcome) -> Failure {
+    let path = &outcome.arguments.path;
+    let none = format!("none of {} images could be used", format::count(outcome.images_found));
+    match outcome.statistics.dropped.first() {
+        Some(first) => {
+            let key = first.key.as_deref().unwrap_or("an image without a name");
+            Failure::new(&none, key, &first.reason)
+        }
+        None => {
+            let error = Error::new(ErrorKind::NotFound, "no images were delivered");
+            Failure::of("bench", &error, path)
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Why a run failed, as one line for people and an exit code for programs.
+
+use std::fmt;
+use std::path::Path;
+use std::process::ExitCode;
+
+use spdl_core::Error;
+
+use crate::format::printable;
+
+/// The exit code of a failed run.
+const FAILED: u8 = 1;
+/// The exit code of a command line that makes no sense; `clap` uses the same.
+const BAD_USAGE: u8 = 2;
+
+/// Why a run failed: `what: file: reason`.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    line: String,
+    code: u8,
+}
+
+impl Failure {
+    /// A failed run: what was under way, which file it was about, and why it failed.
+    pub(crate) fn new(what: &str, file: impl fmt::Display, reason: impl fmt::Display) -> Self {
+        Failure { line: format!("{what}: {file}: {reason}"), code: FAILED }
+    }
+
+    /// A failed run, told by an error that knows its file, unless that is `otherwise`.
+    pub(crate) fn of(what: &str, error: &Error, otherwise: &Path) -> Self {
+        let reason = error.reason();
+        match error.key() {
+            Some(key) => Failure::new(what, key, reason),
+            None => Failure::new(what, otherwise.display(), reason),
+        }
+    }
+
+    /// A command line that makes no sense.
+    pub(crate) fn usage(reason: impl fmt::Display) -> Self {
+        Failure { line: reason.to_string(), code: BAD_USAGE }
+    }
+
+    /// Tells people, and gives the code for programs.
+    pub(crate) fn tell(&self) -> ExitCode {
+        crate::output::note(&self.to_string());
+        ExitCode::from(self.code)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "spdl: {}", printable(&self.line))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spdl_core::ErrorKind;
+
+    #[test]
+    fn a_failure_is_one_line_that_names_what_file_and_reason() {
+        let error = Error::new(ErrorKind::Truncated, "it ends\nearly").with_offset(7);
+        let with_key =
+            Failure::of("decode failed", &error.clone().with_key("a\x1b.jpg"), "".as_ref());
+        assert_eq!(
+            with_key.to_string(),
+            r"spdl: decode failed: a\x1b.jpg: it ends\x0aearly (at byte 7)"
+        );
+        let without = Failure::of("decode failed", &error, "photos".as_ref());
+        assert!(without.to_string().starts_with("spdl: decode failed: photos: "));
+    }
+}

@@ -1,0 +1,100 @@
+//! What this process has used, and what machine it runs on.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// The CPU time of all threads of this process, ended ones too.
+pub(crate) fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+/// The most memory this process has had at any time, in bytes. `None` where the system does not
+/// say (it is Linux's `VmHWM`).
+pub(crate) fn peak_rss() -> Option<u64> {
+    kilobytes_after(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
+}
+
+/// The memory that this process may use, in bytes: the machine's, or its control group's if that
+/// is less. `None` where the system does not say.
+pub(crate) fn usable_memory() -> Option<u64> {
+    let machine = kilobytes_after(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:");
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    let limits = Path::new("/sys/fs/cgroup").join(own);
+    // A group lives within the limits of those above it.
+    let groups = limits.ancestors().take_while(|path| path.starts_with("/sys/fs/cgroup"));
+    let limits = groups
+        .map(|group| group.join("memory.max"))
+        .chain(["/sys/fs/cgroup/memory/memory.limit_in_bytes".into()])
+        .filter_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok());
+    machine.into_iter().chain(limits).min()
+}
+
+/// The number in the line `NAME   123 kB`, as bytes.
+fn kilobytes_after(table: &str, name: &str) -> Option<u64> {
+    let line = table.lines().find_map(|line| line.strip_prefix(name))?;
+    let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+/// The machine in words, for reports.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    pub(crate) processor: String,
+    /// How many CPUs this process may use.
+    pub(crate) cpus: usize,
+    pub(crate) memory: Option<u64>,
+    pub(crate) system: String,
+}
+
+impl Machine {
+    pub(crate) fn look() -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let after = |text: &str, name: &str, separator: char| {
+            let line = text.lines().find(|line| line.starts_with(name))?;
+            let value = line.split_once(separator)?.1.trim().trim_matches('"');
+            Some(value.to_owned())
+        };
+        let processor = after(&read("/proc/cpuinfo"), "model name", ':');
+        let name = after(&read("/etc/os-release"), "PRETTY_NAME", '=');
+        let kernel = read("/proc/sys/kernel/osrelease");
+        let name = name.unwrap_or_else(|| std::env::consts::OS.to_owned());
+        Machine {
+            processor: processor.unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            memory: usable_memory(),
+            system: match kernel.trim() {
+                "" => name,
+                kernel => format!("{name}, kernel {kernel}"),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_of_the_kernel_are_read_in_bytes() {
+        let table = "VmPeak:\t    9 kB\nVmHWM:\t    5324 kB\n";
+        assert_eq!(kilobytes_after(table, "VmHWM:"), Some(5324 * 1024));
+        assert_eq!(kilobytes_after(table, "VmRSS:"), None);
+        assert_eq!(kilobytes_after("VmHWM: much", "VmHWM:"), None);
+    }
+
+    #[test]
+    fn work_costs_cpu_time() {
+        let before = cpu_time();
+        let mut sum = 0u64;
+        while cpu_time() - before < Duration::from_millis(2) {
+            sum = std::hint::black_box(sum.wrapping_add(1));
+        }
+        assert!(sum > 0);
+    }
+}

@@ -1,0 +1,53 @@
+//! `spdl`: how fast does a folder of images become training batches, and what limits it?
+//!
+//! ```text
+//! arguments ──► bench ──► output (text or JSON) ──► standard output
+//!               │   └───► report (HTML) ──────────► a file
+//!               ├── progress   on standard error, for people
+//!               └── watch      snapshots of the statistics, for the report
+//! ```
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod bench;
+mod delivery;
+mod failure;
+mod format;
+mod machine;
+mod output;
+mod progress;
+mod report;
+mod watch;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::arguments::{Cli, Command};
+
+fn main() -> ExitCode {
+    keep_stages_quiet();
+    let result = match Cli::parse().command {
+        Command::Bench(arguments) => bench::run(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.tell(),
+    }
+}
+
+/// A panic in a stage becomes an error of the sample, and is told as such. Rust's own message about
+/// it would only come between; whoever sets `RUST_BACKTRACE` wants to see it.
+fn keep_stages_quiet() {
+    if std::env::var_os("RUST_BACKTRACE").is_some() {
+        return;
+    }
+    let default = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let in_a_stage =
+            std::thread::current().name().is_some_and(|name| name.starts_with("spdl-"));
+        if !in_a_stage {
+            default(panic);
+        }
+    }));
+}

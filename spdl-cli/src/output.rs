@@ -1,0 +1,319 @@
+//! What is told: tables for people, one JSON object for programs.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::{ErrorKind, Write};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use spdl_core::{Dropped, Error, Statistics};
+
+use crate::arguments::name_of;
+use crate::bench::Outcome;
+use crate::failure::Failure;
+use crate::format::{bytes, count, counted, measured, percent, printable, time, wrap};
+
+/// No line of prose is longer.
+const WIDTH: usize = 90;
+/// So many failures are listed for people; programs get all of them.
+const FAILURES_SHOWN: usize = 50;
+const WARNINGS_SHOWN: usize = 10;
+
+/// Tells the outcome on standard output, in the way that was asked for.
+pub(crate) fn tell(outcome: &Outcome) -> Result<(), Failure> {
+    let text = if outcome.arguments.json {
+        let dropped = &outcome.statistics;
+        if dropped.dropped.len() as u64 != dropped.dropped_total {
+            let listed = count(dropped.dropped.len() as u64);
+            let total = count(dropped.dropped_total);
+            note(&format!("spdl: warning: only {listed} of {total} dropped images are listed"));
+        }
+        format!("{}\n", as_json(outcome))
+    } else {
+        as_text(outcome)
+    };
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        // Whoever reads has read enough, as `head` does.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        result => result
+            .map_err(|error| Failure::new("cannot write the result", "standard output", error)),
+    }
+}
+
+/// One line on standard error. Where that is closed, there is nobody to tell.
+pub(crate) fn note(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// What is odd about the data set.
+pub(crate) fn warn(warnings: &[Error]) {
+    for warning in warnings.iter().take(WARNINGS_SHOWN) {
+        note(&format!("spdl: warning: {}", printable(&warning.report())));
+    }
+    if let Some(more) = warnings.len().checked_sub(WARNINGS_SHOWN).filter(|&more| more > 0) {
+        note(&format!("spdl: warning: and {} more", count(more as u64)));
+    }
+}
+
+/// The object that `spdl bench --help` describes, in one line.
+fn as_json(outcome: &Outcome) -> Value {
+    let Statistics { dropped, .. } = &outcome.statistics;
+    let milliseconds = |time: Duration| time.as_nanos() as f64 / 1e6;
+    let dropped: Vec<Value> = dropped
+        .iter()
+        .map(|dropped| json!({ "key": key_of(dropped), "reason": reason_of(dropped) }))
+        .collect();
+    json!({
+        "images": outcome.delivery.images,
+        "seconds": outcome.delivery.took.as_secs_f64(),
+        "images_per_s": outcome.images_per_second(),
+        "cpu_s_per_1000": outcome.cpu_seconds_per_1000(),
+        "peak_rss_bytes": outcome.peak_rss,
+        "first_batch_ms": outcome.delivery.first.map(milliseconds),
+        "data_readiness": outcome.statistics.data_readiness(),
+        "dropped": dropped,
+        "stages": stages_as_json(&outcome.statistics),
+        "checksum": format!("{:032x}", outcome.delivery.checksum),
+    })
+}
+
+fn stages_as_json(statistics: &Statistics) -> Vec<Value> {
+    let elapsed = statistics.elapsed;
+    let milliseconds = |time: Duration| time.as_nanos() as f64 / 1e6;
+    let stages = statistics.stages.iter().zip(&statistics.queues);
+    stages
+        .map(|(stage, queue)| {
+            json!({
+                "name": &*stage.name,
+                "kind": stage.kind.as_str(),
+                "concurrency": stage.concurrency,
+                "items": stage.items,
+                "failures": stage.failures,
+                "busy_s": stage.busy.as_secs_f64(),
+                "busy_share": stage.busy_share(elapsed),
+                "service_ms": {
+                    "p50": milliseconds(stage.service.p50),
+                    "p90": milliseconds(stage.service.p90),
+                    "p99": milliseconds(stage.service.p99),
+                    "max": milliseconds(stage.service.max),
+                },
+                "queue": {
+                    "capacity": queue.capacity,
+                    "mean": queue.mean_len,
+                    "full_share": share(queue.put_wait, elapsed),
+                    "empty_share": share(queue.get_wait, elapsed),
+                },
+            })
+        })
+        .collect()
+}
+
+fn as_text(outcome: &Outcome) -> String {
+    let Outcome { statistics, delivery, .. } = outcome;
+    let mut parts = vec![wrap(&describe(outcome), WIDTH), headline(outcome)];
+    parts.push(stage_table(statistics));
+    parts.push(queue_table(statistics));
+    if statistics.dropped_total > 0 {
+        parts.push(failures(statistics));
+    }
+    parts.push(wrap(&statistics.limit().to_string(), WIDTH));
+    let mut text = parts.join("\n\n");
+    let _ = write!(text, "\n\nchecksum  {:032x}\n", delivery.checksum);
+    if let Some(report) = &outcome.arguments.report {
+        let _ = writeln!(text, "report    {}", printable(&report.display().to_string()));
+    }
+    text
+}
+
+/// What was run, in a sentence's worth of settings.
+pub(crate) fn describe(outcome: &Outcome) -> String {
+    let arguments = &outcome.arguments;
+    let path = printable(&arguments.path.display().to_string());
+    let images = counted(outcome.images_found, "image", "images");
+    let classes = match outcome.classes {
+        0 => "without classes".into(),
+        classes => format!("in {}", counted(classes as u64, "class", "classes")),
+    };
+    format!(
+        "{path}: {images} {classes}, {}, mode {}, size {}, batch {}, {}, seed {}, {}",
+        counted(arguments.epochs.into(), "epoch", "epochs"),
+        name_of(arguments.mode),
+        arguments.size,
+        count(arguments.batch.into()),
+        name_of(arguments.layout),
+        arguments.seed,
+        counted(outcome.statistics.threads as u64, "thread", "threads"),
+    )
+}
+
+/// The figures that matter first, each with its name.
+pub(crate) fn figures(outcome: &Outcome) -> Vec<(&'static str, String)> {
+    let unknown = || "unknown".to_owned();
+    vec![
+        ("images", count(outcome.delivery.images)),
+        ("dropped", count(outcome.statistics.dropped_total)),
+        ("images/s", measured(outcome.images_per_second())),
+        ("seconds", measured(outcome.delivery.took.as_secs_f64())),
+        ("CPU s / 1,000", outcome.cpu_seconds_per_1000().map_or_else(unknown, measured)),
+        ("peak RSS", outcome.peak_rss.map_or_else(unknown, bytes)),
+        ("first batch", outcome.delivery.first.map_or_else(unknown, time)),
+        ("data readiness", percent(outcome.statistics.data_readiness())),
+    ]
+}
+
+fn headline(outcome: &Outcome) -> String {
+    let figures = figures(outcome);
+    let lines = figures.iter().map(|(name, value)| format!("{name:<16}{value}"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn stage_table(statistics: &Statistics) -> String {
+    let mut table = Table::new(
+        &["stage", "kind", "concurrency", "items", "failures", "busy", "p50", "p90", "p99"],
+        2,
+    );
+    for stage in &statistics.stages {
+        table.add([
+            printable(&stage.name),
+            stage.kind.as_str().into(),
+            count(stage.concurrency as u64),
+            count(stage.items),
+            count(stage.failures),
+            percent(stage.busy_share(statistics.elapsed)),
+            time(stage.service.p50),
+            time(stage.service.p90),
+            time(stage.service.p99),
+        ]);
+    }
+    table.draw()
+}
+
+fn queue_table(statistics: &Statistics) -> String {
+    let mut table = Table::new(&["queue behind", "capacity", "mean", "full", "empty"], 1);
+    for (stage, queue) in statistics.stages.iter().zip(&statistics.queues) {
+        table.add([
+            printable(&stage.name),
+            count(queue.capacity as u64),
+            format!("{:.1}", queue.mean_len),
+            percent(share(queue.put_wait, statistics.elapsed)),
+            percent(share(queue.get_wait, statistics.elapsed)),
+        ]);
+    }
+    table.draw()
+}
+
+fn failures(statistics: &Statistics) -> String {
+    let failures = Failures::of(statistics);
+    let mut text = format!("{}:", failures.title());
+    for (dropped, times) in failures.files.iter().take(FAILURES_SHOWN) {
+        let times = if *times > 1 { format!(" ({times} times)") } else { String::new() };
+        let _ = write!(text, "\n  {}: {}{times}", key_of(dropped), reason_of(dropped));
+    }
+    let shown = failures.files.len().min(FAILURES_SHOWN);
+    if let Some(more) = failures.files.len().checked_sub(shown).filter(|&more| more > 0) {
+        let _ = write!(text, "\n  and {} more (all are in --json)", count(more as u64));
+    }
+    text
+}
+
+/// What was dropped, each file and reason once.
+pub(crate) struct Failures<'a> {
+    /// Failures in all epochs.
+    total: u64,
+    /// The first of each kind, and how many times it came again in all.
+    pub(crate) files: Vec<(&'a Dropped, u64)>,
+}
+
+impl<'a> Failures<'a> {
+    pub(crate) fn of(statistics: &'a Statistics) -> Self {
+        let mut files: Vec<(&Dropped, u64)> = Vec::new();
+        let mut places: HashMap<(Option<&str>, &str), usize> = HashMap::new();
+        for dropped in &statistics.dropped {
+            let who = (dropped.key.as_deref(), dropped.reason.as_str());
+            let place = *places.entry(who).or_insert(files.len());
+            match files.get_mut(place) {
+                Some((_, times)) => *times += 1,
+                None => files.push((dropped, 1)),
+            }
+        }
+        Failures { total: statistics.dropped_total, files }
+    }
+
+    /// How much was dropped, in words.
+    pub(crate) fn title(&self) -> String {
+        let files = self.files.len() as u64;
+        let samples = format!("{} dropped", counted(self.total, "image", "images"));
+        if self.total == files {
+            samples
+        } else {
+            format!("{samples}, from {}", counted(files, "file", "files"))
+        }
+    }
+}
+
+/// The name of a dropped image.
+pub(crate) fn key_of(dropped: &Dropped) -> String {
+    dropped.key.as_deref().map_or_else(|| dropped.id.to_string(), printable)
+}
+
+/// Why it was dropped: the kind of failure and what happened.
+pub(crate) fn reason_of(dropped: &Dropped) -> String {
+    format!("{}: {}", dropped.kind, printable(&dropped.reason))
+}
+
+/// A part of a time, in 0..=1.
+pub(crate) fn share(part: Duration, whole: Duration) -> f64 {
+    let whole = whole.as_secs_f64();
+    if whole > 0.0 { (part.as_secs_f64() / whole).clamp(0.0, 1.0) } else { 0.0 }
+}
+
+/// Columns of text, the first ones to the left, the others to the right.
+struct Table {
+    rows: Vec<Vec<String>>,
+    left: usize,
+}
+
+impl Table {
+    fn new(header: &[&str], left: usize) -> Self {
+        let header = header.iter().map(|&name| name.to_owned()).collect();
+        Table { rows: vec![header], left }
+    }
+
+    fn add<const N: usize>(&mut self, row: [String; N]) {
+        self.rows.push(row.into());
+    }
+
+    fn draw(&self) -> String {
+        let columns = self.rows.first().map_or(0, Vec::len);
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let line = |row: &Vec<String>| {
+            let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
+                if column < self.left {
+                    format!("{cell:<width$}")
+                } else {
+                    format!("{cell:>width$}")
+                }
+            });
+            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        };
+        self.rows.iter().map(line).collect::<Vec<_>>().join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned_by_characters_not_bytes() {
+        let mut table = Table::new(&["name", "p50"], 1);
+        table.add(["größe".into(), "1.00 µs".into()]);
+        table.add(["a".into(), "12 ms".into()]);
+        assert_eq!(table.draw(), "name       p50\ngröße  1.00 µs\na        12 ms");
+    }
+}

@@ -1,0 +1,153 @@
+//! The contract of a codec: who knows a format, and who decodes it in a worker.
+
+use std::fmt::Debug;
+
+use spdl_core::{Error, ErrorKind, Result};
+
+use crate::{Limits, Orientation, PixelsMut, Rect, Size};
+
+/// How many bytes of a file [`ImageCodec::sniff`] is shown, or fewer where the file is shorter.
+pub const SNIFF_BYTES: usize = 64;
+
+/// A format: recognises its files and makes decoders. One instance is shared by all workers; it
+/// may carry a device or a pool.
+pub trait ImageCodec: Debug + Send + Sync + 'static {
+    /// The format's short name, as it appears in messages: `jpeg`.
+    fn name(&self) -> &'static str;
+
+    /// Whether a file that starts like this (its first [`SNIFF_BYTES`] bytes) is of this format.
+    fn sniff(&self, head: &[u8]) -> bool;
+
+    /// Makes a decoder. Called once per worker, and again after a panic.
+    ///
+    /// # Errors
+    /// Whatever keeps the decoder from being made: a device that is not there, say.
+    fn decoder(&self, limits: &Limits) -> Result<Box<dyn ImageDecoder>>;
+}
+
+/// Decodes images one after another in one worker, and keeps its scratch memory between them.
+///
+/// No call depends on an earlier one: each is given the whole file. Whatever the bytes are, a
+/// decoder answers with pixels or a typed error: `Truncated` where the data end early, `Corrupt`
+/// where they contradict their format, `Unsupported`, or `LimitExceeded`; never with pixels made
+/// up for missing data. A panic is caught by [`Decoder`](crate::Decoder), which then makes a new
+/// one of these.
+pub trait ImageDecoder: Send {
+    /// Reads the header alone.
+    ///
+    /// # Errors
+    /// As above; the limits hold already here.
+    fn inspect(&mut self, encoded: &[u8]) -> Result<ImageInfo>;
+
+    /// Writes what `request` asks for into `out`, as stored (the orientation is not applied), and
+    /// says what it wrote. The whole file is validated as far as decoding it would do, also where
+    /// only a region is asked for. After an error `out` holds anything.
+    ///
+    /// # Errors
+    /// As above; `InvalidArgument` where the region is not inside the image or `out` has another
+    /// size than the region.
+    fn decode_into(
+        &mut self,
+        encoded: &[u8],
+        request: &DecodeRequest,
+        out: PixelsMut<'_>,
+    ) -> Result<Decoded>;
+}
+
+/// What a header tells.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageInfo {
+    /// Width and height as stored.
+    pub size: Size,
+    /// How to turn it upright.
+    pub orientation: Orientation,
+}
+
+impl ImageInfo {
+    /// An image of this stored size and orientation.
+    pub fn new(size: Size, orientation: Orientation) -> Self {
+        ImageInfo { size, orientation }
+    }
+
+    /// Width and height once upright.
+    pub fn upright_size(&self) -> Size {
+        self.orientation.apply(self.size)
+    }
+}
+
+/// What a decoder is asked for. The default is the whole image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DecodeRequest {
+    region: Option<Rect>,
+    smallest: Option<Size>,
+}
+
+impl DecodeRequest {
+    /// The whole image at full size.
+    pub fn full() -> Self {
+        DecodeRequest::default()
+    }
+
+    /// Asks for this part of the stored image alone. Every decoder honours it; some are faster so.
+    #[must_use]
+    pub fn region(mut self, region: Rect) -> Self {
+        self.region = Some(region);
+        self
+    }
+
+    /// Allows a result that is smaller by 2, 4 or 8, as long as it is not smaller than this. A
+    /// decoder may ignore it, and says in [`Decoded`] what it did.
+    #[must_use]
+    pub fn at_least(mut self, smallest: Size) -> Self {
+        self.smallest = Some(smallest);
+        self
+    }
+
+    /// The part of a stored image of this size that is asked for.
+    pub fn region_of(&self, size: Size) -> Rect {
+        self.region.unwrap_or(Rect::full(size))
+    }
+
+    /// The smallest result that would do; `None` where it must be of full size.
+    pub fn smallest(&self) -> Option<Size> {
+        self.smallest
+    }
+
+    /// The region, once it is known to lie in the image and to fit `out`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where it does not.
+    pub fn checked_region(&self, size: Size, out: &PixelsMut<'_>) -> Result<Rect> {
+        let region = self.region_of(size);
+        if !region.is_within(size) {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("the region {region:?} is not inside an image of {size} pixels"),
+            ));
+        }
+        if out.size() != region.size() {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("room for {} pixels was expected, found {}", region.size(), out.size()),
+            ));
+        }
+        Ok(region)
+    }
+}
+
+/// What a decoder wrote.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decoded {
+    /// The size of the result, at the upper left of the output: the region's, or smaller by 2, 4
+    /// or 8 where [`DecodeRequest::at_least`] allowed that.
+    pub size: Size,
+}
+
+impl Decoded {
+    /// A result of this size.
+    pub fn new(size: Size) -> Self {
+        Decoded { size }
+    }
+}

@@ -1,0 +1,90 @@
+//! The one thing read from EXIF: the orientation.
+
+use crate::Orientation;
+
+const TAG_ORIENTATION: u16 = 0x0112;
+const TYPE_SHORT: u16 = 3;
+const ENTRY_BYTES: usize = 12;
+
+/// The orientation that an EXIF block (a TIFF structure, with or without `Exif\0\0` before it)
+/// tells of; `Upright` where it tells none or is damaged, for metadata must not cost a picture.
+pub(crate) fn orientation(exif: &[u8]) -> Orientation {
+    let tiff = exif.strip_prefix(b"Exif\0\0").unwrap_or(exif);
+    find(tiff).and_then(Orientation::from_exif).unwrap_or_default()
+}
+
+fn find(tiff: &[u8]) -> Option<u16> {
+    let little = match tiff.get(..4)? {
+        b"II*\0" => true,
+        b"MM\0*" => false,
+        _ => return None,
+    };
+    let short = |at: usize| {
+        let bytes = tiff.get(at..at.checked_add(2)?)?.try_into().ok()?;
+        Some(if little { u16::from_le_bytes(bytes) } else { u16::from_be_bytes(bytes) })
+    };
+    let long = |at: usize| {
+        let bytes = tiff.get(at..at.checked_add(4)?)?.try_into().ok()?;
+        Some(if little { u32::from_le_bytes(bytes) } else { u32::from_be_bytes(bytes) })
+    };
+    let directory = long(4)? as usize;
+    let entries = directory.checked_add(2)?;
+    for entry in 0..usize::from(short(directory)?) {
+        let at = entries.checked_add(entry * ENTRY_BYTES)?;
+        if short(at)? == TAG_ORIENTATION {
+            return match (short(at + 2)?, long(at + 4)?) {
+                (TYPE_SHORT, 1) => short(at + 8),
+                _ => None,
+            };
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(little: bool, number: u16) -> Vec<u8> {
+        let short = |v: u16| if little { v.to_le_bytes() } else { v.to_be_bytes() };
+        let long = |v: u32| if little { v.to_le_bytes() } else { v.to_be_bytes() };
+        let mut bytes = if little { b"II*\0".to_vec() } else { b"MM\0*".to_vec() };
+        bytes.extend(long(8));
+        bytes.extend(short(2));
+        // Another tag first: ImageWidth.
+        for (tag, value) in [(0x0100, 77), (TAG_ORIENTATION, number)] {
+            bytes.extend(short(tag));
+            bytes.extend(short(TYPE_SHORT));
+            bytes.extend(long(1));
+            bytes.extend(short(value));
+            bytes.extend([0, 0]);
+        }
+        bytes
+    }
+
+    #[test]
+    fn both_byte_orders_and_the_prefix_are_read() {
+        for little in [false, true] {
+            for number in 1..=8 {
+                let plain = block(little, number);
+                let prefixed = [b"Exif\0\0".to_vec(), plain.clone()].concat();
+                assert_eq!(orientation(&plain).exif(), number);
+                assert_eq!(orientation(&prefixed).exif(), number);
+            }
+        }
+    }
+
+    #[test]
+    fn a_damaged_block_means_upright() {
+        let whole = block(true, 6);
+        // The last two bytes only pad the value.
+        for end in 0..whole.len() - 2 {
+            assert_eq!(orientation(&whole[..end]), Orientation::Upright, "cut at {end}");
+        }
+        assert_eq!(orientation(&block(true, 0)), Orientation::Upright);
+        assert_eq!(orientation(&block(true, 9)), Orientation::Upright);
+        let mut far = block(true, 6);
+        far[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(orientation(&far), Orientation::Upright);
+    }
+}

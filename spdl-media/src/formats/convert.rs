@@ -1,0 +1,93 @@
+//! What the decoders around other crates share: pixels of any kind to RGB, errors to ours.
+
+use std::io;
+
+use spdl_core::{Error, ErrorKind};
+
+use crate::pixels::CHANNELS;
+use crate::{PixelsMut, Rect, Size};
+
+/// How the samples of a pixel become red, green and blue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pixel {
+    /// Grey, and whatever follows it: repeated.
+    Grey(usize),
+    /// Red, green, blue, and whatever follows: the rest is dropped.
+    Rgb(usize),
+}
+
+impl Pixel {
+    pub(super) fn bytes(self) -> usize {
+        match self {
+            Pixel::Grey(bytes) | Pixel::Rgb(bytes) => bytes,
+        }
+    }
+
+    /// Writes one row; `source` holds as many pixels as `target`.
+    pub(super) fn copy_row(self, source: &[u8], target: &mut [u8]) {
+        let (target, _) = target.as_chunks_mut::<CHANNELS>();
+        match self {
+            Pixel::Rgb(CHANNELS) => target.as_flattened_mut().copy_from_slice(source),
+            Pixel::Rgb(bytes) => {
+                for (pixel, place) in source.chunks_exact(bytes).zip(target) {
+                    place.copy_from_slice(&pixel[..CHANNELS]);
+                }
+            }
+            Pixel::Grey(bytes) => {
+                for (pixel, place) in source.chunks_exact(bytes).zip(target) {
+                    *place = [pixel[0]; CHANNELS];
+                }
+            }
+        }
+    }
+
+    /// Writes a region of an image whose rows lie without gaps in `source`.
+    pub(super) fn copy_region(
+        self,
+        source: &[u8],
+        size: Size,
+        region: Rect,
+        mut out: PixelsMut<'_>,
+    ) {
+        let (stride, bytes) = (size.width as usize * self.bytes(), self.bytes());
+        for row in 0..region.height {
+            let start = (region.top + row) as usize * stride + region.left as usize * bytes;
+            self.copy_row(&source[start..][..region.width as usize * bytes], out.row_mut(row));
+        }
+    }
+}
+
+/// An error of a decoder that reads from memory: there, the only reason for not getting bytes is
+/// that there are none.
+pub(super) fn read_error(format: &str, error: io::Error) -> Error {
+    let kind = match error.kind() {
+        io::ErrorKind::UnexpectedEof => {
+            return Error::new(ErrorKind::Truncated, format!("the {format} data end early"));
+        }
+        io::ErrorKind::Unsupported => ErrorKind::Unsupported,
+        _ => ErrorKind::Corrupt,
+    };
+    Error::new(kind, format!("damaged {format} data")).with_source(error)
+}
+
+pub(super) fn corrupt(
+    format: &str,
+    error: impl std::error::Error + Send + Sync + 'static,
+) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("damaged {format} data")).with_source(error)
+}
+
+pub(super) fn unsupported(
+    format: &str,
+    error: impl std::error::Error + Send + Sync + 'static,
+) -> Error {
+    Error::new(ErrorKind::Unsupported, format!("{format} data of a kind that is not supported"))
+        .with_source(error)
+}
+
+pub(super) fn limit_exceeded(format: &str) -> Error {
+    Error::new(
+        ErrorKind::LimitExceeded,
+        format!("decoding the {format} data takes more memory than the limit allows"),
+    )
+}

@@ -1,0 +1,184 @@
+//! From samples of components to RGB: upsampling and colour conversion.
+//!
+//! The arithmetic is libjpeg's: triangle filters where chroma has half the resolution, and 16-bit
+//! fixed point for the conversion of ITU-R BT.601 (full range).
+
+use std::ops::Range;
+
+use super::header::Color;
+use crate::pixels::CHANNELS;
+
+/// Memory for a row of each component, and for what is between.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    pub(super) lines: [Vec<u8>; 4],
+    pub(super) sums: Vec<u16>,
+}
+
+/// How a component's samples become as many as there are pixels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Upsampling {
+    /// They are.
+    #[default]
+    None,
+    /// Twice as many in each row: a triangle filter.
+    Across,
+    /// Twice as many rows: a triangle filter.
+    Down,
+    /// Both.
+    Both,
+    /// Each sample is repeated.
+    Repeat { across: usize, down: usize },
+}
+
+impl Upsampling {
+    /// By how much wider and higher the image is than the component, and how wide that is.
+    pub(super) fn choose(across: usize, down: usize, width: usize) -> Self {
+        match (across, down) {
+            (1, 1) => Upsampling::None,
+            (2, 1) if width > 2 => Upsampling::Across,
+            (1, 2) => Upsampling::Down,
+            (2, 2) if width > 2 => Upsampling::Both,
+            _ => Upsampling::Repeat { across, down },
+        }
+    }
+
+    /// Whether a row needs samples of the rows above and below.
+    pub(super) fn looks_around(self) -> bool {
+        matches!(self, Upsampling::Down | Upsampling::Both)
+    }
+
+    /// How many rows share a row of samples.
+    #[inline(always)]
+    pub(super) fn down(self) -> usize {
+        match self {
+            Upsampling::None | Upsampling::Across => 1,
+            Upsampling::Down | Upsampling::Both => 2,
+            Upsampling::Repeat { down, .. } => down,
+        }
+    }
+}
+
+/// Repeats each sample.
+#[inline(always)]
+pub(super) fn repeat(row: &[u8], across: usize, columns: &Range<usize>, out: &mut Vec<u8>) {
+    out.clear();
+    out.extend(columns.clone().map(|x| row[x / across]));
+}
+
+/// Three parts of the nearer row and one of the farther; `lower` rounds the other way.
+#[inline(always)]
+pub(super) fn mix_down(
+    near: &[u8],
+    far: &[u8],
+    lower: usize,
+    columns: &Range<usize>,
+    out: &mut Vec<u8>,
+) {
+    let bias = 1 + lower as u16;
+    out.clear();
+    let pairs = near[columns.clone()].iter().zip(&far[columns.clone()]);
+    out.extend(pairs.map(|(&near, &far)| ((3 * u16::from(near) + u16::from(far) + bias) >> 2) as u8));
+}
+
+/// Two pixels from each sample: three parts of it and one of its neighbour to the left, then to the
+/// right; at the image's edges it is its own neighbour. `TWO_ROWS` mixes rows likewise before.
+///
+/// Starts at the pair that holds the first of `columns`.
+#[inline(always)]
+pub(super) fn mix_across<const TWO_ROWS: bool>(
+    near: &[u8],
+    far: &[u8],
+    columns: &Range<usize>,
+    out: &mut Vec<u8>,
+    sums: &mut Vec<u16>,
+) {
+    let (first, end) = (columns.start / 2, columns.end.div_ceil(2));
+    let before = first.saturating_sub(1);
+    let after = (end + 1).min(near.len());
+    let sum = |(&near, &far): (&u8, &u8)| {
+        if TWO_ROWS { 3 * u16::from(near) + u16::from(far) } else { u16::from(near) }
+    };
+    sums.clear();
+    if first == 0 {
+        sums.push(sum((&near[0], &far[0])));
+    }
+    sums.extend(near[before..after].iter().zip(&far[before..after]).map(sum));
+    if after == end {
+        sums.push(sum((&near[end - 1], &far[end - 1])));
+    }
+    let (shift, left_bias, right_bias) = if TWO_ROWS { (4, 8, 7) } else { (2, 1, 2) };
+    // `resize` only when it grows: what is there is written over.
+    out.resize(2 * (end - first), 0);
+    let (pairs, _) = out.as_chunks_mut::<2>();
+    let neighbours = sums.iter().zip(&sums[1..]).zip(&sums[2..]);
+    for (pair, ((&left, &own), &right)) in pairs.iter_mut().zip(neighbours) {
+        let own = 3 * own;
+        pair[0] = ((own + left + left_bias) >> shift) as u8;
+        pair[1] = ((own + right + right_bias) >> shift) as u8;
+    }
+}
+
+/// A factor in 16-bit fixed point.
+const fn fixed(value: f64) -> i32 {
+    (value * 65536.0 + 0.5) as i32
+}
+
+const HALF: i32 = 1 << 15;
+const RED_FROM_CR: i32 = fixed(1.402);
+const BLUE_FROM_CB: i32 = fixed(1.772);
+const GREEN_FROM_CB: i32 = -fixed(0.344_14);
+const GREEN_FROM_CR: i32 = -fixed(0.714_14);
+
+#[inline(always)]
+fn rgb(y: u8, cb: u8, cr: u8) -> [u8; CHANNELS] {
+    let (y, cb, cr) = (i32::from(y), i32::from(cb) - 128, i32::from(cr) - 128);
+    let clamp = |value: i32| value.clamp(0, 255) as u8;
+    [
+        clamp(y + ((RED_FROM_CR * cr + HALF) >> 16)),
+        clamp(y + ((GREEN_FROM_CB * cb + GREEN_FROM_CR * cr + HALF) >> 16)),
+        clamp(y + ((BLUE_FROM_CB * cb + HALF) >> 16)),
+    ]
+}
+
+/// What is seen of an ink (both as stored: inverted) on paper, in Pillow's integer arithmetic.
+#[inline(always)]
+fn print(ink: u8, black: u8) -> u8 {
+    let (ink, white) = (255 - u32::from(ink), u32::from(black));
+    let product = ink * white + 128;
+    white.saturating_sub(((product >> 8) + product) >> 8) as u8
+}
+
+/// Writes a row of RGB pixels.
+#[inline(always)]
+pub(super) fn convert(color: Color, lines: [&[u8]; 4], out: &mut [u8]) {
+    let (pixels, _) = out.as_chunks_mut::<CHANNELS>();
+    let [first, second, third, fourth] = lines;
+    match color {
+        Color::Grey => {
+            for (pixel, &grey) in pixels.iter_mut().zip(first) {
+                *pixel = [grey; CHANNELS];
+            }
+        }
+        Color::Rgb => {
+            for (((pixel, &r), &g), &b) in pixels.iter_mut().zip(first).zip(second).zip(third) {
+                *pixel = [r, g, b];
+            }
+        }
+        Color::YCbCr => {
+            for (((pixel, &y), &cb), &cr) in pixels.iter_mut().zip(first).zip(second).zip(third) {
+                *pixel = rgb(y, cb, cr);
+            }
+        }
+        Color::Cmyk | Color::Ycck => {
+            let inks = first.iter().zip(second).zip(third).zip(fourth);
+            for (pixel, (((&a, &b), &c), &black)) in pixels.iter_mut().zip(inks) {
+                let inks = match color {
+                    Color::Ycck => rgb(a, b, c).map(|value| 255 - value),
+                    _ => [a, b, c],
+                };
+                *pixel = inks.map(|ink| print(ink, black));
+            }
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! TIFF through the `tiff` crate: the first page.
+
+use std::io::Cursor;
+
+use spdl_core::{Error, ErrorKind, Result};
+use tiff::ColorType;
+use tiff::decoder::{BufferLayoutPreference, Decoder, DecodingResult, Limits as TiffLimits};
+use tiff::tags::Tag;
+
+use super::convert;
+use crate::pixels::CHANNELS;
+use crate::{
+    DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits, Orientation, PixelsMut,
+    Size,
+};
+
+const NAME: &str = "tiff";
+
+/// TIFF, the first page.
+#[derive(Debug)]
+pub(crate) struct TiffCodec;
+
+impl ImageCodec for TiffCodec {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn sniff(&self, head: &[u8]) -> bool {
+        // Classic and 64-bit, in both byte orders.
+        [b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"].iter().any(|magic| head.starts_with(*magic))
+    }
+
+    fn decoder(&self, limits: &Limits) -> Result<Box<dyn ImageDecoder>> {
+        Ok(Box::new(TiffDecoder {
+            limits: limits.clone(),
+            samples: DecodingResult::U8(Vec::new()),
+        }))
+    }
+}
+
+struct TiffDecoder {
+    limits: Limits,
+    /// All samples of the page.
+    samples: DecodingResult,
+}
+
+impl TiffDecoder {
+    fn open<'a>(&self, encoded: &'a [u8]) -> Result<(Decoder<Cursor<&'a [u8]>>, ImageInfo)> {
+        let bytes = usize::try_from(self.limits.bytes()).unwrap_or(usize::MAX);
+        let mut limits = TiffLimits::default();
+        limits.decoding_buffer_size = bytes;
+        limits.intermediate_buffer_size = bytes;
+        let mut decoder = Decoder::new(Cursor::new(encoded)).map_err(error)?.with_limits(limits);
+        let (width, height) = decoder.dimensions().map_err(error)?;
+        let size = Size::new(width, height);
+        self.limits.check_size(size)?;
+        let orientation = match decoder.find_tag_unsigned::<u16>(Tag::Orientation) {
+            Ok(Some(number)) => Orientation::from_exif(number).unwrap_or_default(),
+            Ok(None) | Err(_) => Orientation::Upright,
+        };
+        Ok((decoder, ImageInfo::new(size, orientation)))
+    }
+}
+
+impl ImageDecoder for TiffDecoder {
+    fn inspect(&mut self, encoded: &[u8]) -> Result<ImageInfo> {
+        self.open(encoded).map(|(_, info)| info)
+    }
+
+    fn decode_into(
+        &mut self,
+        encoded: &[u8],
+        request: &DecodeRequest,
+        mut out: PixelsMut<'_>,
+    ) -> Result<Decoded> {
+        let (mut decoder, info) = self.open(encoded)?;
+        let region = request.checked_region(info.size, &out)?;
+        let reader = SampleReader::new(&mut decoder)?;
+        let layout = decoder.read_image_to_buffer(&mut self.samples).map_err(error)?;
+        if self.samples.as_buffer(0).byte_len() < layout.complete_len {
+            return Err(convert::limit_exceeded(NAME));
+        }
+        let samples = Samples::new(&self.samples)?;
+        let rows = Rows::new(&layout, info.size, &reader, &samples)?;
+        for row in 0..region.height {
+            let (pixels, _) = out.row_mut(row).as_chunks_mut::<CHANNELS>();
+            let y = (region.top + row) as usize;
+            for (x, pixel) in (region.left as usize..).zip(pixels) {
+                *pixel = reader.rgb(|channel| rows.sample(x, y, channel));
+            }
+        }
+        Ok(Decoded::new(region.size()))
+    }
+}
+
+/// What the samples of a pixel mean.
+struct SampleReader {
+    color: ColorType,
+    /// The colours of a palette image.
+    palette: Vec<[u8; CHANNELS]>,
+}
+
+impl SampleReader {
+    fn new(decoder: &mut Decoder<Cursor<&[u8]>>) -> Result<Self> {
+        let color = decoder.colortype().map_err(error)?;
+        let bits = color.bit_depth();
+        let known = match color {
+            ColorType::Gray(_) => true,
+            ColorType::Palette(bits) => bits <= 8,
+            ColorType::GrayA(_) | ColorType::RGB(_) | ColorType::RGBA(_) => {
+                matches!(bits, 8 | 16)
+            }
+            ColorType::CMYK(bits) | ColorType::YCbCr(bits) => bits == 8,
+            _ => false,
+        };
+        if !known {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("TIFF pixels of the kind {color:?} are not supported"),
+            ));
+        }
+        let palette = match color {
+            ColorType::Palette(bits) => read_palette(decoder, bits)?,
+            _ => Vec::new(),
+        };
+        Ok(SampleReader { color, palette })
+    }
+
+    /// The samples of each pixel.
+    fn channels(&self) -> usize {
+        usize::from(self.color.num_samples())
+    }
+
+    /// A pixel from its samples, each 0 to 255 (a palette image's: the index).
+    #[inline]
+    fn rgb(&self, sample: impl Fn(usize) -> u8) -> [u8; CHANNELS] {
+        match self.color {
+            ColorType::Gray(_) | ColorType::GrayA(_) => [sample(0); CHANNELS],
+            ColorType::Palette(_) => {
+                self.palette.get(usize::from(sample(0))).copied().unwrap_or_default()
+            }
+            ColorType::CMYK(_) => cmyk_to_rgb([sample(0), sample(1), sample(2), sample(3)]),
+            _ => [sample(0), sample(1), sample(2)],
+        }
+    }
+}
+
+/// `(255 − ink)·(255 − black) ÷ 255`, in Pillow's integer arithmetic.
+fn cmyk_to_rgb([c, m, y, k]: [u8; 4]) -> [u8; CHANNELS] {
+    let white = 255 - u32::from(k);
+    [c, m, y].map(|ink| {
+        let product = u32::from(ink) * white + 128;
+        let absorbed = ((product >> 8) + product) >> 8;
+        white.saturating_sub(absorbed) as u8
+    })
+}
+
+fn read_palette(decoder: &mut Decoder<Cursor<&[u8]>>, bits: u8) -> Result<Vec<[u8; CHANNELS]>> {
+    let map = decoder.get_tag_u16_vec(Tag::ColorMap).map_err(error)?;
+    let colors = 1 << bits;
+    if map.len() != CHANNELS * colors {
+        return Err(Error::new(
+            ErrorKind::Corrupt,
+            format!("expected {} TIFF palette values, found {}", CHANNELS * colors, map.len()),
+        ));
+    }
+    // All reds come first, then all greens, all blues; 16 bits each.
+    let upper = |at: usize| (map[at] >> 8) as u8;
+    Ok((0..colors).map(|at| [upper(at), upper(colors + at), upper(2 * colors + at)]).collect())
+}
+
+/// The samples of a page, reduced to 8 bits on access.
+enum Samples<'a> {
+    Bytes(&'a [u8]),
+    Words(&'a [u16]),
+    Signed(&'a [i16]),
+    Longs(&'a [u32]),
+    SignedLongs(&'a [i32]),
+    Floats(&'a [f32]),
+}
+
+impl<'a> Samples<'a> {
+    fn new(result: &'a DecodingResult) -> Result<Self> {
+        Ok(match result {
+            DecodingResult::U8(samples) => Samples::Bytes(samples),
+            DecodingResult::U16(samples) => Samples::Words(samples),
+            DecodingResult::I16(samples) => Samples::Signed(samples),
+            DecodingResult::U32(samples) => Samples::Longs(samples),
+            DecodingResult::I32(samples) => Samples::SignedLongs(samples),
+            DecodingResult::F32(samples) => Samples::Floats(samples),
+            _ => {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    "TIFF samples of this width are not supported",
+                ));
+            }
+        })
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Samples::Bytes(samples) => samples.len(),
+            Samples::Words(samples) => samples.len(),
+            Samples::Signed(samples) => samples.len(),
+            Samples::Longs(samples) => samples.len(),
+            Samples::SignedLongs(samples) => samples.len(),
+            Samples::Floats(samples) => samples.len(),
+        }
+    }
+}
+
+/// Where each sample lies.
+struct Rows<'a> {
+    samples: &'a Samples<'a>,
+    bits: usize,
+    /// From one row to the next: bytes where samples are packed, otherwise samples.
+    row_stride: usize,
+    /// From one pixel to the next.
+    pixel_stride: usize,
+    /// From one channel to the next.
+    channel_stride: usize,
+    /// Wide grey is cut at 255; colours keep their upper byte.
+    saturates: bool,
+}
+
+impl<'a> Rows<'a> {
+    fn new(
+        layout: &BufferLayoutPreference,
+        size: Size,
+        reader: &SampleReader,
+        samples: &'a Samples<'a>,
+    ) -> Result<Self> {
+        let bits = usize::from(reader.color.bit_depth());
+        let width = size.width as usize;
+        let planar = layout.planes > 1;
+        let channels = if planar { 1 } else { reader.channels() };
+        let row_stride =
+            if bits < 8 { (width * channels * bits).div_ceil(8) } else { width * channels };
+        let plane = row_stride * size.height as usize;
+        let (pixel_stride, channel_stride) = if planar { (1, plane) } else { (channels, 1) };
+        let planes = if planar { reader.channels().min(layout.planes) } else { 1 };
+        if samples.len() < plane * planes || (planar && layout.planes < reader.channels()) {
+            return Err(Error::new(
+                ErrorKind::Truncated,
+                format!("expected {} TIFF samples, found {}", plane * planes, samples.len()),
+            ));
+        }
+        let saturates = matches!(reader.color, ColorType::Gray(_));
+        Ok(Rows { samples, bits, row_stride, pixel_stride, channel_stride, saturates })
+    }
+
+    #[inline]
+    fn sample(&self, x: usize, y: usize, channel: usize) -> u8 {
+        if self.bits < 8 {
+            return self.packed(x, y, channel);
+        }
+        let at = y * self.row_stride + x * self.pixel_stride + channel * self.channel_stride;
+        match self.samples {
+            Samples::Bytes(samples) => samples[at],
+            Samples::Words(samples) if self.saturates => samples[at].min(255) as u8,
+            Samples::Words(samples) => (samples[at] >> 8) as u8,
+            Samples::Signed(samples) => samples[at].clamp(0, 255) as u8,
+            Samples::Longs(samples) => samples[at].min(255) as u8,
+            Samples::SignedLongs(samples) => samples[at].clamp(0, 255) as u8,
+            // A cast from a float saturates, and cuts towards 0 as Pillow does.
+            Samples::Floats(samples) => samples[at] as u8,
+        }
+    }
+
+    /// A sample of 1, 2 or 4 bits (rows start at a byte), stretched to 0 to 255 where it is grey.
+    fn packed(&self, x: usize, y: usize, channel: usize) -> u8 {
+        let Samples::Bytes(bytes) = self.samples else { return 0 };
+        let bit = (x * self.pixel_stride + channel) * self.bits;
+        let byte = bytes[y * self.row_stride + bit / 8];
+        let largest = (1u16 << self.bits) - 1;
+        let value = u16::from(byte) >> (8 - self.bits - bit % 8) & largest;
+        if self.saturates { (value * 255 / largest) as u8 } else { value as u8 }
+    }
+}
+
+fn error(error: tiff::TiffError) -> Error {
+    use tiff::TiffError::*;
+    match error {
+        IoError(error) => convert::read_error(NAME, error),
+        LimitsExceeded | IntSizeError => convert::limit_exceeded(NAME),
+        error @ UnsupportedError(_) => convert::unsupported(NAME, error),
+        error => convert::corrupt(NAME, error),
+    }
+}

@@ -1,0 +1,194 @@
+//! Sizes, rectangles, and the eight ways in which a camera may have been held.
+
+use std::fmt;
+
+/// A width and a height in pixels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Size {
+    /// Pixels in a row.
+    pub width: u32,
+    /// Rows.
+    pub height: u32,
+}
+
+impl Size {
+    /// `width` × `height` pixels.
+    pub const fn new(width: u32, height: u32) -> Self {
+        Size { width, height }
+    }
+
+    /// How many pixels that is.
+    pub fn pixels(self) -> u64 {
+        u64::from(self.width) * u64::from(self.height)
+    }
+
+    /// The same with width and height exchanged.
+    pub const fn transposed(self) -> Self {
+        Size { width: self.height, height: self.width }
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}", self.width, self.height)
+    }
+}
+
+/// A rectangle of whole pixels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Rect {
+    /// The first column.
+    pub left: u32,
+    /// The first row.
+    pub top: u32,
+    /// Columns.
+    pub width: u32,
+    /// Rows.
+    pub height: u32,
+}
+
+impl Rect {
+    /// The rectangle that covers an image.
+    pub const fn full(size: Size) -> Self {
+        Rect { left: 0, top: 0, width: size.width, height: size.height }
+    }
+
+    /// Its width and height.
+    pub const fn size(self) -> Size {
+        Size { width: self.width, height: self.height }
+    }
+
+    /// Whether it holds at least one pixel and lies within an image of this size.
+    pub fn is_within(self, size: Size) -> bool {
+        let inside = |start: u32, extent: u32, limit: u32| {
+            extent > 0 && start.checked_add(extent).is_some_and(|end| end <= limit)
+        };
+        inside(self.left, self.width, size.width) && inside(self.top, self.height, size.height)
+    }
+}
+
+/// A rectangle whose sides may lie between pixels: pixel `(x, y)` covers `[x, x+1) × [y, y+1)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CropBox {
+    /// Distance of the left side from the image's left side.
+    pub left: f64,
+    /// Distance of the upper side from the image's upper side.
+    pub top: f64,
+    /// Extent to the right.
+    pub width: f64,
+    /// Extent downwards.
+    pub height: f64,
+}
+
+impl From<Rect> for CropBox {
+    fn from(rect: Rect) -> Self {
+        CropBox {
+            left: f64::from(rect.left),
+            top: f64::from(rect.top),
+            width: f64::from(rect.width),
+            height: f64::from(rect.height),
+        }
+    }
+}
+
+/// How stored rows and columns become an upright image: the EXIF tag `Orientation`, 1 to 8.
+///
+/// "Stored" is what the file holds, "upright" what a viewer shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Orientation {
+    /// 1: stored upright.
+    #[default]
+    Upright,
+    /// 2: mirrored left to right.
+    FlippedHorizontally,
+    /// 3: upside down.
+    Rotated180,
+    /// 4: mirrored top to bottom.
+    FlippedVertically,
+    /// 5: rows and columns exchanged.
+    Transposed,
+    /// 6: must be turned clockwise by 90 degrees to be upright.
+    Rotated90,
+    /// 7: mirrored at the other diagonal.
+    Transversed,
+    /// 8: must be turned clockwise by 270 degrees to be upright.
+    Rotated270,
+}
+
+impl Orientation {
+    /// All eight, in the order of their EXIF numbers.
+    pub const ALL: [Orientation; 8] = [
+        Orientation::Upright,
+        Orientation::FlippedHorizontally,
+        Orientation::Rotated180,
+        Orientation::FlippedVertically,
+        Orientation::Transposed,
+        Orientation::Rotated90,
+        Orientation::Transversed,
+        Orientation::Rotated270,
+    ];
+
+    /// The orientation with this EXIF number; `None` outside 1 to 8.
+    pub fn from_exif(number: u16) -> Option<Self> {
+        Orientation::ALL.get(usize::from(number).checked_sub(1)?).copied()
+    }
+
+    /// The EXIF number, 1 to 8.
+    pub fn exif(self) -> u16 {
+        Orientation::ALL.iter().position(|&other| other == self).map_or(1, |at| at as u16 + 1)
+    }
+
+    /// Whether width and height change places.
+    pub fn swaps_sides(self) -> bool {
+        use Orientation::*;
+        matches!(self, Transposed | Rotated90 | Transversed | Rotated270)
+    }
+
+    /// The size of the upright image whose stored size this is, and the other way round.
+    pub fn apply(self, size: Size) -> Size {
+        if self.swaps_sides() { size.transposed() } else { size }
+    }
+
+    /// Where a box of the upright image lies in the stored one.
+    pub fn box_to_stored(self, upright: CropBox, stored: Size) -> CropBox {
+        let (from_right, from_bottom) = self.mirrors();
+        let CropBox { left, top, width, height } = if self.swaps_sides() {
+            CropBox {
+                left: upright.top,
+                top: upright.left,
+                width: upright.height,
+                height: upright.width,
+            }
+        } else {
+            upright
+        };
+        CropBox {
+            left: if from_right { f64::from(stored.width) - left - width } else { left },
+            top: if from_bottom { f64::from(stored.height) - top - height } else { top },
+            width,
+            height,
+        }
+    }
+
+    /// The stored position of pixel `(x, y)` of the upright image.
+    pub fn point_to_stored(self, x: u32, y: u32, stored: Size) -> (u32, u32) {
+        let (from_right, from_bottom) = self.mirrors();
+        let (x, y) = if self.swaps_sides() { (y, x) } else { (x, y) };
+        (
+            if from_right { stored.width - 1 - x } else { x },
+            if from_bottom { stored.height - 1 - y } else { y },
+        )
+    }
+
+    /// Whether stored columns are counted from the right, and stored rows from the bottom, once
+    /// rows and columns have changed places where they must.
+    fn mirrors(self) -> (bool, bool) {
+        use Orientation::*;
+        match self {
+            Upright | Transposed => (false, false),
+            FlippedHorizontally | Rotated270 => (true, false),
+            Rotated180 | Transversed => (true, true),
+            FlippedVertically | Rotated90 => (false, true),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Memory of the caller's that a decoder writes pixels into.
+
+use std::fmt;
+
+use spdl_core::{Error, ErrorKind, Result};
+
+use crate::Size;
+
+/// The bytes of one interleaved RGB pixel.
+pub(crate) const CHANNELS: usize = 3;
+
+/// A place for RGB pixels, 8 bits each, interleaved: rows of `width` × 3 bytes, `stride` apart.
+///
+/// ```
+/// use spdl_media::{PixelsMut, Size};
+/// let mut memory = vec![0; 4 * 2 * 3];
+/// let mut pixels = PixelsMut::new(&mut memory, Size::new(4, 2))?;
+/// pixels.row_mut(1).fill(255);
+/// assert_eq!(memory[11..13], [0, 255]);
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+pub struct PixelsMut<'a> {
+    bytes: &'a mut [u8],
+    size: Size,
+    stride: usize,
+}
+
+impl<'a> PixelsMut<'a> {
+    /// Rows without gaps between them.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where `bytes` is too short or a side is 0.
+    pub fn new(bytes: &'a mut [u8], size: Size) -> Result<Self> {
+        let stride = (size.width as usize).saturating_mul(CHANNELS);
+        PixelsMut::with_stride(bytes, size, stride)
+    }
+
+    /// Rows that start `stride` bytes after one another.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where `bytes` is too short, rows would overlap, or a side is 0.
+    pub fn with_stride(bytes: &'a mut [u8], size: Size, stride: usize) -> Result<Self> {
+        let row = (size.width as usize).saturating_mul(CHANNELS);
+        let needed = (size.height as usize)
+            .checked_sub(1)
+            .and_then(|rows| rows.checked_mul(stride))
+            .and_then(|bytes| bytes.checked_add(row))
+            .filter(|&needed| row > 0 && stride >= row && needed <= bytes.len());
+        match needed {
+            Some(_) => Ok(PixelsMut { bytes, size, stride }),
+            None => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "{size} RGB pixels with rows {stride} bytes apart do not fit {} bytes",
+                    bytes.len()
+                ),
+            )),
+        }
+    }
+
+    /// Its width and height.
+    pub fn size(&self) -> Size {
+        self.size
+    }
+
+    /// The bytes from the start of one row to the start of the next.
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// The `width` × 3 bytes of a row.
+    ///
+    /// # Panics
+    /// Where there is no such row.
+    pub fn row_mut(&mut self, row: u32) -> &mut [u8] {
+        assert!(row < self.size.height, "row {row} of {}", self.size);
+        let start = row as usize * self.stride;
+        &mut self.bytes[start..start + self.size.width as usize * CHANNELS]
+    }
+
+    /// All rows as one slice, where no gaps lie between them.
+    pub fn as_contiguous_mut(&mut self) -> Option<&mut [u8]> {
+        let row = self.size.width as usize * CHANNELS;
+        (self.stride == row).then(|| &mut self.bytes[..row * self.size.height as usize])
+    }
+
+    /// The same place, borrowed for a shorter time.
+    pub fn reborrow(&mut self) -> PixelsMut<'_> {
+        PixelsMut { bytes: self.bytes, size: self.size, stride: self.stride }
+    }
+}
+
+impl fmt::Debug for PixelsMut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PixelsMut({}, stride {})", self.size, self.stride)
+    }
+}

@@ -1,0 +1,77 @@
+"""Images from disk to NumPy batches, decoded and resized by Rust threads.
+
+>>> import spdl_rs
+>>> loader = spdl_rs.ImageLoader("photos", batch_size=2, size=64)
+>>> loader.classes
+['cat', 'dog']
+>>> for images, labels in loader:
+...     print(images.shape, images.dtype, labels)
+(2, 64, 64, 3) uint8 [0 0]
+(2, 64, 64, 3) uint8 [1 1]
+
+`ImageLoader` does the work. All exceptions derive from `SpdlError`, and from Python's own where
+one fits: a file that is missing is a `FileNotFoundError` too.
+"""
+
+from ._errors import (
+    CorruptError,
+    DataError,
+    DatasetWarning,
+    InvalidArgumentError,
+    IoError,
+    LimitExceededError,
+    NotFoundError,
+    PanickedError,
+    PermissionDeniedError,
+    SpdlError,
+    StoppedError,
+    TimedOutError,
+    TruncatedError,
+    UnavailableError,
+    UnsupportedError,
+)
+from ._image_loader import ImageBatches, ImageLoader
+from ._spdl_rs import __version__
+from ._statistics import (
+    BufferStatistics,
+    ConsumerStatistics,
+    Dropped,
+    Quantiles,
+    QueueStatistics,
+    StageStatistics,
+    Statistics,
+)
+
+__all__ = [
+    "BufferStatistics",
+    "ConsumerStatistics",
+    "CorruptError",
+    "DataError",
+    "DatasetWarning",
+    "Dropped",
+    "ImageBatches",
+    "ImageLoader",
+    "InvalidArgumentError",
+    "IoError",
+    "LimitExceededError",
+    "NotFoundError",
+    "PanickedError",
+    "PermissionDeniedError",
+    "Quantiles",
+    "QueueStatistics",
+    "SpdlError",
+    "StageStatistics",
+    "Statistics",
+    "StoppedError",
+    "TimedOutError",
+    "TruncatedError",
+    "UnavailableError",
+    "UnsupportedError",
+    "__version__",
+]
+
+# Users meet these as `spdl_rs.NAME`, in tracebacks and in pickles too.
+for _name in __all__:
+    if not _name.startswith("__"):
+        globals()[_name].__module__ = __name__
+del _name

@@ -1,0 +1,142 @@
+"""What can go wrong, as exceptions: one class per kind of the Rust error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class SpdlError(Exception):
+    """The base of all errors of this package.
+
+    `str(error)` reads `stage: key: message (at byte N): cause`, each part where it is known.
+    """
+
+    key: str | None
+    """The sample for which it happened, mostly a path. Bytes that are no text read `\\xff`."""
+    stage: str | None
+    """The stage of the pipeline in which it happened: `source`, `fetch` or `decode`."""
+    kind: str
+    """The kind as in statistics: one lower-case word with hyphens, `truncated` say."""
+    offset: int | None
+    """The byte of the file at which it was noticed."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        kind: str = "user",
+        key: str | None = None,
+        stage: str | None = None,
+        offset: int | None = None,
+        errno: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.key = key
+        self.stage = stage
+        self.kind = kind
+        self.offset = offset
+        if isinstance(self, OSError):
+            self.errno = errno
+            self.strerror = message
+            self.filename = key
+
+    def __str__(self) -> str:
+        # An OSError would print its number and file name once more.
+        return str(self.args[0]) if self.args else ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.args, self.__dict__, getattr(self, "errno", None))
+
+
+class NotFoundError(SpdlError, FileNotFoundError):
+    """The file or folder does not exist, or holds no images."""
+
+
+class PermissionDeniedError(SpdlError, PermissionError):
+    """It exists, but may not be read."""
+
+
+class IoError(SpdlError, OSError):
+    """The operating system or a device failed for another reason."""
+
+
+class UnavailableError(SpdlError, OSError):
+    """A service refused for now. Trying again later may help."""
+
+
+class TimedOutError(SpdlError, TimeoutError):
+    """Something took longer than it was allowed to. Trying again later may help."""
+
+
+class DataError(SpdlError):
+    """The file was read, but gives no image. Its subclasses say why."""
+
+
+class CorruptError(DataError):
+    """The data contradict their own format."""
+
+
+class TruncatedError(DataError):
+    """The data end before they should."""
+
+
+class UnsupportedError(DataError):
+    """Valid perhaps, but of a format, or with a feature, that is not supported."""
+
+
+class LimitExceededError(DataError):
+    """The image is larger than the limits of pixels and bytes allow."""
+
+
+class InvalidArgumentError(SpdlError, ValueError):
+    """The caller asked for something that makes no sense."""
+
+
+class PanickedError(SpdlError, RuntimeError):
+    """A stage panicked, which is a bug in it; the message is the panic's own."""
+
+
+class StoppedError(SpdlError, RuntimeError):
+    """The pipeline was stopped while this was under way."""
+
+
+class DatasetWarning(UserWarning):
+    """A file or folder was left out of a data set, or is not as one might think."""
+
+
+_BY_KIND: dict[str, type[SpdlError]] = {
+    "not-found": NotFoundError,
+    "permission-denied": PermissionDeniedError,
+    "io": IoError,
+    "unavailable": UnavailableError,
+    "timeout": TimedOutError,
+    "corrupt": CorruptError,
+    "truncated": TruncatedError,
+    "unsupported": UnsupportedError,
+    "limit-exceeded": LimitExceededError,
+    "invalid-argument": InvalidArgumentError,
+    "panicked": PanickedError,
+    "stopped": StoppedError,
+    "user": SpdlError,
+}
+
+
+def from_native(
+    message: str,
+    kind: str,
+    key: str | None,
+    stage: str | None,
+    offset: int | None,
+    errno: int | None,
+) -> SpdlError:
+    """Makes the exception for an error of the native module, which calls this."""
+    error = _BY_KIND.get(kind, SpdlError)
+    return error(message, kind=kind, key=key, stage=stage, offset=offset, errno=errno)
+
+
+def _restore(
+    error: type[SpdlError], args: tuple[Any, ...], state: dict[str, Any], errno: int | None
+) -> SpdlError:
+    restored = error(*args, kind=state["kind"], key=state["key"], errno=errno)
+    restored.__dict__.update(state)
+    return restored

@@ -1,0 +1,124 @@
+"""The shape of `ImageLoader.stats()`. The names are those of the Rust library and of `spdl`."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+
+class Quantiles(TypedDict):
+    """How long something took, in milliseconds."""
+
+    p50: float
+    """Half of the values are at or below this."""
+    p90: float
+    """90 % of the values are at or below this."""
+    p99: float
+    """99 % of the values are at or below this."""
+    max: float
+    """The largest value."""
+
+
+class StageStatistics(TypedDict):
+    """What one stage did."""
+
+    name: str
+    """`source`, `fetch` or `decode`."""
+    kind: str
+    """`source`, `async` (it waits), `cpu` (it computes) or `fill` (and writes into batches)."""
+    concurrency: int
+    """How many images it may work on at once."""
+    items: int
+    """Images it has finished, failed ones included."""
+    failures: int
+    """Images that failed."""
+    busy_s: float
+    """Seconds spent in it, summed over everything that ran at once."""
+    busy_share: float
+    """The share of its concurrency that was in use on average, in 0..=1."""
+    service_ms: Quantiles
+    """The time that one image takes."""
+
+
+class QueueStatistics(TypedDict):
+    """What one queue held."""
+
+    capacity: int
+    """How many items it may hold."""
+    len: int
+    """How many it holds now."""
+    items: int
+    """Items that have gone through."""
+    mean_len: float
+    """How many it held on average over time."""
+    put_wait_s: float
+    """Seconds for which it was full, so that the stage before it had to wait."""
+    get_wait_s: float
+    """Seconds for which it was empty, so that the stage after it had to wait."""
+
+
+class ConsumerStatistics(TypedDict):
+    """What the consumer, that is your loop, saw."""
+
+    items: int
+    """Batches delivered."""
+    first_item_s: float | None
+    """Seconds from the start to the first batch; `None` before it."""
+    waited_s: float
+    """Seconds for which the consumer waited in all."""
+    wait_ms: Quantiles
+    """How long it waited for one batch."""
+
+
+class BufferStatistics(TypedDict):
+    """The memory of batches."""
+
+    live_bytes: int
+    """Bytes in use now: by batches in the making, and by arrays that you still hold."""
+    peak_bytes: int
+    """The most that were in use at once."""
+    allocations: int
+    """How many buffers were ever allocated; the others were used again."""
+
+
+class Dropped(TypedDict):
+    """An image that `on_error="skip"` left out."""
+
+    key: str | None
+    """Its path."""
+    stage: str
+    """The stage in which it failed."""
+    kind: str
+    """The kind of failure, as `SpdlError.kind`."""
+    reason: str
+    """What went wrong."""
+    epoch: int
+    """The epoch in which it was left out."""
+    index: int
+    """Its position in the order of that epoch."""
+
+
+class Statistics(TypedDict):
+    """What one epoch's pipeline did so far."""
+
+    elapsed_s: float
+    """Seconds since the epoch began; it stands still once the epoch has ended."""
+    threads: int
+    """Worker threads that decode."""
+    stages: list[StageStatistics]
+    """The stages from source to consumer."""
+    queues: list[QueueStatistics]
+    """The queues between them: `queues[i]` follows `stages[i]`, the last one feeds your loop."""
+    consumer: ConsumerStatistics
+    """What your loop saw."""
+    buffers: BufferStatistics
+    """The memory of batches."""
+    data_readiness: float
+    """The share of the time in which a batch was ready, in 0..=1; near 1, your loop never waits."""
+    dropped: list[Dropped]
+    """The images left out, in the order of the epoch; at most 100,000 are listed."""
+    dropped_total: int
+    """How many were left out in all."""
+    left_out: int
+    """Images of a short last batch that was left out (`drop_last=True`)."""
+    diagnosis: str
+    """A sentence that says what limits the rate."""

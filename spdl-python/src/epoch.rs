@@ -1,0 +1,185 @@
+//! One pass over the images: a pipeline from file names to batches.
+
+use std::process;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use spdl_core::{Batch, BatchLayout, Dataset, DatasetSource, Pipeline, PipelineBuilder};
+use spdl_io::{Fetch, Fetcher, LocalFetcher};
+use spdl_media::{CodecRegistry, FillImage, Limits, image_fields};
+
+use crate::array::Array;
+use crate::error::to_exception;
+use crate::images::ImageFolder;
+use crate::monitor::Monitor;
+use crate::settings::Settings;
+use crate::wait::{SLICE, drop_within};
+
+/// How long a pipeline may take to end before Python goes on without it.
+const WIND_DOWN: Duration = Duration::from_millis(500);
+
+/// One pass over the images. Any thread may ask for the next batch.
+#[pyclass(frozen, module = "spdl_rs._spdl_rs")]
+pub(crate) struct Epoch {
+    /// `None` once it has ended.
+    run: Mutex<Option<Run>>,
+    monitor: Py<Monitor>,
+    /// The process whose threads do the work. A fork of it has the memory, but not the threads.
+    process: u32,
+}
+
+/// What runs, in the order in which it is dropped.
+struct Run {
+    pipeline: Pipeline<Batch>,
+    /// Kept beyond the pipeline, so that the threads of that need not join those of the fetcher.
+    _fetcher: Arc<dyn Fetcher>,
+}
+
+#[pymethods]
+impl Epoch {
+    /// Starts the pipeline.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        images: &ImageFolder,
+        settings: &Settings,
+        epoch: u64,
+    ) -> PyResult<Self> {
+        let run = py.detach(|| start(&images.images, settings, epoch));
+        let run = run.map_err(|error| to_exception(py, &error))?;
+        let monitor = Py::new(py, Monitor::of(run.pipeline.monitor()))?;
+        Ok(Epoch { run: Mutex::new(Some(run)), monitor, process: process::id() })
+    }
+
+    /// Waits for the next batch: its images and its labels, or nothing at the end.
+    fn next(&self, py: Python<'_>) -> PyResult<Option<(Array, Array)>> {
+        if self.is_of_another_process() {
+            let message = "this iterator belongs to the process that started it, of which this \
+                           one is a fork; start another here with iter(loader)";
+            return Err(PyRuntimeError::new_err(message));
+        }
+        loop {
+            match py.detach(|| self.poll()) {
+                Poll::Ready(Some(Ok(batch))) => return arrays(batch).map(Some),
+                Poll::Ready(end) => {
+                    self.close(py);
+                    return match end {
+                        Some(Err(error)) => Err(to_exception(py, &error)),
+                        _ => Ok(None),
+                    };
+                }
+                Poll::Pending => {
+                    if let Err(raised) = py.check_signals() {
+                        // Whoever pressed Ctrl-C shall not wait for a decoder to end its image.
+                        self.wind_down(Duration::ZERO);
+                        return Err(raised);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends the work; `next` gives nothing from then on.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.wind_down(WIND_DOWN));
+    }
+
+    /// Tells what was done so far, also when this has long been dropped.
+    #[getter]
+    fn monitor(&self, py: Python<'_>) -> Py<Monitor> {
+        self.monitor.clone_ref(py)
+    }
+}
+
+/// keys ──► fetch (bytes) ──► decode (pixels, in their place in a batch)
+fn start(
+    images: &Arc<spdl_io::ImageFolder>,
+    settings: &Settings,
+    epoch: u64,
+) -> spdl_core::Result<Run> {
+    let Settings { transform, seed, drop_last, .. } = settings;
+    let mut source = DatasetSource::shared(Arc::clone(images));
+    if settings.shuffle {
+        source = source.shuffled(*seed);
+    }
+    // No batch needs room for more images than there are. With one place more, a batch that
+    // cannot get full is short, and is left out where short ones are.
+    let fullest = images.len().saturating_add(u64::from(*drop_last));
+    let batch_size = settings.batch_size.get().min(usize::try_from(fullest).unwrap_or(usize::MAX));
+    let layout = BatchLayout::new(batch_size, image_fields(transform)).drop_last(*drop_last);
+    let fetcher: Arc<dyn Fetcher> = Arc::new(LocalFetcher::new());
+    let (codecs, limits) = (CodecRegistry::with_defaults(), Limits::default());
+    let transform = transform.clone();
+
+    let mut builder = PipelineBuilder::new(source)
+        .async_stage("fetch", Fetch::new(Arc::clone(&fetcher)))
+        .fill("decode", layout, move || FillImage::new(&codecs, &transform, &limits))
+        .seed(*seed)
+        .epochs(epoch..epoch.saturating_add(1))
+        .on_error(settings.on_error)
+        .deterministic();
+    if let Some(threads) = settings.threads {
+        builder = builder.threads(threads.get());
+    }
+    let mut pipeline = builder.build()?;
+    pipeline.start()?;
+    Ok(Run { pipeline, _fetcher: fetcher })
+}
+
+fn arrays(batch: Batch) -> PyResult<(Array, Array)> {
+    let arrays: Result<[spdl_core::Array; 2], _> = batch.into_arrays().try_into();
+    match arrays {
+        Ok([images, labels]) => Ok((images.into(), labels.into())),
+        Err(arrays) => {
+            let message = format!("a batch holds {} arrays, 2 were expected", arrays.len());
+            Err(PyRuntimeError::new_err(message))
+        }
+    }
+}
+
+impl Epoch {
+    fn run(&self) -> MutexGuard<'_, Option<Run>> {
+        self.run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn poll(&self) -> Poll<Option<spdl_core::Result<Batch>>> {
+        match &mut *self.run() {
+            Some(run) => run.pipeline.next_timeout(SLICE),
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn wind_down(&self, at_most: Duration) {
+        if !self.is_of_another_process() {
+            let run = self.run().take();
+            if let Some(run) = run {
+                self.monitor.get().end();
+                drop_within(run, at_most);
+            }
+        }
+    }
+
+    fn is_of_another_process(&self) -> bool {
+        process::id() != self.process
+    }
+}
+
+impl Drop for Epoch {
+    fn drop(&mut self) {
+        let mut run = self.run.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if self.is_of_another_process() {
+            // There are no threads to join, and what they had locked stays locked.
+            std::mem::forget(run);
+            return;
+        }
+        self.monitor.get().end();
+        let mut end = || run.take().into_iter().for_each(|run| drop_within(run, WIND_DOWN));
+        if Python::try_attach(|py| py.detach(&mut end)).is_none() {
+            // Python is shutting down: nobody is held up.
+            end();
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What is made of the images: the same for every epoch.
+
+use std::num::NonZeroUsize;
+
+use pyo3::prelude::*;
+use spdl_core::OnError;
+use spdl_media::{ImageTransform, Mode};
+
+use crate::error::to_exception;
+
+/// Settings that were checked.
+#[pyclass(frozen, module = "spdl_rs._spdl_rs")]
+pub(crate) struct Settings {
+    pub(crate) batch_size: NonZeroUsize,
+    pub(crate) transform: ImageTransform,
+    pub(crate) seed: u64,
+    pub(crate) shuffle: bool,
+    pub(crate) threads: Option<NonZeroUsize>,
+    pub(crate) on_error: OnError,
+    pub(crate) drop_last: bool,
+}
+
+#[pymethods]
+impl Settings {
+    /// Checks what Python cannot know: which layouts and sizes there are.
+    #[new]
+    #[pyo3(signature = (
+        *, batch_size, size, train, layout, seed, shuffle, threads, skip_errors, drop_last
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn new(
+        py: Python<'_>,
+        batch_size: NonZeroUsize,
+        size: u32,
+        train: bool,
+        layout: &str,
+        seed: u64,
+        shuffle: bool,
+        threads: Option<NonZeroUsize>,
+        skip_errors: bool,
+        drop_last: bool,
+    ) -> PyResult<Self> {
+        let fault = |error| to_exception(py, &error);
+        let mode = if train { Mode::Train } else { Mode::Eval };
+        let layout = layout.parse().map_err(fault)?;
+        let transform = ImageTransform::new(size).mode(mode).layout(layout);
+        transform.validate().map_err(fault)?;
+        let on_error = if skip_errors { OnError::SKIP } else { OnError::Raise };
+        Ok(Settings { batch_size, transform, seed, shuffle, threads, on_error, drop_last })
+    }
+}

@@ -1,0 +1,97 @@
+//! Statistics as plain Python values, under the names they have in Rust. Times are in seconds,
+//! but for quantiles, which are in milliseconds.
+
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use spdl_core::{Dropped, Quantiles, QueueStatistics, StageStatistics, Statistics};
+
+/// A dictionary with everything that is known.
+pub(crate) fn to_dict<'py>(py: Python<'py>, from: &Statistics) -> PyResult<Bound<'py, PyDict>> {
+    let consumer = PyDict::new(py);
+    consumer.set_item("items", from.consumer.items)?;
+    consumer.set_item("first_item_s", from.consumer.first_item.map(|time| time.as_secs_f64()))?;
+    consumer.set_item("waited_s", from.consumer.waited.as_secs_f64())?;
+    consumer.set_item("wait_ms", quantiles(py, &from.consumer.wait)?)?;
+
+    let buffers = PyDict::new(py);
+    buffers.set_item("live_bytes", from.buffers.live_bytes)?;
+    buffers.set_item("peak_bytes", from.buffers.peak_bytes)?;
+    buffers.set_item("allocations", from.buffers.allocations)?;
+
+    let dict = PyDict::new(py);
+    dict.set_item("elapsed_s", from.elapsed.as_secs_f64())?;
+    dict.set_item("threads", from.threads)?;
+    dict.set_item("stages", list(py, &from.stages, |one| stage(py, one, from))?)?;
+    dict.set_item("queues", list(py, &from.queues, |one| queue(py, one))?)?;
+    dict.set_item("consumer", consumer)?;
+    dict.set_item("buffers", buffers)?;
+    dict.set_item("data_readiness", from.data_readiness())?;
+    dict.set_item("dropped", list(py, &from.dropped, |one| dropped(py, one))?)?;
+    dict.set_item("dropped_total", from.dropped_total)?;
+    dict.set_item("left_out", from.left_out)?;
+    dict.set_item("diagnosis", from.limit().to_string())?;
+    Ok(dict)
+}
+
+fn list<'py, T>(
+    py: Python<'py>,
+    items: &[T],
+    to_dict: impl Fn(&T) -> PyResult<Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyList>> {
+    PyList::new(py, items.iter().map(to_dict).collect::<PyResult<Vec<_>>>()?)
+}
+
+fn stage<'py>(
+    py: Python<'py>,
+    stage: &StageStatistics,
+    all: &Statistics,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("name", &*stage.name)?;
+    dict.set_item("kind", stage.kind.as_str())?;
+    dict.set_item("concurrency", stage.concurrency)?;
+    dict.set_item("items", stage.items)?;
+    dict.set_item("failures", stage.failures)?;
+    dict.set_item("busy_s", stage.busy.as_secs_f64())?;
+    dict.set_item("busy_share", stage.busy_share(all.elapsed))?;
+    dict.set_item("service_ms", quantiles(py, &stage.service)?)?;
+    Ok(dict)
+}
+
+fn queue<'py>(py: Python<'py>, queue: &QueueStatistics) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("capacity", queue.capacity)?;
+    dict.set_item("len", queue.len)?;
+    dict.set_item("items", queue.items)?;
+    dict.set_item("mean_len", queue.mean_len)?;
+    dict.set_item("put_wait_s", queue.put_wait.as_secs_f64())?;
+    dict.set_item("get_wait_s", queue.get_wait.as_secs_f64())?;
+    Ok(dict)
+}
+
+fn dropped<'py>(py: Python<'py>, dropped: &Dropped) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("key", dropped.key.as_deref())?;
+    dict.set_item("stage", &*dropped.stage)?;
+    dict.set_item("kind", dropped.kind.as_str())?;
+    dict.set_item("reason", &dropped.reason)?;
+    dict.set_item("epoch", dropped.id.epoch)?;
+    dict.set_item("index", dropped.id.index)?;
+    Ok(dict)
+}
+
+/// In milliseconds.
+fn quantiles<'py>(py: Python<'py>, quantiles: &Quantiles) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("p50", milliseconds(quantiles.p50))?;
+    dict.set_item("p90", milliseconds(quantiles.p90))?;
+    dict.set_item("p99", milliseconds(quantiles.p99))?;
+    dict.set_item("max", milliseconds(quantiles.max))?;
+    Ok(dict)
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}

@@ -1,0 +1,75 @@
+"""Images to test with: made on the spot, by NumPy and the standard library alone."""
+
+import os
+import struct
+import zlib
+
+import numpy
+import pytest
+
+
+def write_png(path, pixels):
+    """Writes `uint8 [height, width, 3]` without loss."""
+    height, width, _ = pixels.shape
+
+    def chunk(name, data):
+        checksum = zlib.crc32(name + data)
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", checksum)
+
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    data = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows, 1)) + chunk(b"IEND", b"")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(b"\x89PNG\r\n\x1a\n" + data)
+
+
+def picture(number, height=60, width=80):
+    """Smooth and coloured, and different for each number."""
+    y, x = numpy.mgrid[0:height, 0:width]
+    waves = [
+        numpy.sin(x / (7 + number % 5) + number),
+        numpy.cos(y / (9 + number % 7) + number),
+        numpy.sin((x + y) / (11 + number % 3) - number),
+    ]
+    return (127.5 + 127 * numpy.stack(waves, axis=-1)).astype(numpy.uint8)
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory):
+    """`cat/1.png`, `cat/2.png`, `dog/1.png`, `dog/2.png`."""
+    folder = tmp_path_factory.mktemp("small") / "photos"
+    for number, name in enumerate(["cat/1", "cat/2", "dog/1", "dog/2"]):
+        write_png(str(folder / f"{name}.png"), picture(number))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def many(tmp_path_factory):
+    """40 images of different sizes in 5 classes."""
+    folder = tmp_path_factory.mktemp("many")
+    for number in range(40):
+        size = {"height": 40 + number % 13 * 5, "width": 50 + number % 11 * 4}
+        path = folder / f"class{number % 5}" / f"{number:02}.png"
+        write_png(str(path), picture(number, **size))
+    return folder
+
+
+@pytest.fixture
+def damaged(many, tmp_path):
+    """As `many`, with four files that are no images: their names, sorted, and the folder."""
+    folder = tmp_path / "damaged"
+    for path in sorted(many.glob("*/*.png")):
+        copy = folder / path.relative_to(many)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    whole = (folder / "class0" / "00.png").read_bytes()
+    bad = {
+        "class0/x-empty.png": b"",
+        "class1/x-text.jpg": b"this is a text file named .jpg\n" * 20,
+        "class3/x-truncated.png": whole[: len(whole) // 2],
+        "class4/x-garbage.png": whole[:60] + bytes(range(256)) * 4,
+    }
+    for name, data in bad.items():
+        (folder / name).write_bytes(data)
+    return folder, [str(folder / name) for name in sorted(bad)]

@@ -1,0 +1,166 @@
+"""What goes wrong, and how it is told."""
+
+import errno
+import os
+import pickle
+
+import numpy
+import pytest
+import spdl_rs
+from conftest import picture, write_png
+
+
+def test_a_missing_file_is_a_file_not_found_error_that_names_it(photos, tmp_path):
+    missing = str(tmp_path / "gone.jpg")
+    loader = spdl_rs.ImageLoader([photos / "cat" / "1.png", missing], batch_size=1, size=8)
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(FileNotFoundError) as caught:
+        next(batches)
+    error = caught.value
+    assert isinstance(error, spdl_rs.NotFoundError) and isinstance(error, spdl_rs.SpdlError)
+    assert (error.key, error.stage, error.kind) == (missing, "fetch", "not-found")
+    assert error.errno == errno.ENOENT and error.filename == missing
+    assert missing in str(error) and "fetch" in str(error)
+    # The epoch is over.
+    assert list(batches) == []
+
+
+def test_a_file_that_may_not_be_read_is_a_permission_error(photos, tmp_path):
+    path = tmp_path / "secret.png"
+    path.write_bytes((photos / "cat" / "1.png").read_bytes())
+    path.chmod(0)
+    if os.access(path, os.R_OK):
+        pytest.skip("this user may read everything")
+    with pytest.raises(PermissionError) as caught:
+        list(spdl_rs.ImageLoader([path], batch_size=1))
+    assert isinstance(caught.value, spdl_rs.PermissionDeniedError)
+
+
+def test_each_damaged_file_raises_its_kind(damaged):
+    _, bad = damaged
+    kinds = {
+        "x-empty.png": spdl_rs.TruncatedError,
+        "x-text.jpg": spdl_rs.UnsupportedError,
+        "x-truncated.png": spdl_rs.TruncatedError,
+        "x-garbage.png": spdl_rs.DataError,
+    }
+    for path in bad:
+        with pytest.raises(kinds[os.path.basename(path)]) as caught:
+            list(spdl_rs.ImageLoader([path], batch_size=1, size=16))
+        assert isinstance(caught.value, spdl_rs.DataError)
+        assert caught.value.key == path and caught.value.stage == "decode"
+        assert not isinstance(caught.value, OSError)
+
+
+def test_raise_delivers_what_came_before_and_ends(damaged):
+    folder, bad = damaged
+    batches = iter(spdl_rs.ImageLoader(folder, batch_size=3, size=16))
+    delivered = 0
+    with pytest.raises(spdl_rs.DataError) as caught:
+        for _, labels in batches:
+            delivered += len(labels)
+    # Eight good images come first: two full batches, and two images of the next.
+    assert delivered == 6
+    assert caught.value.key == bad[0]
+
+
+def test_skip_fills_the_places_and_lists_the_dropped(damaged, many):
+    folder, bad = damaged
+    loader = spdl_rs.ImageLoader(folder, batch_size=16, size=32, on_error="skip")
+    batches = list(loader)
+    assert [len(labels) for _, labels in batches] == [16, 16, 8]
+    pixels = numpy.concatenate([images for images, _ in batches])
+    ((clean, _),) = spdl_rs.ImageLoader(many, batch_size=40, size=32)
+    assert (pixels == clean).all()
+    statistics = loader.stats()
+    assert statistics["dropped_total"] == 4
+    dropped = statistics["dropped"]
+    assert [one["key"] for one in dropped] == bad
+    assert all(one["reason"] and one["stage"] == "decode" for one in dropped)
+    kinds = [one["kind"] for one in dropped]
+    assert kinds[0] == "truncated" and kinds[1] == "unsupported" and kinds[2] == "truncated"
+    assert all(set(one) == set(spdl_rs.Dropped.__annotations__) for one in dropped)
+
+
+def test_a_folder_without_images_is_told_at_once(tmp_path):
+    with pytest.raises(spdl_rs.NotFoundError, match="no images"):
+        spdl_rs.ImageLoader(tmp_path, batch_size=1)
+    with pytest.raises(FileNotFoundError, match="no such folder") as caught:
+        spdl_rs.ImageLoader(tmp_path / "gone", batch_size=1)
+    assert caught.value.key == str(tmp_path / "gone")
+    write_png(str(tmp_path / "one.png"), picture(1))
+    with pytest.raises(ValueError, match="folder"):
+        spdl_rs.ImageLoader(tmp_path / "one.png", batch_size=1)
+    with pytest.raises(ValueError, match="empty"):
+        spdl_rs.ImageLoader([], batch_size=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"batch_size": 0}, "batch_size must be 1 to"),
+        ({"batch_size": -3}, "batch_size must be 1 to"),
+        ({"batch_size": 2**70}, "batch_size must be 1 to"),
+        ({"size": 0}, "size must be 1 to"),
+        ({"size": 20_000}, "16384|16,384"),
+        ({"seed": -1}, "seed must be 0 to"),
+        ({"seed": 2**64}, "seed must be 0 to"),
+        ({"threads": 0}, "threads must be 1 to"),
+        ({"layout": "nchw"}, '"nhwc-u8" or "nchw-f32"'),
+        ({"on_error": "ignore"}, '"raise" or "skip", not .ignore'),
+        ({"labels": [1]}, "labels goes with a list of paths"),
+    ],
+)
+def test_values_out_of_range_are_value_errors_that_say_what_is_allowed(photos, settings, words):
+    with pytest.raises(ValueError, match=words):
+        spdl_rs.ImageLoader(photos, **{"batch_size": 1, **settings})
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"batch_size": "4"}, "batch_size must be a whole number, not '4'"),
+        ({"batch_size": 4.0}, "batch_size must be a whole number"),
+        ({"seed": None}, "seed must be a whole number"),
+        ({"train": "no"}, "train must be True or False, not 'no'"),
+        ({"shuffle": 1}, "shuffle must be True or False"),
+        ({"drop_last": []}, "drop_last must be True or False"),
+        ({"layout": 3}, '"nhwc-u8" or "nchw-f32"'),
+        ({"source": 5}, "a folder or a list of paths, not int"),
+        ({"source": ["a.png", 5]}, "a folder or a list of paths"),
+        ({"source": ["a.png"], "labels": ["x"]}, "labels must be a whole number"),
+        ({"source": ["a.png"], "labels": "1"}, "labels must be a list"),
+        ({"bath_size": 1}, "bath_size"),
+    ],
+)
+def test_wrong_types_are_type_errors_that_say_what_is_expected(photos, settings, words):
+    settings = {"source": photos, "batch_size": 1, **settings}
+    with pytest.raises(TypeError, match=words):
+        spdl_rs.ImageLoader(settings.pop("source"), **settings)
+
+
+def test_labels_must_be_as_many_as_paths(photos):
+    paths = [photos / "cat" / "1.png"] * 3
+    with pytest.raises(ValueError, match="3 .*2"):
+        spdl_rs.ImageLoader(paths, labels=[1, 2], batch_size=1)
+    with pytest.raises(ValueError, match="3 .*4"):
+        spdl_rs.ImageLoader(paths, labels=[1, 2, 3, 4], batch_size=1)
+
+
+def test_numbers_of_numpy_are_numbers(photos):
+    loader = spdl_rs.ImageLoader(
+        photos, batch_size=numpy.int32(2), size=numpy.uint8(16), train=numpy.bool_(True)
+    )
+    loader.set_epoch(numpy.int64(3))
+    assert next(iter(loader))[0].shape == (2, 16, 16, 3)
+
+
+def test_an_exception_survives_pickling():
+    error = spdl_rs.NotFoundError(
+        "gone", kind="not-found", key="a.png", stage="fetch", errno=errno.ENOENT
+    )
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is spdl_rs.NotFoundError
+    assert (str(again), again.key, again.stage, again.kind) == ("gone", "a.png", "fetch", "not-found")
+    assert again.errno == errno.ENOENT and again.filename == "a.png"

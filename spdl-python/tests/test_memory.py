@@ -1,0 +1,85 @@
+"""Whose memory it is, and for how long."""
+
+import gc
+
+import numpy
+import spdl_rs
+
+
+def native_of(array):
+    base = array.base
+    assert type(base).__name__ == "Array"
+    return base
+
+
+def test_nothing_is_copied(photos):
+    images, labels = next(iter(spdl_rs.ImageLoader(photos, batch_size=4, size=32)))
+    for array in (images, labels):
+        again = numpy.asarray(native_of(array))
+        assert numpy.shares_memory(again, array)
+        assert again.ctypes.data == array.ctypes.data
+        assert not array.flags.owndata
+        assert array.flags.c_contiguous and array.flags.aligned
+        assert array.ctypes.data % 64 == 0
+
+
+def test_arrays_outlive_the_loader(many):
+    loader = spdl_rs.ImageLoader(many, batch_size=10, size=64)
+    batches = list(loader)
+    copies = [(images.copy(), labels.copy()) for images, labels in batches]
+    del loader
+    gc.collect()
+    numpy.empty(10**7, dtype=numpy.uint8).fill(255)
+    for (images, labels), (image_copy, label_copy) in zip(batches, copies):
+        assert (images == image_copy).all() and (labels == label_copy).all()
+    row = batches[0][0][3, 5]
+    expected = copies[0][0][3, 5]
+    del batches, images, labels
+    gc.collect()
+    assert (row == expected).all()
+
+
+def test_batches_that_are_held_never_share_memory(many):
+    batches = list(spdl_rs.ImageLoader(many, batch_size=3, size=32))
+    arrays = [array for batch in batches for array in batch]
+    spans = sorted((array.ctypes.data, array.ctypes.data + array.nbytes) for array in arrays)
+    assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:]))
+
+
+def test_writing_to_a_batch_changes_no_other(many):
+    plain = [images.copy() for images, _ in spdl_rs.ImageLoader(many, batch_size=4, size=32)]
+    for (images, labels), expected in zip(
+        spdl_rs.ImageLoader(many, batch_size=4, size=32), plain, strict=True
+    ):
+        assert (images == expected).all()
+        assert images.flags.writeable and labels.flags.writeable
+        images[...] = 77
+        labels[...] = -9
+
+
+def test_memory_goes_back_and_is_used_again(photos):
+    paths = [photos / "cat" / "1.png"] * 200
+    batches = iter(spdl_rs.ImageLoader(paths, batch_size=2, size=64))
+    assert sum(1 for _ in batches) == 100
+    buffers = batches.stats()["buffers"]
+    # 100 batches of two arrays in as many buffers as were alive at once.
+    assert buffers["allocations"] < 24, buffers
+
+
+def test_memory_is_held_as_long_as_any_view_is(photos):
+    batches = iter(spdl_rs.ImageLoader([photos / "cat" / "1.png"], batch_size=1, size=64))
+
+    def live_bytes():
+        gc.collect()
+        return batches.stats()["buffers"]["live_bytes"]
+
+    images, labels = next(batches)
+    pixels = 64 * 64 * 3
+    assert live_bytes() == pixels + 8
+    del labels
+    assert live_bytes() == pixels
+    view = images[0, ::2]
+    del images
+    assert live_bytes() == pixels
+    del view
+    assert live_bytes() == 0

@@ -1,0 +1,111 @@
+"""The package as users and their tools see it."""
+
+import ast
+import doctest
+import importlib.metadata
+import importlib.resources
+import inspect
+import pathlib
+import re
+import shutil
+
+import numpy
+import pytest
+import spdl_rs
+from spdl_rs import _errors, _image_loader, _spdl_rs, _statistics
+
+
+@pytest.fixture
+def beside_photos(photos, tmp_path, monkeypatch):
+    shutil.copytree(photos, tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("module", [spdl_rs, _image_loader, _errors, _statistics])
+def test_the_examples_in_docstrings_run(module, beside_photos):
+    # Classes call themselves `spdl_rs.X`, and doctest looks only at those of the module's name.
+    finder, runner = doctest.DocTestFinder(exclude_empty=True), doctest.DocTestRunner()
+    names = {"spdl_rs": spdl_rs, "ImageLoader": spdl_rs.ImageLoader}
+    with numpy.printoptions(threshold=50):
+        examples = finder.find(module, module.__name__, globs=names)
+        for value in vars(module).values():
+            if inspect.isclass(value) and value.__module__ == "spdl_rs" and module is not spdl_rs:
+                examples += finder.find(value, value.__name__, globs=names, module=False)
+        results = [runner.run(example) for example in examples]
+    if module in (spdl_rs, _image_loader):
+        assert sum(result.attempted for result in results) > 2
+    assert sum(result.failed for result in results) == 0
+
+
+def test_the_example_in_the_readme_prints_what_it_says(beside_photos, capsys):
+    text = (pathlib.Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    (printed,) = re.findall(r"prints\n\n```text\n(.*?)```", text, flags=re.DOTALL)
+    exec(code, {})
+    assert capsys.readouterr().out == printed
+
+
+def test_the_stub_has_what_the_native_module_has():
+    stub = importlib.resources.files(spdl_rs).joinpath("_spdl_rs.pyi").read_text()
+    described = {}
+    for node in ast.parse(stub).body:
+        if isinstance(node, ast.ClassDef):
+            functions = [item for item in node.body if isinstance(item, ast.FunctionDef)]
+            described[node.name] = {function.name: function for function in functions}
+        elif isinstance(node, ast.AnnAssign):
+            described[node.target.id] = None
+
+    public = {name for name in vars(_spdl_rs) if not name.startswith("__")}
+    assert public | {"__version__"} == set(described)
+    for name, functions in described.items():
+        if functions is None:
+            continue
+        native = getattr(_spdl_rs, name)
+        members = {
+            member
+            for member in vars(native)
+            if not member.startswith("__") or member in ("__array_interface__", "__len__")
+        }
+        if native.__new__ is not object.__new__ and native.__text_signature__:
+            members.add("__new__")
+        assert members == set(functions), name
+        for function in functions.values():
+            decorators = [decorator.id for decorator in function.decorator_list]
+            if "property" in decorators or function.name.startswith("__len"):
+                continue
+            found = native if function.name == "__new__" else getattr(native, function.name)
+            signature = inspect.signature(found)
+            arguments = function.args.posonlyargs + function.args.args + function.args.kwonlyargs
+            expected = [argument.arg for argument in arguments]
+            if "staticmethod" not in decorators:
+                expected = expected[1:]
+            names = [parameter for parameter in signature.parameters if parameter != "self"]
+            assert names == expected, f"{name}.{function.name}"
+
+
+def test_the_package_is_typed_and_documented():
+    assert importlib.resources.files(spdl_rs).joinpath("py.typed").is_file()
+    for name in spdl_rs.__all__:
+        value = getattr(spdl_rs, name)
+        if name.startswith("__"):
+            continue
+        assert value.__doc__ and value.__module__ == "spdl_rs"
+        for member, function in vars(value).items():
+            if not member.startswith("_") and (callable(function) or isinstance(function, property)):
+                assert inspect.getdoc(getattr(value, member)), f"{name}.{member}"
+    for function in [spdl_rs.ImageLoader.__init__, spdl_rs.ImageLoader.stats]:
+        missing = set(inspect.signature(function).parameters) - set(function.__annotations__)
+        assert missing == {"self"}
+
+
+def test_the_version_is_that_of_the_distribution():
+    assert spdl_rs.__version__ == importlib.metadata.version("spdl-rs")
+
+
+def test_every_kind_of_error_has_its_class():
+    for kind, error in _errors._BY_KIND.items():
+        made = _errors.from_native("words", kind, "key", "stage", 3, None)
+        assert type(made) is error and made.kind == kind and str(made) == "words"
+        assert error.__name__ in spdl_rs.__all__
+    # A kind that is newer than this list.
+    assert type(_errors.from_native("words", "new", None, None, None, None)) is spdl_rs.SpdlError

@@ -1,0 +1,84 @@
+//! `cargo xtask demo`: the main job, on photographs, from nothing.
+
+use anyhow::{Result, ensure};
+use clap::{Args, ValueEnum};
+
+use crate::dataset::{self, Settings};
+use crate::tools::{Output, Workspace, cargo, command};
+
+/// Build a data set of JPEGs, load it as training batches, and show how well that went.
+///
+/// The data set is made by seeded crops of the photographs in assets/photos, with the sizes and
+/// bytes of ImageNet. It is kept under target/demo and used again for the same settings. Then `spdl`
+/// is built in release mode and run on it; its report, one self-contained HTML file, is written to
+/// target/demo/report.html.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cargo xtask demo
+  cargo xtask demo --images 200 --classes 10      a quick look
+  cargo xtask demo --mode eval --epochs 1         resize and centre crop, as for validation")]
+pub(crate) struct Arguments {
+    /// Number of images in the data set
+    #[arg(long, default_value_t = 2000)]
+    images: u32,
+    /// Number of classes, one folder each
+    #[arg(long, default_value_t = 50)]
+    classes: u32,
+    /// How often the data set is read
+    #[arg(long, default_value_t = 3)]
+    epochs: u32,
+    /// Seed of the data set and of the run
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// train: random crop and flip; eval: resize and centre crop
+    #[arg(long, value_enum, default_value_t = Mode::Train)]
+    mode: Mode,
+}
+
+/// How images are cut to one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    Train,
+    Eval,
+}
+
+impl Mode {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Mode::Train => "train",
+            Mode::Eval => "eval",
+        }
+    }
+}
+
+pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
+    let folder = workspace.target.join("demo");
+    let Arguments { images, classes, seed, epochs, mode } = *arguments;
+    let settings = Settings { images, classes, seed };
+    let data = dataset::prepare(&workspace.root.join("assets/photos"), &folder, settings)?;
+
+    build_spdl(workspace)?;
+
+    let report = folder.join("report.html");
+    if report.exists() {
+        std::fs::remove_file(&report)?;
+    }
+    let mut bench = command(workspace.program("release", "spdl"));
+    bench
+        .arg("bench")
+        .arg(&data)
+        .args(["--mode", mode.name(), "--epochs", &epochs.to_string(), "--seed", &seed.to_string()])
+        .arg("--report")
+        .arg(&report)
+        .current_dir(&workspace.root);
+    Output::Terminal.run(&mut bench)?;
+    ensure!(report.is_file(), "`spdl bench` succeeded but wrote no {}", report.display());
+    println!("\nreport: {}", report.display());
+    Ok(())
+}
+
+/// Builds the `spdl` program as users get it.
+pub(crate) fn build_spdl(workspace: &Workspace) -> Result<()> {
+    Output::Terminal
+        .run(cargo().args(["build", "--release", "-p", "spdl-cli"]).current_dir(&workspace.root))
+}

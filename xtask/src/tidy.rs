@@ -1,0 +1,251 @@
+//! Checks of our own: rules of the design that the compiler cannot keep.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::tools::{Workspace, cargo};
+
+/// Each crate and the crates of the workspace that it may be built on: only those below it.
+const LAYERS: [(&str, &[&str]); 7] = [
+    ("spdl-core", &[]),
+    ("spdl-io", &["spdl-core"]),
+    ("spdl-media", &["spdl-core"]),
+    ("spdl-cuda", &["spdl-core"]),
+    ("spdl-cli", &["spdl-core", "spdl-io", "spdl-media", "spdl-cuda"]),
+    ("spdl-python", &["spdl-core", "spdl-io", "spdl-media", "spdl-cuda"]),
+    ("xtask", &[]),
+];
+
+/// Crates without any unsafe code.
+const SAFE_CRATES: [&str; 3] = ["spdl-core", "spdl-io", "xtask"];
+
+/// What must not be in `spdl-core`'s default tree: runtimes, network, codecs, devices, Python.
+const NOT_IN_CORE: [&str; 16] = [
+    "async-executor",
+    "async-io",
+    "async-std",
+    "cudarc",
+    "futures-executor",
+    "hyper",
+    "image",
+    "libc",
+    "mio",
+    "polling",
+    "pyo3",
+    "reqwest",
+    "smol",
+    "tokio",
+    "zune-jpeg",
+    "zune-core",
+];
+
+/// Every breach of a rule, one sentence each.
+pub(crate) fn findings(workspace: &Workspace) -> Result<Vec<String>> {
+    let mut findings = layers(&workspace.packages);
+    findings.extend(core_tree(&core_dependencies(workspace)?));
+    for name in SAFE_CRATES {
+        let folder = workspace.root.join(name).join("src");
+        let root = ["lib.rs", "main.rs"].map(|file| folder.join(file));
+        let text = root.iter().find_map(|path| fs::read_to_string(path).ok());
+        findings.extend(unsafe_code(name, &text.with_context(|| format!("{name} has no root"))?));
+    }
+    for package in &workspace.packages {
+        let manifest = PathBuf::from(package["manifest_path"].as_str().unwrap_or_default());
+        let text = fs::read_to_string(&manifest)
+            .with_context(|| format!("cannot read {}", manifest.display()))?;
+        findings.extend(manifest_rules(&workspace.shown(&manifest), &text));
+    }
+    for path in text_files(&workspace.root)? {
+        // What is not text is not ours to read.
+        if let Ok(text) = fs::read_to_string(&path) {
+            findings.extend(machine_paths(&workspace.shown(&path), &text));
+        }
+    }
+    Ok(findings)
+}
+
+fn layers(packages: &[Value]) -> Vec<String> {
+    let mut findings = Vec::new();
+    for package in packages {
+        let name = package["name"].as_str().unwrap_or_default();
+        let Some((_, below)) = LAYERS.iter().find(|(layer, _)| *layer == name) else {
+            findings.push(format!("{name} has no place in xtask's table of layers"));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let needed = dependency["name"].as_str().unwrap_or_default();
+            let is_ours = LAYERS.iter().any(|(layer, _)| *layer == needed);
+            // Tests may use a sibling; what is shipped may not.
+            if is_ours && dependency["kind"] != "dev" && !below.contains(&needed) {
+                findings.push(format!("{name} depends on {needed}, which is not below it"));
+            }
+        }
+    }
+    findings
+}
+
+/// The names of all crates that a user of `spdl-core` with default features compiles.
+fn core_dependencies(workspace: &Workspace) -> Result<Vec<String>> {
+    let output = cargo()
+        .args(["tree", "-p", "spdl-core", "--edges", "normal", "--prefix", "none"])
+        .args(["--format", "{p}"])
+        .current_dir(&workspace.root)
+        .output()?;
+    ensure!(
+        output.status.success(),
+        "cargo tree failed: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = String::from_utf8_lossy(&output.stdout);
+    let names = text.lines().filter_map(|line| line.split_whitespace().next());
+    Ok(names.map(str::to_owned).collect())
+}
+
+fn core_tree(dependencies: &[String]) -> Vec<String> {
+    if dependencies.is_empty() {
+        return vec!["cargo tree lists nothing for spdl-core".to_owned()];
+    }
+    let found = NOT_IN_CORE.iter().filter(|name| dependencies.iter().any(|found| found == *name));
+    found.map(|name| format!("spdl-core's default dependency tree holds {name}")).collect()
+}
+
+fn unsafe_code(name: &str, root: &str) -> Option<String> {
+    let forbids = root.lines().any(|line| line.trim() == "#![forbid(unsafe_code)]");
+    (!forbids).then(|| format!("{name} does not say #![forbid(unsafe_code)]"))
+}
+
+/// Versions are written once, in the root, and lints are the workspace's.
+fn manifest_rules(shown: &str, text: &str) -> Vec<String> {
+    let mut findings = Vec::new();
+    let has_lints = text
+        .split("\n[")
+        .any(|table| table.starts_with("lints]\n") && table.contains("workspace = true"));
+    if !has_lints {
+        findings.push(format!("{shown} lacks `[lints] workspace = true`"));
+    }
+    for (number, line) in text.lines().enumerate() {
+        let ours = LAYERS.iter().any(|(name, _)| line.starts_with(&format!("{name} ")));
+        if ours && line.contains("path") {
+            let number = number + 1;
+            findings.push(format!("{shown}:{number}: use `workspace = true`, not a path"));
+        }
+    }
+    findings
+}
+
+/// The files of the repository: everything but hidden folders, build outputs and links.
+fn text_files(root: &Path) -> Result<Vec<PathBuf>> {
+    const LARGEST: u64 = 1 << 20;
+    const HIDDEN_BUT_OURS: [&str; 3] = [".cargo", ".ci", ".github"];
+    let mut files = Vec::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let entries =
+            fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?;
+        for entry in entries {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let kind = entry.file_type()?;
+            let is_output = folder == root && name == "target" || name == "__pycache__";
+            let is_foreign = name.starts_with('.') && !HIDDEN_BUT_OURS.contains(&name.as_str());
+            if kind.is_dir() && !is_output && !is_foreign {
+                folders.push(entry.path());
+            } else if kind.is_file() && entry.metadata()?.len() <= LARGEST {
+                files.push(entry.path());
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Folders of one machine, which mean nothing on another.
+fn machine_paths(shown: &str, text: &str) -> Vec<String> {
+    // Put together here, so that this file does not hold them.
+    let homes = ["root", "work", "home", "Users"].map(|name| format!("/{name}/"));
+    let mut findings = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        for home in &homes {
+            let starts_a_path = line.match_indices(home.as_str()).any(|(at, _)| {
+                let before = line[..at].chars().next_back();
+                // Inside an address or a relative path it is something else.
+                !before.is_some_and(|c| c.is_alphanumeric() || "._-/}$".contains(c))
+            });
+            if starts_a_path {
+                findings.push(format!("{shown}:{}: a path of one machine: {home}…", number + 1));
+            }
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_crate_may_depend_only_on_those_below_it() {
+        let package = |name: &str, needs: &str, kind: Value| json!({"name": name, "dependencies": [{"name": needs, "kind": kind}]});
+        let check = |name, needs, kind| layers(&[package(name, needs, kind)]).len();
+        assert_eq!(check("spdl-io", "spdl-core", Value::Null), 0);
+        assert_eq!(check("spdl-io", "bytes", Value::Null), 0);
+        assert_eq!(check("spdl-io", "spdl-media", json!("dev")), 0);
+        assert_eq!(check("spdl-io", "spdl-media", Value::Null), 1);
+        assert_eq!(check("spdl-core", "spdl-io", json!("build")), 1);
+        assert_eq!(check("xtask", "spdl-core", Value::Null), 1);
+        assert_eq!(check("spdl-new", "bytes", Value::Null), 1);
+    }
+
+    #[test]
+    fn the_core_has_no_runtime_in_its_tree() {
+        let tree = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        assert!(core_tree(&tree(&["spdl-core", "bytes"])).is_empty());
+        assert_eq!(core_tree(&tree(&["spdl-core", "tokio", "mio"])).len(), 2);
+        assert_eq!(core_tree(&[]).len(), 1);
+    }
+
+    #[test]
+    fn unsafe_code_must_be_forbidden_not_just_mentioned() {
+        assert!(unsafe_code("a", "//! Docs.\n#![forbid(unsafe_code)]\n").is_none());
+        assert!(unsafe_code("a", "// #![forbid(unsafe_code)]\n").is_some());
+        assert!(unsafe_code("a", "").is_some());
+    }
+
+    #[test]
+    fn manifests_take_versions_and_lints_from_the_workspace() {
+        let good = "[package]\nname = \"a\"\n\n[lints]\nworkspace = true\n";
+        assert!(manifest_rules("a", good).is_empty());
+        let path = format!("{good}\n[dependencies]\nspdl-core = {{ path = \"../spdl-core\" }}\n");
+        assert_eq!(manifest_rules("a", &path).len(), 1);
+        assert_eq!(manifest_rules("a", "[package]\nversion.workspace = true\n").len(), 1);
+    }
+
+    #[test]
+    fn paths_of_one_machine_are_found_but_not_addresses() {
+        let found = |text: &str| machine_paths("a", text).len();
+        let home = ["", "home", "me"].join("/");
+        let work = ["", "work", "main"].join("/");
+        assert_eq!(found(&format!("let path = \"{home}\";\n\nsee {work}\n")), 2);
+        assert_eq!(found(&format!("https://example.org{work}")), 0);
+        assert_eq!(found(&format!("target{work}")), 0);
+        assert_eq!(found(&format!("$PREFIX{work} and ${{PREFIX}}{home}")), 0);
+    }
+
+    #[test]
+    fn outputs_and_foreign_folders_are_not_searched() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        for file in ["src/a.rs", "target/b.rs", ".git/c", ".ci/run", "x/target/d.rs"] {
+            let path = root.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "text").unwrap();
+        }
+        let found = text_files(root).unwrap();
+        assert_eq!(found, [".ci/run", "src/a.rs", "x/target/d.rs"].map(|file| root.join(file)));
+    }
+}

@@ -1,0 +1,383 @@
+//! The repository's places, running of commands, and installing of tools below `target/`.
+
+use std::collections::HashMap;
+use std::env;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+/// Where things are.
+#[derive(Clone, Debug)]
+pub(crate) struct Workspace {
+    /// The folder with the root `Cargo.toml`.
+    pub(crate) root: PathBuf,
+    /// Cargo's target folder, wherever the user has put it.
+    pub(crate) target: PathBuf,
+    /// The workspace's members as `cargo metadata --no-deps` describes them.
+    pub(crate) packages: Vec<Value>,
+}
+
+impl Workspace {
+    /// Asks cargo.
+    pub(crate) fn find() -> Result<Self> {
+        let manifest = env::var_os("CARGO_MANIFEST_DIR")
+            .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from)
+            .join("Cargo.toml");
+        let output = cargo()
+            .args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"])
+            .arg(&manifest)
+            .stderr(Stdio::inherit())
+            .output()
+            .context("cannot run cargo")?;
+        ensure!(output.status.success(), "cargo metadata failed");
+        let metadata: Value = serde_json::from_slice(&output.stdout)?;
+        let path = |key: &str| -> Result<PathBuf> {
+            Ok(metadata[key]
+                .as_str()
+                .with_context(|| format!("cargo metadata lacks {key}"))?
+                .into())
+        };
+        let packages = metadata["packages"].as_array().cloned().unwrap_or_default();
+        Ok(Workspace { root: path("workspace_root")?, target: path("target_directory")?, packages })
+    }
+
+    /// The path of a program that cargo has built.
+    pub(crate) fn program(&self, profile_folder: &str, name: &str) -> PathBuf {
+        self.target.join(profile_folder).join(format!("{name}{}", env::consts::EXE_SUFFIX))
+    }
+
+    /// A path below the target folder as a user would type it, relative to the root where possible.
+    pub(crate) fn shown(&self, path: &Path) -> String {
+        path.strip_prefix(&self.root).unwrap_or(path).display().to_string()
+    }
+}
+
+/// The cargo that runs this program, without what it tells its children about this package.
+pub(crate) fn cargo() -> Command {
+    clean(Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into())))
+}
+
+/// A command without the variables that `cargo run` sets for its child: build scripts that look
+/// at them would take every crate for `xtask`, and be built again on the next plain `cargo build`.
+pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
+    clean(Command::new(program))
+}
+
+fn clean(mut command: Command) -> Command {
+    for (name, _) in env::vars_os() {
+        let name = name.to_string_lossy();
+        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(name.as_ref());
+        }
+    }
+    // A virtual environment of the user's must not leak into ours.
+    command.env_remove("VIRTUAL_ENV").env_remove("PYTHONHOME").env_remove("PYTHONPATH");
+    command
+}
+
+/// Where commands write to: the terminal, or a step's log.
+pub(crate) enum Output {
+    Terminal,
+    Log { file: File, path: PathBuf, deadline: Instant },
+}
+
+impl Output {
+    /// A new, empty log; its commands are ended when `limit` has passed.
+    pub(crate) fn log(path: PathBuf, limit: Duration) -> Result<Self> {
+        let file = File::options()
+            .create(true)
+            .truncate(true)
+            .read(true)
+            .write(true)
+            .open(&path)
+            .with_context(|| format!("cannot create {}", path.display()))?;
+        Ok(Output::Log { file, path, deadline: Instant::now() + limit })
+    }
+
+    /// Tells what is being done and why.
+    pub(crate) fn say(&mut self, text: &str) {
+        match self {
+            Output::Terminal => println!("{text}"),
+            Output::Log { file, .. } => {
+                // A log that cannot be written to shows up when the next command is run.
+                let _ = writeln!(file, "{text}");
+            }
+        }
+    }
+
+    /// Runs a command and fails unless it succeeds.
+    pub(crate) fn run(&mut self, command: &mut Command) -> Result<()> {
+        let status = self.status(command)?;
+        ensure!(status.success(), "`{}` failed: {status}", describe(command));
+        Ok(())
+    }
+
+    /// Runs a command and returns how it ended, and what it wrote when it writes to a log.
+    pub(crate) fn run_and_read(&mut self, command: &mut Command) -> Result<(ExitStatus, String)> {
+        let start = match self {
+            Output::Terminal => 0,
+            Output::Log { file, .. } => file.seek(SeekFrom::End(0))?,
+        };
+        let status = self.status(command)?;
+        let text = match self {
+            Output::Terminal => String::new(),
+            Output::Log { path, .. } => {
+                let bytes = fs::read(path)?;
+                let start = usize::try_from(start)?.min(bytes.len());
+                String::from_utf8_lossy(&bytes[start..]).into_owned()
+            }
+        };
+        Ok((status, text))
+    }
+
+    fn status(&mut self, command: &mut Command) -> Result<ExitStatus> {
+        let described = describe(command);
+        match self {
+            Output::Terminal => {
+                command.status().with_context(|| format!("cannot run `{described}`"))
+            }
+            Output::Log { file, deadline, .. } => {
+                writeln!(file, "$ {described}")?;
+                let mut child = command
+                    .stdin(Stdio::null())
+                    .stdout(file.try_clone()?)
+                    .stderr(file.try_clone()?)
+                    .spawn()
+                    .with_context(|| format!("cannot run `{described}`"))?;
+                loop {
+                    if let Some(status) = child.try_wait()? {
+                        file.seek(SeekFrom::End(0))?;
+                        return Ok(status);
+                    }
+                    if Instant::now() >= *deadline {
+                        end_with_descendants(child.id());
+                        child.wait()?;
+                        bail!("`{described}` did not end in time and was stopped");
+                    }
+                    thread::sleep(Duration::from_millis(20));
+                }
+            }
+        }
+    }
+}
+
+/// A command as one would type it.
+pub(crate) fn describe(command: &Command) -> String {
+    let program = Path::new(command.get_program()).file_name().unwrap_or_default();
+    let mut text = program.to_string_lossy().into_owned();
+    for argument in command.get_args() {
+        text.push(' ');
+        text.push_str(&argument.to_string_lossy());
+    }
+    text
+}
+
+/// A process and all it has started, from `/proc`; only itself where there is no such folder.
+pub(crate) fn with_descendants(process: u32) -> Vec<u32> {
+    let mut children = HashMap::<u32, Vec<u32>>::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Ok(id) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
+        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        // "id (name) state parent …"; the name may hold spaces and brackets.
+        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1));
+        if let Some(parent) = parent.and_then(|parent| parent.parse().ok()) {
+            children.entry(parent).or_default().push(id);
+        }
+    }
+    let mut tree = vec![process];
+    let mut next = 0;
+    while next < tree.len() {
+        tree.extend(children.get(&tree[next]).into_iter().flatten());
+        next += 1;
+    }
+    tree
+}
+
+fn end_with_descendants(process: u32) {
+    let ids = with_descendants(process).into_iter().map(|id| id.to_string());
+    // A process that has ended meanwhile makes `kill` complain, which does not matter.
+    let _ = Command::new("kill").arg("-9").args(ids).stderr(Stdio::null()).status();
+}
+
+/// Installs a cargo subcommand of one exact version below `target/tools`, and returns its path.
+///
+/// It is built without optimisation: it runs for seconds, and would take minutes longer to build.
+pub(crate) fn cargo_tool(
+    workspace: &Workspace,
+    output: &mut Output,
+    name: &str,
+    version: &str,
+) -> Result<PathBuf> {
+    let root = workspace.target.join("tools");
+    let program = root.join("bin").join(format!("{name}{}", env::consts::EXE_SUFFIX));
+    if let Ok(found) = Command::new(&program).arg("--version").output()
+        && String::from_utf8_lossy(&found.stdout).split_whitespace().any(|word| word == version)
+    {
+        return Ok(program);
+    }
+    output.say(&format!("installing {name} {version} into {}", workspace.shown(&root)));
+    let build = root.join("build");
+    output.run(
+        cargo()
+            .args(["install", "--locked", "--debug", "--force", "--version", version, "--root"])
+            .arg(&root)
+            .arg("--target-dir")
+            .arg(&build)
+            .arg(name)
+            // Line tables of four hundred crates would be written for nothing.
+            .env("CARGO_PROFILE_DEV_DEBUG", "0")
+            .current_dir(&workspace.root),
+    )?;
+    fs::remove_dir_all(&build).with_context(|| format!("cannot remove {}", build.display()))?;
+    Ok(program)
+}
+
+/// The oldest Python that the wheel supports.
+const OLDEST_PYTHON: (u32, u32) = (3, 10);
+
+/// A virtual environment below `target/`.
+#[derive(Debug)]
+pub(crate) struct Venv {
+    folder: PathBuf,
+}
+
+impl Venv {
+    /// Makes the environment `target/NAME` and installs `requirements`, unless that was done before.
+    pub(crate) fn prepare(
+        workspace: &Workspace,
+        output: &mut Output,
+        name: &str,
+        requirements: &[&str],
+    ) -> Result<Self> {
+        let venv = Venv { folder: workspace.target.join(name) };
+        let stamp = venv.folder.join("xtask-requirements.txt");
+        let wanted = requirements.join("\n");
+        let works = Command::new(venv.python())
+            .args(["-c", "import pip"])
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success());
+        if works && fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) {
+            return Ok(venv);
+        }
+        if !works {
+            let python = find_python(output)?;
+            output.say(&format!(
+                "making a virtual environment in {} with {}",
+                workspace.shown(&venv.folder),
+                python.display()
+            ));
+            output.run(command(&python).args(["-m", "venv", "--clear"]).arg(&venv.folder))?;
+        }
+        if !requirements.is_empty() {
+            output.say(&format!(
+                "installing {} into {}",
+                requirements.join(", "),
+                workspace.shown(&venv.folder)
+            ));
+            venv.install(output, requirements)?;
+        }
+        fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))?;
+        Ok(venv)
+    }
+
+    /// The environment's interpreter.
+    pub(crate) fn python(&self) -> PathBuf {
+        self.program("python")
+    }
+
+    /// A program installed into the environment.
+    pub(crate) fn program(&self, name: &str) -> PathBuf {
+        let folder = if cfg!(windows) { "Scripts" } else { "bin" };
+        self.folder.join(folder).join(format!("{name}{}", env::consts::EXE_SUFFIX))
+    }
+
+    /// Runs `pip install` with these arguments.
+    pub(crate) fn install(
+        &self,
+        output: &mut Output,
+        arguments: &[impl AsRef<OsStr>],
+    ) -> Result<()> {
+        output.run(
+            command(self.python())
+                .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+                .args(arguments),
+        )
+    }
+}
+
+/// What a Python interpreter can do for us.
+enum Python {
+    Absent,
+    TooOld,
+    WithoutVenv,
+    Usable,
+}
+
+fn inspect_python(program: &str) -> Python {
+    let script = format!(
+        "import sys\nif sys.version_info < {OLDEST_PYTHON:?}: sys.exit(3)\nimport venv\nfrom ensurepip import version"
+    );
+    let status = Command::new(program).args(["-c", &script]).stderr(Stdio::null()).status();
+    match status.map(|status| status.code()) {
+        Ok(Some(0)) => Python::Usable,
+        Ok(Some(3)) => Python::TooOld,
+        Ok(Some(1)) => Python::WithoutVenv,
+        _ => Python::Absent,
+    }
+}
+
+/// The first interpreter that can make virtual environments.
+///
+/// Debian ships `venv` apart from Python; it is installed here where that needs no password.
+fn find_python(output: &mut Output) -> Result<PathBuf> {
+    let candidates: Vec<String> = ["python3".to_owned()]
+        .into_iter()
+        .chain((10..=20).rev().map(|minor| format!("python3.{minor}")))
+        .chain(["/usr/bin/python3".to_owned()])
+        .collect();
+    let usable =
+        || candidates.iter().find(|program| matches!(inspect_python(program), Python::Usable));
+    if let Some(program) = usable() {
+        return Ok(program.into());
+    }
+    let without_venv =
+        candidates.iter().find(|program| matches!(inspect_python(program), Python::WithoutVenv));
+    let Some(without_venv) = without_venv else {
+        let (major, minor) = OLDEST_PYTHON;
+        bail!("no Python {major}.{minor} or newer found; on Debian: apt-get install python3-venv");
+    };
+    let by_hand = "apt-get update && apt-get install -y python3-venv";
+    let is_root = Command::new("id")
+        .arg("-u")
+        .output()
+        .is_ok_and(|output| output.stdout.trim_ascii() == b"0");
+    let has_apt = Command::new("apt-get")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    if !(is_root && has_apt) {
+        bail!("{without_venv} cannot make virtual environments; as root run: {by_hand}");
+    }
+    output.say(&format!(
+        "{without_venv} cannot make virtual environments (no `ensurepip`); running: {by_hand}"
+    ));
+    output.run(command("apt-get").args(["update", "-qq"]))?;
+    output.run(
+        command("apt-get")
+            .args(["install", "-y", "-qq", "python3-venv"])
+            .env("DEBIAN_FRONTEND", "noninteractive"),
+    )?;
+    match usable() {
+        Some(program) => Ok(program.into()),
+        None => bail!("python3-venv is installed, yet no interpreter can make an environment"),
+    }
+}

@@ -1,0 +1,72 @@
+//! `cargo xtask wheel`: the Python package.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::tools::{Output, Venv, Workspace, command};
+
+/// Build the Python wheel (abi3: one wheel for every Python from 3.10 on).
+///
+/// Uses maturin in a virtual environment of its own, target/venv. The wheel is written to
+/// target/wheels and its path is printed.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cargo xtask wheel
+  cargo xtask wheel --dev          quicker to build, slower to run
+  pip install target/wheels/*.whl")]
+pub(crate) struct Arguments {
+    /// Build without optimisation of our own crates
+    #[arg(long)]
+    dev: bool,
+}
+
+pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
+    let wheel = build(workspace, &mut Output::Terminal, arguments.dev)?;
+    println!("{}", wheel.display());
+    Ok(())
+}
+
+/// Builds the wheel and returns its path.
+pub(crate) fn build(workspace: &Workspace, output: &mut Output, dev: bool) -> Result<PathBuf> {
+    let venv = Venv::prepare(workspace, output, "venv", &["maturin>=1.16,<1.17"])?;
+    let folder = workspace.target.join("wheels");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)
+            .with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    let mut maturin = command(venv.program("maturin"));
+    maturin
+        .args(["build", "--manifest-path", "spdl-python/Cargo.toml", "--out"])
+        .arg(&folder)
+        .arg("--interpreter")
+        .arg(venv.python())
+        .current_dir(&workspace.root);
+    if !dev {
+        maturin.arg("--release");
+    }
+    output.run(&mut maturin)?;
+    let mut wheels: Vec<PathBuf> = fs::read_dir(&folder)
+        .with_context(|| format!("maturin made no {}", folder.display()))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "whl"))
+        .collect();
+    match (wheels.pop(), wheels.is_empty()) {
+        (Some(wheel), true) => Ok(wheel),
+        _ => bail!("expected exactly one wheel in {}", folder.display()),
+    }
+}
+
+/// Builds the wheel and installs it, with what its tests need, into `target/venv-test`.
+pub(crate) fn install_for_tests(workspace: &Workspace, output: &mut Output) -> Result<Venv> {
+    let wheel = build(workspace, output, false)?;
+    let venv = Venv::prepare(workspace, output, "venv-test", &["numpy", "pytest"])?;
+    if venv.install(output, &["pillow"]).is_err() {
+        output.say("pillow could not be installed: tests that compare with it skip themselves");
+    }
+    output.say("installing the wheel");
+    venv.install(output, &["--force-reinstall".into(), "--no-deps".into(), wheel])?;
+    Ok(venv)
+}
