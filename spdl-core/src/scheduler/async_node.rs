@@ -121,13 +121,13 @@ where
             }
         };
         let Some(reorder) = &mut self.reorder else {
-            self.output.push(1, item.into_iter());
+            drop(self.output.push(1, item.into_iter()));
             return;
         };
         reorder.finish(number, item);
         while let Some(item) = reorder.take() {
             reorder.advance(1);
-            self.output.push(1, item.into_iter());
+            drop(self.output.push(1, item.into_iter()));
         }
     }
 }

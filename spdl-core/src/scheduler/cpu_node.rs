@@ -79,12 +79,13 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             return false;
         };
         let mut inputs = std::mem::take(&mut instance.inputs);
-        let Some(first) = self.input.pop(places, &mut inputs) else {
+        let Some((first, wakes)) = self.input.pop(places, &mut inputs) else {
             instance.inputs = inputs;
             self.idle.lock().push(instance);
             self.output.release(places);
             return false;
         };
+        drop(wakes);
         let items = inputs.len() as u64;
         // Places beyond the items taken are for whoever takes the next ones.
         self.output.release(places - inputs.len());
@@ -200,7 +201,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             }
             let now = run.places.min(run.outputs.len());
             if now > 0 {
-                self.output.push(now, run.outputs.drain(..now));
+                drop(self.output.push(now, run.outputs.drain(..now)));
                 run.places -= now;
             } else {
                 scheduler.help(self.index, || self.output.has_room());

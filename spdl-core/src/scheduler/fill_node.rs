@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::assembly::{Assembly, Finished};
 use super::cpu_node::Factory;
-use super::queue::Queue;
+use super::queue::{Queue, Wakes};
 use super::{Node, Scheduler, StageCore, guarded};
 use crate::batch::{Batch, Field, Fill, FillContext, SlotMut};
 use crate::failure::Verdict;
@@ -83,7 +83,9 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
         }
         let mut assembly = self.assembly.lock();
         assembly.settle(number, written, rows);
-        self.deliver(&mut assembly);
+        let wakes = self.deliver(&mut assembly);
+        drop(assembly);
+        drop(wakes);
         true
     }
 
@@ -99,27 +101,29 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
             assembly.open(epoch);
         }
         let mut item = Vec::with_capacity(1);
-        self.input.pop(1, &mut item)?;
+        let (_, taken) = self.input.pop(1, &mut item)?;
         let item = item.pop()?;
         let (number, rows) = assembly.take_in(item.id);
-        self.deliver(&mut assembly);
+        let delivered = self.deliver(&mut assembly);
+        drop(assembly);
+        drop((taken, delivered));
         Some((number, item, rows))
     }
 
-    /// Hands finished batches on. Under the assembly's lock, so that they stay in order.
-    fn deliver(&self, assembly: &mut Assembly) {
-        for finished in assembly.take_finished() {
-            match finished {
-                Finished::Batch(batch) => {
-                    let id = batch.ids()[0];
-                    self.output.push(1, std::iter::once(Envelope { id, key: None, value: batch }));
-                }
-                Finished::Discarded(samples) => {
-                    self.core.shared.left_out.fetch_add(samples, Ordering::Relaxed);
-                    self.output.release(1);
-                }
+    /// Hands finished batches on. Under the assembly's lock, so that they stay in order; but those
+    /// who wait for them are woken when it is free.
+    fn deliver(&self, assembly: &mut Assembly) -> Vec<Wakes> {
+        let hand_on = |finished| match finished {
+            Finished::Batch(batch) => {
+                let id = batch.ids()[0];
+                self.output.push(1, std::iter::once(Envelope { id, key: None, value: batch }))
             }
-        }
+            Finished::Discarded(samples) => {
+                self.core.shared.left_out.fetch_add(samples, Ordering::Relaxed);
+                self.output.push(1, std::iter::empty())
+            }
+        };
+        assembly.take_finished().map(hand_on).collect()
     }
 
     fn instance(&self) -> Option<F> {
@@ -142,7 +146,7 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
         let mut assembly = self.assembly.lock();
         if !self.core.shared.ended() {
             assembly.finish();
-            self.deliver(&mut assembly);
+            drop(self.deliver(&mut assembly));
         }
         drop(assembly);
         self.output.close();

@@ -111,8 +111,8 @@ fn loom_two_workers_take_every_item_once_and_see_the_end() {
         };
         let other = thread::spawn(worker());
         assert_eq!(queue.reserve(2), 2);
-        queue.push(1, std::iter::once(item(1)));
-        queue.push(1, std::iter::once(item(10)));
+        drop(queue.push(1, std::iter::once(item(1))));
+        drop(queue.push(1, std::iter::once(item(10))));
         queue.close();
         worker()();
         other.join().unwrap();
@@ -134,7 +134,7 @@ fn loom_a_worker_that_waits_for_room_is_woken_by_the_consumer() {
                         return false;
                     }
                     pushed.set(pushed.get() + 1);
-                    queue.push(1, std::iter::once(item(pushed.get())));
+                    drop(queue.push(1, std::iter::once(item(pushed.get()))));
                     true
                 };
                 work_until(&signal, Interest::All, step, || pushed.get() == 2);
@@ -160,7 +160,7 @@ fn loom_a_task_that_waits_for_room_is_woken() {
             move || {
                 for value in 0..2 {
                     assert_eq!(block_on(poll_fn(|cx| queue.poll_reserve(4, cx))), 1);
-                    queue.push(1, std::iter::once(item(value)));
+                    drop(queue.push(1, std::iter::once(item(value))));
                 }
                 queue.close();
             }

@@ -44,6 +44,29 @@ struct State<T> {
     meter: Meter,
 }
 
+/// Who must be woken after a change of a queue. They are woken when this is dropped: not under a
+/// lock, since the woken thread may run at once, in place of this one.
+#[must_use = "wakes when dropped"]
+#[derive(Default)]
+pub(crate) struct Wakes {
+    tasks: [Option<Waker>; 2],
+    workers: Option<(Arc<Signal>, usize)>,
+}
+
+/// Wake every worker.
+const ALL: usize = usize::MAX;
+
+impl Drop for Wakes {
+    fn drop(&mut self) {
+        self.tasks.iter_mut().filter_map(Option::take).for_each(Waker::wake);
+        match self.workers.take() {
+            Some((signal, ALL)) => signal.wake_all(),
+            Some((signal, count)) => (0..count).for_each(|_| signal.wake_one()),
+            None => {}
+        }
+    }
+}
+
 impl<T> State<T> {
     fn room(&self, capacity: usize) -> usize {
         capacity.saturating_sub(self.items.len() + self.reserved)
@@ -132,13 +155,13 @@ impl<T> Queue<T> {
     /// Gives promised places back unused.
     pub(crate) fn release(&self, places: usize) {
         if places > 0 {
-            self.push(places, std::iter::empty());
+            drop(self.push(places, std::iter::empty()));
         }
     }
 
     /// Puts items down and gives back `reserved` promised places, as many as there are items or
     /// more. Items for a queue that was shut are dropped.
-    pub(crate) fn push(&self, reserved: usize, items: impl Iterator<Item = Envelope<T>>) {
+    pub(crate) fn push(&self, reserved: usize, items: impl Iterator<Item = Envelope<T>>) -> Wakes {
         let mut dropped = Vec::new();
         let mut state = self.state.lock();
         let was_full = state.room(self.capacity) == 0;
@@ -157,18 +180,16 @@ impl<T> Queue<T> {
         let sender = if has_room { state.sender.take() } else { None };
         drop(state);
         drop(dropped);
-        wake(receiver);
-        wake(sender);
-        for _ in 0..new {
-            self.signal.wake_one();
-        }
-        if was_full && has_room {
-            self.signal.wake_one();
-        }
+        let workers = new + usize::from(was_full && has_room);
+        self.wakes([receiver, sender], workers)
+    }
+
+    fn wakes(&self, tasks: [Option<Waker>; 2], workers: usize) -> Wakes {
+        Wakes { tasks, workers: (workers > 0).then(|| (Arc::clone(&self.signal), workers)) }
     }
 
     /// Takes out up to `most` items, oldest first, and returns the number of the first.
-    pub(crate) fn pop(&self, most: usize, into: &mut Vec<Envelope<T>>) -> Option<u64> {
+    pub(crate) fn pop(&self, most: usize, into: &mut Vec<Envelope<T>>) -> Option<(u64, Wakes)> {
         let state = self.state.lock();
         let count = most.min(state.items.len());
         (count > 0).then(|| self.pop_locked(state, count, into))
@@ -179,7 +200,7 @@ impl<T> Queue<T> {
         mut state: crate::sync::MutexGuard<'_, State<T>>,
         count: usize,
         into: &mut Vec<Envelope<T>>,
-    ) -> u64 {
+    ) -> (u64, Wakes) {
         let was_full = state.room(self.capacity) == 0;
         state.measure(self.capacity);
         into.extend(state.items.drain(..count));
@@ -187,16 +208,10 @@ impl<T> Queue<T> {
         state.taken += count as u64;
         self.publish(&state);
         let sender = state.sender.take();
+        // Whoever sleeps until the end must learn of it from whoever brought it about.
         let finished = state.closed && state.items.is_empty();
         drop(state);
-        wake(sender);
-        if finished {
-            // Whoever sleeps until the end must learn of it from whoever brought it about.
-            self.signal.wake_all();
-        } else if was_full {
-            self.signal.wake_one();
-        }
-        first
+        (first, self.wakes([sender, None], if finished { ALL } else { usize::from(was_full) }))
     }
 
     /// Who the next item is.
@@ -215,7 +230,8 @@ impl<T> Queue<T> {
             return Poll::Pending;
         }
         let mut item = Vec::with_capacity(1);
-        let number = self.pop_locked(state, 1, &mut item);
+        let (number, wakes) = self.pop_locked(state, 1, &mut item);
+        drop(wakes);
         Poll::Ready(item.pop().map(|item| (number, item)))
     }
 
@@ -231,12 +247,11 @@ impl<T> Queue<T> {
         state.shut |= shut;
         let dropped = if keep_items { VecDeque::new() } else { std::mem::take(&mut state.items) };
         self.publish(&state);
-        let wakers = [state.receiver.take(), state.sender.take()];
+        let tasks = [state.receiver.take(), state.sender.take()];
         drop(state);
-        // Dropped outside the lock: an item's destructor may be anything.
+        // Outside the lock: an item's destructor may be anything.
         drop(dropped);
-        wakers.into_iter().for_each(wake);
-        self.signal.wake_all();
+        drop(self.wakes(tasks, ALL));
     }
 
     /// Updates the hints after a change of `state`.
@@ -257,12 +272,6 @@ fn keep_waker(place: &mut Option<Waker>, cx: &Context<'_>) {
     match place {
         Some(waker) if waker.will_wake(cx.waker()) => {}
         _ => *place = Some(cx.waker().clone()),
-    }
-}
-
-fn wake(waker: Option<Waker>) {
-    if let Some(waker) = waker {
-        waker.wake();
     }
 }
 

@@ -100,7 +100,9 @@ impl Signal {
         let mut state = self.state.lock();
         state.version += 1;
         // A worker that can do only a part might swallow the wake-up meant for another.
-        if all || state.partial > 0 {
+        let all = all || state.partial > 0;
+        drop(state);
+        if all {
             self.changed.notify_all();
         } else {
             self.changed.notify_one();

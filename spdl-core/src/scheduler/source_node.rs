@@ -109,7 +109,7 @@ impl<S: Source> SourceNode<S> {
                 }
             }
             self.core.meter.record(run.len() as u64 + failures, failures, started.elapsed());
-            self.output.push(places, run.drain(..));
+            drop(self.output.push(places, run.drain(..)));
             if ended || state.is_pending() {
                 return state;
             }
