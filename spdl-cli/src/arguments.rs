@@ -46,7 +46,10 @@ pub(crate) enum Command {
 /// The order and every byte of the batches depend on the folder, the settings and the seed, never
 /// on the number of threads.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = "\
+// The last of several values holds, so that a script can add to what it was given.
+#[command(
+    args_override_self = true,
+    after_help = "\
 Examples:
   spdl bench photos/
       one pass as for validation: shorter side to 256, centre crop of 224
@@ -78,15 +81,17 @@ Keys of the JSON object:
   dropped           [{key, reason}], one for each image that failed, in every epoch
   stages            [{name, kind, concurrency, items, failures, busy_s, busy_share,
                       service_ms: {p50, p90, p99, max},
-                      queue: {capacity, mean, full_share, empty_share}}]
-                    from source to consumer; `queue` is the one behind the stage
+                      queue: {capacity, items, mean, full_share, empty_share}}]
+                    from source to consumer; `queue` is the one behind the stage, and the
+                    items in the last one are batches
   checksum          of all delivered pixels and labels in order, whatever the batch size:
                     XXH3-128 of the XXH3-128 of all pixels and that of all labels (int64)
 
 Exit codes:
   0  done
   1  the run failed; standard error says why, in one line
-  2  the command line makes no sense")]
+  2  the command line makes no sense"
+)]
 pub(crate) struct BenchArguments {
     /// The folder of images
     #[arg(value_name = "PATH")]

@@ -50,6 +50,8 @@ pub(crate) struct Machine {
     pub(crate) cpus: usize,
     pub(crate) memory: Option<u64>,
     pub(crate) system: String,
+    /// How many threads of all programs wanted to run, on average over the last minute.
+    pub(crate) load: Option<String>,
 }
 
 impl Machine {
@@ -64,6 +66,7 @@ impl Machine {
         let name = after(&read("/etc/os-release"), "PRETTY_NAME", '=');
         let kernel = read("/proc/sys/kernel/osrelease");
         let name = name.unwrap_or_else(|| std::env::consts::OS.to_owned());
+        let load = read("/proc/loadavg");
         Machine {
             processor: processor.unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
@@ -72,6 +75,7 @@ impl Machine {
                 "" => name,
                 kernel => format!("{name}, kernel {kernel}"),
             },
+            load: load.split_whitespace().next().map(str::to_owned),
         }
     }
 }

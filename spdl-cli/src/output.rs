@@ -1,6 +1,6 @@
 //! What is told: tables for people, one JSON object for programs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Write};
 use std::time::Duration;
@@ -100,6 +100,7 @@ fn stages_as_json(statistics: &Statistics) -> Vec<Value> {
                 },
                 "queue": {
                     "capacity": queue.capacity,
+                    "items": queue.items,
                     "mean": queue.mean_len,
                     "full_share": share(queue.put_wait, elapsed),
                     "empty_share": share(queue.get_wait, elapsed),
@@ -208,11 +209,11 @@ fn failures(statistics: &Statistics) -> String {
     let mut text = format!("{}:", failures.title());
     for (dropped, times) in failures.files.iter().take(FAILURES_SHOWN) {
         let times = if *times > 1 { format!(" ({times} times)") } else { String::new() };
-        let _ = write!(text, "\n  {}: {}{times}", key_of(dropped), reason_of(dropped));
+        let reason = wrap(&reason_of(dropped), WIDTH - 6).replace('\n', "\n      ");
+        let _ = write!(text, "\n  {}{times}\n      {reason}", key_of(dropped));
     }
-    let shown = failures.files.len().min(FAILURES_SHOWN);
-    if let Some(more) = failures.files.len().checked_sub(shown).filter(|&more| more > 0) {
-        let _ = write!(text, "\n  and {} more (all are in --json)", count(more as u64));
+    if let Some(more) = failures.files.len().checked_sub(FAILURES_SHOWN).filter(|&more| more > 0) {
+        let _ = write!(text, "\n  and {} more (--json lists all)", count(more as u64));
     }
     text
 }
@@ -221,7 +222,7 @@ fn failures(statistics: &Statistics) -> String {
 pub(crate) struct Failures<'a> {
     /// Failures in all epochs.
     total: u64,
-    /// The first of each kind, and how many times it came again in all.
+    /// By name; and how many times each failed so.
     pub(crate) files: Vec<(&'a Dropped, u64)>,
 }
 
@@ -237,12 +238,15 @@ impl<'a> Failures<'a> {
                 None => files.push((dropped, 1)),
             }
         }
+        // In a shuffled order, nobody would find anything.
+        files.sort_by_key(|(dropped, _)| dropped.key.clone());
         Failures { total: statistics.dropped_total, files }
     }
 
     /// How much was dropped, in words.
     pub(crate) fn title(&self) -> String {
-        let files = self.files.len() as u64;
+        let names: HashSet<_> = self.files.iter().map(|(dropped, _)| &dropped.key).collect();
+        let files = names.len() as u64;
         let samples = format!("{} dropped", counted(self.total, "image", "images"));
         if self.total == files {
             samples

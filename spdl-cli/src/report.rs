@@ -5,9 +5,10 @@ mod file;
 mod series;
 
 use std::fmt::{self, Display, Write as _};
-use std::time::SystemTime;
+use std::iter;
+use std::time::{Duration, SystemTime};
 
-use spdl_core::Statistics;
+use spdl_core::{StageStatistics, Statistics};
 
 use crate::arguments::name_of;
 use crate::bench::Outcome;
@@ -101,22 +102,26 @@ fn figure_cards(outcome: &Outcome) -> String {
     figures(outcome).iter().map(card).collect()
 }
 
+/// A column for each stage, since there are few of them and a phone is narrow.
 fn stage_table(statistics: &Statistics) -> String {
-    let header = ["stage", "kind", "concurrency", "items", "failures", "busy", "p50", "p90", "p99"];
-    let rows = statistics.stages.iter().map(|stage| {
-        vec![
-            stage.name.to_string(),
-            stage.kind.as_str().into(),
-            count(stage.concurrency as u64),
-            count(stage.items),
-            count(stage.failures),
-            percent(stage.busy_share(statistics.elapsed)),
-            time(stage.service.p50),
-            time(stage.service.p90),
-            time(stage.service.p99),
-        ]
+    type Show = fn(&StageStatistics, Duration) -> String;
+    const LINES: [(&str, Show); 8] = [
+        ("kind", |stage, _| stage.kind.as_str().into()),
+        ("concurrency", |stage, _| count(stage.concurrency as u64)),
+        ("items", |stage, _| count(stage.items)),
+        ("failures", |stage, _| count(stage.failures)),
+        ("busy", |stage, elapsed| percent(stage.busy_share(elapsed))),
+        ("p50", |stage, _| time(stage.service.p50)),
+        ("p90", |stage, _| time(stage.service.p90)),
+        ("p99", |stage, _| time(stage.service.p99)),
+    ];
+    let stages = &statistics.stages;
+    let header = iter::once("stage").chain(stages.iter().map(|stage| &*stage.name));
+    let rows = LINES.iter().map(|(name, show)| {
+        let values = stages.iter().map(|stage| show(stage, statistics.elapsed));
+        iter::once((*name).to_owned()).chain(values).collect()
     });
-    table("Stages", "numbers", &header, 2, rows)
+    table("Stages", "numbers", &header.collect::<Vec<_>>(), 1, rows)
 }
 
 fn queue_table(statistics: &Statistics) -> String {
@@ -174,6 +179,7 @@ fn settings(outcome: &Outcome, machine: &Machine) -> String {
         ("CPUs", count(machine.cpus as u64)),
         ("memory", memory),
         ("system", machine.system.clone()),
+        ("load, last minute", machine.load.clone().unwrap_or_else(|| "unknown".into())),
     ];
     format!(
         "{}\n{}",

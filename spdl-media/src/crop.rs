@@ -60,11 +60,7 @@ impl FromStr for Mode {
 pub fn eval_box(image: Size, size: u32) -> CropBox {
     let shorter = (f64::from(size) / EVAL_CROP_FRACTION).round();
     let scale_to = |side: u32, other: u32| {
-        if side <= other {
-            shorter
-        } else {
-            (shorter * f64::from(side) / f64::from(other)).floor()
-        }
+        if side <= other { shorter } else { (shorter * f64::from(side) / f64::from(other)).floor() }
     };
     let axis = |side: u32, other: u32| {
         let resized = scale_to(side, other);
@@ -126,7 +122,10 @@ mod tests {
         // 500 x 375 becomes 341 x 256 (341.33 cut), of which 224 x 224 start at (58, 16).
         let crop = eval_box(Size::new(500, 375), 224);
         let (x, y) = (500.0 / 341.0, 375.0 / 256.0);
-        assert_eq!(crop, CropBox { left: 58.0 * x, top: 16.0 * y, width: 224.0 * x, height: 224.0 * y });
+        assert_eq!(
+            crop,
+            CropBox { left: 58.0 * x, top: 16.0 * y, width: 224.0 * x, height: 224.0 * y }
+        );
     }
 
     #[test]

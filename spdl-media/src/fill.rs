@@ -7,8 +7,8 @@ use crate::crop::{eval_box, train_box};
 use crate::pixels::CHANNELS;
 use crate::resize::{SquareResizer, needed_region};
 use crate::{
-    CodecRegistry, CropBox, DecodeRequest, Decoder, ImageInfo, ImageTransform, Layout, Limits, Mode,
-    Orientation, PixelsMut, Rect, Size,
+    CodecRegistry, CropBox, DecodeRequest, Decoder, ImageInfo, ImageTransform, Layout, Limits,
+    Mode, Orientation, PixelsMut, Rect, Size,
 };
 
 /// Field 0 of the layout: the pixels.
@@ -90,7 +90,40 @@ impl FillImage {
     ) -> Result<()> {
         self.check_room(&sample)?;
         let info = self.decoder.inspect(encoded)?;
-        let plan = self.plan(&info, rng);
+        let plan = match self.transform.crop_mode() {
+            Mode::Eval => Plan::centre(&info, self.transform.size()),
+            Mode::Train => {
+                let (crop, mirrored) = train_box(info.upright_size(), &mut rng());
+                Plan::crop(&info, crop, mirrored)
+            }
+        };
+        self.write_plan(encoded, sample, &plan)
+    }
+
+    /// Writes this part of `encoded`, resized, to `sample`, whatever the transform's mode. `crop`
+    /// lies in the upright image; what is outside has no influence.
+    ///
+    /// # Errors
+    /// As [`write`](FillImage::write); `InvalidArgument` where `crop` is not inside the image.
+    pub fn write_crop(
+        &mut self,
+        encoded: &[u8],
+        sample: Sample<'_>,
+        crop: Rect,
+        mirrored: bool,
+    ) -> Result<()> {
+        self.check_room(&sample)?;
+        let info = self.decoder.inspect(encoded)?;
+        if !crop.is_within(info.upright_size()) {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("{crop:?} is not inside an image of {} pixels", info.upright_size()),
+            ));
+        }
+        self.write_plan(encoded, sample, &Plan::crop(&info, crop, mirrored))
+    }
+
+    fn write_plan(&mut self, encoded: &[u8], sample: Sample<'_>, plan: &Plan) -> Result<()> {
         let region = plan.region.size();
         let bytes = region.pixels() as usize * CHANNELS;
         if self.decoded.len() < bytes {
@@ -156,38 +189,6 @@ impl FillImage {
         }
         Ok(())
     }
-
-    fn plan(&self, info: &ImageInfo, rng: impl FnOnce() -> SampleRng) -> Plan {
-        let ImageInfo { size: stored, orientation } = *info;
-        let side = self.transform.size();
-        match self.transform.crop_mode() {
-            // The filter may look beyond the box, as it does when a whole image is resized first.
-            Mode::Eval => {
-                let upright = eval_box(info.upright_size(), side);
-                let crop = orientation.box_to_stored(upright, stored);
-                let region = needed_region(crop, Size::new(side, side), stored);
-                let crop = CropBox {
-                    left: (crop.left - f64::from(region.left)).max(0.0),
-                    top: (crop.top - f64::from(region.top)).max(0.0),
-                    ..crop
-                };
-                Plan { region, crop, orientation, mirrored: false }
-            }
-            // The crop is an image of its own: what lies outside has no influence.
-            Mode::Train => {
-                let (upright, mirrored) = train_box(info.upright_size(), &mut rng());
-                let crop = orientation.box_to_stored(upright.into(), stored);
-                let region = Rect {
-                    left: crop.left as u32,
-                    top: crop.top as u32,
-                    width: crop.width as u32,
-                    height: crop.height as u32,
-                };
-                let crop = Rect::full(region.size()).into();
-                Plan { region, crop, orientation, mirrored }
-            }
-        }
-    }
 }
 
 /// Where a sample's pixels go, in the layout of the transform.
@@ -222,6 +223,34 @@ impl Fill<Labeled<Bytes>> for FillImage {
 }
 
 impl Plan {
+    /// The centre of the image once its shorter side is resized. The filter may look beyond the
+    /// box, as it does when a whole image is resized first.
+    fn centre(info: &ImageInfo, side: u32) -> Self {
+        let ImageInfo { size: stored, orientation } = *info;
+        let crop = orientation.box_to_stored(eval_box(info.upright_size(), side), stored);
+        let region = needed_region(crop, Size::new(side, side), stored);
+        let crop = CropBox {
+            left: (crop.left - f64::from(region.left)).max(0.0),
+            top: (crop.top - f64::from(region.top)).max(0.0),
+            ..crop
+        };
+        Plan { region, crop, orientation, mirrored: false }
+    }
+
+    /// A part of the upright image, as if it were an image of its own.
+    fn crop(info: &ImageInfo, crop: Rect, mirrored: bool) -> Self {
+        let ImageInfo { size: stored, orientation } = *info;
+        // Whole pixels stay whole.
+        let crop = orientation.box_to_stored(crop.into(), stored);
+        let region = Rect {
+            left: crop.left as u32,
+            top: crop.top as u32,
+            width: crop.width as u32,
+            height: crop.height as u32,
+        };
+        Plan { region, crop: Rect::full(region.size()).into(), orientation, mirrored }
+    }
+
     /// Visits the pixels of the upright, perhaps mirrored sample, row by row.
     fn for_each_pixel(&self, resized: &[u8], side: u32, mut visit: impl FnMut(&[u8])) {
         let square = Size::new(side, side);

@@ -192,3 +192,90 @@ impl Orientation {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The pixel of the upright image that a stored one becomes: each orientation in its own words.
+    fn upright_point(orientation: Orientation, x: u32, y: u32, stored: Size) -> (u32, u32) {
+        let (right, bottom) = (stored.width - 1 - x, stored.height - 1 - y);
+        match orientation {
+            Orientation::Upright => (x, y),
+            Orientation::FlippedHorizontally => (right, y),
+            Orientation::Rotated180 => (right, bottom),
+            Orientation::FlippedVertically => (x, bottom),
+            Orientation::Transposed => (y, x),
+            // Clockwise: the left column becomes the upper row.
+            Orientation::Rotated90 => (bottom, x),
+            Orientation::Transversed => (bottom, right),
+            Orientation::Rotated270 => (y, right),
+        }
+    }
+
+    #[test]
+    fn exif_numbers_are_read_as_they_are_written() {
+        for number in 1..=8 {
+            assert_eq!(Orientation::from_exif(number).unwrap().exif(), number);
+        }
+        assert_eq!(Orientation::from_exif(0), None);
+        assert_eq!(Orientation::from_exif(9), None);
+    }
+
+    #[test]
+    fn a_rectangle_beyond_the_image_is_not_within_it() {
+        let size = Size::new(10, 5);
+        assert!(Rect::full(size).is_within(size));
+        assert!(!Rect { left: 1, ..Rect::full(size) }.is_within(size));
+        assert!(!Rect { width: 0, ..Rect::full(size) }.is_within(size));
+        assert!(!Rect { top: u32::MAX, height: 2, ..Rect::full(size) }.is_within(size));
+    }
+
+    proptest! {
+        #[test]
+        fn points_come_back_from_the_stored_image(
+            width in 1u32..50, height in 1u32..50, x: u32, y: u32, number in 1u16..=8,
+        ) {
+            let orientation = Orientation::from_exif(number).unwrap();
+            let stored = Size::new(width, height);
+            let (x, y) = (x % width, y % height);
+            let (u, v) = upright_point(orientation, x, y, stored);
+            let upright = orientation.apply(stored);
+            prop_assert!(u < upright.width && v < upright.height);
+            prop_assert_eq!(orientation.point_to_stored(u, v, stored), (x, y));
+        }
+
+        #[test]
+        fn a_stored_box_holds_the_pixels_of_the_upright_one(
+            width in 1u32..40, height in 1u32..40, corner: (u32, u32), extent: (u32, u32),
+            number in 1u16..=8,
+        ) {
+            let orientation = Orientation::from_exif(number).unwrap();
+            let stored = Size::new(width, height);
+            let upright = orientation.apply(stored);
+            let (left, top) = (corner.0 % upright.width, corner.1 % upright.height);
+            let rect = Rect {
+                left,
+                top,
+                width: 1 + extent.0 % (upright.width - left),
+                height: 1 + extent.1 % (upright.height - top),
+            };
+            let found = orientation.box_to_stored(rect.into(), stored);
+            let holds = |x: u32, y: u32| {
+                let (x, y) = (f64::from(x) + 0.5, f64::from(y) + 0.5);
+                x > found.left && x < found.left + found.width
+                    && y > found.top && y < found.top + found.height
+            };
+            for y in 0..height {
+                for x in 0..width {
+                    let (u, v) = upright_point(orientation, x, y, stored);
+                    let wanted = (left..left + rect.width).contains(&u)
+                        && (top..top + rect.height).contains(&v);
+                    prop_assert_eq!(holds(x, y), wanted, "stored ({}, {})", x, y);
+                }
+            }
+        }
+    }
+}

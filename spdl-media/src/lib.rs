@@ -35,7 +35,7 @@ mod codec;
 mod crop;
 mod decode;
 #[cfg_attr(
-    not(any(feature = "jpeg", feature = "png", feature = "webp", feature = "tiff")),
+    not(any(feature = "jpeg", feature = "png", feature = "webp")),
     expect(dead_code, reason = "only some formats carry EXIF")
 )]
 mod exif;
@@ -46,11 +46,11 @@ mod limits;
 mod pixels;
 mod registry;
 mod resize;
-#[cfg(feature = "testing")]
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod transform;
 
-pub use codec::{Decoded, DecodeRequest, ImageCodec, ImageDecoder, ImageInfo, SNIFF_BYTES};
+pub use codec::{DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, SNIFF_BYTES};
 pub use crop::{EVAL_CROP_FRACTION, Mode, TRAIN_AREA, TRAIN_ASPECT, eval_box, train_box};
 pub use decode::{Decoder, Image, decode_rgb};
 pub use fill::{FillImage, Sample};

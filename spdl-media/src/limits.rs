@@ -15,16 +15,14 @@ use crate::pixels::CHANNELS;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     max_pixels: u64,
-    max_side: u32,
     max_bytes: u64,
     strict: bool,
 }
 
 impl Default for Limits {
-    /// 178,956,970 pixels (where Pillow, too, speaks of a bomb), sides up to 65,535 pixels,
-    /// 1 GiB of working memory, strict.
+    /// 178,956,970 pixels (where Pillow, too, speaks of a bomb), 1 GiB of working memory, strict.
     fn default() -> Self {
-        Limits { max_pixels: 178_956_970, max_side: 65_535, max_bytes: 1 << 30, strict: true }
+        Limits { max_pixels: 178_956_970, max_bytes: 1 << 30, strict: true }
     }
 }
 
@@ -33,13 +31,6 @@ impl Limits {
     #[must_use]
     pub fn max_pixels(mut self, max_pixels: u64) -> Self {
         self.max_pixels = max_pixels;
-        self
-    }
-
-    /// The longest side in pixels. Default: 65,535.
-    #[must_use]
-    pub fn max_side(mut self, max_side: u32) -> Self {
-        self.max_side = max_side;
         self
     }
 
@@ -81,9 +72,6 @@ impl Limits {
                 format!("the header says {size} pixels; an image has at least one"),
             ));
         }
-        if size.width.max(size.height) > self.max_side {
-            return Err(self.exceeded(size, format!("sides up to {} pixels", self.max_side)));
-        }
         if size.pixels() > self.max_pixels {
             return Err(self.exceeded(size, format!("{} pixels", self.max_pixels)));
         }
@@ -96,10 +84,8 @@ impl Limits {
     /// `LimitExceeded` where that is too much.
     pub fn check_bytes(&self, bytes: u64, size: Size) -> Result<()> {
         if bytes > self.max_bytes {
-            return Err(self.exceeded(
-                size,
-                format!("{} bytes of memory (it needs {bytes})", self.max_bytes),
-            ));
+            return Err(self
+                .exceeded(size, format!("{} bytes of memory (it needs {bytes})", self.max_bytes)));
         }
         Ok(())
     }

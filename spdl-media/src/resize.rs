@@ -59,8 +59,8 @@ impl SquareResizer {
         let source =
             TypedImageRef::<U8x3>::from_buffer(source_size.width, source_size.height, source)
                 .map_err(|error| fault(&error))?;
-        let mut target = TypedImage::<U8x3>::from_buffer(side, side, target)
-            .map_err(|error| fault(&error))?;
+        let mut target =
+            TypedImage::<U8x3>::from_buffer(side, side, target).map_err(|error| fault(&error))?;
         // Rounding may push a box that ends at the image's edge a little over it.
         let width = crop.width.min(f64::from(source_size.width) - crop.left);
         let height = crop.height.min(f64::from(source_size.height) - crop.top);

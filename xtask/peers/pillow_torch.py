@@ -1,5 +1,7 @@
 """Pillow in the worker processes of torch's DataLoader."""
 
+import warnings
+
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -25,6 +27,8 @@ class Pictures(Dataset):
 
 if __name__ == "__main__":
     options = common.arguments()
+    # One worker more than CPUs is the fastest in our scans; torch warns about it.
+    warnings.filterwarnings("ignore", message=".*worker processes in total.*")
     common.measure(
         lambda: DataLoader(
             Pictures(options), batch_size=common.BATCH, num_workers=options.workers

@@ -85,6 +85,8 @@ struct Run {
     cpu_s_per_1000: f64,
     first_batch_ms: f64,
     peak_rss_bytes: u64,
+    /// The share of all CPU time that others took meanwhile.
+    foreign_cpu: f64,
 }
 
 impl Run {
@@ -122,10 +124,11 @@ fn images(workspace: &Workspace, arguments: &Images) -> Result<()> {
         for contestant in &mut contestants {
             let run = contestant.measure()?;
             eprintln!(
-                "run {repeat} of {}: {}: {:.0} images/s",
+                "run {repeat} of {}: {}: {:.0} images/s (others took {:.0} % of the CPUs)",
                 arguments.repeats,
                 contestant.name,
-                run.images_per_s()
+                run.images_per_s(),
+                100.0 * run.foreign_cpu
             );
             contestant.runs.push(run);
         }
@@ -229,7 +232,9 @@ impl Contestant {
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
+        let before = CpuTicks::now();
         let (text, peak_rss_bytes) = run_and_watch(&mut command)?;
+        let foreign_cpu = CpuTicks::now().foreign_since(&before);
         let result: Value = serde_json::from_str(text.trim()).with_context(|| {
             format!("`{}` printed no JSON object: {text:?}", describe(&command))
         })?;
@@ -245,6 +250,7 @@ impl Contestant {
             cpu_s_per_1000: number("cpu_s_per_1000")?,
             first_batch_ms: number("first_batch_ms")?,
             peak_rss_bytes,
+            foreign_cpu,
         })
     }
 }
@@ -278,6 +284,45 @@ fn resident_bytes(process: u32) -> u64 {
     1024 * kib.unwrap_or(0)
 }
 
+/// How the machine's CPUs have spent their time so far, in ticks. All zero where `/proc` is absent.
+#[derive(Clone, Copy, Debug, Default)]
+struct CpuTicks {
+    all: u64,
+    idle: u64,
+    our_children: u64,
+}
+
+impl CpuTicks {
+    fn now() -> Self {
+        let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+        let own = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        CpuTicks::read(&stat, &own)
+    }
+
+    /// Reads `/proc/stat` and a process's own `stat`; see proc(5).
+    fn read(stat: &str, own: &str) -> Self {
+        // user, nice, system, idle, waiting for disks, interrupts (2), stolen by other machines; the
+        // two after these are guests', which user and nice hold already.
+        let line = stat.lines().next().unwrap_or_default();
+        let ticks: Vec<u64> =
+            line.split_whitespace().skip(1).take(8).filter_map(|word| word.parse().ok()).collect();
+        // After the name in brackets: state is field 3, the children's user and system time 16, 17.
+        let fields = own.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
+        CpuTicks {
+            all: ticks.iter().sum(),
+            idle: ticks.iter().skip(3).take(2).sum(),
+            our_children: fields.skip(13).take(2).filter_map(|word| word.parse::<u64>().ok()).sum(),
+        }
+    }
+
+    fn foreign_since(&self, before: &CpuTicks) -> f64 {
+        let all = self.all.saturating_sub(before.all);
+        let idle = self.idle.saturating_sub(before.idle);
+        let ours = self.our_children.saturating_sub(before.our_children);
+        all.saturating_sub(idle).saturating_sub(ours) as f64 / all.max(1) as f64
+    }
+}
+
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -288,8 +333,8 @@ fn median(mut values: Vec<f64>) -> f64 {
 fn table(contestants: &[Contestant]) -> String {
     let width = contestants.iter().map(|contestant| contestant.name.len()).max().unwrap_or(0);
     let mut text = format!(
-        "| {:<width$} | images/s | spread | CPU s/1,000 | first ms | RSS MB | ours / this |\n\
-         |-{}-|---------:|-------:|------------:|---------:|-------:|------------:|\n",
+        "| {:<width$} | images/s | spread | CPU s/1,000 | first ms | RSS MB | others' CPU | ours / this |\n\
+         |-{}-|---------:|-------:|------------:|---------:|-------:|------------:|------------:|\n",
         "loader",
         "-".repeat(width)
     );
@@ -305,13 +350,14 @@ fn table(contestants: &[Contestant]) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "| {:<width$} | {:>8.0} | {:>5.1}% | {:>11.2} | {:>8.0} | {:>6.0} | {:>11.2} |",
+            "| {:<width$} | {:>8.0} | {:>5.1}% | {:>11.2} | {:>8.0} | {:>6.0} | {:>10.0}% | {:>11.2} |",
             contestant.name,
             rate,
             100.0 * spread / rate,
             median(of(|run| run.cpu_s_per_1000)),
             median(of(|run| run.first_batch_ms)),
             median(of(|run| run.peak_rss_bytes as f64)) / 1e6,
+            100.0 * median(of(|run| run.foreign_cpu)),
             median(ratios.collect()),
         );
     }
@@ -323,8 +369,8 @@ fn report(arguments: &Images, workers: usize, cpus: usize, images: u64, table: &
     let cpu = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let cpu = cpu.map_or("unknown CPU", |(_, name)| name.trim());
     let what = match arguments.mode {
-        Mode::Eval => "resize shorter side to 256, centre crop 224",
-        Mode::Train => "random resized crop 224, horizontal flip",
+        Mode::Eval => "Resize shorter side to 256, centre crop 224",
+        Mode::Train => "Random resized crop 224, horizontal flip",
     };
     let files = if arguments.data.is_some() {
         "A data set of the user's."
@@ -339,7 +385,7 @@ fn report(arguments: &Images, workers: usize, cpus: usize, images: u64, table: &
          {cpus} CPUs ({cpu}); {workers} workers for each peer. Contestants took turns, one warm-up and \
          {repeats} runs each; medians; spread = (largest - smallest) / median. A peer's time counts from \
          building its loader to its last batch, imports excluded. RSS is the peak of the sum over all \
-         processes of a contestant. The last column is the median of the ratios of neighbouring runs; \
+         processes of a contestant; others' CPU is what other programs took of all CPUs. The last column is the median of the ratios of neighbouring runs; \
          differences under 10 % are noise.\n\n\
          Made by `cargo xtask bench images --mode {mode} --repeats {repeats} --epochs {epochs}`.\n",
         repeats = arguments.repeats,
@@ -359,6 +405,7 @@ mod tests {
             cpu_s_per_1000: 1.5,
             first_batch_ms: 40.0,
             peak_rss_bytes: 100_000_000,
+            foreign_cpu: 0.02,
         };
         let runs = seconds.iter().map(run).collect();
         Contestant { name, program: PathBuf::new(), arguments: Vec::new(), runs }
@@ -373,14 +420,23 @@ mod tests {
         let cells =
             |row: &str| row.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
         let rows: Vec<_> = table.lines().map(cells).collect();
-        assert_eq!(rows[2][1..8], ["ours", "1000", "75.0%", "1.50", "40", "100", "1.00"]);
-        assert_eq!(rows[3][1..8], ["peer", "500", "75.0%", "1.50", "40", "100", "2.00"]);
+        assert_eq!(rows[2][1..9], ["ours", "1000", "75.0%", "1.50", "40", "100", "2%", "1.00"]);
+        assert_eq!(rows[3][1..9], ["peer", "500", "75.0%", "1.50", "40", "100", "2%", "2.00"]);
     }
 
     #[test]
     fn the_median_of_an_even_number_of_runs_lies_between_the_middle_two() {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+
+    #[test]
+    fn what_neither_idles_nor_is_ours_is_foreign() {
+        let own = |ticks: u64| format!("7 (a name) b) S 1 7 7 0 -1 0 0 0 0 0 9 9 {ticks} 5 20 0 1");
+        let before = CpuTicks::read("cpu  100 0 20 900 10 0 0 0 50 0\ncpu0 1 1", &own(40));
+        let after = CpuTicks::read("cpu  160 0 30 920 10 0 0 10 99 0\ncpu0 1 1", &own(90));
+        // 100 ticks in all: 20 idle, 50 ours, 30 foreign.
+        assert!((after.foreign_since(&before) - 0.3).abs() < 1e-9);
     }
 
     #[test]

@@ -232,7 +232,7 @@ fn class_name(class: u32) -> String {
 }
 
 /// The grain's standard deviation, in 1/14 of a level; drawn evenly from this range per picture.
-const GRAIN_STRENGTH: (f64, f64) = (28.0, 70.0);
+const GRAIN_STRENGTH: (f64, f64) = (38.0, 82.0);
 
 /// Noise to take rows from: the sum of four dice is near enough to a normal distribution.
 fn grain_table(seed: u64) -> Vec<i8> {

@@ -270,7 +270,11 @@ fn numbered_words(text: &str, separator: char) -> impl Iterator<Item = (u64, &st
 }
 
 fn fmt(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    output.run(cargo().args(["fmt", "--all", "--check"]).current_dir(&workspace.root))?;
+    output.run(
+        cargo()
+            .args(["fmt", "--all", "--check", "--", "--color", "never"])
+            .current_dir(&workspace.root),
+    )?;
     Ok(Counts::one_passed())
 }
 

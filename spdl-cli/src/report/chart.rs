@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use spdl_core::{StageStatistics, Statistics};
+use spdl_core::{StageKind, StageStatistics, Statistics};
 
 use super::Escaped;
 use super::series::{Recording, Series};
@@ -16,9 +16,9 @@ use crate::output::share;
 
 const WIDTH: f64 = 420.0;
 /// Room for the labels of the vertical axis.
-const LEFT: f64 = 48.0;
+const LEFT: f64 = 52.0;
 /// Room for the right half of the last label of the horizontal axis.
-const RIGHT: f64 = 20.0;
+const RIGHT: f64 = 26.0;
 /// Room for labels of the horizontal axis, and its name.
 const BOTTOM: f64 = 34.0;
 /// Colours that the style knows: `c0` to `c4`.
@@ -52,16 +52,21 @@ fn throughput(outcome: &Outcome, recording: &Recording<'_>) -> String {
     svg.steps(&area, &series, scale.end, 1);
     let epochs = &outcome.delivery.epochs;
     if epochs.len() <= EPOCHS_MARKED {
+        let mut free = 0.0;
         for (number, start) in epochs.iter().enumerate().skip(1) {
             let x = svg.x(start.as_secs_f64() / recording.length.max(f64::MIN_POSITIVE));
-            svg.vertical_mark(&area, x, &format!("epoch {}", number + 1));
+            svg.vertical_mark(&area, x);
+            if x >= free {
+                svg.text(x, area.top - 4.0, "middle", "tick", &format!("epoch {}", number + 1));
+                free = x + 60.0;
+            }
         }
     }
-    svg.mean_line(&area, mean / scale.end, &format!("mean {}", measured(mean)));
+    svg.mean_line(&area, mean / scale.end);
     figure(
         "throughput",
         "Throughput over time",
-        "Images per second. The dashed line is the mean of the run.",
+        &format!("Images per second; the dashed line is the run's {}.", measured(mean)),
         &format!(
             "Images per second over {} seconds: mean {}, lowest {}, highest {}.",
             measured(recording.length),
@@ -184,8 +189,8 @@ fn service_times(statistics: &Statistics) -> String {
     let all = stages.iter().flat_map(|stage| [stage.service.p50, stage.service.p99]);
     let scale = Decades::around(all);
     let mut svg = Svg::new(area.bottom() + BOTTOM);
-    svg.left = 22.0;
-    svg.legend(&[("p50", "half"), ("p90", "90 %"), ("p99", "99 % took at most this")]);
+    svg.left = 24.0;
+    svg.legend(&[("p50", "half"), ("p90", "90 %"), ("p99", "99 % are as fast")]);
     for (power, label) in scale.ticks() {
         let x = svg.x(scale.place(10f64.powi(power)));
         svg.vertical(&area, x);
@@ -213,7 +218,11 @@ fn service_times(statistics: &Statistics) -> String {
 }
 
 fn describe_stage(stage: &StageStatistics) -> String {
-    let unit = if stage.kind.uses_cpu_pool() { ["worker", "workers"] } else { ["slot", "slots"] };
+    let unit = match stage.kind {
+        StageKind::Source => return stage.name.to_string(),
+        kind if kind.uses_cpu_pool() => ["worker", "workers"],
+        _ => ["slot", "slots"],
+    };
     format!("{} ({})", stage.name, counted(stage.concurrency as u64, unit[0], unit[1]))
 }
 
@@ -304,22 +313,20 @@ impl Svg {
         ));
     }
 
-    /// A line at a moment, with its name.
-    fn vertical_mark(&mut self, area: &Area, x: f64, name: &str) {
+    /// A line at a moment.
+    fn vertical_mark(&mut self, area: &Area, x: f64) {
         self.add(format_args!(
             r#"<line x1="{x:.1}" x2="{x:.1}" y1="{:.1}" y2="{:.1}" class="mark" />"#,
             area.top,
             area.bottom()
         ));
-        self.text(x, area.top - 4.0, "middle", "tick", name);
     }
 
-    fn mean_line(&mut self, area: &Area, part: f64, label: &str) {
+    fn mean_line(&mut self, area: &Area, part: f64) {
         let (left, right, y) = (self.left, self.right(), area.y(part));
         self.add(format_args!(
             r#"<line x1="{left:.1}" x2="{right:.1}" y1="{y:.1}" y2="{y:.1}" class="mean" />"#
         ));
-        self.text(right - 4.0, area.bottom() - 8.0, "end", "mean-label", label);
     }
 
     fn time_axis(&mut self, area: &Area, length: f64) {
@@ -406,7 +413,7 @@ impl Svg {
             let text = format!("{name}: {meaning}");
             self.add(format_args!(r#"<g transform="translate({x:.1} 0)">{shape}</g>"#));
             self.text(x + 16.0, 12.0, "start", "tick", &text);
-            x += 30.0 + 6.2 * text.chars().count() as f64;
+            x += 30.0 + 6.9 * text.chars().count() as f64;
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What the decoders around other crates share: pixels of any kind to RGB, errors to ours.
 
+use std::fmt::Display;
 use std::io;
 
 use spdl_core::{Error, ErrorKind};
@@ -60,29 +61,23 @@ impl Pixel {
 /// An error of a decoder that reads from memory: there, the only reason for not getting bytes is
 /// that there are none.
 pub(super) fn read_error(format: &str, error: io::Error) -> Error {
-    let kind = match error.kind() {
+    match error.kind() {
         io::ErrorKind::UnexpectedEof => {
-            return Error::new(ErrorKind::Truncated, format!("the {format} data end early"));
+            Error::new(ErrorKind::Truncated, format!("the {format} data end early"))
         }
-        io::ErrorKind::Unsupported => ErrorKind::Unsupported,
-        _ => ErrorKind::Corrupt,
-    };
-    Error::new(kind, format!("damaged {format} data")).with_source(error)
+        io::ErrorKind::Unsupported => unsupported(format, error),
+        _ => corrupt(format, error),
+    }
 }
 
-pub(super) fn corrupt(
-    format: &str,
-    error: impl std::error::Error + Send + Sync + 'static,
-) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("damaged {format} data")).with_source(error)
+// The causes of these crates repeat themselves in a chain; their first words are enough.
+
+pub(super) fn corrupt(format: &str, error: impl Display) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("damaged {format} data: {error}"))
 }
 
-pub(super) fn unsupported(
-    format: &str,
-    error: impl std::error::Error + Send + Sync + 'static,
-) -> Error {
-    Error::new(ErrorKind::Unsupported, format!("{format} data of a kind that is not supported"))
-        .with_source(error)
+pub(super) fn unsupported(format: &str, error: impl Display) -> Error {
+    Error::new(ErrorKind::Unsupported, format!("unsupported {format} data: {error}"))
 }
 
 pub(super) fn limit_exceeded(format: &str) -> Error {

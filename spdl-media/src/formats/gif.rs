@@ -47,16 +47,17 @@ struct Place {
     height: usize,
 }
 
+type Opened<'a> = (gif::Decoder<Cursor<&'a [u8]>>, ImageInfo, Place);
+
 impl GifDecoder {
     /// Reads up to the first frame's pixels.
-    fn open<'a>(
-        &self,
-        encoded: &'a [u8],
-    ) -> Result<(gif::Decoder<Cursor<&'a [u8]>>, ImageInfo, Place)> {
+    fn open<'a>(&self, encoded: &'a [u8]) -> Result<Opened<'a>> {
         let mut options = DecodeOptions::new();
         options.set_color_output(ColorOutput::Indexed);
         options.allow_unknown_blocks(true);
-        let bytes = std::num::NonZeroU64::new(self.limits.bytes()).unwrap_or(std::num::NonZeroU64::MIN);
+        options.check_lzw_end_code(self.limits.is_strict());
+        let bytes =
+            std::num::NonZeroU64::new(self.limits.bytes()).unwrap_or(std::num::NonZeroU64::MIN);
         options.set_memory_limit(MemoryLimit::Bytes(bytes));
         let mut decoder = options.read_info(Cursor::new(encoded)).map_err(error)?;
         let screen = Size::new(decoder.width().into(), decoder.height().into());
@@ -96,7 +97,8 @@ impl ImageDecoder for GifDecoder {
         decoder.read_into_buffer(&mut self.scratch).map_err(error)?;
 
         // An index beyond the palette is a grey of that value, and so is each without a palette.
-        let mut colors: [[u8; CHANNELS]; 256] = std::array::from_fn(|index| [index as u8; CHANNELS]);
+        let mut colors: [[u8; CHANNELS]; 256] =
+            std::array::from_fn(|index| [index as u8; CHANNELS]);
         let palette = decoder.palette().unwrap_or(&[]);
         for (color, entry) in colors.iter_mut().zip(palette.as_chunks::<CHANNELS>().0) {
             *color = *entry;
@@ -113,9 +115,7 @@ impl ImageDecoder for GifDecoder {
                 .map(|line| &self.scratch[line * place.width..][..place.width]);
             let (pixels, _) = out.row_mut(row).as_chunks_mut::<CHANNELS>();
             for (x, pixel) in (region.left as usize..).zip(pixels) {
-                let index = x
-                    .checked_sub(place.left)
-                    .and_then(|column| source?.get(column));
+                let index = x.checked_sub(place.left).and_then(|column| source?.get(column));
                 *pixel = index.map_or(background, |&index| colors[usize::from(index)]);
             }
         }
@@ -127,6 +127,7 @@ fn error(error: DecodingError) -> Error {
     match error {
         DecodingError::Io(error) => convert::read_error(NAME, error),
         DecodingError::OutOfMemory | DecodingError::MemoryLimit => convert::limit_exceeded(NAME),
+        DecodingError::UnexpectedEof => Error::new(ErrorKind::Truncated, "the gif data end early"),
         error => convert::corrupt(NAME, error),
     }
 }

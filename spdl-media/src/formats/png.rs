@@ -48,8 +48,8 @@ impl PngDecoder {
         let size = Size::new(header.width, header.height);
         self.limits.check_size(size)?;
         // Grey of 16 bits is kept: its values are cut at 255, not divided.
-        let wide_grey = (header.color_type, header.bit_depth)
-            == (ColorType::Grayscale, png::BitDepth::Sixteen);
+        let wide_grey =
+            (header.color_type, header.bit_depth) == (ColorType::Grayscale, png::BitDepth::Sixteen);
         decoder.set_transformations(if wide_grey {
             Transformations::IDENTITY
         } else {

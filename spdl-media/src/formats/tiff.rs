@@ -34,6 +34,7 @@ impl ImageCodec for TiffCodec {
         Ok(Box::new(TiffDecoder {
             limits: limits.clone(),
             samples: DecodingResult::U8(Vec::new()),
+            patched: Vec::new(),
         }))
     }
 }
@@ -42,29 +43,67 @@ struct TiffDecoder {
     limits: Limits,
     /// All samples of the page.
     samples: DecodingResult,
+    /// A palette image that says it is grey: see [`says_palette`].
+    patched: Vec<u8>,
 }
 
-impl TiffDecoder {
-    fn open<'a>(&self, encoded: &'a [u8]) -> Result<(Decoder<Cursor<&'a [u8]>>, ImageInfo)> {
-        let bytes = usize::try_from(self.limits.bytes()).unwrap_or(usize::MAX);
-        let mut limits = TiffLimits::default();
-        limits.decoding_buffer_size = bytes;
-        limits.intermediate_buffer_size = bytes;
-        let mut decoder = Decoder::new(Cursor::new(encoded)).map_err(error)?.with_limits(limits);
-        let (width, height) = decoder.dimensions().map_err(error)?;
-        let size = Size::new(width, height);
-        self.limits.check_size(size)?;
-        let orientation = match decoder.find_tag_unsigned::<u16>(Tag::Orientation) {
-            Ok(Some(number)) => Orientation::from_exif(number).unwrap_or_default(),
-            Ok(None) | Err(_) => Orientation::Upright,
-        };
-        Ok((decoder, ImageInfo::new(size, orientation)))
-    }
+type Opened<'a> = (Decoder<Cursor<&'a [u8]>>, ImageInfo);
+
+fn open<'a>(encoded: &'a [u8], own: &Limits) -> Result<Opened<'a>> {
+    let bytes = usize::try_from(own.bytes()).unwrap_or(usize::MAX);
+    let mut limits = TiffLimits::default();
+    limits.decoding_buffer_size = bytes;
+    limits.intermediate_buffer_size = bytes;
+    let mut decoder = Decoder::new(Cursor::new(encoded)).map_err(error)?.with_limits(limits);
+    let (width, height) = decoder.dimensions().map_err(error)?;
+    let size = Size::new(width, height);
+    own.check_size(size)?;
+    let orientation = match decoder.find_tag_unsigned::<u16>(Tag::Orientation) {
+        Ok(Some(number)) => Orientation::from_exif(number).unwrap_or_default(),
+        Ok(None) | Err(_) => Orientation::Upright,
+    };
+    Ok((decoder, ImageInfo::new(size, orientation)))
 }
+
+/// Where the first page says, in two bytes, that its pixels are indices into a palette; `None`
+/// where it does not.
+///
+/// The `tiff` crate decodes grey of any depth, but no palettes. So it is told that the indices are
+/// grey, and the palette is applied here.
+fn says_palette(encoded: &[u8]) -> Option<usize> {
+    let little = encoded.first() == Some(&b'I');
+    let number = |at: usize, bytes: usize| {
+        let field = encoded.get(at..at.checked_add(bytes)?)?;
+        let shift = |value: u64, &byte: &u8| value << 8 | u64::from(byte);
+        Some(match little {
+            true => field.iter().rev().fold(0, shift),
+            false => field.iter().fold(0, shift),
+        })
+    };
+    let big = number(2, 2)? == 43;
+    let (directory, count_bytes, entry_bytes) =
+        if big { (number(8, 8)?, 8, 20) } else { (number(4, 4)?, 2, 12) };
+    let directory = usize::try_from(directory).ok()?;
+    // More entries than the file could hold end the walk by themselves.
+    for entry in 0..number(directory, count_bytes)? {
+        let offset = usize::try_from(entry).ok()?.checked_mul(entry_bytes)?;
+        let at = directory.checked_add(count_bytes)?.checked_add(offset)?;
+        let value = at.checked_add(if big { 12 } else { 8 })?;
+        if number(at, 2)? == u64::from(Tag::PhotometricInterpretation.to_u16()) {
+            return (number(value, 2)? == PALETTE).then_some(value);
+        }
+    }
+    None
+}
+
+const PALETTE: u64 = 3;
+const BLACK_IS_ZERO: u16 = 1;
+/// The value of the tag `ExtraSamples` where colours are multiplied by alpha.
+const ASSOCIATED_ALPHA: u16 = 1;
 
 impl ImageDecoder for TiffDecoder {
     fn inspect(&mut self, encoded: &[u8]) -> Result<ImageInfo> {
-        self.open(encoded).map(|(_, info)| info)
+        open(encoded, &self.limits).map(|(_, info)| info)
     }
 
     fn decode_into(
@@ -73,9 +112,23 @@ impl ImageDecoder for TiffDecoder {
         request: &DecodeRequest,
         mut out: PixelsMut<'_>,
     ) -> Result<Decoded> {
-        let (mut decoder, info) = self.open(encoded)?;
+        let palette = says_palette(encoded);
+        let encoded = match palette {
+            Some(at) => {
+                let grey = match encoded[0] {
+                    b'I' => BLACK_IS_ZERO.to_le_bytes(),
+                    _ => BLACK_IS_ZERO.to_be_bytes(),
+                };
+                self.patched.clear();
+                self.patched.extend_from_slice(encoded);
+                self.patched[at..at + 2].copy_from_slice(&grey);
+                &self.patched[..]
+            }
+            None => encoded,
+        };
+        let (mut decoder, info) = open(encoded, &self.limits)?;
         let region = request.checked_region(info.size, &out)?;
-        let reader = SampleReader::new(&mut decoder)?;
+        let reader = SampleReader::new(&mut decoder, palette.is_some())?;
         let layout = decoder.read_image_to_buffer(&mut self.samples).map_err(error)?;
         if self.samples.as_buffer(0).byte_len() < layout.complete_len {
             return Err(convert::limit_exceeded(NAME));
@@ -95,52 +148,81 @@ impl ImageDecoder for TiffDecoder {
 
 /// What the samples of a pixel mean.
 struct SampleReader {
-    color: ColorType,
+    meaning: Meaning,
+    bits: u8,
+    channels: usize,
     /// The colours of a palette image.
     palette: Vec<[u8; CHANNELS]>,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meaning {
+    Grey,
+    Palette,
+    Rgb,
+    /// Red, green and blue were multiplied by alpha, the fourth.
+    RgbTimesAlpha,
+    Cmyk,
+}
+
 impl SampleReader {
-    fn new(decoder: &mut Decoder<Cursor<&[u8]>>) -> Result<Self> {
+    fn new(decoder: &mut Decoder<Cursor<&[u8]>>, has_palette: bool) -> Result<Self> {
         let color = decoder.colortype().map_err(error)?;
         let bits = color.bit_depth();
-        let known = match color {
-            ColorType::Gray(_) => true,
-            ColorType::Palette(bits) => bits <= 8,
-            ColorType::GrayA(_) | ColorType::RGB(_) | ColorType::RGBA(_) => {
-                matches!(bits, 8 | 16)
+        let channels = usize::from(color.num_samples());
+        let whole = matches!(bits, 8 | 16);
+        let meaning = match color {
+            ColorType::Gray(1 | 2 | 4 | 8) if has_palette => Some(Meaning::Palette),
+            ColorType::Gray(1 | 2 | 4 | 8 | 16 | 32) if !has_palette => Some(Meaning::Grey),
+            // Grey, and something beside it that is not called alpha.
+            ColorType::GrayA(_) | ColorType::Multiband { num_samples: 2, .. } if whole => {
+                Some(Meaning::Grey)
             }
-            ColorType::CMYK(bits) | ColorType::YCbCr(bits) => bits == 8,
-            _ => false,
+            ColorType::RGB(_) if whole => Some(Meaning::Rgb),
+            ColorType::RGBA(_) if whole => {
+                let extra = decoder.find_tag_unsigned_vec::<u16>(Tag::ExtraSamples);
+                match extra {
+                    Ok(Some(extra)) if extra.first() == Some(&ASSOCIATED_ALPHA) => {
+                        Some(Meaning::RgbTimesAlpha)
+                    }
+                    _ => Some(Meaning::Rgb),
+                }
+            }
+            // The `tiff` crate has turned it into RGB.
+            ColorType::YCbCr(8) => Some(Meaning::Rgb),
+            ColorType::CMYK(_) if whole => Some(Meaning::Cmyk),
+            _ => None,
         };
-        if !known {
+        let Some(meaning) = meaning else {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!("TIFF pixels of the kind {color:?} are not supported"),
             ));
-        }
-        let palette = match color {
-            ColorType::Palette(bits) => read_palette(decoder, bits)?,
+        };
+        let palette = match meaning {
+            Meaning::Palette => read_palette(decoder, bits)?,
             _ => Vec::new(),
         };
-        Ok(SampleReader { color, palette })
-    }
-
-    /// The samples of each pixel.
-    fn channels(&self) -> usize {
-        usize::from(self.color.num_samples())
+        Ok(SampleReader { meaning, bits, channels, palette })
     }
 
     /// A pixel from its samples, each 0 to 255 (a palette image's: the index).
     #[inline]
     fn rgb(&self, sample: impl Fn(usize) -> u8) -> [u8; CHANNELS] {
-        match self.color {
-            ColorType::Gray(_) | ColorType::GrayA(_) => [sample(0); CHANNELS],
-            ColorType::Palette(_) => {
+        match self.meaning {
+            Meaning::Grey => [sample(0); CHANNELS],
+            Meaning::Palette => {
                 self.palette.get(usize::from(sample(0))).copied().unwrap_or_default()
             }
-            ColorType::CMYK(_) => cmyk_to_rgb([sample(0), sample(1), sample(2), sample(3)]),
-            _ => [sample(0), sample(1), sample(2)],
+            Meaning::Rgb => [sample(0), sample(1), sample(2)],
+            Meaning::RgbTimesAlpha => match u32::from(sample(3)) {
+                0 => [0; CHANNELS],
+                alpha => {
+                    let divided = |value: u8| (u32::from(value) * 255 / alpha).min(255) as u8;
+                    [divided(sample(0)), divided(sample(1)), divided(sample(2))]
+                }
+            },
+            Meaning::Cmyk => cmyk_to_rgb([sample(0), sample(1), sample(2), sample(3)]),
         }
     }
 }
@@ -172,6 +254,7 @@ fn read_palette(decoder: &mut Decoder<Cursor<&[u8]>>, bits: u8) -> Result<Vec<[u
 /// The samples of a page, reduced to 8 bits on access.
 enum Samples<'a> {
     Bytes(&'a [u8]),
+    SignedBytes(&'a [i8]),
     Words(&'a [u16]),
     Signed(&'a [i16]),
     Longs(&'a [u32]),
@@ -183,6 +266,7 @@ impl<'a> Samples<'a> {
     fn new(result: &'a DecodingResult) -> Result<Self> {
         Ok(match result {
             DecodingResult::U8(samples) => Samples::Bytes(samples),
+            DecodingResult::I8(samples) => Samples::SignedBytes(samples),
             DecodingResult::U16(samples) => Samples::Words(samples),
             DecodingResult::I16(samples) => Samples::Signed(samples),
             DecodingResult::U32(samples) => Samples::Longs(samples),
@@ -200,6 +284,7 @@ impl<'a> Samples<'a> {
     fn len(&self) -> usize {
         match self {
             Samples::Bytes(samples) => samples.len(),
+            Samples::SignedBytes(samples) => samples.len(),
             Samples::Words(samples) => samples.len(),
             Samples::Signed(samples) => samples.len(),
             Samples::Longs(samples) => samples.len(),
@@ -230,22 +315,22 @@ impl<'a> Rows<'a> {
         reader: &SampleReader,
         samples: &'a Samples<'a>,
     ) -> Result<Self> {
-        let bits = usize::from(reader.color.bit_depth());
+        let bits = usize::from(reader.bits);
         let width = size.width as usize;
         let planar = layout.planes > 1;
-        let channels = if planar { 1 } else { reader.channels() };
+        let channels = if planar { 1 } else { reader.channels };
         let row_stride =
             if bits < 8 { (width * channels * bits).div_ceil(8) } else { width * channels };
         let plane = row_stride * size.height as usize;
         let (pixel_stride, channel_stride) = if planar { (1, plane) } else { (channels, 1) };
-        let planes = if planar { reader.channels().min(layout.planes) } else { 1 };
-        if samples.len() < plane * planes || (planar && layout.planes < reader.channels()) {
+        let planes = if planar { reader.channels.min(layout.planes) } else { 1 };
+        if samples.len() < plane * planes || (planar && layout.planes < reader.channels) {
             return Err(Error::new(
                 ErrorKind::Truncated,
                 format!("expected {} TIFF samples, found {}", plane * planes, samples.len()),
             ));
         }
-        let saturates = matches!(reader.color, ColorType::Gray(_));
+        let saturates = reader.meaning == Meaning::Grey;
         Ok(Rows { samples, bits, row_stride, pixel_stride, channel_stride, saturates })
     }
 
@@ -257,6 +342,8 @@ impl<'a> Rows<'a> {
         let at = y * self.row_stride + x * self.pixel_stride + channel * self.channel_stride;
         match self.samples {
             Samples::Bytes(samples) => samples[at],
+            // As everyone reads them: the sign is not looked at.
+            Samples::SignedBytes(samples) => samples[at] as u8,
             Samples::Words(samples) if self.saturates => samples[at].min(255) as u8,
             Samples::Words(samples) => (samples[at] >> 8) as u8,
             Samples::Signed(samples) => samples[at].clamp(0, 255) as u8,

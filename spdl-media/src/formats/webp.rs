@@ -39,6 +39,17 @@ struct WebpDecoder {
 
 impl WebpDecoder {
     fn open<'a>(&self, encoded: &'a [u8]) -> Result<(WebPDecoder<Cursor<&'a [u8]>>, ImageInfo)> {
+        // The crate takes missing lossless data for zeros.
+        if let Some(length) = encoded.get(4..8).and_then(|bytes| bytes.first_chunk()) {
+            let expected = u64::from(u32::from_le_bytes(*length)) + 8;
+            if (encoded.len() as u64) < expected {
+                return Err(Error::new(
+                    ErrorKind::Truncated,
+                    format!("expected {expected} bytes of webp data"),
+                )
+                .with_offset(encoded.len() as u64));
+            }
+        }
         let mut decoder = WebPDecoder::new(Cursor::new(encoded)).map_err(error)?;
         decoder.set_memory_limit(usize::try_from(self.limits.bytes()).unwrap_or(usize::MAX));
         let (width, height) = decoder.dimensions();
@@ -89,10 +100,6 @@ fn error(error: DecodingError) -> Error {
         DecodingError::IoError(error) => convert::read_error(NAME, error),
         DecodingError::MemoryLimitExceeded | DecodingError::ImageTooLarge => {
             convert::limit_exceeded(NAME)
-        }
-        DecodingError::BitStreamError => {
-            Error::new(ErrorKind::Corrupt, "damaged webp data or an early end of them")
-                .with_source(error)
         }
         error => convert::corrupt(NAME, error),
     }

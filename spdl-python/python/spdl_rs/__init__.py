@@ -69,9 +69,3 @@ __all__ = [
     "UnsupportedError",
     "__version__",
 ]
-
-# Users meet these as `spdl_rs.NAME`, in tracebacks and in pickles too.
-for _name in __all__:
-    if not _name.startswith("__"):
-        globals()[_name].__module__ = __name__
-del _name

@@ -35,10 +35,7 @@ class SpdlError(Exception):
         self.stage = stage
         self.kind = kind
         self.offset = offset
-        if isinstance(self, OSError):
-            self.errno = errno
-            self.strerror = message
-            self.filename = key
+        _fill_in_os_error(self, errno, message, key)
 
     def __str__(self) -> str:
         # An OSError would print its number and file name once more.
@@ -119,6 +116,20 @@ _BY_KIND: dict[str, type[SpdlError]] = {
     "stopped": StoppedError,
     "user": SpdlError,
 }
+
+# Tracebacks shall show the name by which users catch them.
+for _error in [*_BY_KIND.values(), DataError, DatasetWarning]:
+    _error.__module__ = "spdl_rs"
+
+
+def _fill_in_os_error(
+    error: BaseException, errno: int | None, message: str, filename: str | None
+) -> None:
+    # `OSError` sets these only when it is made with its own arguments.
+    if isinstance(error, OSError):
+        error.errno = errno
+        error.strerror = message
+        error.filename = filename
 
 
 def from_native(

@@ -57,8 +57,8 @@ class ImageLoader:
         seed: Decides the order and all augmentation, 0 to 2**64 - 1.
         shuffle: Whether each epoch comes in an order of its own. `None`: as `train`.
         threads: Threads that decode, at least 1. `None`: as many as this process may use CPUs.
-        on_error: What happens to a file that cannot be read or decoded. `"raise"`: the batches
-            before it are delivered, then the epoch ends with an exception that names it. `"skip"`:
+        on_error: What happens to a file that cannot be read or decoded. `"raise"`: the epoch ends
+            with an exception that names it, after the batches that were ready before. `"skip"`:
             the next image takes its place, and `stats()["dropped"]` lists it.
         labels: The class of each path, where `source` is a list of paths.
         drop_last: Whether a short last batch is left out.

@@ -78,7 +78,9 @@ pub(super) fn mix_down(
     let bias = 1 + lower as u16;
     out.clear();
     let pairs = near[columns.clone()].iter().zip(&far[columns.clone()]);
-    out.extend(pairs.map(|(&near, &far)| ((3 * u16::from(near) + u16::from(far) + bias) >> 2) as u8));
+    out.extend(
+        pairs.map(|(&near, &far)| ((3 * u16::from(near) + u16::from(far) + bias) >> 2) as u8),
+    );
 }
 
 /// Two pixels from each sample: three parts of it and one of its neighbour to the left, then to the

@@ -3,6 +3,7 @@
 use spdl_core::Result;
 
 use super::huffman::HuffmanTable;
+use super::scan::Quantization;
 use super::{corrupt, truncated, unsupported};
 use crate::{Orientation, Size, exif};
 
@@ -129,7 +130,7 @@ pub(super) struct Scan {
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     /// In row order, not zigzag.
-    pub(super) quantization: [Option<[u16; BLOCK_AREA]>; 4],
+    pub(super) quantization: [Option<Quantization>; 4],
     pub(super) dc: [HuffmanTable; 4],
     pub(super) ac: [HuffmanTable; 4],
     /// Coded units between restart markers; 0 where there are none.
@@ -352,10 +353,7 @@ fn read_frame(segment: &[u8], coding: Coding, at: usize) -> Result<Frame> {
     if bits != 8 {
         return Err(unsupported(format!("a JPEG of {bits} bits a sample; expected 8"), at));
     }
-    let size = Size::new(
-        u16::from_be_bytes([w0, w1]).into(),
-        u16::from_be_bytes([h0, h1]).into(),
-    );
+    let size = Size::new(u16::from_be_bytes([w0, w1]).into(), u16::from_be_bytes([h0, h1]).into());
     let count = usize::from(count);
     if rest.len() != 3 * count || count == 0 {
         return Err(corrupt(format!("a JPEG frame header of {count} components"), at));
@@ -445,7 +443,8 @@ fn read_scan(segment: &[u8], frame: &Frame, at: usize) -> Result<Scan> {
         // Odd values are met in files that everyone reads, and mean nothing.
         Coding::Sequential => Ok(Scan { components, first: 0, last: 63, high: 0, low: 0 }),
         Coding::Progressive => {
-            let band = if first == 0 { last == 0 } else { last >= first && last < 64 && count == 1 };
+            let band =
+                if first == 0 { last == 0 } else { last >= first && last < 64 && count == 1 };
             if !band || low > 13 || (high != 0 && high != low + 1) {
                 return Err(corrupt(
                     format!("a progressive JPEG scan of {first} to {last}, bits {high} to {low}"),
@@ -468,7 +467,7 @@ fn read_quantization(mut segment: &[u8], tables: &mut Tables, at: usize) -> Resu
         for (index, &place) in ZIGZAG[..BLOCK_AREA].iter().enumerate() {
             table[usize::from(place)] = match wide {
                 0 => values[index].into(),
-                _ => u16::from_be_bytes([values[2 * index], values[2 * index + 1]]),
+                _ => i16::from_be_bytes([values[2 * index], values[2 * index + 1]]),
             };
         }
         tables.quantization[slot] = Some(table);

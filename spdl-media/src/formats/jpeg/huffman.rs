@@ -259,7 +259,8 @@ impl<'a> BitReader<'a> {
             entry = table.long_code(self.bits).ok_or(BadCode)?;
         }
         self.consume(entry.length());
-        let value = if entry.size() == 0 { 0 } else { extend(self.take(entry.size()), entry.size()) };
+        let value =
+            if entry.size() == 0 { 0 } else { extend(self.take(entry.size()), entry.size()) };
         Ok((entry, value))
     }
 

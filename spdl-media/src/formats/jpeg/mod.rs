@@ -26,9 +26,7 @@ use spdl_core::{Error, ErrorKind, Result};
 use self::header::{Coding, Header};
 use self::planes::Planes;
 use self::scan::Scans;
-use crate::{
-    DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits, PixelsMut,
-};
+use crate::{DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits, PixelsMut};
 
 /// JPEG, baseline and progressive.
 #[derive(Debug)]

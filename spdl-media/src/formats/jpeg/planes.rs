@@ -1,6 +1,6 @@
 //! Component planes: a ring of two rows of coded units, drawn at one end and read at the other.
 
-use fearless_simd::{Level, dispatch};
+use fearless_simd::{Level, Simd, dispatch};
 use spdl_core::Result;
 
 use super::color::{self, Upsampling};
@@ -66,11 +66,9 @@ impl Planes {
             plane.stride = component.padded_wide * BLOCK;
             plane.rows = RING * component.down * BLOCK;
             plane.samples.resize(plane.stride * plane.rows, 0);
-            let (left, right) =
-                needed_samples(region.left, region.width, across, component.width);
+            let (left, right) = needed_samples(region.left, region.width, across, component.width);
             plane.blocks = (left / BLOCK, right.div_ceil(BLOCK));
-            let (top, bottom) =
-                needed_samples(region.top, region.height, down, component.height);
+            let (top, bottom) = needed_samples(region.top, region.height, down, component.height);
             let height = component.down * BLOCK;
             self.units.0 = self.units.0.min(top / height);
             self.units.1 = self.units.1.max(bottom.div_ceil(height));
@@ -83,11 +81,11 @@ impl Planes {
         if row < self.units.0 || row >= self.units.1 {
             return;
         }
-        dispatch!(level, _simd => self.draw_blocks(frame, row, units));
+        dispatch!(level, simd => self.draw_blocks(simd, frame, row, units));
     }
 
     #[inline(always)]
-    fn draw_blocks(&mut self, frame: &Frame, row: usize, units: &UnitRow<'_>) {
+    fn draw_blocks<S: Simd>(&mut self, simd: S, frame: &Frame, row: usize, units: &UnitRow<'_>) {
         let parts = self.planes.iter_mut().zip(&frame.components).zip(units.components);
         for ((plane, component), part) in parts {
             let Some((blocks, quantization)) = part else { continue };
@@ -96,7 +94,7 @@ impl Planes {
                 let start = (top + y * BLOCK) * plane.stride;
                 let band = &mut plane.samples[start..][..BLOCK * plane.stride];
                 for x in plane.blocks.0..plane.blocks.1 {
-                    let samples = idct::inverse(&blocks[x], quantization);
+                    let samples = idct::inverse(simd, &blocks[x], quantization);
                     for (line, samples) in band.chunks_exact_mut(plane.stride).zip(samples) {
                         line[x * BLOCK..][..BLOCK].copy_from_slice(&samples);
                     }
@@ -166,7 +164,7 @@ impl Plane {
         let row = |row: usize| self.row(row.min(last), component.width);
         let near = y / self.upsampling.down();
         // Of two rows that share a sample row, the upper is mixed with the one above.
-        let far = if y % 2 == 0 { near.saturating_sub(1) } else { near + 1 };
+        let far = if y.is_multiple_of(2) { near.saturating_sub(1) } else { near + 1 };
         match self.upsampling {
             Upsampling::None => return &row(y)[columns.clone()],
             Upsampling::Repeat { across, .. } => {

@@ -12,8 +12,8 @@ use crate::Limits;
 
 /// A block's coefficients, row by row, not yet multiplied by their quantization.
 pub(super) type Block = [i16; BLOCK_AREA];
-/// How much each coefficient counts.
-pub(super) type Quantization = [u16; BLOCK_AREA];
+/// What each coefficient is multiplied by, modulo 2¹⁶.
+pub(super) type Quantization = [i16; BLOCK_AREA];
 
 const MAX_COMPONENTS: usize = 4;
 /// Real files have about ten. Each costs a walk over the image, however few bytes it has.
@@ -64,8 +64,7 @@ impl Scans {
     }
 
     fn begin(&mut self, frame: &Frame, scan: &Scan) -> Result<()> {
-        self.state =
-            State { until_restart: self.tables.restart_interval, ..State::default() };
+        self.state = State { until_restart: self.tables.restart_interval, ..State::default() };
         for part in &scan.components {
             let number = frame.components[part.component].quantization;
             let slot = &mut self.quantization[part.component];
@@ -187,17 +186,14 @@ impl Scans {
         };
         for row in 0..rows {
             let mut local = reader.clone();
-            let outcome = dispatch!(level, _simd => match frame.coding {
-                Coding::Sequential => self.read_units(frame, scan, row, &mut local),
-                Coding::Progressive => self.read_bands(frame, scan, row, &mut local),
-            });
+            let outcome = dispatch!(level, _simd => self.read_units(frame, scan, row, &mut local));
             *reader = local;
             outcome.map_err(|fault| fault.into_error(reader, rows - row))?;
         }
         Ok(())
     }
 
-    /// Row `row` of a sequential scan.
+    /// Row `row` of a scan.
     #[inline(always)]
     fn read_units(
         &mut self,
@@ -207,45 +203,14 @@ impl Scans {
         reader: &mut BitReader<'_>,
     ) -> Result<(), Fault> {
         let Scans { tables, coefficients, state, .. } = self;
-        for_each_block(frame, scan, row, tables.restart_interval, reader, state, |at, reader, state| {
-            read_block(
-                reader,
-                &tables.dc[at.dc],
-                &tables.ac[at.ac],
-                &mut state.predictions[at.component],
-                &mut coefficients[at.component][at.block],
-            )
-        })
-    }
-
-    /// Row `row` of a progressive scan.
-    #[inline(always)]
-    fn read_bands(
-        &mut self,
-        frame: &Frame,
-        scan: &Scan,
-        row: usize,
-        reader: &mut BitReader<'_>,
-    ) -> Result<(), Fault> {
-        let Scans { tables, coefficients, state, .. } = self;
-        for_each_block(frame, scan, row, tables.restart_interval, reader, state, |at, reader, state| {
-            let block = &mut coefficients[at.component][at.block];
-            match (scan.first, scan.high) {
-                (0, 0) => {
-                    let (_, difference) = reader.code_and_value(&tables.dc[at.dc])?;
-                    let prediction = &mut state.predictions[at.component];
-                    *prediction = prediction.wrapping_add(difference);
-                    block[0] = (*prediction << scan.low) as i16;
-                    Ok(())
-                }
-                (0, _) => {
-                    block[0] |= (reader.bits(1) << scan.low) as i16;
-                    Ok(())
-                }
-                (_, 0) => read_band(reader, &tables.ac[at.ac], scan, &mut state.end_of_band_run, block),
-                _ => refine_band(reader, &tables.ac[at.ac], scan, &mut state.end_of_band_run, block),
+        match frame.coding {
+            Coding::Sequential => {
+                for_each_block(frame, scan, row, reader, state, Whole { tables, coefficients })
             }
-        })
+            Coding::Progressive => {
+                for_each_block(frame, scan, row, reader, state, Part { tables, coefficients, scan })
+            }
+        }
     }
 
     /// The row of units that was read last.
@@ -319,17 +284,101 @@ impl Fault {
     }
 }
 
+/// Reads the blocks of a kind of scan. A trait, since closures cannot be told to be inlined, and
+/// only what is inlined is compiled for the processor at hand.
+trait BlockReader {
+    fn tables(&self) -> &Tables;
+
+    fn read(
+        &mut self,
+        place: Place,
+        reader: &mut BitReader<'_>,
+        state: &mut State,
+    ) -> Result<(), Fault>;
+}
+
+/// Blocks of a sequential scan.
+struct Whole<'a> {
+    tables: &'a Tables,
+    coefficients: &'a mut [Vec<Block>; MAX_COMPONENTS],
+}
+
+impl BlockReader for Whole<'_> {
+    #[inline(always)]
+    fn tables(&self) -> &Tables {
+        self.tables
+    }
+
+    #[inline(always)]
+    fn read(
+        &mut self,
+        place: Place,
+        reader: &mut BitReader<'_>,
+        state: &mut State,
+    ) -> Result<(), Fault> {
+        let Place { component, block, dc, ac } = place;
+        read_block(
+            reader,
+            &self.tables.dc[dc],
+            &self.tables.ac[ac],
+            &mut state.predictions[component],
+            &mut self.coefficients[component][block],
+        )
+    }
+}
+
+/// Some coefficients, or some of their bits.
+struct Part<'a> {
+    tables: &'a Tables,
+    coefficients: &'a mut [Vec<Block>; MAX_COMPONENTS],
+    scan: &'a Scan,
+}
+
+impl BlockReader for Part<'_> {
+    #[inline(always)]
+    fn tables(&self) -> &Tables {
+        self.tables
+    }
+
+    #[inline(always)]
+    fn read(
+        &mut self,
+        place: Place,
+        reader: &mut BitReader<'_>,
+        state: &mut State,
+    ) -> Result<(), Fault> {
+        let scan = self.scan;
+        let block = &mut self.coefficients[place.component][place.block];
+        let run = &mut state.end_of_band_run;
+        match (scan.first, scan.high) {
+            (0, 0) => {
+                let (_, difference) = reader.code_and_value(&self.tables.dc[place.dc])?;
+                let prediction = &mut state.predictions[place.component];
+                *prediction = prediction.wrapping_add(difference);
+                block[0] = (*prediction << scan.low) as i16;
+                Ok(())
+            }
+            (0, _) => {
+                block[0] |= (reader.bits(1) << scan.low) as i16;
+                Ok(())
+            }
+            (_, 0) => read_band(reader, &self.tables.ac[place.ac], scan, run, block),
+            _ => refine_band(reader, &self.tables.ac[place.ac], scan, run, block),
+        }
+    }
+}
+
 /// Walks over the blocks of a scan's row in their coded order, and over restart markers.
 #[inline(always)]
-fn for_each_block<'a>(
+fn for_each_block(
     frame: &Frame,
     scan: &Scan,
     row: usize,
-    restart_interval: usize,
-    reader: &mut BitReader<'a>,
+    reader: &mut BitReader<'_>,
     state: &mut State,
-    mut read: impl FnMut(Place, &mut BitReader<'a>, &mut State) -> Result<(), Fault>,
+    mut blocks: impl BlockReader,
 ) -> Result<(), Fault> {
+    let restart_interval = blocks.tables().restart_interval;
     // A lone component's unit is one block, and only blocks with samples of the image are coded.
     let alone = scan.components.len() == 1;
     let units = match scan.components[..] {
@@ -350,8 +399,9 @@ fn for_each_block<'a>(
             for y in 0..down {
                 for x in 0..across {
                     let block = (row * down + y) * component.padded_wide + unit * across + x;
-                    let place = Place { component: part.component, block, dc: part.dc, ac: part.ac };
-                    read(place, reader, state)?;
+                    let place =
+                        Place { component: part.component, block, dc: part.dc, ac: part.ac };
+                    blocks.read(place, reader, state)?;
                 }
             }
         }

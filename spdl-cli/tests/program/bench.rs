@@ -1,0 +1,378 @@
+//! `spdl bench` from outside: what it prints, what it returns, and that it is the same every time.
+
+use std::fs;
+use std::io::Read;
+use std::process::Stdio;
+
+use crate::common::{Folder, bench, damaged, finish, flat_png, image_name, png, spdl};
+use serde_json::Value;
+
+const KEYS: [&str; 10] = [
+    "images",
+    "seconds",
+    "images_per_s",
+    "cpu_s_per_1000",
+    "peak_rss_bytes",
+    "first_batch_ms",
+    "data_readiness",
+    "dropped",
+    "stages",
+    "checksum",
+];
+
+#[test]
+fn the_json_object_has_the_documented_keys_and_sound_values() {
+    let folder = Folder::with_images(50, 3);
+    let run = bench(folder.path(), &["--json", "--epochs", "2"]);
+    assert_eq!(run.stdout.lines().count(), 1);
+    assert_eq!(run.stderr, "");
+    let json = run.json();
+    assert_eq!(json.keys().collect::<Vec<_>>(), KEYS);
+
+    assert_eq!(json["images"], 100);
+    let number = |key: &str| json[key].as_f64().unwrap();
+    assert!(number("seconds") > 0.0);
+    let rate = 100.0 / number("seconds");
+    assert!((number("images_per_s") / rate - 1.0).abs() < 1e-6);
+    assert!(number("cpu_s_per_1000") > 0.0);
+    assert!((1e6..1e9).contains(&number("peak_rss_bytes")));
+    assert!(number("first_batch_ms") > 0.0);
+    assert!(number("first_batch_ms") <= number("seconds") * 1e3);
+    assert!((0.0..=1.0).contains(&number("data_readiness")));
+    assert_eq!(json["dropped"], Value::Array(vec![]));
+    let checksum = json["checksum"].as_str().unwrap();
+    assert!(checksum.len() == 32 && checksum.bytes().all(|digit| digit.is_ascii_hexdigit()));
+
+    let stages = json["stages"].as_array().unwrap();
+    let names: Vec<_> = stages.iter().map(|stage| stage["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["source", "fetch", "decode"]);
+    for stage in stages {
+        assert_eq!(stage["items"], 100);
+        assert_eq!(stage["failures"], 0);
+        assert!(stage["busy_s"].as_f64().unwrap() > 0.0);
+        assert!((0.0..=1.0).contains(&stage["busy_share"].as_f64().unwrap()));
+        let service = &stage["service_ms"];
+        let [p50, p99] = ["p50", "p99"].map(|quantile| service[quantile].as_f64().unwrap());
+        assert!(0.0 < p50 && p50 <= p99);
+        assert!(stage["queue"]["capacity"].as_u64().unwrap() > 0);
+    }
+}
+
+fn checksum(folder: &Folder, arguments: &[&str]) -> String {
+    let json = bench(folder.path(), &[&["--json", "--epochs", "2"], arguments].concat()).json();
+    json["checksum"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_for_any_number_of_threads() {
+    let folder = Folder::with_images(70, 4);
+    for mode in ["eval", "train"] {
+        for layout in ["nhwc-u8", "nchw-f32"] {
+            let with = |more: &[&str]| {
+                checksum(&folder, &[&["--mode", mode, "--layout", layout], more].concat())
+            };
+            let one = with(&["--threads", "1"]);
+            assert_eq!(with(&["--threads", "2"]), one, "{mode} {layout}");
+            assert_eq!(with(&["--threads", "8"]), one, "{mode} {layout}");
+            // How samples are put into batches is no part of what is delivered.
+            assert_eq!(with(&["--batch", "7"]), one, "{mode} {layout}");
+            let other_seed = with(&["--seed", "1"]);
+            assert_eq!(other_seed != one, mode == "train", "{mode} {layout}");
+        }
+    }
+}
+
+#[test]
+fn the_seed_decides_the_order_and_the_crops() {
+    // One image has one order; images of one colour have one look.
+    let only_crops = Folder::with_images(1, 1);
+    let only_order = Folder::new();
+    for number in 0..30 {
+        only_order.add(format!("class/{number:02}.png"), &flat_png(number));
+    }
+    for folder in [only_crops, only_order] {
+        let [zero, one] = ["0", "1"].map(|seed| {
+            let run = |mode| checksum(&folder, &["--mode", mode, "--seed", seed]);
+            assert_ne!(run("train"), run("eval"));
+            run("train")
+        });
+        assert_ne!(zero, one);
+    }
+}
+
+#[test]
+fn the_checksum_tells_modes_layouts_sizes_pixels_and_labels_apart() {
+    let folder = Folder::with_images(20, 2);
+    let plain = checksum(&folder, &[]);
+    for other in [["--mode", "train"], ["--layout", "nchw-f32"], ["--size", "25"]] {
+        assert_ne!(checksum(&folder, &other), plain, "{other:?}");
+    }
+    // The same images in the same order, in other classes: only labels differ.
+    let split = |first_of_b: u32| {
+        let folder = Folder::new();
+        for number in 0..20 {
+            let class = if number < first_of_b { "a" } else { "b" };
+            folder.add(format!("{class}/{number:04}.png"), &png(number));
+        }
+        checksum(&folder, &[])
+    };
+    assert_eq!(split(5), split(5));
+    assert_ne!(split(5), split(6));
+}
+
+/// 200 images, every tenth of them damaged, in four ways.
+fn folder_with_damage() -> (Folder, Vec<String>) {
+    let folder = Folder::with_images(200, 5);
+    let names: Vec<_> = (0..20).map(|number| image_name(number * 10, 5)).collect();
+    for (number, name) in (0..).zip(&names) {
+        // A name of another format must not matter either.
+        fs::remove_file(folder.join(name)).unwrap();
+        folder.add(name.replace(".png", ".jpg"), &damaged(number));
+    }
+    (folder, names.iter().map(|name| name.replace(".png", ".jpg")).collect())
+}
+
+#[test]
+fn skip_delivers_all_others_and_lists_each_damaged_file() {
+    let (folder, mut damaged) = folder_with_damage();
+    for threads in ["1", "2", "8"] {
+        let arguments = ["--json", "--on-error", "skip", "--threads", threads];
+        let run = bench(folder.path(), &arguments);
+        assert_eq!(run.stderr, "");
+        let json = run.json();
+        assert_eq!(json["images"], 180);
+        let dropped = json["dropped"].as_array().unwrap();
+        let mut names: Vec<_> = dropped
+            .iter()
+            .map(|dropped| {
+                assert_eq!(
+                    dropped.as_object().unwrap().keys().collect::<Vec<_>>(),
+                    ["key", "reason"]
+                );
+                assert!(dropped["reason"].as_str().unwrap().len() > 10, "{dropped}");
+                let key = dropped["key"].as_str().unwrap();
+                key.strip_prefix(folder.path().to_str().unwrap()).unwrap()[1..].to_owned()
+            })
+            .collect();
+        names.sort();
+        damaged.sort();
+        assert_eq!(names, damaged);
+        let decode = &json["stages"][2];
+        assert_eq!((&decode["items"], &decode["failures"]), (&200.into(), &20.into()));
+        // 180 = 11 · 16 + 4: batches are full but the last.
+        assert_eq!(decode["queue"]["items"], 12);
+    }
+}
+
+#[test]
+fn skip_tells_people_each_damaged_file_once() {
+    let (folder, damaged) = folder_with_damage();
+    let run = bench(folder.path(), &["--on-error", "skip", "--epochs", "3"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert!(run.stdout.contains("60 images dropped, from 20 files:"), "{}", run.stdout);
+    let lines: Vec<_> = run.stdout.lines().collect();
+    for name in damaged {
+        let named = |line: &&&str| line.ends_with(&format!("/{name} (3 times)"));
+        assert_eq!(lines.iter().filter(named).count(), 1, "{name} in {}", run.stdout);
+    }
+}
+
+#[test]
+fn many_damaged_files_are_cut_short_for_people_only() {
+    let folder = Folder::with_images(10, 1);
+    for number in 0..60 {
+        folder.add(format!("class-0/bad-{number}.jpg"), b"");
+    }
+    let text = bench(folder.path(), &["--on-error", "skip"]).stdout;
+    assert_eq!(text.matches("bad-").count(), 50);
+    assert!(text.contains("and 10 more"), "{text}");
+    let json = bench(folder.path(), &["--on-error", "skip", "--json"]).json();
+    assert_eq!(json["dropped"].as_array().unwrap().len(), 60);
+}
+
+#[test]
+fn raise_stops_at_the_first_damaged_file_and_names_it() {
+    for number in 0..4 {
+        let folder = Folder::with_images(40, 2);
+        folder.add("class-0/0001-bad.jpg", &damaged(number));
+        for json in [&["--json"][..], &[]] {
+            let run = bench(folder.path(), json);
+            assert_eq!(run.code, 1);
+            assert_eq!(run.stdout, "");
+            let line = run.line();
+            assert!(line.starts_with("spdl: decode failed: "), "{line}");
+            assert!(line.contains("class-0/0001-bad.jpg: "), "{line}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let folder = Folder::with_images(10, 1);
+    // Permissions do not keep root from reading; this keeps everybody.
+    std::os::unix::fs::symlink("nowhere", folder.join("class-0/broken.jpg")).unwrap();
+    let run = bench(folder.path(), &[]);
+    assert_eq!(run.code, 1);
+    assert!(run.line().starts_with("spdl: fetch failed: "), "{}", run.line());
+    assert!(run.line().contains("class-0/broken.jpg"), "{}", run.line());
+    let json = bench(folder.path(), &["--on-error", "skip", "--json"]).json();
+    assert_eq!(json["images"], 10);
+    assert!(json["dropped"][0]["reason"].as_str().unwrap().starts_with("not-found: "));
+}
+
+#[test]
+fn a_run_in_which_every_image_fails_has_failed() {
+    let folder = Folder::new();
+    for number in 0..4 {
+        folder.add(format!("class/{number}.jpg"), &damaged(number));
+    }
+    let run = bench(folder.path(), &["--on-error", "skip"]);
+    assert_eq!(run.code, 1);
+    assert!(run.line().contains("none of 4 images could be used"), "{}", run.line());
+    assert!(run.stdout.contains("4 images dropped:"), "{}", run.stdout);
+}
+
+#[test]
+fn folders_without_images_are_told_in_one_line() {
+    let folder = Folder::new();
+    folder.add("empty/.hidden.jpg", b"");
+    folder.add("texts/a/readme.txt", b"nothing to see");
+    folder.add("file.jpg", &png(0));
+    for (path, reason) in [
+        ("missing", "there is no such folder"),
+        ("empty", "no images found"),
+        ("texts", "no images found"),
+        ("file.jpg", "this is a file"),
+    ] {
+        for json in [&["--json"][..], &[]] {
+            let run = bench(&folder.join(path), json);
+            assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{path}");
+            let line = run.line();
+            assert!(line.starts_with("spdl: cannot list the images: "), "{line}");
+            assert!(line.contains(path) && line.contains(reason), "{line}");
+        }
+    }
+}
+
+#[test]
+fn a_command_line_that_makes_no_sense_ends_with_2() {
+    let folder = Folder::with_images(2, 1);
+    let path = folder.path().to_str().unwrap();
+    let mistakes: [&[&str]; 16] = [
+        &[],
+        &["bench"],
+        &["train", path],
+        &["bench", path, "more"],
+        &["bench", path, "--size", "0"],
+        &["bench", path, "--size", "16385"],
+        &["bench", path, "--size", "large"],
+        &["bench", path, "--batch", "0"],
+        &["bench", path, "--batch", "-1"],
+        &["bench", path, "--batch", "99999999999999999999"],
+        &["bench", path, "--epochs", "0"],
+        &["bench", path, "--threads", "0"],
+        &["bench", path, "--mode", "test"],
+        &["bench", path, "--layout", "nchw-u8"],
+        &["bench", path, "--on-error", "ignore"],
+        &["bench", path, "--seed", "1.5"],
+    ];
+    for arguments in mistakes {
+        let run = finish(spdl().args(arguments).output().unwrap());
+        assert_eq!(run.code, 2, "{arguments:?}");
+        assert_eq!(run.stdout, "", "{arguments:?}");
+        assert!(!run.stderr.contains("panicked"), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn batches_beyond_the_memory_are_refused_at_once() {
+    let folder = Folder::with_images(300, 1);
+    let sizes = ["--size", "16384", "--batch", "1048576", "--layout", "nchw-f32"];
+    let run = finish(spdl().arg("bench").arg(folder.path()).args(sizes).output().unwrap());
+    assert_eq!((run.code, run.stdout.as_str()), (2, ""));
+    assert!(run.line().contains("a batch of 300 images takes"), "{}", run.line());
+}
+
+#[test]
+fn help_teaches() {
+    for (arguments, words) in [
+        (&["--help"][..], &["Examples:", "spdl bench", "Exit codes:"][..]),
+        (&["bench", "--help"], &["Examples:", "[default: 224]", "Exit codes:"]),
+        (&["bench", "--help"], &KEYS),
+    ] {
+        let run = finish(spdl().args(arguments).output().unwrap());
+        assert_eq!((run.code, run.stderr.as_str()), (0, ""));
+        for word in words {
+            assert!(run.stdout.contains(word), "{word} is missing in {}", run.stdout);
+        }
+        for line in run.stdout.lines() {
+            assert!(line.chars().count() <= 100, "too long: {line}");
+        }
+    }
+    let version = finish(spdl().arg("--version").output().unwrap());
+    assert_eq!(version.stdout, format!("spdl {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn the_text_for_people_has_all_parts_and_no_long_lines() {
+    let folder = Folder::with_images(50, 3);
+    let run = bench(folder.path(), &["--epochs", "2", "--threads", "2"]);
+    assert_eq!((run.code, run.stderr.as_str()), (0, ""), "no progress where there is no terminal");
+    for part in [
+        "50 images in 3 classes",
+        "images/s",
+        "CPU s / 1,000",
+        "peak RSS",
+        "first batch",
+        "data readiness",
+        "\nsource",
+        "\nfetch",
+        "\ndecode",
+        "queue behind",
+        "checksum",
+    ] {
+        assert!(run.stdout.contains(part), "{part:?} is missing in {}", run.stdout);
+    }
+    assert!(!run.stdout.contains('\x1b'), "colours or movements of the cursor");
+    for line in run.stdout.lines() {
+        assert!(line.chars().count() <= 100, "too long: {line}");
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    let folder = Folder::with_images(20, 1);
+    for arguments in [&["--json"][..], &[]] {
+        let mut command = spdl();
+        command.arg("bench").arg(folder.path()).args(arguments);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let status = child.wait().unwrap();
+        let mut stderr = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        assert_eq!((status.code(), stderr.as_str()), (Some(0), ""));
+    }
+}
+
+#[test]
+fn a_full_disk_behind_standard_output_is_an_error() {
+    let Ok(full) = fs::OpenOptions::new().write(true).open("/dev/full") else {
+        println!("SKIPPED: there is no /dev/full");
+        return;
+    };
+    let folder = Folder::with_images(4, 1);
+    let mut command = spdl();
+    command.arg("bench").arg(folder.path()).arg("--json");
+    let run = finish(command.stdout(full).stderr(Stdio::piped()).output().unwrap());
+    assert_eq!(run.code, 1);
+    assert!(run.line().starts_with("spdl: cannot write the result: "), "{}", run.line());
+}
+
+#[test]
+fn odd_images_beside_the_classes_are_warned_of() {
+    let folder = Folder::with_images(4, 1);
+    folder.add("stray.png", &png(0));
+    let run = bench(folder.path(), &["--json"]);
+    assert!(run.line().starts_with("spdl: warning: "), "{}", run.stderr);
+    assert_eq!(run.json()["images"], 4);
+}

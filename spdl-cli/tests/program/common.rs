@@ -1,0 +1,132 @@
+//! Folders of small images, and the program run on them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// A folder that is removed with this value.
+pub(crate) struct Folder(TempDir);
+
+impl Folder {
+    /// An empty one.
+    pub(crate) fn new() -> Self {
+        Folder(tempfile::tempdir().unwrap())
+    }
+
+    /// One with `images` small images in `classes` classes, all different.
+    pub(crate) fn with_images(images: u32, classes: u32) -> Self {
+        let folder = Folder::new();
+        for number in 0..images {
+            folder.add(image_name(number, classes), &png(number));
+        }
+        folder
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub(crate) fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.path().join(name)
+    }
+
+    /// Writes a file, and the folders it lies in.
+    pub(crate) fn add(&self, name: impl AsRef<Path>, bytes: &[u8]) {
+        let path = self.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+}
+
+/// `class-1/0007.png`, in the order of the numbers within a class.
+pub(crate) fn image_name(number: u32, classes: u32) -> String {
+    format!("class-{}/{number:04}.png", number % classes)
+}
+
+/// An image of its own for each number, about 40 × 30 pixels.
+pub(crate) fn png(number: u32) -> Vec<u8> {
+    let (width, height) = (40 + number % 7, 30 + number % 5);
+    let pixels: Vec<u8> = (0..height)
+        .flat_map(|y| (0..width).map(move |x| (x, y)))
+        .flat_map(|(x, y)| [x * 5 + number * 37, y * 7 + number * 11, x * y + number])
+        .map(|value| (value % 256) as u8)
+        .collect();
+    encode(width, height, &pixels)
+}
+
+/// An image of one colour: whatever is cut out of it, and however it is turned, looks the same.
+pub(crate) fn flat_png(number: u32) -> Vec<u8> {
+    let colour = [number * 3, number * 5, number * 7].map(|value| (value % 256) as u8);
+    encode(32, 32, &colour.repeat(32 * 32))
+}
+
+fn encode(width: u32, height: u32, pixels: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, width, height);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.write_header().unwrap().write_image_data(pixels).unwrap();
+    bytes
+}
+
+/// Four ways in which a file is no image, each under a name that says it is: its beginning only,
+/// random bytes, nothing, and text.
+pub(crate) fn damaged(number: u32) -> Vec<u8> {
+    match number % 4 {
+        0 => {
+            let whole = png(number);
+            whole[..whole.len() / 2].to_vec()
+        }
+        1 => (0..1000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect(),
+        2 => Vec::new(),
+        _ => b"This is not an image.\n".to_vec(),
+    }
+}
+
+/// What a run of the program gave.
+pub(crate) struct Run {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Run {
+    /// The one JSON object on standard output.
+    pub(crate) fn json(&self) -> serde_json::Map<String, serde_json::Value> {
+        assert_eq!(self.code, 0, "{}", self.stderr);
+        serde_json::from_str(&self.stdout).unwrap()
+    }
+
+    /// The one line on standard error.
+    pub(crate) fn line(&self) -> &str {
+        let mut lines = self.stderr.lines();
+        let line = lines.next().unwrap_or_default();
+        assert_eq!(lines.next(), None, "more than one line: {}", self.stderr);
+        line
+    }
+}
+
+/// The program itself.
+pub(crate) fn spdl() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_spdl"));
+    // With it, the program shows what it keeps to itself otherwise.
+    command.env_remove("RUST_BACKTRACE");
+    command
+}
+
+/// Runs `spdl bench FOLDER` with small images, so that a test takes little time.
+pub(crate) fn bench(folder: &Path, arguments: &[&str]) -> Run {
+    let mut command = spdl();
+    command.arg("bench").arg(folder).args(["--size", "24", "--batch", "16"]).args(arguments);
+    finish(command.output().unwrap())
+}
+
+/// The output as text.
+pub(crate) fn finish(output: Output) -> Run {
+    Run {
+        code: output.status.code().expect("the program was not killed"),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}

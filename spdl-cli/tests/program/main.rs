@@ -1,0 +1,6 @@
+//! The `spdl` program from outside: run on small folders, as a user would.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
+
+mod bench;
+mod common;
+mod report;

@@ -1,0 +1,270 @@
+//! Damaged data are typed errors: no panic, no pixels made up, no large allocation, no long wait.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use spdl_core::{Error, ErrorKind, Result};
+use spdl_media::{
+    CodecRegistry, DecodeRequest, Decoded, Decoder, FillImage, ImageCodec, ImageDecoder, ImageInfo,
+    ImageTransform, Limits, Orientation, PixelsMut, Sample, Size, decode_rgb,
+};
+
+use crate::files::{self, data};
+
+fn kind_of(encoded: &[u8]) -> Option<ErrorKind> {
+    decode_rgb(encoded).err().map(|error| error.kind())
+}
+
+/// A header that tells of 65,500 × 65,500 pixels, per format.
+fn bombs() -> Vec<(&'static str, Vec<u8>)> {
+    const SIDE: u16 = 65_500;
+    let replaced = |name: &str, at: usize, bytes: &[u8]| {
+        let mut file = data(name);
+        file[at..at + bytes.len()].copy_from_slice(bytes);
+        file
+    };
+    let wide = u32::from(SIDE);
+    // The frame header: marker, length, bits, height, width.
+    let frame = |name: &str, marker: u8| {
+        let file = data(name);
+        file.windows(2).position(|pair| pair == [0xFF, marker]).unwrap() + 5
+    };
+    let sides = [SIDE.to_be_bytes(), SIDE.to_be_bytes()].concat();
+    let mut png = replaced("rgb.png", 16, &[wide.to_be_bytes(), wide.to_be_bytes()].concat());
+    let checksum = {
+        let mut hasher = flate2::Crc::new();
+        hasher.update(&png[12..29]);
+        hasher.sum()
+    };
+    png[29..33].copy_from_slice(&checksum.to_be_bytes());
+    // WebP: sides of a canvas are stored less 1, in 24 bits.
+    let canvas = (wide - 1).to_le_bytes();
+    let tiff = {
+        let mut file = data("rgb.tiff");
+        let directory = u32::from_le_bytes(file[4..8].try_into().unwrap()) as usize;
+        for entry in 0..usize::from(file[directory]) {
+            let at = directory + 2 + entry * 12;
+            // Width, height, and the rows of the only strip.
+            if matches!(u16::from_le_bytes([file[at], file[at + 1]]), 256 | 257 | 278) {
+                file[at + 2..at + 4].copy_from_slice(&4u16.to_le_bytes());
+                file[at + 8..at + 12].copy_from_slice(&wide.to_le_bytes());
+            }
+        }
+        file
+    };
+    vec![
+        ("jpeg", replaced("420.jpg", frame("420.jpg", 0xC0), &sides)),
+        ("progressive jpeg", {
+            let name = "420-progressive.jpg";
+            replaced(name, frame(name, 0xC2), &sides)
+        }),
+        ("png", png),
+        ("webp", replaced("animated.webp", 24, &[&canvas[..3], &canvas[..3]].concat())),
+        ("gif", replaced("palette.gif", 6, &[SIDE.to_le_bytes(), SIDE.to_le_bytes()].concat())),
+        ("bmp", replaced("rgb.bmp", 18, &[wide.to_le_bytes(), wide.to_le_bytes()].concat())),
+        ("tiff", tiff),
+    ]
+}
+
+#[test]
+fn a_header_of_65500_by_65500_is_refused_before_memory_is_taken() {
+    for (format, bomb) in bombs() {
+        let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &Limits::default());
+        let started = Instant::now();
+        let inspected = decoder.inspect(&bomb).unwrap_err();
+        assert_eq!(inspected.kind(), ErrorKind::LimitExceeded, "{format}: {inspected}");
+        // A decoder is not told a size by others: it keeps to the limits by itself.
+        let mut pixel = [0; 3];
+        let out = PixelsMut::new(&mut pixel, Size::new(1, 1)).unwrap();
+        let request = DecodeRequest::full();
+        let decoded = decoder.decode_into(&bomb, &request, out).unwrap_err();
+        assert_eq!(decoded.kind(), ErrorKind::LimitExceeded, "{format}: {decoded}");
+        // Four billion pixels are not made in this time.
+        assert!(started.elapsed() < Duration::from_secs(1), "{format}");
+    }
+}
+
+#[test]
+fn a_truncated_photograph_is_an_error_wherever_it_ends() {
+    let file = std::fs::read(files::photos().join("chelsea.jpg")).unwrap();
+    let registry = CodecRegistry::with_defaults();
+    let transform = ImageTransform::new(64).mode(spdl_media::Mode::Train);
+    let mut fill = FillImage::new(&registry, &transform, &Limits::default()).unwrap();
+    let mut sample = vec![0; 64 * 64 * 3];
+    for percent in (0..100).chain([99]) {
+        let cut = &file[..file.len() * percent / 100];
+        let error = decode_rgb(cut).expect_err("no pixels are made up");
+        let expected = if cut.len() < 3 && !cut.is_empty() {
+            ErrorKind::Unsupported
+        } else {
+            ErrorKind::Truncated
+        };
+        assert_eq!(error.kind(), expected, "{percent} %: {error}");
+        // Also where only a part is wanted: the crop must not decide over what is an error.
+        for index in 0..5 {
+            let id = spdl_core::SampleId { epoch: 0, index };
+            let rng = || spdl_core::SampleRng::new(0, id, "fill");
+            let outcome = fill.write(cut, Sample::U8(&mut sample), rng);
+            assert!(outcome.is_err(), "{percent} %, crop {index}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_image_is_told_so() {
+    assert_eq!(kind_of(b""), Some(ErrorKind::Truncated));
+    assert_eq!(kind_of(b"not a picture, though it is named .jpg"), Some(ErrorKind::Unsupported));
+    assert_eq!(kind_of(&[0; 5000]), Some(ErrorKind::Unsupported));
+    let error = decode_rgb(b"<html>").unwrap_err();
+    assert!(error.message().contains("<html>") && error.message().contains("jpeg"), "{error}");
+}
+
+#[test]
+fn a_flipped_bit_in_a_png_is_noticed() {
+    let mut file = data("rgb.png");
+    let middle = file.len() / 2;
+    file[middle] ^= 1;
+    assert!(matches!(kind_of(&file), Some(ErrorKind::Corrupt)), "{:?}", kind_of(&file));
+}
+
+#[test]
+fn missing_restart_markers_are_noticed() {
+    let file = data("restarts.jpg");
+    let marker = file.windows(2).position(|pair| pair == [0xFF, 0xD0]).unwrap();
+    let mut other = file.clone();
+    other[marker + 1] = 0xD5;
+    assert_eq!(kind_of(&other), Some(ErrorKind::Corrupt));
+    let mut without = file;
+    without.drain(marker..marker + 2);
+    assert_eq!(kind_of(&without), Some(ErrorKind::Corrupt));
+}
+
+#[test]
+fn memory_limits_hold_for_what_a_decoder_takes_beside_the_pixels() {
+    // A progressive image needs its coefficients, two bytes each, beside 3 bytes a pixel.
+    let file = data("444-progressive.jpg");
+    let pixels = 37 * 29 * 3;
+    let tight = Limits::default().max_bytes(pixels);
+    let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &tight);
+    let error = decoder.decode_rgb(&file).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+    assert!(decoder.decode_rgb(&data("444.jpg")).is_ok());
+}
+
+/// A codec that panics on what it is told to.
+#[derive(Debug)]
+struct Fragile;
+
+struct FragileDecoder {
+    calls: u32,
+}
+
+impl ImageCodec for Fragile {
+    fn name(&self) -> &'static str {
+        "fragile"
+    }
+
+    fn sniff(&self, head: &[u8]) -> bool {
+        head.starts_with(b"fragile")
+    }
+
+    fn decoder(&self, _: &Limits) -> Result<Box<dyn ImageDecoder>> {
+        Ok(Box::new(FragileDecoder { calls: 0 }))
+    }
+}
+
+impl ImageDecoder for FragileDecoder {
+    fn inspect(&mut self, _: &[u8]) -> Result<ImageInfo> {
+        self.calls += 1;
+        Ok(ImageInfo::new(Size::new(self.calls, 1), Orientation::Upright))
+    }
+
+    fn decode_into(&mut self, _: &[u8], _: &DecodeRequest, _: PixelsMut<'_>) -> Result<Decoded> {
+        panic!("a bug of the codec's")
+    }
+}
+
+#[test]
+fn a_panic_in_a_codec_is_an_error_and_its_decoder_is_made_anew() {
+    let mut registry = CodecRegistry::with_defaults();
+    registry.register(Fragile);
+    let mut decoder = Decoder::new(&registry, &Limits::default());
+    assert_eq!(decoder.inspect(b"fragile").unwrap().size.width, 1);
+    assert_eq!(decoder.inspect(b"fragile").unwrap().size.width, 2);
+    let error: Error = decoder.decode_rgb(b"fragile").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Panicked);
+    assert!(error.message().contains("a bug of the codec's"), "{error}");
+    assert_eq!(decoder.inspect(b"fragile").unwrap().size.width, 1);
+}
+
+/// What of a format Pillow and we accept.
+#[derive(Debug, Default)]
+struct Agreement {
+    both_accept: u32,
+    both_refuse: u32,
+    only_pillow: u32,
+    only_we: u32,
+}
+
+/// How many of 1,000 files must be judged as Pillow does. What only Pillow accepts is mostly damaged
+/// and shown in grey; or TIFF with CCITT T.4 or subsampled chroma, and JPEG with arithmetic coding.
+const AGREEMENT_FLOOR: [(&str, u32); 6] =
+    [("bmp", 940), ("gif", 900), ("jpeg", 890), ("png", 980), ("tiff", 890), ("webp", 980)];
+
+#[test]
+fn files_of_other_projects_are_judged_as_pillow_does() {
+    let Some(corpora) = files::corpora() else { return };
+    let oracle = std::fs::read_to_string(corpora.join("ORACLE_pillow.tsv")).unwrap();
+    let accepted: HashMap<&str, bool> = oracle
+        .lines()
+        .skip(1)
+        .map(|line| line.split('\t').collect::<Vec<_>>())
+        .map(|fields| (fields[0], fields[2] == "ok"))
+        .collect();
+    let manifest = std::fs::read_to_string(corpora.join("MANIFEST.tsv")).unwrap();
+    let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &Limits::default());
+    let mut formats: BTreeMap<&str, Agreement> = BTreeMap::new();
+    for line in manifest.lines().skip(1) {
+        let [corpus, format, _, hash, _, path] = line.split('\t').collect::<Vec<_>>()[..] else {
+            panic!("an odd line: {line}");
+        };
+        let Ok(encoded) = std::fs::read(corpora.join(corpus).join("files").join(path)) else {
+            continue;
+        };
+        let started = Instant::now();
+        let outcome = decoder.decode_rgb(&encoded);
+        // The largest is a WebP of 144 megapixels, 5 s in a build without optimisation of this crate.
+        assert!(started.elapsed() < Duration::from_secs(60), "{path}: {:?}", started.elapsed());
+        if let Err(error) = &outcome {
+            use ErrorKind::*;
+            let kind = error.kind();
+            assert!(
+                matches!(kind, Truncated | Corrupt | Unsupported | LimitExceeded),
+                "{path}: an error of kind {kind}: {error}"
+            );
+        }
+        let known = AGREEMENT_FLOOR.iter().any(|(name, _)| *name == format);
+        if let (true, Some(&pillow)) = (known, accepted.get(hash)) {
+            let agreement = formats.entry(format).or_default();
+            *match (pillow, outcome.is_ok()) {
+                (true, true) => &mut agreement.both_accept,
+                (false, false) => &mut agreement.both_refuse,
+                (true, false) => &mut agreement.only_pillow,
+                (false, true) => &mut agreement.only_we,
+            } += 1;
+        }
+    }
+    println!("format  both accept  both refuse  only Pillow accepts  only we accept");
+    for (format, it) in &formats {
+        println!(
+            "{format:6} {:12} {:12} {:20} {:15}",
+            it.both_accept, it.both_refuse, it.only_pillow, it.only_we
+        );
+    }
+    for (format, floor) in AGREEMENT_FLOOR {
+        let it = formats.get(format).unwrap_or_else(|| panic!("no {format} files"));
+        let agreed = it.both_accept + it.both_refuse;
+        let share = 1000 * agreed / (agreed + it.only_pillow + it.only_we);
+        assert!(share >= floor, "{format}: {share} of 1,000 files; expected {floor}");
+    }
+}

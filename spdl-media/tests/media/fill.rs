@@ -1,0 +1,170 @@
+//! Samples: layouts, mirroring, orientation, randomness, and their way through a pipeline.
+
+use bytes::Bytes;
+use spdl_core::{
+    BatchLayout, DatasetSource, ErrorKind, Labeled, PipelineBuilder, SampleId, SampleRng,
+};
+use spdl_media::{
+    CodecRegistry, FillImage, IMAGENET_MEAN, IMAGENET_STD, ImageTransform, Layout, Limits, Mode,
+    Rect, Sample, image_fields,
+};
+
+use crate::files::data;
+
+const SIDE: u32 = 24;
+
+fn filler(transform: &ImageTransform) -> FillImage {
+    FillImage::new(&CodecRegistry::with_defaults(), transform, &Limits::default()).unwrap()
+}
+
+fn rng(index: u64) -> SampleRng {
+    SampleRng::new(7, SampleId { epoch: 0, index }, "fill")
+}
+
+fn bytes_of(transform: &ImageTransform, encoded: &[u8], index: u64) -> Vec<u8> {
+    let mut sample = vec![0; (SIDE * SIDE * 3) as usize];
+    filler(transform).write(encoded, Sample::U8(&mut sample), || rng(index)).unwrap();
+    sample
+}
+
+fn cropped(encoded: &[u8], crop: Rect, mirrored: bool) -> Vec<u8> {
+    let mut sample = vec![0; (SIDE * SIDE * 3) as usize];
+    let mut fill = filler(&ImageTransform::new(SIDE));
+    fill.write_crop(encoded, Sample::U8(&mut sample), crop, mirrored).unwrap();
+    sample
+}
+
+/// The pixel of a sample.
+fn at(sample: &[u8], x: u32, y: u32) -> &[u8] {
+    &sample[((y * SIDE + x) * 3) as usize..][..3]
+}
+
+#[test]
+fn floats_are_the_bytes_normalised_plane_by_plane() {
+    for (mode, index) in [(Mode::Eval, 0), (Mode::Train, 0), (Mode::Train, 1), (Mode::Train, 2)] {
+        for name in ["rgb.png", "orientation-6.jpg", "orientation-7.jpg"] {
+            let file = data(name);
+            let transform = ImageTransform::new(SIDE).mode(mode);
+            let bytes = bytes_of(&transform, &file, index);
+            let mut floats = vec![f32::NAN; bytes.len()];
+            filler(&transform.layout(Layout::NchwF32))
+                .write(&file, Sample::F32(&mut floats), || rng(index))
+                .unwrap();
+            for (at, pixel) in bytes.chunks(3).enumerate() {
+                for channel in 0..3 {
+                    let expected = (f32::from(pixel[channel]) / 255.0 - IMAGENET_MEAN[channel])
+                        / IMAGENET_STD[channel];
+                    let found = floats[channel * (SIDE * SIDE) as usize + at];
+                    assert!((found - expected).abs() < 1e-5, "{name}: {found} {expected}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_mirrored_sample_is_the_mirror_of_the_plain_one() {
+    let crop = Rect { left: 3, top: 2, width: 20, height: 17 };
+    for name in ["rgb.png", "orientation-3.jpg", "orientation-6.jpg", "orientation-5.jpg"] {
+        let file = data(name);
+        let (plain, mirrored) = (cropped(&file, crop, false), cropped(&file, crop, true));
+        assert_ne!(plain, mirrored);
+        for y in 0..SIDE {
+            for x in 0..SIDE {
+                assert_eq!(at(&plain, x, y), at(&mirrored, SIDE - 1 - x, y), "{name} ({x}, {y})");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_crop_of_the_samples_size_is_the_image_itself() {
+    let image = spdl_media::decode_rgb(&data("rgb.png")).unwrap();
+    let crop = Rect { left: 9, top: 4, width: SIDE, height: SIDE };
+    let sample = cropped(&data("rgb.png"), crop, false);
+    for y in 0..SIDE {
+        for x in 0..SIDE {
+            let start = (((y + 4) * image.size.width + x + 9) * 3) as usize;
+            assert_eq!(at(&sample, x, y), &image.pixels[start..][..3]);
+        }
+    }
+}
+
+#[test]
+fn a_crop_outside_the_image_is_refused() {
+    // Upright, the image is 29 pixels wide and 37 high.
+    let file = data("orientation-6.jpg");
+    let mut sample = vec![0; (SIDE * SIDE * 3) as usize];
+    let mut fill = filler(&ImageTransform::new(SIDE));
+    let mut kind = |crop| {
+        let outcome = fill.write_crop(&file, Sample::U8(&mut sample), crop, false);
+        outcome.err().map(|error| error.kind())
+    };
+    assert_eq!(kind(Rect { left: 0, top: 0, width: 29, height: 37 }), None);
+    let outside = Rect { left: 0, top: 0, width: 30, height: 37 };
+    assert_eq!(kind(outside), Some(ErrorKind::InvalidArgument));
+}
+
+#[test]
+fn training_samples_depend_on_the_sample_and_nothing_else() {
+    let transform = ImageTransform::new(SIDE).mode(Mode::Train);
+    let file = data("420.jpg");
+    let first = bytes_of(&transform, &file, 0);
+    assert_eq!(first, bytes_of(&transform, &file, 0));
+    assert_ne!(first, bytes_of(&transform, &file, 1));
+    // Also where the worker has decoded something else before.
+    let mut fill = filler(&transform);
+    let mut sample = vec![0; first.len()];
+    fill.write(&data("orientation-8.webp"), Sample::U8(&mut sample), || rng(5)).unwrap();
+    fill.write(&data("444-progressive.jpg"), Sample::U8(&mut sample), || rng(6)).unwrap();
+    assert!(fill.write(b"\xFF\xD8\xFF", Sample::U8(&mut sample), || rng(7)).is_err());
+    fill.write(&file, Sample::U8(&mut sample), || rng(0)).unwrap();
+    assert_eq!(first, sample);
+}
+
+#[test]
+fn room_of_another_size_or_layout_is_refused() {
+    let file = data("rgb.png");
+    let mut fill = filler(&ImageTransform::new(SIDE));
+    let mut short = vec![0; 5];
+    let error = fill.write(&file, Sample::U8(&mut short), || rng(0)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    let mut floats = vec![0.0; (SIDE * SIDE * 3) as usize];
+    let error = fill.write(&file, Sample::F32(&mut floats), || rng(0)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn a_pipeline_gives_the_same_batches_for_any_number_of_threads() {
+    let files = ["rgb.png", "420.jpg", "orientation-6.jpg", "grey16.png", "cmyk.jpg"];
+    let files: Vec<Labeled<Bytes>> = (0..)
+        .zip(files.iter().cycle().take(23))
+        .map(|(label, name)| Labeled { value: data(name).into(), label })
+        .collect();
+    let run = |threads: usize, layout: Layout| {
+        let transform = ImageTransform::new(SIDE).mode(Mode::Train).layout(layout);
+        let registry = CodecRegistry::with_defaults();
+        let fields = BatchLayout::new(8, image_fields(&transform));
+        let pipeline = PipelineBuilder::new(DatasetSource::new(files.clone()).shuffled(3))
+            .fill("image", fields, move || {
+                FillImage::new(&registry, &transform, &Limits::default())
+            })
+            .seed(3)
+            .threads(threads)
+            .deterministic()
+            .build()
+            .unwrap();
+        let mut delivered = Vec::new();
+        for batch in pipeline {
+            let batch = batch.unwrap();
+            let labels = batch.array("labels").unwrap().as_slice::<i64>().unwrap().to_vec();
+            delivered.push((batch.array("images").unwrap().as_bytes().to_vec(), labels));
+        }
+        delivered
+    };
+    for layout in [Layout::NhwcU8, Layout::NchwF32] {
+        let one = run(1, layout);
+        assert_eq!(one.iter().map(|(_, labels)| labels.len()).collect::<Vec<_>>(), [8, 8, 7]);
+        assert!(one == run(3, layout), "{layout}");
+    }
+}

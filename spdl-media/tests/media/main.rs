@@ -1,0 +1,16 @@
+//! Tests on files: of this folder, of the repository's photographs, and of other projects.
+//!
+//! They want all default formats.
+#![cfg(all(
+    feature = "jpeg",
+    feature = "png",
+    feature = "webp",
+    feature = "gif",
+    feature = "bmp",
+    feature = "tiff"
+))]
+
+mod damage;
+mod files;
+mod fill;
+mod golden;
