@@ -66,7 +66,7 @@ fn throughput(outcome: &Outcome, recording: &Recording<'_>) -> String {
     figure(
         "throughput",
         "Throughput over time",
-        &format!("Images per second; the dashed line is the run's {}.", measured(mean)),
+        &format!("Images per second; the dashed line is the mean, {}.", measured(mean)),
         &format!(
             "Images per second over {} seconds: mean {}, lowest {}, highest {}.",
             measured(recording.length),
@@ -126,8 +126,7 @@ fn queues_over_time(statistics: &Statistics, recording: &Recording<'_>) -> Strin
     let strips = pairs.map(|(at, (stage, queue))| Strip {
         name: format!("behind {}", stage.name),
         value: format!(
-            "mean {:.1}, full {}, empty {}",
-            queue.mean_len,
+            "full {}, empty {}",
             percent(share(queue.put_wait, statistics.elapsed)),
             percent(share(queue.get_wait, statistics.elapsed))
         ),
