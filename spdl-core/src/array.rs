@@ -114,6 +114,12 @@ impl Array {
         &self.buffer[..len]
     }
 
+    /// The same, to be written.
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        let len = self.as_bytes().len();
+        &mut self.buffer[..len]
+    }
+
     /// The elements.
     ///
     /// # Errors

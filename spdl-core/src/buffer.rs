@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::{Buf, BytesMut};
 
 use crate::sync::Mutex;
+use crate::{Error, ErrorKind, Result};
 
 /// Every buffer starts at a multiple of this many bytes (a cache line; enough for AVX-512).
 pub const ALIGNMENT: usize = 64;
@@ -48,19 +49,26 @@ impl BufferPool {
 
     /// A buffer of `len` bytes, from the pool where it has one of that size. New memory is zeroed;
     /// a reused buffer holds what its last user left.
-    pub fn take(&self, len: usize) -> HostBuffer {
+    ///
+    /// # Errors
+    /// `LimitExceeded` where the system has no memory of that size to give.
+    pub fn take(&self, len: usize) -> Result<HostBuffer> {
         let reused = {
             let mut free = self.0.free.lock();
             let found = free.iter().rposition(|bytes| bytes.len() == len);
             found.map(|at| free.swap_remove(at))
         };
-        let bytes = reused.unwrap_or_else(|| {
+        let is_new = reused.is_none();
+        let bytes = match reused {
+            Some(bytes) => bytes,
+            None => aligned(len)?,
+        };
+        if is_new {
             self.0.allocations.fetch_add(1, Ordering::Relaxed);
-            aligned(len)
-        });
+        }
         let live = self.0.live_bytes.fetch_add(len, Ordering::Relaxed) + len;
         self.0.peak_bytes.fetch_max(live, Ordering::Relaxed);
-        HostBuffer { bytes, lease: Some(Lease { pool: Arc::clone(&self.0), len }) }
+        Ok(HostBuffer { bytes, lease: Some(Lease { pool: Arc::clone(&self.0), len }) })
     }
 
     /// What is lent now, and was at most.
@@ -80,12 +88,20 @@ impl fmt::Debug for BufferPool {
 }
 
 /// New zeroed memory that starts at a multiple of [`ALIGNMENT`].
-pub(crate) fn aligned(len: usize) -> BytesMut {
-    let mut bytes = BytesMut::zeroed(len + ALIGNMENT - 1);
+pub(crate) fn aligned(len: usize) -> Result<BytesMut> {
+    let none_left = || {
+        let message = format!("the system has no {len} bytes of memory for a batch");
+        Error::new(ErrorKind::LimitExceeded, message)
+    };
+    let with_slack = len.checked_add(ALIGNMENT - 1).ok_or_else(none_left)?;
+    // Zeroed memory can only be asked for by a call that aborts where there is none; so ask first,
+    // which touches nothing.
+    Vec::<u8>::new().try_reserve_exact(with_slack).map_err(|_| none_left())?;
+    let mut bytes = BytesMut::zeroed(with_slack);
     let skip = bytes.as_ptr().align_offset(ALIGNMENT);
     bytes.advance(skip);
     bytes.truncate(len);
-    bytes
+    Ok(bytes)
 }
 
 /// The right to use `len` bytes of a pool; dropping it ends the count.
@@ -189,7 +205,7 @@ mod tests {
     #[test]
     fn rows_are_written_apart_and_joined_without_a_copy() {
         let pool = BufferPool::new();
-        let buffer = pool.take(4 * 100);
+        let buffer = pool.take(4 * 100).unwrap();
         let address = buffer.as_ptr();
         assert_eq!(address.align_offset(ALIGNMENT), 0);
         let mut rows = buffer.into_rows(4, 100);
@@ -213,14 +229,14 @@ mod tests {
     #[test]
     fn a_dropped_buffer_is_used_again() {
         let pool = BufferPool::new();
-        let first = pool.take(1000);
+        let first = pool.take(1000).unwrap();
         let address = first.as_ptr();
         assert_eq!(pool.statistics().live_bytes, 1000);
         drop(first.into_rows(10, 100).into_buffer().unwrap());
         assert_eq!(pool.statistics().live_bytes, 0);
-        let second = pool.take(1000);
+        let second = pool.take(1000).unwrap();
         assert_eq!(second.as_ptr(), address);
-        let _other_size = pool.take(500);
+        let _other_size = pool.take(500).unwrap();
         let statistics = pool.statistics();
         assert_eq!(statistics.allocations, 2);
         assert_eq!(statistics.peak_bytes, 1500);
@@ -229,10 +245,19 @@ mod tests {
     #[test]
     fn a_buffer_that_lost_a_row_is_not_reused_but_no_longer_counted() {
         let pool = BufferPool::new();
-        let mut rows = pool.take(100).into_rows(2, 50);
+        let mut rows = pool.take(100).unwrap().into_rows(2, 50);
         let lost = rows.lend(0);
         assert!(rows.into_buffer().is_none());
         drop(lost);
         assert_eq!(pool.statistics().live_bytes, 0);
+    }
+
+    #[test]
+    fn memory_that_cannot_be_had_is_an_error() {
+        let pool = BufferPool::new();
+        for len in [usize::MAX, isize::MAX as usize, 1 << 60] {
+            assert_eq!(pool.take(len).unwrap_err().kind(), ErrorKind::LimitExceeded);
+        }
+        assert_eq!(pool.statistics(), PoolStatistics::default());
     }
 }

@@ -105,7 +105,7 @@ impl Device for HostDevice {
     }
 
     fn host_buffer(&self, bytes: usize) -> Result<HostBuffer> {
-        Ok(self.0.take(bytes))
+        self.0.take(bytes)
     }
 
     fn upload(&self, host: HostBuffer) -> Result<Upload> {

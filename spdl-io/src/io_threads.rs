@@ -13,10 +13,13 @@ use spdl_core::{Error, ErrorKind, Result};
 
 type Job = Box<dyn FnOnce() + Send>;
 
+/// How long a drop waits for the calls under way: far longer than a healthy disk takes.
+const GRACE: Duration = Duration::from_millis(200);
+
 /// A few threads that start when work waits for them and end when there has been none for a while.
 ///
-/// Dropping it cancels the jobs not yet started and joins the threads, so it waits for the calls
-/// under way to return.
+/// Dropping it cancels the jobs not yet started and joins the threads. A thread inside a call that
+/// the system does not give back within [`GRACE`] is left to end by itself.
 pub(crate) struct IoThreads {
     shared: Arc<Shared>,
 }
@@ -28,6 +31,8 @@ struct Shared {
     linger: Duration,
     state: Mutex<State>,
     work: Condvar,
+    /// A thread has ended.
+    ended: Condvar,
 }
 
 #[derive(Default)]
@@ -54,8 +59,8 @@ impl IoThreads {
     pub(crate) fn new(name: &'static str, max_threads: usize, linger: Duration) -> Self {
         let max_threads = max_threads.max(1);
         let state = Mutex::default();
-        let work = Condvar::new();
-        IoThreads { shared: Arc::new(Shared { name, max_threads, linger, state, work }) }
+        let (work, ended) = (Condvar::new(), Condvar::new());
+        IoThreads { shared: Arc::new(Shared { name, max_threads, linger, state, work, ended }) }
     }
 
     pub(crate) fn max_threads(&self) -> usize {
@@ -135,6 +140,7 @@ impl Shared {
             }
         }
         state.live -= 1;
+        self.ended.notify_all();
     }
 }
 
@@ -148,9 +154,19 @@ impl Drop for IoThreads {
         self.shared.work.notify_all();
         // Outside the lock, since this wakes whoever waits for their answers.
         drop(jobs);
-        for handle in handles {
-            // The last owner may be a task that was woken, and dropped, by one of these threads.
-            if handle.thread().id() != thread::current().id() {
+        // The last owner may be a task that was woken, and dropped, by one of these threads.
+        let is_this = |handle: &JoinHandle<()>| handle.thread().id() == thread::current().id();
+        let own = usize::from(handles.iter().any(is_this));
+        let waiting = self
+            .shared
+            .ended
+            .wait_timeout_while(self.shared.state(), GRACE, |state| state.live > own);
+        let (state, wait) = waiting.unwrap_or_else(PoisonError::into_inner);
+        drop(state);
+        for handle in handles.into_iter().filter(|handle| !is_this(handle)) {
+            // One that holds things up goes on alone: nothing can end its call, and waiting for it
+            // would make its hang ours.
+            if !wait.timed_out() || handle.is_finished() {
                 // A panic of a job was caught and reported where it happened.
                 let _ = handle.join();
             }
@@ -287,6 +303,28 @@ mod tests {
         assert_eq!(shared.state().live, 0);
         assert_eq!(Arc::strong_count(&shared), 1, "a thread is left");
         assert!(block_on(answer).is_err(), "the job that waited was run");
+    }
+
+    #[test]
+    fn a_call_that_does_not_return_does_not_hold_up_the_drop() {
+        let threads = IoThreads::new("test", 2, LONG);
+        let shared = Arc::clone(&threads.shared);
+        let (release, gate) = mpsc::channel::<()>();
+        let (begin, begun) = mpsc::channel::<()>();
+        let call = move || {
+            begin.send(()).unwrap();
+            assert!(gate.recv().is_err());
+        };
+        threads.submit(Box::new(call)).unwrap();
+        begun.recv().unwrap();
+        let start = std::time::Instant::now();
+        drop(threads);
+        assert!(start.elapsed() >= GRACE, "the call was not waited for");
+        assert_eq!(shared.state().live, 1, "the call has returned");
+        drop(release);
+        while shared.state().live > 0 {
+            thread::yield_now();
+        }
     }
 
     #[test]

@@ -28,7 +28,8 @@ const LINGER: Duration = Duration::from_secs(10);
 /// 10 s ends. The futures wait for nothing but their answer, so any executor may poll them.
 ///
 /// Dropping the fetcher cancels what was not started and joins the threads. A read that the
-/// operating system does not give back, as from a network share that is gone, holds up the drop.
+/// operating system does not give back within 200 ms, as from a network share that is gone, is left
+/// to its thread, which ends with it.
 ///
 /// A file is read as it is at that moment: one that grows or shrinks meanwhile gives what was
 /// there. Symbolic links are followed. Devices and pipes are refused, since reading them may never

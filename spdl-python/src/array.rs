@@ -12,11 +12,14 @@ use spdl_core::DType;
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Array {
     array: spdl_core::Array,
+    /// Of its first byte, taken from the only reference there was, so that it may be written to.
+    address: usize,
 }
 
 impl From<spdl_core::Array> for Array {
-    fn from(array: spdl_core::Array) -> Self {
-        Array { array }
+    fn from(mut array: spdl_core::Array) -> Self {
+        let address = array.as_bytes_mut().as_mut_ptr().expose_provenance();
+        Array { array, address }
     }
 }
 
@@ -26,12 +29,11 @@ impl Array {
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         const READ_ONLY: bool = false;
-        let address = self.array.as_bytes().as_ptr().expose_provenance();
         let interface = PyDict::new(py);
         interface.set_item("version", 3)?;
         interface.set_item("shape", PyTuple::new(py, self.array.shape())?)?;
         interface.set_item("typestr", type_string(self.array.dtype())?)?;
-        interface.set_item("data", (address, READ_ONLY))?;
+        interface.set_item("data", (self.address, READ_ONLY))?;
         Ok(interface)
     }
 

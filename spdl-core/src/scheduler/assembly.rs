@@ -110,21 +110,23 @@ impl Assembly {
     }
 
     /// Starts another batch, for samples of `epoch`.
-    pub(crate) fn open(&mut self, epoch: u64) {
+    pub(crate) fn open(&mut self, epoch: u64) -> Result<()> {
         let size = self.layout.batch_size();
-        let rows = self.row_bytes.iter();
+        let cut = |&row: &usize| Ok(self.pool.take(row * size)?.into_rows(size, row));
+        let fields = self.row_bytes.iter().map(cut).collect::<Result<_>>()?;
         self.batches.push_back(OpenBatch {
             number: self.batches_opened,
             epoch,
-            fields: rows.map(|&row| self.pool.take(row * size).into_rows(size, row)).collect(),
+            fields,
             taken: vec![false; size],
             ids: Vec::with_capacity(size),
         });
         self.batches_opened += 1;
+        Ok(())
     }
 
     /// Takes a sample in. Returns its number and the rows to write it to, one per field.
-    pub(crate) fn take_in(&mut self, id: SampleId) -> (u64, Vec<BytesMut>) {
+    pub(crate) fn take_in(&mut self, id: SampleId) -> Result<(u64, Vec<BytesMut>)> {
         let (at, slot) = self.expected_place(id.epoch);
         if id.epoch != self.epoch {
             self.epoch = id.epoch;
@@ -137,16 +139,19 @@ impl Assembly {
             batch.taken[slot] = true;
             Some((Place::Slot { batch: batch.number, slot }, rows?))
         });
-        let (place, rows) = lent.unwrap_or_else(|| (Place::Spare, self.spare_rows()));
+        let (place, rows) = match lent {
+            Some(lent) => lent,
+            None => (Place::Spare, self.spare_rows()?),
+        };
         let number = self.first + self.entries.len() as u64;
         self.entries.push_back(Entry { id, place, state: State::Filling });
         self.advance();
-        (number, rows)
+        Ok((number, rows))
     }
 
-    fn spare_rows(&mut self) -> Vec<BytesMut> {
+    fn spare_rows(&mut self) -> Result<Vec<BytesMut>> {
         let new = || self.row_bytes.iter().map(|&row| aligned(row)).collect();
-        self.spare.pop().unwrap_or_else(new)
+        self.spare.pop().map_or_else(new, Ok)
     }
 
     /// Takes the rows of sample `number` back, written or not.
@@ -321,10 +326,10 @@ mod tests {
                 && let Some((id, fails)) = samples.next()
             {
                 if assembly.needs_batch(id.epoch) {
-                    assembly.open(id.epoch);
+                    assembly.open(id.epoch).unwrap();
                 }
                 assert!(!assembly.needs_batch(id.epoch));
-                let (number, rows) = assembly.take_in(id);
+                let (number, rows) = assembly.take_in(id).unwrap();
                 at_work.push((number, id, fails, rows));
             }
             if at_work.is_empty() {
@@ -402,10 +407,10 @@ mod tests {
     fn without_failures_every_sample_is_written_in_its_final_place() {
         let layout = BatchLayout::new(4, [Field::new("value", DType::U8, &[])]);
         let mut assembly = Assembly::new(layout, BufferPool::new());
-        assembly.open(0);
+        assembly.open(0).unwrap();
         let mut rows = Vec::new();
         for index in 0..4 {
-            let (number, row) = assembly.take_in(SampleId { epoch: 0, index });
+            let (number, row) = assembly.take_in(SampleId { epoch: 0, index }).unwrap();
             rows.push((number, row[0].as_ptr(), row));
         }
         let places: Vec<_> = rows.iter().map(|(_, place, _)| *place).collect();

@@ -98,12 +98,13 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
             if self.output.reserve(1) == 0 {
                 return None;
             }
-            assembly.open(epoch);
+            assembly.open(epoch).map_err(|error| self.core.raise(error)).ok()?;
         }
         let mut item = Vec::with_capacity(1);
         let (_, taken) = self.input.pop(1, &mut item)?;
         let item = item.pop()?;
-        let (number, rows) = assembly.take_in(item.id);
+        let place = assembly.take_in(item.id);
+        let (number, rows) = place.map_err(|error| self.core.raise(error)).ok()?;
         let delivered = self.deliver(&mut assembly);
         drop(assembly);
         drop((taken, delivered));

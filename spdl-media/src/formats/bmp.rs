@@ -6,7 +6,8 @@ use image::codecs::bmp::BmpDecoder as Bmp;
 use image::{ColorType, ImageDecoder as _, ImageError};
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::convert::{self, Pixel};
+use super::convert::Pixel;
+use super::failure;
 use crate::{
     DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits, Orientation, PixelsMut,
     Rect, Size,
@@ -91,9 +92,9 @@ impl ImageDecoder for BmpDecoder {
 
 fn error(error: ImageError) -> Error {
     match error {
-        ImageError::IoError(error) => convert::read_error(NAME, error),
-        ImageError::Limits(_) => convert::limit_exceeded(NAME),
-        error @ ImageError::Unsupported(_) => convert::unsupported(NAME, error),
-        error => convert::corrupt(NAME, error),
+        ImageError::IoError(error) => failure::read_error(NAME, error),
+        ImageError::Limits(_) => failure::limit_exceeded(NAME),
+        error @ ImageError::Unsupported(_) => failure::unsupported(NAME, error),
+        error => failure::corrupt(NAME, error),
     }
 }

@@ -1,9 +1,4 @@
-//! What the decoders around other crates share: pixels of any kind to RGB, errors to ours.
-
-use std::fmt::Display;
-use std::io;
-
-use spdl_core::{Error, ErrorKind};
+//! Pixels of any kind to RGB.
 
 use crate::pixels::CHANNELS;
 use crate::{PixelsMut, Rect, Size};
@@ -12,6 +7,10 @@ use crate::{PixelsMut, Rect, Size};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pixel {
     /// Grey, and whatever follows it: repeated.
+    #[cfg_attr(
+        not(any(feature = "png", feature = "bmp")),
+        expect(dead_code, reason = "WebP is never grey")
+    )]
     Grey(usize),
     /// Red, green, blue, and whatever follows: the rest is dropped.
     Rgb(usize),
@@ -56,33 +55,4 @@ impl Pixel {
             self.copy_row(&source[start..][..region.width as usize * bytes], out.row_mut(row));
         }
     }
-}
-
-/// An error of a decoder that reads from memory: there, the only reason for not getting bytes is
-/// that there are none.
-pub(super) fn read_error(format: &str, error: io::Error) -> Error {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof => {
-            Error::new(ErrorKind::Truncated, format!("the {format} data end early"))
-        }
-        io::ErrorKind::Unsupported => unsupported(format, error),
-        _ => corrupt(format, error),
-    }
-}
-
-// The causes of these crates repeat themselves in a chain; their first words are enough.
-
-pub(super) fn corrupt(format: &str, error: impl Display) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("damaged {format} data: {error}"))
-}
-
-pub(super) fn unsupported(format: &str, error: impl Display) -> Error {
-    Error::new(ErrorKind::Unsupported, format!("unsupported {format} data: {error}"))
-}
-
-pub(super) fn limit_exceeded(format: &str) -> Error {
-    Error::new(
-        ErrorKind::LimitExceeded,
-        format!("decoding the {format} data takes more memory than the limit allows"),
-    )
 }

@@ -5,7 +5,7 @@ use std::io::Cursor;
 use gif::{ColorOutput, DecodeOptions, DecodingError, MemoryLimit};
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::convert;
+use super::failure;
 use crate::pixels::CHANNELS;
 use crate::{
     DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits, Orientation, PixelsMut,
@@ -125,9 +125,9 @@ impl ImageDecoder for GifDecoder {
 
 fn error(error: DecodingError) -> Error {
     match error {
-        DecodingError::Io(error) => convert::read_error(NAME, error),
-        DecodingError::OutOfMemory | DecodingError::MemoryLimit => convert::limit_exceeded(NAME),
+        DecodingError::Io(error) => failure::read_error(NAME, error),
+        DecodingError::OutOfMemory | DecodingError::MemoryLimit => failure::limit_exceeded(NAME),
         DecodingError::UnexpectedEof => Error::new(ErrorKind::Truncated, "the gif data end early"),
-        error => convert::corrupt(NAME, error),
+        error => failure::corrupt(NAME, error),
     }
 }

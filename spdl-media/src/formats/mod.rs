@@ -6,8 +6,10 @@ use crate::ImageCodec;
 
 #[cfg(feature = "bmp")]
 mod bmp;
-#[cfg(any(feature = "png", feature = "webp", feature = "gif", feature = "bmp", feature = "tiff"))]
+#[cfg(any(feature = "png", feature = "webp", feature = "bmp"))]
 mod convert;
+#[cfg(any(feature = "png", feature = "webp", feature = "gif", feature = "bmp", feature = "tiff"))]
+mod failure;
 #[cfg(feature = "gif")]
 mod gif;
 #[cfg(feature = "jpeg")]

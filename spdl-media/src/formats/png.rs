@@ -5,7 +5,8 @@ use std::io::Cursor;
 use png::{ColorType, DecodingError, Reader, Transformations};
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::convert::{self, Pixel};
+use super::convert::Pixel;
+use super::failure;
 use crate::{
     DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits, Orientation, PixelsMut,
     Size, exif,
@@ -96,7 +97,7 @@ impl ImageDecoder for PngDecoder {
             }
         };
         if reader.info().interlaced {
-            let bytes = reader.output_buffer_size().ok_or_else(|| convert::limit_exceeded(NAME))?;
+            let bytes = reader.output_buffer_size().ok_or_else(|| failure::limit_exceeded(NAME))?;
             self.limits.check_bytes(bytes as u64, info.size)?;
             self.scratch.resize(bytes, 0);
             reader.next_frame(&mut self.scratch).map_err(error)?;
@@ -135,10 +136,10 @@ impl ImageDecoder for PngDecoder {
 
 fn error(error: DecodingError) -> Error {
     match error {
-        DecodingError::IoError(error) => convert::read_error(NAME, error),
-        DecodingError::LimitsExceeded => convert::limit_exceeded(NAME),
+        DecodingError::IoError(error) => failure::read_error(NAME, error),
+        DecodingError::LimitsExceeded => failure::limit_exceeded(NAME),
         error @ (DecodingError::Format(_) | DecodingError::Parameter(_)) => {
-            convert::corrupt(NAME, error)
+            failure::corrupt(NAME, error)
         }
     }
 }

@@ -7,7 +7,7 @@ use tiff::ColorType;
 use tiff::decoder::{BufferLayoutPreference, Decoder, DecodingResult, Limits as TiffLimits};
 use tiff::tags::Tag;
 
-use super::convert;
+use super::failure;
 use crate::pixels::CHANNELS;
 use crate::{
     DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits, Orientation, PixelsMut,
@@ -131,7 +131,7 @@ impl ImageDecoder for TiffDecoder {
         let reader = SampleReader::new(&mut decoder, palette.is_some())?;
         let layout = decoder.read_image_to_buffer(&mut self.samples).map_err(error)?;
         if self.samples.as_buffer(0).byte_len() < layout.complete_len {
-            return Err(convert::limit_exceeded(NAME));
+            return Err(failure::limit_exceeded(NAME));
         }
         let samples = Samples::new(&self.samples)?;
         let rows = Rows::new(&layout, info.size, &reader, &samples)?;
@@ -368,9 +368,9 @@ impl<'a> Rows<'a> {
 fn error(error: tiff::TiffError) -> Error {
     use tiff::TiffError::*;
     match error {
-        IoError(error) => convert::read_error(NAME, error),
-        LimitsExceeded | IntSizeError => convert::limit_exceeded(NAME),
-        error @ UnsupportedError(_) => convert::unsupported(NAME, error),
-        error => convert::corrupt(NAME, error),
+        IoError(error) => failure::read_error(NAME, error),
+        LimitsExceeded | IntSizeError => failure::limit_exceeded(NAME),
+        error @ UnsupportedError(_) => failure::unsupported(NAME, error),
+        error => failure::corrupt(NAME, error),
     }
 }

@@ -5,7 +5,8 @@ use std::io::Cursor;
 use image_webp::{DecodingError, WebPDecoder};
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::convert::{self, Pixel};
+use super::convert::Pixel;
+use super::failure;
 use crate::{
     DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits, Orientation, PixelsMut,
     Rect, Size, exif,
@@ -84,7 +85,7 @@ impl ImageDecoder for WebpDecoder {
             }
             _ => {
                 let bytes =
-                    decoder.output_buffer_size().ok_or_else(|| convert::limit_exceeded(NAME))?;
+                    decoder.output_buffer_size().ok_or_else(|| failure::limit_exceeded(NAME))?;
                 self.limits.check_bytes(bytes as u64, info.size)?;
                 self.scratch.resize(bytes, 0);
                 decoder.read_image(&mut self.scratch).map_err(error)?;
@@ -97,10 +98,10 @@ impl ImageDecoder for WebpDecoder {
 
 fn error(error: DecodingError) -> Error {
     match error {
-        DecodingError::IoError(error) => convert::read_error(NAME, error),
+        DecodingError::IoError(error) => failure::read_error(NAME, error),
         DecodingError::MemoryLimitExceeded | DecodingError::ImageTooLarge => {
-            convert::limit_exceeded(NAME)
+            failure::limit_exceeded(NAME)
         }
-        error => convert::corrupt(NAME, error),
+        error => failure::corrupt(NAME, error),
     }
 }

@@ -10,7 +10,11 @@
     feature = "tiff"
 ))]
 
+#[cfg(test)]
 mod damage;
+#[cfg(test)]
 mod files;
+#[cfg(test)]
 mod fill;
+#[cfg(test)]
 mod golden;
