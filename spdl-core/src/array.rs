@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use bytemuck::Pod;
-
 use crate::buffer::HostBuffer;
 use crate::{Error, ErrorKind, Result};
 
@@ -46,14 +44,14 @@ impl fmt::Display for DType {
 }
 
 /// A Rust type that an array can hold: `u8`, `i64`, `f32`.
-pub trait Element: Pod + private::Sealed {
+pub trait Element: private::Sealed {
     /// The matching [`DType`].
     const DTYPE: DType;
 }
 
 mod private {
     #[expect(unnameable_types, reason = "this is what keeps the trait closed")]
-    pub trait Sealed {}
+    pub trait Sealed: bytemuck::Pod {}
     impl Sealed for u8 {}
     impl Sealed for i64 {}
     impl Sealed for f32 {}

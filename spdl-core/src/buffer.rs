@@ -14,10 +14,13 @@ use crate::{Error, ErrorKind, Result};
 /// Every buffer starts at a multiple of this many bytes (a cache line; enough for AVX-512).
 pub const ALIGNMENT: usize = 64;
 
+/// How many free buffers a pool keeps.
+const MOST_FREE: usize = 64;
+
 /// Buffers of the same size, over and over: a pipeline in its steady state allocates nothing.
 ///
-/// A pool hands out buffers and takes them back when they are dropped. It never holds more free
-/// buffers than were once in use at the same time.
+/// A pool hands out buffers and takes them back when they are dropped. It keeps at most 64 free
+/// ones; the oldest go first.
 #[derive(Clone, Default)]
 pub struct BufferPool(Arc<Shared>);
 
@@ -56,7 +59,7 @@ impl BufferPool {
         let reused = {
             let mut free = self.0.free.lock();
             let found = free.iter().rposition(|bytes| bytes.len() == len);
-            found.map(|at| free.swap_remove(at))
+            found.map(|at| free.remove(at))
         };
         let is_new = reused.is_none();
         let bytes = match reused {
@@ -149,7 +152,11 @@ impl DerefMut for HostBuffer {
 impl Drop for HostBuffer {
     fn drop(&mut self) {
         if let Some(lease) = self.lease.take() {
-            lease.pool.free.lock().push(std::mem::take(&mut self.bytes));
+            let mut free = lease.pool.free.lock();
+            free.push(std::mem::take(&mut self.bytes));
+            let surplus = (free.len() > MOST_FREE).then(|| free.remove(0));
+            drop(free);
+            drop(surplus);
         }
     }
 }

@@ -42,7 +42,8 @@ const PREFETCH: usize = 2;
 pub enum Order {
     /// As they get ready. A slow item holds nothing back. The default.
     Completion,
-    /// As the inputs came. What is ready early waits for its turn.
+    /// As the inputs came. What is ready early waits for its turn; where one input makes many
+    /// outputs, all those of an input whose turn has not come are held.
     Input,
 }
 
@@ -260,7 +261,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         let options = options.into();
         self.then(move |plan, input| {
             let core = plan.stage(&options, StageKind::Async, ASYNC_CONCURRENCY);
-            let capacity = options.queue.unwrap_or(2 * core.concurrency());
+            let capacity = options.queue.unwrap_or_else(|| core.concurrency().saturating_mul(2));
             let output = plan.queue(&core, capacity);
             let ordered = plan.order(&options) == Order::Input;
             let node = AsyncNode {
@@ -294,7 +295,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             // can be writing at once, and one more, so that a new epoch can begin.
             let open = core.concurrency().div_ceil(layout.batch_size().max(1)) + 1;
             let ready = if plan.is_last() { plan.settings.prefetch } else { PREFETCH };
-            let output = plan.queue_of(&core, ready + open);
+            let output = plan.queue_of(&core, ready.saturating_add(open));
             let node = FillNode {
                 core,
                 input,
@@ -352,7 +353,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     }
 
     /// Who polls the source and the async stages. Default: a [`ThreadRuntime`](crate::ThreadRuntime)
-    /// of the pipeline's own.
+    /// of the pipeline's own. Where a runtime of the caller's drops a task, as when it is shut down,
+    /// the pipeline ends with an error of kind `Stopped`.
     pub fn runtime(mut self, runtime: Arc<dyn Runtime>) -> Self {
         self.settings.runtime = Some(runtime);
         self

@@ -1,6 +1,7 @@
 //! A pipeline that runs: an iterator, or a stream, which winds down whenever it is dropped.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -8,8 +9,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use futures_core::Stream;
+use futures_util::FutureExt;
 
 use crate::builder::Driver;
+use crate::failure::panicked;
 use crate::runtime::{Runtime, ThreadRuntime, ThreadWaker};
 use crate::scheduler::queue::Queue;
 use crate::scheduler::{Scheduler, Shared};
@@ -25,7 +28,11 @@ use crate::{Error, ErrorKind, Result, Statistics};
 ///
 /// # Dropping
 /// A pipeline may be dropped at any moment: that wakes everything that waits, and joins every
-/// thread. An item that is being computed is computed to its end first.
+/// thread of its own. An item that is being computed is computed to its end first. Tasks on a
+/// runtime of the caller's end when that polls them next.
+///
+/// # Fork
+/// The threads stay in the process that started them: in a fork of it, `next` is an error.
 pub struct Pipeline<T> {
     output: Arc<Queue<T>>,
     scheduler: Arc<Scheduler>,
@@ -38,6 +45,23 @@ pub struct Pipeline<T> {
     ended: bool,
     /// Since when the consumer has been waiting for the next item.
     waiting_since: Option<Instant>,
+    /// The process whose threads do the work.
+    process: u32,
+}
+
+/// Ends the pipeline where a runtime drops one of its tasks before that has ended: else the
+/// consumer would wait for ever.
+struct Unfinished(Option<Arc<Shared>>);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(shared) = self.0.take()
+            && !shared.ended()
+        {
+            let message = "the runtime dropped a task of this pipeline before it had ended";
+            shared.raise(Error::new(ErrorKind::Stopped, message));
+        }
+    }
 }
 
 /// A view of a pipeline's statistics that can be used from any thread, also after its end.
@@ -74,6 +98,7 @@ impl<T: Send + 'static> Pipeline<T> {
             started: false,
             ended: false,
             waiting_since: None,
+            process: 0,
         }
     }
 
@@ -89,6 +114,7 @@ impl<T: Send + 'static> Pipeline<T> {
             return Ok(());
         }
         self.started = true;
+        self.process = std::process::id();
         self.scheduler.shared.mark_start();
         let started = self.start_threads();
         if started.is_err() {
@@ -103,9 +129,14 @@ impl<T: Send + 'static> Pipeline<T> {
             if self.scheduler.nodes.is_empty() { 0 } else { self.scheduler.shared.threads };
         for number in 0..threads {
             let scheduler = Arc::clone(&self.scheduler);
-            let worker = std::thread::Builder::new()
-                .name(format!("spdl-worker-{number}"))
-                .spawn(move || scheduler.work());
+            let worker = std::thread::Builder::new().name(format!("spdl-worker-{number}")).spawn(
+                move || {
+                    // Stages are guarded one by one; this catches the panics of their destructors.
+                    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| scheduler.work())) {
+                        scheduler.shared.raise(panicked(payload));
+                    }
+                },
+            );
             let worker = worker.map_err(|error| {
                 Error::new(ErrorKind::Io, "cannot start a worker thread").with_source(error)
             });
@@ -120,7 +151,14 @@ impl<T: Send + 'static> Pipeline<T> {
             }
         };
         for driver in self.drivers.drain(..) {
-            runtime.spawn(driver(Arc::clone(&runtime)));
+            let mut unfinished = Unfinished(Some(Arc::clone(&self.scheduler.shared)));
+            let task = driver(Arc::clone(&runtime));
+            runtime.spawn(Box::pin(async move {
+                let result = AssertUnwindSafe(task).catch_unwind().await;
+                if let (Some(shared), Err(payload)) = (unfinished.0.take(), result) {
+                    shared.raise(panicked(payload));
+                }
+            }));
         }
         Ok(())
     }
@@ -165,6 +203,13 @@ impl<T: Send + 'static> Pipeline<T> {
         if let Err(error) = self.start() {
             self.ended = true;
             return Poll::Ready(Some(Err(error)));
+        }
+        if self.process != std::process::id() {
+            // The threads are not here, and a lock may be held by one of them for ever.
+            self.ended = true;
+            let message = "this pipeline belongs to the process that started it, of which this \
+                           one is a fork; build another one here";
+            return Poll::Ready(Some(Err(Error::new(ErrorKind::Stopped, message))));
         }
         let shared = &self.scheduler.shared;
         let since = *self.waiting_since.get_or_insert_with(Instant::now);
@@ -250,6 +295,12 @@ impl<T> Unpin for PipelineStream<T> {}
 impl<T> Pipeline<T> {
     fn wind_down(&mut self) {
         self.ended = true;
+        if self.started && self.process != std::process::id() {
+            // A fork has none of the threads, and their locks are not to be touched.
+            self.workers.drain(..).for_each(std::mem::forget);
+            std::mem::forget(self.own_runtime.take());
+            return;
+        }
         self.scheduler.shared.stop();
         self.drivers.clear();
         for worker in self.workers.drain(..) {

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::fmt::Debug;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
@@ -86,9 +86,19 @@ struct Inbox {
     closed: bool,
 }
 
+/// When to wake whom; nobody, where the sleep was dropped.
 struct Timer {
     at: Instant,
-    waker: Waker,
+    sleeper: Weak<Sleeper>,
+}
+
+/// Who sleeps.
+struct Sleeper(std::sync::Mutex<Option<Waker>>);
+
+impl Sleeper {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Waker>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl ThreadRuntime {
@@ -139,15 +149,26 @@ impl Runtime for ThreadRuntime {
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        // A time that no clock reaches never comes.
+        let Some(at) = Instant::now().checked_add(duration) else {
+            return Box::pin(std::future::pending());
+        };
         let shared = Arc::clone(&self.shared);
-        let at = Instant::now() + duration;
+        let mut sleeper: Option<Arc<Sleeper>> = None;
         Box::pin(poll_fn(move |cx| {
             if Instant::now() >= at {
                 return Poll::Ready(());
             }
-            // Each poll leaves a timer of its own; an outdated one only wakes once too often.
-            shared.inbox().timers.push(Timer { at, waker: cx.waker().clone() });
-            shared.waker.wake_by_ref();
+            match &sleeper {
+                Some(sleeper) => *sleeper.lock() = Some(cx.waker().clone()),
+                None => {
+                    let new = Arc::new(Sleeper(Some(cx.waker().clone()).into()));
+                    let timer = Timer { at, sleeper: Arc::downgrade(&new) };
+                    sleeper = Some(new);
+                    shared.inbox().timers.push(timer);
+                    shared.waker.wake_by_ref();
+                }
+            }
             Poll::Pending
         }))
     }
@@ -178,6 +199,8 @@ impl Drop for ThreadRuntime {
 fn run(shared: &Shared) {
     let mut tasks: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
     let mut timers: BinaryHeap<Reverse<TimerKey>> = BinaryHeap::new();
+    // How many timers there were when they were last looked through.
+    let mut awake = 0;
     let mut cx = Context::from_waker(&shared.waker);
     loop {
         {
@@ -194,9 +217,15 @@ fn run(shared: &Shared) {
         }
         let now = Instant::now();
         while timers.peek().is_some_and(|Reverse(timer)| timer.0.at <= now) {
-            if let Some(Reverse(timer)) = timers.pop() {
-                timer.0.waker.wake();
+            let sleeper = timers.pop().and_then(|Reverse(timer)| timer.0.sleeper.upgrade());
+            if let Some(waker) = sleeper.and_then(|sleeper| sleeper.lock().take()) {
+                waker.wake();
             }
+        }
+        // Time-outs that were not needed would else stay until their time.
+        if timers.len() > 2 * awake + 64 {
+            timers.retain(|Reverse(timer)| timer.0.sleeper.strong_count() > 0);
+            awake = timers.len();
         }
         match Pin::new(&mut tasks).poll_next(&mut cx) {
             Poll::Ready(Some(())) => {}

@@ -39,7 +39,9 @@ pub trait Stage<In>: Send + 'static {
     /// outputs that were emitted before the error are kept.
     fn process(&mut self, item: In, cx: &mut StageContext<'_, Self::Out>) -> Result<()>;
 
-    /// Emits what is held when the data end. Called once on every instance that was made.
+    /// Emits what is held when the data end: once, after the last epoch, on every instance that was
+    /// made. A stage that must not carry anything from one epoch into the next compares
+    /// [`StageContext::id`].
     ///
     /// # Errors
     /// As for [`process`](Stage::process).
@@ -66,7 +68,8 @@ pub struct StageContext<'a, Out> {
 
 impl<'a, Out> StageContext<'a, Out> {
     /// Hands an output on. Where the next queue is full this waits, and the worker meanwhile does
-    /// the work of stages nearer to the consumer.
+    /// the work of stages nearer to the consumer. All outputs of one input carry its identity, and
+    /// so have the same random numbers in later stages.
     ///
     /// # Errors
     /// `Stopped` once the pipeline is stopping; leave the stage with `?`.

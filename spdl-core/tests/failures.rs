@@ -10,7 +10,8 @@ use async_trait::async_trait;
 use common::{WriteNumber, bad_number, layout, numbers, within_seconds};
 use spdl_core::{
     AsyncContext, AsyncStage, BatchLayout, BoxStream, Cursor, DType, Error, ErrorKind, Field,
-    OnError, Pipeline, PipelineBuilder, Result, SampleId, Source, StageOptions, stage_fn,
+    OnError, Pipeline, PipelineBuilder, Result, SampleId, Source, Stage, StageContext,
+    StageOptions, ThreadRuntime, stage_fn,
 };
 
 fn picky(bad: fn(i64) -> bool) -> impl Fn() -> Result<spdl_core::StageFn<PickyFn>> {
@@ -253,6 +254,79 @@ fn async_stages_fail_by_the_same_rules() {
         let kinds: Vec<_> =
             pipeline.statistics().dropped.iter().map(|dropped| dropped.kind).collect();
         assert_eq!(kinds, [ErrorKind::Corrupt, ErrorKind::Panicked]);
+    });
+}
+
+/// Panics when it is asked for a name.
+#[derive(Debug)]
+struct Nameless;
+impl Source for Nameless {
+    type Item = i64;
+    fn open(&self, _: Cursor) -> Result<BoxStream<'static, Result<i64>>> {
+        use futures_util::{StreamExt, stream};
+        Ok(stream::iter((0..5).map(Ok)).boxed())
+    }
+    fn key(&self, n: &i64) -> Option<Arc<str>> {
+        assert!(*n != 3, "no name for {n}");
+        None
+    }
+}
+
+#[test]
+fn a_panic_while_naming_an_item_is_an_error() {
+    within_seconds(60, || {
+        let (_, error) = until_error(PipelineBuilder::new(Nameless).build().unwrap());
+        assert_eq!(error.to_string(), "source: panicked: no name for 3");
+    });
+}
+
+#[test]
+fn a_runtime_that_drops_its_tasks_ends_the_pipeline() {
+    within_seconds(60, || {
+        let build = |runtime: &Arc<ThreadRuntime>| {
+            PipelineBuilder::new(numbers(1_000_000))
+                .runtime(Arc::<ThreadRuntime>::clone(runtime))
+                .build()
+                .unwrap()
+        };
+        let runtime = Arc::new(ThreadRuntime::new().unwrap());
+        let mut running = build(&runtime);
+        running.next().unwrap().unwrap();
+        runtime.shut_down();
+        assert_eq!(until_error(running).1.kind(), ErrorKind::Stopped);
+        let error = build(&runtime).next().unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Stopped);
+    });
+}
+
+/// Panics in its work, and then in its destructor.
+struct DiesBadly(bool);
+impl Stage<i64> for DiesBadly {
+    type Out = i64;
+    fn process(&mut self, n: i64, _: &mut StageContext<'_, i64>) -> Result<()> {
+        self.0 = n == 7;
+        assert!(!self.0, "cannot stand {n}");
+        Ok(())
+    }
+}
+impl Drop for DiesBadly {
+    fn drop(&mut self) {
+        assert!(!self.0 || std::thread::panicking(), "cannot even go");
+    }
+}
+
+#[test]
+fn a_panic_in_a_destructor_ends_the_pipeline_and_does_not_hang_it() {
+    within_seconds(60, || {
+        let pipeline = PipelineBuilder::new(numbers(100))
+            .stage("dies", || Ok(DiesBadly(false)))
+            .on_error(OnError::SKIP)
+            .threads(2)
+            .build()
+            .unwrap();
+        let (_, error) = until_error(pipeline);
+        assert_eq!(error.kind(), ErrorKind::Panicked);
+        assert!(error.to_string().contains("cannot even go"), "{error}");
     });
 }
 

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use common::{WriteNumber, layout, numbers, spdl_threads, within_seconds};
 use spdl_core::{
     AsyncContext, AsyncStage, DatasetSource, ErrorKind, OnError, PipelineBuilder, Result, Runtime,
-    StageOptions, ThreadRuntime, block_on, stage_fn,
+    Stage, StageContext, StageOptions, ThreadRuntime, block_on, stage_fn,
 };
 
 /// Tests of this file look at the process's threads, so they must not overlap.
@@ -352,6 +352,38 @@ fn statistics_tell_what_happened() {
         assert!(statistics.consumer.waited <= elapsed);
         assert!(statistics.data_readiness() < 0.9);
         assert!(statistics.queues[2].get_wait > Duration::from_millis(20));
+    });
+}
+
+/// Emits each number ten times.
+struct Repeat;
+impl Stage<i64> for Repeat {
+    type Out = i64;
+    fn process(&mut self, n: i64, cx: &mut StageContext<'_, i64>) -> Result<()> {
+        (0..10).try_for_each(|_| cx.emit(n))
+    }
+}
+
+#[test]
+fn a_stage_that_waits_for_room_is_not_busy() {
+    alone(|| {
+        let mut pipeline = PipelineBuilder::new(numbers(20))
+            .stage(StageOptions::new("repeat").queue(1), || Ok(Repeat))
+            .stage(StageOptions::new("slow").queue(1), || {
+                Ok(stage_fn(|n: i64| {
+                    std::thread::sleep(Duration::from_millis(1));
+                    Ok(n)
+                }))
+            })
+            .threads(1)
+            .prefetch(1)
+            .build()
+            .unwrap();
+        assert_eq!(pipeline.by_ref().count(), 200);
+        let statistics = pipeline.statistics();
+        let busy = |at: usize| statistics.stages[at].busy;
+        assert!(busy(2) >= Duration::from_millis(200));
+        assert!(busy(1) < busy(2) / 4, "{:?} of {:?}", busy(1), statistics.elapsed);
     });
 }
 

@@ -105,6 +105,33 @@ fn a_stage_may_make_many_items_from_one_with_any_number_of_threads() {
     });
 }
 
+/// Emits each number three times.
+struct Thrice;
+impl Stage<i64> for Thrice {
+    type Out = i64;
+    fn process(&mut self, n: i64, cx: &mut StageContext<'_, i64>) -> Result<()> {
+        (0..3).try_for_each(|_| cx.emit(n))
+    }
+}
+
+#[test]
+fn an_item_in_its_turn_finds_a_place_though_all_are_promised_to_items_behind_it() {
+    within_seconds(100, || {
+        // The consumer keeps draining the queue while the others promise themselves its places;
+        // a lost wake-up showed once in some hundred runs.
+        for _ in 0..1500 {
+            let pipeline = PipelineBuilder::new(numbers(200))
+                .stage("thrice", || Ok(Thrice))
+                .threads(3)
+                .prefetch(1)
+                .deterministic()
+                .build()
+                .unwrap();
+            assert_eq!(pipeline.filter(Result::is_ok).count(), 600);
+        }
+    });
+}
+
 /// Keeps everything back until the end.
 struct Hoard(Vec<i64>);
 impl Stage<i64> for Hoard {

@@ -73,6 +73,8 @@ pub(crate) enum Finished {
     Batch(Batch),
     /// It stayed empty, or was short and not wanted: this many samples are left out.
     Discarded(u64),
+    /// It could not be put together.
+    Failed(crate::Error),
 }
 
 impl Assembly {
@@ -234,11 +236,10 @@ impl Assembly {
         let Some(batch) = self.batches.pop_front() else { return };
         let len = batch.ids.len();
         let unwanted = len < self.layout.batch_size() && self.layout.drops_last();
-        let finished =
-            if len == 0 || unwanted { None } else { batch.into_batch(&self.layout).ok() };
-        self.finished.push(match finished {
-            Some(batch) => Finished::Batch(batch),
-            None => Finished::Discarded(len as u64),
+        self.finished.push(if len == 0 || unwanted {
+            Finished::Discarded(len as u64)
+        } else {
+            batch.into_batch(&self.layout).map_or_else(Finished::Failed, Finished::Batch)
         });
     }
 
@@ -359,6 +360,7 @@ mod tests {
                     batches.push((batch.ids.clone(), values));
                 }
                 Finished::Discarded(samples) => left_out += samples,
+                Finished::Failed(error) => panic!("{error}"),
             }
         }
         (batches, left_out)

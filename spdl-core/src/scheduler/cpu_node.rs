@@ -100,6 +100,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             first,
             id: SampleId::default(),
             key: None,
+            waited: Duration::ZERO,
         };
         let instance = self.process_all(instance, &mut inputs, &mut outlet);
         let run = outlet.run;
@@ -120,12 +121,12 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         inputs: &mut Vec<Envelope<In>>,
         outlet: &mut QueueOutlet<'_, In, S>,
     ) -> Option<Instance<In, S>> {
-        let items = inputs.len() as u64;
-        let mut failures = 0;
+        let (mut items, mut failures) = (0, 0);
         let started = Instant::now();
         let mut spoilt = false;
         for Envelope { id, key, value } in inputs.drain(..) {
             let who = Envelope { id, key: key.clone(), value: () };
+            items += 1;
             instance.last = id;
             outlet.id = id;
             outlet.key = key;
@@ -156,7 +157,9 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 }
             }
         }
-        self.core.meter.record(items, failures, started.elapsed());
+        // Waiting for room, and the work of other stages done meanwhile, is not this stage's.
+        let busy = started.elapsed().saturating_sub(outlet.waited);
+        self.core.meter.record(items, failures, busy);
         (!spoilt).then_some(instance)
     }
 
@@ -204,7 +207,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 drop(self.output.push(now, run.outputs.drain(..now)));
                 run.places -= now;
             } else {
-                scheduler.help(self.index, || self.output.has_room());
+                scheduler.help(self.index, || self.output.has_place_beyond());
             }
         }
         Ok(())
@@ -253,7 +256,9 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         for mut instance in instances {
             let id = instance.last;
             let run = Run { outputs: std::mem::take(&mut instance.outputs), places: 0, items: 0 };
-            let mut outlet = QueueOutlet { node: self, scheduler, run, first: 0, id, key: None };
+            let waited = Duration::ZERO;
+            let mut outlet =
+                QueueOutlet { node: self, scheduler, run, first: 0, id, key: None, waited };
             let (result, _) = guarded(|| {
                 let mut cx = StageContext {
                     id,
@@ -287,6 +292,8 @@ struct QueueOutlet<'a, In, S: Stage<In>> {
     first: u64,
     id: SampleId,
     key: Option<Arc<str>>,
+    /// How long outputs waited for room.
+    waited: Duration,
 }
 
 impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S> {
@@ -300,6 +307,12 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
             Some(reorder) => self.run.items == 0 || reorder.lock().is_next(self.first),
             None => true,
         };
-        if in_turn { self.node.flush(self.scheduler, &mut self.run) } else { Ok(()) }
+        if !in_turn {
+            return Ok(());
+        }
+        let started = Instant::now();
+        let flushed = self.node.flush(self.scheduler, &mut self.run);
+        self.waited += started.elapsed();
+        flushed
     }
 }

@@ -123,6 +123,10 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
                 self.core.shared.left_out.fetch_add(samples, Ordering::Relaxed);
                 self.output.push(1, std::iter::empty())
             }
+            Finished::Failed(error) => {
+                self.core.raise(error);
+                Wakes::default()
+            }
         };
         assembly.take_finished().map(hand_on).collect()
     }

@@ -134,6 +134,11 @@ impl<T> Queue<T> {
         granted
     }
 
+    /// Whether [`reserve_beyond`](Self::reserve_beyond) would grant a place, as of a moment ago.
+    pub(crate) fn has_place_beyond(&self) -> bool {
+        self.available() < self.capacity
+    }
+
     /// Promises up to `wanted` places, at least one; wakes the task when there is one.
     pub(crate) fn poll_reserve(&self, wanted: usize, cx: &mut Context<'_>) -> Poll<usize> {
         let mut state = self.state.lock();

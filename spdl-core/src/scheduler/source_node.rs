@@ -72,7 +72,11 @@ impl<S: Source> SourceNode<S> {
             let mut state = Poll::Ready(());
             let mut ended = false;
             while run.len() < places {
-                let polled = catch_unwind(AssertUnwindSafe(|| pass.items.as_mut().poll_next(cx)));
+                let polled = catch_unwind(AssertUnwindSafe(|| {
+                    // With its name, which is the source's code as well.
+                    let named = |item| Result::map(item, |value| (self.source.key(&value), value));
+                    pass.items.as_mut().poll_next(cx).map(|item| item.map(named))
+                }));
                 let polled =
                     polled.unwrap_or_else(|payload| Poll::Ready(Some(Err(panicked(payload)))));
                 match polled {
@@ -80,10 +84,7 @@ impl<S: Source> SourceNode<S> {
                         let id = pass.at;
                         pass.at.index += 1;
                         match item {
-                            Ok(value) => {
-                                let key = self.source.key(&value);
-                                run.push(Envelope { id, key, value });
-                            }
+                            Ok((key, value)) => run.push(Envelope { id, key, value }),
                             Err(error) => {
                                 failures += 1;
                                 let who = Envelope { id, key: None, value: () };
