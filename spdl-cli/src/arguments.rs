@@ -72,13 +72,15 @@ The folder:
 
 Keys of the JSON object:
   images            delivered images, over all epochs
-  seconds           from the start of the pipeline to the last batch
+  seconds           from the start of the pipeline to the last batch; the folder was listed
+                    before, and that is not in here
   images_per_s      images / seconds
-  cpu_s_per_1000    CPU seconds of the whole process per 1,000 images
+  cpu_s_per_1000    CPU seconds of the whole process per 1,000 images, also without the listing
   peak_rss_bytes    the most memory the process had at any time
   first_batch_ms    from the start to the first batch
   data_readiness    the share of the time in which a batch was ready, 0 to 1
-  dropped           [{key, reason}], one for each image that failed, in every epoch
+  dropped           [{key, reason}], one for each image that failed, in every epoch;
+                    at most 100,000
   stages            [{name, kind, concurrency, items, failures, busy_s, busy_share,
                       service_ms: {p50, p90, p99, max},
                       queue: {capacity, items, mean, full_share, empty_share}}]

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use spdl_core::{
     Batch, BatchLayout, Dataset, DatasetSource, Error, ErrorKind, Pipeline, PipelineBuilder,
-    Statistics,
+    StageOptions, Statistics,
 };
 use spdl_io::{Fetch, ImageFolder, LocalFetcher};
 use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, image_fields};
@@ -21,9 +22,8 @@ use crate::progress::Progress;
 use crate::report::{self, ReportFile};
 use crate::watch::{Snapshot, Watcher};
 
-/// Batches that exist at once, at most, where they are large: two that wait for the consumer, two
-/// under assembly, and the consumer's own.
-const LIVE_BATCHES: u64 = 5;
+/// Files that were read and may wait to be decoded.
+const FETCHED: usize = 32;
 
 /// A run and what it gave.
 #[derive(Debug)]
@@ -118,10 +118,11 @@ fn list(folder: &Path) -> Result<(ImageFolder, Duration), Failure> {
 fn check_memory(arguments: &BenchArguments, images_found: u64) -> Result<(), Failure> {
     let images = images_found.min(u64::from(arguments.batch));
     let batch = arguments.row_bytes() * images;
-    let needed = batch * LIVE_BATCHES;
+    let live = live_batches(worker_threads(arguments) as u64, images);
+    let needed = batch.saturating_mul(live);
     match machine::usable_memory() {
         Some(usable) if needed > usable => Err(Failure::usage(format!(
-            "--batch {} and --size {}: a batch of {} takes {}, and {LIVE_BATCHES} are held at \
+            "--batch {} and --size {}: a batch of {} takes {}, and {live} are held at \
              once; this process may use {} of memory",
             arguments.batch,
             arguments.size,
@@ -131,6 +132,17 @@ fn check_memory(arguments: &BenchArguments, images_found: u64) -> Result<(), Fai
         ))),
         _ => Ok(()),
     }
+}
+
+/// Batches that exist at once, at most: those that all workers can be writing and one more, two that
+/// wait for the consumer, and the consumer's own.
+fn live_batches(threads: u64, images_in_one: u64) -> u64 {
+    threads.div_ceil(images_in_one.max(1)) + 1 + 2 + 1
+}
+
+fn worker_threads(arguments: &BenchArguments) -> usize {
+    let available = || thread::available_parallelism().map_or(1, usize::from);
+    arguments.threads.map_or_else(available, |threads| threads as usize)
 }
 
 /// keys ──► fetch (files' bytes) ──► decode (pixels and labels, in a batch)
@@ -151,8 +163,12 @@ fn build(arguments: &BenchArguments, images: ImageFolder) -> spdl_core::Result<P
     let limits = Limits::default();
     let fields = BatchLayout::new(batch, image_fields(&transform));
 
-    let mut builder = PipelineBuilder::new(source)
-        .async_stage("fetch", Fetch::new(Arc::new(LocalFetcher::new())))
+    let fetcher = LocalFetcher::new();
+    // No more at once than there are threads to read, so that the stage is seen busy when they are.
+    let fetch = StageOptions::new("fetch").concurrency(fetcher.max_threads()).queue(FETCHED);
+
+    PipelineBuilder::new(source)
+        .async_stage(fetch, Fetch::new(Arc::new(fetcher)))
         .fill("decode", fields, move || FillImage::new(&registry, &transform, &limits))
         .seed(arguments.seed)
         .epochs(0..u64::from(arguments.epochs))
@@ -160,11 +176,9 @@ fn build(arguments: &BenchArguments, images: ImageFolder) -> spdl_core::Result<P
             OnError::Raise => spdl_core::OnError::Raise,
             OnError::Skip => spdl_core::OnError::SKIP,
         })
-        .deterministic();
-    if let Some(threads) = arguments.threads {
-        builder = builder.threads(threads as usize);
-    }
-    builder.build()
+        .deterministic()
+        .threads(worker_threads(arguments))
+        .build()
 }
 
 /// Every image failed, and the policy was to go on.
@@ -180,5 +194,17 @@ fn nothing_delivered(outcome: &Outcome) -> Failure {
             let error = Error::new(ErrorKind::NotFound, "no images were delivered");
             Failure::of("bench", &error, path)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_batches_are_counted_for_every_worker() {
+        assert_eq!(live_batches(2, 32), 5);
+        assert_eq!(live_batches(33, 32), 6);
+        assert_eq!(live_batches(64, 1), 68);
     }
 }

@@ -15,7 +15,7 @@ use crate::format::{bytes, count, counted, measured, percent, printable, time, w
 
 /// No line of prose is longer.
 const WIDTH: usize = 90;
-/// So many failures are listed for people; programs get all of them.
+/// So many failures are listed for people; programs get up to 100,000.
 const FAILURES_SHOWN: usize = 50;
 const WARNINGS_SHOWN: usize = 10;
 
@@ -213,7 +213,7 @@ fn failures(statistics: &Statistics) -> String {
         let _ = write!(text, "\n  {}{times}\n      {reason}", key_of(dropped));
     }
     if let Some(more) = failures.files.len().checked_sub(FAILURES_SHOWN).filter(|&more| more > 0) {
-        let _ = write!(text, "\n  and {} more (--json lists all)", count(more as u64));
+        let _ = write!(text, "\n  and {} more (--json lists up to 100,000)", count(more as u64));
     }
     text
 }

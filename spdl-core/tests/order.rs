@@ -119,7 +119,7 @@ fn an_item_in_its_turn_finds_a_place_though_all_are_promised_to_items_behind_it(
     within_seconds(100, || {
         // The consumer keeps draining the queue while the others promise themselves its places;
         // a lost wake-up showed once in some hundred runs.
-        for _ in 0..1500 {
+        for _ in 0..700 {
             let pipeline = PipelineBuilder::new(numbers(200))
                 .stage("thrice", || Ok(Thrice))
                 .threads(3)

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use spdl_core::{Dataset, Error, ErrorKind, Labeled, Result};
 
 use crate::Key;
-use crate::walk::{Folder, Listing, Walker, bytes, os_error};
+use crate::walk::{Folder, Listing, Place, Walker, bytes, os_error};
 
 /// The name extensions, in any case, by which [`ImageFolder`] knows an image. What a file really
 /// holds is seen when it is decoded.
@@ -32,8 +32,8 @@ pub const IMAGE_EXTENSIONS: [&str; 10] =
 /// - An image is a file with one of the [`IMAGE_EXTENSIONS`]; nothing is opened. Names need not be
 ///   UTF-8.
 /// - Files and folders whose name starts with a dot are left out (torchvision takes them).
-/// - Links are followed. One that leads back to a folder which it lies in is left out, with a
-///   warning. A link with an image's name that leads nowhere is an image that cannot be read.
+/// - Links are followed, up to 8 on the way to a folder. One that leads back to a folder which it
+///   lies in is left out, with a warning. A link with an image's name that leads nowhere is an image that cannot be read.
 /// - A class folder without an image is kept as a class, with a warning (torchvision refuses it).
 ///   Images beside the class folders are left out, with a warning.
 ///
@@ -67,7 +67,9 @@ impl ImageFolder {
     ///
     /// # Errors
     /// `NotFound` where there is no such folder, or no image in it; `InvalidArgument` where it is
-    /// not a folder; `PermissionDenied` or `Io` where it, or a folder below it, cannot be listed.
+    /// not a folder; `PermissionDenied` or `Io` where it, or a folder below it, cannot be listed;
+    /// `LimitExceeded` where more than 8 links lie on the way to a folder, or links lead more than
+    /// 100,000 times to folders that links have led to before.
     pub fn open(root: impl AsRef<Path>) -> Result<Self> {
         let root = root.as_ref();
         let metadata = fs::metadata(root).map_err(|error| {
@@ -81,16 +83,19 @@ impl ImageFolder {
         }
 
         let mut walker = Walker::new(root, is_image).skip_hidden();
-        let Listing { folders, files } = walker.list(root)?;
+        let Listing { folders, files } = walker.list(&walker.root()?)?;
         let mut images = ImageFolder::empty(with_separator(root));
-        for (label, name) in (0..).zip(&folders) {
-            let class = root.join(name);
+        let name =
+            |class: &Place| Key::from_path(class.path.file_name().unwrap_or_default()).to_string();
+        let classes = folders.iter().map(name).collect();
+        for (label, class) in (0..).zip(folders) {
+            let path = class.path.clone();
             let before = images.len();
-            for folder in walker.walk(&class)? {
+            for folder in walker.walk(class)? {
                 images.push_folder(label, root, folder);
             }
             if images.len() == before {
-                images.warnings.push(at(&class, ErrorKind::NotFound, "a class without images"));
+                images.warnings.push(at(&path, ErrorKind::NotFound, "a class without images"));
             }
         }
         if images.is_empty() && files.is_empty() {
@@ -101,7 +106,7 @@ impl ImageFolder {
             images.warnings.clear();
             images.push_folder(-1, root, Folder { path: root.to_path_buf(), files });
         } else {
-            images.classes = folders.iter().map(|name| Key::from_path(name).to_string()).collect();
+            images.classes = classes;
             if !files.is_empty() {
                 let message =
                     format!("{} images beside the class folders are left out", files.len());

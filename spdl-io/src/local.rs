@@ -36,7 +36,8 @@ const LINGER: Duration = Duration::from_secs(10);
 /// end.
 ///
 /// Listings are recursive, follow links to folders except into a loop, include hidden files, and
-/// are gathered and sorted before the first line is out.
+/// are gathered and sorted before the first line is out. More than 8 links to folders on one way,
+/// or more than 100,000 folders to which links lead again, are `LimitExceeded`.
 ///
 /// ```
 /// use spdl_io::{Fetcher, Key, LocalFetcher};
@@ -171,7 +172,8 @@ fn reserve(key: &Key, len: u64) -> Result<Vec<u8>> {
 
 fn list_folder(root: &Path) -> Result<Vec<ObjectMeta>> {
     let mut objects = Vec::new();
-    for folder in Walker::new(root, |_| true).walk(root)? {
+    let mut walker = Walker::new(root, |_| true);
+    for folder in walker.walk(walker.root()?)? {
         for name in folder.files {
             let path = folder.path.join(name);
             match fs::metadata(&path) {

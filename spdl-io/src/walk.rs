@@ -1,13 +1,22 @@
 //! Walking folders: sorted, through links but never in circles, without asking for more than names.
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirEntry};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use spdl_core::{Error, ErrorKind, Result};
 
 use crate::Key;
+
+/// So many links may lie on the way to a folder. Links to folders full of links double the number of
+/// ways with every level.
+const MOST_NESTED_LINKS: usize = 8;
+/// So often, in all, links may lead to folders that links have led to before.
+const MOST_REVISITS: usize = 100_000;
 
 /// Lists folders, and what lies below them.
 pub(crate) struct Walker<'a> {
@@ -20,11 +29,26 @@ pub(crate) struct Walker<'a> {
     /// What was left out though it may have been meant: loops of links, broken links to folders,
     /// and what bears a file's name but is none.
     pub(crate) warnings: Vec<Error>,
+    /// The hashes of the real paths of all folders that were reached through links: a few bytes
+    /// for each, and two that share one only count as a revisit.
+    reached: HashSet<u64>,
+    hashing: RandomState,
+    revisits: usize,
 }
 
-/// The names in one folder, each list sorted by bytes.
+/// A folder to be listed, and the way to it.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) path: PathBuf,
+    /// The same without links.
+    real: PathBuf,
+    /// The real paths of the folders that the links on the way lie in.
+    left: Rc<[PathBuf]>,
+}
+
+/// What lies in one folder, each list sorted by bytes.
 pub(crate) struct Listing {
-    pub(crate) folders: Vec<OsString>,
+    pub(crate) folders: Vec<Place>,
     pub(crate) files: Vec<OsString>,
 }
 
@@ -35,7 +59,7 @@ pub(crate) struct Folder {
 }
 
 enum Found {
-    Folder,
+    Folder(Place),
     File,
     Nothing,
 }
@@ -43,7 +67,16 @@ enum Found {
 impl<'a> Walker<'a> {
     /// A walker below `root`.
     pub(crate) fn new(root: &'a Path, wanted: fn(&OsStr) -> bool) -> Self {
-        Walker { root, wanted, skip_hidden: false, unwanted: 0, warnings: Vec::new() }
+        Walker {
+            root,
+            wanted,
+            skip_hidden: false,
+            unwanted: 0,
+            warnings: Vec::new(),
+            reached: HashSet::new(),
+            hashing: RandomState::new(),
+            revisits: 0,
+        }
     }
 
     /// Leaves out files and folders whose name starts with a dot.
@@ -52,15 +85,22 @@ impl<'a> Walker<'a> {
         self
     }
 
+    /// Where the walk starts.
+    pub(crate) fn root(&self) -> Result<Place> {
+        let real = fs::canonicalize(self.root)
+            .map_err(|error| os_error("cannot list this folder", &self.root.into(), error))?;
+        Ok(Place { path: self.root.to_path_buf(), real, left: Rc::default() })
+    }
+
     /// `start` and all folders below it that hold wanted files, sorted by the bytes of their paths.
-    pub(crate) fn walk(&mut self, start: &Path) -> Result<Vec<Folder>> {
+    pub(crate) fn walk(&mut self, start: Place) -> Result<Vec<Folder>> {
         let mut found = Vec::new();
-        let mut pending = vec![start.to_path_buf()];
-        while let Some(path) = pending.pop() {
-            let Listing { folders, files } = self.list(&path)?;
-            pending.extend(folders.iter().map(|name| path.join(name)));
+        let mut pending = vec![start];
+        while let Some(place) = pending.pop() {
+            let Listing { folders, files } = self.list(&place)?;
+            pending.extend(folders);
             if !files.is_empty() {
-                found.push(Folder { path, files });
+                found.push(Folder { path: place.path, files });
             }
         }
         // By all bytes, separators included; `Path` itself compares component by component.
@@ -68,37 +108,39 @@ impl<'a> Walker<'a> {
         Ok(found)
     }
 
-    /// What lies directly in `path`.
-    pub(crate) fn list(&mut self, path: &Path) -> Result<Listing> {
-        let failed = |error| os_error("cannot list this folder", &path.into(), error);
+    /// What lies directly in `place`.
+    pub(crate) fn list(&mut self, place: &Place) -> Result<Listing> {
+        self.count_revisits(place)?;
+        let failed = |error| os_error("cannot list this folder", &(&*place.path).into(), error);
         let mut listing = Listing { folders: Vec::new(), files: Vec::new() };
-        for entry in fs::read_dir(path).map_err(failed)? {
+        for entry in fs::read_dir(&place.path).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name();
             if self.skip_hidden && bytes(&name).starts_with(b".") {
                 continue;
             }
-            match self.classify(path, &entry, &name)? {
-                Found::Folder => listing.folders.push(name),
+            match self.classify(place, &entry, &name)? {
+                Found::Folder(folder) => listing.folders.push(folder),
                 Found::File if (self.wanted)(&name) => listing.files.push(name),
                 Found::File => self.unwanted += 1,
                 Found::Nothing => {}
             }
         }
-        listing.folders.sort_unstable();
+        listing.folders.sort_unstable_by(|a, b| a.path.file_name().cmp(&b.path.file_name()));
         listing.files.sort_unstable();
         Ok(listing)
     }
 
     /// Only links cost a look at what they lead to; for all else the listing has the type.
-    fn classify(&mut self, parent: &Path, entry: &DirEntry, name: &OsStr) -> Result<Found> {
+    fn classify(&mut self, parent: &Place, entry: &DirEntry, name: &OsStr) -> Result<Found> {
         let failed = |error| os_error("cannot look at this", &entry.path().into(), error);
         let kind = entry.file_type().map_err(failed)?;
         if kind.is_file() {
             return Ok(Found::File);
         }
         if kind.is_dir() {
-            return Ok(Found::Folder);
+            let (real, left) = (parent.real.join(name), Rc::clone(&parent.left));
+            return Ok(Found::Folder(Place { path: entry.path(), real, left }));
         }
         if !kind.is_symlink() {
             if (self.wanted)(name) {
@@ -110,11 +152,21 @@ impl<'a> Walker<'a> {
         match fs::metadata(&path) {
             Ok(target) if target.is_file() => Ok(Found::File),
             Ok(target) if target.is_dir() => {
-                if self.is_loop(parent, &path).map_err(failed)? {
+                let real = fs::canonicalize(&path).map_err(failed)?;
+                let left: Rc<[PathBuf]> =
+                    parent.left.iter().chain([&parent.real]).cloned().collect();
+                // It would come back: its target holds one of the folders on the way to it.
+                if left.iter().any(|folder| folder.starts_with(&real)) {
                     self.warn(&path, "this link leads to a folder that it lies in");
                     return Ok(Found::Nothing);
                 }
-                Ok(Found::Folder)
+                if left.len() > MOST_NESTED_LINKS {
+                    let message = format!(
+                        "more than {MOST_NESTED_LINKS} links to folders lie on the way to this one"
+                    );
+                    return Err(limit_exceeded(&path, message));
+                }
+                Ok(Found::Folder(Place { path, real, left }))
             }
             Ok(_) => {
                 if (self.wanted)(name) {
@@ -131,22 +183,31 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Whether following the link would come back: its target holds one of the folders on the way
-    /// to it. Each of them is resolved for itself, since links may lie between them.
-    fn is_loop(&self, parent: &Path, link: &Path) -> io::Result<bool> {
-        let target = fs::canonicalize(link)?;
-        for folder in parent.ancestors().take_while(|folder| folder.starts_with(self.root)) {
-            if fs::canonicalize(folder)?.starts_with(&target) {
-                return Ok(true);
-            }
+    /// Folders without links on the way are as many as the disk holds, and need no limit.
+    fn count_revisits(&mut self, place: &Place) -> Result<()> {
+        if place.left.is_empty() || self.reached.insert(self.hashing.hash_one(&place.real)) {
+            return Ok(());
         }
-        Ok(false)
+        self.revisits += 1;
+        if self.revisits <= MOST_REVISITS {
+            return Ok(());
+        }
+        let message = format!(
+            "links led to folders that they had led to before more than {MOST_REVISITS} times, at \
+             last here"
+        );
+        Err(limit_exceeded(&place.path, message))
     }
 
     fn warn(&mut self, path: &Path, message: &str) {
         let key = Key::from_path(path).display_name();
         self.warnings.push(Error::new(ErrorKind::InvalidArgument, message).with_key(key));
     }
+}
+
+fn limit_exceeded(path: &Path, message: String) -> Error {
+    let key = Key::from_path(path).display_name();
+    Error::new(ErrorKind::LimitExceeded, message).with_key(key)
 }
 
 /// The bytes that names are sorted by.

@@ -192,6 +192,7 @@ mod unix {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::time::{Duration, Instant};
 
     #[test]
     fn links_to_files_folders_and_classes_are_followed() {
@@ -236,6 +237,62 @@ mod unix {
         for name in ["cat/sub/up", "dog/root", "dog/top", "dog/self", "cat/friend/friend"] {
             assert!(warned.iter().any(|warned| warned == name), "{name} is not in {warned:?}");
         }
+    }
+
+    /// Levels of folders outside of the root, each with `links` links to the next, and an image in
+    /// the last one. Gives the first.
+    fn maze(levels: usize, links: usize) -> (TempDir, PathBuf) {
+        let store = TempDir::new().unwrap();
+        let level = |number: usize| store.path().join(format!("{number:02}"));
+        for number in 0..levels {
+            fs::create_dir(level(number)).unwrap();
+            for link in 0..links {
+                symlink(level(number + 1), level(number).join(format!("{link:03}"))).unwrap();
+            }
+        }
+        fs::create_dir(level(levels)).unwrap();
+        fs::write(level(levels).join("1.jpg"), "").unwrap();
+        let first = level(0);
+        (store, first)
+    }
+
+    fn limit(root: &Path, message: &str) {
+        let started = Instant::now();
+        let error = ImageFolder::open(root).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+        assert!(error.to_string().contains(message), "{error}");
+        assert!(error.key().unwrap().starts_with(root.to_str().unwrap()), "{error}");
+        assert!(started.elapsed() < Duration::from_secs(60));
+    }
+
+    #[test]
+    fn links_that_multiply_from_level_to_level_are_refused_at_once() {
+        let started = Instant::now();
+        let (_store, first) = maze(16, 2);
+        limit(&first, "more than 8 links");
+        assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+    }
+
+    #[test]
+    fn eight_links_on_the_way_to_a_folder_are_followed_and_nine_are_not() {
+        let (_store, first) = maze(8, 1);
+        assert_eq!(ImageFolder::open(&first).unwrap().len(), 1);
+        let (_store, first) = maze(9, 1);
+        limit(&first, "more than 8 links");
+    }
+
+    #[test]
+    fn links_that_lead_to_the_same_folders_again_and_again_are_refused() {
+        // 50 + 50² + 50³ folders, of which only three differ.
+        let (_store, first) = maze(3, 50);
+        limit(&first, "more than 100000 times");
+    }
+
+    #[test]
+    fn several_links_may_lead_to_the_same_folder() {
+        let (_store, first) = maze(3, 20);
+        let images = ImageFolder::open(&first).unwrap();
+        assert_eq!((images.len(), images.classes().len(), images.warnings().len()), (8000, 20, 0));
     }
 
     #[test]

@@ -14,10 +14,15 @@
 //! # Pixels
 //!
 //! All results are RGB, 8 bits a channel, with the values that Pillow's `convert("RGB")` gives:
-//! grey is repeated, palettes are looked up, alpha is *dropped* (not composited), 16 bits are
-//! reduced to their upper 8, CMYK becomes `(255 − C)·(255 − K) ÷ 255`. Colour profiles are not
-//! applied. EXIF orientation is, by [`FillImage`] and [`Decoder::decode_rgb`]. Of animations and
-//! multi-page files the first picture is taken.
+//! grey is repeated, palettes are looked up, alpha is *dropped* (not composited), colours of 16 bits
+//! are reduced to their upper 8, but grey of more than 8 bits is cut off at 255 (so it does there),
+//! CMYK becomes `(255 − C)·(255 − K) ÷ 255`. JPEG is equal to libjpeg-turbo's to the last bit; the
+//! other formats differ by a level of 255 at most. Colour profiles are not applied. EXIF orientation
+//! is, by [`FillImage`] and [`Decoder::decode_rgb`]. Of animations and multi-page files the first
+//! picture is taken.
+//!
+//! Not supported: JPEG with arithmetic coding, 12 bits or lossless; TIFF with CCITT T.4, subsampled
+//! chroma outside JPEG, or 12 bits.
 //!
 //! # Damage
 //!
@@ -34,10 +39,7 @@
 mod codec;
 mod crop;
 mod decode;
-#[cfg_attr(
-    not(any(feature = "jpeg", feature = "png", feature = "webp")),
-    expect(dead_code, reason = "only some formats carry EXIF")
-)]
+#[cfg(any(feature = "jpeg", feature = "png", feature = "webp"))]
 mod exif;
 mod fill;
 mod formats;

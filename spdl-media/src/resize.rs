@@ -9,9 +9,10 @@ use crate::pixels::CHANNELS;
 use crate::{CropBox, Rect, Size};
 
 /// How far beyond a box the filter looks, in source pixels, for one direction: the triangle's half
-/// width, stretched by the reduction, and a pixel for rounding.
+/// width (a pixel, stretched by a reduction), counted from the middle of the outermost pixel.
 fn reach(source: f64, target: u32) -> f64 {
-    (source / f64::from(target)).max(1.0) + 1.0
+    let source_per_pixel = source / f64::from(target);
+    source_per_pixel.max(1.0) - source_per_pixel / 2.0
 }
 
 /// The whole pixels that resizing `crop` to `target` looks at.
@@ -69,5 +70,52 @@ impl SquareResizer {
             .use_alpha(false)
             .crop(crop.left, crop.top, width, height);
         self.resizer.resize_typed(&source, &mut target, &options).map_err(|error| fault(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::eval_box;
+
+    proptest! {
+        #[test]
+        fn a_part_of_an_image_is_resized_as_if_the_whole_were_there(
+            width in 8u32..80, height in 8u32..80, side in 4u32..40, seed: u32,
+        ) {
+            let size = Size::new(width, height);
+            // Noise: what is left out at an edge would be seen.
+            let mut state = seed;
+            let image: Vec<u8> = (0..size.pixels() * 3).map(|_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (state >> 24) as u8
+            }).collect();
+            let crop = eval_box(size, side);
+            let region = needed_region(crop, Size::new(side, side), size);
+            prop_assert!(region.is_within(size));
+            let part: Vec<u8> = (region.top..region.top + region.height).flat_map(|y| {
+                let start = (y * width + region.left) as usize * 3;
+                image[start..start + region.width as usize * 3].to_vec()
+            }).collect();
+            let within = CropBox {
+                left: crop.left - f64::from(region.left),
+                top: crop.top - f64::from(region.top),
+                ..crop
+            };
+
+            let mut resizer = SquareResizer::new();
+            let mut resize = |source: &[u8], size: Size, crop: CropBox| {
+                let mut target = vec![0; (side * side * 3) as usize];
+                resizer.resize(source, size, crop, &mut target, side).unwrap();
+                target
+            };
+            let whole = resize(&image, size, crop);
+            let found = resize(&part, region.size(), within);
+            let largest = whole.iter().zip(&found).map(|(a, b)| a.abs_diff(*b)).max();
+            // The box's place is rounded in its last digit.
+            prop_assert!(largest <= Some(1), "{:?}", largest);
+        }
     }
 }

@@ -1,18 +1,20 @@
 //! One pass over the images: a pipeline from file names to batches.
 
-use std::process;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use spdl_core::{Batch, BatchLayout, Dataset, DatasetSource, Pipeline, PipelineBuilder};
+use spdl_core::{
+    Batch, BatchLayout, Dataset, DatasetSource, Pipeline, PipelineBuilder, StageOptions,
+};
 use spdl_io::{Fetch, Fetcher, LocalFetcher};
 use spdl_media::{CodecRegistry, FillImage, Limits, image_fields};
 
 use crate::array::Array;
 use crate::error::to_exception;
+use crate::home::Home;
 use crate::images::ImageFolder;
 use crate::monitor::Monitor;
 use crate::settings::Settings;
@@ -20,6 +22,8 @@ use crate::wait::{SLICE, drop_within};
 
 /// How long a pipeline may take to end before Python goes on without it.
 const WIND_DOWN: Duration = Duration::from_millis(500);
+/// Files that were read and may wait to be decoded.
+const FETCHED: usize = 32;
 
 /// One pass over the images. Any thread may ask for the next batch.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
@@ -27,8 +31,7 @@ pub(crate) struct Epoch {
     /// `None` once it has ended.
     run: Mutex<Option<Run>>,
     monitor: Py<Monitor>,
-    /// The process whose threads do the work. A fork of it has the memory, but not the threads.
-    process: u32,
+    home: Home,
 }
 
 /// What runs, in the order in which it is dropped.
@@ -51,15 +54,13 @@ impl Epoch {
         let run = py.detach(|| start(&images.images, settings, epoch));
         let run = run.map_err(|error| to_exception(py, &error))?;
         let monitor = Py::new(py, Monitor::of(run.pipeline.monitor()))?;
-        Ok(Epoch { run: Mutex::new(Some(run)), monitor, process: process::id() })
+        Ok(Epoch { run: Mutex::new(Some(run)), monitor, home: Home::here() })
     }
 
     /// Waits for the next batch: its images and its labels, or nothing at the end.
     fn next(&self, py: Python<'_>) -> PyResult<Option<(Array, Array)>> {
-        if self.is_of_another_process() {
-            let message = "this iterator belongs to the process that started it, of which this \
-                           one is a fork; start another here with iter(loader)";
-            return Err(PyRuntimeError::new_err(message));
+        if self.home.is_elsewhere() {
+            return Err(Home::error());
         }
         loop {
             match py.detach(|| self.poll()) {
@@ -110,12 +111,15 @@ fn start(
     let fullest = images.len().saturating_add(u64::from(*drop_last));
     let batch_size = settings.batch_size.get().min(usize::try_from(fullest).unwrap_or(usize::MAX));
     let layout = BatchLayout::new(batch_size, image_fields(transform)).drop_last(*drop_last);
-    let fetcher: Arc<dyn Fetcher> = Arc::new(LocalFetcher::new());
+    let fetcher = LocalFetcher::new();
+    // No more at once than there are threads to read, so that the stage is seen busy when they are.
+    let fetch = StageOptions::new("fetch").concurrency(fetcher.max_threads()).queue(FETCHED);
+    let fetcher: Arc<dyn Fetcher> = Arc::new(fetcher);
     let (codecs, limits) = (CodecRegistry::with_defaults(), Limits::default());
     let transform = transform.clone();
 
     let mut builder = PipelineBuilder::new(source)
-        .async_stage("fetch", Fetch::new(Arc::clone(&fetcher)))
+        .async_stage(fetch, Fetch::new(Arc::clone(&fetcher)))
         .fill("decode", layout, move || FillImage::new(&codecs, &transform, &limits))
         .seed(*seed)
         .epochs(epoch..epoch.saturating_add(1))
@@ -153,7 +157,7 @@ impl Epoch {
     }
 
     fn wind_down(&self, at_most: Duration) {
-        if !self.is_of_another_process() {
+        if !self.home.is_elsewhere() {
             let run = self.run().take();
             if let Some(run) = run {
                 self.monitor.get().end();
@@ -161,16 +165,12 @@ impl Epoch {
             }
         }
     }
-
-    fn is_of_another_process(&self) -> bool {
-        process::id() != self.process
-    }
 }
 
 impl Drop for Epoch {
     fn drop(&mut self) {
         let mut run = self.run.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if self.is_of_another_process() {
+        if self.home.is_elsewhere() {
             // There are no threads to join, and what they had locked stays locked.
             std::mem::forget(run);
             return;

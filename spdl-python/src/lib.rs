@@ -4,7 +4,7 @@
 //! python/spdl_rs   what users see: classes, types, documentation, checks of arguments
 //!       │
 //!   this crate     ImageFolder ──► Epoch(Settings) ──► Array: the memory of a NumPy array
-//!       │          wait: the GIL is free, Ctrl-C is heard; error: exceptions by kind
+//!       │          wait: the GIL is free, Ctrl-C is heard; error: exceptions by kind; home: forks
 //!       ▼
 //! spdl-core, spdl-io, spdl-media
 //! ```
@@ -13,6 +13,7 @@
 mod array;
 mod epoch;
 mod error;
+mod home;
 mod images;
 mod monitor;
 mod settings;

@@ -1,16 +1,20 @@
 //! What an epoch did, for those who do not hold it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use spdl_core::Statistics;
 
+use crate::home::Home;
 use crate::statistics;
 
 /// Tells an epoch's statistics, while it runs and afterwards. Does not keep it running.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
-pub(crate) struct Monitor(Mutex<View>);
+pub(crate) struct Monitor {
+    view: Mutex<View>,
+    home: Home,
+}
 
 enum View {
     Running(spdl_core::Monitor),
@@ -23,18 +27,40 @@ impl Monitor {
     /// A monitor of nothing.
     #[new]
     fn new() -> Self {
-        Monitor(Mutex::new(View::Ended(Box::default())))
+        Monitor::with(View::Ended(Box::default()))
     }
 
     /// What was done so far.
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        statistics::to_dict(py, &py.detach(|| self.view().statistics()))
+        let statistics = if self.home.is_elsewhere() {
+            self.last_word().ok_or_else(Home::error)?
+        } else {
+            py.detach(|| self.view().statistics())
+        };
+        statistics::to_dict(py, &statistics)
     }
 }
 
 impl Monitor {
     pub(crate) fn of(pipeline: spdl_core::Monitor) -> Self {
-        Monitor(Mutex::new(View::Running(pipeline)))
+        Monitor::with(View::Running(pipeline))
+    }
+
+    fn with(view: View) -> Self {
+        Monitor { view: Mutex::new(view), home: Home::here() }
+    }
+
+    /// The numbers of what had ended when this process was forked. Waits for nobody.
+    fn last_word(&self) -> Option<Statistics> {
+        let view = match self.view.try_lock() {
+            Ok(view) => view,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        match &*view {
+            View::Running(_) => None,
+            ended @ View::Ended(_) => Some(ended.statistics()),
+        }
     }
 
     /// Keeps the numbers as they are now.
@@ -45,7 +71,7 @@ impl Monitor {
     }
 
     fn view(&self) -> MutexGuard<'_, View> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.view.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

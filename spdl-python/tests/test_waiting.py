@@ -306,18 +306,25 @@ def test_a_fork_gets_an_error_for_the_old_iterator_and_can_make_new_ones(many):
         import os, sys, warnings, spdl_rs
         warnings.simplefilter("ignore")
         loader = spdl_rs.ImageLoader(sys.argv[1], batch_size=4, size=16)
+        unused = spdl_rs.ImageLoader(sys.argv[1], batch_size=4, size=16)
+        ended = iter(loader)
+        list(ended)
         batches = iter(loader)
         next(batches)
         child = os.fork()
         if child == 0:
-            try:
-                next(batches)
-            except RuntimeError as error:
-                assert "fork" in str(error)
-            else:
-                os._exit(3)
+            for ask in (lambda: next(batches), batches.stats, loader.stats):
+                try:
+                    ask()
+                except RuntimeError as error:
+                    assert "fork" in str(error)
+                else:
+                    os._exit(3)
+            assert ended.stats()["consumer"]["items"] == 10
+            assert unused.stats()["stages"] == []
             batches.close()
             assert len(list(loader)) == 10
+            assert loader.stats()["consumer"]["items"] == 10
             del batches
             sys.exit(0)
         _, status = os.waitpid(child, 0)

@@ -12,7 +12,7 @@ import pillow_pool
 
 class Pictures(Dataset):
     def __init__(self, options):
-        self.files = common.image_files(options.data) * options.epochs
+        self.files = options.files * options.epochs
         self.mode = options.mode
 
     def __len__(self):

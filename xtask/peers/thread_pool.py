@@ -12,7 +12,7 @@ BATCHES_AHEAD = 4
 
 def batches(options, load):
     """Yields (images, labels); `load(path, mode, out)` writes one picture into its place."""
-    files = common.image_files(options.data) * options.epochs
+    files = options.files * options.epochs
     with ThreadPoolExecutor(options.workers) as pool:
         waiting = deque()
 

@@ -66,14 +66,13 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     let mut bench = command(workspace.program("release", "spdl"));
     bench
         .arg("bench")
-        .arg(&data)
+        .arg(workspace.shown(&data))
         .args(["--mode", mode.name(), "--epochs", &epochs.to_string(), "--seed", &seed.to_string()])
         .arg("--report")
-        .arg(&report)
+        .arg(workspace.shown(&report))
         .current_dir(&workspace.root);
     Output::Terminal.run(&mut bench)?;
     ensure!(report.is_file(), "`spdl bench` succeeded but wrote no {}", report.display());
-    println!("\nreport: {}", report.display());
     Ok(())
 }
 

@@ -437,7 +437,7 @@ impl Features {
     /// The sets of features to try: all of them where there are few, else none, each, each pair and
     /// all but one. Sets that turn on the same are tried once; the set of all is left out.
     fn combinations(&self) -> Vec<Vec<&str>> {
-        const FEW: usize = 5;
+        const FEW: usize = 7;
         let names = self.names();
         let mut seen = BTreeSet::from([self.enabled_by(&names)]);
         let mut combinations = Vec::new();

@@ -111,6 +111,16 @@ fn a_truncated_photograph_is_an_error_wherever_it_ends() {
 }
 
 #[test]
+fn a_truncated_webp_is_told_so_wherever_it_ends() {
+    for name in ["lossy.webp", "lossless.webp", "lossless-alpha.webp", "animated.webp"] {
+        let file = data(name);
+        for end in 12..file.len() {
+            assert_eq!(kind_of(&file[..end]), Some(ErrorKind::Truncated), "{name} to {end} bytes");
+        }
+    }
+}
+
+#[test]
 fn what_is_no_image_is_told_so() {
     assert_eq!(kind_of(b""), Some(ErrorKind::Truncated));
     assert_eq!(kind_of(b"not a picture, though it is named .jpg"), Some(ErrorKind::Unsupported));

@@ -176,7 +176,8 @@ class ImageLoader:
     def stats(self) -> Statistics:
         """What the epoch that was started last did so far: where the time went, what was dropped.
 
-        Before the first epoch everything is 0 or empty.
+        Before the first epoch everything is 0 or empty. In a fork of the process that runs the
+        epoch, this raises `RuntimeError`, as `next` does.
 
         >>> loader = ImageLoader("photos", batch_size=4, size=32)
         >>> batches = list(loader)

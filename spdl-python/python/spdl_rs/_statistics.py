@@ -73,7 +73,8 @@ class BufferStatistics(TypedDict):
     """The memory of batches."""
 
     live_bytes: int
-    """Bytes in use now: by batches in the making, and by arrays that you still hold."""
+    """Bytes in use now: by batches in the making, and by arrays that you still hold. Stands still
+    once the epoch has ended: arrays that you let go of later are still counted."""
     peak_bytes: int
     """The most that were in use at once."""
     allocations: int
