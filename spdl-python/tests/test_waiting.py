@@ -1,5 +1,6 @@
 """Waiting and ending: signals, the GIL, threads, forks, the end of the process."""
 
+import functools
 import contextlib
 import fcntl
 import gc
@@ -77,7 +78,9 @@ def running(script, *arguments):
     """A Python of its own, which does not outlive the test."""
     command = [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, **pipes) as process:
+    # Programs in the background are started with SIGINT ignored, and pass that on.
+    hears_signals = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, **pipes, preexec_fn=hears_signals) as process:
         try:
             yield process
         finally:
