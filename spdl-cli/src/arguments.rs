@@ -25,7 +25,8 @@ Examples:
 Exit codes:
   0  done
   1  the run failed; standard error says why, in one line
-  2  the command line makes no sense"
+  2  the command line makes no sense
+Ctrl-C ends the program at once, by its signal (130 in a shell): no figures, no report."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -92,7 +93,8 @@ Keys of the JSON object:
 Exit codes:
   0  done
   1  the run failed; standard error says why, in one line
-  2  the command line makes no sense"
+  2  the command line makes no sense
+Ctrl-C ends the program at once, by its signal (130 in a shell): no figures, no report."
 )]
 pub(crate) struct BenchArguments {
     /// The folder of images

@@ -101,12 +101,16 @@ impl fmt::Display for Limit {
             ),
             Limit::Cpu { busy, threads, stage, part } => write!(
                 f,
-                "The CPU limits: the {threads} worker thread{} {} busy {} % of the time, {} % of \
-                 it in stage {stage:?}; only more cores or less work per sample would help.",
+                "The CPU limits: the {threads} worker thread{} {} busy {} % of the time, {} of it \
+                 in stage {stage:?}; only more cores or less work per sample would help.",
                 if *threads == 1 { "" } else { "s" },
                 if *threads == 1 { "is" } else { "are" },
                 percent(*busy),
-                percent(*part)
+                if percent(*part) == 100.0 {
+                    "all".into()
+                } else {
+                    format!("{} %", percent(*part))
+                }
             ),
             Limit::Concurrency { stage, concurrency, busy, waits: true } => write!(
                 f,

@@ -211,7 +211,8 @@ impl fmt::Display for Error {
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Error({}: {})", self.0.kind, self.report())
+        // What a program prints that returns this error from `main`.
+        write!(f, "{} ({})", self.report(), self.0.kind)
     }
 }
 

@@ -53,7 +53,7 @@ pub(crate) fn prepare(photos: &Path, parent: &Path, settings: Settings) -> Resul
     let name = format!("data-{:016x}", digest(&files, settings));
     let finished = parent.join(&name);
     if finished.is_dir() {
-        println!("data set: {} (made before)", finished.display());
+        println!("data set {name}: made before");
         return Ok(finished);
     }
 
@@ -66,7 +66,7 @@ pub(crate) fn prepare(photos: &Path, parent: &Path, settings: Settings) -> Resul
     recipe.write_all(&unfinished)?;
     fs::rename(&unfinished, &finished)
         .with_context(|| format!("cannot rename {} to {name}", unfinished.display()))?;
-    println!("data set: {}", finished.display());
+    println!("data set {name}: made");
     Ok(finished)
 }
 

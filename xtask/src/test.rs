@@ -636,11 +636,11 @@ SKIPPED [2] spdl-python/tests/test_loader.py:12: corpora not present
 
     #[test]
     fn many_features_are_tried_alone_in_pairs_and_all_but_one() {
-        let names = ["a", "b", "c", "d", "e", "f", "g"];
+        let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
         let list: Vec<(&str, &[&str])> = names.iter().map(|&name| (name, &[][..])).collect();
         let many = features(&list);
-        // None, 7 alone, 21 pairs, 7 times all but one.
-        assert_eq!(many.combinations().len(), 1 + 7 + 21 + 7);
+        // None, 8 alone, 28 pairs, 8 times all but one.
+        assert_eq!(many.combinations().len(), 1 + 8 + 28 + 8);
     }
 
     #[test]
