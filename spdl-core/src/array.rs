@@ -106,6 +106,11 @@ impl Array {
         &self.shape
     }
 
+    /// The bytes of the buffer behind it, used or not.
+    pub(crate) fn buffer_len(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// The elements as bytes in the machine's order.
     pub fn as_bytes(&self) -> &[u8] {
         let len = self.shape.iter().product::<usize>() * self.dtype.size();

@@ -4,7 +4,6 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::{Buf, BytesMut};
 
@@ -17,29 +16,42 @@ pub const ALIGNMENT: usize = 64;
 /// How many free buffers a pool keeps.
 const MOST_FREE: usize = 64;
 
+/// By how much of its peak a pool may hold more than that, where sizes change: one part in this.
+/// Without it, a few small buffers more than at the peak would cost a large one.
+const SLACK: usize = 16;
+
 /// Buffers of the same size, over and over: a pipeline in its steady state allocates nothing.
 ///
 /// A pool hands out buffers and takes them back when they are dropped. It keeps at most 64 free
-/// ones; the oldest go first.
+/// ones, and never more free bytes than were in use at its peak; with those in use, no more than
+/// that peak and a sixteenth of it. The oldest go first.
 #[derive(Clone, Default)]
 pub struct BufferPool(Arc<Shared>);
 
 #[derive(Default)]
-struct Shared {
-    free: Mutex<Vec<BytesMut>>,
-    live_bytes: AtomicUsize,
-    peak_bytes: AtomicUsize,
-    allocations: AtomicUsize,
+struct Shared(Mutex<Books>);
+
+#[derive(Default)]
+struct Books {
+    /// The oldest first.
+    free: Vec<BytesMut>,
+    free_bytes: usize,
+    live_bytes: usize,
+    peak_bytes: usize,
+    allocations: usize,
 }
 
 /// What a pool has lent.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct PoolStatistics {
     /// Bytes in buffers that are in use now.
     pub live_bytes: usize,
     /// The most that were in use at once.
     pub peak_bytes: usize,
+    /// Bytes in buffers that wait to be used again.
+    pub free_bytes: usize,
     /// How many buffers were ever allocated.
     pub allocations: usize,
 }
@@ -56,30 +68,27 @@ impl BufferPool {
     /// # Errors
     /// `LimitExceeded` where the system has no memory of that size to give.
     pub fn take(&self, len: usize) -> Result<HostBuffer> {
-        let reused = {
-            let mut free = self.0.free.lock();
-            let found = free.iter().rposition(|bytes| bytes.len() == len);
-            found.map(|at| free.remove(at))
-        };
-        let is_new = reused.is_none();
+        let reused = self.0.0.lock().reuse(len);
         let bytes = match reused {
             Some(bytes) => bytes,
-            None => aligned(len)?,
+            None => {
+                let bytes = aligned(len)?;
+                let surplus = self.0.0.lock().allocated(len);
+                drop(surplus);
+                bytes
+            }
         };
-        if is_new {
-            self.0.allocations.fetch_add(1, Ordering::Relaxed);
-        }
-        let live = self.0.live_bytes.fetch_add(len, Ordering::Relaxed) + len;
-        self.0.peak_bytes.fetch_max(live, Ordering::Relaxed);
-        Ok(HostBuffer { bytes, lease: Some(Lease { pool: Arc::clone(&self.0), len }) })
+        Ok(HostBuffer { bytes, lease: Some(Lease { pool: Some(Arc::clone(&self.0)), len }) })
     }
 
     /// What is lent now, and was at most.
     pub fn statistics(&self) -> PoolStatistics {
+        let books = self.0.0.lock();
         PoolStatistics {
-            live_bytes: self.0.live_bytes.load(Ordering::Relaxed),
-            peak_bytes: self.0.peak_bytes.load(Ordering::Relaxed),
-            allocations: self.0.allocations.load(Ordering::Relaxed),
+            live_bytes: books.live_bytes,
+            peak_bytes: books.peak_bytes,
+            free_bytes: books.free_bytes,
+            allocations: books.allocations,
         }
     }
 }
@@ -87,6 +96,49 @@ impl BufferPool {
 impl fmt::Debug for BufferPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.statistics().fmt(f)
+    }
+}
+
+impl Books {
+    fn reuse(&mut self, len: usize) -> Option<BytesMut> {
+        let at = self.free.iter().rposition(|bytes| bytes.len() == len)?;
+        self.free_bytes -= len;
+        self.lend(len);
+        Some(self.free.remove(at))
+    }
+
+    /// Counts a new buffer; returns free ones that there is no more room for.
+    fn allocated(&mut self, len: usize) -> Vec<BytesMut> {
+        self.allocations += 1;
+        self.lend(len);
+        self.surplus()
+    }
+
+    fn lend(&mut self, len: usize) {
+        self.live_bytes += len;
+        self.peak_bytes = self.peak_bytes.max(self.live_bytes);
+    }
+
+    /// Takes back what was lent, with its memory unless that was lost.
+    fn give_back(&mut self, len: usize, bytes: Option<BytesMut>) -> Vec<BytesMut> {
+        self.live_bytes -= len;
+        if let Some(bytes) = bytes {
+            self.free_bytes += bytes.len();
+            self.free.push(bytes);
+        }
+        self.surplus()
+    }
+
+    /// The oldest free buffers, as many as there are too many. To be dropped outside the lock.
+    fn surplus(&mut self) -> Vec<BytesMut> {
+        let most_held = self.peak_bytes.saturating_add(self.peak_bytes / SLACK);
+        let most_free = self.peak_bytes.min(most_held.saturating_sub(self.live_bytes));
+        let mut count = 0;
+        while self.free_bytes > most_free || self.free.len() - count > MOST_FREE {
+            self.free_bytes -= self.free[count].len();
+            count += 1;
+        }
+        self.free.drain(..count).collect()
     }
 }
 
@@ -109,13 +161,24 @@ pub(crate) fn aligned(len: usize) -> Result<BytesMut> {
 
 /// The right to use `len` bytes of a pool; dropping it ends the count.
 struct Lease {
-    pool: Arc<Shared>,
+    /// `None` only once it has ended.
+    pool: Option<Arc<Shared>>,
     len: usize,
+}
+
+impl Lease {
+    /// Ends the count, and gives the memory back where there still is some.
+    fn end(&mut self, bytes: Option<BytesMut>) {
+        if let Some(pool) = self.pool.take() {
+            let surplus = pool.0.lock().give_back(self.len, bytes);
+            drop(surplus);
+        }
+    }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.pool.live_bytes.fetch_sub(self.len, Ordering::Relaxed);
+        self.end(None);
     }
 }
 
@@ -151,12 +214,8 @@ impl DerefMut for HostBuffer {
 
 impl Drop for HostBuffer {
     fn drop(&mut self) {
-        if let Some(lease) = self.lease.take() {
-            let mut free = lease.pool.free.lock();
-            free.push(std::mem::take(&mut self.bytes));
-            let surplus = (free.len() > MOST_FREE).then(|| free.remove(0));
-            drop(free);
-            drop(surplus);
+        if let Some(lease) = &mut self.lease {
+            lease.end(Some(std::mem::take(&mut self.bytes)));
         }
     }
 }
@@ -257,6 +316,70 @@ mod tests {
         assert!(rows.into_buffer().is_none());
         drop(lost);
         assert_eq!(pool.statistics().live_bytes, 0);
+        assert_eq!(pool.statistics().free_bytes, 0);
+    }
+
+    #[test]
+    fn free_buffers_are_counted() {
+        let pool = BufferPool::new();
+        let buffers = [pool.take(100).unwrap(), pool.take(200).unwrap()];
+        assert_eq!(pool.statistics().free_bytes, 0);
+        drop(buffers);
+        assert_eq!(pool.statistics().free_bytes, 300);
+        let _again = pool.take(200).unwrap();
+        let statistics = pool.statistics();
+        assert_eq!((statistics.free_bytes, statistics.live_bytes), (100, 200));
+        assert_eq!(statistics.allocations, 2);
+    }
+
+    #[test]
+    fn a_pool_keeps_no_more_than_was_in_use_at_its_peak() {
+        let pool = BufferPool::new();
+        for len in 1000..1100 {
+            drop(pool.take(len).unwrap());
+            let PoolStatistics { free_bytes, peak_bytes, .. } = pool.statistics();
+            assert_eq!((free_bytes, peak_bytes), (len, len), "one at a time was in use");
+        }
+        let two = [pool.take(1099).unwrap(), pool.take(600).unwrap()];
+        drop(two);
+        assert_eq!(pool.statistics().free_bytes, 1699);
+        // No room for a new one of 800 beside both: the older one, of 600 bytes, was dropped last.
+        let _other = pool.take(800).unwrap();
+        assert_eq!(pool.statistics().free_bytes, 600);
+    }
+
+    #[test]
+    fn the_slack_is_for_buffers_in_use_only() {
+        let pool = BufferPool::new();
+        drop([pool.take(800).unwrap(), pool.take(800).unwrap()]);
+        let small = pool.take(50).unwrap();
+        assert_eq!(pool.statistics().free_bytes, 1600);
+        drop(small);
+        assert_eq!(pool.statistics().free_bytes, 850);
+    }
+
+    #[test]
+    fn a_few_small_buffers_more_do_not_cost_a_large_one() {
+        let pool = BufferPool::new();
+        let large = pool.take(100_000).unwrap();
+        drop(large);
+        let _small = [10; 5].map(|len| pool.take(len).unwrap());
+        assert_eq!(pool.statistics().free_bytes, 100_000);
+        drop(pool.take(100_000).unwrap());
+        assert_eq!(pool.statistics().allocations, 6);
+    }
+
+    #[test]
+    fn the_oldest_of_too_many_free_buffers_go_first() {
+        let pool = BufferPool::new();
+        let buffers: Vec<_> = (1..=70).map(|len| pool.take(len).unwrap()).collect();
+        drop(buffers);
+        let statistics = pool.statistics();
+        assert_eq!(statistics.free_bytes, (7..=70).sum::<usize>(), "the last 64 of them");
+        drop(pool.take(7).unwrap());
+        assert_eq!(pool.statistics().allocations, 70);
+        drop(pool.take(6).unwrap());
+        assert_eq!(pool.statistics().allocations, 71);
     }
 
     #[test]
