@@ -2,11 +2,20 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::statistics::Statistics;
+use crate::budget::MemoryStatistics;
+use crate::interval::Interval;
+use crate::statistics::{ConsumerStatistics, QueueStatistics, StageStatistics, Statistics};
 
 /// From this share of its capacity on, something counts as saturated.
 const SATURATED: f64 = 0.85;
+/// From this share of its budget on, memory may be what limits,
+const MEMORY_SPENT: f64 = 0.95;
+/// where stages waited for it for more than this share of the time.
+const MEMORY_WAITED: f64 = 0.5;
+/// Before so much of the time has passed since the start-up, a queue says nothing about the consumer.
+const SETTLED: f64 = 0.1;
 
 /// What limits a pipeline's rate. Displayed, it is a sentence for people.
 #[non_exhaustive]
@@ -29,6 +38,15 @@ pub enum Limit {
         stage: Arc<str>,
         /// That stage's part of the pool's busy time, in 0..=1.
         part: f64,
+    },
+    /// The memory budget is spent, and stages wait for it.
+    Memory {
+        /// The budget in bytes.
+        budget: usize,
+        /// The largest part of it that was in use at once, in 0..=1.
+        used: f64,
+        /// The share of the time in which a stage waited for memory, in 0..=1.
+        waited: f64,
     },
     /// A stage is at its own concurrency limit while CPUs are free.
     Concurrency {
@@ -53,11 +71,50 @@ pub enum Limit {
 impl Statistics {
     /// What limits the pipeline's rate.
     pub fn limit(&self) -> Limit {
-        let readiness = self.data_readiness();
+        View {
+            elapsed: self.elapsed,
+            threads: self.threads,
+            stages: &self.stages,
+            queues: &self.queues,
+            consumer: &self.consumer,
+            memory: self.memory,
+        }
+        .limit()
+    }
+}
+
+impl Interval {
+    /// What limited the pipeline's rate in this interval.
+    pub fn limit(&self) -> Limit {
+        View {
+            elapsed: self.length,
+            threads: self.threads,
+            stages: &self.stages,
+            queues: &self.queues,
+            consumer: &self.consumer,
+            memory: self.memory,
+        }
+        .limit()
+    }
+}
+
+/// What a verdict is based on.
+struct View<'a> {
+    elapsed: Duration,
+    threads: usize,
+    stages: &'a [StageStatistics],
+    queues: &'a [QueueStatistics],
+    consumer: &'a ConsumerStatistics,
+    memory: MemoryStatistics,
+}
+
+impl View<'_> {
+    fn limit(&self) -> Limit {
         if self.consumer.items == 0 || self.elapsed.is_zero() {
             return Limit::Unknown;
         }
-        if readiness > SATURATED {
+        let readiness = self.queues.last().map_or(0.0, |queue| queue.readiness(self.elapsed));
+        if readiness > SATURATED && self.is_settled() {
             return Limit::Consumer { readiness };
         }
         let on_pool = || self.stages.iter().filter(|stage| stage.kind.uses_cpu_pool());
@@ -71,6 +128,10 @@ impl Statistics {
                 stage: Arc::clone(&stage.name),
                 part: stage.busy.as_secs_f64() / pool_busy,
             };
+        }
+        // A stage may hold its slots while it waits for memory, so this comes before those.
+        if let Some(limit) = self.memory_limit() {
+            return limit;
         }
         let share = |at: usize| self.stages[at].busy_share(self.elapsed);
         let fullest = (0..self.stages.len()).max_by(|&a, &b| share(a).total_cmp(&share(b)));
@@ -86,6 +147,26 @@ impl Statistics {
             }
             None => Limit::Unknown,
         }
+    }
+
+    /// Whether the start-up is long enough ago for the last queue to be typical.
+    fn is_settled(&self) -> bool {
+        let first_wait = self.queues.last().map_or(Duration::ZERO, |queue| queue.first_wait);
+        self.elapsed.saturating_sub(first_wait) >= self.elapsed.mul_f64(SETTLED)
+    }
+
+    fn memory_limit(&self) -> Option<Limit> {
+        let MemoryStatistics { limit_bytes: budget, peak_bytes, waited, .. } = self.memory;
+        if budget == 0 {
+            return None;
+        }
+        let used = peak_bytes as f64 / budget as f64;
+        let waited = (waited.as_secs_f64() / self.elapsed.as_secs_f64()).min(1.0);
+        (used > MEMORY_SPENT && waited > MEMORY_WAITED).then_some(Limit::Memory {
+            budget,
+            used: used.min(1.0),
+            waited,
+        })
     }
 }
 
@@ -111,6 +192,13 @@ impl fmt::Display for Limit {
                 } else {
                     format!("{} %", percent(*part))
                 }
+            ),
+            Limit::Memory { budget, used, waited } => write!(
+                f,
+                "The memory budget limits: {} % of its {budget} bytes were in use, and stages \
+                 waited for memory {} % of the time; raise the budget, or make the queues shorter.",
+                percent(*used),
+                percent(*waited)
             ),
             Limit::Concurrency { stage, concurrency, busy, waits: true } => write!(
                 f,
@@ -139,8 +227,7 @@ impl fmt::Display for Limit {
 mod tests {
     use super::*;
     use crate::histogram::Quantiles;
-    use crate::statistics::{ConsumerStatistics, QueueStatistics, StageKind, StageStatistics};
-    use std::time::Duration;
+    use crate::statistics::StageKind;
 
     fn statistics(stages: &[(&str, StageKind, usize, f64)], empty_seconds: f64) -> Statistics {
         let stage =
@@ -150,6 +237,7 @@ mod tests {
                 concurrency,
                 items: 100,
                 failures: 0,
+                items_out: 100,
                 busy: Duration::from_secs_f64(busy),
                 service: Quantiles::default(),
             };
@@ -158,6 +246,7 @@ mod tests {
             threads: 2,
             stages: stages.iter().map(stage).collect(),
             queues: vec![QueueStatistics {
+                items: 10,
                 get_wait: Duration::from_secs_f64(empty_seconds),
                 ..Default::default()
             }],
@@ -183,5 +272,68 @@ mod tests {
         assert!(limit.to_string().contains("raise its concurrency"));
         let idle = [("fetch", StageKind::Async, 8, 1.0), ("decode", StageKind::Fill, 2, 4.0)];
         assert!(matches!(statistics(&idle, 9.0).limit(), Limit::Balance { .. }));
+    }
+
+    #[test]
+    fn a_spent_memory_budget_limits_where_stages_wait_for_it() {
+        let stages = [("fetch", StageKind::Async, 8, 78.0), ("decode", StageKind::Fill, 2, 4.0)];
+        let of = |peak_bytes, waited| {
+            let mut statistics = statistics(&stages, 9.0);
+            let waited = Duration::from_secs(waited);
+            statistics.memory =
+                MemoryStatistics { limit_bytes: 1000, peak_bytes, waited, ..Default::default() };
+            statistics.limit()
+        };
+        let limit = of(980, 6);
+        assert_eq!(limit, Limit::Memory { budget: 1000, used: 0.98, waited: 0.6 });
+        let text = limit.to_string();
+        assert!(text.contains("98 % of its 1000 bytes") && text.contains("60 %"), "{text}");
+        assert!(matches!(of(940, 6), Limit::Concurrency { .. }), "there was memory left");
+        assert!(matches!(of(1000, 4), Limit::Concurrency { .. }), "few waited for it");
+    }
+
+    #[test]
+    fn memory_that_a_slow_consumer_or_the_cpu_holds_does_not_limit() {
+        let memory = MemoryStatistics {
+            limit_bytes: 1000,
+            peak_bytes: 1000,
+            waited: Duration::from_secs(10),
+            ..Default::default()
+        };
+        let mut slow_consumer = statistics(&[("decode", StageKind::Fill, 2, 4.0)], 0.1);
+        slow_consumer.memory = memory;
+        assert!(matches!(slow_consumer.limit(), Limit::Consumer { .. }));
+        let mut busy = statistics(&[("decode", StageKind::Fill, 2, 19.5)], 9.0);
+        busy.memory = memory;
+        assert!(matches!(busy.limit(), Limit::Cpu { .. }));
+    }
+
+    #[test]
+    fn a_run_that_has_just_started_blames_no_consumer() {
+        let decode = [("decode", StageKind::Fill, 2, 19.5)];
+        let mut statistics = statistics(&decode, 9.95);
+        statistics.queues[0].first_wait = Duration::from_millis(9_950);
+        assert_eq!(statistics.data_readiness(), 1.0);
+        assert!(matches!(statistics.limit(), Limit::Cpu { .. }), "{}", statistics.limit());
+        // With as much time again, the consumer is what limits.
+        statistics.elapsed = Duration::from_secs(20);
+        assert!(matches!(statistics.limit(), Limit::Consumer { readiness } if readiness == 1.0));
+        statistics.consumer.items = 0;
+        assert_eq!(statistics.limit(), Limit::Unknown);
+    }
+
+    #[test]
+    fn an_interval_has_a_verdict_of_its_own() {
+        let whole = statistics(&[("decode", StageKind::Fill, 2, 19.5)], 9.0);
+        let interval = Interval {
+            length: whole.elapsed,
+            threads: whole.threads,
+            stages: whole.stages.clone(),
+            queues: whole.queues.clone(),
+            consumer: whole.consumer,
+            ..Default::default()
+        };
+        assert_eq!(interval.limit(), whole.limit());
+        assert!(matches!(interval.limit(), Limit::Cpu { .. }));
     }
 }
