@@ -1,0 +1,616 @@
+//! The order in which a run delivered its samples: kept, and run again.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::File;
+use std::io::Write as _;
+use std::ops::Range;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use futures_core::Stream;
+use futures_core::stream::BoxStream;
+use futures_util::StreamExt;
+
+use crate::random::stage_number;
+use crate::{Error, ErrorKind, Result, SampleId};
+
+/// The first line of a file.
+const HEADER: &str = "spdl order 1";
+/// So many runs are written in a line.
+const RUNS_IN_A_LINE: usize = 16;
+
+/// Samples of one epoch with consecutive indices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    epoch: u64,
+    start: u64,
+    /// At least 1; `start + len` is in range.
+    len: u64,
+}
+
+/// The samples that a run delivered, in their order.
+///
+/// Consecutive indices are kept as one entry: a run in order takes 24 bytes, one in disorder 24 bytes
+/// per break. Equal orders are equal records.
+///
+/// ```
+/// use spdl_core::{OrderRecord, SampleId};
+/// let ids = [4, 5, 6, 0].map(|index| SampleId { epoch: 0, index });
+/// let record: OrderRecord = ids.into_iter().collect();
+/// assert_eq!(record.len(), 4);
+/// assert!(record.iter().eq(ids));
+/// assert_eq!(OrderRecord::parse(&record.to_text())?, record);
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+#[derive(Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(into = "Vec<[u64; 3]>", try_from = "Vec<[u64; 3]>"))]
+pub struct OrderRecord {
+    /// No run could be a part of the one before.
+    runs: Vec<Run>,
+    len: u64,
+}
+
+impl OrderRecord {
+    /// An empty record.
+    pub fn new() -> Self {
+        OrderRecord::default()
+    }
+
+    /// Adds the sample that was delivered next.
+    pub fn push(&mut self, id: SampleId) {
+        let run = Run { epoch: id.epoch, start: id.index, len: 1 };
+        // Nobody delivers 2^64 samples.
+        let _ = self.push_run(run);
+    }
+
+    fn push_run(&mut self, run: Run) -> Result<()> {
+        let Run { epoch, start, len } = run;
+        if len == 0 || start.checked_add(len).is_none() {
+            let message = format!("{len} samples from {start} on cannot be");
+            return Err(Error::new(ErrorKind::Corrupt, message));
+        }
+        let Some(total) = self.len.checked_add(len) else {
+            return Err(Error::new(ErrorKind::Corrupt, "more than 2^64 samples"));
+        };
+        match self.runs.last_mut() {
+            Some(last) if last.epoch == epoch && last.start + last.len == start => last.len += len,
+            _ => self.runs.push(run),
+        }
+        self.len = total;
+        Ok(())
+    }
+
+    /// How many samples were delivered.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether none was.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The samples in the order in which they were delivered.
+    pub fn iter(&self) -> impl Iterator<Item = SampleId> + '_ {
+        self.runs.iter().flat_map(|&Run { epoch, start, len }| {
+            (start..start + len).map(move |index| SampleId { epoch, index })
+        })
+    }
+
+    /// The record as text, with a checksum at its end.
+    ///
+    /// The format is one of lines: `spdl order 1`; then per line an epoch and up to 16 runs of
+    /// consecutive indices, as `start` or `start+length`; then the number of samples; then the
+    /// 64-bit FNV-1a hash of all lines before.
+    pub fn to_text(&self) -> String {
+        use fmt::Write as _;
+        let mut text = format!("{HEADER}\n");
+        for runs in self.runs.chunk_by(|a, b| a.epoch == b.epoch) {
+            for line in runs.chunks(RUNS_IN_A_LINE) {
+                let _ = write!(text, "{}", line[0].epoch);
+                for run in line {
+                    let _ = match run.len {
+                        1 => write!(text, " {}", run.start),
+                        len => write!(text, " {}+{len}", run.start),
+                    };
+                }
+                text.push('\n');
+            }
+        }
+        let _ = writeln!(text, "samples {}", self.len);
+        let checksum = stage_number(&text);
+        let _ = writeln!(text, "checksum {checksum:016x}");
+        text
+    }
+
+    /// Reads what [`to_text`](OrderRecord::to_text) wrote.
+    ///
+    /// # Errors
+    /// `Unsupported` for another format, `Truncated` where the end is missing, and `Corrupt` where
+    /// the text was changed.
+    pub fn parse(text: &str) -> Result<Self> {
+        let corrupt = |message: String| Error::new(ErrorKind::Corrupt, message);
+        if text.lines().next() != Some(HEADER) {
+            let message = format!("no record of an order: it does not begin with {HEADER:?}");
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        let missing = || Error::new(ErrorKind::Truncated, "the record of the order has no end");
+        let whole = text.strip_suffix('\n').ok_or_else(missing)?;
+        let (body, last) = whole.rsplit_once('\n').ok_or_else(missing)?;
+        let checksum = last.strip_prefix("checksum ").ok_or_else(missing)?;
+        let body = &text[..body.len() + 1];
+        if checksum != format!("{:016x}", stage_number(body)) {
+            return Err(corrupt("the record of the order does not match its checksum".into()));
+        }
+        let mut record = OrderRecord::new();
+        let mut samples = None;
+        for (number, line) in (1..).zip(body.lines()).skip(1) {
+            let fault =
+                || corrupt(format!("line {number} of the order's record is no line of one"));
+            if samples.is_some() {
+                return Err(fault());
+            }
+            if let Some(count) = line.strip_prefix("samples ") {
+                samples = Some(count.parse::<u64>().map_err(|_| fault())?);
+                continue;
+            }
+            let mut words = line.split(' ');
+            let number = |word: &str| word.parse::<u64>().map_err(|_| fault());
+            let epoch = number(words.next().unwrap_or_default())?;
+            for word in words {
+                let (start, len) = word.split_once('+').unwrap_or((word, "1"));
+                record.push_run(Run { epoch, start: number(start)?, len: number(len)? })?;
+            }
+        }
+        if samples != Some(record.len) {
+            let message = format!("{samples:?} samples were announced, {} are there", record.len);
+            return Err(corrupt(message));
+        }
+        Ok(record)
+    }
+
+    /// Writes the record to a file: whole, or not at all.
+    ///
+    /// It is written beside the file, under its name with `.partial` added, and then renamed.
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(".partial");
+        let write = || {
+            let mut file = File::create(&partial)?;
+            file.write_all(self.to_text().as_bytes())?;
+            file.sync_all()?;
+            drop(file);
+            std::fs::rename(&partial, path)
+        };
+        write().map_err(|error| at_path(path, "write", error))
+    }
+
+    /// Reads a record from a file.
+    ///
+    /// # Errors
+    /// Where the file cannot be read, and as for [`parse`](OrderRecord::parse).
+    pub fn load(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let text = std::fs::read_to_string(path).map_err(|error| at_path(path, "read", error))?;
+        OrderRecord::parse(&text).map_err(|error| error.with_key(path.display().to_string()))
+    }
+
+    /// The runs of one epoch.
+    fn epoch(&self, epoch: u64) -> Vec<Range<u64>> {
+        let runs = self.runs.iter().filter(|run| run.epoch == epoch);
+        runs.map(|run| run.start..run.start + run.len).collect()
+    }
+}
+
+fn at_path(path: &Path, verb: &str, error: std::io::Error) -> Error {
+    let kind = Error::from(std::io::Error::from(error.kind())).kind();
+    Error::new(kind, format!("cannot {verb} the record of the order"))
+        .with_key(path.display().to_string())
+        .with_source(error)
+}
+
+impl fmt::Debug for OrderRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OrderRecord({} samples in {} runs)", self.len, self.runs.len())
+    }
+}
+
+impl Extend<SampleId> for OrderRecord {
+    fn extend<I: IntoIterator<Item = SampleId>>(&mut self, ids: I) {
+        ids.into_iter().for_each(|id| self.push(id));
+    }
+}
+
+impl FromIterator<SampleId> for OrderRecord {
+    fn from_iter<I: IntoIterator<Item = SampleId>>(ids: I) -> Self {
+        let mut record = OrderRecord::new();
+        record.extend(ids);
+        record
+    }
+}
+
+impl From<OrderRecord> for Vec<[u64; 3]> {
+    /// `[epoch, start, length]` per run of consecutive indices.
+    fn from(record: OrderRecord) -> Self {
+        record.runs.iter().map(|run| [run.epoch, run.start, run.len]).collect()
+    }
+}
+
+impl TryFrom<Vec<[u64; 3]>> for OrderRecord {
+    type Error = Error;
+
+    /// The other way round; runs that cannot be are `Corrupt`.
+    fn try_from(runs: Vec<[u64; 3]>) -> Result<Self> {
+        let mut record = OrderRecord::new();
+        for [epoch, start, len] in runs {
+            record.push_run(Run { epoch, start, len })?;
+        }
+        Ok(record)
+    }
+}
+
+/// The items of `inner`, which begins with sample 0 of `epoch`, in the order of `record`, with the
+/// identities that they have in `inner`.
+///
+/// What the record does not name is left out. Items that come before their turn are held: they are
+/// small, as names are. Where the record names a sample several times, because a stage made several
+/// outputs of it, its first place counts. A sample that `inner` does not have is a fatal error, in
+/// its place: it is another source than that of the recorded run.
+pub(crate) fn replay_stream<T: Send + 'static>(
+    inner: BoxStream<'static, Result<T>>,
+    epoch: u64,
+    record: Arc<OrderRecord>,
+) -> BoxStream<'static, (SampleId, Result<T>)> {
+    let turns = record.epoch(epoch);
+    let mut wanted = turns.clone();
+    wanted.sort_unstable_by_key(|run| run.start);
+    wanted.dedup_by(|next, run| {
+        let touches = next.start <= run.end;
+        if touches {
+            run.end = run.end.max(next.end);
+        }
+        touches
+    });
+    let replay = Replay {
+        inner: Some(inner),
+        epoch,
+        turns: turns.into_iter(),
+        turn: 0..0,
+        wanted,
+        next: 0,
+        early: HashMap::new(),
+        failure: None,
+    };
+    replay.boxed()
+}
+
+/// See [`replay_stream`].
+struct Replay<T> {
+    /// `None` once it has ended.
+    inner: Option<BoxStream<'static, Result<T>>>,
+    epoch: u64,
+    /// The runs of the record that are still to come.
+    turns: std::vec::IntoIter<Range<u64>>,
+    /// The run whose turn it is.
+    turn: Range<u64>,
+    /// All indices of the record, in ascending order.
+    wanted: Vec<Range<u64>>,
+    /// The index of the item that the inner source yields next.
+    next: u64,
+    /// Items whose turn has not come.
+    early: HashMap<u64, Result<T>>,
+    /// The last error among the items that were left out: it may say why one is missing.
+    failure: Option<Error>,
+}
+
+impl<T> Replay<T> {
+    /// The index whose turn it is, `None` at the end.
+    fn turn(&mut self) -> Option<u64> {
+        while self.turn.is_empty() {
+            self.turn = self.turns.next()?;
+        }
+        Some(self.turn.start)
+    }
+
+    fn is_wanted(&self, index: u64) -> bool {
+        let after = self.wanted.partition_point(|run| run.start <= index);
+        after.checked_sub(1).is_some_and(|at| self.wanted[at].contains(&index))
+    }
+
+    /// Takes in what the inner source yielded.
+    fn take_in(&mut self, item: Result<T>) {
+        let index = self.next;
+        self.next += 1;
+        if self.is_wanted(index) {
+            self.early.insert(index, item);
+        } else if let Err(error) = item {
+            self.failure = Some(error);
+        }
+    }
+
+    fn missing(&self, index: u64) -> Error {
+        let message = format!(
+            "the record names {}, but the source has yielded {} samples in all: it is not the \
+             source of the recorded run",
+            SampleId { epoch: self.epoch, index },
+            self.next
+        );
+        let error = Error::new(ErrorKind::InvalidArgument, message).fatal();
+        match &self.failure {
+            Some(failure) => error.with_source(failure.clone()),
+            None => error,
+        }
+    }
+}
+
+impl<T> Unpin for Replay<T> {}
+
+impl<T> Stream for Replay<T> {
+    type Item = (SampleId, Result<T>);
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        while let Some(index) = this.turn() {
+            let item = match this.early.remove(&index) {
+                Some(item) => item,
+                // What was taken in and is not held has had its turn.
+                None if index < this.next => {
+                    this.turn.start += 1;
+                    continue;
+                }
+                None => match &mut this.inner {
+                    Some(inner) => {
+                        match ready!(inner.poll_next_unpin(cx)) {
+                            Some(item) => this.take_in(item),
+                            None => this.inner = None,
+                        }
+                        continue;
+                    }
+                    None => Err(this.missing(index)),
+                },
+            };
+            this.turn.start += 1;
+            return Poll::Ready(Some((SampleId { epoch: this.epoch, index }, item)));
+        }
+        this.inner = None;
+        Poll::Ready(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Cursor, DatasetSource, Source, block_on};
+
+    fn ids(epoch: u64, indices: impl IntoIterator<Item = u64>) -> Vec<SampleId> {
+        indices.into_iter().map(|index| SampleId { epoch, index }).collect()
+    }
+
+    fn record(ids: impl IntoIterator<Item = SampleId>) -> OrderRecord {
+        ids.into_iter().collect()
+    }
+
+    /// A source of `len` items, each 100 times its index.
+    fn hundreds(len: u64) -> DatasetSource<Vec<u64>> {
+        DatasetSource::new((0..len).map(|index| 100 * index).collect())
+    }
+
+    fn replay(len: u64, record: &OrderRecord, epoch: u64) -> Vec<(SampleId, Result<u64>)> {
+        let inner = hundreds(len).open(Cursor::new(epoch, 0)).unwrap();
+        block_on(replay_stream(inner, epoch, Arc::new(record.clone())).collect())
+    }
+
+    #[test]
+    fn consecutive_samples_are_one_run() {
+        let mut order = ids(0, (5..10).chain(0..5));
+        order.extend(ids(1, [5]));
+        let record = record(order.clone());
+        assert_eq!((record.runs.len(), record.len()), (3, 11));
+        assert!(record.iter().eq(order));
+        assert_eq!(format!("{record:?}"), "OrderRecord(11 samples in 3 runs)");
+    }
+
+    #[test]
+    fn the_last_index_of_all_is_no_overflow() {
+        let order = ids(u64::MAX, [u64::MAX - 1, 0]);
+        let record = record(order.clone());
+        assert!(record.iter().eq(order));
+        assert_eq!(OrderRecord::parse(&record.to_text()).unwrap(), record);
+    }
+
+    #[test]
+    fn the_text_is_short_and_plain() {
+        let mut order = ids(0, [3, 4, 5, 0]);
+        order.extend(ids(1, 0..1000));
+        let text = record(order).to_text();
+        let (body, checksum) = text.split_at(text.find("checksum").unwrap());
+        assert_eq!(body, "spdl order 1\n0 3+3 0\n1 0+1000\nsamples 1004\n");
+        assert_eq!(checksum.len(), "checksum 0123456789abcdef\n".len());
+    }
+
+    fn sealed(body: &str) -> String {
+        format!("{body}checksum {:016x}\n", stage_number(body))
+    }
+
+    #[test]
+    fn runs_that_could_be_one_are_one_after_reading() {
+        let text = sealed("spdl order 1\n0 0 1 2\n0 3+2\nsamples 5\n");
+        assert_eq!(OrderRecord::parse(&text).unwrap(), record(ids(0, 0..5)));
+    }
+
+    #[test]
+    fn a_truncated_record_is_an_error() {
+        let text = record(ids(3, [7, 8, 1, 12])).to_text();
+        for len in 0..text.len() {
+            let kind = OrderRecord::parse(&text[..len]).unwrap_err().kind();
+            let expected = match len < HEADER.len() {
+                true => ErrorKind::Unsupported,
+                false => ErrorKind::Truncated,
+            };
+            assert_eq!(kind, expected, "cut at {len}");
+        }
+    }
+
+    #[test]
+    fn a_changed_record_is_an_error() {
+        let text = record(ids(3, [7, 8, 1, 12])).to_text();
+        for at in 0..text.len() {
+            for bit in 0..7 {
+                let mut bytes = text.clone().into_bytes();
+                bytes[at] ^= 1 << bit;
+                let changed = String::from_utf8(bytes).unwrap();
+                assert!(OrderRecord::parse(&changed).is_err(), "bit {bit} of byte {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_is_an_error() {
+        for body in [
+            "spdl order 1\n",
+            "spdl order 1\n0 1\nsamples 2\n",
+            "spdl order 1\n0 1+0\nsamples 0\n",
+            "spdl order 1\n0 18446744073709551615+2\nsamples 2\n",
+            "spdl order 1\n0 1+18446744073709551610\n0 1+10\nsamples 4\n",
+            "spdl order 1\n0 -1\nsamples 1\n",
+            "spdl order 1\n0 1  2\nsamples 2\n",
+            "spdl order 1\nsamples 0\n0 1\n",
+            "spdl order 1\n\nsamples 0\n",
+        ] {
+            let kind = OrderRecord::parse(&sealed(body)).unwrap_err().kind();
+            assert_eq!(kind, ErrorKind::Corrupt, "{body}");
+        }
+        let kind = OrderRecord::parse("spdl order 2\n").unwrap_err().kind();
+        assert_eq!(kind, ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn a_record_is_saved_whole_and_found_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("order");
+        let first = record(ids(0, [1, 0]));
+        first.save(&path).unwrap();
+        let second = record(ids(0, [0, 1, 2]));
+        second.save(&path).unwrap();
+        assert_eq!(OrderRecord::load(&path).unwrap(), second);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        let error = OrderRecord::load(folder.path().join("none")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        std::fs::write(&path, "rubbish").unwrap();
+        let error = OrderRecord::load(&path).unwrap_err();
+        assert!(error.key().unwrap().ends_with("order"), "{error}");
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn json_holds_runs_and_is_checked() {
+        let record = record(ids(2, [3, 4, 0]));
+        let json = serde_json::to_string(&record).unwrap();
+        assert_eq!(json, "[[2,3,2],[2,0,1]]");
+        assert_eq!(serde_json::from_str::<OrderRecord>(&json).unwrap(), record);
+        assert!(serde_json::from_str::<OrderRecord>("[[0,0,0]]").is_err());
+        assert!(serde_json::from_str::<OrderRecord>("[[0,18446744073709551615,1]]").is_err());
+    }
+
+    #[test]
+    fn a_sample_that_the_source_lacks_is_an_error_in_its_place() {
+        let record = record(ids(0, [2, 9, 0]));
+        let items = replay(3, &record, 0);
+        assert_eq!(items.iter().map(|(id, _)| *id).collect::<Vec<_>>(), ids(0, [2, 9, 0]));
+        assert!(items[0].1.is_ok() && items[2].1.is_ok());
+        let error = items[1].1.as_ref().unwrap_err();
+        assert_eq!((error.kind(), error.is_fatal()), (ErrorKind::InvalidArgument, true));
+        let message = error.message();
+        assert!(message.contains("epoch 0, sample 9") && message.contains("3 samples"), "{error}");
+    }
+
+    #[test]
+    fn errors_of_the_source_have_their_turn_or_explain_what_is_missing() {
+        let inner = || {
+            let fail = |word: &str| Err(Error::new(ErrorKind::Io, word));
+            stream::iter([fail("first"), Ok(1), fail("second")]).boxed()
+        };
+        let both = replay_stream(inner(), 0, Arc::new(record(ids(0, [1, 0]))));
+        let items: Vec<_> = block_on(both.collect());
+        assert_eq!(*items[0].1.as_ref().unwrap(), 1);
+        assert_eq!(items[1].1.as_ref().unwrap_err().message(), "first");
+        let beyond = replay_stream(inner(), 0, Arc::new(record(ids(0, [3]))));
+        let items: Vec<_> = block_on(beyond.collect());
+        assert!(items[0].1.as_ref().unwrap_err().report().ends_with(": second"));
+    }
+
+    #[test]
+    fn the_source_is_read_no_further_than_needed() {
+        let inner = stream::iter((0..3).map(Ok)).chain(stream::pending()).boxed();
+        let replay = replay_stream(inner, 0, Arc::new(record(ids(0, [2, 0]))));
+        let items: Vec<_> = block_on(replay.map(|(_, item)| item.unwrap()).collect());
+        assert_eq!(items, [2, 0]);
+    }
+
+    /// Two permutations of `0..n`, of which some are left out, each for an epoch.
+    fn orders() -> impl Strategy<Value = (u64, Vec<u64>, Vec<u64>)> {
+        let part = |n: u64| {
+            let all = Just((0..n).collect::<Vec<_>>()).prop_shuffle();
+            (all, 0..=n as usize).prop_map(|(mut all, len)| {
+                all.truncate(len);
+                all
+            })
+        };
+        (1..60u64).prop_flat_map(move |n| (Just(n), part(n), part(n)))
+    }
+
+    proptest! {
+        #[test]
+        fn any_order_with_any_omissions_comes_out_exactly(
+            (n, first, second) in orders(),
+        ) {
+            let mut order = ids(4, first.clone());
+            order.extend(ids(5, second.clone()));
+            let record = record(order);
+            for (epoch, indices) in [(4, first), (5, second), (6, vec![])] {
+                let items = replay(n, &record, epoch);
+                let items: Vec<_> =
+                    items.into_iter().map(|(id, item)| (id, item.unwrap())).collect();
+                let expected: Vec<_> =
+                    ids(epoch, indices).into_iter().map(|id| (id, 100 * id.index)).collect();
+                prop_assert_eq!(items, expected);
+            }
+        }
+
+        #[test]
+        fn of_several_places_the_first_counts(order in prop::collection::vec(0..20u64, 0..60)) {
+            let mut firsts = Vec::new();
+            for index in &order {
+                if !firsts.contains(index) {
+                    firsts.push(*index);
+                }
+            }
+            let items = replay(20, &record(ids(0, order)), 0);
+            let items: Vec<_> = items.into_iter().map(|(id, _)| id).collect();
+            prop_assert_eq!(items, ids(0, firsts));
+        }
+
+        #[test]
+        fn any_record_comes_back_from_its_text(
+            order in prop::collection::vec((0..3u64, 0..30u64), 0..100),
+        ) {
+            let order: Vec<_> =
+                order.into_iter().map(|(epoch, index)| SampleId { epoch, index }).collect();
+            let record = record(order.iter().copied());
+            let read = OrderRecord::parse(&record.to_text()).unwrap();
+            prop_assert!(read.iter().eq(order));
+            prop_assert_eq!(read, record);
+        }
+    }
+}
