@@ -14,12 +14,16 @@ use serde_json::Value;
 
 use crate::dataset::{self, Settings};
 use crate::demo::{Mode, build_spdl};
+use crate::engine_bench::{self, Overhead, Scaling, Stragglers};
 use crate::tools::{Output, Venv, Workspace, command, describe, with_descendants};
 
-/// Compare our speed with that of others, on this machine, in one run.
+/// Measure our speed, on this machine, beside that of others in the same run.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Benchmark {
     Images(Images),
+    Overhead(Overhead),
+    Scaling(Scaling),
+    Stragglers(Stragglers),
 }
 
 /// JPEG files to batches of 32 x 224 x 224 x 3 unsigned bytes, against the usual Python loaders.
@@ -66,6 +70,9 @@ pub(crate) struct Images {
 pub(crate) fn run(workspace: &Workspace, benchmark: &Benchmark) -> Result<()> {
     match benchmark {
         Benchmark::Images(arguments) => images(workspace, arguments),
+        Benchmark::Overhead(arguments) => engine_bench::overhead(workspace, arguments),
+        Benchmark::Scaling(arguments) => engine_bench::scaling(workspace, arguments),
+        Benchmark::Stragglers(arguments) => engine_bench::stragglers(workspace, arguments),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Development tasks of SPDL in Rust: `cargo xtask demo`, `test`, `wheel`, `bench`.
+//! Development tasks of SPDL in Rust: `cargo xtask demo`, `test`, `soak`, `wheel`, `bench`.
 //!
 //! Each task does all its own set-up below `target/` and says what it installs. The tasks depend on
 //! no crate of the workspace, so that they build, and can report, when one of those does not.
@@ -9,6 +9,9 @@
 mod bench;
 mod dataset;
 mod demo;
+mod engine_bench;
+mod soak;
+mod steps;
 mod test;
 mod tidy;
 mod tools;
@@ -34,8 +37,10 @@ use crate::tools::Workspace;
   cargo xtask demo                  see 2,000 JPEGs become training batches, with a report
   cargo xtask test                  everything that must hold before a change is merged
   cargo xtask test --only clippy    one step of it
+  cargo xtask soak                  the long versions of the core's tests
   cargo xtask wheel                 the Python wheel, in target/wheels
   cargo xtask bench images          speed against the usual Python loaders
+  cargo xtask bench overhead        what the scheduler costs per item and stage
 
 Each task has its own help: cargo xtask TASK --help"
 )]
@@ -48,6 +53,7 @@ struct Arguments {
 enum Task {
     Demo(demo::Arguments),
     Test(test::Arguments),
+    Soak(soak::Arguments),
     Wheel(wheel::Arguments),
     #[command(subcommand)]
     Bench(bench::Benchmark),
@@ -68,6 +74,7 @@ fn run(task: Task) -> Result<ExitCode> {
     match task {
         Task::Demo(arguments) => demo::run(&workspace, &arguments)?,
         Task::Test(arguments) => return test::run(&workspace, &arguments),
+        Task::Soak(arguments) => return soak::run(&workspace, &arguments),
         Task::Wheel(arguments) => wheel::run(&workspace, &arguments)?,
         Task::Bench(benchmark) => bench::run(&workspace, &benchmark)?,
     }

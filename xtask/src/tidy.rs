@@ -153,7 +153,8 @@ fn text_files(root: &Path) -> Result<Vec<PathBuf>> {
             let is_foreign = name.starts_with('.') && !HIDDEN_BUT_OURS.contains(&name.as_str());
             if kind.is_dir() && !is_output && !is_foreign {
                 folders.push(entry.path());
-            } else if kind.is_file() && entry.metadata()?.len() <= LARGEST {
+            } else if kind.is_file() && name != ".git" && entry.metadata()?.len() <= LARGEST {
+                // In a second working tree `.git` is a file, which names a folder of this machine.
                 files.push(entry.path());
             }
         }
@@ -240,7 +241,7 @@ mod tests {
     fn outputs_and_foreign_folders_are_not_searched() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
-        for file in ["src/a.rs", "target/b.rs", ".git/c", ".ci/run", "x/target/d.rs"] {
+        for file in ["src/a.rs", "target/b.rs", ".git/c", "y/.git", ".ci/run", "x/target/d.rs"] {
             let path = root.join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "text").unwrap();

@@ -1,0 +1,185 @@
+//! Slow items: in completion order they hold nothing back, in input order a bounded number.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use common::{WriteNumber, layout, numbers, within_seconds};
+use spdl_core::{
+    AsyncContext, AsyncStage, Order, PipelineBuilder, Result, StageFn, StageOptions, stage_fn,
+};
+
+/// Stays shut until the consumer opens it; threads and tasks may wait for it.
+#[derive(Default)]
+struct Gate {
+    open: Mutex<bool>,
+    opened: Condvar,
+    /// How many items have come to the stage.
+    started: AtomicU64,
+}
+
+impl Gate {
+    fn open(&self) {
+        *self.open.lock().unwrap() = true;
+        self.opened.notify_all();
+    }
+
+    fn is_open(&self) -> bool {
+        *self.open.lock().unwrap()
+    }
+
+    fn wait(&self) {
+        let open = self.open.lock().unwrap();
+        drop(self.opened.wait_while(open, |open| !*open).unwrap());
+    }
+}
+
+type SlowFn = Box<dyn FnMut(i64) -> Result<i64> + Send>;
+
+/// A stage that computes; slow items wait for the gate. The others take long enough that a worker
+/// takes them one by one: of tiny items it takes a run, which is handed on as a whole.
+fn computing(
+    gate: &Arc<Gate>,
+    slow: fn(i64) -> bool,
+) -> impl Fn() -> Result<StageFn<SlowFn>> + use<> {
+    let gate = Arc::clone(gate);
+    move || {
+        let gate = Arc::clone(&gate);
+        Ok(stage_fn(Box::new(move |item| {
+            gate.started.fetch_add(1, Ordering::SeqCst);
+            match slow(item) {
+                true => gate.wait(),
+                false => std::thread::sleep(Duration::from_micros(100)),
+            }
+            Ok(item)
+        }) as SlowFn))
+    }
+}
+
+/// The same as a stage that waits.
+struct Waiting {
+    gate: Arc<Gate>,
+    slow: fn(i64) -> bool,
+}
+
+#[async_trait]
+impl AsyncStage<i64> for Waiting {
+    type Out = i64;
+
+    async fn process(&self, item: i64, cx: &AsyncContext) -> Result<i64> {
+        self.gate.started.fetch_add(1, Ordering::SeqCst);
+        while (self.slow)(item) && !self.gate.is_open() {
+            cx.runtime().sleep(Duration::from_millis(1)).await;
+        }
+        Ok(item)
+    }
+}
+
+const ITEMS: i64 = 2000;
+/// One less than the stage works on at once, spread over the epoch.
+const SLOW: i64 = 3;
+
+fn is_slow(item: i64) -> bool {
+    item % 600 == 0 && item / 600 < SLOW
+}
+
+fn options(order: Order) -> StageOptions {
+    StageOptions::new("slow").concurrency(4).order(order)
+}
+
+/// Takes all fast items while the slow ones are held, then lets those go.
+fn fast_items_first(builder: PipelineBuilder<i64>, gate: &Gate) {
+    let mut pipeline = builder.threads(5).build().unwrap();
+    let mut fast: Vec<i64> = (0..ITEMS - SLOW).map(|_| pipeline.next().unwrap().unwrap()).collect();
+    assert!(!gate.is_open());
+    fast.sort_unstable();
+    assert_eq!(fast, (0..ITEMS).filter(|&item| !is_slow(item)).collect::<Vec<_>>());
+    gate.open();
+    let mut slow = pipeline.collect::<Result<Vec<_>>>().unwrap();
+    slow.sort_unstable();
+    assert_eq!(slow, (0..ITEMS).filter(|&item| is_slow(item)).collect::<Vec<_>>());
+}
+
+#[test]
+fn in_completion_order_slow_computations_hold_nothing_back() {
+    within_seconds(60, || {
+        let gate = Arc::new(Gate::default());
+        let stage = computing(&gate, is_slow);
+        let builder = PipelineBuilder::new(numbers(ITEMS)).stage(options(Order::Completion), stage);
+        fast_items_first(builder, &gate);
+    });
+}
+
+#[test]
+fn in_completion_order_slow_waits_hold_nothing_back() {
+    within_seconds(60, || {
+        let gate = Arc::new(Gate::default());
+        let stage = Waiting { gate: Arc::clone(&gate), slow: is_slow };
+        let builder =
+            PipelineBuilder::new(numbers(ITEMS)).async_stage(options(Order::Completion), stage);
+        fast_items_first(builder, &gate);
+    });
+}
+
+#[test]
+fn a_slow_item_does_not_hold_back_a_batch() {
+    within_seconds(60, || {
+        let gate = Arc::new(Gate::default());
+        let mut batches = PipelineBuilder::new(numbers(64))
+            .stage(options(Order::Completion), computing(&gate, |item| item == 0))
+            .fill("write", layout(8), || Ok(WriteNumber { fails: |_| false, panics: |_| false }))
+            .threads(4)
+            .build()
+            .unwrap();
+        let mut seen = Vec::new();
+        for _ in 0..7 {
+            let batch = batches.next().unwrap().unwrap();
+            assert_eq!(batch.len(), 8);
+            seen.extend_from_slice(batch.array("number").unwrap().as_slice::<i64>().unwrap());
+        }
+        assert!(!seen.contains(&0));
+        gate.open();
+        let last = batches.next().unwrap().unwrap();
+        assert!(last.array("number").unwrap().as_slice::<i64>().unwrap().contains(&0));
+        assert!(batches.next().is_none());
+    });
+}
+
+/// How many items a stage may have begun while its first one holds the consumer up: those it works
+/// on, those in its queue, and as many more as may be done early.
+const MOST_STARTED: u64 = 300;
+
+fn held_up(builder: PipelineBuilder<i64>, gate: &Arc<Gate>) {
+    let mut pipeline = builder.threads(5).build().unwrap();
+    let nothing = pipeline.next_timeout(Duration::from_millis(100));
+    assert!(nothing.is_pending(), "an item overtook the first: {nothing:?}");
+    let started = gate.started.load(Ordering::SeqCst);
+    assert!((1..=MOST_STARTED).contains(&started), "{started} items were begun");
+    gate.open();
+    let items = pipeline.collect::<Result<Vec<_>>>().unwrap();
+    assert_eq!(items, (0..ITEMS).collect::<Vec<_>>());
+}
+
+#[test]
+fn in_input_order_a_slow_computation_lets_a_bounded_number_be_done_early() {
+    within_seconds(60, || {
+        let gate = Arc::new(Gate::default());
+        let stage = computing(&gate, |item| item == 0);
+        held_up(PipelineBuilder::new(numbers(ITEMS)).stage(options(Order::Input), stage), &gate);
+    });
+}
+
+#[test]
+fn in_input_order_a_slow_wait_lets_a_bounded_number_be_done_early() {
+    within_seconds(60, || {
+        let gate = Arc::new(Gate::default());
+        let stage = Waiting { gate: Arc::clone(&gate), slow: |item| item == 0 };
+        let builder =
+            PipelineBuilder::new(numbers(ITEMS)).async_stage(options(Order::Input), stage);
+        held_up(builder, &gate);
+    });
+}

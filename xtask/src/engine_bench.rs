@@ -1,0 +1,113 @@
+//! `cargo xtask bench overhead | scaling | stragglers`: the scheduler alone, by examples of
+//! `spdl-core`.
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::tools::{Output, Workspace, cargo};
+
+/// What the scheduler costs: ns per item and stage, beside plain channels in the same run.
+///
+/// Identity stages over small integers, concurrency 2, 2 worker threads, 1 and 3 stages, both
+/// orders, default and other queue sizes. The cases take turns; medians and minima are shown. Also:
+/// heap allocations per item, the time to the first item and to stop, and what an idle pipeline
+/// uses.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cargo xtask bench overhead
+  cargo xtask bench overhead --json     [{stages, concurrency, order, ns_per_item_stage}]")]
+pub(crate) struct Overhead {
+    /// Items of a run [default: 1000000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    items: Option<u64>,
+    /// Runs of each case [default: 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    rounds: Option<u64>,
+    /// Only the cases with default queues, as a JSON list
+    #[arg(long)]
+    json: bool,
+    /// Everything as a JSON object
+    #[arg(long, conflicts_with = "json")]
+    json_all: bool,
+}
+
+/// How well waiting scales: sleeping stages, 2 to 256 items in flight and 1 to 64 workers.
+///
+/// Efficiency is the ideal time over the measured one. A second table has shorter sleeps, beside
+/// bare threads that sleep as often, and shows where the scheduler's own cost starts to show.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cargo xtask bench scaling
+  cargo xtask bench scaling --sleep-ms 20")]
+pub(crate) struct Scaling {
+    /// How long an item sleeps in the first table, in milliseconds [default: 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    sleep_ms: Option<u64>,
+    /// As a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What slow items do to the consumer: 1 % of them take 50 times as long as the others.
+///
+/// The consumer's wait, p50 and p99, in completion order and in input order, for a consumer that
+/// always waits and for one that works between two batches.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cargo xtask bench stragglers
+  cargo xtask bench stragglers --batches 1000")]
+pub(crate) struct Stragglers {
+    /// Batches of a run [default: 250]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    batches: Option<u64>,
+    /// As a JSON list
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn overhead(workspace: &Workspace, arguments: &Overhead) -> Result<()> {
+    let numbers = [("--items", arguments.items), ("--rounds", arguments.rounds)];
+    let switches = [("--json", arguments.json), ("--json-all", arguments.json_all)];
+    run(workspace, "overhead", &words(&numbers, &switches))
+}
+
+pub(crate) fn scaling(workspace: &Workspace, arguments: &Scaling) -> Result<()> {
+    let numbers = [("--sleep-ms", arguments.sleep_ms)];
+    run(workspace, "scaling", &words(&numbers, &[("--json", arguments.json)]))
+}
+
+pub(crate) fn stragglers(workspace: &Workspace, arguments: &Stragglers) -> Result<()> {
+    let numbers = [("--batches", arguments.batches)];
+    run(workspace, "stragglers", &words(&numbers, &[("--json", arguments.json)]))
+}
+
+/// What is set, as words of a command line. What is not set is left to the example's own default.
+fn words(numbers: &[(&str, Option<u64>)], switches: &[(&str, bool)]) -> Vec<String> {
+    let numbers = numbers
+        .iter()
+        .filter_map(|(name, number)| number.map(|number| [(*name).to_owned(), number.to_string()]));
+    let switches = switches.iter().filter(|(_, on)| *on).map(|(name, _)| (*name).to_owned());
+    numbers.flatten().chain(switches).collect()
+}
+
+/// Builds the example, which is said on standard error, and runs it; standard output is its own.
+fn run(workspace: &Workspace, example: &str, words: &[String]) -> Result<()> {
+    Output::Terminal.run(
+        cargo()
+            .args(["run", "--release", "-p", "spdl-core", "--example", example, "--"])
+            .args(words)
+            .current_dir(&workspace.root),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_set_is_handed_on() {
+        let numbers = [("--items", Some(7)), ("--rounds", None)];
+        let switches = [("--json", true), ("--json-all", false)];
+        assert_eq!(words(&numbers, &switches), ["--items", "7", "--json"]);
+    }
+}

@@ -1,0 +1,113 @@
+//! `cargo xtask soak`: the tests whose worth grows with the time they get.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::steps::{self, Counts, Step, Tally, cargo_test, model_tests};
+use crate::tools::{Output, Workspace};
+
+/// Run the long versions of the tests of spdl-core: more cycles, schedules, cases, seconds.
+///
+/// One round of all steps, each with other random numbers; with --minutes, rounds until the time is
+/// over or one has failed. A step that has begun is finished. What a step prints is kept in
+/// target/xtask-logs/soak-STEP.log; the end of it is shown when the step fails. The last line gives
+/// the sum: `N passed, N failed, N skipped`.
+///
+/// The same tests run in `cargo xtask test`, for a shorter time. How long is up to these variables:
+/// SPDL_CYCLES, SPDL_SCHEDULES, PROPTEST_CASES, SPDL_MEMORY_SECONDS.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cargo xtask soak                        one round, before a release
+  cargo xtask soak --minutes 480          over night
+  cargo xtask soak --only cycles          one step of it
+  cargo xtask soak --list
+  SPDL_CYCLES=100000 cargo test -p spdl-core --release --test cycles     by hand")]
+pub(crate) struct Arguments {
+    /// Go on with further rounds until this many minutes have passed
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    minutes: u64,
+    /// Run only these steps
+    #[arg(long, value_name = "NAME", num_args = 1..)]
+    only: Vec<String>,
+    /// List the steps
+    #[arg(long)]
+    list: bool,
+}
+
+const STEPS: [Step; 4] = [
+    Step { name: "cycles", about: "10,000 pipelines that end in every way", run: cycles },
+    Step { name: "shuttle", about: "whole pipelines under 100,000 schedules", run: shuttle },
+    Step { name: "properties", about: "property tests, 20,000 cases each", run: properties },
+    Step { name: "memory", about: "a slow consumer and mixed sizes for 60 s", run: memory },
+];
+
+/// A test that hangs must not hang everything.
+const STEP_LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
+
+pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode> {
+    if arguments.list {
+        steps::list(&STEPS);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let chosen = steps::choose(&STEPS, &arguments.only)?;
+    let start = Instant::now();
+    let limit = Duration::from_secs(arguments.minutes.saturating_mul(60));
+    let mut tally = Tally::default();
+    for round in 1_u64.. {
+        if arguments.minutes > 0 {
+            println!("round {round}, {:.0} min", start.elapsed().as_secs_f64() / 60.0);
+        }
+        for step in &chosen {
+            tally.run(workspace, step, &format!("soak-{}", step.name), STEP_LIMIT)?;
+            if round > 1 && start.elapsed() >= limit {
+                break;
+            }
+        }
+        if tally.has_failed() || start.elapsed() >= limit {
+            break;
+        }
+    }
+    Ok(tally.conclude())
+}
+
+/// One integration test of the core, optimised, with a variable that makes it longer.
+fn core_test(
+    workspace: &Workspace,
+    output: &mut Output,
+    test: &str,
+    variable: (&str, &str),
+) -> Result<Counts> {
+    let (name, value) = variable;
+    output.say(&format!("with {name}={value}"));
+    cargo_test(workspace, output, 1, |cargo| {
+        cargo
+            .args(["-p", "spdl-core", "--release", "--all-features", "--test", test])
+            .env(name, value)
+    })
+}
+
+fn cycles(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    core_test(workspace, output, "cycles", ("SPDL_CYCLES", "10000"))
+}
+
+fn shuttle(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    output.say("with SPDL_SCHEDULES=100000");
+    model_tests(workspace, output, "shuttle", 1, |cargo| cargo.env("SPDL_SCHEDULES", "100000"))
+}
+
+/// All of the core's tests: what is a property test is known to them alone.
+fn properties(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    output.say("with PROPTEST_CASES=20000");
+    cargo_test(workspace, output, 1, |cargo| {
+        cargo
+            .args(["-p", "spdl-core", "--release", "--all-features", "--lib", "--tests"])
+            .env("PROPTEST_CASES", "20000")
+    })
+}
+
+fn memory(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    core_test(workspace, output, "memory", ("SPDL_MEMORY_SECONDS", "60"))
+}

@@ -1,0 +1,441 @@
+//! Steps that each pass, fail or skip, with a log of their own: what `test` and `soak` are made of.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::tools::{Output, Workspace, cargo};
+
+/// One thing to check.
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) run: fn(&Workspace, &mut Output) -> Result<Counts>,
+}
+
+/// How many lines of a failing step's log are shown.
+const SHOWN_LINES: usize = 60;
+
+/// Prints the steps with what they do.
+pub(crate) fn list(steps: &[Step]) {
+    for step in steps {
+        println!("{:<14}{}", step.name, step.about);
+    }
+}
+
+/// The steps of these names, in their own order; all of them where no name is given.
+pub(crate) fn choose<'a>(steps: &'a [Step], only: &[String]) -> Result<Vec<&'a Step>> {
+    for name in only {
+        if !steps.iter().any(|step| step.name == name) {
+            let names: Vec<_> = steps.iter().map(|step| step.name).collect();
+            bail!("no step is named {name:?}; the steps are: {}", names.join(", "));
+        }
+    }
+    let chosen = |step: &&Step| only.is_empty() || only.iter().any(|name| name == step.name);
+    Ok(steps.iter().filter(chosen).collect())
+}
+
+/// What all steps so far have found.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    sum: Counts,
+    failed_steps: Vec<String>,
+}
+
+impl Tally {
+    /// Runs a step, which is stopped after `limit`; its log is `target/xtask-logs/LOG.log`.
+    pub(crate) fn run(
+        &mut self,
+        workspace: &Workspace,
+        step: &Step,
+        log: &str,
+        limit: Duration,
+    ) -> Result<()> {
+        let logs = workspace.target.join("xtask-logs");
+        fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
+        let log = logs.join(format!("{log}.log"));
+        let counts = run_step(workspace, step, &log, limit)?;
+        if counts.failed > 0 {
+            self.failed_steps.push(format!("{}: {}", step.name, workspace.shown(&log)));
+        }
+        self.sum.add(counts);
+        Ok(())
+    }
+
+    /// Whether anything has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.sum.failed > 0
+    }
+
+    /// Prints what was skipped and why, what failed, and the sum; the program's exit code.
+    pub(crate) fn conclude(&self) -> ExitCode {
+        println!();
+        for (reason, times) in &self.sum.reasons {
+            let times = if *times > 1 { format!(" ({times} times)") } else { String::new() };
+            println!("SKIPPED: {reason}{times}");
+        }
+        for step in &self.failed_steps {
+            println!("FAILED: {step}");
+        }
+        let Counts { passed, failed, skipped, .. } = self.sum;
+        println!("{passed} passed, {failed} failed, {skipped} skipped");
+        if self.has_failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    }
+}
+
+fn run_step(workspace: &Workspace, step: &Step, log: &Path, limit: Duration) -> Result<Counts> {
+    // Without a terminal the name comes first, so that one can see where a log ends.
+    let spinner = std::io::stderr().is_terminal().then(|| {
+        let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}");
+        let spinner = ProgressBar::new_spinner()
+            .with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()))
+            .with_message(format!("{}: {}", step.name, step.about));
+        spinner.enable_steady_tick(Duration::from_millis(100));
+        spinner
+    });
+    if spinner.is_none() {
+        print!("{:<14}", step.name);
+        std::io::stdout().flush()?;
+    }
+
+    let start = Instant::now();
+    let mut output = Output::log(log.to_owned(), limit)?;
+    let counts = (step.run)(workspace, &mut output).unwrap_or_else(|error| {
+        output.say(&format!("error: {error:#}"));
+        Counts::one_failed()
+    });
+    let seconds = start.elapsed().as_secs_f64();
+
+    if let Some(spinner) = spinner {
+        spinner.finish_and_clear();
+        print!("{:<14}", step.name);
+    }
+    let verdict = match (counts.failed, counts.passed) {
+        (0, 0) => "skipped",
+        (0, _) => "ok",
+        _ => "FAILED",
+    };
+    println!("{verdict:<8}{seconds:>7.1} s   {}", counts.summary());
+    if counts.failed > 0 {
+        let text = String::from_utf8_lossy(&fs::read(log)?).into_owned();
+        let lines: Vec<&str> = text.lines().collect();
+        println!("---- the end of {} ----", workspace.shown(log));
+        for line in &lines[lines.len().saturating_sub(SHOWN_LINES)..] {
+            println!("{line}");
+        }
+        println!("----");
+    }
+    Ok(counts)
+}
+
+/// What a step or a run has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) skipped: u64,
+    /// Why tests were skipped, and how often each reason was given.
+    reasons: BTreeMap<String, u64>,
+}
+
+impl Counts {
+    pub(crate) fn one_passed() -> Self {
+        Counts { passed: 1, ..Counts::default() }
+    }
+
+    pub(crate) fn one_failed() -> Self {
+        Counts { failed: 1, ..Counts::default() }
+    }
+
+    pub(crate) fn one_skipped(reason: &str) -> Self {
+        Counts { skipped: 1, reasons: [(reason.to_owned(), 1)].into(), ..Counts::default() }
+    }
+
+    fn add(&mut self, other: Counts) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+        for (reason, times) in other.reasons {
+            *self.reasons.entry(reason).or_default() += times;
+        }
+    }
+
+    pub(crate) fn ran(&self) -> u64 {
+        self.passed + self.failed + self.skipped
+    }
+
+    fn summary(&self) -> String {
+        match self.ran() {
+            1 => String::new(),
+            _ => {
+                format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+            }
+        }
+    }
+
+    /// Reads what `cargo test -- --show-output` prints.
+    ///
+    /// A test that prints a line `SKIPPED: reason` has checked nothing: it counts as skipped, not as
+    /// passed. The harness prints each passing test's output in a section of its own.
+    pub(crate) fn of_cargo_test(text: &str) -> Self {
+        let mut counts = Counts::default();
+        let mut of_passing_tests = false;
+        let mut section_counted = true;
+        let mut skipped_by_themselves = 0;
+        for line in text.lines() {
+            if let Some(result) = line.strip_prefix("test result: ") {
+                section_counted = true;
+                let (_, numbers) = result.split_once(". ").unwrap_or_default();
+                for (number, word) in numbered_words(numbers, ';') {
+                    match word {
+                        "passed" => counts.passed += number,
+                        "failed" => counts.failed += number,
+                        "ignored" => counts.skipped += number,
+                        _ => {}
+                    }
+                }
+            } else if line == "successes:" || line == "failures:" {
+                of_passing_tests = line == "successes:";
+                section_counted = true;
+            } else if line.starts_with("---- ") && line.ends_with(" stdout ----") {
+                section_counted = false;
+            } else if let Some(reason) = line.trim_start().strip_prefix("SKIPPED: ") {
+                *counts.reasons.entry(reason.trim().to_owned()).or_default() += 1;
+                if of_passing_tests && !section_counted {
+                    section_counted = true;
+                    skipped_by_themselves += 1;
+                }
+            }
+        }
+        counts.passed = counts.passed.saturating_sub(skipped_by_themselves);
+        counts.skipped += skipped_by_themselves;
+        counts
+    }
+
+    /// Reads what `pytest -rs` prints.
+    pub(crate) fn of_pytest(text: &str) -> Self {
+        let mut counts = Counts::default();
+        for line in text.lines() {
+            if let Some(skip) = line.strip_prefix("SKIPPED [") {
+                // "SKIPPED [2] path.py:12: reason"
+                let (times, place) = skip.split_once("] ").unwrap_or(("1", skip));
+                let reason = place.split_once(": ").map_or(place, |(_, reason)| reason);
+                let reason = reason.strip_prefix("SKIPPED: ").unwrap_or(reason).trim();
+                let times = times.parse().unwrap_or(1);
+                *counts.reasons.entry(reason.to_owned()).or_default() += times;
+            }
+        }
+        let summary = text.lines().rev().find_map(|line| {
+            let line = line.trim_matches(|character| character == '=' || character == ' ');
+            let (numbers, time) = line.rsplit_once(" in ")?;
+            time.starts_with(|character: char| character.is_ascii_digit()).then_some(numbers)
+        });
+        for (number, word) in numbered_words(summary.unwrap_or_default(), ',') {
+            match word {
+                "passed" | "xfailed" => counts.passed += number,
+                "failed" | "error" | "errors" | "xpassed" => counts.failed += number,
+                "skipped" => counts.skipped += number,
+                _ => {}
+            }
+        }
+        counts
+    }
+}
+
+/// `3 passed, 1 skipped` as `(3, "passed")`, `(1, "skipped")`.
+fn numbered_words(text: &str, separator: char) -> impl Iterator<Item = (u64, &str)> {
+    text.split(separator).filter_map(|part| {
+        let (number, word) = part.trim().split_once(' ')?;
+        Some((number.parse().ok()?, word))
+    })
+}
+
+/// Runs `cargo test` with what `set_up` adds; a run of fewer than `at_least` tests is a failure.
+pub(crate) fn cargo_test(
+    workspace: &Workspace,
+    output: &mut Output,
+    at_least: u64,
+    set_up: impl FnOnce(&mut Command) -> &mut Command,
+) -> Result<Counts> {
+    let mut cargo = cargo();
+    cargo.args(["test", "--no-fail-fast"]).current_dir(&workspace.root);
+    set_up(&mut cargo).args(["--", "--show-output"]);
+    let (status, text) = output.run_and_read(&mut cargo)?;
+    finish_tests(output, Counts::of_cargo_test(&text), at_least, status.success())
+}
+
+/// What a run of tests comes to.
+pub(crate) fn finish_tests(
+    output: &mut Output,
+    mut counts: Counts,
+    at_least: u64,
+    succeeded: bool,
+) -> Result<Counts> {
+    if counts.failed > 0 {
+        output.say(&format!("{} tests failed", counts.failed));
+    } else if !succeeded {
+        // Something did not compile, or a test program crashed before it could count.
+        output.say("the command failed although no single test did");
+        counts.failed += 1;
+    } else {
+        ensure!(counts.ran() > 0, "no test was run");
+        let ran = counts.ran();
+        ensure!(ran >= at_least, "{ran} tests were run, and there should be {at_least} or more");
+    }
+    Ok(counts)
+}
+
+/// Runs those unit tests of `spdl-core` that are built with `--cfg MODEL`: a checker that chooses
+/// who runs when. Each checker has a target folder of its own, since it changes every crate.
+pub(crate) fn model_tests(
+    workspace: &Workspace,
+    output: &mut Output,
+    model: &str,
+    at_least: u64,
+    set_up: impl FnOnce(&mut Command) -> &mut Command,
+) -> Result<Counts> {
+    cargo_test(workspace, output, at_least, |cargo| {
+        cargo
+            .args(["-p", "spdl-core", "--release", "--lib"])
+            .args([&format!("{model}_"), "--target-dir"])
+            .arg(workspace.target.join(model))
+            .env_remove("CARGO_ENCODED_RUSTFLAGS")
+            .env("RUSTFLAGS", format!("--cfg spdl_{model}"))
+            // Linking with optimisation across crates would take longer than the models run.
+            .env("CARGO_PROFILE_RELEASE_LTO", "off")
+            .env("CARGO_PROFILE_RELEASE_DEBUG", "0");
+        set_up(cargo)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn steps_are_chosen_by_name_in_their_own_order() {
+        let step = |name| Step { name, about: "", run: |_, _| Ok(Counts::one_passed()) };
+        let steps = ["a", "b", "c"].map(step);
+        let chosen = |only: &[&str]| {
+            let only: Vec<String> = only.iter().map(|&name| name.to_owned()).collect();
+            choose(&steps, &only).map(|steps| steps.iter().map(|step| step.name).collect())
+        };
+        let all: Vec<&str> = chosen(&[]).unwrap();
+        assert_eq!(all, ["a", "b", "c"]);
+        assert_eq!(chosen(&["c", "a"]).unwrap(), ["a", "c"]);
+        assert!(chosen(&["d"]).unwrap_err().to_string().contains("a, b, c"));
+    }
+
+    #[test]
+    fn results_of_all_test_programs_are_summed() {
+        let text = "\
+test a ... ok
+
+test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
+test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; 9 filtered out; finished in 1.2s
+";
+        let counts = Counts::of_cargo_test(text);
+        assert_eq!((counts.passed, counts.failed, counts.skipped), (7, 2, 1));
+    }
+
+    #[test]
+    fn a_test_that_skips_itself_counts_as_skipped_once() {
+        let text = "\
+successes:
+
+---- a stdout ----
+SKIPPED: corpora not present
+SKIPPED: corpora not present
+
+---- b stdout ----
+  SKIPPED: no GPU found
+
+---- c stdout ----
+something else
+
+successes:
+    a
+    b
+    c
+
+test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+";
+        let counts = Counts::of_cargo_test(text);
+        assert_eq!((counts.passed, counts.failed, counts.skipped), (1, 0, 2));
+        let reasons = [("corpora not present".to_owned(), 2), ("no GPU found".to_owned(), 1)];
+        assert_eq!(counts.reasons, BTreeMap::from(reasons));
+    }
+
+    #[test]
+    fn a_failing_test_that_printed_skipped_still_counts_as_failed() {
+        let text = "\
+failures:
+
+---- a stdout ----
+SKIPPED: corpora not present
+thread 'a' panicked
+
+failures:
+    a
+
+test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+";
+        let counts = Counts::of_cargo_test(text);
+        assert_eq!((counts.passed, counts.failed, counts.skipped), (1, 1, 0));
+    }
+
+    #[test]
+    fn pytest_summaries_are_read_with_and_without_rulers() {
+        let text = "\
+.s.s
+=========================== short test summary info ============================
+SKIPPED [2] spdl-python/tests/test_loader.py:12: corpora not present
+=================== 12 passed, 2 skipped, 1 failed in 0.52s ====================
+";
+        let counts = Counts::of_pytest(text);
+        assert_eq!((counts.passed, counts.failed, counts.skipped), (12, 1, 2));
+        assert_eq!(counts.reasons, BTreeMap::from([("corpora not present".to_owned(), 2)]));
+        assert_eq!(Counts::of_pytest("3 passed in 61.02s (0:01:01)").passed, 3);
+        assert_eq!(Counts::of_pytest("1 failed, 1 error in 1s").failed, 2);
+        assert_eq!(Counts::of_pytest("no tests ran in 0.01s").ran(), 0);
+    }
+
+    #[test]
+    fn a_command_that_fails_without_a_failed_test_is_a_failure() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut output = Output::log(folder.path().join("log"), LIMIT).unwrap();
+        let passed = Counts { passed: 3, ..Counts::default() };
+        assert_eq!(finish_tests(&mut output, passed.clone(), 1, false).unwrap().failed, 1);
+        assert_eq!(finish_tests(&mut output, passed, 1, true).unwrap().failed, 0);
+    }
+
+    #[test]
+    fn a_run_of_too_few_tests_is_a_failure() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut output = Output::log(folder.path().join("log"), LIMIT).unwrap();
+        let passed = |passed| Counts { passed, ..Counts::default() };
+        assert!(finish_tests(&mut output, passed(0), 0, true).is_err());
+        assert!(finish_tests(&mut output, passed(24), 25, true).is_err());
+        assert_eq!(finish_tests(&mut output, passed(25), 25, true).unwrap(), passed(25));
+    }
+
+    #[test]
+    fn a_step_that_takes_too_long_is_stopped_with_what_it_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut output =
+            Output::log(folder.path().join("log"), Duration::from_millis(100)).unwrap();
+        let start = Instant::now();
+        let mut shell = Command::new("sh");
+        let error = output.run(shell.args(["-c", "sleep 60 & wait"])).unwrap_err();
+        assert!(error.to_string().contains("in time"), "{error}");
+        assert!(start.elapsed() < Duration::from_secs(30));
+    }
+}
