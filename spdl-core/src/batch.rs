@@ -178,6 +178,7 @@ impl fmt::Debug for SlotMut<'_> {
 #[derive(Debug)]
 pub struct FillContext<'a> {
     pub(crate) id: SampleId,
+    pub(crate) lineage: u64,
     pub(crate) key: Option<&'a str>,
     pub(crate) seed: u64,
     pub(crate) stage: u64,
@@ -186,7 +187,7 @@ pub struct FillContext<'a> {
 impl<'a> FillContext<'a> {
     /// A context outside a pipeline, for tests and for calling a `Fill` by hand.
     pub fn new(seed: u64, id: SampleId, stage: &str, key: Option<&'a str>) -> Self {
-        FillContext { id, key, seed, stage: crate::random::stage_number(stage) }
+        FillContext { id, lineage: 0, key, seed, stage: crate::random::stage_number(stage) }
     }
 
     /// Who the sample is.
@@ -201,7 +202,7 @@ impl<'a> FillContext<'a> {
 
     /// The sample's random numbers in this stage, from their start.
     pub fn rng(&self) -> SampleRng {
-        SampleRng::for_stage(self.seed, self.id, self.stage)
+        SampleRng::for_stage(self.seed, self.id, self.lineage, self.stage)
     }
 }
 

@@ -10,6 +10,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// What kind of failure this is: the thing to match on.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum ErrorKind {
     /// The file, object or member does not exist.
     NotFound,
@@ -100,6 +102,8 @@ struct Inner {
     key: Option<Arc<str>>,
     offset: Option<u64>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
+    others: Vec<Error>,
+    fatal: bool,
 }
 
 impl Error {
@@ -112,6 +116,8 @@ impl Error {
             key: None,
             offset: None,
             source: None,
+            others: Vec::new(),
+            fatal: false,
         }))
     }
 
@@ -140,6 +146,38 @@ impl Error {
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Arc::make_mut(&mut self.0).source = Some(Arc::from(source.into()));
+        self
+    }
+
+    /// Adds failures that happened at the same time elsewhere.
+    #[must_use]
+    pub fn with_others(mut self, others: impl IntoIterator<Item = Error>) -> Self {
+        Arc::make_mut(&mut self.0).others.extend(others);
+        self
+    }
+
+    /// Marks a failure after which there is no going on: it ends the pipeline even where the policy
+    /// is to skip. For sources that cannot yield anything behind it.
+    #[must_use]
+    pub fn fatal(mut self) -> Self {
+        Arc::make_mut(&mut self.0).fatal = true;
+        self
+    }
+
+    /// Whether it ends the pipeline whatever the policy.
+    pub fn is_fatal(&self) -> bool {
+        self.0.fatal
+    }
+
+    /// What failed at the same time elsewhere: the failures of other stages that ended the pipeline
+    /// together with this one.
+    pub fn others(&self) -> &[Error] {
+        &self.0.others
+    }
+
+    /// Adds words to the message; all else stays.
+    pub(crate) fn with_more(mut self, words: &str) -> Self {
+        Arc::make_mut(&mut self.0).message.push_str(words);
         self
     }
 
@@ -183,6 +221,10 @@ impl Error {
     pub fn report(&self) -> String {
         let mut text = self.to_string();
         self.append_causes(&mut text);
+        for other in &self.0.others {
+            text.push_str("; also: ");
+            text.push_str(&other.report());
+        }
         text
     }
 
@@ -265,5 +307,30 @@ mod tests {
     fn an_io_error_keeps_its_kind() {
         let error = Error::from(std::io::Error::from(std::io::ErrorKind::NotFound));
         assert_eq!(error.kind(), ErrorKind::NotFound);
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn kinds_have_the_same_name_everywhere() {
+        use ErrorKind as K;
+        for kind in [
+            K::NotFound,
+            K::PermissionDenied,
+            K::Io,
+            K::Unavailable,
+            K::Timeout,
+            K::Corrupt,
+            K::Truncated,
+            K::Unsupported,
+            K::LimitExceeded,
+            K::InvalidArgument,
+            K::Panicked,
+            K::Stopped,
+            K::User,
+        ] {
+            let json = serde_json::to_value(kind).unwrap();
+            assert_eq!(json, kind.as_str());
+            assert_eq!(serde_json::from_value::<ErrorKind>(json).unwrap(), kind);
+        }
     }
 }

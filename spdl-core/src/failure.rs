@@ -1,15 +1,27 @@
 //! What happens to a sample that fails, and the record of those that did.
 
+use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::sample::Head;
 use crate::statistics::MAX_DROPPED_LISTED;
 use crate::sync::Mutex;
-use crate::{Error, ErrorKind, SampleId};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::{Error, ErrorKind, Result, SampleId};
+
+/// How many items a stage has seen before a share of failures says anything.
+const PROBATION: u64 = 100;
+/// How many failures that end the pipeline are kept.
+const MOST_FATAL: usize = 16;
 
 /// The policy for items that fail in a stage.
+///
+/// A dropped item's place is always taken by the next one: batches stay full, except for the last
+/// one of an epoch.
 #[non_exhaustive]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum OnError {
     /// The first failure ends the pipeline; the consumer gets what was finished before, then the
     /// error. The default: no sample is ever missing unnoticed.
@@ -17,19 +29,48 @@ pub enum OnError {
     Raise,
     /// The item is dropped, counted and listed, up to a budget.
     Skip {
-        /// How many the stage may drop; one more ends the pipeline. `None`: any number.
+        /// How many may be dropped; one more ends the pipeline. `None`: any number.
         at_most: Option<u64>,
+    },
+    /// The item is dropped, counted and listed, as long as the share of failed items stays within a
+    /// budget. It is judged from the 100th item on, at each failure and at the end.
+    SkipShare {
+        /// The largest share of items that may fail, in (0, 1].
+        at_most: f64,
     },
 }
 
 impl OnError {
     /// Drops any number of failed items.
     pub const SKIP: OnError = OnError::Skip { at_most: None };
+
+    /// Checks that the policy means something.
+    pub(crate) fn validate(self) -> Result<()> {
+        match self {
+            OnError::SkipShare { at_most } if !(at_most > 0.0 && at_most <= 1.0) => {
+                let message = format!("a share of {at_most} may fail; it must be in (0, 1]");
+                Err(Error::new(ErrorKind::InvalidArgument, message))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for OnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OnError::Raise => f.write_str("raise"),
+            OnError::Skip { at_most: None } => f.write_str("skip"),
+            OnError::Skip { at_most: Some(most) } => write!(f, "skip at most {most}"),
+            OnError::SkipShare { at_most } => write!(f, "skip at most {} %", at_most * 100.0),
+        }
+    }
 }
 
 /// A sample that a failure policy dropped.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Dropped {
     /// Who it was.
     pub id: SampleId,
@@ -43,6 +84,9 @@ pub struct Dropped {
     pub reason: String,
 }
 
+/// Told of each dropped sample, as it is dropped.
+pub(crate) type DropListener = Box<dyn Fn(&Dropped) -> Result<()> + Send + Sync>;
+
 /// What to do after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
@@ -50,85 +94,156 @@ pub(crate) enum Verdict {
     Halt,
 }
 
-/// The failures of a pipeline: the one that ends it, and those it lives with.
-#[derive(Debug, Default)]
+/// A policy and what has been spent of its budget, by one stage or by several.
+#[derive(Debug)]
+pub(crate) struct Tolerance {
+    policy: OnError,
+    items: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl Tolerance {
+    pub(crate) fn new(policy: OnError) -> Self {
+        Tolerance { policy, items: AtomicU64::new(0), failed: AtomicU64::new(0) }
+    }
+
+    /// Counts items that were tried, whether they failed or not.
+    pub(crate) fn tried(&self, items: u64) {
+        if matches!(self.policy, OnError::SkipShare { .. }) {
+            self.items.fetch_add(items, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a failure. What it says is why there must be no other.
+    fn failed(&self) -> Option<String> {
+        match self.policy {
+            OnError::Raise => Some(String::new()),
+            OnError::Skip { at_most } => {
+                let before = self.failed.fetch_add(1, Ordering::Relaxed);
+                let most = at_most.filter(|&most| before >= most)?;
+                Some(format!("more than {most} items failed, which is as many as may be skipped"))
+            }
+            OnError::SkipShare { .. } => {
+                self.failed.fetch_add(1, Ordering::Relaxed);
+                self.share_exceeded()
+            }
+        }
+    }
+
+    /// Says so where the share of failed items is too large.
+    pub(crate) fn share_exceeded(&self) -> Option<String> {
+        let OnError::SkipShare { at_most } = self.policy else { return None };
+        let items = self.items.load(Ordering::Relaxed);
+        let failed = self.failed.load(Ordering::Relaxed);
+        (items >= PROBATION && failed as f64 > at_most * items as f64).then(|| {
+            let most = at_most * 100.0;
+            format!("{failed} of {items} items failed, and at most {most} % may be skipped")
+        })
+    }
+}
+
+/// The failures of a pipeline: those that end it, and those it lives with.
+#[derive(Default)]
 pub(crate) struct Failures {
-    fatal: Mutex<Option<Error>>,
-    halted: AtomicBool,
+    fatal: Mutex<Vec<Error>>,
     dropped: Mutex<Vec<Dropped>>,
     dropped_total: AtomicU64,
+    listeners: Vec<DropListener>,
 }
 
 impl Failures {
-    /// Applies `policy` to a failed item. `dropped_here` counts what the stage has dropped.
+    pub(crate) fn new(listeners: Vec<DropListener>) -> Self {
+        Failures { listeners, ..Failures::default() }
+    }
+
+    /// Applies a policy to a failed item of `stage`.
     pub(crate) fn item_failed(
         &self,
-        policy: OnError,
-        dropped_here: &AtomicU64,
+        tolerance: &Tolerance,
         stage: &Arc<str>,
-        id: SampleId,
-        key: Option<&Arc<str>>,
+        head: &Head,
         error: Error,
     ) -> Verdict {
         let error = error.with_stage(Arc::clone(stage));
-        let error = match key {
+        let error = match head.key() {
             Some(key) => error.with_key(Arc::clone(key)),
             None => error,
         };
-        let budget = match policy {
-            OnError::Raise => {
+        if error.is_fatal() {
+            self.raise(error);
+            return Verdict::Halt;
+        }
+        match tolerance.failed() {
+            None => {}
+            Some(why) if why.is_empty() => {
                 self.raise(error);
                 return Verdict::Halt;
             }
-            OnError::Skip { at_most } => at_most,
-        };
-        if budget.is_some_and(|budget| dropped_here.fetch_add(1, Ordering::Relaxed) >= budget) {
-            let message = format!(
-                "more than {} items failed, which is as many as may be skipped; the last: {}",
-                budget.unwrap_or_default(),
-                error.message()
-            );
-            let mut over = Error::new(error.kind(), message).with_stage(Arc::clone(stage));
-            if let Some(key) = error.key() {
-                over = over.with_key(key);
+            Some(why) => {
+                let message = format!("{why}; the last: {}", error.message());
+                let mut over = Error::new(error.kind(), message).with_stage(Arc::clone(stage));
+                if let Some(key) = error.key() {
+                    over = over.with_key(key);
+                }
+                self.raise(over.with_source(error));
+                return Verdict::Halt;
             }
-            self.raise(over.with_source(error));
-            return Verdict::Halt;
         }
         self.dropped_total.fetch_add(1, Ordering::Relaxed);
-        let mut dropped = self.dropped.lock();
-        if dropped.len() < MAX_DROPPED_LISTED {
-            dropped.push(Dropped {
-                id,
-                key: key.cloned(),
-                stage: Arc::clone(stage),
-                kind: error.kind(),
-                reason: error.reason(),
-            });
+        let dropped = Dropped {
+            id: head.id,
+            key: head.key().cloned(),
+            stage: Arc::clone(stage),
+            kind: error.kind(),
+            reason: error.reason(),
+        };
+        for listener in &self.listeners {
+            if let Err(error) = crate::scheduler::guarded(|| listener(&dropped)).0 {
+                self.raise(error);
+                return Verdict::Halt;
+            }
+        }
+        let mut list = self.dropped.lock();
+        if list.len() < MAX_DROPPED_LISTED {
+            list.push(dropped);
         }
         Verdict::GoOn
     }
 
-    /// Keeps the first error that ends the pipeline.
+    /// Keeps an error that ends the pipeline.
     pub(crate) fn raise(&self, error: Error) {
-        self.fatal.lock().get_or_insert(error);
-        self.halted.store(true, Ordering::SeqCst);
+        let mut fatal = self.fatal.lock();
+        if fatal.len() < MOST_FATAL {
+            fatal.push(error);
+        }
     }
 
-    /// Whether work should end because of a failure.
-    pub(crate) fn halted(&self) -> bool {
-        self.halted.load(Ordering::SeqCst)
-    }
-
-    /// The error that ended the pipeline, once.
+    /// The error that ended the pipeline, once, with those that came together with it.
     pub(crate) fn take_fatal(&self) -> Option<Error> {
-        self.fatal.lock().take()
+        let mut all = std::mem::take(&mut *self.fatal.lock()).into_iter();
+        let first = all.next()?;
+        Some(first.with_others(all))
+    }
+
+    /// Whether something ends the pipeline that the consumer has not been told yet.
+    pub(crate) fn is_fatal(&self) -> bool {
+        !self.fatal.lock().is_empty()
+    }
+
+    pub(crate) fn dropped_total(&self) -> u64 {
+        self.dropped_total.load(Ordering::Relaxed)
     }
 
     pub(crate) fn dropped(&self) -> (Vec<Dropped>, u64) {
         let mut dropped = self.dropped.lock().clone();
         dropped.sort_by_key(|dropped| dropped.id);
-        (dropped, self.dropped_total.load(Ordering::Relaxed))
+        (dropped, self.dropped_total())
+    }
+}
+
+impl fmt::Debug for Failures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Failures").field("fatal", &self.fatal).finish_non_exhaustive()
     }
 }
 

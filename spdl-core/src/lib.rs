@@ -49,37 +49,85 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod affinity;
+mod aggregate;
 mod array;
 mod batch;
+mod budget;
+#[cfg(all(test, spdl_loom))]
+mod budget_models;
 mod buffer;
 mod builder;
+mod control;
+mod counter;
+mod definition;
 mod device;
 mod diagnosis;
 mod error;
+mod executor;
 mod failure;
+#[cfg(feature = "tracing")]
+mod folding;
+mod footprint;
 mod histogram;
+mod hooks;
+mod interval;
+mod machine;
+mod merge;
+#[cfg(feature = "metrics")]
+mod metrics_exporter;
+mod options;
 mod pipeline;
+#[cfg(feature = "serde")]
+mod quarantine;
 mod random;
+mod replay;
+mod retry;
 mod runtime;
 mod sample;
 mod scheduler;
+#[cfg(feature = "serde")]
+mod seconds;
 mod shuffle;
 mod source;
 mod stage;
 mod statistics;
 mod sync;
+#[cfg(feature = "tracing")]
+mod tracing_hook;
 
+pub use aggregate::{Aggregation, Aggregator, Batcher, Filter, FlatMap, Map, Unbatch};
 pub use array::{Array, DType, Element};
 pub use batch::{Batch, BatchLayout, Field, Fill, FillContext, SlotMut};
+pub use budget::MemoryStatistics;
 pub use buffer::{ALIGNMENT, BufferPool, HostBuffer, PoolStatistics};
-pub use builder::{Order, PipelineBuilder, StageOptions};
+pub use builder::{Path, PipelineBuilder, path};
+pub use control::Control;
+pub use counter::Counter;
+pub use definition::{
+    Construct, Definition, PipelineSettings, Setting, StageDefinition, short_type_name,
+};
 pub use device::{Device, DeviceMemory, Fence, HostDevice, Space, Upload};
 pub use diagnosis::Limit;
 pub use error::{Error, ErrorKind, Result};
+pub use executor::CpuExecutor;
+#[cfg(feature = "rayon")]
+pub use executor::RayonExecutor;
 pub use failure::{Dropped, OnError};
+pub use footprint::Footprint;
 pub use histogram::Quantiles;
-pub use pipeline::{Monitor, Pipeline, PipelineStream};
+pub use hooks::{Hook, ItemInfo, ItemOutcome, StageInfo};
+pub use interval::Interval;
+pub use merge::{Arrival, Choice, MergePolicy, RoundRobin, Weighted};
+#[cfg(feature = "metrics")]
+pub use metrics_exporter::MetricsExporter;
+pub use options::{Order, StageOptions};
+pub use pipeline::{Epoch, Monitor, Pipeline, PipelineStream};
+#[cfg(feature = "serde")]
+pub use quarantine::{Entry, Quarantine, QuarantineList};
 pub use random::SampleRng;
+pub use replay::OrderRecord;
+pub use retry::{Retried, RetriedStage, Retry};
 #[cfg(feature = "tokio")]
 pub use runtime::TokioRuntime;
 pub use runtime::{Runtime, ThreadRuntime, block_on};
@@ -90,6 +138,8 @@ pub use stage::{AsyncContext, AsyncStage, Stage, StageContext, StageFn, stage_fn
 pub use statistics::{
     ConsumerStatistics, MAX_DROPPED_LISTED, QueueStatistics, StageKind, StageStatistics, Statistics,
 };
+#[cfg(feature = "tracing")]
+pub use tracing_hook::TracingHook;
 
 // The only foreign types in this crate's interface.
 pub use async_trait::async_trait;

@@ -1,30 +1,44 @@
 //! A pipeline that runs: an iterator, or a stream, which winds down whenever it is dropped.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::thread::JoinHandle;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures_core::Stream;
 use futures_util::FutureExt;
 
-use crate::builder::Driver;
+use crate::builder::{Driver, IntervalListener};
+use crate::control::{Control, Knobs};
+use crate::definition::Definition;
 use crate::failure::panicked;
-use crate::runtime::{Runtime, ThreadRuntime, ThreadWaker};
-use crate::scheduler::queue::Queue;
-use crate::scheduler::{Scheduler, Shared};
+use crate::interval::Snapshotter;
+use crate::replay::OrderRecord;
+use crate::runtime::{Runtime, ThreadRuntime, ThreadWaker, block_on};
+use crate::sample::Envelope;
+use crate::scheduler::crew::Crew;
+use crate::scheduler::queue::{Next, Queue};
+use crate::scheduler::{Shared, guarded};
+use crate::sync::{MODELLED, Mutex, thread};
 use crate::{Error, ErrorKind, Result, Statistics};
+
+/// The most items the consumer takes out of the last queue at once, where it is quick.
+const LONGEST_RUN: usize = 64;
+/// What the consumer takes at once should not last it longer than this.
+const RUN_TIME: Duration = Duration::from_micros(20);
+/// How often the consumer looks again, letting others run in between, before it goes to sleep.
+const LOOKS_BEFORE_SLEEP: usize = if MODELLED { 0 } else { 2 };
 
 /// A pipeline, made by a [`PipelineBuilder`](crate::PipelineBuilder).
 ///
 /// It is an [`Iterator`] of results, and [`into_stream`](Self::into_stream) makes it a [`Stream`].
 /// The first call to `next` starts it. It ends
 /// with `None` when every item of the source was delivered, dropped by a policy or left out with a
-/// short batch (all counted in the [`Statistics`]), or with one error, after what was finished
-/// before it.
+/// short batch (all counted in the [`Statistics`]), or with one error, after everything that was
+/// finished before it.
 ///
 /// # Dropping
 /// A pipeline may be dropped at any moment: that wakes everything that waits, and joins every
@@ -35,18 +49,49 @@ use crate::{Error, ErrorKind, Result, Statistics};
 /// The threads stay in the process that started them: in a fork of it, `next` is an error.
 pub struct Pipeline<T> {
     output: Arc<Queue<T>>,
-    scheduler: Arc<Scheduler>,
+    shared: Arc<Shared>,
+    /// The shared pool first, each with how many workers it begins with.
+    crews: Vec<(Arc<Crew>, usize)>,
     /// Tasks not yet started.
     drivers: Vec<Driver>,
+    /// Threads of sources that block.
+    blocking: Vec<thread::JoinHandle<()>>,
     runtime: Option<Arc<dyn Runtime>>,
     own_runtime: Option<Arc<ThreadRuntime>>,
-    workers: Vec<JoinHandle<()>>,
+    reporter: Option<Arc<Reporter>>,
+    record: Option<OrderRecord>,
+    definition: Definition,
+    knobs: Arc<Knobs>,
+    /// What has been taken out of the last queue.
+    ready: VecDeque<Envelope<T>>,
+    /// When that was last filled, and with how many items.
+    filled: Option<(Instant, usize)>,
+    /// What the consumer has yet to be told.
+    failed: Option<Error>,
+    /// Whether a part of the current epoch has been delivered.
+    in_epoch: bool,
+    /// The epoch of what was delivered last.
+    epoch: u64,
     started: bool,
     ended: bool,
     /// Since when the consumer has been waiting for the next item.
     waiting_since: Option<Instant>,
+    waker: Option<(thread::ThreadId, Waker)>,
     /// The process whose threads do the work.
     process: u32,
+}
+
+/// What a pipeline is put together from.
+pub(crate) struct Parts<T> {
+    pub(crate) output: Arc<Queue<T>>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) crews: Vec<(Arc<Crew>, usize)>,
+    pub(crate) drivers: Vec<Driver>,
+    pub(crate) runtime: Option<Arc<dyn Runtime>>,
+    pub(crate) interval: Option<(Duration, IntervalListener)>,
+    pub(crate) record: bool,
+    pub(crate) definition: Definition,
+    pub(crate) knobs: Knobs,
 }
 
 /// Ends the pipeline where a runtime drops one of its tasks before that has ended: else the
@@ -56,10 +101,32 @@ struct Unfinished(Option<Arc<Shared>>);
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if let Some(shared) = self.0.take()
-            && !shared.ended()
+            && !shared.stopped()
         {
             let message = "the runtime dropped a task of this pipeline before it had ended";
             shared.raise(Error::new(ErrorKind::Stopped, message));
+        }
+    }
+}
+
+/// Tells a listener what happened, every so often.
+struct Reporter {
+    interval: Duration,
+    state: Mutex<(Snapshotter, IntervalListener)>,
+}
+
+impl Reporter {
+    fn report(&self, shared: &Shared) {
+        let (snapshotter, listener) = &mut *self.state.lock();
+        let interval = snapshotter.interval(shared.raw());
+        let told = guarded(|| {
+            listener(&interval);
+            Ok(())
+        });
+        if let Err(error) = told.0
+            && !shared.stopped()
+        {
+            shared.raise(error.with_stage("interval listener"));
         }
     }
 }
@@ -73,6 +140,12 @@ impl Monitor {
     pub fn statistics(&self) -> Statistics {
         self.0.statistics()
     }
+
+    /// The errors of [background tasks](crate::PipelineBuilder::background), each with the task's
+    /// name as its stage; the first 100.
+    pub fn background_errors(&self) -> Vec<Error> {
+        self.0.background_errors()
+    }
 }
 
 impl fmt::Debug for Monitor {
@@ -81,23 +154,41 @@ impl fmt::Debug for Monitor {
     }
 }
 
+/// What comes next for the consumer.
+enum Step<T> {
+    Item(T),
+    EpochEnd,
+    Failed(Error),
+    End,
+}
+
 impl<T: Send + 'static> Pipeline<T> {
-    pub(crate) fn new(
-        output: Arc<Queue<T>>,
-        scheduler: Scheduler,
-        drivers: Vec<Driver>,
-        runtime: Option<Arc<dyn Runtime>>,
-    ) -> Self {
+    pub(crate) fn new(parts: Parts<T>) -> Self {
+        let reporter = parts.interval.map(|(interval, listener)| {
+            let state = Mutex::new((Snapshotter::default(), listener));
+            Arc::new(Reporter { interval, state })
+        });
         Pipeline {
-            output,
-            scheduler: Arc::new(scheduler),
-            drivers,
-            runtime,
+            output: parts.output,
+            shared: parts.shared,
+            crews: parts.crews,
+            drivers: parts.drivers,
+            blocking: Vec::new(),
+            runtime: parts.runtime,
             own_runtime: None,
-            workers: Vec::new(),
+            reporter,
+            record: parts.record.then(OrderRecord::default),
+            definition: parts.definition,
+            knobs: Arc::new(parts.knobs),
+            ready: VecDeque::new(),
+            filled: None,
+            failed: None,
+            in_epoch: false,
+            epoch: 0,
             started: false,
             ended: false,
             waiting_since: None,
+            waker: None,
             process: 0,
         }
     }
@@ -115,7 +206,7 @@ impl<T: Send + 'static> Pipeline<T> {
         }
         self.started = true;
         self.process = std::process::id();
-        self.scheduler.shared.mark_start();
+        self.shared.mark_start();
         let started = self.start_threads();
         if started.is_err() {
             self.stop();
@@ -124,23 +215,8 @@ impl<T: Send + 'static> Pipeline<T> {
     }
 
     fn start_threads(&mut self) -> Result<()> {
-        // Without stages that compute, there is nothing for workers to do.
-        let threads =
-            if self.scheduler.nodes.is_empty() { 0 } else { self.scheduler.shared.threads };
-        for number in 0..threads {
-            let scheduler = Arc::clone(&self.scheduler);
-            let worker = std::thread::Builder::new().name(format!("spdl-worker-{number}")).spawn(
-                move || {
-                    // Stages are guarded one by one; this catches the panics of their destructors.
-                    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| scheduler.work())) {
-                        scheduler.shared.raise(panicked(payload));
-                    }
-                },
-            );
-            let worker = worker.map_err(|error| {
-                Error::new(ErrorKind::Io, "cannot start a worker thread").with_source(error)
-            });
-            self.workers.push(worker?);
+        for (crew, workers) in &self.crews {
+            crew.resize(*workers)?;
         }
         let runtime = match &self.runtime {
             Some(runtime) => Arc::clone(runtime),
@@ -151,12 +227,31 @@ impl<T: Send + 'static> Pipeline<T> {
             }
         };
         for driver in self.drivers.drain(..) {
-            let mut unfinished = Unfinished(Some(Arc::clone(&self.scheduler.shared)));
-            let task = driver(Arc::clone(&runtime));
-            runtime.spawn(Box::pin(async move {
+            let mut unfinished = Unfinished(Some(Arc::clone(&self.shared)));
+            let task = (driver.task)(Arc::clone(&runtime));
+            let task = async move {
                 let result = AssertUnwindSafe(task).catch_unwind().await;
                 if let (Some(shared), Err(payload)) = (unfinished.0.take(), result) {
                     shared.raise(panicked(payload));
+                }
+            };
+            if driver.blocks {
+                let thread = thread::Builder::new().name("spdl-source".into());
+                let thread = thread.spawn(|| block_on(task)).map_err(|error| {
+                    Error::new(ErrorKind::Io, "cannot start the source's thread").with_source(error)
+                })?;
+                self.blocking.push(thread);
+            } else {
+                runtime.spawn(Box::pin(task));
+            }
+        }
+        if let Some(reporter) = &self.reporter {
+            let (reporter, shared) = (Arc::clone(reporter), Arc::clone(&self.shared));
+            let clock = Arc::clone(&runtime);
+            runtime.spawn(Box::pin(async move {
+                let interval = reporter.interval;
+                while shared.while_running(clock.sleep(interval)).await.is_some() {
+                    reporter.report(&shared);
                 }
             }));
         }
@@ -180,61 +275,235 @@ impl<T: Send + 'static> Pipeline<T> {
     /// # Ok::<(), spdl_core::Error>(())
     /// ```
     pub fn next_timeout(&mut self, timeout: Duration) -> Poll<Option<Result<T>>> {
-        let deadline = Instant::now().checked_add(timeout);
-        let waker = ThreadWaker::current();
-        let mut cx = Context::from_waker(&waker);
         loop {
-            if let ready @ Poll::Ready(_) = self.poll(&mut cx) {
-                return ready;
-            }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            match left {
-                Some(Duration::ZERO) => return Poll::Pending,
-                Some(left) => std::thread::park_timeout(left),
-                None => std::thread::park(),
+            match self.step(timeout) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Step::EpochEnd) => {}
+                Poll::Ready(step) => return Poll::Ready(step.into_item()),
             }
         }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<T>>> {
+    /// The next item, where one is ready: `Pending` where none is.
+    pub fn try_next(&mut self) -> Poll<Option<Result<T>>> {
+        self.next_timeout(Duration::ZERO)
+    }
+
+    /// Waits for the next item, and calls `check` every `interval` meanwhile; where that returns an
+    /// error, gives it back, and the pipeline can be asked again. So an embedding language sees its
+    /// signals while it waits.
+    ///
+    /// # Errors
+    /// Only `check`'s. Failures of the pipeline are in the item.
+    pub fn next_checked<E>(
+        &mut self,
+        interval: Duration,
+        mut check: impl FnMut() -> Result<(), E>,
+    ) -> Result<Option<Result<T>>, E> {
+        loop {
+            match self.next_timeout(interval) {
+                Poll::Ready(item) => return Ok(item),
+                Poll::Pending => check()?,
+            }
+        }
+    }
+
+    /// The items of the next epoch, or of the rest of the current one, where that has not been
+    /// taken to its end; waits until there is one. `None` after the last epoch. The pipeline goes on
+    /// making items of epochs to come meanwhile.
+    ///
+    /// ```
+    /// # use spdl_core::{DatasetSource, PipelineBuilder};
+    /// let mut numbers = PipelineBuilder::new(DatasetSource::new(vec![1, 2, 3]))
+    ///     .batch("batch", 2, false)
+    ///     .epochs(0..2)
+    ///     .build()?;
+    /// while let Some(epoch) = numbers.next_epoch() {
+    ///     let batches = epoch.collect::<spdl_core::Result<Vec<_>>>()?;
+    ///     assert_eq!(batches, [vec![1, 2], vec![3]]);
+    /// }
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    pub fn next_epoch(&mut self) -> Option<Epoch<'_, T>> {
+        let mut ended = false;
+        if !self.in_epoch && self.ready.is_empty() {
+            match self.wait(Self::fill) {
+                None => self.epoch = self.ready.front().map_or(0, |item| item.head.id.epoch),
+                Some(Step::End) => return None,
+                // An epoch of which nothing is left.
+                Some(Step::EpochEnd) => ended = true,
+                Some(Step::Failed(error)) => self.failed = Some(error),
+                Some(Step::Item(_)) => {}
+            }
+        }
+        Some(Epoch { pipeline: self, ended })
+    }
+
+    fn wait<R>(&mut self, poll: impl Fn(&mut Self, &mut Context<'_>) -> Poll<R>) -> R {
+        loop {
+            if let Poll::Ready(ready) = self.wait_for(Duration::MAX, &poll) {
+                return ready;
+            }
+        }
+    }
+
+    fn step(&mut self, timeout: Duration) -> Poll<Step<T>> {
+        if let Some(item) = self.ready.pop_front() {
+            return Poll::Ready(Step::Item(self.hand_out(item)));
+        }
+        self.wait_for(timeout, Self::poll)
+    }
+
+    /// Polls until it is ready, sleeping in between, but not longer than `timeout`.
+    fn wait_for<R>(
+        &mut self,
+        timeout: Duration,
+        poll: impl Fn(&mut Self, &mut Context<'_>) -> Poll<R>,
+    ) -> Poll<R> {
+        let waker = self.own_waker();
+        let mut cx = Context::from_waker(&waker);
+        let deadline = Instant::now().checked_add(timeout);
+        let mut looks = if timeout.is_zero() { 0 } else { LOOKS_BEFORE_SLEEP };
+        loop {
+            if let ready @ Poll::Ready(_) = poll(self, &mut cx) {
+                return ready;
+            }
+            if looks > 0 {
+                looks -= 1;
+                thread::yield_now();
+                continue;
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            match left {
+                Some(Duration::ZERO) => return Poll::Pending,
+                Some(left) => thread::park_timeout(left),
+                None => thread::park(),
+            }
+        }
+    }
+
+    fn own_waker(&mut self) -> Waker {
+        let thread = thread::current().id();
+        match &self.waker {
+            Some((known, waker)) if *known == thread => waker.clone(),
+            _ => {
+                let waker = ThreadWaker::current();
+                self.waker = Some((thread, waker.clone()));
+                waker
+            }
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Step<T>> {
+        loop {
+            if let Some(item) = self.ready.pop_front() {
+                return Poll::Ready(Step::Item(self.hand_out(item)));
+            }
+            match self.fill(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => {}
+                Poll::Ready(Some(step)) => return Poll::Ready(step),
+            }
+        }
+    }
+
+    /// Gets items ready. What else comes, if that comes first, is given back.
+    fn fill(&mut self, cx: &mut Context<'_>) -> Poll<Option<Step<T>>> {
+        if let Some(error) = self.failed.take() {
+            return Poll::Ready(Some(Step::Failed(error)));
+        }
         if self.ended {
-            return Poll::Ready(None);
+            return Poll::Ready(Some(Step::End));
         }
         if let Err(error) = self.start() {
             self.ended = true;
-            return Poll::Ready(Some(Err(error)));
+            return Poll::Ready(Some(Step::Failed(error)));
         }
         if self.process != std::process::id() {
             // The threads are not here, and a lock may be held by one of them for ever.
             self.ended = true;
             let message = "this pipeline belongs to the process that started it, of which this \
                            one is a fork; build another one here";
-            return Poll::Ready(Some(Err(Error::new(ErrorKind::Stopped, message))));
+            let error = Error::new(ErrorKind::Stopped, message);
+            return Poll::Ready(Some(Step::Failed(error)));
         }
-        let shared = &self.scheduler.shared;
         let since = *self.waiting_since.get_or_insert_with(Instant::now);
-        match self.output.poll_pop(cx) {
+        let most = self.run_length(since);
+        match self.output.poll_run(most, &mut self.ready, cx) {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(Some((_, item))) => {
-                self.waiting_since = None;
-                shared.consumer.delivered(since.elapsed(), shared.elapsed());
-                Poll::Ready(Some(Ok(item.value)))
-            }
             Poll::Ready(None) => {
+                let now = Instant::now();
+                self.filled = Some((now, self.ready.len()));
+                self.waiting_since = None;
+                let count = self.ready.len() as u64;
+                self.shared.consumer.delivered(now - since, self.shared.elapsed());
+                if count > 1 {
+                    self.shared.consumer.delivered_at_once(count - 1);
+                }
+                Poll::Ready(None)
+            }
+            Poll::Ready(Some(Next::EpochEnd(epoch))) => {
+                self.in_epoch = false;
+                self.epoch = epoch;
+                Poll::Ready(Some(Step::EpochEnd))
+            }
+            Poll::Ready(Some(_)) => {
                 self.ended = true;
-                shared.mark_end();
+                self.shared.mark_end();
                 // The end of data is only believed once no failure explains it.
-                let error = shared.failures.take_fatal();
+                let mut error = self.shared.failures.take_fatal();
                 self.stop();
-                Poll::Ready(error.map(Err))
+                // Others may have failed while they were wound down.
+                if let Some(late) = self.shared.failures.take_fatal() {
+                    error = Some(match error {
+                        Some(error) => error.with_others([late]),
+                        None => late,
+                    });
+                }
+                Poll::Ready(Some(error.map_or(Step::End, Step::Failed)))
             }
         }
+    }
+
+    /// How many items to take at once: no more than are used up in a moment.
+    fn run_length(&self, now: Instant) -> usize {
+        let Some((since, items)) = self.filled else { return 1 };
+        let each = now.duration_since(since).as_nanos() / items.max(1) as u128;
+        let most = RUN_TIME.as_nanos() / each.max(1);
+        usize::try_from(most).unwrap_or(LONGEST_RUN).clamp(1, LONGEST_RUN)
+    }
+
+    fn hand_out(&mut self, item: Envelope<T>) -> T {
+        self.in_epoch = true;
+        self.epoch = item.head.id.epoch;
+        if let Some(record) = &mut self.record {
+            match item.head.members() {
+                Some(members) => members.iter().for_each(|&id| record.push(id)),
+                None => record.push(item.head.id),
+            }
+        }
+        item.value
     }
 
     /// Ends the work now. What waits is woken, what is not yet delivered is dropped, and every
     /// thread of the pipeline is joined. `next` gives `None` from then on. Stopping twice is fine.
     pub fn stop(&mut self) {
-        self.wind_down();
+        self.wind_down(None);
+    }
+
+    /// The same, but waits no longer than `timeout` for items that are being computed.
+    ///
+    /// # Errors
+    /// `Timeout` where some still are. Their threads end by themselves when they are done; nothing
+    /// waits for them any more, not even dropping the pipeline.
+    pub fn stop_timeout(&mut self, timeout: Duration) -> Result<()> {
+        if self.wind_down(Instant::now().checked_add(timeout)) {
+            return Ok(());
+        }
+        let message = format!(
+            "after {timeout:?} some threads are still at work on an item; they end when it is done"
+        );
+        Err(Error::new(ErrorKind::Timeout, message))
     }
 
     /// The same items for an async consumer, on any executor.
@@ -253,12 +522,38 @@ impl<T: Send + 'static> Pipeline<T> {
 
     /// The counters as they are now.
     pub fn statistics(&self) -> Statistics {
-        self.scheduler.shared.statistics()
+        self.shared.statistics()
     }
 
     /// A view of the statistics for other threads, and for after the end.
     pub fn monitor(&self) -> Monitor {
-        Monitor(Arc::clone(&self.scheduler.shared))
+        Monitor(Arc::clone(&self.shared))
+    }
+
+    /// Changes how many workers there are while the pipeline runs, from any thread.
+    pub fn control(&self) -> Control {
+        Control::new(Arc::clone(&self.shared), Arc::clone(&self.knobs))
+    }
+
+    /// What the pipeline is made of.
+    pub fn definition(&self) -> &Definition {
+        &self.definition
+    }
+
+    /// The samples delivered so far, in their order, where
+    /// [`record_order`](crate::PipelineBuilder::record_order) asked for it.
+    pub fn order_record(&self) -> Option<&OrderRecord> {
+        self.record.as_ref()
+    }
+}
+
+impl<T> Step<T> {
+    fn into_item(self) -> Option<Result<T>> {
+        match self {
+            Step::Item(item) => Some(Ok(item)),
+            Step::Failed(error) => Some(Err(error)),
+            Step::EpochEnd | Step::End => None,
+        }
     }
 }
 
@@ -274,6 +569,39 @@ impl<T: Send + 'static> Iterator for Pipeline<T> {
     }
 }
 
+/// The items of one epoch, made by [`Pipeline::next_epoch`]. It may be dropped before its end; the
+/// pipeline goes on.
+pub struct Epoch<'a, T> {
+    pipeline: &'a mut Pipeline<T>,
+    ended: bool,
+}
+
+impl<T: Send + 'static> Iterator for Epoch<'_, T> {
+    type Item = Result<T>;
+
+    fn next(&mut self) -> Option<Result<T>> {
+        if self.ended {
+            return None;
+        }
+        let step = self.pipeline.wait(Pipeline::poll);
+        self.ended = matches!(step, Step::EpochEnd | Step::End);
+        step.into_item()
+    }
+}
+
+impl<T> Epoch<'_, T> {
+    /// Which epoch it is, counted from 0.
+    pub fn number(&self) -> u64 {
+        self.pipeline.epoch
+    }
+}
+
+impl<T> fmt::Debug for Epoch<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Epoch").field("ended", &self.ended).finish_non_exhaustive()
+    }
+}
+
 /// A [`Pipeline`] for async consumers, made by [`Pipeline::into_stream`].
 ///
 /// A type of its own, since a value that is an iterator and a stream makes every `next`, `map` and
@@ -285,7 +613,14 @@ impl<T: Send + 'static> Stream for PipelineStream<T> {
     type Item = Result<T>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<T>>> {
-        self.get_mut().0.poll(cx)
+        let pipeline = &mut self.get_mut().0;
+        loop {
+            match pipeline.poll(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Step::EpochEnd) => {}
+                Poll::Ready(step) => return Poll::Ready(step.into_item()),
+            }
+        }
     }
 }
 
@@ -293,29 +628,50 @@ impl<T: Send + 'static> Stream for PipelineStream<T> {
 impl<T> Unpin for PipelineStream<T> {}
 
 impl<T> Pipeline<T> {
-    fn wind_down(&mut self) {
+    /// Ends the work and joins the threads, but does not wait longer than until `deadline`. Says
+    /// whether all have ended.
+    fn wind_down(&mut self, deadline: Option<Instant>) -> bool {
         self.ended = true;
         if self.started && self.process != std::process::id() {
             // A fork has none of the threads, and their locks are not to be touched.
-            self.workers.drain(..).for_each(std::mem::forget);
+            self.blocking.drain(..).for_each(std::mem::forget);
+            self.crews.drain(..).for_each(std::mem::forget);
+            std::mem::forget(std::mem::take(&mut self.ready));
             std::mem::forget(self.own_runtime.take());
-            return;
+            return true;
         }
-        self.scheduler.shared.stop();
+        self.shared.stop();
+        self.ready.clear();
         self.drivers.clear();
-        for worker in self.workers.drain(..) {
-            // A worker catches the panics of stages; its own would be a bug, and has been printed.
-            let _ = worker.join();
+        let mut all = true;
+        for (crew, _) in self.crews.drain(..) {
+            all &= crew.wind_down(deadline);
+        }
+        for thread in self.blocking.drain(..) {
+            if deadline.is_none() || thread.is_finished() {
+                // A panic has been caught and told.
+                let _ = thread.join();
+            } else {
+                all = false;
+            }
         }
         if let Some(runtime) = self.own_runtime.take() {
             runtime.shut_down();
         }
+        if let Some(reporter) = self.reporter.take()
+            && self.started
+        {
+            // What happened since the last time.
+            let last = catch_unwind(AssertUnwindSafe(|| reporter.report(&self.shared)));
+            drop(last);
+        }
+        all
     }
 }
 
 impl<T> Drop for Pipeline<T> {
     fn drop(&mut self) {
-        self.wind_down();
+        self.wind_down(None);
     }
 }
 

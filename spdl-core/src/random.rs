@@ -26,12 +26,13 @@ pub struct SampleRng(ChaCha8Rng);
 impl SampleRng {
     /// The stream of sample `id` in stage `stage` of a run with `seed`.
     pub fn new(seed: u64, id: SampleId, stage: &str) -> Self {
-        SampleRng::for_stage(seed, id, stage_number(stage))
+        SampleRng::for_stage(seed, id, 0, stage_number(stage))
     }
 
-    pub(crate) fn for_stage(seed: u64, id: SampleId, stage: u64) -> Self {
+    pub(crate) fn for_stage(seed: u64, id: SampleId, lineage: u64, stage: u64) -> Self {
         let mut key = [0; 32];
-        for (bytes, word) in key.chunks_exact_mut(8).zip([seed, id.epoch, id.index, stage]) {
+        let words = [seed, id.epoch, id.index, stage ^ lineage];
+        for (bytes, word) in key.chunks_exact_mut(8).zip(words) {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
         SampleRng(ChaCha8Rng::from_seed(key))
@@ -80,14 +81,25 @@ impl fmt::Debug for SampleRng {
 
 /// A stage's name as a number: FNV-1a, 64 bits.
 pub(crate) fn stage_number(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    purpose_number(0xcbf2_9ce4_8422_2325, name)
+}
+
+/// The number of `stage` for one of its purposes: that of a stage with both names joined.
+pub(crate) fn purpose_number(stage: u64, purpose: &str) -> u64 {
+    purpose
+        .bytes()
+        .fold(stage, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_purpose_has_a_stream_of_its_own() {
+        assert_eq!(purpose_number(stage_number("fetch"), "/retry"), stage_number("fetch/retry"));
+        assert_ne!(purpose_number(stage_number("fetch"), "/retry"), stage_number("fetch"));
+    }
 
     #[test]
     fn every_part_of_the_identity_changes_the_stream() {

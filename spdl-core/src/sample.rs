@@ -2,12 +2,17 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use crate::budget::Lease;
+use crate::sync::Mutex;
 
 /// The identity of a sample within a run.
 ///
 /// It decides the sample's randomness, its place in an ordered output and its line in a report. It
 /// does not depend on threads, queues or timing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SampleId {
     /// The pass over the data, counted from 0.
     pub epoch: u64,
@@ -37,17 +42,160 @@ impl<T> Labeled<T> {
     }
 }
 
-/// An item on its way: the value, who it is, and what people call it.
-#[derive(Debug)]
-pub(crate) struct Envelope<T> {
-    pub(crate) id: SampleId,
+/// What else is known of some items: shared by all that come from one.
+#[derive(Debug, Default)]
+pub(crate) struct Tag {
     /// The path, object key or member name, for messages.
     pub(crate) key: Option<Arc<str>>,
+    /// Where several samples were put together into this item: who they are.
+    pub(crate) members: Option<Arc<[SampleId]>>,
+    /// The item's place in an order that is restored later; see [`Ticket`].
+    pub(crate) ticket: Option<Arc<Ticket>>,
+}
+
+/// Who an item is, without its value.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Head {
+    pub(crate) id: SampleId,
+    /// 0 straight from the source; else a number for the branches and outputs it came by, so that
+    /// items with one `id` have random numbers of their own.
+    pub(crate) lineage: u64,
+    pub(crate) tag: Option<Arc<Tag>>,
+}
+
+impl Head {
+    pub(crate) fn new(id: SampleId, key: Option<Arc<str>>) -> Self {
+        let tag = key.map(|key| Arc::new(Tag { key: Some(key), ..Tag::default() }));
+        Head { id, lineage: 0, tag }
+    }
+
+    pub(crate) fn key(&self) -> Option<&Arc<str>> {
+        self.tag.as_ref()?.key.as_ref()
+    }
+
+    pub(crate) fn members(&self) -> Option<&Arc<[SampleId]>> {
+        self.tag.as_ref()?.members.as_ref()
+    }
+
+    pub(crate) fn ticket(&self) -> Option<&Arc<Ticket>> {
+        self.tag.as_ref()?.ticket.as_ref()
+    }
+
+    /// The head without what it shares with others.
+    pub(crate) fn bare(&self) -> Head {
+        Head { tag: None, ..*self }
+    }
+
+    /// The head of output number `output` of this item. The first one goes on as the item itself.
+    pub(crate) fn output(&self, output: u64) -> Head {
+        let lineage = if output == 0 { self.lineage } else { mix(self.lineage, output) };
+        Head { id: self.id, lineage, tag: self.tag.clone() }
+    }
+
+    /// The head on branch number `branch` of a merge.
+    pub(crate) fn branch(mut self, branch: usize) -> Head {
+        self.lineage = mix(!self.lineage, branch as u64 + 1);
+        self
+    }
+}
+
+impl<'a> From<&'a Head> for crate::ItemInfo<'a> {
+    fn from(head: &'a Head) -> Self {
+        crate::ItemInfo::new(head.id, head.key().map(|key| &**key))
+    }
+}
+
+/// A number that differs for every pair of numbers (as far as 64 bits can): the finalizer of
+/// SplitMix64 (Steele, Lea, Flood 2014) over both.
+fn mix(a: u64, b: u64) -> u64 {
+    let mut x = a.wrapping_add(b.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (x ^ (x >> 31)).max(1)
+}
+
+/// An item on its way: the value, who it is, and the memory that it is counted with.
+#[derive(Debug)]
+pub(crate) struct Envelope<T> {
+    pub(crate) head: Head,
     pub(crate) value: T,
+    pub(crate) lease: Option<Lease>,
 }
 
 impl<T> Envelope<T> {
-    pub(crate) fn with<U>(&self, value: U) -> Envelope<U> {
-        Envelope { id: self.id, key: self.key.clone(), value }
+    pub(crate) fn new(head: Head, value: T) -> Self {
+        Envelope { head, value, lease: None }
+    }
+}
+
+/// A number in an order that is restored where the ways of items join again. When the last item
+/// that carries it is gone, whether it arrived, was dropped, or failed, the number is retired: so
+/// nothing ever waits for an item that cannot come any more.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    pub(crate) number: u64,
+    pub(crate) desk: Arc<TicketDesk>,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.desk.retire(self.number);
+    }
+}
+
+/// Where tickets are drawn and retired.
+#[derive(Debug, Default)]
+pub(crate) struct TicketDesk {
+    state: Mutex<Desk>,
+}
+
+#[derive(Debug, Default)]
+struct Desk {
+    drawn: u64,
+    open: usize,
+    retired: Vec<u64>,
+    drawer: Option<Waker>,
+    joiner: Option<Waker>,
+}
+
+impl TicketDesk {
+    /// Draws the next ticket, where fewer than `most` are open; else wakes the task when that is so.
+    pub(crate) fn poll_draw(self: &Arc<Self>, most: usize, cx: &Context<'_>) -> Poll<Ticket> {
+        let mut state = self.state.lock();
+        if state.open >= most {
+            state.drawer = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        state.open += 1;
+        state.drawn += 1;
+        Poll::Ready(Ticket { number: state.drawn - 1, desk: Arc::clone(self) })
+    }
+
+    fn retire(&self, number: u64) {
+        let mut state = self.state.lock();
+        state.retired.push(number);
+        let joiner = state.joiner.take();
+        drop(state);
+        if let Some(joiner) = joiner {
+            joiner.wake();
+        }
+    }
+
+    /// Moves the retired numbers out; the task is woken when there are more.
+    pub(crate) fn take_retired(&self, into: &mut Vec<u64>, cx: &Context<'_>) {
+        let mut state = self.state.lock();
+        into.append(&mut state.retired);
+        state.joiner = Some(cx.waker().clone());
+    }
+
+    /// Says that a retired number has been dealt with.
+    pub(crate) fn settle(&self) {
+        let mut state = self.state.lock();
+        state.open -= 1;
+        let drawer = state.drawer.take();
+        drop(state);
+        if let Some(drawer) = drawer {
+            drawer.wake();
+        }
     }
 }

@@ -3,10 +3,12 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use futures_core::Stream;
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 
 use crate::shuffle::Permutation;
+use crate::sync::Mutex;
 use crate::{Error, ErrorKind, Result};
 
 /// A place in a source: an epoch, and how many of its items are already behind.
@@ -157,6 +159,48 @@ impl<D: Dataset> Source for DatasetSource<D> {
 
     fn key(&self, item: &D::Item) -> Option<Arc<str>> {
         self.dataset.key(item)
+    }
+}
+
+/// A stream as a source of one epoch.
+pub(crate) struct StreamSource<T>(Mutex<Option<BoxStream<'static, Result<T>>>>);
+
+impl<T: Send + 'static> StreamSource<T> {
+    pub(crate) fn new(items: impl Stream<Item = Result<T>> + Send + 'static) -> Self {
+        StreamSource(Mutex::new(Some(items.boxed())))
+    }
+}
+
+/// An iterator as a source of one epoch.
+pub(crate) struct IteratorSource;
+
+impl IteratorSource {
+    #[expect(clippy::new_ret_no_self, reason = "an iterator is a stream that is always ready")]
+    pub(crate) fn new<T: Send + 'static>(
+        items: impl Iterator<Item = Result<T>> + Send + 'static,
+    ) -> StreamSource<T> {
+        StreamSource::new(stream::iter(items))
+    }
+}
+
+impl<T: Send + 'static> Source for StreamSource<T> {
+    type Item = T;
+
+    fn open(&self, at: Cursor) -> Result<BoxStream<'static, Result<T>>> {
+        self.0.lock().take().ok_or_else(|| {
+            let message = format!(
+                "this source gives one pass, and epoch {} would be another one; a `Source` can be \
+                 opened again",
+                at.epoch
+            );
+            Error::new(ErrorKind::InvalidArgument, message)
+        })
+    }
+}
+
+impl<T> Debug for StreamSource<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("StreamSource")
     }
 }
 

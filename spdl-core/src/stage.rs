@@ -1,11 +1,15 @@
 //! Steps that compute, and steps that wait.
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::random::purpose_number;
 use crate::runtime::Runtime;
+use crate::sample::Head;
 use crate::{Result, SampleId, SampleRng};
 
 /// A step that computes. One instance per worker, so `&mut self` needs no lock.
@@ -39,9 +43,8 @@ pub trait Stage<In>: Send + 'static {
     /// outputs that were emitted before the error are kept.
     fn process(&mut self, item: In, cx: &mut StageContext<'_, Self::Out>) -> Result<()>;
 
-    /// Emits what is held when the data end: once, after the last epoch, on every instance that was
-    /// made. A stage that must not carry anything from one epoch into the next compares
-    /// [`StageContext::id`].
+    /// Emits what is held when an epoch ends. Called at the end of every epoch, on every instance
+    /// that was made; none of them has seen an item of the next epoch.
     ///
     /// # Errors
     /// As for [`process`](Stage::process).
@@ -49,53 +52,126 @@ pub trait Stage<In>: Send + 'static {
         let _ = cx;
         Ok(())
     }
+
+    /// The most bytes that the outputs for `item` will hold together, where that is known. Asked
+    /// before the item is processed, and only where outputs are
+    /// [`measured`](crate::PipelineBuilder::measured): the item waits until the memory budget has
+    /// that much. `None` is taken for the most that any output held so far.
+    fn output_bytes(&self, item: &In) -> Option<usize> {
+        let _ = item;
+        None
+    }
+
+    /// How many items have been left out since it was asked last, neither emitted nor failed: a
+    /// short last batch that is not wanted. Asked after each run of items and at the end of each
+    /// epoch; counted in [`Statistics::left_out`](crate::Statistics::left_out).
+    fn take_left_out(&mut self) -> u64 {
+        0
+    }
 }
 
-/// Where a stage's outputs go. The scheduler's side of [`StageContext::emit`].
+/// Where a stage's outputs go. The scheduler's side of [`StageContext`].
 pub(crate) trait Outlet<Out> {
-    /// Takes an output; waits for room where there is none.
-    fn emit(&mut self, value: Out) -> Result<()>;
+    /// Takes an output of the item `head`; waits for room where there is none.
+    fn emit(&mut self, head: &Head, value: Out) -> Result<()>;
+    /// Lets time pass without holding others up.
+    fn wait(&mut self, duration: Duration) -> Result<()>;
+    /// `Stopped` once nobody wants outputs any more.
+    fn go_on(&self) -> Result<()>;
+}
+
+/// Keeps a stage's outputs back; all else goes to the outlet behind it.
+struct HoldingBack<'a, Out> {
+    held: &'a mut Vec<Out>,
+    outlet: &'a mut dyn Outlet<Out>,
+}
+
+impl<Out> Outlet<Out> for HoldingBack<'_, Out> {
+    fn emit(&mut self, _: &Head, value: Out) -> Result<()> {
+        // Else a stage that emits without end would not hear of it.
+        self.go_on()?;
+        self.held.push(value);
+        Ok(())
+    }
+
+    fn wait(&mut self, duration: Duration) -> Result<()> {
+        self.outlet.wait(duration)
+    }
+
+    fn go_on(&self) -> Result<()> {
+        self.outlet.go_on()
+    }
 }
 
 /// What a [`Stage`] may know about the item at hand, and where its outputs go.
 pub struct StageContext<'a, Out> {
-    pub(crate) id: SampleId,
-    pub(crate) key: Option<&'a str>,
+    pub(crate) head: &'a Head,
     pub(crate) seed: u64,
     pub(crate) stage: u64,
     pub(crate) outlet: &'a mut dyn Outlet<Out>,
 }
 
-impl<'a, Out> StageContext<'a, Out> {
+impl<Out> StageContext<'_, Out> {
     /// Hands an output on. Where the next queue is full this waits, and the worker meanwhile does
-    /// the work of stages nearer to the consumer. All outputs of one input carry its identity, and
-    /// so have the same random numbers in later stages.
+    /// the work of stages nearer to the consumer. All outputs of one input carry its
+    /// [`id`](StageContext::id), but each has random numbers of its own in later stages.
     ///
     /// # Errors
-    /// `Stopped` once the pipeline is stopping; leave the stage with `?`.
+    /// `Stopped` once nobody wants outputs any more; leave the stage with `?`.
     pub fn emit(&mut self, value: Out) -> Result<()> {
-        self.outlet.emit(value)
+        self.outlet.emit(self.head, value)
+    }
+
+    /// Waits, before another attempt say. The worker meanwhile does the work of stages nearer to
+    /// the consumer.
+    ///
+    /// # Errors
+    /// `Stopped` once nobody wants outputs any more; leave the stage with `?`.
+    pub fn wait(&mut self, duration: Duration) -> Result<()> {
+        self.outlet.wait(duration)
     }
 
     /// Who the item is. In [`Stage::finish`], the last item that the instance saw.
     pub fn id(&self) -> SampleId {
-        self.id
+        self.head.id
     }
 
     /// What people call it: a path, an object key.
-    pub fn key(&self) -> Option<&'a str> {
-        self.key
+    pub fn key(&self) -> Option<&str> {
+        self.head.key().map(|key| &**key)
     }
 
     /// The item's random numbers in this stage, from their start.
     pub fn rng(&self) -> SampleRng {
-        SampleRng::for_stage(self.seed, self.id, self.stage)
+        SampleRng::for_stage(self.seed, self.head.id, self.head.lineage, self.stage)
+    }
+}
+
+impl<Out> StageContext<'_, Out> {
+    /// Random numbers of the item in this stage for something else than the stage's own work.
+    pub(crate) fn rng_for(&self, purpose: &str) -> SampleRng {
+        let stage = purpose_number(self.stage, purpose);
+        SampleRng::for_stage(self.seed, self.head.id, self.head.lineage, stage)
+    }
+
+    /// Runs `work` with this context, except that what it emits goes into `held`.
+    pub(crate) fn holding_back<R>(
+        &mut self,
+        held: &mut Vec<Out>,
+        work: impl FnOnce(&mut StageContext<'_, Out>) -> R,
+    ) -> R {
+        work(&mut StageContext {
+            head: self.head,
+            seed: self.seed,
+            stage: self.stage,
+            outlet: &mut HoldingBack { held, outlet: &mut *self.outlet },
+        })
     }
 }
 
 impl<Out> fmt::Debug for StageContext<'_, Out> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StageContext").field("id", &self.id).field("key", &self.key).finish()
+        f.debug_struct("StageContext").field("id", &self.id()).field("key", &self.key()).finish()
     }
 }
 
@@ -153,6 +229,13 @@ pub trait AsyncStage<In: Send + 'static>: Send + Sync + 'static {
     /// # Errors
     /// Whatever keeps the item from being processed. The stage's policy decides what follows.
     async fn process(&self, item: In, cx: &AsyncContext) -> Result<Self::Out>;
+
+    /// The most bytes that the output for `item` will hold, where that is known. As for
+    /// [`Stage::output_bytes`].
+    fn output_bytes(&self, item: &In) -> Option<usize> {
+        let _ = item;
+        None
+    }
 }
 
 #[async_trait]
@@ -162,13 +245,16 @@ impl<In: Send + 'static, S: AsyncStage<In> + ?Sized> AsyncStage<In> for Arc<S> {
     async fn process(&self, item: In, cx: &AsyncContext) -> Result<S::Out> {
         (**self).process(item, cx).await
     }
+
+    fn output_bytes(&self, item: &In) -> Option<usize> {
+        (**self).output_bytes(item)
+    }
 }
 
 /// What an [`AsyncStage`] may know about the item at hand.
 #[derive(Clone, Debug)]
 pub struct AsyncContext {
-    pub(crate) id: SampleId,
-    pub(crate) key: Option<Arc<str>>,
+    pub(crate) head: Head,
     pub(crate) seed: u64,
     pub(crate) stage: u64,
     pub(crate) runtime: Arc<dyn Runtime>,
@@ -178,26 +264,108 @@ impl AsyncContext {
     /// A context outside a pipeline, for tests and for calling a stage by hand.
     pub fn new(seed: u64, id: SampleId, stage: &str, runtime: Arc<dyn Runtime>) -> Self {
         let stage = crate::random::stage_number(stage);
-        AsyncContext { id, key: None, seed, stage, runtime }
+        AsyncContext { head: Head::new(id, None), seed, stage, runtime }
     }
 
     /// Who the item is.
     pub fn id(&self) -> SampleId {
-        self.id
+        self.head.id
     }
 
     /// What people call it: a path, an object key.
     pub fn key(&self) -> Option<&str> {
-        self.key.as_deref()
+        self.head.key().map(|key| &**key)
     }
 
     /// The item's random numbers in this stage, from their start.
     pub fn rng(&self) -> SampleRng {
-        SampleRng::for_stage(self.seed, self.id, self.stage)
+        SampleRng::for_stage(self.seed, self.head.id, self.head.lineage, self.stage)
+    }
+
+    /// Random numbers of the item in this stage for something else than the stage's own work.
+    pub(crate) fn rng_for(&self, purpose: &str) -> SampleRng {
+        let stage = purpose_number(self.stage, purpose);
+        SampleRng::for_stage(self.seed, self.head.id, self.head.lineage, stage)
     }
 
     /// The runtime that polls this stage: to sleep on, to spawn on.
     pub fn runtime(&self) -> &Arc<dyn Runtime> {
         &self.runtime
+    }
+}
+
+/// An async function as an [`AsyncStage`].
+pub(crate) struct AsyncFunction<F>(F);
+
+impl<F> AsyncFunction<F> {
+    pub(crate) fn new(function: F) -> Self {
+        AsyncFunction(function)
+    }
+}
+
+#[async_trait]
+impl<In, Out, R, F> AsyncStage<In> for AsyncFunction<F>
+where
+    In: Send + 'static,
+    Out: Send + 'static,
+    R: Future<Output = Result<Out>> + Send + 'static,
+    F: Fn(In) -> R + Send + Sync + 'static,
+{
+    type Out = Out;
+
+    async fn process(&self, item: In, _: &AsyncContext) -> Result<Out> {
+        (self.0)(item).await
+    }
+}
+
+/// What a stage under test emitted, and how long it waited.
+#[cfg(test)]
+pub(crate) struct TestOutlet<Out> {
+    pub(crate) outputs: Vec<Out>,
+    pub(crate) waits: Vec<Duration>,
+    /// Whether the pipeline is stopping.
+    pub(crate) stopped: bool,
+    /// Whether it will stop during the next wait.
+    pub(crate) stopped_on_wait: bool,
+}
+
+#[cfg(test)]
+impl<Out> Default for TestOutlet<Out> {
+    fn default() -> Self {
+        let (outputs, waits) = Default::default();
+        TestOutlet { outputs, waits, stopped: false, stopped_on_wait: false }
+    }
+}
+
+#[cfg(test)]
+impl<Out> TestOutlet<Out> {
+    /// Runs `work` with a context of sample `id` outside a pipeline: seed 0, a stage called `test`.
+    pub(crate) fn run<R>(
+        &mut self,
+        id: SampleId,
+        work: impl FnOnce(&mut StageContext<'_, Out>) -> R,
+    ) -> R {
+        let stage = crate::random::stage_number("test");
+        work(&mut StageContext { head: &Head::new(id, None), seed: 0, stage, outlet: self })
+    }
+}
+
+#[cfg(test)]
+impl<Out> Outlet<Out> for TestOutlet<Out> {
+    fn emit(&mut self, _: &Head, value: Out) -> Result<()> {
+        self.go_on()?;
+        self.outputs.push(value);
+        Ok(())
+    }
+
+    fn wait(&mut self, duration: Duration) -> Result<()> {
+        self.stopped |= self.stopped_on_wait;
+        self.go_on()?;
+        self.waits.push(duration);
+        Ok(())
+    }
+
+    fn go_on(&self) -> Result<()> {
+        if self.stopped { Err(crate::scheduler::stopped()) } else { Ok(()) }
     }
 }

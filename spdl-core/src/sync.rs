@@ -1,18 +1,25 @@
-//! Locks, atomics and waiting, behind one door: `--cfg spdl_loom` swaps in the model checker's.
-//! (Plain `loom` would switch dependencies as well.)
-
-#[cfg(spdl_loom)]
-pub(crate) use loom::sync::atomic;
-#[cfg(not(spdl_loom))]
-pub(crate) use std::sync::atomic;
+//! Locks, atomics, waiting and threads, behind one door: `--cfg spdl_loom` and `--cfg spdl_shuttle`
+//! swap in the model checkers' own. (Plain `loom` would switch dependencies as well.)
 
 #[cfg(spdl_loom)]
 use loom::sync as imp;
-#[cfg(not(spdl_loom))]
+#[cfg(spdl_shuttle)]
+use shuttle::sync as imp;
+#[cfg(not(any(spdl_loom, spdl_shuttle)))]
 use std::sync as imp;
 use std::sync::PoisonError;
+use std::time::Duration;
 
 pub(crate) use imp::MutexGuard;
+pub(crate) use imp::atomic;
+
+#[cfg(spdl_shuttle)]
+pub(crate) use shuttle::thread;
+#[cfg(not(spdl_shuttle))]
+pub(crate) use std::thread;
+
+/// Whether a model checker runs this: then nothing spins, since each turn is a step to explore.
+pub(crate) const MODELLED: bool = cfg!(any(spdl_loom, spdl_shuttle));
 
 /// A mutex whose users leave its data whole even where they panic, so poisoning says nothing.
 #[derive(Debug, Default)]
@@ -38,6 +45,14 @@ impl Condvar {
 
     pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn wait_timeout<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        timeout: Duration,
+    ) -> MutexGuard<'a, T> {
+        self.0.wait_timeout(guard, timeout).unwrap_or_else(PoisonError::into_inner).0
     }
 
     pub(crate) fn notify_one(&self) {

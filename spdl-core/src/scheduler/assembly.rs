@@ -12,8 +12,10 @@ use bytes::BytesMut;
 
 use crate::array::Array;
 use crate::batch::{Batch, BatchLayout};
+use crate::budget::Lease;
 use crate::buffer::{BufferPool, RowBuffer, aligned};
-use crate::{Result, SampleId};
+use crate::sample::Head;
+use crate::{Error, Result, SampleId};
 
 #[derive(Debug)]
 pub(crate) struct Assembly {
@@ -33,6 +35,8 @@ pub(crate) struct Assembly {
     /// Rows outside any batch, for reuse.
     spare: Vec<Vec<BytesMut>>,
     finished: Vec<Finished>,
+    /// A failure has ended the stage: nothing behind it is delivered.
+    cut: bool,
 }
 
 #[derive(Debug)]
@@ -41,6 +45,9 @@ struct Entry {
     place: Place,
     state: State,
 }
+
+/// A failed sample, whose failure is judged when its turn has come.
+pub(crate) type Failed = Box<(Head, Error)>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
@@ -53,13 +60,20 @@ enum State {
     Filling,
     /// Holds the rows of a sample in [`Place::Spare`]; else they are back in their batch.
     Filled(Vec<BytesMut>),
-    Failed,
+    Failed(Failed),
+    /// Failed, and somebody decides what follows from it.
+    Judging,
+    /// Failed, and it is dropped.
+    Dropped,
+    /// Not a sample: the end of an epoch.
+    EpochEnd,
 }
 
 #[derive(Debug)]
 struct OpenBatch {
     number: u64,
     epoch: u64,
+    lease: Option<Lease>,
     fields: Vec<RowBuffer>,
     /// Whether a slot belongs to a sample, written or not, in its final place or not.
     taken: Vec<bool>,
@@ -70,7 +84,9 @@ struct OpenBatch {
 /// What became of an open batch.
 #[derive(Debug)]
 pub(crate) enum Finished {
-    Batch(Batch),
+    Batch(Batch, Option<Lease>),
+    /// The end of this epoch.
+    EpochEnd(u64),
     /// It stayed empty, or was short and not wanted: this many samples are left out.
     Discarded(u64),
     /// It could not be put together.
@@ -92,7 +108,13 @@ impl Assembly {
             pending: 0,
             spare: Vec::new(),
             finished: Vec::new(),
+            cut: false,
         }
+    }
+
+    /// The bytes of one batch.
+    pub(crate) fn batch_bytes(&self) -> usize {
+        self.row_bytes.iter().sum::<usize>() * self.layout.batch_size()
     }
 
     /// Whether a sample of `epoch` can only be taken in after [`open`](Self::open).
@@ -112,13 +134,14 @@ impl Assembly {
     }
 
     /// Starts another batch, for samples of `epoch`.
-    pub(crate) fn open(&mut self, epoch: u64) -> Result<()> {
+    pub(crate) fn open(&mut self, epoch: u64, lease: Option<Lease>) -> Result<()> {
         let size = self.layout.batch_size();
         let cut = |&row: &usize| Ok(self.pool.take(row * size)?.into_rows(size, row));
         let fields = self.row_bytes.iter().map(cut).collect::<Result<_>>()?;
         self.batches.push_back(OpenBatch {
             number: self.batches_opened,
             epoch,
+            lease,
             fields,
             taken: vec![false; size],
             ids: Vec::with_capacity(size),
@@ -156,10 +179,45 @@ impl Assembly {
         self.spare.pop().map_or_else(new, Ok)
     }
 
+    /// Takes in the end of an epoch: it comes out behind the epoch's last batch.
+    pub(crate) fn end_epoch(&mut self, epoch: u64) {
+        let id = SampleId { epoch, index: 0 };
+        self.entries.push_back(Entry { id, place: Place::Spare, state: State::EpochEnd });
+        self.advance();
+    }
+
+    /// The failure that comes next, where one does. Decide what follows from it, without the lock,
+    /// and [`resolve`](Self::resolve) it: nothing behind it moves before.
+    pub(crate) fn take_failure(&mut self) -> Option<Failed> {
+        let front = self.entries.front_mut()?;
+        if !matches!(front.state, State::Failed(_)) {
+            return None;
+        }
+        match std::mem::replace(&mut front.state, State::Judging) {
+            State::Failed(failed) => Some(failed),
+            _ => None,
+        }
+    }
+
+    /// Says what follows from the failure that was taken: the sample is dropped, or, with `cut`,
+    /// nothing behind it is delivered.
+    pub(crate) fn resolve(&mut self, cut: bool) {
+        if let Some(front) = self.entries.front_mut() {
+            front.state = State::Dropped;
+        }
+        if cut && !self.cut {
+            // What was written in front of the failure goes on as a short batch.
+            self.finish_front();
+            self.cut = true;
+        }
+        self.advance();
+    }
+
     /// Takes the rows of sample `number` back, written or not.
-    pub(crate) fn settle(&mut self, number: u64, written: bool, rows: Vec<BytesMut>) {
+    pub(crate) fn settle(&mut self, number: u64, failed: Option<Failed>, rows: Vec<BytesMut>) {
+        let written = failed.is_none();
         let entry = &mut self.entries[(number - self.first) as usize];
-        entry.state = if written { State::Filled(Vec::new()) } else { State::Failed };
+        entry.state = failed.map_or(State::Filled(Vec::new()), State::Failed);
         let (id, place) = (entry.id, entry.place);
         match place {
             Place::Spare if written => entry.state = State::Filled(rows),
@@ -177,24 +235,35 @@ impl Assembly {
         self.advance();
     }
 
-    /// Gives final places to all samples that have none in front of them still being written.
+    /// Gives final places to all samples that have none in front of them still undecided.
     fn advance(&mut self) {
         while let Some(entry) = self.entries.front() {
             let epoch = entry.id.epoch;
-            let filling = matches!(entry.state, State::Filling);
-            while self.batches.front().is_some_and(|batch| batch.epoch != epoch) {
-                self.finish_front();
-            }
-            if filling {
-                return;
+            match entry.state {
+                State::Filling | State::Failed(_) | State::Judging => return,
+                State::Filled(_) | State::Dropped | State::EpochEnd => {}
             }
             let Some(Entry { id, place, state }) = self.entries.pop_front() else { return };
             self.first += 1;
-            if let State::Filled(spare) = state {
-                if epoch == self.epoch {
-                    self.pending -= 1;
+            match state {
+                State::EpochEnd => {
+                    while self.batches.front().is_some_and(|batch| batch.epoch <= epoch) {
+                        self.finish_front();
+                    }
+                    self.finished.push(Finished::EpochEnd(epoch));
                 }
-                self.place_finally(id, place, spare);
+                State::Filled(spare) => {
+                    if epoch == self.epoch {
+                        self.pending -= 1;
+                    }
+                    while self.batches.front().is_some_and(|batch| batch.epoch != epoch) {
+                        self.finish_front();
+                    }
+                    if !self.cut {
+                        self.place_finally(id, place, spare);
+                    }
+                }
+                _ => {}
             }
         }
     }
@@ -233,13 +302,17 @@ impl Assembly {
 
     /// Ends the oldest batch as it is.
     fn finish_front(&mut self) {
-        let Some(batch) = self.batches.pop_front() else { return };
+        let Some(mut batch) = self.batches.pop_front() else { return };
         let len = batch.ids.len();
         let unwanted = len < self.layout.batch_size() && self.layout.drops_last();
-        self.finished.push(if len == 0 || unwanted {
+        let lease = batch.lease.take();
+        self.finished.push(if len == 0 || unwanted || self.cut {
             Finished::Discarded(len as u64)
         } else {
-            batch.into_batch(&self.layout).map_or_else(Finished::Failed, Finished::Batch)
+            match batch.into_batch(&self.layout) {
+                Ok(batch) => Finished::Batch(batch, lease),
+                Err(error) => Finished::Failed(error),
+            }
         });
     }
 
@@ -294,7 +367,7 @@ impl OpenBatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DType, Field};
+    use crate::{DType, ErrorKind, Field};
     use proptest::prelude::*;
 
     type Delivered = Vec<(Vec<SampleId>, Vec<i64>)>;
@@ -327,7 +400,7 @@ mod tests {
                 && let Some((id, fails)) = samples.next()
             {
                 if assembly.needs_batch(id.epoch) {
-                    assembly.open(id.epoch).unwrap();
+                    assembly.open(id.epoch, None).unwrap();
                 }
                 assert!(!assembly.needs_batch(id.epoch));
                 let (number, rows) = assembly.take_in(id).unwrap();
@@ -340,14 +413,18 @@ mod tests {
             let value = (id.epoch * 1000 + id.index) as i64;
             rows[0].copy_from_slice(&value.to_ne_bytes());
             rows[1].fill(id.index as u8);
-            assembly.settle(number, !fails, rows);
+            let failed = || Box::new((Head::new(id, None), Error::new(ErrorKind::Corrupt, "bad")));
+            assembly.settle(number, fails.then(failed), rows);
+            while assembly.take_failure().is_some() {
+                assembly.resolve(false);
+            }
         }
         assembly.finish();
         let mut batches = Vec::new();
         let mut left_out = 0;
         for finished in assembly.take_finished() {
             match finished {
-                Finished::Batch(batch) => {
+                Finished::Batch(batch, _) => {
                     let pad = batch.array("pad").unwrap().as_bytes();
                     assert!(
                         batch
@@ -360,6 +437,7 @@ mod tests {
                     batches.push((batch.ids.clone(), values));
                 }
                 Finished::Discarded(samples) => left_out += samples,
+                Finished::EpochEnd(_) => {}
                 Finished::Failed(error) => panic!("{error}"),
             }
         }
@@ -409,7 +487,7 @@ mod tests {
     fn without_failures_every_sample_is_written_in_its_final_place() {
         let layout = BatchLayout::new(4, [Field::new("value", DType::U8, &[])]);
         let mut assembly = Assembly::new(layout, BufferPool::new());
-        assembly.open(0).unwrap();
+        assembly.open(0, None).unwrap();
         let mut rows = Vec::new();
         for index in 0..4 {
             let (number, row) = assembly.take_in(SampleId { epoch: 0, index }).unwrap();
@@ -417,9 +495,9 @@ mod tests {
         }
         let places: Vec<_> = rows.iter().map(|(_, place, _)| *place).collect();
         for (number, _, row) in rows.into_iter().rev() {
-            assembly.settle(number, true, row);
+            assembly.settle(number, None, row);
         }
-        let Some(Finished::Batch(batch)) = assembly.take_finished().next() else {
+        let Some(Finished::Batch(batch, _)) = assembly.take_finished().next() else {
             panic!("a batch")
         };
         let start = batch.arrays()[0].as_bytes();

@@ -1,40 +1,93 @@
 //! A stage that waits, as a task of the runtime that owns all its items in flight.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures_core::Stream;
 use futures_core::future::BoxFuture;
 use futures_util::FutureExt;
 use futures_util::stream::FuturesUnordered;
+use futures_util::task::AtomicWaker;
 
-use super::StageCore;
-use super::queue::Queue;
+use super::cpu_node::Sizer;
+use super::queue::{Next, Queue};
 use super::reorder::Reorder;
-use crate::Result;
+use super::{StageCore, guarded};
+use crate::budget::Lease;
 use crate::failure::{Verdict, panicked};
+use crate::hooks::Hooks;
 use crate::runtime::Runtime;
-use crate::sample::Envelope;
+use crate::sample::{Envelope, Head};
 use crate::stage::{AsyncContext, AsyncStage};
+use crate::{ErrorKind, Result};
 
 pub(crate) struct AsyncNode<In, Out, S: ?Sized> {
     pub(crate) core: StageCore,
     pub(crate) stage: Arc<S>,
     pub(crate) input: Arc<Queue<In>>,
     pub(crate) output: Arc<Queue<Out>>,
-    /// Present where the stage restores its input order.
-    pub(crate) reorder: Option<Reorder<Option<Envelope<Out>>>>,
+    pub(crate) hooks: Hooks,
+    /// Present where the bytes of outputs are counted.
+    pub(crate) sizer: Option<Sizer<Out>>,
+    /// Wakes the driver when its settings have changed.
+    pub(crate) poke: Arc<AtomicWaker>,
+    pub(crate) ordered: bool,
 }
 
+type Flights<Out> = FuturesUnordered<BoxFuture<'static, Landed<Out>>>;
+
 struct Landed<Out> {
+    /// The item's number, or its epoch's, counted by the driver.
     number: u64,
-    who: Envelope<()>,
+    head: Head,
     result: Result<Out>,
     time: Duration,
+    /// Memory that was reserved for the output.
+    reserved: Option<Lease>,
+    /// The memory of the input.
+    carried: Option<Lease>,
+}
+
+/// In which order things go on.
+enum Sequence<Out> {
+    /// By number.
+    Input { next: u64, slots: Reorder<Slot<Out>> },
+    /// As they land, but epoch by epoch. The front is the epoch that items go on from.
+    Completion { first: u64, epochs: VecDeque<Epoch<Out>> },
+}
+
+enum Slot<Out> {
+    Landed(Landed<Out>),
+    EpochEnd(u64),
+}
+
+/// What is under way of an epoch.
+struct Epoch<Out> {
+    in_flight: usize,
+    held: Vec<Landed<Out>>,
+    /// Its number, once its last item has been taken in.
+    end: Option<u64>,
+}
+
+impl<Out> Default for Epoch<Out> {
+    fn default() -> Self {
+        Epoch { in_flight: 0, held: Vec::new(), end: None }
+    }
+}
+
+/// What the driver remembers between polls.
+struct Driver<In, Out> {
+    flights: Flights<Out>,
+    sequence: Sequence<Out>,
+    place_reserved: bool,
+    /// An item that waits for memory.
+    waiting: Option<Envelope<In>>,
+    input_ended: bool,
 }
 
 impl<In, Out, S> AsyncNode<In, Out, S>
@@ -43,91 +96,272 @@ where
     Out: Send + 'static,
     S: AsyncStage<In, Out = Out> + ?Sized,
 {
-    pub(crate) async fn drive(mut self, runtime: Arc<dyn Runtime>) {
-        let mut flights: FuturesUnordered<BoxFuture<'static, Landed<Out>>> =
-            FuturesUnordered::new();
-        let mut place_reserved = false;
-        let mut input_ended = false;
-        poll_fn(|cx| {
-            loop {
-                if self.core.shared.ended() {
-                    return Poll::Ready(());
-                }
-                while !input_ended && flights.len() < self.core.concurrency() {
-                    if !place_reserved {
-                        match self.output.poll_reserve(1, cx) {
-                            Poll::Ready(places) => place_reserved = places == 1,
-                            Poll::Pending => break,
-                        }
-                    }
-                    match self.input.poll_pop(cx) {
-                        Poll::Ready(Some((number, item))) => {
-                            place_reserved = false;
-                            flights.push(self.start(number, item, &runtime));
-                        }
-                        Poll::Ready(None) => input_ended = true,
-                        Poll::Pending => break,
-                    }
-                }
-                match Pin::new(&mut flights).poll_next(cx) {
-                    Poll::Ready(Some(landed)) => self.land(landed),
-                    Poll::Ready(None) if input_ended => {
-                        self.output.release(usize::from(place_reserved));
-                        self.output.close();
+    pub(crate) async fn drive(self, runtime: Arc<dyn Runtime>) {
+        let mut driver = Driver {
+            flights: FuturesUnordered::new(),
+            sequence: if self.ordered {
+                Sequence::Input { next: 0, slots: Reorder::default() }
+            } else {
+                Sequence::Completion { first: 0, epochs: VecDeque::from([Epoch::default()]) }
+            },
+            place_reserved: false,
+            waiting: None,
+            input_ended: false,
+        };
+        if let Err(error) = self.hooks.started_once() {
+            self.core.raise(error);
+            self.input.shut();
+        }
+        poll_fn(|cx| self.step(&mut driver, &runtime, cx)).await;
+        drop(driver);
+        self.core.end(&self.hooks);
+        self.input.shut();
+        self.output.close();
+    }
+
+    /// Moves everything on that can move; ready when the stage is over.
+    fn step(
+        &self,
+        driver: &mut Driver<In, Out>,
+        runtime: &Arc<dyn Runtime>,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        self.poke.register(cx.waker());
+        loop {
+            if self.output.is_shut() {
+                return Poll::Ready(());
+            }
+            if self.take_in(driver, runtime, cx) == Verdict::Halt {
+                return Poll::Ready(());
+            }
+            match Pin::new(&mut driver.flights).poll_next(cx) {
+                Poll::Ready(Some(landed)) => {
+                    self.core.record(1, u64::from(landed.result.is_err()), landed.time);
+                    if self.land(&mut driver.sequence, landed) == Verdict::Halt {
                         return Poll::Ready(());
                     }
-                    Poll::Ready(None) | Poll::Pending => return Poll::Pending,
+                }
+                Poll::Ready(None) if driver.input_ended && driver.waiting.is_none() => {
+                    self.output.release(usize::from(driver.place_reserved));
+                    return Poll::Ready(());
+                }
+                Poll::Ready(None) | Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    /// Takes in as many items as there is room and memory for.
+    fn take_in(
+        &self,
+        driver: &mut Driver<In, Out>,
+        runtime: &Arc<dyn Runtime>,
+        cx: &mut Context<'_>,
+    ) -> Verdict {
+        while driver.waiting.is_some() || !driver.input_ended {
+            if driver.flights.len() >= self.core.concurrency() {
+                break;
+            }
+            if !driver.place_reserved {
+                match self.output.poll_reserve(1, cx) {
+                    Poll::Ready(places) => driver.place_reserved = places == 1,
+                    Poll::Pending => break,
                 }
             }
-        })
-        .await;
+            let item = match driver.waiting.take() {
+                Some(item) => item,
+                None => match self.input.poll_next(cx) {
+                    Poll::Ready(Next::Item(item)) => item,
+                    Poll::Ready(Next::EpochEnd(epoch)) => {
+                        driver.place_reserved = false;
+                        if self.end_epoch(&mut driver.sequence, epoch) == Verdict::Halt {
+                            return Verdict::Halt;
+                        }
+                        continue;
+                    }
+                    Poll::Ready(Next::Closed) => {
+                        driver.input_ended = true;
+                        continue;
+                    }
+                    Poll::Pending => break,
+                },
+            };
+            let reserved = match self.reserve(&item.value, cx) {
+                Poll::Ready(reserved) => reserved,
+                Poll::Pending => {
+                    driver.waiting = Some(item);
+                    break;
+                }
+            };
+            driver.place_reserved = false;
+            let number = driver.sequence.take_number();
+            match reserved {
+                Ok(lease) => driver.flights.push(self.start(number, item, lease, runtime)),
+                Err(error) => {
+                    let (head, time) = (item.head, Duration::ZERO);
+                    let (reserved, carried) = (None, item.lease);
+                    let landed =
+                        Landed { number, head, result: Err(error), time, reserved, carried };
+                    self.core.record(1, 1, time);
+                    if self.land(&mut driver.sequence, landed) == Verdict::Halt {
+                        return Verdict::Halt;
+                    }
+                }
+            }
+        }
+        Verdict::GoOn
+    }
+
+    /// Memory for the output of an item, where that is counted.
+    fn reserve(&self, item: &In, cx: &mut Context<'_>) -> Poll<Result<Option<Lease>>> {
+        let Some((measure, budget)) = self.core.measured() else { return Poll::Ready(Ok(None)) };
+        let declared = match guarded(|| Ok(self.stage.output_bytes(item))).0 {
+            Ok(declared) => declared,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        let need = measure.need(declared, budget);
+        budget.poll_reserve(measure.level, need, cx).map(|lease| lease.map(Some))
     }
 
     fn start(
         &self,
         number: u64,
         item: Envelope<In>,
+        reserved: Option<Lease>,
         runtime: &Arc<dyn Runtime>,
     ) -> BoxFuture<'static, Landed<Out>> {
-        let Envelope { id, key, value } = item;
+        let Envelope { head, value, lease } = item;
         let cx = AsyncContext {
-            id,
-            key: key.clone(),
+            head: head.clone(),
             seed: self.core.shared.seed,
             stage: self.core.number,
             runtime: Arc::clone(runtime),
         };
         let stage = Arc::clone(&self.stage);
+        let hooks = self.hooks.clone();
         Box::pin(async move {
             let started = Instant::now();
+            // Called inside, so that a panic of the call itself is caught as well.
             let work = async { stage.process(value, &cx).await };
+            let work = async { hooks.item_async(&cx.head, work).await };
             let result = AssertUnwindSafe(work).catch_unwind().await;
             let result = result.unwrap_or_else(|payload| Err(panicked(payload)));
-            let who = Envelope { id, key, value: () };
-            Landed { number, who, result, time: started.elapsed() }
+            let time = started.elapsed();
+            Landed { number, head, result, time, reserved, carried: lease }
         })
     }
 
-    fn land(&mut self, landed: Landed<Out>) {
-        let Landed { number, who, result, time } = landed;
-        self.core.meter.record(1, u64::from(result.is_err()), time);
+    /// Takes in the end of an epoch, which goes on behind everything in front of it.
+    fn end_epoch(&self, sequence: &mut Sequence<Out>, epoch: u64) -> Verdict {
+        match sequence {
+            Sequence::Input { next, slots } => {
+                slots.finish(*next, Slot::EpochEnd(epoch));
+                *next += 1;
+            }
+            Sequence::Completion { epochs, .. } => {
+                if let Some(last) = epochs.back_mut() {
+                    last.end = Some(epoch);
+                }
+                epochs.push_back(Epoch::default());
+            }
+        }
+        self.hand_on(sequence)
+    }
+
+    fn land(&self, sequence: &mut Sequence<Out>, landed: Landed<Out>) -> Verdict {
+        match sequence {
+            Sequence::Input { slots, .. } => slots.finish(landed.number, Slot::Landed(landed)),
+            Sequence::Completion { first, epochs } => {
+                let epoch = (landed.number - *first) as usize;
+                epochs[epoch].in_flight -= 1;
+                if epoch == 0 {
+                    if self.put_down(landed) == Verdict::Halt {
+                        return Verdict::Halt;
+                    }
+                } else {
+                    epochs[epoch].held.push(landed);
+                }
+            }
+        }
+        self.hand_on(sequence)
+    }
+
+    /// Hands on what can go on now.
+    fn hand_on(&self, sequence: &mut Sequence<Out>) -> Verdict {
+        match sequence {
+            Sequence::Input { slots, .. } => {
+                while let Some(slot) = slots.take() {
+                    slots.advance(1);
+                    match slot {
+                        Slot::EpochEnd(epoch) => drop(self.output.push_end(epoch)),
+                        Slot::Landed(landed) => {
+                            if self.put_down(landed) == Verdict::Halt {
+                                return Verdict::Halt;
+                            }
+                        }
+                    }
+                }
+            }
+            Sequence::Completion { first, epochs } => {
+                while let Some(&Epoch { in_flight: 0, end: Some(end), .. }) = epochs.front() {
+                    drop(self.output.push_end(end));
+                    epochs.pop_front();
+                    *first += 1;
+                    let held = epochs.front_mut().map(|next| std::mem::take(&mut next.held));
+                    for landed in held.into_iter().flatten() {
+                        if self.put_down(landed) == Verdict::Halt {
+                            return Verdict::Halt;
+                        }
+                    }
+                }
+            }
+        }
+        Verdict::GoOn
+    }
+
+    /// Puts an output into its promised place, or gives the place back where the item failed.
+    fn put_down(&self, landed: Landed<Out>) -> Verdict {
+        let Landed { head, result, mut reserved, carried, .. } = landed;
         let item = match result {
-            Ok(value) => Some(who.with(value)),
+            Ok(value) => {
+                let lease = match (&self.sizer, self.core.measured(), &mut reserved) {
+                    (Some(sizer), Some((measure, _)), Some(reserved)) => {
+                        Some(measure.lease(reserved, sizer(&value)))
+                    }
+                    // What is not measured is taken to hold as much as what it was made of.
+                    _ => carried,
+                };
+                self.core.meter.emitted(1);
+                Some(Envelope { head, value, lease })
+            }
+            Err(error) if error.kind() == ErrorKind::Stopped && self.output.is_shut() => {
+                return Verdict::Halt;
+            }
             Err(error) => {
-                if self.core.item_failed(&who, error) == Verdict::Halt {
-                    return;
+                if self.core.item_failed(&head, error) == Verdict::Halt {
+                    return Verdict::Halt;
                 }
                 None
             }
         };
-        let Some(reorder) = &mut self.reorder else {
-            drop(self.output.push(1, item.into_iter()));
-            return;
-        };
-        reorder.finish(number, item);
-        while let Some(item) = reorder.take() {
-            reorder.advance(1);
-            drop(self.output.push(1, item.into_iter()));
+        drop(self.output.push(1, item.into_iter()));
+        Verdict::GoOn
+    }
+}
+
+impl<Out> Sequence<Out> {
+    /// The number of the item that is taken in now.
+    fn take_number(&mut self) -> u64 {
+        match self {
+            Sequence::Input { next, .. } => {
+                *next += 1;
+                *next - 1
+            }
+            Sequence::Completion { first, epochs } => {
+                if let Some(last) = epochs.back_mut() {
+                    last.in_flight += 1;
+                }
+                *first + epochs.len() as u64 - 1
+            }
         }
     }
 }

@@ -1,44 +1,103 @@
 //! A stage that computes, as a node of the scheduler.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use super::crew::Crew;
 use super::queue::Queue;
 use super::reorder::Reorder;
-use super::{Node, Scheduler, StageCore, guarded};
+use super::{Depth, Measure, Node, StageCore, guarded, stopped};
+use crate::budget::{Budget, Lease};
 use crate::failure::Verdict;
-use crate::sample::Envelope;
+use crate::hooks::Hooks;
+use crate::sample::{Envelope, Head, Tag};
 use crate::stage::{Outlet, Stage, StageContext};
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::{Error, ErrorKind, Result, SampleId};
 
 /// The most items a worker takes from a queue at once, where they are tiny.
 const LONGEST_RUN: usize = 64;
 /// A run should not take longer than this, so that work stays spread over the workers.
 const RUN_TIME: Duration = Duration::from_micros(50);
+/// How many outputs an item may have waiting for its turn; it makes more only when that has come.
+const MOST_OUT_OF_TURN: usize = 64;
 
 pub(crate) type Factory<S> = Box<dyn Fn() -> Result<S> + Send + Sync>;
+/// Tells the bytes of an output.
+pub(crate) type Sizer<T> = Box<dyn Fn(&T) -> usize + Send + Sync>;
 
 pub(crate) struct CpuNode<In, S: Stage<In>> {
     pub(crate) core: StageCore,
-    pub(crate) index: usize,
+    pub(crate) depth: Depth,
     pub(crate) input: Arc<Queue<In>>,
     pub(crate) output: Arc<Queue<S::Out>>,
     pub(crate) factory: Factory<S>,
+    pub(crate) hooks: Hooks,
+    /// Present where the bytes of outputs are counted.
+    pub(crate) sizer: Option<Sizer<S::Out>>,
+    /// Whether outputs are made of all the items since the last one, and carry their identities.
+    pub(crate) gathers: bool,
     /// Present where the stage restores its input order.
-    pub(crate) reorder: Option<Mutex<Reorder<Run<S::Out>>>>,
-    pub(crate) idle: Mutex<Vec<Instance<In, S>>>,
-    pub(crate) running: AtomicUsize,
-    pub(crate) finishing: AtomicBool,
+    pub(crate) turns: Option<Mutex<Turns<S::Out>>>,
+    pub(crate) state: State<In, S>,
+}
+
+/// What changes while the node works.
+pub(crate) struct State<In, S: Stage<In>> {
+    idle: Mutex<Vec<Instance<In, S>>>,
+    /// Empty lists, for runs whose own went on with their outputs.
+    spare: Mutex<Vec<Vec<Envelope<S::Out>>>>,
+    running: AtomicUsize,
+    /// Whether a worker deals with the end of an epoch.
+    ending: AtomicBool,
+    done: AtomicBool,
+    /// An item that waits for memory, with its place and number, and how much it needs.
+    waiting: Mutex<Option<(u64, Envelope<In>)>>,
+    waits_for: AtomicUsize,
+}
+
+impl<In, S: Stage<In>> Default for State<In, S> {
+    fn default() -> Self {
+        State {
+            idle: Mutex::new(Vec::new()),
+            spare: Mutex::new(Vec::new()),
+            running: AtomicUsize::new(0),
+            ending: AtomicBool::new(false),
+            done: AtomicBool::new(false),
+            waiting: Mutex::new(None),
+            waits_for: AtomicUsize::new(NOTHING_WAITS),
+        }
+    }
+}
+
+const NOTHING_WAITS: usize = usize::MAX;
+
+/// The runs of an ordered stage, put back into their order.
+pub(crate) struct Turns<Out> {
+    runs: Reorder<Run<Out>>,
+    /// A failure has ended the stage: nothing behind it goes on.
+    cut: bool,
+}
+
+impl<Out> Default for Turns<Out> {
+    fn default() -> Self {
+        Turns { runs: Reorder::default(), cut: false }
+    }
 }
 
 /// A stage with the scratch lists of whoever runs it.
-pub(crate) struct Instance<In, S: Stage<In>> {
+struct Instance<In, S: Stage<In>> {
     stage: S,
     inputs: Vec<Envelope<In>>,
-    outputs: Vec<Envelope<S::Out>>,
-    last: SampleId,
+    /// Who went into the next output, where the stage gathers.
+    members: Vec<SampleId>,
+    /// The last item it saw, without what is shared with others.
+    last: Head,
+    /// Whether it has seen an item of this epoch.
+    used: bool,
+    /// The memory of what it holds back, where it gathers.
+    held: Option<Lease>,
 }
 
 /// What a run of consecutive items left: outputs, and the places promised for them.
@@ -46,72 +105,150 @@ pub(crate) struct Run<Out> {
     outputs: Vec<Envelope<Out>>,
     places: usize,
     items: u64,
+    /// Items that failed, each with how many outputs came before it: judged in their turn.
+    failures: Vec<(usize, Head, Error)>,
 }
 
 impl<In: Send + 'static, S: Stage<In>> Node for CpuNode<In, S> {
     fn ready(&self) -> bool {
-        let can_process = self.input.available() > 0
-            && self.running.load(Ordering::SeqCst) < self.core.concurrency()
-            && self.output.has_room();
-        can_process || self.can_finish()
+        let state = &self.state;
+        if state.done.load(Ordering::SeqCst) {
+            return false;
+        }
+        let running = state.running.load(Ordering::SeqCst);
+        if running < self.core.concurrency() && self.output.has_room() && self.may_take() {
+            return true;
+        }
+        running == 0 && (self.ends_epoch() || self.is_over())
     }
 
-    fn run(&self, scheduler: &Scheduler) -> bool {
-        let before = self.running.fetch_add(1, Ordering::SeqCst);
-        let worked = before < self.core.concurrency() && self.run_items(scheduler);
-        self.running.fetch_sub(1, Ordering::SeqCst);
+    fn run(&self, crew: &Crew) -> bool {
+        let before = self.state.running.fetch_add(1, Ordering::SeqCst);
+        let worked = before < self.core.concurrency() && self.run_items(crew);
+        let ended = self.end_epoch(crew);
+        self.state.running.fetch_sub(1, Ordering::SeqCst);
         // The end may have come while this worker was counted as running.
-        self.finish_once(scheduler) || worked
+        self.finish_once(crew) || worked || ended
     }
 }
 
 impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
-    fn run_items(&self, scheduler: &Scheduler) -> bool {
-        if self.input.available() == 0 {
+    /// Whether there is an item to work on, and memory for what comes of it.
+    fn may_take(&self) -> bool {
+        match self.state.waits_for.load(Ordering::SeqCst) {
+            NOTHING_WAITS => self.input.available() > 0,
+            bytes => {
+                let reserves = self.reserves();
+                reserves.is_none_or(|(measure, budget)| budget.would_grant(measure.level, bytes))
+            }
+        }
+    }
+
+    fn run_items(&self, crew: &Crew) -> bool {
+        if !self.may_take() {
             return false;
         }
-        let places = self.output.reserve(self.run_length());
-        if places == 0 {
-            return false;
-        }
-        let Some(mut instance) = self.instance() else {
-            self.output.release(places);
-            return false;
-        };
+        let Some(mut instance) = self.instance() else { return false };
         let mut inputs = std::mem::take(&mut instance.inputs);
-        let Some((first, wakes)) = self.input.pop(places, &mut inputs) else {
+        let Some((first, places, lease)) = self.take_in(crew, &instance.stage, &mut inputs) else {
             instance.inputs = inputs;
-            self.idle.lock().push(instance);
-            self.output.release(places);
+            self.state.idle.lock().push(instance);
             return false;
         };
-        drop(wakes);
-        let items = inputs.len() as u64;
-        // Places beyond the items taken are for whoever takes the next ones.
-        self.output.release(places - inputs.len());
         let mut outlet = QueueOutlet {
             node: self,
-            scheduler,
+            crew,
             run: Run {
-                outputs: std::mem::take(&mut instance.outputs),
-                places: inputs.len(),
-                items,
+                outputs: self.state.spare.lock().pop().unwrap_or_default(),
+                places,
+                items: inputs.len() as u64,
+                failures: Vec::new(),
             },
-            first,
-            id: SampleId::default(),
-            key: None,
+            first: Some(first),
+            lease,
+            carried: None,
+            held: instance.held.take(),
+            emitted: 0,
+            members: std::mem::take(&mut instance.members),
             waited: Duration::ZERO,
         };
         let instance = self.process_all(instance, &mut inputs, &mut outlet);
-        let run = outlet.run;
-        let spare = self.put_down(scheduler, first, run);
+        let QueueOutlet { run, members, lease, held, .. } = outlet;
+        drop(lease);
+        self.put_down(crew, first, run);
+        inputs.clear();
         if let Some(mut instance) = instance {
-            inputs.clear();
             instance.inputs = inputs;
-            instance.outputs = spare;
-            self.idle.lock().push(instance);
+            instance.members = members;
+            instance.held = held;
+            self.state.idle.lock().push(instance);
         }
         true
+    }
+
+    /// The budget, where memory for outputs is reserved before an item is taken. What gathers takes
+    /// over the memory of its items instead.
+    fn reserves(&self) -> Option<(&Measure, &Arc<Budget>)> {
+        if self.gathers { None } else { self.core.measured() }
+    }
+
+    /// Takes items in, with a place for an output of each, and memory where that is counted.
+    fn take_in(
+        &self,
+        crew: &Crew,
+        stage: &S,
+        inputs: &mut Vec<Envelope<In>>,
+    ) -> Option<(u64, usize, Option<Lease>)> {
+        let Some((measure, budget)) = self.reserves() else {
+            let places = self.output.reserve(self.run_length());
+            let taken = if places > 0 { self.input.pop(places, inputs) } else { None };
+            // Places beyond the items taken are for whoever takes the next ones.
+            self.output.release(places - inputs.len());
+            return taken.map(|(first, wakes)| {
+                drop(wakes);
+                (first, inputs.len(), None)
+            });
+        };
+        // One at a time: an item that is measured is not tiny, and one that waits holds up all.
+        let mut waiting = self.state.waiting.lock();
+        let (first, item) = match waiting.take() {
+            Some(waiting) => waiting,
+            None => {
+                if self.output.reserve(1) == 0 {
+                    return None;
+                }
+                let Some((first, wakes)) = self.input.pop(1, inputs) else {
+                    self.output.release(1);
+                    return None;
+                };
+                drop(wakes);
+                (first, inputs.pop()?)
+            }
+        };
+        let declared = guarded(|| Ok(stage.output_bytes(&item.value))).0.unwrap_or(None);
+        let need = measure.need(declared, budget);
+        match budget.try_reserve(measure.level, need) {
+            Ok(Some(lease)) => {
+                self.state.waits_for.store(NOTHING_WAITS, Ordering::SeqCst);
+                inputs.push(item);
+                Some((first, 1, Some(lease)))
+            }
+            Ok(None) => {
+                *waiting = Some((first, item));
+                self.state.waits_for.store(need, Ordering::SeqCst);
+                None
+            }
+            Err(error) => {
+                self.state.waits_for.store(NOTHING_WAITS, Ordering::SeqCst);
+                drop(waiting);
+                // It can never be granted: a failure of that item, in its turn.
+                let failures = vec![(0, item.head, error)];
+                let run = Run { outputs: Vec::new(), places: 1, items: 1, failures };
+                self.core.record(1, 1, Duration::ZERO);
+                self.put_down(crew, first, run);
+                None
+            }
+        }
     }
 
     /// Processes a run; returns the instance unless a panic has spoilt it.
@@ -124,26 +261,37 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         let (mut items, mut failures) = (0, 0);
         let started = Instant::now();
         let mut spoilt = false;
-        for Envelope { id, key, value } in inputs.drain(..) {
-            let who = Envelope { id, key: key.clone(), value: () };
+        for Envelope { head, value, lease } in inputs.drain(..) {
+            if self.output.is_shut() {
+                break;
+            }
             items += 1;
-            instance.last = id;
-            outlet.id = id;
-            outlet.key = key;
+            outlet.emitted = 0;
+            if self.gathers {
+                match head.members() {
+                    Some(members) => outlet.members.extend_from_slice(members),
+                    None => outlet.members.push(head.id),
+                }
+            }
+            let kept = outlet.keep(lease);
             let (result, panicked) = guarded(|| {
-                let mut cx = StageContext {
-                    id,
-                    key: who.key.as_deref(),
-                    seed: self.core.shared.seed,
-                    stage: self.core.number,
-                    outlet,
-                };
-                instance.stage.process(value, &mut cx)
+                kept?;
+                self.hooks.item(&head, || {
+                    let mut cx = StageContext {
+                        head: &head,
+                        seed: self.core.shared.seed,
+                        stage: self.core.number,
+                        outlet,
+                    };
+                    instance.stage.process(value, &mut cx)
+                })
             });
+            outlet.carried = None;
+            instance.last = head.bare();
+            instance.used = true;
             if let Err(error) = result {
                 failures += 1;
-                if self.core.item_failed(&who, error) == Verdict::Halt {
-                    spoilt = true;
+                if self.failed(outlet, head, error) == Verdict::Halt {
                     break;
                 }
             }
@@ -157,46 +305,95 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 }
             }
         }
+        let left_out = guarded(|| Ok(instance.stage.take_left_out())).0.unwrap_or(0);
+        self.core.shared.left_out.fetch_add(left_out, Ordering::Relaxed);
         // Waiting for room, and the work of other stages done meanwhile, is not this stage's.
         let busy = started.elapsed().saturating_sub(outlet.waited);
-        self.core.meter.record(items, failures, busy);
+        self.core.record(items, failures, busy);
         (!spoilt).then_some(instance)
     }
 
-    /// Hands a finished run on: at once, or in its turn. Returns the empty list for reuse.
-    fn put_down(
-        &self,
-        scheduler: &Scheduler,
-        first: u64,
-        mut run: Run<S::Out>,
-    ) -> Vec<Envelope<S::Out>> {
-        let Some(reorder) = &self.reorder else {
-            // Only the end of the pipeline keeps outputs from being taken.
-            let _ = self.flush(scheduler, &mut run);
-            self.output.release(run.places);
-            return run.outputs;
-        };
-        let mut spare = Vec::new();
-        let mut guard = reorder.lock();
-        guard.finish(first, run);
-        // Whoever finishes the next run puts down all that wait behind it.
-        while let Some(mut run) = guard.take() {
-            drop(guard);
-            let _ = self.flush(scheduler, &mut run);
-            self.output.release(run.places);
-            spare = run.outputs;
-            guard = reorder.lock();
-            guard.advance(run.items);
+    /// Applies the policy to a failed item: at once, or, where order is restored, in its turn.
+    fn failed(&self, outlet: &mut QueueOutlet<'_, In, S>, head: Head, error: Error) -> Verdict {
+        if self.turns.is_some() {
+            let before = outlet.run.outputs.len();
+            outlet.run.failures.push((before, head, error));
+            return Verdict::GoOn;
         }
-        spare
+        self.judge_one(&head, error)
+    }
+
+    fn judge_one(&self, head: &Head, error: Error) -> Verdict {
+        if error.kind() == ErrorKind::Stopped && self.output.is_shut() {
+            // Work that was cut short because nobody wants it is no failure of its own.
+            return Verdict::Halt;
+        }
+        let verdict = self.core.item_failed(head, error);
+        if verdict == Verdict::Halt {
+            self.input.shut();
+        }
+        verdict
+    }
+
+    /// Hands a finished run on: at once, or in its turn.
+    fn put_down(&self, crew: &Crew, first: u64, run: Run<S::Out>) {
+        let Some(turns) = &self.turns else {
+            let mut run = run;
+            self.judge(&mut run, false);
+            // Only the end of the pipeline keeps outputs from being taken.
+            let _ = self.flush(crew, &mut run);
+            self.output.release(run.places);
+            return self.keep_list(run.outputs);
+        };
+        let mut guard = turns.lock();
+        guard.runs.finish(first, run);
+        // Whoever finishes the next run puts down all that wait behind it.
+        while let Some(mut run) = guard.runs.take() {
+            let mut cut = guard.cut;
+            drop(guard);
+            cut = self.judge(&mut run, cut);
+            let _ = self.flush(crew, &mut run);
+            self.output.release(run.places);
+            let items = run.items;
+            self.keep_list(run.outputs);
+            guard = turns.lock();
+            guard.cut |= cut;
+            guard.runs.advance(items);
+        }
+        drop(guard);
+        // A worker may wait for its run's turn.
+        crew.signal.wake_one();
+    }
+
+    /// Applies the policy to the failures of a run whose turn has come. Returns whether anything
+    /// may follow.
+    fn judge(&self, run: &mut Run<S::Out>, cut: bool) -> bool {
+        if cut {
+            run.outputs.clear();
+            return true;
+        }
+        for (before, head, error) in std::mem::take(&mut run.failures) {
+            if self.judge_one(&head, error) == Verdict::Halt {
+                run.outputs.truncate(before);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn keep_list(&self, list: Vec<Envelope<S::Out>>) {
+        if list.capacity() > 0 && list.is_empty() {
+            self.state.spare.lock().push(list);
+        }
     }
 
     /// Puts all outputs of a run down, waiting for room where there are more than was promised.
-    fn flush(&self, scheduler: &Scheduler, run: &mut Run<S::Out>) -> Result<()> {
+    fn flush(&self, crew: &Crew, run: &mut Run<S::Out>) -> Result<()> {
+        self.core.meter.emitted(run.outputs.len() as u64);
         while !run.outputs.is_empty() {
-            if self.core.shared.ended() {
+            if self.output.is_shut() {
                 run.outputs.clear();
-                return Err(Error::new(ErrorKind::Stopped, "the pipeline has ended"));
+                return Err(stopped());
             }
             let missing = run.outputs.len().saturating_sub(run.places);
             if missing > 0 {
@@ -207,7 +404,8 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 drop(self.output.push(now, run.outputs.drain(..now)));
                 run.places -= now;
             } else {
-                scheduler.help(self.index, || self.output.has_place_beyond());
+                let done = || self.output.has_place_beyond() || self.output.is_shut();
+                crew.help(self.depth.get(), done);
             }
         }
         Ok(())
@@ -224,60 +422,136 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
     }
 
     fn instance(&self) -> Option<Instance<In, S>> {
-        let idle = self.idle.lock().pop();
+        let idle = self.state.idle.lock().pop();
         idle.or_else(|| {
             let stage = self.make()?;
-            Some(Instance {
-                stage,
-                inputs: Vec::new(),
-                outputs: Vec::new(),
-                last: SampleId::default(),
-            })
+            let (inputs, members, last) = Default::default();
+            Some(Instance { stage, inputs, members, last, used: false, held: None })
         })
     }
 
-    /// A new stage; where the factory fails, the pipeline ends.
+    /// A new stage; where the factory fails, the stage ends.
     fn make(&self) -> Option<S> {
-        guarded(|| (self.factory)()).0.map_err(|error| self.core.raise(error)).ok()
+        let made = guarded(|| {
+            self.hooks.started_once()?;
+            (self.factory)()
+        });
+        made.0
+            .map_err(|error| {
+                self.core.raise(error);
+                self.input.shut();
+            })
+            .ok()
     }
 
-    fn can_finish(&self) -> bool {
-        self.input.is_finished()
-            && self.running.load(Ordering::SeqCst) == 0
-            && !self.finishing.load(Ordering::SeqCst)
+    fn ends_epoch(&self) -> bool {
+        self.input.at_end()
+            && self.output.has_room()
+            && self.state.waits_for.load(Ordering::SeqCst) == NOTHING_WAITS
     }
 
-    /// Lets every instance emit what it holds, then ends the queue behind. One worker does it.
-    fn finish_once(&self, scheduler: &Scheduler) -> bool {
-        if !self.can_finish() || self.finishing.swap(true, Ordering::SeqCst) {
+    /// Hands the end of an epoch on, behind everything that the instances hold. One worker does it,
+    /// while no other is at work on an item.
+    fn end_epoch(&self, crew: &Crew) -> bool {
+        if !self.ends_epoch() || self.state.ending.swap(true, Ordering::SeqCst) {
             return false;
         }
-        let instances = std::mem::take(&mut *self.idle.lock());
-        for mut instance in instances {
-            let id = instance.last;
-            let run = Run { outputs: std::mem::take(&mut instance.outputs), places: 0, items: 0 };
-            let waited = Duration::ZERO;
-            let mut outlet =
-                QueueOutlet { node: self, scheduler, run, first: 0, id, key: None, waited };
+        // Nothing can be taken while the end comes next; so if only this worker is at work now, no
+        // other one has an item. (In this order: whoever took the last one came before that.)
+        let alone = self.input.at_end() && self.state.running.load(Ordering::SeqCst) == 1;
+        let nothing_waits = self.state.waits_for.load(Ordering::SeqCst) == NOTHING_WAITS;
+        let ended = alone && nothing_waits && self.output.reserve(1) == 1;
+        if ended {
+            self.finish_instances(crew);
+            drop(match self.input.front_end() {
+                Some(epoch) => Some(self.output.push_end(epoch)),
+                None => {
+                    self.output.release(1);
+                    None
+                }
+            });
+            drop(self.input.pop_end());
+        }
+        self.state.ending.store(false, Ordering::SeqCst);
+        ended
+    }
+
+    /// Lets every instance emit what it holds.
+    fn finish_instances(&self, crew: &Crew) {
+        let mut instances = std::mem::take(&mut *self.state.idle.lock());
+        for instance in &mut instances {
+            if self.output.is_shut() {
+                break;
+            }
+            if !std::mem::take(&mut instance.used) {
+                continue;
+            }
+            let outputs = self.state.spare.lock().pop().unwrap_or_default();
+            let run = Run { outputs, places: 0, items: 0, failures: Vec::new() };
+            let mut outlet = QueueOutlet {
+                node: self,
+                crew,
+                run,
+                first: None,
+                lease: None,
+                carried: None,
+                held: instance.held.take(),
+                emitted: 0,
+                members: std::mem::take(&mut instance.members),
+                waited: Duration::ZERO,
+            };
+            let head = Head { lineage: !instance.last.lineage, ..instance.last.clone() };
             let (result, _) = guarded(|| {
                 let mut cx = StageContext {
-                    id,
-                    key: None,
+                    head: if self.gathers { &instance.last } else { &head },
                     seed: self.core.shared.seed,
                     stage: self.core.number,
                     outlet: &mut outlet,
                 };
-                instance.stage.finish(&mut cx)
+                let result = instance.stage.finish(&mut cx);
+                let left_out = instance.stage.take_left_out();
+                self.core.shared.left_out.fetch_add(left_out, Ordering::Relaxed);
+                result
             });
-            let _ = self.flush(scheduler, &mut outlet.run);
+            let _ = self.flush(crew, &mut outlet.run);
             self.output.release(outlet.run.places);
-            if let Err(error) = result {
-                let who = Envelope { id, key: None, value: () };
-                if self.core.item_failed(&who, error) == Verdict::Halt {
-                    break;
-                }
+            let QueueOutlet { run, mut members, .. } = outlet;
+            self.keep_list(run.outputs);
+            members.clear();
+            instance.members = members;
+            if let Err(error) = result
+                && self.judge_one(&head, error) == Verdict::Halt
+            {
+                break;
             }
         }
+        self.state.idle.lock().append(&mut instances);
+    }
+
+    /// Whether nothing more can come of this stage.
+    fn is_over(&self) -> bool {
+        (self.input.is_finished() && self.state.waits_for.load(Ordering::SeqCst) == NOTHING_WAITS)
+            || self.output.is_shut()
+            || self.input.is_shut()
+    }
+
+    /// Ends the queue behind, and where nobody wants more, the one in front. One worker does it.
+    fn finish_once(&self, crew: &Crew) -> bool {
+        if !self.is_over()
+            || self.state.running.load(Ordering::SeqCst) > 0
+            || self.state.done.swap(true, Ordering::SeqCst)
+        {
+            return false;
+        }
+        if let Some((_, item)) = self.state.waiting.lock().take() {
+            self.output.release(1);
+            drop(item);
+        }
+        // What has been held since the last end of an epoch, where a failure cut it short.
+        self.finish_instances(crew);
+        self.state.idle.lock().clear();
+        self.core.end(&self.hooks);
+        self.input.shut();
         self.output.close();
         true
     }
@@ -286,33 +560,124 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
 /// Collects a run's outputs; lets them overflow into the queue where they are many.
 struct QueueOutlet<'a, In, S: Stage<In>> {
     node: &'a CpuNode<In, S>,
-    scheduler: &'a Scheduler,
+    crew: &'a Crew,
     run: Run<S::Out>,
-    /// The number of the run's first item.
-    first: u64,
-    id: SampleId,
-    key: Option<Arc<str>>,
+    /// The number of the run's first item; `None` at the end of an epoch.
+    first: Option<u64>,
+    /// Memory that was reserved for the outputs.
+    lease: Option<Lease>,
+    /// The memory of the item at hand.
+    carried: Option<Lease>,
+    /// The memory of the items since the last output, where the stage gathers.
+    held: Option<Lease>,
+    /// Outputs of the item so far.
+    emitted: u64,
+    members: Vec<SampleId>,
     /// How long outputs waited for room.
     waited: Duration,
 }
 
+impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
+    fn in_turn(&self) -> bool {
+        match (&self.node.turns, self.first) {
+            (Some(turns), Some(first)) => turns.lock().runs.is_next(first),
+            _ => true,
+        }
+    }
+
+    /// Whether a failure in front of what is to go on now has ended the stage.
+    fn cut(&mut self) -> bool {
+        let Some(turns) = &self.node.turns else { return false };
+        let cut = turns.lock().cut;
+        let cut = self.node.judge(&mut self.run, cut);
+        turns.lock().cut |= cut;
+        cut
+    }
+
+    /// The head of the next output.
+    fn head(&mut self, head: &Head) -> Head {
+        let mut head = head.output(self.emitted);
+        self.emitted += 1;
+        if self.node.gathers
+            && let Some(&first) = self.members.first()
+        {
+            head.id = first;
+            let members = Some(self.members.drain(..).collect());
+            let old = head.tag.as_deref();
+            let ticket = old.and_then(|tag| tag.ticket.clone());
+            head.tag = Some(Arc::new(Tag { key: None, members, ticket }));
+        }
+        head
+    }
+
+    /// Keeps the memory of an item that is taken in.
+    fn keep(&mut self, lease: Option<Lease>) -> Result<()> {
+        let Some(mut lease) = lease else { return Ok(()) };
+        if !self.node.gathers {
+            self.carried = Some(lease);
+            return Ok(());
+        }
+        let Some((measure, budget)) = self.node.core.measured() else { return Ok(()) };
+        if self.held.is_none() {
+            self.held = budget.try_reserve(measure.level, 0)?;
+        }
+        self.held.as_mut().map_or(Ok(()), |held| held.join(&mut lease))
+    }
+
+    /// The memory of an output.
+    fn lease(&mut self, value: &S::Out) -> Option<Lease> {
+        let measured = self.node.sizer.as_ref().zip(self.node.core.measured());
+        let Some((sizer, (measure, budget))) = measured else {
+            // What is not measured is taken to hold as much as what it was made of.
+            return if self.node.gathers { self.held.take() } else { self.carried.take() };
+        };
+        let bytes = sizer(value);
+        let reserved = if self.node.gathers { &mut self.held } else { &mut self.lease };
+        if reserved.is_none() {
+            // Made of what is not measured, or held back since the item: it exists already.
+            *reserved = budget.try_reserve(measure.level, 0).ok().flatten();
+        }
+        let lease = reserved.as_mut().map(|lease| measure.lease(lease, bytes));
+        if self.node.gathers {
+            self.held = None;
+        }
+        lease
+    }
+}
+
 impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S> {
-    fn emit(&mut self, value: S::Out) -> Result<()> {
-        self.run.outputs.push(Envelope { id: self.id, key: self.key.clone(), value });
+    fn emit(&mut self, head: &Head, value: S::Out) -> Result<()> {
+        let lease = self.lease(&value);
+        let head = self.head(head);
+        self.run.outputs.push(Envelope { head, value, lease });
         if self.run.outputs.len() <= self.run.places.max(1) {
             return Ok(());
         }
-        // Out of turn, an ordered stage keeps its outputs until its run is finished.
-        let in_turn = match &self.node.reorder {
-            Some(reorder) => self.run.items == 0 || reorder.lock().is_next(self.first),
-            None => true,
-        };
-        if !in_turn {
-            return Ok(());
-        }
         let started = Instant::now();
-        let flushed = self.node.flush(self.scheduler, &mut self.run);
+        if !self.in_turn() {
+            // Out of turn, an ordered stage keeps its outputs, but not without bound.
+            if self.run.outputs.len() <= self.run.places + MOST_OUT_OF_TURN {
+                return Ok(());
+            }
+            while !self.in_turn() && !self.node.output.is_shut() {
+                self.crew
+                    .help(self.node.depth.get(), || self.in_turn() || self.node.output.is_shut());
+            }
+        }
+        let flushed =
+            if self.cut() { Err(stopped()) } else { self.node.flush(self.crew, &mut self.run) };
         self.waited += started.elapsed();
         flushed
+    }
+
+    fn wait(&mut self, duration: Duration) -> Result<()> {
+        let started = Instant::now();
+        self.crew.help_for(self.node.depth.get(), duration, || self.node.output.is_shut());
+        self.waited += started.elapsed();
+        self.go_on()
+    }
+
+    fn go_on(&self) -> Result<()> {
+        if self.node.output.is_shut() { Err(stopped()) } else { Ok(()) }
     }
 }

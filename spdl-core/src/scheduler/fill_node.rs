@@ -1,17 +1,21 @@
 //! A stage that writes samples into batches, as a node of the scheduler.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
+
+use bytes::BytesMut;
 
 use super::assembly::{Assembly, Finished};
 use super::cpu_node::Factory;
+use super::crew::Crew;
 use super::queue::{Queue, Wakes};
-use super::{Node, Scheduler, StageCore, guarded};
+use super::{Node, StageCore, guarded};
 use crate::batch::{Batch, Field, Fill, FillContext, SlotMut};
 use crate::failure::Verdict;
-use crate::sample::Envelope;
-use crate::sync::Mutex;
+use crate::hooks::Hooks;
+use crate::sample::{Envelope, Head, Tag};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 
 pub(crate) struct FillNode<In, F> {
     pub(crate) core: StageCore,
@@ -19,25 +23,60 @@ pub(crate) struct FillNode<In, F> {
     /// Each open batch has a place promised here, so a complete one can always be put down.
     pub(crate) output: Arc<Queue<Batch>>,
     pub(crate) factory: Factory<F>,
+    pub(crate) hooks: Hooks,
     pub(crate) fields: Vec<Field>,
+    pub(crate) batch_bytes: usize,
+    /// Whether a batch tells its samples to whoever records the order.
+    pub(crate) keeps_members: bool,
     pub(crate) assembly: Mutex<Assembly>,
-    pub(crate) idle: Mutex<Vec<F>>,
-    pub(crate) running: AtomicUsize,
-    pub(crate) finishing: AtomicBool,
+    pub(crate) state: State<F>,
+}
+
+/// What changes while the node works.
+pub(crate) struct State<F> {
+    idle: Mutex<Vec<F>>,
+    running: AtomicUsize,
+    done: AtomicBool,
+}
+
+impl<F> Default for State<F> {
+    fn default() -> Self {
+        State {
+            idle: Mutex::new(Vec::new()),
+            running: AtomicUsize::new(0),
+            done: AtomicBool::new(false),
+        }
+    }
+}
+
+/// What was taken from the queue.
+enum Taken<In> {
+    Sample {
+        number: u64,
+        item: Envelope<In>,
+        rows: Vec<BytesMut>,
+    },
+    EpochEnd,
+    /// The pipeline has ended because of it.
+    Fault(crate::Error),
 }
 
 impl<In: Send + 'static, F: Fill<In>> Node for FillNode<In, F> {
     fn ready(&self) -> bool {
-        let can_fill = self.input.available() > 0
-            && self.running.load(Ordering::SeqCst) < self.core.concurrency()
-            && self.has_place();
-        can_fill || self.can_finish()
+        if self.state.done.load(Ordering::SeqCst) {
+            return false;
+        }
+        let running = self.state.running.load(Ordering::SeqCst);
+        let can_take = running < self.core.concurrency()
+            && ((self.input.available() > 0 && self.has_place())
+                || (self.input.at_end() && self.output.has_room()));
+        can_take || (running == 0 && self.is_over())
     }
 
-    fn run(&self, _: &Scheduler) -> bool {
-        let before = self.running.fetch_add(1, Ordering::SeqCst);
+    fn run(&self, _: &Crew) -> bool {
+        let before = self.state.running.fetch_add(1, Ordering::SeqCst);
         let worked = before < self.core.concurrency() && self.fill_one();
-        self.running.fetch_sub(1, Ordering::SeqCst);
+        self.state.running.fetch_sub(1, Ordering::SeqCst);
         // The end may have come while this worker was counted as running.
         self.finish_once() || worked
     }
@@ -46,85 +85,150 @@ impl<In: Send + 'static, F: Fill<In>> Node for FillNode<In, F> {
 impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
     fn has_place(&self) -> bool {
         let assembly = self.assembly.lock();
-        let next = self.input.front_id();
-        next.is_some_and(|id| !assembly.needs_batch(id.epoch) || self.output.has_room())
+        let Some(next) = self.input.front_id() else { return false };
+        let has_memory = || {
+            let measured = self.core.measured();
+            measured
+                .is_none_or(|(measure, budget)| budget.would_grant(measure.level, self.batch_bytes))
+        };
+        !assembly.needs_batch(next.epoch) || (self.output.has_room() && has_memory())
     }
 
     fn fill_one(&self) -> bool {
-        if self.input.available() == 0 {
+        if self.input.available() == 0 && !self.input.at_end() {
             return false;
         }
         let Some(mut fill) = self.instance() else { return false };
-        let Some((number, item, mut rows)) = self.take_in() else {
-            self.idle.lock().push(fill);
-            return false;
+        let (number, item, mut rows) = match self.take_in() {
+            Some(Taken::Sample { number, item, rows }) => (number, item, rows),
+            Some(Taken::EpochEnd) => {
+                self.state.idle.lock().push(fill);
+                return true;
+            }
+            Some(Taken::Fault(error)) => {
+                self.core.raise(error);
+                self.input.shut();
+                return true;
+            }
+            None => {
+                self.state.idle.lock().push(fill);
+                return false;
+            }
         };
-        let Envelope { id, key, value } = item;
-        let who = Envelope { id, key, value: () };
+        let Envelope { head, value, lease } = item;
         let started = Instant::now();
         let (result, panicked) = guarded(|| {
-            let mut cx = FillContext {
-                id,
-                key: who.key.as_deref(),
-                seed: self.core.shared.seed,
-                stage: self.core.number,
-            };
-            fill.fill(value, SlotMut::new(&self.fields, &mut rows), &mut cx)
+            self.hooks.item(&head, || {
+                let mut cx = FillContext {
+                    id: head.id,
+                    lineage: head.lineage,
+                    key: head.key().map(|key| &**key),
+                    seed: self.core.shared.seed,
+                    stage: self.core.number,
+                };
+                fill.fill(value, SlotMut::new(&self.fields, &mut rows), &mut cx)
+            })
         });
-        self.core.meter.record(1, u64::from(result.is_err()), started.elapsed());
+        drop(lease);
+        self.core.record(1, u64::from(result.is_err()), started.elapsed());
         if !panicked {
-            self.idle.lock().push(fill);
+            self.state.idle.lock().push(fill);
         }
-        let written = result.is_ok();
-        if let Err(error) = result
-            && self.core.item_failed(&who, error) == Verdict::Halt
-        {
-            return true;
-        }
+        let failed = result.err().map(|error| Box::new((head, error)));
         let mut assembly = self.assembly.lock();
-        assembly.settle(number, written, rows);
-        let wakes = self.deliver(&mut assembly);
-        drop(assembly);
-        drop(wakes);
+        assembly.settle(number, failed, rows);
+        self.advance(assembly);
         true
     }
 
     /// Takes the next sample from the queue and decides its place, under one lock: that gives it
     /// its number.
-    fn take_in(&self) -> Option<(u64, Envelope<In>, Vec<bytes::BytesMut>)> {
+    fn take_in(&self) -> Option<Taken<In>> {
         let mut assembly = self.assembly.lock();
+        if self.input.front_end().is_some() {
+            if self.output.reserve(1) == 0 {
+                return None;
+            }
+            let (epoch, wakes) = self.input.pop_end()?;
+            assembly.end_epoch(epoch);
+            self.advance(assembly);
+            drop(wakes);
+            return Some(Taken::EpochEnd);
+        }
         let epoch = self.input.front_id()?.epoch;
         if assembly.needs_batch(epoch) {
             if self.output.reserve(1) == 0 {
                 return None;
             }
-            assembly.open(epoch).map_err(|error| self.core.raise(error)).ok()?;
+            let lease = match self.core.measured() {
+                None => None,
+                Some((measure, budget)) => {
+                    match budget.try_reserve(measure.level, self.batch_bytes) {
+                        Ok(Some(lease)) => Some(lease),
+                        Ok(None) => {
+                            drop(assembly);
+                            self.output.release(1);
+                            return None;
+                        }
+                        Err(error) => return Some(Taken::Fault(error)),
+                    }
+                }
+            };
+            if let Err(error) = assembly.open(epoch, lease) {
+                return Some(Taken::Fault(error));
+            }
         }
         let mut item = Vec::with_capacity(1);
-        let (_, taken) = self.input.pop(1, &mut item)?;
+        let (_, wakes) = self.input.pop(1, &mut item)?;
         let item = item.pop()?;
-        let place = assembly.take_in(item.id);
-        let (number, rows) = place.map_err(|error| self.core.raise(error)).ok()?;
-        let delivered = self.deliver(&mut assembly);
+        let taken = match assembly.take_in(item.head.id) {
+            Ok((number, rows)) => Taken::Sample { number, item, rows },
+            Err(error) => Taken::Fault(error),
+        };
         drop(assembly);
-        drop((taken, delivered));
-        Some((number, item, rows))
+        drop(wakes);
+        Some(taken)
     }
 
-    /// Hands finished batches on. Under the assembly's lock, so that they stay in order; but those
-    /// who wait for them are woken when it is free.
-    fn deliver(&self, assembly: &mut Assembly) -> Vec<Wakes> {
-        let hand_on = |finished| match finished {
-            Finished::Batch(batch) => {
-                let id = batch.ids()[0];
-                self.output.push(1, std::iter::once(Envelope { id, key: None, value: batch }))
+    /// Hands finished batches on and judges failures whose turn has come, until neither is left.
+    fn advance<'a>(&'a self, mut assembly: MutexGuard<'a, Assembly>) {
+        loop {
+            let wakes = self.deliver(&mut assembly);
+            let failure = assembly.take_failure();
+            drop(assembly);
+            // Whoever waits is woken, and the policy asked, without the lock.
+            drop(wakes);
+            let Some(failure) = failure else { return };
+            let (head, error) = *failure;
+            let cut = self.core.item_failed(&head, error) == Verdict::Halt;
+            if cut {
+                self.input.shut();
             }
+            assembly = self.assembly.lock();
+            assembly.resolve(cut);
+        }
+    }
+
+    /// Puts down what is finished. Under the assembly's lock, so that it stays in order.
+    fn deliver(&self, assembly: &mut Assembly) -> Vec<Wakes<'_>> {
+        let hand_on = |finished| match finished {
+            Finished::Batch(batch, lease) => {
+                let mut head = Head::new(batch.ids()[0], None);
+                if self.keeps_members {
+                    let members = Some(Arc::from(batch.ids()));
+                    head.tag = Some(Arc::new(Tag { members, ..Tag::default() }));
+                }
+                self.core.meter.emitted(1);
+                self.output.push(1, std::iter::once(Envelope { head, value: batch, lease }))
+            }
+            Finished::EpochEnd(epoch) => self.output.push_end(epoch),
             Finished::Discarded(samples) => {
                 self.core.shared.left_out.fetch_add(samples, Ordering::Relaxed);
                 self.output.push(1, std::iter::empty())
             }
             Finished::Failed(error) => {
                 self.core.raise(error);
+                self.input.shut();
                 Wakes::default()
             }
         };
@@ -132,28 +236,42 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
     }
 
     fn instance(&self) -> Option<F> {
-        let idle = self.idle.lock().pop();
-        idle.or_else(|| guarded(|| (self.factory)()).0.map_err(|error| self.core.raise(error)).ok())
+        let idle = self.state.idle.lock().pop();
+        idle.or_else(|| {
+            let made = guarded(|| {
+                self.hooks.started_once()?;
+                (self.factory)()
+            });
+            made.0
+                .map_err(|error| {
+                    self.core.raise(error);
+                    self.input.shut();
+                })
+                .ok()
+        })
     }
 
-    fn can_finish(&self) -> bool {
-        self.input.is_finished()
-            && self.running.load(Ordering::SeqCst) == 0
-            && !self.finishing.load(Ordering::SeqCst)
+    /// Whether nothing more can come of this stage.
+    fn is_over(&self) -> bool {
+        self.input.is_finished() || self.output.is_shut()
     }
 
     /// Completes what is open, then ends the queue behind. One worker does it.
     fn finish_once(&self) -> bool {
-        if !self.can_finish() || self.finishing.swap(true, Ordering::SeqCst) {
+        if !self.is_over()
+            || self.state.running.load(Ordering::SeqCst) > 0
+            || self.state.done.swap(true, Ordering::SeqCst)
+        {
             return false;
         }
-        self.idle.lock().clear();
+        self.state.idle.lock().clear();
         let mut assembly = self.assembly.lock();
-        if !self.core.shared.ended() {
-            assembly.finish();
-            drop(self.deliver(&mut assembly));
-        }
+        assembly.finish();
+        let wakes = self.deliver(&mut assembly);
         drop(assembly);
+        drop(wakes);
+        self.core.end(&self.hooks);
+        self.input.shut();
         self.output.close();
         true
     }

@@ -9,88 +9,120 @@
 //! runs the first one that is ready: it has input, room for output, and fewer than `concurrency`
 //! instances at work. So finished work drains first, memory stays low, and concurrency needs no
 //! tuning. A worker that finds nothing sleeps on the [`Signal`](signal::Signal) until a queue
-//! changes; nothing polls.
+//! changes; nothing polls. A stage with threads of its own, or on a pool of the caller's, has a
+//! [`Crew`](crew::Crew) of its own; else all are in one.
 //!
 //! **Nothing that was started can be stuck.** A node reserves room for its result before it takes
 //! its input. A stage that makes more items than that waits inside `emit`, but its worker does the
 //! work of the nodes behind it meanwhile, and they depend on nothing in front of them.
 //!
 //! **Waiting stages are tasks** on a [`Runtime`](crate::Runtime): one driver per stage owns all its
-//! futures in flight, so an item costs neither a thread nor a spawn.
+//! futures in flight, so an item costs neither a thread nor a spawn. Where ways part or join
+//! ([`merge_node`], [`route_node`]) there is a task as well.
 //!
-//! **The end.** A queue is closed when its producer has finished, and the end travels down.
-//! A failure that the policy does not allow, and `stop`, shut every queue at once: that wakes all
-//! who wait, and what still arrives is dropped. Failures are recorded before queues are shut, so a
-//! consumer that sees the end knows whether it was one.
+//! **The end of an epoch** travels through the queues behind its last item. A node hands it on
+//! when everything in front of it has gone on, so epochs never mix.
+//!
+//! **The end.** It travels both ways. A queue is *closed* when its producer has finished; that
+//! travels down, and what is under way is still finished. A queue is *shut* when nobody wants what
+//! would come; that travels up, and what is under way is dropped. A failure that the policy does
+//! not allow shuts the queue in front of its stage and so cancels what is upstream, while the
+//! consumer still gets what is behind. `stop` shuts all queues at once, which wakes all who wait.
+//! Failures are recorded before queues change, so a consumer that sees the end knows whether it was
+//! one.
 
 use std::any::Any;
+use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::pin::pin;
 use std::sync::{Arc, OnceLock};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
+
+use futures_core::future::BoxFuture;
+use futures_util::FutureExt;
 
 pub(crate) mod assembly;
 pub(crate) mod async_node;
 pub(crate) mod cpu_node;
+pub(crate) mod crew;
 pub(crate) mod fill_node;
 #[cfg(all(test, spdl_loom))]
 mod loom_models;
+pub(crate) mod merge_node;
 pub(crate) mod queue;
 pub(crate) mod reorder;
+pub(crate) mod route_node;
 pub(crate) mod signal;
 pub(crate) mod source_node;
 
-use crate::Error;
+use crate::budget::{Budget, Lease, MemoryStatistics};
 use crate::buffer::BufferPool;
-use crate::failure::{Failures, OnError, Verdict};
+use crate::failure::{DropListener, Failures, Tolerance, Verdict, panicked};
+use crate::hooks::Hooks;
+use crate::interval::RawSnapshot;
 use crate::random::stage_number;
-use crate::sample::Envelope;
+use crate::sample::Head;
 use crate::statistics::{ConsumerMeter, StageKind, StageMeter};
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::{Error, ErrorKind, Result};
+use crew::Crew;
 use queue::AnyQueue;
-use signal::{Interest, Signal};
 
-/// A stage on the CPU pool.
+/// How many errors of tasks beside the pipeline are kept.
+const MOST_BACKGROUND_ERRORS: usize = 100;
+
+/// A stage that workers run.
 pub(crate) trait Node: Send + Sync {
     /// Whether [`run`](Node::run) would probably find work. Cheap, and may be wrong for a moment.
     fn ready(&self) -> bool;
     /// Does a piece of work, where there is one.
-    fn run(&self, scheduler: &Scheduler) -> bool;
+    fn run(&self, crew: &Crew) -> bool;
 }
 
 /// What all parts of a pipeline share.
 pub(crate) struct Shared {
+    /// Counts the pipelines of this process.
+    pub(crate) number: u64,
     pub(crate) seed: u64,
-    pub(crate) threads: usize,
-    pub(crate) signal: Arc<Signal>,
     pub(crate) failures: Failures,
     pub(crate) consumer: ConsumerMeter,
     pub(crate) buffers: BufferPool,
-    /// Samples in short batches that were not wanted.
+    pub(crate) budget: OnceLock<Arc<Budget>>,
+    /// Samples that were neither delivered nor dropped: in short batches that were not wanted, say.
     pub(crate) left_out: AtomicU64,
+    /// Worker threads of the shared pool.
+    pub(crate) threads: AtomicUsize,
     stopped: AtomicBool,
     started_at: OnceLock<Instant>,
     ended_at: OnceLock<Instant>,
     /// From source to consumer.
     queues: Mutex<Vec<Arc<dyn AnyQueue>>>,
     meters: Mutex<Vec<Arc<StageMeter>>>,
+    background_errors: Mutex<Vec<Error>>,
+    /// Tasks that run until the pipeline stops.
+    until_stopped: Mutex<Vec<Waker>>,
 }
 
 impl Shared {
-    pub(crate) fn new(seed: u64, threads: usize) -> Self {
+    pub(crate) fn new(seed: u64, threads: usize, listeners: Vec<DropListener>) -> Self {
         Shared {
+            number: crate::hooks::next_pipeline(),
             seed,
-            threads,
-            signal: Arc::new(Signal::new()),
-            failures: Failures::default(),
+            failures: Failures::new(listeners),
             consumer: ConsumerMeter::default(),
             buffers: BufferPool::new(),
+            budget: OnceLock::new(),
             left_out: AtomicU64::new(0),
+            threads: AtomicUsize::new(threads),
             stopped: AtomicBool::new(false),
             started_at: OnceLock::new(),
             ended_at: OnceLock::new(),
             queues: Mutex::new(Vec::new()),
             meters: Mutex::new(Vec::new()),
+            background_errors: Mutex::new(Vec::new()),
+            until_stopped: Mutex::new(Vec::new()),
         }
     }
 
@@ -99,36 +131,70 @@ impl Shared {
         self.queues.lock().push(queue);
     }
 
-    /// Whether work should end at once.
-    pub(crate) fn ended(&self) -> bool {
-        self.stopped.load(Ordering::SeqCst) || self.failures.halted()
+    /// Whether nobody wants results any more.
+    pub(crate) fn stopped(&self) -> bool {
+        self.stopped.load(Ordering::SeqCst)
     }
 
-    /// Ends all work because of a failure that has been recorded. What the consumer could already
-    /// take stays.
-    pub(crate) fn halt(&self) {
-        self.shut_queues(true);
-    }
-
-    /// Records an error and ends all work.
+    /// Records an error and cancels all work: for failures that belong to no stage.
     pub(crate) fn raise(&self, error: Error) {
         self.failures.raise(error);
-        self.halt();
+        self.shut_queues();
     }
 
     /// Ends all work because nobody wants the results.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
-        self.shut_queues(false);
+        self.shut_queues();
         self.mark_end();
+        let waiting = std::mem::take(&mut *self.until_stopped.lock());
+        waiting.into_iter().for_each(Waker::wake);
     }
 
-    fn shut_queues(&self, keep_last: bool) {
-        let queues = self.queues.lock().clone();
-        for (at, queue) in queues.iter().enumerate() {
-            queue.shut(keep_last && at + 1 == queues.len());
+    /// Polls `task` until it or the pipeline ends. `None` where the pipeline ended first.
+    pub(crate) async fn while_running<R>(&self, task: impl Future<Output = R>) -> Option<R> {
+        let mut task = pin!(task);
+        poll_fn(|cx| {
+            if self.stopped() {
+                return Poll::Ready(None);
+            }
+            {
+                let mut waiting = self.until_stopped.lock();
+                if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+                    waiting.push(cx.waker().clone());
+                }
+            }
+            if self.stopped() {
+                return Poll::Ready(None);
+            }
+            task.as_mut().poll(cx).map(Some)
+        })
+        .await
+    }
+
+    /// Runs a task beside the pipeline.
+    pub(crate) async fn beside(&self, name: Arc<str>, task: BoxFuture<'static, Result<()>>) {
+        let task = AssertUnwindSafe(task).catch_unwind();
+        let ended = self.while_running(task).await;
+        let result = ended.map(|ended| ended.unwrap_or_else(|payload| Err(panicked(payload))));
+        if let Some(Err(error)) = result {
+            let mut errors = self.background_errors.lock();
+            if errors.len() < MOST_BACKGROUND_ERRORS {
+                errors.push(error.with_stage(name));
+            }
         }
-        self.signal.wake_all();
+    }
+
+    pub(crate) fn background_errors(&self) -> Vec<Error> {
+        self.background_errors.lock().clone()
+    }
+
+    fn shut_queues(&self) {
+        let queues = self.queues.lock().clone();
+        queues.iter().for_each(|queue| queue.shut());
+        if let Some(budget) = self.budget.get() {
+            budget.wake_all();
+        }
     }
 
     pub(crate) fn mark_start(&self) {
@@ -148,18 +214,43 @@ impl Shared {
         self.started_at.get().map_or(Duration::ZERO, |start| end().duration_since(*start))
     }
 
+    pub(crate) fn meter(&self, stage: &str) -> Option<Arc<StageMeter>> {
+        self.meters.lock().iter().find(|meter| &*meter.name == stage).cloned()
+    }
+
+    /// The counters, as they can be subtracted from each other.
+    pub(crate) fn raw(&self) -> RawSnapshot {
+        RawSnapshot {
+            pipeline: self.number,
+            elapsed: self.elapsed(),
+            threads: self.threads.load(Ordering::Relaxed),
+            stages: self.meters.lock().iter().map(|meter| meter.raw()).collect(),
+            queues: self.queues.lock().iter().map(|queue| queue.raw()).collect(),
+            consumer: self.consumer.raw(),
+            memory: self.memory(),
+            dropped: self.failures.dropped_total(),
+            left_out: self.left_out.load(Ordering::Relaxed),
+        }
+    }
+
+    fn memory(&self) -> MemoryStatistics {
+        self.budget.get().map(|budget| budget.statistics()).unwrap_or_default()
+    }
+
     pub(crate) fn statistics(&self) -> crate::Statistics {
         let (dropped, dropped_total) = self.failures.dropped();
         crate::Statistics {
+            pipeline: self.number,
             elapsed: self.elapsed(),
-            threads: self.threads,
+            threads: self.threads.load(Ordering::Relaxed),
             stages: self.meters.lock().iter().map(|meter| meter.snapshot()).collect(),
-            queues: self.queues.lock().iter().map(|queue| queue.statistics()).collect(),
+            queues: self.queues.lock().iter().map(|queue| queue.raw().statistics()).collect(),
             consumer: self.consumer.snapshot(),
             buffers: self.buffers.statistics(),
             dropped,
             dropped_total,
             left_out: self.left_out.load(Ordering::Relaxed),
+            memory: self.memory(),
         }
     }
 }
@@ -170,8 +261,58 @@ pub(crate) struct StageCore {
     pub(crate) meter: Arc<StageMeter>,
     /// The stage's name as a number, for its random numbers.
     pub(crate) number: u64,
-    policy: OnError,
-    dropped_here: AtomicU64,
+    pub(crate) tolerance: Arc<Tolerance>,
+    /// Present where outputs are counted in the memory budget.
+    pub(crate) measure: Option<Measure>,
+}
+
+/// How far from the source a node is. Known for good once the whole pipeline is built.
+#[derive(Clone, Debug)]
+pub(crate) struct Depth(Arc<AtomicUsize>);
+
+impl Depth {
+    pub(crate) fn new(depth: usize) -> Self {
+        Depth(Arc::new(AtomicUsize::new(depth)))
+    }
+
+    pub(crate) fn add(&self, more: usize) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// How a stage counts its outputs in the memory budget.
+pub(crate) struct Measure {
+    pub(crate) level: usize,
+    /// The most that any output has held so far: the estimate for those to come.
+    largest: AtomicUsize,
+}
+
+/// The first estimate of an output's size, where the stage does not say.
+const FIRST_ESTIMATE: usize = 1 << 16;
+
+impl Measure {
+    pub(crate) fn new(level: usize) -> Self {
+        Measure { level, largest: AtomicUsize::new(FIRST_ESTIMATE) }
+    }
+
+    /// What to reserve for an output of which the stage says this much.
+    pub(crate) fn need(&self, declared: Option<usize>, budget: &Budget) -> usize {
+        declared.unwrap_or_else(|| self.largest.load(Ordering::Relaxed).min(budget.headroom()))
+    }
+
+    /// The lease of an output of `bytes`, cut from what was reserved. Where that is not enough, it
+    /// grows: the memory is there already.
+    pub(crate) fn lease(&self, reserved: &mut Lease, bytes: usize) -> Lease {
+        self.largest.fetch_max(bytes, Ordering::Relaxed);
+        if reserved.bytes() < bytes {
+            reserved.resize(bytes);
+        }
+        reserved.split(bytes)
+    }
 }
 
 impl StageCore {
@@ -180,14 +321,15 @@ impl StageCore {
         name: &Arc<str>,
         kind: StageKind,
         concurrency: usize,
-        policy: OnError,
+        tolerance: Arc<Tolerance>,
+        measure: Option<Measure>,
     ) -> Self {
         StageCore {
             shared: Arc::clone(shared),
             meter: Arc::new(StageMeter::new(Arc::clone(name), kind, concurrency)),
             number: stage_number(name),
-            policy,
-            dropped_here: AtomicU64::new(0),
+            tolerance,
+            measure,
         }
     }
 
@@ -200,36 +342,49 @@ impl StageCore {
         self.meter.concurrency.load(Ordering::Relaxed).max(1)
     }
 
-    /// Applies the stage's policy to an item that failed.
-    pub(crate) fn item_failed<T>(&self, item: &Envelope<T>, error: Error) -> Verdict {
-        if self.shared.ended() {
+    /// The budget and how to count in it, where this stage does.
+    pub(crate) fn measured(&self) -> Option<(&Measure, &Arc<Budget>)> {
+        Some((self.measure.as_ref()?, self.shared.budget.get()?))
+    }
+
+    /// Counts items that were tried in `time`, `failures` of them in vain.
+    pub(crate) fn record(&self, items: u64, failures: u64, time: Duration) {
+        self.tolerance.tried(items);
+        self.meter.record(items, failures, time);
+    }
+
+    /// Applies the stage's policy to an item that failed. After `Halt`, shut the queue in front.
+    pub(crate) fn item_failed(&self, head: &Head, error: Error) -> Verdict {
+        if error.kind() == ErrorKind::Stopped && self.shared.stopped() {
             // Work that was cut short by the end is no failure of its own.
             return Verdict::Halt;
         }
-        let verdict = self.shared.failures.item_failed(
-            self.policy,
-            &self.dropped_here,
-            self.name(),
-            item.id,
-            item.key.as_ref(),
-            error,
-        );
-        if verdict == Verdict::Halt {
-            self.shared.halt();
-        }
-        verdict
+        self.shared.failures.item_failed(&self.tolerance, self.name(), head, error)
     }
 
-    /// Ends the pipeline for a failure that belongs to no item.
+    /// Records a failure that belongs to no item. Shut the queue in front after it.
     pub(crate) fn raise(&self, error: Error) {
-        if !self.shared.ended() {
-            self.shared.raise(error.with_stage(Arc::clone(self.name())));
+        if !self.shared.stopped() {
+            self.shared.failures.raise(error.with_stage(Arc::clone(self.name())));
+        }
+    }
+
+    /// The end of the stage, before its queue is closed: hooks, and the last judgement on the share
+    /// of items that failed.
+    pub(crate) fn end(&self, hooks: &Hooks) {
+        if let Err(error) = hooks.ended() {
+            self.raise(error);
+        }
+        if let Some(why) = self.tolerance.share_exceeded()
+            && !self.shared.failures.is_fatal()
+        {
+            self.raise(Error::new(ErrorKind::LimitExceeded, why));
         }
     }
 }
 
 /// Runs user code; a panic becomes an error.
-pub(crate) fn guarded<R>(work: impl FnOnce() -> crate::Result<R>) -> (crate::Result<R>, bool) {
+pub(crate) fn guarded<R>(work: impl FnOnce() -> Result<R>) -> (Result<R>, bool) {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(result) => (result, false),
         Err(payload) => {
@@ -239,64 +394,7 @@ pub(crate) fn guarded<R>(work: impl FnOnce() -> crate::Result<R>) -> (crate::Res
     }
 }
 
-/// The nodes of a pipeline and the workers' way through them.
-pub(crate) struct Scheduler {
-    pub(crate) shared: Arc<Shared>,
-    /// From source to consumer.
-    pub(crate) nodes: Vec<Arc<dyn Node>>,
-}
-
-impl Scheduler {
-    /// A worker's life: work, or sleep until there is some, until the pipeline ends.
-    pub(crate) fn work(&self) {
-        let mut woken = false;
-        while !self.shared.ended() {
-            if self.run_one(0, woken) {
-                woken = false;
-                continue;
-            }
-            let ticket = self.shared.signal.prepare(Interest::All);
-            if self.shared.ended() || self.any_ready(0) {
-                self.shared.signal.cancel(ticket);
-            } else {
-                self.shared.signal.wait(ticket);
-                woken = true;
-            }
-        }
-    }
-
-    /// Does something useful while a stage waits for room: the work of the nodes behind it, or, if
-    /// there is none, sleeps until something changes or `has_room`.
-    pub(crate) fn help(&self, waiting_node: usize, has_room: impl Fn() -> bool) {
-        if self.run_one(waiting_node + 1, false) {
-            return;
-        }
-        let ticket = self.shared.signal.prepare(Interest::Some);
-        if self.shared.ended() || has_room() || self.any_ready(waiting_node + 1) {
-            self.shared.signal.cancel(ticket);
-        } else {
-            self.shared.signal.wait(ticket);
-        }
-    }
-
-    fn any_ready(&self, from: usize) -> bool {
-        self.nodes[from..].iter().any(|node| node.ready())
-    }
-
-    /// Runs the ready node nearest to the consumer, of those from `from` on.
-    fn run_one(&self, from: usize, woken: bool) -> bool {
-        for node in self.nodes[from..].iter().rev() {
-            if node.ready() {
-                if woken {
-                    // Where there is work for one there may be work for more; the chain of
-                    // wake-ups ends with the first worker that finds none.
-                    self.shared.signal.wake_one();
-                }
-                if node.run(self) {
-                    return true;
-                }
-            }
-        }
-        false
-    }
+/// The error of work that nobody wants any more.
+pub(crate) fn stopped() -> Error {
+    Error::new(ErrorKind::Stopped, "the pipeline has ended")
 }

@@ -2,74 +2,125 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::signal::Signal;
 use crate::SampleId;
 use crate::sample::Envelope;
-use crate::statistics::QueueStatistics;
+use crate::statistics::{QueueMeter, QueueSnapshot};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// A bounded queue of items on their way from one stage to the next.
+/// A bounded queue of items on their way from one stage to the next, and of the ends of epochs
+/// between them.
 ///
 /// Room is *reserved before* an item is taken from the queue in front, so what has been started
 /// can always be put down. Items are numbered as they are taken out, under the lock that takes
 /// them: an order that is to be restored later must begin there (numbers given earlier, by the
 /// producer, deadlock as soon as later items fill the queue first).
+///
+/// **The end of an epoch** takes a place like an item does. Nothing behind it can be taken out
+/// before it has been taken out itself.
+///
+/// **A queue that was full** asks for more only when it has drained by half (by one, where it is
+/// short). A sleep and a wake-up cost more than many small items.
 pub(crate) struct Queue<T> {
     state: Mutex<State<T>>,
     capacity: usize,
-    signal: Arc<Signal>,
+    /// The workers that put items in; `None` where a task does.
+    putters: Option<Arc<Signal>>,
+    /// The workers that take items out; unset where a task or the consumer does.
+    takers: OnceLock<Arc<Signal>>,
     /// What `state` says, readable without its lock: a hint for workers looking for work.
     available: AtomicUsize,
+    at_end: AtomicBool,
     has_room: AtomicBool,
     finished: AtomicBool,
+    shut: AtomicBool,
 }
 
 struct State<T> {
     items: VecDeque<Envelope<T>>,
+    /// The ends of epochs: after how many items ever put in, and which epoch.
+    ends: VecDeque<(u64, u64)>,
     /// Places promised to items that are being made.
     reserved: usize,
+    /// How many items were ever put in.
+    put: u64,
     /// How many items were ever taken out: the number of the next one.
     taken: u64,
+    /// It was full, and has not drained far enough since.
+    draining: bool,
+    /// A worker waits for a place beyond the promised ones.
+    wanted_beyond: bool,
     /// No item will come any more.
     closed: bool,
-    /// What still comes is dropped.
+    /// Nobody takes items any more; what still comes is dropped.
     shut: bool,
     receiver: Option<Waker>,
     sender: Option<Waker>,
-    meter: Meter,
+    meter: QueueMeter,
 }
 
 /// Who must be woken after a change of a queue. They are woken when this is dropped: not under a
 /// lock, since the woken thread may run at once, in place of this one.
 #[must_use = "wakes when dropped"]
 #[derive(Default)]
-pub(crate) struct Wakes {
-    tasks: [Option<Waker>; 2],
-    workers: Option<(Arc<Signal>, usize)>,
+pub(crate) struct Wakes<'a> {
+    receiver: Option<Waker>,
+    sender: Option<Waker>,
+    takers: Option<&'a Signal>,
+    putters: Option<&'a Signal>,
+    all: bool,
 }
 
-/// Wake every worker.
-const ALL: usize = usize::MAX;
-
-impl Drop for Wakes {
+impl Drop for Wakes<'_> {
     fn drop(&mut self) {
-        self.tasks.iter_mut().filter_map(Option::take).for_each(Waker::wake);
-        match self.workers.take() {
-            Some((signal, ALL)) => signal.wake_all(),
-            Some((signal, count)) => (0..count).for_each(|_| signal.wake_one()),
-            None => {}
+        for task in [self.receiver.take(), self.sender.take()].into_iter().flatten() {
+            task.wake();
+        }
+        for signal in [self.takers, self.putters].into_iter().flatten() {
+            if self.all {
+                signal.wake_all();
+            } else {
+                // One is enough: a worker that was woken wakes another where there is more to do.
+                signal.wake_one();
+            }
         }
     }
 }
 
+/// What came out of a queue.
+#[derive(Debug)]
+pub(crate) enum Next<T> {
+    Item(Envelope<T>),
+    /// The end of this epoch.
+    EpochEnd(u64),
+    /// Nothing will come any more.
+    Closed,
+}
+
 impl<T> State<T> {
     fn room(&self, capacity: usize) -> usize {
-        capacity.saturating_sub(self.items.len() + self.reserved)
+        capacity.saturating_sub(self.items.len() + self.ends.len() + self.reserved)
+    }
+
+    /// How many items can be taken out before the next end of an epoch.
+    fn available(&self) -> usize {
+        match self.ends.front() {
+            Some(&(after, _)) => (after - self.taken) as usize,
+            None => self.items.len(),
+        }
+    }
+
+    fn at_end(&self) -> bool {
+        self.ends.front().is_some_and(|&(after, _)| after == self.taken)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.items.is_empty() && self.ends.is_empty()
     }
 
     /// Counts the time since the last change. Comes before every change.
@@ -80,34 +131,51 @@ impl<T> State<T> {
 }
 
 impl<T> Queue<T> {
-    /// A queue for `capacity` items (at least one) whose workers sleep on `signal`.
-    pub(crate) fn new(capacity: usize, signal: Arc<Signal>) -> Self {
+    /// A queue for `capacity` items (at least one) that workers who sleep on `putters` fill.
+    pub(crate) fn new(capacity: usize, putters: Option<Arc<Signal>>) -> Self {
         let capacity = capacity.max(1);
         Queue {
             state: Mutex::new(State {
                 items: VecDeque::with_capacity(capacity.min(1024)),
+                ends: VecDeque::new(),
                 reserved: 0,
+                put: 0,
                 taken: 0,
+                draining: false,
+                wanted_beyond: false,
                 closed: false,
                 shut: false,
                 receiver: None,
                 sender: None,
-                meter: Meter::default(),
+                meter: QueueMeter::default(),
             }),
             capacity,
-            signal,
+            putters,
+            takers: OnceLock::new(),
             available: AtomicUsize::new(0),
+            at_end: AtomicBool::new(false),
             has_room: AtomicBool::new(true),
             finished: AtomicBool::new(false),
+            shut: AtomicBool::new(false),
         }
     }
 
-    /// How many items wait, as of a moment ago.
+    /// Says which workers take items out.
+    pub(crate) fn set_takers(&self, takers: &Arc<Signal>) {
+        let _ = self.takers.set(Arc::clone(takers));
+    }
+
+    /// How many items wait in front of the next end of an epoch, as of a moment ago.
     pub(crate) fn available(&self) -> usize {
         self.available.load(Ordering::Acquire)
     }
 
-    /// Whether a place could be reserved, as of a moment ago.
+    /// Whether the end of an epoch comes next, as of a moment ago.
+    pub(crate) fn at_end(&self) -> bool {
+        self.at_end.load(Ordering::Acquire)
+    }
+
+    /// Whether it is worth while to make more, as of a moment ago.
     pub(crate) fn has_room(&self) -> bool {
         self.has_room.load(Ordering::Acquire)
     }
@@ -115,6 +183,11 @@ impl<T> Queue<T> {
     /// Whether the last item has been taken out. Once true, it stays so.
     pub(crate) fn is_finished(&self) -> bool {
         self.finished.load(Ordering::SeqCst)
+    }
+
+    /// Whether nobody takes items any more. Once true, it stays so.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.shut.load(Ordering::SeqCst)
     }
 
     /// Promises up to `wanted` places; returns how many.
@@ -129,22 +202,30 @@ impl<T> Queue<T> {
     /// makes many items from one: the places may all be promised to items that wait for this one.
     pub(crate) fn reserve_beyond(&self, wanted: usize) -> usize {
         let mut state = self.state.lock();
-        let granted = wanted.min(self.capacity.saturating_sub(state.items.len()));
+        let held = state.items.len() + state.ends.len();
+        let granted = wanted.min(self.capacity.saturating_sub(held));
         self.take_room(&mut state, granted);
         granted
     }
 
-    /// Whether [`reserve_beyond`](Self::reserve_beyond) would grant a place, as of a moment ago.
+    /// Whether [`reserve_beyond`](Self::reserve_beyond) would give a place. Where it would not, the
+    /// workers that put items in are woken when it would.
     pub(crate) fn has_place_beyond(&self) -> bool {
-        self.available() < self.capacity
+        let mut state = self.state.lock();
+        let has_place = state.items.len() + state.ends.len() < self.capacity;
+        state.wanted_beyond |= !has_place;
+        has_place
     }
 
-    /// Promises up to `wanted` places, at least one; wakes the task when there is one.
-    pub(crate) fn poll_reserve(&self, wanted: usize, cx: &mut Context<'_>) -> Poll<usize> {
+    /// Promises up to `wanted` places, at least one; wakes the task when it is worth while to ask
+    /// again. Where the queue is shut it promises nothing.
+    pub(crate) fn poll_reserve(&self, wanted: usize, cx: &Context<'_>) -> Poll<usize> {
         let mut state = self.state.lock();
-        let granted = wanted.min(state.room(self.capacity));
+        let free = if state.draining { 0 } else { state.room(self.capacity) };
+        let granted = if state.shut { 0 } else { wanted.min(free) };
         if granted == 0 && !state.shut {
             keep_waker(&mut state.sender, cx);
+            self.take_room(&mut state, 0);
             return Poll::Pending;
         }
         self.take_room(&mut state, granted);
@@ -166,104 +247,217 @@ impl<T> Queue<T> {
 
     /// Puts items down and gives back `reserved` promised places, as many as there are items or
     /// more. Items for a queue that was shut are dropped.
-    pub(crate) fn push(&self, reserved: usize, items: impl Iterator<Item = Envelope<T>>) -> Wakes {
-        let mut dropped = Vec::new();
+    pub(crate) fn push(
+        &self,
+        reserved: usize,
+        items: impl Iterator<Item = Envelope<T>>,
+    ) -> Wakes<'_> {
         let mut state = self.state.lock();
-        let was_full = state.room(self.capacity) == 0;
         state.measure(self.capacity);
         state.reserved -= reserved;
-        let before = state.items.len();
         if state.shut {
-            dropped.extend(items);
-        } else {
-            state.items.extend(items);
+            self.publish(&mut state);
+            drop(state);
+            // Outside the lock: an item's destructor may be anything.
+            items.for_each(drop);
+            return Wakes::default();
         }
+        let before = state.items.len();
+        state.items.extend(items);
         let new = state.items.len() - before;
-        let has_room = state.room(self.capacity) > 0;
-        self.publish(&state);
-        let receiver = if new > 0 { state.receiver.take() } else { None };
-        let sender = if has_room { state.sender.take() } else { None };
-        drop(state);
-        drop(dropped);
-        let workers = new + usize::from(was_full && has_room);
-        self.wakes([receiver, sender], workers)
+        state.put += new as u64;
+        state.meter.put(new as u64);
+        self.changed(state, new > 0)
     }
 
-    fn wakes(&self, tasks: [Option<Waker>; 2], workers: usize) -> Wakes {
-        Wakes { tasks, workers: (workers > 0).then(|| (Arc::clone(&self.signal), workers)) }
+    /// Puts the end of an epoch down, in a place that was promised.
+    pub(crate) fn push_end(&self, epoch: u64) -> Wakes<'_> {
+        let mut state = self.state.lock();
+        state.measure(self.capacity);
+        state.reserved -= 1;
+        if !state.shut {
+            let after = state.put;
+            state.ends.push_back((after, epoch));
+        }
+        self.changed(state, true)
     }
 
-    /// Takes out up to `most` items, oldest first, and returns the number of the first.
-    pub(crate) fn pop(&self, most: usize, into: &mut Vec<Envelope<T>>) -> Option<(u64, Wakes)> {
-        let state = self.state.lock();
-        let count = most.min(state.items.len());
-        (count > 0).then(|| self.pop_locked(state, count, into))
-    }
-
-    fn pop_locked(
+    /// Publishes a change, and says who must know of it.
+    fn changed(
         &self,
         mut state: crate::sync::MutexGuard<'_, State<T>>,
-        count: usize,
-        into: &mut Vec<Envelope<T>>,
-    ) -> (u64, Wakes) {
-        let was_full = state.room(self.capacity) == 0;
+        something_new: bool,
+    ) -> Wakes<'_> {
+        let mut room_again = self.publish(&mut state);
+        if state.wanted_beyond && state.items.len() + state.ends.len() < self.capacity {
+            state.wanted_beyond = false;
+            room_again = true;
+        }
+        // Whoever sleeps until the end must learn of it from whoever brought it about.
+        let finished = state.closed && state.is_empty();
+        let receiver = if something_new || finished { state.receiver.take() } else { None };
+        let sender = if room_again { state.sender.take() } else { None };
+        drop(state);
+        Wakes {
+            receiver,
+            sender,
+            takers: self.takers.get().filter(|_| something_new || finished).map(|signal| &**signal),
+            putters: self.putters.as_deref().filter(|_| room_again),
+            all: finished,
+        }
+    }
+
+    /// Takes out up to `most` items of one epoch, oldest first, and returns the number of the first.
+    pub(crate) fn pop(&self, most: usize, into: &mut Vec<Envelope<T>>) -> Option<(u64, Wakes<'_>)> {
+        let mut state = self.state.lock();
+        let count = most.min(state.available());
+        if count == 0 {
+            return None;
+        }
         state.measure(self.capacity);
         into.extend(state.items.drain(..count));
         let first = state.taken;
         state.taken += count as u64;
-        self.publish(&state);
-        let sender = state.sender.take();
-        // Whoever sleeps until the end must learn of it from whoever brought it about.
-        let finished = state.closed && state.items.is_empty();
-        drop(state);
-        (first, self.wakes([sender, None], if finished { ALL } else { usize::from(was_full) }))
+        state.meter.got(count as u64);
+        // Behind the last item there may be the end of the epoch.
+        let news = state.at_end();
+        Some((first, self.changed(state, news)))
+    }
+
+    /// Takes out the end of an epoch, where it comes next.
+    pub(crate) fn pop_end(&self) -> Option<(u64, Wakes<'_>)> {
+        let mut state = self.state.lock();
+        if !state.at_end() {
+            return None;
+        }
+        state.measure(self.capacity);
+        let (_, epoch) = state.ends.pop_front()?;
+        let news = !state.items.is_empty() || state.at_end();
+        Some((epoch, self.changed(state, news)))
+    }
+
+    /// Which epoch ends next, where the end of one comes next.
+    pub(crate) fn front_end(&self) -> Option<u64> {
+        let state = self.state.lock();
+        if state.at_end() { state.ends.front().map(|&(_, epoch)| epoch) } else { None }
     }
 
     /// Who the next item is.
     pub(crate) fn front_id(&self) -> Option<SampleId> {
-        self.state.lock().items.front().map(|item| item.id)
+        let state = self.state.lock();
+        if state.at_end() { None } else { state.items.front().map(|item| item.head.id) }
     }
 
-    /// Takes out an item; `None` at the end. Wakes the task when there is one.
-    pub(crate) fn poll_pop(&self, cx: &mut Context<'_>) -> Poll<Option<(u64, Envelope<T>)>> {
+    /// Takes out an item or the end of an epoch. Wakes the task when there is one.
+    pub(crate) fn poll_next(&self, cx: &Context<'_>) -> Poll<Next<T>> {
         let mut state = self.state.lock();
-        if state.items.is_empty() {
-            if state.closed {
-                return Poll::Ready(None);
+        let next = if state.at_end() {
+            state.measure(self.capacity);
+            match state.ends.pop_front() {
+                Some((_, epoch)) => Next::EpochEnd(epoch),
+                None => return Poll::Pending,
             }
+        } else if !state.items.is_empty() {
+            state.measure(self.capacity);
+            state.taken += 1;
+            state.meter.got(1);
+            match state.items.pop_front() {
+                Some(item) => Next::Item(item),
+                None => return Poll::Pending,
+            }
+        } else if state.closed {
+            return Poll::Ready(Next::Closed);
+        } else {
             keep_waker(&mut state.receiver, cx);
             return Poll::Pending;
+        };
+        drop(self.changed(state, false));
+        Poll::Ready(next)
+    }
+
+    /// Takes out up to `most` items of one epoch, or the end of one. Returns what came beside the
+    /// items, if anything; wakes the task when there is something.
+    pub(crate) fn poll_run(
+        &self,
+        most: usize,
+        into: &mut VecDeque<Envelope<T>>,
+        cx: &Context<'_>,
+    ) -> Poll<Option<Next<T>>> {
+        let mut state = self.state.lock();
+        let count = most.min(state.available());
+        if count <= 1 {
+            drop(state);
+            return self.poll_next(cx).map(|next| match next {
+                Next::Item(item) => {
+                    into.push_back(item);
+                    None
+                }
+                other => Some(other),
+            });
         }
-        let mut item = Vec::with_capacity(1);
-        let (number, wakes) = self.pop_locked(state, 1, &mut item);
-        drop(wakes);
-        Poll::Ready(item.pop().map(|item| (number, item)))
+        state.measure(self.capacity);
+        into.extend(state.items.drain(..count));
+        state.taken += count as u64;
+        state.meter.got(count as u64);
+        drop(self.changed(state, false));
+        Poll::Ready(None)
     }
 
     /// Says that no more items will come. Those that wait can still be taken out.
     pub(crate) fn close(&self) {
-        self.end(false, true);
+        self.end(false);
     }
 
-    fn end(&self, shut: bool, keep_items: bool) {
+    /// Says that nobody takes items any more: what waits and what still comes is dropped, and
+    /// whoever fills the queue should end as well.
+    pub(crate) fn shut(&self) {
+        self.end(true);
+    }
+
+    fn end(&self, shut: bool) {
         let mut state = self.state.lock();
         state.measure(self.capacity);
         state.closed = true;
-        state.shut |= shut;
-        let dropped = if keep_items { VecDeque::new() } else { std::mem::take(&mut state.items) };
-        self.publish(&state);
-        let tasks = [state.receiver.take(), state.sender.take()];
+        let dropped = if shut {
+            state.shut = true;
+            state.ends.clear();
+            state.taken += state.items.len() as u64;
+            std::mem::take(&mut state.items)
+        } else {
+            VecDeque::new()
+        };
+        self.publish(&mut state);
+        let (receiver, sender) = (state.receiver.take(), state.sender.take());
         drop(state);
         // Outside the lock: an item's destructor may be anything.
         drop(dropped);
-        drop(self.wakes(tasks, ALL));
+        drop(Wakes {
+            receiver,
+            sender,
+            takers: self.takers.get().map(|signal| &**signal),
+            putters: self.putters.as_deref(),
+            all: true,
+        });
     }
 
-    /// Updates the hints after a change of `state`.
-    fn publish(&self, state: &State<T>) {
-        self.available.store(state.items.len(), Ordering::Release);
-        self.has_room.store(state.room(self.capacity) > 0, Ordering::Release);
-        self.finished.store(state.closed && state.items.is_empty(), Ordering::SeqCst);
+    /// Updates the hints after a change of `state`. Returns whether there is room again after the
+    /// queue was full.
+    fn publish(&self, state: &mut State<T>) -> bool {
+        let room = state.room(self.capacity) > 0;
+        let enough = state.items.len() <= self.low_water();
+        let room_again = state.draining && room && enough;
+        state.draining = if state.draining { !room_again } else { !room };
+        self.available.store(state.available(), Ordering::Release);
+        self.at_end.store(state.at_end(), Ordering::Release);
+        self.has_room.store(!state.draining, Ordering::Release);
+        self.shut.store(state.shut, Ordering::SeqCst);
+        self.finished.store(state.closed && state.is_empty(), Ordering::SeqCst);
+        room_again
+    }
+
+    /// At how many items a queue that was full has drained far enough.
+    fn low_water(&self) -> usize {
+        self.capacity - if self.capacity < 16 { 1 } else { self.capacity / 2 }
     }
 }
 
@@ -282,67 +476,25 @@ fn keep_waker(place: &mut Option<Waker>, cx: &Context<'_>) {
 
 /// What the pipeline does with any of its queues, whatever they hold.
 pub(crate) trait AnyQueue: Send + Sync {
-    /// Ends all work through this queue: waiters wake, what still comes is dropped, and so is what
-    /// waits, unless `keep_items`.
-    fn shut(&self, keep_items: bool);
+    /// Ends all work through this queue: waiters wake, what waits and what still comes is dropped.
+    fn shut(&self);
     /// Starts the clock.
     fn start_meter(&self);
-    fn statistics(&self) -> QueueStatistics;
+    fn raw(&self) -> QueueSnapshot;
 }
 
 impl<T: Send> AnyQueue for Queue<T> {
-    fn shut(&self, keep_items: bool) {
-        self.end(true, keep_items);
+    fn shut(&self) {
+        self.end(true);
     }
 
     fn start_meter(&self) {
-        self.state.lock().meter.last = Some(Instant::now());
+        self.state.lock().meter.start(Instant::now());
     }
 
-    fn statistics(&self) -> QueueStatistics {
+    fn raw(&self) -> QueueSnapshot {
         let mut state = self.state.lock();
         state.measure(self.capacity);
-        let meter = &state.meter;
-        let time = meter.time.as_secs_f64();
-        QueueStatistics {
-            capacity: self.capacity,
-            len: state.items.len(),
-            items: state.taken,
-            mean_len: if time > 0.0 { meter.item_seconds / time } else { 0.0 },
-            put_wait: meter.full,
-            get_wait: meter.empty,
-        }
-    }
-}
-
-/// Adds up how long a queue was how full.
-#[derive(Debug, Default)]
-struct Meter {
-    /// `None` until the pipeline starts.
-    last: Option<Instant>,
-    time: Duration,
-    item_seconds: f64,
-    full: Duration,
-    empty: Duration,
-}
-
-impl Meter {
-    /// Counts the time since the last change, during which the queue was like this.
-    fn touch(&mut self, len: usize, full: bool, closed: bool) {
-        let Some(last) = self.last else { return };
-        let now = Instant::now();
-        let time = now.duration_since(last);
-        self.last = Some(now);
-        if closed && len == 0 {
-            return;
-        }
-        self.time += time;
-        self.item_seconds += len as f64 * time.as_secs_f64();
-        if full {
-            self.full += time;
-        }
-        if len == 0 {
-            self.empty += time;
-        }
+        state.meter.raw(self.capacity, state.items.len(), state.taken)
     }
 }

@@ -1,5 +1,8 @@
 //! How workers sleep when there is nothing to do, and are woken when there is.
 
+use std::fmt;
+use std::time::Instant;
+
 use crate::sync::atomic::{AtomicUsize, Ordering, fence};
 use crate::sync::{Condvar, Mutex};
 
@@ -9,12 +12,14 @@ use crate::sync::{Condvar, Mutex};
 /// then waits. Whoever makes work looks at the announcements *after* making it. Of the two fences
 /// one comes first, so either the worker sees the work or the maker sees the worker. While nobody
 /// sleeps, making work costs a fence and a load.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Signal {
     /// Announced workers; changed under the lock, read without it.
     announced: AtomicUsize,
     state: Mutex<State>,
     changed: Condvar,
+    /// Where workers do not sleep but leave: calls one.
+    call: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
 #[derive(Debug, Default)]
@@ -48,7 +53,13 @@ impl Signal {
             announced: AtomicUsize::new(0),
             state: Mutex::new(State::default()),
             changed: Condvar::new(),
+            call: None,
         }
+    }
+
+    /// A signal for workers of a pool that is not ours: `call` asks for one to come.
+    pub(crate) fn calling(call: impl Fn() + Send + Sync + 'static) -> Self {
+        Signal { call: Some(Box::new(call)), ..Signal::new() }
     }
 
     /// Announces a worker. Look for work after this, then [`wait`](Signal::wait) or
@@ -77,6 +88,19 @@ impl Signal {
         self.leave(&mut state, ticket.interest);
     }
 
+    /// Like [`wait`](Signal::wait), but not longer than until `deadline`.
+    pub(crate) fn wait_until(&self, ticket: Ticket, deadline: Instant) {
+        let mut state = self.state.lock();
+        while state.version == ticket.version {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = self.changed.wait_timeout(state, left);
+        }
+        self.leave(&mut state, ticket.interest);
+    }
+
     fn leave(&self, state: &mut State, interest: Interest) {
         self.announced.fetch_sub(1, Ordering::SeqCst);
         state.partial -= usize::from(interest == Interest::Some);
@@ -94,6 +118,9 @@ impl Signal {
 
     fn wake(&self, all: bool) {
         fence(Ordering::SeqCst);
+        if let Some(call) = &self.call {
+            call();
+        }
         if self.announced.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -107,5 +134,11 @@ impl Signal {
         } else {
             self.changed.notify_one();
         }
+    }
+}
+
+impl fmt::Debug for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Signal")
     }
 }

@@ -1,4 +1,4 @@
-//! The source, as a task of the runtime that numbers its items.
+//! The source, as a task that numbers its items.
 
 use std::future::poll_fn;
 use std::ops::Range;
@@ -9,48 +9,86 @@ use std::time::Instant;
 
 use futures_core::stream::BoxStream;
 
+use super::cpu_node::Sizer;
 use super::queue::Queue;
 use super::{StageCore, guarded};
+use crate::budget::Lease;
 use crate::failure::{Verdict, panicked};
-use crate::sample::Envelope;
-use crate::{Cursor, ErrorKind, Result, SampleId, Source};
+use crate::hooks::Hooks;
+use crate::replay::OrderRecord;
+use crate::sample::{Envelope, Head};
+use crate::{Cursor, Result, SampleId, Source};
 
 /// The most items put into the first queue at once.
 const LONGEST_RUN: usize = 64;
+/// After so many runs other tasks of the same runtime have their turn.
+const RUNS_AT_A_TIME: usize = 16;
 
 pub(crate) struct SourceNode<S: Source> {
     pub(crate) core: StageCore,
     pub(crate) source: S,
     pub(crate) epochs: Range<u64>,
     pub(crate) output: Arc<Queue<S::Item>>,
+    pub(crate) hooks: Hooks,
+    /// Present where the bytes of items are counted.
+    pub(crate) sizer: Option<Sizer<S::Item>>,
+    /// Present where items come in an order that was recorded before.
+    pub(crate) replay: Option<Arc<OrderRecord>>,
 }
 
 /// A pass that is under way.
 struct Pass<T> {
-    items: BoxStream<'static, Result<T>>,
-    /// The position of the next item.
-    at: SampleId,
+    items: BoxStream<'static, (SampleId, Result<T>)>,
+    yielded: u64,
+}
+
+/// Why a turn of the source ended.
+enum Turn {
+    EpochEnded,
+    /// A failure, or nobody wants more.
+    Over,
 }
 
 impl<S: Source> SourceNode<S> {
     pub(crate) async fn drive(self) {
+        let begun = guarded(|| self.hooks.started_once()).0;
+        if let Err(error) = begun {
+            self.core.raise(error);
+        } else {
+            self.run_epochs().await;
+            self.core.end(&self.hooks);
+        }
+        self.output.close();
+    }
+
+    async fn run_epochs(&self) {
         let mut run = Vec::with_capacity(LONGEST_RUN);
         for epoch in self.epochs.clone() {
-            if self.core.shared.ended() {
+            if self.output.is_shut() {
                 return;
             }
-            let items = match guarded(|| self.source.open(Cursor::new(epoch, 0))).0 {
+            let opened = guarded(|| self.source.open(Cursor::new(epoch, 0))).0;
+            let items = match opened {
                 Ok(items) => items,
                 Err(error) => return self.core.raise(error),
             };
-            let mut pass = Pass { items, at: SampleId { epoch, index: 0 } };
-            poll_fn(|cx| self.pump(&mut pass, &mut run, cx)).await;
-            if pass.at.index == 0 {
+            let items = match &self.replay {
+                Some(record) => crate::replay::replay_stream(items, epoch, Arc::clone(record)),
+                None => numbered(items, epoch),
+            };
+            let mut pass = Pass { items, yielded: 0 };
+            match poll_fn(|cx| self.pump(&mut pass, &mut run, cx)).await {
+                Turn::EpochEnded => {}
+                Turn::Over => return,
+            }
+            if pass.yielded == 0 {
                 // Nothing in this epoch: nothing in the next ones, and no endless loop over it.
-                break;
+                return;
+            }
+            if poll_fn(|cx| self.output.poll_reserve(1, cx)).await == 1 {
+                drop(self.output.push_end(epoch));
             }
         }
-        self.output.close();
     }
 
     /// Moves items into the queue, a run at a time, until the pass ends.
@@ -59,61 +97,99 @@ impl<S: Source> SourceNode<S> {
         pass: &mut Pass<S::Item>,
         run: &mut Vec<Envelope<S::Item>>,
         cx: &mut Context<'_>,
-    ) -> Poll<()> {
-        loop {
-            if self.core.shared.ended() {
-                return Poll::Ready(());
+    ) -> Poll<Turn> {
+        for _ in 0..RUNS_AT_A_TIME {
+            if self.output.is_shut() {
+                return Poll::Ready(Turn::Over);
             }
-            let Poll::Ready(places) = self.output.poll_reserve(LONGEST_RUN, cx) else {
+            let mut lease = match self.reserve(cx) {
+                Poll::Ready(Ok(lease)) => lease,
+                Poll::Ready(Err(error)) => {
+                    self.core.raise(error);
+                    return Poll::Ready(Turn::Over);
+                }
+                Poll::Pending => return Poll::Pending,
+            };
+            let most = if lease.is_some() { 1 } else { LONGEST_RUN };
+            let Poll::Ready(places) = self.output.poll_reserve(most, cx) else {
                 return Poll::Pending;
             };
             let started = Instant::now();
             let mut failures = 0;
-            let mut state = Poll::Ready(());
-            let mut ended = false;
-            while run.len() < places {
-                let polled = catch_unwind(AssertUnwindSafe(|| {
-                    // With its name, which is the source's code as well.
-                    let named = |item| Result::map(item, |value| (self.source.key(&value), value));
-                    pass.items.as_mut().poll_next(cx).map(|item| item.map(named))
-                }));
-                let polled =
-                    polled.unwrap_or_else(|payload| Poll::Ready(Some(Err(panicked(payload)))));
-                match polled {
-                    Poll::Ready(Some(item)) => {
-                        let id = pass.at;
-                        pass.at.index += 1;
-                        match item {
-                            Ok((key, value)) => run.push(Envelope { id, key, value }),
-                            Err(error) => {
-                                failures += 1;
-                                let who = Envelope { id, key: None, value: () };
-                                // A stream that panicked must not be polled again.
-                                if error.kind() == ErrorKind::Panicked {
-                                    self.core.raise(error);
-                                    return Poll::Ready(());
-                                }
-                                if self.core.item_failed(&who, error) == Verdict::Halt {
-                                    return Poll::Ready(());
-                                }
-                            }
-                        }
-                    }
-                    Poll::Ready(None) => {
-                        ended = true;
-                        break;
-                    }
-                    Poll::Pending => {
-                        state = Poll::Pending;
-                        break;
-                    }
+            let mut end = None;
+            while run.len() < places && end.is_none() {
+                end = self.take(pass, run, &mut failures, cx);
+            }
+            if let (Some(lease), Some(sizer)) = (&mut lease, &self.sizer)
+                && let Some((measure, _)) = self.core.measured()
+            {
+                for item in run.iter_mut() {
+                    item.lease = Some(measure.lease(lease, sizer(&item.value)));
                 }
             }
-            self.core.meter.record(run.len() as u64 + failures, failures, started.elapsed());
+            drop(lease);
+            self.core.record(run.len() as u64 + failures, failures, started.elapsed());
+            self.core.meter.emitted(run.len() as u64);
             drop(self.output.push(places, run.drain(..)));
-            if ended || state.is_pending() {
-                return state;
+            if let Some(end) = end {
+                return end;
             }
         }
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
+
+    fn reserve(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Lease>>> {
+        let Some((measure, budget)) = self.core.measured() else { return Poll::Ready(Ok(None)) };
+        let need = measure.need(None, budget);
+        budget.poll_reserve(measure.level, need, cx).map(|lease| lease.map(Some))
+    }
+
+    /// Takes an item from the stream. Returns what ends this turn, if it does.
+    fn take(
+        &self,
+        pass: &mut Pass<S::Item>,
+        run: &mut Vec<Envelope<S::Item>>,
+        failures: &mut u64,
+        cx: &mut Context<'_>,
+    ) -> Option<Poll<Turn>> {
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            // With its name, which is the source's code as well.
+            pass.items.as_mut().poll_next(cx).map(|item| {
+                item.map(|(id, item)| (id, item.map(|value| (self.source.key(&value), value))))
+            })
+        }));
+        let (id, item) = match polled {
+            Ok(Poll::Ready(Some(item))) => item,
+            Ok(Poll::Ready(None)) => return Some(Poll::Ready(Turn::EpochEnded)),
+            Ok(Poll::Pending) => return Some(Poll::Pending),
+            Err(payload) => {
+                // A stream that panicked must not be polled again.
+                self.core.raise(panicked(payload));
+                return Some(Poll::Ready(Turn::Over));
+            }
+        };
+        pass.yielded += 1;
+        match item {
+            Ok((key, value)) => run.push(Envelope::new(Head::new(id, key), value)),
+            Err(error) => {
+                *failures += 1;
+                if self.core.item_failed(&Head::new(id, None), error) == Verdict::Halt {
+                    return Some(Poll::Ready(Turn::Over));
+                }
+            }
+        }
+        None
+    }
+}
+
+fn numbered<T: Send + 'static>(
+    items: BoxStream<'static, Result<T>>,
+    epoch: u64,
+) -> BoxStream<'static, (SampleId, Result<T>)> {
+    use futures_util::StreamExt;
+    items
+        .enumerate()
+        .map(move |(index, item)| (SampleId { epoch, index: index as u64 }, item))
+        .boxed()
 }

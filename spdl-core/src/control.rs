@@ -1,0 +1,98 @@
+//! Adding and removing workers while a pipeline runs.
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures_util::task::AtomicWaker;
+
+use crate::scheduler::Shared;
+use crate::scheduler::crew::Crew;
+use crate::sync::atomic::Ordering;
+use crate::{Error, ErrorKind, Result};
+
+/// Changes a pipeline's concurrency while it runs, from any thread: made by
+/// [`Pipeline::control`](crate::Pipeline::control).
+///
+/// ```
+/// # use spdl_core::PipelineBuilder;
+/// let mut pipeline = PipelineBuilder::from_iter(0..1000).map("work", |n| Ok(n)).threads(1).build()?;
+/// let control = pipeline.control();
+/// pipeline.next();
+/// control.set_threads(4)?;
+/// control.set_concurrency("work", 3)?;
+/// assert_eq!(pipeline.statistics().stages[1].concurrency, 3);
+/// assert!(control.set_concurrency("other", 3).is_err());
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Control {
+    shared: Arc<Shared>,
+    knobs: Arc<Knobs>,
+}
+
+/// What can be changed.
+pub(crate) struct Knobs {
+    pub(crate) pool: Arc<Crew>,
+    pub(crate) stages: Vec<(Arc<str>, Knob)>,
+}
+
+/// How to tell a stage that its concurrency has changed.
+pub(crate) enum Knob {
+    /// It is run by workers of the pool.
+    Pool,
+    /// It has workers of its own.
+    Own(Arc<Crew>),
+    /// A task drives it.
+    Task(Arc<AtomicWaker>),
+}
+
+impl Control {
+    pub(crate) fn new(shared: Arc<Shared>, knobs: Arc<Knobs>) -> Self {
+        Control { shared, knobs }
+    }
+
+    /// Makes it so many worker threads in the shared pool, at least 1. Those who are too many go
+    /// when they have finished what they do.
+    ///
+    /// # Errors
+    /// `Io` where the operating system refuses a thread.
+    pub fn set_threads(&self, threads: usize) -> Result<()> {
+        let threads = threads.max(1);
+        self.shared.threads.store(threads, Ordering::SeqCst);
+        self.knobs.pool.resize(threads)
+    }
+
+    /// Lets a stage work on so many items at once, at least 1. Where it has threads of its own, it
+    /// gets as many. Items that are being worked on are finished.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a stage that does not exist, or that always works on one item at a time
+    /// (the source, a batch, an aggregate, a merge); `Io` where the operating system refuses a
+    /// thread.
+    pub fn set_concurrency(&self, stage: &str, concurrency: usize) -> Result<()> {
+        let concurrency = concurrency.max(1);
+        let knob = self.knobs.stages.iter().find(|(name, _)| &**name == stage);
+        let (Some((_, knob)), Some(meter)) = (knob, self.shared.meter(stage)) else {
+            let names: Vec<&str> = self.knobs.stages.iter().map(|(name, _)| &**name).collect();
+            let names = names.join(", ");
+            let message = format!(
+                "no stage called {stage:?} has a concurrency that can be changed; these have: \
+                 {names}"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        };
+        meter.concurrency.store(concurrency, Ordering::SeqCst);
+        match knob {
+            Knob::Pool => self.knobs.pool.signal.wake_all(),
+            Knob::Own(crew) => return crew.resize(concurrency),
+            Knob::Task(waker) => waker.wake(),
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Control")
+    }
+}

@@ -1,0 +1,144 @@
+//! How a stage works: its settings.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::executor::CpuExecutor;
+use crate::failure::OnError;
+
+/// In which order a stage hands its outputs on.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
+pub enum Order {
+    /// As they get ready. A slow item holds nothing back. The default.
+    Completion,
+    /// As the inputs came. What is ready early waits for its turn; an input that makes many outputs
+    /// out of turn waits with most of them.
+    Input,
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Order::Completion => "completion",
+            Order::Input => "input",
+        })
+    }
+}
+
+/// A stage's name and settings. A plain name is enough where the defaults fit:
+///
+/// ```
+/// use spdl_core::{OnError, Order, StageOptions};
+/// let plain = StageOptions::from("decode");
+/// let tuned = StageOptions::new("decode").concurrency(4).order(Order::Input).on_error(OnError::SKIP);
+/// # let _ = (plain, tuned);
+/// ```
+#[derive(Clone, Debug)]
+pub struct StageOptions {
+    pub(crate) name: Arc<str>,
+    pub(crate) concurrency: Option<usize>,
+    pub(crate) order: Option<Order>,
+    pub(crate) on_error: Option<OnError>,
+    pub(crate) queue: Option<usize>,
+    pub(crate) workers: Workers,
+}
+
+/// Whose threads a stage runs on.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Workers {
+    /// The pipeline's.
+    #[default]
+    Shared,
+    /// Its own, as many as its concurrency, each on one of these CPUs (on any, where there are none).
+    Own { cpus: Vec<usize> },
+    /// A pool of the caller's.
+    Executor(Arc<dyn CpuExecutor>),
+}
+
+impl StageOptions {
+    /// The defaults under a name, which must be unique in its pipeline.
+    pub fn new(name: &str) -> Self {
+        StageOptions {
+            name: name.into(),
+            concurrency: None,
+            order: None,
+            on_error: None,
+            queue: None,
+            workers: Workers::Shared,
+        }
+    }
+
+    /// How many items the stage may work on at once, at least 1. Default: the number of worker
+    /// threads for a stage that computes, 16 for one that waits. A stage that puts items together
+    /// (a batch, an aggregate) always works on one at a time. While the pipeline runs,
+    /// [`Control`](crate::Control) changes it.
+    #[must_use]
+    pub fn concurrency(mut self, concurrency: usize) -> Self {
+        self.concurrency = Some(concurrency.max(1));
+        self
+    }
+
+    /// In which order outputs are handed on. Default: the pipeline's.
+    /// [`fill`](crate::PipelineBuilder::fill) always keeps its input order.
+    #[must_use]
+    pub fn order(mut self, order: Order) -> Self {
+        self.order = Some(order);
+        self
+    }
+
+    /// What happens to an item that fails. A budget given here is this stage's own. Default: the
+    /// pipeline's, whose budget all stages without one of their own share.
+    #[must_use]
+    pub fn on_error(mut self, on_error: OnError) -> Self {
+        self.on_error = Some(on_error);
+        self
+    }
+
+    /// How many outputs may wait for the next stage, at least 1. Default: 256 behind a source, 64 or
+    /// twice the concurrency behind a stage that computes, twice the concurrency behind one that
+    /// waits. The last stage's queue is set by [`prefetch`](crate::PipelineBuilder::prefetch)
+    /// instead.
+    #[must_use]
+    pub fn queue(mut self, capacity: usize) -> Self {
+        self.queue = Some(capacity.max(1));
+        self
+    }
+
+    /// Gives the stage threads of its own, as many as its concurrency (1, where that is not set),
+    /// for stages that are bound to their thread, or block it. Instances are made on these threads.
+    #[must_use]
+    pub fn dedicated(mut self) -> Self {
+        self.workers = Workers::Own { cpus: Vec::new() };
+        self
+    }
+
+    /// Gives the stage threads of its own that run on these CPUs only, numbered as by the operating
+    /// system. Needs the feature `affinity`, and Linux.
+    #[must_use]
+    pub fn pinned(mut self, cpus: impl IntoIterator<Item = usize>) -> Self {
+        self.workers = Workers::Own { cpus: cpus.into_iter().collect() };
+        self
+    }
+
+    /// Runs the stage on a pool of the caller's.
+    #[must_use]
+    pub fn executor(mut self, executor: Arc<dyn CpuExecutor>) -> Self {
+        self.workers = Workers::Executor(executor);
+        self
+    }
+}
+
+impl From<&str> for StageOptions {
+    fn from(name: &str) -> Self {
+        StageOptions::new(name)
+    }
+}
+
+impl From<&String> for StageOptions {
+    fn from(name: &String) -> Self {
+        StageOptions::new(name)
+    }
+}

@@ -1,0 +1,345 @@
+//! Workers: who runs the nodes, on which threads, and how they find what to do.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use super::signal::{Interest, Signal};
+use super::{Node, Shared};
+use crate::affinity::pin_current_thread;
+use crate::executor::CpuExecutor;
+use crate::failure::panicked;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Condvar, MODELLED, Mutex, thread};
+use crate::{Error, ErrorKind, Result};
+
+/// How often a worker looks again, letting others run in between, before it goes to sleep: for
+/// tiny items the next ones are there before it would be asleep.
+const LOOKS_BEFORE_SLEEP: usize = if MODELLED { 0 } else { 3 };
+
+/// Workers that share some nodes.
+pub(crate) struct Crew {
+    pub(crate) name: Arc<str>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) signal: Arc<Signal>,
+    /// Nearest to the consumer first.
+    levels: OnceLock<Vec<Level>>,
+    place: Workplace,
+    /// Where to look first among the nodes of a level, so that none of them is starved.
+    turn: AtomicUsize,
+    roll: Mutex<Roll>,
+    left: Condvar,
+}
+
+/// Nodes at the same distance from the consumer.
+struct Level {
+    depth: usize,
+    nodes: Vec<Arc<dyn Node>>,
+}
+
+/// Where workers come from.
+#[derive(Clone)]
+pub(crate) enum Workplace {
+    /// Threads of our own, of which each may run on these CPUs (on any, where there are none).
+    Threads { cpus: Vec<usize> },
+    /// A pool of the caller's.
+    Executor(Arc<dyn CpuExecutor>),
+}
+
+#[derive(Default)]
+struct Roll {
+    threads: Vec<thread::JoinHandle<()>>,
+    /// How many workers there should be.
+    wanted: usize,
+    /// Workers at work, asleep, or asked for.
+    present: usize,
+    closed: bool,
+}
+
+impl Crew {
+    pub(crate) fn new(name: &str, shared: &Arc<Shared>, place: Workplace) -> Arc<Self> {
+        Arc::new_cyclic(|crew: &Weak<Crew>| {
+            let signal = match &place {
+                Workplace::Threads { .. } => Signal::new(),
+                Workplace::Executor(_) => {
+                    let crew = Weak::clone(crew);
+                    Signal::calling(move || {
+                        if let Some(crew) = crew.upgrade() {
+                            crew.call_one();
+                        }
+                    })
+                }
+            };
+            Crew {
+                name: name.into(),
+                shared: Arc::clone(shared),
+                signal: Arc::new(signal),
+                levels: OnceLock::new(),
+                place,
+                turn: AtomicUsize::new(0),
+                roll: Mutex::new(Roll::default()),
+                left: Condvar::new(),
+            }
+        })
+    }
+
+    /// Gives the crew its nodes, each with its distance from the source.
+    pub(crate) fn assign(&self, mut nodes: Vec<(usize, Arc<dyn Node>)>) {
+        nodes.sort_by_key(|(depth, _)| std::cmp::Reverse(*depth));
+        let mut levels: Vec<Level> = Vec::new();
+        for (depth, node) in nodes {
+            match levels.last_mut() {
+                Some(level) if level.depth == depth => level.nodes.push(node),
+                _ => levels.push(Level { depth, nodes: vec![node] }),
+            }
+        }
+        let _ = self.levels.set(levels);
+    }
+
+    fn levels(&self) -> &[Level] {
+        self.levels.get().map_or(&[], |levels| levels)
+    }
+
+    /// Makes it `workers` workers, by starting or by sending home.
+    pub(crate) fn resize(self: &Arc<Self>, workers: usize) -> Result<()> {
+        if self.levels().is_empty() {
+            return Ok(());
+        }
+        let mut roll = self.roll.lock();
+        if roll.closed {
+            return Ok(());
+        }
+        roll.wanted = workers;
+        if let Workplace::Executor(_) = self.place {
+            drop(roll);
+            self.call_one();
+            return Ok(());
+        }
+        while roll.present < roll.wanted {
+            let crew = Arc::clone(self);
+            let name = format!("spdl-{}-{}", self.name, roll.threads.len());
+            let thread = thread::Builder::new().name(name).spawn(move || {
+                let mut dismissed = false;
+                crew.guarded(|| {
+                    if let Workplace::Threads { cpus } = &crew.place
+                        && !cpus.is_empty()
+                        && let Err(error) = pin_current_thread(cpus)
+                    {
+                        crew.shared.raise(error);
+                    }
+                    dismissed = crew.work();
+                });
+                if !dismissed {
+                    crew.leave();
+                }
+            });
+            let thread = thread.map_err(|error| {
+                Error::new(ErrorKind::Io, "cannot start a worker thread").with_source(error)
+            })?;
+            roll.present += 1;
+            roll.threads.push(thread);
+        }
+        drop(roll);
+        // Those who are too many look whether they are still wanted.
+        self.signal.wake_all();
+        Ok(())
+    }
+
+    /// Stages are guarded one by one; this catches the panics of their destructors.
+    fn guarded(&self, work: impl FnOnce()) {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
+            self.shared.raise(panicked(payload));
+        }
+    }
+
+    fn leave(&self) {
+        let mut roll = self.roll.lock();
+        roll.present = roll.present.saturating_sub(1);
+        drop(roll);
+        self.left.notify_all();
+    }
+
+    fn too_many(&self) -> bool {
+        let roll = self.roll.lock();
+        roll.present > roll.wanted
+    }
+
+    /// Whether this worker is one too many; if so it must go, and is no longer counted.
+    fn dismissed(&self) -> bool {
+        let mut roll = self.roll.lock();
+        let dismissed = roll.present > roll.wanted;
+        if dismissed {
+            roll.present -= 1;
+            drop(roll);
+            self.left.notify_all();
+        }
+        dismissed
+    }
+
+    /// Waits until every worker has gone, but not longer than until `deadline`. Says whether all
+    /// have. The pipeline must have been stopped.
+    pub(crate) fn wind_down(&self, deadline: Option<Instant>) -> bool {
+        let mut roll = self.roll.lock();
+        roll.closed = true;
+        while roll.present > 0 {
+            match deadline {
+                None => roll = self.left.wait(roll),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return false;
+                    }
+                    roll = self.left.wait_timeout(roll, left);
+                }
+            }
+        }
+        let threads = std::mem::take(&mut roll.threads);
+        drop(roll);
+        for thread in threads {
+            // What it had to say it has said; the rest is the thread's own end.
+            let _ = thread.join();
+        }
+        true
+    }
+
+    /// Asks the caller's pool for a worker, where there are fewer than wanted.
+    fn call_one(self: &Arc<Self>) {
+        let Workplace::Executor(executor) = &self.place else { return };
+        if !self.any_ready(None) {
+            return;
+        }
+        let mut roll = self.roll.lock();
+        if roll.closed || roll.present >= roll.wanted {
+            return;
+        }
+        roll.present += 1;
+        drop(roll);
+        let mut visit = Visit { crew: Arc::clone(self), came: false };
+        executor.execute(Box::new(move || {
+            visit.came = true;
+            visit.crew.guarded(|| visit.crew.visit());
+        }));
+    }
+
+    /// The turn of a worker that is lent: works until there is nothing to do.
+    fn visit(self: &Arc<Self>) {
+        while !self.shared.stopped() && !self.too_many() && self.run_one(None, true) {}
+    }
+
+    /// A worker's life: work, or sleep until there is some, until the pipeline ends. Says whether it
+    /// was dismissed before that.
+    fn work(&self) -> bool {
+        let mut woken = false;
+        while !self.shared.stopped() {
+            if self.run_one(None, woken) || self.look_again(None) {
+                woken = false;
+                continue;
+            }
+            if self.dismissed() {
+                return true;
+            }
+            let ticket = self.signal.prepare(Interest::All);
+            if self.shared.stopped() || self.any_ready(None) || self.too_many() {
+                self.signal.cancel(ticket);
+            } else {
+                self.signal.wait(ticket);
+                woken = true;
+            }
+        }
+        false
+    }
+
+    fn look_again(&self, beyond: Option<usize>) -> bool {
+        (0..LOOKS_BEFORE_SLEEP).any(|_| {
+            thread::yield_now();
+            self.any_ready(beyond)
+        })
+    }
+
+    /// Does something useful while a stage at `depth` waits for something: the work of the nodes
+    /// behind it, or, if there is none, sleeps until something changes or `done`.
+    pub(crate) fn help(&self, depth: usize, done: impl Fn() -> bool) {
+        self.help_until(depth, done, None);
+    }
+
+    /// Lets `duration` pass, doing the work of the nodes behind `depth` meanwhile.
+    pub(crate) fn help_for(&self, depth: usize, duration: Duration, done: impl Fn() -> bool) {
+        let deadline = Instant::now().checked_add(duration);
+        let past = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        while !past() && !done() && !self.shared.stopped() {
+            self.help_until(depth, &done, deadline);
+        }
+    }
+
+    fn help_until(&self, depth: usize, done: impl Fn() -> bool, deadline: Option<Instant>) {
+        if self.run_one(Some(depth), false) {
+            return;
+        }
+        let ticket = self.signal.prepare(Interest::Some);
+        if self.shared.stopped() || done() || self.any_ready(Some(depth)) {
+            self.signal.cancel(ticket);
+        } else if let Some(deadline) = deadline {
+            self.signal.wait_until(ticket, deadline);
+        } else {
+            self.signal.wait(ticket);
+        }
+    }
+
+    /// The levels that are nearer to the consumer than `beyond`; all, where that is `None`.
+    fn nearer(&self, beyond: Option<usize>) -> impl Iterator<Item = &Level> {
+        self.levels().iter().take_while(move |level| beyond.is_none_or(|at| level.depth > at))
+    }
+
+    pub(crate) fn any_ready(&self, beyond: Option<usize>) -> bool {
+        self.nearer(beyond).any(|level| level.nodes.iter().any(|node| node.ready()))
+    }
+
+    /// Runs the ready node nearest to the consumer.
+    fn run_one(&self, beyond: Option<usize>, woken: bool) -> bool {
+        for level in self.nearer(beyond) {
+            let count = level.nodes.len();
+            let first =
+                if count > 1 { self.turn.fetch_add(1, Ordering::Relaxed) % count } else { 0 };
+            for at in (first..count).chain(0..first) {
+                let node = &level.nodes[at];
+                if node.ready() {
+                    if woken {
+                        // Where there is work for one there may be work for more; the chain of
+                        // wake-ups ends with the first worker that finds none.
+                        self.signal.wake_one();
+                    }
+                    if node.run(self) {
+                        return true;
+                    }
+                }
+            }
+        }
+        false
+    }
+}
+
+impl fmt::Debug for Crew {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Crew").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// A worker of the caller's pool, from when it is asked for until it has left.
+struct Visit {
+    crew: Arc<Crew>,
+    came: bool,
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        self.crew.leave();
+        if !self.came && !self.crew.shared.stopped() {
+            let message = "the executor dropped work of this pipeline before it had run";
+            self.crew.shared.raise(Error::new(ErrorKind::Stopped, message));
+        } else if !self.crew.shared.stopped() {
+            // Work that was made after the last look would else wait for ever.
+            self.crew.call_one();
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! Where several branches become one, as a task of the runtime.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::queue::{Next, Queue};
+use super::{StageCore, guarded};
+use crate::budget::Lease;
+use crate::merge::{Choice, MergePolicy};
+use crate::sample::Envelope;
+use crate::sync::atomic::Ordering;
+use crate::{Error, ErrorKind, Result};
+
+/// The most items handed on at once.
+const LONGEST_RUN: usize = 64;
+/// After so many items other tasks of the same runtime have their turn.
+const ITEMS_AT_A_TIME: usize = 1024;
+
+pub(crate) struct MergeNode<T> {
+    pub(crate) core: StageCore,
+    pub(crate) inputs: Vec<Arc<Queue<T>>>,
+    pub(crate) output: Arc<Queue<T>>,
+    pub(crate) policy: Box<dyn MergePolicy>,
+    pub(crate) progress: Progress<T>,
+}
+
+/// How far a branch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Branch {
+    Open,
+    /// The rest of its epoch is not wanted.
+    Skipping,
+    EpochEnded,
+    Closed,
+}
+
+pub(crate) struct Progress<T> {
+    branches: Vec<Branch>,
+    open: Vec<bool>,
+    epoch: Option<u64>,
+    choice: Option<Choice>,
+    places: usize,
+    run: Vec<Envelope<T>>,
+    /// Where to look first for an item of any branch.
+    turn: usize,
+    /// Whether the branches are ways of the same items, which so are told apart already.
+    same_items: bool,
+    /// Whether the policy has yet to be told of the epoch.
+    starts_epoch: bool,
+    next_epoch: u64,
+}
+
+impl<T> Progress<T> {
+    pub(crate) fn new(branches: usize) -> Self {
+        Progress {
+            branches: vec![Branch::Open; branches],
+            open: vec![true; branches],
+            epoch: None,
+            choice: None,
+            places: 0,
+            run: Vec::new(),
+            turn: 0,
+            same_items: false,
+            starts_epoch: true,
+            next_epoch: 0,
+        }
+    }
+
+    /// For the ends of paths that parted from each other.
+    pub(crate) fn same_items(paths: usize) -> Self {
+        Progress { same_items: true, ..Progress::new(paths) }
+    }
+}
+
+impl<T: Send + 'static> MergeNode<T> {
+    pub(crate) async fn drive(mut self) {
+        poll_fn(|cx| {
+            let polled = self.step(cx);
+            if !self.progress.run.is_empty() {
+                let count = self.progress.run.len();
+                self.hand_on(count);
+            }
+            polled
+        })
+        .await;
+        self.output.release(self.progress.places);
+        for input in &self.inputs {
+            input.shut();
+        }
+        self.output.close();
+    }
+
+    fn hand_on(&mut self, count: usize) {
+        self.core.meter.emitted(count as u64);
+        self.core.record(count as u64, 0, std::time::Duration::ZERO);
+        drop(self.output.push(count, self.progress.run.drain(..)));
+        self.progress.places -= count;
+    }
+
+    /// Moves on what can be moved on; ready when there is no more.
+    fn step(&mut self, cx: &Context<'_>) -> Poll<()> {
+        for _ in 0..ITEMS_AT_A_TIME {
+            if self.output.is_shut() {
+                return Poll::Ready(());
+            }
+            if self.progress.run.len() == LONGEST_RUN {
+                self.hand_on(LONGEST_RUN);
+            }
+            if self.progress.places == self.progress.run.len() {
+                match self.output.poll_reserve(LONGEST_RUN, cx) {
+                    Poll::Ready(places) => self.progress.places += places,
+                    Poll::Pending => return Poll::Pending,
+                }
+                continue;
+            }
+            match self.advance(cx) {
+                Ok(Poll::Ready(true)) => {}
+                Ok(Poll::Ready(false)) => return Poll::Ready(()),
+                Ok(Poll::Pending) => return Poll::Pending,
+                Err(error) => {
+                    self.core.raise(error);
+                    return Poll::Ready(());
+                }
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Does one thing. Says whether there may be more to do.
+    fn advance(&mut self, cx: &Context<'_>) -> Result<Poll<bool>> {
+        let progress = &mut self.progress;
+        for at in 0..self.inputs.len() {
+            while progress.branches[at] == Branch::Skipping {
+                match self.inputs[at].poll_next(cx) {
+                    Poll::Ready(Next::Item(_)) => {
+                        self.core.shared.left_out.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Poll::Ready(Next::EpochEnd(epoch)) => {
+                        progress.epoch = Some(epoch);
+                        progress.branches[at] = Branch::EpochEnded;
+                    }
+                    Poll::Ready(Next::Closed) => progress.branches[at] = Branch::Closed,
+                    Poll::Pending => return Ok(Poll::Pending),
+                }
+            }
+        }
+        for (open, branch) in progress.open.iter_mut().zip(&progress.branches) {
+            *open = *branch == Branch::Open;
+        }
+        if progress.branches.contains(&Branch::Closed) && self.core.shared.failures.is_fatal() {
+            // The branch has failed: the others are cancelled.
+            return Ok(Poll::Ready(false));
+        }
+        if progress.starts_epoch {
+            progress.starts_epoch = false;
+            let (epoch, branches) = (progress.next_epoch, progress.branches.len());
+            guarded(|| self.policy.start_epoch(epoch, branches, self.core.shared.seed)).0?;
+        }
+        if !progress.open.contains(&true) {
+            let Some(epoch) = progress.epoch.take() else { return Ok(Poll::Ready(false)) };
+            if !progress.run.is_empty() {
+                let count = progress.run.len();
+                self.hand_on(count);
+            }
+            drop(self.output.push_end(epoch));
+            let progress = &mut self.progress;
+            progress.places -= 1;
+            progress.choice = None;
+            progress.turn = 0;
+            progress.starts_epoch = true;
+            progress.next_epoch = epoch + 1;
+            for branch in &mut progress.branches {
+                if *branch == Branch::EpochEnded {
+                    *branch = Branch::Open;
+                }
+            }
+            return Ok(Poll::Ready(progress.branches.contains(&Branch::Open)));
+        }
+        let choice = match progress.choice {
+            Some(choice) => choice,
+            None => {
+                let chosen = guarded(|| Ok(self.policy.choose(&progress.open))).0?;
+                *progress.choice.insert(chosen)
+            }
+        };
+        match choice {
+            Choice::EndEpoch => {
+                for branch in progress.branches.iter_mut().filter(|at| **at == Branch::Open) {
+                    *branch = Branch::Skipping;
+                }
+                progress.choice = None;
+                Ok(Poll::Ready(true))
+            }
+            Choice::Branch(at) => {
+                if !progress.open.get(at).copied().unwrap_or(false) {
+                    let message = format!("the merge policy chose branch {at}, which is not open");
+                    return Err(Error::new(ErrorKind::InvalidArgument, message));
+                }
+                Ok(self.take(at, cx).map(|()| true))
+            }
+            Choice::Any => {
+                let branches = self.inputs.len();
+                let first = progress.turn;
+                for step in 0..branches {
+                    let at = (first + step) % branches;
+                    if self.progress.open[at] && self.take(at, cx).is_ready() {
+                        self.progress.turn = (at + 1) % branches;
+                        return Ok(Poll::Ready(true));
+                    }
+                }
+                Ok(Poll::Pending)
+            }
+        }
+    }
+
+    /// Takes what comes next of a branch.
+    fn take(&mut self, at: usize, cx: &Context<'_>) -> Poll<()> {
+        let progress = &mut self.progress;
+        match self.inputs[at].poll_next(cx) {
+            Poll::Ready(Next::Item(mut item)) => {
+                if !progress.same_items {
+                    item.head = item.head.branch(at);
+                }
+                progress.run.push(item);
+            }
+            Poll::Ready(Next::EpochEnd(epoch)) => {
+                progress.epoch = Some(epoch);
+                progress.branches[at] = Branch::EpochEnded;
+            }
+            Poll::Ready(Next::Closed) => progress.branches[at] = Branch::Closed,
+            Poll::Pending => return Poll::Pending,
+        }
+        progress.choice = None;
+        Poll::Ready(())
+    }
+}
+
+/// Pairs of items of two branches; an epoch has as many as the shorter one.
+pub(crate) struct ZipNode<A, B> {
+    pub(crate) core: StageCore,
+    pub(crate) left: Side<A>,
+    pub(crate) right: Side<B>,
+    pub(crate) output: Arc<Queue<(A, B)>>,
+}
+
+pub(crate) struct Side<T> {
+    input: Arc<Queue<T>>,
+    item: Option<Envelope<T>>,
+    /// The epoch that has ended, and whether there will be another one.
+    ended: Option<u64>,
+    closed: bool,
+}
+
+impl<T> Side<T> {
+    pub(crate) fn new(input: Arc<Queue<T>>) -> Self {
+        Side { input, item: None, ended: None, closed: false }
+    }
+
+    fn is_over(&self) -> bool {
+        self.closed || self.ended.is_some()
+    }
+
+    /// Gets the next item, unless there is one, or the epoch has ended.
+    fn fill(&mut self, cx: &Context<'_>) -> Poll<()> {
+        if self.item.is_none() && !self.is_over() {
+            match self.input.poll_next(cx) {
+                Poll::Ready(Next::Item(item)) => self.item = Some(item),
+                Poll::Ready(Next::EpochEnd(epoch)) => self.ended = Some(epoch),
+                Poll::Ready(Next::Closed) => self.closed = true,
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Drops the rest of the epoch. Returns how many items that were.
+    fn skip(&mut self, cx: &Context<'_>) -> (u64, Poll<()>) {
+        let mut skipped = u64::from(self.item.take().is_some());
+        while !self.is_over() {
+            if self.fill(cx).is_pending() {
+                return (skipped, Poll::Pending);
+            }
+            skipped += u64::from(self.item.take().is_some());
+        }
+        (skipped, Poll::Ready(()))
+    }
+}
+
+impl<A: Send + 'static, B: Send + 'static> ZipNode<A, B> {
+    pub(crate) async fn drive(mut self) {
+        while poll_fn(|cx| self.output.poll_reserve(1, cx)).await == 1 {
+            if poll_fn(|cx| self.put(cx)).await {
+                continue;
+            }
+            break;
+        }
+        self.left.input.shut();
+        self.right.input.shut();
+        self.output.close();
+    }
+
+    /// One lease for both sides of a pair.
+    fn join(&self, leases: [Option<Lease>; 2]) -> Result<Option<Lease>> {
+        let Some((measure, budget)) = self.core.measured() else { return Ok(None) };
+        let Some(mut both) = budget.try_reserve(measure.level, 0)? else { return Ok(None) };
+        for mut lease in leases.into_iter().flatten() {
+            both.join(&mut lease)?;
+        }
+        Ok(Some(both))
+    }
+
+    /// Puts a pair or the end of an epoch into the promised place. Says whether there may be more.
+    fn put(&mut self, cx: &Context<'_>) -> Poll<bool> {
+        if self.output.is_shut() {
+            return Poll::Ready(false);
+        }
+        // Both, so that whichever is missing wakes this task.
+        let _ = (self.left.fill(cx), self.right.fill(cx));
+        if self.left.item.is_some()
+            && self.right.item.is_some()
+            && let (Some(a), Some(b)) = (self.left.item.take(), self.right.item.take())
+        {
+            let lease = match self.join([a.lease, b.lease]) {
+                Ok(lease) => lease,
+                Err(error) => {
+                    self.core.raise(error);
+                    self.output.release(1);
+                    return Poll::Ready(false);
+                }
+            };
+            let pair = Envelope { head: a.head, value: (a.value, b.value), lease };
+            self.core.meter.emitted(1);
+            self.core.record(1, 0, std::time::Duration::ZERO);
+            drop(self.output.push(1, std::iter::once(pair)));
+            return Poll::Ready(true);
+        }
+        if self.left.is_over() || self.right.is_over() {
+            let failed = self.core.shared.failures.is_fatal();
+            if (self.left.closed || self.right.closed) && failed {
+                self.output.release(1);
+                return Poll::Ready(false);
+            }
+            let ((a, left), (b, right)) = (self.left.skip(cx), self.right.skip(cx));
+            self.core.shared.left_out.fetch_add(a + b, Ordering::Relaxed);
+            if left.is_pending() || right.is_pending() {
+                return Poll::Pending;
+            }
+            return Poll::Ready(match (self.left.ended.take(), self.right.ended.take()) {
+                (Some(epoch), _) | (_, Some(epoch)) => {
+                    drop(self.output.push_end(epoch));
+                    !self.left.closed && !self.right.closed
+                }
+                (None, None) => {
+                    self.output.release(1);
+                    false
+                }
+            });
+        }
+        Poll::Pending
+    }
+}

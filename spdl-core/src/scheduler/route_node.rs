@@ -1,0 +1,448 @@
+//! Where the ways of items part and join again, as tasks of the runtime.
+//!
+//! Where the order is restored behind the paths, every item draws a [`Ticket`](crate::sample::Ticket)
+//! before it is sent on its way. Whatever becomes of it (one output, many, none, a failure), its
+//! ticket is retired once nothing carries it any more; then, and in the order of the tickets, its
+//! outputs go on.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::StageCore;
+use super::queue::{Next, Queue};
+use crate::sample::{Envelope, Head, Tag, TicketDesk};
+use crate::statistics::StageMeter;
+use crate::sync::Mutex;
+use crate::{Error, ErrorKind, Result};
+
+/// How many items may be between the parting of the ways and their joining, where order is restored.
+const MOST_OPEN: usize = 256;
+
+/// Sends each item down one path.
+pub(crate) struct SplitNode<T> {
+    pub(crate) core: StageCore,
+    pub(crate) input: Arc<Queue<(usize, T)>>,
+    pub(crate) paths: Vec<Arc<Queue<T>>>,
+    pub(crate) meters: Vec<Arc<StageMeter>>,
+    pub(crate) desk: Option<Arc<Crossing>>,
+}
+
+/// Sends a part of each list down each path.
+pub(crate) struct SplitListNode<T> {
+    pub(crate) core: StageCore,
+    pub(crate) input: Arc<Queue<(Vec<usize>, Vec<T>)>>,
+    pub(crate) paths: Vec<Arc<Queue<Vec<T>>>>,
+    pub(crate) meters: Vec<Arc<StageMeter>>,
+    pub(crate) desk: Arc<Crossing>,
+}
+
+/// What the parting and the joining of the ways know of each other.
+#[derive(Debug, Default)]
+pub(crate) struct Crossing {
+    tickets: Arc<TicketDesk>,
+    notes: Mutex<Notes>,
+}
+
+#[derive(Debug, Default)]
+struct Notes {
+    /// How many tickets had been drawn at the end of each epoch that is not over yet.
+    epoch_ends: VecDeque<u64>,
+    drawn: u64,
+    /// Where each item of a list went.
+    routes: BTreeMap<u64, (Head, Vec<usize>)>,
+}
+
+/// The same head, with a ticket.
+fn with_ticket(head: Head, ticket: crate::sample::Ticket) -> Head {
+    let (key, members) = match head.tag.as_deref() {
+        Some(tag) => (tag.key.clone(), tag.members.clone()),
+        None => (None, None),
+    };
+    let tag = Tag { key, members, ticket: Some(Arc::new(ticket)) };
+    Head { tag: Some(Arc::new(tag)), ..head }
+}
+
+/// The same head, without its ticket.
+fn without_ticket(head: Head) -> Head {
+    let Some(tag) = head.tag.as_deref().filter(|tag| tag.ticket.is_some()) else { return head };
+    let tag = (tag.key.is_some() || tag.members.is_some()).then(|| {
+        Arc::new(Tag { key: tag.key.clone(), members: tag.members.clone(), ticket: None })
+    });
+    Head { tag, ..head }
+}
+
+/// Sends the end of an epoch down every path.
+async fn end_epoch<T>(paths: &[Arc<Queue<T>>], epoch: u64) -> bool {
+    for path in paths {
+        if poll_fn(|cx| path.poll_reserve(1, cx)).await == 0 {
+            return false;
+        }
+        drop(path.push_end(epoch));
+    }
+    true
+}
+
+/// Counts an item that goes down a path.
+fn count(meter: &StageMeter) {
+    meter.record(1, 0, Duration::ZERO);
+    meter.emitted(1);
+}
+
+impl<T: Send + 'static> SplitNode<T> {
+    pub(crate) async fn drive(self) {
+        loop {
+            let over = poll_fn(|cx| self.poll_next(cx)).await;
+            let sent = match over {
+                Some(Next::Item(item)) => self.send(item).await,
+                Some(Next::EpochEnd(epoch)) => {
+                    if let Some(crossing) = &self.desk {
+                        crossing.end_epoch();
+                    }
+                    end_epoch(&self.paths, epoch).await
+                }
+                Some(Next::Closed) | None => false,
+            };
+            if !sent {
+                break;
+            }
+        }
+        self.input.shut();
+        for path in &self.paths {
+            path.close();
+        }
+    }
+
+    /// The next item; `None` where a path wants no more.
+    fn poll_next(&self, cx: &Context<'_>) -> Poll<Option<Next<(usize, T)>>> {
+        if self.paths.iter().any(|path| path.is_shut()) {
+            return Poll::Ready(None);
+        }
+        self.input.poll_next(cx).map(Some)
+    }
+
+    async fn send(&self, item: Envelope<(usize, T)>) -> bool {
+        let Envelope { mut head, value: (path, value), lease } = item;
+        let Some(queue) = self.paths.get(path) else {
+            let paths = self.paths.len();
+            let message = format!("the router chose path {path}, and there are {paths}");
+            let error = Error::new(ErrorKind::InvalidArgument, message);
+            self.core.raise(match head.key() {
+                Some(key) => error.with_key(Arc::clone(key)),
+                None => error,
+            });
+            return false;
+        };
+        if let Some(crossing) = &self.desk {
+            let ticket = poll_fn(|cx| self.draw(crossing, queue, cx)).await;
+            let Some(ticket) = ticket else { return false };
+            head = with_ticket(head, ticket);
+        }
+        if poll_fn(|cx| queue.poll_reserve(1, cx)).await == 0 {
+            return false;
+        }
+        count(&self.meters[path]);
+        drop(queue.push(1, std::iter::once(Envelope { head, value, lease })));
+        true
+    }
+
+    fn draw(
+        &self,
+        crossing: &Crossing,
+        queue: &Queue<T>,
+        cx: &Context<'_>,
+    ) -> Poll<Option<crate::sample::Ticket>> {
+        if queue.is_shut() {
+            return Poll::Ready(None);
+        }
+        crossing.poll_draw(cx).map(Some)
+    }
+}
+
+impl Crossing {
+    fn poll_draw(&self, cx: &Context<'_>) -> Poll<crate::sample::Ticket> {
+        let ticket = self.tickets.poll_draw(MOST_OPEN, cx);
+        if ticket.is_ready() {
+            self.notes.lock().drawn += 1;
+        }
+        ticket
+    }
+
+    fn end_epoch(&self) {
+        let mut notes = self.notes.lock();
+        let drawn = notes.drawn;
+        notes.epoch_ends.push_back(drawn);
+    }
+}
+
+impl<T: Send + 'static> SplitListNode<T> {
+    pub(crate) async fn drive(self) {
+        loop {
+            let next = poll_fn(|cx| {
+                if self.paths.iter().any(|path| path.is_shut()) {
+                    return Poll::Ready(Next::Closed);
+                }
+                self.input.poll_next(cx)
+            });
+            let sent = match next.await {
+                Next::Item(list) => self.send(list).await,
+                Next::EpochEnd(epoch) => {
+                    self.desk.end_epoch();
+                    end_epoch(&self.paths, epoch).await
+                }
+                Next::Closed => false,
+            };
+            if !sent {
+                break;
+            }
+        }
+        self.input.shut();
+        for path in &self.paths {
+            path.close();
+        }
+    }
+
+    async fn send(&self, list: Envelope<(Vec<usize>, Vec<T>)>) -> bool {
+        let Envelope { head, value: (routes, items), lease: _ } = list;
+        let paths = self.paths.len();
+        let fault = if routes.len() != items.len() {
+            Some(format!("the router chose {} paths for {} items", routes.len(), items.len()))
+        } else {
+            let wrong = routes.iter().find(|&&path| path >= paths);
+            wrong.map(|path| format!("the router chose path {path}, and there are {paths}"))
+        };
+        if let Some(message) = fault {
+            self.core.raise(Error::new(ErrorKind::InvalidArgument, message));
+            return false;
+        }
+        let ticket = poll_fn(|cx| {
+            if self.paths.iter().any(|path| path.is_shut()) {
+                return Poll::Ready(None);
+            }
+            self.desk.poll_draw(cx).map(Some)
+        });
+        let Some(ticket) = ticket.await else { return false };
+        let number = ticket.number;
+        let mut parts: Vec<Vec<T>> = (0..paths).map(|_| Vec::new()).collect();
+        for (&path, item) in routes.iter().zip(items) {
+            parts[path].push(item);
+        }
+        self.desk.notes.lock().routes.insert(number, (without_ticket(head.clone()), routes));
+        let head = with_ticket(head, ticket);
+        for (at, part) in parts.into_iter().enumerate() {
+            if poll_fn(|cx| self.paths[at].poll_reserve(1, cx)).await == 0 {
+                return false;
+            }
+            let part = Envelope::new(head.clone().branch(at), part);
+            count(&self.meters[at]);
+            drop(self.paths[at].push(1, std::iter::once(part)));
+        }
+        true
+    }
+}
+
+/// Puts what came of one ticket together: its outputs, each with the path it came by.
+type Combine<U, V> =
+    Box<dyn FnMut(u64, Vec<(usize, Envelope<U>)>) -> Result<Vec<Envelope<V>>> + Send>;
+
+/// Restores the order in which the ways parted.
+pub(crate) struct JoinNode<U, V> {
+    pub(crate) core: StageCore,
+    pub(crate) paths: Vec<Arc<Queue<U>>>,
+    pub(crate) output: Arc<Queue<V>>,
+    pub(crate) crossing: Arc<Crossing>,
+    pub(crate) combine: Combine<U, V>,
+    pub(crate) waiting: Waiting<U, V>,
+}
+
+pub(crate) struct Waiting<U, V> {
+    /// What has come of each ticket.
+    arrived: BTreeMap<u64, Vec<(usize, Envelope<U>)>>,
+    /// What has come without one: held back until the end of an epoch.
+    loose: Vec<(usize, Envelope<U>)>,
+    retired: BTreeSet<u64>,
+    news: Vec<u64>,
+    next: u64,
+    outgoing: VecDeque<Envelope<V>>,
+    ended: Vec<bool>,
+    closed: Vec<bool>,
+    epoch: Option<u64>,
+}
+
+impl<U, V> Waiting<U, V> {
+    pub(crate) fn new(paths: usize) -> Self {
+        Waiting {
+            arrived: BTreeMap::new(),
+            loose: Vec::new(),
+            retired: BTreeSet::new(),
+            news: Vec::new(),
+            next: 0,
+            outgoing: VecDeque::new(),
+            ended: vec![false; paths],
+            closed: vec![false; paths],
+            epoch: None,
+        }
+    }
+}
+
+/// Items go on as they came.
+pub(crate) fn combine_items<U: 'static>() -> Combine<U, U> {
+    Box::new(|_, items| Ok(items.into_iter().map(|(_, item)| item).collect()))
+}
+
+/// Lists are put together in the order of the list they came from.
+pub(crate) fn combine_lists<U: Send + 'static>(crossing: Arc<Crossing>) -> Combine<Vec<U>, Vec<U>> {
+    Box::new(move |number, parts| {
+        let Some((head, routes)) = crossing.notes.lock().routes.remove(&number) else {
+            let message = "a path put several lists together; it must keep them apart";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        };
+        let mut lists: BTreeMap<usize, Vec<U>> = BTreeMap::new();
+        for (path, part) in parts {
+            lists.entry(path).or_default().extend(part.value);
+        }
+        for (path, list) in &lists {
+            let sent = routes.iter().filter(|&route| route == path).count();
+            if list.len() != sent {
+                let message = format!("path {path} made {} items of a list of {sent}", list.len());
+                return Err(Error::new(ErrorKind::InvalidArgument, message));
+            }
+        }
+        let mut lists: BTreeMap<usize, _> =
+            lists.into_iter().map(|(path, list)| (path, list.into_iter())).collect();
+        // A part that was dropped is missing; the rest keeps its order.
+        let whole: Vec<U> = routes.iter().filter_map(|path| lists.get_mut(path)?.next()).collect();
+        Ok(if whole.is_empty() { Vec::new() } else { vec![Envelope::new(head, whole)] })
+    })
+}
+
+impl<U: Send + 'static, V: Send + 'static> JoinNode<U, V> {
+    pub(crate) async fn drive(mut self) {
+        if let Err(error) = poll_fn(|cx| self.step(cx)).await {
+            self.core.raise(error);
+        }
+        for path in &self.paths {
+            path.shut();
+        }
+        self.output.close();
+    }
+
+    fn step(&mut self, cx: &Context<'_>) -> Poll<Result<()>> {
+        loop {
+            if self.output.is_shut() {
+                return Poll::Ready(Ok(()));
+            }
+            while !self.waiting.outgoing.is_empty() {
+                match self.output.poll_reserve(self.waiting.outgoing.len(), cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(0) => return Poll::Ready(Ok(())),
+                    Poll::Ready(places) => {
+                        self.core.meter.emitted(places as u64);
+                        self.core.record(places as u64, 0, Duration::ZERO);
+                        let outgoing = self.waiting.outgoing.drain(..places);
+                        drop(self.output.push(places, outgoing));
+                    }
+                }
+            }
+            let mut moved = self.collect(cx);
+            moved |= self.release(cx)?;
+            if self.waiting.outgoing.is_empty() {
+                match self.finish_epoch(cx)? {
+                    Poll::Ready(Some(true)) => moved = true,
+                    Poll::Ready(Some(false)) => return Poll::Ready(Ok(())),
+                    Poll::Ready(None) => {}
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+            if !moved && self.waiting.outgoing.is_empty() {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Takes in what has arrived.
+    fn collect(&mut self, cx: &Context<'_>) -> bool {
+        let mut moved = false;
+        for (at, path) in self.paths.iter().enumerate() {
+            while !self.waiting.ended[at] && !self.waiting.closed[at] {
+                match path.poll_next(cx) {
+                    Poll::Pending => break,
+                    Poll::Ready(Next::EpochEnd(epoch)) => {
+                        self.waiting.epoch = Some(epoch);
+                        self.waiting.ended[at] = true;
+                    }
+                    Poll::Ready(Next::Closed) => self.waiting.closed[at] = true,
+                    Poll::Ready(Next::Item(mut item)) => {
+                        let ticket = item.head.ticket().cloned();
+                        item.head = without_ticket(item.head);
+                        match &ticket {
+                            Some(ticket) => {
+                                let arrived = &mut self.waiting.arrived;
+                                arrived.entry(ticket.number).or_default().push((at, item));
+                            }
+                            None => self.waiting.loose.push((at, item)),
+                        }
+                        // Only now may the ticket be retired: its item is here.
+                        drop(ticket);
+                    }
+                }
+                moved = true;
+            }
+        }
+        moved
+    }
+
+    /// Lets go on what has its turn.
+    fn release(&mut self, cx: &Context<'_>) -> Result<bool> {
+        let waiting = &mut self.waiting;
+        self.crossing.tickets.take_retired(&mut waiting.news, cx);
+        waiting.retired.extend(waiting.news.drain(..));
+        let mut moved = false;
+        while waiting.outgoing.is_empty() && waiting.retired.remove(&waiting.next) {
+            let items = waiting.arrived.remove(&waiting.next).unwrap_or_default();
+            waiting.outgoing.extend((self.combine)(waiting.next, items)?);
+            waiting.next += 1;
+            self.crossing.tickets.settle();
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    /// Hands the end of an epoch on, behind everything of it. `Some` says that something happened,
+    /// and whether there may be more.
+    fn finish_epoch(&mut self, cx: &Context<'_>) -> Result<Poll<Option<bool>>> {
+        let waiting = &mut self.waiting;
+        let over = |at: usize| waiting.ended[at] || waiting.closed[at];
+        if !(0..self.paths.len()).all(over) {
+            if waiting.closed.contains(&true) && self.core.shared.failures.is_fatal() {
+                return Ok(Poll::Ready(Some(false)));
+            }
+            return Ok(Poll::Ready(None));
+        }
+        let due = self.crossing.notes.lock().epoch_ends.front().copied();
+        if due.is_some_and(|due| waiting.next < due) {
+            return Ok(Poll::Ready(None));
+        }
+        if !waiting.loose.is_empty() {
+            let loose = std::mem::take(&mut waiting.loose);
+            waiting.outgoing.extend((self.combine)(u64::MAX, loose)?);
+            return Ok(Poll::Ready(Some(true)));
+        }
+        let Some(epoch) = waiting.epoch else {
+            // Closed in the middle of an epoch: what has arrived in its turn has gone on.
+            return Ok(Poll::Ready(Some(false)));
+        };
+        match self.output.poll_reserve(1, cx) {
+            Poll::Pending => return Ok(Poll::Pending),
+            Poll::Ready(0) => return Ok(Poll::Ready(Some(false))),
+            Poll::Ready(_) => {}
+        }
+        drop(self.output.push_end(epoch));
+        waiting.epoch = None;
+        waiting.ended.fill(false);
+        self.crossing.notes.lock().epoch_ends.pop_front();
+        Ok(Poll::Ready(Some(!waiting.closed.contains(&true))))
+    }
+}
