@@ -197,6 +197,8 @@ struct Plan {
     settings: Settings,
     shared: Arc<Shared>,
     hooks: Arc<[Arc<dyn Hook>]>,
+    /// How deep the last queue is at least, where it may be deeper when items are tiny.
+    least_prefetch: Option<usize>,
     /// What stages without a policy of their own share.
     tolerance: Arc<Tolerance>,
     stages: usize,
@@ -993,7 +995,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.on_drop(move |dropped| list.record(dropped))
     }
 
-    /// How many finished items (batches, mostly) may wait for the consumer, at least 1. Default: 2.
+    /// How many finished items (batches, mostly) may wait for the consumer, at least 1. Default: 2,
+    /// or, where items are delivered so fast, as many as come in a millisecond, up to 256.
     pub fn prefetch(self, items: usize) -> Self {
         self.set(|settings| settings.prefetch = Some(items.max(1)))
     }
@@ -1119,6 +1122,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         let mut plan = Plan {
             tolerance: Arc::new(Tolerance::new(on_error)),
             hooks: std::mem::take(&mut self.settings.hooks).into(),
+            least_prefetch: None,
             settings: self.settings,
             shared,
             stages: 0,
@@ -1181,6 +1185,7 @@ impl Plan {
             runtime: self.settings.runtime,
             interval: self.settings.interval,
             record: self.settings.record,
+            least_prefetch: self.least_prefetch,
             definition,
             knobs: Knobs { pool: self.pool, stages: self.knobs },
         }))
@@ -1343,7 +1348,7 @@ impl Plan {
     /// The queue behind a stage; behind the last one, its capacity is the prefetch depth, but
     /// never less than what the stage may finish at once.
     fn queue<T: Send + 'static>(
-        &self,
+        &mut self,
         core: &StageCore,
         last: bool,
         capacity: usize,
@@ -1351,6 +1356,9 @@ impl Plan {
     ) -> Arc<Queue<T>> {
         let prefetch = self.settings.prefetch.unwrap_or(PREFETCH);
         let capacity = if last { prefetch.max(core.concurrency()) } else { capacity };
+        if last && self.settings.prefetch.is_none() {
+            self.least_prefetch = Some(capacity);
+        }
         let putters = putters.map(|crew| Arc::clone(&crew.signal));
         let queue = Arc::new(Queue::new(capacity, putters));
         self.shared.add(Arc::clone(&core.meter), Arc::<Queue<T>>::clone(&queue));

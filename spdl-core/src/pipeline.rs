@@ -29,6 +29,10 @@ use crate::{Error, ErrorKind, Result, Statistics};
 const LONGEST_RUN: usize = 64;
 /// What the consumer takes at once should not last it longer than this.
 const RUN_TIME: Duration = Duration::from_micros(20);
+/// The last queue holds what is delivered in this time, where its depth is not given.
+const PREFETCH_TIME: Duration = Duration::from_millis(1);
+/// But no more than this.
+const DEEPEST_PREFETCH: usize = 256;
 /// How often the consumer looks again, letting others run in between, before it goes to sleep.
 const LOOKS_BEFORE_SLEEP: usize = if MODELLED { 0 } else { 2 };
 
@@ -66,6 +70,8 @@ pub struct Pipeline<T> {
     ready: VecDeque<Envelope<T>>,
     /// When that was last filled, and with how many items.
     filled: Option<(Instant, usize)>,
+    /// How deep the last queue is, where that follows from how fast items are delivered.
+    prefetch: Option<Prefetch>,
     /// What the consumer has yet to be told.
     failed: Option<Error>,
     /// Whether a part of the current epoch has been delivered.
@@ -81,6 +87,32 @@ pub struct Pipeline<T> {
     process: u32,
 }
 
+/// How deep the last queue is: what comes in a moment, since a sleep and a wake-up take longer than
+/// many small items.
+struct Prefetch {
+    /// Never less than this.
+    least: usize,
+    depth: usize,
+    /// The mean time between items, of late.
+    nanos: f64,
+}
+
+impl Prefetch {
+    /// Takes in that `items` came in `time`. Returns the depth where it is to change.
+    fn delivered(&mut self, items: usize, time: Duration) -> Option<usize> {
+        let each = time.as_nanos() as f64 / items as f64;
+        self.nanos += (each - self.nanos) / 8.0;
+        let wanted = (PREFETCH_TIME.as_nanos() as f64 / self.nanos.max(1.0)) as usize;
+        let wanted = wanted.clamp(self.least, DEEPEST_PREFETCH.max(self.least));
+        // Not for every change of the wind.
+        let changed = wanted > self.depth + self.depth / 2 || wanted < self.depth / 4;
+        changed.then(|| {
+            self.depth = wanted;
+            wanted
+        })
+    }
+}
+
 /// What a pipeline is put together from.
 pub(crate) struct Parts<T> {
     pub(crate) output: Arc<Queue<T>>,
@@ -90,6 +122,8 @@ pub(crate) struct Parts<T> {
     pub(crate) runtime: Option<Arc<dyn Runtime>>,
     pub(crate) interval: Option<(Duration, IntervalListener)>,
     pub(crate) record: bool,
+    /// The least depth of the last queue, where nobody has set it.
+    pub(crate) least_prefetch: Option<usize>,
     pub(crate) definition: Definition,
     pub(crate) knobs: Knobs,
 }
@@ -182,6 +216,11 @@ impl<T: Send + 'static> Pipeline<T> {
             knobs: Arc::new(parts.knobs),
             ready: VecDeque::new(),
             filled: None,
+            prefetch: parts.least_prefetch.map(|least| Prefetch {
+                least,
+                depth: least,
+                nanos: PREFETCH_TIME.as_nanos() as f64,
+            }),
             failed: None,
             in_epoch: false,
             epoch: 0,
@@ -433,7 +472,12 @@ impl<T: Send + 'static> Pipeline<T> {
             Poll::Pending => Poll::Pending,
             Poll::Ready(None) => {
                 let now = Instant::now();
-                self.filled = Some((now, self.ready.len()));
+                let before = self.filled.replace((now, self.ready.len()));
+                if let (Some(prefetch), Some((before, items))) = (&mut self.prefetch, before)
+                    && let Some(depth) = prefetch.delivered(items, now - before)
+                {
+                    self.output.resize(depth);
+                }
                 self.waiting_since = None;
                 let count = self.ready.len() as u64;
                 self.shared.consumer.delivered(now - since, self.shared.elapsed());

@@ -28,7 +28,6 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// short). A sleep and a wake-up cost more than many small items.
 pub(crate) struct Queue<T> {
     state: Mutex<State<T>>,
-    capacity: usize,
     /// The workers that put items in; `None` where a task does.
     putters: Option<Arc<Signal>>,
     /// The workers that take items out; unset where a task or the consumer does.
@@ -42,6 +41,7 @@ pub(crate) struct Queue<T> {
 }
 
 struct State<T> {
+    capacity: usize,
     items: VecDeque<Envelope<T>>,
     /// The ends of epochs: after how many items ever put in, and which epoch.
     ends: VecDeque<(u64, u64)>,
@@ -103,8 +103,8 @@ pub(crate) enum Next<T> {
 }
 
 impl<T> State<T> {
-    fn room(&self, capacity: usize) -> usize {
-        capacity.saturating_sub(self.items.len() + self.ends.len() + self.reserved)
+    fn room(&self) -> usize {
+        self.capacity.saturating_sub(self.items.len() + self.ends.len() + self.reserved)
     }
 
     /// How many items can be taken out before the next end of an epoch.
@@ -123,9 +123,14 @@ impl<T> State<T> {
         self.items.is_empty() && self.ends.is_empty()
     }
 
+    /// At how many items a queue that was full has drained far enough.
+    fn low_water(&self) -> usize {
+        self.capacity - if self.capacity < 16 { 1 } else { self.capacity / 2 }
+    }
+
     /// Counts the time since the last change. Comes before every change.
-    fn measure(&mut self, capacity: usize) {
-        let (len, full) = (self.items.len(), self.room(capacity) == 0);
+    fn measure(&mut self) {
+        let (len, full) = (self.items.len(), self.room() == 0);
         self.meter.touch(len, full, self.closed);
     }
 }
@@ -136,6 +141,7 @@ impl<T> Queue<T> {
         let capacity = capacity.max(1);
         Queue {
             state: Mutex::new(State {
+                capacity,
                 items: VecDeque::with_capacity(capacity.min(1024)),
                 ends: VecDeque::new(),
                 reserved: 0,
@@ -149,7 +155,6 @@ impl<T> Queue<T> {
                 sender: None,
                 meter: QueueMeter::default(),
             }),
-            capacity,
             putters,
             takers: OnceLock::new(),
             available: AtomicUsize::new(0),
@@ -193,7 +198,7 @@ impl<T> Queue<T> {
     /// Promises up to `wanted` places; returns how many.
     pub(crate) fn reserve(&self, wanted: usize) -> usize {
         let mut state = self.state.lock();
-        let granted = wanted.min(state.room(self.capacity));
+        let granted = wanted.min(state.room());
         self.take_room(&mut state, granted);
         granted
     }
@@ -203,7 +208,7 @@ impl<T> Queue<T> {
     pub(crate) fn reserve_beyond(&self, wanted: usize) -> usize {
         let mut state = self.state.lock();
         let held = state.items.len() + state.ends.len();
-        let granted = wanted.min(self.capacity.saturating_sub(held));
+        let granted = wanted.min(state.capacity.saturating_sub(held));
         self.take_room(&mut state, granted);
         granted
     }
@@ -212,7 +217,7 @@ impl<T> Queue<T> {
     /// workers that put items in are woken when it would.
     pub(crate) fn has_place_beyond(&self) -> bool {
         let mut state = self.state.lock();
-        let has_place = state.items.len() + state.ends.len() < self.capacity;
+        let has_place = state.items.len() + state.ends.len() < state.capacity;
         state.wanted_beyond |= !has_place;
         has_place
     }
@@ -221,7 +226,7 @@ impl<T> Queue<T> {
     /// again. Where the queue is shut it promises nothing.
     pub(crate) fn poll_reserve(&self, wanted: usize, cx: &Context<'_>) -> Poll<usize> {
         let mut state = self.state.lock();
-        let free = if state.draining { 0 } else { state.room(self.capacity) };
+        let free = if state.draining { 0 } else { state.room() };
         let granted = if state.shut { 0 } else { wanted.min(free) };
         if granted == 0 && !state.shut {
             keep_waker(&mut state.sender, cx);
@@ -233,7 +238,7 @@ impl<T> Queue<T> {
     }
 
     fn take_room(&self, state: &mut State<T>, places: usize) {
-        state.measure(self.capacity);
+        state.measure();
         state.reserved += places;
         self.publish(state);
     }
@@ -253,7 +258,7 @@ impl<T> Queue<T> {
         items: impl Iterator<Item = Envelope<T>>,
     ) -> Wakes<'_> {
         let mut state = self.state.lock();
-        state.measure(self.capacity);
+        state.measure();
         state.reserved -= reserved;
         if state.shut {
             self.publish(&mut state);
@@ -273,7 +278,7 @@ impl<T> Queue<T> {
     /// Puts the end of an epoch down, in a place that was promised.
     pub(crate) fn push_end(&self, epoch: u64) -> Wakes<'_> {
         let mut state = self.state.lock();
-        state.measure(self.capacity);
+        state.measure();
         state.reserved -= 1;
         if !state.shut {
             let after = state.put;
@@ -289,7 +294,7 @@ impl<T> Queue<T> {
         something_new: bool,
     ) -> Wakes<'_> {
         let mut room_again = self.publish(&mut state);
-        if state.wanted_beyond && state.items.len() + state.ends.len() < self.capacity {
+        if state.wanted_beyond && state.items.len() + state.ends.len() < state.capacity {
             state.wanted_beyond = false;
             room_again = true;
         }
@@ -314,7 +319,7 @@ impl<T> Queue<T> {
         if count == 0 {
             return None;
         }
-        state.measure(self.capacity);
+        state.measure();
         into.extend(state.items.drain(..count));
         let first = state.taken;
         state.taken += count as u64;
@@ -330,7 +335,7 @@ impl<T> Queue<T> {
         if !state.at_end() {
             return None;
         }
-        state.measure(self.capacity);
+        state.measure();
         let (_, epoch) = state.ends.pop_front()?;
         let news = !state.items.is_empty() || state.at_end();
         Some((epoch, self.changed(state, news)))
@@ -352,13 +357,13 @@ impl<T> Queue<T> {
     pub(crate) fn poll_next(&self, cx: &Context<'_>) -> Poll<Next<T>> {
         let mut state = self.state.lock();
         let next = if state.at_end() {
-            state.measure(self.capacity);
+            state.measure();
             match state.ends.pop_front() {
                 Some((_, epoch)) => Next::EpochEnd(epoch),
                 None => return Poll::Pending,
             }
         } else if !state.items.is_empty() {
-            state.measure(self.capacity);
+            state.measure();
             state.taken += 1;
             state.meter.got(1);
             match state.items.pop_front() {
@@ -395,7 +400,7 @@ impl<T> Queue<T> {
                 other => Some(other),
             });
         }
-        state.measure(self.capacity);
+        state.measure();
         into.extend(state.items.drain(..count));
         state.taken += count as u64;
         state.meter.got(count as u64);
@@ -416,7 +421,7 @@ impl<T> Queue<T> {
 
     fn end(&self, shut: bool) {
         let mut state = self.state.lock();
-        state.measure(self.capacity);
+        state.measure();
         state.closed = true;
         let dropped = if shut {
             state.shut = true;
@@ -443,8 +448,8 @@ impl<T> Queue<T> {
     /// Updates the hints after a change of `state`. Returns whether there is room again after the
     /// queue was full.
     fn publish(&self, state: &mut State<T>) -> bool {
-        let room = state.room(self.capacity) > 0;
-        let enough = state.items.len() <= self.low_water();
+        let room = state.room() > 0;
+        let enough = state.items.len() <= state.low_water();
         let room_again = state.draining && room && enough;
         state.draining = if state.draining { !room_again } else { !room };
         self.available.store(state.available(), Ordering::Release);
@@ -455,15 +460,18 @@ impl<T> Queue<T> {
         room_again
     }
 
-    /// At how many items a queue that was full has drained far enough.
-    fn low_water(&self) -> usize {
-        self.capacity - if self.capacity < 16 { 1 } else { self.capacity / 2 }
+    /// Makes it a queue for `capacity` items. What is in it beyond that stays.
+    pub(crate) fn resize(&self, capacity: usize) {
+        let mut state = self.state.lock();
+        state.measure();
+        state.capacity = capacity.max(1);
+        drop(self.changed(state, false));
     }
 }
 
 impl<T> fmt::Debug for Queue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Queue({}/{})", self.available(), self.capacity)
+        write!(f, "Queue({})", self.available())
     }
 }
 
@@ -494,7 +502,7 @@ impl<T: Send> AnyQueue for Queue<T> {
 
     fn raw(&self) -> QueueSnapshot {
         let mut state = self.state.lock();
-        state.measure(self.capacity);
-        state.meter.raw(self.capacity, state.items.len(), state.taken)
+        state.measure();
+        state.meter.raw(state.capacity, state.items.len(), state.taken)
     }
 }
