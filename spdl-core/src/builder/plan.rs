@@ -1,0 +1,376 @@
+//! From the description to the parts that run.
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::ops::Range;
+use std::sync::Arc;
+
+use futures_core::future::BoxFuture;
+
+use super::PipelineBuilder;
+use super::route::Inlet;
+use super::settings::Settings;
+use crate::budget::Budget;
+use crate::control::{Knob, Knobs};
+use crate::definition::Definition;
+use crate::failure::Tolerance;
+use crate::hooks::{Hook, Hooks, StageInfo};
+use crate::options::{StageOptions, Workers};
+use crate::pipeline::{Parts, Pipeline};
+use crate::runtime::Runtime;
+use crate::scheduler::cpu_node::Sizer;
+use crate::scheduler::crew::{Crew, Workplace};
+use crate::scheduler::queue::Queue;
+use crate::scheduler::{Depth, Measure, Node, Shared, StageCore};
+use crate::statistics::{StageKind, StageMeter};
+use crate::{Error, ErrorKind, Result};
+
+/// The name of the source in statistics and errors, where it has no other.
+pub(super) const SOURCE: &str = "source";
+/// How many small keys may wait behind the source.
+pub(super) const SOURCE_QUEUE: usize = 256;
+/// How many items may wait behind a stage that computes.
+pub(super) const CPU_QUEUE: usize = 64;
+/// How many items an async stage has in flight.
+pub(super) const ASYNC_CONCURRENCY: usize = 16;
+/// How many items (batches, mostly) wait for the consumer.
+pub(super) const PREFETCH: usize = 2;
+
+pub(super) type PlanStep<T> = Box<dyn FnOnce(&mut Plan, Outgoing<T>) -> Made<T> + Send>;
+
+/// What is asked of the last stage of a part.
+pub(super) struct Outgoing<T> {
+    /// Whether the consumer takes what it yields.
+    pub(super) last: bool,
+    /// How to count what it yields.
+    pub(super) sizer: Option<Sizer<T>>,
+}
+
+impl<T> Outgoing<T> {
+    pub(super) const INNER: Self = Outgoing { last: false, sizer: None };
+}
+
+/// What has been built of a part: where its items arrive, and how many stages are behind them.
+pub(super) struct Made<T> {
+    pub(super) queue: Arc<Queue<T>>,
+    pub(super) depth: usize,
+    /// Whether its items are counted in the memory budget.
+    pub(super) measured: bool,
+}
+
+/// A task, before there is a runtime to spawn it on.
+pub(crate) struct Driver {
+    /// Whether it blocks, and so has a thread of its own.
+    pub(crate) blocks: bool,
+    pub(crate) task: DriverTask,
+}
+
+pub(super) type DriverTask = Box<dyn FnOnce(Arc<dyn Runtime>) -> BoxFuture<'static, ()> + Send>;
+
+/// What is collected while a description is turned into a pipeline.
+pub(super) struct Plan {
+    pub(super) settings: Settings,
+    pub(super) shared: Arc<Shared>,
+    pub(super) hooks: Arc<[Arc<dyn Hook>]>,
+    /// How deep the last queue is at least, where it may be deeper when items are tiny.
+    pub(super) least_prefetch: Option<usize>,
+    /// What stages without a policy of their own share.
+    pub(super) tolerance: Arc<Tolerance>,
+    pub(super) stages: usize,
+    pub(super) sources: usize,
+    pub(super) levels: usize,
+    pub(super) largest_batch: usize,
+    /// How far from the source the paths of a route begin, and whether what they get is measured.
+    pub(super) inlet: (usize, bool),
+    pub(super) pool: Arc<Crew>,
+    pub(super) crews: Vec<(Arc<Crew>, usize)>,
+    pub(super) nodes: Vec<Placed>,
+    pub(super) drivers: Vec<Driver>,
+    pub(super) names: HashSet<Arc<str>>,
+    pub(super) knobs: Vec<(Arc<str>, Knob)>,
+    pub(super) error: Option<Error>,
+}
+
+/// A node, who runs it, and how far from the source it is.
+pub(super) struct Placed {
+    pub(super) crew: Arc<Crew>,
+    pub(super) depth: Depth,
+    pub(super) node: Arc<dyn Node>,
+}
+
+impl Plan {
+    pub(super) fn finish<T: Send + 'static>(
+        mut self,
+        output: Arc<Queue<T>>,
+        definition: Definition,
+    ) -> Result<Pipeline<T>> {
+        if let Err(error) = self.set_budget() {
+            self.fault(error);
+        }
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        for (crew, _) in &self.crews {
+            let own = self.nodes.iter().filter(|placed| Arc::ptr_eq(&placed.crew, crew));
+            let own = own.map(|placed| (placed.depth.get(), Arc::clone(&placed.node)));
+            crew.assign(own.collect());
+        }
+        for (name, task) in self.settings.background.drain(..) {
+            let shared = Arc::clone(&self.shared);
+            let task: DriverTask = Box::new(move |runtime| {
+                let task = task(runtime);
+                Box::pin(async move { shared.beside(name, task).await })
+            });
+            self.drivers.push(Driver { blocks: false, task });
+        }
+        Ok(Pipeline::new(Parts {
+            output,
+            shared: self.shared,
+            crews: self.crews,
+            drivers: self.drivers,
+            runtime: self.settings.runtime,
+            interval: self.settings.interval,
+            record: self.settings.record,
+            least_prefetch: self.least_prefetch,
+            definition,
+            knobs: Knobs { pool: self.pool, stages: self.knobs },
+        }))
+    }
+
+    pub(super) fn set_budget(&mut self) -> Result<()> {
+        if self.levels == 0 {
+            return Ok(());
+        }
+        let limit = self.settings.memory.unwrap_or_else(crate::machine::default_budget);
+        let by_default = limit / (2 * self.levels);
+        let fits = limit / self.levels;
+        let headroom = self.settings.largest_item.unwrap_or_else(|| {
+            if self.largest_batch <= fits { by_default.max(self.largest_batch) } else { by_default }
+        });
+        let budget = Budget::new(limit, Some(headroom), self.levels)?;
+        budget.check(self.largest_batch)?;
+        let signals: Vec<_> = self.crews.iter().map(|(crew, _)| Arc::clone(&crew.signal)).collect();
+        budget.set_on_release(move || signals.iter().for_each(|signal| signal.wake_one()));
+        let _ = self.shared.budget.set(budget);
+        Ok(())
+    }
+
+    pub(super) fn stage(
+        &mut self,
+        options: &StageOptions,
+        kind: StageKind,
+        concurrency: usize,
+        measure: Option<Measure>,
+    ) -> StageCore {
+        self.stages += 1;
+        if !self.names.insert(Arc::clone(&options.name)) {
+            let message = format!("two stages are called {:?}; names must be unique", options.name);
+            self.fault(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        let tolerance = match options.on_error {
+            None => Arc::clone(&self.tolerance),
+            Some(policy) => {
+                if let Err(error) = policy.validate() {
+                    self.fault(error.with_stage(Arc::clone(&options.name)));
+                }
+                Arc::new(Tolerance::new(policy))
+            }
+        };
+        let concurrency = options.concurrency.unwrap_or(concurrency);
+        StageCore::new(&self.shared, &options.name, kind, concurrency, tolerance, measure)
+    }
+
+    /// The core of something that is no stage of its own to its user, and shows nowhere.
+    pub(super) fn unseen_core(&mut self, name: &Arc<str>) -> StageCore {
+        let tolerance = Arc::clone(&self.tolerance);
+        StageCore::new(&self.shared, name, StageKind::Route, 1, tolerance, None)
+    }
+
+    /// The queues at the beginning of paths, with a meter each.
+    pub(super) fn lay_paths<T: Send + 'static>(
+        &mut self,
+        name: &Arc<str>,
+        inlets: Vec<Inlet<T>>,
+    ) -> (Vec<Arc<StageMeter>>, Vec<Arc<Queue<T>>>) {
+        if inlets.is_empty() {
+            let error = Error::new(ErrorKind::InvalidArgument, "a route has no paths");
+            self.fault(error.with_stage(Arc::clone(name)));
+        }
+        let mut laid = (Vec::new(), Vec::new());
+        for (at, inlet) in inlets.into_iter().enumerate() {
+            let options = StageOptions::new(&format!("{name}/{at}"));
+            let core = self.stage(&options, StageKind::Route, 1, None);
+            let queue = self.queue(&core, false, CPU_QUEUE, None);
+            let _ = inlet.set(Arc::clone(&queue));
+            laid.0.push(core.meter);
+            laid.1.push(queue);
+        }
+        laid
+    }
+
+    /// Builds paths that begin at `depth`.
+    pub(super) fn branches_from<T: Send + 'static, U>(
+        &mut self,
+        paths: Vec<PipelineBuilder<T>>,
+        from: &Made<U>,
+        ordered: bool,
+    ) -> Vec<Made<T>> {
+        let outer = std::mem::replace(&mut self.inlet, (from.depth + 1, from.measured));
+        let levels = self.levels;
+        let made = self.branches(paths);
+        self.inlet = outer;
+        if ordered && self.levels > levels {
+            // What waits for its turn would hold the memory that the item before it waits for.
+            let message = "a stage on a path is measured, and the order is restored behind the \
+                           paths; measure what is in front of the route or behind it";
+            self.fault(Error::new(ErrorKind::Unsupported, message));
+        }
+        made
+    }
+
+    pub(super) fn hooks(&self, core: &StageCore) -> Hooks {
+        let index = self.stages - 1;
+        let name = Arc::clone(core.name());
+        let info =
+            StageInfo::new(self.shared.number, index, name, core.meter.kind, core.concurrency());
+        Hooks::new(&self.hooks, info)
+    }
+
+    pub(super) fn measure(&mut self, measured: bool) -> Option<Measure> {
+        measured.then(|| {
+            self.levels += 1;
+            Measure::new(self.levels - 1)
+        })
+    }
+
+    /// A merge hands on what its branches have measured.
+    pub(super) fn no_sizer(&mut self, core: &StageCore, measured: bool) {
+        if measured {
+            let message = "measure the branches, not what joins them: it makes nothing new";
+            self.fault(
+                Error::new(ErrorKind::InvalidArgument, message).with_stage(Arc::clone(core.name())),
+            );
+        }
+    }
+
+    pub(super) fn fault(&mut self, error: Error) {
+        self.error.get_or_insert(error);
+    }
+
+    pub(super) fn task(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        let task: DriverTask = Box::new(move |_| Box::pin(task));
+        self.drivers.push(Driver { blocks: false, task });
+    }
+
+    pub(super) fn default_concurrency(&self, options: &StageOptions) -> usize {
+        match &options.workers {
+            Workers::Shared => self.settings.threads(),
+            Workers::Own { cpus } => cpus.len().max(1),
+            Workers::Executor(executor) => executor.parallelism().max(1),
+        }
+    }
+
+    /// Who runs a stage.
+    pub(super) fn crew(
+        &mut self,
+        options: &StageOptions,
+        core: &StageCore,
+        fixed: bool,
+    ) -> Arc<Crew> {
+        let mut knob = |knob| {
+            if !fixed {
+                self.knobs.push((Arc::clone(core.name()), knob));
+            }
+        };
+        let place = match &options.workers {
+            Workers::Shared => {
+                knob(Knob::Pool);
+                return Arc::clone(&self.pool);
+            }
+            Workers::Own { cpus } => Workplace::Threads { cpus: cpus.clone() },
+            Workers::Executor(executor) => Workplace::Executor(Arc::clone(executor)),
+        };
+        let crew = Crew::new(&options.name, &self.shared, place);
+        knob(Knob::Own(Arc::clone(&crew)));
+        self.crews.push((Arc::clone(&crew), core.concurrency()));
+        crew
+    }
+
+    /// The queue behind a stage; behind the last one, its capacity is the prefetch depth, but
+    /// never less than what the stage may finish at once.
+    pub(super) fn queue<T: Send + 'static>(
+        &mut self,
+        core: &StageCore,
+        last: bool,
+        capacity: usize,
+        putters: Option<&Arc<Crew>>,
+    ) -> Arc<Queue<T>> {
+        let prefetch = self.settings.prefetch.unwrap_or(PREFETCH);
+        let capacity = if last { prefetch.max(core.concurrency()) } else { capacity };
+        if last && self.settings.prefetch.is_none() {
+            self.least_prefetch = Some(capacity);
+        }
+        let putters = putters.map(|crew| Arc::clone(&crew.signal));
+        let queue = Arc::new(Queue::new(capacity, putters));
+        self.shared.add(Arc::clone(&core.meter), Arc::<Queue<T>>::clone(&queue));
+        queue
+    }
+
+    /// Sources of merged pipelines that have no name of their own are numbered.
+    pub(super) fn name_source(&mut self, options: StageOptions) -> StageOptions {
+        self.sources += 1;
+        if &*options.name == SOURCE && self.sources > 1 {
+            let name = format!("{SOURCE}-{}", self.sources).into();
+            return StageOptions { name, ..options };
+        }
+        options
+    }
+
+    /// Options with the first of `name`, `name-2`, `name-3`… that is free.
+    pub(super) fn free_name(&self, name: &str) -> StageOptions {
+        let numbered = (2..).map(|number| format!("{name}-{number}"));
+        let free = std::iter::once(name.to_owned()).chain(numbered);
+        let mut free = free.skip_while(|name| self.names.contains(name.as_str()));
+        StageOptions::new(&free.next().unwrap_or_default())
+    }
+
+    pub(super) fn branch<T: Send + 'static>(
+        &mut self,
+        at: usize,
+        branch: PipelineBuilder<T>,
+    ) -> Made<T> {
+        if branch.settings_made {
+            let message = format!(
+                "branch {at} makes settings of the whole pipeline; make them on what joins the \
+                 branches"
+            );
+            self.fault(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        (branch.plan)(self, Outgoing::INNER)
+    }
+
+    /// Builds branches, so that they all end at the same distance from the source.
+    pub(super) fn branches<T: Send + 'static>(
+        &mut self,
+        branches: Vec<PipelineBuilder<T>>,
+    ) -> Vec<Made<T>> {
+        let mut ranges = Vec::new();
+        let mut made = Vec::new();
+        for (at, branch) in branches.into_iter().enumerate() {
+            let before = self.nodes.len();
+            made.push(self.branch(at, branch));
+            ranges.push(before..self.nodes.len());
+        }
+        let deepest = made.iter().map(|made: &Made<T>| made.depth).max().unwrap_or(0);
+        for (range, made) in ranges.into_iter().zip(&mut made) {
+            self.lower(range, deepest - made.depth);
+            made.depth = deepest;
+        }
+        made
+    }
+
+    /// Puts nodes further from the source.
+    pub(super) fn lower(&self, nodes: Range<usize>, by: usize) {
+        self.nodes[nodes].iter().for_each(|placed| placed.depth.add(by));
+    }
+}
