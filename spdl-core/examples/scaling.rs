@@ -26,7 +26,7 @@ and nothing else takes time. An async stage sleeps on the pipeline's runtime, a 
 thread::sleep on as many workers. Sleeps are longer than asked for (Linux adds some 60 µs), so the
 second table sets the same number of bare threads beside it, which sleep with no pipeline around.
 
-  --sleep-ms N    how long an item sleeps in the first table, in ms [default: 5]
+  --sleep-ms N    how long an item sleeps in the first table, in ms [default: 10]
   --rounds N      how often each cell of the first table is run; medians count [default: 3]
   --json          one object: {sleep_ms, cells, short}";
 
@@ -78,7 +78,7 @@ struct Run {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse(HELP, &["--json"], &["--sleep-ms", "--rounds"]);
-    let sleep = Duration::from_millis(arguments.number("--sleep-ms", 5));
+    let sleep = Duration::from_millis(arguments.number("--sleep-ms", 10));
     let rounds = arguments.number("--rounds", 3) as usize;
 
     let asynchronous = IN_FLIGHT.map(|concurrency| (Kind::Async, concurrency));

@@ -40,7 +40,7 @@ pub(crate) struct Overhead {
   cargo xtask bench scaling
   cargo xtask bench scaling --sleep-ms 20")]
 pub(crate) struct Scaling {
-    /// How long an item sleeps in the first table, in milliseconds [default: 5]
+    /// How long an item sleeps in the first table, in milliseconds [default: 10]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     sleep_ms: Option<u64>,
     /// As a JSON object

@@ -84,11 +84,23 @@ impl<Out> Default for Epoch<Out> {
 struct Driver<In, Out> {
     flights: Flights<Out>,
     sequence: Sequence<Out>,
-    place_reserved: bool,
-    /// An item that waits for memory.
-    waiting: Option<Envelope<In>>,
+    /// Places promised in the output, for items that have not been started.
+    places: usize,
+    /// Items that have been taken in, but not started. The first one may wait for memory.
+    incoming: VecDeque<Envelope<In>>,
     input_ended: bool,
+    outbox: Outbox<Out>,
 }
+
+/// What has landed and is not yet put down: many at once cost one lock and one wake-up.
+struct Outbox<Out> {
+    items: Vec<Envelope<Out>>,
+    /// Their places, and those of items that failed.
+    places: usize,
+}
+
+/// The most items put down at once.
+const LONGEST_RUN: usize = 64;
 
 impl<In, Out, S> AsyncNode<In, Out, S>
 where
@@ -104,15 +116,22 @@ where
             } else {
                 Sequence::Completion { first: 0, epochs: VecDeque::from([Epoch::default()]) }
             },
-            place_reserved: false,
-            waiting: None,
+            places: 0,
+            incoming: VecDeque::new(),
             input_ended: false,
+            outbox: Outbox { items: Vec::with_capacity(LONGEST_RUN), places: 0 },
         };
         if let Err(error) = self.hooks.started_once() {
             self.core.raise(error);
             self.input.shut();
         }
-        poll_fn(|cx| self.step(&mut driver, &runtime, cx)).await;
+        poll_fn(|cx| {
+            let polled = self.step(&mut driver, &runtime, cx);
+            self.flush(&mut driver.outbox);
+            polled
+        })
+        .await;
+        self.output.release(driver.places);
         drop(driver);
         self.core.end(&self.hooks);
         self.input.shut();
@@ -137,12 +156,12 @@ where
             match Pin::new(&mut driver.flights).poll_next(cx) {
                 Poll::Ready(Some(landed)) => {
                     self.core.record(1, u64::from(landed.result.is_err()), landed.time);
-                    if self.land(&mut driver.sequence, landed) == Verdict::Halt {
+                    if self.land(&mut driver.sequence, &mut driver.outbox, landed) == Verdict::Halt
+                    {
                         return Poll::Ready(());
                     }
                 }
-                Poll::Ready(None) if driver.input_ended && driver.waiting.is_none() => {
-                    self.output.release(usize::from(driver.place_reserved));
+                Poll::Ready(None) if driver.input_ended && driver.incoming.is_empty() => {
                     return Poll::Ready(());
                 }
                 Poll::Ready(None) | Poll::Pending => return Poll::Pending,
@@ -150,49 +169,57 @@ where
         }
     }
 
-    /// Takes in as many items as there is room and memory for.
+    /// Starts as many items as there is room and memory for.
     fn take_in(
         &self,
         driver: &mut Driver<In, Out>,
         runtime: &Arc<dyn Runtime>,
         cx: &mut Context<'_>,
     ) -> Verdict {
-        while driver.waiting.is_some() || !driver.input_ended {
-            if driver.flights.len() >= self.core.concurrency() {
-                break;
+        loop {
+            let free = self.core.concurrency().saturating_sub(driver.flights.len());
+            if free == 0 {
+                return Verdict::GoOn;
             }
-            if !driver.place_reserved {
-                match self.output.poll_reserve(1, cx) {
-                    Poll::Ready(places) => driver.place_reserved = places == 1,
-                    Poll::Pending => break,
+            if driver.incoming.is_empty() {
+                if driver.input_ended {
+                    return Verdict::GoOn;
                 }
-            }
-            let item = match driver.waiting.take() {
-                Some(item) => item,
-                None => match self.input.poll_next(cx) {
-                    Poll::Ready(Next::Item(item)) => item,
-                    Poll::Ready(Next::EpochEnd(epoch)) => {
-                        driver.place_reserved = false;
-                        if self.end_epoch(&mut driver.sequence, epoch) == Verdict::Halt {
+                if driver.places == 0 {
+                    match self.output.poll_reserve(free, cx) {
+                        // Nobody wants more.
+                        Poll::Ready(0) => return Verdict::Halt,
+                        Poll::Pending => return Verdict::GoOn,
+                        Poll::Ready(places) => driver.places = places,
+                    }
+                }
+                let most = driver.places.min(free);
+                match self.input.poll_run(most, &mut driver.incoming, cx) {
+                    Poll::Ready(None) => {}
+                    Poll::Ready(Some(Next::EpochEnd(epoch))) => {
+                        driver.places -= 1;
+                        let (sequence, outbox) = (&mut driver.sequence, &mut driver.outbox);
+                        if self.end_epoch(sequence, outbox, epoch) == Verdict::Halt {
                             return Verdict::Halt;
                         }
                         continue;
                     }
-                    Poll::Ready(Next::Closed) => {
+                    Poll::Ready(Some(_)) => {
                         driver.input_ended = true;
-                        continue;
+                        return Verdict::GoOn;
                     }
-                    Poll::Pending => break,
-                },
-            };
+                    Poll::Pending => return Verdict::GoOn,
+                }
+            }
+            let Some(item) = driver.incoming.pop_front() else { continue };
             let reserved = match self.reserve(&item.value, cx) {
                 Poll::Ready(reserved) => reserved,
                 Poll::Pending => {
-                    driver.waiting = Some(item);
-                    break;
+                    driver.incoming.push_front(item);
+                    return Verdict::GoOn;
                 }
             };
-            driver.place_reserved = false;
+            driver.places -= 1;
             let number = driver.sequence.take_number();
             match reserved {
                 Ok(lease) => driver.flights.push(self.start(number, item, lease, runtime)),
@@ -202,13 +229,21 @@ where
                     let landed =
                         Landed { number, head, result: Err(error), time, reserved, carried };
                     self.core.record(1, 1, time);
-                    if self.land(&mut driver.sequence, landed) == Verdict::Halt {
+                    let (sequence, outbox) = (&mut driver.sequence, &mut driver.outbox);
+                    if self.land(sequence, outbox, landed) == Verdict::Halt {
                         return Verdict::Halt;
                     }
                 }
             }
         }
-        Verdict::GoOn
+    }
+
+    fn flush(&self, outbox: &mut Outbox<Out>) {
+        if outbox.places > 0 {
+            self.core.meter.emitted(outbox.items.len() as u64);
+            drop(self.output.push(outbox.places, outbox.items.drain(..)));
+            outbox.places = 0;
+        }
     }
 
     /// Memory for the output of an item, where that is counted.
@@ -251,7 +286,12 @@ where
     }
 
     /// Takes in the end of an epoch, which goes on behind everything in front of it.
-    fn end_epoch(&self, sequence: &mut Sequence<Out>, epoch: u64) -> Verdict {
+    fn end_epoch(
+        &self,
+        sequence: &mut Sequence<Out>,
+        outbox: &mut Outbox<Out>,
+        epoch: u64,
+    ) -> Verdict {
         match sequence {
             Sequence::Input { next, slots } => {
                 slots.finish(*next, Slot::EpochEnd(epoch));
@@ -264,17 +304,22 @@ where
                 epochs.push_back(Epoch::default());
             }
         }
-        self.hand_on(sequence)
+        self.hand_on(sequence, outbox)
     }
 
-    fn land(&self, sequence: &mut Sequence<Out>, landed: Landed<Out>) -> Verdict {
+    fn land(
+        &self,
+        sequence: &mut Sequence<Out>,
+        outbox: &mut Outbox<Out>,
+        landed: Landed<Out>,
+    ) -> Verdict {
         match sequence {
             Sequence::Input { slots, .. } => slots.finish(landed.number, Slot::Landed(landed)),
             Sequence::Completion { first, epochs } => {
                 let epoch = (landed.number - *first) as usize;
                 epochs[epoch].in_flight -= 1;
                 if epoch == 0 {
-                    if self.put_down(landed) == Verdict::Halt {
+                    if self.put_down(outbox, landed) == Verdict::Halt {
                         return Verdict::Halt;
                     }
                 } else {
@@ -282,19 +327,22 @@ where
                 }
             }
         }
-        self.hand_on(sequence)
+        self.hand_on(sequence, outbox)
     }
 
     /// Hands on what can go on now.
-    fn hand_on(&self, sequence: &mut Sequence<Out>) -> Verdict {
+    fn hand_on(&self, sequence: &mut Sequence<Out>, outbox: &mut Outbox<Out>) -> Verdict {
         match sequence {
             Sequence::Input { slots, .. } => {
                 while let Some(slot) = slots.take() {
                     slots.advance(1);
                     match slot {
-                        Slot::EpochEnd(epoch) => drop(self.output.push_end(epoch)),
+                        Slot::EpochEnd(epoch) => {
+                            self.flush(outbox);
+                            drop(self.output.push_end(epoch));
+                        }
                         Slot::Landed(landed) => {
-                            if self.put_down(landed) == Verdict::Halt {
+                            if self.put_down(outbox, landed) == Verdict::Halt {
                                 return Verdict::Halt;
                             }
                         }
@@ -303,12 +351,13 @@ where
             }
             Sequence::Completion { first, epochs } => {
                 while let Some(&Epoch { in_flight: 0, end: Some(end), .. }) = epochs.front() {
+                    self.flush(outbox);
                     drop(self.output.push_end(end));
                     epochs.pop_front();
                     *first += 1;
                     let held = epochs.front_mut().map(|next| std::mem::take(&mut next.held));
                     for landed in held.into_iter().flatten() {
-                        if self.put_down(landed) == Verdict::Halt {
+                        if self.put_down(outbox, landed) == Verdict::Halt {
                             return Verdict::Halt;
                         }
                     }
@@ -319,7 +368,7 @@ where
     }
 
     /// Puts an output into its promised place, or gives the place back where the item failed.
-    fn put_down(&self, landed: Landed<Out>) -> Verdict {
+    fn put_down(&self, outbox: &mut Outbox<Out>, landed: Landed<Out>) -> Verdict {
         let Landed { head, result, mut reserved, carried, .. } = landed;
         let item = match result {
             Ok(value) => {
@@ -330,7 +379,6 @@ where
                     // What is not measured is taken to hold as much as what it was made of.
                     _ => carried,
                 };
-                self.core.meter.emitted(1);
                 Some(Envelope { head, value, lease })
             }
             Err(error) if error.kind() == ErrorKind::Stopped && self.output.is_shut() => {
@@ -343,7 +391,11 @@ where
                 None
             }
         };
-        drop(self.output.push(1, item.into_iter()));
+        outbox.places += 1;
+        outbox.items.extend(item);
+        if outbox.places >= LONGEST_RUN {
+            self.flush(outbox);
+        }
         Verdict::GoOn
     }
 }
