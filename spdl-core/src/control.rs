@@ -26,14 +26,22 @@ use crate::{Error, ErrorKind, Result};
 /// ```
 #[derive(Clone)]
 pub struct Control {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     knobs: Arc<Knobs>,
 }
 
 /// What can be changed.
 pub(crate) struct Knobs {
     pub(crate) pool: Arc<Crew>,
-    pub(crate) stages: Vec<(Arc<str>, Knob)>,
+    pub(crate) stages: Vec<StageKnob>,
+}
+
+/// What can be changed of one stage.
+pub(crate) struct StageKnob {
+    pub(crate) name: Arc<str>,
+    pub(crate) knob: Knob,
+    /// Whether it may work on several items at once.
+    pub(crate) adjustable: bool,
 }
 
 /// How to tell a stage that its concurrency has changed.
@@ -71,9 +79,9 @@ impl Control {
     /// thread.
     pub fn set_concurrency(&self, stage: &str, concurrency: usize) -> Result<()> {
         let concurrency = concurrency.max(1);
-        let knob = self.knobs.stages.iter().find(|(name, _)| &**name == stage);
-        let (Some((_, knob)), Some(meter)) = (knob, self.shared.meter(stage)) else {
-            let names: Vec<&str> = self.knobs.stages.iter().map(|(name, _)| &**name).collect();
+        let (true, Some(meter)) = (self.is_adjustable(stage), self.shared.meter(stage)) else {
+            let adjustable = self.knobs.stages.iter().filter(|knob| knob.adjustable);
+            let names: Vec<&str> = adjustable.map(|knob| &*knob.name).collect();
             let names = names.join(", ");
             let message = format!(
                 "no stage called {stage:?} has a concurrency that can be changed; these have: \
@@ -82,12 +90,34 @@ impl Control {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
         meter.concurrency.store(concurrency, Ordering::SeqCst);
-        match knob {
-            Knob::Pool => self.knobs.pool.signal.wake_all(),
-            Knob::Own(crew) => return crew.resize(concurrency),
-            Knob::Task(waker) => waker.wake(),
+        if let Some(Knob::Own(crew)) = self.knob(stage).map(|knob| &knob.knob) {
+            crew.resize(concurrency)?;
         }
+        self.tell(stage);
         Ok(())
+    }
+
+    fn knob(&self, stage: &str) -> Option<&StageKnob> {
+        self.knobs.stages.iter().find(|knob| &*knob.name == stage)
+    }
+
+    /// Whether it is a stage of the caller's, and no source, merge or path.
+    pub(crate) fn is_a_stage(&self, stage: &str) -> bool {
+        self.knob(stage).is_some()
+    }
+
+    pub(crate) fn is_adjustable(&self, stage: &str) -> bool {
+        self.knob(stage).is_some_and(|knob| knob.adjustable)
+    }
+
+    /// Wakes whoever runs a stage, so that it sees its concurrency.
+    pub(crate) fn tell(&self, stage: &str) {
+        match self.knob(stage).map(|knob| &knob.knob) {
+            Some(Knob::Pool) => self.knobs.pool.signal.wake_all(),
+            Some(Knob::Own(crew)) => crew.signal.wake_all(),
+            Some(Knob::Task(waker)) => waker.wake(),
+            None => {}
+        }
     }
 }
 

@@ -78,6 +78,7 @@ mod merge;
 mod metrics_exporter;
 mod options;
 mod pipeline;
+mod profile;
 #[cfg(feature = "serde")]
 mod quarantine;
 mod random;
@@ -123,6 +124,7 @@ pub use merge::{Arrival, Choice, MergePolicy, RoundRobin, Weighted};
 pub use metrics_exporter::MetricsExporter;
 pub use options::{Order, StageOptions};
 pub use pipeline::{Epoch, Monitor, Pipeline, PipelineStream};
+pub use profile::{Profile, ProfileOptions, Rate, StageProfile};
 #[cfg(feature = "serde")]
 pub use quarantine::{Entry, Quarantine, QuarantineList};
 pub use random::SampleRng;

@@ -579,6 +579,10 @@ impl<T: Send + 'static> Pipeline<T> {
         Control::new(Arc::clone(&self.shared), Arc::clone(&self.knobs))
     }
 
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+
     /// What the pipeline is made of.
     pub fn definition(&self) -> &Definition {
         &self.definition

@@ -265,10 +265,10 @@ pub(crate) struct StageSnapshot {
     name: Arc<str>,
     kind: StageKind,
     concurrency: usize,
-    items: u64,
+    pub(crate) items: u64,
     failures: u64,
     items_out: u64,
-    busy_nanos: u64,
+    pub(crate) busy_nanos: u64,
     service: Counts,
 }
 

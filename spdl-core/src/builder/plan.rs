@@ -11,7 +11,7 @@ use super::PipelineBuilder;
 use super::route::Inlet;
 use super::settings::Settings;
 use crate::budget::Budget;
-use crate::control::{Knob, Knobs};
+use crate::control::{Knob, Knobs, StageKnob};
 use crate::definition::Definition;
 use crate::failure::Tolerance;
 use crate::hooks::{Hook, Hooks, StageInfo};
@@ -21,6 +21,7 @@ use crate::runtime::Runtime;
 use crate::scheduler::cpu_node::Sizer;
 use crate::scheduler::crew::{Crew, Workplace};
 use crate::scheduler::queue::Queue;
+use crate::scheduler::route_node::MOST_OPEN;
 use crate::scheduler::{Depth, Measure, Node, Shared, StageCore};
 use crate::statistics::{StageKind, StageMeter};
 use crate::{Error, ErrorKind, Result};
@@ -87,7 +88,7 @@ pub(super) struct Plan {
     pub(super) nodes: Vec<Placed>,
     pub(super) drivers: Vec<Driver>,
     pub(super) names: HashSet<Arc<str>>,
-    pub(super) knobs: Vec<(Arc<str>, Knob)>,
+    pub(super) knobs: Vec<StageKnob>,
     pub(super) error: Option<Error>,
 }
 
@@ -167,7 +168,8 @@ impl Plan {
             let message = format!("two stages are called {:?}; names must be unique", options.name);
             self.fault(Error::new(ErrorKind::InvalidArgument, message));
         }
-        let tolerance = match options.on_error {
+        let own = options.on_error.filter(|_| self.settings.hold.is_none());
+        let tolerance = match own {
             None => Arc::clone(&self.tolerance),
             Some(policy) => {
                 if let Err(error) = policy.validate() {
@@ -253,6 +255,11 @@ impl Plan {
         }
     }
 
+    /// How many items may be on the paths of an ordered route.
+    pub(super) fn most_open(&self) -> usize {
+        MOST_OPEN.max(self.settings.hold.unwrap_or(0).saturating_mul(self.sources))
+    }
+
     pub(super) fn fault(&mut self, error: Error) {
         self.error.get_or_insert(error);
     }
@@ -278,9 +285,8 @@ impl Plan {
         fixed: bool,
     ) -> Arc<Crew> {
         let mut knob = |knob| {
-            if !fixed {
-                self.knobs.push((Arc::clone(core.name()), knob));
-            }
+            let name = Arc::clone(core.name());
+            self.knobs.push(StageKnob { name, knob, adjustable: !fixed });
         };
         let place = match &options.workers {
             Workers::Shared => {
@@ -307,7 +313,10 @@ impl Plan {
     ) -> Arc<Queue<T>> {
         let prefetch = self.settings.prefetch.unwrap_or(PREFETCH);
         let capacity = if last { prefetch.max(core.concurrency()) } else { capacity };
-        if last && self.settings.prefetch.is_none() {
+        // A profile puts all items in front of a stage before that begins.
+        let hold = self.settings.hold.unwrap_or(0).saturating_mul(self.sources);
+        let capacity = capacity.max(hold);
+        if last && self.settings.prefetch.is_none() && self.settings.hold.is_none() {
             self.least_prefetch = Some(capacity);
         }
         let putters = putters.map(|crew| Arc::clone(&crew.signal));

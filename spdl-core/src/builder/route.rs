@@ -75,7 +75,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         routed.stages.pop();
         routed.then(definition, move |plan, made, out: Outgoing<U>| {
             let ordered = order.unwrap_or_else(|| plan.settings.order()) == Order::Input;
-            let crossing = ordered.then(Arc::<Crossing>::default);
+            let crossing = ordered.then(|| Crossing::new(plan.most_open()));
             let (meters, queues) = plan.lay_paths(&name, inlets);
             let core = plan.unseen_core(&name);
             let desk = crossing.clone();
@@ -146,7 +146,7 @@ impl<T: Send + 'static> PipelineBuilder<Vec<T>> {
         let mut routed = self.cpu(options, Construct::Route, &[], move || Ok(choose.clone()));
         routed.stages.pop();
         routed.then(definition, move |plan, made, out: Outgoing<Vec<U>>| {
-            let crossing = Arc::<Crossing>::default();
+            let crossing = Crossing::new(plan.most_open());
             let (meters, queues) = plan.lay_paths(&name, inlets);
             let core = plan.unseen_core(&name);
             let desk = Arc::clone(&crossing);

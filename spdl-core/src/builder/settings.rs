@@ -45,6 +45,8 @@ pub(super) struct Settings {
     pub(super) background: Vec<(Arc<str>, Background)>,
     pub(super) record: bool,
     pub(super) replay: Option<Arc<OrderRecord>>,
+    /// How many items every queue must be able to hold, where stages run one after the other.
+    pub(super) hold: Option<usize>,
 }
 
 impl Settings {
@@ -66,6 +68,7 @@ impl Settings {
             background: Vec::new(),
             record: false,
             replay: None,
+            hold: None,
         }
     }
 
@@ -252,6 +255,15 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// The definition of a branch or a path.
     pub(super) fn part(&self) -> Definition {
         Definition::new(self.source.clone(), self.stages.clone())
+    }
+
+    /// Makes a pipeline of which every stage can be held back, for a source of `items` items.
+    pub(crate) fn build_to_profile(self, items: usize) -> Result<Pipeline<T>> {
+        self.set(|settings| {
+            settings.hold = Some(items);
+            settings.on_error = Some(OnError::SKIP);
+        })
+        .build()
     }
 
     /// Makes the pipeline. Nothing runs until the first item is asked for.

@@ -12,7 +12,7 @@ use super::plan::{
 };
 use crate::aggregate::{Aggregation, Aggregator, Batcher, Filter, FlatMap, Map, Unbatch};
 use crate::batch::{Batch, BatchLayout, Fill};
-use crate::control::Knob;
+use crate::control::{Knob, StageKnob};
 use crate::definition::{Construct, Setting, StageDefinition};
 use crate::footprint::Footprint;
 use crate::options::{Order, StageOptions, Workers};
@@ -231,7 +231,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let capacity = options.queue.unwrap_or_else(|| core.concurrency().saturating_mul(2));
             let queue = plan.queue(&core, out.last, capacity, None);
             let poke = Arc::new(AtomicWaker::new());
-            plan.knobs.push((Arc::clone(core.name()), Knob::Task(Arc::clone(&poke))));
+            let (name, knob) = (Arc::clone(core.name()), Knob::Task(Arc::clone(&poke)));
+            plan.knobs.push(StageKnob { name, knob, adjustable: true });
             let node = AsyncNode {
                 core,
                 stage: Arc::new(stage),

@@ -413,7 +413,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
 
     /// How many items to take at once: as many as take [`RUN_TIME`], but not another worker's.
     fn run_length(&self) -> usize {
-        let share = self.input.available() / self.core.concurrency();
+        let share = self.input.available() / self.core.concurrency().max(1);
         let by_time = match self.core.meter.mean_service() {
             Some(mean) => RUN_TIME.as_nanos() / mean.as_nanos().max(1),
             None => 1,

@@ -214,6 +214,10 @@ impl Shared {
         self.started_at.get().map_or(Duration::ZERO, |start| end().duration_since(*start))
     }
 
+    pub(crate) fn meters(&self) -> Vec<Arc<StageMeter>> {
+        self.meters.lock().clone()
+    }
+
     pub(crate) fn meter(&self, stage: &str) -> Option<Arc<StageMeter>> {
         self.meters.lock().iter().find(|meter| &*meter.name == stage).cloned()
     }
@@ -337,9 +341,9 @@ impl StageCore {
         &self.meter.name
     }
 
-    /// How many items the stage may work on at once.
+    /// How many items the stage may work on at once; 0 holds it back.
     pub(crate) fn concurrency(&self) -> usize {
-        self.meter.concurrency.load(Ordering::Relaxed).max(1)
+        self.meter.concurrency.load(Ordering::Relaxed)
     }
 
     /// The budget and how to count in it, where this stage does.

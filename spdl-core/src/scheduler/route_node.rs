@@ -19,7 +19,7 @@ use crate::sync::Mutex;
 use crate::{Error, ErrorKind, Result};
 
 /// How many items may be between the parting of the ways and their joining, where order is restored.
-const MOST_OPEN: usize = 256;
+pub(crate) const MOST_OPEN: usize = 256;
 
 /// Sends each item down one path.
 pub(crate) struct SplitNode<T> {
@@ -40,9 +40,10 @@ pub(crate) struct SplitListNode<T> {
 }
 
 /// What the parting and the joining of the ways know of each other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Crossing {
     tickets: Arc<TicketDesk>,
+    most_open: usize,
     notes: Mutex<Notes>,
 }
 
@@ -162,8 +163,13 @@ impl<T: Send + 'static> SplitNode<T> {
 }
 
 impl Crossing {
+    /// Lets `most_open` items be under way at once.
+    pub(crate) fn new(most_open: usize) -> Arc<Self> {
+        Arc::new(Crossing { tickets: Arc::default(), most_open, notes: Mutex::default() })
+    }
+
     fn poll_draw(&self, cx: &Context<'_>) -> Poll<crate::sample::Ticket> {
-        let ticket = self.tickets.poll_draw(MOST_OPEN, cx);
+        let ticket = self.tickets.poll_draw(self.most_open, cx);
         if ticket.is_ready() {
             self.notes.lock().drawn += 1;
         }

@@ -32,6 +32,8 @@ pub(crate) struct SourceNode<S: Source> {
     pub(crate) hooks: Hooks,
     /// Present where the bytes of items are counted.
     pub(crate) sizer: Option<Sizer<S::Item>>,
+    /// After how many items it ends, where it is only tried out.
+    pub(crate) limit: Option<u64>,
     /// Present where items come in an order that was recorded before.
     pub(crate) replay: Option<Arc<OrderRecord>>,
 }
@@ -87,6 +89,9 @@ impl<S: Source> SourceNode<S> {
             }
             if poll_fn(|cx| self.output.poll_reserve(1, cx)).await == 1 {
                 drop(self.output.push_end(epoch));
+            }
+            if self.limit.is_some() {
+                return;
             }
         }
     }
@@ -153,6 +158,9 @@ impl<S: Source> SourceNode<S> {
         failures: &mut u64,
         cx: &mut Context<'_>,
     ) -> Option<Poll<Turn>> {
+        if self.limit.is_some_and(|limit| pass.yielded >= limit) {
+            return Some(Poll::Ready(Turn::EpochEnded));
+        }
         let polled = catch_unwind(AssertUnwindSafe(|| {
             // With its name, which is the source's code as well.
             pass.items.as_mut().poll_next(cx).map(|item| {

@@ -1,0 +1,107 @@
+//! Profiles: each stage alone, with every concurrency.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{bad_number, numbers, within_seconds};
+use spdl_core::{
+    DatasetSource, ErrorKind, OnError, Order, PipelineBuilder, Profile, ProfileOptions,
+    StageOptions, path,
+};
+
+fn options(items: usize, concurrency: &[usize]) -> ProfileOptions {
+    let mut options = ProfileOptions::default();
+    options.items = items;
+    options.concurrency = concurrency.to_vec();
+    options
+}
+
+fn nap(n: i64) -> spdl_core::Result<i64> {
+    std::thread::sleep(Duration::from_millis(2));
+    Ok(n)
+}
+
+/// What a stage did in all, and how many rates it has.
+fn done(profile: &Profile, stage: &str) -> (u64, usize) {
+    let stage = profile.stages.iter().find(|found| &*found.name == stage).unwrap();
+    (stage.rates.iter().map(|rate| rate.items).sum(), stage.rates.len())
+}
+
+#[test]
+fn each_stage_is_measured_alone_with_each_concurrency() {
+    within_seconds(60, || {
+        let mut told = Vec::new();
+        let profile = PipelineBuilder::new(DatasetSource::new((0..10_000).collect::<Vec<i64>>()))
+            .epochs(0..)
+            .map("nap", nap)
+            .map_async("wait", |n: i64| async move { Ok(n) })
+            .batch("batch", 8, false)
+            .map("sum", |items: Vec<i64>| Ok(items.len()))
+            .threads(1)
+            .profile(&options(160, &[8, 1]), |stage| told.push(stage.name.to_string()))
+            .unwrap();
+        assert_eq!(told, ["nap", "wait", "batch", "sum"]);
+        let (napped, rates) = done(&profile, "nap");
+        assert!(rates == 2 && (150..=160).contains(&napped), "{profile}");
+        // What ends between two concurrencies counts for neither.
+        let (waited, rates) = done(&profile, "wait");
+        assert!(rates == 2 && (80..=160).contains(&waited), "{profile}");
+        assert_eq!(done(&profile, "batch"), (160, 1));
+        assert_eq!(done(&profile, "sum").0, 20);
+        let nap = &profile.stages[0].rates;
+        assert_eq!((nap[0].concurrency, nap[1].concurrency), (8, 1));
+        assert!(nap[0].items_per_second > 3.0 * nap[1].items_per_second, "{profile}");
+        assert!(nap[1].busy > 0.7, "{profile}");
+        assert_eq!(
+            profile.to_string().lines().count(),
+            1 + 2 + 2 + 1 + profile.stages[3].rates.len()
+        );
+    });
+}
+
+#[test]
+fn failed_items_are_dropped_whatever_the_policy() {
+    within_seconds(60, || {
+        let profile = PipelineBuilder::new(numbers(60))
+            .map(StageOptions::new("pick").on_error(OnError::Raise), |n| {
+                if n % 3 == 0 { Err(bad_number(n)) } else { Ok(n) }
+            })
+            .map("keep", Ok)
+            .profile(&options(60, &[2]), |_| {})
+            .unwrap();
+        assert_eq!((done(&profile, "pick").0, done(&profile, "keep").0), (60, 40), "{profile}");
+    });
+}
+
+#[test]
+fn paths_and_merges_do_not_hold_a_profile_up() {
+    within_seconds(60, || {
+        let branch = |from: i64, name: &str| {
+            PipelineBuilder::new(DatasetSource::new((from..from + 600).collect::<Vec<_>>()))
+                .map(name, Ok)
+        };
+        let merged =
+            PipelineBuilder::merge([branch(0, "a"), branch(1000, "b")], spdl_core::Arrival);
+        let profile = merged
+            .route(
+                StageOptions::new("way").order(Order::Input),
+                |n| Ok((n % 2) as usize),
+                [path(|even| even.map("even", Ok)), path(|odd| odd.map("odd", Ok))],
+            )
+            .map("last", Ok)
+            .profile(&options(600, &[2]), |_| {})
+            .unwrap();
+        for (stage, items) in [("a", 600), ("b", 600), ("way", 1200), ("last", 1200)] {
+            assert_eq!(done(&profile, stage).0, items, "{stage}\n{profile}");
+        }
+    });
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    for options in [options(0, &[1]), options(10, &[]), options(10, &[2, 0])] {
+        let profile = PipelineBuilder::new(numbers(10)).map("a", Ok).profile(&options, |_| {});
+        assert_eq!(profile.unwrap_err().kind(), ErrorKind::InvalidArgument, "{options:?}");
+    }
+}
