@@ -44,6 +44,48 @@
 //! # Ok::<(), spdl_core::Error>(())
 //! ```
 //!
+//! # What a pipeline can be made of
+//!
+//! | you want | you write |
+//! |---|---|
+//! | a source | [`PipelineBuilder::new`] with a [`Source`] or a [`DatasetSource`]; [`from_iter`](PipelineBuilder::from_iter), [`from_stream`](PipelineBuilder::from_stream), [`from_pipeline`](PipelineBuilder::from_pipeline) |
+//! | several sources | [`merge`](PipelineBuilder::merge) with [`Arrival`], [`RoundRobin`], [`Weighted`] or a [`MergePolicy`] of yours; [`zip`](PipelineBuilder::zip) |
+//! | a function | [`map`](PipelineBuilder::map), [`filter`](PipelineBuilder::filter), [`flat_map`](PipelineBuilder::flat_map), [`map_async`](PipelineBuilder::map_async) |
+//! | a stage with scratch memory | [`stage`](PipelineBuilder::stage), [`async_stage`](PipelineBuilder::async_stage) |
+//! | lists | [`batch`](PipelineBuilder::batch), [`unbatch`](PipelineBuilder::unbatch), [`aggregate`](PipelineBuilder::aggregate) with an [`Aggregator`] of yours |
+//! | arrays | [`fill`](PipelineBuilder::fill) |
+//! | different ways for different items | [`route`](PipelineBuilder::route), [`route_lists`](PipelineBuilder::route_lists) |
+//! | a bound in bytes | [`measured`](PipelineBuilder::measured), [`memory`](PipelineBuilder::memory) |
+//! | threads | [`StageOptions`], [`Control`] |
+//! | what happens to bad items | [`OnError`], [`Retry`], [`on_drop`](PipelineBuilder::on_drop) |
+//! | one epoch at a time | [`epochs`](PipelineBuilder::epochs), [`Pipeline::next_epoch`] |
+//! | the same run again | [`deterministic`](PipelineBuilder::deterministic), or [`record_order`](PipelineBuilder::record_order) and [`replay`](PipelineBuilder::replay) |
+//! | to see inside | [`definition`](PipelineBuilder::definition), [`Statistics`], [`every`](PipelineBuilder::every), [`hook`](PipelineBuilder::hook), [`profile`](PipelineBuilder::profile) |
+//!
+//! A pipeline with no end, in which epochs never mix:
+//!
+//! ```
+//! use spdl_core::{DatasetSource, PipelineBuilder, StageOptions};
+//!
+//! let files = DatasetSource::new(vec!["a", "b", "c", "d", "e"]).shuffled(7);
+//! let mut pipeline = PipelineBuilder::new(files)
+//!     .map_async(StageOptions::new("fetch").concurrency(64), |name: &str| async move {
+//!         Ok(name.as_bytes().to_vec())
+//!     })
+//!     .measured()
+//!     .filter("not empty", |bytes: &Vec<u8>| Ok(!bytes.is_empty()))
+//!     .batch("batch", 2, false)
+//!     .epochs(0..)
+//!     .build()?;
+//! for _ in 0..3 {
+//!     let epoch = pipeline.next_epoch().expect("there is always another one");
+//!     let sizes: Vec<usize> = epoch.map(|batch| batch.map(|b| b.len())).collect::<Result<_, _>>()?;
+//!     assert_eq!(sizes, [2, 2, 1]);
+//! }
+//! println!("{}", pipeline.definition());
+//! # Ok::<(), spdl_core::Error>(())
+//! ```
+//!
 //! The core reads no files, knows no media formats, and has no async runtime: `spdl-io`,
 //! `spdl-media` and `spdl-cuda` plug those in, and so can you.
 #![forbid(unsafe_code)]
