@@ -24,6 +24,11 @@
 //! consumer upwards, so each level gets its turn. ("The oldest sample may always proceed" would not
 //! do: the oldest may lie in a queue behind younger ones that wait for memory.)
 //!
+//! **Branches.** Where several join, whoever joins them may wait for an item of one branch while
+//! the others are far ahead. So levels on such branches leave the headroom of *all* levels of the
+//! branches alone, also of those that are in front of them in the order of the levels; then each
+//! has its own, whatever the others hold.
+//!
 //! Two rules are left to the caller. A stage that keeps items back until it has enough of them
 //! (a batch in assembly) [joins](Lease::join) their leases into one of its own level, which may
 //! hold up to `headroom`. And a stage that gives its items out in order reserves in that order.
@@ -38,6 +43,7 @@
 //! would be. Both happen outside the lock.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -85,6 +91,8 @@ impl MemoryStatistics {
 pub(crate) struct Budget {
     limit: usize,
     headroom: usize,
+    /// Levels side by side, on branches that join behind them.
+    branched: Vec<Range<usize>>,
     /// What each level could still take. Changed under the lock; read without it, it is a hint.
     available: Box<[AtomicUsize]>,
     /// The smallest request refused at each level since the last call of `on_release` for it.
@@ -135,7 +143,21 @@ impl Budget {
     /// # Errors
     /// `InvalidArgument` where `levels` or `headroom` is 0, or where the limit is less than one
     /// headroom for each level: then it could not be kept without a deadlock.
+    #[cfg(test)]
     pub(crate) fn new(limit: usize, headroom: Option<usize>, levels: usize) -> Result<Arc<Self>> {
+        Budget::branched(limit, headroom, levels, Vec::new())
+    }
+
+    /// The same, where the levels of each of the ranges are on branches that join behind them.
+    ///
+    /// # Errors
+    /// As for [`new`](Budget::new).
+    pub(crate) fn branched(
+        limit: usize,
+        headroom: Option<usize>,
+        levels: usize,
+        branched: Vec<Range<usize>>,
+    ) -> Result<Arc<Self>> {
         let fault = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
         if levels == 0 {
             return fault("a memory budget needs at least one stage that it measures".into());
@@ -160,6 +182,7 @@ impl Budget {
         let budget = Budget {
             limit,
             headroom,
+            branched,
             available: atomics(0),
             wanted: atomics(NOBODY),
             state: Mutex::new(State { levels: vec![Level::default(); levels], ..State::default() }),
@@ -303,14 +326,27 @@ impl Budget {
 
     /// How much each level could take, from the first to the last.
     fn rooms<'a>(&'a self, state: &'a State) -> impl Iterator<Item = usize> + 'a {
+        let granted = |level: &Level| level.live - level.overdrawn;
         let own = |level: &Level| level.live.max(self.headroom);
+        // What cannot drain before the branches have joined must not hold up another branch, so
+        // what is overdrawn beside a level does not count.
+        let beside = move |level: &Level| granted(level).max(self.headroom);
         let mut behind: usize = state.levels.iter().map(own).sum();
         let mut before = 0;
-        state.levels.iter().map(move |level| {
-            behind -= own(level);
-            let room = self.limit.saturating_sub(before + level.live + behind);
-            before += level.live - level.overdrawn;
-            room
+        // Of the levels that are side by side with the one at hand: where they end, and what is
+        // kept for them and those in front of them.
+        let (mut end, mut kept) = (0, 0);
+        state.levels.iter().enumerate().map(move |(at, level)| {
+            if at >= end {
+                let branch = self.branched.iter().find(|range| range.contains(&at));
+                let range = branch.cloned().unwrap_or(at..at + 1);
+                end = range.end;
+                let inside = &state.levels[range];
+                behind -= inside.iter().map(own).sum::<usize>();
+                kept = before + inside.iter().map(beside).sum::<usize>();
+                before += inside.iter().map(granted).sum::<usize>();
+            }
+            self.limit.saturating_sub(kept - beside(level) + level.live + behind)
         })
     }
 

@@ -170,23 +170,18 @@ impl Failures {
             None => error,
         };
         if error.is_fatal() {
-            self.raise(error);
-            return Verdict::Halt;
+            return self.halt(head, error);
         }
         match tolerance.failed() {
             None => {}
-            Some(why) if why.is_empty() => {
-                self.raise(error);
-                return Verdict::Halt;
-            }
+            Some(why) if why.is_empty() => return self.halt(head, error),
             Some(why) => {
                 let message = format!("{why}; the last: {}", error.message());
                 let mut over = Error::new(error.kind(), message).with_stage(Arc::clone(stage));
                 if let Some(key) = error.key() {
                     over = over.with_key(key);
                 }
-                self.raise(over.with_source(error));
-                return Verdict::Halt;
+                return self.halt(head, over.with_source(error));
             }
         }
         self.dropped_total.fetch_add(1, Ordering::Relaxed);
@@ -199,8 +194,7 @@ impl Failures {
         };
         for listener in &self.listeners {
             if let Err(error) = crate::scheduler::guarded(|| listener(&dropped)).0 {
-                self.raise(error);
-                return Verdict::Halt;
+                return self.halt(head, error);
             }
         }
         let mut list = self.dropped.lock();
@@ -208,6 +202,15 @@ impl Failures {
             list.push(dropped);
         }
         Verdict::GoOn
+    }
+
+    /// Keeps an error of an item that ends the pipeline: where order is restored, at its place.
+    fn halt(&self, head: &Head, error: Error) -> Verdict {
+        self.raise(error);
+        if let Some(ticket) = head.ticket() {
+            ticket.fail();
+        }
+        Verdict::Halt
     }
 
     /// Keeps an error that ends the pipeline.

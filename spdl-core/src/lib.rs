@@ -132,6 +132,8 @@ mod scheduler;
 #[cfg(feature = "serde")]
 mod seconds;
 mod shuffle;
+#[cfg(all(test, spdl_shuttle))]
+mod shuttle_graphs;
 mod source;
 mod stage;
 mod statistics;

@@ -22,7 +22,7 @@ use crate::sample::Envelope;
 use crate::scheduler::crew::Crew;
 use crate::scheduler::queue::{Next, Queue};
 use crate::scheduler::{Shared, guarded};
-use crate::sync::{MODELLED, Mutex, thread};
+use crate::sync::{Condvar, MODELLED, Mutex, thread};
 use crate::{Error, ErrorKind, Result, Statistics};
 
 /// The most items the consumer takes out of the last queue at once, where it is quick.
@@ -59,7 +59,7 @@ pub struct Pipeline<T> {
     /// Tasks not yet started.
     drivers: Vec<Driver>,
     /// Threads of sources that block.
-    blocking: Vec<thread::JoinHandle<()>>,
+    blocking: Vec<(thread::JoinHandle<()>, Arc<Ended>)>,
     runtime: Option<Arc<dyn Runtime>>,
     own_runtime: Option<Arc<ThreadRuntime>>,
     reporter: Option<Arc<Reporter>>,
@@ -140,6 +140,38 @@ impl Drop for Unfinished {
             let message = "the runtime dropped a task of this pipeline before it had ended";
             shared.raise(Error::new(ErrorKind::Stopped, message));
         }
+    }
+}
+
+/// Whether a thread has done its work.
+#[derive(Default)]
+struct Ended {
+    over: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Ended {
+    /// Waits for it, but not longer than until `deadline`. Says whether it has ended.
+    fn wait_until(&self, deadline: Instant) -> bool {
+        let mut over = self.over.lock();
+        while !*over {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            over = self.changed.wait_timeout(over, left);
+        }
+        true
+    }
+}
+
+/// Tells that a thread has ended, however it does.
+struct Ends(Arc<Ended>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        *self.0.over.lock() = true;
+        self.0.changed.notify_all();
     }
 }
 
@@ -275,11 +307,17 @@ impl<T: Send + 'static> Pipeline<T> {
                 }
             };
             if driver.blocks {
+                let ended = Arc::<Ended>::default();
+                let ends = Ends(Arc::clone(&ended));
                 let thread = thread::Builder::new().name("spdl-source".into());
-                let thread = thread.spawn(|| block_on(task)).map_err(|error| {
+                let thread = thread.spawn(move || {
+                    let _ends = ends;
+                    block_on(task);
+                });
+                let thread = thread.map_err(|error| {
                     Error::new(ErrorKind::Io, "cannot start the source's thread").with_source(error)
                 })?;
-                self.blocking.push(thread);
+                self.blocking.push((thread, ended));
             } else {
                 runtime.spawn(Box::pin(task));
             }
@@ -365,7 +403,8 @@ impl<T: Send + 'static> Pipeline<T> {
     /// ```
     pub fn next_epoch(&mut self) -> Option<Epoch<'_, T>> {
         let mut ended = false;
-        if !self.in_epoch && self.ready.is_empty() {
+        // Once the pipeline has ended, no rest of an epoch is left of which another part could come.
+        if (!self.in_epoch || self.ended) && self.ready.is_empty() {
             match self.wait(Self::fill) {
                 None => self.epoch = self.ready.front().map_or(0, |item| item.head.id.epoch),
                 Some(Step::End) => return None,
@@ -511,7 +550,10 @@ impl<T: Send + 'static> Pipeline<T> {
 
     /// How many items to take at once: no more than are used up in a moment.
     fn run_length(&self, now: Instant) -> usize {
-        let Some((since, items)) = self.filled else { return 1 };
+        let Some((since, items)) = self.filled.filter(|_| !MODELLED) else {
+            // A model has no clock, or no schedule could be played again.
+            return if MODELLED { 2 } else { 1 };
+        };
         let each = now.duration_since(since).as_nanos() / items.max(1) as u128;
         let most = RUN_TIME.as_nanos() / each.max(1);
         usize::try_from(most).unwrap_or(LONGEST_RUN).clamp(1, LONGEST_RUN)
@@ -680,6 +722,7 @@ impl<T> Pipeline<T> {
     /// whether all have ended.
     fn wind_down(&mut self, deadline: Option<Instant>) -> bool {
         self.ended = true;
+        self.in_epoch = false;
         if self.started && self.process != std::process::id() {
             // A fork has none of the threads, and their locks are not to be touched.
             self.blocking.drain(..).for_each(std::mem::forget);
@@ -695,8 +738,8 @@ impl<T> Pipeline<T> {
         for (crew, _) in self.crews.drain(..) {
             all &= crew.wind_down(deadline);
         }
-        for thread in self.blocking.drain(..) {
-            if deadline.is_none() || thread.is_finished() {
+        for (thread, ended) in self.blocking.drain(..) {
+            if deadline.is_none_or(|deadline| ended.wait_until(deadline)) {
                 // A panic has been caught and told.
                 let _ = thread.join();
             } else {

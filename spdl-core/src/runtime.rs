@@ -5,15 +5,16 @@ use std::collections::BinaryHeap;
 use std::fmt::Debug;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use futures_core::Stream;
 use futures_core::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 
+use crate::sync::thread::{self, JoinHandle, Thread};
+use crate::sync::{Mutex, MutexGuard};
 use crate::{Error, ErrorKind, Result};
 
 /// An executor with a clock. Async stages and sources run on one; which one is the caller's choice.
@@ -71,12 +72,14 @@ impl Wake for ThreadWaker {
 #[derive(Debug)]
 pub struct ThreadRuntime {
     shared: Arc<Shared>,
-    thread: std::sync::Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+#[derive(Default)]
 struct Shared {
-    inbox: std::sync::Mutex<Inbox>,
-    waker: Waker,
+    inbox: Mutex<Inbox>,
+    /// Wakes the thread. Set before anybody has a handle.
+    waker: OnceLock<Waker>,
 }
 
 #[derive(Default)]
@@ -93,13 +96,7 @@ struct Timer {
 }
 
 /// Who sleeps.
-struct Sleeper(std::sync::Mutex<Option<Waker>>);
-
-impl Sleeper {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Waker>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+struct Sleeper(Mutex<Option<Waker>>);
 
 impl ThreadRuntime {
     /// Starts the thread.
@@ -107,28 +104,27 @@ impl ThreadRuntime {
     /// # Errors
     /// `Io` where the operating system refuses a thread.
     pub fn new() -> Result<Self> {
-        let (send, receive) = std::sync::mpsc::channel::<Arc<Shared>>();
-        let thread = thread::Builder::new()
-            .name("spdl-async".into())
-            .spawn(move || {
-                if let Ok(shared) = receive.recv() {
-                    run(&shared);
-                }
-            })
-            .map_err(|error| {
-                Error::new(ErrorKind::Io, "cannot start the runtime's thread").with_source(error)
-            })?;
-        let waker = Waker::from(Arc::new(ThreadWaker(thread.thread().clone())));
-        let shared = Arc::new(Shared { inbox: Default::default(), waker });
-        // The thread is alive until it has received this.
-        let _ = send.send(Arc::clone(&shared));
-        Ok(ThreadRuntime { shared, thread: std::sync::Mutex::new(Some(thread)) })
+        let shared = Arc::<Shared>::default();
+        let its_own = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("spdl-async".into());
+        let thread = thread.spawn(move || run(&its_own)).map_err(|error| {
+            Error::new(ErrorKind::Io, "cannot start the runtime's thread").with_source(error)
+        })?;
+        let waker = ThreadWaker(thread.thread().clone());
+        let _ = shared.waker.set(Waker::from(Arc::new(waker)));
+        Ok(ThreadRuntime { shared, thread: Mutex::new(Some(thread)) })
     }
 }
 
 impl Shared {
-    fn inbox(&self) -> std::sync::MutexGuard<'_, Inbox> {
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock()
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = self.waker.get() {
+            waker.wake_by_ref();
+        }
     }
 }
 
@@ -144,7 +140,7 @@ impl Runtime for ThreadRuntime {
         if !inbox.closed {
             inbox.tasks.push(task);
             drop(inbox);
-            self.shared.waker.wake_by_ref();
+            self.shared.wake();
         }
     }
 
@@ -160,13 +156,13 @@ impl Runtime for ThreadRuntime {
                 return Poll::Ready(());
             }
             match &sleeper {
-                Some(sleeper) => *sleeper.lock() = Some(cx.waker().clone()),
+                Some(sleeper) => *sleeper.0.lock() = Some(cx.waker().clone()),
                 None => {
-                    let new = Arc::new(Sleeper(Some(cx.waker().clone()).into()));
+                    let new = Arc::new(Sleeper(Mutex::new(Some(cx.waker().clone()))));
                     let timer = Timer { at, sleeper: Arc::downgrade(&new) };
                     sleeper = Some(new);
                     shared.inbox().timers.push(timer);
-                    shared.waker.wake_by_ref();
+                    shared.wake();
                 }
             }
             Poll::Pending
@@ -179,8 +175,8 @@ impl ThreadRuntime {
     /// spawned on them later is dropped at once.
     pub fn shut_down(&self) {
         self.shared.inbox().closed = true;
-        self.shared.waker.wake_by_ref();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.shared.wake();
+        let thread = self.thread.lock().take();
         // A task may drop the last handle, on this very thread.
         if let Some(thread) = thread
             && thread.thread().id() != thread::current().id()
@@ -201,7 +197,8 @@ fn run(shared: &Shared) {
     let mut timers: BinaryHeap<Reverse<TimerKey>> = BinaryHeap::new();
     // How many timers there were when they were last looked through.
     let mut awake = 0;
-    let mut cx = Context::from_waker(&shared.waker);
+    let waker = ThreadWaker::current();
+    let mut cx = Context::from_waker(&waker);
     loop {
         {
             let mut inbox = shared.inbox();
@@ -218,7 +215,7 @@ fn run(shared: &Shared) {
         let now = Instant::now();
         while timers.peek().is_some_and(|Reverse(timer)| timer.0.at <= now) {
             let sleeper = timers.pop().and_then(|Reverse(timer)| timer.0.sleeper.upgrade());
-            if let Some(waker) = sleeper.and_then(|sleeper| sleeper.lock().take()) {
+            if let Some(waker) = sleeper.and_then(|sleeper| sleeper.0.lock().take()) {
                 waker.wake();
             }
         }

@@ -6,6 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::budget::Lease;
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// The identity of a sample within a run.
 ///
@@ -135,12 +136,34 @@ impl<T> Envelope<T> {
 pub(crate) struct Ticket {
     pub(crate) number: u64,
     pub(crate) desk: Arc<TicketDesk>,
+    /// The ticket that the item had before: of a route on a path of which this one is.
+    pub(crate) outer: Option<Arc<Ticket>>,
+    /// Whether a failure of what carries it has ended the pipeline.
+    failed: AtomicBool,
+}
+
+impl Ticket {
+    /// Says that nothing behind this place in the order goes on any more.
+    pub(crate) fn fail(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+        if let Some(outer) = &self.outer {
+            outer.fail();
+        }
+    }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.desk.retire(self.number);
+        self.desk.retire(Retired { number: self.number, failed: *self.failed.get_mut() });
     }
+}
+
+/// A ticket that nothing carries any more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Retired {
+    pub(crate) number: u64,
+    /// Whether this is where the order ends.
+    pub(crate) failed: bool,
 }
 
 /// Where tickets are drawn and retired.
@@ -153,7 +176,7 @@ pub(crate) struct TicketDesk {
 struct Desk {
     drawn: u64,
     open: usize,
-    retired: Vec<u64>,
+    retired: Vec<Retired>,
     drawer: Option<Waker>,
     joiner: Option<Waker>,
 }
@@ -168,12 +191,13 @@ impl TicketDesk {
         }
         state.open += 1;
         state.drawn += 1;
-        Poll::Ready(Ticket { number: state.drawn - 1, desk: Arc::clone(self) })
+        let (number, desk) = (state.drawn - 1, Arc::clone(self));
+        Poll::Ready(Ticket { number, desk, outer: None, failed: AtomicBool::new(false) })
     }
 
-    fn retire(&self, number: u64) {
+    fn retire(&self, ticket: Retired) {
         let mut state = self.state.lock();
-        state.retired.push(number);
+        state.retired.push(ticket);
         let joiner = state.joiner.take();
         drop(state);
         if let Some(joiner) = joiner {
@@ -181,8 +205,8 @@ impl TicketDesk {
         }
     }
 
-    /// Moves the retired numbers out; the task is woken when there are more.
-    pub(crate) fn take_retired(&self, into: &mut Vec<u64>, cx: &Context<'_>) {
+    /// Moves the retired tickets out; the task is woken when there are more.
+    pub(crate) fn take_retired(&self, into: &mut Vec<Retired>, cx: &Context<'_>) {
         let mut state = self.state.lock();
         into.append(&mut state.retired);
         state.joiner = Some(cx.waker().clone());

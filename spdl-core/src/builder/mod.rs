@@ -198,8 +198,11 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             if branches.is_empty() {
                 plan.fault(Error::new(ErrorKind::InvalidArgument, "a merge of no branches"));
             }
-            let options = plan.free_name("merge");
+            let levels = plan.levels;
             let made = plan.branches(branches);
+            plan.side_by_side(levels);
+            // Behind its branches, which may have merges of their own.
+            let options = plan.free_name("merge");
             let core = plan.stage(&options, StageKind::Merge, 1, None);
             let queue = plan.queue(&core, out.last, CPU_QUEUE, None);
             plan.no_sizer(&core, out.sizer.is_some());
@@ -234,16 +237,18 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             .with("policy", Setting::new(Some("Zip"), ""));
         definition.branches = vec![self.part(), other.part()];
         let plan = move |plan: &mut Plan, out: Outgoing<(T, U)>| {
-            let options = plan.free_name("zip");
+            let levels = plan.levels;
             let before = plan.nodes.len();
             let left = plan.branch(0, self);
             let between = plan.nodes.len();
             let right = plan.branch(1, other);
+            plan.side_by_side(levels);
             let depth = left.depth.max(right.depth);
             plan.lower(before..between, depth - left.depth);
             plan.lower(between..plan.nodes.len(), depth - right.depth);
             let measured = left.measured || right.measured;
             let measure = plan.measure(measured);
+            let options = plan.free_name("zip");
             let core = plan.stage(&options, StageKind::Merge, 1, measure);
             let queue = plan.queue(&core, out.last, CPU_QUEUE, None);
             plan.no_sizer(&core, out.sizer.is_some());

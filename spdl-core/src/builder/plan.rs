@@ -80,6 +80,8 @@ pub(super) struct Plan {
     pub(super) stages: usize,
     pub(super) sources: usize,
     pub(super) levels: usize,
+    /// Those of them that are on branches which are joined.
+    pub(super) branched: Vec<Range<usize>>,
     pub(super) largest_batch: usize,
     /// How far from the source the paths of a route begin, and whether what they get is measured.
     pub(super) inlet: (usize, bool),
@@ -148,7 +150,8 @@ impl Plan {
         let headroom = self.settings.largest_item.unwrap_or_else(|| {
             if self.largest_batch <= fits { by_default.max(self.largest_batch) } else { by_default }
         });
-        let budget = Budget::new(limit, Some(headroom), self.levels)?;
+        let branched = std::mem::take(&mut self.branched);
+        let budget = Budget::branched(limit, Some(headroom), self.levels, branched)?;
         budget.check(self.largest_batch)?;
         let signals: Vec<_> = self.crews.iter().map(|(crew, _)| Arc::clone(&crew.signal)).collect();
         budget.set_on_release(move || signals.iter().for_each(|signal| signal.wake_one()));
@@ -243,6 +246,15 @@ impl Plan {
             self.levels += 1;
             Measure::new(self.levels - 1)
         })
+    }
+
+    /// Says that the levels from `first` on are on branches that are now joined.
+    pub(super) fn side_by_side(&mut self, first: usize) {
+        let range = first..self.levels;
+        self.branched.retain(|inner| inner.start < first);
+        if range.len() > 1 {
+            self.branched.push(range);
+        }
     }
 
     /// A merge hands on what its branches have measured.

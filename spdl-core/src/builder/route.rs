@@ -110,6 +110,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                         output,
                         crossing,
                         combine: combine_items(),
+                        whole: false,
                     }
                     .drive(),
                 ),
@@ -168,6 +169,7 @@ impl<T: Send + 'static> PipelineBuilder<Vec<T>> {
                     paths: inputs,
                     output: Arc::clone(&queue),
                     combine: combine_lists(Arc::clone(&crossing)),
+                    whole: true,
                     crossing,
                 }
                 .drive(),

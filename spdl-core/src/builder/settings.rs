@@ -295,6 +295,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             stages: 0,
             sources: 0,
             levels: 0,
+            branched: Vec::new(),
             largest_batch: 0,
             inlet: (0, false),
             crews: vec![(Arc::clone(&pool), threads)],

@@ -87,8 +87,9 @@ pub(crate) enum Finished {
     Batch(Batch, Option<Lease>),
     /// The end of this epoch.
     EpochEnd(u64),
-    /// It stayed empty, or was short and not wanted: this many samples are left out.
-    Discarded(u64),
+    /// It stayed empty, or was short and not wanted: this many samples are left out. Its memory is
+    /// given back without any lock, since that wakes whoever waits for it.
+    Discarded(u64, Option<Lease>),
     /// It could not be put together.
     Failed(crate::Error),
 }
@@ -131,6 +132,13 @@ impl Assembly {
         let pending = if epoch == self.epoch { self.pending } else { 0 };
         let ahead = settled + pending;
         (start + ahead / self.layout.batch_size(), ahead % self.layout.batch_size())
+    }
+
+    /// How many open batches there must be for the samples that have been taken in, up to those of
+    /// `epoch`, if none of them fails.
+    fn batches_needed(&self, epoch: u64) -> usize {
+        let (batch, slot) = self.expected_place(epoch);
+        batch + usize::from(slot > 0)
     }
 
     /// Starts another batch, for samples of `epoch`.
@@ -237,6 +245,29 @@ impl Assembly {
 
     /// Gives final places to all samples that have none in front of them still undecided.
     fn advance(&mut self) {
+        self.decide();
+        self.close_unneeded();
+    }
+
+    /// Ends batches behind the first of their epoch that nothing is written to any more, since
+    /// samples in front of them failed: they would hold the memory that the next sample waits for.
+    fn close_unneeded(&mut self) {
+        // Of an epoch that is over its end comes soon.
+        let epoch = self.epoch;
+        while let Some(last) = self.batches.back()
+            && last.epoch == epoch
+            && last.ids.is_empty()
+            && !last.taken.contains(&true)
+            && self.batches_needed(epoch) < self.batches.len()
+            && let Some(mut last) = self.batches.pop_back()
+        {
+            let lease = last.lease.take();
+            last.discard();
+            self.finished.push(Finished::Discarded(0, lease));
+        }
+    }
+
+    fn decide(&mut self) {
         while let Some(entry) = self.entries.front() {
             let epoch = entry.id.epoch;
             match entry.state {
@@ -307,7 +338,8 @@ impl Assembly {
         let unwanted = len < self.layout.batch_size() && self.layout.drops_last();
         let lease = batch.lease.take();
         self.finished.push(if len == 0 || unwanted || self.cut {
-            Finished::Discarded(len as u64)
+            batch.discard();
+            Finished::Discarded(len as u64, lease)
         } else {
             match batch.into_batch(&self.layout) {
                 Ok(batch) => Finished::Batch(batch, lease),
@@ -347,6 +379,12 @@ impl OpenBatch {
                 own.copy_from_slice(row);
             }
         }
+    }
+
+    /// Gives its buffers back to the pool.
+    fn discard(self) {
+        // Where a row is away, the buffer cannot be used again.
+        self.fields.into_iter().for_each(|rows| drop(rows.into_buffer()));
     }
 
     fn into_batch(self, layout: &BatchLayout) -> Result<Batch> {
@@ -436,7 +474,7 @@ mod tests {
                     let values = batch.array("value").unwrap().as_slice::<i64>().unwrap().to_vec();
                     batches.push((batch.ids.clone(), values));
                 }
-                Finished::Discarded(samples) => left_out += samples,
+                Finished::Discarded(samples, _) => left_out += samples,
                 Finished::EpochEnd(_) => {}
                 Finished::Failed(error) => panic!("{error}"),
             }

@@ -155,7 +155,7 @@ where
             }
             match Pin::new(&mut driver.flights).poll_next(cx) {
                 Poll::Ready(Some(landed)) => {
-                    self.core.record(1, u64::from(landed.result.is_err()), landed.time);
+                    self.core.meter.record(1, u64::from(landed.result.is_err()), landed.time);
                     if self.land(&mut driver.sequence, &mut driver.outbox, landed) == Verdict::Halt
                     {
                         return Poll::Ready(());
@@ -228,7 +228,7 @@ where
                     let (reserved, carried) = (None, item.lease);
                     let landed =
                         Landed { number, head, result: Err(error), time, reserved, carried };
-                    self.core.record(1, 1, time);
+                    self.core.meter.record(1, 1, time);
                     let (sequence, outbox) = (&mut driver.sequence, &mut driver.outbox);
                     if self.land(sequence, outbox, landed) == Verdict::Halt {
                         return Verdict::Halt;
@@ -370,6 +370,7 @@ where
     /// Puts an output into its promised place, or gives the place back where the item failed.
     fn put_down(&self, outbox: &mut Outbox<Out>, landed: Landed<Out>) -> Verdict {
         let Landed { head, result, mut reserved, carried, .. } = landed;
+        self.core.tolerance.tried(1);
         let item = match result {
             Ok(value) => {
                 let lease = match (&self.sizer, self.core.measured(), &mut reserved) {

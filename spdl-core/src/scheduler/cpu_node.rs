@@ -12,8 +12,8 @@ use crate::failure::Verdict;
 use crate::hooks::Hooks;
 use crate::sample::{Envelope, Head, Tag};
 use crate::stage::{Outlet, Stage, StageContext};
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::{MODELLED, Mutex};
 use crate::{Error, ErrorKind, Result, SampleId};
 
 /// The most items a worker takes from a queue at once, where they are tiny.
@@ -105,8 +105,20 @@ pub(crate) struct Run<Out> {
     outputs: Vec<Envelope<Out>>,
     places: usize,
     items: u64,
-    /// Items that failed, each with how many outputs came before it: judged in their turn.
-    failures: Vec<(usize, Head, Error)>,
+    /// How many of them the policy knows of: those that were tried before the last failure.
+    counted: u64,
+    /// Items that failed: judged in their turn.
+    failures: Vec<Failure>,
+}
+
+/// An item that failed.
+struct Failure {
+    /// How many items of the run had been tried then, this one included.
+    tried: u64,
+    /// How many outputs came before it.
+    before: usize,
+    head: Head,
+    error: Error,
 }
 
 impl<In: Send + 'static, S: Stage<In>> Node for CpuNode<In, S> {
@@ -116,7 +128,9 @@ impl<In: Send + 'static, S: Stage<In>> Node for CpuNode<In, S> {
             return false;
         }
         let running = state.running.load(Ordering::SeqCst);
-        if running < self.core.concurrency() && self.output.has_room() && self.may_take() {
+        // An item that waits for memory has its place already.
+        let has_place = || !self.nothing_waits() || self.output.has_room();
+        if running < self.core.concurrency() && has_place() && self.may_take() {
             return true;
         }
         running == 0 && (self.ends_epoch() || self.is_over())
@@ -133,6 +147,10 @@ impl<In: Send + 'static, S: Stage<In>> Node for CpuNode<In, S> {
 }
 
 impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
+    fn nothing_waits(&self) -> bool {
+        self.state.waits_for.load(Ordering::SeqCst) == NOTHING_WAITS
+    }
+
     /// Whether there is an item to work on, and memory for what comes of it.
     fn may_take(&self) -> bool {
         match self.state.waits_for.load(Ordering::SeqCst) {
@@ -162,6 +180,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 outputs: self.state.spare.lock().pop().unwrap_or_default(),
                 places,
                 items: inputs.len() as u64,
+                counted: 0,
                 failures: Vec::new(),
             },
             first: Some(first),
@@ -242,9 +261,9 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 self.state.waits_for.store(NOTHING_WAITS, Ordering::SeqCst);
                 drop(waiting);
                 // It can never be granted: a failure of that item, in its turn.
-                let failures = vec![(0, item.head, error)];
-                let run = Run { outputs: Vec::new(), places: 1, items: 1, failures };
-                self.core.record(1, 1, Duration::ZERO);
+                let failures = vec![Failure { tried: 1, before: 0, head: item.head, error }];
+                let run = Run { outputs: Vec::new(), places: 1, items: 1, counted: 0, failures };
+                self.core.meter.record(1, 1, Duration::ZERO);
                 self.put_down(crew, first, run);
                 None
             }
@@ -267,6 +286,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             }
             items += 1;
             outlet.emitted = 0;
+            let (held, members) = outlet.holds();
             if self.gathers {
                 match head.members() {
                     Some(members) => outlet.members.extend_from_slice(members),
@@ -291,11 +311,18 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             instance.used = true;
             if let Err(error) = result {
                 failures += 1;
-                if self.failed(outlet, head, error) == Verdict::Halt {
+                if self.gathers && panicked {
+                    outlet.forget(0, 0);
+                } else if self.gathers && outlet.emitted == 0 {
+                    outlet.forget(held, members);
+                }
+                if self.failed(outlet, items, head, error) == Verdict::Halt {
                     break;
                 }
             }
             if panicked {
+                // Asked before the instance is thrown away: what it held is lost with it.
+                self.count_left_out(&mut instance.stage);
                 match self.make() {
                     Some(stage) => instance.stage = stage,
                     None => {
@@ -305,22 +332,41 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 }
             }
         }
-        let left_out = guarded(|| Ok(instance.stage.take_left_out())).0.unwrap_or(0);
-        self.core.shared.left_out.fetch_add(left_out, Ordering::Relaxed);
+        self.count_left_out(&mut instance.stage);
         // Waiting for room, and the work of other stages done meanwhile, is not this stage's.
         let busy = started.elapsed().saturating_sub(outlet.waited);
-        self.core.record(items, failures, busy);
+        self.core.meter.record(items, failures, busy);
         (!spoilt).then_some(instance)
     }
 
+    fn count_left_out(&self, stage: &mut S) {
+        let left_out = guarded(|| Ok(stage.take_left_out())).0.unwrap_or(0);
+        self.core.shared.left_out.fetch_add(left_out, Ordering::Relaxed);
+    }
+
     /// Applies the policy to a failed item: at once, or, where order is restored, in its turn.
-    fn failed(&self, outlet: &mut QueueOutlet<'_, In, S>, head: Head, error: Error) -> Verdict {
+    fn failed(
+        &self,
+        outlet: &mut QueueOutlet<'_, In, S>,
+        tried: u64,
+        head: Head,
+        error: Error,
+    ) -> Verdict {
+        let run = &mut outlet.run;
         if self.turns.is_some() {
-            let before = outlet.run.outputs.len();
-            outlet.run.failures.push((before, head, error));
+            let before = run.outputs.len();
+            run.failures.push(Failure { tried, before, head, error });
             return Verdict::GoOn;
         }
+        self.count(run, tried);
         self.judge_one(&head, error)
+    }
+
+    /// Tells the policy how many items of a run have been tried: before it judges one of them, and
+    /// where order is restored, in their turn.
+    fn count(&self, run: &mut Run<S::Out>, tried: u64) {
+        self.core.tolerance.tried(tried.saturating_sub(run.counted));
+        run.counted = run.counted.max(tried);
     }
 
     fn judge_one(&self, head: &Head, error: Error) -> Verdict {
@@ -340,6 +386,8 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         let Some(turns) = &self.turns else {
             let mut run = run;
             self.judge(&mut run, false);
+            let items = run.items;
+            self.count(&mut run, items);
             // Only the end of the pipeline keeps outputs from being taken.
             let _ = self.flush(crew, &mut run);
             self.output.release(run.places);
@@ -355,6 +403,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             let _ = self.flush(crew, &mut run);
             self.output.release(run.places);
             let items = run.items;
+            self.count(&mut run, items);
             self.keep_list(run.outputs);
             guard = turns.lock();
             guard.cut |= cut;
@@ -372,7 +421,8 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             run.outputs.clear();
             return true;
         }
-        for (before, head, error) in std::mem::take(&mut run.failures) {
+        for Failure { tried, before, head, error } in std::mem::take(&mut run.failures) {
+            self.count(run, tried);
             if self.judge_one(&head, error) == Verdict::Halt {
                 run.outputs.truncate(before);
                 return true;
@@ -415,6 +465,8 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
     fn run_length(&self) -> usize {
         let share = self.input.available() / self.core.concurrency().max(1);
         let by_time = match self.core.meter.mean_service() {
+            // A model has no clock, or no schedule could be played again.
+            _ if MODELLED => 3,
             Some(mean) => RUN_TIME.as_nanos() / mean.as_nanos().max(1),
             None => 1,
         };
@@ -445,9 +497,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
     }
 
     fn ends_epoch(&self) -> bool {
-        self.input.at_end()
-            && self.output.has_room()
-            && self.state.waits_for.load(Ordering::SeqCst) == NOTHING_WAITS
+        self.input.at_end() && self.output.has_room() && self.nothing_waits()
     }
 
     /// Hands the end of an epoch on, behind everything that the instances hold. One worker does it,
@@ -459,7 +509,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         // Nothing can be taken while the end comes next; so if only this worker is at work now, no
         // other one has an item. (In this order: whoever took the last one came before that.)
         let alone = self.input.at_end() && self.state.running.load(Ordering::SeqCst) == 1;
-        let nothing_waits = self.state.waits_for.load(Ordering::SeqCst) == NOTHING_WAITS;
+        let nothing_waits = self.nothing_waits();
         let ended = alone && nothing_waits && self.output.reserve(1) == 1;
         if ended {
             self.finish_instances(crew);
@@ -487,7 +537,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 continue;
             }
             let outputs = self.state.spare.lock().pop().unwrap_or_default();
-            let run = Run { outputs, places: 0, items: 0, failures: Vec::new() };
+            let run = Run { outputs, places: 0, items: 0, counted: 0, failures: Vec::new() };
             let mut outlet = QueueOutlet {
                 node: self,
                 crew,
@@ -530,7 +580,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
 
     /// Whether nothing more can come of this stage.
     fn is_over(&self) -> bool {
-        (self.input.is_finished() && self.state.waits_for.load(Ordering::SeqCst) == NOTHING_WAITS)
+        (self.input.is_finished() && self.nothing_waits())
             || self.output.is_shut()
             || self.input.is_shut()
     }
@@ -624,6 +674,19 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         self.held.as_mut().map_or(Ok(()), |held| held.join(&mut lease))
     }
 
+    /// What is held back: how many bytes, and of how many samples.
+    fn holds(&self) -> (usize, usize) {
+        (self.held.as_ref().map_or(0, Lease::bytes), self.members.len())
+    }
+
+    /// Takes what has been held back since then off the books: it is lost.
+    fn forget(&mut self, bytes: usize, members: usize) {
+        self.members.truncate(members);
+        if let Some(held) = &mut self.held {
+            held.resize(bytes.min(held.bytes()));
+        }
+    }
+
     /// The memory of an output.
     fn lease(&mut self, value: &S::Out) -> Option<Lease> {
         let measured = self.node.sizer.as_ref().zip(self.node.core.measured());
@@ -672,12 +735,18 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
 
     fn wait(&mut self, duration: Duration) -> Result<()> {
         let started = Instant::now();
+        if !self.run.outputs.is_empty() && self.in_turn() && !self.cut() {
+            // What the items before have made does not wait with this one.
+            self.node.flush(self.crew, &mut self.run)?;
+        }
         self.crew.help_for(self.node.depth.get(), duration, || self.node.output.is_shut());
         self.waited += started.elapsed();
         self.go_on()
     }
 
     fn go_on(&self) -> Result<()> {
-        if self.node.output.is_shut() { Err(stopped()) } else { Ok(()) }
+        // A pipeline is stopped a moment before its queues are shut, and waits end then.
+        let over = self.node.output.is_shut() || self.node.core.shared.stopped();
+        if over { Err(stopped()) } else { Ok(()) }
     }
 }

@@ -10,7 +10,7 @@ use super::{Node, Shared};
 use crate::affinity::pin_current_thread;
 use crate::executor::CpuExecutor;
 use crate::failure::panicked;
-use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Condvar, MODELLED, Mutex, thread};
 use crate::{Error, ErrorKind, Result};
 
@@ -29,6 +29,8 @@ pub(crate) struct Crew {
     /// Where to look first among the nodes of a level, so that none of them is starved.
     turn: AtomicUsize,
     roll: Mutex<Roll>,
+    /// Whether there may be more workers than wanted; readable without the lock.
+    surplus: AtomicBool,
     left: Condvar,
 }
 
@@ -50,6 +52,8 @@ pub(crate) enum Workplace {
 #[derive(Default)]
 struct Roll {
     threads: Vec<thread::JoinHandle<()>>,
+    /// How many threads were ever started.
+    hired: usize,
     /// How many workers there should be.
     wanted: usize,
     /// Workers at work, asleep, or asked for.
@@ -79,6 +83,7 @@ impl Crew {
                 place,
                 turn: AtomicUsize::new(0),
                 roll: Mutex::new(Roll::default()),
+                surplus: AtomicBool::new(false),
                 left: Condvar::new(),
             }
         })
@@ -116,9 +121,15 @@ impl Crew {
             self.call_one();
             return Ok(());
         }
+        self.surplus.store(roll.present > roll.wanted, Ordering::Relaxed);
+        // Threads that went before; else each would keep its stack.
+        let (gone, threads) =
+            std::mem::take(&mut roll.threads).into_iter().partition(|thread| thread.is_finished());
+        roll.threads = threads;
+        let gone: Vec<thread::JoinHandle<()>> = gone;
         while roll.present < roll.wanted {
             let crew = Arc::clone(self);
-            let name = format!("spdl-{}-{}", self.name, roll.threads.len());
+            let name = format!("spdl-{}-{}", self.name, roll.hired);
             let thread = thread::Builder::new().name(name).spawn(move || {
                 let mut dismissed = false;
                 crew.guarded(|| {
@@ -138,9 +149,13 @@ impl Crew {
                 Error::new(ErrorKind::Io, "cannot start a worker thread").with_source(error)
             })?;
             roll.present += 1;
+            roll.hired += 1;
             roll.threads.push(thread);
         }
         drop(roll);
+        for thread in gone {
+            let _ = thread.join();
+        }
         // Those who are too many look whether they are still wanted.
         self.signal.wake_all();
         Ok(())
@@ -171,6 +186,7 @@ impl Crew {
         let dismissed = roll.present > roll.wanted;
         if dismissed {
             roll.present -= 1;
+            self.surplus.store(roll.present > roll.wanted, Ordering::Relaxed);
             drop(roll);
             self.left.notify_all();
         }
@@ -232,12 +248,14 @@ impl Crew {
     fn work(&self) -> bool {
         let mut woken = false;
         while !self.shared.stopped() {
+            if self.surplus.load(Ordering::Relaxed) && self.dismissed() {
+                // What this one was woken for is for another one to do.
+                self.signal.wake_one();
+                return true;
+            }
             if self.run_one(None, woken) || self.look_again(None) {
                 woken = false;
                 continue;
-            }
-            if self.dismissed() {
-                return true;
             }
             let ticket = self.signal.prepare(Interest::All);
             if self.shared.stopped() || self.any_ready(None) || self.too_many() {
@@ -335,6 +353,8 @@ impl Drop for Visit {
     fn drop(&mut self) {
         self.crew.leave();
         if !self.came && !self.crew.shared.stopped() {
+            // Nothing more is asked of it: it might drop that as well, and so on without end.
+            self.crew.roll.lock().closed = true;
             let message = "the executor dropped work of this pipeline before it had run";
             self.crew.shared.raise(Error::new(ErrorKind::Stopped, message));
         } else if !self.crew.shared.stopped() {

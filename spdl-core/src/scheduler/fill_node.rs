@@ -11,6 +11,7 @@ use super::crew::Crew;
 use super::queue::{Queue, Wakes};
 use super::{Node, StageCore, guarded};
 use crate::batch::{Batch, Field, Fill, FillContext, SlotMut};
+use crate::budget::Lease;
 use crate::failure::Verdict;
 use crate::hooks::Hooks;
 use crate::sample::{Envelope, Head, Tag};
@@ -48,6 +49,10 @@ impl<F> Default for State<F> {
         }
     }
 }
+
+/// What follows from a batch that was handed on, once the assembly's lock is given back: who is
+/// woken, and the memory of a batch that was not wanted.
+type Delivered<'a> = (Wakes<'a>, Option<Lease>);
 
 /// What was taken from the queue.
 enum Taken<In> {
@@ -210,7 +215,7 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
     }
 
     /// Puts down what is finished. Under the assembly's lock, so that it stays in order.
-    fn deliver(&self, assembly: &mut Assembly) -> Vec<Wakes<'_>> {
+    fn deliver(&self, assembly: &mut Assembly) -> Vec<Delivered<'_>> {
         let hand_on = |finished| match finished {
             Finished::Batch(batch, lease) => {
                 let mut head = Head::new(batch.ids()[0], None);
@@ -219,17 +224,18 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
                     head.tag = Some(Arc::new(Tag { members, ..Tag::default() }));
                 }
                 self.core.meter.emitted(1);
-                self.output.push(1, std::iter::once(Envelope { head, value: batch, lease }))
+                let batch = Envelope { head, value: batch, lease };
+                (self.output.push(1, std::iter::once(batch)), None)
             }
-            Finished::EpochEnd(epoch) => self.output.push_end(epoch),
-            Finished::Discarded(samples) => {
+            Finished::EpochEnd(epoch) => (self.output.push_end(epoch), None),
+            Finished::Discarded(samples, lease) => {
                 self.core.shared.left_out.fetch_add(samples, Ordering::Relaxed);
-                self.output.push(1, std::iter::empty())
+                (self.output.push(1, std::iter::empty()), lease)
             }
             Finished::Failed(error) => {
                 self.core.raise(error);
                 self.input.shut();
-                Wakes::default()
+                (Wakes::default(), None)
             }
         };
         assembly.take_finished().map(hand_on).collect()

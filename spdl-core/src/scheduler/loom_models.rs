@@ -11,10 +11,9 @@ use loom::future::block_on;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
-use super::queue::{AnyQueue, Queue};
+use super::queue::{Next, Queue};
 use super::signal::{Interest, Signal};
-use crate::SampleId;
-use crate::sample::Envelope;
+use crate::sample::{Envelope, Head};
 
 fn model(check: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -23,7 +22,7 @@ fn model(check: impl Fn() + Send + Sync + 'static) {
 }
 
 fn item(value: u32) -> Envelope<u32> {
-    Envelope { id: SampleId::default(), key: None, value }
+    Envelope::new(Head::default(), value)
 }
 
 /// What a worker does until `done`: work, or announce itself, look again, and sleep.

@@ -131,6 +131,7 @@ impl<T: Send + 'static> MergeNode<T> {
     /// Does one thing. Says whether there may be more to do.
     fn advance(&mut self, cx: &Context<'_>) -> Result<Poll<bool>> {
         let progress = &mut self.progress;
+        let mut skipping = false;
         for at in 0..self.inputs.len() {
             while progress.branches[at] == Branch::Skipping {
                 match self.inputs[at].poll_next(cx) {
@@ -142,16 +143,25 @@ impl<T: Send + 'static> MergeNode<T> {
                         progress.branches[at] = Branch::EpochEnded;
                     }
                     Poll::Ready(Next::Closed) => progress.branches[at] = Branch::Closed,
-                    Poll::Pending => return Ok(Poll::Pending),
+                    Poll::Pending => {
+                        skipping = true;
+                        break;
+                    }
                 }
             }
         }
         for (open, branch) in progress.open.iter_mut().zip(&progress.branches) {
             *open = *branch == Branch::Open;
         }
-        if progress.branches.contains(&Branch::Closed) && self.core.shared.failures.is_fatal() {
-            // The branch has failed: the others are cancelled.
+        if progress.branches.contains(&Branch::Closed)
+            && !progress.same_items
+            && self.core.shared.failures.is_fatal()
+        {
+            // The branch has failed: the others are cancelled. (Paths of one route end together.)
             return Ok(Poll::Ready(false));
+        }
+        if skipping {
+            return Ok(Poll::Pending);
         }
         if progress.starts_epoch {
             progress.starts_epoch = false;

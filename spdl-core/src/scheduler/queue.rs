@@ -243,6 +243,16 @@ impl<T> Queue<T> {
         self.publish(state);
     }
 
+    /// Whether nobody takes items any more; where that is not so, wakes the task that puts items in
+    /// when it is.
+    pub(crate) fn poll_shut(&self, cx: &Context<'_>) -> bool {
+        let mut state = self.state.lock();
+        if !state.shut {
+            keep_waker(&mut state.sender, cx);
+        }
+        state.shut
+    }
+
     /// Gives promised places back unused.
     pub(crate) fn release(&self, places: usize) {
         if places > 0 {

@@ -5,7 +5,7 @@
 //! ticket is retired once nothing carries it any more; then, and in the order of the tickets, its
 //! outputs go on.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use super::StageCore;
 use super::queue::{Next, Queue};
-use crate::sample::{Envelope, Head, Tag, TicketDesk};
+use crate::budget::Lease;
+use crate::sample::{Envelope, Head, Retired, Tag, TicketDesk};
 use crate::statistics::StageMeter;
 use crate::sync::Mutex;
 use crate::{Error, ErrorKind, Result};
@@ -52,12 +53,23 @@ struct Notes {
     /// How many tickets had been drawn at the end of each epoch that is not over yet.
     epoch_ends: VecDeque<u64>,
     drawn: u64,
-    /// Where each item of a list went.
-    routes: BTreeMap<u64, (Head, Vec<usize>)>,
+    /// The lists whose parts are under way.
+    lists: BTreeMap<u64, List>,
 }
 
-/// The same head, with a ticket.
-fn with_ticket(head: Head, ticket: crate::sample::Ticket) -> Head {
+/// What is kept of a list while its parts are under way.
+#[derive(Debug)]
+struct List {
+    head: Head,
+    /// Where each of its items went.
+    routes: Vec<usize>,
+    /// The memory of all its parts.
+    lease: Option<Lease>,
+}
+
+/// The same head, with a ticket, which keeps the one that it may have from a route around this one.
+fn with_ticket(head: Head, mut ticket: crate::sample::Ticket) -> Head {
+    ticket.outer = head.ticket().cloned();
     let (key, members) = match head.tag.as_deref() {
         Some(tag) => (tag.key.clone(), tag.members.clone()),
         None => (None, None),
@@ -66,12 +78,13 @@ fn with_ticket(head: Head, ticket: crate::sample::Ticket) -> Head {
     Head { tag: Some(Arc::new(tag)), ..head }
 }
 
-/// The same head, without its ticket.
+/// The same head, without the ticket that it was given last.
 fn without_ticket(head: Head) -> Head {
-    let Some(tag) = head.tag.as_deref().filter(|tag| tag.ticket.is_some()) else { return head };
-    let tag = (tag.key.is_some() || tag.members.is_some()).then(|| {
-        Arc::new(Tag { key: tag.key.clone(), members: tag.members.clone(), ticket: None })
-    });
+    let Some(tag) = head.tag.as_deref() else { return head };
+    let Some(ticket) = &tag.ticket else { return head };
+    let ticket = ticket.outer.clone();
+    let tag = (tag.key.is_some() || tag.members.is_some() || ticket.is_some())
+        .then(|| Arc::new(Tag { key: tag.key.clone(), members: tag.members.clone(), ticket }));
     Head { tag, ..head }
 }
 
@@ -84,6 +97,12 @@ async fn end_epoch<T>(paths: &[Arc<Queue<T>>], epoch: u64) -> bool {
         drop(path.push_end(epoch));
     }
     true
+}
+
+/// Whether a path wants no more; wakes the task when one does not.
+fn any_shut<T>(paths: &[Arc<Queue<T>>], cx: &Context<'_>) -> bool {
+    // Of each, so that whichever it is wakes this task.
+    paths.iter().filter(|path| path.poll_shut(cx)).count() > 0
 }
 
 /// Counts an item that goes down a path.
@@ -118,10 +137,13 @@ impl<T: Send + 'static> SplitNode<T> {
 
     /// The next item; `None` where a path wants no more.
     fn poll_next(&self, cx: &Context<'_>) -> Poll<Option<Next<(usize, T)>>> {
-        if self.paths.iter().any(|path| path.is_shut()) {
-            return Poll::Ready(None);
+        let next = self.input.poll_next(cx);
+        if next.is_pending() {
+            return if any_shut(&self.paths, cx) { Poll::Ready(None) } else { Poll::Pending };
         }
-        self.input.poll_next(cx).map(Some)
+        next.map(
+            |next| if self.paths.iter().any(|path| path.is_shut()) { None } else { Some(next) },
+        )
     }
 
     async fn send(&self, item: Envelope<(usize, T)>) -> bool {
@@ -187,10 +209,12 @@ impl<T: Send + 'static> SplitListNode<T> {
     pub(crate) async fn drive(self) {
         loop {
             let next = poll_fn(|cx| {
-                if self.paths.iter().any(|path| path.is_shut()) {
-                    return Poll::Ready(Next::Closed);
-                }
-                self.input.poll_next(cx)
+                let next = self.input.poll_next(cx);
+                let shut = match next {
+                    Poll::Pending => any_shut(&self.paths, cx),
+                    Poll::Ready(_) => self.paths.iter().any(|path| path.is_shut()),
+                };
+                if shut { Poll::Ready(Next::Closed) } else { next }
             });
             let sent = match next.await {
                 Next::Item(list) => self.send(list).await,
@@ -211,7 +235,7 @@ impl<T: Send + 'static> SplitListNode<T> {
     }
 
     async fn send(&self, list: Envelope<(Vec<usize>, Vec<T>)>) -> bool {
-        let Envelope { head, value: (routes, items), lease: _ } = list;
+        let Envelope { head, value: (routes, items), lease } = list;
         let paths = self.paths.len();
         let fault = if routes.len() != items.len() {
             Some(format!("the router chose {} paths for {} items", routes.len(), items.len()))
@@ -235,7 +259,8 @@ impl<T: Send + 'static> SplitListNode<T> {
         for (&path, item) in routes.iter().zip(items) {
             parts[path].push(item);
         }
-        self.desk.notes.lock().routes.insert(number, (without_ticket(head.clone()), routes));
+        let list = List { head: head.clone(), routes, lease };
+        self.desk.notes.lock().lists.insert(number, list);
         let head = with_ticket(head, ticket);
         for (at, part) in parts.into_iter().enumerate() {
             if poll_fn(|cx| self.paths[at].poll_reserve(1, cx)).await == 0 {
@@ -260,6 +285,8 @@ pub(crate) struct JoinNode<U, V> {
     pub(crate) output: Arc<Queue<V>>,
     pub(crate) crossing: Arc<Crossing>,
     pub(crate) combine: Combine<U, V>,
+    /// Whether the outputs are parts of a whole, which do not go on where one failed for good.
+    pub(crate) whole: bool,
     pub(crate) waiting: Waiting<U, V>,
 }
 
@@ -268,9 +295,12 @@ pub(crate) struct Waiting<U, V> {
     arrived: BTreeMap<u64, Vec<(usize, Envelope<U>)>>,
     /// What has come without one: held back until the end of an epoch.
     loose: Vec<(usize, Envelope<U>)>,
-    retired: BTreeSet<u64>,
-    news: Vec<u64>,
+    /// Tickets that nothing carries any more, and whether each is where the order ends.
+    retired: BTreeMap<u64, bool>,
+    news: Vec<Retired>,
     next: u64,
+    /// A failure in its turn has ended the pipeline: nothing behind it goes on.
+    cut: bool,
     outgoing: VecDeque<Envelope<V>>,
     ended: Vec<bool>,
     closed: Vec<bool>,
@@ -282,9 +312,10 @@ impl<U, V> Waiting<U, V> {
         Waiting {
             arrived: BTreeMap::new(),
             loose: Vec::new(),
-            retired: BTreeSet::new(),
+            retired: BTreeMap::new(),
             news: Vec::new(),
             next: 0,
+            cut: false,
             outgoing: VecDeque::new(),
             ended: vec![false; paths],
             closed: vec![false; paths],
@@ -301,7 +332,8 @@ pub(crate) fn combine_items<U: 'static>() -> Combine<U, U> {
 /// Lists are put together in the order of the list they came from.
 pub(crate) fn combine_lists<U: Send + 'static>(crossing: Arc<Crossing>) -> Combine<Vec<U>, Vec<U>> {
     Box::new(move |number, parts| {
-        let Some((head, routes)) = crossing.notes.lock().routes.remove(&number) else {
+        let list = crossing.notes.lock().lists.remove(&number);
+        let Some(List { head, routes, lease }) = list else {
             let message = "a path put several lists together; it must keep them apart";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
@@ -320,7 +352,8 @@ pub(crate) fn combine_lists<U: Send + 'static>(crossing: Arc<Crossing>) -> Combi
             lists.into_iter().map(|(path, list)| (path, list.into_iter())).collect();
         // A part that was dropped is missing; the rest keeps its order.
         let whole: Vec<U> = routes.iter().filter_map(|path| lists.get_mut(path)?.next()).collect();
-        Ok(if whole.is_empty() { Vec::new() } else { vec![Envelope::new(head, whole)] })
+        let whole = Envelope { head, value: whole, lease };
+        Ok(if whole.value.is_empty() { Vec::new() } else { vec![whole] })
     })
 }
 
@@ -404,11 +437,19 @@ impl<U: Send + 'static, V: Send + 'static> JoinNode<U, V> {
     fn release(&mut self, cx: &Context<'_>) -> Result<bool> {
         let waiting = &mut self.waiting;
         self.crossing.tickets.take_retired(&mut waiting.news, cx);
-        waiting.retired.extend(waiting.news.drain(..));
+        let news = waiting.news.drain(..).map(|ticket| (ticket.number, ticket.failed));
+        waiting.retired.extend(news);
         let mut moved = false;
-        while waiting.outgoing.is_empty() && waiting.retired.remove(&waiting.next) {
+        while waiting.outgoing.is_empty()
+            && !waiting.cut
+            && let Some(failed) = waiting.retired.remove(&waiting.next)
+        {
+            waiting.cut = failed;
             let items = waiting.arrived.remove(&waiting.next).unwrap_or_default();
-            waiting.outgoing.extend((self.combine)(waiting.next, items)?);
+            let items = (self.combine)(waiting.next, items)?;
+            if !(failed && self.whole) {
+                waiting.outgoing.extend(items);
+            }
             waiting.next += 1;
             self.crossing.tickets.settle();
             moved = true;
@@ -420,11 +461,12 @@ impl<U: Send + 'static, V: Send + 'static> JoinNode<U, V> {
     /// and whether there may be more.
     fn finish_epoch(&mut self, cx: &Context<'_>) -> Result<Poll<Option<bool>>> {
         let waiting = &mut self.waiting;
+        if waiting.cut {
+            return Ok(Poll::Ready(Some(false)));
+        }
+        // Also where something has failed, what is on its way in front of that is waited for.
         let over = |at: usize| waiting.ended[at] || waiting.closed[at];
         if !(0..self.paths.len()).all(over) {
-            if waiting.closed.contains(&true) && self.core.shared.failures.is_fatal() {
-                return Ok(Poll::Ready(Some(false)));
-            }
             return Ok(Poll::Ready(None));
         }
         let due = self.crossing.notes.lock().epoch_ends.front().copied();

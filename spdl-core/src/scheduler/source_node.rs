@@ -120,10 +120,10 @@ impl<S: Source> SourceNode<S> {
                 return Poll::Pending;
             };
             let started = Instant::now();
-            let mut failures = 0;
+            let (mut failures, mut counted) = (0, 0);
             let mut end = None;
             while run.len() < places && end.is_none() {
-                end = self.take(pass, run, &mut failures, cx);
+                end = self.take(pass, run, &mut failures, &mut counted, cx);
             }
             if let (Some(lease), Some(sizer)) = (&mut lease, &self.sizer)
                 && let Some((measure, _)) = self.core.measured()
@@ -133,7 +133,9 @@ impl<S: Source> SourceNode<S> {
                 }
             }
             drop(lease);
-            self.core.record(run.len() as u64 + failures, failures, started.elapsed());
+            let items = run.len() as u64 + failures;
+            self.core.tolerance.tried(items - counted);
+            self.core.meter.record(items, failures, started.elapsed());
             self.core.meter.emitted(run.len() as u64);
             drop(self.output.push(places, run.drain(..)));
             if let Some(end) = end {
@@ -156,6 +158,7 @@ impl<S: Source> SourceNode<S> {
         pass: &mut Pass<S::Item>,
         run: &mut Vec<Envelope<S::Item>>,
         failures: &mut u64,
+        counted: &mut u64,
         cx: &mut Context<'_>,
     ) -> Option<Poll<Turn>> {
         if self.limit.is_some_and(|limit| pass.yielded >= limit) {
@@ -182,6 +185,10 @@ impl<S: Source> SourceNode<S> {
             Ok((key, value)) => run.push(Envelope::new(Head::new(id, key), value)),
             Err(error) => {
                 *failures += 1;
+                // The policy judges with all that has been tried so far.
+                let tried = run.len() as u64 + *failures;
+                self.core.tolerance.tried(tried - *counted);
+                *counted = tried;
                 if self.core.item_failed(&Head::new(id, None), error) == Verdict::Halt {
                     return Some(Poll::Ready(Turn::Over));
                 }

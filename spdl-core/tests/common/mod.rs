@@ -5,7 +5,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use spdl_core::{
-    BatchLayout, DType, DatasetSource, Error, ErrorKind, Field, Fill, FillContext, Result, SlotMut,
+    BatchLayout, DType, DatasetSource, Error, ErrorKind, Field, Fill, FillContext, Pipeline,
+    PipelineBuilder, Result, SlotMut,
 };
 
 /// Runs a test on a thread of its own; a hang becomes a failure.
@@ -71,4 +72,42 @@ pub fn spdl_threads() -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
     names.map(|name| name.trim().to_owned()).filter(|name| name.starts_with("spdl-")).collect()
+}
+
+/// What a pipeline delivers; it must not fail.
+pub fn delivered<T: Send + 'static>(builder: PipelineBuilder<T>) -> Vec<T> {
+    let pipeline = builder.build().expect("the description makes sense");
+    pipeline.map(|item| item.expect("nothing fails")).collect()
+}
+
+/// The same where no order is promised.
+pub fn delivered_sorted<T: Send + Ord + 'static>(builder: PipelineBuilder<T>) -> Vec<T> {
+    let mut items = delivered(builder);
+    items.sort_unstable();
+    items
+}
+
+/// What a pipeline delivers before its error, and the error, which must be said once, at the end.
+pub fn before_error<T: Send + 'static>(mut pipeline: Pipeline<T>) -> (Vec<T>, Error) {
+    let mut items = Vec::new();
+    loop {
+        match pipeline.next() {
+            Some(Ok(item)) => items.push(item),
+            Some(Err(error)) => {
+                assert!(pipeline.next().is_none(), "an error is said once");
+                assert!(pipeline.next().is_none(), "the end stays the end");
+                return (items, error);
+            }
+            None => panic!("ended without the error, after {} items", items.len()),
+        }
+    }
+}
+
+/// Waits until something is so; a failure where it never is.
+pub fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(std::time::Instant::now() < deadline, "never so: {what}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
 }

@@ -1,0 +1,759 @@
+//! Who runs what, where, and how many at once.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use common::{WriteNumber, within_seconds};
+use common::{before_error, dawdle, delivered, delivered_sorted, layout, numbers, until};
+use spdl_core::{
+    Control, CpuExecutor, Error, ErrorKind, OnError, PipelineBuilder, Result, Stage, StageContext,
+    StageOptions, path,
+};
+
+/// Who did something: by name and by id.
+type Threads = Arc<Mutex<Vec<(String, ThreadId)>>>;
+
+fn note(threads: &Threads) {
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or_default().to_owned();
+    threads.lock().unwrap().push((name, thread.id()));
+}
+
+fn names(threads: &Threads) -> HashSet<String> {
+    threads.lock().unwrap().iter().map(|(name, _)| name.clone()).collect()
+}
+
+fn ids(threads: &Threads) -> HashSet<ThreadId> {
+    threads.lock().unwrap().iter().map(|(_, id)| *id).collect()
+}
+
+fn noting(threads: &Threads) -> impl Fn(i64) -> Result<i64> + Send + Sync + 'static {
+    let threads = Arc::clone(threads);
+    move |n| {
+        note(&threads);
+        dawdle(n);
+        Ok(n)
+    }
+}
+
+/// A stage that is bound to its thread: notes on which ones it lives.
+struct Bound(Threads);
+impl Bound {
+    fn new(threads: &Threads) -> Result<Self> {
+        note(threads);
+        Ok(Bound(Arc::clone(threads)))
+    }
+}
+impl Stage<i64> for Bound {
+    type Out = i64;
+    fn process(&mut self, n: i64, cx: &mut StageContext<'_, i64>) -> Result<()> {
+        note(&self.0);
+        dawdle(n);
+        cx.emit(n)
+    }
+    fn finish(&mut self, _: &mut StageContext<'_, i64>) -> Result<()> {
+        note(&self.0);
+        Ok(())
+    }
+}
+impl Drop for Bound {
+    fn drop(&mut self) {
+        note(&self.0);
+    }
+}
+
+// Threads of a stage's own.
+
+#[test]
+fn a_stage_with_a_thread_of_its_own_lives_on_it_from_making_to_dropping() {
+    within_seconds(60, || {
+        for ends_early in [false, true] {
+            let (bound, shared) = (Threads::default(), Threads::default());
+            let lives = Arc::clone(&bound);
+            let mut pipeline = PipelineBuilder::new(numbers(300))
+                .map("before", noting(&shared))
+                .stage(StageOptions::new("device").dedicated(), move || Bound::new(&lives))
+                .map("after", noting(&shared))
+                .epochs(0..3)
+                .threads(3)
+                .build()
+                .unwrap();
+            let monitor = pipeline.monitor();
+            if ends_early {
+                assert_eq!(pipeline.by_ref().take(50).count(), 50);
+                pipeline.stop();
+            } else {
+                assert_eq!(pipeline.by_ref().count(), 900);
+            }
+            assert_eq!(monitor.statistics().stages[2].concurrency, 1, "one thread by default");
+            drop(pipeline);
+            assert_eq!(names(&bound), HashSet::from(["spdl-device-0".to_owned()]));
+            assert_eq!(ids(&bound).len(), 1, "also the instance's end is there");
+            assert!(ids(&bound).is_disjoint(&ids(&shared)), "nobody else works there");
+            assert!(names(&shared).iter().all(|name| name.starts_with("spdl-worker-")));
+        }
+    });
+}
+
+#[test]
+fn a_stage_has_as_many_threads_of_its_own_as_it_may_do_items_at_once() {
+    within_seconds(60, || {
+        let (threads, at_once) = (Threads::default(), Arc::new(AtomicUsize::new(0)));
+        let (noted, now) = (Arc::clone(&threads), Arc::clone(&at_once));
+        let options = StageOptions::new("three").dedicated().concurrency(3);
+        let builder = PipelineBuilder::new(numbers(30)).map(options, move |n| {
+            note(&noted);
+            now.fetch_add(1, Ordering::SeqCst);
+            // Only where three are here together can the first ones go on.
+            until("three are at work", || now.load(Ordering::SeqCst) >= 3);
+            Ok(n)
+        });
+        assert_eq!(delivered_sorted(builder.threads(1)), (0..30).collect::<Vec<_>>());
+        let expected = (0..3).map(|at| format!("spdl-three-{at}")).collect();
+        assert_eq!(names(&threads), expected);
+    });
+}
+
+#[test]
+fn a_fill_and_a_gathering_stage_can_have_threads_of_their_own() {
+    within_seconds(60, || {
+        let options = |name| StageOptions::new(name).dedicated().concurrency(2);
+        let builder = PipelineBuilder::new(numbers(100))
+            .batch(options("pairs"), 2, false)
+            .unbatch(options("apart"))
+            .fill(options("write"), layout(16), || {
+                Ok(WriteNumber { fails: |_| false, panics: |_| false })
+            })
+            .deterministic();
+        let sizes: Vec<usize> = delivered(builder).iter().map(spdl_core::Batch::len).collect();
+        assert_eq!(sizes, [16, 16, 16, 16, 16, 16, 4]);
+    });
+}
+
+#[test]
+fn a_panic_on_a_threads_own_stage_fails_the_item_and_the_thread_goes_on() {
+    within_seconds(60, || {
+        let threads = Threads::default();
+        let noted = Arc::clone(&threads);
+        let builder = PipelineBuilder::new(numbers(100))
+            .map(StageOptions::new("device").dedicated(), move |n| {
+                note(&noted);
+                assert!(n % 10 != 3, "cannot stand {n}");
+                Ok(n)
+            })
+            .on_error(OnError::SKIP);
+        assert_eq!(delivered(builder).len(), 90);
+        assert_eq!(ids(&threads).len(), 1);
+        let raises = PipelineBuilder::new(numbers(100))
+            .map(StageOptions::new("device").dedicated(), |n| {
+                assert!(n != 30, "cannot stand {n}");
+                Ok(n)
+            })
+            .build()
+            .unwrap();
+        let (items, error) = before_error(raises);
+        assert_eq!(items, (0..30).collect::<Vec<_>>());
+        assert_eq!((error.kind(), error.stage()), (ErrorKind::Panicked, Some("device")));
+    });
+}
+
+#[test]
+fn a_factory_that_fails_on_its_thread_is_an_ordinary_error() {
+    within_seconds(60, || {
+        let none =
+            || -> Result<Bound> { Err(Error::new(ErrorKind::Unsupported, "no such device")) };
+        let pipeline = PipelineBuilder::new(numbers(10))
+            .stage(StageOptions::new("device").dedicated(), none)
+            .build()
+            .unwrap();
+        let (items, error) = before_error(pipeline);
+        assert_eq!((items, error.to_string().as_str()), (vec![], "device: no such device"));
+    });
+}
+
+#[test]
+fn an_async_stage_has_no_threads_to_choose() {
+    let builder = PipelineBuilder::new(numbers(1))
+        .map_async(StageOptions::new("wait").dedicated(), |n| async move { Ok(n) });
+    let error = builder.build().unwrap_err();
+    assert_eq!((error.kind(), error.stage()), (ErrorKind::InvalidArgument, Some("wait")));
+}
+
+#[cfg(all(feature = "affinity", target_os = "linux"))]
+mod pinned {
+    use super::*;
+
+    /// The CPUs that the calling thread may run on.
+    fn allowed() -> Vec<usize> {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let line = status.lines().find(|line| line.starts_with("Cpus_allowed_list:")).unwrap();
+        let list = line.split(':').nth(1).unwrap().trim();
+        let ranges = list.split(',').map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            first.parse::<usize>().unwrap()..=last.parse().unwrap()
+        });
+        ranges.flatten().collect()
+    }
+
+    #[test]
+    fn a_pinned_stage_runs_on_its_cpus_and_no_other_thread_is_moved() {
+        within_seconds(60, || {
+            let all = allowed();
+            let cpu = *all.last().unwrap();
+            let (pinned, others) =
+                (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
+            let seen = |list: &Arc<Mutex<Vec<Vec<usize>>>>| {
+                let list = Arc::clone(list);
+                move |n: i64| {
+                    list.lock().unwrap().push(allowed());
+                    Ok(n)
+                }
+            };
+            let builder = PipelineBuilder::new(numbers(20))
+                .map(StageOptions::new("here").pinned([cpu]).concurrency(2), seen(&pinned))
+                .map("anywhere", seen(&others));
+            assert_eq!(delivered_sorted(builder), (0..20).collect::<Vec<_>>());
+            assert!(pinned.lock().unwrap().iter().all(|cpus| *cpus == [cpu]));
+            assert!(others.lock().unwrap().iter().all(|cpus| *cpus == all));
+            assert_eq!(allowed(), all);
+        });
+    }
+
+    #[test]
+    fn a_cpu_that_does_not_exist_ends_the_pipeline_with_an_error() {
+        within_seconds(60, || {
+            let options = StageOptions::new("nowhere").pinned([100_000]);
+            let pipeline = PipelineBuilder::new(numbers(20)).map(options, Ok).build().unwrap();
+            let (_, error) = before_error(pipeline);
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        });
+    }
+}
+
+// Pools of the caller's.
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// A small pool of threads with a queue of work.
+#[derive(Debug)]
+struct Pool {
+    work: Mutex<Option<mpsc::Sender<Work>>>,
+    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+    size: usize,
+    handed_over: AtomicUsize,
+    most_at_once: Arc<AtomicUsize>,
+}
+
+impl Pool {
+    fn new(size: usize) -> Arc<Self> {
+        let (sender, receiver) = mpsc::channel::<Work>();
+        let receiver = Arc::new(Mutex::new(receiver));
+        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let thread = |at| {
+            let (receiver, now, most) =
+                (Arc::clone(&receiver), Arc::clone(&now), Arc::clone(&most));
+            let run = move || loop {
+                let next = receiver.lock().unwrap().recv();
+                let Ok(work) = next else { return };
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                work();
+                now.fetch_sub(1, Ordering::SeqCst);
+            };
+            std::thread::Builder::new().name(format!("mine-{at}")).spawn(run).unwrap()
+        };
+        Arc::new(Pool {
+            work: Mutex::new(Some(sender)),
+            threads: Mutex::new((0..size).map(thread).collect()),
+            size,
+            handed_over: AtomicUsize::new(0),
+            most_at_once: most,
+        })
+    }
+
+    /// Ends the threads when their work is done; what comes later is dropped.
+    fn shut_down(&self) {
+        drop(self.work.lock().unwrap().take());
+        for thread in self.threads.lock().unwrap().drain(..) {
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl CpuExecutor for Pool {
+    fn execute(&self, work: Work) {
+        self.handed_over.fetch_add(1, Ordering::SeqCst);
+        let sender = self.work.lock().unwrap().clone();
+        if let Some(sender) = sender {
+            drop(sender.send(work));
+        }
+    }
+    fn parallelism(&self) -> usize {
+        self.size
+    }
+}
+
+#[test]
+fn the_whole_pipeline_can_compute_on_a_pool_of_the_callers() {
+    within_seconds(60, || {
+        let (pool, threads) = (Pool::new(3), Threads::default());
+        for round in 0..20 {
+            let builder = PipelineBuilder::new(numbers(500))
+                .map("a", noting(&threads))
+                .map_async("b", |n| async move { Ok(n) })
+                .flat_map("c", |n| [Ok(n), Ok(n)])
+                .batch("d", 7, false)
+                .unbatch("e")
+                .map("f", noting(&threads))
+                .executor(Arc::clone(&pool) as Arc<dyn CpuExecutor>)
+                .epochs(0..2);
+            let builder = if round % 2 == 0 { builder.deterministic() } else { builder };
+            let mut pipeline = builder.build().unwrap();
+            let mut items: Vec<i64> = pipeline.by_ref().map(Result::unwrap).collect();
+            items.sort_unstable();
+            assert_eq!(items, (0..500).flat_map(|n| [n; 4]).collect::<Vec<_>>());
+            assert_eq!(pipeline.statistics().threads, 3, "the default is the pool's");
+        }
+        assert!(names(&threads).iter().all(|name| name.starts_with("mine-")));
+        pool.shut_down();
+    });
+}
+
+#[test]
+fn a_stage_can_compute_on_a_pool_of_the_callers_and_takes_no_more_than_its_concurrency() {
+    within_seconds(60, || {
+        let (pool, mine, ours) = (Pool::new(16), Threads::default(), Threads::default());
+        let executor = Arc::clone(&pool) as Arc<dyn CpuExecutor>;
+        let (now, most) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+        let (noting_mine, seen) = (noting(&mine), Arc::clone(&most));
+        let counting = move |n| {
+            seen.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            let passed = noting_mine(n);
+            now.fetch_sub(1, Ordering::SeqCst);
+            passed
+        };
+        let builder = PipelineBuilder::new(numbers(500))
+            .map("ours", noting(&ours))
+            .map(StageOptions::new("mine").executor(executor).concurrency(2), counting)
+            .fill("write", layout(10), || Ok(WriteNumber { fails: |_| false, panics: |_| false }));
+        assert_eq!(delivered(builder).len(), 50);
+        assert!(names(&mine).iter().all(|name| name.starts_with("mine-")));
+        assert!(names(&ours).iter().all(|name| name.starts_with("spdl-worker-")));
+        assert!(most.load(Ordering::SeqCst) <= 2);
+        // A piece of work may still be on its way out while the next one begins.
+        let pieces = pool.most_at_once.load(Ordering::SeqCst);
+        assert!(pieces <= 4, "{pieces} pieces of work at once");
+        pool.shut_down();
+    });
+}
+
+#[test]
+fn a_pool_outlives_its_pipelines_however_they_end() {
+    within_seconds(60, || {
+        let pool = Pool::new(2);
+        for take in 0..40 {
+            let mut pipeline = PipelineBuilder::new(numbers(1000))
+                .map("work", move |n| {
+                    assert!(take % 3 != 1 || n != 20, "cannot stand {n}");
+                    Ok(n)
+                })
+                .executor(Arc::clone(&pool) as Arc<dyn CpuExecutor>)
+                .build()
+                .unwrap();
+            for _ in 0..take {
+                let _ = pipeline.next();
+            }
+        }
+        // No work is left behind that would keep the pool from ending.
+        let done = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&done);
+        pool.execute(Box::new(move || flag.store(true, Ordering::SeqCst)));
+        until("the pool works on", || done.load(Ordering::SeqCst));
+        pool.shut_down();
+    });
+}
+
+/// Drops all work from the given piece on.
+#[derive(Debug)]
+struct Drops {
+    pool: Arc<Pool>,
+    from: usize,
+}
+impl CpuExecutor for Drops {
+    fn execute(&self, work: Work) {
+        if self.pool.handed_over.load(Ordering::SeqCst) < self.from {
+            self.pool.execute(work);
+        }
+    }
+    fn parallelism(&self) -> usize {
+        self.pool.size
+    }
+}
+
+#[test]
+fn a_pool_that_drops_work_ends_the_pipeline_with_an_error() {
+    within_seconds(60, || {
+        for from in [0, 1, 3] {
+            for whole in [true, false] {
+                let drops = Arc::new(Drops { pool: Pool::new(2), from });
+                let executor = Arc::clone(&drops) as Arc<dyn CpuExecutor>;
+                // Slow items, so that the pool is asked again and again.
+                let slow = PipelineBuilder::from_iter((0..1_000_000).inspect(|_| {
+                    std::thread::sleep(Duration::from_micros(200));
+                }));
+                let builder = if whole {
+                    slow.map("work", Ok).executor(executor)
+                } else {
+                    slow.map(StageOptions::new("work").executor(executor), Ok)
+                };
+                let (_, error) = before_error(builder.build().unwrap());
+                assert_eq!(error.kind(), ErrorKind::Stopped, "{error}");
+                assert!(error.to_string().contains("executor"), "{error}");
+                drops.pool.shut_down();
+            }
+        }
+    });
+}
+
+#[cfg(feature = "rayon")]
+#[test]
+fn rayon_can_compute_while_it_does_other_things() {
+    within_seconds(60, || {
+        let pool = rayon_pool(3);
+        let threads = Threads::default();
+        let executor = Arc::new(spdl_core::RayonExecutor::new(Arc::clone(&pool)));
+        let mut pipeline = PipelineBuilder::new(numbers(2000))
+            .map("a", noting(&threads))
+            .map("b", noting(&threads))
+            .executor(executor)
+            .deterministic()
+            .build()
+            .unwrap();
+        let first: Vec<i64> = pipeline.by_ref().take(10).map(Result::unwrap).collect();
+        assert_eq!(first, (0..10).collect::<Vec<_>>());
+        assert_eq!(pool.install(|| 6 * 7), 42);
+        let rest: Vec<i64> = pipeline.map(Result::unwrap).collect();
+        assert_eq!(rest, (10..2000).collect::<Vec<_>>());
+        assert!(names(&threads).iter().all(|name| name.starts_with("mine-")));
+    });
+}
+
+#[cfg(feature = "rayon")]
+fn rayon_pool(threads: usize) -> Arc<rayon::ThreadPool> {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+    Arc::new(pool.thread_name(|at| format!("mine-{at}")).build().unwrap())
+}
+
+// How many at once.
+
+/// Lets a number of items through a stage, and knows how many are in it.
+#[derive(Default)]
+struct Turnstile {
+    state: Mutex<(usize, usize)>,
+    changed: Condvar,
+}
+impl Turnstile {
+    fn pass(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.0 += 1;
+        state = self
+            .changed
+            .wait_timeout_while(state, Duration::from_secs(30), |(_, tickets)| *tickets == 0)
+            .unwrap()
+            .0;
+        state.0 -= 1;
+        state.1 = state.1.saturating_sub(1);
+    }
+    fn let_through(&self, items: usize) {
+        self.state.lock().unwrap().1 += items;
+        self.changed.notify_all();
+    }
+    fn inside(&self) -> usize {
+        self.state.lock().unwrap().0
+    }
+}
+
+/// So many items are at work now, and stay so for a while.
+fn settle(inside: &dyn Fn() -> usize, at: usize) {
+    until(&format!("{at} items are at work"), || inside() == at);
+    std::thread::sleep(Duration::from_millis(30));
+    assert_eq!(inside(), at);
+}
+
+fn settles(turnstile: &Turnstile, at: usize) {
+    settle(&|| turnstile.inside(), at);
+}
+
+#[test]
+fn workers_come_and_go_while_the_pipeline_runs() {
+    within_seconds(100, || {
+        let turnstile = Arc::new(Turnstile::default());
+        let gate = Arc::clone(&turnstile);
+        let mut pipeline = PipelineBuilder::new(numbers(100))
+            .map(StageOptions::new("work").concurrency(100), move |n| {
+                gate.pass();
+                Ok(n)
+            })
+            .threads(1)
+            .prefetch(100)
+            .build()
+            .unwrap();
+        let control = pipeline.control();
+        pipeline.start().unwrap();
+        settles(&turnstile, 1);
+        control.set_threads(6).unwrap();
+        settles(&turnstile, 6);
+        assert_eq!(pipeline.statistics().threads, 6);
+        // Those who are too many finish their items first.
+        control.set_threads(2).unwrap();
+        settles(&turnstile, 6);
+        turnstile.let_through(4);
+        settles(&turnstile, 2);
+        control.set_threads(0).unwrap();
+        assert_eq!(pipeline.statistics().threads, 1, "the least is one");
+        turnstile.let_through(1);
+        settles(&turnstile, 1);
+        control.set_threads(4).unwrap();
+        settles(&turnstile, 4);
+        turnstile.let_through(1000);
+        let mut items: Vec<i64> = pipeline.by_ref().map(Result::unwrap).collect();
+        items.sort_unstable();
+        assert_eq!(items, (0..100).collect::<Vec<_>>());
+        drop(pipeline);
+        control.set_threads(8).unwrap();
+    });
+}
+
+/// Raises and lowers the concurrency of the stage called `work`, which begins with 2.
+fn up_and_down(control: &Control, inside: &dyn Fn() -> usize, let_through: &dyn Fn(usize)) {
+    settle(inside, 2);
+    control.set_concurrency("work", 5).unwrap();
+    settle(inside, 5);
+    control.set_concurrency("work", 2).unwrap();
+    settle(inside, 5);
+    let_through(3);
+    settle(inside, 2);
+    control.set_concurrency("work", 0).unwrap();
+    let_through(1);
+    settle(inside, 1);
+    control.set_concurrency("work", 3).unwrap();
+    settle(inside, 3);
+    let_through(1000);
+}
+
+#[test]
+fn a_stages_concurrency_goes_up_and_down_while_it_runs() {
+    within_seconds(100, || {
+        for dedicated in [false, true] {
+            let turnstile = Arc::new(Turnstile::default());
+            let gate = Arc::clone(&turnstile);
+            let options = StageOptions::new("work").concurrency(2);
+            let options = if dedicated { options.dedicated() } else { options };
+            let mut pipeline = PipelineBuilder::new(numbers(100))
+                .map(options, move |n| {
+                    gate.pass();
+                    Ok(n)
+                })
+                .threads(8)
+                .prefetch(100)
+                .build()
+                .unwrap();
+            pipeline.start().unwrap();
+            let (inside, through) = (|| turnstile.inside(), |items| turnstile.let_through(items));
+            up_and_down(&pipeline.control(), &inside, &through);
+            let mut items: Vec<i64> = pipeline.by_ref().map(Result::unwrap).collect();
+            items.sort_unstable();
+            assert_eq!(items, (0..100).collect::<Vec<_>>());
+            assert_eq!(pipeline.statistics().stages[1].concurrency, 3);
+        }
+    });
+}
+
+#[test]
+fn an_async_stages_concurrency_goes_up_and_down_while_it_runs() {
+    within_seconds(100, || {
+        let (tickets, gate) = async_channel::unbounded::<()>();
+        let at_work = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&at_work);
+        let stage = move |n: i64| {
+            let (gate, counter) = (gate.clone(), Arc::clone(&counter));
+            async move {
+                counter.fetch_add(1, Ordering::SeqCst);
+                gate.recv().await.unwrap();
+                counter.fetch_sub(1, Ordering::SeqCst);
+                Ok(n)
+            }
+        };
+        let mut pipeline = PipelineBuilder::new(numbers(60))
+            .map_async(StageOptions::new("work").concurrency(2).queue(100), stage)
+            .map("next", Ok)
+            .prefetch(100)
+            .build()
+            .unwrap();
+        pipeline.start().unwrap();
+        let let_through = |items| (0..items).for_each(|_| tickets.try_send(()).unwrap());
+        let inside = || at_work.load(Ordering::SeqCst);
+        up_and_down(&pipeline.control(), &inside, &let_through);
+        let mut items: Vec<i64> = pipeline.by_ref().map(Result::unwrap).collect();
+        items.sort_unstable();
+        assert_eq!(items, (0..60).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn the_workers_of_a_pool_of_the_callers_are_bounded_while_it_runs() {
+    within_seconds(100, || {
+        let pool = Pool::new(8);
+        let turnstile = Arc::new(Turnstile::default());
+        let gate = Arc::clone(&turnstile);
+        let mut pipeline = PipelineBuilder::new(numbers(100))
+            .map(StageOptions::new("work").concurrency(100), move |n| {
+                gate.pass();
+                Ok(n)
+            })
+            .executor(Arc::clone(&pool) as Arc<dyn CpuExecutor>)
+            .threads(2)
+            .prefetch(100)
+            .build()
+            .unwrap();
+        let control = pipeline.control();
+        pipeline.start().unwrap();
+        settles(&turnstile, 2);
+        control.set_threads(5).unwrap();
+        settles(&turnstile, 5);
+        control.set_threads(1).unwrap();
+        turnstile.let_through(4);
+        settles(&turnstile, 1);
+        turnstile.let_through(1000);
+        assert_eq!(pipeline.by_ref().count(), 100);
+        pool.shut_down();
+    });
+}
+
+#[test]
+fn what_has_no_concurrency_to_change_says_so() {
+    within_seconds(60, || {
+        let halves = [PipelineBuilder::new(numbers(4)), PipelineBuilder::new(numbers(4))];
+        let pipeline = PipelineBuilder::merge(halves, spdl_core::Arrival)
+            .map("work", Ok)
+            .route("route", |_| Ok(0), [path(|items: PipelineBuilder<i64>| items.map("inner", Ok))])
+            .batch("batch", 2, false)
+            .build()
+            .unwrap();
+        let control = pipeline.control();
+        for name in ["source", "merge", "batch", "nobody"] {
+            let error = control.set_concurrency(name, 2).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{name}");
+            assert!(error.to_string().contains("work, route, inner"), "{error}");
+        }
+        control.set_concurrency("inner", 2).unwrap();
+        assert_eq!(pipeline.map(Result::unwrap).map(|batch| batch.len()).sum::<usize>(), 8);
+    });
+}
+
+#[test]
+fn workers_that_come_and_go_a_thousand_times_leave_nothing_behind() {
+    within_seconds(100, || {
+        let mut pipeline = PipelineBuilder::from_iter(0..)
+            .map("work", Ok::<i64, Error>)
+            .threads(1)
+            .build()
+            .unwrap();
+        let control = pipeline.control();
+        let memory = || {
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            maps.lines().count()
+        };
+        let mut before = 0;
+        for round in 0..1000 {
+            control.set_threads(if round % 2 == 0 { 4 } else { 1 }).unwrap();
+            pipeline.next().unwrap().unwrap();
+            if round == 100 {
+                before = memory();
+            }
+        }
+        // A thread that has ended but was not joined keeps its stack: two mappings each.
+        let after = memory();
+        assert!(after < before + 200, "{before} mappings before, {after} after");
+    });
+}
+
+// Who goes first.
+
+#[test]
+fn a_worker_takes_the_work_nearest_to_the_consumer_first() {
+    within_seconds(60, || {
+        // One worker, slow items: each goes all the way before the next one is begun.
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let noting = |stage: usize| {
+            let order = Arc::clone(&order);
+            move |n: i64| {
+                std::thread::sleep(Duration::from_micros(300));
+                order.lock().unwrap().push((n, stage));
+                Ok(n)
+            }
+        };
+        let builder = PipelineBuilder::new(numbers(20))
+            .map("first", noting(0))
+            .map("second", noting(1))
+            .map("third", noting(2))
+            .threads(1)
+            .prefetch(20);
+        assert_eq!(delivered(builder), (0..20).collect::<Vec<_>>());
+        let expected: Vec<_> = (0..20).flat_map(|n| (0..3).map(move |stage| (n, stage))).collect();
+        assert_eq!(*order.lock().unwrap(), expected);
+    });
+}
+
+#[test]
+fn a_slow_stage_leaves_workers_to_the_others() {
+    within_seconds(60, || {
+        // The slow stage is held; what goes by another way gets through with the other worker.
+        let turnstile = Arc::new(Turnstile::default());
+        let gate = Arc::clone(&turnstile);
+        let mut pipeline = PipelineBuilder::new(numbers(60))
+            .route(
+                "route",
+                |n| Ok(usize::from(*n % 20 == 0)),
+                [
+                    path(|items: PipelineBuilder<i64>| items.map("quick", Ok)),
+                    path(move |items: PipelineBuilder<i64>| {
+                        items.map(StageOptions::new("slow").concurrency(1), move |n| {
+                            gate.pass();
+                            Ok(n)
+                        })
+                    }),
+                ],
+            )
+            .map("last", Ok)
+            .threads(2)
+            .build()
+            .unwrap();
+        let mut items: Vec<i64> = pipeline.by_ref().take(57).map(Result::unwrap).collect();
+        assert!(items.iter().all(|n| n % 20 != 0));
+        assert!(pipeline.try_next().is_pending());
+        turnstile.let_through(3);
+        items.extend(pipeline.map(Result::unwrap));
+        items.sort_unstable();
+        assert_eq!(items, (0..60).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn a_stage_that_is_full_gives_its_worker_to_those_behind_it() {
+    within_seconds(60, || {
+        // A stage makes more of an item than any queue holds; its only worker empties them.
+        let builder = PipelineBuilder::new(numbers(3))
+            .flat_map(StageOptions::new("many").queue(2), |n| (0..500).map(move |_| Ok(n)))
+            .map(StageOptions::new("next").queue(1), Ok)
+            .map("last", Ok)
+            .threads(1)
+            .prefetch(1);
+        assert_eq!(delivered(builder).len(), 1500);
+    });
+}

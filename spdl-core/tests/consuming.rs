@@ -1,0 +1,595 @@
+//! Taking items out: waiting a while, looking up meanwhile, stopping, from any thread.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use common::{bad_number, delivered, numbers, until, within_seconds};
+use futures_util::{StreamExt, stream};
+use spdl_core::{
+    Arrival, AsyncContext, AsyncStage, Error, ErrorKind, OnError, Pipeline, PipelineBuilder,
+    Result, Stage, StageContext, StageOptions, async_trait, block_on, path,
+};
+
+const MOMENT: Duration = Duration::from_millis(20);
+/// Far more than anything here takes, and far less than the waits that must not be waited for.
+const SOON: Duration = Duration::from_secs(10);
+
+/// Lets items through once it is open.
+#[derive(Clone, Default)]
+struct Gate(Arc<AtomicBool>);
+impl Gate {
+    fn open(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+    fn pass(&self) {
+        until("the gate is open", || self.0.load(Ordering::SeqCst));
+    }
+}
+
+/// Numbers behind a gate.
+fn gated(count: i64) -> (Gate, Pipeline<i64>) {
+    let gate = Gate::default();
+    let closed = gate.clone();
+    let work = move |n| {
+        closed.pass();
+        Ok(n)
+    };
+    let pipeline = PipelineBuilder::new(numbers(count)).map("gated", work).deterministic();
+    (gate, pipeline.build().unwrap())
+}
+
+#[test]
+fn asking_without_waiting_starts_the_work_and_says_whether_there_is_something() {
+    within_seconds(60, || {
+        let (gate, mut pipeline) = gated(3);
+        assert!(pipeline.try_next().is_pending());
+        assert!(pipeline.try_next().is_pending());
+        gate.open();
+        let mut items = Vec::new();
+        let end = loop {
+            match pipeline.try_next() {
+                Poll::Ready(Some(item)) => items.push(item.unwrap()),
+                Poll::Ready(None) => break Instant::now(),
+                Poll::Pending => std::thread::yield_now(),
+            }
+        };
+        assert!(end.elapsed() < SOON);
+        assert_eq!(items, [0, 1, 2]);
+        assert!(matches!(pipeline.try_next(), Poll::Ready(None)), "the end stays the end");
+    });
+}
+
+#[test]
+fn waiting_a_while_waits_that_long_and_can_go_on() {
+    within_seconds(60, || {
+        let (gate, mut pipeline) = gated(2);
+        for _ in 0..3 {
+            let asked = Instant::now();
+            assert!(pipeline.next_timeout(MOMENT).is_pending());
+            let waited = asked.elapsed();
+            assert!(waited >= MOMENT && waited < SOON, "{waited:?}");
+        }
+        gate.open();
+        assert_eq!(pipeline.map(Result::unwrap).collect::<Vec<_>>(), [0, 1]);
+    });
+}
+
+#[test]
+fn an_item_that_comes_ends_the_wait_at_once() {
+    within_seconds(60, || {
+        let (gate, mut pipeline) = gated(1);
+        let opener = std::thread::spawn(move || {
+            std::thread::sleep(MOMENT);
+            gate.open();
+        });
+        let asked = Instant::now();
+        assert!(matches!(pipeline.next_timeout(SOON), Poll::Ready(Some(Ok(0)))));
+        assert!(asked.elapsed() < SOON);
+        opener.join().unwrap();
+    });
+}
+
+#[test]
+fn a_failed_or_ended_pipeline_says_so_in_every_way_of_asking() {
+    within_seconds(60, || {
+        let build = || {
+            PipelineBuilder::new(numbers(5))
+                .map("fails", |n| if n == 2 { Err(bad_number(n)) } else { Ok(n) })
+                .deterministic()
+                .build()
+                .unwrap()
+        };
+        let told = |error: Error| error.to_string();
+        let mut waits = build();
+        assert_eq!(waits.by_ref().take(2).map(Result::unwrap).collect::<Vec<_>>(), [0, 1]);
+        match waits.next_timeout(SOON) {
+            Poll::Ready(Some(Err(error))) => assert_eq!(told(error), "fails: 2 is bad"),
+            other => panic!("{other:?}"),
+        }
+        assert!(matches!(waits.next_timeout(SOON), Poll::Ready(None)));
+
+        let mut checks = build();
+        let mut next = || checks.next_checked(SOON, || Err("asked too often")).unwrap();
+        assert_eq!((next().unwrap().unwrap(), next().unwrap().unwrap()), (0, 1));
+        assert_eq!(told(next().unwrap().unwrap_err()), "fails: 2 is bad");
+        assert!(next().is_none());
+
+        let mut by_epoch = build();
+        let mut epoch = by_epoch.next_epoch().unwrap();
+        assert_eq!((epoch.next().unwrap().unwrap(), epoch.next().unwrap().unwrap()), (0, 1));
+        assert_eq!(told(epoch.next().unwrap().unwrap_err()), "fails: 2 is bad");
+        assert!(epoch.next().is_none());
+        assert!(by_epoch.next_epoch().is_none());
+
+        let items: Vec<_> = block_on(build().into_stream().collect());
+        assert_eq!(items.len(), 3);
+        assert_eq!(told(items.into_iter().next_back().unwrap().unwrap_err()), "fails: 2 is bad");
+    });
+}
+
+#[test]
+fn an_error_before_the_first_item_of_an_epoch_is_told_by_that_epoch() {
+    within_seconds(60, || {
+        let pipeline =
+            PipelineBuilder::new(numbers(5)).map("fails", |n| Err::<i64, _>(bad_number(n)));
+        let mut pipeline = pipeline.threads(1).build().unwrap();
+        let told: Vec<_> = pipeline.next_epoch().unwrap().collect();
+        assert_eq!(told.len(), 1);
+        assert_eq!(told[0].as_ref().unwrap_err().to_string(), "fails: 0 is bad");
+        assert!(pipeline.next_epoch().is_none());
+        // Also where nobody listened to the epoch's iterator.
+        let pipeline =
+            PipelineBuilder::new(numbers(5)).map("fails", |n| Err::<i64, _>(bad_number(n)));
+        let mut pipeline = pipeline.threads(1).build().unwrap();
+        assert!(pipeline.next_epoch().is_some());
+        assert_eq!(pipeline.next().unwrap().unwrap_err().to_string(), "fails: 0 is bad");
+    });
+}
+
+#[test]
+fn no_epoch_follows_the_end_of_a_pipeline_that_ends_in_the_middle_of_one() {
+    within_seconds(60, || {
+        // Whoever goes on after an error must get to the end.
+        let fails = |n| if n == 3 { Err(bad_number(n)) } else { Ok(n) };
+        let build =
+            || PipelineBuilder::new(numbers(9)).map("fails", fails).epochs(0..).deterministic();
+        let mut pipeline = build().build().unwrap();
+        let (mut items, mut errors, mut epochs) = (0, 0, 0);
+        while let Some(epoch) = pipeline.next_epoch() {
+            epochs += 1;
+            assert!(epochs < 10, "epochs without end");
+            for item in epoch {
+                *(if item.is_ok() { &mut items } else { &mut errors }) += 1;
+            }
+        }
+        assert_eq!((items, errors, epochs), (3, 1, 1));
+        let mut stopped = build().build().unwrap();
+        assert!(stopped.next_epoch().unwrap().next().is_some());
+        stopped.stop();
+        assert!(stopped.next_epoch().is_none());
+    });
+}
+
+#[test]
+fn a_check_is_made_while_waiting_and_its_error_comes_back_and_the_pipeline_goes_on() {
+    within_seconds(60, || {
+        let (gate, mut pipeline) = gated(3);
+        let mut checks = 0;
+        let interrupted = pipeline.next_checked(Duration::from_millis(1), || {
+            checks += 1;
+            if checks == 5 { Err("ctrl-c") } else { Ok(()) }
+        });
+        assert_eq!((interrupted.unwrap_err(), checks), ("ctrl-c", 5));
+        let (gate, checks) = (gate, AtomicUsize::new(0));
+        let first = pipeline.next_checked(Duration::from_millis(1), || {
+            if checks.fetch_add(1, Ordering::SeqCst) == 3 {
+                gate.open();
+            }
+            Ok::<_, ()>(())
+        });
+        assert_eq!(first.unwrap().unwrap().unwrap(), 0);
+        assert!(checks.load(Ordering::SeqCst) > 3);
+        assert_eq!(pipeline.map(Result::unwrap).collect::<Vec<_>>(), [1, 2]);
+    });
+}
+
+#[test]
+fn a_check_is_not_made_for_an_item_that_is_there() {
+    within_seconds(60, || {
+        let mut pipeline = PipelineBuilder::new(numbers(3)).build().unwrap();
+        pipeline.start().unwrap();
+        until("it is there", || pipeline.statistics().queues[0].len > 0);
+        let item = pipeline.next_checked(SOON, || Err("asked"));
+        assert_eq!(item.unwrap().unwrap().unwrap(), 0);
+    });
+}
+
+// The end.
+
+#[test]
+fn stopping_with_time_enough_joins_every_thread() {
+    within_seconds(60, || {
+        // Sources of each kind, threads of each kind.
+        for round in 0..50 {
+            let source = if round % 2 == 0 {
+                PipelineBuilder::from_iter(0..)
+            } else {
+                PipelineBuilder::new(numbers(1_000_000))
+            };
+            let mut pipeline = source
+                .map("work", Ok)
+                .map(StageOptions::new("own").dedicated(), Ok)
+                .map_async("wait", |n: i64| async move { Ok(n) })
+                .build()
+                .unwrap();
+            for _ in 0..round {
+                pipeline.next().unwrap().unwrap();
+            }
+            pipeline.stop_timeout(SOON).unwrap_or_else(|error| panic!("round {round}: {error}"));
+            assert!(pipeline.next().is_none());
+            pipeline.stop_timeout(Duration::ZERO).unwrap();
+        }
+    });
+}
+
+#[test]
+fn stopping_waits_no_longer_than_it_may_and_dropping_does_not_wait_after_that() {
+    within_seconds(60, || {
+        for place in ["pool", "own", "source"] {
+            let (hangs, over) = (Arc::new(AtomicBool::new(false)), Gate::default());
+            let (flag, gate) = (Arc::clone(&hangs), over.clone());
+            let hang = move |n: i64| {
+                flag.store(true, Ordering::SeqCst);
+                gate.pass();
+                Ok(n)
+            };
+            let mut pipeline = match place {
+                "pool" => PipelineBuilder::new(numbers(100)).map("hang", hang),
+                "own" => PipelineBuilder::new(numbers(100))
+                    .map(StageOptions::new("hang").dedicated(), hang),
+                _ => PipelineBuilder::from_iter((0..100).inspect(move |&n| drop(hang(n)))),
+            }
+            .build()
+            .unwrap();
+            assert!(pipeline.try_next().is_pending());
+            until("it hangs", || hangs.load(Ordering::SeqCst));
+            let asked = Instant::now();
+            let error = pipeline.stop_timeout(MOMENT).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Timeout, "{place}");
+            assert!(asked.elapsed() >= MOMENT, "{place}: {:?}", asked.elapsed());
+            assert!(pipeline.next().is_none());
+            drop(pipeline);
+            assert!(asked.elapsed() < SOON, "{place}: dropping waits for nobody any more");
+            over.open();
+        }
+    });
+}
+
+#[test]
+fn stopping_before_the_start_and_after_the_end_is_fine() {
+    within_seconds(60, || {
+        let mut never = PipelineBuilder::new(numbers(3)).map("a", Ok).build().unwrap();
+        never.stop();
+        assert!(never.next().is_none());
+        assert_eq!(never.start().unwrap_err().kind(), ErrorKind::Stopped);
+        let mut ended = PipelineBuilder::new(numbers(3)).map("a", Ok).build().unwrap();
+        assert_eq!(ended.by_ref().count(), 3);
+        ended.stop();
+        ended.stop_timeout(Duration::ZERO).unwrap();
+        assert_eq!(ended.start().unwrap_err().kind(), ErrorKind::Stopped, "no second start");
+        let mut twice = PipelineBuilder::new(numbers(3)).map("a", Ok).build().unwrap();
+        twice.start().unwrap();
+        twice.start().unwrap();
+        assert_eq!(twice.count(), 3);
+    });
+}
+
+/// Waits inside of `emit`, and in `wait`, until the pipeline is over.
+struct Busy {
+    waits: bool,
+    ended: Arc<AtomicUsize>,
+}
+impl Stage<i64> for Busy {
+    type Out = i64;
+    fn process(&mut self, n: i64, cx: &mut StageContext<'_, i64>) -> Result<()> {
+        let result = if self.waits {
+            cx.wait(Duration::from_secs(3600))
+        } else {
+            std::iter::repeat(n).try_for_each(|n| cx.emit(n))
+        };
+        self.ended.fetch_add(1, Ordering::SeqCst);
+        assert_eq!(result.as_ref().map_err(Error::kind), Err(ErrorKind::Stopped));
+        result
+    }
+}
+
+#[test]
+fn stopping_wakes_everything_that_waits() {
+    within_seconds(60, || {
+        // Waits: for room, for time, for the network, for a stream, for a merge and a route.
+        let ended = Arc::new(AtomicUsize::new(0));
+        fn busy(
+            ended: &Arc<AtomicUsize>,
+            waits: bool,
+        ) -> impl Fn() -> Result<Busy> + Send + Sync + use<> {
+            let ended = Arc::clone(ended);
+            move || Ok(Busy { waits, ended: Arc::clone(&ended) })
+        }
+        for round in 0..20 {
+            ended.store(0, Ordering::SeqCst);
+            let (emits, waits) = (busy(&ended, false), busy(&ended, true));
+            let silent = PipelineBuilder::from_stream(stream::pending::<Result<i64>>());
+            let endless = PipelineBuilder::from_iter(0..).map("endless", Ok);
+            let merged = PipelineBuilder::merge([silent, endless], Arrival)
+                .route(
+                    "route",
+                    |n| Ok((n % 4) as usize),
+                    [
+                        path(move |items: PipelineBuilder<i64>| {
+                            items.stage(StageOptions::new("emits").dedicated(), emits)
+                        }),
+                        path(move |items: PipelineBuilder<i64>| {
+                            items.stage(StageOptions::new("waits").dedicated(), waits)
+                        }),
+                        path(|items: PipelineBuilder<i64>| {
+                            items.map_async("never", |n| async move {
+                                std::future::pending::<()>().await;
+                                Ok(n)
+                            })
+                        }),
+                        path(|items| items),
+                    ],
+                )
+                .threads(2);
+            let merged = if round % 2 == 0 { merged.deterministic() } else { merged };
+            let mut pipeline = merged.build().unwrap();
+            pipeline.start().unwrap();
+            std::thread::sleep(Duration::from_millis(round % 5));
+            let begun = Instant::now();
+            pipeline.stop();
+            assert!(begun.elapsed() < SOON);
+            assert!(ended.load(Ordering::SeqCst) <= 2);
+            assert_eq!(pipeline.statistics().dropped_total, 0, "cut short is not failed");
+            assert!(pipeline.next().is_none());
+        }
+    });
+}
+
+#[test]
+fn a_consumer_that_waits_in_another_thread_is_told_of_the_end() {
+    within_seconds(60, || {
+        let (gate, mut pipeline) = gated(10);
+        let consumer =
+            std::thread::spawn(move || pipeline.by_ref().map(Result::unwrap).sum::<i64>());
+        std::thread::sleep(MOMENT);
+        gate.open();
+        assert_eq!(consumer.join().unwrap(), 45);
+    });
+}
+
+#[test]
+fn a_pipeline_goes_from_thread_to_thread() {
+    within_seconds(60, || {
+        let mut pipeline =
+            PipelineBuilder::new(numbers(100)).map("a", Ok).deterministic().build().unwrap();
+        let mut items = Vec::new();
+        while items.len() < 100 {
+            let thread = std::thread::spawn(move || {
+                let some: Vec<i64> = pipeline.by_ref().take(7).map(Result::unwrap).collect();
+                (pipeline, some)
+            });
+            let (back, some) = thread.join().unwrap();
+            pipeline = back;
+            items.extend(some);
+        }
+        assert_eq!(items, (0..100).collect::<Vec<_>>());
+        let monitor = pipeline.monitor();
+        std::thread::spawn(move || drop(pipeline)).join().unwrap();
+        assert_eq!(monitor.statistics().consumer.items, 100, "the monitor outlives it");
+    });
+}
+
+#[cfg(target_os = "linux")]
+mod in_a_fork {
+    use super::*;
+
+    unsafe extern "C" {
+        fn fork() -> i32;
+        fn _exit(code: i32) -> !;
+        fn waitpid(process: i32, status: *mut i32, options: i32) -> i32;
+    }
+
+    /// Runs `work` in a fork of this process; it must say 0.
+    fn forked(work: impl FnOnce() -> i32) -> i32 {
+        // SAFETY: the child calls `work` and leaves; it comes back to no code of the test's harness.
+        let child = unsafe { fork() };
+        assert!(child >= 0, "cannot fork");
+        if child == 0 {
+            let code = work();
+            // SAFETY: it ends the process.
+            unsafe { _exit(code) }
+        }
+        let mut status = -1;
+        let deadline = Instant::now() + SOON;
+        // SAFETY: the status lives for the call; 1 means not to wait.
+        while unsafe { waitpid(child, &mut status, 1) } == 0 {
+            assert!(Instant::now() < deadline, "the fork hangs");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        status
+    }
+
+    #[test]
+    fn a_running_pipeline_gives_an_error_and_can_be_dropped() {
+        within_seconds(60, || {
+            let mut pipeline = PipelineBuilder::new(numbers(1_000_000))
+                .map("work", Ok)
+                .map_async("wait", |n| async move { Ok(n) })
+                .prefetch(1)
+                .build()
+                .unwrap();
+            pipeline.next().unwrap().unwrap();
+            // What was taken out before the fork may still be handed out there.
+            let status = forked(|| {
+                for _ in 0..100 {
+                    match pipeline.next() {
+                        Some(Ok(_)) => {}
+                        Some(Err(error)) if error.kind() == ErrorKind::Stopped => {
+                            let ended = pipeline.next().is_none();
+                            pipeline.stop();
+                            drop(pipeline);
+                            return i32::from(!ended);
+                        }
+                        _ => return 2,
+                    }
+                }
+                3
+            });
+            assert_eq!(status, 0);
+        });
+    }
+
+    #[test]
+    fn the_parents_pipeline_goes_on_and_one_not_started_runs_in_the_fork() {
+        within_seconds(60, || {
+            let build = || PipelineBuilder::new(numbers(100)).map("work", Ok).build().unwrap();
+            let mut parents = build();
+            parents.next().unwrap().unwrap();
+            let childs = build();
+            assert_eq!(forked(move || i32::from(childs.filter(Result::is_ok).count() != 100)), 0);
+            assert_eq!(parents.filter(Result::is_ok).count(), 99);
+        });
+    }
+}
+
+#[test]
+fn a_stream_wakes_its_task_and_ends() {
+    within_seconds(60, || {
+        let (gate, pipeline) = gated(5);
+        let mut items = pipeline.into_stream();
+        let mut next = items.next();
+        let mut cx = std::task::Context::from_waker(futures_util::task::noop_waker_ref());
+        assert!(std::pin::Pin::new(&mut next).poll(&mut cx).is_pending());
+        drop(next);
+        let opener = std::thread::spawn(move || {
+            std::thread::sleep(MOMENT);
+            gate.open();
+        });
+        let all: Vec<i64> = block_on(items.by_ref().map(Result::unwrap).collect());
+        assert_eq!(all, [0, 1, 2, 3, 4]);
+        assert!(block_on(items.next()).is_none());
+        opener.join().unwrap();
+    });
+}
+
+// Beside the pipeline.
+
+#[test]
+fn a_background_task_runs_beside_the_pipeline_and_ends_with_it() {
+    within_seconds(60, || {
+        let (turns, dropped) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        struct Guard(Arc<AtomicBool>);
+        impl Drop for Guard {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::SeqCst);
+            }
+        }
+        let (counter, guard) = (Arc::clone(&turns), Guard(Arc::clone(&dropped)));
+        let mut pipeline = PipelineBuilder::new(numbers(1000))
+            .background("count", move |runtime| async move {
+                let _guard = guard;
+                loop {
+                    counter.fetch_add(1, Ordering::SeqCst);
+                    runtime.sleep(Duration::from_millis(1)).await;
+                }
+            })
+            .background("short", |_| async { Ok(()) })
+            .background("fails", |_| async { Err(Error::new(ErrorKind::User, "no disk")) })
+            .background("panics", |_| async { panic!("no idea") })
+            .build()
+            .unwrap();
+        assert_eq!(turns.load(Ordering::SeqCst), 0, "nothing runs before the start");
+        let monitor = pipeline.monitor();
+        assert!(pipeline.next().is_some());
+        until("the task has had some turns", || turns.load(Ordering::SeqCst) > 3);
+        until("errors are listed", || monitor.background_errors().len() == 2);
+        assert_eq!(pipeline.by_ref().map(Result::unwrap).count(), 999, "its errors end nothing");
+        drop(pipeline);
+        assert!(dropped.load(Ordering::SeqCst));
+        let mut errors: Vec<String> =
+            monitor.background_errors().iter().map(ToString::to_string).collect();
+        errors.sort();
+        assert_eq!(errors, ["fails: no disk", "panics: panicked: no idea"]);
+    });
+}
+
+#[test]
+fn a_listener_of_intervals_that_panics_ends_the_pipeline_with_an_error() {
+    within_seconds(60, || {
+        let mut pipeline = PipelineBuilder::from_iter(0..)
+            .map("work", |n: i64| {
+                std::thread::sleep(Duration::from_micros(100));
+                Ok(n)
+            })
+            .every(Duration::from_millis(5), |_| panic!("cannot listen"))
+            .on_error(OnError::SKIP)
+            .build()
+            .unwrap();
+        let error = pipeline.find_map(Result::err).unwrap();
+        assert_eq!(error.kind(), ErrorKind::Panicked);
+        assert_eq!(error.stage(), Some("interval listener"));
+    });
+}
+
+#[test]
+fn the_last_interval_comes_at_the_end_also_of_a_run_shorter_than_one() {
+    within_seconds(60, || {
+        let heard = Arc::new(AtomicUsize::new(0));
+        let items = Arc::clone(&heard);
+        let builder =
+            PipelineBuilder::new(numbers(7)).every(Duration::from_secs(3600), move |interval| {
+                items.fetch_add(interval.consumer.items as usize, Ordering::SeqCst);
+            });
+        assert_eq!(delivered(builder).len(), 7);
+        assert_eq!(heard.load(Ordering::SeqCst), 7);
+    });
+}
+
+struct Nap;
+#[async_trait]
+impl AsyncStage<i64> for Nap {
+    type Out = i64;
+    async fn process(&self, n: i64, cx: &AsyncContext) -> Result<i64> {
+        cx.runtime().sleep(Duration::from_micros(300)).await;
+        Ok(n)
+    }
+}
+
+#[test]
+fn not_consuming_is_a_pause_that_loses_nothing() {
+    within_seconds(60, || {
+        let mut pipeline = PipelineBuilder::new(numbers(2000))
+            .async_stage(StageOptions::new("nap").queue(8), Nap)
+            .map(StageOptions::new("work").queue(8), Ok)
+            .prefetch(3)
+            .build()
+            .unwrap();
+        let mut items: Vec<i64> = pipeline.by_ref().take(10).map(Result::unwrap).collect();
+        let made = |pipeline: &Pipeline<i64>| pipeline.statistics().stages[1].items;
+        until("all queues are full", || {
+            let now = made(&pipeline);
+            std::thread::sleep(MOMENT);
+            now == made(&pipeline)
+        });
+        let ahead = made(&pipeline);
+        assert!(ahead < 200, "{ahead} made ahead");
+        items.extend(pipeline.map(Result::unwrap));
+        items.sort_unstable();
+        assert_eq!(items, (0..2000).collect::<Vec<_>>());
+    });
+}

@@ -1,0 +1,675 @@
+//! Failure policies: budgets, what is still delivered, who is told, and trying again.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::within_seconds;
+use common::{WriteNumber, bad_number, before_error, dawdle, delivered, layout, numbers, until};
+use futures_util::{StreamExt, stream};
+use spdl_core::{
+    AsyncContext, AsyncStage, BoxStream, Counter, Cursor, Error, ErrorKind, OnError, Order,
+    Pipeline, PipelineBuilder, Result, Retried, RetriedStage, Retry, Source, Stage, StageContext,
+    StageOptions, async_trait, stage_fn,
+};
+
+const ANY: OnError = OnError::SKIP;
+
+fn at_most(count: u64) -> OnError {
+    OnError::Skip { at_most: Some(count) }
+}
+
+fn share(at_most: f64) -> OnError {
+    OnError::SkipShare { at_most }
+}
+
+/// A stage that fails where told.
+fn failing(
+    builder: PipelineBuilder<i64>,
+    options: impl Into<StageOptions>,
+    fails: impl Fn(i64) -> bool + Send + Sync + 'static,
+) -> PipelineBuilder<i64> {
+    builder.map(options, move |n| if fails(n) { Err(bad_number(n)) } else { Ok(n) })
+}
+
+fn run(builder: PipelineBuilder<i64>) -> Result<Vec<i64>> {
+    builder.build()?.collect()
+}
+
+// Budgets.
+
+#[test]
+fn stages_without_a_budget_of_their_own_share_that_of_the_pipeline() {
+    within_seconds(60, || {
+        for threads in [1, 4] {
+            let build = |budget| {
+                let first = failing(PipelineBuilder::new(numbers(1000)), "first", |n| n % 100 == 1);
+                failing(first, "second", |n| n % 100 == 2)
+                    .on_error(at_most(budget))
+                    .threads(threads)
+            };
+            assert_eq!(run(build(20)).unwrap().len(), 980, "10 in each stage");
+            let error = run(build(19)).unwrap_err();
+            assert!(error.to_string().contains("more than 19 items failed"), "{error}");
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "that of the last failure");
+        }
+    });
+}
+
+#[test]
+fn a_budget_of_a_stages_own_is_neither_shared_nor_charged_to_the_pipelines() {
+    within_seconds(60, || {
+        let build = |own: OnError, whole: OnError| {
+            let options = StageOptions::new("first").on_error(own);
+            let first = failing(PipelineBuilder::new(numbers(1000)), options, |n| n % 100 == 1);
+            failing(first, "second", |n| n % 100 == 2).on_error(whole)
+        };
+        assert_eq!(run(build(at_most(10), at_most(10))).unwrap().len(), 980);
+        let own = run(build(at_most(9), ANY)).unwrap_err();
+        assert_eq!(own.stage(), Some("first"));
+        let whole = run(build(ANY, at_most(9))).unwrap_err();
+        assert_eq!(whole.stage(), Some("second"));
+        let strict = run(build(OnError::Raise, ANY)).unwrap_err();
+        assert_eq!(strict.to_string(), "first: 1 is bad");
+        let lenient = run(build(ANY, OnError::Raise)).unwrap_err();
+        assert_eq!(lenient.to_string(), "second: 2 is bad");
+    });
+}
+
+#[test]
+fn a_share_says_nothing_before_the_hundredth_item() {
+    within_seconds(60, || {
+        for order in [Order::Completion, Order::Input] {
+            let build = |count, fails: fn(i64) -> bool| {
+                let options = StageOptions::new("picky").on_error(share(0.1)).order(order);
+                failing(PipelineBuilder::new(numbers(count)), options, fails).threads(1)
+            };
+            // 99 items are too few to judge, though all of them fail.
+            assert_eq!(run(build(99, |_| true)).unwrap(), Vec::<i64>::new(), "{order:?}");
+            let error = run(build(100, |_| true)).unwrap_err();
+            assert!(error.to_string().contains("100 of 100 items failed"), "{error}");
+            // A tenth is allowed, also where it comes early.
+            assert_eq!(run(build(200, |n| n < 20)).unwrap().len(), 180);
+            assert_eq!(run(build(1000, |n| n % 10 == 9)).unwrap().len(), 900);
+            assert!(run(build(1000, |n| n % 10 == 9 || n == 998)).is_err(), "101 of 1000");
+        }
+    });
+}
+
+#[test]
+fn a_share_that_is_just_kept_is_kept_however_items_are_taken() {
+    within_seconds(100, || {
+        // Tiny items are taken by the dozen; those that succeeded count when one fails.
+        for order in [Order::Completion, Order::Input] {
+            for threads in [1, 4] {
+                // In completion order, other workers may fail before the good items are done.
+                let most = if order == Order::Input || threads == 1 { 0.5 } else { 0.55 };
+                let options = StageOptions::new("picky").on_error(share(most)).order(order);
+                let builder =
+                    failing(PipelineBuilder::new(numbers(50_000)), options, |n| n % 2 == 1);
+                let left = run(builder.threads(threads));
+                assert_eq!(left.unwrap().len(), 25_000, "{order:?}, {threads} threads");
+            }
+        }
+        // The same in the other kinds of stages.
+        let half = (0..5000).map(|n| if n % 2 == 1 { Err(bad_number(n)) } else { Ok(n) });
+        assert_eq!(
+            run(PipelineBuilder::from_stream(stream::iter(half)).on_error(share(0.5)))
+                .unwrap()
+                .len(),
+            2500
+        );
+        let options = StageOptions::new("wait").on_error(share(0.5)).order(Order::Input);
+        let waits = PipelineBuilder::new(numbers(5000)).map_async(options, |n| async move {
+            if n % 2 == 1 { Err(bad_number(n)) } else { Ok(n) }
+        });
+        assert_eq!(run(waits).unwrap().len(), 2500);
+        let options = StageOptions::new("write").on_error(share(0.5));
+        let fills = PipelineBuilder::new(numbers(500)).fill(options, layout(10), || {
+            Ok(WriteNumber { fails: |n| n % 2 == 1, panics: |_| false })
+        });
+        let samples: usize = delivered(fills).iter().map(spdl_core::Batch::len).sum();
+        assert_eq!(samples, 250);
+    });
+}
+
+#[test]
+fn a_share_is_judged_at_the_end_where_failures_came_too_early_to_judge() {
+    within_seconds(60, || {
+        // At the last failure there were fewer than 100 items; at the end there are enough.
+        let fails = |n| n < 50;
+        let build = |count| {
+            let options = StageOptions::new("picky").on_error(share(0.2));
+            failing(PipelineBuilder::new(numbers(count)), options, fails)
+                .threads(1)
+                .build()
+                .unwrap()
+        };
+        let (items, error) = before_error(build(150));
+        assert_eq!(items, (50..150).collect::<Vec<_>>(), "all that is good is delivered first");
+        assert_eq!((error.kind(), error.stage()), (ErrorKind::LimitExceeded, Some("picky")));
+        assert!(error.to_string().contains("50 of 150 items failed"), "{error}");
+        assert_eq!(build(250).collect::<Result<Vec<_>>>().unwrap().len(), 200);
+    });
+}
+
+#[test]
+fn a_share_that_makes_no_sense_is_refused_when_the_pipeline_is_built() {
+    for wrong in [0.0, -0.1, 1.01, f64::NAN, f64::INFINITY] {
+        let whole = PipelineBuilder::new(numbers(1)).on_error(share(wrong));
+        assert_eq!(whole.build().unwrap_err().kind(), ErrorKind::InvalidArgument, "{wrong}");
+        let options = StageOptions::new("picky").on_error(share(wrong));
+        let own = failing(PipelineBuilder::new(numbers(1)), options, |_| false);
+        let error = own.build().unwrap_err();
+        assert_eq!((error.kind(), error.stage()), (ErrorKind::InvalidArgument, Some("picky")));
+    }
+    assert!(PipelineBuilder::new(numbers(1)).on_error(share(1.0)).build().is_ok());
+}
+
+// What is delivered before the error.
+
+/// A pipeline of several kinds of stages that fails for good at sample 300.
+fn fails_at_300(threads: usize) -> Pipeline<i64> {
+    let dawdling = |n| {
+        dawdle(n);
+        Ok(n)
+    };
+    let builder = PipelineBuilder::new(numbers(100_000))
+        .map("before", dawdling)
+        .map("fails", |n| {
+            dawdle(n + 1);
+            if n == 300 { Err(bad_number(n)) } else { Ok(n) }
+        })
+        .map_async("wait", |n| async move { Ok(n) })
+        .map("after", dawdling);
+    builder.threads(threads).deterministic().build().unwrap()
+}
+
+#[test]
+fn in_order_all_that_was_in_front_of_a_failure_is_delivered_and_nothing_behind_it() {
+    within_seconds(100, || {
+        for threads in 1..=8 {
+            let (items, error) = before_error(fails_at_300(threads));
+            assert_eq!(items, (0..300).collect::<Vec<_>>(), "{threads} threads");
+            assert_eq!(error.to_string(), "fails: 300 is bad");
+        }
+    });
+}
+
+#[test]
+fn in_order_nothing_behind_a_failure_is_delivered_of_items_that_are_taken_together() {
+    within_seconds(100, || {
+        // Tiny items are taken by the dozen, so there are some behind the failure.
+        for threads in 1..=8 {
+            let builder = failing(PipelineBuilder::new(numbers(100_000)), "fails", |n| n == 5000);
+            let pipeline = builder.map("after", Ok).threads(threads).deterministic();
+            let (items, error) = before_error(pipeline.build().unwrap());
+            assert_eq!(items, (0..5000).collect::<Vec<_>>(), "{threads} threads");
+            assert_eq!(error.to_string(), "fails: 5000 is bad");
+        }
+    });
+}
+
+#[test]
+fn in_order_a_failure_that_waits_does_the_same() {
+    within_seconds(100, || {
+        for threads in [1, 4] {
+            let builder = PipelineBuilder::new(numbers(100_000))
+                .map_async(StageOptions::new("fails").concurrency(16), |n| async move {
+                    if n == 300 { Err(bad_number(n)) } else { Ok(n) }
+                })
+                .map("after", |n| {
+                    dawdle(n);
+                    Ok(n)
+                });
+            let pipeline = builder.threads(threads).deterministic().build().unwrap();
+            assert_eq!(before_error(pipeline).0, (0..300).collect::<Vec<_>>());
+        }
+    });
+}
+
+#[test]
+fn in_order_the_budget_is_spent_in_the_order_of_the_items() {
+    within_seconds(100, || {
+        for threads in 1..=8 {
+            // The slowest failure is the first one; the budget must not be spent on later ones.
+            let builder = PipelineBuilder::new(numbers(5000)).map("fails", |n| {
+                if n == 50 {
+                    std::thread::sleep(Duration::from_millis(3));
+                }
+                dawdle(n);
+                if n % 50 == 0 && n > 0 { Err(bad_number(n)) } else { Ok(n) }
+            });
+            let pipeline = builder.on_error(at_most(3)).threads(threads).deterministic();
+            let (items, error) = before_error(pipeline.build().unwrap());
+            let good: Vec<i64> = (0..200).filter(|&n| n % 50 != 0 || n == 0).collect();
+            assert_eq!(items, good, "{threads} threads");
+            assert!(error.to_string().contains("200 is bad"), "{error}");
+        }
+    });
+}
+
+#[test]
+fn what_is_behind_a_failure_is_finished_and_delivered_in_any_order() {
+    within_seconds(60, || {
+        // The stage behind the failing one is held until the failure has happened.
+        let failed = Arc::new(AtomicUsize::new(0));
+        let (sees, tells) = (Arc::clone(&failed), failed);
+        let pipeline = PipelineBuilder::new(numbers(1_000_000))
+            .map(StageOptions::new("fails").concurrency(1).queue(64), move |n| {
+                if n == 20 {
+                    tells.fetch_add(1, Ordering::SeqCst);
+                    return Err(bad_number(n));
+                }
+                Ok(n)
+            })
+            .map(StageOptions::new("held").dedicated(), move |n| {
+                until("the failure has happened", || sees.load(Ordering::SeqCst) > 0);
+                Ok(n)
+            })
+            .batch("batch", 8, false)
+            .build()
+            .unwrap();
+        let (batches, error) = before_error(pipeline);
+        assert_eq!(batches.concat(), (0..20).collect::<Vec<_>>(), "also the short batch");
+        assert_eq!(error.to_string(), "fails: 20 is bad");
+    });
+}
+
+#[test]
+fn failures_of_two_stages_come_as_one_error_with_both() {
+    within_seconds(60, || {
+        // Both fail at the same time: each waits for the other to be about to. (An item at a time,
+        // by its slowness, so that the second stage has its item when the first one waits.)
+        let about_to = Arc::new(AtomicUsize::new(0));
+        let fails = |name: &'static str, at: i64| {
+            let about_to = Arc::clone(&about_to);
+            let work = move |n| {
+                std::thread::sleep(Duration::from_millis(1));
+                if n == at {
+                    about_to.fetch_add(1, Ordering::SeqCst);
+                    until("both are about to fail", || about_to.load(Ordering::SeqCst) == 2);
+                    return Err(Error::new(ErrorKind::User, format!("{name} failed")));
+                }
+                Ok(n)
+            };
+            (StageOptions::new(name).dedicated(), work)
+        };
+        let ((first, first_work), (second, second_work)) = (fails("first", 9), fails("second", 2));
+        let pipeline = PipelineBuilder::new(numbers(1_000_000))
+            .map(first, first_work)
+            .map(second, second_work)
+            .build()
+            .unwrap();
+        let (_, error) = before_error(pipeline);
+        assert_eq!(error.others().len(), 1, "{error:?}");
+        let mut stages = [error.stage().unwrap(), error.others()[0].stage().unwrap()];
+        stages.sort_unstable();
+        assert_eq!(stages, ["first", "second"]);
+        let report = error.report();
+        assert!(report.contains("first failed") && report.contains("second failed"), "{report}");
+    });
+}
+
+/// Numbers, with a failure among them after which there is no going on.
+#[derive(Debug)]
+struct Broken;
+impl Source for Broken {
+    type Item = i64;
+    fn open(&self, _: Cursor) -> Result<BoxStream<'static, Result<i64>>> {
+        let items = (0..20).map(|n| match n {
+            5 => Err(bad_number(5)),
+            10 => Err(Error::new(ErrorKind::Truncated, "the index ends").fatal()),
+            _ => Ok(n),
+        });
+        Ok(stream::iter(items).boxed())
+    }
+}
+
+#[test]
+fn a_fatal_failure_ends_the_pipeline_whatever_the_policy() {
+    within_seconds(60, || {
+        let mut pipeline = PipelineBuilder::new(Broken)
+            .map("pass", Ok)
+            .on_error(ANY)
+            .deterministic()
+            .build()
+            .unwrap();
+        let mut items = Vec::new();
+        let error = loop {
+            match pipeline.next().unwrap() {
+                Ok(n) => items.push(n),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(items, [0, 1, 2, 3, 4, 6, 7, 8, 9]);
+        assert_eq!((error.kind(), error.stage()), (ErrorKind::Truncated, Some("source")));
+        assert!(error.is_fatal() && pipeline.next().is_none());
+        assert_eq!(pipeline.statistics().dropped_total, 1, "the fatal one was not skipped");
+        // A stage's own, as well.
+        let fatal = |n| if n == 3 { Err(bad_number(n).fatal()) } else { Ok(n) };
+        let builder = PipelineBuilder::new(numbers(10)).map("fatal", fatal).on_error(ANY);
+        let (items, _) = before_error(builder.deterministic().build().unwrap());
+        assert_eq!(items, [0, 1, 2]);
+    });
+}
+
+// Who is told.
+
+#[test]
+fn each_dropped_sample_is_told_once_as_it_is_dropped() {
+    within_seconds(60, || {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let (list, also) = (Arc::clone(&told), Arc::new(AtomicU64::new(0)));
+        let counter = Arc::clone(&also);
+        let builder = failing(PipelineBuilder::new(numbers(1000)), "first", |n| n % 10 == 1);
+        let builder = builder.map_async("second", |n| async move {
+            assert!(n % 10 != 2, "cannot wait for {n}");
+            Ok(n)
+        });
+        let pipeline = builder
+            .on_error(ANY)
+            .on_drop(move |dropped| {
+                list.lock().unwrap().push((
+                    dropped.id.index,
+                    dropped.stage.to_string(),
+                    dropped.kind,
+                ));
+                Ok(())
+            })
+            .on_drop(move |_| {
+                counter.fetch_add(1, Ordering::SeqCst);
+                Ok(())
+            })
+            .build()
+            .unwrap();
+        assert_eq!(pipeline.filter(Result::is_ok).count(), 800);
+        let mut told = told.lock().unwrap().clone();
+        told.sort_by_key(|(index, ..)| *index);
+        let expected: Vec<_> = (0..1000)
+            .filter_map(|n| match n % 10 {
+                1 => Some((n, "first".to_owned(), ErrorKind::Corrupt)),
+                2 => Some((n, "second".to_owned(), ErrorKind::Panicked)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(told, expected);
+        assert_eq!(also.load(Ordering::SeqCst), 200, "every listener is told");
+    });
+}
+
+#[test]
+fn a_listener_that_fails_or_panics_ends_the_pipeline() {
+    within_seconds(60, || {
+        for panics in [false, true] {
+            let builder = failing(PipelineBuilder::new(numbers(1_000_000)), "picky", |n| n == 30);
+            let pipeline = builder
+                .on_error(ANY)
+                .on_drop(move |dropped| {
+                    assert!(!panics, "no more room for {}", dropped.id);
+                    Err(Error::new(ErrorKind::Io, "no more room"))
+                })
+                .deterministic()
+                .build()
+                .unwrap();
+            let (items, error) = before_error(pipeline);
+            assert_eq!(items, (0..30).collect::<Vec<_>>());
+            let kind = if panics { ErrorKind::Panicked } else { ErrorKind::Io };
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.to_string().contains("no more room"), "{error}");
+        }
+    });
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn the_quarantine_list_has_a_line_for_each_dropped_sample() {
+    use spdl_core::Quarantine;
+    within_seconds(60, || {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bad.jsonl");
+        for _ in 0..2 {
+            let builder = failing(PipelineBuilder::new(numbers(50)), "picky", |n| n % 10 == 4);
+            let builder = builder.on_error(ANY).quarantine(Quarantine::append(&path).unwrap());
+            assert_eq!(run(builder).unwrap().len(), 45);
+        }
+        let list = Quarantine::read(&path).unwrap();
+        assert!(list.damaged_lines.is_empty());
+        assert_eq!(list.entries.len(), 10, "the second run goes on behind the first");
+        let mut first: Vec<_> = list.entries[..5].iter().map(|entry| entry.index).collect();
+        first.sort_unstable();
+        assert_eq!(first, [4, 14, 24, 34, 44]);
+        let entry = list.entries.iter().find(|entry| entry.index == 4).unwrap();
+        assert_eq!((entry.stage.as_str(), entry.kind), ("picky", ErrorKind::Corrupt));
+        assert_eq!((entry.message.as_str(), entry.epoch), ("4 is bad", 0));
+        assert!(entry.time.ends_with('Z'), "{}", entry.time);
+    });
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn a_quarantine_list_that_cannot_be_written_ends_the_pipeline_unless_it_is_lenient() {
+    use spdl_core::Quarantine;
+    struct Full;
+    impl std::io::Write for Full {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::StorageFull.into())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    within_seconds(60, || {
+        let build = |list| {
+            let builder = failing(PipelineBuilder::new(numbers(50)), "picky", |n| n == 4);
+            builder.on_error(ANY).quarantine(list)
+        };
+        let error = run(build(Quarantine::to_writer(Full))).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert_eq!(run(build(Quarantine::to_writer(Full).lenient())).unwrap().len(), 49);
+    });
+}
+
+// Panics and bad luck.
+
+#[test]
+fn a_function_that_asks_an_ended_iterator_is_an_ordinary_failure() {
+    within_seconds(60, || {
+        // Its like in other loaders hangs the pipeline.
+        let builder = PipelineBuilder::new(numbers(10)).map("next", |n| {
+            let first = (0..n % 2).next();
+            first.ok_or_else(|| Error::new(ErrorKind::User, "the iterator has ended"))
+        });
+        assert_eq!(run(builder.on_error(ANY)).unwrap(), vec![0; 5]);
+    });
+}
+
+// Trying again.
+
+/// Fails for a transient reason the first two times that it sees a number; never gets over 13.
+#[derive(Default)]
+struct Flaky {
+    seen: Mutex<std::collections::HashMap<i64, u32>>,
+}
+impl Flaky {
+    fn ask(&self, n: i64) -> Result<i64> {
+        let mut seen = self.seen.lock().unwrap();
+        let times = seen.entry(n).or_default();
+        *times += 1;
+        match n {
+            13 => Err(Error::new(ErrorKind::Timeout, "too slow")),
+            17 => Err(bad_number(17)),
+            _ if *times <= 2 => Err(Error::new(ErrorKind::Unavailable, "come back later")),
+            _ => Ok(n),
+        }
+    }
+    fn calls(&self) -> u32 {
+        self.seen.lock().unwrap().values().sum()
+    }
+}
+
+fn quick() -> Retry {
+    Retry::default().attempts(4).first_delay(Duration::from_micros(200)).jitter(0.0)
+}
+
+#[test]
+fn a_stage_that_computes_tries_again_what_is_transient() {
+    within_seconds(60, || {
+        for order in [Order::Completion, Order::Input] {
+            let (flaky, retries) = (Arc::new(Flaky::default()), Counter::default());
+            let (asked, counter) = (Arc::clone(&flaky), retries.clone());
+            let pipeline = PipelineBuilder::new(numbers(40))
+                .stage(StageOptions::new("ask").order(order), move || {
+                    let flaky = Arc::clone(&asked);
+                    RetriedStage::new(stage_fn(move |n| flaky.ask(n)), quick(), counter.clone())
+                })
+                .threads(2)
+                .on_error(ANY)
+                .build()
+                .unwrap();
+            let monitor = pipeline.monitor();
+            let mut items: Vec<i64> = pipeline.map(Result::unwrap).collect();
+            if order == Order::Completion {
+                items.sort_unstable();
+            }
+            assert_eq!(items, (0..40).filter(|&n| n != 13 && n != 17).collect::<Vec<_>>());
+            // 38 are tried three times, 13 four times, 17 once.
+            assert_eq!(flaky.calls(), 38 * 3 + 4 + 1);
+            assert_eq!(retries.get(), 38 * 2 + 3);
+            let dropped = monitor.statistics().dropped;
+            assert_eq!(dropped[0].reason, "too slow (after 4 attempts)");
+            assert_eq!(dropped[1].reason, "17 is bad");
+        }
+    });
+}
+
+struct Ask(Arc<Flaky>);
+#[async_trait]
+impl AsyncStage<i64> for Ask {
+    type Out = i64;
+    async fn process(&self, n: i64, _: &AsyncContext) -> Result<i64> {
+        self.0.ask(n)
+    }
+}
+
+#[test]
+fn a_stage_that_waits_tries_again_what_is_transient() {
+    within_seconds(60, || {
+        let flaky = Arc::new(Flaky::default());
+        let stage = Retried::new(Ask(Arc::clone(&flaky)), quick()).unwrap();
+        let retries = stage.retries();
+        let builder = PipelineBuilder::new(numbers(40)).async_stage("ask", stage);
+        let items = run(builder.on_error(ANY).deterministic()).unwrap();
+        assert_eq!(items, (0..40).filter(|&n| n != 13 && n != 17).collect::<Vec<_>>());
+        assert_eq!((flaky.calls(), retries.get()), (38 * 3 + 4 + 1, 38 * 2 + 3));
+    });
+}
+
+/// Passes, when the time has come, what comes behind an item that waits to be tried again.
+#[test]
+fn while_a_stage_waits_to_try_again_its_worker_works_nearer_to_the_consumer() {
+    within_seconds(60, || {
+        // The only worker waits for a long time with one item; what is behind goes on meanwhile.
+        let patient =
+            quick().first_delay(Duration::from_secs(3600)).most_delay(Duration::from_secs(3600));
+        let waits = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&waits);
+        let mut pipeline = PipelineBuilder::new(numbers(40))
+            .stage(StageOptions::new("ask").queue(64), move || {
+                let counter = Arc::clone(&counter);
+                let ask = stage_fn(move |n: i64| {
+                    if n == 20 {
+                        counter.fetch_add(1, Ordering::SeqCst);
+                        return Err(Error::new(ErrorKind::Unavailable, "come back later"));
+                    }
+                    Ok(n)
+                });
+                RetriedStage::new(ask, patient, Counter::default())
+            })
+            .map("behind", Ok)
+            .prefetch(1)
+            .threads(1)
+            .build()
+            .unwrap();
+        // Whatever the worker put down before it waits gets through.
+        let first = pipeline.next().unwrap().unwrap();
+        until("the item waits", || waits.load(Ordering::SeqCst) == 1);
+        let mut items = vec![first];
+        // Also what the worker had made together with the item that waits.
+        items.extend(pipeline.by_ref().take(19).map(Result::unwrap));
+        assert_eq!(items, (0..20).collect::<Vec<_>>());
+        assert!(pipeline.next_timeout(Duration::from_millis(20)).is_pending());
+        let begun = Instant::now();
+        drop(pipeline);
+        assert!(begun.elapsed() < Duration::from_secs(5), "a wait ends with the pipeline");
+    });
+}
+
+#[test]
+fn a_wait_to_try_again_ends_with_the_pipeline() {
+    within_seconds(60, || {
+        let hour = Duration::from_secs(3600);
+        let patient = Retry::default().first_delay(hour).most_delay(hour);
+        for waits in [false, true] {
+            let asked = Arc::new(AtomicUsize::new(0));
+            let counter = Arc::clone(&asked);
+            let ask = move |_: i64| -> Result<i64> {
+                counter.fetch_add(1, Ordering::SeqCst);
+                Err(Error::new(ErrorKind::Unavailable, "come back later"))
+            };
+            struct Unavailable<F>(F);
+            #[async_trait]
+            impl<F: Fn(i64) -> Result<i64> + Send + Sync + 'static> AsyncStage<i64> for Unavailable<F> {
+                type Out = i64;
+                async fn process(&self, n: i64, _: &AsyncContext) -> Result<i64> {
+                    (self.0)(n)
+                }
+            }
+            let builder = PipelineBuilder::new(numbers(4));
+            let builder = if waits {
+                builder.async_stage("ask", Retried::new(Unavailable(ask), patient).unwrap())
+            } else {
+                let ask = Arc::new(ask);
+                builder.stage("ask", move || {
+                    let ask = Arc::clone(&ask);
+                    RetriedStage::new(stage_fn(move |n| ask(n)), patient, Counter::default())
+                })
+            };
+            let mut pipeline = builder.on_error(ANY).threads(2).build().unwrap();
+            assert!(pipeline.next_timeout(Duration::from_millis(20)).is_pending());
+            until("it waits to try again", || asked.load(Ordering::SeqCst) >= 2);
+            let begun = Instant::now();
+            pipeline.stop();
+            assert!(begun.elapsed() < Duration::from_secs(5));
+            assert!(pipeline.next().is_none(), "an item cut short is no failure");
+            assert_eq!(pipeline.statistics().dropped_total, 0);
+        }
+    });
+}
+
+/// Emits a number twice, and fails in between the first time.
+#[derive(Default)]
+struct HalfWay(std::collections::HashSet<i64>);
+impl Stage<i64> for HalfWay {
+    type Out = i64;
+    fn process(&mut self, n: i64, cx: &mut StageContext<'_, i64>) -> Result<()> {
+        cx.emit(n)?;
+        if self.0.insert(n) {
+            return Err(Error::new(ErrorKind::Timeout, "half way"));
+        }
+        cx.emit(n)
+    }
+}
+
+#[test]
+fn outputs_of_an_attempt_that_failed_do_not_come_twice() {
+    within_seconds(60, || {
+        let builder = PipelineBuilder::new(numbers(30))
+            .stage("half", || RetriedStage::new(HalfWay::default(), quick(), Counter::default()));
+        let expected: Vec<i64> = (0..30).flat_map(|n| [n, n]).collect();
+        assert_eq!(run(builder.threads(1).deterministic()).unwrap(), expected);
+    });
+}

@@ -1,0 +1,1249 @@
+//! What a memory budget promises of whole pipelines: what is counted never exceeds it, nothing waits
+//! for ever, and everything is given back.
+//!
+//! Most items here only say how much they hold, so that tests can run side by side.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "the figures of a run are worth reading")]
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use common::within_seconds;
+use proptest::prelude::*;
+use spdl_core::{
+    Aggregator, AsyncContext, AsyncStage, Batch, BatchLayout, CpuExecutor, DType, DatasetSource,
+    Error, ErrorKind, Field, Fill, FillContext, Footprint, Limit, MemoryStatistics, OnError, Order,
+    Pipeline, PipelineBuilder, Result, RoundRobin, SlotMut, Stage, StageContext, StageOptions,
+    path,
+};
+
+/// How long nobody may wait for anything here.
+const PATIENCE_SECONDS: u64 = 60;
+
+/// An item that says that it holds so many bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Piece {
+    number: u64,
+    bytes: usize,
+}
+
+impl Footprint for Piece {
+    fn footprint(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// Makes pieces of as many bytes as `bytes` says.
+#[derive(Clone, Copy)]
+struct Make {
+    bytes: fn(u64) -> usize,
+    /// What the budget is told of them, where that is not the truth.
+    declares: Option<fn(u64) -> Option<usize>>,
+    /// How long it takes, in microseconds.
+    takes: fn(u64) -> u64,
+}
+
+impl Make {
+    fn exactly(bytes: fn(u64) -> usize) -> Make {
+        Make { bytes, declares: None, takes: |_| 0 }
+    }
+
+    fn declared(&self, number: u64) -> Option<usize> {
+        self.declares.map_or(Some((self.bytes)(number)), |declares| declares(number))
+    }
+
+    fn make(&self, number: u64) -> Piece {
+        Piece { number, bytes: (self.bytes)(number) }
+    }
+}
+
+#[async_trait]
+impl AsyncStage<u64> for Make {
+    type Out = Piece;
+
+    async fn process(&self, number: u64, cx: &AsyncContext) -> Result<Piece> {
+        cx.runtime().sleep(Duration::from_micros((self.takes)(number))).await;
+        Ok(self.make(number))
+    }
+
+    fn output_bytes(&self, &number: &u64) -> Option<usize> {
+        self.declared(number)
+    }
+}
+
+#[async_trait]
+impl AsyncStage<Piece> for Make {
+    type Out = Piece;
+
+    async fn process(&self, piece: Piece, cx: &AsyncContext) -> Result<Piece> {
+        AsyncStage::<u64>::process(self, piece.number, cx).await
+    }
+
+    fn output_bytes(&self, piece: &Piece) -> Option<usize> {
+        self.declared(piece.number)
+    }
+}
+
+impl Stage<u64> for Make {
+    type Out = Piece;
+
+    fn process(&mut self, number: u64, cx: &mut StageContext<'_, Piece>) -> Result<()> {
+        std::thread::sleep(Duration::from_micros((self.takes)(number)));
+        cx.emit(self.make(number))
+    }
+
+    fn output_bytes(&self, &number: &u64) -> Option<usize> {
+        self.declared(number)
+    }
+}
+
+impl Stage<Piece> for Make {
+    type Out = Piece;
+
+    fn process(&mut self, piece: Piece, cx: &mut StageContext<'_, Piece>) -> Result<()> {
+        Stage::<u64>::process(self, piece.number, cx)
+    }
+
+    fn output_bytes(&self, piece: &Piece) -> Option<usize> {
+        self.declared(piece.number)
+    }
+}
+
+fn numbers(count: u64) -> PipelineBuilder<u64> {
+    PipelineBuilder::new(DatasetSource::new((0..count).collect::<Vec<u64>>()))
+}
+
+/// A hundred bytes each, counted.
+fn hundreds(count: u64) -> PipelineBuilder<Piece> {
+    numbers(count).async_stage("make", Make::exactly(|_| 100)).measured()
+}
+
+fn jumble(number: u64) -> u64 {
+    (number ^ 0x5bd1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20
+}
+
+fn dawdle(number: u64) -> u64 {
+    jumble(number) % 200
+}
+
+fn bad(number: u64) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("{number} is bad"))
+}
+
+/// Runs it to its end. Says what came of it, and its memory then.
+fn run<T: Send + 'static>(pipeline: PipelineBuilder<T>) -> (Vec<Result<T>>, MemoryStatistics) {
+    let pipeline = pipeline.build().unwrap();
+    let monitor = pipeline.monitor();
+    let items = pipeline.collect();
+    (items, monitor.statistics().memory)
+}
+
+/// The same, where nothing may fail.
+fn run_well<T: Send + 'static>(pipeline: PipelineBuilder<T>) -> (Vec<T>, MemoryStatistics) {
+    let (items, memory) = run(pipeline);
+    let items: Result<Vec<T>> = items.into_iter().collect();
+    assert_eq!(memory.live_bytes, 0, "all is given back at the end");
+    (items.unwrap(), memory)
+}
+
+fn sorted(pieces: impl IntoIterator<Item = Piece>) -> Vec<u64> {
+    let mut numbers: Vec<u64> = pieces.into_iter().map(|piece| piece.number).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// Looks until it is so.
+fn eventually(what: &str, mut so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !so() {
+        assert!(Instant::now() < deadline, "{what}: not so after 20 s");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn both_orders() -> [Order; 2] {
+    [Order::Completion, Order::Input]
+}
+
+fn in_order<T: Send + 'static>(pipeline: PipelineBuilder<T>, order: Order) -> PipelineBuilder<T> {
+    match order {
+        Order::Input => pipeline.deterministic(),
+        _ => pipeline,
+    }
+}
+
+// ---------------------------------------------------------------------------------------------
+// Barely enough.
+
+#[test]
+fn a_budget_of_one_item_for_each_stage_is_enough() {
+    within_seconds(PATIENCE_SECONDS, || {
+        for order in both_orders() {
+            for threads in [1, 2, 8] {
+                let make = Make { takes: dawdle, ..Make::exactly(|_| 100) };
+                let pipeline = numbers(60)
+                    .async_stage("fetch", make)
+                    .measured()
+                    .stage("decode", move || Ok(make))
+                    .measured()
+                    .stage("augment", move || Ok(make))
+                    .measured()
+                    .threads(threads)
+                    .largest_item(100)
+                    .memory(300);
+                let (pieces, memory) = run_well(in_order(pipeline, order));
+                if order == Order::Input {
+                    assert!(pieces.iter().zip(0..).all(|(piece, n)| piece.number == n));
+                }
+                assert_eq!(sorted(pieces), (0..60).collect::<Vec<_>>());
+                assert!(memory.peak_bytes <= 300, "{memory:?}");
+                assert!(memory.peak_bytes >= 200, "a stage works beside another: {memory:?}");
+                assert_eq!(memory.overdrawn_bytes, 0);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_budget_of_less_than_one_item_for_each_stage_is_an_error_of_build() {
+    let pipeline = hundreds(1).map("same", Ok).measured().largest_item(100);
+    let error = pipeline.memory(199).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error:?}");
+}
+
+#[test]
+fn a_batch_larger_than_the_budget_is_an_error_of_build() {
+    // A row has 12 bytes.
+    let pipeline = |limit, largest: Option<usize>| {
+        let builder =
+            PipelineBuilder::new(common::numbers(64)).fill("fill", common::layout(16), || {
+                Ok(common::WriteNumber { fails: |_| false, panics: |_| false })
+            });
+        let builder = builder.memory(limit);
+        match largest {
+            Some(bytes) => builder.largest_item(bytes),
+            None => builder,
+        }
+    };
+    for (limit, largest) in [(16 * 12 - 1, None), (1 << 20, Some(16 * 12 - 1))] {
+        let error = pipeline(limit, largest).build().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error:?}");
+        assert!(error.message().contains("192 bytes"), "{error:?}");
+    }
+    within_seconds(PATIENCE_SECONDS, move || {
+        let (batches, memory) = run_well(pipeline(16 * 12, None).threads(2));
+        assert_eq!(batches.iter().map(Batch::len).sum::<usize>(), 64);
+        assert_eq!(memory.peak_bytes, 16 * 12, "one batch at a time");
+    });
+}
+
+// ---------------------------------------------------------------------------------------------
+// Items larger than allowed, or than they said.
+
+/// Number 7 is larger than an item may be.
+const GIANT: u64 = 7;
+
+fn with_giant(number: u64) -> usize {
+    if number == GIANT { 101 } else { 40 }
+}
+
+/// A pipeline in which the giant is too large for the async, or else for the CPU stage.
+fn giant(waits: bool, order: Order) -> PipelineBuilder<Piece> {
+    let pipeline = if waits {
+        numbers(30).async_stage("make", Make::exactly(with_giant)).measured()
+    } else {
+        numbers(30).stage("make", || Ok(Make::exactly(with_giant))).measured()
+    };
+    in_order(pipeline.threads(2).memory(200).largest_item(100), order)
+}
+
+#[test]
+fn an_item_larger_than_any_may_be_is_dropped_alone() {
+    within_seconds(PATIENCE_SECONDS, || {
+        for (waits, order) in [true, false].into_iter().flat_map(|w| both_orders().map(|o| (w, o)))
+        {
+            let pipeline = giant(waits, order).on_error(OnError::SKIP).build().unwrap();
+            let monitor = pipeline.monitor();
+            let pieces = pipeline.collect::<Result<Vec<Piece>>>().unwrap();
+            let others: Vec<u64> = (0..30).filter(|&n| n != GIANT).collect();
+            assert_eq!(sorted(pieces), others);
+            let statistics = monitor.statistics();
+            assert_eq!(statistics.dropped_total, 1);
+            let dropped = &statistics.dropped[0];
+            assert_eq!((&*dropped.stage, dropped.id.index), ("make", GIANT));
+            assert_eq!(dropped.kind, ErrorKind::LimitExceeded, "{dropped:?}");
+            assert_eq!(statistics.memory.live_bytes, 0);
+        }
+    });
+}
+
+#[test]
+fn an_item_larger_than_any_may_be_ends_a_strict_pipeline_in_its_turn() {
+    within_seconds(PATIENCE_SECONDS, || {
+        for waits in [true, false] {
+            let (items, memory) = run(giant(waits, Order::Input));
+            assert_eq!(items.len(), 8, "what is in front of it is delivered");
+            assert!(items[..7].iter().zip(0..).all(|(item, n)| item.as_ref().unwrap().number == n));
+            let error = items[7].as_ref().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+            assert_eq!(error.stage(), Some("make"));
+            assert_eq!(memory.live_bytes, 0);
+        }
+    });
+}
+
+#[test]
+fn items_that_turn_out_larger_than_declared_are_counted_and_hold_nothing_up() {
+    within_seconds(PATIENCE_SECONDS, || {
+        for order in both_orders() {
+            let make = Make { declares: Some(|_| Some(10)), bytes: |_| 70, takes: dawdle };
+            let pipeline = numbers(60)
+                .stage("first", move || Ok(make))
+                .measured()
+                .map("number", |piece: Piece| Ok(piece.number))
+                .async_stage("second", make)
+                .measured()
+                .threads(2)
+                .largest_item(50)
+                .memory(100);
+            let (pieces, memory) = run_well(in_order(pipeline, order));
+            assert_eq!(pieces.len(), 60);
+            assert!(memory.overdrawn_bytes >= 20, "70 bytes in the room of 50: {memory:?}");
+            assert!(memory.peak_bytes >= 70, "{memory:?}");
+            assert!(memory.peak_bytes <= 100 + memory.overdrawn_bytes, "{memory:?}");
+        }
+    });
+}
+
+#[test]
+fn a_stage_that_says_nothing_reserves_what_its_largest_output_held() {
+    const KIB: usize = 1024;
+    within_seconds(PATIENCE_SECONDS, || {
+        // At first it is taken for 64 KiB, the next ones for what the largest held.
+        let make = Make { declares: Some(|_| None), bytes: |_| 100 * KIB, takes: |_| 100 };
+        let options = StageOptions::new("make").concurrency(8);
+        let pipeline = numbers(40).async_stage(options, make).measured();
+        let pipeline = pipeline.memory(256 * KIB).largest_item(128 * KIB);
+        let (pieces, memory) = run_well(pipeline);
+        assert_eq!(pieces.len(), 40);
+        // Four of 64 KiB begin together, and are 4 · 36 KiB larger than thought.
+        assert!(memory.overdrawn_bytes <= 4 * 36 * KIB, "only the first ones: {memory:?}");
+        assert!(memory.overdrawn_bytes >= 36 * KIB, "{memory:?}");
+
+        // Once one has been delivered, the others are known.
+        let delivered = Placed::default();
+        let waits = Arc::clone(&delivered);
+        let options = StageOptions::new("make").concurrency(8);
+        let source = DatasetSource::new((0..40).collect::<Vec<u64>>());
+        let pipeline = PipelineBuilder::from_source(StageOptions::new("numbers").queue(1), source)
+            .map(StageOptions::new("gate").concurrency(1), move |number| {
+                if number == 1 {
+                    wait_for(&waits);
+                }
+                Ok(number)
+            })
+            .async_stage(options, make)
+            .measured();
+        let mut pipeline = pipeline.memory(256 * KIB).largest_item(128 * KIB).build().unwrap();
+        assert_eq!(pipeline.next().unwrap().unwrap().number, 0);
+        *delivered.0.lock().unwrap() = true;
+        delivered.1.notify_all();
+        assert_eq!(pipeline.by_ref().map(Result::unwrap).count(), 39);
+        assert_eq!(pipeline.statistics().memory.overdrawn_bytes, 0);
+
+        let make = Make { bytes: |_| 64 * KIB, ..make };
+        for order in both_orders() {
+            let pipeline = numbers(40).stage("make", move || Ok(make)).measured();
+            let pipeline = pipeline.threads(4).memory(2 * 64 * KIB).largest_item(64 * KIB);
+            let (pieces, memory) = run_well(in_order(pipeline, order));
+            assert_eq!(pieces.len(), 40);
+            assert_eq!(memory.overdrawn_bytes, 0);
+            assert!(memory.peak_bytes <= 2 * 64 * KIB, "{memory:?}");
+        }
+    });
+}
+
+/// Cuts a number into so many pieces.
+#[derive(Clone, Copy)]
+struct Cut(u64);
+
+impl Stage<u64> for Cut {
+    type Out = Piece;
+
+    fn process(&mut self, number: u64, cx: &mut StageContext<'_, Piece>) -> Result<()> {
+        (0..self.0).try_for_each(|at| cx.emit(Piece { number: number * self.0 + at, bytes: 10 }))
+    }
+
+    fn output_bytes(&self, _: &u64) -> Option<usize> {
+        Some(self.0 as usize * 10)
+    }
+}
+
+#[test]
+fn all_outputs_of_an_item_are_reserved_together() {
+    within_seconds(PATIENCE_SECONDS, || {
+        for order in both_orders() {
+            for threads in [1, 4] {
+                let pipeline = numbers(50)
+                    .stage("cut", || Ok(Cut(10)))
+                    .measured()
+                    .stage("use", || Ok(Make { takes: dawdle, ..Make::exactly(|_| 100) }))
+                    .measured()
+                    .threads(threads)
+                    .prefetch(1)
+                    .memory(200)
+                    .largest_item(100);
+                let (pieces, memory) = run_well(in_order(pipeline, order));
+                assert_eq!(sorted(pieces), (0..500).collect::<Vec<_>>());
+                assert_eq!(memory.overdrawn_bytes, 0);
+                assert!(memory.peak_bytes <= 200, "{memory:?}");
+            }
+        }
+    });
+}
+
+// ---------------------------------------------------------------------------------------------
+// Who counts, and for how long.
+
+/// Lets everything be made while nothing is delivered, and looks that `all` bytes are counted then,
+/// and less by what is delivered after each of the `items` deliveries.
+fn counted<T: Send + 'static>(
+    what: &str,
+    pipeline: PipelineBuilder<T>,
+    bytes: fn(&T) -> usize,
+    items: usize,
+    all: usize,
+) {
+    let mut pipeline = pipeline.prefetch(1000).memory(1 << 20).build().unwrap();
+    let monitor = pipeline.monitor();
+    let live = || monitor.statistics().memory.live_bytes;
+    pipeline.start().unwrap();
+    eventually(what, || monitor.statistics().queues.last().unwrap().len == items);
+    eventually(&format!("{what}: {all} bytes are counted"), || live() == all);
+    let mut left = all;
+    for at in 0..items {
+        left -= bytes(&pipeline.next().unwrap().unwrap());
+        // More may have been taken out of the queue, but it is counted until it is handed out.
+        assert_eq!(live(), left, "{what}: after item {at}");
+    }
+    assert!(pipeline.next().is_none());
+    assert_eq!(left, 0, "{what}");
+}
+
+/// The bytes of a list.
+#[expect(clippy::ptr_arg, reason = "it is passed as a function of the item, which is a `Vec`")]
+fn total(pieces: &Vec<Piece>) -> usize {
+    pieces.iter().map(|piece| piece.bytes).sum()
+}
+
+#[test]
+fn an_item_is_counted_until_it_is_delivered_whatever_is_on_its_way() {
+    let bytes = |piece: &Piece| piece.bytes;
+    within_seconds(PATIENCE_SECONDS, move || {
+        for order in both_orders() {
+            let go = |pipeline| in_order(pipeline, order);
+            counted("nothing", go(hundreds(20)), bytes, 20, 2000);
+            counted("map", go(hundreds(20).map("map", Ok)), bytes, 20, 2000);
+            let waits = hundreds(20).map_async("wait", |piece| async move { Ok(piece) });
+            counted("async map", go(waits), bytes, 20, 2000);
+            let even = hundreds(20).filter("even", |piece| Ok(piece.number % 2 == 0));
+            counted("filter", go(even), bytes, 10, 1000);
+            let ways = [path(|way| way), path(|way| way.map("map", Ok))];
+            let routed = hundreds(20).route("kind", |piece| Ok(piece.number as usize % 2), ways);
+            counted("route", go(routed), bytes, 20, 2000);
+            let branches = [hundreds(8), numbers(8).stage("cut", || Ok(Cut(1))).measured()];
+            let merged = PipelineBuilder::merge(branches, RoundRobin::default());
+            counted("merge", go(merged), bytes, 16, 8 * 100 + 8 * 10);
+        }
+        counted("batch", hundreds(20).batch("batch", 3, false), total, 7, 2000);
+        counted("short batch", hundreds(20).batch("batch", 3, true), total, 6, 1800);
+        let cut = numbers(8).stage("cut", || Ok(Cut(1))).measured();
+        let pairs = hundreds(8).zip(cut).map("pair", |(a, b)| Ok(vec![a, b]));
+        counted("zip", pairs, total, 8, 8 * 110);
+        let half = hundreds(8).zip(numbers(8)).map("left", |(piece, _)| Ok(piece));
+        counted("zip with what is not measured", half, bytes, 8, 800);
+        let ways = [path(|way| way), path(|way| way.map("map", Ok))];
+        let lists = hundreds(20).batch("batch", 4, false).route_lists(
+            "kind",
+            |list: &[Piece]| Ok(list.iter().map(|piece| piece.number as usize % 2).collect()),
+            ways,
+        );
+        counted("lists in parts", lists, total, 5, 2000);
+    });
+}
+
+#[test]
+fn a_measured_stage_gives_back_what_its_input_held() {
+    within_seconds(PATIENCE_SECONDS, || {
+        let smaller = hundreds(20).stage("shrink", || Ok(Make::exactly(|_| 7))).measured();
+        counted("stage", smaller, |piece| piece.bytes, 20, 140);
+        let smaller = hundreds(20).async_stage("shrink", Make::exactly(|_| 7)).measured();
+        counted("async stage", smaller, |piece| piece.bytes, 20, 140);
+        let smaller = hundreds(20).batch("batch", 4, false).measured_by(|_| 9);
+        counted("batch", smaller, |_| 9, 5, 45);
+        let source = DatasetSource::new(vec![5_u64; 20]);
+        let source = PipelineBuilder::new(source).measured_by(|&n| n as usize);
+        counted("source", source, |&n| n as usize, 20, 100);
+    });
+}
+
+// ---------------------------------------------------------------------------------------------
+// Whoever keeps items back.
+
+#[test]
+fn a_batch_larger_than_an_item_may_be_is_an_error() {
+    within_seconds(PATIENCE_SECONDS, || {
+        let pipeline = || {
+            let batches = hundreds(8).batch("batch", 4, false).largest_item(399).memory(4000);
+            in_order(batches, Order::Input).record_order()
+        };
+        let (items, memory) = run(pipeline());
+        // What had come in front of it still goes on.
+        assert_eq!(items.len(), 2);
+        assert_eq!(total(items[0].as_ref().unwrap()), 300);
+        let error = items[1].as_ref().unwrap_err();
+        assert_eq!((error.kind(), error.stage()), (ErrorKind::LimitExceeded, Some("batch")));
+        assert_eq!(memory.live_bytes, 0);
+
+        // Where that is to be skipped, the item that does not fit is left out, not the batch.
+        let small = |number| if number == 3 { 101 } else { 90 };
+        let pipeline = numbers(9)
+            .async_stage("make", Make::exactly(small))
+            .measured()
+            .batch(StageOptions::new("batch").on_error(OnError::SKIP), 4, false)
+            .largest_item(370)
+            .memory(4000)
+            .deterministic()
+            .record_order();
+        let mut pipeline = pipeline.build().unwrap();
+        let batches: Vec<Vec<Piece>> = pipeline.by_ref().collect::<Result<_>>().unwrap();
+        let batches: Vec<Vec<u64>> = batches.into_iter().map(sorted).collect();
+        assert_eq!(batches, [vec![0, 1, 2, 4], vec![5, 6, 7, 8]]);
+        let record = pipeline.order_record().unwrap();
+        assert_eq!(record.len(), 8, "what was left out has not been delivered");
+        let dropped = pipeline.statistics().dropped;
+        assert_eq!(dropped.len(), 1);
+        assert_eq!((dropped[0].id.index, dropped[0].kind), (3, ErrorKind::LimitExceeded));
+    });
+}
+
+/// Keeps three pieces; fails or panics at some.
+#[derive(Default)]
+struct Fussy(Vec<Piece>);
+
+impl Aggregator<Piece> for Fussy {
+    type Out = Vec<Piece>;
+
+    fn accumulate(&mut self, piece: Piece) -> Result<Option<Vec<Piece>>> {
+        match piece.number % 10 {
+            1 => return Err(bad(piece.number)),
+            5 => panic!("{} makes this panic", piece.number),
+            _ => self.0.push(piece),
+        }
+        Ok((self.0.len() == 3).then(|| std::mem::take(&mut self.0)))
+    }
+
+    fn flush(&mut self) -> Result<Option<Vec<Piece>>> {
+        Ok((!self.0.is_empty()).then(|| std::mem::take(&mut self.0)))
+    }
+}
+
+#[test]
+fn what_an_aggregate_has_lost_is_not_counted_as_held() {
+    within_seconds(PATIENCE_SECONDS, || {
+        // 0, 2, 3 are one aggregate; 4 is lost with 5; then 6, 7, 8; 9, 10, 12; 13, and so on.
+        let pipeline = hundreds(20)
+            .aggregate("fussy", || Ok(Fussy::default()))
+            .on_error(OnError::SKIP)
+            .deterministic()
+            .largest_item(300)
+            .memory(1000)
+            .record_order();
+        let mut pipeline = pipeline.build().unwrap();
+        let lists: Vec<Vec<Piece>> = pipeline.by_ref().collect::<Result<_>>().unwrap();
+        let lists: Vec<Vec<u64>> = lists.into_iter().map(sorted).collect();
+        let expected = [vec![0, 2, 3], vec![6, 7, 8], vec![9, 10, 12], vec![16, 17, 18], vec![19]];
+        assert_eq!(lists, expected);
+        let record: Vec<u64> = pipeline.order_record().unwrap().iter().map(|id| id.index).collect();
+        assert_eq!(record, expected.concat(), "the record has what was delivered, and no more");
+        let statistics = pipeline.statistics();
+        assert_eq!(statistics.memory.live_bytes, 0);
+        assert!(statistics.dropped.iter().all(|dropped| dropped.kind != ErrorKind::LimitExceeded));
+        assert_eq!(statistics.left_out, 3, "4, 13 and 14");
+    });
+}
+
+#[test]
+fn a_slow_first_item_of_an_ordered_stage_waits_for_no_memory() {
+    within_seconds(PATIENCE_SECONDS, || {
+        // The first one takes longer than all others; what overtakes it holds what it can get.
+        let slow_first = |number| if number == 0 { 50_000 } else { 0 };
+        let make = Make { takes: slow_first, ..Make::exactly(|_| 10) };
+        for threads in [1, 2, 8] {
+            let pipeline = numbers(100)
+                .async_stage("fetch", make)
+                .measured()
+                .stage(StageOptions::new("decode").concurrency(8), move || Ok(make))
+                .measured()
+                .batch("batch", 2, false)
+                .threads(threads)
+                .deterministic()
+                .largest_item(20)
+                .memory(60);
+            let (batches, memory) = run_well(pipeline);
+            let numbers: Vec<u64> =
+                batches.into_iter().flatten().map(|piece| piece.number).collect();
+            assert_eq!(numbers, (0..100).collect::<Vec<_>>());
+            assert!(memory.peak_bytes <= 60, "{memory:?}");
+        }
+    });
+}
+
+// ---------------------------------------------------------------------------------------------
+// Where a part of the pipeline is ahead of another.
+
+/// A branch that takes its time, and one that does not.
+fn unequal(slow_first: bool) -> [PipelineBuilder<Piece>; 2] {
+    let slow = Make { takes: |_| 2000, ..Make::exactly(|_| 100) };
+    let branch = |name: &str, make: Make| {
+        let again = Make { takes: |_| 0, ..make };
+        let source = DatasetSource::new((0..40).collect::<Vec<u64>>());
+        PipelineBuilder::from_source(&*format!("{name} numbers"), source)
+            .async_stage(&*format!("{name} fetch"), make)
+            .measured()
+            .stage(&*format!("{name} decode"), move || Ok(again))
+            .measured()
+    };
+    let (slow, quick) = (branch("slow", slow), branch("quick", Make::exactly(|_| 100)));
+    if slow_first { [slow, quick] } else { [quick, slow] }
+}
+
+#[test]
+fn a_quick_branch_does_not_take_the_memory_that_a_slow_one_needs() {
+    within_seconds(PATIENCE_SECONDS, || {
+        for slow_first in [true, false] {
+            let merged = PipelineBuilder::merge(unequal(slow_first), RoundRobin::default());
+            let (pieces, memory) =
+                run_well(merged.deterministic().threads(2).largest_item(100).memory(600));
+            let numbers: Vec<u64> = pieces.iter().map(|piece| piece.number).collect();
+            assert_eq!(numbers, (0..80).map(|n| n / 2).collect::<Vec<_>>());
+            assert!(memory.peak_bytes <= 600, "{memory:?}");
+
+            let [left, right] = unequal(slow_first);
+            let zipped = left.zip(right).deterministic().threads(2);
+            let (pairs, memory) = run_well(zipped.largest_item(200).memory(1000));
+            assert_eq!(pairs.len(), 40);
+            assert!(pairs.iter().zip(0..).all(|((a, b), n)| (a.number, b.number) == (n, n)));
+            assert!(memory.peak_bytes <= 1000, "{memory:?}");
+        }
+    });
+}
+
+#[test]
+fn a_quick_branch_that_is_larger_than_it_said_holds_up_no_slow_one() {
+    within_seconds(PATIENCE_SECONDS, || {
+        let slow = Make { takes: |_| 1000, ..Make::exactly(|_| 100) };
+        let lies = Make { declares: Some(|_| Some(1)), ..Make::exactly(|_| 100) };
+        let slow = numbers(30).async_stage("slow", slow).measured();
+        let quick = numbers(30).async_stage("quick", lies).measured();
+        let merged = PipelineBuilder::merge([slow, quick], RoundRobin::default());
+        let (pieces, memory) = run_well(merged.largest_item(100).memory(200));
+        assert_eq!(pieces.len(), 60);
+        assert!(memory.overdrawn_bytes > 0, "{memory:?}");
+    });
+}
+
+/// Whether what others wait for has happened.
+type Placed = Arc<(Mutex<bool>, Condvar)>;
+
+fn wait_for(placed: &Placed) {
+    let (placed, changed) = &**placed;
+    drop(changed.wait_while(placed.lock().unwrap(), |placed| !*placed).unwrap());
+}
+
+/// Numbers 1 to 3 fail, once number 4 has been given a place in the second batch.
+struct FailTogether(Placed);
+
+impl Fill<Piece> for FailTogether {
+    fn fill(&mut self, piece: Piece, mut slot: SlotMut<'_>, _: &mut FillContext<'_>) -> Result<()> {
+        slot.set(0, piece.number as i64)?;
+        match piece.number {
+            1..4 => {
+                wait_for(&self.0);
+                return Err(bad(piece.number));
+            }
+            4 => {
+                *self.0.0.lock().unwrap() = true;
+                self.0.1.notify_all();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn samples_that_fail_leave_no_empty_batch_that_holds_memory() {
+    within_seconds(PATIENCE_SECONDS, || {
+        // A batch has 4 · 100 bytes, and so has every sample from number 5 on: with two batches
+        // open there is no room for it.
+        let bytes = |number| if number < 5 { 1 } else { 400 };
+        let placed = Placed::default();
+        let opens = Arc::clone(&placed);
+        let fields = [Field::new("number", DType::I64, &[]), Field::new("rest", DType::U8, &[92])];
+        // One at a time, so that nothing waits in front of the gate behind what waits in it.
+        let source = DatasetSource::new((0..16).collect::<Vec<u64>>());
+        let pipeline = PipelineBuilder::from_source(StageOptions::new("numbers").queue(1), source)
+            .map(StageOptions::new("gate").concurrency(1), move |number| {
+                if number == 5 {
+                    wait_for(&opens);
+                }
+                Ok(number)
+            })
+            .async_stage("make", Make::exactly(bytes))
+            .measured()
+            .fill(
+                StageOptions::new("fill").concurrency(8),
+                BatchLayout::new(4, fields),
+                move || Ok(FailTogether(Arc::clone(&placed))),
+            )
+            .on_error(OnError::SKIP)
+            .deterministic()
+            .threads(8)
+            .largest_item(400)
+            .memory(810);
+        let pipeline = pipeline.build().unwrap();
+        let monitor = pipeline.monitor();
+        let batches: Vec<Batch> = pipeline.collect::<Result<_>>().unwrap();
+        let numbers: Vec<u64> = batches.iter().flat_map(Batch::ids).map(|id| id.index).collect();
+        assert_eq!(numbers, [0, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
+        assert_eq!(batches.iter().map(Batch::len).collect::<Vec<_>>(), [4, 4, 4, 1]);
+        let statistics = monitor.statistics();
+        assert_eq!(statistics.dropped_total, 3);
+        assert!(statistics.memory.peak_bytes > 800, "two batches were open at once");
+        assert!(statistics.memory.peak_bytes <= 810, "{:?}", statistics.memory);
+        assert_eq!(statistics.memory.live_bytes, 0);
+    });
+}
+
+/// A thread for each piece of work.
+#[derive(Debug)]
+struct NewThreads;
+
+impl CpuExecutor for NewThreads {
+    fn execute(&self, work: Box<dyn FnOnce() + Send>) {
+        std::thread::spawn(work);
+    }
+
+    fn parallelism(&self) -> usize {
+        4
+    }
+}
+
+/// The last one of an epoch takes long.
+struct WritePiece;
+
+impl Fill<Piece> for WritePiece {
+    fn fill(&mut self, piece: Piece, mut slot: SlotMut<'_>, _: &mut FillContext<'_>) -> Result<()> {
+        if piece.number == 9 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        slot.set(0, piece.number as i64)
+    }
+}
+
+#[test]
+fn an_unwanted_batch_gives_its_memory_back_to_workers_of_the_callers() {
+    within_seconds(PATIENCE_SECONDS, || {
+        // Each epoch ends with a batch of 2 of 4 samples. For its memory the first batch of the
+        // next epoch waits, since samples hold the rest.
+        let layout = BatchLayout::new(4, [Field::new("number", DType::I64, &[])]).drop_last(true);
+        let pipeline = numbers(10)
+            .stage("make", || Ok(Make::exactly(|_| 16)))
+            .measured()
+            .fill(StageOptions::new("fill").concurrency(4), layout, || Ok(WritePiece))
+            .epochs(0..50)
+            .executor(Arc::new(NewThreads))
+            .deterministic()
+            .largest_item(32)
+            .memory(80);
+        let (batches, memory) = run_well(pipeline);
+        assert_eq!(batches.len(), 100);
+        assert!(memory.peak_bytes <= 80, "{memory:?}");
+    });
+}
+
+// ---------------------------------------------------------------------------------------------
+// The end.
+
+/// A pipeline of every kind of stage that counts.
+fn everything(fails: fn(u64) -> bool, panics: fn(u64) -> bool) -> PipelineBuilder<Vec<Piece>> {
+    let make = Make { takes: dawdle, ..Make::exactly(|_| 100) };
+    numbers(200)
+        .measured_by(|_| 8)
+        .async_stage("fetch", make)
+        .measured()
+        .stage("decode", move || Ok(make))
+        .measured()
+        .map("look", move |piece: Piece| {
+            assert!(!panics(piece.number), "{} makes this panic", piece.number);
+            if fails(piece.number) { Err(bad(piece.number)) } else { Ok(piece) }
+        })
+        .batch("batch", 4, false)
+        .threads(2)
+        .largest_item(400)
+        .memory(2000)
+}
+
+#[test]
+fn nothing_is_counted_after_the_end_however_it_came() {
+    let never = |_| false;
+    let late = |number| number == 120;
+    within_seconds(PATIENCE_SECONDS, move || {
+        for order in both_orders() {
+            let build = |fails, panics| in_order(everything(fails, panics), order).build().unwrap();
+            let memory_after = |mut pipeline: Pipeline<Vec<Piece>>, batches: usize, what: &str| {
+                let monitor = pipeline.monitor();
+                let taken = pipeline.by_ref().take(batches).filter(Result::is_ok).count();
+                drop(pipeline);
+                let memory = monitor.statistics().memory;
+                assert_eq!(memory.live_bytes, 0, "{what}: {memory:?}");
+                assert_eq!(memory.peak_bytes > 0, batches > 0, "{what}: {memory:?}");
+                taken
+            };
+            assert_eq!(memory_after(build(never, never), 0, "not started"), 0);
+            assert_eq!(memory_after(build(never, never), 3, "dropped in the middle"), 3);
+            assert_eq!(memory_after(build(never, never), 60, "the end"), 50);
+            assert!(memory_after(build(late, never), 60, "an error") < 50);
+            assert!(memory_after(build(never, late), 60, "a panic") < 50);
+        }
+    });
+}
+
+// ---------------------------------------------------------------------------------------------
+// What the statistics say.
+
+#[test]
+fn statistics_tell_that_memory_limits() {
+    within_seconds(PATIENCE_SECONDS, || {
+        // Two items fit; each holds its memory for 4 ms in a stage that could work on 16.
+        let wait = |piece: Piece, cx: AsyncContext| async move {
+            cx.runtime().sleep(Duration::from_millis(4)).await;
+            Ok(piece)
+        };
+        struct Hold<F>(F);
+        #[async_trait]
+        impl<F, R> AsyncStage<Piece> for Hold<F>
+        where
+            F: Fn(Piece, AsyncContext) -> R + Send + Sync + 'static,
+            R: Future<Output = Result<Piece>> + Send + 'static,
+        {
+            type Out = Piece;
+            async fn process(&self, piece: Piece, cx: &AsyncContext) -> Result<Piece> {
+                (self.0)(piece, cx.clone()).await
+            }
+        }
+        let pipeline = numbers(100)
+            .async_stage("fetch", Make::exactly(|_| 100))
+            .measured()
+            .async_stage("store", Hold(wait))
+            .largest_item(100)
+            .memory(200)
+            .build()
+            .unwrap();
+        let monitor = pipeline.monitor();
+        assert_eq!(pipeline.collect::<Result<Vec<_>>>().unwrap().len(), 100);
+        let statistics = monitor.statistics();
+        let memory = statistics.memory;
+        assert_eq!((memory.limit_bytes, memory.headroom_bytes), (200, 100));
+        assert_eq!((memory.live_bytes, memory.peak_bytes, memory.overdrawn_bytes), (0, 200, 0));
+        assert!(memory.waited >= Duration::from_millis(100), "{memory:?}");
+        assert!(memory.waited <= statistics.elapsed, "{memory:?}");
+        match statistics.limit() {
+            Limit::Memory { budget: 200, used, waited } => {
+                assert!(used == 1.0 && waited > 0.5, "{used} {waited}");
+            }
+            other => panic!("{other}"),
+        }
+    });
+}
+
+#[test]
+fn without_anything_measured_there_is_no_budget() {
+    within_seconds(PATIENCE_SECONDS, || {
+        let (_, memory) = run_well(numbers(10).map("same", Ok).memory(1));
+        assert_eq!(memory, MemoryStatistics::default());
+    });
+}
+
+#[test]
+fn an_item_that_waits_for_memory_has_its_place_in_a_queue_of_one() {
+    within_seconds(PATIENCE_SECONDS, || {
+        for order in both_orders() {
+            let one = |name| StageOptions::new(name).concurrency(1).queue(1);
+            let make = Make::exactly(|_| 100);
+            let pipeline = numbers(50)
+                .stage(one("first"), move || Ok(make))
+                .measured()
+                .async_stage(one("second"), make)
+                .measured()
+                .stage(one("third"), move || Ok(make))
+                .measured()
+                .prefetch(1)
+                .threads(2)
+                .largest_item(100)
+                .memory(300);
+            assert_eq!(run_well(in_order(pipeline, order)).0.len(), 50);
+        }
+    });
+}
+
+// ---------------------------------------------------------------------------------------------
+// Any pipeline.
+
+/// A stage of a pipeline made up by chance.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Measured, and waits.
+    Async { concurrency: usize, ordered: bool },
+    /// Measured, and computes.
+    Cpu { concurrency: usize, ordered: bool },
+    /// Not measured.
+    Look { queue: usize },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (1..6_usize, any::<bool>())
+            .prop_map(|(concurrency, ordered)| Step::Async { concurrency, ordered }),
+        (1..6_usize, any::<bool>())
+            .prop_map(|(concurrency, ordered)| Step::Cpu { concurrency, ordered }),
+        (1..4_usize).prop_map(|queue| Step::Look { queue }),
+    ]
+}
+
+/// The most bytes of an item in what follows.
+const LARGEST: usize = 1000;
+
+fn any_bytes(number: u64) -> usize {
+    jumble(number) as usize % (LARGEST + 1)
+}
+
+/// Says how large it makes the items, each time another way.
+fn any_size(at: usize) -> Make {
+    let bytes: fn(u64) -> usize = match at % 3 {
+        0 => any_bytes,
+        1 => |number| any_bytes(number + 1),
+        _ => |number| any_bytes(number * 3 + 2),
+    };
+    Make { takes: dawdle, ..Make::exactly(bytes) }
+}
+
+fn any_branch(name: &str, items: u64, steps: &[Step]) -> PipelineBuilder<Piece> {
+    let source = DatasetSource::new((0..items).collect::<Vec<u64>>());
+    let mut pipeline = PipelineBuilder::from_source(&*format!("{name} source"), source)
+        .async_stage(&*format!("{name} make"), any_size(0))
+        .measured();
+    for (at, &step) in steps.iter().enumerate() {
+        let options = StageOptions::new(&format!("{name} {at}"));
+        let make = any_size(at);
+        let order = |ordered| if ordered { Order::Input } else { Order::Completion };
+        pipeline = match step {
+            Step::Async { concurrency, ordered } => {
+                let options = options.concurrency(concurrency).order(order(ordered));
+                pipeline.async_stage(options, make).measured()
+            }
+            Step::Cpu { concurrency, ordered } => {
+                let options = options.concurrency(concurrency).order(order(ordered));
+                pipeline.stage(options, move || Ok(make)).measured()
+            }
+            Step::Look { queue } => pipeline.map(options.queue(queue), Ok),
+        };
+    }
+    pipeline
+}
+
+fn measured_levels(steps: &[Step]) -> usize {
+    1 + steps.iter().filter(|step| !matches!(step, Step::Look { .. })).count()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn any_pipeline_delivers_everything_within_its_budget(
+        branches in proptest::collection::vec(proptest::collection::vec(step(), 0..4), 1..4),
+        batch in 1..5_usize,
+        items in 0..40_u64,
+        more in 0..5000_usize,
+        threads in 1..5_usize,
+        prefetch in 1..4_usize,
+        deterministic: bool,
+    ) {
+        let levels: usize = branches.iter().map(|steps| measured_levels(steps)).sum::<usize>() + 1;
+        let largest = batch * LARGEST;
+        let limit = levels * largest + more;
+        let count = branches.len() as u64;
+        let (lists, memory) = within_seconds(PATIENCE_SECONDS, move || {
+            let built = branches.iter().enumerate();
+            let mut built: Vec<_> =
+                built.map(|(at, steps)| any_branch(&at.to_string(), items, steps)).collect();
+            let pipeline = match built.len() {
+                1 => built.remove(0),
+                _ => PipelineBuilder::merge(built, RoundRobin::default()),
+            };
+            let pipeline = pipeline
+                .batch("batch", batch, false)
+                .threads(threads)
+                .prefetch(prefetch)
+                .largest_item(largest)
+                .memory(limit);
+            run_well(if deterministic { pipeline.deterministic() } else { pipeline })
+        });
+        let expected: Vec<u64> = (0..items * count).map(|n| n / count).collect();
+        prop_assert_eq!(sorted(lists.concat()), expected);
+        prop_assert!(memory.peak_bytes <= limit, "{:?}", memory);
+        prop_assert_eq!(memory.overdrawn_bytes, 0);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------
+// Real memory.
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+/// How long the consumer takes for a batch.
+const TRAINING_STEP: Duration = Duration::from_millis(100);
+/// How long it may wait for one.
+const STALL: Duration = Duration::from_secs(20);
+
+/// What the blobs of a run hold together: not what the budget thinks.
+#[derive(Debug, Default)]
+struct Allocated {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+/// Memory that is really there.
+#[derive(Debug)]
+struct Blob {
+    number: u64,
+    bytes: Vec<u8>,
+    allocated: Arc<Allocated>,
+}
+
+impl Blob {
+    fn new(number: u64, bytes: usize, allocated: &Arc<Allocated>) -> Blob {
+        let now = allocated.now.fetch_add(bytes, SeqCst) + bytes;
+        allocated.most.fetch_max(now, SeqCst);
+        let mut memory = vec![0; bytes];
+        // Only what has been written to takes memory.
+        memory.iter_mut().step_by(4 * KIB).for_each(|byte| *byte = number as u8);
+        Blob { number, bytes: memory, allocated: Arc::clone(allocated) }
+    }
+
+    /// Says that it is no longer the pipeline's.
+    fn leave(&self) {
+        self.allocated.now.fetch_sub(self.bytes.len(), SeqCst);
+    }
+}
+
+impl Footprint for Blob {
+    fn footprint(&self) -> usize {
+        self.bytes.capacity()
+    }
+}
+
+/// From 1 KiB to 64 MiB divided by `scale`, each size as likely as twice that size.
+fn blob_bytes(number: u64, scale: usize) -> usize {
+    let random = jumble(number.wrapping_mul(0x2545_f491)) % (1 << 20);
+    let octaves = 16.0 * random as f64 / f64::from(1 << 20);
+    (KIB as f64 * octaves.exp2()) as usize / scale
+}
+
+/// Allocates what it fetches, in pieces of the time that a store would take.
+struct Fetch {
+    scale: usize,
+    allocated: Arc<Allocated>,
+}
+
+#[async_trait]
+impl AsyncStage<u64> for Fetch {
+    type Out = Blob;
+
+    async fn process(&self, number: u64, cx: &AsyncContext) -> Result<Blob> {
+        cx.runtime().sleep(Duration::from_micros(jumble(number) % 3000)).await;
+        Ok(Blob::new(number, blob_bytes(number, self.scale), &self.allocated))
+    }
+
+    fn output_bytes(&self, &number: &u64) -> Option<usize> {
+        Some(blob_bytes(number, self.scale))
+    }
+}
+
+/// Makes a blob of another size.
+struct Decode {
+    scale: usize,
+    allocated: Arc<Allocated>,
+}
+
+impl Stage<Blob> for Decode {
+    type Out = Blob;
+
+    fn process(&mut self, blob: Blob, cx: &mut StageContext<'_, Blob>) -> Result<()> {
+        let bytes = blob_bytes(!blob.number, self.scale);
+        let decoded = Blob::new(blob.number, bytes, &self.allocated);
+        blob.leave();
+        cx.emit(decoded)
+    }
+
+    fn output_bytes(&self, blob: &Blob) -> Option<usize> {
+        Some(blob_bytes(!blob.number, self.scale))
+    }
+}
+
+/// A line of `/proc/self/status` or `/proc/meminfo`, in bytes.
+fn proc_bytes(file: &str, name: &str) -> Option<usize> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(line.trim().strip_suffix("kB")?.trim_end().parse::<usize>().ok()? * KIB)
+}
+
+/// The most that was seen at once.
+#[derive(Clone, Copy, Debug, Default)]
+struct Peaks {
+    live: usize,
+    resident: usize,
+    samples: usize,
+}
+
+/// Looks every millisecond until told that it is over.
+fn watch(monitor: spdl_core::Monitor, over: Arc<AtomicBool>) -> std::thread::JoinHandle<Peaks> {
+    std::thread::spawn(move || {
+        let mut peaks = Peaks::default();
+        while !over.load(SeqCst) {
+            peaks.live = peaks.live.max(monitor.statistics().memory.live_bytes);
+            let resident = proc_bytes("/proc/self/status", "VmRSS").unwrap_or(0);
+            peaks.resident = peaks.resident.max(resident);
+            peaks.samples += 1;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        peaks
+    })
+}
+
+/// How long the next test runs each of its pipelines. `SPDL_MEMORY_SECONDS` sets it, in seconds; by
+/// default they take 5 s together.
+fn run_time(runs: u32) -> Duration {
+    let given = std::env::var("SPDL_MEMORY_SECONDS").ok();
+    let given = given.map(|text| Duration::from_secs_f64(text.parse().unwrap()));
+    given.unwrap_or(Duration::from_secs(5) / runs)
+}
+
+/// Set in the process that has the memory to itself.
+const ALONE: &str = "SPDL_MEMORY_ALONE";
+
+/// Runs the test in a process of its own, whose memory is the pipeline's alone, and whose allocator
+/// gives large blocks back to the system: by default glibc keeps blocks of up to 32 MiB that were
+/// freed, in several arenas, and what is resident says little of what is in use.
+fn alone(test: &str) {
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture"])
+        .env(ALONE, "1")
+        .env("MALLOC_MMAP_THRESHOLD_", "131072")
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}{errors}");
+    told.lines().filter(|line| line.contains("budget of")).for_each(|line| println!("{line}"));
+}
+
+#[test]
+fn a_slow_consumer_finds_the_memory_within_its_budget() {
+    if std::env::var_os(ALONE).is_none() {
+        let seconds = 6 * (run_time(6).as_secs() + 60);
+        let test = "a_slow_consumer_finds_the_memory_within_its_budget";
+        return within_seconds(seconds, || alone(test));
+    }
+    // Three stages are measured, and a batch of four may need four times the largest item: with
+    // no more than that for each, this is the least budget there can be.
+    let available = proc_bytes("/proc/meminfo", "MemAvailable").unwrap_or(usize::MAX);
+    let scale = [1, 2, 4, 8, 16].into_iter().find(|scale| available / 4 > 768 * MIB / scale);
+    let scale = scale.unwrap_or(32);
+    let (largest, limit) = (256 * MIB / scale, 768 * MIB / scale);
+    let time = run_time(6);
+    let runs =
+        both_orders().into_iter().flat_map(|order| [1, 2, 8].map(|threads| (order, threads)));
+    for (order, threads) in runs {
+        let report = within_seconds(time.as_secs() + 60, move || {
+            let allocated = Arc::<Allocated>::default();
+            let fetch = Fetch { scale, allocated: Arc::clone(&allocated) };
+            let for_decode = Arc::clone(&allocated);
+            let pipeline = numbers(1 << 20)
+                .async_stage("fetch", fetch)
+                .measured()
+                .stage("decode", move || Ok(Decode { scale, allocated: Arc::clone(&for_decode) }))
+                .measured()
+                .batch("batch", 4, true)
+                .threads(threads)
+                .largest_item(largest)
+                .memory(limit);
+            let mut pipeline = in_order(pipeline, order).build().unwrap();
+            let baseline = proc_bytes("/proc/self/status", "VmRSS").unwrap_or(0);
+            let over = Arc::new(AtomicBool::new(false));
+            let watcher = watch(pipeline.monitor(), Arc::clone(&over));
+            let started = Instant::now();
+            let (mut batches, mut next, mut longest) = (0_u64, 0, Duration::ZERO);
+            while started.elapsed() < time {
+                let asked = Instant::now();
+                let batch = pipeline.next().unwrap().unwrap();
+                longest = longest.max(asked.elapsed());
+                batch.iter().for_each(Blob::leave);
+                batches += 1;
+                for blob in &batch {
+                    assert!(blob.bytes.iter().step_by(4 * KIB).all(|&b| b == blob.number as u8));
+                    if order == Order::Input {
+                        assert_eq!(blob.number, next);
+                        next += 1;
+                    }
+                }
+                drop(batch);
+                std::thread::sleep(TRAINING_STEP);
+            }
+            over.store(true, SeqCst);
+            let peaks = watcher.join().unwrap();
+            let monitor = pipeline.monitor();
+            drop(pipeline);
+            let memory = monitor.statistics().memory;
+            let resident = peaks.resident.saturating_sub(baseline);
+            let most = allocated.most.load(SeqCst);
+            let report = format!(
+                "{order:?}, {threads} threads: {batches} batches in {:.1} s, the longest wait \
+                 {:.0} ms; of a budget of {} MiB {} were counted at most and {} allocated, and {} \
+                 resident ({:.2} of the budget); stages waited for memory {:.1} s",
+                started.elapsed().as_secs_f64(),
+                longest.as_secs_f64() * 1000.0,
+                limit / MIB,
+                memory.peak_bytes / MIB,
+                most / MIB,
+                resident / MIB,
+                resident as f64 / limit as f64,
+                memory.waited.as_secs_f64()
+            );
+            assert!(batches > 1 && peaks.samples > 10, "{report}");
+            assert!(longest < STALL, "{report}");
+            assert!(peaks.live <= limit && memory.peak_bytes <= limit, "{report}");
+            assert_eq!((memory.overdrawn_bytes, memory.live_bytes), (0, 0), "{report}");
+            // A batch that is handed out is no longer counted, a moment before it is known here.
+            assert!(most <= limit + largest, "{report}");
+            assert!(resident <= limit + limit / 10, "{report}");
+            report
+        });
+        println!("{report}");
+    }
+}

@@ -1,0 +1,207 @@
+//! A run in any order, recorded and run again: the same samples, in the same order, with the same
+//! random numbers.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use common::{WriteNumber, bad_number, before_error, dawdle, layout, numbers, within_seconds};
+use spdl_core::{
+    ErrorKind, OnError, Order, OrderRecord, PipelineBuilder, Result, SampleId, Stage, StageContext,
+    StageOptions,
+};
+
+/// Passes a number on with a random one of its own, after a while that depends on the run.
+struct Draw {
+    run: i64,
+    fails: fn(i64) -> bool,
+}
+impl Stage<i64> for Draw {
+    type Out = (i64, u64);
+    fn process(&mut self, n: i64, cx: &mut StageContext<'_, (i64, u64)>) -> Result<()> {
+        dawdle(n.wrapping_mul(self.run + 1));
+        if (self.fails)(n) {
+            return Err(bad_number(n));
+        }
+        cx.emit((n, cx.rng().unit().to_bits()))
+    }
+}
+
+/// Two epochs of shuffled numbers with their random ones, in completion order.
+fn drawing(run: i64, fails: fn(i64) -> bool) -> PipelineBuilder<(i64, u64)> {
+    PipelineBuilder::new(numbers(300).shuffled(5))
+        .stage("draw", move || Ok(Draw { run, fails }))
+        .on_error(OnError::SKIP)
+        .seed(11)
+        .epochs(0..2)
+}
+
+fn run<T: Send + 'static>(builder: PipelineBuilder<T>) -> (Vec<T>, OrderRecord) {
+    let mut pipeline = builder.record_order().build().unwrap();
+    let items = pipeline.by_ref().map(|item| item.expect("nothing fails")).collect();
+    (items, pipeline.order_record().unwrap().clone())
+}
+
+#[test]
+fn a_recorded_run_comes_again_item_by_item() {
+    within_seconds(60, || {
+        let (items, record) = run(drawing(0, |_| false).threads(4));
+        assert_eq!(record.len(), 600);
+        let in_order = run(drawing(0, |_| false).deterministic()).0;
+        assert_ne!(items, in_order, "the run was in disorder");
+        for threads in [1, 2, 8] {
+            // Other times, other threads: the same samples and the same random numbers.
+            let again = run(drawing(7, |_| false).threads(threads).replay(record.clone()));
+            assert_eq!(again, (items.clone(), record.clone()), "{threads} threads");
+        }
+    });
+}
+
+#[test]
+fn samples_that_were_dropped_are_left_out_of_the_replay() {
+    within_seconds(60, || {
+        let (items, record) = run(drawing(0, |n| n % 7 == 3).threads(4));
+        assert_eq!(record.len(), 2 * (300 - 43));
+        // In the replay they would succeed, but the run was without them.
+        let seen = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&seen);
+        let again = drawing(3, |_| false).map("count", move |item| {
+            counter.fetch_add(1, Ordering::Relaxed);
+            Ok(item)
+        });
+        let (again, _) = run(again.threads(3).replay(record));
+        assert_eq!(again, items);
+        assert_eq!(seen.load(Ordering::Relaxed), items.len());
+    });
+}
+
+#[test]
+fn batches_of_a_recorded_run_come_again_with_the_same_members() {
+    within_seconds(60, || {
+        for drop_last in [false, true] {
+            let batches = |run| drawing(run, |n| n % 10 == 4).batch("batch", 16, drop_last);
+            let (lists, record) = run(batches(0).threads(4));
+            let samples: usize = lists.iter().map(Vec::len).sum();
+            assert_eq!(record.len() as usize, samples, "what is left out is not recorded");
+            assert_eq!(samples, if drop_last { 2 * 256 } else { 540 });
+            let (again, record_again) = run(batches(5).threads(2).replay(record.clone()));
+            assert_eq!(again, lists);
+            assert_eq!(record_again, record);
+        }
+    });
+}
+
+#[test]
+fn filled_batches_of_a_recorded_run_come_again_bit_by_bit() {
+    within_seconds(60, || {
+        let filled = |run: i64| {
+            PipelineBuilder::new(numbers(200).shuffled(5))
+                .map("dawdle", move |n| {
+                    dawdle(n.wrapping_mul(run + 1));
+                    Ok(n)
+                })
+                .fill("write", layout(8), || {
+                    Ok(WriteNumber { fails: |n| n % 13 == 5, panics: |n| n % 17 == 3 })
+                })
+                .on_error(OnError::SKIP)
+                .seed(3)
+                .epochs(0..2)
+        };
+        let contents =
+            |batches: Vec<spdl_core::Batch>| -> Vec<(Vec<SampleId>, Vec<i64>, Vec<u32>)> {
+                let content = |batch: spdl_core::Batch| {
+                    let noise = batch.array("noise").unwrap().as_slice::<f32>().unwrap();
+                    let noise = noise.iter().map(|x| x.to_bits()).collect();
+                    let numbers =
+                        batch.array("number").unwrap().as_slice::<i64>().unwrap().to_vec();
+                    (batch.ids().to_vec(), numbers, noise)
+                };
+                batches.into_iter().map(content).collect()
+            };
+        let (batches, record) = run(filled(0).threads(4));
+        let first = contents(batches);
+        let (again, record_again) = run(filled(5).threads(3).replay(record.clone()));
+        assert_eq!(contents(again), first);
+        assert_eq!(record_again, record);
+    });
+}
+
+#[test]
+fn a_straggler_keeps_the_place_that_it_had() {
+    within_seconds(60, || {
+        // In the recorded run, sample 0 is overtaken by all others.
+        let build = |slow: Duration| {
+            PipelineBuilder::new(numbers(60))
+                .map("work", move |n| {
+                    if n == 0 {
+                        std::thread::sleep(slow);
+                    }
+                    Ok(n)
+                })
+                .threads(2)
+        };
+        let (items, record) = run(build(Duration::from_millis(100)));
+        assert_eq!(items.last(), Some(&0), "the slow one came last");
+        let (again, _) = run(build(Duration::ZERO).replay(record));
+        assert_eq!(again, items);
+    });
+}
+
+#[test]
+fn a_run_that_was_broken_off_is_replayed_as_far_as_it_came() {
+    within_seconds(60, || {
+        let mut pipeline = drawing(0, |_| false).threads(3).record_order().build().unwrap();
+        let items: Vec<_> = pipeline.by_ref().take(100).map(Result::unwrap).collect();
+        let record = pipeline.order_record().unwrap().clone();
+        assert_eq!(record.len(), 100, "what waits ready is not delivered");
+        drop(pipeline);
+        let (again, _) =
+            run(drawing(1, |_| false).replay(OrderRecord::parse(&record.to_text()).unwrap()));
+        assert_eq!(again, items);
+    });
+}
+
+#[test]
+fn only_a_run_that_was_asked_to_has_a_record() {
+    within_seconds(60, || {
+        let mut pipeline = PipelineBuilder::new(numbers(5)).build().unwrap();
+        assert!(pipeline.next().is_some());
+        assert!(pipeline.order_record().is_none());
+    });
+}
+
+#[test]
+fn a_record_of_another_source_is_an_error_at_the_sample_that_is_missing() {
+    within_seconds(60, || {
+        let ids = [1, 0, 99, 2].map(|index| SampleId { epoch: 0, index });
+        let builder = PipelineBuilder::new(numbers(5)).map("pass", Ok);
+        let replay = builder.on_error(OnError::SKIP).replay(ids.into_iter().collect());
+        let (items, error) = before_error(replay.build().unwrap());
+        assert_eq!(items, [1, 0]);
+        assert_eq!((error.kind(), error.stage()), (ErrorKind::InvalidArgument, Some("source")));
+    });
+}
+
+#[test]
+fn a_replay_restores_order_unless_a_stage_says_otherwise() {
+    within_seconds(60, || {
+        let ids = (0..50).rev().map(|index| SampleId { epoch: 0, index });
+        let slow_first = |n| {
+            if n == 49 {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            Ok(n)
+        };
+        let build = |options: StageOptions| {
+            let builder = PipelineBuilder::new(numbers(50)).map(options, slow_first);
+            builder.threads(2).replay(ids.clone().collect())
+        };
+        let (items, _) = run(build(StageOptions::new("slow")));
+        assert_eq!(items, (0..50).rev().collect::<Vec<_>>());
+        let (items, _) = run(build(StageOptions::new("slow").order(Order::Completion)));
+        assert_eq!(items.last(), Some(&49));
+    });
+}
