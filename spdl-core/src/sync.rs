@@ -18,6 +18,18 @@ pub(crate) use shuttle::thread;
 #[cfg(not(spdl_shuttle))]
 pub(crate) use std::thread;
 
+/// Whether a thread has ended. A modelled one does not say so; it may always be still at work.
+pub(crate) fn has_ended<T>(thread: &thread::JoinHandle<T>) -> bool {
+    #[cfg(spdl_shuttle)]
+    let ended = {
+        let _ = thread;
+        false
+    };
+    #[cfg(not(spdl_shuttle))]
+    let ended = thread.is_finished();
+    ended
+}
+
 /// Whether a model checker runs this: then nothing spins, since each turn is a step to explore.
 pub(crate) const MODELLED: bool = cfg!(any(spdl_loom, spdl_shuttle));
 

@@ -79,6 +79,8 @@ pub(super) struct Plan {
     pub(super) tolerance: Arc<Tolerance>,
     pub(super) stages: usize,
     pub(super) sources: usize,
+    /// Whether there are branches that join.
+    pub(super) branched_graph: bool,
     pub(super) levels: usize,
     /// Those of them that are on branches which are joined.
     pub(super) branched: Vec<Range<usize>>,
@@ -116,7 +118,7 @@ impl Plan {
         for (crew, _) in &self.crews {
             let own = self.nodes.iter().filter(|placed| Arc::ptr_eq(&placed.crew, crew));
             let own = own.map(|placed| (placed.depth.get(), Arc::clone(&placed.node)));
-            crew.assign(own.collect());
+            crew.assign(own.collect(), self.branched_graph);
         }
         for (name, task) in self.settings.background.drain(..) {
             let shared = Arc::clone(&self.shared);
@@ -360,6 +362,7 @@ impl Plan {
         at: usize,
         branch: PipelineBuilder<T>,
     ) -> Made<T> {
+        self.branched_graph = true;
         if branch.settings_made {
             let message = format!(
                 "branch {at} makes settings of the whole pipeline; make them on what joins the \

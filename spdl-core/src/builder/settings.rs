@@ -296,6 +296,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             sources: 0,
             levels: 0,
             branched: Vec::new(),
+            branched_graph: false,
             largest_batch: 0,
             inlet: (0, false),
             crews: vec![(Arc::clone(&pool), threads)],

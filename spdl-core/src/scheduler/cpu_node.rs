@@ -136,7 +136,7 @@ impl<In: Send + 'static, S: Stage<In>> Node for CpuNode<In, S> {
         running == 0 && (self.ends_epoch() || self.is_over())
     }
 
-    fn run(&self, crew: &Crew) -> bool {
+    fn run(&self, crew: &Arc<Crew>) -> bool {
         let before = self.state.running.fetch_add(1, Ordering::SeqCst);
         let worked = before < self.core.concurrency() && self.run_items(crew);
         let ended = self.end_epoch(crew);
@@ -162,7 +162,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         }
     }
 
-    fn run_items(&self, crew: &Crew) -> bool {
+    fn run_items(&self, crew: &Arc<Crew>) -> bool {
         if !self.may_take() {
             return false;
         }
@@ -214,7 +214,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
     /// Takes items in, with a place for an output of each, and memory where that is counted.
     fn take_in(
         &self,
-        crew: &Crew,
+        crew: &Arc<Crew>,
         stage: &S,
         inputs: &mut Vec<Envelope<In>>,
     ) -> Option<(u64, usize, Option<Lease>)> {
@@ -382,7 +382,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
     }
 
     /// Hands a finished run on: at once, or in its turn.
-    fn put_down(&self, crew: &Crew, first: u64, run: Run<S::Out>) {
+    fn put_down(&self, crew: &Arc<Crew>, first: u64, run: Run<S::Out>) {
         let Some(turns) = &self.turns else {
             let mut run = run;
             self.judge(&mut run, false);
@@ -438,7 +438,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
     }
 
     /// Puts all outputs of a run down, waiting for room where there are more than was promised.
-    fn flush(&self, crew: &Crew, run: &mut Run<S::Out>) -> Result<()> {
+    fn flush(&self, crew: &Arc<Crew>, run: &mut Run<S::Out>) -> Result<()> {
         self.core.meter.emitted(run.outputs.len() as u64);
         while !run.outputs.is_empty() {
             if self.output.is_shut() {
@@ -502,7 +502,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
 
     /// Hands the end of an epoch on, behind everything that the instances hold. One worker does it,
     /// while no other is at work on an item.
-    fn end_epoch(&self, crew: &Crew) -> bool {
+    fn end_epoch(&self, crew: &Arc<Crew>) -> bool {
         if !self.ends_epoch() || self.state.ending.swap(true, Ordering::SeqCst) {
             return false;
         }
@@ -527,7 +527,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
     }
 
     /// Lets every instance emit what it holds.
-    fn finish_instances(&self, crew: &Crew) {
+    fn finish_instances(&self, crew: &Arc<Crew>) {
         let mut instances = std::mem::take(&mut *self.state.idle.lock());
         for instance in &mut instances {
             if self.output.is_shut() {
@@ -586,7 +586,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
     }
 
     /// Ends the queue behind, and where nobody wants more, the one in front. One worker does it.
-    fn finish_once(&self, crew: &Crew) -> bool {
+    fn finish_once(&self, crew: &Arc<Crew>) -> bool {
         if !self.is_over()
             || self.state.running.load(Ordering::SeqCst) > 0
             || self.state.done.swap(true, Ordering::SeqCst)
@@ -610,7 +610,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
 /// Collects a run's outputs; lets them overflow into the queue where they are many.
 struct QueueOutlet<'a, In, S: Stage<In>> {
     node: &'a CpuNode<In, S>,
-    crew: &'a Crew,
+    crew: &'a Arc<Crew>,
     run: Run<S::Out>,
     /// The number of the run's first item; `None` at the end of an epoch.
     first: Option<u64>,

@@ -11,12 +11,20 @@ use crate::affinity::pin_current_thread;
 use crate::executor::CpuExecutor;
 use crate::failure::panicked;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::sync::{Condvar, MODELLED, Mutex, thread};
+use crate::sync::{Condvar, MODELLED, Mutex, has_ended, thread};
 use crate::{Error, ErrorKind, Result};
 
 /// How often a worker looks again, letting others run in between, before it goes to sleep: for
 /// tiny items the next ones are there before it would be asleep.
 const LOOKS_BEFORE_SLEEP: usize = if MODELLED { 0 } else { 3 };
+
+/// A worker that is told of work that another one is just taking looks again, and again. The
+/// scheduler of a model might else never let the other one go on.
+fn let_others_run() {
+    if MODELLED {
+        thread::yield_now();
+    }
+}
 
 /// Workers that share some nodes.
 pub(crate) struct Crew {
@@ -26,6 +34,8 @@ pub(crate) struct Crew {
     /// Nearest to the consumer first.
     levels: OnceLock<Vec<Level>>,
     place: Workplace,
+    /// Whether the pipeline has branches that join.
+    branches: AtomicBool,
     /// Where to look first among the nodes of a level, so that none of them is starved.
     turn: AtomicUsize,
     roll: Mutex<Roll>,
@@ -49,6 +59,7 @@ pub(crate) enum Workplace {
     Executor(Arc<dyn CpuExecutor>),
 }
 
+/// Who is there.
 #[derive(Default)]
 struct Roll {
     threads: Vec<thread::JoinHandle<()>>,
@@ -58,7 +69,15 @@ struct Roll {
     wanted: usize,
     /// Workers at work, asleep, or asked for.
     present: usize,
+    /// Those of them that wait inside a stage.
+    waiting: usize,
     closed: bool,
+}
+
+impl Roll {
+    fn has_too_many(&self) -> bool {
+        self.present > self.wanted + self.waiting
+    }
 }
 
 impl Crew {
@@ -81,6 +100,7 @@ impl Crew {
                 signal: Arc::new(signal),
                 levels: OnceLock::new(),
                 place,
+                branches: AtomicBool::new(false),
                 turn: AtomicUsize::new(0),
                 roll: Mutex::new(Roll::default()),
                 surplus: AtomicBool::new(false),
@@ -89,8 +109,10 @@ impl Crew {
         })
     }
 
-    /// Gives the crew its nodes, each with its distance from the source.
-    pub(crate) fn assign(&self, mut nodes: Vec<(usize, Arc<dyn Node>)>) {
+    /// Gives the crew its nodes, each with its distance from the source; says whether some are on
+    /// branches that join.
+    pub(crate) fn assign(&self, mut nodes: Vec<(usize, Arc<dyn Node>)>, branches: bool) {
+        self.branches.store(branches, Ordering::Relaxed);
         nodes.sort_by_key(|(depth, _)| std::cmp::Reverse(*depth));
         let mut levels: Vec<Level> = Vec::new();
         for (depth, node) in nodes {
@@ -121,36 +143,13 @@ impl Crew {
             self.call_one();
             return Ok(());
         }
-        self.surplus.store(roll.present > roll.wanted, Ordering::Relaxed);
+        self.surplus.store(roll.has_too_many(), Ordering::Relaxed);
         // Threads that went before; else each would keep its stack.
-        let (gone, threads) =
-            std::mem::take(&mut roll.threads).into_iter().partition(|thread| thread.is_finished());
+        let (gone, threads) = std::mem::take(&mut roll.threads).into_iter().partition(has_ended);
         roll.threads = threads;
         let gone: Vec<thread::JoinHandle<()>> = gone;
         while roll.present < roll.wanted {
-            let crew = Arc::clone(self);
-            let name = format!("spdl-{}-{}", self.name, roll.hired);
-            let thread = thread::Builder::new().name(name).spawn(move || {
-                let mut dismissed = false;
-                crew.guarded(|| {
-                    if let Workplace::Threads { cpus } = &crew.place
-                        && !cpus.is_empty()
-                        && let Err(error) = pin_current_thread(cpus)
-                    {
-                        crew.shared.raise(error);
-                    }
-                    dismissed = crew.work();
-                });
-                if !dismissed {
-                    crew.leave();
-                }
-            });
-            let thread = thread.map_err(|error| {
-                Error::new(ErrorKind::Io, "cannot start a worker thread").with_source(error)
-            })?;
-            roll.present += 1;
-            roll.hired += 1;
-            roll.threads.push(thread);
+            self.hire(&mut roll)?;
         }
         drop(roll);
         for thread in gone {
@@ -158,6 +157,34 @@ impl Crew {
         }
         // Those who are too many look whether they are still wanted.
         self.signal.wake_all();
+        Ok(())
+    }
+
+    /// Starts another worker.
+    fn hire(self: &Arc<Self>, roll: &mut Roll) -> Result<()> {
+        let crew = Arc::clone(self);
+        let name = format!("spdl-{}-{}", self.name, roll.hired);
+        let thread = thread::Builder::new().name(name).spawn(move || {
+            let mut dismissed = false;
+            crew.guarded(|| {
+                if let Workplace::Threads { cpus } = &crew.place
+                    && !cpus.is_empty()
+                    && let Err(error) = pin_current_thread(cpus)
+                {
+                    crew.shared.raise(error);
+                }
+                dismissed = crew.work();
+            });
+            if !dismissed {
+                crew.leave();
+            }
+        });
+        let thread = thread.map_err(|error| {
+            Error::new(ErrorKind::Io, "cannot start a worker thread").with_source(error)
+        })?;
+        roll.present += 1;
+        roll.hired += 1;
+        roll.threads.push(thread);
         Ok(())
     }
 
@@ -177,16 +204,16 @@ impl Crew {
 
     fn too_many(&self) -> bool {
         let roll = self.roll.lock();
-        roll.present > roll.wanted
+        roll.has_too_many()
     }
 
     /// Whether this worker is one too many; if so it must go, and is no longer counted.
     fn dismissed(&self) -> bool {
         let mut roll = self.roll.lock();
-        let dismissed = roll.present > roll.wanted;
+        let dismissed = roll.has_too_many();
         if dismissed {
             roll.present -= 1;
-            self.surplus.store(roll.present > roll.wanted, Ordering::Relaxed);
+            self.surplus.store(roll.has_too_many(), Ordering::Relaxed);
             drop(roll);
             self.left.notify_all();
         }
@@ -226,7 +253,7 @@ impl Crew {
             return;
         }
         let mut roll = self.roll.lock();
-        if roll.closed || roll.present >= roll.wanted {
+        if roll.closed || roll.present >= roll.wanted + roll.waiting {
             return;
         }
         roll.present += 1;
@@ -245,7 +272,7 @@ impl Crew {
 
     /// A worker's life: work, or sleep until there is some, until the pipeline ends. Says whether it
     /// was dismissed before that.
-    fn work(&self) -> bool {
+    fn work(self: &Arc<Self>) -> bool {
         let mut woken = false;
         while !self.shared.stopped() {
             if self.surplus.load(Ordering::Relaxed) && self.dismissed() {
@@ -260,6 +287,7 @@ impl Crew {
             let ticket = self.signal.prepare(Interest::All);
             if self.shared.stopped() || self.any_ready(None) || self.too_many() {
                 self.signal.cancel(ticket);
+                let_others_run();
             } else {
                 self.signal.wait(ticket);
                 woken = true;
@@ -277,12 +305,17 @@ impl Crew {
 
     /// Does something useful while a stage at `depth` waits for something: the work of the nodes
     /// behind it, or, if there is none, sleeps until something changes or `done`.
-    pub(crate) fn help(&self, depth: usize, done: impl Fn() -> bool) {
+    pub(crate) fn help(self: &Arc<Self>, depth: usize, done: impl Fn() -> bool) {
         self.help_until(depth, done, None);
     }
 
     /// Lets `duration` pass, doing the work of the nodes behind `depth` meanwhile.
-    pub(crate) fn help_for(&self, depth: usize, duration: Duration, done: impl Fn() -> bool) {
+    pub(crate) fn help_for(
+        self: &Arc<Self>,
+        depth: usize,
+        duration: Duration,
+        done: impl Fn() -> bool,
+    ) {
         let deadline = Instant::now().checked_add(duration);
         let past = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
         while !past() && !done() && !self.shared.stopped() {
@@ -290,17 +323,44 @@ impl Crew {
         }
     }
 
-    fn help_until(&self, depth: usize, done: impl Fn() -> bool, deadline: Option<Instant>) {
+    fn help_until(
+        self: &Arc<Self>,
+        depth: usize,
+        done: impl Fn() -> bool,
+        deadline: Option<Instant>,
+    ) {
         if self.run_one(Some(depth), false) {
             return;
         }
         let ticket = self.signal.prepare(Interest::Some);
         if self.shared.stopped() || done() || self.any_ready(Some(depth)) {
             self.signal.cancel(ticket);
-        } else if let Some(deadline) = deadline {
-            self.signal.wait_until(ticket, deadline);
+            let_others_run();
         } else {
-            self.signal.wait(ticket);
+            self.stand_in();
+            match deadline {
+                Some(deadline) => self.signal.wait_until(ticket, deadline),
+                None => self.signal.wait(ticket),
+            }
+            let mut roll = self.roll.lock();
+            roll.waiting -= 1;
+            self.surplus.store(roll.has_too_many(), Ordering::Relaxed);
+        }
+    }
+
+    /// Counts this worker as waiting inside a stage. Where branches join, what it waits for may need
+    /// a stage that it cannot help, on another branch; so where every worker waits so, another one
+    /// comes, until there are enough again.
+    fn stand_in(self: &Arc<Self>) {
+        let needed = self.branches.load(Ordering::Relaxed) && self.any_ready(None);
+        let mut roll = self.roll.lock();
+        roll.waiting += 1;
+        if !needed || roll.closed || roll.present > roll.waiting {
+            return;
+        }
+        if let Err(error) = self.hire(&mut roll) {
+            drop(roll);
+            self.shared.raise(error);
         }
     }
 
@@ -314,7 +374,7 @@ impl Crew {
     }
 
     /// Runs the ready node nearest to the consumer.
-    fn run_one(&self, beyond: Option<usize>, woken: bool) -> bool {
+    fn run_one(self: &Arc<Self>, beyond: Option<usize>, woken: bool) -> bool {
         for level in self.nearer(beyond) {
             let count = level.nodes.len();
             let first =
@@ -358,6 +418,7 @@ impl Drop for Visit {
             let message = "the executor dropped work of this pipeline before it had run";
             self.crew.shared.raise(Error::new(ErrorKind::Stopped, message));
         } else if !self.crew.shared.stopped() {
+            let_others_run();
             // Work that was made after the last look would else wait for ever.
             self.crew.call_one();
         }

@@ -78,7 +78,7 @@ impl<In: Send + 'static, F: Fill<In>> Node for FillNode<In, F> {
         can_take || (running == 0 && self.is_over())
     }
 
-    fn run(&self, _: &Crew) -> bool {
+    fn run(&self, _: &Arc<Crew>) -> bool {
         let before = self.state.running.fetch_add(1, Ordering::SeqCst);
         let worked = before < self.core.concurrency() && self.fill_one();
         self.state.running.fetch_sub(1, Ordering::SeqCst);

@@ -78,7 +78,7 @@ pub(crate) trait Node: Send + Sync {
     /// Whether [`run`](Node::run) would probably find work. Cheap, and may be wrong for a moment.
     fn ready(&self) -> bool;
     /// Does a piece of work, where there is one.
-    fn run(&self, crew: &Crew) -> bool;
+    fn run(&self, crew: &Arc<Crew>) -> bool;
 }
 
 /// What all parts of a pipeline share.
