@@ -248,7 +248,8 @@ impl<T: Send + 'static> Pipeline<T> {
             knobs: Arc::new(parts.knobs),
             ready: VecDeque::new(),
             filled: None,
-            prefetch: parts.least_prefetch.map(|least| Prefetch {
+            // A model has no clock.
+            prefetch: parts.least_prefetch.filter(|_| !MODELLED).map(|least| Prefetch {
                 least,
                 depth: least,
                 nanos: PREFETCH_TIME.as_nanos() as f64,

@@ -578,6 +578,8 @@ fn a_stages_concurrency_goes_up_and_down_while_it_runs() {
 fn an_async_stages_concurrency_goes_up_and_down_while_it_runs() {
     within_seconds(100, || {
         let (tickets, gate) = async_channel::unbounded::<()>();
+        // Tickets may be given out for longer than the stage lives.
+        let _kept = gate.clone();
         let at_work = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&at_work);
         let stage = move |n: i64| {

@@ -144,6 +144,12 @@ impl<In: Send + 'static, S: Stage<In>> Node for CpuNode<In, S> {
         // The end may have come while this worker was counted as running.
         self.finish_once(crew) || worked || ended
     }
+
+    fn drop_instances(&self) {
+        // Not under the lock: their destructors may be anything.
+        let idle = std::mem::take(&mut *self.state.idle.lock());
+        drop(idle);
+    }
 }
 
 impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {

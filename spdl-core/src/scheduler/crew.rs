@@ -175,6 +175,11 @@ impl Crew {
                 }
                 dismissed = crew.work();
             });
+            if crew.shared.stopped() {
+                // Each on its own threads, not on that which drops the pipeline.
+                let nodes = crew.levels().iter().flat_map(|level| &level.nodes);
+                nodes.for_each(|node| crew.guarded(|| node.drop_instances()));
+            }
             if !dismissed {
                 crew.leave();
             }

@@ -85,6 +85,12 @@ impl<In: Send + 'static, F: Fill<In>> Node for FillNode<In, F> {
         // The end may have come while this worker was counted as running.
         self.finish_once() || worked
     }
+
+    fn drop_instances(&self) {
+        // Not under the lock: their destructors may be anything.
+        let idle = std::mem::take(&mut *self.state.idle.lock());
+        drop(idle);
+    }
 }
 
 impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {

@@ -79,6 +79,8 @@ pub(crate) trait Node: Send + Sync {
     fn ready(&self) -> bool;
     /// Does a piece of work, where there is one.
     fn run(&self, crew: &Arc<Crew>) -> bool;
+    /// Drops the instances that nobody works with: where they were made, by a worker that leaves.
+    fn drop_instances(&self);
 }
 
 /// What all parts of a pipeline share.

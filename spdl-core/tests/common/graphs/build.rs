@@ -290,7 +290,7 @@ fn add(
             builder
                 .batch(options(step), *size, false)
                 .route_lists(
-                    format!("r{who}").as_str(),
+                    StageOptions::new(&format!("r{who}")).order(Order::Input),
                     move |list: &[Packet]| {
                         Ok(list.iter().map(|item| way(who, &item.atoms, paths)).collect())
                     },

@@ -37,7 +37,7 @@ pub(crate) fn fate(fallible: bool, who: u64, atoms: &[Atom]) -> Fate {
 }
 
 pub(crate) fn passes(who: u64, atoms: &[Atom]) -> bool {
-    number(who ^ 0x55, atoms) % 4 != 0
+    !number(who ^ 0x55, atoms).is_multiple_of(4)
 }
 
 pub(crate) fn way(who: u64, atoms: &[Atom], ways: usize) -> usize {

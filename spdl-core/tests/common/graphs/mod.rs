@@ -306,7 +306,8 @@ impl Draw<'_, '_> {
             }
             Kind::Hold => {}
             Kind::Batch { .. } | Kind::Fill { .. } => {
-                place.mixed |= !place.ordered;
+                // Where something ends the pipeline, what is in front of it is cut short.
+                place.mixed |= !place.ordered || (self.raises && self.fallible);
                 place.single = false;
             }
             Kind::Lists { .. } => {}
@@ -396,7 +397,7 @@ impl Draw<'_, '_> {
         let mut paths = Vec::new();
         let mut mixed = place.mixed;
         for _ in 0..count {
-            let mut inside = *place;
+            let mut inside = Place { ordered: place.ordered && ordered, ..*place };
             let mut steps = Vec::new();
             while self.left > 0 && steps.len() < 2 && !self.choices.once_in(3) {
                 // What depends on the items before would not let the order be told.
