@@ -679,7 +679,8 @@ fn a_path_may_gather_what_it_gets_epoch_by_epoch() {
         for order in [Order::Completion, Order::Input] {
             let builder = epochs(&[7, 4])
                 .route(
-                    StageOptions::new("route").order(order),
+                    // One at a time, so that both orders are that of the source.
+                    StageOptions::new("route").order(order).concurrency(1),
                     |n| Ok((n % 2) as usize),
                     [
                         path(|items: PipelineBuilder<u64>| items.batch("pairs", 2, false)),
