@@ -131,7 +131,8 @@ type Factory<A> = Box<dyn Fn() -> Result<A> + Send>;
 ///
 /// Each instance of the stage aggregates what it gets, so run it with a concurrency of 1, unless
 /// several short aggregates at the end of an epoch do no harm. An aggregate has the identity of the
-/// item that completed it. An epoch without items makes no aggregate.
+/// item that completed it; through [`batch`](crate::PipelineBuilder::batch) and
+/// [`aggregate`](crate::PipelineBuilder::aggregate), that of its first item. An epoch without items makes no aggregate.
 ///
 /// ```
 /// use spdl_core::{Aggregation, Batcher, DatasetSource, PipelineBuilder, StageOptions};
@@ -213,10 +214,11 @@ impl<In: Send + 'static, A: Aggregator<In>> Stage<In> for Aggregation<A> {
         let Some(mut aggregator) = self.aggregator.take() else { return Ok(()) };
         let held = std::mem::take(&mut self.held);
         let at_risk = AtRisk { items: held, left_out: &mut self.left_out };
-        let rest = aggregator.flush();
+        // Where this fails, all that it held is lost.
+        let rest = aggregator.flush()?;
         at_risk.saved();
         self.left_out += aggregator.left_out();
-        match rest? {
+        match rest {
             Some(aggregate) => cx.emit(aggregate),
             None => Ok(()),
         }
@@ -353,7 +355,12 @@ where
     type Out = Out;
 
     fn process(&mut self, item: In, cx: &mut StageContext<'_, Out>) -> Result<()> {
-        (self.0)(item).into_iter().try_for_each(|output| cx.emit(output?))
+        for output in (self.0)(item) {
+            cx.emit(output?)?;
+            // The next one may be long in coming.
+            cx.flush()?;
+        }
+        Ok(())
     }
 }
 

@@ -50,6 +50,8 @@ pub(crate) enum Knob {
     Pool,
     /// It has workers of its own.
     Own(Arc<Crew>),
+    /// It is run by workers of a pool of the caller's, perhaps among other stages.
+    Lent(Arc<Crew>),
     /// A task drives it.
     Task(Arc<AtomicWaker>),
 }
@@ -71,7 +73,8 @@ impl Control {
     }
 
     /// Lets a stage work on so many items at once, at least 1. Where it has threads of its own, it
-    /// gets as many. Items that are being worked on are finished.
+    /// gets as many. Items that are being worked on are finished; instances that are too many stay,
+    /// unused, until the pipeline ends.
     ///
     /// # Errors
     /// `InvalidArgument` for a stage that does not exist, or that always works on one item at a time
@@ -90,8 +93,10 @@ impl Control {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
         meter.concurrency.store(concurrency, Ordering::SeqCst);
-        if let Some(Knob::Own(crew)) = self.knob(stage).map(|knob| &knob.knob) {
-            crew.resize(concurrency)?;
+        match self.knob(stage).map(|knob| &knob.knob) {
+            Some(Knob::Own(crew)) => crew.resize(concurrency)?,
+            Some(Knob::Lent(crew)) => crew.resize(concurrency.max(crew.wanted()))?,
+            _ => {}
         }
         self.tell(stage);
         Ok(())
@@ -114,7 +119,7 @@ impl Control {
     pub(crate) fn tell(&self, stage: &str) {
         match self.knob(stage).map(|knob| &knob.knob) {
             Some(Knob::Pool) => self.knobs.pool.signal.wake_all(),
-            Some(Knob::Own(crew)) => crew.signal.wake_all(),
+            Some(Knob::Own(crew) | Knob::Lent(crew)) => crew.signal.wake_all(),
             Some(Knob::Task(waker)) => waker.wake(),
             None => {}
         }

@@ -35,7 +35,8 @@ pub enum OnError {
     /// The item is dropped, counted and listed, as long as the share of failed items stays within a
     /// budget. It is judged from the 100th item on, at each failure and at the end.
     SkipShare {
-        /// The largest share of items that may fail, in (0, 1].
+        /// The largest share of items that may fail, in (0, 1]: of those that the stage has tried,
+        /// or, where stages share the policy, of those that the stage has tried that tried most.
         at_most: f64,
     },
 }
@@ -102,32 +103,47 @@ pub(crate) struct Tolerance {
     failed: AtomicU64,
 }
 
+/// What follows from a failure.
+enum Decision {
+    /// The item is dropped.
+    Drop,
+    /// The failure ends the pipeline as it is.
+    Raise,
+    /// The failure is one too many, and why.
+    OverBudget(String),
+}
+
 impl Tolerance {
     pub(crate) fn new(policy: OnError) -> Self {
         Tolerance { policy, items: AtomicU64::new(0), failed: AtomicU64::new(0) }
     }
 
-    /// Counts items that were tried, whether they failed or not.
-    pub(crate) fn tried(&self, items: u64) {
-        if matches!(self.policy, OnError::SkipShare { .. }) {
-            self.items.fetch_add(items, Ordering::Relaxed);
-        }
+    /// Takes in how many items a stage has tried so far, whether they failed or not. Of several
+    /// stages that share a budget, the one that has tried most says how many there were.
+    pub(crate) fn tried(&self, items_of_stage: u64) {
+        self.items.fetch_max(items_of_stage, Ordering::Relaxed);
     }
 
-    /// Counts a failure. What it says is why there must be no other.
-    fn failed(&self) -> Option<String> {
-        match self.policy {
-            OnError::Raise => Some(String::new()),
+    pub(crate) fn judges_share(&self) -> bool {
+        matches!(self.policy, OnError::SkipShare { .. })
+    }
+
+    /// Counts a failure, and decides what follows from it.
+    fn failed(&self) -> Decision {
+        let over = match self.policy {
+            OnError::Raise => return Decision::Raise,
             OnError::Skip { at_most } => {
                 let before = self.failed.fetch_add(1, Ordering::Relaxed);
-                let most = at_most.filter(|&most| before >= most)?;
-                Some(format!("more than {most} items failed, which is as many as may be skipped"))
+                at_most.filter(|&most| before >= most).map(|most| {
+                    format!("more than {most} items failed, which is as many as may be skipped")
+                })
             }
             OnError::SkipShare { .. } => {
                 self.failed.fetch_add(1, Ordering::Relaxed);
                 self.share_exceeded()
             }
-        }
+        };
+        over.map_or(Decision::Drop, Decision::OverBudget)
     }
 
     /// Says so where the share of failed items is too large.
@@ -173,9 +189,9 @@ impl Failures {
             return self.halt(head, error);
         }
         match tolerance.failed() {
-            None => {}
-            Some(why) if why.is_empty() => return self.halt(head, error),
-            Some(why) => {
+            Decision::Drop => {}
+            Decision::Raise => return self.halt(head, error),
+            Decision::OverBudget(why) => {
                 let message = format!("{why}; the last: {}", error.message());
                 let mut over = Error::new(error.kind(), message).with_stage(Arc::clone(stage));
                 if let Some(key) = error.key() {
@@ -192,16 +208,24 @@ impl Failures {
             kind: error.kind(),
             reason: error.reason(),
         };
-        for listener in &self.listeners {
-            if let Err(error) = crate::scheduler::guarded(|| listener(&dropped)).0 {
-                return self.halt(head, error);
-            }
-        }
         let mut list = self.dropped.lock();
         if list.len() < MAX_DROPPED_LISTED {
-            list.push(dropped);
+            list.push(dropped.clone());
         }
-        Verdict::GoOn
+        drop(list);
+        // All of them hear of it, whatever one of them says.
+        let mut verdict = Verdict::GoOn;
+        for listener in &self.listeners {
+            if let Err(error) = crate::scheduler::guarded(|| listener(&dropped)).0 {
+                let error = error.with_stage(Arc::clone(stage));
+                let error = match head.key() {
+                    Some(key) => error.with_key(Arc::clone(key)),
+                    None => error,
+                };
+                verdict = self.halt(head, error);
+            }
+        }
+        verdict
     }
 
     /// Keeps an error of an item that ends the pipeline: where order is restored, at its place.

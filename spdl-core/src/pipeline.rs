@@ -20,9 +20,9 @@ use crate::replay::OrderRecord;
 use crate::runtime::{Runtime, ThreadRuntime, ThreadWaker, block_on};
 use crate::sample::Envelope;
 use crate::scheduler::crew::Crew;
-use crate::scheduler::queue::{Next, Queue};
+use crate::scheduler::queue::{Next, Queue, drop_all};
 use crate::scheduler::{Shared, guarded};
-use crate::sync::{Condvar, MODELLED, Mutex, thread};
+use crate::sync::{Ended, Ends, MODELLED, Mutex, thread};
 use crate::{Error, ErrorKind, Result, Statistics};
 
 /// The most items the consumer takes out of the last queue at once, where it is quick.
@@ -40,9 +40,9 @@ const LOOKS_BEFORE_SLEEP: usize = if MODELLED { 0 } else { 2 };
 ///
 /// It is an [`Iterator`] of results, and [`into_stream`](Self::into_stream) makes it a [`Stream`].
 /// The first call to `next` starts it. It ends
-/// with `None` when every item of the source was delivered, dropped by a policy or left out with a
-/// short batch (all counted in the [`Statistics`]), or with one error, after everything that was
-/// finished before it.
+/// with `None` when everything that the stages made of every item of the source was delivered, what
+/// failed was dropped by a policy, and what was in unwanted short batches left out (all counted in
+/// the [`Statistics`]); or with one error, after everything that was finished before it.
 ///
 /// # Dropping
 /// A pipeline may be dropped at any moment: that wakes everything that waits, and joins every
@@ -50,7 +50,9 @@ const LOOKS_BEFORE_SLEEP: usize = if MODELLED { 0 } else { 2 };
 /// runtime of the caller's end when that polls them next.
 ///
 /// # Fork
-/// The threads stay in the process that started them: in a fork of it, `next` is an error.
+/// The threads stay in the process that started them: in a fork of it, `next` is an error (after the
+/// tiny items, if any, that had been taken out together with the last one). Nothing else of the
+/// pipeline may be used there but dropping it.
 pub struct Pipeline<T> {
     output: Arc<Queue<T>>,
     shared: Arc<Shared>,
@@ -140,38 +142,6 @@ impl Drop for Unfinished {
             let message = "the runtime dropped a task of this pipeline before it had ended";
             shared.raise(Error::new(ErrorKind::Stopped, message));
         }
-    }
-}
-
-/// Whether a thread has done its work.
-#[derive(Default)]
-struct Ended {
-    over: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Ended {
-    /// Waits for it, but not longer than until `deadline`. Says whether it has ended.
-    fn wait_until(&self, deadline: Instant) -> bool {
-        let mut over = self.over.lock();
-        while !*over {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            over = self.changed.wait_timeout(over, left);
-        }
-        true
-    }
-}
-
-/// Tells that a thread has ended, however it does.
-struct Ends(Arc<Ended>);
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        *self.0.over.lock() = true;
-        self.0.changed.notify_all();
     }
 }
 
@@ -288,7 +258,7 @@ impl<T: Send + 'static> Pipeline<T> {
 
     fn start_threads(&mut self) -> Result<()> {
         for (crew, workers) in &self.crews {
-            crew.resize(*workers)?;
+            crew.open(*workers)?;
         }
         let runtime = match &self.runtime {
             Some(runtime) => Arc::clone(runtime),
@@ -733,7 +703,7 @@ impl<T> Pipeline<T> {
             return true;
         }
         self.shared.stop();
-        self.ready.clear();
+        drop_all(self.ready.drain(..));
         self.drivers.clear();
         let mut all = true;
         for (crew, _) in self.crews.drain(..) {
@@ -748,10 +718,11 @@ impl<T> Pipeline<T> {
             }
         }
         if let Some(runtime) = self.own_runtime.take() {
-            runtime.shut_down();
+            all &= runtime.shut_down_until(deadline);
         }
         if let Some(reporter) = self.reporter.take()
             && self.started
+            && all
         {
             // What happened since the last time.
             let last = catch_unwind(AssertUnwindSafe(|| reporter.report(&self.shared)));

@@ -14,7 +14,7 @@ use futures_core::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 
 use crate::sync::thread::{self, JoinHandle, Thread};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Ended, Ends, Mutex, MutexGuard};
 use crate::{Error, ErrorKind, Result};
 
 /// An executor with a clock. Async stages and sources run on one; which one is the caller's choice.
@@ -72,7 +72,7 @@ impl Wake for ThreadWaker {
 #[derive(Debug)]
 pub struct ThreadRuntime {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<(JoinHandle<()>, Arc<Ended>)>>,
 }
 
 #[derive(Default)]
@@ -107,12 +107,18 @@ impl ThreadRuntime {
         let shared = Arc::<Shared>::default();
         let its_own = Arc::clone(&shared);
         let thread = thread::Builder::new().name("spdl-async".into());
-        let thread = thread.spawn(move || run(&its_own)).map_err(|error| {
+        let ended = Arc::<Ended>::default();
+        let ends = Ends(Arc::clone(&ended));
+        let work = move || {
+            let _ends = ends;
+            run(&its_own);
+        };
+        let thread = thread.spawn(work).map_err(|error| {
             Error::new(ErrorKind::Io, "cannot start the runtime's thread").with_source(error)
         })?;
         let waker = ThreadWaker(thread.thread().clone());
         let _ = shared.waker.set(Waker::from(Arc::new(waker)));
-        Ok(ThreadRuntime { shared, thread: Mutex::new(Some(thread)) })
+        Ok(ThreadRuntime { shared, thread: Mutex::new(Some((thread, ended))) })
     }
 }
 
@@ -174,15 +180,25 @@ impl ThreadRuntime {
     /// Drops unfinished tasks and joins the thread, though there may be other handles; what is
     /// spawned on them later is dropped at once.
     pub fn shut_down(&self) {
+        self.shut_down_until(None);
+    }
+
+    /// The same, but waits no longer than until `deadline` for a task that blocks. Says whether the
+    /// thread has ended.
+    pub(crate) fn shut_down_until(&self, deadline: Option<Instant>) -> bool {
         self.shared.inbox().closed = true;
         self.shared.wake();
         let thread = self.thread.lock().take();
         // A task may drop the last handle, on this very thread.
-        if let Some(thread) = thread
+        if let Some((thread, ended)) = thread
             && thread.thread().id() != thread::current().id()
         {
+            if deadline.is_some_and(|deadline| !ended.wait_until(deadline)) {
+                return false;
+            }
             let _ = thread.join();
         }
+        true
     }
 }
 

@@ -154,7 +154,8 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.desk.retire(Retired { number: self.number, failed: *self.failed.get_mut() });
+        self.desk
+            .retire(Retired { number: self.number, failed: self.failed.load(Ordering::Relaxed) });
     }
 }
 

@@ -78,6 +78,8 @@ pub(crate) trait Outlet<Out> {
     fn wait(&mut self, duration: Duration) -> Result<()>;
     /// `Stopped` once nobody wants outputs any more.
     fn go_on(&self) -> Result<()>;
+    /// Hands on what was taken so far, where its turn has come.
+    fn flush(&mut self) -> Result<()>;
 }
 
 /// Keeps a stage's outputs back; all else goes to the outlet behind it.
@@ -101,6 +103,11 @@ impl<Out> Outlet<Out> for HoldingBack<'_, Out> {
     fn go_on(&self) -> Result<()> {
         self.outlet.go_on()
     }
+
+    fn flush(&mut self) -> Result<()> {
+        // What is held back must not go on yet.
+        self.go_on()
+    }
 }
 
 /// What a [`Stage`] may know about the item at hand, and where its outputs go.
@@ -120,6 +127,16 @@ impl<Out> StageContext<'_, Out> {
     /// `Stopped` once nobody wants outputs any more; leave the stage with `?`.
     pub fn emit(&mut self, value: Out) -> Result<()> {
         self.outlet.emit(self.head, value)
+    }
+
+    /// Hands on what has been emitted so far. Outputs are else handed on in runs: one may stay with
+    /// its stage until the next one is emitted, or the item is done. For a stage that takes long from
+    /// one output to the next.
+    ///
+    /// # Errors
+    /// `Stopped` once nobody wants outputs any more; leave the stage with `?`.
+    pub fn flush(&mut self) -> Result<()> {
+        self.outlet.flush()
     }
 
     /// Waits, before another attempt say. The worker meanwhile does the work of stages nearer to
@@ -367,5 +384,9 @@ impl<Out> Outlet<Out> for TestOutlet<Out> {
 
     fn go_on(&self) -> Result<()> {
         if self.stopped { Err(crate::scheduler::stopped()) } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.go_on()
     }
 }

@@ -7,8 +7,8 @@ use loom::sync as imp;
 use shuttle::sync as imp;
 #[cfg(not(any(spdl_loom, spdl_shuttle)))]
 use std::sync as imp;
-use std::sync::PoisonError;
-use std::time::Duration;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 pub(crate) use imp::MutexGuard;
 pub(crate) use imp::atomic;
@@ -73,5 +73,37 @@ impl Condvar {
 
     pub(crate) fn notify_all(&self) {
         self.0.notify_all();
+    }
+}
+
+/// Whether a thread has done its work.
+#[derive(Debug, Default)]
+pub(crate) struct Ended {
+    over: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Ended {
+    /// Waits for it, but not longer than until `deadline`. Says whether it has ended.
+    pub(crate) fn wait_until(&self, deadline: Instant) -> bool {
+        let mut over = self.over.lock();
+        while !*over {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            over = self.changed.wait_timeout(over, left);
+        }
+        true
+    }
+}
+
+/// Tells that a thread has ended, however it does.
+pub(crate) struct Ends(pub(crate) Arc<Ended>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        *self.0.over.lock() = true;
+        self.0.changed.notify_all();
     }
 }

@@ -13,6 +13,7 @@ use super::settings::Settings;
 use crate::budget::Budget;
 use crate::control::{Knob, Knobs, StageKnob};
 use crate::definition::Definition;
+use crate::executor::CpuExecutor;
 use crate::failure::Tolerance;
 use crate::hooks::{Hook, Hooks, StageInfo};
 use crate::options::{StageOptions, Workers};
@@ -308,11 +309,31 @@ impl Plan {
                 return Arc::clone(&self.pool);
             }
             Workers::Own { cpus } => Workplace::Threads { cpus: cpus.clone() },
-            Workers::Executor(executor) => Workplace::Executor(Arc::clone(executor)),
+            Workers::Executor(executor) => {
+                // All stages on one pool have one crew, so that its workers can help each other.
+                let crew = self.lent_crew(executor, core.concurrency());
+                let name = Arc::clone(core.name());
+                let knob = Knob::Lent(Arc::clone(&crew));
+                self.knobs.push(StageKnob { name, knob, adjustable: !fixed });
+                return crew;
+            }
         };
         let crew = Crew::new(&options.name, &self.shared, place);
         knob(Knob::Own(Arc::clone(&crew)));
         self.crews.push((Arc::clone(&crew), core.concurrency()));
+        crew
+    }
+
+    /// The workers of a pool of the caller's: no more than the stages on it can use.
+    fn lent_crew(&mut self, executor: &Arc<dyn CpuExecutor>, workers: usize) -> Arc<Crew> {
+        let known = self.crews.iter_mut().find(|(crew, _)| crew.works_on(executor));
+        if let Some((crew, known)) = known {
+            *known = known.saturating_add(workers).min(executor.parallelism().max(1));
+            return Arc::clone(crew);
+        }
+        let place = Workplace::Executor(Arc::clone(executor));
+        let crew = Crew::new("executor", &self.shared, place);
+        self.crews.push((Arc::clone(&crew), workers.min(executor.parallelism().max(1))));
         crew
     }
 

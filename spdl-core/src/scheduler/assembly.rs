@@ -142,20 +142,27 @@ impl Assembly {
     }
 
     /// Starts another batch, for samples of `epoch`.
-    pub(crate) fn open(&mut self, epoch: u64, lease: Option<Lease>) -> Result<()> {
+    pub(crate) fn open(&mut self, epoch: u64) -> Result<()> {
         let size = self.layout.batch_size();
         let cut = |&row: &usize| Ok(self.pool.take(row * size)?.into_rows(size, row));
         let fields = self.row_bytes.iter().map(cut).collect::<Result<_>>()?;
         self.batches.push_back(OpenBatch {
             number: self.batches_opened,
             epoch,
-            lease,
+            lease: None,
             fields,
             taken: vec![false; size],
             ids: Vec::with_capacity(size),
         });
         self.batches_opened += 1;
         Ok(())
+    }
+
+    /// Keeps the memory of the batch that was opened last.
+    pub(crate) fn keep_lease(&mut self, lease: Option<Lease>) {
+        if let Some(last) = self.batches.back_mut() {
+            last.lease = lease;
+        }
     }
 
     /// Takes a sample in. Returns its number and the rows to write it to, one per field.
@@ -438,7 +445,7 @@ mod tests {
                 && let Some((id, fails)) = samples.next()
             {
                 if assembly.needs_batch(id.epoch) {
-                    assembly.open(id.epoch, None).unwrap();
+                    assembly.open(id.epoch).unwrap();
                 }
                 assert!(!assembly.needs_batch(id.epoch));
                 let (number, rows) = assembly.take_in(id).unwrap();
@@ -525,7 +532,7 @@ mod tests {
     fn without_failures_every_sample_is_written_in_its_final_place() {
         let layout = BatchLayout::new(4, [Field::new("value", DType::U8, &[])]);
         let mut assembly = Assembly::new(layout, BufferPool::new());
-        assembly.open(0, None).unwrap();
+        assembly.open(0).unwrap();
         let mut rows = Vec::new();
         for index in 0..4 {
             let (number, row) = assembly.take_in(SampleId { epoch: 0, index }).unwrap();

@@ -17,7 +17,7 @@ use futures_util::task::AtomicWaker;
 use super::cpu_node::Sizer;
 use super::queue::{Next, Queue};
 use super::reorder::Reorder;
-use super::{StageCore, guarded};
+use super::{StageCore, guarded, size_of_item};
 use crate::budget::Lease;
 use crate::failure::{Verdict, panicked};
 use crate::hooks::Hooks;
@@ -370,12 +370,16 @@ where
     /// Puts an output into its promised place, or gives the place back where the item failed.
     fn put_down(&self, outbox: &mut Outbox<Out>, landed: Landed<Out>) -> Verdict {
         let Landed { head, result, mut reserved, carried, .. } = landed;
-        self.core.tolerance.tried(1);
+        let result = result.and_then(|value| {
+            let bytes = self.sizer.as_ref().map(|sizer| size_of_item(sizer, &value)).transpose()?;
+            Ok((value, bytes))
+        });
+        self.core.tried(1);
         let item = match result {
-            Ok(value) => {
-                let lease = match (&self.sizer, self.core.measured(), &mut reserved) {
-                    (Some(sizer), Some((measure, _)), Some(reserved)) => {
-                        Some(measure.lease(reserved, sizer(&value)))
+            Ok((value, bytes)) => {
+                let lease = match (bytes, self.core.measured(), &mut reserved) {
+                    (Some(bytes), Some((measure, _)), Some(reserved)) => {
+                        Some(measure.lease(reserved, bytes))
                     }
                     // What is not measured is taken to hold as much as what it was made of.
                     _ => carried,

@@ -52,6 +52,8 @@ pub(crate) struct State<In, S: Stage<In>> {
     /// Whether a worker deals with the end of an epoch.
     ending: AtomicBool,
     done: AtomicBool,
+    /// Whether a run has been lost.
+    broken: AtomicBool,
     /// An item that waits for memory, with its place and number, and how much it needs.
     waiting: Mutex<Option<(u64, Envelope<In>)>>,
     waits_for: AtomicUsize,
@@ -65,6 +67,7 @@ impl<In, S: Stage<In>> Default for State<In, S> {
             running: AtomicUsize::new(0),
             ending: AtomicBool::new(false),
             done: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
             waiting: Mutex::new(None),
             waits_for: AtomicUsize::new(NOTHING_WAITS),
         }
@@ -138,7 +141,7 @@ impl<In: Send + 'static, S: Stage<In>> Node for CpuNode<In, S> {
 
     fn run(&self, crew: &Arc<Crew>) -> bool {
         let before = self.state.running.fetch_add(1, Ordering::SeqCst);
-        let worked = before < self.core.concurrency() && self.run_items(crew);
+        let worked = before < self.core.concurrency() && self.run_guarded(crew);
         let ended = self.end_epoch(crew);
         self.state.running.fetch_sub(1, Ordering::SeqCst);
         // The end may have come while this worker was counted as running.
@@ -153,6 +156,19 @@ impl<In: Send + 'static, S: Stage<In>> Node for CpuNode<In, S> {
 }
 
 impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
+    /// Works on a run. Stages are guarded one by one; this is for the panics of destructors, which
+    /// end the pipeline, but must not leave the node as if somebody were still at work.
+    fn run_guarded(&self, crew: &Arc<Crew>) -> bool {
+        guarded(|| Ok(self.run_items(crew))).0.unwrap_or_else(|error| {
+            self.core.raise(error);
+            // The run is lost, and with it the turn of what is behind it.
+            self.state.broken.store(true, Ordering::SeqCst);
+            self.input.shut();
+            crew.signal.wake_all();
+            true
+        })
+    }
+
     fn nothing_waits(&self) -> bool {
         self.state.waits_for.load(Ordering::SeqCst) == NOTHING_WAITS
     }
@@ -169,7 +185,8 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
     }
 
     fn run_items(&self, crew: &Arc<Crew>) -> bool {
-        if !self.may_take() {
+        // Where another worker deals with the end of an epoch, all instances are its own.
+        if !self.may_take() || self.state.ending.load(Ordering::SeqCst) {
             return false;
         }
         let Some(mut instance) = self.instance() else { return false };
@@ -371,7 +388,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
     /// Tells the policy how many items of a run have been tried: before it judges one of them, and
     /// where order is restored, in their turn.
     fn count(&self, run: &mut Run<S::Out>, tried: u64) {
-        self.core.tolerance.tried(tried.saturating_sub(run.counted));
+        self.core.tried(tried.saturating_sub(run.counted));
         run.counted = run.counted.max(tried);
     }
 
@@ -576,8 +593,11 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             members.clear();
             instance.members = members;
             if let Err(error) = result
-                && self.judge_one(&head, error) == Verdict::Halt
+                && !self.output.is_shut()
             {
+                // It is no failure of an item that could be dropped.
+                self.core.raise(error);
+                self.input.shut();
                 break;
             }
         }
@@ -636,7 +656,9 @@ struct QueueOutlet<'a, In, S: Stage<In>> {
 impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
     fn in_turn(&self) -> bool {
         match (&self.node.turns, self.first) {
-            (Some(turns), Some(first)) => turns.lock().runs.is_next(first),
+            (Some(turns), Some(first)) => {
+                turns.lock().runs.is_next(first) || self.node.state.broken.load(Ordering::SeqCst)
+            }
             _ => true,
         }
     }
@@ -748,6 +770,19 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
         self.crew.help_for(self.node.depth.get(), duration, || self.node.output.is_shut());
         self.waited += started.elapsed();
         self.go_on()
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        if self.run.outputs.is_empty() || !self.in_turn() {
+            return self.go_on();
+        }
+        if self.cut() {
+            return Err(stopped());
+        }
+        let started = Instant::now();
+        let flushed = self.node.flush(self.crew, &mut self.run);
+        self.waited += started.elapsed();
+        flushed
     }
 
     fn go_on(&self) -> Result<()> {

@@ -72,6 +72,10 @@ struct Roll {
     /// Those of them that wait inside a stage.
     waiting: usize,
     closed: bool,
+    /// Whether the pipeline has started.
+    open: bool,
+    /// How many there should be once it has.
+    wish: Option<usize>,
 }
 
 impl Roll {
@@ -128,13 +132,39 @@ impl Crew {
         self.levels.get().map_or(&[], |levels| levels)
     }
 
-    /// Makes it `workers` workers, by starting or by sending home.
+    /// Whether its workers come from this pool.
+    pub(crate) fn works_on(&self, executor: &Arc<dyn CpuExecutor>) -> bool {
+        let address = |executor: &Arc<dyn CpuExecutor>| Arc::as_ptr(executor).cast::<()>();
+        match &self.place {
+            Workplace::Executor(own) => address(own) == address(executor),
+            Workplace::Threads { .. } => false,
+        }
+    }
+
+    /// How many workers there should be.
+    pub(crate) fn wanted(&self) -> usize {
+        let roll = self.roll.lock();
+        roll.wish.unwrap_or(roll.wanted)
+    }
+
+    /// Lets the workers come, `workers` of them unless there has been another wish.
+    pub(crate) fn open(self: &Arc<Self>, workers: usize) -> Result<()> {
+        let mut roll = self.roll.lock();
+        roll.open = true;
+        let wanted = roll.wish.unwrap_or(workers);
+        drop(roll);
+        self.resize(wanted)
+    }
+
+    /// Makes it `workers` workers, by starting or by sending home. Before the pipeline has started,
+    /// it is a wish.
     pub(crate) fn resize(self: &Arc<Self>, workers: usize) -> Result<()> {
         if self.levels().is_empty() {
             return Ok(());
         }
         let mut roll = self.roll.lock();
-        if roll.closed {
+        roll.wish = Some(workers);
+        if roll.closed || !roll.open {
             return Ok(());
         }
         roll.wanted = workers;
@@ -264,10 +294,13 @@ impl Crew {
         roll.present += 1;
         drop(roll);
         let mut visit = Visit { crew: Arc::clone(self), came: false };
-        executor.execute(Box::new(move || {
-            visit.came = true;
-            visit.crew.guarded(|| visit.crew.visit());
-        }));
+        // This is often called from a destructor, which must not panic.
+        self.guarded(|| {
+            executor.execute(Box::new(move || {
+                visit.came = true;
+                visit.crew.guarded(|| visit.crew.visit());
+            }));
+        });
     }
 
     /// The turn of a worker that is lent: works until there is nothing to do.

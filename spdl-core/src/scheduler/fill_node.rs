@@ -52,7 +52,12 @@ impl<F> Default for State<F> {
 
 /// What follows from a batch that was handed on, once the assembly's lock is given back: who is
 /// woken, and the memory of a batch that was not wanted.
-type Delivered<'a> = (Wakes<'a>, Option<Lease>);
+struct Delivered<'a> {
+    _wakes: Wakes<'a>,
+    _lease: Option<Lease>,
+    /// Whether a batch could not be put together, and so nothing more is wanted.
+    failed: bool,
+}
 
 /// What was taken from the queue.
 enum Taken<In> {
@@ -80,7 +85,14 @@ impl<In: Send + 'static, F: Fill<In>> Node for FillNode<In, F> {
 
     fn run(&self, _: &Arc<Crew>) -> bool {
         let before = self.state.running.fetch_add(1, Ordering::SeqCst);
-        let worked = before < self.core.concurrency() && self.fill_one();
+        // Stages are guarded one by one; this is for the panics of destructors.
+        let fill_one = || guarded(|| Ok(self.fill_one())).0;
+        let worked = before < self.core.concurrency()
+            && fill_one().unwrap_or_else(|error| {
+                self.core.raise(error);
+                self.input.shut();
+                true
+            });
         self.state.running.fetch_sub(1, Ordering::SeqCst);
         // The end may have come while this worker was counted as running.
         self.finish_once() || worked
@@ -185,9 +197,13 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
                     }
                 }
             };
-            if let Err(error) = assembly.open(epoch, lease) {
+            if let Err(error) = assembly.open(epoch) {
+                // The memory is given back without the lock.
+                drop(assembly);
+                drop(lease);
                 return Some(Taken::Fault(error));
             }
+            assembly.keep_lease(lease);
         }
         let mut item = Vec::with_capacity(1);
         let (_, wakes) = self.input.pop(1, &mut item)?;
@@ -208,7 +224,7 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
             let failure = assembly.take_failure();
             drop(assembly);
             // Whoever waits is woken, and the policy asked, without the lock.
-            drop(wakes);
+            self.settle(wakes);
             let Some(failure) = failure else { return };
             let (head, error) = *failure;
             let cut = self.core.item_failed(&head, error) == Verdict::Halt;
@@ -220,29 +236,42 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
         }
     }
 
+    /// Does what follows from what was handed on. Without the assembly's lock.
+    fn settle(&self, delivered: Vec<Delivered<'_>>) {
+        if delivered.iter().any(|delivered| delivered.failed) {
+            self.input.shut();
+        }
+    }
+
     /// Puts down what is finished. Under the assembly's lock, so that it stays in order.
     fn deliver(&self, assembly: &mut Assembly) -> Vec<Delivered<'_>> {
-        let hand_on = |finished| match finished {
-            Finished::Batch(batch, lease) => {
-                let mut head = Head::new(batch.ids()[0], None);
-                if self.keeps_members {
-                    let members = Some(Arc::from(batch.ids()));
-                    head.tag = Some(Arc::new(Tag { members, ..Tag::default() }));
+        let hand_on = |finished| {
+            let mut lease = None;
+            let mut failed = false;
+            let wakes = match finished {
+                Finished::Batch(batch, lease) => {
+                    let mut head = Head::new(batch.ids()[0], None);
+                    if self.keeps_members {
+                        let members = Some(Arc::from(batch.ids()));
+                        head.tag = Some(Arc::new(Tag { members, ..Tag::default() }));
+                    }
+                    self.core.meter.emitted(1);
+                    let batch = Envelope { head, value: batch, lease };
+                    self.output.push(1, std::iter::once(batch))
                 }
-                self.core.meter.emitted(1);
-                let batch = Envelope { head, value: batch, lease };
-                (self.output.push(1, std::iter::once(batch)), None)
-            }
-            Finished::EpochEnd(epoch) => (self.output.push_end(epoch), None),
-            Finished::Discarded(samples, lease) => {
-                self.core.shared.left_out.fetch_add(samples, Ordering::Relaxed);
-                (self.output.push(1, std::iter::empty()), lease)
-            }
-            Finished::Failed(error) => {
-                self.core.raise(error);
-                self.input.shut();
-                (Wakes::default(), None)
-            }
+                Finished::EpochEnd(epoch) => self.output.push_end(epoch),
+                Finished::Discarded(samples, unused) => {
+                    self.core.shared.left_out.fetch_add(samples, Ordering::Relaxed);
+                    lease = unused;
+                    self.output.push(1, std::iter::empty())
+                }
+                Finished::Failed(error) => {
+                    self.core.raise(error);
+                    failed = true;
+                    Wakes::default()
+                }
+            };
+            Delivered { _wakes: wakes, _lease: lease, failed }
         };
         assembly.take_finished().map(hand_on).collect()
     }
@@ -281,7 +310,7 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
         assembly.finish();
         let wakes = self.deliver(&mut assembly);
         drop(assembly);
-        drop(wakes);
+        self.settle(wakes);
         self.core.end(&self.hooks);
         self.input.shut();
         self.output.close();

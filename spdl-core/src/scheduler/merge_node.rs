@@ -93,7 +93,7 @@ impl<T: Send + 'static> MergeNode<T> {
 
     fn hand_on(&mut self, count: usize) {
         self.core.meter.emitted(count as u64);
-        self.core.record(count as u64, 0, std::time::Duration::ZERO);
+        self.core.meter.record(count as u64, 0, std::time::Duration::ZERO);
         drop(self.output.push(count, self.progress.run.drain(..)));
         self.progress.places -= count;
     }
@@ -342,7 +342,7 @@ impl<A: Send + 'static, B: Send + 'static> ZipNode<A, B> {
             };
             let pair = Envelope { head: a.head, value: (a.value, b.value), lease };
             self.core.meter.emitted(1);
-            self.core.record(1, 0, std::time::Duration::ZERO);
+            self.core.meter.record(1, 0, std::time::Duration::ZERO);
             drop(self.output.push(1, std::iter::once(pair)));
             return Poll::Ready(true);
         }

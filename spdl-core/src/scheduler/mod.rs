@@ -32,6 +32,7 @@
 //! one.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -103,8 +104,9 @@ pub(crate) struct Shared {
     queues: Mutex<Vec<Arc<dyn AnyQueue>>>,
     meters: Mutex<Vec<Arc<StageMeter>>>,
     background_errors: Mutex<Vec<Error>>,
-    /// Tasks that run until the pipeline stops.
-    until_stopped: Mutex<Vec<Waker>>,
+    /// Tasks that run until the pipeline stops, by number.
+    until_stopped: Mutex<BTreeMap<u64, Waker>>,
+    tasks_beside: AtomicU64,
 }
 
 impl Shared {
@@ -124,7 +126,8 @@ impl Shared {
             queues: Mutex::new(Vec::new()),
             meters: Mutex::new(Vec::new()),
             background_errors: Mutex::new(Vec::new()),
-            until_stopped: Mutex::new(Vec::new()),
+            until_stopped: Mutex::new(BTreeMap::new()),
+            tasks_beside: AtomicU64::new(0),
         }
     }
 
@@ -150,28 +153,23 @@ impl Shared {
         self.shut_queues();
         self.mark_end();
         let waiting = std::mem::take(&mut *self.until_stopped.lock());
-        waiting.into_iter().for_each(Waker::wake);
+        waiting.into_values().for_each(Waker::wake);
     }
 
     /// Polls `task` until it or the pipeline ends. `None` where the pipeline ended first.
     pub(crate) async fn while_running<R>(&self, task: impl Future<Output = R>) -> Option<R> {
+        let number = self.tasks_beside.fetch_add(1, Ordering::Relaxed);
         let mut task = pin!(task);
-        poll_fn(|cx| {
-            if self.stopped() {
-                return Poll::Ready(None);
-            }
-            {
-                let mut waiting = self.until_stopped.lock();
-                if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-                    waiting.push(cx.waker().clone());
-                }
-            }
+        let ended = poll_fn(|cx| {
+            self.until_stopped.lock().insert(number, cx.waker().clone());
             if self.stopped() {
                 return Poll::Ready(None);
             }
             task.as_mut().poll(cx).map(Some)
         })
-        .await
+        .await;
+        self.until_stopped.lock().remove(&number);
+        ended
     }
 
     /// Runs a task beside the pipeline.
@@ -268,6 +266,7 @@ pub(crate) struct StageCore {
     /// The stage's name as a number, for its random numbers.
     pub(crate) number: u64,
     pub(crate) tolerance: Arc<Tolerance>,
+    tried_here: AtomicU64,
     /// Present where outputs are counted in the memory budget.
     pub(crate) measure: Option<Measure>,
 }
@@ -299,6 +298,11 @@ pub(crate) struct Measure {
 
 /// The first estimate of an output's size, where the stage does not say.
 const FIRST_ESTIMATE: usize = 1 << 16;
+
+/// Asks the caller's function for the bytes of an item.
+pub(crate) fn size_of_item<T>(sizer: &cpu_node::Sizer<T>, item: &T) -> Result<usize> {
+    guarded(|| Ok(sizer(item))).0
+}
 
 impl Measure {
     pub(crate) fn new(level: usize) -> Self {
@@ -335,6 +339,7 @@ impl StageCore {
             meter: Arc::new(StageMeter::new(Arc::clone(name), kind, concurrency)),
             number: stage_number(name),
             tolerance,
+            tried_here: AtomicU64::new(0),
             measure,
         }
     }
@@ -353,9 +358,17 @@ impl StageCore {
         Some((self.measure.as_ref()?, self.shared.budget.get()?))
     }
 
+    /// Counts items that were tried, for a budget that is a share of them.
+    pub(crate) fn tried(&self, items: u64) {
+        if self.tolerance.judges_share() {
+            let before = self.tried_here.fetch_add(items, Ordering::Relaxed);
+            self.tolerance.tried(before + items);
+        }
+    }
+
     /// Counts items that were tried in `time`, `failures` of them in vain.
     pub(crate) fn record(&self, items: u64, failures: u64, time: Duration) {
-        self.tolerance.tried(items);
+        self.tried(items);
         self.meter.record(items, failures, time);
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
@@ -273,8 +274,7 @@ impl<T> Queue<T> {
         if state.shut {
             self.publish(&mut state);
             drop(state);
-            // Outside the lock: an item's destructor may be anything.
-            items.for_each(drop);
+            drop_all(items);
             return Wakes::default();
         }
         let before = state.items.len();
@@ -444,8 +444,6 @@ impl<T> Queue<T> {
         self.publish(&mut state);
         let (receiver, sender) = (state.receiver.take(), state.sender.take());
         drop(state);
-        // Outside the lock: an item's destructor may be anything.
-        drop(dropped);
         drop(Wakes {
             receiver,
             sender,
@@ -453,6 +451,7 @@ impl<T> Queue<T> {
             putters: self.putters.as_deref(),
             all: true,
         });
+        drop_all(dropped);
     }
 
     /// Updates the hints after a change of `state`. Returns whether there is room again after the
@@ -482,6 +481,15 @@ impl<T> Queue<T> {
 impl<T> fmt::Debug for Queue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Queue({})", self.available())
+    }
+}
+
+/// Drops items that nobody wants, without any lock, and one by one: a destructor may be anything,
+/// and one that panics must not keep the others, or a wake-up, from their turn. The panic has been
+/// printed; the items are gone either way.
+pub(crate) fn drop_all<T>(items: impl IntoIterator<Item = T>) {
+    for item in items {
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(item)));
     }
 }
 

@@ -379,7 +379,7 @@ impl<U: Send + 'static, V: Send + 'static> JoinNode<U, V> {
                     Poll::Ready(0) => return Poll::Ready(Ok(())),
                     Poll::Ready(places) => {
                         self.core.meter.emitted(places as u64);
-                        self.core.record(places as u64, 0, Duration::ZERO);
+                        self.core.meter.record(places as u64, 0, Duration::ZERO);
                         let outgoing = self.waiting.outgoing.drain(..places);
                         drop(self.output.push(places, outgoing));
                     }

@@ -11,7 +11,7 @@ use futures_core::stream::BoxStream;
 
 use super::cpu_node::Sizer;
 use super::queue::Queue;
-use super::{StageCore, guarded};
+use super::{StageCore, guarded, size_of_item};
 use crate::budget::Lease;
 use crate::failure::{Verdict, panicked};
 use crate::hooks::Hooks;
@@ -128,13 +128,24 @@ impl<S: Source> SourceNode<S> {
             if let (Some(lease), Some(sizer)) = (&mut lease, &self.sizer)
                 && let Some((measure, _)) = self.core.measured()
             {
-                for item in run.iter_mut() {
-                    item.lease = Some(measure.lease(lease, sizer(&item.value)));
+                for mut item in std::mem::take(run) {
+                    match size_of_item(sizer, &item.value) {
+                        Ok(bytes) => {
+                            item.lease = Some(measure.lease(lease, bytes));
+                            run.push(item);
+                        }
+                        Err(error) => {
+                            failures += 1;
+                            if self.core.item_failed(&item.head, error) == Verdict::Halt {
+                                end = Some(Poll::Ready(Turn::Over));
+                            }
+                        }
+                    }
                 }
             }
             drop(lease);
             let items = run.len() as u64 + failures;
-            self.core.tolerance.tried(items - counted);
+            self.core.tried(items - counted);
             self.core.meter.record(items, failures, started.elapsed());
             self.core.meter.emitted(run.len() as u64);
             drop(self.output.push(places, run.drain(..)));
@@ -187,7 +198,7 @@ impl<S: Source> SourceNode<S> {
                 *failures += 1;
                 // The policy judges with all that has been tried so far.
                 let tried = run.len() as u64 + *failures;
-                self.core.tolerance.tried(tried - *counted);
+                self.core.tried(tried - *counted);
                 *counted = tried;
                 if self.core.item_failed(&Head::new(id, None), error) == Verdict::Halt {
                     return Some(Poll::Ready(Turn::Over));
