@@ -1,0 +1,251 @@
+//! Faults that a reviewer found, each as the rule that it broke.
+
+mod common;
+
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use common::{bad_number, spdl_threads, within_seconds};
+use spdl_core::{
+    Aggregator, Control, CpuExecutor, ErrorKind, OnError, PipelineBuilder, Result, Stage,
+    StageContext, StageOptions,
+};
+
+/// A pool of threads.
+#[derive(Debug)]
+struct Pool {
+    work: Mutex<mpsc::Sender<Box<dyn FnOnce() + Send>>>,
+    threads: usize,
+}
+
+impl Pool {
+    fn new(threads: usize) -> Arc<Self> {
+        let (send, receive) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
+        let receive = Arc::new(Mutex::new(receive));
+        for _ in 0..threads {
+            let receive = Arc::clone(&receive);
+            std::thread::spawn(move || {
+                loop {
+                    let work = receive.lock().unwrap().recv();
+                    match work {
+                        Ok(work) => work(),
+                        Err(_) => return,
+                    }
+                }
+            });
+        }
+        Arc::new(Pool { work: Mutex::new(send), threads })
+    }
+}
+
+impl CpuExecutor for Pool {
+    fn execute(&self, work: Box<dyn FnOnce() + Send>) {
+        let _ = self.work.lock().unwrap().send(work);
+    }
+
+    fn parallelism(&self) -> usize {
+        self.threads
+    }
+}
+
+#[test]
+fn stages_on_one_pool_of_the_callers_help_each_other() {
+    for threads in [1, 4] {
+        let count = within_seconds(20, move || {
+            let pool = Pool::new(threads);
+            PipelineBuilder::from_iter(0..30)
+                .flat_map(StageOptions::new("many").executor(pool.clone()), |_| (0..1000).map(Ok))
+                .map(StageOptions::new("same").executor(pool), Ok)
+                .build()
+                .unwrap()
+                .count()
+        });
+        assert_eq!(count, 30_000, "{threads} threads");
+    }
+}
+
+#[test]
+fn a_share_of_the_whole_pipeline_is_one_of_its_items_however_many_stages_there_are() {
+    within_seconds(20, || {
+        let mut pipeline = numbers(10_000)
+            .map("a", Ok)
+            .map("b", Ok)
+            .map("c", Ok)
+            .map("d", |n| if n % 10 == 0 { Err(bad_number(n)) } else { Ok(n) })
+            .on_error(OnError::SkipShare { at_most: 0.05 })
+            .build()
+            .unwrap();
+        assert!(pipeline.by_ref().any(|item| item.is_err()), "10 % failed, and 5 % may");
+    });
+}
+
+/// Builders for short.
+fn numbers(count: i64) -> PipelineBuilder<i64> {
+    PipelineBuilder::new(common::numbers(count))
+}
+
+#[test]
+fn a_slow_generator_shows_each_output_at_once() {
+    within_seconds(20, || {
+        let mut pipeline = numbers(1)
+            .flat_map("slow", |_| {
+                (0..2).map(|n| {
+                    if n == 1 {
+                        std::thread::sleep(Duration::from_secs(2));
+                    }
+                    Ok(n)
+                })
+            })
+            .build()
+            .unwrap();
+        let started = Instant::now();
+        assert_eq!(pipeline.next().unwrap().unwrap(), 0);
+        assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+    });
+}
+
+#[test]
+fn workers_asked_for_before_the_start_come_with_it() {
+    within_seconds(20, || {
+        let mut pipeline = numbers(200)
+            .map(StageOptions::new("nap").concurrency(8), |n| {
+                std::thread::sleep(Duration::from_millis(20));
+                Ok(n)
+            })
+            .threads(1)
+            .build()
+            .unwrap();
+        let control: Control = pipeline.control();
+        control.set_threads(4).unwrap();
+        pipeline.next();
+        let started = Instant::now();
+        assert_eq!(pipeline.by_ref().take(40).filter(Result::is_ok).count(), 40);
+        // 800 ms with one worker.
+        assert!(started.elapsed() < Duration::from_millis(500), "{:?}", started.elapsed());
+    });
+}
+
+struct FailsAtTheEnd;
+
+impl Stage<i64> for FailsAtTheEnd {
+    type Out = i64;
+
+    fn process(&mut self, n: i64, cx: &mut StageContext<'_, i64>) -> Result<()> {
+        cx.emit(n)
+    }
+
+    fn finish(&mut self, _: &mut StageContext<'_, i64>) -> Result<()> {
+        Err(bad_number(-1))
+    }
+}
+
+#[test]
+fn a_failure_at_the_end_of_an_epoch_is_no_dropped_item() {
+    within_seconds(20, || {
+        let mut pipeline = numbers(10)
+            .stage("end", || Ok(FailsAtTheEnd))
+            .threads(1)
+            .on_error(OnError::SKIP)
+            .build()
+            .unwrap();
+        let items: Vec<_> = pipeline.by_ref().collect();
+        assert_eq!(items.iter().filter(|item| item.is_ok()).count(), 10);
+        assert_eq!(items.last().unwrap().as_ref().unwrap_err().stage(), Some("end"));
+        assert_eq!(pipeline.statistics().dropped_total, 0);
+    });
+}
+
+struct FlushFails(Vec<i64>);
+
+impl Aggregator<i64> for FlushFails {
+    type Out = Vec<i64>;
+
+    fn accumulate(&mut self, n: i64) -> Result<Option<Vec<i64>>> {
+        self.0.push(n);
+        Ok((self.0.len() == 6).then(|| std::mem::take(&mut self.0)))
+    }
+
+    fn flush(&mut self) -> Result<Option<Vec<i64>>> {
+        Err(bad_number(-1))
+    }
+}
+
+#[test]
+fn what_an_aggregator_cannot_flush_is_left_out_and_counted() {
+    within_seconds(20, || {
+        let mut pipeline = numbers(22)
+            .aggregate("sixes", || Ok(FlushFails(Vec::new())))
+            .on_error(OnError::SKIP)
+            .deterministic()
+            .build()
+            .unwrap();
+        let lists = pipeline.by_ref().filter_map(Result::ok);
+        let delivered: usize = lists.map(|list| list.len()).sum();
+        let statistics = pipeline.statistics();
+        assert_eq!((delivered, statistics.dropped_total, statistics.left_out), (18, 0, 4));
+    });
+}
+
+#[test]
+fn a_function_that_panics_over_an_items_size_fails_that_item() {
+    within_seconds(20, || {
+        let build = || {
+            numbers(100)
+                .measured_by(|n| {
+                    assert_ne!(*n, 20, "on purpose");
+                    8
+                })
+                .map_async("wait", |n| async move { Ok(n) })
+                .measured_by(|n| {
+                    assert_ne!(*n, 30, "on purpose");
+                    8
+                })
+        };
+        let mut pipeline = build().on_error(OnError::SKIP).deterministic().build().unwrap();
+        assert_eq!(pipeline.by_ref().filter(Result::is_ok).count(), 98);
+        let dropped = pipeline.statistics().dropped;
+        let what: Vec<_> = dropped.iter().map(|drop| (&*drop.stage, drop.kind)).collect();
+        assert_eq!(what, [("source", ErrorKind::Panicked), ("wait", ErrorKind::Panicked)]);
+        let items: Vec<_> = build().deterministic().build().unwrap().collect();
+        assert_eq!(items.len(), 21);
+        assert_eq!(items[20].as_ref().unwrap_err().stage(), Some("source"));
+    });
+}
+
+/// Panics when it is dropped, if it is number 7.
+struct Touchy(i64);
+
+impl Drop for Touchy {
+    fn drop(&mut self) {
+        assert!(self.0 != 7 || std::thread::panicking(), "on purpose");
+    }
+}
+
+#[test]
+fn an_item_that_panics_when_it_is_dropped_keeps_nobody_from_winding_down() {
+    // In a process of its own, since it counts threads: cargo runs this file's tests side by side.
+    let name = "an_item_that_panics_when_it_is_dropped_keeps_nobody_from_winding_down";
+    if std::env::var_os("SPDL_ALONE").is_none() {
+        let program = std::env::current_exe().unwrap();
+        let status = std::process::Command::new(program)
+            .args([name, "--exact", "--test-threads=1"])
+            .env("SPDL_ALONE", "1")
+            .status();
+        assert!(status.unwrap().success());
+        return;
+    }
+    within_seconds(20, || {
+        let mut pipeline = numbers(100)
+            .map("touchy", |n| Ok(Touchy(n)))
+            .map(StageOptions::new("next").dedicated(), Ok)
+            .deterministic()
+            .prefetch(2)
+            .threads(1)
+            .build()
+            .unwrap();
+        std::mem::forget(pipeline.next());
+        std::thread::sleep(Duration::from_millis(100));
+        drop(pipeline);
+        assert_eq!(spdl_threads(), [""; 0]);
+    });
+}
