@@ -26,7 +26,7 @@ impl Pool {
             let receive = Arc::clone(&receive);
             std::thread::spawn(move || {
                 loop {
-                    let work = receive.lock().unwrap().recv();
+                    let work = receive.lock().expect("nobody panics with it").recv();
                     match work {
                         Ok(work) => work(),
                         Err(_) => return,
@@ -40,7 +40,7 @@ impl Pool {
 
 impl CpuExecutor for Pool {
     fn execute(&self, work: Box<dyn FnOnce() + Send>) {
-        let _ = self.work.lock().unwrap().send(work);
+        let _ = self.work.lock().expect("nobody panics with it").send(work);
     }
 
     fn parallelism(&self) -> usize {
