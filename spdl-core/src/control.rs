@@ -30,6 +30,9 @@ pub struct Control {
     knobs: Arc<Knobs>,
 }
 
+/// More threads than this are a mistake.
+const MOST_THREADS: usize = 4096;
+
 /// What can be changed.
 pub(crate) struct Knobs {
     pub(crate) pool: Arc<Crew>,
@@ -65,11 +68,13 @@ impl Control {
     /// when they have finished what they do.
     ///
     /// # Errors
-    /// `Io` where the operating system refuses a thread.
+    /// `InvalidArgument` for more than 4096; `Io` where the operating system refuses a thread: then
+    /// there are as many as it gave.
     pub fn set_threads(&self, threads: usize) -> Result<()> {
-        let threads = threads.max(1);
+        let threads = bounded(threads)?;
+        self.knobs.pool.resize(threads)?;
         self.shared.threads.store(threads, Ordering::SeqCst);
-        self.knobs.pool.resize(threads)
+        Ok(())
     }
 
     /// Lets a stage work on so many items at once, at least 1. Where it has threads of its own, it
@@ -81,7 +86,6 @@ impl Control {
     /// (the source, a batch, an aggregate, a merge); `Io` where the operating system refuses a
     /// thread.
     pub fn set_concurrency(&self, stage: &str, concurrency: usize) -> Result<()> {
-        let concurrency = concurrency.max(1);
         let (true, Some(meter)) = (self.is_adjustable(stage), self.shared.meter(stage)) else {
             let adjustable = self.knobs.stages.iter().filter(|knob| knob.adjustable);
             let names: Vec<&str> = adjustable.map(|knob| &*knob.name).collect();
@@ -92,6 +96,8 @@ impl Control {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
+        let own = matches!(self.knob(stage).map(|knob| &knob.knob), Some(Knob::Own(_)));
+        let concurrency = if own { bounded(concurrency)? } else { concurrency.max(1) };
         meter.concurrency.store(concurrency, Ordering::SeqCst);
         match self.knob(stage).map(|knob| &knob.knob) {
             Some(Knob::Own(crew)) => crew.resize(concurrency)?,
@@ -124,6 +130,15 @@ impl Control {
             None => {}
         }
     }
+}
+
+/// A number of threads that makes sense; 0 is taken as 1.
+fn bounded(threads: usize) -> Result<usize> {
+    if threads > MOST_THREADS {
+        let message = format!("{threads} threads were asked for; at most {MOST_THREADS} may be");
+        return Err(Error::new(ErrorKind::InvalidArgument, message));
+    }
+    Ok(threads.max(1))
 }
 
 impl fmt::Debug for Control {

@@ -61,7 +61,8 @@ impl ErrorKind {
         }
     }
 
-    /// Whether the same call may succeed later, so that retrying makes sense.
+    /// Whether the same call may succeed later, so that retrying makes sense: `Unavailable` and
+    /// `Timeout`.
     pub fn is_transient(self) -> bool {
         matches!(self, ErrorKind::Unavailable | ErrorKind::Timeout)
     }
@@ -272,6 +273,13 @@ impl From<std::io::Error> for Error {
             Os::NotFound => ErrorKind::NotFound,
             Os::PermissionDenied => ErrorKind::PermissionDenied,
             Os::TimedOut => ErrorKind::Timeout,
+            // A connection that broke may hold the next time.
+            Os::ConnectionReset
+            | Os::ConnectionAborted
+            | Os::ConnectionRefused
+            | Os::BrokenPipe
+            | Os::NotConnected
+            | Os::Interrupted => ErrorKind::Unavailable,
             Os::UnexpectedEof => ErrorKind::Truncated,
             Os::InvalidInput => ErrorKind::InvalidArgument,
             Os::InvalidData => ErrorKind::Corrupt,

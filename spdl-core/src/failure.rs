@@ -75,7 +75,7 @@ impl fmt::Display for OnError {
 pub struct Dropped {
     /// Who it was.
     pub id: SampleId,
-    /// What people call it, where the source says so.
+    /// What people call it, where the source says so, or else the error.
     pub key: Option<Arc<str>>,
     /// The stage in which it failed.
     pub stage: Arc<str>,
@@ -203,7 +203,7 @@ impl Failures {
         self.dropped_total.fetch_add(1, Ordering::Relaxed);
         let dropped = Dropped {
             id: head.id,
-            key: head.key().cloned(),
+            key: head.key().cloned().or_else(|| error.key().map(Arc::from)),
             stage: Arc::clone(stage),
             kind: error.kind(),
             reason: error.reason(),

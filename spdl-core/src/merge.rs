@@ -32,10 +32,19 @@ pub trait MergePolicy: Debug + Send + 'static {
     /// least one is open.
     fn choose(&mut self, open: &[bool]) -> Choice;
 
-    /// Called before the first choice of each epoch.
+    /// Whether the policy fits so many branches: asked when the pipeline is built.
     ///
     /// # Errors
-    /// Whatever makes the policy unfit for so many branches; it ends the pipeline.
+    /// Why it does not.
+    fn check(&self, branches: usize) -> Result<()> {
+        let _ = branches;
+        Ok(())
+    }
+
+    /// Called before the first choice of each epoch, also of one that may turn out not to come.
+    ///
+    /// # Errors
+    /// Whatever keeps the epoch from starting; it ends the pipeline.
     fn start_epoch(&mut self, epoch: u64, branches: usize, seed: u64) -> Result<()> {
         let _ = (epoch, branches, seed);
         Ok(())
@@ -126,12 +135,17 @@ impl MergePolicy for Weighted {
         Choice::Branch(last)
     }
 
-    fn start_epoch(&mut self, epoch: u64, branches: usize, seed: u64) -> Result<()> {
-        if branches != self.weights.len() {
-            let weights = self.weights.len();
-            let message = format!("there are {weights} weights for {branches} branches");
-            return Err(Error::new(ErrorKind::InvalidArgument, message));
+    fn check(&self, branches: usize) -> Result<()> {
+        if branches == self.weights.len() {
+            return Ok(());
         }
+        let weights = self.weights.len();
+        let message = format!("there are {weights} weights for {branches} branches");
+        Err(Error::new(ErrorKind::InvalidArgument, message))
+    }
+
+    fn start_epoch(&mut self, epoch: u64, branches: usize, seed: u64) -> Result<()> {
+        self.check(branches)?;
         let head = Head::new(SampleId { epoch, index: 0 }, None);
         self.rng = Some(SampleRng::new(seed, head.id, "weighted merge"));
         Ok(())

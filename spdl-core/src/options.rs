@@ -12,8 +12,8 @@ use crate::failure::OnError;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Order {
-    /// As they get ready. A slow item holds nothing back but tiny ones that its worker took together
-    /// with it: at most 63, and not more than take 50 µs on average. The default.
+    /// As they get ready. The default. A slow item holds nothing back but those that its worker took
+    /// together with it: at most 63, as many as take 50 µs by the mean of the items so far.
     Completion,
     /// As the inputs came. What is ready early waits for its turn; an input that makes many outputs
     /// out of turn waits with most of them.
@@ -72,7 +72,7 @@ impl StageOptions {
         }
     }
 
-    /// How many items the stage may work on at once, at least 1. Default: the number of worker
+    /// How many items the stage may work on at once; 0 is taken as 1. Default: the number of worker
     /// threads for a stage that computes, 16 for one that waits. A stage that puts items together
     /// (a batch, an aggregate) always works on one at a time. While the pipeline runs,
     /// [`Control`](crate::Control) changes it.
@@ -98,7 +98,7 @@ impl StageOptions {
         self
     }
 
-    /// How many outputs may wait for the next stage, at least 1. Default: 256 behind a source, 64 or
+    /// How many outputs may wait for the next stage; 0 is taken as 1. Default: 256 behind a source, 64 or
     /// twice the concurrency behind a stage that computes, twice the concurrency behind one that
     /// waits. The last stage's queue is set by [`prefetch`](crate::PipelineBuilder::prefetch)
     /// instead.

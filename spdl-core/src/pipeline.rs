@@ -323,10 +323,20 @@ impl<T: Send + 'static> Pipeline<T> {
     /// # Ok::<(), spdl_core::Error>(())
     /// ```
     pub fn next_timeout(&mut self, timeout: Duration) -> Poll<Option<Result<T>>> {
+        let deadline = Instant::now().checked_add(timeout);
+        let mut left = timeout;
         loop {
-            match self.step(timeout) {
+            match self.step(left) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Step::EpochEnd) => {}
+                Poll::Ready(Step::EpochEnd) => {
+                    // There may be no end of epochs of which nothing is left.
+                    if let Some(deadline) = deadline {
+                        left = deadline.saturating_duration_since(Instant::now());
+                        if left.is_zero() && !timeout.is_zero() {
+                            return Poll::Pending;
+                        }
+                    }
+                }
                 Poll::Ready(step) => return Poll::Ready(step.into_item()),
             }
         }

@@ -249,3 +249,45 @@ fn an_item_that_panics_when_it_is_dropped_keeps_nobody_from_winding_down() {
         assert_eq!(spdl_threads(), [""; 0]);
     });
 }
+
+#[test]
+fn a_wait_ends_in_time_though_endless_epochs_deliver_nothing() {
+    within_seconds(20, || {
+        let nothing = || numbers(2).filter("none", |_| Ok(false)).epochs(0..).build().unwrap();
+        let waited = nothing().next_timeout(Duration::from_millis(50));
+        assert!(waited.is_pending());
+        let mut looks = 0;
+        let checked = nothing().next_checked(Duration::from_millis(10), || {
+            looks += 1;
+            if looks < 3 { Ok(()) } else { Err("enough") }
+        });
+        assert_eq!(checked.err(), Some("enough"));
+    });
+}
+
+#[test]
+fn a_key_that_only_the_error_knows_is_in_the_list_of_dropped_samples() {
+    within_seconds(20, || {
+        let mut pipeline = PipelineBuilder::from_iter(["a.jpg"])
+            .map("decode", |name: &str| Err::<i64, _>(bad_number(0).with_key(name)))
+            .on_error(OnError::SKIP)
+            .build()
+            .unwrap();
+        assert!(pipeline.next().is_none());
+        assert_eq!(pipeline.statistics().dropped[0].key.as_deref(), Some("a.jpg"));
+    });
+}
+
+#[test]
+fn settings_that_make_no_sense_are_refused_when_the_pipeline_is_built() {
+    let kind = |result: Result<spdl_core::ErrorKind>| result.unwrap_err().kind();
+    let zero = numbers(1).batch("none", 0, false).build().map(|_| ErrorKind::User);
+    assert_eq!(kind(zero), ErrorKind::InvalidArgument);
+    let unnamed = numbers(1).map("", Ok).build().map(|_| ErrorKind::User);
+    assert_eq!(kind(unnamed), ErrorKind::InvalidArgument);
+    let weights = spdl_core::Weighted::new([1.0]).unwrap();
+    let merged = PipelineBuilder::merge([numbers(1), numbers(1)], weights);
+    assert_eq!(kind(merged.build().map(|_| ErrorKind::User)), ErrorKind::InvalidArgument);
+    let many = numbers(1).map("a", Ok).build().unwrap().control().set_threads(100_000);
+    assert_eq!(many.unwrap_err().kind(), ErrorKind::InvalidArgument);
+}

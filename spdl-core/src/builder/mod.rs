@@ -206,6 +206,10 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let core = plan.stage(&options, StageKind::Merge, 1, None);
             let queue = plan.queue(&core, out.last, CPU_QUEUE, None);
             plan.no_sizer(&core, out.sizer.is_some());
+            // Whether the policy fits the branches shows now, not when the pipeline runs.
+            if let Err(error) = policy.check(made.len()) {
+                plan.fault(error.with_stage(Arc::clone(core.name())));
+            }
             let inputs: Vec<_> = made.iter().map(|made| Arc::clone(&made.queue)).collect();
             let node = MergeNode {
                 core,

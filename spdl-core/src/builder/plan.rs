@@ -170,6 +170,9 @@ impl Plan {
         measure: Option<Measure>,
     ) -> StageCore {
         self.stages += 1;
+        if options.name.is_empty() {
+            self.fault(Error::new(ErrorKind::InvalidArgument, "a stage has an empty name"));
+        }
         if !self.names.insert(Arc::clone(&options.name)) {
             let message = format!("two stages are called {:?}; names must be unique", options.name);
             self.fault(Error::new(ErrorKind::InvalidArgument, message));
@@ -299,6 +302,12 @@ impl Plan {
         core: &StageCore,
         fixed: bool,
     ) -> Arc<Crew> {
+        let pinned = matches!(&options.workers, Workers::Own { cpus } if !cpus.is_empty());
+        if pinned && !cfg!(feature = "affinity") {
+            let message = "threads are pinned only with the feature `affinity`";
+            let error = Error::new(ErrorKind::Unsupported, message);
+            self.fault(error.with_stage(Arc::clone(&options.name)));
+        }
         let mut knob = |knob| {
             let name = Arc::clone(core.name());
             self.knobs.push(StageKnob { name, knob, adjustable: !fixed });

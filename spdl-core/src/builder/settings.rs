@@ -97,7 +97,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.set(|settings| settings.seed = Some(seed))
     }
 
-    /// Worker threads of the CPU pool, at least 1. Default: the CPUs this process may use, by
+    /// Worker threads of the CPU pool; 0 is taken as 1. Default: the CPUs this process may use, by
     /// affinity and cgroup quota. While the pipeline runs, [`Control`](crate::Control) changes it.
     pub fn threads(self, threads: usize) -> Self {
         self.set(|settings| settings.threads = Some(threads.max(1)))
@@ -153,21 +153,23 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.on_drop(move |dropped| list.record(dropped))
     }
 
-    /// How many finished items (batches, mostly) may wait for the consumer, at least 1. Default: 2,
+    /// How many finished items (batches, mostly) may wait for the consumer; 0 is taken as 1. Default: 2,
     /// or, where items are delivered so fast, as many as come in a millisecond, up to 256.
     pub fn prefetch(self, items: usize) -> Self {
         self.set(|settings| settings.prefetch = Some(items.max(1)))
     }
 
-    /// The memory budget in bytes, for what is [`measured`](Self::measured) and for batches: what
-    /// would not fit waits. Default: a quarter of the memory that this process may use, cgroup limits
+    /// The memory budget in bytes, for what is [`measured`](Self::measured) and for batches; it
+    /// bounds nothing else. What would not fit waits: exactly so where stages say beforehand what they
+    /// need ([`Stage::output_bytes`](crate::Stage::output_bytes)), else by the largest output so far,
+    /// and what turns out larger is counted as overdrawn. Default: a quarter of the memory that this process may use, cgroup limits
     /// included.
     pub fn memory(self, bytes: usize) -> Self {
         self.set(|settings| settings.memory = Some(bytes))
     }
 
-    /// The most bytes of the memory budget that one item may need; the failure of an item that
-    /// needs more is of kind `LimitExceeded`. Every stage keeps so much free for those behind it.
+    /// The most bytes of the memory budget that one item may need. An item of which a stage says
+    /// beforehand that it needs more fails, with the kind `LimitExceeded`. Every stage keeps so much free for those behind it.
     /// Default: the budget divided by twice the number of measured stages, or what the largest
     /// batch needs.
     pub fn largest_item(self, bytes: usize) -> Self {

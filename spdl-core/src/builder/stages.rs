@@ -162,8 +162,18 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         if drop_last {
             more.push(("drop last", "yes".into()));
         }
+        let options = options.into();
+        let name = Arc::clone(&options.name);
         let factory = Arc::new(move || Batcher::new(size, drop_last));
-        self.gather(options.into(), Construct::Batch, &more, factory)
+        let mut builder = self.gather(options, Construct::Batch, &more, factory);
+        if let Err(error) = Batcher::<T>::new(size, drop_last) {
+            let before = builder.plan;
+            builder.plan = Box::new(move |plan, out| {
+                plan.fault(error.with_stage(name));
+                before(plan, out)
+            });
+        }
+        builder
     }
 
     #[track_caller]

@@ -179,7 +179,10 @@ impl Crew {
         roll.threads = threads;
         let gone: Vec<thread::JoinHandle<()>> = gone;
         while roll.present < roll.wanted {
-            self.hire(&mut roll)?;
+            if let Err(error) = self.hire(&mut roll) {
+                roll.wanted = roll.present.max(1);
+                return Err(error);
+            }
         }
         drop(roll);
         for thread in gone {
