@@ -156,6 +156,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 output: Arc::clone(&queue),
                 hooks,
                 sizer: out.sizer,
+                blocks,
                 limit: plan.settings.hold.map(|items| items as u64),
                 replay: plan.settings.replay.clone(),
             };

@@ -32,6 +32,8 @@ pub(crate) struct SourceNode<S: Source> {
     pub(crate) hooks: Hooks,
     /// Present where the bytes of items are counted.
     pub(crate) sizer: Option<Sizer<S::Item>>,
+    /// Whether it may block, on a thread of its own.
+    pub(crate) blocks: bool,
     /// After how many items it ends, where it is only tried out.
     pub(crate) limit: Option<u64>,
     /// Present where items come in an order that was recorded before.
@@ -115,7 +117,8 @@ impl<S: Source> SourceNode<S> {
                 }
                 Poll::Pending => return Poll::Pending,
             };
-            let most = if lease.is_some() { 1 } else { LONGEST_RUN };
+            // Where the next item may be long in coming, this one does not wait for it.
+            let most = if lease.is_some() || self.blocks { 1 } else { LONGEST_RUN };
             let Poll::Ready(places) = self.output.poll_reserve(most, cx) else {
                 return Poll::Pending;
             };
