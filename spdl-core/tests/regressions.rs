@@ -295,10 +295,7 @@ fn settings_that_make_no_sense_are_refused_when_the_pipeline_is_built() {
 #[test]
 fn the_first_item_of_a_slow_iterator_does_not_wait_for_the_second() {
     within_seconds(20, || {
-        let slow = (0..2).map(|n| {
-            std::thread::sleep(Duration::from_secs(2 * n));
-            n
-        });
+        let slow = (0..2).inspect(|&n| std::thread::sleep(Duration::from_secs(2 * n)));
         let started = Instant::now();
         let mut pipeline = PipelineBuilder::from_iter(slow).build().unwrap();
         assert_eq!(pipeline.next().unwrap().unwrap(), 0);
