@@ -33,6 +33,8 @@ const RUN_TIME: Duration = Duration::from_micros(20);
 const PREFETCH_TIME: Duration = Duration::from_millis(1);
 /// But no more than this.
 const DEEPEST_PREFETCH: usize = 256;
+/// How many ends of epochs are passed over at once by a consumer that does not wait.
+const MOST_AT_ONCE: u32 = 256;
 /// How often the consumer looks again, letting others run in between, before it goes to sleep.
 const LOOKS_BEFORE_SLEEP: usize = if MODELLED { 0 } else { 2 };
 
@@ -325,14 +327,16 @@ impl<T: Send + 'static> Pipeline<T> {
     pub fn next_timeout(&mut self, timeout: Duration) -> Poll<Option<Result<T>>> {
         let deadline = Instant::now().checked_add(timeout);
         let mut left = timeout;
+        let mut empty_epochs = 0;
         loop {
             match self.step(left) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Step::EpochEnd) => {
                     // There may be no end of epochs of which nothing is left.
+                    empty_epochs += 1;
                     if let Some(deadline) = deadline {
                         left = deadline.saturating_duration_since(Instant::now());
-                        if left.is_zero() && !timeout.is_zero() {
+                        if left.is_zero() && (!timeout.is_zero() || empty_epochs == MOST_AT_ONCE) {
                             return Poll::Pending;
                         }
                     }

@@ -302,3 +302,65 @@ fn the_first_item_of_a_slow_iterator_does_not_wait_for_the_second() {
         assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
     });
 }
+
+/// Two generators whose items are wanted in turn: with one worker, each waits inside `emit` for
+/// what only the other one can bring about.
+fn generators_in_turn(
+    set: impl Fn(PipelineBuilder<i64>) -> PipelineBuilder<i64>,
+) -> spdl_core::Pipeline<i64> {
+    let many = |name: &str| {
+        numbers(4).flat_map(StageOptions::new(name).queue(2), |n| (0..500).map(move |k| Ok(n + k)))
+    };
+    let merged =
+        PipelineBuilder::merge([many("left"), many("right")], spdl_core::RoundRobin::default());
+    set(merged).build().unwrap()
+}
+
+#[test]
+fn branches_that_wait_for_each_other_go_on_with_a_single_worker() {
+    within_seconds(60, || {
+        assert_eq!(generators_in_turn(|merged| merged.threads(1)).count(), 4000);
+        let pool = Pool::new(1);
+        let lent = generators_in_turn(|merged| merged.executor(pool.clone()));
+        assert_eq!(lent.count(), 4000);
+        // Fewer workers while all of them wait, and an end at any moment of it.
+        for taken in [1, 7, 100, 3999] {
+            let mut pipeline = generators_in_turn(|merged| merged.threads(3));
+            let control = pipeline.control();
+            assert_eq!(pipeline.by_ref().take(taken).filter(Result::is_ok).count(), taken);
+            control.set_threads(1).unwrap();
+            if taken > 50 {
+                assert_eq!(pipeline.by_ref().filter(Result::is_ok).count(), 4000 - taken);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_look_at_endless_epochs_that_deliver_nothing_comes_back() {
+    within_seconds(20, || {
+        let mut pipeline = numbers(1).filter("none", |_| Ok(false)).epochs(0..).build().unwrap();
+        for _ in 0..100 {
+            assert!(pipeline.try_next().is_pending());
+        }
+    });
+}
+
+#[test]
+fn a_stop_with_a_deadline_does_not_wait_for_a_task_that_blocks() {
+    within_seconds(20, || {
+        let mut pipeline = numbers(3)
+            .map_async("blocks", |n| async move {
+                std::thread::sleep(Duration::from_secs(3));
+                Ok(n)
+            })
+            .build()
+            .unwrap();
+        assert!(pipeline.next_timeout(Duration::from_millis(100)).is_pending());
+        let started = Instant::now();
+        let stopped = pipeline.stop_timeout(Duration::from_millis(100));
+        assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Timeout);
+        drop(pipeline);
+        assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+    });
+}

@@ -21,7 +21,7 @@ use crate::source::{IteratorSource, StreamSource};
 use crate::statistics::StageKind;
 use crate::{Error, ErrorKind, Result, Source};
 pub(crate) use plan::Driver;
-use plan::{CPU_QUEUE, DriverTask, Made, Outgoing, Plan, PlanStep, SOURCE, SOURCE_QUEUE};
+use plan::{CPU_QUEUE, DriverTask, Joint, Made, Outgoing, Plan, PlanStep, SOURCE, SOURCE_QUEUE};
 pub use route::{Path, path};
 pub(crate) use settings::IntervalListener;
 use settings::Settings;
@@ -135,6 +135,20 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         )
     }
 
+    /// A description that begins with what `plan` builds; a path has no source of its own.
+    fn starting(
+        source: Option<StageDefinition>,
+        plan: impl FnOnce(&mut Plan, Outgoing<T>) -> Made<T> + Send + 'static,
+    ) -> Self {
+        PipelineBuilder {
+            settings: Settings::new(),
+            settings_made: false,
+            source,
+            stages: Vec::new(),
+            plan: Box::new(plan),
+        }
+    }
+
     #[track_caller]
     fn begin<S: Source<Item = T>>(options: StageOptions, source: S, blocks: bool) -> Self {
         let at = Location::caller();
@@ -164,13 +178,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             plan.drivers.push(Driver { blocks, task });
             Made { queue, depth: 0, measured }
         };
-        PipelineBuilder {
-            settings: Settings::new(),
-            settings_made: false,
-            source: Some(definition),
-            stages: Vec::new(),
-            plan: Box::new(plan),
-        }
+        PipelineBuilder::starting(Some(definition), plan)
     }
 
     /// A pipeline of the items of several: `policy` says from which the next one comes. Epochs do
@@ -204,32 +212,22 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             plan.side_by_side(levels);
             // Behind its branches, which may have merges of their own.
             let options = plan.free_name("merge");
-            let core = plan.stage(&options, StageKind::Merge, 1, None);
-            let queue = plan.queue(&core, out.last, CPU_QUEUE, None);
-            plan.no_sizer(&core, out.sizer.is_some());
+            let Joint { core, inputs, made } = plan.join(&options, StageKind::Merge, made, &out);
             // Whether the policy fits the branches shows now, not when the pipeline runs.
-            if let Err(error) = policy.check(made.len()) {
+            if let Err(error) = policy.check(inputs.len()) {
                 plan.fault(error.with_stage(Arc::clone(core.name())));
             }
-            let inputs: Vec<_> = made.iter().map(|made| Arc::clone(&made.queue)).collect();
             let node = MergeNode {
                 core,
                 progress: Progress::new(inputs.len()),
                 inputs,
-                output: Arc::clone(&queue),
+                output: Arc::clone(&made.queue),
                 policy: Box::new(policy),
             };
             plan.task(node.drive());
-            let depth = made.first().map_or(0, |made| made.depth) + 1;
-            Made { queue, depth, measured: made.iter().any(|made| made.measured) }
+            made
         };
-        PipelineBuilder {
-            settings: Settings::new(),
-            settings_made: false,
-            source: Some(definition),
-            stages: Vec::new(),
-            plan: Box::new(plan),
-        }
+        PipelineBuilder::starting(Some(definition), plan)
     }
 
     /// Pairs of the items of two pipelines, one of each. An epoch has as many as the shorter one;
@@ -266,13 +264,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             plan.task(node.drive());
             Made { queue, depth: depth + 1, measured }
         };
-        PipelineBuilder {
-            settings: Settings::new(),
-            settings_made: false,
-            source: Some(definition),
-            stages: Vec::new(),
-            plan: Box::new(plan),
-        }
+        PipelineBuilder::starting(Some(definition), plan)
     }
 }
 

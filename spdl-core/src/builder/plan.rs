@@ -52,6 +52,13 @@ impl<T> Outgoing<T> {
     pub(super) const INNER: Self = Outgoing { last: false, sizer: None };
 }
 
+/// Where branches or paths become one.
+pub(super) struct Joint<T, U> {
+    pub(super) core: StageCore,
+    pub(super) inputs: Vec<Arc<Queue<T>>>,
+    pub(super) made: Made<U>,
+}
+
 /// What has been built of a part: where its items arrive, and how many stages are behind them.
 pub(super) struct Made<T> {
     pub(super) queue: Arc<Queue<T>>,
@@ -261,6 +268,23 @@ impl Plan {
         if range.len() > 1 {
             self.branched.push(range);
         }
+    }
+
+    /// What joins branches or paths that all end at the same distance from the source.
+    pub(super) fn join<T, U: Send + 'static>(
+        &mut self,
+        options: &StageOptions,
+        kind: StageKind,
+        branches: Vec<Made<T>>,
+        out: &Outgoing<U>,
+    ) -> Joint<T, U> {
+        let core = self.stage(options, kind, 1, None);
+        let queue = self.queue(&core, out.last, CPU_QUEUE, None);
+        self.no_sizer(&core, out.sizer.is_some());
+        let depth = branches.first().map_or(0, |branch| branch.depth) + 1;
+        let measured = branches.iter().any(|branch| branch.measured);
+        let inputs = branches.into_iter().map(|branch| branch.queue).collect();
+        Joint { core, inputs, made: Made { queue, depth, measured } }
     }
 
     /// A merge hands on what its branches have measured.

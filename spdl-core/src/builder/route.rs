@@ -5,8 +5,7 @@ use std::panic::Location;
 use std::sync::{Arc, OnceLock};
 
 use super::PipelineBuilder;
-use super::plan::{CPU_QUEUE, Made, Outgoing, Plan};
-use super::settings::Settings;
+use super::plan::{Joint, Made, Outgoing, Plan};
 use crate::aggregate::Map;
 use crate::definition::{Construct, Setting, StageDefinition};
 use crate::options::{Order, StageOptions};
@@ -83,14 +82,9 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let split = SplitNode { core, input, paths: queues, meters, desk };
             plan.task(split.drive());
             let made = plan.branches_from(paths, &made, ordered);
-            let measured = made.iter().any(|made| made.measured);
-            let depth = made.first().map_or(0, |made| made.depth) + 1;
             let options = StageOptions::new(&format!("{name}/join"));
-            let core = plan.stage(&options, StageKind::Route, 1, None);
-            plan.no_sizer(&core, out.sizer.is_some());
-            let queue = plan.queue(&core, out.last, CPU_QUEUE, None);
-            let inputs: Vec<_> = made.iter().map(|made| Arc::clone(&made.queue)).collect();
-            let output = Arc::clone(&queue);
+            let Joint { core, inputs, made } = plan.join(&options, StageKind::Route, made, &out);
+            let output = Arc::clone(&made.queue);
             match crossing {
                 None => plan.task(
                     MergeNode {
@@ -115,7 +109,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                     .drive(),
                 ),
             }
-            Made { queue, depth, measured }
+            made
         })
     }
 }
@@ -155,26 +149,21 @@ impl<T: Send + 'static> PipelineBuilder<Vec<T>> {
             let split = SplitListNode { core, input, paths: queues, meters, desk };
             plan.task(split.drive());
             let made = plan.branches_from(paths, &made, true);
-            let measured = made.iter().any(|made| made.measured);
-            let depth = made.first().map_or(0, |made| made.depth) + 1;
             let options = StageOptions::new(&format!("{name}/join"));
-            let core = plan.stage(&options, StageKind::Route, 1, None);
-            plan.no_sizer(&core, out.sizer.is_some());
-            let queue = plan.queue(&core, out.last, CPU_QUEUE, None);
-            let inputs: Vec<_> = made.iter().map(|made| Arc::clone(&made.queue)).collect();
+            let Joint { core, inputs, made } = plan.join(&options, StageKind::Route, made, &out);
             plan.task(
                 JoinNode {
                     core,
                     waiting: Waiting::new(inputs.len()),
                     paths: inputs,
-                    output: Arc::clone(&queue),
+                    output: Arc::clone(&made.queue),
                     combine: combine_lists(Arc::clone(&crossing)),
                     whole: true,
                     crossing,
                 }
                 .drive(),
             );
-            Made { queue, depth, measured }
+            made
         })
     }
 }
@@ -195,12 +184,6 @@ fn lay<T: Send + 'static, U>(path: Path<T, U>) -> (Inlet<T>, PipelineBuilder<U>)
         let (depth, measured) = plan.inlet;
         Made { queue: start.get().cloned().unwrap_or_else(missing), depth, measured }
     };
-    let builder = PipelineBuilder {
-        settings: Settings::new(),
-        settings_made: false,
-        source: None,
-        stages: Vec::new(),
-        plan: Box::new(plan),
-    };
+    let builder = PipelineBuilder::starting(None, plan);
     (inlet, (path.0)(builder))
 }

@@ -505,18 +505,8 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         })
     }
 
-    /// A new stage; where the factory fails, the stage ends.
     fn make(&self) -> Option<S> {
-        let made = guarded(|| {
-            self.hooks.started_once()?;
-            (self.factory)()
-        });
-        made.0
-            .map_err(|error| {
-                self.core.raise(error);
-                self.input.shut();
-            })
-            .ok()
+        self.core.make(&self.hooks, &self.factory, &self.input)
     }
 
     fn ends_epoch(&self) -> bool {

@@ -278,18 +278,7 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
 
     fn instance(&self) -> Option<F> {
         let idle = self.state.idle.lock().pop();
-        idle.or_else(|| {
-            let made = guarded(|| {
-                self.hooks.started_once()?;
-                (self.factory)()
-            });
-            made.0
-                .map_err(|error| {
-                    self.core.raise(error);
-                    self.input.shut();
-                })
-                .ok()
-        })
+        idle.or_else(|| self.core.make(&self.hooks, &self.factory, &self.input))
     }
 
     /// Whether nothing more can come of this stage.

@@ -69,7 +69,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::{Error, ErrorKind, Result};
 use crew::Crew;
-use queue::AnyQueue;
+use queue::{AnyQueue, Queue};
 
 /// How many errors of tasks beside the pipeline are kept.
 const MOST_BACKGROUND_ERRORS: usize = 100;
@@ -356,6 +356,25 @@ impl StageCore {
     /// The budget and how to count in it, where this stage does.
     pub(crate) fn measured(&self) -> Option<(&Measure, &Arc<Budget>)> {
         Some((self.measure.as_ref()?, self.shared.budget.get()?))
+    }
+
+    /// A new instance of the stage; where its factory, or a hook, fails, the stage ends.
+    pub(crate) fn make<In, S>(
+        &self,
+        hooks: &Hooks,
+        factory: &cpu_node::Factory<S>,
+        input: &Queue<In>,
+    ) -> Option<S> {
+        let made = guarded(|| {
+            hooks.started_once()?;
+            factory()
+        });
+        made.0
+            .map_err(|error| {
+                self.raise(error);
+                input.shut();
+            })
+            .ok()
     }
 
     /// Counts items that were tried, for a budget that is a share of them.

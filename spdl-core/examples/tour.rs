@@ -1,0 +1,86 @@
+//! A tour of the engine: what a pipeline can be made of, and what it tells about itself.
+//!
+//! `cargo run --release -p spdl-core --example tour`
+#![expect(clippy::print_stdout, reason = "a program for a terminal")]
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use spdl_core::{
+    AsyncContext, AsyncStage, Error, ErrorKind, OnError, PipelineBuilder, Result, Retried, Retry,
+    StageOptions, Weighted, async_trait, path,
+};
+
+/// A store that is busy when it is asked for every tenth key, the first time.
+#[derive(Default)]
+struct Store {
+    asked: Mutex<HashSet<u64>>,
+}
+
+#[async_trait]
+impl AsyncStage<u64> for Store {
+    type Out = Vec<u8>;
+
+    async fn process(&self, key: u64, cx: &AsyncContext) -> Result<Vec<u8>> {
+        cx.runtime().sleep(Duration::from_millis(5)).await;
+        if key % 10 == 3 && self.asked.lock().is_ok_and(|mut asked| asked.insert(key)) {
+            return Err(Error::new(ErrorKind::Unavailable, "the store is busy"));
+        }
+        Ok(key.to_le_bytes().to_vec())
+    }
+}
+
+/// Decodes a number; every 25th is damaged.
+fn decode(bytes: Vec<u8>) -> Result<u64> {
+    let bytes: [u8; 8] = bytes
+        .try_into()
+        .map_err(|_| Error::new(ErrorKind::Truncated, "a sample has eight bytes"))?;
+    let number = u64::from_le_bytes(bytes);
+    if number % 25 == 0 {
+        return Err(Error::new(ErrorKind::Corrupt, format!("sample {number} is damaged")));
+    }
+    Ok(number)
+}
+
+fn main() -> Result<()> {
+    // Two data sets, of which the first is drawn three times as often.
+    let photos = PipelineBuilder::from_iter(0..300u64);
+    let drawings = PipelineBuilder::from_iter(1000..1100u64);
+    let retry = Retry::default().first_delay(Duration::from_millis(1));
+    let pipeline = PipelineBuilder::merge([photos, drawings], Weighted::new([3.0, 1.0])?)
+        .async_stage(
+            StageOptions::new("fetch").concurrency(64),
+            Retried::new(Store::default(), retry)?,
+        )
+        .measured()
+        .map("decode", decode)
+        // Drawings and photographs go different ways, and come back in their order.
+        .route(
+            "kind",
+            |number| Ok(usize::from(*number >= 1000)),
+            [
+                path(|photos| photos.map("crop", |number: u64| Ok(number * 2))),
+                path(|drawings| drawings.map("invert", |number: u64| Ok(!number))),
+            ],
+        )
+        .batch("batch", 32, false)
+        .on_error(OnError::Skip { at_most: Some(50) })
+        .memory(64 << 20)
+        .seed(7)
+        .deterministic();
+    println!("{}\n", pipeline.definition());
+
+    let mut pipeline = pipeline.build()?;
+    let mut samples = 0;
+    for batch in pipeline.by_ref() {
+        samples += batch?.len();
+    }
+    let statistics = pipeline.statistics();
+    println!("{samples} samples, {} dropped; the first:", statistics.dropped_total);
+    for dropped in statistics.dropped.iter().take(3) {
+        println!("  {} in stage {:?}: {}", dropped.id, dropped.stage, dropped.reason);
+    }
+    println!("{}", statistics.limit());
+    Ok(())
+}
