@@ -37,7 +37,7 @@ fn decode(bytes: Vec<u8>) -> Result<u64> {
         .try_into()
         .map_err(|_| Error::new(ErrorKind::Truncated, "a sample has eight bytes"))?;
     let number = u64::from_le_bytes(bytes);
-    if number % 25 == 0 {
+    if number.is_multiple_of(25) {
         return Err(Error::new(ErrorKind::Corrupt, format!("sample {number} is damaged")));
     }
     Ok(number)

@@ -313,7 +313,7 @@ fn generators_in_turn(
     };
     let merged =
         PipelineBuilder::merge([many("left"), many("right")], spdl_core::RoundRobin::default());
-    set(merged).build().unwrap()
+    set(merged).build().expect("is sound")
 }
 
 #[test]

@@ -63,6 +63,8 @@ impl Tally {
         let counts = run_step(workspace, step, &log, limit)?;
         if counts.failed > 0 {
             self.failed_steps.push(format!("{}: {}", step.name, workspace.shown(&log)));
+            let names = counts.failed_tests.iter().map(|test| format!("{}: {test}", step.name));
+            self.failed_steps.extend(names);
         }
         self.sum.add(counts);
         Ok(())
@@ -142,6 +144,8 @@ pub(crate) struct Counts {
     pub(crate) skipped: u64,
     /// Why tests were skipped, and how often each reason was given.
     reasons: BTreeMap<String, u64>,
+    /// The names of those that failed, as far as they are known.
+    failed_tests: Vec<String>,
 }
 
 impl Counts {
@@ -161,6 +165,7 @@ impl Counts {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
+        self.failed_tests.extend(other.failed_tests);
         for (reason, times) in other.reasons {
             *self.reasons.entry(reason).or_default() += times;
         }
@@ -205,6 +210,8 @@ impl Counts {
                 section_counted = true;
             } else if line.starts_with("---- ") && line.ends_with(" stdout ----") {
                 section_counted = false;
+            } else if let Some(test) = line.strip_suffix(" ... FAILED") {
+                counts.failed_tests.push(test.strip_prefix("test ").unwrap_or(test).to_owned());
             } else if let Some(reason) = line.trim_start().strip_prefix("SKIPPED: ") {
                 *counts.reasons.entry(reason.trim().to_owned()).or_default() += 1;
                 if of_passing_tests && !section_counted {
@@ -218,10 +225,13 @@ impl Counts {
         counts
     }
 
-    /// Reads what `pytest -rs` prints.
+    /// Reads what `pytest -rfEs` prints.
     pub(crate) fn of_pytest(text: &str) -> Self {
         let mut counts = Counts::default();
         for line in text.lines() {
+            if let Some(test) = line.strip_prefix("FAILED ").or(line.strip_prefix("ERROR ")) {
+                counts.failed_tests.push(test.to_owned());
+            }
             if let Some(skip) = line.strip_prefix("SKIPPED [") {
                 // "SKIPPED [2] path.py:12: reason"
                 let (times, place) = skip.split_once("] ").unwrap_or(("1", skip));
@@ -338,12 +348,14 @@ mod tests {
     fn results_of_all_test_programs_are_summed() {
         let text = "\
 test a ... ok
+test shapes::b ... FAILED
 
 test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
 test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; 9 filtered out; finished in 1.2s
 ";
         let counts = Counts::of_cargo_test(text);
         assert_eq!((counts.passed, counts.failed, counts.skipped), (7, 2, 1));
+        assert_eq!(counts.failed_tests, ["shapes::b"]);
     }
 
     #[test]
@@ -398,11 +410,16 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
 .s.s
 =========================== short test summary info ============================
 SKIPPED [2] spdl-python/tests/test_loader.py:12: corpora not present
+FAILED spdl-python/tests/test_loader.py::test_it - assert 1 == 2
 =================== 12 passed, 2 skipped, 1 failed in 0.52s ====================
 ";
         let counts = Counts::of_pytest(text);
         assert_eq!((counts.passed, counts.failed, counts.skipped), (12, 1, 2));
         assert_eq!(counts.reasons, BTreeMap::from([("corpora not present".to_owned(), 2)]));
+        assert_eq!(
+            counts.failed_tests,
+            ["spdl-python/tests/test_loader.py::test_it - assert 1 == 2"]
+        );
         assert_eq!(Counts::of_pytest("3 passed in 61.02s (0:01:01)").passed, 3);
         assert_eq!(Counts::of_pytest("1 failed, 1 error in 1s").failed, 2);
         assert_eq!(Counts::of_pytest("no tests ran in 0.01s").ran(), 0);

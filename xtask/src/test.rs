@@ -248,7 +248,7 @@ fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     let venv = wheel::install_for_tests(workspace, output)?;
     let (status, text) = output.run_and_read(
         command(venv.python())
-            .args(["-m", "pytest", "-rs", "-p", "no:cacheprovider", "spdl-python/tests"])
+            .args(["-m", "pytest", "-rfEs", "-p", "no:cacheprovider", "spdl-python/tests"])
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .current_dir(&workspace.root),
     )?;

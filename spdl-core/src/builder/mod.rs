@@ -242,9 +242,10 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         let plan = move |plan: &mut Plan, out: Outgoing<(T, U)>| {
             let levels = plan.levels;
             let before = plan.nodes.len();
-            let left = plan.branch(0, self);
+            let joint = plan.joint();
+            let left = plan.branch(joint, 0, self);
             let between = plan.nodes.len();
-            let right = plan.branch(1, other);
+            let right = plan.branch(joint, 1, other);
             plan.side_by_side(levels);
             let depth = left.depth.max(right.depth);
             plan.lower(before..between, depth - left.depth);

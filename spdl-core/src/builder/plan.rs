@@ -23,7 +23,7 @@ use crate::scheduler::cpu_node::Sizer;
 use crate::scheduler::crew::{Crew, Workplace};
 use crate::scheduler::queue::Queue;
 use crate::scheduler::route_node::MOST_OPEN;
-use crate::scheduler::{Depth, Measure, Node, Shared, StageCore};
+use crate::scheduler::{Branch, Measure, Node, Position, Shared, StageCore};
 use crate::statistics::{StageKind, StageMeter};
 use crate::{Error, ErrorKind, Result};
 
@@ -87,8 +87,9 @@ pub(super) struct Plan {
     pub(super) tolerance: Arc<Tolerance>,
     pub(super) stages: usize,
     pub(super) sources: usize,
-    /// Whether there are branches that join.
-    pub(super) branched_graph: bool,
+    /// How many times branches join, and the branches of which a part is just being built.
+    pub(super) joints: usize,
+    pub(super) within: Vec<Branch>,
     pub(super) levels: usize,
     /// Those of them that are on branches which are joined.
     pub(super) branched: Vec<Range<usize>>,
@@ -104,10 +105,10 @@ pub(super) struct Plan {
     pub(super) error: Option<Error>,
 }
 
-/// A node, who runs it, and how far from the source it is.
+/// A node, who runs it, and where it is.
 pub(super) struct Placed {
     pub(super) crew: Arc<Crew>,
-    pub(super) depth: Depth,
+    pub(super) position: Position,
     pub(super) node: Arc<dyn Node>,
 }
 
@@ -125,8 +126,8 @@ impl Plan {
         }
         for (crew, _) in &self.crews {
             let own = self.nodes.iter().filter(|placed| Arc::ptr_eq(&placed.crew, crew));
-            let own = own.map(|placed| (placed.depth.get(), Arc::clone(&placed.node)));
-            crew.assign(own.collect(), self.branched_graph);
+            let own = own.map(|placed| (placed.position.clone(), Arc::clone(&placed.node)));
+            crew.assign(own.collect(), self.joints > 0);
         }
         for (name, task) in self.settings.background.drain(..) {
             let shared = Arc::clone(&self.shared);
@@ -411,12 +412,22 @@ impl Plan {
         StageOptions::new(&free.next().unwrap_or_default())
     }
 
+    pub(super) fn position(&self, depth: usize) -> Position {
+        Position::new(depth, &self.within)
+    }
+
+    /// A number for what joins branches.
+    pub(super) fn joint(&mut self) -> usize {
+        self.joints += 1;
+        self.joints
+    }
+
     pub(super) fn branch<T: Send + 'static>(
         &mut self,
+        joint: usize,
         at: usize,
         branch: PipelineBuilder<T>,
     ) -> Made<T> {
-        self.branched_graph = true;
         if branch.settings_made {
             let message = format!(
                 "branch {at} makes settings of the whole pipeline; make them on what joins the \
@@ -424,7 +435,10 @@ impl Plan {
             );
             self.fault(Error::new(ErrorKind::InvalidArgument, message));
         }
-        (branch.plan)(self, Outgoing::INNER)
+        self.within.push(Branch { joint, index: at });
+        let made = (branch.plan)(self, Outgoing::INNER);
+        self.within.pop();
+        made
     }
 
     /// Builds branches, so that they all end at the same distance from the source.
@@ -432,11 +446,12 @@ impl Plan {
         &mut self,
         branches: Vec<PipelineBuilder<T>>,
     ) -> Vec<Made<T>> {
+        let joint = self.joint();
         let mut ranges = Vec::new();
         let mut made = Vec::new();
         for (at, branch) in branches.into_iter().enumerate() {
             let before = self.nodes.len();
-            made.push(self.branch(at, branch));
+            made.push(self.branch(joint, at, branch));
             ranges.push(before..self.nodes.len());
         }
         let deepest = made.iter().map(|made: &Made<T>| made.depth).max().unwrap_or(0);
@@ -449,6 +464,6 @@ impl Plan {
 
     /// Puts nodes further from the source.
     pub(super) fn lower(&self, nodes: Range<usize>, by: usize) {
-        self.nodes[nodes].iter().for_each(|placed| placed.depth.add(by));
+        self.nodes[nodes].iter().for_each(|placed| placed.position.lower(by));
     }
 }

@@ -16,7 +16,6 @@ use crate::control::{Knob, StageKnob};
 use crate::definition::{Construct, Setting, StageDefinition};
 use crate::footprint::Footprint;
 use crate::options::{Order, StageOptions, Workers};
-use crate::scheduler::Depth;
 use crate::scheduler::assembly::Assembly;
 use crate::scheduler::async_node::AsyncNode;
 use crate::scheduler::cpu_node::{CpuNode, Sizer};
@@ -93,10 +92,10 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 .unwrap_or_else(|| CPU_QUEUE.max(core.concurrency().saturating_mul(2)));
             let queue = plan.queue(&core, out.last, capacity, Some(&crew));
             made.queue.set_takers(&crew.signal);
-            let depth = Depth::new(made.depth + 1);
+            let position = plan.position(made.depth + 1);
             let node = CpuNode {
                 core,
-                depth: depth.clone(),
+                position: position.clone(),
                 input: made.queue,
                 output: Arc::clone(&queue),
                 factory: Box::new(factory),
@@ -106,7 +105,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 turns: (order == Order::Input && !gathers).then(Default::default),
                 state: Default::default(),
             };
-            plan.nodes.push(Placed { crew, depth, node: Arc::new(node) });
+            plan.nodes.push(Placed { crew, position, node: Arc::new(node) });
             Made { queue, depth: made.depth + 1, measured: own || made.measured }
         })
     }
@@ -324,7 +323,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let assembly = Assembly::new(layout, plan.shared.buffers.clone());
             let batch_bytes = assembly.batch_bytes();
             plan.largest_batch = plan.largest_batch.max(batch_bytes);
-            let depth = Depth::new(made.depth + 1);
+            let position = plan.position(made.depth + 1);
             let node = FillNode {
                 core,
                 input: made.queue,
@@ -337,7 +336,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 assembly: Mutex::new(assembly),
                 state: Default::default(),
             };
-            plan.nodes.push(Placed { crew, depth, node: Arc::new(node) });
+            plan.nodes.push(Placed { crew, position, node: Arc::new(node) });
             Made { queue, depth: made.depth + 1, measured: true }
         })
     }

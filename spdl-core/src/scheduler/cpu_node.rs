@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::crew::Crew;
 use super::queue::Queue;
 use super::reorder::Reorder;
-use super::{Depth, Measure, Node, StageCore, guarded, stopped};
+use super::{Measure, Node, Position, StageCore, guarded, stopped};
 use crate::budget::{Budget, Lease};
 use crate::failure::Verdict;
 use crate::hooks::Hooks;
@@ -29,7 +29,7 @@ pub(crate) type Sizer<T> = Box<dyn Fn(&T) -> usize + Send + Sync>;
 
 pub(crate) struct CpuNode<In, S: Stage<In>> {
     pub(crate) core: StageCore,
-    pub(crate) depth: Depth,
+    pub(crate) position: Position,
     pub(crate) input: Arc<Queue<In>>,
     pub(crate) output: Arc<Queue<S::Out>>,
     pub(crate) factory: Factory<S>,
@@ -478,7 +478,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 run.places -= now;
             } else {
                 let done = || self.output.has_place_beyond() || self.output.is_shut();
-                crew.help(self.depth.get(), done);
+                crew.help(&self.position, done);
             }
         }
         Ok(())
@@ -742,7 +742,7 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
             }
             while !self.in_turn() && !self.node.output.is_shut() {
                 self.crew
-                    .help(self.node.depth.get(), || self.in_turn() || self.node.output.is_shut());
+                    .help(&self.node.position, || self.in_turn() || self.node.output.is_shut());
             }
         }
         let flushed =
@@ -757,7 +757,7 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
             // What the items before have made does not wait with this one.
             self.node.flush(self.crew, &mut self.run)?;
         }
-        self.crew.help_for(self.node.depth.get(), duration, || self.node.output.is_shut());
+        self.crew.help_for(&self.node.position, duration, || self.node.output.is_shut());
         self.waited += started.elapsed();
         self.go_on()
     }

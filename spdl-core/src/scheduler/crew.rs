@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use super::signal::{Interest, Signal};
-use super::{Node, Shared};
+use super::{Node, Position, Shared};
 use crate::affinity::pin_current_thread;
 use crate::executor::CpuExecutor;
 use crate::failure::panicked;
@@ -47,7 +47,7 @@ pub(crate) struct Crew {
 /// Nodes at the same distance from the consumer.
 struct Level {
     depth: usize,
-    nodes: Vec<Arc<dyn Node>>,
+    nodes: Vec<(Position, Arc<dyn Node>)>,
 }
 
 /// Where workers come from.
@@ -69,6 +69,9 @@ struct Roll {
     wanted: usize,
     /// Workers at work, asleep, or asked for.
     present: usize,
+    /// Those of them that the caller's pool has yet to send. It may be that it cannot: the threads
+    /// that it has may all be waiting inside a stage.
+    awaited: usize,
     /// Those of them that wait inside a stage.
     waiting: usize,
     closed: bool,
@@ -79,8 +82,13 @@ struct Roll {
 }
 
 impl Roll {
+    /// How many have come.
+    fn here(&self) -> usize {
+        self.present - self.awaited
+    }
+
     fn has_too_many(&self) -> bool {
-        self.present > self.wanted + self.waiting
+        self.here() > self.wanted + self.waiting
     }
 }
 
@@ -113,16 +121,16 @@ impl Crew {
         })
     }
 
-    /// Gives the crew its nodes, each with its distance from the source; says whether some are on
-    /// branches that join.
-    pub(crate) fn assign(&self, mut nodes: Vec<(usize, Arc<dyn Node>)>, branches: bool) {
+    /// Gives the crew its nodes; says whether the pipeline has branches that join.
+    pub(crate) fn assign(&self, mut nodes: Vec<(Position, Arc<dyn Node>)>, branches: bool) {
         self.branches.store(branches, Ordering::Relaxed);
-        nodes.sort_by_key(|(depth, _)| std::cmp::Reverse(*depth));
+        nodes.sort_by_key(|(position, _)| std::cmp::Reverse(position.depth()));
         let mut levels: Vec<Level> = Vec::new();
-        for (depth, node) in nodes {
+        for (position, node) in nodes {
+            let depth = position.depth();
             match levels.last_mut() {
-                Some(level) if level.depth == depth => level.nodes.push(node),
-                _ => levels.push(Level { depth, nodes: vec![node] }),
+                Some(level) if level.depth == depth => level.nodes.push((position, node)),
+                _ => levels.push(Level { depth, nodes: vec![(position, node)] }),
             }
         }
         let _ = self.levels.set(levels);
@@ -211,7 +219,7 @@ impl Crew {
             if crew.shared.stopped() {
                 // Each on its own threads, not on that which drops the pipeline.
                 let nodes = crew.levels().iter().flat_map(|level| &level.nodes);
-                nodes.for_each(|node| crew.guarded(|| node.drop_instances()));
+                nodes.for_each(|(_, node)| crew.guarded(|| node.drop_instances()));
             }
             if !dismissed {
                 crew.leave();
@@ -295,12 +303,13 @@ impl Crew {
             return;
         }
         roll.present += 1;
+        roll.awaited += 1;
         drop(roll);
         let mut visit = Visit { crew: Arc::clone(self), came: false };
         // This is often called from a destructor, which must not panic.
         self.guarded(|| {
             executor.execute(Box::new(move || {
-                visit.came = true;
+                visit.come();
                 visit.crew.guarded(|| visit.crew.visit());
             }));
         });
@@ -337,44 +346,47 @@ impl Crew {
         false
     }
 
-    fn look_again(&self, beyond: Option<usize>) -> bool {
+    fn look_again(&self, beyond: Option<&Position>) -> bool {
         (0..LOOKS_BEFORE_SLEEP).any(|_| {
             thread::yield_now();
             self.any_ready(beyond)
         })
     }
 
-    /// Does something useful while a stage at `depth` waits for something: the work of the nodes
-    /// behind it, or, if there is none, sleeps until something changes or `done`.
-    pub(crate) fn help(self: &Arc<Self>, depth: usize, done: impl Fn() -> bool) {
-        self.help_until(depth, done, None);
+    /// Does something useful while the stage at `position` waits for something: the work of the
+    /// nodes behind it, or, if there is none, sleeps until something changes or `done`.
+    ///
+    /// What is run so must never wait for the stage that waits below it on this thread's stack. So
+    /// it is nothing from other branches: these may wait, where they join, for what this one makes.
+    pub(crate) fn help(self: &Arc<Self>, position: &Position, done: impl Fn() -> bool) {
+        self.help_until(position, done, None);
     }
 
-    /// Lets `duration` pass, doing the work of the nodes behind `depth` meanwhile.
+    /// Lets `duration` pass, doing the work of the nodes behind `position` meanwhile.
     pub(crate) fn help_for(
         self: &Arc<Self>,
-        depth: usize,
+        position: &Position,
         duration: Duration,
         done: impl Fn() -> bool,
     ) {
         let deadline = Instant::now().checked_add(duration);
         let past = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
         while !past() && !done() && !self.shared.stopped() {
-            self.help_until(depth, &done, deadline);
+            self.help_until(position, &done, deadline);
         }
     }
 
     fn help_until(
         self: &Arc<Self>,
-        depth: usize,
+        position: &Position,
         done: impl Fn() -> bool,
         deadline: Option<Instant>,
     ) {
-        if self.run_one(Some(depth), false) {
+        if self.run_one(Some(position), false) {
             return;
         }
         let ticket = self.signal.prepare(Interest::Some);
-        if self.shared.stopped() || done() || self.any_ready(Some(depth)) {
+        if self.shared.stopped() || done() || self.any_ready(Some(position)) {
             self.signal.cancel(ticket);
             let_others_run();
         } else {
@@ -396,7 +408,7 @@ impl Crew {
         let needed = self.branches.load(Ordering::Relaxed) && self.any_ready(None);
         let mut roll = self.roll.lock();
         roll.waiting += 1;
-        if !needed || roll.closed || roll.present > roll.waiting {
+        if !needed || roll.closed || roll.here() > roll.waiting {
             return;
         }
         if let Err(error) = self.hire(&mut roll) {
@@ -406,23 +418,27 @@ impl Crew {
     }
 
     /// The levels that are nearer to the consumer than `beyond`; all, where that is `None`.
-    fn nearer(&self, beyond: Option<usize>) -> impl Iterator<Item = &Level> {
+    fn nearer(&self, beyond: Option<&Position>) -> impl Iterator<Item = &Level> {
+        let beyond = beyond.map(Position::depth);
         self.levels().iter().take_while(move |level| beyond.is_none_or(|at| level.depth > at))
     }
 
-    pub(crate) fn any_ready(&self, beyond: Option<usize>) -> bool {
-        self.nearer(beyond).any(|level| level.nodes.iter().any(|node| node.ready()))
+    pub(crate) fn any_ready(&self, beyond: Option<&Position>) -> bool {
+        let ready = |(position, node): &(Position, Arc<dyn Node>)| {
+            beyond.is_none_or(|from| from.is_before(position)) && node.ready()
+        };
+        self.nearer(beyond).any(|level| level.nodes.iter().any(ready))
     }
 
     /// Runs the ready node nearest to the consumer.
-    fn run_one(self: &Arc<Self>, beyond: Option<usize>, woken: bool) -> bool {
+    fn run_one(self: &Arc<Self>, beyond: Option<&Position>, woken: bool) -> bool {
         for level in self.nearer(beyond) {
             let count = level.nodes.len();
             let first =
                 if count > 1 { self.turn.fetch_add(1, Ordering::Relaxed) % count } else { 0 };
             for at in (first..count).chain(0..first) {
-                let node = &level.nodes[at];
-                if node.ready() {
+                let (position, node) = &level.nodes[at];
+                if beyond.is_none_or(|from| from.is_before(position)) && node.ready() {
                     if woken {
                         // Where there is work for one there may be work for more; the chain of
                         // wake-ups ends with the first worker that finds none.
@@ -450,18 +466,29 @@ struct Visit {
     came: bool,
 }
 
+impl Visit {
+    fn come(&mut self) {
+        if !std::mem::replace(&mut self.came, true) {
+            self.crew.roll.lock().awaited -= 1;
+        }
+    }
+}
+
 impl Drop for Visit {
     fn drop(&mut self) {
+        let came = self.came;
+        self.come();
         self.crew.leave();
-        if !self.came && !self.crew.shared.stopped() {
+        if !came && !self.crew.shared.stopped() {
             // Nothing more is asked of it: it might drop that as well, and so on without end.
             self.crew.roll.lock().closed = true;
             let message = "the executor dropped work of this pipeline before it had run";
             self.crew.shared.raise(Error::new(ErrorKind::Stopped, message));
         } else if !self.crew.shared.stopped() {
             let_others_run();
-            // Work that was made after the last look would else wait for ever.
-            self.crew.call_one();
+            // Work that was made after the last look would else wait for ever, and so would what
+            // this one left for a stand-in that has fallen asleep.
+            self.crew.signal.wake_one();
         }
     }
 }

@@ -271,21 +271,42 @@ pub(crate) struct StageCore {
     pub(crate) measure: Option<Measure>,
 }
 
-/// How far from the source a node is. Known for good once the whole pipeline is built.
+/// Where a node is in the graph.
 #[derive(Clone, Debug)]
-pub(crate) struct Depth(Arc<AtomicUsize>);
+pub(crate) struct Position {
+    /// How far from the source. Known for good once the whole pipeline is built.
+    depth: Arc<AtomicUsize>,
+    /// The branches it is on, from the outermost to the innermost.
+    branches: Arc<[Branch]>,
+}
 
-impl Depth {
-    pub(crate) fn new(depth: usize) -> Self {
-        Depth(Arc::new(AtomicUsize::new(depth)))
+/// One of the branches that join.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Branch {
+    /// Which of the joints of the pipeline.
+    pub(crate) joint: usize,
+    /// Which of its branches.
+    pub(crate) index: usize,
+}
+
+impl Position {
+    pub(crate) fn new(depth: usize, branches: &[Branch]) -> Self {
+        Position { depth: Arc::new(AtomicUsize::new(depth)), branches: branches.into() }
     }
 
-    pub(crate) fn add(&self, more: usize) {
-        self.0.fetch_add(more, Ordering::Relaxed);
+    pub(crate) fn lower(&self, by: usize) {
+        self.depth.fetch_add(by, Ordering::Relaxed);
     }
 
-    pub(crate) fn get(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+    pub(crate) fn depth(&self) -> usize {
+        self.depth.load(Ordering::Relaxed)
+    }
+
+    /// Whether what this node makes may get there: not if that is on another branch of a joint.
+    pub(crate) fn is_before(&self, other: &Position) -> bool {
+        let mut both = self.branches.iter().zip(&*other.branches);
+        let apart = both.find(|(own, others)| own != others);
+        self.depth() < other.depth() && apart.is_none_or(|(own, other)| own.joint != other.joint)
     }
 }
 
@@ -435,4 +456,36 @@ pub(crate) fn guarded<R>(work: impl FnOnce() -> Result<R>) -> (Result<R>, bool) 
 /// The error of work that nobody wants any more.
 pub(crate) fn stopped() -> Error {
     Error::new(ErrorKind::Stopped, "the pipeline has ended")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Branch, Position};
+
+    #[test]
+    fn what_is_on_another_branch_is_not_behind_a_node() {
+        let at = |depth, branches: &[(usize, usize)]| {
+            let branches: Vec<_> =
+                branches.iter().map(|&(joint, index)| Branch { joint, index }).collect();
+            Position::new(depth, &branches)
+        };
+        let (source, sink) = (at(0, &[]), at(9, &[]));
+        let (left, right) = (at(3, &[(1, 0)]), at(4, &[(1, 1)]));
+        let (inner, other) = (at(5, &[(1, 0), (2, 0)]), at(6, &[(1, 0), (2, 1)]));
+        let next_route = at(7, &[(1, 0), (3, 1)]);
+        let before = [
+            (&source, &sink),
+            (&source, &inner),
+            (&left, &sink),
+            (&left, &inner),
+            (&inner, &next_route),
+            (&inner, &sink),
+        ];
+        for (from, to) in before {
+            assert!(from.is_before(to) && !to.is_before(from), "{from:?} to {to:?}");
+        }
+        for (from, to) in [(&left, &right), (&right, &inner), (&inner, &other), (&left, &left)] {
+            assert!(!from.is_before(to) && !to.is_before(from), "{from:?} and {to:?}");
+        }
+    }
 }

@@ -1,7 +1,8 @@
 //! A graph as a pipeline.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use super::super::api::{
@@ -34,25 +35,68 @@ pub(crate) struct Tools {
     pub(crate) pool: Arc<Pool>,
 }
 
-/// A pool of the caller's: a thread for each piece of work.
+/// A pool of the caller's, with as many threads as were asked for at most.
 #[derive(Debug, Default)]
-pub(crate) struct Pool(Mutex<Vec<JoinHandle<()>>>);
+pub(crate) struct Pool {
+    most: usize,
+    state: Arc<Mutex<PoolState>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct PoolState {
+    running: usize,
+    queue: VecDeque<Box<dyn FnOnce() + Send>>,
+}
+
+impl std::fmt::Debug for PoolState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PoolState({} running, {} wait)", self.running, self.queue.len())
+    }
+}
+
+/// The lock is never held over anything that a model checker may interrupt.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl CpuExecutor for Pool {
     fn execute(&self, work: Box<dyn FnOnce() + Send>) {
-        let thread = spawn(work);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+        let mut state = locked(&self.state);
+        state.queue.push_back(work);
+        if state.running == self.most {
+            return;
+        }
+        state.running += 1;
+        drop(state);
+        let state = Arc::clone(&self.state);
+        let thread = spawn(move || {
+            loop {
+                let mut now = locked(&state);
+                let Some(work) = now.queue.pop_front() else {
+                    now.running -= 1;
+                    return;
+                };
+                drop(now);
+                work();
+            }
+        });
+        locked(&self.threads).push(thread);
     }
 
     fn parallelism(&self) -> usize {
-        2
+        self.most
     }
 }
 
 impl Pool {
+    pub(crate) fn new(most: usize) -> Self {
+        Pool { most, ..Pool::default() }
+    }
+
     pub(crate) fn join(&self) {
         loop {
-            let thread = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let thread = locked(&self.threads).pop();
             match thread {
                 Some(thread) => assert!(thread.join().is_ok(), "a panic got out of the pipeline"),
                 None => return,

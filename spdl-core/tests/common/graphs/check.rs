@@ -28,7 +28,7 @@ struct Got {
 /// Where that is not what the graph promises.
 pub(crate) fn check(graph: &Graph) {
     let expected = graph.expected();
-    let tools = Tools { alive: Arc::new(()), pool: Arc::new(Pool::default()) };
+    let tools = Tools { alive: Arc::new(()), pool: Arc::new(Pool::new(graph.threads)) };
     let most = expected.most.max(8);
     let mut items = 1;
     let mut pipeline = loop {

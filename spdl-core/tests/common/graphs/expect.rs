@@ -69,7 +69,7 @@ pub(crate) struct Expected {
     pub(crate) most: usize,
     /// Whether items may never be tried, since what they would be joined with has ended.
     pub(crate) cut: bool,
-    /// Whether items overtake each other where some of them fail for good.
+    /// Whether there may be gaps where an item fails for good.
     pub(crate) parted: bool,
 }
 
@@ -162,6 +162,11 @@ impl Graph {
         }
         match &step.kind {
             Kind::Batch { .. } | Kind::Fill { .. } => expected.mixed |= !expected.ordered,
+            Kind::FlatMap { .. } => {
+                expected.ordered &= self.keeps(step);
+                // Of a batch that a failure cut short there are copies too, behind its few atoms.
+                expected.parted |= expected.epochs.iter().flatten().any(|item| item.len() > 1);
+            }
             Kind::Hold | Kind::Lists { .. } => {}
             Kind::Route { paths } => {
                 expected.ordered &= self.keeps(step);

@@ -13,6 +13,7 @@ mod expect;
 
 use super::api::{OnError, Order};
 
+pub(crate) use build::Pool;
 pub(crate) use check::check;
 
 /// Where the decisions come from: bytes, and zeros after the last of them.
@@ -213,7 +214,7 @@ impl Graph {
             prefetch: 1 + choices.pick(4),
             order,
             on_error: if raises { OnError::Raise } else { OnError::SKIP },
-            executor: choices.once_in(8),
+            executor: choices.once_in(if limits.focus == Focus::Join { 2 } else { 8 }),
             slack: choices.pick(3),
             consumer: Consumer::draw(choices, limits),
         }
