@@ -143,7 +143,7 @@ fn shuttle_a_consumer_that_leaves_random() {
 /// Two generators whose items are wanted in turn wait for each other inside their stages, with
 /// fewer and fewer workers, some of them lent.
 fn generators_in_turn(lent: bool) {
-    let pool = Arc::new(graphs::Pool::new(1));
+    let pool = Arc::new(graphs::build::Pool::new(1));
     let generator = |name: &str| {
         let numbers = crate::DatasetSource::new(vec![0, 1]);
         let many = crate::StageOptions::new(name).queue(1);

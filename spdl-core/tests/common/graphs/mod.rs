@@ -7,13 +7,12 @@
 //! A graph is drawn from a list of bytes. Fewer and smaller bytes make a simpler graph, so whoever
 //! draws the bytes can shrink them.
 
-mod build;
+pub(crate) mod build;
 mod check;
 mod expect;
 
 use super::api::{OnError, Order};
 
-pub(crate) use build::Pool;
 pub(crate) use check::check;
 
 /// Where the decisions come from: bytes, and zeros after the last of them.
