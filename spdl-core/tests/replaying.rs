@@ -6,7 +6,7 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{WriteNumber, bad_number, before_error, dawdle, layout, numbers, within_seconds};
 use spdl_core::{
@@ -129,23 +129,43 @@ fn filled_batches_of_a_recorded_run_come_again_bit_by_bit() {
     });
 }
 
+/// Lets an item wait for others, however long these take.
+#[derive(Default)]
+struct Others(AtomicUsize);
+
+impl Others {
+    fn count(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn wait_for(&self, many: usize, most: Duration) {
+        let started = Instant::now();
+        while self.0.load(Ordering::SeqCst) < many && started.elapsed() < most {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
 #[test]
 fn a_straggler_keeps_the_place_that_it_had() {
     within_seconds(60, || {
-        // In the recorded run, sample 0 is overtaken by all others.
-        let build = |slow: Duration| {
+        // In the recorded run, sample 0 is overtaken.
+        let build = |slow: bool| {
+            let others = Others::default();
             PipelineBuilder::new(numbers(60))
                 .map("work", move |n| {
-                    if n == 0 {
-                        std::thread::sleep(slow);
+                    if slow && n == 0 {
+                        others.wait_for(50, Duration::from_secs(20));
+                    } else {
+                        others.count();
                     }
                     Ok(n)
                 })
                 .threads(2)
         };
-        let (items, record) = run(build(Duration::from_millis(100)));
-        assert_eq!(items.last(), Some(&0), "the slow one came last");
-        let (again, _) = run(build(Duration::ZERO).replay(record));
+        let (items, record) = run(build(true));
+        assert_ne!(items.first(), Some(&0), "the slow one was overtaken");
+        let (again, _) = run(build(false).replay(record));
         assert_eq!(again, items);
     });
 }
@@ -189,19 +209,24 @@ fn a_record_of_another_source_is_an_error_at_the_sample_that_is_missing() {
 fn a_replay_restores_order_unless_a_stage_says_otherwise() {
     within_seconds(60, || {
         let ids = (0..50).rev().map(|index| SampleId { epoch: 0, index });
-        let slow_first = |n| {
-            if n == 49 {
-                std::thread::sleep(Duration::from_millis(50));
-            }
-            Ok(n)
-        };
-        let build = |options: StageOptions| {
+        let build = |options: StageOptions, most: Duration| {
+            let others = Others::default();
+            let slow_first = move |n| {
+                if n == 49 {
+                    others.wait_for(40, most);
+                } else {
+                    others.count();
+                }
+                Ok(n)
+            };
             let builder = PipelineBuilder::new(numbers(50)).map(options, slow_first);
             builder.threads(2).replay(ids.clone().collect())
         };
-        let (items, _) = run(build(StageOptions::new("slow")));
+        // So many do not go on out of their turn: the wait lasts as long as it may.
+        let (items, _) = run(build(StageOptions::new("slow"), Duration::from_millis(50)));
         assert_eq!(items, (0..50).rev().collect::<Vec<_>>());
-        let (items, _) = run(build(StageOptions::new("slow").order(Order::Completion)));
-        assert_eq!(items.last(), Some(&49));
+        let options = StageOptions::new("slow").order(Order::Completion);
+        let (items, _) = run(build(options, Duration::from_secs(20)));
+        assert_ne!(items.first(), Some(&49), "the slow one was overtaken");
     });
 }
