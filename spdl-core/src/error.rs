@@ -150,6 +150,16 @@ impl Error {
         self
     }
 
+    /// Attaches what caused `other`, for an error that says what `other` says.
+    pub(crate) fn with_cause_of(mut self, other: Error) -> Self {
+        let cause = match Arc::try_unwrap(other.0) {
+            Ok(inner) => inner.source,
+            Err(shared) => shared.source.clone(),
+        };
+        Arc::make_mut(&mut self.0).source = cause;
+        self
+    }
+
     /// Adds failures that happened at the same time elsewhere.
     #[must_use]
     pub fn with_others(mut self, others: impl IntoIterator<Item = Error>) -> Self {

@@ -135,7 +135,8 @@ impl Tolerance {
             OnError::Skip { at_most } => {
                 let before = self.failed.fetch_add(1, Ordering::Relaxed);
                 at_most.filter(|&most| before >= most).map(|most| {
-                    format!("more than {most} items failed, which is as many as may be skipped")
+                    let items = if most == 1 { "item" } else { "items" };
+                    format!("more than {most} {items} failed, which is as many as may be skipped")
                 })
             }
             OnError::SkipShare { .. } => {
@@ -197,7 +198,8 @@ impl Failures {
                 if let Some(key) = error.key() {
                     over = over.with_key(key);
                 }
-                return self.halt(head, over.with_source(error));
+                // Its words are said; what caused it is not.
+                return self.halt(head, over.with_cause_of(error));
             }
         }
         self.dropped_total.fetch_add(1, Ordering::Relaxed);

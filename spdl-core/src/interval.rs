@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::budget::MemoryStatistics;
 use crate::statistics::{
     ConsumerSnapshot, ConsumerStatistics, QueueSnapshot, QueueStatistics, StageSnapshot,
-    StageStatistics,
+    StageStatistics, per_second, write_stages,
 };
 
 /// What a pipeline did in a stretch of time: the same numbers as in
@@ -54,10 +54,6 @@ impl Interval {
     }
 }
 
-fn per_second(items: u64, time: Duration) -> f64 {
-    if time.is_zero() { 0.0 } else { items as f64 / time.as_secs_f64() }
-}
-
 impl fmt::Display for Interval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -73,26 +69,7 @@ impl fmt::Display for Interval {
             self.consumer.wait.p99,
             self.dropped,
         )?;
-        for (index, stage) in self.stages.iter().enumerate() {
-            write!(
-                f,
-                "\n{}:{index}:{}[{}]: {} items ({:.1}/s), {} failed, busy {:.0} %, {:.1?} at p50, \
-                 {:.1?} at p99",
-                self.pipeline,
-                stage.name,
-                stage.concurrency,
-                stage.items,
-                per_second(stage.items, self.length),
-                stage.failures,
-                stage.busy_share(self.length) * 100.0,
-                stage.service.p50,
-                stage.service.p99,
-            )?;
-            if let Some(queue) = self.queues.get(index) {
-                write!(f, ", queue {:.1} of {}", queue.mean_len, queue.capacity)?;
-            }
-        }
-        Ok(())
+        write_stages(f, self.pipeline, &self.stages, &self.queues, self.length)
     }
 }
 

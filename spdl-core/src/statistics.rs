@@ -1,5 +1,6 @@
 //! What a pipeline did: the numbers that say where the time went.
 
+use std::fmt;
 use std::sync::Arc;
 // Counters that nobody waits for or decides by stay out of the model checkers' sight.
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -52,6 +53,68 @@ impl Statistics {
     pub fn data_readiness(&self) -> f64 {
         self.queues.last().map_or(0.0, |queue| queue.readiness(self.elapsed))
     }
+}
+
+/// A line for the pipeline and one for every stage, for people to read.
+///
+/// ```
+/// # use spdl_core::PipelineBuilder;
+/// let mut pipeline = PipelineBuilder::from_iter(0..9).map("double", |n| Ok(2 * n)).build()?;
+/// assert_eq!(pipeline.by_ref().count(), 9);
+/// let text = pipeline.statistics().to_string();
+/// assert!(text.contains(": 9 delivered ("));
+/// assert!(text.contains(":1:double["));
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+impl fmt::Display for Statistics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "pipeline {}, {:.1} s: {} delivered ({:.1}/s), ready {:.0} %, waited {:.1?} at p99, {} \
+             dropped",
+            self.pipeline,
+            self.elapsed.as_secs_f64(),
+            self.consumer.items,
+            per_second(self.consumer.items, self.elapsed),
+            self.data_readiness() * 100.0,
+            self.consumer.wait.p99,
+            self.dropped_total,
+        )?;
+        write_stages(f, self.pipeline, &self.stages, &self.queues, self.elapsed)
+    }
+}
+
+pub(crate) fn per_second(items: u64, time: Duration) -> f64 {
+    if time.is_zero() { 0.0 } else { items as f64 / time.as_secs_f64() }
+}
+
+/// A line for every stage, with the queue behind it.
+pub(crate) fn write_stages(
+    f: &mut fmt::Formatter<'_>,
+    pipeline: u64,
+    stages: &[StageStatistics],
+    queues: &[QueueStatistics],
+    time: Duration,
+) -> fmt::Result {
+    for (index, stage) in stages.iter().enumerate() {
+        write!(
+            f,
+            "\n{pipeline}:{index}:{}[{}]: {} items ({:.1}/s), {} failed, busy {:.0} %, {:.1?} at p50, \
+             {:.1?} at p99",
+            stage.name,
+            stage.concurrency,
+            stage.items,
+            per_second(stage.items, time),
+            stage.failures,
+            stage.busy_share(time) * 100.0,
+            stage.service.p50,
+            stage.service.p99,
+        )?;
+        if let Some(queue) = queues.get(index) {
+            write!(f, ", queue {:.1} of {}", queue.mean_len, queue.capacity)?;
+        }
+    }
+    Ok(())
 }
 
 /// What kind of work a stage does, and thereby what its concurrency means.

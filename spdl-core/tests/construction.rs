@@ -103,17 +103,26 @@ fn a_pipeline_is_a_source_whose_end_by_error_is_fatal() {
 }
 
 #[test]
-fn a_source_of_one_pass_refuses_a_second_epoch() {
+fn a_source_of_one_pass_is_refused_for_several_epochs() {
     within_seconds(30, || {
-        let inner = PipelineBuilder::from_iter(0..3).build().unwrap();
-        for once in [
-            PipelineBuilder::from_iter(0..3),
-            PipelineBuilder::from_stream(stream::iter((0..3).map(Ok))),
-            PipelineBuilder::from_pipeline(inner),
-        ] {
-            let (items, error) = before_error(once.epochs(0..2).build().unwrap());
-            assert_eq!(items, [0, 1, 2], "the first epoch is delivered");
+        let sources = || {
+            let inner = PipelineBuilder::from_iter(0..3).build().unwrap();
+            [
+                PipelineBuilder::from_iter(0..3),
+                PipelineBuilder::from_stream(stream::iter((0..3).map(Ok))),
+                PipelineBuilder::from_pipeline(inner),
+            ]
+        };
+        for once in sources() {
+            let error = once.epochs(0..2).build().unwrap_err();
             assert_eq!((error.kind(), error.stage()), (ErrorKind::InvalidArgument, Some("source")));
+        }
+        for once in sources() {
+            assert!(once.epochs(0..).build().is_err());
+        }
+        for once in sources() {
+            // One epoch, whichever it is.
+            assert_eq!(delivered_sorted(once.epochs(5..6)), [0, 1, 2]);
         }
     });
 }

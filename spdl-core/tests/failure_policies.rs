@@ -42,6 +42,21 @@ fn run(builder: PipelineBuilder<i64>) -> Result<Vec<i64>> {
 // Budgets.
 
 #[test]
+fn an_exceeded_budget_says_once_what_failed_last_and_what_caused_it() {
+    within_seconds(20, || {
+        let builder = PipelineBuilder::new(numbers(9)).map("read", |n| {
+            let cause = std::io::Error::other("the disk is on fire");
+            if n < 2 { Err(bad_number(n).with_source(cause)) } else { Ok(n) }
+        });
+        let report = run(builder.on_error(at_most(1)).threads(1)).unwrap_err().report();
+        assert!(report.contains("more than 1 item failed"), "{report}");
+        for words in ["is bad", "read: ", "the disk is on fire"] {
+            assert_eq!(report.matches(words).count(), 1, "{words:?} in {report}");
+        }
+    });
+}
+
+#[test]
 fn stages_without_a_budget_of_their_own_share_that_of_the_pipeline() {
     within_seconds(60, || {
         for threads in [1, 4] {

@@ -331,30 +331,30 @@ fn intervals_of_a_running_pipeline_add_up_to_its_statistics() {
 fn each_put_and_get_of_a_queue_has_its_wait() {
     within_seconds(20, || {
         let slow_consumer = {
-            let mut pipeline = PipelineBuilder::new(numbers(30)).prefetch(1).build().unwrap();
+            let mut pipeline = PipelineBuilder::new(numbers(12)).prefetch(1).build().unwrap();
             for item in pipeline.by_ref() {
                 item.unwrap();
-                std::thread::sleep(Duration::from_millis(2));
+                std::thread::sleep(Duration::from_millis(20));
             }
             pipeline.statistics().queues[0].clone()
         };
-        assert!(slow_consumer.wait_per_put.p50 >= Duration::from_millis(1), "{slow_consumer:?}");
-        assert!(slow_consumer.occupancy > 0.8, "{slow_consumer:?}");
+        assert!(slow_consumer.wait_per_put.p50 >= Duration::from_millis(10), "{slow_consumer:?}");
+        assert!(slow_consumer.occupancy > 0.5, "{slow_consumer:?}");
         let slow_stage = {
-            let mut pipeline = PipelineBuilder::new(numbers(30))
+            let mut pipeline = PipelineBuilder::new(numbers(12))
                 .stage("slow", || {
                     Ok(stage_fn(|n: i64| {
-                        std::thread::sleep(Duration::from_millis(2));
+                        std::thread::sleep(Duration::from_millis(20));
                         Ok(n)
                     }))
                 })
                 .threads(1)
                 .build()
                 .unwrap();
-            assert_eq!(pipeline.by_ref().count(), 30);
+            assert_eq!(pipeline.by_ref().count(), 12);
             pipeline.statistics().queues[1].clone()
         };
-        assert!(slow_stage.wait_per_get.p50 >= Duration::from_millis(1), "{slow_stage:?}");
+        assert!(slow_stage.wait_per_get.p50 >= Duration::from_millis(10), "{slow_stage:?}");
         assert!(slow_stage.occupancy < 0.5, "{slow_stage:?}");
     });
 }

@@ -74,6 +74,17 @@ pub struct PipelineBuilder<T> {
 }
 
 /// Where pipelines begin.
+/// What a pipeline begins with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// It can be gone through again and again.
+    Source,
+    /// Once, and it may block.
+    Iterator,
+    /// Once.
+    Stream,
+}
+
 impl<T: Send + 'static> PipelineBuilder<T> {
     /// A pipeline that yields what `source` yields.
     #[track_caller]
@@ -84,12 +95,12 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// The same, with a name and settings for the source: its queue, its policy.
     #[track_caller]
     pub fn from_source<S: Source<Item = T>>(options: impl Into<StageOptions>, source: S) -> Self {
-        Self::begin(options.into(), source, false)
+        Self::begin(options.into(), source, Origin::Source)
     }
 
     /// A pipeline of an iterator's items: one epoch. The iterator may block; it runs on a thread of
     /// its own, which the pipeline joins when it is dropped. With more than one
-    /// [epoch](PipelineBuilder::epochs), the second one is an error; give a [`Source`] then.
+    /// [epoch](PipelineBuilder::epochs) it does not build; give a [`Source`] then.
     ///
     /// ```
     /// use spdl_core::PipelineBuilder;
@@ -105,14 +116,14 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         I::IntoIter: Send + 'static,
     {
         let items = items.into_iter().map(Ok);
-        Self::begin(SOURCE.into(), IteratorSource::new(items), true)
+        Self::begin(SOURCE.into(), IteratorSource::new(items), Origin::Iterator)
     }
 
     /// A pipeline of a stream's items: one epoch. The stream is polled on the runtime and must not
     /// block it.
     #[track_caller]
     pub fn from_stream(items: impl Stream<Item = Result<T>> + Send + 'static) -> Self {
-        Self::begin(SOURCE.into(), StreamSource::new(items), false)
+        Self::begin(SOURCE.into(), StreamSource::new(items), Origin::Stream)
     }
 
     /// A pipeline of what another one delivers: one epoch. An error that ends the other one ends
@@ -131,7 +142,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         Self::begin(
             SOURCE.into(),
             StreamSource::new(pipeline.into_stream().map_err(Error::fatal)),
-            false,
+            Origin::Stream,
         )
     }
 
@@ -150,7 +161,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     }
 
     #[track_caller]
-    fn begin<S: Source<Item = T>>(options: StageOptions, source: S, blocks: bool) -> Self {
+    fn begin<S: Source<Item = T>>(options: StageOptions, source: S, origin: Origin) -> Self {
         let at = Location::caller();
         let definition = StageDefinition::source::<T>(&options.name, Construct::Source).at(at);
         let queue = Setting::new(options.queue, SOURCE_QUEUE);
@@ -161,21 +172,28 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let measure = plan.measure(measured);
             let core = plan.stage(&options, StageKind::Source, 1, measure);
             let hooks = plan.hooks(&core);
+            let epochs = plan.settings.epochs.clone().unwrap_or(0..1);
+            if origin != Origin::Source && epochs.end.saturating_sub(epochs.start) > 1 {
+                let message = "several epochs are asked for of what can be gone through only once; \
+                               give a `Source`, such as a `DatasetSource`";
+                let error = Error::new(ErrorKind::InvalidArgument, message);
+                plan.fault(error.with_stage(Arc::clone(core.name())));
+            }
             let capacity = options.queue.unwrap_or(SOURCE_QUEUE);
             let queue = plan.queue(&core, out.last, capacity, None);
             let node = SourceNode {
                 core,
                 source,
-                epochs: plan.settings.epochs.clone().unwrap_or(0..1),
+                epochs,
                 output: Arc::clone(&queue),
                 hooks,
                 sizer: out.sizer,
-                blocks,
+                blocks: origin == Origin::Iterator,
                 limit: plan.settings.hold.map(|items| items as u64),
                 replay: plan.settings.replay.clone(),
             };
             let task: DriverTask = Box::new(move |_| Box::pin(node.drive()));
-            plan.drivers.push(Driver { blocks, task });
+            plan.drivers.push(Driver { blocks: origin == Origin::Iterator, task });
             Made { queue, depth: 0, measured }
         };
         PipelineBuilder::starting(Some(definition), plan)
