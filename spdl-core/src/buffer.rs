@@ -215,7 +215,8 @@ impl DerefMut for HostBuffer {
 impl Drop for HostBuffer {
     fn drop(&mut self) {
         if let Some(lease) = &mut self.lease {
-            lease.end(Some(std::mem::take(&mut self.bytes)));
+            let bytes = std::mem::take(&mut self.bytes);
+            lease.end((bytes.len() == lease.len).then_some(bytes));
         }
     }
 }
@@ -246,12 +247,17 @@ impl RowBuffer {
         self.rows[row].as_mut()
     }
 
-    /// Joins the rows again, without copying. `None` where one of them is still away.
-    pub(crate) fn into_buffer(mut self) -> Option<HostBuffer> {
+    /// Joins the rows again, without copying. `None` where one of the first `needed` is still away;
+    /// where one behind them is, the buffer ends in front of that, and is not used again.
+    pub(crate) fn into_buffer(mut self, needed: usize) -> Option<HostBuffer> {
         let mut whole = BytesMut::new();
-        for row in self.rows.drain(..) {
-            // Neighbours of one allocation: `unsplit` only moves the end of the first.
-            whole.unsplit(row?);
+        for (at, row) in self.rows.drain(..).enumerate() {
+            match row {
+                // Neighbours of one allocation: `unsplit` only moves the end of the first.
+                Some(row) => whole.unsplit(row),
+                None if at < needed => return None,
+                None => return Some(HostBuffer { bytes: whole, lease: self.lease.take() }),
+            }
         }
         whole.unsplit(self.rest);
         Some(HostBuffer { bytes: whole, lease: self.lease.take() })
@@ -287,7 +293,7 @@ mod tests {
         for (row, writer) in writers.into_iter().enumerate() {
             rows.give_back(row, writer.join().unwrap());
         }
-        let buffer = rows.into_buffer().unwrap();
+        let buffer = rows.into_buffer(4).unwrap();
         assert_eq!(buffer.as_ptr(), address);
         assert!(buffer.chunks(100).enumerate().all(|(n, row)| row.iter().all(|&b| b == n as u8)));
     }
@@ -298,7 +304,7 @@ mod tests {
         let first = pool.take(1000).unwrap();
         let address = first.as_ptr();
         assert_eq!(pool.statistics().live_bytes, 1000);
-        drop(first.into_rows(10, 100).into_buffer().unwrap());
+        drop(first.into_rows(10, 100).into_buffer(0).unwrap());
         assert_eq!(pool.statistics().live_bytes, 0);
         let second = pool.take(1000).unwrap();
         assert_eq!(second.as_ptr(), address);
@@ -313,8 +319,23 @@ mod tests {
         let pool = BufferPool::new();
         let mut rows = pool.take(100).unwrap().into_rows(2, 50);
         let lost = rows.lend(0);
-        assert!(rows.into_buffer().is_none());
+        assert!(rows.into_buffer(1).is_none());
         drop(lost);
+        assert_eq!(pool.statistics().live_bytes, 0);
+        assert_eq!(pool.statistics().free_bytes, 0);
+    }
+
+    #[test]
+    fn the_rows_in_front_of_one_that_is_away_are_a_buffer_of_their_own() {
+        let pool = BufferPool::new();
+        let mut rows = pool.take(100).unwrap().into_rows(4, 25);
+        rows.row_mut(1).unwrap().fill(7);
+        let away = rows.lend(2);
+        let front = rows.into_buffer(2).unwrap();
+        assert_eq!(front.len(), 50);
+        assert!(front[25..].iter().all(|&byte| byte == 7));
+        assert_eq!(pool.statistics().live_bytes, 100, "its memory is that of all four");
+        drop((front, away));
         assert_eq!(pool.statistics().live_bytes, 0);
         assert_eq!(pool.statistics().free_bytes, 0);
     }

@@ -391,14 +391,15 @@ impl OpenBatch {
     /// Gives its buffers back to the pool.
     fn discard(self) {
         // Where a row is away, the buffer cannot be used again.
-        self.fields.into_iter().for_each(|rows| drop(rows.into_buffer()));
+        self.fields.into_iter().for_each(|rows| drop(rows.into_buffer(0)));
     }
 
     fn into_batch(self, layout: &BatchLayout) -> Result<Batch> {
         let len = self.ids.len();
         let mut arrays = Vec::with_capacity(self.fields.len());
         for (field, rows) in layout.fields().iter().zip(self.fields) {
-            let Some(buffer) = rows.into_buffer() else {
+            // Behind a failure that ends the stage, a row may still be away.
+            let Some(buffer) = rows.into_buffer(len) else {
                 let message = "a row is missing from a finished batch";
                 return Err(crate::Error::new(crate::ErrorKind::Io, message));
             };
@@ -418,12 +419,14 @@ mod tests {
     type Delivered = Vec<(Vec<SampleId>, Vec<i64>)>;
 
     /// Runs samples through an assembly with `workers` at once, which finish in an order drawn
-    /// from `choices`; returns each batch's ids and values.
+    /// from `choices`; returns each batch's ids and values. A failure is judged when one more sample
+    /// has been taken in, and ends everything where `raises`.
     fn assemble(
         epochs: &[Vec<bool>],
         batch_size: usize,
         drop_last: bool,
         workers: usize,
+        raises: bool,
         mut choices: impl FnMut(usize) -> usize,
     ) -> (Delivered, u64) {
         let layout = BatchLayout::new(
@@ -440,8 +443,11 @@ mod tests {
         }
         let mut samples = samples.into_iter().peekable();
         let mut at_work = Vec::new();
+        let mut shut = false;
         loop {
-            while at_work.len() < workers
+            let judging = assembly.take_failure().is_some();
+            while at_work.len() < workers + usize::from(judging)
+                && !shut
                 && let Some((id, fails)) = samples.next()
             {
                 if assembly.needs_batch(id.epoch) {
@@ -450,6 +456,11 @@ mod tests {
                 assert!(!assembly.needs_batch(id.epoch));
                 let (number, rows) = assembly.take_in(id).unwrap();
                 at_work.push((number, id, fails, rows));
+            }
+            if judging {
+                shut |= raises;
+                assembly.resolve(raises);
+                continue;
             }
             if at_work.is_empty() {
                 break;
@@ -460,9 +471,6 @@ mod tests {
             rows[1].fill(id.index as u8);
             let failed = || Box::new((Head::new(id, None), Error::new(ErrorKind::Corrupt, "bad")));
             assembly.settle(number, fails.then(failed), rows);
-            while assembly.take_failure().is_some() {
-                assembly.resolve(false);
-            }
         }
         assembly.finish();
         let mut batches = Vec::new();
@@ -515,7 +523,7 @@ mod tests {
         ) {
             let mut turn = 0;
             let choose = |n: usize| { turn += 1; choices[turn % choices.len()].index(n) };
-            let (batches, left_out) = assemble(&epochs, size, drop_last, workers, choose);
+            let (batches, left_out) = assemble(&epochs, size, drop_last, workers, false, choose);
             let values: Vec<Vec<i64>> = batches.iter().map(|(_, values)| values.clone()).collect();
             prop_assert_eq!(&values, &expected(&epochs, size, drop_last));
             let survivors = epochs.iter().flatten().filter(|&&fails| !fails).count();
@@ -525,6 +533,21 @@ mod tests {
                 let named: Vec<i64> = ids.iter().map(|id| (id.epoch * 1000 + id.index) as i64).collect();
                 prop_assert_eq!(named, values);
             }
+        }
+
+        #[test]
+        fn a_failure_that_ends_the_stage_leaves_what_came_before_it(
+            fates in prop::collection::vec(prop::bool::weighted(0.2), 0..50),
+            size in 1usize..9,
+            workers in 1usize..9,
+            choices in prop::collection::vec(any::<prop::sample::Index>(), 50),
+        ) {
+            let mut turn = 0;
+            let choose = |n: usize| { turn += 1; choices[turn % choices.len()].index(n) };
+            let before = fates.iter().position(|&fails| fails).unwrap_or(fates.len());
+            let (batches, _) = assemble(&[fates.clone()], size, false, workers, true, choose);
+            let values: Vec<Vec<i64>> = batches.into_iter().map(|(_, values)| values).collect();
+            prop_assert_eq!(&values, &expected(&[fates[..before].to_vec()], size, false));
         }
     }
 
