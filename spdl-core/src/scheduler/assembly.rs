@@ -545,7 +545,7 @@ mod tests {
             let mut turn = 0;
             let choose = |n: usize| { turn += 1; choices[turn % choices.len()].index(n) };
             let before = fates.iter().position(|&fails| fails).unwrap_or(fates.len());
-            let (batches, _) = assemble(&[fates.clone()], size, false, workers, true, choose);
+            let (batches, _) = assemble(std::slice::from_ref(&fates), size, false, workers, true, choose);
             let values: Vec<Vec<i64>> = batches.into_iter().map(|(_, values)| values).collect();
             prop_assert_eq!(&values, &expected(&[fates[..before].to_vec()], size, false));
         }
