@@ -15,6 +15,10 @@ pub enum DType {
     I64,
     /// IEEE 754 binary32.
     F32,
+    /// IEEE 754 binary16.
+    F16,
+    /// The upper 16 bits of a binary32.
+    BF16,
 }
 
 impl DType {
@@ -22,17 +26,20 @@ impl DType {
     pub fn size(self) -> usize {
         match self {
             DType::U8 => 1,
+            DType::F16 | DType::BF16 => 2,
             DType::F32 => 4,
             DType::I64 => 8,
         }
     }
 
-    /// NumPy's name: `uint8`, `int64`, `float32`.
+    /// NumPy's name: `uint8`, `int64`, `float32`, `float16`; `bfloat16` is that of `ml_dtypes`.
     pub fn name(self) -> &'static str {
         match self {
             DType::U8 => "uint8",
             DType::I64 => "int64",
             DType::F32 => "float32",
+            DType::F16 => "float16",
+            DType::BF16 => "bfloat16",
         }
     }
 }
@@ -43,7 +50,8 @@ impl fmt::Display for DType {
     }
 }
 
-/// A Rust type that an array can hold: `u8`, `i64`, `f32`.
+/// A Rust type that an array can hold: `u8`, `i64`, `f32`, and `f16` and `bf16` of the crate
+/// `half`.
 pub trait Element: private::Sealed {
     /// The matching [`DType`].
     const DTYPE: DType;
@@ -55,6 +63,8 @@ mod private {
     impl Sealed for u8 {}
     impl Sealed for i64 {}
     impl Sealed for f32 {}
+    impl Sealed for half::f16 {}
+    impl Sealed for half::bf16 {}
 }
 
 impl Element for u8 {
@@ -65,6 +75,12 @@ impl Element for i64 {
 }
 impl Element for f32 {
     const DTYPE: DType = DType::F32;
+}
+impl Element for half::f16 {
+    const DTYPE: DType = DType::F16;
+}
+impl Element for half::bf16 {
+    const DTYPE: DType = DType::BF16;
 }
 
 /// A dense array in host memory, rows first (C order), its data aligned to 64 bytes.

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use crate::{Limits, Orientation, PixelsMut, Rect, Size};
+use crate::{Limits, Orientation, Picture, PixelsMut, Rect, Size};
 
 /// How many bytes of a file [`ImageCodec::sniff`] is shown, or fewer where the file is shorter.
 pub const SNIFF_BYTES: usize = 64;
@@ -40,8 +40,9 @@ pub trait ImageDecoder: Send {
     fn inspect(&mut self, encoded: &[u8]) -> Result<ImageInfo>;
 
     /// Writes what `request` asks for into `out`, as stored (the orientation is not applied), and
-    /// says what it wrote. The whole file is validated as far as decoding it would do, also where
-    /// only a region is asked for. After an error `out` holds anything.
+    /// says what it wrote. Whether a file is cut off never depends on the region; other damage that
+    /// the region does not need may go unnoticed, except where the request is
+    /// [`exact`](DecodeRequest::exact). After an error `out` holds anything.
     ///
     /// # Errors
     /// As above; `InvalidArgument` where the region is not inside the image or `out` has another
@@ -52,6 +53,37 @@ pub trait ImageDecoder: Send {
         request: &DecodeRequest,
         out: PixelsMut<'_>,
     ) -> Result<Decoded>;
+
+    /// Writes what `request` asks for into `picture`, in whatever planes cost least: they are
+    /// resized, and turned into RGB only then. The picture holds the region, and may hold more
+    /// around it; smaller by 2, 4 or 8 where [`DecodeRequest::at_least`] allowed that.
+    ///
+    /// What is there by default decodes to RGB.
+    ///
+    /// # Errors
+    /// As [`decode_into`](Self::decode_into).
+    fn decode_planes(
+        &mut self,
+        encoded: &[u8],
+        request: &DecodeRequest,
+        picture: &mut Picture,
+    ) -> Result<Decoded> {
+        let image = self.inspect(encoded)?.size;
+        let region = request.region_of(image);
+        if !region.is_within(image) {
+            return Err(outside(region, image));
+        }
+        picture.start_rgb(image, region)?;
+        let request = DecodeRequest { smallest: None, ..*request };
+        self.decode_into(encoded, &request, picture.rgb_mut()?)
+    }
+}
+
+fn outside(region: Rect, image: Size) -> Error {
+    Error::new(
+        ErrorKind::InvalidArgument,
+        format!("the region {region:?} is not inside an image of {image} pixels"),
+    )
 }
 
 /// What a header tells.
@@ -81,6 +113,19 @@ impl ImageInfo {
 pub struct DecodeRequest {
     region: Option<Rect>,
     smallest: Option<Size>,
+    on_truncated: OnTruncated,
+    exact: bool,
+}
+
+/// What becomes of an image whose data end early.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnTruncated {
+    /// It is an error of the kind `Truncated`.
+    #[default]
+    Error,
+    /// The rows that could be decoded are delivered, those below are black, and
+    /// [`Decoded::rows_valid`] tells how many those are; an error where there is none.
+    Partial,
 }
 
 impl DecodeRequest {
@@ -104,6 +149,31 @@ impl DecodeRequest {
         self
     }
 
+    /// What becomes of data that end early. Default: an error.
+    #[must_use]
+    pub fn on_truncated(mut self, on_truncated: OnTruncated) -> Self {
+        self.on_truncated = on_truncated;
+        self
+    }
+
+    /// Asks for every pixel as decoding the whole file gives it, and for every error that this
+    /// finds: no smaller result, and nothing of the file left unread. Default: no.
+    #[must_use]
+    pub fn exact(mut self, exact: bool) -> Self {
+        self.exact = exact;
+        self
+    }
+
+    /// What becomes of data that end early.
+    pub fn truncation(&self) -> OnTruncated {
+        self.on_truncated
+    }
+
+    /// Whether the whole file is to be read, and nothing left out.
+    pub fn is_exact(&self) -> bool {
+        self.exact
+    }
+
     /// The part of a stored image of this size that is asked for.
     pub fn region_of(&self, size: Size) -> Rect {
         self.region.unwrap_or(Rect::full(size))
@@ -111,7 +181,7 @@ impl DecodeRequest {
 
     /// The smallest result that would do; `None` where it must be of full size.
     pub fn smallest(&self) -> Option<Size> {
-        self.smallest
+        self.smallest.filter(|_| !self.exact)
     }
 
     /// The region, once it is known to lie in the image and to fit `out`.
@@ -121,10 +191,7 @@ impl DecodeRequest {
     pub fn checked_region(&self, size: Size, out: &PixelsMut<'_>) -> Result<Rect> {
         let region = self.region_of(size);
         if !region.is_within(size) {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("the region {region:?} is not inside an image of {size} pixels"),
-            ));
+            return Err(outside(region, size));
         }
         if out.size() != region.size() {
             return Err(Error::new(
@@ -143,11 +210,19 @@ pub struct Decoded {
     /// The size of the result, at the upper left of the output: the region's, or smaller by 2, 4
     /// or 8 where [`DecodeRequest::at_least`] allowed that.
     pub size: Size,
+    /// How many rows of it, from the top, hold what the file says: all of them, except with
+    /// [`OnTruncated::Partial`].
+    pub rows_valid: u32,
 }
 
 impl Decoded {
-    /// A result of this size.
+    /// A whole result of this size.
     pub fn new(size: Size) -> Self {
-        Decoded { size }
+        Decoded { size, rows_valid: size.height }
+    }
+
+    /// A result of which only the first rows could be decoded.
+    pub fn partial(size: Size, rows_valid: u32) -> Self {
+        Decoded { size, rows_valid }
     }
 }

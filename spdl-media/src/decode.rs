@@ -6,8 +6,8 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use crate::pixels::CHANNELS;
 use crate::{
-    CodecRegistry, DecodeRequest, Decoded, ImageDecoder, ImageInfo, Limits, Orientation, PixelsMut,
-    Size,
+    CodecRegistry, DecodeRequest, Decoded, ImageDecoder, ImageInfo, Limits, Orientation, Picture,
+    PixelsMut, Size,
 };
 
 /// A decoded image: RGB, 8 bits, interleaved, rows without gaps.
@@ -67,6 +67,19 @@ impl Decoder {
         out: PixelsMut<'_>,
     ) -> Result<Decoded> {
         self.with_decoder(encoded, |decoder| decoder.decode_into(encoded, request, out))
+    }
+
+    /// Decodes into planes that are to be resized.
+    ///
+    /// # Errors
+    /// As [`decode_into`](Decoder::decode_into).
+    pub fn decode_planes(
+        &mut self,
+        encoded: &[u8],
+        request: &DecodeRequest,
+        picture: &mut Picture,
+    ) -> Result<Decoded> {
+        self.with_decoder(encoded, |decoder| decoder.decode_planes(encoded, request, picture))
     }
 
     /// Decodes a whole image, upright.

@@ -45,6 +45,7 @@ mod fill;
 mod formats;
 mod geometry;
 mod limits;
+mod picture;
 mod pixels;
 mod registry;
 mod resize;
@@ -52,12 +53,15 @@ mod resize;
 pub mod testing;
 mod transform;
 
-pub use codec::{DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, SNIFF_BYTES};
+pub use codec::{
+    DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, OnTruncated, SNIFF_BYTES,
+};
 pub use crop::{EVAL_CROP_FRACTION, Mode, TRAIN_AREA, TRAIN_ASPECT, eval_box, train_box};
 pub use decode::{Decoder, Image, decode_rgb};
 pub use fill::{FillImage, Sample};
 pub use geometry::{CropBox, Orientation, Rect, Size};
 pub use limits::Limits;
+pub use picture::{ColorModel, Picture, Plane, PlaneShape};
 pub use pixels::PixelsMut;
 pub use registry::CodecRegistry;
 pub use transform::{IMAGENET_MEAN, IMAGENET_STD, ImageTransform, Layout, image_fields};

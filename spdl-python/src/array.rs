@@ -48,8 +48,8 @@ fn type_string(dtype: DType) -> PyResult<String> {
         DType::U8 => "|u",
         DType::I64 if cfg!(target_endian = "big") => ">i",
         DType::I64 => "<i",
-        DType::F32 if cfg!(target_endian = "big") => ">f",
-        DType::F32 => "<f",
+        DType::F32 | DType::F16 if cfg!(target_endian = "big") => ">f",
+        DType::F32 | DType::F16 => "<f",
         other => {
             let message = format!("arrays of {other} cannot be handed to NumPy yet");
             return Err(pyo3::exceptions::PyNotImplementedError::new_err(message));
