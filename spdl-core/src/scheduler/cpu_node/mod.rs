@@ -1,8 +1,11 @@
 //! A stage that computes, as a node of the scheduler.
 
+mod outlet;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use self::outlet::QueueOutlet;
 use super::crew::Crew;
 use super::queue::Queue;
 use super::reorder::Reorder;
@@ -10,8 +13,8 @@ use super::{Measure, Node, Position, StageCore, guarded, stopped};
 use crate::budget::{Budget, Lease};
 use crate::failure::Verdict;
 use crate::hooks::Hooks;
-use crate::sample::{Envelope, Head, Tag};
-use crate::stage::{Outlet, Stage, StageContext};
+use crate::sample::{Envelope, Head};
+use crate::stage::{Stage, StageContext};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{MODELLED, Mutex};
 use crate::{Error, ErrorKind, Result, SampleId};
@@ -20,8 +23,6 @@ use crate::{Error, ErrorKind, Result, SampleId};
 const LONGEST_RUN: usize = 64;
 /// A run should not take longer than this, so that work stays spread over the workers.
 const RUN_TIME: Duration = Duration::from_micros(50);
-/// How many outputs an item may have waiting for its turn; it makes more only when that has come.
-const MOST_OUT_OF_TURN: usize = 64;
 
 pub(crate) type Factory<S> = Box<dyn Fn() -> Result<S> + Send + Sync>;
 /// Tells the bytes of an output.
@@ -620,164 +621,5 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         self.input.shut();
         self.output.close();
         true
-    }
-}
-
-/// Collects a run's outputs; lets them overflow into the queue where they are many.
-struct QueueOutlet<'a, In, S: Stage<In>> {
-    node: &'a CpuNode<In, S>,
-    crew: &'a Arc<Crew>,
-    run: Run<S::Out>,
-    /// The number of the run's first item; `None` at the end of an epoch.
-    first: Option<u64>,
-    /// Memory that was reserved for the outputs.
-    lease: Option<Lease>,
-    /// The memory of the item at hand.
-    carried: Option<Lease>,
-    /// The memory of the items since the last output, where the stage gathers.
-    held: Option<Lease>,
-    /// Outputs of the item so far.
-    emitted: u64,
-    members: Vec<SampleId>,
-    /// How long outputs waited for room.
-    waited: Duration,
-}
-
-impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
-    fn in_turn(&self) -> bool {
-        match (&self.node.turns, self.first) {
-            (Some(turns), Some(first)) => {
-                turns.lock().runs.is_next(first) || self.node.state.broken.load(Ordering::SeqCst)
-            }
-            _ => true,
-        }
-    }
-
-    /// Whether a failure in front of what is to go on now has ended the stage.
-    fn cut(&mut self) -> bool {
-        let Some(turns) = &self.node.turns else { return false };
-        let cut = turns.lock().cut;
-        let cut = self.node.judge(&mut self.run, cut);
-        turns.lock().cut |= cut;
-        cut
-    }
-
-    /// The head of the next output.
-    fn head(&mut self, head: &Head) -> Head {
-        let mut head = head.output(self.emitted);
-        self.emitted += 1;
-        if self.node.gathers
-            && let Some(&first) = self.members.first()
-        {
-            head.id = first;
-            let members = Some(self.members.drain(..).collect());
-            let old = head.tag.as_deref();
-            let ticket = old.and_then(|tag| tag.ticket.clone());
-            head.tag = Some(Arc::new(Tag { key: None, members, ticket }));
-        }
-        head
-    }
-
-    /// Keeps the memory of an item that is taken in.
-    fn keep(&mut self, lease: Option<Lease>) -> Result<()> {
-        let Some(mut lease) = lease else { return Ok(()) };
-        if !self.node.gathers {
-            self.carried = Some(lease);
-            return Ok(());
-        }
-        let Some((measure, budget)) = self.node.core.measured() else { return Ok(()) };
-        if self.held.is_none() {
-            self.held = budget.try_reserve(measure.level, 0)?;
-        }
-        self.held.as_mut().map_or(Ok(()), |held| held.join(&mut lease))
-    }
-
-    /// What is held back: how many bytes, and of how many samples.
-    fn holds(&self) -> (usize, usize) {
-        (self.held.as_ref().map_or(0, Lease::bytes), self.members.len())
-    }
-
-    /// Takes what has been held back since then off the books: it is lost.
-    fn forget(&mut self, bytes: usize, members: usize) {
-        self.members.truncate(members);
-        if let Some(held) = &mut self.held {
-            held.resize(bytes.min(held.bytes()));
-        }
-    }
-
-    /// The memory of an output.
-    fn lease(&mut self, value: &S::Out) -> Option<Lease> {
-        let measured = self.node.sizer.as_ref().zip(self.node.core.measured());
-        let Some((sizer, (measure, budget))) = measured else {
-            // What is not measured is taken to hold as much as what it was made of.
-            return if self.node.gathers { self.held.take() } else { self.carried.take() };
-        };
-        let bytes = sizer(value);
-        let reserved = if self.node.gathers { &mut self.held } else { &mut self.lease };
-        if reserved.is_none() {
-            // Made of what is not measured, or held back since the item: it exists already.
-            *reserved = budget.try_reserve(measure.level, 0).ok().flatten();
-        }
-        let lease = reserved.as_mut().map(|lease| measure.lease(lease, bytes));
-        if self.node.gathers {
-            self.held = None;
-        }
-        lease
-    }
-}
-
-impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S> {
-    fn emit(&mut self, head: &Head, value: S::Out) -> Result<()> {
-        let lease = self.lease(&value);
-        let head = self.head(head);
-        self.run.outputs.push(Envelope { head, value, lease });
-        if self.run.outputs.len() <= self.run.places.max(1) {
-            return Ok(());
-        }
-        let started = Instant::now();
-        if !self.in_turn() {
-            // Out of turn, an ordered stage keeps its outputs, but not without bound.
-            if self.run.outputs.len() <= self.run.places + MOST_OUT_OF_TURN {
-                return Ok(());
-            }
-            while !self.in_turn() && !self.node.output.is_shut() {
-                self.crew
-                    .help(&self.node.position, || self.in_turn() || self.node.output.is_shut());
-            }
-        }
-        let flushed =
-            if self.cut() { Err(stopped()) } else { self.node.flush(self.crew, &mut self.run) };
-        self.waited += started.elapsed();
-        flushed
-    }
-
-    fn wait(&mut self, duration: Duration) -> Result<()> {
-        let started = Instant::now();
-        if !self.run.outputs.is_empty() && self.in_turn() && !self.cut() {
-            // What the items before have made does not wait with this one.
-            self.node.flush(self.crew, &mut self.run)?;
-        }
-        self.crew.help_for(&self.node.position, duration, || self.node.output.is_shut());
-        self.waited += started.elapsed();
-        self.go_on()
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        if self.run.outputs.is_empty() || !self.in_turn() {
-            return self.go_on();
-        }
-        if self.cut() {
-            return Err(stopped());
-        }
-        let started = Instant::now();
-        let flushed = self.node.flush(self.crew, &mut self.run);
-        self.waited += started.elapsed();
-        flushed
-    }
-
-    fn go_on(&self) -> Result<()> {
-        // A pipeline is stopped a moment before its queues are shut, and waits end then.
-        let over = self.node.output.is_shut() || self.node.core.shared.stopped();
-        if over { Err(stopped()) } else { Ok(()) }
     }
 }
