@@ -151,7 +151,8 @@ pub struct PipelineSettings {
     pub prefetch: Setting<usize>,
     /// Worker threads of the CPU pool.
     pub threads: Setting<usize>,
-    /// What else there is to know: a memory budget, an executor.
+    /// What else there is to know: a memory budget, an executor, hooks, whether an order
+    /// is recorded or replayed.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "BTreeMap::is_empty"))]
     pub more: BTreeMap<String, Setting<String>>,
 }

@@ -1,6 +1,6 @@
 //! Which branch of a merge the next item comes from.
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 
 use crate::sample::Head;
 use crate::{Error, ErrorKind, Result, SampleId, SampleRng};
@@ -97,10 +97,15 @@ impl MergePolicy for RoundRobin {
 
 /// Draws a branch at random for each item, with given weights; a branch that has ended is left out.
 /// The draws are a function of the pipeline's seed and the epoch.
-#[derive(Debug)]
 pub struct Weighted {
     weights: Vec<f64>,
     rng: Option<SampleRng>,
+}
+
+impl Debug for Weighted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Weighted({:?})", self.weights)
+    }
 }
 
 impl Weighted {

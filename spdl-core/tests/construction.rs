@@ -1241,6 +1241,40 @@ fn a_definition_tells_stages_types_settings_and_places() {
     assert_eq!(*everything().build().unwrap().definition(), everything().definition());
 }
 
+#[test]
+fn a_definition_tells_what_watches_and_what_orders_the_pipeline() {
+    #[derive(Debug)]
+    struct Silent;
+    impl spdl_core::Hook for Silent {}
+    let quiet = PipelineBuilder::new(numbers(3)).definition().to_string();
+    for word in ["hooks", "drop listeners", "report every", "background", "records", "replays"] {
+        assert!(!quiet.contains(word), "{word:?} is told in\n{quiet}");
+    }
+    let record = [0, 1].map(|index| spdl_core::SampleId { epoch: 0, index }).into_iter().collect();
+    let weighted = spdl_core::Weighted::new([1.0, 2.5]).unwrap();
+    let branches = [PipelineBuilder::new(numbers(3)), PipelineBuilder::new(numbers(3))];
+    let told = PipelineBuilder::merge(branches, weighted)
+        .hook(Silent)
+        .on_drop(|_| Ok(()))
+        .every(Duration::from_secs(2), |_| ())
+        .background("refresh", |_| async { Ok(()) })
+        .record_order()
+        .replay(record)
+        .definition()
+        .to_string();
+    for part in [
+        "policy Weighted([1.0, 2.5])",
+        "hooks Silent",
+        "drop listeners 1",
+        "report every 2s",
+        "background refresh",
+        "records its order",
+        "replays 2 samples",
+    ] {
+        assert!(told.contains(part), "{part:?} is missing in\n{told}");
+    }
+}
+
 #[cfg(feature = "serde")]
 #[test]
 fn a_definition_comes_back_from_json() {

@@ -247,9 +247,31 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let bytes = Setting::new(Some(format!("{bytes} bytes")), String::new());
             told.more.insert("memory".into(), bytes);
         }
+        let mut tell = |what: &str, value: String| {
+            told.more.insert(what.into(), Setting::new(Some(value), String::new()));
+        };
         if let Some(executor) = &settings.executor {
-            let executor = Setting::new(Some(format!("{executor:?}")), String::new());
-            told.more.insert("executor".into(), executor);
+            tell("executor", format!("{executor:?}"));
+        }
+        if let Some((interval, _)) = &settings.interval {
+            tell("report every", format!("{interval:?}"));
+        }
+        if let Some(record) = &settings.replay {
+            tell("replays", format!("{} samples", record.len()));
+        }
+        if settings.record {
+            tell("records", "its order".into());
+        }
+        let background: Vec<&str> = settings.background.iter().map(|(name, _)| &**name).collect();
+        if !background.is_empty() {
+            tell("background", background.join(", "));
+        }
+        let hooks: Vec<_> = settings.hooks.iter().map(|hook| format!("{hook:?}")).collect();
+        if !hooks.is_empty() {
+            tell("hooks", hooks.join(", "));
+        }
+        if !settings.on_drop.is_empty() {
+            tell("drop listeners", settings.on_drop.len().to_string());
         }
         self.part().with_settings(told)
     }
