@@ -250,6 +250,14 @@ where
         let result = self.stage.process(item, cx).await;
         result.map_err(|error| attempts.finally(error))
     }
+
+    fn output_bytes(&self, item: &In) -> Option<usize> {
+        self.stage.output_bytes(item)
+    }
+
+    fn retry(&self) -> Option<Retry> {
+        Some(self.retry)
+    }
 }
 
 /// A [`Stage`] that tries again, as a [`Retry`] says: for one that calls something which may be

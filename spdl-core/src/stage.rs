@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use crate::random::purpose_number;
 use crate::runtime::Runtime;
 use crate::sample::Head;
-use crate::{Result, SampleId, SampleRng};
+use crate::{Result, Retry, SampleId, SampleRng};
 
 /// A step that computes. One instance per worker, so `&mut self` needs no lock.
 ///
@@ -253,6 +253,11 @@ pub trait AsyncStage<In: Send + 'static>: Send + Sync + 'static {
         let _ = item;
         None
     }
+
+    /// How it tries again, for the pipeline's [`Definition`](crate::Definition). `None`: it does not.
+    fn retry(&self) -> Option<Retry> {
+        None
+    }
 }
 
 #[async_trait]
@@ -265,6 +270,10 @@ impl<In: Send + 'static, S: AsyncStage<In> + ?Sized> AsyncStage<In> for Arc<S> {
 
     fn output_bytes(&self, item: &In) -> Option<usize> {
         (**self).output_bytes(item)
+    }
+
+    fn retry(&self) -> Option<Retry> {
+        (**self).retry()
     }
 }
 

@@ -11,9 +11,9 @@ use common::{bad_number, before_error, dawdle, delivered, delivered_sorted, numb
 use common::{layout, within_seconds};
 use futures_util::{StreamExt, stream};
 use spdl_core::{
-    Aggregator, Arrival, BoxStream, Choice, Cursor, ErrorKind, MergePolicy, OnError, Order,
-    PipelineBuilder, Result, RoundRobin, SampleId, Source, Stage, StageContext, StageOptions,
-    Weighted, path,
+    Aggregator, Arrival, AsyncStage, BoxStream, Choice, Cursor, ErrorKind, MergePolicy, OnError,
+    Order, PipelineBuilder, Result, RoundRobin, SampleId, Source, Stage, StageContext,
+    StageOptions, Weighted, path,
 };
 
 /// Numbers that tell their epoch: `epoch × 1000 + index`, as many as `counts` says, epoch by epoch,
@@ -1239,6 +1239,27 @@ fn a_definition_tells_stages_types_settings_and_places() {
     assert_eq!(names, ["source", "left", "source", "merge", "route", "wait", "batch"]);
     // The pipeline tells the same.
     assert_eq!(*everything().build().unwrap().definition(), everything().definition());
+}
+
+#[test]
+fn a_definition_tells_that_a_stage_tries_again() {
+    struct Fetch;
+    #[spdl_core::async_trait]
+    impl AsyncStage<i64> for Fetch {
+        type Out = i64;
+        async fn process(&self, n: i64, _: &spdl_core::AsyncContext) -> Result<i64> {
+            Ok(n)
+        }
+        fn output_bytes(&self, n: &i64) -> Option<usize> {
+            Some(*n as usize)
+        }
+    }
+    let patient = || spdl_core::Retried::new(Fetch, spdl_core::Retry::default().attempts(5));
+    let fetch = std::sync::Arc::new(patient().unwrap());
+    let tree = PipelineBuilder::new(numbers(3)).async_stage("fetch", fetch).definition();
+    assert!(tree.to_string().contains("retry 5 attempts"), "{tree}");
+    // What the stage says of its outputs is still known.
+    assert_eq!(AsyncStage::output_bytes(&patient().unwrap(), &7), Some(7));
 }
 
 #[test]

@@ -225,6 +225,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             .at(Location::caller())
             .with_options(&options);
         definition.concurrency = Some(Setting::new(options.concurrency, ASYNC_CONCURRENCY));
+        definition.retry = stage.retry();
         self.then(definition, move |plan, made, out: Outgoing<S::Out>| {
             let own = out.sizer.is_some();
             let measure = plan.measure(own);
@@ -258,7 +259,11 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         })
     }
 
-    /// Adds an async function from one item to one item, on the runtime.
+    /// Adds an async function from one item to one item, on the runtime. It must not block: what
+    /// computes, or reads files, belongs in [`map`](Self::map) or in threads of the function's own.
+    ///
+    /// A future that needs tokio (its timers, its sockets) needs the pipeline on a tokio runtime:
+    /// see [`runtime`](Self::runtime).
     ///
     /// ```
     /// use spdl_core::PipelineBuilder;
