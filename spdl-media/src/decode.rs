@@ -53,6 +53,7 @@ impl Decoder {
         let info = self.with_decoder(encoded, |decoder| decoder.inspect(encoded))?;
         // Codecs check it too, but those of others may forget.
         self.limits.check_size(info.size)?;
+        self.limits.check_ratio(encoded.len(), info.size)?;
         Ok(info)
     }
 
@@ -66,6 +67,8 @@ impl Decoder {
         request: &DecodeRequest,
         out: PixelsMut<'_>,
     ) -> Result<Decoded> {
+        // The image is not smaller than what is wanted of it.
+        self.limits.check_ratio(encoded.len(), out.size())?;
         self.with_decoder(encoded, |decoder| decoder.decode_into(encoded, request, out))
     }
 

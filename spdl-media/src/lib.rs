@@ -21,7 +21,11 @@
 //! is, by [`FillImage`] and [`Decoder::decode_rgb`]. Of animations and multi-page files the first
 //! picture is taken.
 //!
-//! Not supported: JPEG with arithmetic coding, 12 bits or lossless; TIFF with CCITT T.4, subsampled
+//! Formats that are not on by default have the values that their crates give: JPEG XL, OpenEXR,
+//! and those of `more-formats` (whose 16 bits are scaled to 8, floats cut to 0 to 1, as the `image`
+//! crate does it).
+//!
+//! Not supported: AVIF and HEIF; JPEG with arithmetic coding, 12 bits or lossless; TIFF with CCITT T.4, subsampled
 //! chroma outside JPEG, or 12 bits.
 //!
 //! # Damage
@@ -29,17 +33,41 @@
 //! Damaged data are an error of a kind to match on, never grey pixels: `Truncated`, `Corrupt`,
 //! `Unsupported` or `LimitExceeded` ([`Limits`] are checked before memory is allocated).
 //!
+//! Of a file that is cut, the rows above the cut can be had: [`OnTruncated::Partial`]. Of PNG, GIF,
+//! BMP and TIFF that holds for files whose rows are stored in their order: not for interlaced ones,
+//! nor for bitmaps from the bottom up (as most are), nor for components in planes of their own; and
+//! of TIFF for whole strips and rows of tiles. WebP, JPEG XL, the formats of `more-formats` and
+//! `exr`, and JPEG by other codecs than the default one stay `Truncated`.
+//!
 //! # Features
 //!
-//! One per format, all on by default, all building with gcc and rustup alone: `jpeg`, `png`,
-//! `webp`, `gif`, `bmp`, `tiff`. `testing` adds the contract suite for codecs of others.
+//! One per format, on by default and building with gcc and rustup alone: `jpeg`, `png`, `webp`,
+//! `gif`, `bmp`, `tiff`.
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `jxl` | JPEG XL |
+//! | `exr` | OpenEXR |
+//! | `more-formats` | PNM, QOI, TGA, DDS, Radiance HDR, icons, farbfeld |
+//! | `turbojpeg` | `TurboJpegCodec`: JPEG by libjpeg-turbo; needs cmake, and nasm on x86 |
+//! | `zune-jpeg` | `ZuneJpegCodec`: JPEG by the crate of that name |
+//! | `encode` | `encode`: JPEG, PNG and WebP from pixels |
+//! | `testing` | `testing`: the contract suite for codecs of others |
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod codec;
 mod crop;
 mod decode;
-#[cfg(any(feature = "jpeg", feature = "png", feature = "webp"))]
+#[cfg(feature = "encode")]
+pub mod encode;
+#[cfg(any(
+    feature = "jpeg",
+    feature = "png",
+    feature = "webp",
+    feature = "turbojpeg",
+    feature = "zune-jpeg"
+))]
 mod exif;
 mod fill;
 mod formats;
@@ -59,6 +87,10 @@ pub use codec::{
 pub use crop::{EVAL_CROP_FRACTION, Mode, TRAIN_AREA, TRAIN_ASPECT, eval_box, train_box};
 pub use decode::{Decoder, Image, decode_rgb};
 pub use fill::{FillImage, Sample};
+#[cfg(feature = "turbojpeg")]
+pub use formats::TurboJpegCodec;
+#[cfg(feature = "zune-jpeg")]
+pub use formats::ZuneJpegCodec;
 pub use geometry::{CropBox, Orientation, Rect, Size};
 pub use limits::Limits;
 pub use picture::{ColorModel, Picture, Plane, PlaneShape};

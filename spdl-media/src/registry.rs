@@ -30,8 +30,10 @@ impl CodecRegistry {
         CodecRegistry::default()
     }
 
-    /// All codecs that this build has: `jpeg`, `png`, `webp`, `gif`, `bmp`, `tiff`, each where its
-    /// feature is on.
+    /// All codecs that this build has, one a format, each where its feature is on: `jpeg`, `png`,
+    /// `webp`, `gif`, `bmp`, `tiff`; `jxl`; `exr`; `pnm`, `qoi`, `dds`, `hdr`, `ico`, `farbfeld` and
+    /// `tga` with the feature `more-formats`. Other decoders of JPEG are registered by the program:
+    /// see [`register`](CodecRegistry::register).
     pub fn with_defaults() -> Self {
         CodecRegistry { codecs: formats::all() }
     }
@@ -61,6 +63,9 @@ impl CodecRegistry {
         }
         let head = &encoded[..encoded.len().min(SNIFF_BYTES)];
         self.codecs.iter().position(|codec| codec.sniff(head)).ok_or_else(|| {
+            if let Some(reason) = formats::why_not(head) {
+                return Error::new(ErrorKind::Unsupported, format!("the file is {reason}"));
+            }
             let known: Vec<_> = self.codecs.iter().map(|codec| codec.name()).collect();
             let start = head[..head.len().min(8)].escape_ascii();
             Error::new(
@@ -79,5 +84,26 @@ impl CodecRegistry {
 
     pub(crate) fn len(&self) -> usize {
         self.codecs.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_but_not_decoded_is_named_with_the_reason() {
+        let message = |bytes: &[u8]| {
+            let error = CodecRegistry::new().find(bytes).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            error.message().to_owned()
+        };
+        assert!(message(b"\0\0\0\x20ftypavif\0\0\0\0").contains("AVIF"));
+        assert!(message(b"\0\0\0\x20ftypheic\0\0\0\0").contains("HEIF"));
+        assert!(message(b"\0\0\0\x20ftypisom\0\0\0\0").contains("known format"));
+        assert!(message(b"\0\0\0\x0CJXL \r\n\x87\n").contains("`jxl`"));
+        assert!(message(b"\x76\x2F\x31\x01\x02").contains("`exr`"));
+        assert!(message(b"farbfeld").contains("`more-formats`"));
+        assert!(message(b"\0\0\0\x0CjP  \r\n\x87\n").contains("JPEG 2000"));
     }
 }

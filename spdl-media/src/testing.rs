@@ -20,7 +20,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use spdl_core::{ErrorKind, Result};
 
 use crate::{
-    DecodeRequest, ImageCodec, ImageDecoder, ImageInfo, Limits, PixelsMut, Rect, SNIFF_BYTES, Size,
+    ColorModel, DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits, OnTruncated,
+    Picture, PixelsMut, PlaneShape, Rect, SNIFF_BYTES, Size,
 };
 
 /// What a file may be cut to, at most, per file: a decode each.
@@ -32,6 +33,11 @@ const CUTS: usize = 200;
 /// part of the whole; rows may lie apart, and what lies between is left alone; a decoder can be
 /// used again, also after an error; wrong requests are `InvalidArgument`; a file that is cut gives
 /// a typed error or the same pixels, and one with changed bytes pixels or a typed error.
+///
+/// Where the rows above a cut are asked for, it gives an error, or those rows as they are in the
+/// whole, the others black. A smaller result is not smaller than was allowed, and none where the
+/// request is exact. Planes hold the region; they are the pixels of the whole where they are RGB,
+/// and stand for the same picture otherwise; those of a region are those of the whole.
 ///
 /// # Panics
 /// Where the codec does not keep this contract, with what it did instead.
@@ -56,7 +62,10 @@ fn check_file(codec: &dyn ImageCodec, file: &[u8], name: &str) {
     check_limits(codec, file, &info, name);
     check_regions(decoder.as_mut(), file, &info, &whole, name);
     check_requests(decoder.as_mut(), file, &info, name);
+    check_smaller(decoder.as_mut(), file, &info, &whole, name);
+    check_planes(decoder.as_mut(), file, &info, &whole, name);
     check_damage(decoder.as_mut(), file, &whole, name);
+    check_partial(codec, file, &info, &whole, name);
 
     let again = expect(decode(decoder.as_mut(), file, &info), name, "not after errors");
     assert!(again == whole, "{name}: other pixels after errors");
@@ -73,6 +82,11 @@ fn check_limits(codec: &dyn ImageCodec, file: &[u8], info: &ImageInfo, name: &st
     assert_eq!(kind, Some(ErrorKind::LimitExceeded), "{name}: a pixel too many is inspected");
     let kind = decode(decoder.as_mut(), file, info).err().map(|error| error.kind());
     assert_eq!(kind, Some(ErrorKind::LimitExceeded), "{name}: a pixel too many is decoded");
+    // Less memory than the pixels take.
+    let tight = Limits::default().max_bytes(pixels * 3 - 1);
+    let mut decoder = expect(codec.decoder(&tight), name, "no decoder");
+    let kind = decode(decoder.as_mut(), file, info).err().map(|error| error.kind());
+    assert_eq!(kind, Some(ErrorKind::LimitExceeded), "{name}: a byte too many is decoded");
 }
 
 fn check_regions(
@@ -125,13 +139,175 @@ fn check_requests(decoder: &mut dyn ImageDecoder, file: &[u8], info: &ImageInfo,
     }
 }
 
+fn check_smaller(
+    decoder: &mut dyn ImageDecoder,
+    file: &[u8],
+    info: &ImageInfo,
+    whole: &[u8],
+    name: &str,
+) {
+    let Size { width, height } = info.size;
+    for divisor in [1, 2, 3, 4, 8, u32::MAX] {
+        let smallest = Size::new((width / divisor).max(1), (height / divisor).max(1));
+        for exact in [false, true] {
+            let request = DecodeRequest::full().at_least(smallest).exact(exact);
+            let mut pixels = vec![0; whole.len()];
+            let out = expect(PixelsMut::new(&mut pixels, info.size), name, "no room");
+            let decoded = expect(decoder.decode_into(file, &request, out), name, "no smaller one");
+            let factor = check_size(decoded, info.size, smallest, name);
+            assert!(factor == 1 || !exact, "{name}: an exact result is smaller");
+            if factor == 1 {
+                assert!(pixels == whole, "{name}: other pixels, where smaller ones were allowed");
+            }
+        }
+    }
+}
+
+/// By how much a result is smaller than its region.
+fn check_size(decoded: Decoded, region: Size, smallest: Size, name: &str) -> u32 {
+    let Decoded { size, rows_valid } = decoded;
+    assert_eq!(rows_valid, size.height, "{name}: not all rows of a sound file");
+    let scaled =
+        |factor| Size::new(region.width.div_ceil(factor), region.height.div_ceil(factor)) == size;
+    let factor = [1, 2, 4, 8].into_iter().find(|&factor| scaled(factor));
+    let Some(factor) = factor else { panic!("{name}: a result of {size} for {region}") };
+    let enough = size.width >= smallest.width && size.height >= smallest.height;
+    assert!(enough, "{name}: a result of {size}, where {smallest} was asked for");
+    factor
+}
+
+fn check_planes(
+    decoder: &mut dyn ImageDecoder,
+    file: &[u8],
+    info: &ImageInfo,
+    whole: &[u8],
+    name: &str,
+) {
+    let Size { width, height } = info.size;
+    let mut planes = |region: Rect, smallest: Size, picture: &mut Picture| {
+        let request = DecodeRequest::full().region(region).at_least(smallest);
+        let decoded = expect(decoder.decode_planes(file, &request, picture), name, "no planes");
+        let factor = check_size(decoded, region.size(), smallest, name);
+        assert_eq!(picture.image(), info.size, "{name}: planes of another image");
+        check_cover(picture, region, factor, name);
+    };
+    let full = Rect::full(info.size);
+    let (mut all, mut part) = (Picture::new(), Picture::new());
+    for divisor in [8, 4, 2] {
+        planes(full, Size::new(width.div_ceil(divisor), height.div_ceil(divisor)), &mut all);
+    }
+    planes(full, info.size, &mut all);
+    match all.color() {
+        ColorModel::Rgb => {
+            for y in 0..height {
+                let row = width as usize * 3;
+                let expected = &whole[y as usize * row..][..row];
+                let found = position(&all, 0, 0, y);
+                assert!(&found[..row] == expected, "{name}: row {y} of the RGB plane differs");
+            }
+        }
+        _ => check_color(&all, info.size, whole, name),
+    }
+    let middle = Rect {
+        left: width / 3,
+        top: height / 3,
+        width: (width / 2).max(1),
+        height: (height / 2).max(1),
+    };
+    let last = Rect { left: width - 1, top: height - 1, width: 1, height: 1 };
+    for region in [middle, last] {
+        planes(region, region.size(), &mut part);
+        assert_eq!(part.color(), all.color(), "{name}: other planes for a region");
+        for (number, plane) in part.planes().iter().enumerate() {
+            let shape = plane.shape();
+            for y in region.top / shape.down..(region.top + region.height).div_ceil(shape.down) {
+                let left = region.left / shape.across;
+                let right = (region.left + region.width).div_ceil(shape.across);
+                let length = (right - left) as usize * shape.channels;
+                let found = &position(&part, number, left, y)[..length];
+                let expected = &position(&all, number, left, y)[..length];
+                assert!(found == expected, "{name}: {region:?}: row {y} of plane {number} differs");
+            }
+        }
+    }
+    let outside = Rect { left: 1, top: 0, width, height };
+    let request = DecodeRequest::full().region(outside);
+    let kind = decoder.decode_planes(file, &request, &mut part).err().map(|error| error.kind());
+    assert_eq!(kind, Some(ErrorKind::InvalidArgument), "{name}: planes of {outside:?}");
+}
+
+/// Planes are of one scale, and hold all of the region.
+fn check_cover(picture: &Picture, region: Rect, factor: u32, name: &str) {
+    let first = picture.planes()[0].shape();
+    assert_eq!((first.across, first.down), (factor, factor), "{name}: the first plane's scale");
+    for plane in picture.planes() {
+        let shape = plane.shape();
+        let holds = |start: u32, extent: u32, from: u32, count: u32, step: u32| {
+            from <= start / step && from + count >= (start + extent).div_ceil(step)
+        };
+        let across =
+            holds(region.left, region.width, shape.area.left, shape.area.width, shape.across);
+        let down = holds(region.top, region.height, shape.area.top, shape.area.height, shape.down);
+        assert!(across && down, "{name}: {shape:?} does not hold {region:?}");
+        assert!(shape.across % factor == 0 && shape.down % factor == 0, "{name}: {shape:?}");
+    }
+}
+
+/// The samples of a plane from a position on, which is counted from the image's corner.
+fn position(picture: &Picture, plane: usize, x: u32, y: u32) -> &[u8] {
+    let plane = &picture.planes()[plane];
+    let PlaneShape { area, channels, .. } = plane.shape();
+    &plane.row(y - area.top)[(x - area.left) as usize * channels..]
+}
+
+/// Whether luma and colour differences stand for these pixels: luma nearly everywhere, the others
+/// on the whole, as they may be of lower resolution, and colours beyond RGB are cut.
+fn check_color(picture: &Picture, size: Size, whole: &[u8], name: &str) {
+    const LUMA: f64 = 8.0;
+    const DIFFERENCE: f64 = 8.0;
+    // ITU-R BT.601, full range.
+    let weights =
+        [[0.299, 0.587, 0.114], [-0.168_736, -0.331_264, 0.5], [0.5, -0.418_688, -0.081_312]];
+    let value = |weights: [f64; 3], pixel: &[u8]| {
+        weights.iter().zip(pixel).map(|(weight, &sample)| weight * f64::from(sample)).sum::<f64>()
+    };
+    let (pixels, _) = whole.as_chunks::<3>();
+    let mut luma = 0.0;
+    for y in 0..size.height {
+        let row = position(picture, 0, 0, y);
+        for x in 0..size.width as usize {
+            let pixel = &pixels[y as usize * size.width as usize + x];
+            luma += (f64::from(row[x]) - value(weights[0], pixel)).abs();
+        }
+    }
+    let luma = luma / pixels.len() as f64;
+    assert!(luma < LUMA, "{name}: luma differs by {luma:.1}");
+    for (number, weights) in weights.into_iter().enumerate().take(picture.planes().len()).skip(1) {
+        let shape = picture.planes()[number].shape();
+        let (mut sum, mut count) = (0.0, 0.0);
+        for y in 0..size.height / shape.down {
+            for &sample in &position(picture, number, 0, y)[..(size.width / shape.across) as usize]
+            {
+                sum += f64::from(sample) - 128.0;
+                count += 1.0;
+            }
+        }
+        let expected = pixels.iter().map(|pixel| value(weights, pixel)).sum::<f64>();
+        let differs = (sum / f64::max(count, 1.0) - expected / pixels.len() as f64).abs();
+        // Of fewer positions nothing can be said.
+        assert!(
+            differs < DIFFERENCE || count < 16.0,
+            "{name}: plane {number} differs by {differs:.1}"
+        );
+    }
+}
+
 fn check_damage(decoder: &mut dyn ImageDecoder, file: &[u8], whole: &[u8], name: &str) {
     let step = file.len().div_ceil(CUTS).max(1);
     for end in (0..file.len()).step_by(step) {
-        let outcome = decode_any(decoder, &file[..end], &format!("{name} cut to {end} bytes"));
-        if let Ok(pixels) = outcome {
-            let size = file.len();
-            assert!(pixels == whole, "{name}: cut to {end} of {size} bytes, and other pixels");
+        let what = format!("{name} cut to {end} of {} bytes", file.len());
+        if let Ok(pixels) = decode_any(decoder, &file[..end], &what) {
+            assert!(pixels == whole, "{what}: other pixels");
         }
     }
     let mut damaged = file.to_vec();
@@ -142,6 +318,36 @@ fn check_damage(decoder: &mut dyn ImageDecoder, file: &[u8], whole: &[u8], name:
             // Pixels are right, too: not each change can be noticed.
             drop(decode_any(decoder, &damaged, &what));
             damaged[at] ^= change;
+        }
+    }
+}
+
+/// Asks for the rows above a cut.
+fn check_partial(codec: &dyn ImageCodec, file: &[u8], info: &ImageInfo, whole: &[u8], name: &str) {
+    let step = file.len().div_ceil(CUTS).max(1);
+    for end in (0..file.len()).step_by(step) {
+        let (cut, what) = (&file[..end], format!("{name} cut to {end} of {} bytes", file.len()));
+        // A new one each time: what an old one remembers may hide what is missing.
+        let new = || expect(codec.decoder(&Limits::default()), name, "no decoder");
+        let is_enough = decode(new().as_mut(), cut, info).is_ok();
+        let mut pixels = vec![0xA5; whole.len()];
+        let out = expect(PixelsMut::new(&mut pixels, info.size), &what, "no room");
+        let request = DecodeRequest::full().on_truncated(OnTruncated::Partial);
+        let outcome = catch_unwind(AssertUnwindSafe(|| new().decode_into(cut, &request, out)));
+        let Ok(outcome) = outcome else { panic!("{what}: panicked over its rows") };
+        match outcome {
+            Ok(decoded) => {
+                let rows = decoded.rows_valid;
+                assert_eq!(decoded.size, info.size, "{what}: a smaller result was not asked for");
+                assert!((1..=info.size.height).contains(&rows), "{what}: {rows} rows");
+                assert!(rows == info.size.height || !is_enough, "{what}: {rows} rows of all");
+                let (valid, rest) = pixels.split_at(rows as usize * info.size.width as usize * 3);
+                assert!(whole.starts_with(valid), "{what}: other pixels in its {rows} rows");
+                assert!(rest.iter().all(|&byte| byte == 0), "{what}: below {rows} rows, not black");
+            }
+            Err(error) => {
+                assert!(!is_enough, "{what}: sound, but an error where rows were wanted: {error}");
+            }
         }
     }
 }
@@ -184,23 +390,202 @@ fn expect<T>(result: Result<T>, name: &str, what: &str) -> T {
 
 #[cfg(test)]
 mod tests {
+    use spdl_core::{Error, ErrorKind, Result};
+
     use super::codec_contract;
-    use crate::CodecRegistry;
+    use crate::{
+        CodecRegistry, ColorModel, DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo,
+        Limits, OnTruncated, Orientation, Picture, PixelsMut, PlaneShape, Size,
+    };
 
     #[test]
     fn our_codecs_keep_the_contract() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data");
-        let mut files = Vec::new();
-        for entry in std::fs::read_dir(folder).unwrap() {
-            files.push(std::fs::read(entry.unwrap().path()).unwrap());
-        }
-        assert!(files.len() > 60, "{folder} holds {} files", files.len());
         let registry = CodecRegistry::with_defaults();
+        let mut files = Vec::new();
+        for folder in ["tests/data", "tests/formats/data"] {
+            let folder = format!("{}/{folder}", env!("CARGO_MANIFEST_DIR"));
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let file = std::fs::read(entry.unwrap().path()).unwrap();
+                if let Ok(codec) = registry.find(&file) {
+                    files.push((codec.name(), file));
+                }
+            }
+        }
         for codec in registry.codecs() {
-            let own: Vec<&[u8]> =
-                files.iter().map(Vec::as_slice).filter(|file| codec.sniff(file)).collect();
-            assert!(own.len() >= 5, "{}: {} files", codec.name(), own.len());
+            let own = files.iter().filter(|(name, _)| *name == codec.name());
+            let mut own: Vec<&[u8]> = own.map(|(_, file)| file.as_slice()).collect();
+            let common = ["jpeg", "png", "webp", "gif", "bmp", "tiff"].contains(&codec.name());
+            let least = if common { 5 } else { 1 };
+            if !common {
+                // Some are slow.
+                own.truncate(2);
+            }
+            assert!(own.len() >= least, "{}: {} files", codec.name(), own.len());
             codec_contract(codec.as_ref(), &own);
+        }
+    }
+
+    /// A format as others might add it: `TOY1`, width and height in a byte each, RGB pixels. It may
+    /// be made to break its contract.
+    #[derive(Clone, Copy, Debug, Default)]
+    struct Toy {
+        fault: Option<Fault>,
+    }
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Fault {
+        LimitsUnchecked,
+        GreyForMissingRows,
+        OneRowTooMany,
+        PlanesOfAnotherRegion,
+        LumaTooDark,
+        DifferencesExchanged,
+        TooSmall,
+    }
+
+    impl ImageCodec for Toy {
+        fn name(&self) -> &'static str {
+            "toy"
+        }
+
+        fn sniff(&self, head: &[u8]) -> bool {
+            head.starts_with(b"TOY1")
+        }
+
+        fn decoder(&self, limits: &Limits) -> Result<Box<dyn ImageDecoder>> {
+            Ok(Box::new(ToyDecoder { fault: self.fault, limits: limits.clone() }))
+        }
+    }
+
+    struct ToyDecoder {
+        fault: Option<Fault>,
+        limits: Limits,
+    }
+
+    impl ToyDecoder {
+        fn has(&self, fault: Fault) -> bool {
+            self.fault == Some(fault)
+        }
+    }
+
+    impl ImageDecoder for ToyDecoder {
+        fn inspect(&mut self, encoded: &[u8]) -> Result<ImageInfo> {
+            let [b'T', b'O', b'Y', b'1', width, height, ..] = *encoded else {
+                return Err(Error::new(ErrorKind::Truncated, "the toy header ends early"));
+            };
+            let size = Size::new(width.into(), height.into());
+            if !self.has(Fault::LimitsUnchecked) {
+                self.limits.check_size(size)?;
+            }
+            Ok(ImageInfo::new(size, Orientation::Upright))
+        }
+
+        fn decode_into(
+            &mut self,
+            encoded: &[u8],
+            request: &DecodeRequest,
+            mut out: PixelsMut<'_>,
+        ) -> Result<Decoded> {
+            let size = self.inspect(encoded)?.size;
+            let region = request.checked_region(size, &out)?;
+            let row_bytes = size.width as usize * 3;
+            let rows = ((encoded.len() - 6) / row_bytes).min(size.height as usize) as u32;
+            let valid = rows.saturating_sub(region.top).min(region.height);
+            let partial = request.truncation() == OnTruncated::Partial && valid > 0;
+            if rows < size.height && !partial {
+                return Err(Error::new(ErrorKind::Truncated, "the toy data end early"));
+            }
+            for row in 0..region.height {
+                let target = out.row_mut(row);
+                if row >= valid {
+                    target.fill(if self.has(Fault::GreyForMissingRows) { 128 } else { 0 });
+                    continue;
+                }
+                let start = 6 + (region.top + row) as usize * row_bytes + region.left as usize * 3;
+                target.copy_from_slice(&encoded[start..start + target.len()]);
+            }
+            let claimed =
+                valid + u32::from(self.has(Fault::OneRowTooMany) && valid < region.height);
+            if self.has(Fault::TooSmall) && request.smallest().is_some() {
+                return Ok(Decoded::new(Size::new(1, 1)));
+            }
+            Ok(Decoded::partial(region.size(), claimed))
+        }
+
+        fn decode_planes(
+            &mut self,
+            encoded: &[u8],
+            request: &DecodeRequest,
+            picture: &mut Picture,
+        ) -> Result<Decoded> {
+            let size = self.inspect(encoded)?.size;
+            let region = request.region_of(size);
+            if !region.is_within(size) {
+                return Err(Error::new(ErrorKind::InvalidArgument, "outside"));
+            }
+            let mut rgb = vec![0; (region.width * region.height * 3) as usize];
+            let out = PixelsMut::new(&mut rgb, region.size())?;
+            let request = DecodeRequest::full().region(region).exact(true);
+            let decoded = self.decode_into(encoded, &request, out)?;
+            let mut area = region;
+            if self.has(Fault::PlanesOfAnotherRegion) && area.left > 0 {
+                area.left -= 1;
+            }
+            let stride = region.width as usize;
+            let shape = PlaneShape { channels: 1, area, across: 1, down: 1, stride };
+            picture.start(size, ColorModel::YCbCr, &[shape; 3])?;
+            let mut weights =
+                [[0.299, 0.587, 0.114], [-0.1687, -0.3313, 0.5], [0.5, -0.4187, -0.0813]];
+            if self.has(Fault::DifferencesExchanged) {
+                weights.swap(1, 2);
+            }
+            if self.has(Fault::LumaTooDark) {
+                weights[0] = [0.2, 0.4, 0.1];
+            }
+            let zero = [0.0, 128.0, 128.0];
+            for ((plane, weights), zero) in picture.planes_mut().iter_mut().zip(weights).zip(zero) {
+                for (sample, pixel) in plane.samples_mut().iter_mut().zip(rgb.chunks(3)) {
+                    let parts = weights.iter().zip(pixel).map(|(w, &p)| w * f64::from(p));
+                    *sample = (parts.sum::<f64>() + zero).round() as u8;
+                }
+            }
+            Ok(decoded)
+        }
+    }
+
+    fn toy_file() -> Vec<u8> {
+        let (width, height) = (11, 9);
+        let mut file = b"TOY1".to_vec();
+        file.extend([width, height]);
+        for y in 0..height {
+            for x in 0..width {
+                file.extend([200 - 5 * x, 20 * y, 7 * x]);
+            }
+        }
+        file
+    }
+
+    #[test]
+    fn a_codec_of_others_keeps_the_contract() {
+        codec_contract(&Toy::default(), &[&toy_file()]);
+    }
+
+    #[test]
+    fn a_codec_that_breaks_the_contract_is_told_so() {
+        for (fault, complaint) in [
+            (Fault::LimitsUnchecked, "a pixel too many"),
+            (Fault::GreyForMissingRows, "not black"),
+            (Fault::OneRowTooMany, "other pixels in its"),
+            (Fault::PlanesOfAnotherRegion, "does not hold"),
+            (Fault::LumaTooDark, "luma differs"),
+            (Fault::DifferencesExchanged, "plane 1 differs"),
+            (Fault::TooSmall, "a result of 1x1"),
+        ] {
+            let broken = Toy { fault: Some(fault) };
+            let outcome = std::panic::catch_unwind(|| codec_contract(&broken, &[&toy_file()]));
+            let panic = outcome.expect_err(&format!("{fault:?} goes unnoticed"));
+            let message = panic.downcast_ref::<String>().map_or("", String::as_str);
+            assert!(message.contains(complaint), "{fault:?}: {message}");
         }
     }
 }

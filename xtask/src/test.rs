@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::Value;
 
 use crate::steps::{self, Counts, Step, Tally, cargo_test, finish_tests, model_tests};
-use crate::tools::{Output, Workspace, cargo, cargo_tool, command};
+use crate::tools::{Output, Workspace, cargo, cargo_tool, command, require_programs};
 use crate::{tidy, wheel};
 
 /// Run every check: format, lints, tests, docs, features, models, the Python wheel, licences.
@@ -31,7 +31,8 @@ pub(crate) struct Arguments {
     list: bool,
 }
 
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
+    Step { name: "programs", about: "what optional features are built with", run: programs },
     Step { name: "fmt", about: "cargo fmt --check", run: fmt },
     Step { name: "tidy", about: "crate layers, unsafe code, paths, manifests", run: tidy },
     Step { name: "clippy", about: "all lints, all features; warnings are errors", run: clippy },
@@ -62,6 +63,12 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCo
         tally.run(workspace, step, step.name, STEP_LIMIT)?;
     }
     Ok(tally.conclude())
+}
+
+/// Feature `turbojpeg` builds libjpeg-turbo, with its assembler code.
+fn programs(_: &Workspace, output: &mut Output) -> Result<Counts> {
+    require_programs(output, "libjpeg-turbo (feature `turbojpeg`)", &["cmake", "nasm"])?;
+    Ok(Counts::one_passed())
 }
 
 fn fmt(workspace: &Workspace, output: &mut Output) -> Result<Counts> {

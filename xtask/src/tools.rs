@@ -334,6 +334,49 @@ fn inspect_python(program: &str) -> Python {
     }
 }
 
+/// Makes sure of these programs, from Debian's packages of the same names.
+///
+/// # Errors
+/// Says what to run where they are missing and may not be installed.
+pub(crate) fn require_programs(output: &mut Output, what_for: &str, names: &[&str]) -> Result<()> {
+    let missing: Vec<&str> = names.iter().copied().filter(|name| !has_program(name)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let why = format!("{what_for} needs {}, which is not here", missing.join(" and "));
+    install_packages(output, &why, &missing)?;
+    match missing.iter().find(|name| !has_program(name)) {
+        Some(name) => bail!("the package {name} is installed, yet there is no program {name}"),
+        None => Ok(()),
+    }
+}
+
+fn has_program(name: &str) -> bool {
+    let mut command = Command::new(name);
+    command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Installs Debian packages where that needs no password.
+fn install_packages(output: &mut Output, why: &str, packages: &[&str]) -> Result<()> {
+    let by_hand = format!("apt-get update && apt-get install -y {}", packages.join(" "));
+    let is_root = Command::new("id")
+        .arg("-u")
+        .output()
+        .is_ok_and(|output| output.stdout.trim_ascii() == b"0");
+    if !(is_root && has_program("apt-get")) {
+        bail!("{why}; as root run: {by_hand}");
+    }
+    output.say(&format!("{why}; running: {by_hand}"));
+    output.run(command("apt-get").args(["update", "-qq"]))?;
+    output.run(
+        command("apt-get")
+            .args(["install", "-y", "-qq", "--no-install-recommends"])
+            .args(packages)
+            .env("DEBIAN_FRONTEND", "noninteractive"),
+    )
+}
+
 /// The first interpreter that can make virtual environments.
 ///
 /// Debian ships `venv` apart from Python; it is installed here where that needs no password.
@@ -354,28 +397,8 @@ fn find_python(output: &mut Output) -> Result<PathBuf> {
         let (major, minor) = OLDEST_PYTHON;
         bail!("no Python {major}.{minor} or newer found; on Debian: apt-get install python3-venv");
     };
-    let by_hand = "apt-get update && apt-get install -y python3-venv";
-    let is_root = Command::new("id")
-        .arg("-u")
-        .output()
-        .is_ok_and(|output| output.stdout.trim_ascii() == b"0");
-    let has_apt = Command::new("apt-get")
-        .arg("--version")
-        .stdout(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success());
-    if !(is_root && has_apt) {
-        bail!("{without_venv} cannot make virtual environments; as root run: {by_hand}");
-    }
-    output.say(&format!(
-        "{without_venv} cannot make virtual environments (no `ensurepip`); running: {by_hand}"
-    ));
-    output.run(command("apt-get").args(["update", "-qq"]))?;
-    output.run(
-        command("apt-get")
-            .args(["install", "-y", "-qq", "python3-venv"])
-            .env("DEBIAN_FRONTEND", "noninteractive"),
-    )?;
+    let why = format!("{without_venv} cannot make virtual environments (no `ensurepip`)");
+    install_packages(output, &why, &["python3-venv"])?;
     match usable() {
         Some(program) => Ok(program.into()),
         None => bail!("python3-venv is installed, yet no interpreter can make an environment"),

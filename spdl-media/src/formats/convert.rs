@@ -7,10 +7,6 @@ use crate::{PixelsMut, Rect, Size};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pixel {
     /// Grey, and whatever follows it: repeated.
-    #[cfg_attr(
-        not(any(feature = "png", feature = "bmp")),
-        expect(dead_code, reason = "WebP is never grey")
-    )]
     Grey(usize),
     /// Red, green, blue, and whatever follows: the rest is dropped.
     Rgb(usize),
@@ -55,4 +51,15 @@ impl Pixel {
             self.copy_row(&source[start..][..region.width as usize * bytes], out.row_mut(row));
         }
     }
+}
+
+/// `(255 − ink)·(255 − black) ÷ 255`, in Pillow's integer arithmetic.
+#[cfg(any(feature = "tiff", feature = "turbojpeg"))]
+pub(super) fn cmyk_to_rgb([c, m, y, k]: [u8; 4]) -> [u8; CHANNELS] {
+    let white = 255 - u32::from(k);
+    [c, m, y].map(|ink| {
+        let product = u32::from(ink) * white + 128;
+        let absorbed = ((product >> 8) + product) >> 8;
+        white.saturating_sub(absorbed) as u8
+    })
 }

@@ -1,41 +1,27 @@
 //! GIF through the `gif` crate: the first frame on its screen.
 
 use std::io::Cursor;
+use std::num::NonZeroU64;
 
 use gif::{ColorOutput, DecodeOptions, DecodingError, MemoryLimit};
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::failure;
+use super::frame::{Format, Job, reserve};
 use crate::pixels::CHANNELS;
-use crate::{
-    DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits, Orientation, PixelsMut,
-    Size,
-};
-
-const NAME: &str = "gif";
+use crate::{Decoded, ImageInfo, Limits, OnTruncated, Orientation, Size};
 
 /// GIF, the first frame.
-#[derive(Debug)]
-pub(crate) struct GifCodec;
-
-impl ImageCodec for GifCodec {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn sniff(&self, head: &[u8]) -> bool {
-        head.starts_with(b"GIF87a") || head.starts_with(b"GIF89a")
-    }
-
-    fn decoder(&self, limits: &Limits) -> Result<Box<dyn ImageDecoder>> {
-        Ok(Box::new(GifDecoder { limits: limits.clone(), scratch: Vec::new() }))
-    }
-}
-
-struct GifDecoder {
-    limits: Limits,
+#[derive(Default)]
+pub(super) struct Gif {
     /// The palette indices of the frame.
     scratch: Vec<u8>,
+}
+
+/// A file up to its first frame's pixels.
+pub(super) struct Opened<'a> {
+    decoder: gif::Decoder<Cursor<&'a [u8]>>,
+    place: Place,
 }
 
 /// The frame's place on the screen.
@@ -45,19 +31,24 @@ struct Place {
     top: usize,
     width: usize,
     height: usize,
+    interlaced: bool,
 }
 
-type Opened<'a> = (gif::Decoder<Cursor<&'a [u8]>>, ImageInfo, Place);
+impl Format for Gif {
+    const NAME: &'static str = "gif";
+    type File<'a> = Opened<'a>;
 
-impl GifDecoder {
-    /// Reads up to the first frame's pixels.
-    fn open<'a>(&self, encoded: &'a [u8]) -> Result<Opened<'a>> {
+    fn sniff(head: &[u8]) -> bool {
+        head.starts_with(b"GIF87a") || head.starts_with(b"GIF89a")
+    }
+
+    fn open<'a>(encoded: &'a [u8], limits: &Limits) -> Result<(Opened<'a>, ImageInfo)> {
+        check_frames(encoded, limits)?;
         let mut options = DecodeOptions::new();
         options.set_color_output(ColorOutput::Indexed);
         options.allow_unknown_blocks(true);
-        options.check_lzw_end_code(self.limits.is_strict());
-        let bytes =
-            std::num::NonZeroU64::new(self.limits.bytes()).unwrap_or(std::num::NonZeroU64::MIN);
+        options.check_lzw_end_code(limits.is_strict());
+        let bytes = NonZeroU64::new(limits.bytes()).unwrap_or(NonZeroU64::MIN);
         options.set_memory_limit(MemoryLimit::Bytes(bytes));
         let mut decoder = options.read_info(Cursor::new(encoded)).map_err(error)?;
         let screen = Size::new(decoder.width().into(), decoder.height().into());
@@ -69,32 +60,44 @@ impl GifDecoder {
             top: frame.top.into(),
             width: frame.width.into(),
             height: frame.height.into(),
+            interlaced: frame.interlaced,
         };
         // A frame may be larger than the screen; the screen then grows, as in browsers.
         let size = Size::new(
             screen.width.max((place.left + place.width) as u32),
             screen.height.max((place.top + place.height) as u32),
         );
-        self.limits.check_size(size)?;
-        Ok((decoder, ImageInfo::new(size, Orientation::Upright), place))
-    }
-}
-
-impl ImageDecoder for GifDecoder {
-    fn inspect(&mut self, encoded: &[u8]) -> Result<ImageInfo> {
-        self.open(encoded).map(|(_, info, _)| info)
+        Ok((Opened { decoder, place }, ImageInfo::new(size, Orientation::Upright)))
     }
 
-    fn decode_into(
-        &mut self,
-        encoded: &[u8],
-        request: &DecodeRequest,
-        mut out: PixelsMut<'_>,
-    ) -> Result<Decoded> {
-        let (mut decoder, info, place) = self.open(encoded)?;
-        let region = request.checked_region(info.size, &out)?;
-        self.scratch.resize(decoder.buffer_size(), 0);
-        decoder.read_into_buffer(&mut self.scratch).map_err(error)?;
+    fn decode(&mut self, file: Opened<'_>, mut job: Job<'_>) -> Result<Decoded> {
+        let Opened { mut decoder, place } = file;
+        reserve(&mut self.scratch, decoder.buffer_size() as u64, job.limits, job.info.size)?;
+        let mut cut = None;
+        if place.interlaced || job.on_truncated == OnTruncated::Error {
+            decoder.read_into_buffer(&mut self.scratch).map_err(error)?;
+        } else {
+            // Row by row, for to know how many there are.
+            let lines = self.scratch.chunks_exact_mut(place.width.max(1)).take(place.height);
+            for (line, indices) in lines.enumerate() {
+                match decoder.fill_buffer(indices) {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        let message =
+                            format!("the GIF frame ends after {line} of {} rows", place.height);
+                        return Err(Error::new(ErrorKind::Corrupt, message));
+                    }
+                    Err(reason) => {
+                        let reason = error(reason);
+                        if !job.may_be_partial(&reason) || line == 0 {
+                            return Err(reason);
+                        }
+                        cut = Some(((place.top + line) as u32, reason));
+                        break;
+                    }
+                }
+            }
+        }
 
         // An index beyond the palette is a grey of that value, and so is each without a palette.
         let mut colors: [[u8; CHANNELS]; 256] =
@@ -107,27 +110,69 @@ impl ImageDecoder for GifDecoder {
         let transparent = decoder.current_frame_info().and_then(|frame| frame.transparent);
         let background = colors[usize::from(transparent.unwrap_or(0))];
 
-        for row in 0..region.height {
-            let y = (region.top + row) as usize;
+        let columns = job.columns();
+        for row in 0..job.region.height {
+            let y = (job.region.top + row) as usize;
             let source = y
                 .checked_sub(place.top)
                 .filter(|&line| line < place.height)
                 .map(|line| &self.scratch[line * place.width..][..place.width]);
-            let (pixels, _) = out.row_mut(row).as_chunks_mut::<CHANNELS>();
-            for (x, pixel) in (region.left as usize..).zip(pixels) {
+            let (pixels, _) = job.out.row_mut(row).as_chunks_mut::<CHANNELS>();
+            for (x, pixel) in columns.clone().zip(pixels) {
                 let index = x.checked_sub(place.left).and_then(|column| source?.get(column));
                 *pixel = index.map_or(background, |&index| colors[usize::from(index)]);
             }
         }
-        Ok(Decoded::new(region.size()))
+        match cut {
+            Some((rows, reason)) => job.ended_after(rows, reason),
+            None => Ok(job.done()),
+        }
     }
+}
+
+/// Counts the frames, by walking over their blocks. Where those are damaged it stops: only the
+/// first frame is of interest, and its decoder judges that.
+fn check_frames(encoded: &[u8], limits: &Limits) -> Result<()> {
+    const SCREEN: usize = 13;
+    const EXTENSION: u8 = 0x21;
+    const IMAGE: u8 = 0x2C;
+    let palette_bytes = |flags: u8| match flags & 0x80 {
+        0 => 0,
+        _ => CHANNELS << ((flags & 7) + 1),
+    };
+    let Some(&flags) = encoded.get(10) else { return Ok(()) };
+    let (mut at, mut frames) = (SCREEN + palette_bytes(flags), 0);
+    while let Some(&kind) = encoded.get(at) {
+        at += match kind {
+            // The label comes first.
+            EXTENSION => 2,
+            IMAGE => {
+                frames += 1;
+                limits.check_frames(frames)?;
+                let Some(&flags) = encoded.get(at + 9) else { return Ok(()) };
+                // The descriptor, its palette, and the size of the first codes.
+                10 + palette_bytes(flags) + 1
+            }
+            _ => return Ok(()),
+        };
+        // Blocks of up to 255 bytes; an empty one is the last.
+        while let Some(&length) = encoded.get(at) {
+            at += 1 + usize::from(length);
+            if length == 0 {
+                break;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn error(error: DecodingError) -> Error {
     match error {
-        DecodingError::Io(error) => failure::read_error(NAME, error),
-        DecodingError::OutOfMemory | DecodingError::MemoryLimit => failure::limit_exceeded(NAME),
+        DecodingError::Io(error) => failure::read_error(Gif::NAME, error),
+        DecodingError::OutOfMemory | DecodingError::MemoryLimit => {
+            failure::limit_exceeded(Gif::NAME)
+        }
         DecodingError::UnexpectedEof => Error::new(ErrorKind::Truncated, "the gif data end early"),
-        error => failure::corrupt(NAME, error),
+        error => failure::corrupt(Gif::NAME, error),
     }
 }

@@ -6,35 +6,123 @@ use crate::ImageCodec;
 
 #[cfg(feature = "bmp")]
 mod bmp;
-#[cfg(any(feature = "png", feature = "webp", feature = "bmp"))]
+#[cfg_attr(
+    not(all(feature = "png", feature = "bmp", feature = "tiff")),
+    allow(dead_code, reason = "no format but these needs all of it")
+)]
 mod convert;
-#[cfg(any(feature = "png", feature = "webp", feature = "gif", feature = "bmp", feature = "tiff"))]
+#[cfg_attr(
+    not(all(feature = "png", feature = "bmp", feature = "tiff")),
+    allow(dead_code, reason = "no format but these needs all of it")
+)]
 mod failure;
+#[cfg_attr(
+    not(all(feature = "png", feature = "webp", feature = "gif")),
+    allow(dead_code, reason = "no format but these needs all of it")
+)]
+mod frame;
 #[cfg(feature = "gif")]
 mod gif;
+#[cfg(any(feature = "more-formats", feature = "exr"))]
+mod image_formats;
 #[cfg(feature = "jpeg")]
 mod jpeg;
+#[cfg(any(feature = "turbojpeg", feature = "zune-jpeg"))]
+mod jpeg_markers;
+#[cfg(feature = "jxl")]
+mod jxl;
 #[cfg(feature = "png")]
 mod png;
 #[cfg(feature = "tiff")]
 mod tiff;
+#[cfg(feature = "turbojpeg")]
+mod turbojpeg;
 #[cfg(feature = "webp")]
 mod webp;
+#[cfg(feature = "zune-jpeg")]
+mod zune_jpeg;
 
-/// Every codec of this build, the most common first.
+#[cfg(feature = "turbojpeg")]
+pub use turbojpeg::TurboJpegCodec;
+#[cfg(feature = "zune-jpeg")]
+pub use zune_jpeg::ZuneJpegCodec;
+
+/// Every codec that this build registers by itself, the most common first, and last the one whose
+/// files have no signature.
 pub(crate) fn all() -> Vec<Arc<dyn ImageCodec>> {
     vec![
         #[cfg(feature = "jpeg")]
         Arc::new(jpeg::JpegCodec),
         #[cfg(feature = "png")]
-        Arc::new(png::PngCodec),
+        codec::<png::Png>(),
         #[cfg(feature = "webp")]
-        Arc::new(webp::WebpCodec),
+        codec::<webp::Webp>(),
         #[cfg(feature = "gif")]
-        Arc::new(gif::GifCodec),
+        codec::<gif::Gif>(),
         #[cfg(feature = "bmp")]
-        Arc::new(bmp::BmpCodec),
+        codec::<bmp::Bmp>(),
         #[cfg(feature = "tiff")]
-        Arc::new(tiff::TiffCodec),
+        codec::<tiff::Tiff>(),
+        #[cfg(feature = "jxl")]
+        codec::<jxl::Jxl>(),
+        #[cfg(feature = "exr")]
+        codec::<image_formats::ThroughImage<image_formats::Exr>>(),
+        #[cfg(feature = "more-formats")]
+        codec::<image_formats::ThroughImage<image_formats::Pnm>>(),
+        #[cfg(feature = "more-formats")]
+        codec::<image_formats::ThroughImage<image_formats::Qoi>>(),
+        #[cfg(feature = "more-formats")]
+        codec::<image_formats::ThroughImage<image_formats::Dds>>(),
+        #[cfg(feature = "more-formats")]
+        codec::<image_formats::ThroughImage<image_formats::Hdr>>(),
+        #[cfg(feature = "more-formats")]
+        codec::<image_formats::ThroughImage<image_formats::Ico>>(),
+        #[cfg(feature = "more-formats")]
+        codec::<image_formats::ThroughImage<image_formats::Farbfeld>>(),
+        #[cfg(feature = "more-formats")]
+        codec::<image_formats::ThroughImage<image_formats::Tga>>(),
     ]
+}
+
+#[cfg_attr(
+    not(all(feature = "png", feature = "webp", feature = "gif")),
+    allow(dead_code, reason = "no format but these needs all of it")
+)]
+fn codec<F: frame::Format>() -> Arc<dyn ImageCodec> {
+    Arc::new(frame::FormatCodec::<F>::new())
+}
+
+/// Why files that start like this cannot be decoded, where their format is known.
+pub(crate) fn why_not(head: &[u8]) -> Option<&'static str> {
+    // A file of the ISO base media format starts with its kind: ISO/IEC 14496-12, 4.3.
+    let brand = head.get(8..12).filter(|_| head.get(4..8) == Some(b"ftyp"));
+    match brand {
+        Some(b"avif" | b"avis") => {
+            return Some(
+                "AVIF, which is not supported: decoders of AV1 are C libraries of the system, or \
+                 want unsafe code; convert the file to PNG, WebP or JPEG XL",
+            );
+        }
+        Some(b"heic" | b"heix" | b"heim" | b"heis" | b"hevc" | b"hevx" | b"mif1" | b"msf1") => {
+            return Some(
+                "HEIF, which is not supported: HEVC, its compression, is under patents, and its \
+                 decoders are C libraries of the system; convert the file to JPEG or PNG",
+            );
+        }
+        _ => {}
+    }
+    let starts = |magic: &[u8]| head.starts_with(magic);
+    if starts(b"\xFF\x0A") || starts(b"\0\0\0\x0CJXL ") {
+        return Some("JPEG XL, which needs the feature `jxl` of spdl-media");
+    }
+    if starts(&[0x76, 0x2F, 0x31, 0x01]) {
+        return Some("OpenEXR, which needs the feature `exr` of spdl-media");
+    }
+    if starts(b"\0\0\0\x0CjP  ") || starts(b"\xFF\x4F\xFF\x51") {
+        return Some("JPEG 2000, which is not supported; convert the file to PNG or JPEG XL");
+    }
+    if [&b"qoif"[..], b"DDS ", b"#?RADIANCE", b"farbfeld"].into_iter().any(starts) {
+        return Some("of a format that needs the feature `more-formats` of spdl-media");
+    }
+    None
 }

@@ -1,68 +1,123 @@
 //! TIFF through the `tiff` crate: the first page.
 
+use std::borrow::Cow;
 use std::io::Cursor;
 
 use spdl_core::{Error, ErrorKind, Result};
 use tiff::ColorType;
-use tiff::decoder::{BufferLayoutPreference, Decoder, DecodingResult, Limits as TiffLimits};
+use tiff::decoder::{
+    BufferLayoutPreference, ChunkType, Decoder, DecodingResult, Limits as TiffLimits,
+};
 use tiff::tags::Tag;
 
+use super::convert::cmyk_to_rgb;
 use super::failure;
+use super::frame::{Format, Job};
 use crate::pixels::CHANNELS;
-use crate::{
-    DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits, Orientation, PixelsMut,
-    Size,
-};
-
-const NAME: &str = "tiff";
+use crate::{Decoded, ImageInfo, Limits, Orientation, Size};
 
 /// TIFF, the first page.
-#[derive(Debug)]
-pub(crate) struct TiffCodec;
+pub(super) struct Tiff {
+    /// All samples of the page.
+    samples: DecodingResult,
+}
 
-impl ImageCodec for TiffCodec {
-    fn name(&self) -> &'static str {
-        NAME
+impl Default for Tiff {
+    fn default() -> Self {
+        Tiff { samples: DecodingResult::U8(Vec::new()) }
     }
+}
 
-    fn sniff(&self, head: &[u8]) -> bool {
+/// A file up to its first page's pixels.
+pub(super) struct Opened<'a> {
+    decoder: Reader<'a>,
+    has_palette: bool,
+}
+
+type Reader<'a> = Decoder<Cursor<Cow<'a, [u8]>>>;
+
+impl Format for Tiff {
+    const NAME: &'static str = "tiff";
+    type File<'a> = Opened<'a>;
+
+    fn sniff(head: &[u8]) -> bool {
         // Classic and 64-bit, in both byte orders.
         [b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"].iter().any(|magic| head.starts_with(*magic))
     }
 
-    fn decoder(&self, limits: &Limits) -> Result<Box<dyn ImageDecoder>> {
-        Ok(Box::new(TiffDecoder {
-            limits: limits.clone(),
-            samples: DecodingResult::U8(Vec::new()),
-            patched: Vec::new(),
-        }))
+    fn open<'a>(encoded: &'a [u8], own: &Limits) -> Result<(Opened<'a>, ImageInfo)> {
+        let palette = says_palette(encoded);
+        let mut encoded = Cow::Borrowed(encoded);
+        if let Some(at) = palette {
+            let grey = match encoded[0] {
+                b'I' => BLACK_IS_ZERO.to_le_bytes(),
+                _ => BLACK_IS_ZERO.to_be_bytes(),
+            };
+            encoded.to_mut()[at..at + 2].copy_from_slice(&grey);
+        }
+        let bytes = usize::try_from(own.bytes()).unwrap_or(usize::MAX);
+        let mut limits = TiffLimits::default();
+        limits.decoding_buffer_size = bytes;
+        limits.intermediate_buffer_size = bytes;
+        let mut decoder = Decoder::new(Cursor::new(encoded)).map_err(error)?.with_limits(limits);
+        let (width, height) = decoder.dimensions().map_err(error)?;
+        let orientation = match decoder.find_tag_unsigned::<u16>(Tag::Orientation) {
+            Ok(Some(number)) => Orientation::from_exif(number).unwrap_or_default(),
+            Ok(None) | Err(_) => Orientation::Upright,
+        };
+        let info = ImageInfo::new(Size::new(width, height), orientation);
+        Ok((Opened { decoder, has_palette: palette.is_some() }, info))
+    }
+
+    fn decode(&mut self, file: Opened<'_>, mut job: Job<'_>) -> Result<Decoded> {
+        let Opened { mut decoder, has_palette } = file;
+        let reader = SampleReader::new(&mut decoder, has_palette)?;
+        let outcome = decoder.read_image_to_buffer(&mut self.samples).map_err(error);
+        let (layout, cut) = match outcome {
+            Ok(layout) => (layout, None),
+            Err(reason) if job.may_be_partial(&reason) => match rows_before_cut(&mut decoder) {
+                Some((layout, rows)) if rows > 0 => (layout, Some((rows, reason))),
+                _ => return Err(reason),
+            },
+            Err(reason) => return Err(reason),
+        };
+        if self.samples.as_buffer(0).byte_len() < layout.complete_len {
+            return Err(failure::limit_exceeded(Self::NAME));
+        }
+        let samples = Samples::new(&self.samples)?;
+        let rows = Rows::new(&layout, job.info.size, &reader, &samples)?;
+        let columns = job.columns();
+        for row in 0..job.region.height {
+            let (pixels, _) = job.out.row_mut(row).as_chunks_mut::<CHANNELS>();
+            let y = (job.region.top + row) as usize;
+            for (x, pixel) in columns.clone().zip(pixels) {
+                *pixel = reader.rgb(|channel| rows.sample(x, y, channel));
+            }
+        }
+        match cut {
+            Some((rows, reason)) => job.ended_after(rows, reason),
+            None => Ok(job.done()),
+        }
     }
 }
 
-struct TiffDecoder {
-    limits: Limits,
-    /// All samples of the page.
-    samples: DecodingResult,
-    /// A palette image that says it is grey: see [`says_palette`].
-    patched: Vec<u8>,
-}
-
-type Opened<'a> = (Decoder<Cursor<&'a [u8]>>, ImageInfo);
-
-fn open<'a>(encoded: &'a [u8], own: &Limits) -> Result<Opened<'a>> {
-    let bytes = usize::try_from(own.bytes()).unwrap_or(usize::MAX);
-    let mut limits = TiffLimits::default();
-    limits.decoding_buffer_size = bytes;
-    limits.intermediate_buffer_size = bytes;
-    let mut decoder = Decoder::new(Cursor::new(encoded)).map_err(error)?.with_limits(limits);
-    let (width, height) = decoder.dimensions().map_err(error)?;
-    let size = Size::new(width, height);
-    own.check_size(size)?;
-    let orientation = match decoder.find_tag_unsigned::<u16>(Tag::Orientation) {
-        Ok(Some(number)) => Orientation::from_exif(number).unwrap_or_default(),
-        Ok(None) | Err(_) => Orientation::Upright,
+/// The layout of a page that could not be read to its end, and the rows that its sound strips, or
+/// rows of tiles, hold from the top. `None` where components lie in planes of their own: the last
+/// ones are missing then.
+fn rows_before_cut(decoder: &mut Reader<'_>) -> Option<(BufferLayoutPreference, u32)> {
+    let layout = decoder.image_buffer_layout().ok()?;
+    let (width, height) = decoder.dimensions().ok()?;
+    let (chunk_width, chunk_height) = decoder.chunk_dimensions();
+    let chunks = match decoder.get_chunk_type() {
+        ChunkType::Strip => decoder.strip_count().ok()?,
+        ChunkType::Tile => decoder.tile_count().ok()?,
     };
-    Ok((decoder, ImageInfo::new(size, orientation)))
+    let across = width.div_ceil(chunk_width.max(1));
+    if chunks != across.checked_mul(height.div_ceil(chunk_height.max(1)))? {
+        return None;
+    }
+    let sound = (0..chunks).take_while(|&chunk| decoder.read_chunk(chunk).is_ok()).count() as u32;
+    Some((layout, (sound / across).saturating_mul(chunk_height).min(height)))
 }
 
 /// Where the first page says, in two bytes, that its pixels are indices into a palette; `None`
@@ -101,51 +156,6 @@ const BLACK_IS_ZERO: u16 = 1;
 /// The value of the tag `ExtraSamples` where colours are multiplied by alpha.
 const ASSOCIATED_ALPHA: u16 = 1;
 
-impl ImageDecoder for TiffDecoder {
-    fn inspect(&mut self, encoded: &[u8]) -> Result<ImageInfo> {
-        open(encoded, &self.limits).map(|(_, info)| info)
-    }
-
-    fn decode_into(
-        &mut self,
-        encoded: &[u8],
-        request: &DecodeRequest,
-        mut out: PixelsMut<'_>,
-    ) -> Result<Decoded> {
-        let palette = says_palette(encoded);
-        let encoded = match palette {
-            Some(at) => {
-                let grey = match encoded[0] {
-                    b'I' => BLACK_IS_ZERO.to_le_bytes(),
-                    _ => BLACK_IS_ZERO.to_be_bytes(),
-                };
-                self.patched.clear();
-                self.patched.extend_from_slice(encoded);
-                self.patched[at..at + 2].copy_from_slice(&grey);
-                &self.patched[..]
-            }
-            None => encoded,
-        };
-        let (mut decoder, info) = open(encoded, &self.limits)?;
-        let region = request.checked_region(info.size, &out)?;
-        let reader = SampleReader::new(&mut decoder, palette.is_some())?;
-        let layout = decoder.read_image_to_buffer(&mut self.samples).map_err(error)?;
-        if self.samples.as_buffer(0).byte_len() < layout.complete_len {
-            return Err(failure::limit_exceeded(NAME));
-        }
-        let samples = Samples::new(&self.samples)?;
-        let rows = Rows::new(&layout, info.size, &reader, &samples)?;
-        for row in 0..region.height {
-            let (pixels, _) = out.row_mut(row).as_chunks_mut::<CHANNELS>();
-            let y = (region.top + row) as usize;
-            for (x, pixel) in (region.left as usize..).zip(pixels) {
-                *pixel = reader.rgb(|channel| rows.sample(x, y, channel));
-            }
-        }
-        Ok(Decoded::new(region.size()))
-    }
-}
-
 /// What the samples of a pixel mean.
 struct SampleReader {
     meaning: Meaning,
@@ -166,7 +176,7 @@ enum Meaning {
 }
 
 impl SampleReader {
-    fn new(decoder: &mut Decoder<Cursor<&[u8]>>, has_palette: bool) -> Result<Self> {
+    fn new(decoder: &mut Reader<'_>, has_palette: bool) -> Result<Self> {
         let color = decoder.colortype().map_err(error)?;
         let bits = color.bit_depth();
         let channels = usize::from(color.num_samples());
@@ -227,17 +237,7 @@ impl SampleReader {
     }
 }
 
-/// `(255 − ink)·(255 − black) ÷ 255`, in Pillow's integer arithmetic.
-fn cmyk_to_rgb([c, m, y, k]: [u8; 4]) -> [u8; CHANNELS] {
-    let white = 255 - u32::from(k);
-    [c, m, y].map(|ink| {
-        let product = u32::from(ink) * white + 128;
-        let absorbed = ((product >> 8) + product) >> 8;
-        white.saturating_sub(absorbed) as u8
-    })
-}
-
-fn read_palette(decoder: &mut Decoder<Cursor<&[u8]>>, bits: u8) -> Result<Vec<[u8; CHANNELS]>> {
+fn read_palette(decoder: &mut Reader<'_>, bits: u8) -> Result<Vec<[u8; CHANNELS]>> {
     let map = decoder.get_tag_u16_vec(Tag::ColorMap).map_err(error)?;
     let colors = 1 << bits;
     if map.len() != CHANNELS * colors {
@@ -368,9 +368,9 @@ impl<'a> Rows<'a> {
 fn error(error: tiff::TiffError) -> Error {
     use tiff::TiffError::*;
     match error {
-        IoError(error) => failure::read_error(NAME, error),
-        LimitsExceeded | IntSizeError => failure::limit_exceeded(NAME),
-        error @ UnsupportedError(_) => failure::unsupported(NAME, error),
-        error => failure::corrupt(NAME, error),
+        IoError(error) => failure::read_error(Tiff::NAME, error),
+        LimitsExceeded | IntSizeError => failure::limit_exceeded(Tiff::NAME),
+        error @ UnsupportedError(_) => failure::unsupported(Tiff::NAME, error),
+        error => failure::corrupt(Tiff::NAME, error),
     }
 }

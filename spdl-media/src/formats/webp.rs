@@ -7,39 +7,25 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use super::convert::Pixel;
 use super::failure;
-use crate::{
-    DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits, Orientation, PixelsMut,
-    Rect, Size, exif,
-};
-
-const NAME: &str = "webp";
+use super::frame::{Format, Job, reserve};
+use crate::{Decoded, ImageInfo, Limits, Orientation, Size, exif};
 
 /// WebP, lossy and lossless.
-#[derive(Debug)]
-pub(crate) struct WebpCodec;
-
-impl ImageCodec for WebpCodec {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn sniff(&self, head: &[u8]) -> bool {
-        head.starts_with(b"RIFF") && head.get(8..12) == Some(b"WEBP")
-    }
-
-    fn decoder(&self, limits: &Limits) -> Result<Box<dyn ImageDecoder>> {
-        Ok(Box::new(WebpDecoder { limits: limits.clone(), scratch: Vec::new() }))
-    }
-}
-
-struct WebpDecoder {
-    limits: Limits,
+#[derive(Default)]
+pub(super) struct Webp {
     /// The whole image, where it cannot be decoded straight into the caller's memory.
     scratch: Vec<u8>,
 }
 
-impl WebpDecoder {
-    fn open<'a>(&self, encoded: &'a [u8]) -> Result<(WebPDecoder<Cursor<&'a [u8]>>, ImageInfo)> {
+impl Format for Webp {
+    const NAME: &'static str = "webp";
+    type File<'a> = WebPDecoder<Cursor<&'a [u8]>>;
+
+    fn sniff(head: &[u8]) -> bool {
+        head.starts_with(b"RIFF") && head.get(8..12) == Some(b"WEBP")
+    }
+
+    fn open<'a>(encoded: &'a [u8], limits: &Limits) -> Result<(Self::File<'a>, ImageInfo)> {
         // The crate takes missing lossless data for zeros.
         if let Some(length) = encoded.get(4..8).and_then(|bytes| bytes.first_chunk()) {
             let expected = u64::from(u32::from_le_bytes(*length)) + 8;
@@ -51,57 +37,58 @@ impl WebpDecoder {
                 .with_offset(encoded.len() as u64));
             }
         }
+        check_frames(encoded, limits)?;
         let mut decoder = WebPDecoder::new(Cursor::new(encoded)).map_err(error)?;
-        decoder.set_memory_limit(usize::try_from(self.limits.bytes()).unwrap_or(usize::MAX));
+        decoder.set_memory_limit(usize::try_from(limits.bytes()).unwrap_or(usize::MAX));
         let (width, height) = decoder.dimensions();
         let size = Size::new(width, height);
-        self.limits.check_size(size)?;
+        limits.check_size(size)?;
         let orientation = match decoder.exif_metadata() {
             Ok(Some(block)) => exif::orientation(&block),
             Ok(None) | Err(_) => Orientation::Upright,
         };
         Ok((decoder, ImageInfo::new(size, orientation)))
     }
+
+    fn decode(&mut self, mut decoder: Self::File<'_>, mut job: Job<'_>) -> Result<Decoded> {
+        let decoded = job.done();
+        let pixel = Pixel::Rgb(if decoder.has_alpha() { 4 } else { 3 });
+        if let Some(target) = job.whole_output().filter(|_| pixel == Pixel::Rgb(3)) {
+            decoder.read_image(target).map_err(error)?;
+            return Ok(decoded);
+        }
+        let bytes =
+            decoder.output_buffer_size().ok_or_else(|| failure::limit_exceeded(Self::NAME))?;
+        reserve(&mut self.scratch, bytes as u64, job.limits, job.info.size)?;
+        decoder.read_image(&mut self.scratch).map_err(error)?;
+        pixel.copy_region(&self.scratch, job.info.size, job.region, job.out);
+        Ok(decoded)
+    }
 }
 
-impl ImageDecoder for WebpDecoder {
-    fn inspect(&mut self, encoded: &[u8]) -> Result<ImageInfo> {
-        self.open(encoded).map(|(_, info)| info)
-    }
-
-    fn decode_into(
-        &mut self,
-        encoded: &[u8],
-        request: &DecodeRequest,
-        mut out: PixelsMut<'_>,
-    ) -> Result<Decoded> {
-        let (mut decoder, info) = self.open(encoded)?;
-        let region = request.checked_region(info.size, &out)?;
-        let pixel = Pixel::Rgb(if decoder.has_alpha() { 4 } else { 3 });
-        let whole = region == Rect::full(info.size);
-        match out.as_contiguous_mut() {
-            Some(target) if whole && pixel.bytes() == 3 => {
-                decoder.read_image(target).map_err(error)?;
-            }
-            _ => {
-                let bytes =
-                    decoder.output_buffer_size().ok_or_else(|| failure::limit_exceeded(NAME))?;
-                self.limits.check_bytes(bytes as u64, info.size)?;
-                self.scratch.resize(bytes, 0);
-                decoder.read_image(&mut self.scratch).map_err(error)?;
-                pixel.copy_region(&self.scratch, info.size, region, out);
-            }
+/// Counts the frames, by the chunks that hold them, before the crate walks over all of them.
+fn check_frames(encoded: &[u8], limits: &Limits) -> Result<()> {
+    const CHUNK_HEADER: usize = 8;
+    let (mut at, mut frames) = (12, 0);
+    while let Some(header) = encoded.get(at..).and_then(|rest| rest.first_chunk::<CHUNK_HEADER>()) {
+        if header.starts_with(b"ANMF") {
+            frames += 1;
+            limits.check_frames(frames)?;
         }
-        Ok(Decoded::new(region.size()))
+        let [.., a, b, c, d] = *header;
+        let length = u32::from_le_bytes([a, b, c, d]) as usize;
+        // Chunks start at even addresses.
+        at = at.saturating_add(CHUNK_HEADER).saturating_add(length.saturating_add(length % 2));
     }
+    Ok(())
 }
 
 fn error(error: DecodingError) -> Error {
     match error {
-        DecodingError::IoError(error) => failure::read_error(NAME, error),
+        DecodingError::IoError(error) => failure::read_error(Webp::NAME, error),
         DecodingError::MemoryLimitExceeded | DecodingError::ImageTooLarge => {
-            failure::limit_exceeded(NAME)
+            failure::limit_exceeded(Webp::NAME)
         }
-        error => failure::corrupt(NAME, error),
+        error => failure::corrupt(Webp::NAME, error),
     }
 }

@@ -1,0 +1,321 @@
+//! JPEG through libjpeg-turbo, by the `turbojpeg` crate.
+//!
+//! Only what the crate offers without `unsafe` is used: it checks what the C library answers, and
+//! that the output is large enough for the scale that was accepted.
+
+use spdl_core::{Error, ErrorKind, Result};
+use turbojpeg::{Colorspace, DecompressHeader, Decompressor, PixelFormat, ScalingFactor, Subsamp};
+
+use super::convert::{Pixel, cmyk_to_rgb};
+use super::failure;
+use super::frame::reserve;
+use super::jpeg_markers::Markers;
+use crate::pixels::CHANNELS;
+use crate::{
+    ColorModel, DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits, Picture,
+    PixelsMut, PlaneShape, Rect, Size,
+};
+
+const NAME: &str = "turbojpeg";
+
+/// The most scans of a progressive image, each of which walks over all of it. Encoders use up to
+/// about a dozen.
+const MAX_SCANS: u32 = 500;
+
+/// JPEG by libjpeg-turbo: baseline, progressive, lossless, Huffman and arithmetic coding, 8 bits.
+///
+/// Its pixels are those of the default codec, to the last bit. The C library is built with the
+/// feature `turbojpeg`, from source that comes with the crate of that name; this needs cmake, and
+/// on x86 nasm: without it the build fails, for the library would take twice the time.
+///
+/// It decodes whole images: of smaller regions the rest is thrown away. Results that are smaller by
+/// 2, 4 or 8 cost less; [`decode_planes`](ImageDecoder::decode_planes) gives luma and the colour
+/// differences apart. Files that end early are an error whatever was asked for: the library does not
+/// tell how far it came.
+///
+/// ```
+/// use spdl_media::{CodecRegistry, TurboJpegCodec};
+/// let mut registry = CodecRegistry::with_defaults();
+/// registry.register(TurboJpegCodec);
+/// assert_eq!(registry.find(&[0xFF, 0xD8, 0xFF])?.name(), "turbojpeg");
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TurboJpegCodec;
+
+impl ImageCodec for TurboJpegCodec {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn sniff(&self, head: &[u8]) -> bool {
+        head.starts_with(&[0xFF, 0xD8, 0xFF])
+    }
+
+    fn decoder(&self, limits: &Limits) -> Result<Box<dyn ImageDecoder>> {
+        let (library, scratch) = (new_library()?, Vec::new());
+        Ok(Box::new(TurboJpegDecoder { limits: limits.clone(), library, scratch }))
+    }
+}
+
+fn new_library() -> Result<Decompressor> {
+    let mut library = Decompressor::new().map_err(error)?;
+    library.set_scan_limit(MAX_SCANS).map_err(error)?;
+    Ok(library)
+}
+
+struct TurboJpegDecoder {
+    limits: Limits,
+    library: Decompressor,
+    /// The whole image, where it cannot be decoded straight into the caller's memory.
+    scratch: Vec<u8>,
+}
+
+impl TurboJpegDecoder {
+    fn open(&self, encoded: &[u8]) -> Result<Markers> {
+        let markers = Markers::read(encoded)?;
+        let size = markers.info.size;
+        self.limits.check_size(size)?;
+        self.limits.check_ratio(encoded.len(), size)?;
+        Ok(markers)
+    }
+
+    /// Replaces the library's state after an error: what a damaged file leaves in it may make it
+    /// refuse the next one.
+    fn renew_after<T>(&mut self, outcome: Result<T>) -> Result<T> {
+        if outcome.is_err() {
+            self.library = new_library()?;
+        }
+        outcome
+    }
+
+    /// Reads the header in the library, and sets the scale.
+    fn begin(
+        &mut self,
+        encoded: &[u8],
+        markers: &Markers,
+        factor: u32,
+    ) -> Result<DecompressHeader> {
+        let size = markers.info.size;
+        self.limits.check_bytes(markers.coefficient_bytes, size)?;
+        let header = self.library.read_header(encoded).map_err(error)?;
+        if (header.width, header.height) != dimensions(size) {
+            let found = (header.width, header.height);
+            return Err(failure::corrupt(NAME, format!("a second frame header, of {found:?}")));
+        }
+        let scale = match factor {
+            2 => ScalingFactor::ONE_HALF,
+            4 => ScalingFactor::ONE_QUARTER,
+            8 => ScalingFactor::ONE_EIGHTH,
+            _ => ScalingFactor::ONE,
+        };
+        self.library.set_scaling_factor(scale).map_err(error)?;
+        Ok(header)
+    }
+
+    /// What becomes of what the library says after it wrote all pixels.
+    fn judge(
+        &self,
+        encoded: &[u8],
+        markers: &Markers,
+        outcome: turbojpeg::Result<()>,
+    ) -> Result<()> {
+        let Err(reason) = outcome.map_err(error) else { return Ok(()) };
+        // It tells of the first thing that it noticed; missing data may have been the second.
+        markers.check_end(encoded)?;
+        // Corrupt data are a warning to it, after which it goes on.
+        if self.limits.is_strict() || !reason.message().contains("Corrupt JPEG data") {
+            return Err(reason);
+        }
+        Ok(())
+    }
+
+    /// Decodes the whole image into the scratch memory, smaller by `factor`. What a pixel is there.
+    fn decode_whole(
+        &mut self,
+        encoded: &[u8],
+        markers: &Markers,
+        header: &DecompressHeader,
+        size: Size,
+    ) -> Result<Pixel> {
+        let format = if stores_inks(header) { PixelFormat::CMYK } else { PixelFormat::RGB };
+        let bytes = size.pixels() * format.size() as u64;
+        reserve(&mut self.scratch, bytes, &self.limits, markers.info.size)?;
+        let stride = size.width as usize * format.size();
+        let outcome =
+            self.library.decompress(encoded, image(&mut self.scratch, size, stride, format));
+        self.judge(encoded, markers, outcome)?;
+        if stores_inks(header) {
+            for pixel in self.scratch.as_chunks_mut::<4>().0 {
+                // They are stored inverted, as Adobe's programs do and all readers expect.
+                let [red, green, blue] = cmyk_to_rgb(pixel.map(|stored| 255 - stored));
+                *pixel = [red, green, blue, 0];
+            }
+        }
+        Ok(Pixel::Rgb(format.size()))
+    }
+
+    fn write_pixels(
+        &mut self,
+        encoded: &[u8],
+        request: &DecodeRequest,
+        mut out: PixelsMut<'_>,
+    ) -> Result<Decoded> {
+        let markers = self.open(encoded)?;
+        let size = markers.info.size;
+        let region = request.checked_region(size, &out)?;
+        let whole = region == Rect::full(size);
+        let factor = if whole { smaller_by(request, size) } else { 1 };
+        let header = self.begin(encoded, &markers, factor)?;
+        let direct = whole && factor == 1 && !stores_inks(&header);
+        if let Some(target) = out.as_contiguous_mut().filter(|_| direct) {
+            let stride = size.width as usize * CHANNELS;
+            let target = image(target, size, stride, PixelFormat::RGB);
+            let outcome = self.library.decompress(encoded, target);
+            self.judge(encoded, &markers, outcome)?;
+            return Ok(Decoded::new(size));
+        }
+        let size = scaled(size, factor);
+        let pixel = self.decode_whole(encoded, &markers, &header, size)?;
+        let area = if factor == 1 { region } else { Rect::full(size) };
+        let stride = size.width as usize * pixel.bytes();
+        for row in 0..area.height {
+            let start = (area.top + row) as usize * stride + area.left as usize * pixel.bytes();
+            let source = &self.scratch[start..][..area.width as usize * pixel.bytes()];
+            let target = &mut out.row_mut(row)[..area.width as usize * CHANNELS];
+            pixel.copy_row(source, target);
+        }
+        Ok(Decoded::new(area.size()))
+    }
+
+    fn write_planes(
+        &mut self,
+        encoded: &[u8],
+        request: &DecodeRequest,
+        picture: &mut Picture,
+    ) -> Result<Decoded> {
+        let markers = self.open(encoded)?;
+        let size = markers.info.size;
+        let region = request.region_of(size);
+        if !region.is_within(size) {
+            let message = format!("the region {region:?} is not inside an image of {size} pixels");
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        let factor = smaller_by(request, region.size());
+        let header = self.begin(encoded, &markers, factor)?;
+        let sampling = header.subsamp;
+        let color = match header.colorspace {
+            _ if header.is_lossless => ColorModel::Rgb,
+            Colorspace::Gray => ColorModel::Grey,
+            Colorspace::YCbCr if sampling != Subsamp::Unknown => ColorModel::YCbCr,
+            _ => ColorModel::Rgb,
+        };
+        if color == ColorModel::Rgb {
+            picture.start_rgb(size, region)?;
+            let request = DecodeRequest::full().region(region);
+            return self.write_pixels(encoded, &request, picture.rgb_mut()?);
+        }
+        let (width, height) = dimensions(scaled(size, factor));
+        let bytes = turbojpeg::yuv_pixels_len(width, 1, height, sampling).map_err(error)?;
+        reserve(&mut self.scratch, bytes as u64, &self.limits, size)?;
+        let pixels = &mut self.scratch[..];
+        let planes = turbojpeg::YuvImage { pixels, width, align: 1, height, subsamp: sampling };
+        let (luma, difference) = (planes.y_size(), planes.uv_size());
+        let outcome = self.library.decompress_to_yuv(encoded, planes);
+        self.judge(encoded, &markers, outcome)?;
+
+        // The library fills planes up to whole units of colour; what is beyond the image is left.
+        let (across, down) = sampling.size();
+        let (across, down) = (factor * across as u32, factor * down as u32);
+        let planes =
+            [(luma, factor, factor), (difference, across, down), (difference, across, down)];
+        let planes = &planes[..color.planes()];
+        let shapes: Vec<PlaneShape> = planes
+            .iter()
+            .map(|&((stride, _), across, down)| {
+                let positions = Size::new(size.width.div_ceil(across), size.height.div_ceil(down));
+                PlaneShape { channels: 1, area: Rect::full(positions), across, down, stride }
+            })
+            .collect();
+        picture.start(size, color, &shapes)?;
+        let mut rest = &self.scratch[..];
+        for (plane, &((stride, rows), ..)) in picture.planes_mut().iter_mut().zip(planes) {
+            let (samples, after) = rest.split_at(stride * rows);
+            let kept = stride * plane.shape().area.height as usize;
+            plane.samples_mut()[..kept].copy_from_slice(&samples[..kept]);
+            rest = after;
+        }
+        Ok(Decoded::new(scaled(region.size(), factor)))
+    }
+}
+
+impl ImageDecoder for TurboJpegDecoder {
+    fn inspect(&mut self, encoded: &[u8]) -> Result<ImageInfo> {
+        self.open(encoded).map(|markers| markers.info)
+    }
+
+    fn decode_into(
+        &mut self,
+        encoded: &[u8],
+        request: &DecodeRequest,
+        out: PixelsMut<'_>,
+    ) -> Result<Decoded> {
+        let outcome = self.write_pixels(encoded, request, out);
+        self.renew_after(outcome)
+    }
+
+    fn decode_planes(
+        &mut self,
+        encoded: &[u8],
+        request: &DecodeRequest,
+        picture: &mut Picture,
+    ) -> Result<Decoded> {
+        let outcome = self.write_planes(encoded, request, picture);
+        self.renew_after(outcome)
+    }
+}
+
+fn stores_inks(header: &DecompressHeader) -> bool {
+    matches!(header.colorspace, Colorspace::CMYK | Colorspace::YCCK)
+}
+
+/// By how much a result of this size may be made smaller.
+fn smaller_by(request: &DecodeRequest, size: Size) -> u32 {
+    let Some(smallest) = request.smallest() else { return 1 };
+    let large_enough =
+        |factor| size.width / factor >= smallest.width && size.height / factor >= smallest.height;
+    [8, 4, 2].into_iter().find(|&factor| large_enough(factor)).unwrap_or(1)
+}
+
+fn scaled(size: Size, factor: u32) -> Size {
+    Size::new(size.width.div_ceil(factor), size.height.div_ceil(factor))
+}
+
+fn dimensions(size: Size) -> (usize, usize) {
+    (size.width as usize, size.height as usize)
+}
+
+fn image(
+    pixels: &mut [u8],
+    size: Size,
+    pitch: usize,
+    format: PixelFormat,
+) -> turbojpeg::Image<&mut [u8]> {
+    let (width, height) = dimensions(size);
+    turbojpeg::Image { pixels, width, pitch, height, format }
+}
+
+/// The library tells what is wrong in words alone.
+fn error(error: turbojpeg::Error) -> Error {
+    let words = error.to_string();
+    let has = |part: &str| words.contains(part);
+    if has("Premature end") {
+        Error::new(ErrorKind::Truncated, format!("the JPEG data end early: {words}"))
+    } else if has("Insufficient memory") {
+        failure::limit_exceeded(NAME)
+    } else if has("nsupported") || has("not supported") || has("precision") {
+        failure::unsupported(NAME, words)
+    } else {
+        failure::corrupt(NAME, words)
+    }
+}

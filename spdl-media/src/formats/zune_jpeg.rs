@@ -1,0 +1,103 @@
+//! JPEG through the `zune-jpeg` crate.
+
+use spdl_core::{Error, ErrorKind, Result};
+use zune_jpeg::JpegDecoder;
+use zune_jpeg::errors::DecodeErrors;
+use zune_jpeg::zune_core::bytestream::{ZByteIoError, ZCursor};
+use zune_jpeg::zune_core::colorspace::ColorSpace;
+use zune_jpeg::zune_core::options::DecoderOptions;
+
+use super::convert::Pixel;
+use super::failure;
+use super::frame::{Format, FormatCodec, Job, reserve};
+use super::jpeg_markers::Markers;
+use crate::{Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits};
+
+/// JPEG by the crate `zune-jpeg`: a mature decoder in Rust, baseline and progressive.
+///
+/// Its pixels differ from libjpeg-turbo's, which those of the default codec are equal to, by a few
+/// levels of 255. It decodes whole images only: of smaller regions the rest is thrown away, results
+/// are of full size, and files that end early are an error whatever was asked for.
+///
+/// ```
+/// use spdl_media::{CodecRegistry, ZuneJpegCodec};
+/// let mut registry = CodecRegistry::with_defaults();
+/// registry.register(ZuneJpegCodec);
+/// assert_eq!(registry.find(&[0xFF, 0xD8, 0xFF])?.name(), "zune-jpeg");
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ZuneJpegCodec;
+
+impl ImageCodec for ZuneJpegCodec {
+    fn name(&self) -> &'static str {
+        Zune::NAME
+    }
+
+    fn sniff(&self, head: &[u8]) -> bool {
+        Zune::sniff(head)
+    }
+
+    fn decoder(&self, limits: &Limits) -> Result<Box<dyn ImageDecoder>> {
+        FormatCodec::<Zune>::new().decoder(limits)
+    }
+}
+
+#[derive(Default)]
+struct Zune {
+    /// The whole image, where it cannot be decoded straight into the caller's memory.
+    scratch: Vec<u8>,
+}
+
+impl Format for Zune {
+    const NAME: &'static str = "zune-jpeg";
+    type File<'a> = Markers;
+
+    fn sniff(head: &[u8]) -> bool {
+        head.starts_with(&[0xFF, 0xD8, 0xFF])
+    }
+
+    fn open(encoded: &[u8], _: &Limits) -> Result<(Markers, ImageInfo)> {
+        let markers = Markers::read(encoded)?;
+        Ok((markers, markers.info))
+    }
+
+    fn decode(&mut self, markers: Markers, mut job: Job<'_>) -> Result<Decoded> {
+        markers.check_end(job.encoded)?;
+        job.limits.check_bytes(markers.coefficient_bytes, job.info.size)?;
+        let size = job.info.size;
+        let options = DecoderOptions::default()
+            .set_strict_mode(job.limits.is_strict())
+            .set_max_width(size.width as usize)
+            .set_max_height(size.height as usize)
+            .jpeg_set_out_colorspace(ColorSpace::RGB);
+        let mut decoder = JpegDecoder::new_with_options(ZCursor::new(job.encoded), options);
+        decoder.decode_headers().map_err(error)?;
+        let bytes = size.pixels() * Pixel::Rgb(3).bytes() as u64;
+        let color = decoder.output_colorspace();
+        if color != Some(ColorSpace::RGB) || decoder.output_buffer_size() != Some(bytes as usize) {
+            let message = format!("a JPEG whose pixels become {color:?} is not supported");
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        if let Some(target) = job.whole_output() {
+            decoder.decode_into(target).map_err(error)?;
+            return Ok(job.done());
+        }
+        reserve(&mut self.scratch, bytes, job.limits, job.info.size)?;
+        decoder.decode_into(&mut self.scratch).map_err(error)?;
+        let decoded = job.done();
+        Pixel::Rgb(3).copy_region(&self.scratch, size, job.region, job.out);
+        Ok(decoded)
+    }
+}
+
+fn error(error: DecodeErrors) -> Error {
+    match error {
+        DecodeErrors::ExhaustedData | DecodeErrors::IoErrors(ZByteIoError::NotEnoughBytes(..)) => {
+            Error::new(ErrorKind::Truncated, "the JPEG data end early")
+        }
+        DecodeErrors::LargeDimensions(_) => failure::limit_exceeded(Zune::NAME),
+        error @ DecodeErrors::Unsupported(_) => failure::unsupported(Zune::NAME, error),
+        error => failure::corrupt(Zune::NAME, error),
+    }
+}

@@ -1,0 +1,210 @@
+//! What the encoders write is read by our decoders and by Pillow, and is as good as libjpeg-turbo's.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use spdl_core::ErrorKind;
+use spdl_media::encode::{
+    ImageEncoder, JpegEncoder, PngCompression, PngEncoder, Subsampling, WebpEncoder,
+};
+use spdl_media::{CodecRegistry, Decoder, Image, Limits, Size};
+
+use crate::files::{common, data, own};
+
+fn decode(encoded: &[u8]) -> Image {
+    let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &Limits::default());
+    decoder.decode_stored(encoded).unwrap()
+}
+
+fn photograph() -> Image {
+    decode(&std::fs::read(own("../assets/photos/astronaut.jpg")).unwrap())
+}
+
+/// The peak signal-to-noise ratio, in decibels.
+fn psnr(one: &Image, other: &Image) -> f64 {
+    assert_eq!(one.size, other.size);
+    let squares: f64 =
+        one.pixels.iter().zip(&other.pixels).map(|(a, b)| f64::from(a.abs_diff(*b)).powi(2)).sum();
+    10.0 * (255.0f64.powi(2) * one.pixels.len() as f64 / squares).log10()
+}
+
+fn lossless() -> Vec<Box<dyn ImageEncoder>> {
+    vec![
+        Box::new(PngEncoder::new()),
+        Box::new(PngEncoder::new().compression(PngCompression::Fast)),
+        Box::new(PngEncoder::new().compression(PngCompression::High)),
+        Box::new(WebpEncoder::new()),
+    ]
+}
+
+/// Images of many sizes, with something to see.
+fn images() -> Vec<Image> {
+    let whole = decode(&common("rgb.png"));
+    let sizes = [(1, 1), (1, 29), (37, 1), (8, 8), (17, 16), (16, 17), (37, 29)];
+    let part = |(width, height): (u32, u32)| {
+        let rows = (0..height as usize).flat_map(|y| {
+            let start = y * whole.size.width as usize * 3;
+            whole.pixels[start..start + width as usize * 3].to_vec()
+        });
+        Image { size: Size::new(width, height), pixels: rows.collect() }
+    };
+    sizes.map(part).to_vec()
+}
+
+#[test]
+fn lossless_formats_give_back_the_pixels() {
+    for encoder in lossless() {
+        for image in images().iter().chain([&photograph()]) {
+            let encoded = encoder.encode_image(image).unwrap();
+            let found = decode(&encoded);
+            assert!(found == *image, "{encoder:?}: {}", image.size);
+        }
+    }
+}
+
+#[test]
+fn jpegs_are_as_near_to_the_photograph_as_those_of_libjpeg_turbo_and_as_small() {
+    let photo = photograph();
+    let table = String::from_utf8(data("jpeg-quality.tsv")).unwrap();
+    let mut compared = 0;
+    for line in table.lines() {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let quality: u8 = fields[0].parse().unwrap();
+        let subsampling = match fields[1] {
+            "4:4:4" => Subsampling::S444,
+            "4:2:2" => Subsampling::S422,
+            _ => Subsampling::S420,
+        };
+        let (expected, bytes): (f64, f64) =
+            (fields[2].parse().unwrap(), fields[3].parse().unwrap());
+        let encoder = JpegEncoder::new().quality(quality).subsampling(subsampling);
+        let encoded = encoder.encode_image(&photo).unwrap();
+        let found = psnr(&photo, &decode(&encoded));
+        assert!((found - expected).abs() < 0.3, "{line}: {found:.3} dB");
+        let larger = encoded.len() as f64 / bytes;
+        assert!((0.95..1.05).contains(&larger), "{line}: {} bytes", encoded.len());
+        // How the same coefficients are stored changes nothing but the size.
+        for (progressive, optimized) in [(true, false), (false, true), (true, true)] {
+            let other = encoder.clone().progressive(progressive).optimized(optimized);
+            let other = other.encode_image(&photo).unwrap();
+            assert!(decode(&other) == decode(&encoded), "{line}, {progressive}, {optimized}");
+            let has = |marker: u8| other.windows(2).any(|pair| pair == [0xFF, marker]);
+            assert_eq!(has(0xC2), progressive, "{line}");
+            let smaller = other.len() < encoded.len();
+            assert!(smaller || progressive, "{line}: {}", other.len());
+        }
+        compared += 1;
+    }
+    assert_eq!(compared, 15);
+}
+
+#[test]
+fn small_jpegs_of_every_sampling_are_near_to_their_pixels() {
+    for subsampling in [Subsampling::S444, Subsampling::S422, Subsampling::S420] {
+        for progressive in [false, true] {
+            for image in images() {
+                let encoder = JpegEncoder::new()
+                    .quality(100)
+                    .subsampling(subsampling)
+                    .progressive(progressive);
+                let found = decode(&encoder.encode_image(&image).unwrap());
+                assert_eq!(found.size, image.size);
+                let (found, least) = (
+                    psnr(&image, &found),
+                    match subsampling {
+                        Subsampling::S444 => 35.0,
+                        // Edges of colour are lost.
+                        _ => 17.0,
+                    },
+                );
+                assert!(found > least, "{encoder:?}, {}: {found:.1} dB", image.size);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_encoded_is_refused() {
+    let pixels = vec![0; 4 * 4 * 3];
+    let mut encoders = lossless();
+    encoders.push(Box::new(JpegEncoder::new()));
+    for encoder in encoders {
+        let kind = |pixels: &[u8], size| encoder.encode(pixels, size).err().map(|e| e.kind());
+        let refused = Some(ErrorKind::InvalidArgument);
+        assert_eq!(kind(&pixels, Size::new(4, 4)), None);
+        assert_eq!(kind(&pixels, Size::new(4, 5)), refused, "{encoder:?}");
+        assert_eq!(kind(&pixels, Size::new(4, 3)), refused, "{encoder:?}");
+        assert_eq!(kind(&[], Size::new(0, 4)), refused, "{encoder:?}");
+        assert_eq!(kind(&[], Size::new(u32::MAX, u32::MAX)), refused, "{encoder:?}");
+    }
+    let wide = |side: u32| (vec![0; side as usize * 3], Size::new(side, 1));
+    let (pixels, size) = wide(65_536);
+    assert!(JpegEncoder::new().encode(&pixels, size).is_err());
+    let (pixels, size) = wide(16_384);
+    assert!(WebpEncoder::new().encode(&pixels, size).is_err());
+    let (pixels, size) = wide(16_383);
+    assert_eq!(decode(&WebpEncoder::new().encode(&pixels, size).unwrap()).size, size);
+    for quality in [0, 101] {
+        let error = JpegEncoder::new().quality(quality).encode(&[0; 3], Size::new(1, 1));
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+    let error = WebpEncoder::new().lossy(80).encode(&[0; 3], Size::new(1, 1)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+}
+
+/// Reads a file with Pillow: its format, mode, size and pixels. `None` where there is no Pillow.
+fn read_with_pillow(encoded: &[u8]) -> Option<(String, Image)> {
+    const PROGRAM: &str = "
+import io, struct, sys
+try:
+    from PIL import Image
+except ImportError:
+    sys.exit(7)
+image = Image.open(io.BytesIO(sys.stdin.buffer.read()))
+image.load()
+kind = (image.format + ' ' + image.mode).encode()
+size = struct.pack('<III', len(kind), *image.size)
+sys.stdout.buffer.write(size + kind + image.convert('RGB').tobytes())
+";
+    let python = std::env::var_os("SPDL_PYTHON").unwrap_or("python3".into());
+    let child = Command::new(python)
+        .args(["-c", PROGRAM])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    let Ok(mut child) = child else {
+        println!("SKIPPED: no Python");
+        return None;
+    };
+    // The reader may have ended already, for want of Pillow.
+    drop(child.stdin.take().unwrap().write_all(encoded));
+    let output = child.wait_with_output().unwrap();
+    if output.status.code() == Some(7) {
+        println!("SKIPPED: Python has no Pillow");
+        return None;
+    }
+    assert!(output.status.success(), "Pillow refused what was encoded");
+    let bytes = output.stdout;
+    let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    let (kind, pixels) = bytes[12..].split_at(number(0) as usize);
+    let image = Image { size: Size::new(number(4), number(8)), pixels: pixels.to_vec() };
+    Some((String::from_utf8(kind.to_vec()).unwrap(), image))
+}
+
+#[test]
+fn pillow_reads_what_is_written() {
+    let photo = photograph();
+    let mut encoders = lossless();
+    for subsampling in [Subsampling::S444, Subsampling::S422, Subsampling::S420] {
+        let encoder = JpegEncoder::new().subsampling(subsampling);
+        encoders.push(Box::new(encoder.clone().progressive(true).optimized(true)));
+        encoders.push(Box::new(encoder));
+    }
+    for encoder in encoders {
+        let encoded = encoder.encode_image(&photo).unwrap();
+        let Some((kind, found)) = read_with_pillow(&encoded) else { return };
+        assert_eq!(kind, format!("{} RGB", encoder.name().to_uppercase()));
+        // Our decoders are compared with Pillow elsewhere.
+        assert!(found == decode(&encoded), "{encoder:?}");
+    }
+}

@@ -1,0 +1,259 @@
+//! The decoders of JPEG beside our own.
+
+use spdl_core::{ErrorKind, Result};
+use spdl_media::testing::codec_contract;
+use spdl_media::{
+    CodecRegistry, ColorModel, DecodeRequest, Decoded, Decoder, ImageCodec, Limits, Picture,
+    PixelsMut, Rect, Size, TurboJpegCodec, ZuneJpegCodec,
+};
+
+use crate::files::{common, corpora, difference, names, own};
+
+fn decoder(codec: impl ImageCodec, limits: &Limits) -> Decoder {
+    let mut registry = CodecRegistry::with_defaults();
+    registry.register(codec);
+    Decoder::new(&registry, limits)
+}
+
+fn ours() -> Decoder {
+    Decoder::new(&CodecRegistry::with_defaults(), &Limits::default())
+}
+
+fn photographs() -> Vec<(String, Vec<u8>)> {
+    let small = names("tests/data").into_iter().filter(|name| name.ends_with(".jpg"));
+    let mut files: Vec<_> = small.map(|name| (name.clone(), common(&name))).collect();
+    for name in names("../assets/photos").into_iter().filter(|name| name.ends_with(".jpg")) {
+        let file = std::fs::read(own("../assets/photos").join(&name)).unwrap();
+        files.push((name, file));
+    }
+    assert!(files.len() > 20);
+    files
+}
+
+#[test]
+fn libjpeg_turbo_gives_the_pixels_of_our_decoder() {
+    let (mut ours, mut turbo) = (ours(), decoder(TurboJpegCodec, &Limits::default()));
+    for (name, file) in photographs() {
+        let expected = ours.decode_rgb(&file).unwrap();
+        let found = turbo.decode_rgb(&file).unwrap();
+        assert_eq!(found.size, expected.size, "{name}");
+        assert!(found.pixels == expected.pixels, "{name}: {:?}", {
+            difference(&found.pixels, &expected.pixels)
+        });
+    }
+}
+
+#[test]
+fn zune_jpeg_gives_nearly_the_pixels_of_our_decoder() {
+    let (mut ours, mut zune) = (ours(), decoder(ZuneJpegCodec, &Limits::default()));
+    // It reads images of less than a coded unit wrongly.
+    let large = |name: &str| !["narrow", "tall", "tiny"].iter().any(|part| name.contains(part));
+    let mut compared = 0;
+    for (name, file) in photographs().into_iter().filter(|(name, _)| large(name)) {
+        let expected = ours.decode_rgb(&file).unwrap();
+        let found = match zune.decode_rgb(&file) {
+            Ok(found) => found,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Unsupported, "{name}: {error}");
+                continue;
+            }
+        };
+        assert_eq!(found.size, expected.size, "{name}");
+        let (largest, mean) = difference(&found.pixels, &expected.pixels);
+        assert!(mean < 1.5, "{name}: differs by {largest}, mean {mean:.3}");
+        compared += 1;
+    }
+    assert!(compared > 20, "{compared}");
+}
+
+#[test]
+fn both_keep_the_contract() {
+    // Small ones: each is decoded hundreds of times.
+    let small: Vec<Vec<u8>> = names("tests/data")
+        .iter()
+        .filter(|name| name.ends_with(".jpg"))
+        .map(|name| common(name))
+        .collect();
+    let files: Vec<&[u8]> = small.iter().map(Vec::as_slice).collect();
+    codec_contract(&TurboJpegCodec, &files);
+    codec_contract(&ZuneJpegCodec, &files);
+}
+
+#[test]
+fn a_cut_photograph_is_told_so() {
+    let file = std::fs::read(own("../assets/photos/chelsea.jpg")).unwrap();
+    for mut decoder in
+        [decoder(TurboJpegCodec, &Limits::default()), decoder(ZuneJpegCodec, &Limits::default())]
+    {
+        for percent in 1..100 {
+            let error = decoder.decode_rgb(&file[..file.len() * percent / 100]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Truncated, "{percent} %: {error}");
+        }
+    }
+}
+
+#[test]
+fn what_several_scans_need_is_limited() {
+    let file = common("444-progressive.jpg");
+    let tight = Limits::default().max_bytes(37 * 29 * 3);
+    for mut decoder in [decoder(TurboJpegCodec, &tight), decoder(ZuneJpegCodec, &tight)] {
+        let error = decoder.decode_rgb(&file).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+        assert!(decoder.decode_rgb(&common("444.jpg")).is_ok());
+    }
+}
+
+#[test]
+fn damage_is_let_through_only_where_that_is_allowed() {
+    // A restart marker that is another one: the data around it are sound.
+    let mut file = common("restarts.jpg");
+    let marker = file.windows(2).position(|pair| pair == [0xFF, 0xD0]).unwrap();
+    file[marker + 1] = 0xD5;
+    let error = decoder(TurboJpegCodec, &Limits::default()).decode_rgb(&file).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    let mut lenient = decoder(TurboJpegCodec, &Limits::default().strict(false));
+    assert!(lenient.decode_rgb(&file).is_ok());
+    // But never missing data.
+    let error = lenient.decode_rgb(&file[..file.len() - 40]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Truncated, "{error}");
+}
+
+fn planes(file: &[u8], request: &DecodeRequest) -> Result<(Decoded, Picture)> {
+    let mut picture = Picture::new();
+    let decoded =
+        decoder(TurboJpegCodec, &Limits::default()).decode_planes(file, request, &mut picture)?;
+    Ok((decoded, picture))
+}
+
+/// The mean of what a position of a plane covers, in full-size luma of ITU-R BT.601.
+fn mean_luma(pixels: &[u8], size: Size, x: u32, y: u32, factor: u32) -> f64 {
+    let (mut sum, mut count) = (0.0, 0.0);
+    for y in y * factor..((y + 1) * factor).min(size.height) {
+        for x in x * factor..((x + 1) * factor).min(size.width) {
+            let at = ((y * size.width + x) * 3) as usize;
+            let [red, green, blue] = [0, 1, 2].map(|channel| f64::from(pixels[at + channel]));
+            sum += 0.299 * red + 0.587 * green + 0.114 * blue;
+            count += 1.0;
+        }
+    }
+    sum / count
+}
+
+#[test]
+fn planes_are_of_the_sampling_of_the_file_and_smaller_where_that_is_allowed() {
+    for (name, across, down) in [("420.jpg", 2, 2), ("422.jpg", 2, 1), ("444.jpg", 1, 1)] {
+        for factor in [1, 2, 4, 8] {
+            let file = common(name);
+            let whole = ours().decode_rgb(&file).unwrap();
+            let Size { width, height } = whole.size;
+            let smallest = Size::new(width / factor, height / factor);
+            let (decoded, picture) =
+                planes(&file, &DecodeRequest::full().at_least(smallest)).unwrap();
+            assert_eq!(decoded.size, Size::new(width.div_ceil(factor), height.div_ceil(factor)));
+            assert_eq!((picture.color(), picture.image()), (ColorModel::YCbCr, whole.size));
+            let shapes: Vec<_> = picture.planes().iter().map(|plane| plane.shape()).collect();
+            assert_eq!((shapes[0].across, shapes[0].down), (factor, factor), "{name}");
+            assert_eq!((shapes[1].across, shapes[1].down), (factor * across, factor * down));
+            assert_eq!(shapes[1], shapes[2]);
+            assert_eq!(shapes[0].area.size(), decoded.size);
+            let size = Size::new(width.div_ceil(factor * across), height.div_ceil(factor * down));
+            assert_eq!(shapes[1].area.size(), size, "{name}");
+            let mut sum = 0.0;
+            for y in 0..decoded.size.height {
+                for (x, &luma) in picture.planes()[0].row(y).iter().enumerate() {
+                    let expected = mean_luma(&whole.pixels, whole.size, x as u32, y, factor);
+                    sum += (f64::from(luma) - expected).abs();
+                }
+            }
+            let mean = sum / decoded.size.pixels() as f64;
+            assert!(mean < 6.0, "{name}, 1/{factor}: luma differs by {mean:.2}");
+        }
+    }
+    let (_, picture) = planes(&common("grey.jpg"), &DecodeRequest::full()).unwrap();
+    assert_eq!(picture.color(), ColorModel::Grey);
+    let (_, picture) = planes(&common("cmyk.jpg"), &DecodeRequest::full()).unwrap();
+    assert_eq!(picture.color(), ColorModel::Rgb);
+}
+
+#[test]
+fn a_smaller_result_is_a_mean_of_the_whole() {
+    let file = std::fs::read(own("../assets/photos/astronaut.jpg")).unwrap();
+    let whole = ours().decode_stored(&file).unwrap();
+    let Size { width, height } = whole.size;
+    let mut turbo = decoder(TurboJpegCodec, &Limits::default());
+    for factor in [2, 4, 8] {
+        let mut pixels = vec![0; whole.pixels.len()];
+        let out = PixelsMut::new(&mut pixels, whole.size).unwrap();
+        let request = DecodeRequest::full().at_least(Size::new(width / factor, height / factor));
+        let decoded = turbo.decode_into(&file, &request, out).unwrap();
+        assert_eq!(decoded.size, Size::new(width.div_ceil(factor), height.div_ceil(factor)));
+        let mut sum = 0.0;
+        for y in 0..decoded.size.height {
+            for x in 0..decoded.size.width {
+                let at = ((y * width + x) * 3) as usize;
+                let luma = 0.299 * f64::from(pixels[at])
+                    + 0.587 * f64::from(pixels[at + 1])
+                    + 0.114 * f64::from(pixels[at + 2]);
+                sum += (luma - mean_luma(&whole.pixels, whole.size, x, y, factor)).abs();
+            }
+        }
+        let mean = sum / decoded.size.pixels() as f64;
+        assert!(mean < 4.0, "1/{factor}: differs by {mean:.2}");
+    }
+    // An exact result is of full size.
+    let mut pixels = vec![0; whole.pixels.len()];
+    let out = PixelsMut::new(&mut pixels, whole.size).unwrap();
+    let request = DecodeRequest::full().at_least(Size::new(1, 1)).exact(true);
+    assert_eq!(turbo.decode_into(&file, &request, out).unwrap().size, whole.size);
+    assert!(pixels == whole.pixels);
+}
+
+#[test]
+fn planes_of_a_region_outside_are_refused() {
+    let region = Rect { left: 1, top: 0, width: 37, height: 29 };
+    let error = planes(&common("420.jpg"), &DecodeRequest::full().region(region)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+}
+
+/// How many of 1,000 JPEGs, most of them made by fuzzers, libjpeg-turbo and our decoder must judge
+/// alike.
+const AGREEMENT_FLOOR: usize = 900;
+
+#[test]
+fn files_of_other_projects_are_pixels_or_typed_errors() {
+    let Some(corpora) = corpora() else { return };
+    let (mut ours, mut zune) = (ours(), decoder(ZuneJpegCodec, &Limits::default()));
+    let mut turbo = decoder(TurboJpegCodec, &Limits::default());
+    let manifest = std::fs::read_to_string(corpora.join("MANIFEST.tsv")).unwrap();
+    let (mut files, mut alike, mut both, mut equal) = (0, 0, 0, 0);
+    for line in manifest.lines().skip(1) {
+        let fields: Vec<&str> = line.split('\t').collect();
+        if fields[1] != "jpeg" {
+            continue;
+        }
+        let path = corpora.join(fields[0]).join("files").join(fields[5]);
+        let Ok(encoded) = std::fs::read(&path) else { continue };
+        let judged = [&mut turbo, &mut zune].map(|decoder| {
+            let outcome = decoder.decode_stored(&encoded);
+            if let Err(error) = &outcome {
+                use ErrorKind::*;
+                // Zune panics on some, and panics are caught.
+                let kinds = [Truncated, Corrupt, Unsupported, LimitExceeded, Panicked];
+                assert!(kinds.contains(&error.kind()), "{}: {error}", path.display());
+            }
+            outcome
+        });
+        let [turbo, _] = judged;
+        let ours = ours.decode_stored(&encoded);
+        files += 1;
+        alike += usize::from(turbo.is_ok() == ours.is_ok());
+        if let (Ok(turbo), Ok(ours)) = (turbo, ours) {
+            both += 1;
+            equal += usize::from(turbo == ours);
+        }
+    }
+    println!("{files} JPEGs: {alike} judged alike, {both} accepted by both, {equal} of them equal");
+    assert!(files > 200, "{files}");
+    assert!(1000 * alike / files >= AGREEMENT_FLOOR, "{alike} of {files} judged alike");
+    assert!(1000 * equal / both >= 990, "{equal} of {both} equal");
+}

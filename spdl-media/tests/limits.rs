@@ -1,0 +1,399 @@
+//! Files that stand for far more than they are: refused at once, in little memory.
+//!
+//! This is a program of its own, as its allocator counts.
+#![cfg(all(
+    feature = "jpeg",
+    feature = "png",
+    feature = "webp",
+    feature = "gif",
+    feature = "bmp",
+    feature = "tiff"
+))]
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::time::{Duration, Instant};
+
+    use spdl_core::{ErrorKind, Result};
+    use spdl_media::{
+        CodecRegistry, DecodeRequest, Decoder, Limits, OnTruncated, PixelsMut, Rect, Size,
+    };
+
+    /// What one decode may use here, and how much the allocator may show at most: 5 % more.
+    const MAX_BYTES: u64 = 16 << 20;
+    const PEAK: u64 = MAX_BYTES + MAX_BYTES / 20;
+    const SIDE: u32 = 100_000;
+    const MILLION: u32 = 1_000_000;
+
+    fn common(name: &str) -> Vec<u8> {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data");
+        std::fs::read(format!("{folder}/{name}")).unwrap()
+    }
+
+    fn deflated(bytes: usize) -> Vec<u8> {
+        let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+        encoder.write_all(&vec![0; bytes]).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn chunk(kind: &[u8; 4], content: &[u8]) -> Vec<u8> {
+        let mut checksum = flate2::Crc::new();
+        checksum.update(kind);
+        checksum.update(content);
+        let length = (content.len() as u32).to_be_bytes();
+        [&length, &kind[..], content, &checksum.sum().to_be_bytes()].concat()
+    }
+
+    /// A PNG of these sides: bits of a sample, the kind of colour, interlaced or not.
+    fn png(
+        side: u32,
+        kind: [u8; 3],
+        before: &[Vec<u8>],
+        data: &[u8],
+        after: &[Vec<u8>],
+    ) -> Vec<u8> {
+        let sides = [side.to_be_bytes(), side.to_be_bytes()].concat();
+        let header = [&sides[..], &[kind[0], kind[1], 0, 0, kind[2]]].concat();
+        [
+            b"\x89PNG\r\n\x1a\n".to_vec(),
+            chunk(b"IHDR", &header),
+            before.concat(),
+            chunk(b"IDAT", data),
+            after.concat(),
+            chunk(b"IEND", &[]),
+        ]
+        .concat()
+    }
+
+    const RGB: [u8; 3] = [8, 2, 0];
+
+    /// 8 × 8 pixels of black.
+    fn small_data() -> Vec<u8> {
+        deflated(8 * (8 * 3 + 1))
+    }
+
+    fn tiff(entries: &[(u16, u16, u32, u32)], rest: &[u8]) -> Vec<u8> {
+        let mut file = b"II*\0\x08\0\0\0".to_vec();
+        file.extend((entries.len() as u16).to_le_bytes());
+        for &(tag, kind, count, value) in entries {
+            file.extend(tag.to_le_bytes());
+            file.extend(kind.to_le_bytes());
+            file.extend(count.to_le_bytes());
+            file.extend(value.to_le_bytes());
+        }
+        file.extend([0; 4]);
+        file.extend(rest);
+        file
+    }
+
+    /// Files that must be refused whatever is asked of them.
+    fn bombs() -> Vec<(&'static str, Vec<u8>)> {
+        let mut all = vec![
+            ("png", png(SIDE, RGB, &[], &small_data(), &[])),
+            ("png, 1 bit", png(20_000, [1, 0, 0], &[], &small_data(), &[])),
+            ("png, interlaced, 16 bits", png(SIDE, [16, 6, 1], &[], &small_data(), &[])),
+            // 12 MiB of RGB, 16 MiB and more with alpha.
+            ("png, interlaced, with alpha", {
+                // Not too few bytes for so many pixels.
+                let text = chunk(b"tEXt", &[b'a'; 4_000]);
+                png(2_200, [8, 6, 1], &[text], &deflated(200_000), &[])
+            }),
+            ("apng of a million frames", {
+                let frames = [MILLION.to_be_bytes(), [0; 4]].concat();
+                png(8, RGB, &[chunk(b"acTL", &frames)], &small_data(), &[])
+            }),
+            ("gif of a million frames", {
+                let mut file = b"GIF89a\x01\0\x01\0\x80\0\0\0\0\0\xFF\xFF\xFF".to_vec();
+                for _ in 0..MILLION {
+                    file.extend(b"\x2C\0\0\0\0\x01\0\x01\0\0\x02\x02\x44\x01\0");
+                }
+                file.push(0x3B);
+                file
+            }),
+            ("webp of a million frames", {
+                let mut file = b"WEBPVP8X\x0A\0\0\0\x02\0\0\0\x07\0\0\x07\0\0".to_vec();
+                file.extend(b"ANIM\x06\0\0\0\0\0\0\0\0\0");
+                for _ in 0..MILLION {
+                    file.extend(b"ANMF\x18\0\0\0");
+                    file.extend([0; 24]);
+                }
+                [b"RIFF".to_vec(), (file.len() as u32).to_le_bytes().to_vec(), file].concat()
+            }),
+            ("webp, lossless", {
+                // 14 bits of width less 1, 14 of height less 1.
+                let sides = (16_000_u32 | 16_000 << 14).to_le_bytes();
+                let content = [&[0x2F][..], &sides, &[0; 11]].concat();
+                let chunk = [b"WEBPVP8L\x10\0\0\0".to_vec(), content].concat();
+                [b"RIFF".to_vec(), (chunk.len() as u32).to_le_bytes().to_vec(), chunk].concat()
+            }),
+            ("tiff of one huge tile", {
+                let tags = [
+                    (256, 4, 1, SIDE),
+                    (257, 4, 1, SIDE),
+                    (258, 3, 1, 8),
+                    (259, 3, 1, 1),
+                    (262, 3, 1, 1),
+                    (277, 3, 1, 1),
+                    (322, 4, 1, SIDE),
+                    (323, 4, 1, SIDE),
+                    (324, 4, 1, 8),
+                    (325, 4, 1, u32::MAX),
+                ];
+                tiff(&tags, &[0; 64])
+            }),
+            ("bmp", {
+                let mut file = common("rgb.bmp");
+                file[18..26].copy_from_slice(&[SIDE.to_le_bytes(), SIDE.to_le_bytes()].concat());
+                file
+            }),
+            ("gif of one huge frame", {
+                let mut file = common("palette.gif");
+                file[6..10].copy_from_slice(&[0xFF; 4]);
+                file
+            }),
+            ("jpeg", {
+                let mut file = common("420.jpg");
+                let frame = file.windows(2).position(|pair| pair == [0xFF, 0xC0]).unwrap();
+                file[frame + 5..frame + 9].fill(0xFF);
+                file
+            }),
+        ];
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/data");
+        if cfg!(feature = "exr") {
+            let mut file = std::fs::read(format!("{folder}/rgb.exr")).unwrap();
+            // Two corners, inclusive: x, y, x, y.
+            for name in [&b"dataWindow\0box2i\0"[..], b"displayWindow\0box2i\0"] {
+                let at = file.windows(name.len()).position(|part| part == name).unwrap();
+                let corner = at + name.len() + 4 + 8;
+                let last = (SIDE - 1).to_le_bytes();
+                file[corner..corner + 8].copy_from_slice(&[last, last].concat());
+            }
+            all.push(("exr", file));
+        }
+        if cfg!(feature = "jxl") {
+            // Bits from the lowest on: no multiple of 8; 30 bits of height less 1; as wide as high;
+            // everything else as usual.
+            let bits = 3_u64 << 1 | ((1 << 30) - 1) << 3 | 1 << 33 | 1 << 36;
+            all.push(("jxl", [&[0xFF, 0x0A][..], &bits.to_le_bytes(), &[0; 64]].concat()));
+        }
+        if cfg!(feature = "more-formats") {
+            let sides = [SIDE.to_be_bytes(), SIDE.to_be_bytes()].concat();
+            // Beyond 400 megapixels its crate speaks of damage.
+            let qoi = [19_000_u32.to_be_bytes(), 19_000_u32.to_be_bytes()].concat();
+            let png = png(SIDE, RGB, &[], &small_data(), &[]);
+            let length = (png.len() as u32).to_le_bytes();
+            let entry = [&[0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 1, 0, 24, 0][..], &length, &[22, 0, 0, 0]];
+            let mut tga = vec![0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+            tga.extend([0xFF, 0xFF, 0xFF, 0xFF, 24, 0, 1, 2, 3]);
+            let mut dds = std::fs::read(format!("{folder}/rgb.dds")).unwrap();
+            dds[12..20].copy_from_slice(&[SIDE.to_le_bytes(), SIDE.to_le_bytes()].concat());
+            all.extend([
+                ("ico", [&entry.concat(), &png[..]].concat()),
+                ("tga", tga),
+                ("dds", dds),
+                ("qoi", [b"qoif".to_vec(), qoi, vec![3, 0], vec![0xFD; 99]].concat()),
+                ("farbfeld", [b"farbfeld".to_vec(), sides.clone(), vec![0; 99]].concat()),
+                ("pnm", b"P6\n100000 100000\n255\n\0\0\0".to_vec()),
+                ("hdr", b"#?RADIANCE\n\n-Y 100000 +X 100000\n\x02\x02\x02\x02".to_vec()),
+            ]);
+        }
+        all
+    }
+
+    /// Files that are small pictures, with much beside them, or that claim more than they hold: what
+    /// is said of them is open, but it is said in little memory.
+    fn wells() -> Vec<(&'static str, Vec<u8>)> {
+        let packed = deflated(100 << 20);
+        assert!(packed.len() < 200_000);
+        let text = |kind: &[u8; 4], head: &[u8]| chunk(kind, &[head, &packed].concat());
+        let mut all = Vec::new();
+        for (name, extra) in [
+            ("png with zTXt", text(b"zTXt", b"Comment\0\0")),
+            ("png with iTXt", text(b"iTXt", b"Comment\0\x01\0\0\0")),
+            ("png with iCCP", text(b"iCCP", b"Profile\0\0")),
+            ("png with tEXt", chunk(b"tEXt", &vec![b'a'; 40 << 20])),
+            ("png with eXIf", chunk(b"eXIf", &vec![b'a'; 40 << 20])),
+        ] {
+            all.push((name, png(8, RGB, std::slice::from_ref(&extra), &small_data(), &[])));
+            all.push((name, png(8, RGB, &[], &small_data(), &[extra])));
+        }
+        // Image data that go on after the image.
+        all.push(("png with much data", png(8, RGB, &[], &packed, &[])));
+        // Adobe's deflate, of which one strip inflates to more than there are pixels.
+        let tags = |rows| {
+            [
+                (256, 4, 1, 64),
+                (257, 4, 1, 64),
+                (258, 3, 1, 8),
+                (259, 3, 1, 8),
+                (262, 3, 1, 1),
+                (273, 4, 1, 122),
+                (277, 3, 1, 1),
+                (278, 4, 1, rows),
+                (279, 4, 1, 150_000),
+            ]
+        };
+        all.push(("tiff with a deep strip", tiff(&tags(64), &packed)));
+        all.push(("tiff with a high strip", tiff(&tags(u32::MAX), &packed)));
+        all.push(("tiff with a huge tile", {
+            let tags = [
+                (256, 4, 1, 64),
+                (257, 4, 1, 64),
+                (258, 3, 1, 8),
+                (259, 3, 1, 8),
+                (262, 3, 1, 1),
+                (277, 3, 1, 1),
+                (322, 4, 1, SIDE - SIDE % 16),
+                (323, 4, 1, SIDE - SIDE % 16),
+                (324, 4, 1, 134),
+                (325, 4, 1, 150_000),
+            ];
+            tiff(&tags, &packed)
+        }));
+        all.push(("tiff whose directory claims 2³² values", {
+            let tags = [
+                (256, 4, 1, 64),
+                (257, 4, 1, 64),
+                (258, 3, 1, 8),
+                (259, 3, 1, 1),
+                (262, 3, 1, 1),
+                (273, 4, u32::MAX, 8),
+                (277, 3, 1, 1),
+                (278, 4, 1, 1),
+                (279, 4, u32::MAX, 8),
+            ];
+            tiff(&tags, &[0; 64])
+        }));
+        all
+    }
+
+    fn decoder(limits: &Limits) -> Decoder {
+        Decoder::new(&CodecRegistry::with_defaults(), limits)
+    }
+
+    /// Decodes into memory that is there already.
+    fn decode(decoder: &mut Decoder, file: &[u8], out: &mut [u8], size: Size) -> Result<()> {
+        let request =
+            DecodeRequest::full().region(Rect::full(size)).on_truncated(OnTruncated::Partial);
+        decoder.decode_into(file, &request, PixelsMut::new(out, size)?).map(|_| ())
+    }
+
+    #[test]
+    fn bombs_are_refused_at_once_and_in_little_memory() {
+        let limits = Limits::default().max_bytes(MAX_BYTES);
+        for (name, file) in bombs() {
+            let mut fastest = Duration::MAX;
+            // The machine may be busy: the fastest counts.
+            for _ in 0..5 {
+                let mut decoder = decoder(&limits);
+                let started = Instant::now();
+                let used = allocation_counter::measure(|| {
+                    // Either already the header, or the decode, which a program may begin with.
+                    let mut pixel = [0; 3];
+                    let inspected = decoder.inspect(&file).map(|_| ());
+                    let decoded = decode(&mut decoder, &file, &mut pixel, Size::new(1, 1));
+                    let error = inspected.and(decoded).unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{name}: {error}");
+                });
+                assert!(used.bytes_max <= PEAK, "{name}: {} bytes", used.bytes_max);
+                fastest = fastest.min(started.elapsed());
+            }
+            assert!(fastest < Duration::from_millis(20), "{name}: {fastest:?} for two refusals");
+        }
+    }
+
+    #[test]
+    fn what_lies_beside_a_picture_takes_little_memory() {
+        let limits = Limits::default().max_bytes(MAX_BYTES);
+        let mut decoded = 0;
+        for (name, file) in wells() {
+            let mut decoder = decoder(&limits);
+            let mut pixels = vec![0; 64 * 64 * 3];
+            let used = allocation_counter::measure(|| {
+                let Ok(info) = decoder.inspect(&file) else { return };
+                let out = &mut pixels[..(info.size.pixels() * 3) as usize];
+                match decode(&mut decoder, &file, out, info.size) {
+                    Ok(()) => decoded += 1,
+                    Err(error) => {
+                        use ErrorKind::*;
+                        let kinds = [LimitExceeded, Corrupt, Truncated, Unsupported];
+                        assert!(kinds.contains(&error.kind()), "{name}: {error}");
+                    }
+                }
+            });
+            assert!(used.bytes_max <= PEAK, "{name}: {} bytes", used.bytes_max);
+        }
+        // Text and profiles cost no picture.
+        assert!(decoded >= 8, "{decoded}");
+    }
+
+    #[test]
+    fn an_animation_within_the_limit_is_decoded() {
+        let limits = |frames| Limits::default().max_frames(frames);
+        for name in ["animated.gif", "animated.webp"] {
+            let file = common(name);
+            assert!(decoder(&limits(2)).decode_rgb(&file).is_ok(), "{name}");
+            let error = decoder(&limits(1)).decode_rgb(&file).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{name}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_picture_of_one_colour_is_refused_only_beyond_the_ratio() {
+        // 600 × 600 × 3 bytes of about 1,100: 980 to 1.
+        let rows = deflated(600 * (600 * 3 + 1));
+        let file = png(600, RGB, &[], &rows, &[]);
+        let ratio = 600 * 600 * 3 / file.len() as u64;
+        assert!((500..1100).contains(&ratio), "{ratio}");
+        let limits = |ratio| Limits::default().max_ratio(ratio);
+        assert!(decoder(&limits(ratio + 1)).decode_rgb(&file).is_ok());
+        let mut strict = decoder(&limits(ratio));
+        let error = strict.inspect(&file).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+        let mut out = vec![0; 600 * 600 * 3];
+        let error = decode(&mut strict, &file, &mut out, Size::new(600, 600)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+        // Whatever the codec checks.
+        let jpeg = common("444.jpg");
+        let mut roomy = vec![0; 600 * 600 * 3];
+        let error = decode(&mut decoder(&limits(1)), &jpeg, &mut roomy, Size::new(600, 600));
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::LimitExceeded);
+        // Up to a mebibyte of pixels, no ratio is too large.
+        let rows = deflated(500 * (500 * 3 + 1));
+        assert!(decoder(&limits(1)).decode_rgb(&png(500, RGB, &[], &rows, &[])).is_ok());
+    }
+
+    #[cfg(feature = "more-formats")]
+    #[test]
+    fn a_picture_inside_an_icon_is_as_deep_as_two() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/data");
+        let file = std::fs::read(format!("{folder}/png.ico")).unwrap();
+        assert!(decoder(&Limits::default().max_depth(2)).decode_rgb(&file).is_ok());
+        let error = decoder(&Limits::default().max_depth(1)).decode_rgb(&file).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+    }
+
+    #[cfg(all(feature = "turbojpeg", feature = "zune-jpeg"))]
+    #[test]
+    fn the_other_decoders_of_jpeg_refuse_it_as_well() {
+        use spdl_media::{ImageCodec, TurboJpegCodec, ZuneJpegCodec};
+        for name in ["420.jpg", "420-progressive.jpg"] {
+            let mut file = common(name);
+            let frame =
+                file.windows(2).position(|pair| pair == [0xFF, 0xC0] || pair == [0xFF, 0xC2]);
+            let sides = frame.unwrap() + 5;
+            file[sides..sides + 4].fill(0xFF);
+            let codecs: [&dyn ImageCodec; 2] = [&TurboJpegCodec, &ZuneJpegCodec];
+            for codec in codecs {
+                let mut decoder = codec.decoder(&Limits::default()).unwrap();
+                let error = decoder.inspect(&file).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+                let mut pixel = [0; 3];
+                let out = PixelsMut::new(&mut pixel, Size::new(1, 1)).unwrap();
+                let error = decoder.decode_into(&file, &DecodeRequest::full(), out).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+            }
+        }
+    }
+}
