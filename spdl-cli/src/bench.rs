@@ -10,7 +10,7 @@ use spdl_core::{
     StageOptions, Statistics,
 };
 use spdl_io::{Fetch, ImageFolder, LocalFetcher};
-use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, image_fields};
+use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, SampleFormat, image_fields};
 
 use crate::arguments::{BenchArguments, Layout, Mode, OnError};
 use crate::delivery::{self, Delivery};
@@ -154,11 +154,11 @@ fn build(arguments: &BenchArguments, images: ImageFolder) -> spdl_core::Result<P
         Mode::Train => (source.shuffled(arguments.seed), spdl_media::Mode::Train),
         Mode::Eval => (source, spdl_media::Mode::Eval),
     };
-    let layout = match arguments.layout {
-        Layout::NhwcU8 => spdl_media::Layout::NhwcU8,
-        Layout::NchwF32 => spdl_media::Layout::NchwF32,
+    let format = match arguments.layout {
+        Layout::NhwcU8 => SampleFormat::NHWC_U8,
+        Layout::NchwF32 => SampleFormat::NCHW_F32,
     };
-    let transform = ImageTransform::new(arguments.size).mode(mode).layout(layout);
+    let transform = ImageTransform::new(arguments.size).mode(mode).format(format);
     let registry = CodecRegistry::with_defaults();
     let limits = Limits::default();
     let fields = BatchLayout::new(batch, image_fields(&transform));

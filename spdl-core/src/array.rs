@@ -147,6 +147,15 @@ impl Array {
         expect_dtype::<T>(self.dtype)?;
         Ok(bytemuck::cast_slice(self.as_bytes()))
     }
+
+    /// The elements, to be written.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where `T` is not the array's type.
+    pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
+        expect_dtype::<T>(self.dtype)?;
+        Ok(bytemuck::cast_slice_mut(self.as_bytes_mut()))
+    }
 }
 
 impl fmt::Debug for Array {

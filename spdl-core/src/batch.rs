@@ -214,6 +214,35 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// A batch of these samples, with an array `[ids.len(), …]` for each name.
+    ///
+    /// ```
+    /// use spdl_core::{Array, Batch, BufferPool, DType, SampleId};
+    /// let ids = vec![SampleId { epoch: 0, index: 0 }, SampleId { epoch: 0, index: 1 }];
+    /// let labels = Array::new(DType::I64, vec![2], BufferPool::new().take(16)?)?;
+    /// let batch = Batch::new(ids, [("labels", labels)])?;
+    /// assert_eq!(batch.len(), 2);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` where an array has not a row for each sample, or two have one name.
+    pub fn new<'a>(
+        ids: Vec<SampleId>,
+        arrays: impl IntoIterator<Item = (&'a str, Array)>,
+    ) -> Result<Self> {
+        let mut batch = Batch { fields: Vec::new(), arrays: Vec::new(), ids };
+        for (name, array) in arrays {
+            if batch.array(name).is_some() {
+                let message = format!("two arrays of a batch are called {name:?}");
+                return Err(Error::new(ErrorKind::InvalidArgument, message));
+            }
+            batch.fields.push(batch.field_of(name, &array)?);
+            batch.arrays.push(array);
+        }
+        Ok(batch)
+    }
+
     /// How many samples it holds.
     pub fn len(&self) -> usize {
         self.ids.len()
@@ -240,6 +269,38 @@ impl Batch {
         self.arrays.get(at)
     }
 
+    /// The same, to be written.
+    pub fn array_mut(&mut self, name: &str) -> Option<&mut Array> {
+        let at = self.fields.iter().position(|field| &*field.name == name)?;
+        self.arrays.get_mut(at)
+    }
+
+    /// Puts another array in the place of the one with this name, which it returns. Type and shape
+    /// may be others.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where there is none of that name, or `array` has not a row for each sample.
+    pub fn replace(&mut self, name: &str, array: Array) -> Result<Array> {
+        let field = self.field_of(name, &array)?;
+        let Some(at) = self.fields.iter().position(|field| &*field.name == name) else {
+            let message = format!("the batch has no array {name:?}");
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        };
+        self.fields[at] = field;
+        Ok(std::mem::replace(&mut self.arrays[at], array))
+    }
+
+    /// What a row of `array` is, of which there must be one for each sample.
+    fn field_of(&self, name: &str, array: &Array) -> Result<Field> {
+        match array.shape() {
+            [rows, shape @ ..] if *rows == self.len() => Ok(Field::new(name, array.dtype(), shape)),
+            shape => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("expected {} rows of {name:?}, found the shape {shape:?}", self.len()),
+            )),
+        }
+    }
+
     /// All arrays in the layout's order.
     pub fn arrays(&self) -> &[Array] {
         &self.arrays
@@ -258,5 +319,46 @@ impl fmt::Debug for Batch {
             map.entry(&field.name, array);
         }
         map.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::BufferPool;
+
+    fn array(dtype: DType, shape: &[usize]) -> Array {
+        let bytes = shape.iter().product::<usize>() * dtype.size();
+        Array::new(dtype, shape.to_vec(), BufferPool::new().take(bytes).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn every_array_of_a_batch_has_a_row_for_each_sample() {
+        let ids = vec![SampleId::default(); 2];
+        let labels = || array(DType::I64, &[2]);
+        let kind = |result: Result<Batch>| result.unwrap_err().kind();
+        let short = Batch::new(ids.clone(), [("labels", array(DType::I64, &[3]))]);
+        assert_eq!(kind(short), ErrorKind::InvalidArgument);
+        let number = Batch::new(ids.clone(), [("labels", array(DType::I64, &[]))]);
+        assert_eq!(kind(number), ErrorKind::InvalidArgument);
+        let twice = Batch::new(ids.clone(), [("labels", labels()), ("labels", labels())]);
+        assert_eq!(kind(twice), ErrorKind::InvalidArgument);
+        let batch = Batch::new(ids, [("labels", labels())]).unwrap();
+        assert_eq!(batch.array("labels").unwrap().shape(), [2]);
+    }
+
+    #[test]
+    fn an_array_of_a_batch_can_be_written_and_replaced() {
+        let ids = vec![SampleId::default(); 2];
+        let mut batch = Batch::new(ids, [("labels", array(DType::I64, &[2]))]).unwrap();
+        batch.array_mut("labels").unwrap().as_mut_slice().unwrap().copy_from_slice(&[3_i64, 4]);
+        assert!(batch.array_mut("labels").unwrap().as_mut_slice::<f32>().is_err());
+        assert!(batch.array_mut("images").is_none());
+        assert!(batch.replace("labels", array(DType::F32, &[3, 5])).is_err());
+        assert!(batch.replace("images", array(DType::F32, &[2, 5])).is_err());
+        let before = batch.replace("labels", array(DType::F32, &[2, 5])).unwrap();
+        assert_eq!(before.as_slice::<i64>().unwrap(), [3, 4]);
+        assert_eq!(batch.array("labels").unwrap().shape(), [2, 5]);
+        assert_eq!(batch.fields[0], Field::new("labels", DType::F32, &[5]));
     }
 }

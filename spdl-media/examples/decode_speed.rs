@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use spdl_core::{Error, ErrorKind, Result, SampleId, SampleRng};
 use spdl_media::{
-    CodecRegistry, DecodeRequest, Decoder, FillImage, ImageTransform, Layout, Limits, Mode,
-    PixelsMut, Sample,
+    CodecRegistry, DecodeRequest, Decoder, FillImage, ImageTransform, Limits, Mode, PixelsMut,
+    Sample, SampleFormat,
 };
 
 const SIDE: u32 = 224;
@@ -53,13 +53,13 @@ fn main() -> Result<()> {
     let mut bytes = vec![0; (SIDE * SIDE * 3) as usize];
     let mut floats = vec![0.0; bytes.len()];
     for mode in [Mode::Eval, Mode::Train] {
-        for layout in [Layout::NhwcU8, Layout::NchwF32] {
-            let transform = ImageTransform::new(SIDE).mode(mode).layout(layout);
+        for format in [SampleFormat::NHWC_U8, SampleFormat::NCHW_F32] {
+            let transform = ImageTransform::new(SIDE).mode(mode).format(format);
             let mut fill = FillImage::new(&registry, &transform, &limits)?;
-            report(&format!("fill {mode} {layout}"), &files, |index, encoded| {
-                let sample = match layout {
-                    Layout::NhwcU8 => Sample::U8(&mut bytes),
-                    Layout::NchwF32 => Sample::F32(&mut floats),
+            report(&format!("fill {mode} {format}"), &files, |index, encoded| {
+                let sample = match format {
+                    SampleFormat::NCHW_F32 => Sample::F32(&mut floats),
+                    _ => Sample::U8(&mut bytes),
                 };
                 let id = SampleId { epoch: 0, index };
                 fill.write(encoded, sample, || SampleRng::new(0, id, "fill"))

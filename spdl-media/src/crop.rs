@@ -1,4 +1,4 @@
-//! Which part of an upright image becomes the sample.
+//! Which part of an upright image is seen where in its sample.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,20 +7,21 @@ use spdl_core::{Error, ErrorKind, Result, SampleRng};
 
 use crate::{CropBox, Rect, Size};
 
-/// How much of the resized image's shorter side the centre crop of [`Mode::Eval`] keeps.
+/// The share of the resized image that the centre crop of [`Mode::Eval`] keeps, of each side.
 pub const EVAL_CROP_FRACTION: f64 = 0.875;
 /// The share of the image's area that a crop of [`Mode::Train`] covers.
 pub const TRAIN_AREA: (f64, f64) = (0.08, 1.0);
 /// The range of width ÷ height of a crop of [`Mode::Train`], drawn uniformly in its logarithm.
 pub const TRAIN_ASPECT: (f64, f64) = (3.0 / 4.0, 4.0 / 3.0);
-/// How often a crop of [`Mode::Train`] is drawn anew where it does not fit the image.
-const TRAIN_ATTEMPTS: u32 = 10;
-const FLIP_PROBABILITY: f64 = 0.5;
+/// How often a random part is drawn anew where it does not fit the image.
+const ATTEMPTS: u32 = 10;
+const BLACK: [u8; 3] = [0; 3];
 
-/// What the pictures are for.
+/// What the pictures are for: how most train and evaluate on ImageNet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// The same every time: the shorter side resized to round(size ÷ 0.875), then the centre.
+    /// The same every time: resized to just cover round(size ÷ 0.875), then the centre. For a
+    /// square, that is the shorter side.
     #[default]
     Eval,
     /// Different every time: a random part (area 8 % to 100 %, aspect 3:4 to 4:3), mirrored with
@@ -52,41 +53,263 @@ impl FromStr for Mode {
     }
 }
 
-/// The box that resizing the shorter side and cropping the centre to `size` × `size` would show:
-/// sampling it directly gives the same pixels without the resized image between.
-///
-/// The longer side is cut to whole pixels and the offset rounded to even, as torchvision's `Resize`
-/// and `CenterCrop` do.
-pub fn eval_box(image: Size, size: u32) -> CropBox {
-    let shorter = (f64::from(size) / EVAL_CROP_FRACTION).round();
-    let scale_to = |side: u32, other: u32| {
-        if side <= other { shorter } else { (shorter * f64::from(side) / f64::from(other)).floor() }
-    };
-    let axis = |side: u32, other: u32| {
-        let resized = scale_to(side, other);
-        let offset = ((resized - f64::from(size)) / 2.0).round_ties_even();
-        let source_per_pixel = f64::from(side) / resized;
-        (offset * source_per_pixel, f64::from(size) * source_per_pixel)
-    };
-    let (left, width) = axis(image.width, image.height);
-    let (top, height) = axis(image.height, image.width);
-    CropBox { left, top, width, height }
+/// Which part of an image becomes the sample. The names in parentheses are the transforms of
+/// torchvision that do the same. Colours are red, green and blue.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Crop {
+    /// The image is resized, in proportion, until it just covers this size; the centre is taken
+    /// (`Resize`, `CenterCrop`). With a square, its side is what the shorter side is resized to.
+    /// Where the result is smaller than the sample, black is around it.
+    ResizedCenter {
+        /// What the resized image covers: one of its sides is this one's, the other may be longer.
+        covering: Size,
+    },
+    /// A random part, resized (`RandomResizedCrop`): area and aspect ratio are drawn until the part
+    /// fits the image, 10 times at most; then it is the largest at the centre whose aspect ratio is
+    /// in the range. What is outside of it has no influence.
+    RandomResized {
+        /// The least and the largest share of the image's area (`scale`).
+        area: (f64, f64),
+        /// The least and the largest width ÷ height (`ratio`), drawn uniformly in its logarithm.
+        aspect: (f64, f64),
+    },
+    /// All of it, whatever becomes of its proportions (`Resize` with two sides).
+    Stretch,
+    /// All of it, as large as its proportions allow, in the middle of this colour. Smaller images
+    /// are enlarged.
+    Letterbox {
+        /// What is around it.
+        fill: [u8; 3],
+    },
+    /// The centre, not resized, in the middle of this colour where the image is smaller
+    /// (`CenterCrop`).
+    Center {
+        /// What is around it.
+        fill: [u8; 3],
+    },
+    /// A random part, not resized (`RandomCrop` with `pad_if_needed`).
+    Random {
+        /// How much is put around the image before, in pixels on each side: less than the sample's
+        /// shorter side. A smaller image gets as much as it lacks, too.
+        padding: u32,
+        /// What is put there.
+        fill: [u8; 3],
+    },
 }
 
-/// A random box of an image, and whether to mirror it: RandomResizedCrop as in torchvision.
+/// Which part of an upright image is seen where in its sample: what a transform did, for whoever
+/// has to move boxes or points with it.
 ///
-/// Area and aspect ratio are drawn until the box fits, 10 times at most; then it is the largest
-/// box at the centre whose aspect ratio is within the range.
-pub fn train_box(image: Size, rng: &mut SampleRng) -> (Rect, bool) {
-    let crop = random_box(image, rng);
-    (crop, rng.chance(FLIP_PROBABILITY))
+/// ```
+/// use spdl_media::{Crop, ImageTransform, Rect, Size};
+/// let transform = ImageTransform::new(100).crop(Crop::Letterbox { fill: [114; 3] });
+/// let placement = transform.place(Size::new(400, 200), || unreachable!("nothing is random"));
+/// assert_eq!(placement.target, Rect { left: 0, top: 25, width: 100, height: 50 });
+/// assert_eq!(placement.source.width, 400.0);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Placement {
+    /// The part of the upright image that is seen, in its pixels.
+    pub source: CropBox,
+    /// The part of the upright image that has influence on it.
+    pub bounds: Rect,
+    /// Where it is in the sample, before mirroring.
+    pub target: Rect,
+    /// Whether the whole sample is then mirrored left to right.
+    pub mirrored: bool,
+    /// Whether the whole sample is then mirrored top to bottom.
+    pub upended: bool,
 }
 
-fn random_box(image: Size, rng: &mut SampleRng) -> Rect {
-    let area = image.pixels() as f64;
-    let (low, high) = TRAIN_ASPECT;
-    for _ in 0..TRAIN_ATTEMPTS {
-        let target = area * rng.range(TRAIN_AREA.0, TRAIN_AREA.1);
+/// A part of one axis, and where it goes.
+struct Span {
+    source: (f64, f64),
+    target: (u32, u32),
+}
+
+impl Crop {
+    pub(crate) const TRAIN: Crop = Crop::RandomResized { area: TRAIN_AREA, aspect: TRAIN_ASPECT };
+
+    pub(crate) fn eval(sample: Size) -> Crop {
+        let covering = |side: u32| (f64::from(side) / EVAL_CROP_FRACTION).round() as u32;
+        let covering = Size::new(covering(sample.width), covering(sample.height));
+        Crop::ResizedCenter { covering }
+    }
+
+    pub(crate) fn is_random(&self) -> bool {
+        matches!(self, Crop::RandomResized { .. } | Crop::Random { .. })
+    }
+
+    /// The colour where the image is not.
+    pub(crate) fn fill(&self) -> [u8; 3] {
+        match *self {
+            Crop::Letterbox { fill } | Crop::Center { fill } | Crop::Random { fill, .. } => fill,
+            Crop::ResizedCenter { .. } | Crop::RandomResized { .. } | Crop::Stretch => BLACK,
+        }
+    }
+
+    pub(crate) fn validate(&self, sample: Size) -> Result<()> {
+        let ordered = |range: (f64, f64)| range.0 > 0.0 && range.0 <= range.1 && range.1 < 1e6;
+        let sound = match *self {
+            Crop::ResizedCenter { covering } => {
+                let sides = 1..=1 << 20;
+                sides.contains(&covering.width) && sides.contains(&covering.height)
+            }
+            Crop::RandomResized { area, aspect } => ordered(area) && ordered(aspect),
+            Crop::Random { padding, .. } => padding < sample.width.min(sample.height),
+            Crop::Stretch | Crop::Letterbox { .. } | Crop::Center { .. } => true,
+        };
+        if sound {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!(
+                "{self:?} of a sample of {sample} pixels: expected sizes of 1 to 2^20, positive \
+                 ranges whose second end is not less than the first, and less padding than the \
+                 sample's sides are long"
+            ),
+        ))
+    }
+
+    /// What is seen of an upright image, not mirrored.
+    pub(crate) fn place(
+        &self,
+        image: Size,
+        sample: Size,
+        rng: Option<&mut SampleRng>,
+    ) -> Placement {
+        match (*self, rng) {
+            (Crop::ResizedCenter { covering }, _) => {
+                let resized = cover(image, covering);
+                let x = centre_of_resized(image.width, resized.width, sample.width);
+                let y = centre_of_resized(image.height, resized.height, sample.height);
+                Placement::new(image, x, y)
+            }
+            (Crop::RandomResized { area, aspect }, Some(rng)) => {
+                Placement::part(random_part(image, area, aspect, rng), sample)
+            }
+            (Crop::Random { padding, .. }, Some(rng)) => {
+                // Drawn in this order, as torchvision does: first from the top.
+                let y = random_span(image.height, sample.height, padding, rng);
+                let x = random_span(image.width, sample.width, padding, rng);
+                Placement::new(image, x, y)
+            }
+            (Crop::Letterbox { .. }, _) => {
+                let fitted = fit(image, sample);
+                let span = |side: u32, fitted: u32, sample: u32| Span {
+                    source: (0.0, f64::from(side)),
+                    target: ((sample - fitted) / 2, fitted),
+                };
+                let x = span(image.width, fitted.width, sample.width);
+                Placement::new(image, x, span(image.height, fitted.height, sample.height))
+            }
+            (Crop::Center { .. }, _) => {
+                let x = centre_of_resized(image.width, image.width, sample.width);
+                let y = centre_of_resized(image.height, image.height, sample.height);
+                Placement::new(image, x, y)
+            }
+            (Crop::Stretch | Crop::RandomResized { .. } | Crop::Random { .. }, _) => {
+                Placement::part(Rect::full(image), sample)
+            }
+        }
+    }
+}
+
+impl Placement {
+    /// A part of the image, as if it were an image of its own, becomes the whole sample.
+    pub(crate) fn part(part: Rect, sample: Size) -> Self {
+        Placement {
+            source: part.into(),
+            bounds: part,
+            target: Rect::full(sample),
+            mirrored: false,
+            upended: false,
+        }
+    }
+
+    /// The filter may look beyond the part, as it does when a whole image is resized first.
+    fn new(image: Size, x: Span, y: Span) -> Self {
+        Placement {
+            source: CropBox {
+                left: x.source.0,
+                top: y.source.0,
+                width: x.source.1,
+                height: y.source.1,
+            },
+            bounds: Rect::full(image),
+            target: Rect {
+                left: x.target.0,
+                top: y.target.0,
+                width: x.target.1,
+                height: y.target.1,
+            },
+            mirrored: false,
+            upended: false,
+        }
+    }
+}
+
+/// The size to which an image is resized that is to cover another: the longer side is cut to whole
+/// pixels, as torchvision does.
+fn cover(image: Size, covering: Size) -> Size {
+    let [w, h] = [image.width, image.height].map(u64::from);
+    let [cw, ch] = [covering.width, covering.height].map(u64::from);
+    let cut = |side: u64| side.min(u64::from(u32::MAX)) as u32;
+    if cw * h >= ch * w {
+        Size::new(covering.width, cut(cw * h / w.max(1)))
+    } else {
+        Size::new(cut(ch * w / h.max(1)), covering.height)
+    }
+}
+
+/// The size to which an image is resized that is to lie within another, rounded to whole pixels.
+fn fit(image: Size, within: Size) -> Size {
+    let [w, h] = [image.width, image.height].map(f64::from);
+    let [ww, wh] = [within.width, within.height].map(f64::from);
+    let rounded = |side: f64, limit: u32| (side.round() as u32).clamp(1, limit);
+    if ww * h <= wh * w {
+        Size::new(within.width, rounded(h * ww / w, within.height))
+    } else {
+        Size::new(rounded(w * wh / h, within.width), within.height)
+    }
+}
+
+/// The centre `sample` pixels of `side` pixels that are resized to `resized`: sampling the part
+/// directly gives the same without the resized image between. The offset is rounded to even, as
+/// torchvision's `CenterCrop` does.
+fn centre_of_resized(side: u32, resized: u32, sample: u32) -> Span {
+    let source_per_pixel = f64::from(side) / f64::from(resized);
+    if resized < sample {
+        return Span { source: (0.0, f64::from(side)), target: ((sample - resized) / 2, resized) };
+    }
+    let offset = (f64::from(resized - sample) / 2.0).round_ties_even();
+    Span {
+        source: (offset * source_per_pixel, f64::from(sample) * source_per_pixel),
+        target: (0, sample),
+    }
+}
+
+/// A random place of `sample` pixels on an axis of `side` pixels with `padding` at both ends.
+fn random_span(side: u32, sample: u32, padding: u32, rng: &mut SampleRng) -> Span {
+    let [side, sample, padding] = [side, sample, padding].map(i64::from);
+    let missing = (sample - side - 2 * padding).max(0);
+    let before = padding + missing;
+    let padded = side + 2 * before;
+    let start = rng.below((padded - sample) as u64 + 1) as i64 - before;
+    let (first, end) = (start.max(0), (start + sample).min(side));
+    Span {
+        source: (first as f64, (end - first) as f64),
+        target: ((first - start) as u32, (end - first) as u32),
+    }
+}
+
+fn random_part(image: Size, area: (f64, f64), aspects: (f64, f64), rng: &mut SampleRng) -> Rect {
+    let pixels = image.pixels() as f64;
+    let (low, high) = aspects;
+    for _ in 0..ATTEMPTS {
+        let target = pixels * rng.range(area.0, area.1);
         let aspect = rng.range(low.ln(), high.ln()).exp();
         let width = (target * aspect).sqrt().round_ties_even();
         let height = (target / aspect).sqrt().round_ties_even();
@@ -117,15 +340,87 @@ mod tests {
 
     use super::*;
 
+    fn place(crop: Crop, image: Size, sample: Size, seed: u64) -> Placement {
+        let mut rng = SampleRng::new(seed, SampleId::default(), "t");
+        crop.place(image, sample, Some(&mut rng))
+    }
+
+    fn square(side: u32) -> Size {
+        Size::new(side, side)
+    }
+
     #[test]
     fn eval_resizes_the_shorter_side_and_takes_the_centre() {
         // 500 x 375 becomes 341 x 256 (341.33 cut), of which 224 x 224 start at (58, 16).
-        let crop = eval_box(Size::new(500, 375), 224);
+        let placement = place(Crop::eval(square(224)), Size::new(500, 375), square(224), 0);
         let (x, y) = (500.0 / 341.0, 375.0 / 256.0);
-        assert_eq!(
-            crop,
-            CropBox { left: 58.0 * x, top: 16.0 * y, width: 224.0 * x, height: 224.0 * y }
-        );
+        let source = CropBox { left: 58.0 * x, top: 16.0 * y, width: 224.0 * x, height: 224.0 * y };
+        assert_eq!(placement.source, source);
+        assert_eq!(placement.bounds, Rect::full(Size::new(500, 375)));
+        assert_eq!(placement.target, Rect::full(square(224)));
+    }
+
+    #[test]
+    fn what_is_resized_to_less_than_the_sample_lies_in_its_middle() {
+        // 100 x 50 becomes 40 x 20; of 30 x 31, rows 5 to 25 are seen.
+        let crop = Crop::ResizedCenter { covering: square(20) };
+        let placement = place(crop, Size::new(100, 50), Size::new(30, 31), 0);
+        let source = CropBox { left: 12.5, top: 0.0, width: 75.0, height: 50.0 };
+        assert_eq!(placement.source, source);
+        assert_eq!(placement.target, Rect { left: 0, top: 5, width: 30, height: 20 });
+    }
+
+    #[test]
+    fn a_letterbox_keeps_the_proportions() {
+        let crop = Crop::Letterbox { fill: [1, 2, 3] };
+        let tall = place(crop, Size::new(30, 90), Size::new(61, 31), 0);
+        assert_eq!(tall.target, Rect { left: 25, top: 0, width: 10, height: 31 });
+        assert_eq!(tall.source, Rect::full(Size::new(30, 90)).into());
+        let line = place(crop, Size::new(5000, 1), Size::new(61, 31), 0);
+        assert_eq!(line.target, Rect { left: 0, top: 15, width: 61, height: 1 });
+    }
+
+    #[test]
+    fn a_centre_crop_takes_whole_pixels() {
+        let crop = Crop::Center { fill: BLACK };
+        let placement = place(crop, Size::new(101, 20), Size::new(50, 31), 0);
+        // (101 - 50) / 2 = 25.5 is rounded to even; 11 rows are missing, 5 above.
+        let source = CropBox { left: 26.0, top: 0.0, width: 50.0, height: 20.0 };
+        assert_eq!(placement.source, source);
+        assert_eq!(placement.target, Rect { left: 0, top: 5, width: 50, height: 20 });
+    }
+
+    #[test]
+    fn random_crops_reach_both_ends_of_the_padding() {
+        let crop = Crop::Random { padding: 2, fill: BLACK };
+        let starts = |image: u32| {
+            let mut starts: Vec<i64> = (0..200)
+                .map(|seed| {
+                    let placement = place(crop, square(image), square(8), seed);
+                    placement.source.left as i64 - i64::from(placement.target.left)
+                })
+                .collect();
+            starts.sort_unstable();
+            starts.dedup();
+            starts
+        };
+        assert_eq!(starts(10), (-2..=4).collect::<Vec<_>>());
+        // 3 pixels lack 1 of 8 with their padding: 3 on each side.
+        assert_eq!(starts(3), (-3..=-2).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn impossible_crops_are_refused() {
+        let valid = |crop: Crop| crop.validate(Size::new(8, 9)).is_ok();
+        assert!(valid(Crop::Random { padding: 7, fill: BLACK }));
+        assert!(!valid(Crop::Random { padding: 8, fill: BLACK }));
+        assert!(!valid(Crop::ResizedCenter { covering: Size::new(0, 4) }));
+        let part = |area, aspect| valid(Crop::RandomResized { area, aspect });
+        assert!(part((0.1, 1.0), (1.0, 1.0)));
+        assert!(!part((0.0, 1.0), (1.0, 1.0)));
+        assert!(!part((0.5, 0.4), (1.0, 1.0)));
+        assert!(!part((0.5, f64::NAN), (1.0, 1.0)));
+        assert!(!part((0.5, 0.5), (-1.0, 1.0)));
     }
 
     #[test]
@@ -137,39 +432,39 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_crops_are_mirrored() {
-        let mirrored = (0..10_000)
-            .filter(|&index| {
-                let mut rng = SampleRng::new(0, SampleId { epoch: 0, index }, "t");
-                train_box(Size::new(300, 200), &mut rng).1
-            })
-            .count();
-        // 5,000 ± 5 standard deviations of 50.
-        assert!((4_750..=5_250).contains(&mirrored), "{mirrored}");
-    }
-
-    #[test]
     fn a_narrow_image_falls_back_to_its_centre() {
-        let mut rng = SampleRng::new(0, SampleId::default(), "t");
-        let (crop, _) = train_box(Size::new(1000, 10), &mut rng);
-        assert_eq!(crop, Rect { left: 493, top: 0, width: 13, height: 10 });
+        let placement = place(Crop::TRAIN, Size::new(1000, 10), square(8), 0);
+        assert_eq!(placement.bounds, Rect { left: 493, top: 0, width: 13, height: 10 });
     }
 
     proptest! {
         #[test]
-        fn eval_boxes_lie_inside_the_image(w in 1u32..5000, h in 1u32..5000, size in 1u32..600) {
-            let crop = eval_box(Size::new(w, h), size);
-            prop_assert!(crop.width > 0.0 && crop.height > 0.0);
-            prop_assert!(crop.left >= 0.0 && crop.top >= 0.0);
-            prop_assert!(crop.left + crop.width <= f64::from(w) * (1.0 + 1e-12));
-            prop_assert!(crop.top + crop.height <= f64::from(h) * (1.0 + 1e-12));
+        fn what_is_seen_lies_inside_image_and_sample(
+            w in 1u32..3000, h in 1u32..3000, sample in (1u32..600, 1u32..600), seed: u64,
+            crop in 0usize..6, padding: u32,
+        ) {
+            let image = Size::new(w, h);
+            let sample = Size::new(sample.0, sample.1);
+            let padding = padding % sample.width.min(sample.height);
+            let fill = BLACK;
+            let crop = [
+                Crop::eval(sample), Crop::TRAIN, Crop::Stretch, Crop::Letterbox { fill },
+                Crop::Center { fill }, Crop::Random { padding, fill },
+            ][crop];
+            crop.validate(sample).unwrap();
+            let Placement { source, bounds, target, .. } = place(crop, image, sample, seed);
+            prop_assert!(bounds.is_within(image));
+            prop_assert!(target.is_within(sample));
+            prop_assert!(source.width > 0.0 && source.height > 0.0);
+            prop_assert!(source.left >= 0.0 && source.top >= 0.0);
+            prop_assert!(source.left + source.width <= f64::from(w) * (1.0 + 1e-12));
+            prop_assert!(source.top + source.height <= f64::from(h) * (1.0 + 1e-12));
         }
 
         #[test]
-        fn train_boxes_keep_their_bounds(w in 1u32..3000, h in 1u32..3000, seed: u64) {
+        fn random_parts_keep_their_bounds(w in 1u32..3000, h in 1u32..3000, seed: u64) {
             let image = Size::new(w, h);
-            let mut rng = SampleRng::new(seed, SampleId::default(), "t");
-            let (crop, _) = train_box(image, &mut rng);
+            let crop = place(Crop::TRAIN, image, square(7), seed).bounds;
             prop_assert!(crop.is_within(image));
             // Rounding moves each side by up to half a pixel, which weighs on small images.
             let (cw, ch) = (f64::from(crop.width), f64::from(crop.height));

@@ -1,14 +1,13 @@
 //! The bytes of an image file become a sample in its place in a batch.
 
 use bytes::Bytes;
-use spdl_core::{Error, ErrorKind, Fill, FillContext, Labeled, Result, SampleRng, SlotMut};
+use spdl_core::{DType, Error, ErrorKind, Fill, FillContext, Labeled, Result, SampleRng, SlotMut};
 
-use crate::crop::{eval_box, train_box};
-use crate::pixels::CHANNELS;
-use crate::resize::{SquareResizer, needed_region};
+use crate::resize::{ResizeRequest, ResizedPlanes, Resizer, needed_region};
+use crate::sample::SampleWriter;
 use crate::{
-    CodecRegistry, CropBox, DecodeRequest, Decoder, ImageInfo, ImageTransform, Layout, Limits,
-    Mode, Orientation, PixelsMut, Rect, Size,
+    CodecRegistry, CropBox, DecodeRequest, Decoder, ImageInfo, ImageTransform, Limits, Orientation,
+    Picture, Placement, Rect, Sample, SampleFormat, Size,
 };
 
 /// Field 0 of the layout: the pixels.
@@ -18,7 +17,8 @@ const LABELS: usize = 1;
 
 /// Decodes, turns upright, crops, resizes, mirrors and lays out one image, straight into its slot.
 ///
-/// One per worker: it keeps decoders and scratch memory. The batch must have the fields of
+/// One per worker: it keeps decoders and scratch memory, and allocates nothing once it has seen
+/// images of the largest size. The batch must have the fields of
 /// [`image_fields`](crate::image_fields) for the same transform.
 ///
 /// ```
@@ -35,23 +35,23 @@ const LABELS: usize = 1;
 pub struct FillImage {
     decoder: Decoder,
     transform: ImageTransform,
-    resizer: SquareResizer,
-    /// The normalised value of each byte, per channel; empty where bytes are delivered.
-    lookup: Vec<[f32; 256]>,
     /// The decoded part of the image, as stored.
-    decoded: Vec<u8>,
-    /// The resized crop, as stored, where it cannot be resized straight into the slot.
-    resized: Vec<u8>,
+    picture: Picture,
+    resizer: Resizer,
+    /// The part of the image as it is seen in the sample.
+    resized: ResizedPlanes,
+    writer: SampleWriter,
 }
 
-/// What of the stored image becomes the sample, and how it is turned.
+/// What of a stored image becomes the sample, and how it is turned.
 struct Plan {
-    /// What must be decoded.
-    region: Rect,
-    /// What is resized, measured from the region's corner.
-    crop: CropBox,
+    placement: Placement,
     orientation: Orientation,
-    mirrored: bool,
+    stored: Size,
+    /// What is resized, in the stored image.
+    source: CropBox,
+    /// What of the stored image has influence.
+    bounds: Rect,
 }
 
 impl FillImage {
@@ -67,21 +67,19 @@ impl FillImage {
         transform.validate()?;
         Ok(FillImage {
             decoder: Decoder::new(registry, limits),
-            lookup: match transform.pixel_layout() {
-                Layout::NhwcU8 => Vec::new(),
-                Layout::NchwF32 => transform.lookup(),
-            },
+            writer: SampleWriter::new(transform),
             transform: transform.clone(),
-            resizer: SquareResizer::new(),
-            decoded: Vec::new(),
-            resized: Vec::new(),
+            picture: Picture::new(),
+            resizer: Resizer::new(),
+            resized: ResizedPlanes::default(),
         })
     }
 
-    /// Writes `encoded` to `sample`, with `rng` for the choices of [`Mode::Train`].
+    /// Writes `encoded` to `sample`, with `rng` for what is random in the transform.
     ///
     /// # Errors
-    /// As [`Decoder::decode_into`]; `InvalidArgument` where `sample` has not the transform's size.
+    /// As [`Decoder::decode_planes`]; `InvalidArgument` where `sample` has not the transform's size
+    /// or type.
     pub fn write(
         &mut self,
         encoded: &[u8],
@@ -90,18 +88,12 @@ impl FillImage {
     ) -> Result<()> {
         self.check_room(&sample)?;
         let info = self.decoder.inspect(encoded)?;
-        let plan = match self.transform.crop_mode() {
-            Mode::Eval => Plan::centre(&info, self.transform.size()),
-            Mode::Train => {
-                let (crop, mirrored) = train_box(info.upright_size(), &mut rng());
-                Plan::crop(&info, crop, mirrored)
-            }
-        };
-        self.write_plan(encoded, sample, &plan)
+        let placement = self.transform.place(info.upright_size(), rng);
+        self.write_plan(encoded, sample, &Plan::new(&info, placement))
     }
 
-    /// Writes this part of `encoded`, resized, to `sample`, whatever the transform's mode. `crop`
-    /// lies in the upright image; what is outside has no influence.
+    /// Writes this part of `encoded`, resized, to the whole of `sample`, whatever the transform
+    /// crops. `crop` lies in the upright image; what is outside has no influence.
     ///
     /// # Errors
     /// As [`write`](FillImage::write); `InvalidArgument` where `crop` is not inside the image.
@@ -120,84 +112,62 @@ impl FillImage {
                 format!("{crop:?} is not inside an image of {} pixels", info.upright_size()),
             ));
         }
-        self.write_plan(encoded, sample, &Plan::crop(&info, crop, mirrored))
+        let placement = Placement { mirrored, ..Placement::part(crop, self.transform.size()) };
+        self.write_plan(encoded, sample, &Plan::new(&info, placement))
+    }
+
+    /// Writes an image that is decoded already to `sample`, with `rng` for what is random in the
+    /// transform. `picture` is as stored, and must be turned by `orientation`; what it does not hold
+    /// of its image has no influence.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where `sample` has not the transform's size or type, or where the picture
+    /// holds nothing of what is to be seen.
+    pub fn write_picture(
+        &mut self,
+        picture: &Picture,
+        orientation: Orientation,
+        sample: Sample<'_>,
+        rng: impl FnOnce() -> SampleRng,
+    ) -> Result<()> {
+        self.check_room(&sample)?;
+        let info = ImageInfo::new(picture.image(), orientation);
+        let placement = self.transform.place(info.upright_size(), rng);
+        let request = Plan::new(&info, placement).resize_request(&self.transform);
+        self.resizer.resize(picture, &request, &mut self.resized)?;
+        self.writer.write(&self.resized, placement.target_once_mirrored(&self.transform), sample)
     }
 
     fn write_plan(&mut self, encoded: &[u8], sample: Sample<'_>, plan: &Plan) -> Result<()> {
-        let region = plan.region.size();
-        let bytes = region.pixels() as usize * CHANNELS;
-        if self.decoded.len() < bytes {
-            self.decoded.resize(bytes, 0);
+        let stored = plan.stored;
+        let request = plan.decode_request(&self.transform);
+        if self.transform.is_exact() {
+            self.picture.start_rgb(stored, request.region_of(stored))?;
+            self.decoder.decode_into(encoded, &request, self.picture.rgb_mut()?)?;
+        } else {
+            self.decoder.decode_planes(encoded, &request, &mut self.picture)?;
         }
-        let decoded = &mut self.decoded[..bytes];
-        let request = DecodeRequest::full().region(plan.region);
-        self.decoder.decode_into(encoded, &request, PixelsMut::new(decoded, region)?)?;
-
-        let side = self.transform.size();
-        match sample {
-            Sample::U8(slot) if plan.orientation == Orientation::Upright => {
-                self.resizer.resize(decoded, region, plan.crop, slot, side)?;
-                if plan.mirrored {
-                    mirror(slot, side);
-                }
-            }
-            Sample::U8(slot) => {
-                let resized = scratch(&mut self.resized, side);
-                self.resizer.resize(decoded, region, plan.crop, resized, side)?;
-                let mut target = slot.chunks_exact_mut(CHANNELS);
-                plan.for_each_pixel(resized, side, |pixel| {
-                    if let Some(place) = target.next() {
-                        place.copy_from_slice(pixel);
-                    }
-                });
-            }
-            Sample::F32(slot) => {
-                let resized = scratch(&mut self.resized, side);
-                self.resizer.resize(decoded, region, plan.crop, resized, side)?;
-                let [red, green, blue] = &self.lookup[..] else {
-                    unreachable!("made with the layout")
-                };
-                let (reds, rest) = slot.split_at_mut(slot.len() / CHANNELS);
-                let (greens, blues) = rest.split_at_mut(reds.len());
-                let mut places = reds.iter_mut().zip(greens).zip(blues);
-                plan.for_each_pixel(resized, side, |pixel| {
-                    if let Some(((r, g), b)) = places.next() {
-                        *r = red[usize::from(pixel[0])];
-                        *g = green[usize::from(pixel[1])];
-                        *b = blue[usize::from(pixel[2])];
-                    }
-                });
-            }
-        }
-        Ok(())
+        let request = plan.resize_request(&self.transform);
+        self.resizer.resize(&self.picture, &request, &mut self.resized)?;
+        let target = plan.placement.target_once_mirrored(&self.transform);
+        self.writer.write(&self.resized, target, sample)
     }
 
     fn check_room(&self, sample: &Sample<'_>) -> Result<()> {
-        let expected = (self.transform.size() as usize).pow(2) * CHANNELS;
-        let (layout, found) = match sample {
-            Sample::U8(slot) => (Layout::NhwcU8, slot.len()),
-            Sample::F32(slot) => (Layout::NchwF32, slot.len()),
-        };
-        if layout != self.transform.pixel_layout() || found != expected {
+        let expected = self.transform.values();
+        let format = self.transform.sample_format();
+        let found = SampleFormat { dtype: sample.dtype(), ..format };
+        if found != format || sample.len() != expected {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "expected room for {expected} values as {}, found {found} as {layout}",
-                    self.transform.pixel_layout()
+                    "expected room for {expected} values as {format}, found {} as {found}",
+                    sample.len()
                 ),
             ));
         }
         Ok(())
     }
-}
-
-/// Where a sample's pixels go, in the layout of the transform.
-#[derive(Debug)]
-pub enum Sample<'a> {
-    /// For [`Layout::NhwcU8`]: `size` × `size` × 3 bytes.
-    U8(&'a mut [u8]),
-    /// For [`Layout::NchwF32`]: 3 × `size` × `size` numbers.
-    F32(&'a mut [f32]),
 }
 
 impl Fill<Labeled<Bytes>> for FillImage {
@@ -213,9 +183,11 @@ impl Fill<Labeled<Bytes>> for FillImage {
                 format!("expected the fields images and labels, found {:?}", slot.fields()),
             ));
         }
-        let sample = match self.transform.pixel_layout() {
-            Layout::NhwcU8 => Sample::U8(slot.typed_mut(IMAGES)?),
-            Layout::NchwF32 => Sample::F32(slot.typed_mut(IMAGES)?),
+        let sample = match self.transform.sample_format().dtype {
+            DType::F16 => Sample::F16(slot.typed_mut(IMAGES)?),
+            DType::BF16 => Sample::BF16(slot.typed_mut(IMAGES)?),
+            DType::F32 => Sample::F32(slot.typed_mut(IMAGES)?),
+            _ => Sample::U8(slot.typed_mut(IMAGES)?),
         };
         self.write(&item.value, sample, || cx.rng())?;
         slot.set(LABELS, item.label)
@@ -223,67 +195,75 @@ impl Fill<Labeled<Bytes>> for FillImage {
 }
 
 impl Plan {
-    /// The centre of the image once its shorter side is resized. The filter may look beyond the
-    /// box, as it does when a whole image is resized first.
-    fn centre(info: &ImageInfo, side: u32) -> Self {
-        let ImageInfo { size: stored, orientation } = *info;
-        let crop = orientation.box_to_stored(eval_box(info.upright_size(), side), stored);
-        let region = needed_region(crop, Size::new(side, side), stored);
-        let crop = CropBox {
-            left: (crop.left - f64::from(region.left)).max(0.0),
-            top: (crop.top - f64::from(region.top)).max(0.0),
-            ..crop
-        };
-        Plan { region, crop, orientation, mirrored: false }
-    }
-
-    /// A part of the upright image, as if it were an image of its own.
-    fn crop(info: &ImageInfo, crop: Rect, mirrored: bool) -> Self {
+    fn new(info: &ImageInfo, placement: Placement) -> Self {
         let ImageInfo { size: stored, orientation } = *info;
         // Whole pixels stay whole.
-        let crop = orientation.box_to_stored(crop.into(), stored);
-        let region = Rect {
-            left: crop.left as u32,
-            top: crop.top as u32,
-            width: crop.width as u32,
-            height: crop.height as u32,
-        };
-        Plan { region, crop: Rect::full(region.size()).into(), orientation, mirrored }
+        let bounds = orientation.box_to_stored(placement.bounds.into(), stored);
+        Plan {
+            placement,
+            orientation,
+            stored,
+            source: orientation.box_to_stored(placement.source, stored),
+            bounds: Rect {
+                left: bounds.left as u32,
+                top: bounds.top as u32,
+                width: bounds.width as u32,
+                height: bounds.height as u32,
+            },
+        }
     }
 
-    /// Visits the pixels of the upright, perhaps mirrored sample, row by row.
-    fn for_each_pixel(&self, resized: &[u8], side: u32, mut visit: impl FnMut(&[u8])) {
-        let square = Size::new(side, side);
-        let side = side as usize;
-        let at = |(x, y): (u32, u32)| (y as usize * side + x as usize) * CHANNELS;
-        for y in 0..square.height {
-            // Along an upright row the stored position moves by the same step each time.
-            let start = at(self.orientation.point_to_stored(0, y, square)) as isize;
-            let step = match square.width {
-                1 => 0,
-                _ => at(self.orientation.point_to_stored(1, y, square)) as isize - start,
-            };
-            let last = start + step * (side as isize - 1);
-            let (mut from, step) = if self.mirrored { (last, -step) } else { (start, step) };
-            for _ in 0..side {
-                visit(&resized[from as usize..from as usize + CHANNELS]);
-                from += step;
-            }
+    /// What must be decoded, and how small it may be: as large as
+    /// what it is resized to.
+    fn decode_request(&self, transform: &ImageTransform) -> DecodeRequest {
+        let target = self.orientation.apply(self.placement.target.size());
+        let needed = needed_region(self.source, target, transform.resize_filter(), self.stored);
+        let axis = |needed: (u32, u32), bounds: (u32, u32)| {
+            let first = needed.0.max(bounds.0);
+            let end = (needed.0 + needed.1).min(bounds.0 + bounds.1);
+            // A box of no width at a bound's edge could leave nothing.
+            (first.min(bounds.0 + bounds.1 - 1), end.saturating_sub(first).max(1))
+        };
+        let bounds = self.bounds;
+        let (left, width) = axis((needed.left, needed.width), (bounds.left, bounds.width));
+        let (top, height) = axis((needed.top, needed.height), (bounds.top, bounds.height));
+        let smallest = |region: u32, target: u32, source: f64| {
+            ((f64::from(region) * f64::from(target) / source).ceil() as u32).clamp(1, region)
+        };
+        let smallest = Size::new(
+            smallest(width, target.width, self.source.width),
+            smallest(height, target.height, self.source.height),
+        );
+        DecodeRequest::full()
+            .region(Rect { left, top, width, height })
+            .at_least(smallest)
+            .on_truncated(transform.truncation())
+            .exact(transform.is_exact())
+    }
+
+    fn resize_request(&self, transform: &ImageTransform) -> ResizeRequest {
+        ResizeRequest {
+            source: self.source,
+            bounds: self.bounds,
+            orientation: self.orientation,
+            mirrored: (self.placement.mirrored, self.placement.upended),
+            target: self.placement.target.size(),
+            filter: transform.resize_filter(),
         }
     }
 }
 
-/// The first `side` × `side` pixels of a buffer that grows where it must.
-fn scratch(buffer: &mut Vec<u8>, side: u32) -> &mut [u8] {
-    buffer.resize((side as usize).pow(2) * CHANNELS, 0);
-    buffer
-}
-
-/// Mirrors rows of RGB pixels left to right.
-fn mirror(pixels: &mut [u8], side: u32) {
-    for row in pixels.chunks_exact_mut(side as usize * CHANNELS) {
-        let (pixels, _) = row.as_chunks_mut::<CHANNELS>();
-        pixels.reverse();
+impl Placement {
+    /// Where the image is in the sample in the end.
+    fn target_once_mirrored(&self, transform: &ImageTransform) -> Rect {
+        let Rect { left, top, width, height } = self.target;
+        let sample = transform.size();
+        Rect {
+            left: if self.mirrored { sample.width - left - width } else { left },
+            top: if self.upended { sample.height - top - height } else { top },
+            width,
+            height,
+        }
     }
 }
 
@@ -293,5 +273,40 @@ impl std::fmt::Debug for FillImage {
             .field("decoder", &self.decoder)
             .field("transform", &self.transform)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Crop, Filter, OnTruncated};
+
+    #[test]
+    fn as_little_is_decoded_as_the_sample_needs() {
+        // Upright, the image is 300 pixels wide and 400 high: it is resized to 75 x 100, of which
+        // rows 12 to 87 are seen.
+        let stored = Size::new(400, 300);
+        let info = ImageInfo::new(stored, Orientation::Rotated90);
+        let transform = ImageTransform::with_size(Size::new(75, 75))
+            .crop(Crop::ResizedCenter { covering: Size::new(75, 75) })
+            .filter(Filter::Area)
+            .on_truncated(OnTruncated::Partial);
+        let none = || unreachable!("nothing is random");
+        let plan = Plan::new(&info, transform.place(info.upright_size(), none));
+        let request = plan.decode_request(&transform);
+        let region = Rect { left: 48, top: 0, width: 300, height: 300 };
+        assert_eq!(request.region_of(stored), region);
+        assert_eq!(request.smallest(), Some(Size::new(75, 75)));
+        assert_eq!(request.truncation(), OnTruncated::Partial);
+        // A wider filter sees more, which is as much smaller as the rest.
+        let request = plan.decode_request(&transform.clone().filter(Filter::Bilinear));
+        let region = Rect { left: 46, top: 0, width: 304, height: 300 };
+        assert_eq!(request.region_of(stored), region);
+        assert_eq!(request.smallest(), Some(Size::new(76, 75)));
+        assert_eq!(plan.decode_request(&transform.exact(true)).smallest(), None);
+        // Nothing is asked for that is larger than the region.
+        let larger = ImageTransform::new(900).crop(Crop::Stretch);
+        let plan = Plan::new(&info, larger.place(info.upright_size(), none));
+        assert_eq!(plan.decode_request(&larger).smallest(), Some(stored));
     }
 }

@@ -182,7 +182,7 @@ impl Orientation {
 
     /// Whether stored columns are counted from the right, and stored rows from the bottom, once
     /// rows and columns have changed places where they must.
-    fn mirrors(self) -> (bool, bool) {
+    pub(crate) fn mirrors(self) -> (bool, bool) {
         use Orientation::*;
         match self {
             Upright | Transposed => (false, false),

@@ -42,8 +42,8 @@ impl Settings {
     ) -> PyResult<Self> {
         let fault = |error| to_exception(py, &error);
         let mode = if train { Mode::Train } else { Mode::Eval };
-        let layout = layout.parse().map_err(fault)?;
-        let transform = ImageTransform::new(size).mode(mode).layout(layout);
+        let format = layout.parse().map_err(fault)?;
+        let transform = ImageTransform::new(size).mode(mode).format(format);
         transform.validate().map_err(fault)?;
         let on_error = if skip_errors { OnError::SKIP } else { OnError::Raise };
         Ok(Settings { batch_size, transform, seed, shuffle, threads, on_error, drop_last })

@@ -5,8 +5,8 @@ use spdl_core::{
     BatchLayout, DatasetSource, ErrorKind, Labeled, PipelineBuilder, SampleId, SampleRng,
 };
 use spdl_media::{
-    CodecRegistry, FillImage, IMAGENET_MEAN, IMAGENET_STD, ImageTransform, Layout, Limits, Mode,
-    Rect, Sample, image_fields,
+    CodecRegistry, FillImage, IMAGENET_MEAN, IMAGENET_STD, ImageTransform, Limits, Mode, Rect,
+    Sample, SampleFormat, image_fields,
 };
 
 use crate::files::data;
@@ -47,15 +47,20 @@ fn floats_are_the_bytes_normalised_plane_by_plane() {
             let transform = ImageTransform::new(SIDE).mode(mode);
             let bytes = bytes_of(&transform, &file, index);
             let mut floats = vec![f32::NAN; bytes.len()];
-            filler(&transform.layout(Layout::NchwF32))
+            filler(&transform.format(SampleFormat::NCHW_F32))
                 .write(&file, Sample::F32(&mut floats), || rng(index))
                 .unwrap();
             for (at, pixel) in bytes.chunks(3).enumerate() {
                 for channel in 0..3 {
-                    let expected = (f32::from(pixel[channel]) / 255.0 - IMAGENET_MEAN[channel])
-                        / IMAGENET_STD[channel];
+                    let mean = f64::from(IMAGENET_MEAN[channel]);
+                    let std = f64::from(IMAGENET_STD[channel]);
                     let found = floats[channel * (SIDE * SIDE) as usize + at];
-                    assert!((found - expected).abs() < 1e-5, "{name}: {found} {expected}");
+                    let value = (f64::from(pixel[channel]) / 255.0 - mean) / std;
+                    assert!((f64::from(found) - value).abs() < 1e-6, "{name}: {found} {value}");
+                    // To the last bit, as documented.
+                    let scale = (1.0 / (255.0 * std)) as f32;
+                    let expected = f32::from(pixel[channel]) * scale + (-mean / std) as f32;
+                    assert_eq!(found.to_bits(), expected.to_bits(), "{name}");
                 }
             }
         }
@@ -141,8 +146,8 @@ fn a_pipeline_gives_the_same_batches_for_any_number_of_threads() {
         .zip(files.iter().cycle().take(23))
         .map(|(label, name)| Labeled { value: data(name).into(), label })
         .collect();
-    let run = |threads: usize, layout: Layout| {
-        let transform = ImageTransform::new(SIDE).mode(Mode::Train).layout(layout);
+    let run = |threads: usize, format: SampleFormat| {
+        let transform = ImageTransform::new(SIDE).mode(Mode::Train).format(format);
         let registry = CodecRegistry::with_defaults();
         let fields = BatchLayout::new(8, image_fields(&transform));
         let pipeline = PipelineBuilder::new(DatasetSource::new(files.clone()).shuffled(3))
@@ -162,9 +167,9 @@ fn a_pipeline_gives_the_same_batches_for_any_number_of_threads() {
         }
         delivered
     };
-    for layout in [Layout::NhwcU8, Layout::NchwF32] {
-        let one = run(1, layout);
+    for format in [SampleFormat::NHWC_U8, SampleFormat::NCHW_F32] {
+        let one = run(1, format);
         assert_eq!(one.iter().map(|(_, labels)| labels.len()).collect::<Vec<_>>(), [8, 8, 7]);
-        assert!(one == run(3, layout), "{layout}");
+        assert!(one == run(3, format), "{format}");
     }
 }

@@ -59,7 +59,9 @@ fn act(decoder: &mut Decoder, encoded: &[u8], action: &str) -> spdl_core::Result
     let fill = |side: u32| -> spdl_core::Result<_> {
         let registry = CodecRegistry::with_defaults();
         let pixels = vec![0; (side * side * 3) as usize];
-        let fill = FillImage::new(&registry, &ImageTransform::new(side), &Limits::default())?;
+        // Chroma that goes straight to the sample's size is another test's.
+        let transform = ImageTransform::new(side).exact(true);
+        let fill = FillImage::new(&registry, &transform, &Limits::default())?;
         Ok((fill, pixels, Size::new(side, side)))
     };
     match (words[0], &numbers[..]) {

@@ -2,6 +2,7 @@
 //!
 //! They want all default formats.
 #![cfg(all(
+    feature = "augment",
     feature = "jpeg",
     feature = "png",
     feature = "webp",
@@ -11,6 +12,8 @@
 ))]
 
 #[cfg(test)]
+mod augment;
+#[cfg(test)]
 mod damage;
 #[cfg(test)]
 mod files;
@@ -18,3 +21,7 @@ mod files;
 mod fill;
 #[cfg(test)]
 mod golden;
+#[cfg(test)]
+mod resize;
+#[cfg(test)]
+mod sample;

@@ -1,0 +1,322 @@
+//! What mixes the samples of a batch: mixup and CutMix.
+
+use spdl_core::{
+    Array, Batch, BufferPool, DType, Element, Error, ErrorKind, Result, SampleRng, Stage,
+    StageContext,
+};
+
+use super::draw::{beta, check_alpha};
+use super::functional::check;
+use crate::{Rect, Size};
+
+/// The fields that are mixed, by their names.
+const IMAGES: &str = "images";
+const LABELS: &str = "labels";
+
+/// Blends every image of a batch with the one before it (the first with the last), and their labels
+/// in the same proportion, which is drawn from Beta(alpha, alpha) once for a batch (Zhang et al.
+/// 2018, arXiv:1710.09412).
+///
+/// `images` are `f32` or `u8` (torchvision has only `f32`; a blended level is rounded to the nearest).
+/// `labels` become `f32 [batch, classes]`: each class's part. They may be so before, for one mix
+/// after another.
+///
+/// ```
+/// # use spdl_core::{Batch, Result, SampleId, SampleRng};
+/// # use spdl_media::augment::Mixup;
+/// # fn mixed(batch: Batch) -> Result<Batch> {
+/// let mut mixup = Mixup::new(1000, 0.2)?;
+/// // In a pipeline: `builder.stage("mixup", || Mixup::new(1000, 0.2))`. By hand:
+/// let mut rng = SampleRng::new(7, batch.ids()[0], "mixup");
+/// mixup.apply(batch, &mut rng)
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Mixup {
+    alpha: f64,
+    labels: SoftLabels,
+    /// The last image of a batch, which is mixed into the first.
+    last_levels: Vec<u8>,
+    /// The same, where images are numbers.
+    last_values: Vec<f32>,
+}
+
+impl Mixup {
+    /// For labels of 0 to `classes` − 1. torchvision's default alpha is 1.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where there are no classes, or alpha is not a positive number.
+    pub fn new(classes: usize, alpha: f64) -> Result<Self> {
+        check_alpha(alpha)?;
+        Ok(Mixup {
+            alpha,
+            labels: SoftLabels::new(classes)?,
+            last_levels: Vec::new(),
+            last_values: Vec::new(),
+        })
+    }
+
+    /// Draws the proportion, and mixes.
+    ///
+    /// # Errors
+    /// As [`mix`](Mixup::mix).
+    pub fn apply(&mut self, batch: Batch, rng: &mut SampleRng) -> Result<Batch> {
+        self.mix(batch, beta(rng, self.alpha))
+    }
+
+    /// Mixes `own` of each sample with 1 − `own` of the one before it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where the batch has no `images` of `u8` or `f32`, or no `labels` as said
+    /// above; the message names the sample.
+    pub fn mix(&mut self, mut batch: Batch, own: f64) -> Result<Batch> {
+        let soft = self.labels.mixed(&batch, own)?;
+        let (own, other) = (own as f32, (1.0 - own) as f32);
+        let images = images(&mut batch)?;
+        match images.dtype() {
+            DType::F32 => blend(images, &mut self.last_values, |own_value: f32, before| {
+                before * other + own_value * own
+            })?,
+            DType::U8 => blend(images, &mut self.last_levels, |own_level: u8, before| {
+                let value = f32::from(before) * other + f32::from(own_level) * own;
+                value.round_ties_even() as u8
+            })?,
+            found => return Err(unfit(&format!("of u8 or f32, found {found}"))),
+        }
+        batch.replace(LABELS, soft)?;
+        Ok(batch)
+    }
+}
+
+/// Replaces every row by what `blend` makes of its elements and those of the row before.
+fn blend<T: Element + Copy>(
+    array: &mut Array,
+    last: &mut Vec<T>,
+    blend: impl Fn(T, T) -> T,
+) -> Result<()> {
+    let rows = array.shape().first().copied().unwrap_or(0);
+    let elements = array.as_mut_slice::<T>()?;
+    let row = elements.len() / rows.max(1);
+    last.clear();
+    last.extend_from_slice(&elements[elements.len() - row..]);
+    // From the last row on, the one before is always as it was.
+    for at in (1..rows).rev() {
+        let (before, own) = elements.split_at_mut(at * row);
+        for (own, before) in own[..row].iter_mut().zip(&before[(at - 1) * row..]) {
+            *own = blend(*own, *before);
+        }
+    }
+    for (own, before) in elements.iter_mut().zip(last.iter()) {
+        *own = blend(*own, *before);
+    }
+    Ok(())
+}
+
+/// Puts a rectangle of the image before it into every image of a batch (the last one's into the
+/// first), and mixes the labels by area. The area's share is drawn from Beta(alpha, alpha) once for
+/// a batch, its place uniformly; what would reach beyond the image is cut off (Yun et al. 2019,
+/// arXiv:1905.04899).
+///
+/// `images` are `[batch, 3, height, width]` or `[batch, height, width, 3]`, of any type; `labels`
+/// are as for [`Mixup`].
+#[derive(Debug)]
+pub struct CutMix {
+    alpha: f64,
+    labels: SoftLabels,
+    last: Vec<u8>,
+}
+
+impl CutMix {
+    /// For labels of 0 to `classes` − 1. torchvision's default alpha is 1.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where there are no classes, or alpha is not a positive number.
+    pub fn new(classes: usize, alpha: f64) -> Result<Self> {
+        check_alpha(alpha)?;
+        Ok(CutMix { alpha, labels: SoftLabels::new(classes)?, last: Vec::new() })
+    }
+
+    /// Draws the rectangle, and mixes.
+    ///
+    /// # Errors
+    /// As [`mix`](CutMix::mix).
+    pub fn apply(&mut self, mut batch: Batch, rng: &mut SampleRng) -> Result<Batch> {
+        let size = Planes::of(images(&mut batch)?)?.size;
+        let own = beta(rng, self.alpha);
+        let x = rng.below(u64::from(size.width)) as u32;
+        let y = rng.below(u64::from(size.height)) as u32;
+        self.mix(batch, CutMix::cut_box(own, (x, y), size))
+    }
+
+    /// The rectangle that is taken from another image: `own` is the share that stays, 0 to 1, before
+    /// what reaches beyond the image is cut off; `center` is the column and row of its middle.
+    pub fn cut_box(own: f64, center: (u32, u32), size: Size) -> Rect {
+        let half = 0.5 * (1.0 - own).max(0.0).sqrt();
+        let axis = |center: u32, side: u32| {
+            let reach = (half * f64::from(side)) as u32;
+            let start = center.saturating_sub(reach).min(side);
+            (start, center.saturating_add(reach).min(side) - start)
+        };
+        let (left, width) = axis(center.0, size.width);
+        let (top, height) = axis(center.1, size.height);
+        Rect { left, top, width, height }
+    }
+
+    /// Puts `rect` of the image before it into every image. An empty one changes nothing but the
+    /// labels' type.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where the batch has no `images` or `labels` as said above, or the rectangle
+    /// is not inside the images.
+    pub fn mix(&mut self, mut batch: Batch, rect: Rect) -> Result<Batch> {
+        let planes = Planes::of(images(&mut batch)?)?;
+        let empty = rect.width == 0 || rect.height == 0;
+        check(empty || rect.is_within(planes.size), || {
+            format!("{rect:?} is not inside images of {}", planes.size)
+        })?;
+        let own = 1.0 - rect.size().pixels() as f64 / planes.size.pixels() as f64;
+        let soft = self.labels.mixed(&batch, own)?;
+        if !empty {
+            planes.roll(images(&mut batch)?, rect, &mut self.last);
+        }
+        batch.replace(LABELS, soft)?;
+        Ok(batch)
+    }
+}
+
+/// How the images of a batch lie in memory.
+struct Planes {
+    size: Size,
+    /// Three, or one of interleaved channels.
+    planes: usize,
+    /// From one column to the next.
+    pixel_bytes: usize,
+}
+
+impl Planes {
+    /// Which dimension is the channels' is told by its length, 3; where both are, bytes are
+    /// interleaved and numbers are not, as this crate writes them.
+    fn of(images: &Array) -> Result<Self> {
+        let bytes = images.dtype().size();
+        let planar = |height, width| (height, width, 3, bytes);
+        let interleaved = |height, width| (height, width, 1, 3 * bytes);
+        let (height, width, planes, pixel_bytes) = match *images.shape() {
+            [_, 3, height, 3] if images.dtype() != DType::U8 => planar(height, 3),
+            [_, height, width, 3] => interleaved(height, width),
+            [_, 3, height, width] => planar(height, width),
+            _ => {
+                return Err(unfit(&format!(
+                    "[batch, 3, height, width] or [batch, height, width, 3], found {:?}",
+                    images.shape()
+                )));
+            }
+        };
+        let side = |side: usize| u32::try_from(side).unwrap_or(u32::MAX);
+        Ok(Planes { size: Size::new(side(width), side(height)), planes, pixel_bytes })
+    }
+
+    /// Copies the rectangle of every image to the next one.
+    fn roll(&self, images: &mut Array, rect: Rect, last: &mut Vec<u8>) {
+        let count = images.shape()[0];
+        let bytes = images.as_bytes_mut();
+        let image = bytes.len() / count.max(1);
+        let row = self.size.width as usize * self.pixel_bytes;
+        let plane = self.size.height as usize * row;
+        let rows = (0..self.planes).flat_map(|at| {
+            let first = at * plane + rect.left as usize * self.pixel_bytes;
+            (rect.top as usize..(rect.top + rect.height) as usize).map(move |y| first + y * row)
+        });
+        let len = rect.width as usize * self.pixel_bytes;
+        for start in rows {
+            let of = |at: usize| at * image + start;
+            last.clear();
+            last.extend_from_slice(&bytes[of(count - 1)..][..len]);
+            for at in (1..count).rev() {
+                bytes.copy_within(of(at - 1)..of(at - 1) + len, of(at));
+            }
+            bytes[of(0)..][..len].copy_from_slice(last);
+        }
+    }
+}
+
+fn images(batch: &mut Batch) -> Result<&mut Array> {
+    batch.array_mut(IMAGES).ok_or_else(|| unfit("a field of that name, found none"))
+}
+
+fn unfit(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidArgument, format!("expected images {what}"))
+}
+
+/// Labels as parts of classes.
+#[derive(Debug)]
+struct SoftLabels {
+    classes: usize,
+    pool: BufferPool,
+}
+
+impl SoftLabels {
+    fn new(classes: usize) -> Result<Self> {
+        check(classes > 0, || "expected a class or more, found none".into())?;
+        Ok(SoftLabels { classes, pool: BufferPool::new() })
+    }
+
+    /// `own` of each sample's classes and 1 − `own` of those before it.
+    fn mixed(&self, batch: &Batch, own: f64) -> Result<Array> {
+        let classes = self.classes;
+        let (own, other) = (own as f32, (1.0 - own) as f32);
+        let unfit = |found: String| {
+            let message =
+                format!("expected labels as i64 [batch] or f32 [batch, {classes}], found {found}");
+            Error::new(ErrorKind::InvalidArgument, message)
+        };
+        let Some(labels) = batch.array(LABELS) else { return Err(unfit("none".into())) };
+        let shape = vec![batch.len(), classes];
+        let bytes = batch.len().saturating_mul(classes).saturating_mul(size_of::<f32>());
+        let mut soft = Array::new(DType::F32, shape, self.pool.take(bytes)?)?;
+        let parts = soft.as_mut_slice::<f32>()?;
+        match (labels.dtype(), labels.shape()) {
+            (DType::I64, [_]) => {
+                parts.fill(0.0);
+                let labels = labels.as_slice::<i64>()?;
+                for (at, label) in labels.iter().enumerate() {
+                    let class = usize::try_from(*label).ok().filter(|&class| class < classes);
+                    let Some(class) = class else {
+                        return Err(unfit(format!("{label} of {}", batch.ids()[at])));
+                    };
+                    parts[at * classes + class] += own;
+                    parts[(at + 1) % labels.len() * classes + class] += other;
+                }
+            }
+            (DType::F32, [_, width]) if *width == classes => {
+                let labels = labels.as_slice::<f32>()?;
+                let last = labels.len().saturating_sub(classes);
+                let before = labels[last..].iter().chain(labels);
+                for ((part, label), before) in parts.iter_mut().zip(labels).zip(before) {
+                    *part = before * other + label * own;
+                }
+            }
+            (dtype, shape) => return Err(unfit(format!("{dtype} {shape:?}"))),
+        }
+        Ok(soft)
+    }
+}
+
+/// Mixes by random numbers of the batch's first sample in this stage.
+impl Stage<Batch> for Mixup {
+    type Out = Batch;
+
+    fn process(&mut self, batch: Batch, cx: &mut StageContext<'_, Batch>) -> Result<()> {
+        let mixed = self.apply(batch, &mut cx.rng())?;
+        cx.emit(mixed)
+    }
+}
+
+/// Mixes by random numbers of the batch's first sample in this stage.
+impl Stage<Batch> for CutMix {
+    type Out = Batch;
+
+    fn process(&mut self, batch: Batch, cx: &mut StageContext<'_, Batch>) -> Result<()> {
+        let mixed = self.apply(batch, &mut cx.rng())?;
+        cx.emit(mixed)
+    }
+}

@@ -1,0 +1,156 @@
+//! Pixels as numbers: blocks that the compiler turns into vectors, and the roundings.
+
+use fearless_simd::{Level, Simd};
+
+use crate::pixels::CHANNELS;
+
+/// Pixels of a block.
+pub(super) const BLOCK: usize = 64;
+/// A channel of a block of pixels.
+pub(super) type Channel = [f32; BLOCK];
+
+/// The largest level.
+pub(super) const MAX: f32 = 255.0;
+/// Added to a number from 0 to 255, it leaves the nearest integer in the lowest bits.
+const MAGIC: f32 = (1 << 23) as f32;
+
+/// `a × b + c`, rounded once.
+///
+/// Where the processor has no such instruction, numbers of twice the precision stand in. The product
+/// is exact in them; for levels and weights so is the sum, and else it is rounded twice, which makes
+/// a difference about once in 2²⁹.
+#[inline(always)]
+pub(super) fn multiply_add<S: Simd>(simd: S, a: f32, b: f32, c: f32) -> f32 {
+    if has_fused_multiply_add(simd.level()) {
+        a.mul_add(b, c)
+    } else {
+        (f64::from(a) * f64::from(b) + f64::from(c)) as f32
+    }
+}
+
+#[inline(always)]
+fn has_fused_multiply_add(level: Level) -> bool {
+    match level {
+        #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+        Level::Avx2(_) | Level::Avx512(_) => true,
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon(_) => true,
+        _ => false,
+    }
+}
+
+/// A whole number from 0 to 2²³ − 1, faster than by a cast, which has to look for others.
+#[inline(always)]
+pub(super) fn index(value: f32) -> usize {
+    ((value + MAGIC).to_bits() - MAGIC.to_bits()) as usize
+}
+
+/// A number from 0 to 255 without its fraction.
+#[inline(always)]
+pub(super) fn truncated(value: f32) -> u8 {
+    (value.trunc() + MAGIC).to_bits() as u8
+}
+
+/// The integer nearest to a number from 0 to 255, the even one of two.
+#[inline(always)]
+pub(super) fn rounded(value: f32) -> u8 {
+    (value + MAGIC).to_bits() as u8
+}
+
+/// Between 0 and 255; what is not a number becomes 0.
+#[inline(always)]
+#[expect(clippy::manual_clamp, reason = "`clamp` keeps what is not a number")]
+pub(super) fn clamped(value: f32) -> f32 {
+    value.max(0.0).min(MAX)
+}
+
+/// Calls `read` with every block of pixels: its red, green and blue levels. The rest of the last
+/// block is 0.
+#[inline(always)]
+pub(super) fn read_blocks(pixels: &[u8], mut read: impl FnMut(&[Channel; CHANNELS])) {
+    let (blocks, rest) = pixels.as_chunks::<{ BLOCK * CHANNELS }>();
+    for block in blocks {
+        read(&separated(block));
+    }
+    if !rest.is_empty() {
+        let mut block = [0; BLOCK * CHANNELS];
+        block[..rest.len()].copy_from_slice(rest);
+        read(&separated(&block));
+    }
+}
+
+/// A change of pixels, a block at a time. Not a closure: what those hold is not always compiled for
+/// the processor at hand.
+pub(super) trait ChangeBlock<S> {
+    /// The changed levels of red, green and blue. Must be `#[inline(always)]`.
+    fn change(&self, simd: S, block: &[Channel; CHANNELS]) -> [[u8; BLOCK]; CHANNELS];
+}
+
+/// Changes all pixels. The rest of the last block is black.
+#[inline(always)]
+pub(super) fn change_blocks<S: Simd>(simd: S, pixels: &mut [u8], change: &impl ChangeBlock<S>) {
+    let (blocks, rest) = pixels.as_chunks_mut::<{ BLOCK * CHANNELS }>();
+    for block in blocks {
+        interleave(&change.change(simd, &separated(block)), block);
+    }
+    if !rest.is_empty() {
+        let mut block = [0; BLOCK * CHANNELS];
+        block[..rest.len()].copy_from_slice(rest);
+        interleave(&change.change(simd, &separated(&block)), &mut block);
+        rest.copy_from_slice(&block[..rest.len()]);
+    }
+}
+
+#[inline(always)]
+fn separated(block: &[u8; BLOCK * CHANNELS]) -> [Channel; CHANNELS] {
+    let mut channels = [[0.0; BLOCK]; CHANNELS];
+    for at in 0..BLOCK {
+        channels[0][at] = f32::from(block[at * CHANNELS]);
+        channels[1][at] = f32::from(block[at * CHANNELS + 1]);
+        channels[2][at] = f32::from(block[at * CHANNELS + 2]);
+    }
+    channels
+}
+
+#[inline(always)]
+fn interleave(channels: &[[u8; BLOCK]; CHANNELS], block: &mut [u8; BLOCK * CHANNELS]) {
+    for at in 0..BLOCK {
+        block[at * CHANNELS] = channels[0][at];
+        block[at * CHANNELS + 1] = channels[1][at];
+        block[at * CHANNELS + 2] = channels[2][at];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fearless_simd::dispatch;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What processors without the instruction compute.
+    fn stand_in(a: f32, b: f32, c: f32) -> f32 {
+        (f64::from(a) * f64::from(b) + f64::from(c)) as f32
+    }
+
+    #[test]
+    fn levels_are_rounded_and_truncated() {
+        for (value, near, below) in
+            [(0.0, 0, 0), (0.5, 0, 0), (1.5, 2, 1), (254.5, 254, 254), (254.51, 255, 254)]
+        {
+            assert_eq!((rounded(value), truncated(value)), (near, below), "{value}");
+        }
+        assert_eq!((rounded(255.0), truncated(255.0)), (255, 255));
+        assert_eq!([-1.0, 300.0, f32::NAN].map(clamped), [0.0, 255.0, 0.0]);
+    }
+
+    proptest! {
+        #[test]
+        fn processors_agree(level: u8, weight in -4.0f32..4.0, c in -1020.0f32..1020.0) {
+            let level = f32::from(level);
+            let fused = dispatch!(Level::new(), simd => multiply_add(simd, level, weight, c));
+            prop_assert_eq!(fused, level.mul_add(weight, c));
+            prop_assert_eq!(fused, stand_in(level, weight, c));
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! What moves pixels: each pixel of the result is looked up somewhere in the image.
+
+use fearless_simd::prelude::*;
+use fearless_simd::{Level, dispatch, f32x4};
+use spdl_core::Result;
+
+use super::arithmetic::{clamped, index, multiply_add, rounded};
+use super::check;
+use crate::Size;
+use crate::augment::{ImageMut, Scratch};
+use crate::pixels::CHANNELS;
+
+/// How a level is read between pixels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Interpolation {
+    /// The nearest pixel.
+    #[default]
+    Nearest,
+    /// The four pixels around, by their distance.
+    Bilinear,
+}
+
+/// A rotation, scaling and shear around a centre, and a shift.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Affine {
+    /// Degrees, clockwise.
+    pub angle: f64,
+    /// Pixels to the right and down.
+    pub translate: [f64; 2],
+    /// 1 keeps the size; 2 is twice as large.
+    pub scale: f64,
+    /// Degrees, along x and along y.
+    pub shear: [f64; 2],
+    /// What stays where it is but for the shift, in pixels from the upper left corner; `None` is
+    /// the centre of the image.
+    pub center: Option<[f64; 2]>,
+}
+
+impl Default for Affine {
+    /// Leaves the image as it is.
+    fn default() -> Self {
+        Affine { angle: 0.0, translate: [0.0; 2], scale: 1.0, shear: [0.0; 2], center: None }
+    }
+}
+
+impl Affine {
+    /// From a place in the result to one in the image, both from the image's centre:
+    /// x = m₀x' + m₁y' + m₂, y = m₃x' + m₄y' + m₅.
+    fn inverse_matrix(&self, size: Size) -> [f64; 6] {
+        let [cx, cy] = match self.center {
+            Some([x, y]) => [x - f64::from(size.width) * 0.5, y - f64::from(size.height) * 0.5],
+            None => [0.0; 2],
+        };
+        let [sx, sy] = self.shear.map(f64::to_radians);
+        let angle = self.angle.to_radians();
+        // Rotation · shear along y · shear along x; its determinant is 1.
+        let a = (angle - sy).cos() / sy.cos();
+        let b = -(a * sx.tan() + angle.sin());
+        let c = (angle - sy).sin() / sy.cos();
+        let d = angle.cos() - c * sx.tan();
+        let mut matrix =
+            [d / self.scale, -b / self.scale, 0.0, -c / self.scale, a / self.scale, 0.0];
+        let (x, y) = (cx + self.translate[0], cy + self.translate[1]);
+        matrix[2] = cx - matrix[0] * x - matrix[1] * y;
+        matrix[5] = cy - matrix[3] * x - matrix[4] * y;
+        matrix
+    }
+}
+
+/// Rotates, scales, shears and shifts, and keeps the image's size.
+///
+/// What comes from outside the image is black, blended at the edges where levels are interpolated.
+/// With `fill` it is of that colour, blended with an edge that is black already: as torchvision has
+/// it, whose `fill=None` and `fill=0` differ in this.
+///
+/// # Errors
+/// `InvalidArgument` where the scale is not positive, or a number is not finite.
+pub fn affine(
+    image: &mut ImageMut<'_>,
+    affine: &Affine,
+    interpolation: Interpolation,
+    fill: Option<[u8; 3]>,
+    scratch: &mut Scratch,
+) -> Result<()> {
+    let matrix = affine.inverse_matrix(image.size());
+    let sound = affine.scale > 0.0 && matrix.iter().all(|number| number.is_finite());
+    check(sound, || format!("impossible affine transform: {affine:?}"))?;
+    let grid = Grid::affine(matrix, image.size());
+    resample(image, &grid, interpolation, fill, scratch);
+    Ok(())
+}
+
+/// Rotates counter-clockwise by `angle` degrees around `center` (`None`: the image's), and keeps the
+/// image's size. `fill` is as in [`affine`]. Half a turn, and quarter turns of a square, move pixels
+/// as they are.
+///
+/// # Errors
+/// `InvalidArgument` where a number is not finite.
+pub fn rotate(
+    image: &mut ImageMut<'_>,
+    angle: f64,
+    interpolation: Interpolation,
+    center: Option<[f64; 2]>,
+    fill: Option<[u8; 3]>,
+    scratch: &mut Scratch,
+) -> Result<()> {
+    let angle = angle.rem_euclid(360.0);
+    if center.is_none() && (angle == 0.0 || quarter_turns(image, angle, scratch)) {
+        return Ok(());
+    }
+    let rotation = Affine { angle: -angle, center, ..Affine::default() };
+    affine(image, &rotation, interpolation, fill, scratch)
+}
+
+/// Whether the angle is half a turn, or a quarter turn of a square image; if so, it is done.
+fn quarter_turns(image: &mut ImageMut<'_>, angle: f64, scratch: &mut Scratch) -> bool {
+    let Size { width, height } = image.size();
+    if angle == 180.0 {
+        image.pixels_mut().as_chunks_mut::<CHANNELS>().0.reverse();
+        return true;
+    }
+    if width != height || (angle != 90.0 && angle != 270.0) {
+        return false;
+    }
+    let side = width as usize;
+    let mut source = scratch.take_bytes(image.pixels().len());
+    source.copy_from_slice(image.pixels());
+    let pixels = source.as_chunks::<CHANNELS>().0;
+    let places = image.pixels_mut().as_chunks_mut::<CHANNELS>().0.chunks_exact_mut(side);
+    for (y, row) in places.enumerate() {
+        for (x, place) in row.iter_mut().enumerate() {
+            *place = match angle {
+                90.0 => pixels[x * side + side - 1 - y],
+                _ => pixels[(side - 1 - x) * side + y],
+            };
+        }
+    }
+    scratch.give_bytes(source);
+    true
+}
+
+/// Maps the image as a plane in space: the pixel at (x, y) of the result comes from
+/// ((c₀x + c₁y + c₂) ÷ (c₆x + c₇y + 1), (c₃x + c₄y + c₅) ÷ (c₆x + c₇y + 1)), both counted from the
+/// upper left corner. `fill` is as in [`affine`].
+///
+/// # Errors
+/// `InvalidArgument` where a coefficient is not finite.
+pub fn perspective(
+    image: &mut ImageMut<'_>,
+    coefficients: &[f64; 8],
+    interpolation: Interpolation,
+    fill: Option<[u8; 3]>,
+    scratch: &mut Scratch,
+) -> Result<()> {
+    check(coefficients.iter().all(|number| (*number as f32).is_finite()), || {
+        format!("expected finite coefficients, found {coefficients:?}")
+    })?;
+    let grid = Grid::perspective(coefficients, image.size());
+    resample(image, &grid, interpolation, fill, scratch);
+    Ok(())
+}
+
+/// The coefficients of [`perspective`] that bring the corners `start` to `end`, in pixels.
+///
+/// # Errors
+/// `InvalidArgument` where no plane does: three corners of `end` on a line, say.
+pub fn perspective_coefficients(start: &[[f64; 2]; 4], end: &[[f64; 2]; 4]) -> Result<[f64; 8]> {
+    // Two equations for each corner: x(c₆x' + c₇y' + 1) = c₀x' + c₁y' + c₂, and so for y.
+    let mut rows = [[0.0; 9]; 8];
+    for (pair, (&[x, y], &[u, v])) in
+        rows.as_chunks_mut::<2>().0.iter_mut().zip(start.iter().zip(end))
+    {
+        pair[0] = [u, v, 1.0, 0.0, 0.0, 0.0, -x * u, -x * v, x];
+        pair[1] = [0.0, 0.0, 0.0, u, v, 1.0, -y * u, -y * v, y];
+    }
+    solve(&mut rows).map_or_else(
+        || {
+            let message = format!("no perspective brings {start:?} to {end:?}");
+            check(false, || message).map(|()| [0.0; 8])
+        },
+        // torchvision rounds them so, too.
+        |solution| Ok(solution.map(|value| f64::from(value as f32))),
+    )
+}
+
+/// Solves eight linear equations by elimination with row pivots.
+fn solve(rows: &mut [[f64; 9]; 8]) -> Option<[f64; 8]> {
+    /// Below this share of the largest number, a pivot is nothing but rounding.
+    const NEGLIGIBLE: f64 = 1e-12;
+    let largest = rows.as_flattened().iter().fold(0.0_f64, |most, value| most.max(value.abs()));
+    for column in 0..8 {
+        let magnitude = |row: &usize| rows[*row][column].abs();
+        let pivot = (column..8).max_by(|a, b| magnitude(a).total_cmp(&magnitude(b)))?;
+        // Not a number, too, is no pivot.
+        if magnitude(&pivot) <= NEGLIGIBLE * largest || !magnitude(&pivot).is_finite() {
+            return None;
+        }
+        rows.swap(column, pivot);
+        let own = rows[column];
+        for (at, row) in rows.iter_mut().enumerate() {
+            if at != column {
+                let factor = row[column] / own[column];
+                row.iter_mut().zip(own).for_each(|(value, own)| *value -= factor * own);
+            }
+        }
+    }
+    let mut solution = [0.0; 8];
+    for (at, value) in solution.iter_mut().enumerate() {
+        *value = rows[at][8] / rows[at][at];
+    }
+    solution.iter().all(|value| value.is_finite()).then_some(solution)
+}
+
+/// Where the pixels of the result come from, in single precision and with torchvision's roundings:
+/// the image reaches from −1 to 1.
+struct Grid {
+    size: Size,
+    /// The first pixel's place, in pixels.
+    first: [f32; 2],
+    /// How x, y and 1 make the place, across and down.
+    weights: [[f32; 3]; 2],
+    /// How they make what it is divided by, where it is.
+    divisor: Option<[f32; 3]>,
+}
+
+impl Grid {
+    fn affine(matrix: [f64; 6], size: Size) -> Self {
+        let matrix = matrix.map(|number| number as f32);
+        let (width, height) = (size.width as f32, size.height as f32);
+        Grid {
+            size,
+            first: [(1.0 - width) * 0.5, (1.0 - height) * 0.5],
+            weights: [
+                [matrix[0], matrix[1], matrix[2]].map(|number| number / (0.5 * width)),
+                [matrix[3], matrix[4], matrix[5]].map(|number| number / (0.5 * height)),
+            ],
+            divisor: None,
+        }
+    }
+
+    fn perspective(coefficients: &[f64; 8], size: Size) -> Self {
+        let [a, b, c, d, e, f, g, h] = coefficients.map(|number| number as f32);
+        let (width, height) = (size.width as f32, size.height as f32);
+        Grid {
+            size,
+            first: [0.5; 2],
+            weights: [
+                [a, b, c].map(|number| number / (0.5 * width)),
+                [d, e, f].map(|number| number / (0.5 * height)),
+            ],
+            divisor: Some([g, h, 1.0]),
+        }
+    }
+
+    /// Writes where the pixels of row `y` come from, in pixels.
+    #[inline(always)]
+    fn place_row<S: Simd>(&self, simd: S, y: usize, across: &mut [f32], down: &mut [f32]) {
+        let y = self.first[1] + y as f32;
+        let combined = |[along_x, along_y, constant]: [f32; 3], x: f32| {
+            multiply_add(simd, y, along_y, x * along_x) + constant
+        };
+        let places = [across, down].into_iter().zip(self.weights);
+        for ((places, weights), side) in places.zip([self.size.width, self.size.height]) {
+            let half = side as f32 / 2.0;
+            for (at, place) in places.iter_mut().enumerate() {
+                let x = self.first[0] + at as f32;
+                let mut value = combined(weights, x);
+                if let Some(divisor) = self.divisor {
+                    value = value / combined(divisor, x) - 1.0;
+                }
+                *place = multiply_add(simd, value + 1.0, half, -0.5);
+            }
+        }
+    }
+}
+
+fn resample(
+    image: &mut ImageMut<'_>,
+    grid: &Grid,
+    interpolation: Interpolation,
+    fill: Option<[u8; 3]>,
+    scratch: &mut Scratch,
+) {
+    let size = image.size();
+    let width = size.width as usize;
+    let mut pixels = scratch.take_bytes(Source::bytes(size));
+    let mut places = scratch.take_floats(2 * width);
+    let (across, down) = places.split_at_mut(width);
+    dispatch!(Level::new(), simd => {
+        let source = Source::fill(&mut pixels, image);
+        for (y, out) in image.pixels_mut().chunks_exact_mut(width * CHANNELS).enumerate() {
+            grid.place_row(simd, y, across, down);
+            let out = out.as_chunks_mut::<CHANNELS>().0.iter_mut();
+            let places = out.zip(across.iter().zip(down.iter()));
+            match interpolation {
+                Interpolation::Nearest => {
+                    for (out, (&x, &y)) in places {
+                        *out = source.nearest(x, y, fill);
+                    }
+                }
+                Interpolation::Bilinear => {
+                    for (out, (&x, &y)) in places {
+                        *out = source.bilinear(simd, x, y, fill);
+                    }
+                }
+            }
+        }
+    });
+    scratch.give_floats(places);
+    scratch.give_bytes(pixels);
+}
+
+/// An image that is read between its pixels, with an edge of nothing around it.
+struct Source<'a> {
+    /// Red, green, blue, and 1 in the image and 0 at its edge.
+    pixels: &'a [[u8; WITH_SHARE]],
+    /// From one row to the next.
+    stride: usize,
+    size: Size,
+}
+
+/// The bytes of a pixel and of what says that it is one.
+const WITH_SHARE: usize = CHANNELS + 1;
+/// Columns and rows of the edge: one before the image, two behind it, of which the last is only
+/// ever read without weight.
+const EDGE: usize = 3;
+
+impl<'a> Source<'a> {
+    fn bytes(size: Size) -> usize {
+        (size.width as usize + EDGE) * (size.height as usize + EDGE) * WITH_SHARE
+    }
+
+    #[inline(always)]
+    fn fill(bytes: &'a mut [u8], image: &ImageMut<'_>) -> Self {
+        let size = image.size();
+        let width = size.width as usize;
+        let stride = width + EDGE;
+        let pixels = bytes.as_chunks_mut::<WITH_SHARE>().0;
+        let (before, rest) = pixels.split_at_mut(stride);
+        let (inside, after) = rest.split_at_mut(stride * size.height as usize);
+        before.fill([0; WITH_SHARE]);
+        after.fill([0; WITH_SHARE]);
+        let rows = image.pixels().as_chunks::<CHANNELS>().0.chunks_exact(width);
+        for (row, source) in inside.chunks_exact_mut(stride).zip(rows) {
+            row[0] = [0; WITH_SHARE];
+            row[width + 1..].fill([0; WITH_SHARE]);
+            for (place, &[red, green, blue]) in row[1..].iter_mut().zip(source) {
+                *place = [red, green, blue, 1];
+            }
+        }
+        Source { pixels, stride, size }
+    }
+
+    /// The number of the pixel at whole numbers, which are at most 1 beyond the image.
+    #[inline(always)]
+    fn at(&self, x: f32, y: f32) -> usize {
+        index(y + 1.0) * self.stride + index(x + 1.0)
+    }
+
+    /// A place of the image, or the edge where it is further away or not a number.
+    #[inline(always)]
+    fn near(&self, x: f32, y: f32) -> (f32, f32) {
+        (x.max(-1.0).min(self.size.width as f32), y.max(-1.0).min(self.size.height as f32))
+    }
+
+    #[inline(always)]
+    fn nearest(&self, x: f32, y: f32, fill: Option<[u8; CHANNELS]>) -> [u8; CHANNELS] {
+        let (x, y) = self.near(x.round_ties_even(), y.round_ties_even());
+        match (self.pixels.get(self.at(x, y)), fill) {
+            (Some(&[_, _, _, 0]), Some(fill)) => fill,
+            (Some(&[red, green, blue, _]), _) => [red, green, blue],
+            (None, _) => [0; CHANNELS],
+        }
+    }
+
+    #[inline(always)]
+    fn bilinear<S: Simd>(
+        &self,
+        simd: S,
+        x: f32,
+        y: f32,
+        fill: Option<[u8; CHANNELS]>,
+    ) -> [u8; CHANNELS] {
+        let (x, y) = self.near(x, y);
+        let (left, top) = (x.floor(), y.floor());
+        let (west, north) = (x - left, y - top);
+        let (east, south) = (1.0 - west, 1.0 - north);
+        let at = self.at(left, top);
+        let rows = (self.pixels.get(at..at + 2), self.pixels.get(at + self.stride..));
+        let (Some([a, b]), Some([c, d, ..])) = rows else { return [0; CHANNELS] };
+        let mut sums = levels(simd, a) * (south * east);
+        sums = levels(simd, b).mul_add_precise(south * west, sums);
+        sums = levels(simd, c).mul_add_precise(north * east, sums);
+        sums = levels(simd, d).mul_add_precise(north * west, sums);
+        let mut values = [0.0; WITH_SHARE];
+        sums.store_slice(&mut values);
+        let mut pixel = [0; CHANNELS];
+        // Weights are shares: without a fill there is nothing to clamp.
+        for channel in 0..CHANNELS {
+            pixel[channel] = match fill {
+                None => rounded(values[channel]),
+                Some(fill) => {
+                    let fill = f32::from(fill[channel]);
+                    rounded(clamped((values[channel] - fill) * values[CHANNELS] + fill))
+                }
+            };
+        }
+        pixel
+    }
+}
+
+#[inline(always)]
+fn levels<S: Simd>(simd: S, pixel: &[u8; WITH_SHARE]) -> f32x4<S> {
+    let [red, green, blue, share] = *pixel;
+    let levels = [f32::from(red), f32::from(green), f32::from(blue), f32::from(share)];
+    f32x4::from_slice(simd, &levels)
+}

@@ -1,0 +1,301 @@
+//! Which positions of a source axis a position of the target is made of, and their weights.
+
+use std::ops::Range;
+
+use super::Filter;
+
+/// The most bits after the point: with more, a sum of weighted bytes would not fit 32 bits.
+const MAX_BITS: u32 = 22;
+/// The largest weight in 16 bits, less the unit by which rounding may exceed it.
+const MAX_WEIGHT: f64 = i16::MAX as f64 - 1.0;
+/// A weight that rounding makes nothing of.
+const NEGLIGIBLE: f64 = 1e-8;
+
+/// What an axis is made for. Positions are counted over the whole component, not the part of it that
+/// is at hand, so that rounding does not depend on that part.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct AxisRequest {
+    /// Where the part of the source that becomes the target begins.
+    pub(super) start: f64,
+    /// How long it is.
+    pub(super) extent: f64,
+    /// The positions that the filter may see. Not empty.
+    pub(super) first: u32,
+    pub(super) end: u32,
+    /// The first position that is at hand.
+    pub(super) origin: u32,
+    /// How many positions the target has. Not 0.
+    pub(super) target: usize,
+    pub(super) filter: Filter,
+    /// How many positions the source has, where those of the target are counted from its other end.
+    pub(super) turned: Option<u32>,
+    /// Whether the target's positions are put down in reverse.
+    pub(super) reversed: bool,
+}
+
+/// The part of a source that becomes a target, measured from a whole position near its start.
+struct Part {
+    start: f64,
+    /// Per position of the target.
+    scale: f64,
+    /// The positions that the filter may see.
+    bounds: Range<i64>,
+}
+
+impl AxisRequest {
+    /// The part, and the position from which it is measured: counted from the end of the source that
+    /// comes first in the turned image, so that ties fall as they do there.
+    fn part(&self) -> (Part, i64) {
+        let (start, first, end) = match self.turned {
+            None => (self.start, i64::from(self.first), i64::from(self.end)),
+            Some(length) => (
+                f64::from(length) - self.start - self.extent,
+                i64::from(length) - i64::from(self.end),
+                i64::from(length) - i64::from(self.first),
+            ),
+        };
+        let base = start.floor();
+        let part = Part {
+            start: start - base,
+            scale: self.extent / self.target as f64,
+            bounds: first - base as i64..end - base as i64,
+        };
+        (part, base as i64)
+    }
+}
+
+/// A resizing along one axis, as the kernel takes it: positions of the source in pairs, counted
+/// from the first that is needed, and the same number of pairs for each position of the target.
+#[derive(Debug, Default)]
+pub(super) struct Axis {
+    /// The positions of the source that have weight.
+    pub(super) source: Range<usize>,
+    /// Bits after the point of a weight.
+    pub(super) bits: u32,
+    /// How many pairs make a position of the target.
+    pub(super) pairs: usize,
+    /// For each position of the target, the first of its pairs.
+    pub(super) first_pairs: Vec<u32>,
+    /// For each of its pairs, two weights: the lower 16 bits are those of the earlier position.
+    pub(super) weights: Vec<i32>,
+    /// What it was made for.
+    request: Option<AxisRequest>,
+    /// The positions that each of the target's looks at.
+    windows: Vec<(i64, i64)>,
+    /// The weights of all windows.
+    exact: Vec<f64>,
+}
+
+impl Axis {
+    /// How many pairs of the source there are.
+    pub(super) fn source_pairs(&self) -> usize {
+        self.source.len().div_ceil(2)
+    }
+
+    /// Makes it anew, unless it was made for the same.
+    pub(super) fn prepare(&mut self, request: &AxisRequest) {
+        if self.request.as_ref() == Some(request) {
+            return;
+        }
+        self.request = None;
+        let (part, base) = request.part();
+        self.windows.clear();
+        self.exact.clear();
+        match request.filter {
+            Filter::Nearest => self.choose(&part, request.target),
+            filter => self.weigh(&part, request.target, filter),
+        }
+        self.place(base, request);
+        self.quantize();
+        if request.reversed {
+            self.first_pairs.reverse();
+            let pairs = self.pairs;
+            self.weights.reverse();
+            self.weights.chunks_exact_mut(pairs).for_each(<[i32]>::reverse);
+        }
+        self.request = Some(*request);
+    }
+
+    /// One position for each of the target's.
+    fn choose(&mut self, part: &Part, target: usize) {
+        let Part { start, scale, bounds } = part;
+        self.windows.extend((0..target).map(|at| {
+            let middle = start + (at as f64 + 0.5) * scale;
+            let position = (middle.floor() as i64).clamp(bounds.start, bounds.end - 1);
+            (position, position + 1)
+        }));
+        self.exact.resize(target, 1.0);
+    }
+
+    /// Pillow's windows and weights.
+    fn weigh(&mut self, part: &Part, target: usize, filter: Filter) {
+        let Part { start, scale, bounds } = part;
+        let stretch = scale.max(1.0);
+        let support = filter.support() * stretch;
+        let per_stretch = 1.0 / stretch;
+        for at in 0..target {
+            let middle = start + (at as f64 + 0.5) * scale;
+            let from = (middle - support + 0.5).floor() as i64;
+            let from = from.clamp(bounds.start, bounds.end - 1);
+            let to = (middle + support + 0.5).floor() as i64;
+            let to = to.clamp(from + 1, bounds.end);
+            let before = self.exact.len();
+            let distance = |position: i64| (position as f64 - middle + 0.5) * per_stretch;
+            match filter {
+                // The common one by itself, so that its loop is a tight one.
+                Filter::Bilinear => {
+                    self.exact.extend((from..to).map(|p| Filter::Bilinear.weight(distance(p))));
+                }
+                _ => self.exact.extend((from..to).map(|p| filter.weight(distance(p)))),
+            }
+            let weights = &mut self.exact[before..];
+            let sum: f64 = weights.iter().sum();
+            let window = if sum > 0.0 {
+                let per_sum = 1.0 / sum;
+                weights.iter_mut().for_each(|weight| *weight *= per_sum);
+                // What has no weight at the ends would cost as much as the others.
+                let negligible = |weight: &&f64| weight.abs() < NEGLIGIBLE;
+                let ahead = weights.iter().take_while(negligible).count();
+                let behind = weights.iter().rev().take_while(negligible).count();
+                self.exact.truncate(self.exact.len() - behind);
+                self.exact.drain(before..before + ahead);
+                (from + ahead as i64, to - behind as i64)
+            } else {
+                self.exact.truncate(before);
+                self.exact.push(1.0);
+                (from, from + 1)
+            };
+            self.windows.push(window);
+        }
+    }
+
+    /// Counts the positions of the source from the first that is at hand.
+    fn place(&mut self, base: i64, request: &AxisRequest) {
+        let origin = i64::from(request.origin);
+        let mut rest = &mut self.exact[..];
+        for window in &mut self.windows {
+            let (weights, after) = rest.split_at_mut((window.1 - window.0) as usize);
+            rest = after;
+            let (from, to) = (window.0 + base, window.1 + base);
+            *window = match request.turned {
+                None => (from - origin, to - origin),
+                Some(length) => {
+                    weights.reverse();
+                    (i64::from(length) - to - origin, i64::from(length) - from - origin)
+                }
+            };
+        }
+    }
+
+    /// Brings windows to pairs and weights to 16 bits.
+    fn quantize(&mut self) {
+        let from = self.windows.iter().map(|window| window.0).min().unwrap_or(0);
+        let to = self.windows.iter().map(|window| window.1).max().unwrap_or(1);
+        self.source = from as usize..to as usize;
+        let pairs_of = |window: &(i64, i64)| {
+            let first = (window.0 - from) as usize / 2;
+            (first, ((window.1 - from) as usize).div_ceil(2) - first)
+        };
+        self.pairs = self.windows.iter().map(|window| pairs_of(window).1).max().unwrap_or(1);
+        let last_first = self.source_pairs() - self.pairs;
+        let largest = self.exact.iter().fold(0.0, |largest: f64, weight| largest.max(weight.abs()));
+        self.bits = ((MAX_WEIGHT / largest).log2().floor() as u32).min(MAX_BITS);
+        let unit = f64::from(1u32 << self.bits);
+        self.first_pairs.clear();
+        self.weights.clear();
+        self.weights.resize(self.windows.len() * self.pairs, 0);
+        let mut exact = self.exact.iter();
+        for (window, weights) in self.windows.iter().zip(self.weights.chunks_exact_mut(self.pairs))
+        {
+            let first = pairs_of(window).0.min(last_first);
+            self.first_pairs.push(first as u32);
+            // Rounding the running sum keeps the sum of the weights: what is even stays so.
+            let (mut sum, mut rounded) = (0.0, 0);
+            let offset = (window.0 - from) as usize - 2 * first;
+            let length = (window.1 - window.0) as usize;
+            for (at, weight) in (offset..offset + length).zip(exact.by_ref()) {
+                sum += weight * unit;
+                let next = (sum + 0.5).floor() as i32;
+                let weight = u32::from((next - rounded) as i16 as u16);
+                rounded = next;
+                weights[at / 2] |= (weight << (16 * (at % 2))) as i32;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The weights of each position of the target, by position of the source.
+    fn weights(axis: &Axis, length: usize) -> Vec<Vec<i64>> {
+        let targets = axis.first_pairs.iter().zip(axis.weights.chunks(axis.pairs));
+        targets
+            .map(|(&first, weights)| {
+                let mut row = vec![0; length + 2];
+                for (pair, weight) in weights.iter().enumerate() {
+                    let at = axis.source.start + 2 * (first as usize + pair);
+                    row[at] = i64::from(*weight as i16);
+                    row[at + 1] = i64::from((*weight >> 16) as i16);
+                }
+                row
+            })
+            .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn weights_sum_up_to_one_and_stay_within_their_bounds(
+            length in 1u32..300, target in 1usize..80, start in 0.0..1.0f64, extent in 0.01..1.0f64,
+            bounds: (u32, u32), origin: u32, filter in 0usize..5, turned: bool, reversed: bool,
+        ) {
+            let first = bounds.0 % length;
+            let end = first + 1 + bounds.1 % (length - first);
+            let origin = origin % (first + 1);
+            let start = start * f64::from(length);
+            let request = AxisRequest {
+                start, extent: (f64::from(length) - start) * extent, first, end, origin, target,
+                filter: Filter::ALL[filter], turned: turned.then_some(length), reversed,
+            };
+            let (first, end) = ((first - origin) as usize, (end - origin) as usize);
+            let length = length as usize;
+            let mut axis = Axis::default();
+            axis.prepare(&request);
+            prop_assert!(axis.source.start >= first && axis.source.end <= end);
+            let rows = weights(&axis, length);
+            prop_assert_eq!(rows.len(), target);
+            for row in rows {
+                prop_assert_eq!(row.iter().sum::<i64>(), 1 << axis.bits);
+                prop_assert!(row.iter().map(|weight| weight.abs()).sum::<i64>() * 255 < 1 << 31);
+                for (at, weight) in row.iter().enumerate() {
+                    prop_assert!(*weight == 0 || (first..end).contains(&at));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_but_the_pixel_itself_counts_where_nothing_is_resized() {
+        for filter in Filter::ALL {
+            let mut axis = Axis::default();
+            axis.prepare(&AxisRequest {
+                start: 5.0,
+                extent: 7.0,
+                first: 2,
+                end: 22,
+                origin: 2,
+                target: 7,
+                filter,
+                turned: None,
+                reversed: false,
+            });
+            assert_eq!((axis.source.clone(), axis.pairs), (3..10, 1), "{filter}");
+            for (at, row) in weights(&axis, 20).iter().enumerate() {
+                assert_eq!(row[at + 3], 1 << axis.bits);
+            }
+        }
+    }
+}

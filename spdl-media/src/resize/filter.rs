@@ -1,0 +1,119 @@
+//! The filters, and what of the source each of them weighs.
+
+use std::f64::consts::PI;
+use std::fmt;
+use std::str::FromStr;
+
+use spdl_core::{Error, ErrorKind, Result};
+
+/// How pixels are weighed when an image is resized: Pillow's filters. All but the first are
+/// stretched by a reduction, so that every pixel of the source counts (antialiasing).
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Filter {
+    /// The pixel in which the middle of the new one lies. Named `nearest`.
+    Nearest,
+    /// The mean of the pixels that the new one covers (Pillow's `BOX`). Named `area`.
+    Area,
+    /// A triangle, one pixel to each side. Named `bilinear`.
+    #[default]
+    Bilinear,
+    /// Keys' cubic with a = −½, two pixels to each side. Named `bicubic`.
+    Bicubic,
+    /// A windowed sinc, three pixels to each side (Pillow's `LANCZOS`). Named `lanczos3`.
+    Lanczos3,
+}
+
+impl Filter {
+    /// All of them.
+    pub const ALL: [Filter; 5] =
+        [Filter::Nearest, Filter::Area, Filter::Bilinear, Filter::Bicubic, Filter::Lanczos3];
+
+    fn name(self) -> &'static str {
+        match self {
+            Filter::Nearest => "nearest",
+            Filter::Area => "area",
+            Filter::Bilinear => "bilinear",
+            Filter::Bicubic => "bicubic",
+            Filter::Lanczos3 => "lanczos3",
+        }
+    }
+
+    /// How far it looks to each side, in pixels of the larger of source and target; 0 for the
+    /// filter that does not weigh.
+    pub(crate) fn support(self) -> f64 {
+        match self {
+            Filter::Nearest => 0.0,
+            Filter::Area => 0.5,
+            Filter::Bilinear => 1.0,
+            Filter::Bicubic => 2.0,
+            Filter::Lanczos3 => 3.0,
+        }
+    }
+
+    /// The weight at this distance, before all are made to sum up to one.
+    #[inline(always)]
+    pub(super) fn weight(self, distance: f64) -> f64 {
+        match self {
+            Filter::Nearest => 1.0,
+            Filter::Area => f64::from(distance > -0.5 && distance <= 0.5),
+            Filter::Bilinear => (1.0 - distance.abs()).max(0.0),
+            Filter::Bicubic => keys_cubic(distance.abs()),
+            Filter::Lanczos3 if (-3.0..3.0).contains(&distance) => {
+                sinc(distance) * sinc(distance / 3.0)
+            }
+            Filter::Lanczos3 => 0.0,
+        }
+    }
+}
+
+/// Keys, "Cubic convolution interpolation for digital image processing" (1981), with a = −½.
+fn keys_cubic(x: f64) -> f64 {
+    const A: f64 = -0.5;
+    if x < 1.0 {
+        ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0
+    } else if x < 2.0 {
+        (((x - 5.0) * x + 8.0) * x - 4.0) * A
+    } else {
+        0.0
+    }
+}
+
+fn sinc(x: f64) -> f64 {
+    if x == 0.0 { 1.0 } else { (PI * x).sin() / (PI * x) }
+}
+
+impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Filter {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        Filter::ALL.into_iter().find(|filter| filter.name() == name).ok_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "expected a filter, \"nearest\", \"area\", \"bilinear\", \"bicubic\" or \
+                     \"lanczos3\", found {name:?}"
+                ),
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filter_names_are_read_as_they_are_written() {
+        for filter in Filter::ALL {
+            assert_eq!(filter.to_string().parse::<Filter>().unwrap(), filter);
+        }
+        assert!("linear".parse::<Filter>().is_err());
+    }
+}

@@ -1,0 +1,210 @@
+//! The arithmetic of resizing: weighted sums of rows, and rows that become columns.
+//!
+//! Everything works on *woven* rows: two neighbouring positions of the axis that is resized lie side
+//! by side, as 16 bits each, so that one instruction multiplies both by their weights and adds them.
+//! Where rows become columns, whole pairs move, so that they come out woven for the other axis.
+
+use fearless_simd::prelude::*;
+use fearless_simd::{i16x16, i16x32, i32x16, u8x16, u8x32, u16x8, u16x16};
+
+use super::axis::Axis;
+
+/// Columns that are computed at once, and lines that become columns together.
+pub(super) const LANES: usize = 32;
+/// Values of so many pairs.
+pub(super) const WOVEN: usize = 2 * LANES;
+/// Positions of a square block of pairs.
+const BLOCK: usize = 8;
+/// Bytes of a row of a block.
+const BLOCK_BYTES: usize = 2 * BLOCK;
+
+/// Exchanges rows and columns: three times, upper and lower half are shuffled into each other.
+#[inline(always)]
+fn transpose<S: Simd>(mut rows: [u16x8<S>; BLOCK]) -> [u16x8<S>; BLOCK] {
+    for _ in 0..3 {
+        let (a, b) = rows[0].interleave(rows[4]);
+        let (c, d) = rows[1].interleave(rows[5]);
+        let (e, f) = rows[2].interleave(rows[6]);
+        let (g, h) = rows[3].interleave(rows[7]);
+        rows = [a, b, c, d, e, f, g, h];
+    }
+    rows
+}
+
+/// The 16 bytes from `at`, or as many as there are.
+#[inline(always)]
+fn load_pairs<S: Simd>(simd: S, line: &[u8], at: usize) -> u16x8<S> {
+    let bytes = match line.get(at..at + BLOCK_BYTES) {
+        Some(bytes) => u8x16::from_slice(simd, bytes),
+        None => {
+            let mut padded = [0; BLOCK_BYTES];
+            let rest = line.get(at..).unwrap_or_default();
+            padded[..rest.len()].copy_from_slice(rest);
+            u8x16::from_slice(simd, &padded)
+        }
+    };
+    bytes.bitcast()
+}
+
+/// Writes pairs of bytes as 16 values.
+#[inline(always)]
+fn store_pairs<S: Simd>(pairs: u16x8<S>, place: &mut [i16]) {
+    let bytes: u8x16<S> = pairs.bitcast();
+    let (low, high) = bytes.widen();
+    let values: u16x16<S> = low.combine(high);
+    let values: i16x16<S> = values.bitcast();
+    values.store_slice(&mut place[..BLOCK_BYTES]);
+}
+
+/// Lines become columns: row `p` of `woven` holds positions 2p and 2p + 1 of each line.
+///
+/// `woven` has a whole number of blocks of 8 rows; what is beyond the lines is zero.
+#[inline(always)]
+pub(super) fn lines_to_columns<S: Simd>(simd: S, lines: [&[u8]; LANES], woven: &mut [i16]) {
+    let (blocks, _) = woven.as_chunks_mut::<{ BLOCK * WOVEN }>();
+    let (groups, _) = lines.as_chunks::<BLOCK>();
+    for (at, block) in blocks.iter_mut().enumerate() {
+        for (group, lines) in groups.iter().enumerate() {
+            let pairs: [u16x8<S>; BLOCK] =
+                std::array::from_fn(|line| load_pairs(simd, lines[line], at * BLOCK_BYTES));
+            for (row, pairs) in transpose(pairs).into_iter().enumerate() {
+                store_pairs(pairs, &mut block[row * WOVEN + group * BLOCK_BYTES..]);
+            }
+        }
+    }
+}
+
+/// The way back: rows of columns become lines, of which two at a time are woven.
+///
+/// `columns` has a whole number of blocks of 8 rows of bytes; `woven` are rows that start `stride`
+/// values after one another, one for two lines.
+#[inline(always)]
+pub(super) fn columns_to_lines<S: Simd>(simd: S, columns: &[u8], woven: &mut [i16], stride: usize) {
+    let (blocks, _) = columns.as_chunks::<{ BLOCK * LANES }>();
+    for (at, block) in blocks.iter().enumerate() {
+        for group in 0..LANES / BLOCK_BYTES {
+            let pairs: [u16x8<S>; BLOCK] = std::array::from_fn(|row| {
+                let start = row * LANES + group * BLOCK_BYTES;
+                u8x16::from_slice(simd, &block[start..start + BLOCK_BYTES]).bitcast()
+            });
+            for (row, pairs) in transpose(pairs).into_iter().enumerate() {
+                store_pairs(pairs, &mut woven[(group * BLOCK + row) * stride + at * BLOCK_BYTES..]);
+            }
+        }
+    }
+}
+
+/// Two rows, value beside value.
+#[inline(always)]
+pub(super) fn weave(upper: &[u8], lower: &[u8], woven: &mut [i16]) {
+    let (pairs, _) = woven.as_chunks_mut::<2>();
+    for ((pair, &upper), &lower) in pairs.iter_mut().zip(upper).zip(lower) {
+        *pair = [i16::from(upper), i16::from(lower)];
+    }
+}
+
+/// Woven rows, and where they lie.
+#[derive(Clone, Copy)]
+pub(super) struct Woven<'a> {
+    pub(super) values: &'a [i16],
+    /// Values from one row to the next; the rows hold a whole number of 64.
+    pub(super) stride: usize,
+}
+
+/// For each position of the axis' target a row of weighted sums, `columns` bytes (a whole number of
+/// 32), `stride` bytes apart.
+#[inline(always)]
+pub(super) fn weigh<S: Simd>(
+    simd: S,
+    axis: &Axis,
+    woven: Woven<'_>,
+    columns: usize,
+    out: &mut [u8],
+    stride: usize,
+) {
+    match axis.pairs {
+        1 => weigh_pairs::<S, 1>(simd, axis, woven, columns, out, stride),
+        2 => weigh_pairs::<S, 2>(simd, axis, woven, columns, out, stride),
+        3 => weigh_pairs::<S, 3>(simd, axis, woven, columns, out, stride),
+        4 => weigh_pairs::<S, 4>(simd, axis, woven, columns, out, stride),
+        _ => weigh_many(simd, axis, woven, columns, out, stride),
+    }
+}
+
+#[inline(always)]
+fn weigh_pairs<S: Simd, const PAIRS: usize>(
+    simd: S,
+    axis: &Axis,
+    woven: Woven<'_>,
+    columns: usize,
+    out: &mut [u8],
+    stride: usize,
+) {
+    let rounding = rounding(simd, axis.bits);
+    let (weights, _) = axis.weights.as_chunks::<PAIRS>();
+    let rows = out.chunks_mut(stride);
+    for ((&first, weights), row) in axis.first_pairs.iter().zip(weights).zip(rows) {
+        let weights: [i16x32<S>; PAIRS] =
+            std::array::from_fn(|pair| i32x16::splat(simd, weights[pair]).bitcast());
+        let (places, _) = row[..columns].as_chunks_mut::<LANES>();
+        let sources: [&[[i16; WOVEN]]; PAIRS] = std::array::from_fn(|pair| {
+            let start = (first as usize + pair) * woven.stride;
+            &woven.values[start..start + 2 * columns].as_chunks::<WOVEN>().0[..places.len()]
+        });
+        for (at, place) in places.iter_mut().enumerate() {
+            let mut sums = [rounding; 2];
+            for pair in 0..PAIRS {
+                let source = &sources[pair][at];
+                for half in 0..2 {
+                    let values = i16x32::from_slice(simd, &source[half * LANES..][..LANES]);
+                    sums[half] += values.pairwise_dot_product(weights[pair]);
+                }
+            }
+            finish(simd, sums, axis.bits).store_slice(place);
+        }
+    }
+}
+
+#[inline(always)]
+fn weigh_many<S: Simd>(
+    simd: S,
+    axis: &Axis,
+    woven: Woven<'_>,
+    columns: usize,
+    out: &mut [u8],
+    stride: usize,
+) {
+    let rounding = rounding(simd, axis.bits);
+    let all = axis.weights.chunks_exact(axis.pairs);
+    let rows = out.chunks_mut(stride);
+    for ((&first, weights), row) in axis.first_pairs.iter().zip(all).zip(rows) {
+        let (places, _) = row[..columns].as_chunks_mut::<LANES>();
+        for (at, place) in places.iter_mut().enumerate() {
+            let start = first as usize * woven.stride + at * WOVEN;
+            let sources = woven.values[start..].chunks(woven.stride);
+            let mut sums = [rounding; 2];
+            for (source, &weights) in sources.zip(weights) {
+                let weights: i16x32<S> = i32x16::splat(simd, weights).bitcast();
+                let (halves, _) = source[..WOVEN].as_chunks::<LANES>();
+                for (sum, values) in sums.iter_mut().zip(halves) {
+                    *sum += i16x32::from_slice(simd, values).pairwise_dot_product(weights);
+                }
+            }
+            finish(simd, sums, axis.bits).store_slice(place);
+        }
+    }
+}
+
+/// Half a unit, less what makes a byte's range one around zero.
+#[inline(always)]
+fn rounding<S: Simd>(simd: S, bits: u32) -> i32x16<S> {
+    i32x16::splat(simd, (1 << bits >> 1) - (128 << bits))
+}
+
+/// Sums without their fraction, cut to the range of a byte.
+#[inline(always)]
+fn finish<S: Simd>(simd: S, sums: [i32x16<S>; 2], bits: u32) -> u8x32<S> {
+    let (low, high) = (sums[0] >> bits).saturating_narrow(sums[1] >> bits).split();
+    let bytes: u8x32<S> = low.saturating_narrow(high).bitcast();
+    bytes + u8x32::splat(simd, 128)
+}

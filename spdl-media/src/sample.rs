@@ -1,0 +1,446 @@
+//! Planes of the sample's size become values in the batch: colour, order, normalisation, type.
+
+use fearless_simd::prelude::*;
+use fearless_simd::{Level, dispatch, i16x16, i16x32, i32x16, u8x16};
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use spdl_core::{DType, Error, ErrorKind, Result};
+
+use crate::pixels::CHANNELS;
+use crate::resize::ResizedPlanes;
+use crate::transform::{ImageTransform, Layout, SampleColor};
+use crate::{ColorModel, Rect, Size};
+
+/// Pixels that are converted at once.
+const LANES: usize = 16;
+/// Values after which the channels of interleaved pixels are in step with the lanes again.
+const PERIOD: usize = CHANNELS * LANES;
+
+/// Where a sample's values go: as many as the transform's layout says, of its type.
+#[derive(Debug)]
+pub enum Sample<'a> {
+    /// [`DType::U8`]
+    U8(&'a mut [u8]),
+    /// [`DType::F16`]
+    F16(&'a mut [f16]),
+    /// [`DType::BF16`]
+    BF16(&'a mut [bf16]),
+    /// [`DType::F32`]
+    F32(&'a mut [f32]),
+}
+
+impl Sample<'_> {
+    pub(crate) fn dtype(&self) -> DType {
+        match self {
+            Sample::U8(_) => DType::U8,
+            Sample::F16(_) => DType::F16,
+            Sample::BF16(_) => DType::BF16,
+            Sample::F32(_) => DType::F32,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Sample::U8(values) => values.len(),
+            Sample::F16(values) => values.len(),
+            Sample::BF16(values) => values.len(),
+            Sample::F32(values) => values.len(),
+        }
+    }
+}
+
+/// Writes samples of one transform, and keeps memory for a row.
+#[derive(Debug)]
+pub(crate) struct SampleWriter {
+    level: Level,
+    format: Format,
+    row: Row,
+}
+
+/// What a sample looks like.
+#[derive(Debug)]
+struct Format {
+    size: Size,
+    layout: Layout,
+    color: SampleColor,
+    fill: [u8; CHANNELS],
+    /// Of each channel by itself, in the order in which they are delivered.
+    channels: [Normalization; CHANNELS],
+    /// Of interleaved ones.
+    interleaved: Normalization,
+}
+
+/// `value × scale + offset` for a period of values.
+#[derive(Clone, Debug)]
+struct Normalization {
+    scale: [f32; PERIOD],
+    offset: [f32; PERIOD],
+}
+
+/// A row of the sample.
+#[derive(Debug, Default)]
+struct Row {
+    /// Red, green, blue.
+    components: [Vec<u8>; CHANNELS],
+    /// In another order.
+    bytes: Vec<u8>,
+    floats: Vec<f32>,
+}
+
+impl SampleWriter {
+    pub(crate) fn new(transform: &ImageTransform) -> Self {
+        let size = transform.size();
+        let padded = size.width as usize + LANES;
+        let color = transform.sample_color();
+        let of_channel = |channel: usize| match color {
+            SampleColor::Rgb => transform.scale_and_offset(channel),
+            SampleColor::Bgr => transform.scale_and_offset(CHANNELS - 1 - channel),
+            SampleColor::Grey => transform.scale_and_offset(0),
+        };
+        let normalization = |channel: &dyn Fn(usize) -> usize| Normalization {
+            scale: std::array::from_fn(|at| of_channel(channel(at)).0),
+            offset: std::array::from_fn(|at| of_channel(channel(at)).1),
+        };
+        SampleWriter {
+            level: Level::new(),
+            format: Format {
+                size,
+                layout: transform.sample_format().layout,
+                color,
+                fill: transform.cropping().fill(),
+                channels: std::array::from_fn(|channel| normalization(&|_| channel)),
+                interleaved: normalization(&|at| at % CHANNELS),
+            },
+            row: Row {
+                components: std::array::from_fn(|_| vec![0; padded]),
+                bytes: vec![0; padded * CHANNELS],
+                floats: vec![0.0; padded * CHANNELS],
+            },
+        }
+    }
+
+    /// Writes `planes` to where `target` says, and the fill colour around it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where `target` is not of the planes' size or not inside the sample.
+    pub(crate) fn write(
+        &mut self,
+        planes: &ResizedPlanes,
+        target: Rect,
+        sample: Sample<'_>,
+    ) -> Result<()> {
+        let SampleWriter { level, format, row } = self;
+        if target.size() != planes.size() || !target.is_within(format.size) {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "{} pixels cannot be at {target:?} of a sample of {}",
+                    planes.size(),
+                    format.size
+                ),
+            ));
+        }
+        let source = Source { planes, target };
+        let level = *level;
+        match sample {
+            Sample::U8(out) => {
+                dispatch!(level, simd => write_rows(simd, &source, format, row, out))
+            }
+            Sample::F16(out) => {
+                dispatch!(level, simd => write_rows(simd, &source, format, row, out));
+            }
+            Sample::BF16(out) => {
+                dispatch!(level, simd => write_rows(simd, &source, format, row, out));
+            }
+            Sample::F32(out) => {
+                dispatch!(level, simd => write_rows(simd, &source, format, row, out));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Resized planes and their place in the sample.
+struct Source<'a> {
+    planes: &'a ResizedPlanes,
+    target: Rect,
+}
+
+impl Source<'_> {
+    /// Writes red, green and blue of a row of the sample; 16 values more may be overwritten.
+    #[inline(always)]
+    fn write_row<S: Simd>(
+        &self,
+        simd: S,
+        row: u32,
+        format: &Format,
+        components: &mut [Vec<u8>; CHANNELS],
+    ) {
+        let Rect { left, top, width, height } = self.target;
+        let (left, end) = (left as usize, (left + width) as usize);
+        let inside = row.checked_sub(top).filter(|&row| row < height);
+        let Some(row) = inside else {
+            components.iter_mut().zip(format.fill).for_each(|(line, fill)| line.fill(fill));
+            return;
+        };
+        let planes = self.planes;
+        match planes.color() {
+            ColorModel::Rgb => {
+                for (component, line) in components.iter_mut().enumerate() {
+                    let values = planes.padded_row(component, row);
+                    line[left..left + values.len()].copy_from_slice(values);
+                }
+            }
+            ColorModel::Grey => {
+                let values = planes.padded_row(0, row);
+                for line in components.iter_mut() {
+                    line[left..left + values.len()].copy_from_slice(values);
+                }
+            }
+            ColorModel::YCbCr => {
+                let source = [0, 1, 2].map(|component| planes.padded_row(component, row));
+                let [red, green, blue] = components;
+                let out = [&mut red[left..], &mut green[left..], &mut blue[left..]];
+                write_rgb(simd, source, out);
+            }
+        }
+        if width < format.size.width {
+            for (line, fill) in components.iter_mut().zip(format.fill) {
+                line[..left].fill(fill);
+                line[end..].fill(fill);
+            }
+        }
+    }
+}
+
+/// Every other value of a pair of factors.
+const fn pairs(first: i16, second: i16) -> [i16; 2 * LANES] {
+    let mut all = [first; 2 * LANES];
+    let mut at = 1;
+    while at < all.len() {
+        all[at] = second;
+        at += 2;
+    }
+    all
+}
+
+/// A factor in 16-bit fixed point.
+const fn fixed(value: f64) -> i32 {
+    (value * 65536.0 + 0.5) as i32
+}
+
+const HALF: i32 = 1 << 15;
+const ONE: i32 = 1 << 16;
+// Factors beyond 16 bits are a whole number and a rest: the sums are the same to the last bit.
+const RED: [i16; 2 * LANES] = pairs(0, (fixed(1.402) - ONE) as i16);
+const GREEN: [i16; 2 * LANES] = pairs(-fixed(0.344_14) as i16, (ONE - fixed(0.714_14)) as i16);
+const BLUE: [i16; 2 * LANES] = pairs((fixed(1.772) - 2 * ONE) as i16, 0);
+
+/// YCbCr to RGB as libjpeg has it: ITU-R BT.601, full range, in 16-bit fixed point.
+#[inline(always)]
+fn write_rgb<S: Simd>(simd: S, source: [&[u8]; CHANNELS], out: [&mut [u8]; CHANNELS]) {
+    let [luma, blueness, redness] = source.map(|line| line.as_chunks::<LANES>().0);
+    let [red, green, blue] = out.map(|line| line.as_chunks_mut::<LANES>().0);
+    let widen = |bytes: &[u8; LANES]| -> i16x16<S> {
+        let (low, high) = u8x16::from_slice(simd, bytes).widen();
+        low.combine(high).bitcast()
+    };
+    let middle = i16x16::splat(simd, 128);
+    let half = i32x16::splat(simd, HALF);
+    let factors = [RED, GREEN, BLUE].map(|factors| i16x32::from_slice(simd, &factors));
+    let sources = luma.iter().zip(blueness).zip(redness);
+    let places = red.iter_mut().zip(green).zip(blue);
+    for (((y, cb), cr), ((red, green), blue)) in sources.zip(places) {
+        // Around zero, so that cutting to the range of a byte is a signed one.
+        let y = widen(y) - middle;
+        let (cb, cr) = (widen(cb) - middle, widen(cr) - middle);
+        let (low, high) = cb.interleave(cr);
+        let chroma = low.combine(high);
+        let weighed = |factors: i16x32<S>| -> i16x16<S> {
+            let (low, high) = ((chroma.pairwise_dot_product(factors) + half) >> 16).split();
+            low.saturating_narrow(high)
+        };
+        let store = |value: i16x16<S>, place: &mut [u8; LANES]| {
+            let (low, high) = value.split();
+            let bytes: u8x16<S> = low.saturating_narrow(high).bitcast();
+            (bytes + u8x16::splat(simd, 128)).store_slice(place);
+        };
+        store(y + cr + weighed(factors[0]), red);
+        store(y - cr + weighed(factors[1]), green);
+        store(y + cb + cb + weighed(factors[2]), blue);
+    }
+}
+
+/// For output block `block` of 16 bytes of interleaved pixels, which pixel of a channel goes to each
+/// byte; 255 where another channel does.
+const fn spread(block: usize, channel: usize) -> [u8; LANES] {
+    let mut indices = [255; LANES];
+    let mut at = 0;
+    while at < LANES {
+        let place = block * LANES + at;
+        if place % CHANNELS == channel {
+            indices[at] = (place / CHANNELS) as u8;
+        }
+        at += 1;
+    }
+    indices
+}
+
+const SPREAD: [[[u8; LANES]; CHANNELS]; 3] = [
+    [spread(0, 0), spread(0, 1), spread(0, 2)],
+    [spread(1, 0), spread(1, 1), spread(1, 2)],
+    [spread(2, 0), spread(2, 1), spread(2, 2)],
+];
+
+/// Three lines, value beside value.
+#[inline(always)]
+fn interleave<S: Simd>(simd: S, lines: [&[u8]; CHANNELS], out: &mut [u8]) {
+    let [a, b, c] = lines.map(|line| line.as_chunks::<LANES>());
+    let (blocks, rest) = out.as_chunks_mut::<PERIOD>();
+    for (((block, first), second), third) in blocks.iter_mut().zip(a.0).zip(b.0).zip(c.0) {
+        let channels = [first, second, third].map(|values| u8x16::from_slice(simd, values));
+        for (place, spread) in block.as_chunks_mut::<LANES>().0.iter_mut().zip(&SPREAD) {
+            let taken = |channel: usize| {
+                channels[channel].swizzle_dyn_precise(u8x16::from_slice(simd, &spread[channel]))
+            };
+            (taken(0) | taken(1) | taken(2)).store_slice(place);
+        }
+    }
+    let (pixels, _) = rest.as_chunks_mut::<CHANNELS>();
+    for (((pixel, &first), &second), &third) in pixels.iter_mut().zip(a.1).zip(b.1).zip(c.1) {
+        *pixel = [first, second, third];
+    }
+}
+
+/// Pillow's grey (ITU-R BT.601 luma in 16-bit fixed point), over the red.
+#[inline(always)]
+fn to_grey(components: &mut [Vec<u8>; CHANNELS], width: usize) {
+    let [red, green, blue] = components;
+    for ((red, &green), &blue) in red[..width].iter_mut().zip(&*green).zip(&*blue) {
+        let sum = 19_595 * u32::from(*red) + 38_470 * u32::from(green) + 7_471 * u32::from(blue);
+        *red = ((sum + (1 << 15)) >> 16) as u8;
+    }
+}
+
+/// A type of the values.
+trait Value: Sized {
+    /// Converts values; `floats` is memory for as many.
+    fn convert(bytes: &[u8], normalization: &Normalization, floats: &mut [f32], out: &mut [Self]);
+
+    /// Converts three lines to interleaved values; `bytes` is memory for as many.
+    #[inline(always)]
+    fn convert_interleaved<S: Simd>(
+        simd: S,
+        lines: [&[u8]; CHANNELS],
+        normalization: &Normalization,
+        bytes: &mut [u8],
+        floats: &mut [f32],
+        out: &mut [Self],
+    ) {
+        let bytes = &mut bytes[..out.len()];
+        interleave(simd, lines, bytes);
+        Self::convert(bytes, normalization, floats, out);
+    }
+}
+
+impl Value for u8 {
+    #[inline(always)]
+    fn convert(bytes: &[u8], _: &Normalization, _: &mut [f32], out: &mut [u8]) {
+        out.copy_from_slice(bytes);
+    }
+
+    #[inline(always)]
+    fn convert_interleaved<S: Simd>(
+        simd: S,
+        lines: [&[u8]; CHANNELS],
+        _: &Normalization,
+        _: &mut [u8],
+        _: &mut [f32],
+        out: &mut [u8],
+    ) {
+        interleave(simd, lines, out);
+    }
+}
+
+impl Value for f32 {
+    #[inline(always)]
+    fn convert(bytes: &[u8], normalization: &Normalization, _: &mut [f32], out: &mut [f32]) {
+        let Normalization { scale, offset } = normalization;
+        let (periods, rest) = bytes.as_chunks::<PERIOD>();
+        let (places, rest_places) = out.as_chunks_mut::<PERIOD>();
+        for (place, period) in places.iter_mut().zip(periods) {
+            for at in 0..PERIOD {
+                place[at] = f32::from(period[at]) * scale[at] + offset[at];
+            }
+        }
+        // What is left, in whole chunks while there are any.
+        let chunks = rest.chunks(LANES).zip(rest_places.chunks_mut(LANES));
+        for ((chunk, place), at) in chunks.zip((0..PERIOD).step_by(LANES)) {
+            let (scale, offset) = (&scale[at..at + LANES], &offset[at..at + LANES]);
+            for (((place, &byte), scale), offset) in
+                place.iter_mut().zip(chunk).zip(scale).zip(offset)
+            {
+                *place = f32::from(byte) * scale + offset;
+            }
+        }
+    }
+}
+
+impl Value for f16 {
+    #[inline(always)]
+    fn convert(bytes: &[u8], normalization: &Normalization, floats: &mut [f32], out: &mut [f16]) {
+        let floats = &mut floats[..out.len()];
+        f32::convert(bytes, normalization, &mut [], floats);
+        out.convert_from_f32_slice(floats);
+    }
+}
+
+impl Value for bf16 {
+    #[inline(always)]
+    fn convert(bytes: &[u8], normalization: &Normalization, floats: &mut [f32], out: &mut [bf16]) {
+        let floats = &mut floats[..out.len()];
+        f32::convert(bytes, normalization, &mut [], floats);
+        for (place, float) in out.iter_mut().zip(floats) {
+            // To the nearest, ties to even. Values are numbers: their transform was validated.
+            let bits = float.to_bits();
+            *place = bf16::from_bits(((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) as u16);
+        }
+    }
+}
+
+#[inline(always)]
+fn write_rows<S: Simd, T: Value>(
+    simd: S,
+    source: &Source<'_>,
+    format: &Format,
+    memory: &mut Row,
+    out: &mut [T],
+) {
+    let Row { components, bytes, floats } = memory;
+    let (width, height) = (format.size.width as usize, format.size.height as usize);
+    for row in 0..height {
+        source.write_row(simd, row as u32, format, components);
+        let channels: &[usize] = match format.color {
+            SampleColor::Rgb => &[0, 1, 2],
+            SampleColor::Bgr => &[2, 1, 0],
+            SampleColor::Grey => {
+                to_grey(components, width);
+                &[0]
+            }
+        };
+        let line = |channel: usize| &components[channel][..width];
+        match (format.layout, channels) {
+            (Layout::Nhwc, &[first, second, third]) => {
+                let out = &mut out[row * width * CHANNELS..][..width * CHANNELS];
+                let lines = [line(first), line(second), line(third)];
+                T::convert_interleaved(simd, lines, &format.interleaved, bytes, floats, out);
+            }
+            _ => {
+                for (at, &channel) in channels.iter().enumerate() {
+                    let out = &mut out[(at * height + row) * width..][..width];
+                    T::convert(line(channel), &format.channels[at], floats, out);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Augmentations allocate nothing once images of their size have gone through.
+#![cfg(feature = "augment")]
+
+use std::alloc::System;
+
+use spdl_core::{SampleId, SampleRng};
+use spdl_media::Size;
+use spdl_media::augment::{
+    AugMix, Augmenter, AutoAugment, ColorJitter, GaussianBlur, ImageMut, RandAugment, RandomAffine,
+    RandomErasing, RandomPerspective, TrivialAugmentWide,
+};
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+#[test]
+fn the_steady_state_allocates_nothing() {
+    let mut augmenter = Augmenter::new()
+        .then(ColorJitter::new().brightness(0.4).contrast(0.4).saturation(0.4).hue(0.1))
+        .and_then(|it| it.then(GaussianBlur::new(9)))
+        .and_then(|it| it.then(RandomAffine::new(10.0)))
+        .and_then(|it| it.then(RandomPerspective::new()))
+        .and_then(|it| it.then(RandAugment::new()))
+        .and_then(|it| it.then(TrivialAugmentWide::new()))
+        .and_then(|it| it.then(AutoAugment::new()))
+        .and_then(|it| it.then(AugMix::new()))
+        .and_then(|it| it.then(RandomErasing::new()))
+        .unwrap();
+    let mut pixels = vec![0; 40 * 30 * 3];
+    let mut run = |samples: std::ops::Range<u64>| {
+        for index in samples {
+            pixels.iter_mut().enumerate().for_each(|(at, level)| *level = at as u8);
+            let mut rng = SampleRng::new(0, SampleId { epoch: 0, index }, "augment");
+            let mut image = ImageMut::new(&mut pixels, Size::new(40, 30)).unwrap();
+            augmenter.apply(&mut image, &mut rng).unwrap();
+        }
+    };
+    // Until every way through has been gone.
+    run(0..200);
+    let before = ALLOCATOR.stats();
+    run(200..700);
+    let change = ALLOCATOR.stats() - before;
+    // The test's own thread may allocate a little meanwhile: far from once an image.
+    assert!(change.allocations + change.reallocations < 5, "{change:?}");
+}

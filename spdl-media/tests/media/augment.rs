@@ -1,0 +1,1004 @@
+//! Augmentations give what torchvision gives: see `golden/make_augment_golden.py`.
+
+use std::collections::HashMap;
+use std::io::Read;
+
+use proptest::prelude::*;
+use spdl_core::{
+    Array, Batch, BatchLayout, BufferPool, DType, DatasetSource, Element, ErrorKind, Field, Fill,
+    FillContext, PipelineBuilder, SampleId, SampleRng, SlotMut,
+};
+use spdl_media::augment::functional::{self, Affine};
+use spdl_media::augment::{
+    AugMix, Augment, Augmenter, AutoAugment, ColorJitter, CutMix, ErasingValue, GaussianBlur,
+    ImageMut, Interpolation, Mixup, Operation, PolicyStep, RandAugment, RandomAdjustSharpness,
+    RandomAffine, RandomApply, RandomAutocontrast, RandomEqualize, RandomErasing, RandomGrayscale,
+    RandomInvert, RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize, Scratch,
+    TrivialAugmentWide,
+};
+use spdl_media::{Image, Rect, Size};
+
+use crate::files;
+
+/// A line of `augment.tsv`.
+struct Expectation {
+    what: String,
+    numbers: Vec<f64>,
+    image: String,
+    result: String,
+    /// Empty where only a checksum is kept.
+    pixels: Vec<u8>,
+}
+
+/// The images by name, and what is to be made of them.
+struct Golden {
+    images: HashMap<String, Image>,
+    expectations: Vec<Expectation>,
+}
+
+fn numbers(list: &str) -> Vec<f64> {
+    list.split(',').filter(|word| !word.is_empty()).map(|word| word.parse().unwrap()).collect()
+}
+
+fn golden() -> Golden {
+    let folder = files::own("tests/golden");
+    let table = std::fs::read_to_string(folder.join("augment.tsv")).unwrap();
+    let packed = std::fs::read(folder.join("augment.bin")).unwrap();
+    let mut content = Vec::new();
+    flate2::read::ZlibDecoder::new(&packed[..]).read_to_end(&mut content).unwrap();
+    let mut rest = &content[..];
+    let mut golden = Golden { images: HashMap::new(), expectations: Vec::new() };
+    for line in table.lines() {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let (pixels, after) = rest.split_at(fields[4].parse().unwrap());
+        rest = after;
+        let numbers = numbers(fields[1]);
+        if fields[0] == "image" {
+            let size = Size::new(numbers[0] as u32, numbers[1] as u32);
+            golden.images.insert(fields[2].into(), Image { size, pixels: pixels.into() });
+            continue;
+        }
+        golden.expectations.push(Expectation {
+            what: fields[0].into(),
+            numbers,
+            image: fields[2].into(),
+            result: fields[3].into(),
+            pixels: pixels.into(),
+        });
+    }
+    assert!(rest.is_empty(), "augment.bin is longer than augment.tsv tells");
+    // Every colour: it is not worth keeping.
+    let levels: Vec<u8> = (0..=255).step_by(15).chain([1, 127, 254]).collect();
+    let each = |f: &mut dyn FnMut(u8)| levels.iter().for_each(|&level| f(level));
+    let mut pixels = Vec::new();
+    each(&mut |r| each(&mut |g| each(&mut |b| pixels.extend([r, g, b]))));
+    let side = levels.len() as u32;
+    golden.images.insert("colors".into(), Image { size: Size::new(side, side * side), pixels });
+    golden
+}
+
+fn checksum(bytes: &[u8]) -> String {
+    let mut crc = flate2::Crc::new();
+    crc.update(bytes);
+    crc.sum().to_string()
+}
+
+fn interpolation(number: f64) -> Interpolation {
+    if number == 0.0 { Interpolation::Nearest } else { Interpolation::Bilinear }
+}
+
+fn fill(numbers: &[f64]) -> Option<[u8; 3]> {
+    (!numbers[0].is_nan()).then(|| [numbers[0] as u8, numbers[1] as u8, numbers[2] as u8])
+}
+
+fn center(numbers: &[f64]) -> Option<[f64; 2]> {
+    (!numbers[0].is_nan()).then(|| [numbers[0], numbers[1]])
+}
+
+/// Does what is expected; false where it is no function on an image.
+fn act(what: &str, n: &[f64], image: &mut ImageMut<'_>, scratch: &mut Scratch) -> bool {
+    let result = match (what, n) {
+        ("brightness", &[factor]) => functional::adjust_brightness(image, factor),
+        ("contrast", &[factor]) => functional::adjust_contrast(image, factor),
+        ("saturation", &[factor]) => functional::adjust_saturation(image, factor),
+        ("sharpness", &[factor]) => functional::adjust_sharpness(image, factor, scratch),
+        ("hue", &[turn]) => functional::adjust_hue(image, turn),
+        ("grayscale", []) => {
+            functional::grayscale(image);
+            Ok(())
+        }
+        ("invert", []) => {
+            functional::invert(image);
+            Ok(())
+        }
+        ("autocontrast", []) => {
+            functional::autocontrast(image);
+            Ok(())
+        }
+        ("equalize", []) => {
+            functional::equalize(image);
+            Ok(())
+        }
+        ("posterize", &[bits]) => functional::posterize(image, bits as u32),
+        ("solarize", &[threshold]) => functional::solarize(image, threshold),
+        ("blur", &[width, height, across, down]) => functional::gaussian_blur(
+            image,
+            [width as usize, height as usize],
+            [across, down],
+            scratch,
+        ),
+        ("affine", &[angle, x, y, scale, shear_x, shear_y, mode, ..]) => {
+            let affine = Affine {
+                angle,
+                translate: [x, y],
+                scale,
+                shear: [shear_x, shear_y],
+                center: center(&n[10..]),
+            };
+            functional::affine(image, &affine, interpolation(mode), fill(&n[7..]), scratch)
+        }
+        ("rotate", &[angle, mode, ..]) => {
+            let (fill, center) = (fill(&n[2..]), center(&n[5..]));
+            functional::rotate(image, angle, interpolation(mode), center, fill, scratch)
+        }
+        ("perspective", numbers) => {
+            let coefficients = numbers.first_chunk::<8>().unwrap();
+            let (mode, fill) = (interpolation(numbers[8]), fill(&numbers[9..]));
+            functional::perspective(image, coefficients, mode, fill, scratch)
+        }
+        _ => return false,
+    };
+    result.unwrap();
+    true
+}
+
+/// Calls `act` with a copy of every image that something is expected of, and what is.
+fn compare(largest: impl Fn(&str) -> u8, mut act: impl FnMut(&Expectation, &mut Image) -> bool) {
+    let golden = golden();
+    let mut compared = 0;
+    let mut faults = Vec::new();
+    for expected in &golden.expectations {
+        let Some(mut image) = golden.images.get(&expected.image).cloned() else { continue };
+        if !act(expected, &mut image) {
+            continue;
+        }
+        compared += 1;
+        let Expectation { what, numbers, image: name, result, pixels } = expected;
+        let largest = largest(what);
+        let fits = if largest == 0 || pixels.is_empty() {
+            checksum(&image.pixels) == *result || largest > 0
+        } else {
+            let differences = image.pixels.iter().zip(pixels).map(|(a, b)| a.abs_diff(*b));
+            let count = differences.clone().filter(|&it| it > 0).count();
+            differences.max() <= Some(largest) && count * 1000 < pixels.len()
+        };
+        if !fits {
+            faults.push(format!("{what} {numbers:?} of {name}"));
+        }
+    }
+    assert!(compared > 0);
+    assert!(faults.is_empty(), "{} of {compared}:\n{}", faults.len(), faults.join("\n"));
+}
+
+#[test]
+fn functions_give_what_torchvision_gives() {
+    let mut scratch = Scratch::new();
+    // Its sums are made in another order.
+    let largest = |what: &str| u8::from(what == "blur");
+    let mut seen = std::collections::BTreeSet::new();
+    compare(largest, |expected, image| {
+        let mut view = ImageMut::of(image).unwrap();
+        let known = act(&expected.what, &expected.numbers, &mut view, &mut scratch);
+        if known {
+            seen.insert(expected.what.clone());
+        }
+        known
+    });
+    assert_eq!(seen.len(), 15, "{seen:?}");
+}
+
+const OPERATIONS: [Operation; 15] = [
+    Operation::Identity,
+    Operation::ShearX,
+    Operation::ShearY,
+    Operation::TranslateX,
+    Operation::TranslateY,
+    Operation::Rotate,
+    Operation::Brightness,
+    Operation::Color,
+    Operation::Contrast,
+    Operation::Sharpness,
+    Operation::Posterize,
+    Operation::Solarize,
+    Operation::AutoContrast,
+    Operation::Equalize,
+    Operation::Invert,
+];
+
+fn operation(name: &str) -> Operation {
+    *OPERATIONS.iter().find(|operation| format!("{operation:?}") == name).unwrap()
+}
+
+#[test]
+fn operations_of_policies_give_what_torchvision_gives() {
+    let golden = golden();
+    let mut scratch = Scratch::new();
+    let mut compared = 0;
+    for expected in &golden.expectations {
+        let Some(rest) = expected.what.strip_prefix("operation ") else { continue };
+        let (policy, name) = rest.split_once(' ').unwrap();
+        let mode = match policy {
+            "AugMix" => Interpolation::Bilinear,
+            _ => Interpolation::Nearest,
+        };
+        for (&magnitude, result) in expected.numbers.iter().zip(expected.result.split(',')) {
+            let mut image = golden.images[&expected.image].clone();
+            let mut view = ImageMut::of(&mut image).unwrap();
+            operation(name).apply(&mut view, magnitude, mode, None, &mut scratch).unwrap();
+            assert_eq!(checksum(&image.pixels), result, "{rest} {magnitude}");
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 1651);
+}
+
+#[test]
+fn magnitudes_are_those_of_torchvision() {
+    let mut compared = 0;
+    for expected in &golden().expectations {
+        if expected.what != "magnitudes" {
+            continue;
+        }
+        let [width, height, bins, signed] = expected.numbers[..] else { panic!() };
+        let size = Size::new(width as u32, height as u32);
+        let (policy, name) = expected.image.split_once(' ').unwrap();
+        let operation = operation(name);
+        assert_eq!(operation.is_signed(), signed == 1.0, "{name}");
+        let bins = bins as usize;
+        let magnitude = |bin: usize| match policy {
+            "RandAugment" => RandAugment::new().magnitudes(bins).magnitude_of(operation, bin, size),
+            "TrivialAugmentWide" => {
+                TrivialAugmentWide::new().magnitudes(bins).magnitude_of(operation, bin, size)
+            }
+            "AutoAugment" => AutoAugment::new().magnitude_of(operation, bin, size),
+            _ => AugMix::new().magnitude_of(operation, bin, size),
+        };
+        let values = numbers(&expected.result);
+        if values.is_empty() {
+            assert_eq!(magnitude(0), None, "{policy} {name}");
+        }
+        for (bin, value) in values.into_iter().enumerate() {
+            let found = magnitude(bin).unwrap();
+            // torch's last bit depends on how many numbers its vectors have.
+            assert!(
+                (found - value).abs() <= value * 2e-7,
+                "{policy} {name} {bin}: {found} {value}"
+            );
+            compared += 1;
+        }
+    }
+    assert!(compared > 1000, "{compared}");
+}
+
+#[test]
+fn auto_augment_has_the_policies_of_torchvision() {
+    let golden = golden();
+    let expected = golden.expectations.iter().filter(|expected| expected.what == "policy");
+    let augment = AutoAugment::new();
+    let mut found = augment.list().iter();
+    for expected in expected {
+        let [_, first, first_bin, second, second_bin] = expected.numbers[..] else { panic!() };
+        let (a, b) = expected.image.split_once(' ').unwrap();
+        let steps = [(a, first, first_bin), (b, second, second_bin)];
+        for (found, (name, probability, bin)) in found.next().unwrap().iter().zip(steps) {
+            assert_eq!((found.operation, found.probability), (operation(name), probability));
+            assert_eq!(found.magnitude, bin.max(0.0) as usize);
+        }
+    }
+    assert!(found.next().is_none());
+}
+
+#[test]
+fn augmix_blends_as_torchvision_does() {
+    let mut scratch = Scratch::new();
+    compare(
+        |_| 0,
+        |expected, image| {
+            if expected.what != "augmix" {
+                return false;
+            }
+            let numbers: Vec<f32> = expected.numbers.iter().map(|&it| it as f32).collect();
+            let chains =
+                [(Operation::Rotate, 12.5), (Operation::Posterize, 3.0), (Operation::Color, -0.4)];
+            let mut view = ImageMut::of(image).unwrap();
+            let shares = [numbers[0], numbers[1]];
+            AugMix::mix(&mut view, shares, &numbers[2..], &mut scratch, |at, image, scratch| {
+                let (operation, magnitude) = chains[at];
+                // The magnitude is a number of single precision there.
+                let magnitude = f64::from(magnitude as f32);
+                operation.apply(image, magnitude, Interpolation::Bilinear, None, scratch)
+            })
+            .unwrap();
+            true
+        },
+    );
+}
+
+#[test]
+fn perspective_coefficients_are_those_of_torchvision() {
+    let mut compared = 0;
+    for expected in &golden().expectations {
+        if expected.what != "coefficients" {
+            continue;
+        }
+        let [right, bottom] = [expected.numbers[0] - 1.0, expected.numbers[1] - 1.0];
+        let start = [[0.0, 0.0], [right, 0.0], [right, bottom], [0.0, bottom]];
+        let corners = expected.numbers[2..].as_chunks::<2>().0;
+        let end = *corners.first_chunk::<4>().unwrap();
+        let found = functional::perspective_coefficients(&start, &end).unwrap();
+        for (found, value) in found.iter().zip(numbers(&expected.result)) {
+            // Both are rounded to single precision, by other ways.
+            assert!((found - value).abs() <= value.abs() * 1e-6 + 1e-9, "{found} {value}");
+        }
+        compared += 1;
+    }
+    assert_eq!(compared, 12);
+    let corners = [[0.0, 0.0], [9.0, 0.0], [9.0, 9.0], [0.0, 9.0]];
+    let on_a_line = [[0.0, 0.0], [3.0, 3.0], [6.0, 6.0], [9.0, 9.0]];
+    assert!(functional::perspective_coefficients(&corners, &on_a_line).is_err());
+}
+
+#[test]
+fn cutmix_takes_the_rectangles_of_torchvision() {
+    let mut compared = 0;
+    for expected in &golden().expectations {
+        if expected.what != "cut" {
+            continue;
+        }
+        let [width, height, own, x, y] = expected.numbers[..] else { panic!() };
+        let size = Size::new(width as u32, height as u32);
+        let rect = CutMix::cut_box(own, (x as u32, y as u32), size);
+        let values = numbers(&expected.result);
+        let corners = [rect.left, rect.top, rect.left + rect.width, rect.top + rect.height];
+        assert_eq!(corners.map(f64::from), values[..4]);
+        assert_eq!(1.0 - rect.size().pixels() as f64 / size.pixels() as f64, values[4]);
+        compared += 1;
+    }
+    assert_eq!(compared, 36);
+}
+
+fn array<T: Element + Copy>(shape: &[usize], values: &[T]) -> Array {
+    let buffer = BufferPool::new().take(size_of_val(values)).unwrap();
+    let mut array = Array::new(T::DTYPE, shape.to_vec(), buffer).unwrap();
+    array.as_mut_slice::<T>().unwrap().copy_from_slice(values);
+    array
+}
+
+fn batch(images: Array, labels: Array) -> Batch {
+    let ids = (0..images.shape()[0] as u64).map(|index| SampleId { epoch: 0, index }).collect();
+    Batch::new(ids, [("images", images), ("labels", labels)]).unwrap()
+}
+
+/// The square image, upside down, and mirrored, as torchvision's example has them.
+fn three_images(golden: &Golden) -> (usize, Vec<u8>) {
+    let Image { size, pixels } = &golden.images["square"];
+    let side = size.width as usize;
+    let at = |y: usize, x: usize| pixels[(y * side + x) * 3..][..3].to_vec();
+    let all = |f: &dyn Fn(usize, usize) -> Vec<u8>| -> Vec<u8> {
+        (0..side * side).flat_map(|index| f(index / side, index % side)).collect()
+    };
+    let upside_down = all(&|y, x| at(side - 1 - y, x));
+    let mirrored = all(&|y, x| at(y, side - 1 - x));
+    (side, [pixels.clone(), upside_down, mirrored].concat())
+}
+
+#[test]
+fn mixup_gives_what_torchvision_gives() {
+    let golden = golden();
+    let (side, levels) = three_images(&golden);
+    let image = side * side * 3;
+    let planes: Vec<f32> = (0..3 * image)
+        .map(|at| {
+            let (number, channel, pixel) =
+                (at / image, at % image / (side * side), at % (side * side));
+            f32::from(levels[number * image + pixel * 3 + channel]) / 64.0 - 1.5
+        })
+        .collect();
+    let find = |what: &str, own: f64| {
+        let wanted = |it: &&Expectation| it.what == what && it.numbers == [own];
+        golden.expectations.iter().find(wanted).unwrap()
+    };
+    for own in [0.0, 0.3, 0.77, 1.0] {
+        let mut mixup = Mixup::new(5, 1.0).unwrap();
+        let images = array(&[3, 3, side, side], &planes);
+        let mixed = mixup.mix(batch(images, array(&[3], &[3_i64, 0, 3])), own).unwrap();
+        let found = mixed.array("images").unwrap();
+        assert_eq!(checksum(found.as_bytes()), find("mixup", own).result, "{own}");
+        let labels = mixed.array("labels").unwrap();
+        assert_eq!(labels.shape(), [3, 5]);
+        let parts: Vec<f64> =
+            labels.as_slice::<f32>().unwrap().iter().map(|&it| it.into()).collect();
+        assert_eq!(parts, numbers(&find("soft", own).result));
+
+        // Levels: the same, rounded.
+        let images = array(&[3, side, side, 3], &levels);
+        let mixed = mixup.mix(batch(images, array(&[3], &[3_i64, 0, 3])), own).unwrap();
+        let found = mixed.array("images").unwrap().as_slice::<u8>().unwrap();
+        for (at, found) in found.iter().enumerate() {
+            let before = f64::from(levels[(at + 2 * image) % (3 * image)]);
+            let exact = before * (1.0 - own) + f64::from(levels[at]) * own;
+            assert!((f64::from(*found) - exact).abs() <= 0.5001, "{at}: {found} {exact}");
+        }
+    }
+}
+
+#[test]
+fn cutmix_copies_a_rectangle_of_the_sample_before() {
+    let golden = golden();
+    let (side, levels) = three_images(&golden);
+    let rect = Rect { left: 5, top: 30, width: 20, height: 2 };
+    let inside = |y: usize, x: usize| (30..32).contains(&y) && (5..25).contains(&x);
+    let values: Vec<f32> = levels.iter().map(|&level| level.into()).collect();
+    let mut cutmix = CutMix::new(2, 1.0).unwrap();
+    let labels = || array(&[3], &[0_i64, 1, 1]);
+    let interleaved =
+        cutmix.mix(batch(array(&[3, side, side, 3], &levels), labels()), rect).unwrap();
+    let planar = cutmix.mix(batch(array(&[3, 3, side, side], &values), labels()), rect).unwrap();
+    let found = interleaved.array("images").unwrap().as_slice::<u8>().unwrap();
+    let found_planar = planar.array("images").unwrap().as_slice::<f32>().unwrap();
+    let image = side * side * 3;
+    for number in 0..3 {
+        for at in 0..image {
+            let source =
+                |inside: bool| (if inside { (number + 2) % 3 } else { number }) * image + at;
+            let here = number * image + at;
+            assert_eq!(found[here], levels[source(inside(at / 3 / side, at / 3 % side))]);
+            assert_eq!(found_planar[here], values[source(inside(at / side % side, at % side))]);
+        }
+    }
+    let part = 40.0 / 1024.0;
+    let expected = [1.0 - part, part, part, 1.0 - part, 0.0, 1.0];
+    assert_eq!(planar.array("labels").unwrap().as_slice::<f32>().unwrap(), expected);
+    // Where both may be the channels, numbers lie in planes and bytes do not.
+    let last_column = Rect { left: 3, top: 0, width: 1, height: 1 };
+    let two = || array(&[2], &[0_i64, 1]);
+    let bytes = batch(array(&[2, 3, 4, 3], &[0_u8; 72]), two());
+    assert!(cutmix.mix(bytes, last_column).is_ok());
+    let floats = batch(array(&[2, 3, 4, 3], &[0.0_f32; 72]), two());
+    assert!(cutmix.mix(floats, last_column).is_err());
+    // A second mix takes the soft labels of the first.
+    let again = cutmix.mix(planar, Rect { left: 0, top: 0, width: 16, height: 32 }).unwrap();
+    let expected = [
+        [(1.0 - part) * 0.5, part * 0.5 + 0.5],
+        [part * 0.5 + (1.0 - part) * 0.5, (1.0 - part) * 0.5 + part * 0.5],
+        [part * 0.5, 0.5 + (1.0 - part) * 0.5],
+    ];
+    let found = again.array("labels").unwrap().as_slice::<f32>().unwrap();
+    assert_eq!(found, expected.as_flattened());
+}
+
+#[test]
+fn batches_that_cannot_be_mixed_are_refused() {
+    let images = || array(&[2, 4, 4, 3], &[0_u8; 96]);
+    let labels = || array(&[2], &[0_i64, 1]);
+    let refused = |batch: Batch| {
+        let mixed = Mixup::new(2, 1.0).unwrap().mix(batch, 0.5);
+        assert_eq!(mixed.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    };
+    refused(batch(images(), array(&[2], &[0_i64, 2])));
+    refused(batch(images(), array(&[2], &[0_i64, -1])));
+    refused(batch(images(), array(&[2, 3], &[0.0_f32; 6])));
+    refused(batch(images(), array(&[2, 1], &[0_i64; 2])));
+    refused(batch(array(&[2, 4], &[0_i64; 8]), labels()));
+    let ids = vec![SampleId::default(); 2];
+    refused(Batch::new(ids.clone(), [("labels", labels())]).unwrap());
+    refused(Batch::new(ids, [("images", images())]).unwrap());
+    assert!(Mixup::new(0, 1.0).is_err() && Mixup::new(2, 0.0).is_err());
+    assert!(CutMix::new(0, 1.0).is_err() && CutMix::new(2, f64::NAN).is_err());
+    let mut cutmix = CutMix::new(2, 1.0).unwrap();
+    let rect = Rect { left: 3, top: 0, width: 2, height: 1 };
+    assert!(cutmix.mix(batch(images(), labels()), rect).is_err());
+    assert!(cutmix.mix(batch(array(&[2, 4, 4], &[0_u8; 32]), labels()), Rect::default()).is_err());
+    // A batch of one is mixed with itself.
+    let one = batch(array(&[1, 4, 4, 3], &[7_u8; 48]), array(&[1], &[1_i64]));
+    let mixed = Mixup::new(2, 1.0).unwrap().mix(one, 0.3).unwrap();
+    assert_eq!(mixed.array("images").unwrap().as_slice::<u8>().unwrap(), [7; 48]);
+    assert_eq!(mixed.array("labels").unwrap().as_slice::<f32>().unwrap(), [0.0, 1.0]);
+}
+
+/// Writes images of one level, the item, and its remainder of 10 as the label.
+struct Flat;
+
+impl Fill<u8> for Flat {
+    fn fill(
+        &mut self,
+        item: u8,
+        mut slot: SlotMut<'_>,
+        _cx: &mut FillContext<'_>,
+    ) -> spdl_core::Result<()> {
+        slot.set(0, item)?;
+        slot.set(1, i64::from(item % 10))
+    }
+}
+
+#[test]
+fn a_pipeline_mixes_each_batch_by_its_own_numbers() {
+    type Mix = fn(PipelineBuilder<Batch>) -> PipelineBuilder<Batch>;
+    let run = |mix: Mix, threads: usize, seed: u64| -> Vec<Vec<u8>> {
+        let layout = BatchLayout::new(
+            4,
+            [Field::new("images", DType::U8, &[8, 8, 3]), Field::new("labels", DType::I64, &[])],
+        );
+        let items: Vec<u8> = (0..40).map(|n| n * 6).collect();
+        let filled = PipelineBuilder::new(DatasetSource::new(items))
+            .fill("fill", layout, || Ok(Flat))
+            .seed(seed)
+            .threads(threads)
+            .deterministic();
+        let bytes = |batch: Batch| -> Vec<u8> {
+            batch.arrays().iter().flat_map(|array| array.as_bytes().to_vec()).collect()
+        };
+        mix(filled).build().unwrap().map(|batch| bytes(batch.unwrap())).collect()
+    };
+    let mixes: [Mix; 2] = [
+        |filled| filled.stage("mixup", || Mixup::new(10, 0.4)),
+        |filled| filled.stage("cutmix", || CutMix::new(10, 1.0)),
+    ];
+    for mix in mixes {
+        let first = run(mix, 1, 3);
+        assert_eq!(first.len(), 10);
+        assert_eq!(first, run(mix, 3, 3));
+        assert_ne!(first, run(mix, 1, 4));
+    }
+}
+
+fn rng(index: u64) -> SampleRng {
+    SampleRng::new(9, SampleId { epoch: 0, index }, "augment")
+}
+
+fn every_augmentation() -> Augmenter {
+    Augmenter::new()
+        .then(ColorJitter::new().brightness(0.4).contrast(0.4).saturation(0.4).hue(0.1))
+        .and_then(|it| it.then(RandomGrayscale::new()))
+        .and_then(|it| it.then(RandomInvert::new()))
+        .and_then(|it| it.then(RandomEqualize::new()))
+        .and_then(|it| it.then(RandomAutocontrast::new()))
+        .and_then(|it| it.then(RandomPosterize::new(5)))
+        .and_then(|it| it.then(RandomSolarize::new(200.0)))
+        .and_then(|it| it.then(RandomAdjustSharpness::new(2.0)))
+        .and_then(|it| it.then(RandomApply::new(GaussianBlur::new(5))))
+        .and_then(|it| it.then(RandomRotation::new(20.0)))
+        .and_then(|it| it.then(RandomAffine::new(10.0).translate(0.1, 0.2).shear(5.0)))
+        .and_then(|it| it.then(RandomPerspective::new()))
+        .and_then(|it| it.then(RandAugment::new()))
+        .and_then(|it| it.then(TrivialAugmentWide::new()))
+        .and_then(|it| it.then(AutoAugment::new()))
+        .and_then(|it| it.then(AugMix::new()))
+        .and_then(|it| it.then(RandomErasing::new().value(ErasingValue::Random)))
+        .unwrap()
+}
+
+#[test]
+fn what_is_drawn_follows_from_the_sample_alone() {
+    let golden = golden();
+    let mut results = std::collections::HashSet::new();
+    let augmenter = every_augmentation();
+    let mut used = augmenter.clone();
+    for index in 0..20 {
+        // One that has seen other images, and a fresh one.
+        let results_of = [&mut used, &mut augmenter.clone()].map(|augmenter| {
+            let mut image = golden.images["photo"].clone();
+            augmenter.apply(&mut ImageMut::of(&mut image).unwrap(), &mut rng(index)).unwrap();
+            image.pixels
+        });
+        assert_eq!(results_of[0], results_of[1]);
+        let mut small = golden.images["small"].clone();
+        used.apply(&mut ImageMut::of(&mut small).unwrap(), &mut rng(index)).unwrap();
+        results.insert(results_of[0].clone());
+    }
+    assert!(results.len() > 15);
+}
+
+/// The results on an image, and how often each was met in so many samples.
+fn results(step: impl Augment, image: &Image, samples: u64) -> HashMap<Vec<u8>, u64> {
+    let mut augmenter = Augmenter::new().then(step).unwrap();
+    let mut results = HashMap::new();
+    for index in 0..samples {
+        let mut image = image.clone();
+        augmenter.apply(&mut ImageMut::of(&mut image).unwrap(), &mut rng(index)).unwrap();
+        *results.entry(image.pixels).or_insert(0) += 1;
+    }
+    results
+}
+
+/// Whether a count is within five standard deviations of what is expected.
+#[track_caller]
+fn assert_likely(count: u64, probability: f64, samples: u64) {
+    let samples = samples as f64;
+    let deviation = (samples * probability * (1.0 - probability)).sqrt();
+    let expected = samples * probability;
+    assert!((count as f64 - expected).abs() <= 5.0 * deviation, "{count}, expected {expected}");
+}
+
+#[test]
+fn changes_are_as_likely_as_they_say() {
+    const SAMPLES: u64 = 4000;
+    let image = &golden().images["tiny"];
+    #[track_caller]
+    fn check(step: impl Augment, probability: f64, image: &Image) {
+        let unchanged = results(step, image, SAMPLES).get(&image.pixels).copied().unwrap_or(0);
+        assert_likely(unchanged, 1.0 - probability, SAMPLES);
+    }
+    check(RandomGrayscale::new(), 0.1, image);
+    check(RandomGrayscale::new().probability(0.8), 0.8, image);
+    check(RandomInvert::new(), 0.5, image);
+    check(RandomEqualize::new().probability(0.0), 0.0, image);
+    check(RandomAutocontrast::new(), 0.5, image);
+    check(RandomPosterize::new(2), 0.5, image);
+    check(RandomSolarize::new(10.0), 0.5, image);
+    check(RandomApply::new(RandomInvert::new().probability(1.0)), 0.5, image);
+    check(RandomApply::new(RandomInvert::new()).probability(0.5), 0.25, image);
+    let square = &golden().images["square"];
+    check(RandomAdjustSharpness::new(0.0), 0.5, square);
+    check(RandomEqualize::new(), 0.5, square);
+    check(RandomPerspective::new().distortion(1.0).probability(0.3), 0.3, square);
+}
+
+#[test]
+fn jitter_draws_factors_evenly_in_their_range() {
+    const SAMPLES: u64 = 4000;
+    let image = Image { size: Size::new(1, 1), pixels: vec![100, 100, 100] };
+    let found = results(ColorJitter::new().brightness(0.4), &image, SAMPLES);
+    let mut quarters = [0; 4];
+    for (pixels, count) in found {
+        let level = pixels[0];
+        assert!((60..=140).contains(&level), "{level}");
+        quarters[usize::from((level - 60) / 20).min(3)] += count;
+    }
+    quarters.iter().for_each(|&count| assert_likely(count, 0.25, SAMPLES));
+    // The lower end is cut off at 0.
+    let found = results(ColorJitter::new().brightness(3.0), &image, SAMPLES);
+    assert!(found.contains_key(&vec![255; 3]));
+    let turned = Image { size: Size::new(1, 1), pixels: vec![200, 0, 0] };
+    let found = results(ColorJitter::new().hue_between(0.0, 1.0 / 6.0), &turned, SAMPLES);
+    assert!(found.keys().all(|pixels| pixels[0] >= 199 && pixels[2] == 0));
+    let half: u64 = found.iter().filter(|(pixels, _)| pixels[1] < 100).map(|it| it.1).sum();
+    assert_likely(half, 0.5, SAMPLES);
+}
+
+#[test]
+fn jitter_changes_in_every_order() {
+    const SAMPLES: u64 = 6000;
+    // Fixed factors: what differs is the order.
+    let image = Image { size: Size::new(2, 1), pixels: vec![200, 120, 30, 20, 70, 90] };
+    let jitter = ColorJitter::new().brightness_between(1.7, 1.7).contrast_between(0.4, 0.4);
+    let found = results(jitter, &image, SAMPLES);
+    assert_eq!(found.len(), 2);
+    found.values().for_each(|&count| assert_likely(count, 0.5, SAMPLES));
+    let jitter = ColorJitter::new()
+        .brightness_between(1.7, 1.7)
+        .contrast_between(0.4, 0.4)
+        .saturation_between(2.5, 2.5)
+        .hue_between(0.3, 0.3);
+    assert!(results(jitter, &image, SAMPLES).len() > 8);
+}
+
+#[test]
+fn shifts_are_whole_pixels_of_the_range() {
+    const SAMPLES: u64 = 6000;
+    let mut image = Image { size: Size::new(21, 11), pixels: vec![0; 21 * 11 * 3] };
+    image.pixels[(5 * 21 + 10) * 3..][..3].fill(255);
+    let found = results(RandomAffine::new(0.0).translate(0.1, 0.4), &image, SAMPLES);
+    let mut columns = [0; 5];
+    let mut rows = [0; 9];
+    for (pixels, count) in found {
+        let at = pixels.iter().position(|&level| level == 255).unwrap() / 3;
+        columns[at % 21 - 8] += count;
+        rows[at / 21 - 1] += count;
+    }
+    // ±2.1 pixels: the outer ones hold 0.6 of 4.2; ±4.4: 0.9 of 8.8.
+    for (at, count) in columns.into_iter().enumerate() {
+        assert_likely(count, if at % 4 == 0 { 0.6 } else { 1.0 } / 4.2, SAMPLES);
+    }
+    for (at, count) in rows.into_iter().enumerate() {
+        assert_likely(count, if at % 8 == 0 { 0.9 } else { 1.0 } / 8.8, SAMPLES);
+    }
+}
+
+#[test]
+fn rotations_stay_in_their_range() {
+    // A bar to the right of the centre of a disc, whose angle can be read.
+    let side = 101_u32;
+    let mut image =
+        Image { size: Size::new(side, side), pixels: vec![0; (side * side * 3) as usize] };
+    for x in 80..90 {
+        image.pixels[((50 * side + x) * 3) as usize..][..3].fill(255);
+    }
+    let angle = |pixels: &[u8]| {
+        let lit = pixels.as_chunks::<3>().0.iter().enumerate().filter(|(_, pixel)| pixel[0] == 255);
+        let (sum, count) = lit.fold(((0.0, 0.0), 0.0), |((x, y), count), (at, _)| {
+            let at = at as u32;
+            ((x + f64::from(at % side) - 50.0, y + 50.0 - f64::from(at / side)), count + 1.0)
+        });
+        assert!(count > 0.0);
+        sum.1.atan2(sum.0).to_degrees()
+    };
+    const SAMPLES: u64 = 1000;
+    let mut above = 0;
+    for (pixels, count) in results(RandomRotation::between(10.0, 50.0), &image, SAMPLES) {
+        let angle = angle(&pixels);
+        assert!((8.5..=51.5).contains(&angle), "{angle}");
+        above += if angle > 30.0 { count } else { 0 };
+    }
+    assert_likely(above, 0.5, SAMPLES);
+    // Those of affine transforms are clockwise.
+    for pixels in results(RandomAffine::new(0.0).degrees_between(10.0, 50.0), &image, 50).keys() {
+        assert!((-51.5..=-8.5).contains(&angle(pixels)));
+    }
+}
+
+/// The result of an operation on an image.
+fn operated(operation: Operation, magnitude: f64, image: &Image) -> Vec<u8> {
+    let mut image = image.clone();
+    let mut view = ImageMut::of(&mut image).unwrap();
+    let mode = Interpolation::Nearest;
+    operation.apply(&mut view, magnitude, mode, None, &mut Scratch::new()).unwrap();
+    image.pixels
+}
+
+/// How likely each result is, where each of these operations is as likely, and each magnitude.
+fn likely_results(
+    operations: &[Operation],
+    bins: std::ops::Range<usize>,
+    image: &Image,
+    magnitude: impl Fn(Operation, usize) -> Option<f64>,
+) -> HashMap<Vec<u8>, f64> {
+    let mut likely = HashMap::new();
+    for &operation in operations {
+        for bin in bins.clone() {
+            for sign in [1.0, -1.0] {
+                let sign = if operation.is_signed() { sign } else { 1.0 };
+                let magnitude = magnitude(operation, bin).unwrap_or(0.0) * sign;
+                let share = 0.5 / (operations.len() * bins.len()) as f64;
+                *likely.entry(operated(operation, magnitude, image)).or_insert(0.0) += share;
+            }
+        }
+    }
+    likely
+}
+
+#[track_caller]
+fn assert_all_likely(found: &HashMap<Vec<u8>, u64>, likely: &HashMap<Vec<u8>, f64>, samples: u64) {
+    assert!(found.keys().all(|pixels| likely.contains_key(pixels)), "an impossible result");
+    for (pixels, &probability) in likely {
+        assert_likely(found.get(pixels).copied().unwrap_or(0), probability, samples);
+    }
+}
+
+#[test]
+fn rand_augment_and_trivial_augment_draw_evenly() {
+    const SAMPLES: u64 = 20_000;
+    let golden = golden();
+    let image = &golden.images["small"];
+    let operations = &OPERATIONS[..14];
+    let augment = RandAugment::new().operations(1);
+    let magnitude = |operation, bin| augment.magnitude_of(operation, bin, image.size);
+    let likely = likely_results(operations, 9..10, image, magnitude);
+    assert!(likely.len() > 20);
+    assert_all_likely(&results(augment.clone(), image, SAMPLES), &likely, SAMPLES);
+
+    let augment = TrivialAugmentWide::new().magnitudes(4);
+    let magnitude = |operation, bin| augment.magnitude_of(operation, bin, image.size);
+    let likely = likely_results(operations, 0..4, image, magnitude);
+    assert!(likely.len() > 50);
+    assert_all_likely(&results(augment.clone(), image, SAMPLES), &likely, SAMPLES);
+
+    // One after another.
+    let twice = results(RandAugment::new(), image, 2000);
+    assert!(twice.keys().filter(|pixels| !likely.contains_key(*pixels)).count() > 100);
+    let never = results(RandAugment::new().operations(0), image, 10);
+    assert_eq!(never.len(), 1);
+}
+
+#[test]
+fn auto_augment_draws_policies_and_steps() {
+    const SAMPLES: u64 = 10_000;
+    let golden = golden();
+    let image = &golden.images["small"];
+    let step = |operation, probability, magnitude| PolicyStep { operation, probability, magnitude };
+    let policies = [
+        [step(Operation::Invert, 0.3, 0), step(Operation::Equalize, 0.0, 0)],
+        [step(Operation::Posterize, 1.0, 9), step(Operation::Rotate, 1.0, 3)],
+    ];
+    let found = results(AutoAugment::new().policies(policies), image, SAMPLES);
+    let posterized = Image { size: image.size, pixels: operated(Operation::Posterize, 4.0, image) };
+    let likely = HashMap::from([
+        (image.pixels.clone(), 0.35),
+        (operated(Operation::Invert, 0.0, image), 0.15),
+        (operated(Operation::Rotate, f64::from(10.0_f32), &posterized), 0.25),
+        (operated(Operation::Rotate, -f64::from(10.0_f32), &posterized), 0.25),
+    ]);
+    assert_all_likely(&found, &likely, SAMPLES);
+}
+
+#[test]
+fn augmix_keeps_within_what_it_mixes() {
+    let golden = golden();
+    let image = &golden.images["small"];
+    // All weight on the image: that is what is left, less what is lost with the fractions.
+    let mut copy = image.clone();
+    let mut view = ImageMut::of(&mut copy).unwrap();
+    let shares = [0.5, 0.5];
+    AugMix::mix(&mut view, shares, &[0.25, 0.75], &mut Scratch::new(), |_, _, _| Ok(())).unwrap();
+    assert_eq!(copy, *image);
+    let found = results(AugMix::new(), image, 300);
+    assert!(found.len() > 290, "{}", found.len());
+    // The first magnitude is none, but for posterization to 4 bits and what has no magnitude.
+    let weak = AugMix::new().severity(1).chain_depth(Some(1)).all_operations(false);
+    let flat = Image { size: image.size, pixels: vec![0xf0; image.pixels.len()] };
+    let found = results(weak, &flat, 300);
+    for pixels in found.keys() {
+        // Weights may not sum up to 1 exactly; then a level is lost.
+        assert!(pixels.iter().all(|&level| level == 0xf0 || level == 0xef));
+    }
+}
+
+#[test]
+fn erased_rectangles_keep_area_and_aspect() {
+    const SAMPLES: u64 = 10_000;
+    let size = Size::new(200, 100);
+    let erasing = RandomErasing::new();
+    let rects: Vec<Rect> = (0..SAMPLES).filter_map(|i| erasing.draw(size, &mut rng(i))).collect();
+    let mut small = 0;
+    let mut tall = 0;
+    for rect in &rects {
+        assert!(rect.is_within(size));
+        let (width, height) = (f64::from(rect.width), f64::from(rect.height));
+        assert!((width + 0.5) * (height + 0.5) >= 0.02 * 20_000.0);
+        assert!((width - 0.5) * (height - 0.5) <= 0.33 * 20_000.0);
+        assert!((height + 0.5) / (width - 0.5) >= 0.3 && (height - 0.5) / (width + 0.5) <= 3.3);
+        small += u64::from(width * height < 0.1 * 20_000.0);
+        tall += u64::from(height > width);
+    }
+    // Almost all fit: ten draws.
+    assert_likely(rects.len() as u64, 0.5, SAMPLES);
+    // Large and tall ones do not fit and are drawn anew; small ones nearly always do.
+    assert!(small as f64 / rects.len() as f64 > 8.0 / 31.0 && tall > 0);
+    let corners = rects.iter().filter(|rect| rect.left == 0 || rect.top == 0).count();
+    assert!(corners > 0);
+    let always = RandomErasing::new().probability(1.0);
+    assert_eq!((0..100).filter_map(|i| always.draw(Size::new(1, 1), &mut rng(i))).count(), 0);
+}
+
+#[test]
+fn erasing_fills_its_rectangle_alone() {
+    let size = Size::new(40, 30);
+    for value in [ErasingValue::Constant([1.0, 2.0, 3.0]), ErasingValue::Random] {
+        let erasing = RandomErasing::new().probability(1.0).value(value);
+        let rect = erasing.draw(size, &mut rng(1)).unwrap();
+        let mut planes = vec![-9.0; 40 * 30 * 3];
+        assert_eq!(erasing.erase_planes(&mut planes, size, &mut rng(1)).unwrap(), Some(rect));
+        let mut image = Image { size, pixels: vec![77; 40 * 30 * 3] };
+        erasing
+            .apply(&mut ImageMut::of(&mut image).unwrap(), &mut rng(1), &mut Scratch::new())
+            .unwrap();
+        let mut same = 0;
+        for at in 0..40 * 30 {
+            let (x, y) = (at as u32 % 40, at as u32 / 40);
+            let inside = (rect.left..rect.left + rect.width).contains(&x)
+                && (rect.top..rect.top + rect.height).contains(&y);
+            for channel in 0..3 {
+                let (level, number) = (image.pixels[at * 3 + channel], planes[channel * 1200 + at]);
+                match value {
+                    _ if !inside => assert_eq!((level, number), (77, -9.0)),
+                    ErasingValue::Constant(value) => {
+                        assert_eq!((f32::from(level), number), (value[channel], value[channel]));
+                    }
+                    ErasingValue::Random => same += usize::from(level == 77 || number == -9.0),
+                }
+            }
+        }
+        assert!(same < 20, "{same}");
+    }
+    assert!(RandomErasing::new().erase_planes(&mut [0.0; 7], size, &mut rng(0)).is_err());
+}
+
+#[test]
+fn unsound_parameters_are_refused() {
+    #[track_caller]
+    fn refused(step: impl Augment) {
+        let error = Augmenter::new().then(step).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    }
+    refused(ColorJitter::new().brightness(-0.1));
+    refused(ColorJitter::new().contrast_between(0.5, 0.2));
+    refused(ColorJitter::new().saturation_between(-0.5, 0.2));
+    refused(ColorJitter::new().saturation(f64::NAN));
+    refused(ColorJitter::new().hue(0.6));
+    refused(ColorJitter::new().hue_between(0.1, -0.1));
+    refused(RandomGrayscale::new().probability(1.1));
+    refused(RandomInvert::new().probability(f64::NAN));
+    refused(RandomPosterize::new(9));
+    refused(RandomSolarize::new(256.0));
+    refused(RandomAdjustSharpness::new(-1.0));
+    refused(RandomApply::new(RandomPosterize::new(9)));
+    refused(RandomApply::new(RandomInvert::new()).probability(-1.0));
+    refused(GaussianBlur::new(4));
+    refused(GaussianBlur::new(3).kernel(3, 0));
+    refused(GaussianBlur::new(3).sigma_between(0.0, 1.0));
+    refused(GaussianBlur::new(3).sigma_between(2.0, 1.0));
+    refused(RandomRotation::new(-1.0));
+    refused(RandomRotation::between(0.0, f64::INFINITY));
+    refused(RandomRotation::new(1.0).center(f64::NAN, 0.0));
+    refused(RandomAffine::new(0.0).translate(1.5, 0.0));
+    refused(RandomAffine::new(0.0).scale_between(0.0, 1.0));
+    refused(RandomAffine::new(0.0).shear_between((0.0, 0.0), (1.0, 0.0)));
+    refused(RandomPerspective::new().distortion(1.5));
+    refused(RandomPerspective::new().probability(2.0));
+    refused(RandAugment::new().magnitude(31));
+    refused(RandAugment::new().magnitudes(1).magnitude(0));
+    refused(TrivialAugmentWide::new().magnitudes(0));
+    refused(AutoAugment::new().policies([]));
+    let step = PolicyStep { operation: Operation::Invert, probability: 1.0, magnitude: 10 };
+    refused(AutoAugment::new().policies([[step; 2]]));
+    refused(AugMix::new().severity(0));
+    refused(AugMix::new().severity(11));
+    refused(AugMix::new().mixture_width(0));
+    refused(AugMix::new().chain_depth(Some(0)));
+    refused(AugMix::new().alpha(0.0));
+    refused(RandomErasing::new().area_between(0.0, 1.1));
+    refused(RandomErasing::new().aspect_between(0.0, 1.0));
+    refused(RandomErasing::new().value(ErasingValue::Constant([f32::NAN; 3])));
+
+    let mut pixels = vec![0; 3 * 4 * 3];
+    assert!(ImageMut::new(&mut pixels, Size::new(4, 4)).is_err());
+    assert!(ImageMut::new(&mut [], Size::new(0, 4)).is_err());
+    let mut image = ImageMut::new(&mut pixels, Size::new(3, 4)).unwrap();
+    let mut scratch = Scratch::new();
+    assert!(functional::adjust_brightness(&mut image, -1.0).is_err());
+    assert!(functional::adjust_contrast(&mut image, f64::NAN).is_err());
+    assert!(functional::adjust_saturation(&mut image, f64::INFINITY).is_err());
+    assert!(functional::adjust_sharpness(&mut image, -1.0, &mut scratch).is_err());
+    assert!(functional::adjust_hue(&mut image, 0.51).is_err());
+    assert!(functional::posterize(&mut image, 9).is_err());
+    assert!(functional::solarize(&mut image, 255.5).is_err());
+    assert!(functional::solarize(&mut image, f64::NAN).is_err());
+    // A kernel that reaches beyond the mirrored image.
+    assert!(functional::gaussian_blur(&mut image, [7, 3], [1.0; 2], &mut scratch).is_err());
+    assert!(functional::gaussian_blur(&mut image, [5, 7], [1.0; 2], &mut scratch).is_ok());
+    let mode = Interpolation::Nearest;
+    let flat = Affine { scale: 0.0, ..Affine::default() };
+    assert!(functional::affine(&mut image, &flat, mode, None, &mut scratch).is_err());
+    let nan = f64::NAN;
+    assert!(functional::rotate(&mut image, nan, mode, None, None, &mut scratch).is_err());
+    let coefficients = [f64::INFINITY; 8];
+    assert!(functional::perspective(&mut image, &coefficients, mode, None, &mut scratch).is_err());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    #[test]
+    fn no_image_is_too_small_or_too_strange(
+        width in 1_u32..20, height in 1_u32..20, level: u8, seed: u64,
+        angle in -1e4_f64..1e4, scale in 1e-9_f64..1e9, shift in -1e12_f64..1e12,
+        coefficients in prop::array::uniform8(-1e6_f64..1e6),
+    ) {
+        let size = Size::new(width, height);
+        let pixels = (0..size.pixels() * 3).map(|at| (at as u8).wrapping_mul(level)).collect();
+        let mut image = Image { size, pixels };
+        let mut view = ImageMut::of(&mut image).unwrap();
+        let mut scratch = Scratch::new();
+        let affine = Affine { angle, translate: [shift, -shift], scale, ..Affine::default() };
+        for mode in [Interpolation::Nearest, Interpolation::Bilinear] {
+            for fill in [None, Some([1, 2, 3])] {
+                functional::affine(&mut view, &affine, mode, fill, &mut scratch).unwrap();
+                functional::perspective(&mut view, &coefficients, mode, fill, &mut scratch).unwrap();
+            }
+        }
+        let mut rng = SampleRng::new(seed, SampleId::default(), "strange");
+        let mut augmenter = every_augmentation();
+        // The blur alone cannot do with less than its kernel.
+        let outcome = augmenter.apply(&mut view, &mut rng);
+        prop_assert!(outcome.is_ok() || width < 3 || height < 3);
+    }
+}
