@@ -3,87 +3,221 @@
 //! ```text
 //! cargo run --release -p spdl-media --example decode_speed -- assets/photos
 //! ```
-//!
-//! The fastest of several passes counts. "fill" is the whole way into a batch: decode, crop, resize
-//! to 224 × 224, lay out.
 #![expect(clippy::print_stdout, reason = "the result is for the terminal")]
 
 use std::time::{Duration, Instant};
 
 use spdl_core::{Error, ErrorKind, Result, SampleId, SampleRng};
 use spdl_media::{
-    CodecRegistry, DecodeRequest, Decoder, FillImage, ImageTransform, Limits, Mode, PixelsMut,
-    Sample, SampleFormat,
+    CodecRegistry, DecodeRequest, Decoder, FillImage, ImageTransform, Limits, Mode, Picture,
+    PixelsMut, Rect, Sample, SampleFormat, Size,
 };
 
+const HELP: &str = "\
+Decodes the images of a folder, in memory and on one thread, and prints microseconds per image.
+
+usage: decode_speed FOLDER [PASSES [STEP]]
+
+FOLDER   holds the images; folders in it are looked through too
+PASSES   how often all images go through each step (default 7); the steps take turns
+STEP     only steps whose name starts like this
+
+Each figure is the median and the least of the passes, in processor time of the thread where the
+system tells that (Linux), so that other programs disturb less; else in time that passed.
+
+header            size and orientation alone, a hundred times
+entropy, skipped  the whole file is read for a region of one pixel
+planes            entropy decoding and inverse transform: components as they are stored
+planes, region    the same for the crop that training would draw
+planes, 1/2 ...   the same, smaller
+RGB               upsampled and converted too
+RGB, region       the same for the crop that training would draw
+fill ...          the whole way into a batch: decode, crop, resize to 224 x 224, lay out
+";
+
 const SIDE: u32 = 224;
-const TIME: Duration = Duration::from_secs(3);
+const HEADERS: usize = 100;
+
+/// A step that is measured: its name, and what it does with an image of this number.
+type Step<'a> = (String, Box<dyn FnMut(u64, &[u8]) -> Result<()> + 'a>);
 
 fn main() -> Result<()> {
-    let folder = std::env::args().nth(1).ok_or_else(|| {
-        Error::new(ErrorKind::InvalidArgument, "expected a folder of images as the argument")
-    })?;
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (folder, passes, chosen) = match &arguments[..] {
+        [word] if word == "--help" || word == "-h" => {
+            print!("{HELP}");
+            return Ok(());
+        }
+        [folder] => (folder, "7", ""),
+        [folder, passes] => (folder, passes.as_str(), ""),
+        [folder, passes, step] => (folder, passes.as_str(), step.as_str()),
+        _ => return Err(wrong("expected FOLDER [PASSES [STEP]]; --help explains")),
+    };
+    let passes = passes.parse().map_err(|_| wrong("PASSES is no number"))?;
     let registry = CodecRegistry::with_defaults();
     let limits = Limits::default();
-    let mut decoder = Decoder::new(&registry, &limits);
     let mut files = Vec::new();
+    let mut largest = 0;
     let mut pixels = 0;
-    for entry in std::fs::read_dir(&folder)? {
-        let path = entry?.path();
-        let Ok(encoded) = std::fs::read(&path) else { continue };
-        match decoder.decode_stored(&encoded) {
-            Ok(image) => {
-                pixels = pixels.max(image.pixels.len());
-                files.push(encoded);
-            }
-            Err(error) => println!("left out: {}: {error}", path.display()),
+    let mut decoder = Decoder::new(&registry, &limits);
+    read_folder(folder.as_ref(), &mut |path, encoded| match decoder.decode_stored(&encoded) {
+        Ok(image) => {
+            largest = largest.max(image.pixels.len());
+            pixels += image.size.pixels();
+            files.push(encoded);
         }
-    }
+        Err(error) => println!("left out: {}: {error}", path.display()),
+    })?;
     if files.is_empty() {
         return Err(Error::new(ErrorKind::NotFound, format!("no images in {folder}")));
     }
-    println!("{} images of {folder}, µs per image:", files.len());
+    let bytes: usize = files.iter().map(Vec::len).sum();
+    println!(
+        "{} images of {folder}: {} bytes and {} pixels each; µs per image, median and least:",
+        files.len(),
+        bytes / files.len(),
+        pixels / files.len() as u64
+    );
 
-    let mut memory = vec![0; pixels];
-    report("decode", &files, |_, encoded| {
-        let size = decoder.inspect(encoded)?.size;
-        let out = PixelsMut::new(&mut memory, size)?;
-        decoder.decode_into(encoded, &DecodeRequest::full(), out).map(drop)
-    })?;
-    let mut bytes = vec![0; (SIDE * SIDE * 3) as usize];
-    let mut floats = vec![0.0; bytes.len()];
+    let mut steps: Vec<Step<'_>> = Vec::new();
+    let mut decoder = Decoder::new(&registry, &limits);
+    // So short that the system's clock does not see it once.
+    let headers =
+        move |_, encoded: &[u8]| (0..HEADERS).try_for_each(|_| decoder.inspect(encoded).map(drop));
+    steps.push((format!("header, {HEADERS} times"), Box::new(headers)));
+    steps.push(planes("entropy, skipped", &registry, |_, _| {
+        DecodeRequest::full().region(Rect::full(Size::new(1, 1))).exact(true)
+    }));
+    steps.push(planes("planes", &registry, |_, _| DecodeRequest::full()));
+    steps.push(planes("planes, region", &registry, |index, size| {
+        DecodeRequest::full().region(train_crop(index, size))
+    }));
+    for scale in [2, 4, 8] {
+        steps.push(planes(&format!("planes, 1/{scale}"), &registry, move |_, size| {
+            DecodeRequest::full().at_least(Size::new(size.width / scale, size.height / scale))
+        }));
+    }
+    for crops in [false, true] {
+        let mut decoder = Decoder::new(&registry, &limits);
+        let mut memory = vec![0; largest];
+        let name = if crops { "RGB, region" } else { "RGB" };
+        let decode = move |index, encoded: &[u8]| {
+            let size = decoder.inspect(encoded)?.size;
+            let region = if crops { train_crop(index, size) } else { Rect::full(size) };
+            let out = PixelsMut::new(&mut memory, region.size())?;
+            decoder.decode_into(encoded, &DecodeRequest::full().region(region), out).map(drop)
+        };
+        steps.push((name.into(), Box::new(decode)));
+    }
     for mode in [Mode::Eval, Mode::Train] {
         for format in [SampleFormat::NHWC_U8, SampleFormat::NCHW_F32] {
             let transform = ImageTransform::new(SIDE).mode(mode).format(format);
             let mut fill = FillImage::new(&registry, &transform, &limits)?;
-            report(&format!("fill {mode} {format}"), &files, |index, encoded| {
+            let mut bytes = vec![0; (SIDE * SIDE * 3) as usize];
+            let mut floats = vec![0.0; bytes.len()];
+            let work = move |index, encoded: &[u8]| {
                 let sample = match format {
                     SampleFormat::NCHW_F32 => Sample::F32(&mut floats),
                     _ => Sample::U8(&mut bytes),
                 };
-                let id = SampleId { epoch: 0, index };
-                fill.write(encoded, sample, || SampleRng::new(0, id, "fill"))
-            })?;
+                fill.write(encoded, sample, || rng(index))
+            };
+            steps.push((format!("fill {mode} {format}"), Box::new(work)));
+        }
+    }
+    steps.retain(|(name, _)| name.starts_with(chosen));
+    measure(&mut steps, &files, passes)
+}
+
+fn wrong(message: &str) -> Error {
+    Error::new(ErrorKind::InvalidArgument, message.to_owned())
+}
+
+/// Hands over all files below a folder, in the order of their names.
+fn read_folder(
+    folder: &std::path::Path,
+    take: &mut impl FnMut(&std::path::Path, Vec<u8>),
+) -> Result<()> {
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        paths.push(entry?.path());
+    }
+    paths.sort();
+    for path in paths {
+        if path.is_dir() {
+            read_folder(&path, take)?;
+        } else {
+            take(&path, std::fs::read(&path)?);
         }
     }
     Ok(())
 }
 
-/// Runs passes over all files for a while, and prints the fastest.
-fn report(
-    what: &str,
-    files: &[Vec<u8>],
-    mut work: impl FnMut(u64, &[u8]) -> Result<()>,
-) -> Result<()> {
-    let started = Instant::now();
-    let mut best = Duration::MAX;
-    while started.elapsed() < TIME {
-        let pass = Instant::now();
-        for (index, encoded) in (0..).zip(files) {
-            work(index, encoded)?;
+fn rng(index: u64) -> SampleRng {
+    SampleRng::new(0, SampleId { epoch: 0, index }, "fill")
+}
+
+/// The crop that training draws for the image of this number.
+fn train_crop(index: u64, size: Size) -> Rect {
+    ImageTransform::new(SIDE).mode(Mode::Train).place(size, || rng(index)).bounds
+}
+
+/// Decodes what is asked for of each image into planes.
+fn planes<'a>(
+    name: &str,
+    registry: &CodecRegistry,
+    request: impl Fn(u64, Size) -> DecodeRequest + 'a,
+) -> Step<'a> {
+    let mut decoder = Decoder::new(registry, &Limits::default());
+    let mut picture = Picture::new();
+    let work = move |index, encoded: &[u8]| {
+        let size = decoder.inspect(encoded)?.size;
+        decoder.decode_planes(encoded, &request(index, size), &mut picture).map(drop)
+    };
+    (name.into(), Box::new(work))
+}
+
+/// Runs all steps in turn, pass after pass, and prints their times.
+fn measure(steps: &mut [Step<'_>], files: &[Vec<u8>], passes: usize) -> Result<()> {
+    let mut times = vec![Vec::new(); steps.len()];
+    for _ in 0..passes.max(1) {
+        for ((_, work), times) in steps.iter_mut().zip(&mut times) {
+            let clock = Clock::start();
+            for (index, encoded) in (0..).zip(files) {
+                work(index, encoded)?;
+            }
+            times.push(clock.elapsed());
         }
-        best = best.min(pass.elapsed());
     }
-    println!("{what:20} {:8.0}", best.as_secs_f64() * 1e6 / files.len() as f64);
+    for ((name, _), times) in steps.iter().zip(&mut times) {
+        times.sort();
+        let per_image = |time: Duration| time.as_secs_f64() * 1e6 / files.len() as f64;
+        println!("{name:20} {:9.1} {:9.1}", per_image(times[times.len() / 2]), per_image(times[0]));
+    }
     Ok(())
+}
+
+/// Time of this thread on a processor, or that passed.
+struct Clock {
+    on_processor: Option<Duration>,
+    started: Instant,
+}
+
+impl Clock {
+    fn start() -> Self {
+        Clock { on_processor: on_processor(), started: Instant::now() }
+    }
+
+    fn elapsed(&self) -> Duration {
+        match (self.on_processor, on_processor()) {
+            (Some(before), Some(now)) => now.saturating_sub(before),
+            _ => self.started.elapsed(),
+        }
+    }
+}
+
+/// How long this thread has been on a processor, where the system tells.
+fn on_processor() -> Option<Duration> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split(' ').next()?.parse().ok().map(Duration::from_nanos)
 }

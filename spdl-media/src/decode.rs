@@ -104,7 +104,7 @@ impl Decoder {
 
     fn decode(&mut self, encoded: &[u8]) -> Result<(Image, Orientation)> {
         let info = self.inspect(encoded)?;
-        let mut pixels = vec![0; info.size.pixels() as usize * CHANNELS];
+        let mut pixels = zeros(info.size)?;
         let out = PixelsMut::new(&mut pixels, info.size)?;
         self.decode_into(encoded, &DecodeRequest::full(), out)?;
         Ok((Image { size: info.size, pixels }, info.orientation))
@@ -151,6 +151,18 @@ impl std::fmt::Debug for Decoder {
             .field("limits", &self.limits)
             .finish_non_exhaustive()
     }
+}
+
+/// Memory for RGB pixels.
+fn zeros(size: Size) -> Result<Vec<u8>> {
+    let bytes = size.pixels() as usize * CHANNELS;
+    // Zeroed memory can only be asked for by a call that aborts where there is none; so ask first,
+    // which touches nothing.
+    Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| {
+        let message = format!("the system has no {bytes} bytes of memory for {size} pixels");
+        Error::new(ErrorKind::LimitExceeded, message)
+    })?;
+    Ok(vec![0; bytes])
 }
 
 /// Decodes one image, upright, with all codecs of this build and default limits.

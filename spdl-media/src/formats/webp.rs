@@ -10,6 +10,10 @@ use super::failure;
 use super::frame::{Format, Job, reserve};
 use crate::{Decoded, ImageInfo, Limits, Orientation, Size, exif};
 
+/// What a pixel takes while it is decoded: as RGB, and twice as RGBA in the crate, which allocates
+/// without asking whether there is memory.
+const BYTES_PER_PIXEL: u64 = 3 + 4 + 4;
+
 /// WebP, lossy and lossless.
 #[derive(Default)]
 pub(super) struct Webp {
@@ -51,6 +55,8 @@ impl Format for Webp {
     }
 
     fn decode(&mut self, mut decoder: Self::File<'_>, mut job: Job<'_>) -> Result<Decoded> {
+        let needed = job.info.size.pixels().saturating_mul(BYTES_PER_PIXEL);
+        job.limits.check_bytes(needed, job.info.size)?;
         let decoded = job.done();
         let pixel = Pixel::Rgb(if decoder.has_alpha() { 4 } else { 3 });
         if let Some(target) = job.whole_output().filter(|_| pixel == Pixel::Rgb(3)) {

@@ -22,6 +22,8 @@ mod fill;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]
+mod jpeg;
+#[cfg(test)]
 mod resize;
 #[cfg(test)]
 mod sample;

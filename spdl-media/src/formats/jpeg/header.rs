@@ -1,8 +1,10 @@
 //! Markers: what stands before the entropy-coded data, and between its scans.
 
+use std::ops::{Deref, DerefMut};
+
 use spdl_core::Result;
 
-use super::huffman::HuffmanTable;
+use super::huffman::{AcTable, HuffmanTable};
 use super::scan::Quantization;
 use super::{corrupt, truncated, unsupported};
 use crate::{Orientation, Size, exif};
@@ -12,7 +14,7 @@ pub(super) const BLOCK: usize = 8;
 /// A block's coefficients.
 pub(super) const BLOCK_AREA: usize = BLOCK * BLOCK;
 /// The most components of an image that can become RGB.
-const MAX_COMPONENTS: usize = 4;
+pub(super) const MAX_COMPONENTS: usize = 4;
 /// The most blocks of a minimum coded unit (ITU-T T.81, B.2.3).
 const MAX_BLOCKS_IN_UNIT: usize = 10;
 
@@ -28,11 +30,11 @@ const APP1: u8 = 0xE1;
 const APP14: u8 = 0xEE;
 
 /// The order in which a block's coefficients are stored: row × 8 + column of each. What lies
-/// beyond the block is only met in damaged data, and noticed after.
+/// beyond the block goes to a place behind it.
 pub(super) const ZIGZAG: [u8; 2 * BLOCK_AREA] = zigzag();
 
 const fn zigzag() -> [u8; 2 * BLOCK_AREA] {
-    let mut order = [(BLOCK_AREA - 1) as u8; 2 * BLOCK_AREA];
+    let mut order = [BLOCK_AREA as u8; 2 * BLOCK_AREA];
     let (mut at, mut diagonal) = (0, 0);
     while diagonal < 2 * BLOCK - 1 {
         let mut step = 0;
@@ -61,7 +63,7 @@ pub(super) enum Coding {
 }
 
 /// A colour component.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Component {
     pub(super) id: u8,
     /// Blocks of a coded unit side by side: the horizontal sampling factor.
@@ -85,7 +87,7 @@ pub(super) struct Component {
 pub(super) struct Frame {
     pub(super) coding: Coding,
     pub(super) size: Size,
-    pub(super) components: Vec<Component>,
+    pub(super) components: PerComponent<Component>,
     /// The largest sampling factors.
     pub(super) across: usize,
     pub(super) down: usize,
@@ -95,19 +97,46 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// How many rows of coded units there are.
-    pub(super) fn rows_of_blocks(&self) -> usize {
-        self.units_high
-    }
-
     /// How many rows of the image a row of coded units holds.
     pub(super) fn unit_height(&self) -> usize {
         self.down * BLOCK
     }
 }
 
+/// One thing for each component, without memory of its own.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PerComponent<T> {
+    items: [T; MAX_COMPONENTS],
+    count: usize,
+}
+
+impl<T> PerComponent<T> {
+    /// Adds one; more than there may be are left out, which those who read headers see to.
+    fn push(&mut self, item: T) {
+        if let Some(place) = self.items.get_mut(self.count) {
+            *place = item;
+            self.count += 1;
+        }
+    }
+}
+
+impl<T> Deref for PerComponent<T> {
+    type Target = [T];
+
+    #[inline(always)]
+    fn deref(&self) -> &[T] {
+        &self.items[..self.count]
+    }
+}
+
+impl<T> DerefMut for PerComponent<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.items[..self.count]
+    }
+}
+
 /// A component's part in a scan.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ScanComponent {
     pub(super) component: usize,
     pub(super) dc: usize,
@@ -115,9 +144,9 @@ pub(super) struct ScanComponent {
 }
 
 /// What a scan header tells.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Scan {
-    pub(super) components: Vec<ScanComponent>,
+    pub(super) components: PerComponent<ScanComponent>,
     /// The first and the last coefficient, in zigzag order.
     pub(super) first: usize,
     pub(super) last: usize,
@@ -132,7 +161,7 @@ pub(super) struct Tables {
     /// In row order, not zigzag.
     pub(super) quantization: [Option<Quantization>; 4],
     pub(super) dc: [HuffmanTable; 4],
-    pub(super) ac: [HuffmanTable; 4],
+    pub(super) ac: [AcTable; 4],
     /// Coded units between restart markers; 0 where there are none.
     pub(super) restart_interval: usize,
 }
@@ -140,9 +169,8 @@ pub(super) struct Tables {
 impl Tables {
     fn clear(&mut self) {
         self.quantization = [None; 4];
-        for table in self.dc.iter_mut().chain(&mut self.ac) {
-            table.clear();
-        }
+        self.dc.iter_mut().for_each(HuffmanTable::clear);
+        self.ac.iter_mut().for_each(|table| table.codes.clear());
         self.restart_interval = 0;
     }
 }
@@ -238,11 +266,12 @@ impl Header {
 
     /// How components become RGB: by the rules of libjpeg, which everyone follows.
     pub(super) fn color(&self) -> Result<Color> {
-        let ids: Vec<u8> = self.frame.components.iter().map(|component| component.id).collect();
-        match (ids.len(), self.adobe) {
+        let components = &self.frame.components;
+        let ids = components.iter().map(|component| component.id);
+        match (components.len(), self.adobe) {
             (1, _) => Ok(Color::Grey),
             (3, Some(0)) if !self.jfif => Ok(Color::Rgb),
-            (3, None) if !self.jfif && ids == *b"RGB" => Ok(Color::Rgb),
+            (3, None) if !self.jfif && ids.eq(*b"RGB") => Ok(Color::Rgb),
             (3, _) => Ok(Color::YCbCr),
             (4, None | Some(0)) => Ok(Color::Cmyk),
             (4, Some(_)) => Ok(Color::Ycck),
@@ -364,7 +393,7 @@ fn read_frame(segment: &[u8], coding: Coding, at: usize) -> Result<Frame> {
     if size.pixels() == 0 {
         return Err(corrupt(format!("a JPEG of {size} pixels"), at));
     }
-    let mut components = Vec::with_capacity(count);
+    let mut components = PerComponent::<Component>::default();
     for part in rest.chunks_exact(3) {
         let (across, down) = (usize::from(part[1] >> 4), usize::from(part[1] & 15));
         let quantization = usize::from(part[2]);
@@ -379,16 +408,11 @@ fn read_frame(segment: &[u8], coding: Coding, at: usize) -> Result<Frame> {
             across,
             down,
             quantization,
-            width: 0,
-            height: 0,
-            blocks_wide: 0,
-            blocks_high: 0,
-            padded_wide: 0,
-            padded_high: 0,
+            ..Component::default()
         });
     }
     // A lone component has no others to be sampled against: its unit is one block (A.2.2).
-    if let [component] = &mut components[..] {
+    if let [component] = &mut *components {
         (component.across, component.down) = (1, 1);
     }
     let across = components.iter().map(|component| component.across).max().unwrap_or(1);
@@ -396,7 +420,7 @@ fn read_frame(segment: &[u8], coding: Coding, at: usize) -> Result<Frame> {
     let (width, height) = (size.width as usize, size.height as usize);
     let units_wide = width.div_ceil(across * BLOCK);
     let units_high = height.div_ceil(down * BLOCK);
-    for component in &mut components {
+    for component in components.iter_mut() {
         if across % component.across != 0 || down % component.down != 0 {
             return Err(unsupported("JPEG sampling factors that do not divide each other", at));
         }
@@ -415,7 +439,7 @@ fn read_scan(segment: &[u8], frame: &Frame, at: usize) -> Result<Scan> {
     if !(1..=MAX_COMPONENTS).contains(&count) || segment.len() != 4 + 2 * count {
         return Err(corrupt(format!("a JPEG scan header of {count} components"), at));
     }
-    let mut components = Vec::with_capacity(count);
+    let mut components = PerComponent::<ScanComponent>::default();
     for part in segment[1..1 + 2 * count].chunks_exact(2) {
         let position = frame.components.iter().position(|component| component.id == part[0]);
         let taken =
@@ -483,13 +507,16 @@ fn read_huffman(mut segment: &[u8], tables: &mut Tables, at: usize) -> Result<()
         let counts: &[u8; 16] = rest.first_chunk().ok_or_else(damaged)?;
         let total: usize = counts.iter().map(|&count| usize::from(count)).sum();
         let values = rest.get(16..16 + total).ok_or_else(damaged)?;
-        let table = match kind >> 4 {
-            0 => tables.dc.get_mut(slot),
-            1 => tables.ac.get_mut(slot),
-            _ => None,
+        let sound = match kind >> 4 {
+            0 => tables
+                .dc
+                .get_mut(slot)
+                .and_then(|table| table.build(counts, values, true))
+                .is_some(),
+            1 => tables.ac.get_mut(slot).is_some_and(|table| table.build(counts, values)),
+            _ => false,
         };
-        let is_dc = kind >> 4 == 0;
-        if !table.ok_or_else(damaged)?.build(counts, values, is_dc) {
+        if !sound {
             return Err(damaged());
         }
         segment = &rest[16 + total..];

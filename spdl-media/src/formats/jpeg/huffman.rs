@@ -1,71 +1,77 @@
-//! Bits and Huffman codes.
+//! Huffman codes: tables that answer for several at once.
+
+use super::bits::Bits;
+use super::header::{BLOCK_AREA, ZIGZAG};
 
 /// Codes up to this length are found in one look.
-const LOOK: u32 = 10;
+const LOOK: u32 = 11;
+/// The places of a table that is looked up by so many bits.
+const PLACES: usize = 1 << LOOK;
+/// How many bits are looked at where blocks are passed over.
+const SKIP_LOOK: u32 = 13;
+const SKIP_PLACES: usize = 1 << SKIP_LOOK;
+/// A run of zeros that no value follows.
+pub(super) const RUN_OF_16: usize = 15;
 
 /// A Huffman table for run-and-size symbols.
-///
-/// One look at the next [`LOOK`] bits gives the code's length, the run of zeros, the size of the
-/// value, and in most cases the value itself.
 #[derive(Clone, Debug)]
 pub(super) struct HuffmanTable {
-    /// See [`Entry`]; 0 where the code is longer.
-    look: Box<[u32; 1 << LOOK]>,
+    /// For each start of [`LOOK`] bits the code's length (8 bits) and symbol (8 bits); 0 where the
+    /// code is longer.
+    look: Box<[u16; PLACES]>,
     /// The first 16-bit prefix that is beyond the codes of each length.
     limit: [u32; 17],
     /// What to add to a code of each length to find its symbol; wraps.
     offset: [u32; 17],
+    /// How many codes there are of each length, and their symbols in order.
+    counts: [u8; 16],
     symbols: [u8; 256],
+    built: bool,
     defined: bool,
 }
 
-/// What the table tells of a code: value (16 bits), size (4), run (4), value known (1), length (7).
-#[derive(Clone, Copy)]
-pub(super) struct Entry(u32);
+/// No code of the table starts like the data.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BadCode;
 
-impl Entry {
-    fn new(length: u32, symbol: u8, value: Option<i16>) -> Self {
-        let (run, size) = (u32::from(symbol >> 4), u32::from(symbol & 15));
-        let known = u32::from(value.is_some());
-        let value = u32::from(value.unwrap_or(0) as u16);
-        Entry(value << 16 | size << 12 | run << 8 | known << 7 | length)
-    }
+/// What a code says: a run of zeros, and how many bits of a value follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Symbol(u8);
 
-    /// The bits to consume: the code's, and the value's where it is known.
-    #[inline(always)]
-    fn length(self) -> u32 {
-        self.0 & 0x7F
-    }
-
-    #[inline(always)]
-    fn value(self) -> Option<i16> {
-        (self.0 & 0x80 != 0).then_some((self.0 >> 16) as i16)
-    }
-
+impl Symbol {
     #[inline(always)]
     pub(super) fn run(self) -> usize {
-        (self.0 >> 8 & 15) as usize
+        usize::from(self.0 >> 4)
     }
 
     #[inline(always)]
     pub(super) fn size(self) -> u32 {
-        self.0 >> 12 & 15
+        u32::from(self.0 & 15)
+    }
+
+    /// Whether it ends the block (in progressive scans: the band).
+    #[inline(always)]
+    pub(super) fn is_end(self) -> bool {
+        self.size() == 0 && self.run() != RUN_OF_16
     }
 }
 
 impl Default for HuffmanTable {
     fn default() -> Self {
         HuffmanTable {
-            look: Box::new([0; 1 << LOOK]),
+            look: Box::new([0; PLACES]),
             limit: [0; 17],
             offset: [0; 17],
+            counts: [0; 16],
             symbols: [0; 256],
+            built: false,
             defined: false,
         }
     }
 }
 
 impl HuffmanTable {
+    /// Forgets that it was set; what was built is kept, for most files have the same tables.
     pub(super) fn clear(&mut self) {
         self.defined = false;
     }
@@ -75,12 +81,18 @@ impl HuffmanTable {
     }
 
     /// Sets the table: how many codes there are of each length, and their symbols in order. Says
-    /// whether that is possible.
-    pub(super) fn build(&mut self, counts: &[u8; 16], symbols: &[u8], is_dc: bool) -> bool {
+    /// whether it changed; `None` where there is no such table.
+    pub(super) fn build(&mut self, counts: &[u8; 16], symbols: &[u8], is_dc: bool) -> Option<bool> {
         self.defined = false;
         if symbols.len() > 256 || (is_dc && symbols.iter().any(|&symbol| symbol > 15)) {
-            return false;
+            return None;
         }
+        if self.built && self.counts == *counts && self.symbols.starts_with(symbols) {
+            self.defined = true;
+            return Some(false);
+        }
+        self.built = false;
+        self.counts = *counts;
         self.symbols[..symbols.len()].copy_from_slice(symbols);
         self.look.fill(0);
         let (mut code, mut index) = (0u32, 0usize);
@@ -88,10 +100,12 @@ impl HuffmanTable {
             self.offset[length as usize] = (index as u32).wrapping_sub(code);
             for _ in 0..counts[length as usize - 1] {
                 if code >= 1 << length {
-                    return false;
+                    return None;
                 }
                 if length <= LOOK {
-                    self.set_look(code, length, symbols[index]);
+                    let free = LOOK - length;
+                    let places = (code << free) as usize..((code + 1) << free) as usize;
+                    self.look[places].fill((length as u16) << 8 | u16::from(symbols[index]));
                 }
                 code += 1;
                 index += 1;
@@ -99,198 +113,433 @@ impl HuffmanTable {
             self.limit[length as usize] = code << (16 - length);
             code <<= 1;
         }
+        self.built = true;
         self.defined = true;
-        true
+        Some(true)
     }
 
-    /// Fills all places whose bits start with the code.
-    fn set_look(&mut self, code: u32, length: u32, symbol: u8) {
-        let size = u32::from(symbol & 15);
-        let free = LOOK - length;
-        for rest in 0..1u32 << free {
-            let entry = if size > 0 && size <= free {
-                let value = extend(rest >> (free - size), size);
-                Entry::new(length + size, symbol, Some(value as i16))
-            } else {
-                Entry::new(length, symbol, None)
-            };
-            self.look[(code << free | rest) as usize] = entry.0;
+    /// The code that starts with these bits, highest first, of which `count` are known: its length
+    /// and symbol. `None` where they do not tell.
+    fn known(&self, bits: u32, count: u32) -> Option<(u32, Symbol)> {
+        let found = self.look[(bits >> (32 - LOOK)) as usize];
+        let length = u32::from(found >> 8);
+        (length > 0 && length <= count).then_some((length, Symbol(found as u8)))
+    }
+
+    /// Finds the code that the data start with: its length and symbol.
+    #[inline(always)]
+    fn find(&self, bits: u64) -> Result<(u32, Symbol), BadCode> {
+        let found = self.look[(bits >> (64 - LOOK)) as usize];
+        if found == 0 {
+            return self.find_long(bits).ok_or(BadCode);
         }
+        Ok((u32::from(found >> 8), Symbol(found as u8)))
     }
 
-    /// The symbol of a code that is longer than [`LOOK`]; `None` where no code fits.
+    /// The same for a code that is longer than [`LOOK`]; `None` where no code fits.
     #[cold]
-    fn long_code(&self, bits: u64) -> Option<Entry> {
+    fn find_long(&self, bits: u64) -> Option<(u32, Symbol)> {
         let prefix = (bits >> 48) as u32;
         let length = (LOOK + 1..=16).find(|&length| prefix < self.limit[length as usize])?;
         let index = (prefix >> (16 - length)).wrapping_add(self.offset[length as usize]);
-        Some(Entry::new(length, self.symbols[index as usize & 255], None))
-    }
-}
-
-/// The value that `bits` of this size stand for (ITU-T T.81, F.2.2.1).
-#[inline(always)]
-fn extend(bits: u32, size: u32) -> i32 {
-    let negative = bits >> (size - 1) == 0;
-    bits as i32 - if negative { (1 << size) - 1 } else { 0 }
-}
-
-/// No code of the table starts like the data.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct BadCode;
-
-/// Reads bits of entropy-coded data, up to the next marker. What is read beyond are zeros, and
-/// [`is_overrun`](BitReader::is_overrun) then says so.
-#[derive(Clone, Debug)]
-pub(super) struct BitReader<'a> {
-    data: &'a [u8],
-    /// The first byte that is not yet in `bits`; never beyond a marker.
-    at: usize,
-    /// The next bits, from the highest on. Below the `count` bits lie zeros, or a part of what
-    /// comes next.
-    bits: u64,
-    count: u32,
-    /// How many zeros were put below the last bit.
-    padding: u32,
-}
-
-impl<'a> BitReader<'a> {
-    pub(super) fn new(data: &'a [u8], at: usize) -> Self {
-        BitReader { data, at, bits: 0, count: 0, padding: 0 }
+        Some((length, Symbol(self.symbols[index as usize & 255])))
     }
 
-    /// Where reading has come to, or a few bytes further; no marker lies before.
-    pub(super) fn offset(&self) -> usize {
-        self.at
-    }
-
-    /// Whether bits were consumed that are not there.
+    /// The next code.
     #[inline(always)]
-    pub(super) fn is_overrun(&self) -> bool {
-        self.count < self.padding
-    }
-
-    /// Passes over what is left before the next marker, and reads that; `None` at the end.
-    pub(super) fn next_marker(&mut self) -> Option<u8> {
-        let mut after_ff = false;
-        while let Some(&byte) = self.data.get(self.at) {
-            self.at += 1;
-            match byte {
-                0xFF => after_ff = true,
-                0 => after_ff = false,
-                _ if after_ff => {
-                    (self.bits, self.count, self.padding) = (0, 0, 0);
-                    return Some(byte);
-                }
-                _ => {}
-            }
-        }
-        None
-    }
-
-    /// The marker at which reading stopped, or would; `None` at the end of the file.
-    pub(super) fn peek_marker(&self) -> Option<u8> {
-        self.clone().next_marker()
-    }
-
-    /// Makes sure of 48 bits, enough for a code and its value.
-    #[inline(always)]
-    fn refill(&mut self) {
-        if self.count < 32 {
-            self.load();
-        }
-    }
-
-    #[inline(always)]
-    fn load(&mut self) {
-        if let Some(next) = self.data.get(self.at..).and_then(|rest| rest.first_chunk()) {
-            let word = u64::from_be_bytes(*next);
-            // A byte of 0xFF is a zero byte of the complement.
-            let has_ff = (!word).wrapping_sub(0x0101_0101_0101_0101) & word & 0x8080_8080_8080_8080;
-            if has_ff == 0 {
-                self.bits |= word >> self.count;
-                self.at += ((63 - self.count) >> 3) as usize;
-                self.count |= 56;
-                return;
-            }
-        }
-        self.load_bytes();
-    }
-
-    #[inline(never)]
-    fn load_bytes(&mut self) {
-        while self.count <= 56 {
-            let byte = match self.data.get(self.at) {
-                Some(0xFF) if self.data.get(self.at + 1) == Some(&0) => {
-                    self.at += 2;
-                    0xFF
-                }
-                None | Some(0xFF) => {
-                    self.padding += 64 - self.count;
-                    self.count = 64;
-                    return;
-                }
-                Some(&byte) => {
-                    self.at += 1;
-                    byte
-                }
-            };
-            self.bits |= u64::from(byte) << (56 - self.count);
-            self.count += 8;
-        }
-    }
-
-    #[inline(always)]
-    fn consume(&mut self, count: u32) {
-        self.bits <<= count;
-        self.count -= count;
+    pub(super) fn read(&self, bits: &mut Bits<'_>) -> Result<Symbol, BadCode> {
+        bits.refill();
+        let (length, symbol) = self.find(bits.peek())?;
+        bits.consume(length);
+        Ok(symbol)
     }
 
     /// The next code, with its value where it has one (0 bits: 0).
     #[inline(always)]
-    pub(super) fn code_and_value(&mut self, table: &HuffmanTable) -> Result<(Entry, i32), BadCode> {
-        self.refill();
-        let mut entry = Entry(table.look[(self.bits >> (64 - LOOK)) as usize]);
-        if let Some(value) = entry.value() {
-            self.consume(entry.length());
-            return Ok((entry, value.into()));
+    pub(super) fn read_value(&self, bits: &mut Bits<'_>) -> Result<(Symbol, i32), BadCode> {
+        bits.refill();
+        let (length, symbol) = self.find(bits.peek())?;
+        let value = value(bits.peek() << length, symbol.size());
+        bits.consume(length + symbol.size());
+        Ok((symbol, value))
+    }
+}
+
+/// The value that the first `size` bits stand for (ITU-T T.81, F.2.2.1): without a branch, for
+/// which way it would go nobody can tell.
+#[inline(always)]
+fn value(bits: u64, size: u32) -> i32 {
+    // Negative values are stored as the complement of their magnitude, and start with a 0.
+    let complement = !(bits as i64 >> 63);
+    // Two shifts, since one by 64 is none.
+    let magnitude = ((bits as i64 ^ complement) as u64 >> 1 >> (63 - size)) as i32;
+    (magnitude ^ complement as i32) - complement as i32
+}
+
+/// A block's coefficients while they are read, row by row: the first 64; what lies beyond is
+/// written where data are damaged, or where a look tells of fewer values than it might.
+pub(super) type Coefficients = [i16; 256];
+
+/// A Huffman table for the AC coefficients of sequential scans.
+///
+/// One look at the next bits tells of two values, or of as many runs as fit.
+#[derive(Clone, Debug)]
+pub(super) struct AcTable {
+    pub(super) codes: HuffmanTable,
+    /// See [`Pair`].
+    pairs: Box<[u32; PLACES]>,
+    pairs_known: bool,
+    /// See [`Skip`].
+    skips: Box<[u16; SKIP_PLACES]>,
+    skips_known: bool,
+}
+
+impl Default for AcTable {
+    fn default() -> Self {
+        AcTable {
+            codes: HuffmanTable::default(),
+            pairs: Box::new([Pair::LONG; PLACES]),
+            pairs_known: false,
+            skips: Box::new([Skip::LONG; SKIP_PLACES]),
+            skips_known: false,
         }
-        if entry.0 == 0 {
-            entry = table.long_code(self.bits).ok_or(BadCode)?;
-        }
-        self.consume(entry.length());
-        let value =
-            if entry.size() == 0 { 0 } else { extend(self.take(entry.size()), entry.size()) };
-        Ok((entry, value))
+    }
+}
+
+/// What a look tells of the next two coefficients: the first one's run and value, and the second
+/// one's distance from the start and its size, for its value may lie beyond the bits that were
+/// looked at. Where there is only one, it is the second, and the first a zero that another value
+/// takes the place of.
+#[derive(Clone, Copy)]
+struct Pair(u32);
+
+impl Pair {
+    /// The block ends after the first coefficient, or before it.
+    const END: u32 = 1 << 6;
+    /// A longer code comes first, or none.
+    const LONG: u32 = 1 << 7;
+
+    fn new(length: u32, run: usize, value: i32, distance: usize, size: u32) -> Self {
+        let value = (value as u32) << 24;
+        Pair(value | (distance as u32) << 16 | (run as u32) << 12 | size << 8 | length)
     }
 
-    /// The next code without a value.
+    /// The bits of both, also of the second one's value.
     #[inline(always)]
-    pub(super) fn code(&mut self, table: &HuffmanTable) -> Result<Entry, BadCode> {
-        self.refill();
-        let mut entry = Entry(table.look[(self.bits >> (64 - LOOK)) as usize]);
-        if entry.0 == 0 {
-            entry = table.long_code(self.bits).ok_or(BadCode)?;
-        }
-        let values = if entry.value().is_some() { entry.size() } else { 0 };
-        self.consume(entry.length() - values);
-        Ok(entry)
+    fn length(self) -> u32 {
+        self.0 & 63
     }
 
-    /// The next bits as a number; 16 at most.
+    /// The bits of the second one's value.
     #[inline(always)]
-    pub(super) fn bits(&mut self, count: u32) -> u32 {
-        if count == 0 {
-            return 0;
-        }
-        self.refill();
-        self.take(count)
+    fn size(self) -> u32 {
+        self.0 >> 8 & 15
     }
 
     #[inline(always)]
-    fn take(&mut self, count: u32) -> u32 {
-        let bits = (self.bits >> (64 - count)) as u32;
-        self.consume(count);
-        bits
+    fn run(self) -> usize {
+        (self.0 >> 12 & 15) as usize
+    }
+
+    #[inline(always)]
+    fn value(self) -> i16 {
+        (self.0 as i32 >> 24) as i16
+    }
+
+    #[inline(always)]
+    fn distance(self) -> usize {
+        (self.0 >> 16 & 31) as usize
+    }
+}
+
+/// What a look tells of the next coefficients, where their values do not matter: over how many
+/// bits and places they reach.
+#[derive(Clone, Copy)]
+struct Skip(u16);
+
+impl Skip {
+    /// The block ends after them.
+    const END: u16 = 1 << 6;
+    /// A longer code comes first, or none.
+    const LONG: u16 = 1 << 7;
+
+    #[inline(always)]
+    fn length(self) -> u32 {
+        u32::from(self.0 & 63)
+    }
+
+    #[inline(always)]
+    fn distance(self) -> usize {
+        usize::from(self.0 >> 8)
+    }
+}
+
+/// What comes after a look.
+enum Then {
+    /// The coefficient at this place.
+    Go(usize),
+    /// Nothing: coefficients from this place on are zero.
+    End(usize),
+    /// What the table does not tell.
+    Step,
+}
+
+impl AcTable {
+    /// Sets the table; says whether that is possible.
+    pub(super) fn build(&mut self, counts: &[u8; 16], symbols: &[u8]) -> bool {
+        let changed = self.codes.build(counts, symbols, false);
+        if changed != Some(false) {
+            self.pairs.fill(Pair::LONG);
+            self.skips.fill(Skip::LONG);
+            (self.pairs_known, self.skips_known) = (false, false);
+        }
+        changed.is_some()
+    }
+
+    /// Prepares to read blocks, and to skip them: without that, both go code by code.
+    pub(super) fn prepare(&mut self) {
+        let AcTable { codes, .. } = self;
+        if !self.pairs_known {
+            for (start, pair) in (0u32..).zip(self.pairs.iter_mut()) {
+                *pair = pair_of(codes, start << (32 - LOOK)).0;
+            }
+            self.pairs_known = true;
+        }
+        if !self.skips_known {
+            for (start, skip) in (0u32..).zip(self.skips.iter_mut()) {
+                *skip = skip_of(codes, start << (32 - SKIP_LOOK)).0;
+            }
+            self.skips_known = true;
+        }
+    }
+
+    /// Reads the coefficients of a block but the first, which are zeros before; those behind
+    /// `wanted` may be left out. Says from where on all are zero, or not wanted.
+    #[inline(always)]
+    pub(super) fn read_block(
+        &self,
+        bits: &mut Bits<'_>,
+        block: &mut Coefficients,
+        wanted: usize,
+    ) -> Result<usize, BadCode> {
+        let mut at = 1;
+        while at <= wanted {
+            bits.refill();
+            // Two looks take 2 × (11 + 15) bits at most, of 56; to skip, 2 × (13 + 15).
+            let mut then = self.read_pair(bits, block, at);
+            if let Then::Go(next) = then {
+                at = next;
+                then = self.read_pair(bits, block, at);
+            }
+            match then {
+                Then::Go(next) => at = next,
+                Then::End(end) => return Ok(end),
+                Then::Step => {
+                    let (symbol, value) = self.codes.read_value(bits)?;
+                    if symbol.is_end() {
+                        return Ok(at);
+                    }
+                    at += symbol.run();
+                    block[usize::from(ZIGZAG[at & 127])] = value as i16;
+                    at += 1;
+                    if at >= BLOCK_AREA {
+                        return if at > BLOCK_AREA { Err(BadCode) } else { Ok(at) };
+                    }
+                }
+            }
+        }
+        self.skip_block(bits, at)?;
+        Ok(at)
+    }
+
+    /// Reads what a look tells.
+    #[inline(always)]
+    fn read_pair(&self, bits: &mut Bits<'_>, block: &mut Coefficients, at: usize) -> Then {
+        let pair = Pair(self.pairs[(bits.peek() >> (64 - LOOK)) as usize]);
+        let second = at + pair.distance();
+        block[usize::from(ZIGZAG[(at + pair.run()) & 127])] = pair.value();
+        let value = value(bits.peek() << (pair.length() - pair.size()), pair.size());
+        block[usize::from(ZIGZAG[second & 127])] = value as i16;
+        if pair.0 & (Pair::END | Pair::LONG) == 0 && second < BLOCK_AREA - 1 {
+            bits.consume(pair.length());
+            return Then::Go(second + 1);
+        }
+        // Where the first coefficient fills the block, the second code is the next block's.
+        if pair.0 & Pair::LONG != 0 || second >= BLOCK_AREA {
+            return Then::Step;
+        }
+        bits.consume(pair.length());
+        Then::End(if pair.0 & Pair::END != 0 { second } else { BLOCK_AREA })
+    }
+
+    /// Passes over the coefficients of a block from `at` on.
+    #[inline(always)]
+    pub(super) fn skip_block(&self, bits: &mut Bits<'_>, mut at: usize) -> Result<(), BadCode> {
+        loop {
+            bits.refill();
+            let mut then = self.skip(bits, at);
+            if let Then::Go(next) = then {
+                at = next;
+                then = self.skip(bits, at);
+            }
+            match then {
+                Then::Go(next) => at = next,
+                Then::End(_) => return Ok(()),
+                Then::Step => {
+                    let (symbol, _) = self.codes.read_value(bits)?;
+                    if symbol.is_end() {
+                        return Ok(());
+                    }
+                    at += symbol.run() + 1;
+                    if at >= BLOCK_AREA {
+                        return if at > BLOCK_AREA { Err(BadCode) } else { Ok(()) };
+                    }
+                }
+            }
+        }
+    }
+
+    /// Passes over what a look tells.
+    #[inline(always)]
+    fn skip(&self, bits: &mut Bits<'_>, at: usize) -> Then {
+        let skip = Skip(self.skips[(bits.peek() >> (64 - SKIP_LOOK)) as usize]);
+        let next = at + skip.distance();
+        if skip.0 & (Skip::END | Skip::LONG) == 0 && next < BLOCK_AREA {
+            bits.consume(skip.length());
+            return Then::Go(next);
+        }
+        let whole = if skip.0 & Skip::END != 0 { next < BLOCK_AREA } else { next == BLOCK_AREA };
+        if skip.0 & Skip::LONG != 0 || !whole {
+            return Then::Step;
+        }
+        bits.consume(skip.length());
+        Then::End(next)
+    }
+}
+
+/// What [`LOOK`] bits, the highest of `bits`, tell of two coefficients.
+fn pair_of(codes: &HuffmanTable, bits: u32) -> Pair {
+    /// The largest size of a value that fits the table.
+    const MAX_SIZE: u32 = 7;
+    let Some((length, first)) = codes.known(bits, LOOK) else { return Pair(Pair::LONG) };
+    if first.is_end() {
+        return Pair(Pair::new(length, 0, 0, 0, 0).0 | Pair::END);
+    }
+    let (run, size) = (first.run(), first.size());
+    let used = length + size;
+    if used < LOOK && size <= MAX_SIZE {
+        let first_value = value(u64::from(bits) << (32 + length), size);
+        if let Some((length, second)) = codes.known(bits << used, LOOK - used) {
+            let (distance, size) = match second.is_end() {
+                true => (run + 1, 0),
+                false => (run + 1 + second.run(), second.size()),
+            };
+            let pair = Pair::new(used + length + size, run, first_value, distance, size);
+            return Pair(pair.0 | if second.is_end() { Pair::END } else { 0 });
+        }
+    }
+    Pair::new(used, 0, 0, run, size)
+}
+
+/// What [`SKIP_LOOK`] bits, the highest of `bits`, tell of as many coefficients as possible.
+fn skip_of(codes: &HuffmanTable, bits: u32) -> Skip {
+    let (mut used, mut distance) = (0, 0);
+    while used < SKIP_LOOK {
+        let Some((length, symbol)) = codes.known(bits << used, SKIP_LOOK - used) else { break };
+        if symbol.is_end() {
+            return Skip((distance as u16) << 8 | Skip::END | (used + length) as u16);
+        }
+        used += length + symbol.size();
+        distance += symbol.run() + 1;
+    }
+    match used {
+        0 => Skip(Skip::LONG),
+        _ => Skip((distance as u16) << 8 | used as u16),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fearless_simd::Level;
+    use proptest::prelude::*;
+
+    use super::super::bits::{EntropyReader, Window};
+    use super::*;
+
+    /// Codes of random lengths for random symbols, some of which are the same.
+    fn codes(choices: &[u8; 64]) -> ([u8; 16], Vec<u8>) {
+        let (mut counts, mut symbols) = ([0; 16], Vec::new());
+        let mut free = 1u32;
+        for (length, count) in counts.iter_mut().enumerate() {
+            free *= 2;
+            // Few short codes; one of them is always left free, as in files.
+            let wanted = u32::from(choices[length] % 8).min(free - 1).min(1 << length);
+            for _ in 0..wanted {
+                let choice = choices[(16 + symbols.len()) % 64];
+                // The end of the block, runs of 16, and mostly short runs of small values.
+                symbols.push(match choice % 9 {
+                    0 => 0,
+                    1 => 0xF0,
+                    2 => choice,
+                    _ => choice / 64 * 16 + choice / 8 % 8,
+                });
+            }
+            *count = wanted as u8;
+            free -= wanted;
+        }
+        (counts, symbols)
+    }
+
+    /// What the blocks of data are, or where no code fits; each starts with a bit of another kind.
+    fn blocks(table: &AcTable, data: &[u8], skips: u64) -> Vec<Option<Vec<i16>>> {
+        let mut window = Window::default();
+        let mut reader = EntropyReader::new(data, 0, &mut window, Level::new());
+        let mut found = Vec::new();
+        for number in 0..64 {
+            let mut bits = reader.bits();
+            let start = bits.take(1) as i16;
+            let mut block: Coefficients = [0; _];
+            let outcome = match skips >> number & 1 {
+                0 => table.read_block(&mut bits, &mut block, BLOCK_AREA - 1).map(|zero_from| {
+                    assert!(block[..BLOCK_AREA].iter().all(|&it| it == 0) || zero_from > 1);
+                }),
+                _ => table.skip_block(&mut bits, 1),
+            };
+            let position = bits.position();
+            reader.set_position(position);
+            if reader.is_overrun() {
+                break;
+            }
+            block[0] = start;
+            found.push(outcome.is_ok().then(|| block[..BLOCK_AREA].to_vec()));
+            if outcome.is_err() {
+                break;
+            }
+        }
+        found
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn looks_tell_what_single_codes_do(
+            choices in prop::array::uniform32(any::<u8>()),
+            more in prop::array::uniform32(any::<u8>()),
+            mut data in prop::collection::vec(any::<u8>(), 1..400),
+            skips: u64,
+        ) {
+            // No markers.
+            data.iter_mut().for_each(|byte| *byte = (*byte).min(0xFE));
+            let mut all = [0; 64];
+            all[..32].copy_from_slice(&choices);
+            all[32..].copy_from_slice(&more);
+            let (counts, symbols) = codes(&all);
+            let mut single = AcTable::default();
+            prop_assume!(single.build(&counts, &symbols));
+            let mut looked = single.clone();
+            looked.prepare();
+            prop_assert_eq!(blocks(&looked, &data, skips), blocks(&single, &data, skips));
+        }
     }
 }

@@ -1,12 +1,12 @@
 //! Component planes: a ring of two rows of coded units, drawn at one end and read at the other.
 
-use fearless_simd::{Level, Simd, dispatch};
-use spdl_core::Result;
+use std::ops::Range;
+
+use fearless_simd::{Level, dispatch};
 
 use super::color::{self, Upsampling};
-use super::header::{BLOCK, Color, Component, Frame};
-use super::idct;
-use super::scan::UnitRow;
+use super::header::{BLOCK, Color, Component, Frame, MAX_COMPONENTS};
+use super::surface::{Side, Surface, Surfaces, Wanted};
 use crate::{PixelsMut, Rect};
 
 /// Rows of coded units that are kept: the rows at the seam of two need samples of both.
@@ -15,7 +15,8 @@ const RING: usize = 2;
 /// The samples of the rows of units that are being worked on.
 #[derive(Debug, Default)]
 pub(super) struct Planes {
-    planes: Vec<Plane>,
+    /// One for each component; the others are not used.
+    planes: [Plane; MAX_COMPONENTS],
     /// Rows of units that the region needs: first, and one beyond the last.
     units: (usize, usize),
     /// Image rows that were passed.
@@ -31,8 +32,7 @@ struct Plane {
     stride: usize,
     /// Sample rows in the ring.
     rows: usize,
-    /// Columns of blocks that the region needs: first, and one beyond the last.
-    blocks: (usize, usize),
+    wanted: Wanted,
     upsampling: Upsampling,
 }
 
@@ -44,63 +44,58 @@ impl Plane {
     }
 }
 
-/// The samples of a component that `extent` pixels from `start` on depend on: first, and one
-/// beyond the last. `ratio` pixels share a sample.
-fn needed_samples(start: u32, extent: u32, ratio: usize, limit: usize) -> (usize, usize) {
-    let first = (start as usize / ratio).saturating_sub(1);
-    let end = (start + extent - 1) as usize / ratio + 2;
-    (first, end.min(limit))
-}
-
 impl Planes {
     /// Prepares for an image of which `region` is wanted.
-    pub(super) fn prepare(&mut self, frame: &Frame, region: Rect) -> Result<()> {
-        self.planes.resize_with(frame.components.len(), Plane::default);
+    pub(super) fn prepare(&mut self, frame: &Frame, region: Rect) {
         self.emitted = 0;
         self.looks_around = false;
         self.units = (usize::MAX, 0);
-        for (plane, component) in self.planes.iter_mut().zip(&frame.components) {
+        for (plane, component) in self.planes.iter_mut().zip(frame.components.iter()) {
             let (across, down) = (frame.across / component.across, frame.down / component.down);
             plane.upsampling = Upsampling::choose(across, down, component.width);
+            plane.wanted = Wanted::of(frame, component, region);
             self.looks_around |= plane.upsampling.looks_around();
             plane.stride = component.padded_wide * BLOCK;
             plane.rows = RING * component.down * BLOCK;
-            plane.samples.resize(plane.stride * plane.rows, 0);
-            let (left, right) = needed_samples(region.left, region.width, across, component.width);
-            plane.blocks = (left / BLOCK, right.div_ceil(BLOCK));
-            let (top, bottom) = needed_samples(region.top, region.height, down, component.height);
-            let height = component.down * BLOCK;
-            self.units.0 = self.units.0.min(top / height);
-            self.units.1 = self.units.1.max(bottom.div_ceil(height));
-        }
-        Ok(())
-    }
-
-    /// Draws a row of units.
-    pub(super) fn draw(&mut self, frame: &Frame, row: usize, units: &UnitRow<'_>, level: Level) {
-        if row < self.units.0 || row >= self.units.1 {
-            return;
-        }
-        dispatch!(level, simd => self.draw_blocks(simd, frame, row, units));
-    }
-
-    #[inline(always)]
-    fn draw_blocks<S: Simd>(&mut self, simd: S, frame: &Frame, row: usize, units: &UnitRow<'_>) {
-        let parts = self.planes.iter_mut().zip(&frame.components).zip(units.components);
-        for ((plane, component), part) in parts {
-            let Some((blocks, quantization)) = part else { continue };
-            let top = row % RING * component.down * BLOCK;
-            for (y, blocks) in blocks.chunks_exact(component.padded_wide).enumerate() {
-                let start = (top + y * BLOCK) * plane.stride;
-                let band = &mut plane.samples[start..][..BLOCK * plane.stride];
-                for x in plane.blocks.0..plane.blocks.1 {
-                    let samples = idct::inverse(simd, &blocks[x], quantization);
-                    for (line, samples) in band.chunks_exact_mut(plane.stride).zip(samples) {
-                        line[x * BLOCK..][..BLOCK].copy_from_slice(&samples);
-                    }
-                }
+            // Only grows: what is there is drawn over.
+            let bytes = plane.stride * plane.rows;
+            if plane.samples.len() < bytes {
+                plane.samples.resize(bytes, 0);
             }
+            self.units.0 = self.units.0.min(plane.wanted.rows.start / component.down);
+            self.units.1 = self.units.1.max(plane.wanted.rows.end.div_ceil(component.down));
         }
+    }
+
+    /// The rows of units that the region needs: first, and one beyond the last.
+    pub(super) fn rows(&self) -> Range<usize> {
+        self.units.0..self.units.1
+    }
+
+    /// Where row `row` of units is drawn.
+    pub(super) fn surfaces(&mut self, frame: &Frame, row: usize) -> Surfaces<'_> {
+        let mut surfaces = Surfaces::default();
+        for ((surface, plane), component) in
+            surfaces.iter_mut().zip(&mut self.planes).zip(frame.components.iter())
+        {
+            // The first row of blocks is where the ring has come to.
+            let top = (row * component.down).wrapping_sub(row % RING * component.down);
+            *surface = Some(Surface {
+                samples: &mut plane.samples,
+                stride: plane.stride,
+                height: plane.rows,
+                wanted: plane.wanted.clone(),
+                left: 0,
+                top,
+                side: Side::Eight,
+            });
+        }
+        surfaces
+    }
+
+    /// How many rows of the image, from the top, were passed.
+    pub(super) fn emitted(&self) -> usize {
+        self.emitted
     }
 
     /// Writes the image rows that can be made now that row `row` of units is drawn.
@@ -130,7 +125,7 @@ impl Planes {
     fn emit_rows(
         &mut self,
         frame: &Frame,
-        rows: std::ops::Range<usize>,
+        rows: Range<usize>,
         region: Rect,
         color: Color,
         out: &mut PixelsMut<'_>,
@@ -140,7 +135,7 @@ impl Planes {
             let target = out.row_mut((y - region.top as usize) as u32);
             let Planes { planes, scratch, .. } = self;
             let mut lines: [&[u8]; 4] = [&[]; 4];
-            let parts = planes.iter().zip(&frame.components).zip(&mut scratch.lines);
+            let parts = planes.iter().zip(frame.components.iter()).zip(&mut scratch.lines);
             for (((plane, component), memory), line) in parts.zip(&mut lines) {
                 *line = plane.upsampled(component, y, &columns, memory, &mut scratch.sums);
             }
@@ -156,7 +151,7 @@ impl Plane {
         &'a self,
         component: &Component,
         y: usize,
-        columns: &std::ops::Range<usize>,
+        columns: &Range<usize>,
         memory: &'a mut Vec<u8>,
         sums: &mut Vec<u16>,
     ) -> &'a [u8] {

@@ -1,38 +1,33 @@
 //! Scans: from entropy-coded data to coefficients.
 
-use fearless_simd::{Level, dispatch};
+use fearless_simd::{Level, Simd, dispatch};
 use spdl_core::{Error, ErrorKind, Result};
 
+use super::bits::{Bits, EntropyReader, Window};
 use super::header::{
-    BLOCK_AREA, Coding, Frame, Header, Next, Scan, Tables, ZIGZAG, read_between_scans,
+    BLOCK_AREA, Coding, Frame, Header, MAX_COMPONENTS, Next, Scan, Tables, ZIGZAG,
+    read_between_scans,
 };
-use super::huffman::{BadCode, BitReader, HuffmanTable};
+use super::huffman::{BadCode, Coefficients, HuffmanTable, RUN_OF_16};
+use super::surface::Surfaces;
 use super::{corrupt, truncated};
-use crate::Limits;
+use crate::{Limits, OnTruncated};
 
 /// A block's coefficients, row by row, not yet multiplied by their quantization.
-pub(super) type Block = [i16; BLOCK_AREA];
+type Block = [i16; BLOCK_AREA];
 /// What each coefficient is multiplied by, modulo 2¹⁶.
 pub(super) type Quantization = [i16; BLOCK_AREA];
 
-const MAX_COMPONENTS: usize = 4;
 /// Real files have about ten. Each costs a walk over the image, however few bytes it has.
 const MAX_SCANS: usize = 256;
 const EOI: u8 = 0xD9;
 const RST0: u8 = 0xD0;
-/// A run of zeros that no value follows.
-const RUN_OF_16: usize = 15;
-
-/// One row of coded units, per component: `down` rows of `padded_wide` blocks.
-pub(super) struct UnitRow<'a> {
-    pub(super) components: [Option<(&'a [Block], &'a Quantization)>; MAX_COMPONENTS],
-}
 
 /// Decodes scans, and keeps tables and memory.
 #[derive(Debug, Default)]
 pub(super) struct Scans {
     pub(super) tables: Tables,
-    /// Per component: of one row of units where the image has one scan, otherwise of all.
+    /// Per component: all blocks of the image, where it has many scans.
     coefficients: [Vec<Block>; MAX_COMPONENTS],
     /// Per component: as they were when its first scan began.
     quantization: [Option<Quantization>; MAX_COMPONENTS],
@@ -55,17 +50,13 @@ struct State {
 impl Scans {
     /// Prepares for an image whose only scan is read row by row.
     pub(super) fn begin_single(&mut self, frame: &Frame, scan: &Scan) -> Result<()> {
-        for (blocks, component) in self.coefficients.iter_mut().zip(&frame.components) {
-            blocks.clear();
-            blocks.resize(component.padded_wide * component.down, [0; BLOCK_AREA]);
-        }
         self.quantization = [None; MAX_COMPONENTS];
         self.begin(frame, scan)
     }
 
     fn begin(&mut self, frame: &Frame, scan: &Scan) -> Result<()> {
         self.state = State { until_restart: self.tables.restart_interval, ..State::default() };
-        for part in &scan.components {
+        for part in scan.components.iter() {
             let number = frame.components[part.component].quantization;
             let slot = &mut self.quantization[part.component];
             if slot.is_none() {
@@ -77,41 +68,84 @@ impl Scans {
             let needs_dc = scan.first == 0 && scan.high == 0;
             let needs_ac = scan.last > 0;
             if (needs_dc && !self.tables.dc[part.dc].is_defined())
-                || (needs_ac && !self.tables.ac[part.ac].is_defined())
+                || (needs_ac && !self.tables.ac[part.ac].codes.is_defined())
             {
                 return Err(corrupt("a JPEG Huffman table is missing", 0));
+            }
+            if frame.coding == Coding::Sequential {
+                self.tables.ac[part.ac].prepare();
             }
         }
         Ok(())
     }
 
-    /// Reads the next row of units of an image's only scan.
-    pub(super) fn read_row(
+    /// Reads row `row` of units of an image's only scan, and draws the blocks that are wanted.
+    pub(super) fn draw_row(
         &mut self,
         frame: &Frame,
         scan: &Scan,
         row: usize,
-        reader: &mut BitReader<'_>,
+        reader: &mut EntropyReader<'_>,
+        surfaces: &mut Surfaces<'_>,
         level: Level,
     ) -> Result<()> {
-        for blocks in &mut self.coefficients[..frame.components.len()] {
-            blocks.as_flattened_mut().fill(0);
-        }
-        let mut local = reader.clone();
-        let outcome = dispatch!(level, _simd => self.read_units(frame, scan, 0, &mut local));
-        *reader = local;
-        let missing = frame.units_high - row;
-        outcome.map_err(|fault| fault.into_error(reader, missing))
+        let Scans { tables, quantization, state, .. } = self;
+        let outcome = dispatch!(level, simd => {
+            let blocks =
+                Drawn { simd, tables, quantization, surfaces, block: &mut [0; _] };
+            for_each_block(frame, scan, row, reader, state, tables.restart_interval, blocks)
+        });
+        outcome.map_err(|fault| fault.into_error(reader, frame.units_high - row))
     }
 
-    /// Reads all scans of an image.
+    /// Draws the wanted blocks of row `row` of units of an image whose scans were all read.
+    pub(super) fn draw_stored_row(
+        &self,
+        frame: &Frame,
+        row: usize,
+        surfaces: &mut Surfaces<'_>,
+        level: Level,
+    ) {
+        dispatch!(level, simd => self.draw_stored(simd, frame, row, surfaces));
+    }
+
+    #[inline(always)]
+    fn draw_stored<S: Simd>(
+        &self,
+        simd: S,
+        frame: &Frame,
+        row: usize,
+        surfaces: &mut Surfaces<'_>,
+    ) {
+        let mut block: Coefficients = [0; _];
+        for (at, component) in frame.components.iter().enumerate() {
+            let Some(quantization) = &self.quantization[at] else { continue };
+            let Some(surface) = &mut surfaces[at] else { continue };
+            let wanted = surface.wanted.clone();
+            let rows = row * component.down..(row + 1) * component.down;
+            for y in rows.filter(|y| wanted.rows.contains(y)) {
+                for x in wanted.columns.clone() {
+                    let stored = &self.coefficients[at][y * component.padded_wide + x];
+                    let zero_from =
+                        if stored[1..].iter().all(|&it| it == 0) { 1 } else { BLOCK_AREA };
+                    block[..BLOCK_AREA].copy_from_slice(stored);
+                    surface.draw(simd, (x, y), &block, zero_from, quantization);
+                }
+            }
+        }
+    }
+
+    /// Reads all scans of an image. Says how many of its rows of units, from the top, have all
+    /// their coefficients: all of them, except where the data end early and `on_truncated` allows
+    /// that; then it also says where they end.
     pub(super) fn read_all(
         &mut self,
         encoded: &[u8],
         header: &Header,
-        limits: &Limits,
+        window: &mut Window,
+        (limits, on_truncated): (&Limits, OnTruncated),
         level: Level,
-    ) -> Result<()> {
+    ) -> Result<(usize, Option<Error>)> {
         let frame = &header.frame;
         let blocks_of = |at: usize| {
             frame.components.get(at).map_or(0, |part| part.padded_wide * part.padded_high)
@@ -125,23 +159,35 @@ impl Scans {
         self.quantization = [None; MAX_COMPONENTS];
 
         // How many low bits of each coefficient are still unknown; `None`: all.
-        let mut unknown: [[Option<u32>; BLOCK_AREA]; MAX_COMPONENTS] = [[None; BLOCK_AREA]; _];
-        let (mut scan, mut data) = (header.scan.clone(), header.data);
+        let mut unknown: Unknown = [[None; BLOCK_AREA]; _];
+        let (mut scan, mut data) = (header.scan, header.data);
         for _ in 0..MAX_SCANS {
             self.begin(frame, &scan)?;
-            let mut reader = BitReader::new(encoded, data);
-            self.read_scan(frame, &scan, &mut reader, level)?;
-            for part in &scan.components {
+            let mut reader = EntropyReader::new(encoded, data, window, level);
+            let outcome = self.read_scan(frame, &scan, &mut reader, level);
+            for part in scan.components.iter() {
                 unknown[part.component][scan.first..=scan.last].fill(Some(scan.low));
+            }
+            if let Err((rows, error)) = outcome {
+                let partial = on_truncated == OnTruncated::Partial
+                    && error.kind() == ErrorKind::Truncated
+                    && is_sharp(frame, &unknown);
+                let rows = match scan.components[..] {
+                    [part] => rows / frame.components[part.component].down,
+                    _ => rows,
+                };
+                return if partial && rows > 0 { Ok((rows, Some(error))) } else { Err(error) };
             }
             let end = reader.offset();
             match read_between_scans(encoded, end, frame, &mut self.tables)? {
                 Next::Scan { scan: next, data: start } => (scan, data) = (next, start),
-                Next::EndOfImage => return self.check_complete(frame, &unknown, limits, end),
+                Next::EndOfImage => {
+                    self.check_complete(frame, &unknown, limits, end)?;
+                    return Ok((frame.units_high, None));
+                }
                 Next::EndOfData => {
-                    let known = &unknown[..frame.components.len()];
-                    if known.iter().flatten().all(|&bits| bits == Some(0)) {
-                        return Ok(());
+                    if is_sharp(frame, &unknown) {
+                        return Ok((frame.units_high, None));
                     }
                     return Err(truncated("the JPEG ends before its last scan", encoded.len()));
                 }
@@ -157,7 +203,7 @@ impl Scans {
     fn check_complete(
         &self,
         frame: &Frame,
-        unknown: &[[Option<u32>; BLOCK_AREA]; MAX_COMPONENTS],
+        unknown: &Unknown,
         limits: &Limits,
         end: usize,
     ) -> Result<()> {
@@ -172,71 +218,52 @@ impl Scans {
         Ok(())
     }
 
-    /// Reads one scan of several.
+    /// Reads one scan of several; where that fails, says how many rows were read.
     fn read_scan(
         &mut self,
         frame: &Frame,
         scan: &Scan,
-        reader: &mut BitReader<'_>,
+        reader: &mut EntropyReader<'_>,
         level: Level,
-    ) -> Result<()> {
+    ) -> Result<(), (usize, Error)> {
         let rows = match scan.components[..] {
             [part] => frame.components[part.component].blocks_high,
             _ => frame.units_high,
         };
+        let Scans { tables, coefficients, state, .. } = self;
+        let interval = tables.restart_interval;
         for row in 0..rows {
-            let mut local = reader.clone();
-            let outcome = dispatch!(level, _simd => self.read_units(frame, scan, row, &mut local));
-            *reader = local;
-            outcome.map_err(|fault| fault.into_error(reader, rows - row))?;
+            let outcome = dispatch!(level, _simd => match frame.coding {
+                Coding::Sequential => {
+                    let blocks = Whole { tables, coefficients, frame };
+                    for_each_block(frame, scan, row, reader, state, interval, blocks)
+                }
+                Coding::Progressive => {
+                    let blocks = Part { tables, coefficients, scan, frame };
+                    for_each_block(frame, scan, row, reader, state, interval, blocks)
+                }
+            });
+            outcome.map_err(|fault| (row, fault.into_error(reader, rows - row)))?;
         }
         Ok(())
     }
+}
 
-    /// Row `row` of a scan.
-    #[inline(always)]
-    fn read_units(
-        &mut self,
-        frame: &Frame,
-        scan: &Scan,
-        row: usize,
-        reader: &mut BitReader<'_>,
-    ) -> Result<(), Fault> {
-        let Scans { tables, coefficients, state, .. } = self;
-        match frame.coding {
-            Coding::Sequential => {
-                for_each_block(frame, scan, row, reader, state, Whole { tables, coefficients })
-            }
-            Coding::Progressive => {
-                for_each_block(frame, scan, row, reader, state, Part { tables, coefficients, scan })
-            }
-        }
-    }
+/// How many low bits of each coefficient of each component are still unknown; `None`: all.
+type Unknown = [[Option<u32>; BLOCK_AREA]; MAX_COMPONENTS];
 
-    /// The row of units that was read last.
-    pub(super) fn row(&self) -> UnitRow<'_> {
-        let part = |at: usize| Some((&self.coefficients[at][..], self.quantization[at].as_ref()?));
-        UnitRow { components: std::array::from_fn(part) }
-    }
-
-    /// A row of units of an image whose scans were all read.
-    pub(super) fn stored_row(&self, frame: &Frame, row: usize) -> UnitRow<'_> {
-        let part = |at: usize| {
-            let component = frame.components.get(at)?;
-            let blocks = component.padded_wide * component.down;
-            let stored = &self.coefficients[at][row * blocks..][..blocks];
-            Some((stored, self.quantization[at].as_ref()?))
-        };
-        UnitRow { components: std::array::from_fn(part) }
-    }
+/// Whether all bits of all coefficients are known.
+fn is_sharp(frame: &Frame, unknown: &Unknown) -> bool {
+    unknown[..frame.components.len()].iter().flatten().all(|&bits| bits == Some(0))
 }
 
 /// Where a block belongs, and its tables.
 #[derive(Clone, Copy)]
 struct Place {
     component: usize,
-    /// Its position among the component's blocks.
-    block: usize,
+    /// Its column and row among the component's blocks.
+    column: usize,
+    row: usize,
     dc: usize,
     ac: usize,
 }
@@ -258,22 +285,22 @@ impl From<BadCode> for Fault {
 }
 
 impl Fault {
-    fn into_error(self, reader: &BitReader<'_>, missing: usize) -> Error {
+    /// Data that end in front of an end marker are damaged, not cut: a part of the image, for which
+    /// the rest need not be read, tells the same of whether a file is cut.
+    fn into_error(self, reader: &EntropyReader<'_>, missing: usize) -> Error {
         let at = reader.offset();
         match self {
-            Fault::BadCode if !reader.is_overrun() => {
+            Fault::BadCode if !reader.is_at_end() => {
                 corrupt("the JPEG data match no code of their Huffman table", at)
             }
             Fault::BadCode | Fault::Overrun => match reader.peek_marker() {
-                None | Some(EOI) => {
-                    truncated(format!("the JPEG data end {missing} rows of blocks early"), at)
-                }
+                None => truncated(format!("the JPEG data end {missing} rows of blocks early"), at),
                 Some(marker) => corrupt(
                     format!("the JPEG marker {marker:#04x} stands {missing} rows of blocks early"),
                     at,
                 ),
             },
-            Fault::NoRestart { found: None | Some(EOI), .. } => {
+            Fault::NoRestart { found: None, .. } => {
                 truncated(format!("the JPEG data end {missing} rows of blocks early"), at)
             }
             Fault::NoRestart { expected, found: Some(found) } => corrupt(
@@ -287,43 +314,67 @@ impl Fault {
 /// Reads the blocks of a kind of scan. A trait, since closures cannot be told to be inlined, and
 /// only what is inlined is compiled for the processor at hand.
 trait BlockReader {
-    fn tables(&self) -> &Tables;
+    fn read(&mut self, place: Place, bits: &mut Bits<'_>, state: &mut State)
+    -> Result<(), BadCode>;
+}
 
+/// Blocks of an image's only scan, which are drawn at once, or not wanted.
+struct Drawn<'a, 's, S> {
+    simd: S,
+    tables: &'a Tables,
+    quantization: &'a [Option<Quantization>; MAX_COMPONENTS],
+    surfaces: &'a mut Surfaces<'s>,
+    /// Zeros between blocks.
+    block: &'a mut Coefficients,
+}
+
+impl<S: Simd> BlockReader for Drawn<'_, '_, S> {
+    #[inline(always)]
     fn read(
         &mut self,
         place: Place,
-        reader: &mut BitReader<'_>,
+        bits: &mut Bits<'_>,
         state: &mut State,
-    ) -> Result<(), Fault>;
+    ) -> Result<(), BadCode> {
+        let Place { component, column, row, dc, ac } = place;
+        let ac = &self.tables.ac[ac];
+        let dc = read_dc(bits, &self.tables.dc[dc], &mut state.predictions[component])?;
+        let surface = match &mut self.surfaces[component] {
+            Some(surface) if surface.wants(column, row) => surface,
+            _ => return ac.skip_block(bits, 1),
+        };
+        let zero_from = ac.read_block(bits, self.block, surface.last_coefficient())?;
+        self.block[0] = dc;
+        if let Some(quantization) = &self.quantization[component] {
+            surface.draw(self.simd, (column, row), self.block, zero_from, quantization);
+        }
+        self.block[..BLOCK_AREA].fill(0);
+        Ok(())
+    }
 }
 
-/// Blocks of a sequential scan.
+/// Blocks of a sequential scan of several.
 struct Whole<'a> {
     tables: &'a Tables,
     coefficients: &'a mut [Vec<Block>; MAX_COMPONENTS],
+    frame: &'a Frame,
 }
 
 impl BlockReader for Whole<'_> {
     #[inline(always)]
-    fn tables(&self) -> &Tables {
-        self.tables
-    }
-
-    #[inline(always)]
     fn read(
         &mut self,
         place: Place,
-        reader: &mut BitReader<'_>,
+        bits: &mut Bits<'_>,
         state: &mut State,
-    ) -> Result<(), Fault> {
-        let Place { component, block, dc, ac } = place;
-        read_block(
-            reader,
-            &self.tables.dc[dc],
-            &self.tables.ac[ac],
-            &mut state.predictions[component],
-            &mut self.coefficients[component][block],
-        )
+    ) -> Result<(), BadCode> {
+        let mut block: Coefficients = [0; _];
+        block[0] =
+            read_dc(bits, &self.tables.dc[place.dc], &mut state.predictions[place.component])?;
+        self.tables.ac[place.ac].read_block(bits, &mut block, BLOCK_AREA - 1)?;
+        let stored = place.of(self.frame, self.coefficients);
+        stored.copy_from_slice(&block[..BLOCK_AREA]);
+        Ok(())
     }
 }
 
@@ -332,39 +383,46 @@ struct Part<'a> {
     tables: &'a Tables,
     coefficients: &'a mut [Vec<Block>; MAX_COMPONENTS],
     scan: &'a Scan,
+    frame: &'a Frame,
 }
 
 impl BlockReader for Part<'_> {
     #[inline(always)]
-    fn tables(&self) -> &Tables {
-        self.tables
-    }
-
-    #[inline(always)]
     fn read(
         &mut self,
         place: Place,
-        reader: &mut BitReader<'_>,
+        bits: &mut Bits<'_>,
         state: &mut State,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), BadCode> {
         let scan = self.scan;
-        let block = &mut self.coefficients[place.component][place.block];
+        let block = place.of(self.frame, self.coefficients);
         let run = &mut state.end_of_band_run;
         match (scan.first, scan.high) {
             (0, 0) => {
-                let (_, difference) = reader.code_and_value(&self.tables.dc[place.dc])?;
                 let prediction = &mut state.predictions[place.component];
-                *prediction = prediction.wrapping_add(difference);
+                read_dc(bits, &self.tables.dc[place.dc], prediction)?;
                 block[0] = (*prediction << scan.low) as i16;
                 Ok(())
             }
             (0, _) => {
-                block[0] |= (reader.bits(1) << scan.low) as i16;
+                block[0] |= (bits.take(1) << scan.low) as i16;
                 Ok(())
             }
-            (_, 0) => read_band(reader, &self.tables.ac[place.ac], scan, run, block),
-            _ => refine_band(reader, &self.tables.ac[place.ac], scan, run, block),
+            (_, 0) => read_band(bits, &self.tables.ac[place.ac].codes, scan, run, block),
+            _ => refine_band(bits, &self.tables.ac[place.ac].codes, scan, run, block),
         }
+    }
+}
+
+impl Place {
+    #[inline(always)]
+    fn of<'a>(
+        &self,
+        frame: &Frame,
+        coefficients: &'a mut [Vec<Block>; MAX_COMPONENTS],
+    ) -> &'a mut Block {
+        let at = self.row * frame.components[self.component].padded_wide + self.column;
+        &mut coefficients[self.component][at]
     }
 }
 
@@ -374,11 +432,11 @@ fn for_each_block(
     frame: &Frame,
     scan: &Scan,
     row: usize,
-    reader: &mut BitReader<'_>,
+    reader: &mut EntropyReader<'_>,
     state: &mut State,
+    restart_interval: usize,
     mut blocks: impl BlockReader,
 ) -> Result<(), Fault> {
-    let restart_interval = blocks.tables().restart_interval;
     // A lone component's unit is one block, and only blocks with samples of the image are coded.
     let alone = scan.components.len() == 1;
     let units = match scan.components[..] {
@@ -393,18 +451,30 @@ fn for_each_block(
             }
             state.until_restart -= 1;
         }
-        for part in &scan.components {
+        let mut bits = reader.bits();
+        let mut outcome = Ok(());
+        'unit: for part in scan.components.iter() {
             let component = &frame.components[part.component];
             let (across, down) = if alone { (1, 1) } else { (component.across, component.down) };
             for y in 0..down {
                 for x in 0..across {
-                    let block = (row * down + y) * component.padded_wide + unit * across + x;
-                    let place =
-                        Place { component: part.component, block, dc: part.dc, ac: part.ac };
-                    blocks.read(place, reader, state)?;
+                    let place = Place {
+                        component: part.component,
+                        column: unit * across + x,
+                        row: row * down + y,
+                        dc: part.dc,
+                        ac: part.ac,
+                    };
+                    outcome = blocks.read(place, &mut bits, state);
+                    if outcome.is_err() {
+                        break 'unit;
+                    }
                 }
             }
         }
+        let position = bits.position();
+        reader.set_position(position);
+        outcome?;
         if reader.is_overrun() {
             return Err(Fault::Overrun);
         }
@@ -413,7 +483,7 @@ fn for_each_block(
 }
 
 #[cold]
-fn restart(reader: &mut BitReader<'_>, state: &mut State) -> Result<(), Fault> {
+fn restart(reader: &mut EntropyReader<'_>, state: &mut State) -> Result<(), Fault> {
     let expected = RST0 + state.restarts;
     match reader.next_marker() {
         Some(found) if found == expected => {
@@ -426,55 +496,38 @@ fn restart(reader: &mut BitReader<'_>, state: &mut State) -> Result<(), Fault> {
     }
 }
 
-/// A block of a sequential scan (ITU-T T.81, F.2.2).
+/// A block's first coefficient, which is stored as the difference to the last one's.
 #[inline(always)]
-fn read_block(
-    reader: &mut BitReader<'_>,
-    dc: &HuffmanTable,
-    ac: &HuffmanTable,
+fn read_dc(
+    bits: &mut Bits<'_>,
+    table: &HuffmanTable,
     prediction: &mut i32,
-    block: &mut Block,
-) -> Result<(), Fault> {
-    let (_, difference) = reader.code_and_value(dc)?;
+) -> Result<i16, BadCode> {
+    let (_, difference) = table.read_value(bits)?;
     *prediction = prediction.wrapping_add(difference);
-    block[0] = *prediction as i16;
-    let mut at = 1;
-    while at < BLOCK_AREA {
-        let (entry, value) = reader.code_and_value(ac)?;
-        if entry.size() == 0 {
-            if entry.run() != RUN_OF_16 {
-                return Ok(());
-            }
-            at += 16;
-            continue;
-        }
-        at += entry.run();
-        block[usize::from(ZIGZAG[at & 127]) & 63] = value as i16;
-        at += 1;
-    }
-    if at > BLOCK_AREA { Err(Fault::BadCode) } else { Ok(()) }
+    Ok(*prediction as i16)
 }
 
 /// The first scan of a band of coefficients (G.1.2.2).
 #[inline(always)]
 fn read_band(
-    reader: &mut BitReader<'_>,
+    bits: &mut Bits<'_>,
     table: &HuffmanTable,
     scan: &Scan,
     end_of_band_run: &mut u32,
     block: &mut Block,
-) -> Result<(), Fault> {
+) -> Result<(), BadCode> {
     if *end_of_band_run > 0 {
         *end_of_band_run -= 1;
         return Ok(());
     }
     let mut at = scan.first;
     while at <= scan.last {
-        let (entry, value) = reader.code_and_value(table)?;
-        let run = entry.run();
-        if entry.size() == 0 {
-            if run != RUN_OF_16 {
-                *end_of_band_run = (1 << run) + reader.bits(run as u32) - 1;
+        let (symbol, value) = table.read_value(bits)?;
+        let run = symbol.run();
+        if symbol.size() == 0 {
+            if symbol.is_end() {
+                *end_of_band_run = (1 << run) + bits.take(run as u32) - 1;
                 return Ok(());
             }
             at += 16;
@@ -484,45 +537,45 @@ fn read_band(
         block[usize::from(ZIGZAG[at & 127]) & 63] = (value << scan.low) as i16;
         at += 1;
     }
-    if at > scan.last + 1 { Err(Fault::BadCode) } else { Ok(()) }
+    if at > scan.last + 1 { Err(BadCode) } else { Ok(()) }
 }
 
 /// A later scan of a band: one more bit of what is there, and what becomes visible (G.1.2.3).
 #[inline(always)]
 fn refine_band(
-    reader: &mut BitReader<'_>,
+    bits: &mut Bits<'_>,
     table: &HuffmanTable,
     scan: &Scan,
     end_of_band_run: &mut u32,
     block: &mut Block,
-) -> Result<(), Fault> {
+) -> Result<(), BadCode> {
     let bit = 1i16 << scan.low;
     let mut at = scan.first;
     if *end_of_band_run == 0 {
         while at <= scan.last {
-            let entry = reader.code(table)?;
-            let run = entry.run();
-            let value = match entry.size() {
+            let symbol = table.read(bits)?;
+            let run = symbol.run();
+            let value = match symbol.size() {
                 0 if run != RUN_OF_16 => {
-                    *end_of_band_run = (1 << run) + reader.bits(run as u32);
+                    *end_of_band_run = (1 << run) + bits.take(run as u32);
                     break;
                 }
                 0 => 0,
                 1 => {
-                    if reader.bits(1) == 1 {
+                    if bits.take(1) == 1 {
                         bit
                     } else {
                         -bit
                     }
                 }
-                _ => return Err(Fault::BadCode),
+                _ => return Err(BadCode),
             };
             // The run counts zeros only; what is not zero is refined on the way.
             let mut zeros = run;
             while at <= scan.last {
                 let coefficient = &mut block[usize::from(ZIGZAG[at])];
                 if *coefficient != 0 {
-                    refine(reader, coefficient, bit);
+                    refine(bits, coefficient, bit);
                 } else if zeros == 0 {
                     break;
                 } else {
@@ -532,7 +585,7 @@ fn refine_band(
             }
             if value != 0 {
                 if at > scan.last {
-                    return Err(Fault::BadCode);
+                    return Err(BadCode);
                 }
                 block[usize::from(ZIGZAG[at])] = value;
             }
@@ -543,7 +596,7 @@ fn refine_band(
         while at <= scan.last {
             let coefficient = &mut block[usize::from(ZIGZAG[at])];
             if *coefficient != 0 {
-                refine(reader, coefficient, bit);
+                refine(bits, coefficient, bit);
             }
             at += 1;
         }
@@ -554,8 +607,8 @@ fn refine_band(
 
 /// Adds the next bit to a coefficient, away from zero.
 #[inline(always)]
-fn refine(reader: &mut BitReader<'_>, coefficient: &mut i16, bit: i16) {
-    if reader.bits(1) == 1 && *coefficient & bit == 0 {
+fn refine(bits: &mut Bits<'_>, coefficient: &mut i16, bit: i16) {
+    if bits.take(1) == 1 && *coefficient & bit == 0 {
         *coefficient = coefficient.wrapping_add(if *coefficient >= 0 { bit } else { -bit });
     }
 }

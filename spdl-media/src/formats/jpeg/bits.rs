@@ -1,0 +1,350 @@
+//! Entropy-coded data: without the bytes that are stuffed into them, and bit by bit.
+
+use fearless_simd::prelude::*;
+use fearless_simd::{Level, dispatch, u8x32};
+
+/// How much of the data lies ready at once; more would leave the nearest cache.
+const WINDOW: usize = 8 << 10;
+/// What a coded unit takes at most: 10 blocks of 64 codes with their values, 31 bits each.
+const UNIT_BYTES: usize = 10 * 64 * 31 / 8 + 64;
+/// What is read at once.
+const WORD: usize = 8;
+
+/// Memory for a part of the data.
+#[derive(Debug)]
+pub(super) struct Window(Box<[u8; WINDOW + WORD]>);
+
+impl Default for Window {
+    fn default() -> Self {
+        Window(Box::new([0; WINDOW + WORD]))
+    }
+}
+
+/// Reads the data of a scan, up to the next marker.
+#[derive(Debug)]
+pub(super) struct EntropyReader<'a> {
+    encoded: &'a [u8],
+    window: &'a mut Window,
+    /// How many bytes of the window are data; [`WORD`] bytes behind them may be read.
+    filled: usize,
+    /// Where the window's first byte is in the file.
+    start: usize,
+    /// The first byte of the file that is not yet in the window.
+    source: usize,
+    /// Whether the data end with the window: `source` is that of a marker, or the file's end.
+    ended: bool,
+    position: Position,
+    level: Level,
+}
+
+/// Where reading has come to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Position {
+    /// The first byte of the window that is not yet in `bits`; beyond its end there are zeros.
+    at: usize,
+    /// The next bits, from the highest on. Below the `count` bits lie zeros, or a part of what
+    /// comes next.
+    bits: u64,
+    count: u32,
+}
+
+impl<'a> EntropyReader<'a> {
+    /// Reads `encoded` from the byte `at` on.
+    pub(super) fn new(encoded: &'a [u8], at: usize, window: &'a mut Window, level: Level) -> Self {
+        let mut reader = EntropyReader {
+            encoded,
+            window,
+            filled: 0,
+            start: at,
+            source: at,
+            ended: false,
+            position: Position::default(),
+            level,
+        };
+        reader.fill();
+        reader
+    }
+
+    /// The next bits: enough for a coded unit, and zeros where the data end.
+    #[inline(always)]
+    pub(super) fn bits(&mut self) -> Bits<'_> {
+        if self.position.at + UNIT_BYTES > self.filled && !self.ended {
+            self.fill();
+        }
+        Bits { data: &self.window.0[..self.filled + WORD], position: self.position }
+    }
+
+    /// Takes note of what was read of [`bits`](Self::bits).
+    #[inline(always)]
+    pub(super) fn set_position(&mut self, position: BitPosition) {
+        self.position = position.0;
+    }
+
+    /// Whether bits were read that are not there.
+    #[inline(always)]
+    pub(super) fn is_overrun(&self) -> bool {
+        self.is_beyond(0)
+    }
+
+    /// Whether so few bits are left that a code may have been cut.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.ended && self.is_beyond(16)
+    }
+
+    #[inline(always)]
+    fn is_beyond(&self, more: usize) -> bool {
+        8 * self.position.at + more > 8 * self.filled + self.position.count as usize
+    }
+
+    /// Where reading has come to in the file, or a few bytes further; no marker lies before.
+    pub(super) fn offset(&self) -> usize {
+        self.start + self.stuffed_length(self.position.at.min(self.filled))
+    }
+
+    /// How many bytes of the file the first bytes of the window were.
+    fn stuffed_length(&self, length: usize) -> usize {
+        // Every 0xFF among the data is followed by a stuffed zero. Few are counted at a time, as
+        // many counters as fit a register.
+        let stuffed = |part: &[u8]| part.iter().map(|&byte| u8::from(byte == 0xFF)).sum::<u8>();
+        let parts = self.window.0[..length].chunks(128);
+        length + parts.map(|part| usize::from(stuffed(part))).sum::<usize>()
+    }
+
+    /// Moves what is left to the start of the window, and fills up the rest.
+    #[inline(never)]
+    fn fill(&mut self) {
+        let done = self.position.at.min(self.filled);
+        self.start += self.stuffed_length(done);
+        self.window.0.copy_within(done..self.filled, 0);
+        self.filled -= done;
+        self.position.at -= done;
+        let window = &mut self.window.0[..WINDOW];
+        while self.filled < WINDOW {
+            let rest = &self.encoded[self.source.min(self.encoded.len())..];
+            let target = &mut window[self.filled..];
+            let plain = dispatch!(self.level, simd => copy_plain(simd, rest, target));
+            self.filled += plain;
+            self.source += plain;
+            if plain == target.len() {
+                break;
+            }
+            match rest[plain..] {
+                [0xFF, 0, ..] => {
+                    window[self.filled] = 0xFF;
+                    self.filled += 1;
+                    self.source += 2;
+                }
+                _ => {
+                    self.ended = true;
+                    break;
+                }
+            }
+        }
+        self.window.0[self.filled..][..WORD].fill(0);
+    }
+
+    /// Passes over what is left before the next marker, and reads that; `None` at the end.
+    pub(super) fn next_marker(&mut self) -> Option<u8> {
+        let marker = self.find_marker();
+        self.source = marker.map_or(self.encoded.len(), |(_, end)| end);
+        (self.start, self.filled, self.position) = (self.source, 0, Position::default());
+        self.ended = false;
+        self.fill();
+        marker.map(|(marker, _)| marker)
+    }
+
+    /// The marker at which reading stopped, or would; `None` at the end of the file.
+    pub(super) fn peek_marker(&self) -> Option<u8> {
+        self.find_marker().map(|(marker, _)| marker)
+    }
+
+    /// The next marker, and where it ends.
+    fn find_marker(&self) -> Option<(u8, usize)> {
+        let mut after_ff = false;
+        for (index, &byte) in self.encoded.get(self.source..)?.iter().enumerate() {
+            match byte {
+                0xFF => after_ff = true,
+                0 => after_ff = false,
+                _ if after_ff => return Some((byte, self.source + index + 1)),
+                _ => {}
+            }
+        }
+        None
+    }
+}
+
+/// Copies the bytes before the first 0xFF, or as many as fit; says how many.
+#[inline(always)]
+fn copy_plain<S: Simd>(simd: S, from: &[u8], to: &mut [u8]) -> usize {
+    const WIDE: usize = 32;
+    let mut copied = 0;
+    for (from, to) in from.chunks_exact(WIDE).zip(to.chunks_exact_mut(WIDE)) {
+        let bytes = u8x32::from_slice(simd, from);
+        bytes.store_slice(to);
+        if bytes.simd_eq(u8x32::splat(simd, 0xFF)).any_true() {
+            break;
+        }
+        copied += WIDE;
+    }
+    let words = from[copied..].chunks_exact(WORD).zip(to[copied..].chunks_exact_mut(WORD));
+    for (from, to) in words {
+        to.copy_from_slice(from);
+        let word = u64::from_le_bytes([
+            from[0], from[1], from[2], from[3], from[4], from[5], from[6], from[7],
+        ]);
+        // A byte of 0xFF is a zero byte of the complement; the lowest that is found is right.
+        let found = (!word).wrapping_sub(0x0101_0101_0101_0101) & word & 0x8080_8080_8080_8080;
+        if found != 0 {
+            return copied + found.trailing_zeros() as usize / 8;
+        }
+        copied += WORD;
+    }
+    for (&from, to) in from[copied..].iter().zip(&mut to[copied..]) {
+        if from == 0xFF {
+            break;
+        }
+        *to = from;
+        copied += 1;
+    }
+    copied
+}
+
+/// The next bits of the data.
+#[derive(Debug)]
+pub(super) struct Bits<'a> {
+    data: &'a [u8],
+    position: Position,
+}
+
+/// Where reading bits has come to.
+pub(super) struct BitPosition(Position);
+
+impl Bits<'_> {
+    #[inline(always)]
+    pub(super) fn position(self) -> BitPosition {
+        BitPosition(self.position)
+    }
+
+    /// Makes sure of 56 bits.
+    #[inline(always)]
+    pub(super) fn refill(&mut self) {
+        let Position { at, bits, count } = &mut self.position;
+        let next = self.data.get(*at..).and_then(|rest| rest.first_chunk());
+        let word = next.map_or(0, |next| u64::from_be_bytes(*next));
+        *bits |= word >> *count;
+        *at += ((63 - *count) >> 3) as usize;
+        *count |= 56;
+    }
+
+    /// The next bits, the first of them highest.
+    #[inline(always)]
+    pub(super) fn peek(&self) -> u64 {
+        self.position.bits
+    }
+
+    /// Passes over bits; no more than were made sure of.
+    #[inline(always)]
+    pub(super) fn consume(&mut self, count: u32) {
+        self.position.bits <<= count;
+        self.position.count -= count;
+    }
+
+    /// The next bits as a number; 16 at most.
+    #[inline(always)]
+    pub(super) fn take(&mut self, count: u32) -> u32 {
+        self.refill();
+        // Two shifts, since one by 64 is none.
+        let bits = (self.position.bits >> 1 >> (63 - count)) as u32;
+        self.consume(count);
+        bits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads all whole bytes.
+    fn read(encoded: &[u8], from: usize) -> (Vec<u8>, Option<u8>) {
+        let mut window = Window::default();
+        let mut reader = EntropyReader::new(encoded, from, &mut window, Level::new());
+        let mut found = Vec::new();
+        loop {
+            let mut bits = reader.bits();
+            let byte = bits.take(8) as u8;
+            let position = bits.position();
+            reader.set_position(position);
+            if reader.is_overrun() {
+                return (found, reader.peek_marker());
+            }
+            found.push(byte);
+        }
+    }
+
+    #[test]
+    fn stuffed_zeros_are_left_out_up_to_the_marker() {
+        assert_eq!(read(&[7, 1, 0xFF, 0, 2, 0xFF, 0xD9, 3], 1), (vec![1, 0xFF, 2], Some(0xD9)));
+        assert_eq!(read(&[1, 0xFF], 0), (vec![1], None));
+        assert_eq!(read(&[0xFF, 0xFF, 0], 0), (vec![], None));
+        assert_eq!(read(&[], 0), (vec![], None));
+    }
+
+    #[test]
+    fn windows_follow_each_other_without_a_seam() {
+        for step in [1usize, 2, 3, 5, 7, 8, 13, 64, 255, 256] {
+            let data: Vec<u8> = (0..5 * WINDOW + step).map(|at| (at / step * 31) as u8).collect();
+            let mut encoded = vec![9; 3];
+            for &byte in &data {
+                encoded.push(byte);
+                if byte == 0xFF {
+                    encoded.push(0);
+                }
+            }
+            encoded.extend([0xFF, 0xD3]);
+            assert!(read(&encoded, 3) == (data, Some(0xD3)), "{step}");
+        }
+    }
+
+    #[test]
+    fn the_end_is_where_a_code_may_be_cut() {
+        let mut window = Window::default();
+        let mut reader = EntropyReader::new(&[1, 2, 3], 0, &mut window, Level::new());
+        let mut ends = Vec::new();
+        for _ in 0..25 {
+            let mut bits = reader.bits();
+            bits.take(1);
+            let position = bits.position();
+            reader.set_position(position);
+            ends.push((reader.is_at_end(), reader.is_overrun()));
+        }
+        // 24 bits, of which a code takes up to 16.
+        assert!(ends[..8].iter().all(|&end| end == (false, false)), "{ends:?}");
+        assert!(ends[8..24].iter().all(|&end| end == (true, false)), "{ends:?}");
+        assert_eq!(ends[24], (true, true));
+    }
+
+    #[test]
+    fn offsets_are_those_of_the_file() {
+        let mut encoded: Vec<u8> = [0xFF, 0, 1].repeat(WINDOW);
+        encoded.extend([0xFF, 0xD0, 5, 6, 0xFF, 0xD9]);
+        let mut window = Window::default();
+        let mut reader = EntropyReader::new(&encoded, 0, &mut window, Level::new());
+        let mut last = 0;
+        for byte in 1..2 * WINDOW {
+            let mut bits = reader.bits();
+            bits.take(8);
+            let position = bits.position();
+            reader.set_position(position);
+            // Two bytes of data are three of the file; a word is read ahead.
+            let (least, most) = (byte * 3 / 2, (byte + WORD) * 3 / 2 + 2);
+            assert!((least..=most).contains(&reader.offset()), "{byte}: {}", reader.offset());
+            assert!(reader.offset() >= last);
+            last = reader.offset();
+        }
+        assert_eq!(reader.next_marker(), Some(0xD0));
+        assert_eq!(reader.offset(), 3 * WINDOW + 2);
+        assert_eq!(reader.bits().take(16), 0x0506);
+        assert_eq!(reader.next_marker(), Some(0xD9));
+        assert_eq!(reader.next_marker(), None);
+    }
+}

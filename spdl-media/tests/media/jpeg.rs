@@ -1,0 +1,502 @@
+//! What JPEG adds: planes as they are stored, parts and reduced sizes of them, and files that are
+//! cut.
+
+use std::sync::OnceLock;
+
+use proptest::prelude::*;
+use spdl_core::{ErrorKind, Result};
+use spdl_media::{
+    CodecRegistry, ColorModel, DecodeRequest, Decoded, Decoder, Limits, OnTruncated, Picture,
+    PixelsMut, Plane, Rect, Size,
+};
+
+use crate::files::{self, data};
+
+/// Files of all kinds of sampling, their size, and checksums (CRC-32) of the pixels as RGB and of
+/// the plane Y, as Pillow 13.0.0 with libjpeg-turbo 3.2.0 gives them: the latter by
+/// `draft("L", size)`. `440.jpg` and `411.jpg` were made of the scene of `make_golden.py`, 67 × 45
+/// pixels, by simplejpeg 1.9.0 with quality 90.
+const FILES: [(&str, Size, u32, u32); 18] = [
+    ("420.jpg", Size { width: 37, height: 29 }, 0x9347_c064, 0xe868_ae6d),
+    ("420-narrow.jpg", Size { width: 4, height: 3 }, 0x823e_4e40, 0x9b26_8630),
+    ("420-tall.jpg", Size { width: 29, height: 37 }, 0xa785_9d91, 0x13e3_6da5),
+    ("420-tiny.jpg", Size { width: 2, height: 2 }, 0xbdd9_4b12, 0x0504_2b2f),
+    ("420-one-unit.jpg", Size { width: 16, height: 16 }, 0x96ac_983c, 0x6fda_03c4),
+    ("422.jpg", Size { width: 37, height: 29 }, 0xe213_b11d, 0xe868_ae6d),
+    ("444.jpg", Size { width: 37, height: 29 }, 0xeee5_2ad6, 0xe868_ae6d),
+    ("440.jpg", Size { width: 67, height: 45 }, 0xa998_e238, 0x26f6_0aff),
+    ("411.jpg", Size { width: 67, height: 45 }, 0x4ffb_f6e4, 0x26f6_0aff),
+    ("grey.jpg", Size { width: 37, height: 29 }, 0xd4d0_351f, 0xe868_ae6d),
+    ("420-progressive.jpg", Size { width: 37, height: 29 }, 0x9347_c064, 0xe868_ae6d),
+    ("422-progressive.jpg", Size { width: 37, height: 29 }, 0xe213_b11d, 0xe868_ae6d),
+    ("444-progressive.jpg", Size { width: 37, height: 29 }, 0xeee5_2ad6, 0xe868_ae6d),
+    ("grey-progressive.jpg", Size { width: 37, height: 29 }, 0xd4d0_351f, 0xe868_ae6d),
+    ("restarts.jpg", Size { width: 37, height: 29 }, 0x9347_c064, 0xe868_ae6d),
+    ("restarts-progressive.jpg", Size { width: 37, height: 29 }, 0x9347_c064, 0xe868_ae6d),
+    ("coarse.jpg", Size { width: 37, height: 29 }, 0x2b89_887e, 0xced3_89e0),
+    ("optimized.jpg", Size { width: 37, height: 29 }, 0x1e51_5a35, 0x8f6b_09d9),
+];
+
+/// The planes of `444.jpg`, by `draft("YCbCr", size)`.
+const PLANES_OF_444: [u32; 3] = [0xe868_ae6d, 0x36e8_df8e, 0xe1bf_7270];
+
+fn decoder() -> Decoder {
+    Decoder::new(&CodecRegistry::with_defaults(), &Limits::default())
+}
+
+fn planes(encoded: &[u8], request: DecodeRequest) -> Result<(Picture, Decoded)> {
+    let mut picture = Picture::new();
+    let decoded = decoder().decode_planes(encoded, &request, &mut picture)?;
+    Ok((picture, decoded))
+}
+
+fn pixels(encoded: &[u8], request: DecodeRequest) -> Result<(Vec<u8>, Decoded)> {
+    let mut decoder = decoder();
+    let region = request.region_of(decoder.inspect(encoded)?.size);
+    let mut pixels = vec![77; region.size().pixels() as usize * 3];
+    let out = PixelsMut::new(&mut pixels, region.size())?;
+    let decoded = decoder.decode_into(encoded, &request, out)?;
+    Ok((pixels, decoded))
+}
+
+fn checksum(bytes: impl IntoIterator<Item = impl AsRef<[u8]>>) -> u32 {
+    let mut crc = flate2::Crc::new();
+    bytes.into_iter().for_each(|part| crc.update(part.as_ref()));
+    crc.sum()
+}
+
+fn rows(plane: &Plane) -> impl Iterator<Item = &[u8]> {
+    (0..plane.shape().area.height).map(|row| plane.row(row))
+}
+
+#[test]
+fn pixels_and_planes_are_those_of_libjpeg_turbo() {
+    for (name, size, rgb, luma) in FILES {
+        let (pixels, decoded) = pixels(&data(name), DecodeRequest::full()).unwrap();
+        assert_eq!((checksum([pixels]), decoded), (rgb, Decoded::new(size)), "{name}");
+        let (picture, decoded) = planes(&data(name), DecodeRequest::full()).unwrap();
+        let expected = if name.starts_with("grey") { ColorModel::Grey } else { ColorModel::YCbCr };
+        assert_eq!((picture.color(), picture.image()), (expected, size), "{name}");
+        assert_eq!(decoded, Decoded::new(size), "{name}");
+        let plane = &picture.planes()[0];
+        assert_eq!((plane.shape().area, plane.shape().across), (Rect::full(size), 1), "{name}");
+        assert_eq!(checksum(rows(plane)), luma, "{name}");
+    }
+    let (picture, _) = planes(&data("444.jpg"), DecodeRequest::full()).unwrap();
+    let found: Vec<u32> = picture.planes().iter().map(|plane| checksum(rows(plane))).collect();
+    assert_eq!(found, PLANES_OF_444);
+}
+
+#[test]
+fn chroma_has_as_many_samples_as_are_stored() {
+    for (name, across, down) in [
+        ("444.jpg", 1, 1),
+        ("422.jpg", 2, 1),
+        ("440.jpg", 1, 2),
+        ("420-progressive.jpg", 2, 2),
+        ("411.jpg", 4, 1),
+    ] {
+        let (picture, _) = planes(&data(name), DecodeRequest::full()).unwrap();
+        let image = picture.image();
+        for plane in &picture.planes()[1..] {
+            let shape = plane.shape();
+            let size = Size::new(image.width.div_ceil(across), image.height.div_ceil(down));
+            assert_eq!((shape.across, shape.down), (across, down), "{name}");
+            assert_eq!(shape.area, Rect::full(size), "{name}");
+        }
+    }
+}
+
+#[test]
+fn inks_and_rgb_are_delivered_as_rgb_and_of_full_size() {
+    for name in ["rgb.jpg", "cmyk.jpg", "ycck.jpg", "cmyk-progressive.jpg"] {
+        let region = Rect { left: 3, top: 2, width: 20, height: 11 };
+        let request = DecodeRequest::full().region(region);
+        let (expected, _) = pixels(&data(name), request).unwrap();
+        let (picture, decoded) = planes(&data(name), request.at_least(Size::new(2, 2))).unwrap();
+        assert_eq!(picture.color(), ColorModel::Rgb, "{name}");
+        assert_eq!(decoded, Decoded::new(region.size()), "{name}");
+        assert_eq!(picture.planes()[0].shape().area, region, "{name}");
+        assert_eq!(rows(&picture.planes()[0]).collect::<Vec<_>>().concat(), expected, "{name}");
+    }
+}
+
+/// The part that a region needs is there, and is the same as in the whole.
+fn check_part(part: &Picture, whole: &Picture, region: Rect) -> Result<(), TestCaseError> {
+    prop_assert_eq!(part.planes().len(), whole.planes().len());
+    let scale = whole.planes()[0].shape().across;
+    for (part, whole) in part.planes().iter().zip(whole.planes()) {
+        let (shape, full) = (part.shape(), whole.shape());
+        prop_assert_eq!((shape.across, shape.down), (full.across, full.down));
+        // Every sample that covers a pixel of the region, and one more where several pixels share
+        // one, as far as there is one.
+        let needed = |start: u32, extent: u32, ratio: u32, end: u32| {
+            let around = u32::from(scale == 1 && ratio > 1);
+            let last = (start + extent - 1) / ratio + around;
+            ((start / ratio).saturating_sub(around), last.min(end - 1))
+        };
+        let (left, right) = needed(region.left, region.width, shape.across, full.area.width);
+        let (top, bottom) = needed(region.top, region.height, shape.down, full.area.height);
+        let area = shape.area;
+        prop_assert!(area.left <= left && area.left + area.width > right, "{:?}", shape);
+        prop_assert!(area.top <= top && area.top + area.height > bottom, "{:?}", shape);
+        // Not much more than that: whole blocks.
+        prop_assert!(area.width <= right - left + 1 + 16 && area.height <= bottom - top + 1 + 16);
+        for y in 0..area.height {
+            let columns = area.left as usize..(area.left + area.width) as usize;
+            prop_assert_eq!(part.row(y), &whole.row(area.top + y)[columns]);
+        }
+    }
+    Ok(())
+}
+
+/// A region of an image, by two corners as shares of 1.
+fn region_of(size: Size, corners: [f64; 4]) -> Rect {
+    let span = |a: f64, b: f64, extent: u32| {
+        let at = |share: f64| (share * f64::from(extent)) as u32;
+        let (first, last) = (at(a.min(b)), at(a.max(b)));
+        (first, last - first + 1)
+    };
+    let (left, width) = span(corners[0], corners[1], size.width);
+    let (top, height) = span(corners[2], corners[3], size.height);
+    Rect { left, top, width, height }
+}
+
+/// A file, its size, and its pixels.
+type Photograph = (Vec<u8>, Size, Vec<u8>);
+
+/// Photographs, decoded once: baseline, and large enough for rows above,
+/// below and beside a region.
+fn photographs() -> &'static [Photograph] {
+    static PHOTOGRAPHS: OnceLock<Vec<Photograph>> = OnceLock::new();
+    PHOTOGRAPHS.get_or_init(|| {
+        ["astronaut.jpg", "chelsea.jpg", "coffee.jpg", "rocket.jpg"]
+            .map(|name| {
+                let encoded = std::fs::read(files::photos().join(name)).unwrap();
+                let (pixels, decoded) = pixels(&encoded, DecodeRequest::full()).unwrap();
+                (encoded, decoded.size, pixels)
+            })
+            .into()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn planes_of_a_region_are_a_part_of_the_whole(
+        file in 0..FILES.len(),
+        corners in prop::array::uniform4(0.0..1.0),
+        scale in prop::sample::select(vec![1u32, 2, 4, 8]),
+        exact: bool,
+    ) {
+        let (name, size, ..) = FILES[file];
+        let encoded = data(name);
+        let region = region_of(size, corners);
+        let reduced = |size: Size| Size::new(size.width.div_ceil(scale), size.height.div_ceil(scale));
+        let asked = |size: Size| Size::new(size.width / scale, size.height / scale);
+        let request = DecodeRequest::full().exact(exact);
+        let (whole, _) = planes(&encoded, request.at_least(asked(size))).unwrap();
+        let request = request.region(region).at_least(asked(region.size()));
+        let (part, decoded) = planes(&encoded, request).unwrap();
+        let expected = if exact { region.size() } else { reduced(region.size()) };
+        // A small region may be reduced further than the whole: less than a pixel was asked for.
+        let further = part.planes()[0].shape().across > whole.planes()[0].shape().across;
+        prop_assert!(!further || decoded.size == expected);
+        if !further {
+            prop_assert_eq!(decoded, Decoded::new(expected));
+            check_part(&part, &whole, region)?;
+        }
+    }
+
+    #[test]
+    fn pixels_of_a_region_are_a_part_of_the_whole(
+        photograph in 0..4usize,
+        corners in prop::array::uniform4(0.0..1.0),
+        exact: bool,
+    ) {
+        let (encoded, size, whole) = &photographs()[photograph];
+        let region = region_of(*size, corners);
+        let request = DecodeRequest::full().region(region).exact(exact);
+        let (part, decoded) = pixels(encoded, request).unwrap();
+        prop_assert_eq!(decoded, Decoded::new(region.size()));
+        let row = size.width as usize * 3;
+        let lines = part.chunks_exact(region.width as usize * 3);
+        for (line, whole) in lines.zip(whole.chunks_exact(row).skip(region.top as usize)) {
+            prop_assert!(line == &whole[region.left as usize * 3..][..line.len()]);
+        }
+    }
+
+    #[test]
+    fn planes_of_a_region_of_a_photograph_are_a_part_of_the_whole(
+        photograph in 0..4usize,
+        corners in prop::array::uniform4(0.0..1.0),
+        scale in prop::sample::select(vec![1u32, 2, 4, 8]),
+    ) {
+        let (encoded, size, _) = &photographs()[photograph];
+        let region = region_of(*size, corners);
+        prop_assume!(region.width > 8 && region.height > 8);
+        let reduced = |size: Size| Size::new(size.width.div_ceil(scale), size.height.div_ceil(scale));
+        let asked = |size: Size| Size::new(size.width / scale, size.height / scale);
+        let request = DecodeRequest::full();
+        let (whole, _) = planes(encoded, request.at_least(asked(*size))).unwrap();
+        let request = request.region(region).at_least(asked(region.size()));
+        let (part, decoded) = planes(encoded, request).unwrap();
+        prop_assert_eq!(decoded, Decoded::new(reduced(region.size())));
+        check_part(&part, &whole, region)?;
+    }
+}
+
+#[test]
+fn the_scale_is_the_smallest_that_will_do() {
+    let encoded = data("444.jpg");
+    for (smallest, scale) in [
+        (Size::new(37, 29), 1),
+        // At half the size the last column and row are half inside the image.
+        (Size::new(19, 14), 1),
+        (Size::new(18, 15), 1),
+        (Size::new(18, 14), 2),
+        (Size::new(10, 7), 2),
+        (Size::new(9, 7), 4),
+        (Size::new(4, 3), 8),
+        (Size::new(1, 1), 8),
+        // More than there is: all there is.
+        (Size::new(900, 1), 1),
+    ] {
+        let request = DecodeRequest::full().at_least(smallest);
+        let (picture, decoded) = planes(&encoded, request).unwrap();
+        let size = Size::new(37u32.div_ceil(scale), 29u32.div_ceil(scale));
+        assert_eq!(decoded, Decoded::new(size), "{smallest}");
+        for plane in picture.planes() {
+            assert_eq!(plane.shape().area, Rect::full(size), "{smallest}");
+            assert_eq!((plane.shape().across, plane.shape().down), (scale, scale), "{smallest}");
+        }
+        let (_, exact) = planes(&encoded, request.exact(true)).unwrap();
+        assert_eq!(exact, Decoded::new(Size::new(37, 29)), "{smallest}");
+    }
+}
+
+#[test]
+fn chroma_is_reduced_no_further_than_luma() {
+    let request = DecodeRequest::full().at_least(Size::new(9, 7));
+    for (name, expected) in [("420.jpg", (4, 4)), ("422.jpg", (8, 4)), ("444.jpg", (4, 4))] {
+        let (picture, _) = planes(&data(name), request).unwrap();
+        let shape = picture.planes()[1].shape();
+        assert_eq!((shape.across, shape.down), expected, "{name}");
+        assert_eq!(picture.planes()[0].shape().across, 4, "{name}");
+    }
+}
+
+/// The mean square difference of a reduced plane from the means of the whole one's squares, and
+/// how many samples were compared: those that do not cover the image's edge.
+fn difference(reduced: &Plane, whole: &Plane) -> (f64, usize) {
+    let (shape, full) = (reduced.shape(), whole.shape());
+    let (across, down) = ((shape.across / full.across) as usize, (shape.down / full.down) as usize);
+    let (mut sum, mut count) = (0.0, 0);
+    for y in 0..full.area.height as usize / down {
+        for x in 0..full.area.width as usize / across {
+            let square = (0..down)
+                .flat_map(|dy| &whole.row((y * down + dy) as u32)[x * across..][..across])
+                .map(|&sample| f64::from(sample))
+                .sum::<f64>();
+            let mean = square / (across * down) as f64;
+            sum += (mean - f64::from(reduced.row(y as u32)[x])).powi(2);
+            count += 1;
+        }
+    }
+    (sum, count)
+}
+
+#[test]
+fn reduced_photographs_are_those_that_averaging_gives() {
+    const LEAST_PSNR: f64 = 40.0;
+    for name in ["astronaut.jpg", "chelsea.jpg", "coffee.jpg", "rocket.jpg", "umang.jpg"] {
+        let encoded = std::fs::read(files::photos().join(name)).unwrap();
+        let (whole, decoded) = planes(&encoded, DecodeRequest::full()).unwrap();
+        for scale in [2, 4, 8] {
+            let smallest = Size::new(decoded.size.width / scale, decoded.size.height / scale);
+            let (reduced, _) = planes(&encoded, DecodeRequest::full().at_least(smallest)).unwrap();
+            assert_eq!(reduced.planes()[0].shape().across, scale, "{name}");
+            for (number, (reduced, whole)) in
+                reduced.planes().iter().zip(whole.planes()).enumerate()
+            {
+                let (sum, count) = difference(reduced, whole);
+                let psnr = 10.0 * (255.0 * 255.0 * count as f64 / sum).log10();
+                println!("{name} 1/{scale}, plane {number}: {psnr:.1} dB");
+                assert!(count > 500 && psnr >= LEAST_PSNR, "{name} 1/{scale}: {psnr:.1} dB");
+            }
+        }
+    }
+}
+
+/// A photograph whose last quarter is damaged, and the first half of its rows.
+fn damaged_below() -> (Vec<u8>, Rect) {
+    let (encoded, size, _) = &photographs()[1];
+    let mut damaged = encoded.clone();
+    let (start, end) = (encoded.len() * 3 / 4, encoded.len() - 2);
+    // 0xFE is no start of a marker, and many ones in a row are no code.
+    damaged[start..end].fill(0xFE);
+    (damaged, Rect { left: 9, top: 0, width: 100, height: size.height / 2 })
+}
+
+#[test]
+fn what_lies_below_a_region_is_left_unread_where_the_file_ends_with_its_marker() {
+    let (damaged, region) = damaged_below();
+    let request = DecodeRequest::full().region(region);
+    let (expected, _) = pixels(&photographs()[1].0, request).unwrap();
+    for (trailer, what) in [(&[][..], "nothing"), (&[0; 5000], "zeros"), (&[7; 20], "a few bytes")]
+    {
+        let file = [&damaged[..], trailer].concat();
+        let (found, decoded) = pixels(&file, request).unwrap();
+        assert_eq!(decoded, Decoded::new(region.size()), "{what} after the end marker");
+        assert!(found == expected, "{what} after the end marker");
+        assert!(planes(&file, request).is_ok(), "{what} after the end marker");
+        for read_all in [request.exact(true), DecodeRequest::full()] {
+            let error = pixels(&file, read_all).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+            let error = planes(&file, read_all).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_cut_file_is_truncated_whatever_the_region() {
+    let (encoded, size, _) = &photographs()[1];
+    for cut in [encoded.len() - 2000, encoded.len() * 3 / 4, encoded.len() / 2] {
+        // Without its end marker, also where other bytes stand in its place.
+        for tail in [&[][..], &[0; 100], b"no marker"] {
+            let file = [&encoded[..cut], tail].concat();
+            for top in [0, size.height / 4] {
+                let region = Rect { left: 0, top, width: 50, height: 30 };
+                let request = DecodeRequest::full().region(region);
+                for error in
+                    [pixels(&file, request).unwrap_err(), planes(&file, request).unwrap_err()]
+                {
+                    assert!(
+                        matches!(error.kind(), ErrorKind::Truncated | ErrorKind::Corrupt),
+                        "{error}"
+                    );
+                    assert!(error.kind() == ErrorKind::Truncated || !tail.is_empty(), "{error}");
+                }
+            }
+        }
+    }
+}
+
+/// What a file gives that is cut: an error, or rows that are the same as the whole file's.
+fn check_cut(name: &str, encoded: &[u8], cut: usize, region: Option<Rect>) -> u32 {
+    let whole = match region {
+        Some(region) => DecodeRequest::full().region(region),
+        None => DecodeRequest::full(),
+    };
+    let request = whole.on_truncated(OnTruncated::Partial);
+    let outcomes = (pixels(&encoded[..cut], request), planes(&encoded[..cut], request));
+    let ((found, decoded), (picture, of_planes)) = match outcomes {
+        (Ok(pixels), Ok(planes)) => (pixels, planes),
+        (Err(error), Err(_)) => {
+            // Cut inside the first bytes it is no JPEG yet.
+            let kind = error.kind();
+            assert!(kind == ErrorKind::Truncated || cut < 3, "{name} to {cut}: {error}");
+            return 0;
+        }
+        (pixels, planes) => panic!("{name} to {cut}: {pixels:?}, {planes:?}"),
+    };
+    let (expected, _) = pixels(encoded, whole).unwrap();
+    let (full, _) = planes(encoded, whole).unwrap();
+    assert_eq!(decoded, of_planes, "{name} to {cut}");
+    let valid = decoded.rows_valid;
+    assert!(valid > 0, "{name} to {cut}");
+    let end = valid as usize * decoded.size.width as usize * 3;
+    assert!(found[..end] == expected[..end], "{name} to {cut}: {valid} rows");
+    assert!(found[end..].iter().all(|&sample| sample == 0), "{name} to {cut}: {valid} rows");
+    let top = region.map_or(0, |region| region.top);
+    for (number, (plane, full)) in picture.planes().iter().zip(full.planes()).enumerate() {
+        let shape = plane.shape();
+        assert_eq!(shape, full.shape());
+        // Also the row below that upsampling would look at.
+        let needed = (top + valid + u32::from(shape.down > 1)).div_ceil(shape.down);
+        let same = (needed - shape.area.top).min(shape.area.height);
+        for row in 0..same {
+            assert!(plane.row(row) == full.row(row), "{name} to {cut}: plane {number} row {row}");
+        }
+        // Whole blocks may be valid beyond.
+        let black = if number == 0 { 0 } else { 128 };
+        for row in same + 8..shape.area.height {
+            assert!(plane.row(row).iter().all(|&sample| sample == black), "{name} to {cut}: {row}");
+        }
+    }
+    valid
+}
+
+#[test]
+fn what_is_left_of_a_cut_file_is_the_same_as_of_the_whole() {
+    for (name, size, ..) in FILES {
+        let encoded = data(name);
+        let mut most = 0;
+        for cut in 0..encoded.len() {
+            most = most.max(check_cut(name, &encoded, cut, None));
+        }
+        // Where the data are all there, only the end marker is missing.
+        assert_eq!(most, size.height, "{name}");
+    }
+    let counts = |name: &str| -> Vec<u32> {
+        let encoded = data(name);
+        let counts = (0..encoded.len()).map(|cut| check_cut(name, &encoded, cut, None));
+        let mut counts: Vec<u32> = counts.collect();
+        counts.dedup();
+        counts
+    };
+    // Rows of units: of 16 rows, of which the last needs samples of the next; of 8.
+    assert_eq!(counts("420.jpg"), [0, 15, 29]);
+    assert_eq!(counts("444.jpg"), [0, 8, 16, 24, 29]);
+    assert_eq!(counts("440.jpg"), [0, 15, 31, 45]);
+    // The last scan of a progressive file makes the rows final.
+    let progressive = counts("444-progressive.jpg");
+    assert_eq!((progressive[0], progressive.last()), (0, Some(&29)));
+    assert!(progressive.len() > 2, "{progressive:?}");
+}
+
+#[test]
+fn of_a_cut_file_a_region_may_be_whole() {
+    let (encoded, size, _) = &photographs()[1];
+    let mut kinds = [0; 3];
+    for tenth in 1..10 {
+        let cut = encoded.len() * tenth / 10;
+        let region = Rect { left: 5, top: size.height / 3, width: 99, height: size.height / 3 };
+        match check_cut("chelsea.jpg", encoded, cut, Some(region)) {
+            0 => kinds[0] += 1,
+            valid if valid < region.height => kinds[1] += 1,
+            _ => kinds[2] += 1,
+        }
+    }
+    assert!(kinds.iter().all(|&count| count > 0), "{kinds:?}");
+}
+
+#[test]
+fn a_decoder_is_not_told_by_its_last_image() {
+    // Tables, planes and windows are kept; what they held before must not matter.
+    let mut decoder = decoder();
+    let mut picture = Picture::new();
+    let mut order: Vec<usize> = (0..FILES.len()).collect();
+    for round in 0..4 {
+        order.rotate_left(round * 5 + 1);
+        for &file in &order {
+            let (name, ..) = FILES[file];
+            let encoded = data(name);
+            let mut request = DecodeRequest::full();
+            if round % 2 == 1 {
+                request = request.at_least(Size::new(1 + round as u32 * 2, 1));
+            }
+            let fresh = planes(&encoded, request).unwrap();
+            let decoded = decoder.decode_planes(&encoded, &request, &mut picture).unwrap();
+            assert_eq!(decoded, fresh.1, "{name}");
+            for (plane, fresh) in picture.planes().iter().zip(fresh.0.planes()) {
+                assert!(rows(plane).eq(rows(fresh)), "{name}");
+            }
+            // An error in between.
+            let cut = &encoded[..encoded.len() * 2 / 3];
+            assert!(decoder.decode_planes(cut, &request, &mut picture).is_err(), "{name}");
+        }
+    }
+}
