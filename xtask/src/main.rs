@@ -1,4 +1,5 @@
-//! Development tasks of SPDL in Rust: `cargo xtask demo`, `test`, `soak`, `wheel`, `bench`.
+//! Development tasks of SPDL in Rust: `cargo xtask demo`, `test`, `soak`, `wheel`, `bench`, `corpus`,
+//! `fuzz`.
 //!
 //! Each task does all its own set-up below `target/` and says what it installs. The tasks depend on
 //! no crate of the workspace, so that they build, and can report, when one of those does not.
@@ -7,9 +8,11 @@
 #![expect(clippy::print_stdout, reason = "this program's results are what it prints")]
 
 mod bench;
+mod corpus;
 mod dataset;
 mod demo;
 mod engine_bench;
+mod fuzz;
 mod soak;
 mod steps;
 mod test;
@@ -40,6 +43,8 @@ use crate::tools::Workspace;
   cargo xtask soak                  the long versions of the core's tests
   cargo xtask wheel                 the Python wheel, in target/wheels
   cargo xtask bench images          speed against the usual Python loaders
+  cargo xtask corpus DIR            every file of a folder through every decoder, in child processes
+  cargo xtask fuzz                  a minute of every fuzz target
   cargo xtask bench overhead        what the scheduler costs per item and stage
 
 Each task has its own help: cargo xtask TASK --help"
@@ -57,6 +62,8 @@ enum Task {
     Wheel(wheel::Arguments),
     #[command(subcommand)]
     Bench(bench::Benchmark),
+    Corpus(corpus::Arguments),
+    Fuzz(fuzz::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -77,6 +84,8 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Soak(arguments) => return soak::run(&workspace, &arguments),
         Task::Wheel(arguments) => wheel::run(&workspace, &arguments)?,
         Task::Bench(benchmark) => bench::run(&workspace, &benchmark)?,
+        Task::Corpus(arguments) => return corpus::run(&workspace, &arguments),
+        Task::Fuzz(arguments) => return fuzz::run(&workspace, &arguments),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -161,7 +161,7 @@ impl Counts {
         Counts { skipped: 1, reasons: [(reason.to_owned(), 1)].into(), ..Counts::default() }
     }
 
-    fn add(&mut self, other: Counts) {
+    pub(crate) fn add(&mut self, other: Counts) {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;

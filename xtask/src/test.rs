@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything that must hold before a change is merged.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use serde_json::Value;
 
 use crate::steps::{self, Counts, Step, Tally, cargo_test, finish_tests, model_tests};
 use crate::tools::{Output, Workspace, cargo, cargo_tool, command, require_programs};
-use crate::{tidy, wheel};
+use crate::{corpus, fuzz, tidy, wheel};
 
 /// Run every check: format, lints, tests, docs, features, models, the Python wheel, licences.
 ///
@@ -31,7 +32,7 @@ pub(crate) struct Arguments {
     list: bool,
 }
 
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 15] = [
     Step { name: "programs", about: "what optional features are built with", run: programs },
     Step { name: "fmt", about: "cargo fmt --check", run: fmt },
     Step { name: "tidy", about: "crate layers, unsafe code, paths, manifests", run: tidy },
@@ -40,6 +41,8 @@ const STEPS: [Step; 13] = [
     Step { name: "test-default", about: "the same with default features", run: test_default },
     Step { name: "doc", about: "cargo doc; warnings are errors", run: doc },
     Step { name: "features", about: "every combination of features compiles", run: features },
+    Step { name: "corpus", about: "damaged files in child processes", run: corpus::test },
+    Step { name: "fuzz", about: "every fuzz target, for 10 s; in CI for 60 s", run: fuzz::test },
     Step { name: "loom", about: "every interleaving of the models named loom_*", run: loom },
     Step { name: "shuttle", about: "whole pipelines under random schedules", run: shuttle },
     Step { name: "python", about: "the wheel, and its tests in target/venv-test", run: python },
@@ -72,11 +75,14 @@ fn programs(_: &Workspace, output: &mut Output) -> Result<Counts> {
 }
 
 fn fmt(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    output.run(
-        cargo()
-            .args(["fmt", "--all", "--check", "--", "--color", "never"])
-            .current_dir(&workspace.root),
-    )?;
+    let check = |arguments: &[&str], folder: &Path, output: &mut Output| {
+        let mut fmt = cargo();
+        fmt.arg("fmt").args(arguments).args(["--check", "--", "--color", "never"]);
+        output.run(fmt.current_dir(folder))
+    };
+    check(&["--all"], &workspace.root, output)?;
+    // The fuzz targets are no part of the workspace.
+    check(&[], &workspace.root.join(fuzz::FOLDER), output)?;
     Ok(Counts::one_passed())
 }
 

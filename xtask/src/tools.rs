@@ -307,7 +307,9 @@ impl Venv {
     ) -> Result<()> {
         output.run(
             command(self.python())
+                // Wheels are installed once; a cache would hold gigabytes for nothing.
                 .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+                .arg("--no-cache-dir")
                 .args(arguments),
         )
     }
@@ -358,7 +360,7 @@ fn has_program(name: &str) -> bool {
 }
 
 /// Installs Debian packages where that needs no password.
-fn install_packages(output: &mut Output, why: &str, packages: &[&str]) -> Result<()> {
+pub(crate) fn install_packages(output: &mut Output, why: &str, packages: &[&str]) -> Result<()> {
     let by_hand = format!("apt-get update && apt-get install -y {}", packages.join(" "));
     let is_root = Command::new("id")
         .arg("-u")
@@ -379,7 +381,7 @@ fn install_packages(output: &mut Output, why: &str, packages: &[&str]) -> Result
 
 /// The first interpreter that can make virtual environments.
 ///
-/// Debian ships `venv` apart from Python; it is installed here where that needs no password.
+/// Debian ships `venv` apart from Python; it is installed where that needs no password.
 fn find_python(output: &mut Output) -> Result<PathBuf> {
     let candidates: Vec<String> = ["python3".to_owned()]
         .into_iter()

@@ -20,7 +20,6 @@ pub(super) type Quantization = [i16; BLOCK_AREA];
 
 /// Real files have about ten. Each costs a walk over the image, however few bytes it has.
 const MAX_SCANS: usize = 256;
-const EOI: u8 = 0xD9;
 const RST0: u8 = 0xD0;
 
 /// Decodes scans, and keeps tables and memory.

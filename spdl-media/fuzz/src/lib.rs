@@ -1,0 +1,224 @@
+//! What the fuzz targets of `spdl-media` do with the bytes that they are given.
+//!
+//! A finding is a panic, an error of a kind that blames the caller, an answer that contradicts
+//! another, or a run beyond the time and memory that the fuzzer allows.
+
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use spdl_core::{Error, ErrorKind, Result, SampleId, SampleRng};
+use spdl_media::{
+    CodecRegistry, DecodeRequest, Decoder, FillImage, ImageCodec, ImageDecoder, ImageTransform,
+    Layout, Limits, Mode, OnTruncated, Picture, PixelsMut, Plane, Rect, Sample, Size,
+};
+
+/// Small, for speed. What is larger is refused, which is worth trying, too.
+fn limits() -> Limits {
+    Limits::default().max_pixels(1 << 20).max_bytes(1 << 24)
+}
+
+/// Everything that the decoder of a format offers, on a file that may be of another format.
+pub fn decode_as(format: &str, file: &[u8]) {
+    let mut decoder = decoder_of(format);
+    let Some((size, whole)) = decode(decoder.as_mut(), file) else { return };
+    let region = region_of(file, size);
+
+    let mut pixels = vec![0; region.size().pixels() as usize * 3];
+    let out = PixelsMut::new(&mut pixels, region.size()).expect("there is room");
+    let outcome = decoder.decode_into(file, &DecodeRequest::full().region(region), out);
+    check_kind(outcome.as_ref().err());
+    match (&outcome, &whole) {
+        (Ok(_), Ok(whole)) => assert!(pixels == cut(whole, size, region), "{region:?} differs"),
+        (Ok(_), Err(error)) => {
+            assert_ne!(error.kind(), ErrorKind::Truncated, "{region:?} hides that the file is cut");
+        }
+        (Err(error), Ok(_)) => panic!("{region:?} cannot be decoded, but the whole can: {error}"),
+        (Err(_), Err(_)) => {}
+    }
+
+    let mut picture = Picture::new();
+    let smallest = Size::new(size.width.div_ceil(3), size.height.div_ceil(3));
+    let requests = [
+        DecodeRequest::full().region(region),
+        DecodeRequest::full().at_least(smallest),
+        DecodeRequest::full().on_truncated(OnTruncated::Partial),
+    ];
+    for request in requests {
+        let outcome = decoder.decode_planes(file, &request, &mut picture);
+        check_kind(outcome.as_ref().err());
+        if let (Err(error), Ok(_)) = (&outcome, &whole) {
+            panic!("{request:?} fails, but the whole can be decoded: {error}");
+        }
+        if let Ok(decoded) = outcome {
+            assert!(decoded.rows_valid <= decoded.size.height, "{request:?}: {decoded:?}");
+        }
+    }
+
+    let request = DecodeRequest::full().on_truncated(OnTruncated::Partial);
+    let mut pixels = vec![0; size.pixels() as usize * 3];
+    let out = PixelsMut::new(&mut pixels, size).expect("there is room");
+    let outcome = decoder.decode_into(file, &request, out);
+    check_kind(outcome.as_ref().err());
+    if let Ok(whole) = whole {
+        let decoded = outcome.expect("what can be decoded whole can be decoded in part");
+        assert_eq!(decoded.rows_valid, size.height);
+        assert!(pixels == whole, "a whole file differs where a part would do");
+    }
+}
+
+/// A file of any format, as a program decodes it that does not know which.
+pub fn decode_any(file: &[u8]) {
+    let registry = CodecRegistry::with_defaults();
+    let mut decoder = Decoder::new(&registry, &limits());
+    let upright = decoder.decode_rgb(file);
+    check_kind(upright.as_ref().err());
+    let Ok(upright) = upright else { return };
+    let info = decoder.inspect(file).expect("what can be decoded can be inspected");
+    assert_eq!(info.upright_size(), upright.size);
+    let again = decoder.decode_rgb(file).expect("what was decoded can be decoded again");
+    assert!(upright == again, "other pixels the second time");
+}
+
+/// Planes of a region hold what planes of the whole hold there; a decoder that has seen another
+/// request gives the same pixels again.
+pub fn compare_parts(format: &str, file: &[u8]) {
+    let mut decoder = decoder_of(format);
+    let Some((size, Ok(whole))) = decode(decoder.as_mut(), file) else { return };
+    let region = region_of(file, size);
+    let mut all = Picture::new();
+    let mut part = Picture::new();
+    let exact = DecodeRequest::full().exact(true);
+    for request in [DecodeRequest::full(), exact] {
+        let decoded = decoder.decode_planes(file, &request, &mut all);
+        decoded.expect("what can be decoded can be decoded into planes");
+        let decoded = decoder.decode_planes(file, &request.region(region), &mut part);
+        decoded.expect("what can be decoded whole can be decoded in part");
+        assert_eq!((all.image(), part.image()), (size, size));
+        assert_eq!(all.color(), part.color());
+        for (all, part) in all.planes().iter().zip(part.planes()) {
+            compare_planes(all, part);
+        }
+    }
+    let (_, again) = decode(decoder.as_mut(), file).expect("it was inspected before");
+    assert!(again.expect("it was decoded before") == whole, "other pixels after other requests");
+}
+
+fn compare_planes(all: &Plane, part: &Plane) {
+    let (whole, shape) = (all.shape(), part.shape());
+    let layout = |plane: &Plane| (plane.shape().channels, plane.shape().across, plane.shape().down);
+    assert_eq!(layout(all), layout(part));
+    for row in 0..shape.area.height {
+        let y = shape.area.top + row;
+        if y < whole.area.top || y >= whole.area.top + whole.area.height {
+            continue;
+        }
+        let full = all.row(y - whole.area.top);
+        for (column, sample) in part.row(row).chunks(shape.channels).enumerate() {
+            let x = shape.area.left as usize + column;
+            let Some(x) = x.checked_sub(whole.area.left as usize) else { continue };
+            let Some(expected) = full.chunks(shape.channels).nth(x) else { continue };
+            assert_eq!(sample, expected, "column {x}, row {y} of {shape:?} and {whole:?}");
+        }
+    }
+}
+
+/// An EXIF block within a sound JPEG and a sound PNG: metadata never cost a picture.
+pub fn orient(block: &[u8]) {
+    const JPEG: &[u8] = include_bytes!("../../tests/data/420.jpg");
+    const LONGEST: usize = 0xFFFF - 2 - 6;
+    let block = &block[..block.len().min(LONGEST)];
+    let length = (block.len() + 2 + 6) as u16;
+    let mut file = b"\xFF\xD8\xFF\xE1".to_vec();
+    file.extend(length.to_be_bytes());
+    file.extend(b"Exif\0\0");
+    file.extend(block);
+    file.extend(&JPEG[2..]);
+    let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &limits());
+    let plain = decoder.inspect(JPEG).expect("a sound file");
+    let info = decoder.inspect(&file).expect("an orientation costs no picture");
+    assert_eq!(info.size, plain.size);
+    let upright = decoder.decode_rgb(&file).expect("an orientation costs no picture");
+    assert_eq!(upright.size, info.upright_size());
+}
+
+/// A training sample of each kind, from any file.
+pub fn fill(file: &[u8]) {
+    const SIDE: u32 = 32;
+    const VALUES: usize = (SIDE * SIDE * 3) as usize;
+    let registry = CodecRegistry::with_defaults();
+    let decodes = Decoder::new(&registry, &limits()).decode_rgb(file).is_ok();
+    let mut bytes = [0; VALUES];
+    let mut floats = [0.0; VALUES];
+    for mode in [Mode::Eval, Mode::Train] {
+        for layout in [Layout::NhwcU8, Layout::NchwF32] {
+            let transform = ImageTransform::new(SIDE).mode(mode).layout(layout);
+            let mut fill =
+                FillImage::new(&registry, &transform, &limits()).expect("a sound transform");
+            let sample = match layout {
+                Layout::NchwF32 => Sample::F32(&mut floats),
+                _ => Sample::U8(&mut bytes),
+            };
+            let id = SampleId { epoch: 0, index: hash(file) };
+            let outcome = fill.write(file, sample, || SampleRng::new(0, id, "fill"));
+            check_kind(outcome.as_ref().err());
+            assert!(outcome.is_ok() || !decodes, "{mode} {layout}: {outcome:?}");
+        }
+    }
+    assert!(floats.iter().all(|value| value.is_finite()));
+}
+
+fn decoder_of(format: &str) -> Box<dyn ImageDecoder> {
+    let registry = CodecRegistry::with_defaults();
+    let is_it = |codec: &&Arc<dyn ImageCodec>| codec.name() == format;
+    let codec = registry.codecs().find(is_it).expect("a format of this build");
+    codec.decoder(&limits()).expect("a decoder")
+}
+
+/// The size of the image and its pixels; `None` where its header cannot be read.
+fn decode(decoder: &mut dyn ImageDecoder, file: &[u8]) -> Option<(Size, Result<Vec<u8>>)> {
+    let info = decoder.inspect(file);
+    check_kind(info.as_ref().err());
+    let size = info.ok()?.size;
+    let mut pixels = vec![0; size.pixels() as usize * 3];
+    let out = PixelsMut::new(&mut pixels, size).expect("there is room");
+    let outcome = decoder.decode_into(file, &DecodeRequest::full(), out);
+    check_kind(outcome.as_ref().err());
+    Some((size, outcome.map(|_| pixels)))
+}
+
+/// Only the file can be to blame.
+fn check_kind(error: Option<&Error>) {
+    use ErrorKind::*;
+    if let Some(error) = error {
+        let kind = error.kind();
+        assert!(
+            matches!(kind, Truncated | Corrupt | Unsupported | LimitExceeded),
+            "an error of the kind {kind}: {error}"
+        );
+    }
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// Some part of an image, another for each file.
+fn region_of(file: &[u8], size: Size) -> Rect {
+    let hash = hash(file);
+    let part = |shift: u32, limit: u32| (hash >> shift & 0xFFFF) as u32 % limit;
+    let (left, top) = (part(0, size.width), part(16, size.height));
+    let width = 1 + part(32, size.width - left);
+    let height = 1 + part(48, size.height - top);
+    Rect { left, top, width, height }
+}
+
+/// A part of an image.
+fn cut(pixels: &[u8], size: Size, region: Rect) -> Vec<u8> {
+    let row = size.width as usize * 3;
+    let columns = region.left as usize * 3..(region.left + region.width) as usize * 3;
+    let rows = pixels.chunks_exact(row).skip(region.top as usize).take(region.height as usize);
+    rows.flat_map(|row| &row[columns.clone()]).copied().collect()
+}

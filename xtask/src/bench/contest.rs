@@ -1,0 +1,236 @@
+//! Programs that are measured in turns: how fast, at what cost, and what others did meanwhile.
+
+use std::fs;
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::tools::{command, describe, with_descendants};
+
+/// One loader under test.
+#[derive(Debug)]
+pub(crate) struct Contestant {
+    pub(crate) name: &'static str,
+    program: PathBuf,
+    arguments: Vec<String>,
+    /// The packages that it is made of, with their versions; empty for ours.
+    pub(crate) versions: String,
+    pub(crate) runs: Vec<Run>,
+}
+
+/// What one run of a contestant took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    pub(crate) images: u64,
+    pub(crate) seconds: f64,
+    pub(crate) cpu_s_per_1000: f64,
+    pub(crate) first_batch_ms: f64,
+    pub(crate) peak_rss_bytes: u64,
+    /// The share of all CPU time that others took meanwhile.
+    pub(crate) foreign_cpu: f64,
+}
+
+impl Run {
+    pub(crate) fn images_per_s(&self) -> f64 {
+        self.images as f64 / self.seconds
+    }
+}
+
+impl Contestant {
+    pub(crate) fn new(name: &'static str, program: PathBuf, arguments: Vec<String>) -> Self {
+        Contestant { name, program, arguments, versions: String::new(), runs: Vec::new() }
+    }
+
+    pub(crate) fn of(&self, value: fn(&Run) -> f64) -> Vec<f64> {
+        self.runs.iter().map(value).collect()
+    }
+
+    /// The median rate, in images per second.
+    pub(crate) fn rate(&self) -> f64 {
+        median(self.of(Run::images_per_s))
+    }
+
+    /// The median of the ratios of this one's rates to another's: neighbours in time are compared,
+    /// so that a slow minute of the machine hits both.
+    pub(crate) fn ratio_to(&self, other: &Contestant) -> f64 {
+        let pairs = self.runs.iter().zip(&other.runs);
+        median(pairs.map(|(own, other)| own.images_per_s() / other.images_per_s()).collect())
+    }
+}
+
+/// Runs all contestants, each once to warm up and then `repeats` times, in turns. Those that do not
+/// get through the warm-up are taken out, with the reason; ours, the first, must.
+pub(crate) fn measure_all(contestants: &mut Vec<Contestant>, repeats: u32) -> Result<()> {
+    let mut at = 0;
+    while at < contestants.len() {
+        eprintln!("warm-up: {}", contestants[at].name);
+        match contestants[at].measure() {
+            Ok(_) => at += 1,
+            Err(error) if at == 0 => return Err(error),
+            Err(error) => {
+                println!("SKIPPED: {}: {error:#}", contestants[at].name);
+                contestants.remove(at);
+            }
+        }
+    }
+    for repeat in 1..=repeats {
+        for contestant in contestants.iter_mut() {
+            let run = contestant.measure()?;
+            eprintln!(
+                "run {repeat} of {repeats}: {}: {:.0} images/s (others took {:.0} % of the CPUs)",
+                contestant.name,
+                run.images_per_s(),
+                100.0 * run.foreign_cpu
+            );
+            contestant.runs.push(run);
+        }
+    }
+    let delivered = contestants[0].runs[0].images;
+    for contestant in contestants.iter() {
+        if let Some(run) = contestant.runs.iter().find(|run| run.images != delivered) {
+            bail!("{} delivered {} images, ours {delivered}", contestant.name, run.images);
+        }
+    }
+    Ok(())
+}
+
+impl Contestant {
+    fn measure(&self) -> Result<Run> {
+        let mut command = command(&self.program);
+        command
+            .args(&self.arguments)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        let before = CpuTicks::now();
+        let (text, peak_rss_bytes) = run_and_watch(&mut command)?;
+        let foreign_cpu = CpuTicks::now().foreign_since(&before);
+        let result: Value = serde_json::from_str(text.trim()).with_context(|| {
+            format!("`{}` printed no JSON object: {text:?}", describe(&command))
+        })?;
+        let number = |key: &str| {
+            result[key].as_f64().with_context(|| format!("{} reports no {key}", self.name))
+        };
+        let images =
+            result["images"].as_u64().with_context(|| format!("{}: no images", self.name))?;
+        ensure!(images > 0, "{} delivered nothing", self.name);
+        Ok(Run {
+            images,
+            seconds: number("seconds")?,
+            cpu_s_per_1000: number("cpu_s_per_1000")?,
+            first_batch_ms: number("first_batch_ms")?,
+            peak_rss_bytes,
+            foreign_cpu,
+        })
+    }
+}
+
+/// Runs a command; returns what it printed and the peak of its processes' resident sizes.
+fn run_and_watch(command: &mut Command) -> Result<(String, u64)> {
+    let described = describe(command);
+    let mut child = command.spawn().with_context(|| format!("cannot run `{described}`"))?;
+    let mut pipe = child.stdout.take().context("the output is not captured")?;
+    let reader = thread::spawn(move || {
+        let mut text = String::new();
+        pipe.read_to_string(&mut text).map(|_| text)
+    });
+    let mut peak = 0;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        peak = peak.max(with_descendants(child.id()).into_iter().map(resident_bytes).sum());
+        thread::sleep(Duration::from_millis(50));
+    };
+    ensure!(status.success(), "`{described}` failed: {status}");
+    let Ok(text) = reader.join() else { bail!("the thread that reads the output panicked") };
+    Ok((text?, peak))
+}
+
+fn resident_bytes(process: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    1024 * kib.unwrap_or(0)
+}
+
+/// How the machine's CPUs have spent their time so far, in ticks. All zero where `/proc` is absent.
+#[derive(Clone, Copy, Debug, Default)]
+struct CpuTicks {
+    all: u64,
+    idle: u64,
+    our_children: u64,
+}
+
+impl CpuTicks {
+    fn now() -> Self {
+        let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+        let own = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        CpuTicks::read(&stat, &own)
+    }
+
+    /// Reads `/proc/stat` and a process's own `stat`; see proc(5).
+    fn read(stat: &str, own: &str) -> Self {
+        // user, nice, system, idle, waiting for disks, interrupts (2), stolen by other machines; the
+        // two after these are guests', which user and nice hold already.
+        let line = stat.lines().next().unwrap_or_default();
+        let ticks: Vec<u64> =
+            line.split_whitespace().skip(1).take(8).filter_map(|word| word.parse().ok()).collect();
+        // After the name in brackets: state is field 3, the children's user and system time 16, 17.
+        let fields = own.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
+        CpuTicks {
+            all: ticks.iter().sum(),
+            idle: ticks.iter().skip(3).take(2).sum(),
+            our_children: fields.skip(13).take(2).filter_map(|word| word.parse::<u64>().ok()).sum(),
+        }
+    }
+
+    fn foreign_since(&self, before: &CpuTicks) -> f64 {
+        let all = self.all.saturating_sub(before.all);
+        let idle = self.idle.saturating_sub(before.idle);
+        let ours = self.our_children.saturating_sub(before.our_children);
+        all.saturating_sub(idle).saturating_sub(ours) as f64 / all.max(1) as f64
+    }
+}
+
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_an_even_number_of_runs_lies_between_the_middle_two() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+
+    #[test]
+    fn what_neither_idles_nor_is_ours_is_foreign() {
+        let own = |ticks: u64| format!("7 (a name) b) S 1 7 7 0 -1 0 0 0 0 0 9 9 {ticks} 5 20 0 1");
+        let before = CpuTicks::read("cpu  100 0 20 900 10 0 0 0 50 0\ncpu0 1 1", &own(40));
+        let after = CpuTicks::read("cpu  160 0 30 920 10 0 0 10 99 0\ncpu0 1 1", &own(90));
+        // 100 ticks in all: 20 idle, 50 ours, 30 foreign.
+        assert!((after.foreign_since(&before) - 0.3).abs() < 1e-9);
+    }
+
+    #[test]
+    fn memory_and_output_of_a_command_are_seen() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 0.3; echo done"]).stdout(Stdio::piped());
+        let (text, peak) = run_and_watch(&mut command).unwrap();
+        assert_eq!(text, "done\n");
+        assert!(peak > 100_000, "{peak}");
+        let mut failing = Command::new("sh");
+        assert!(run_and_watch(failing.args(["-c", "exit 3"]).stdout(Stdio::piped())).is_err());
+    }
+}

@@ -1,0 +1,30 @@
+//! `cargo xtask bench`: our speed beside that of others, in one interleaved run.
+
+mod contest;
+mod images;
+mod peers;
+mod plot;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+use crate::engine_bench::{self, Overhead, Scaling, Stragglers};
+use crate::tools::Workspace;
+
+/// Measure our speed, on this machine, beside that of others in the same run.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Benchmark {
+    Images(images::Images),
+    Overhead(Overhead),
+    Scaling(Scaling),
+    Stragglers(Stragglers),
+}
+
+pub(crate) fn run(workspace: &Workspace, benchmark: &Benchmark) -> Result<()> {
+    match benchmark {
+        Benchmark::Images(arguments) => images::run(workspace, arguments),
+        Benchmark::Overhead(arguments) => engine_bench::overhead(workspace, arguments),
+        Benchmark::Scaling(arguments) => engine_bench::scaling(workspace, arguments),
+        Benchmark::Stragglers(arguments) => engine_bench::stragglers(workspace, arguments),
+    }
+}

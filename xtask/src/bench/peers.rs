@@ -1,0 +1,166 @@
+//! The loaders that ours is compared with: what they need, and how each is installed below target/.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Result, ensure};
+use clap::ValueEnum;
+
+use super::contest::Contestant;
+use crate::tools::{Output, Venv, Workspace, command, install_packages};
+
+/// A loader of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Peer {
+    /// libjpeg-turbo alone: whole decodes of files in memory, no resize, no batch
+    LibjpegTurbo,
+    /// Pillow in a pool of threads
+    Pillow,
+    /// libjpeg-turbo (simplejpeg) and OpenCV's area filter in a pool of threads
+    Simplejpeg,
+    /// Pillow in torch's DataLoader
+    TorchPillow,
+    /// torchvision's decode_jpeg and transforms in torch's DataLoader
+    Torchvision,
+    /// tf.data with decode_and_crop_jpeg and an antialiasing resize
+    Tensorflow,
+    /// The same without antialiasing, which is less work and looks different
+    TensorflowAliased,
+    /// SPDL in Python and C++, an image a stage, as its documentation shows
+    Spdl,
+    /// NVIDIA's DALI on the CPU
+    Dali,
+}
+
+impl Peer {
+    /// Those that are small to install.
+    pub(crate) const DEFAULT: [Peer; 3] = [Peer::LibjpegTurbo, Peer::Pillow, Peer::Simplejpeg];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Peer::LibjpegTurbo => "libjpeg-turbo alone, decode only",
+            Peer::Pillow => "thread pool: Pillow",
+            Peer::Simplejpeg => "thread pool: simplejpeg + OpenCV area",
+            Peer::TorchPillow => "torch DataLoader: Pillow",
+            Peer::Torchvision => "torch DataLoader: torchvision",
+            Peer::Tensorflow => "tf.data, antialias",
+            Peer::TensorflowAliased => "tf.data, no antialias",
+            Peer::Spdl => "spdl (Python, C++)",
+            Peer::Dali => "DALI, CPU",
+        }
+    }
+
+    /// Its script in `xtask/peers`, and the words that it gets beside the usual ones.
+    fn script(self) -> (&'static str, &'static [&'static str]) {
+        match self {
+            Peer::LibjpegTurbo => ("simplejpeg_decode.py", &[]),
+            Peer::Pillow => ("pillow_pool.py", &[]),
+            Peer::Simplejpeg => ("simplejpeg_opencv_pool.py", &[]),
+            Peer::TorchPillow => ("pillow_torch.py", &[]),
+            Peer::Torchvision => ("torchvision_loader.py", &[]),
+            Peer::Tensorflow => ("tensorflow_data.py", &[]),
+            Peer::TensorflowAliased => ("tensorflow_data.py", &["--alias"]),
+            Peer::Spdl => ("spdl_pipeline.py", &[]),
+            Peer::Dali => ("dali_pipeline.py", &[]),
+        }
+    }
+
+    /// The environment below target/ that it lives in. Large ones have their own, so that none
+    /// chooses the versions of another.
+    fn environment(self) -> (&'static str, &'static [&'static str]) {
+        match self {
+            Peer::LibjpegTurbo | Peer::Pillow | Peer::Simplejpeg => {
+                ("venv-bench", &["numpy", "pillow", "simplejpeg", "opencv-python-headless"])
+            }
+            Peer::TorchPillow | Peer::Torchvision => {
+                ("venv-bench-torch", &["numpy", "pillow", "torch", "torchvision"])
+            }
+            Peer::Tensorflow | Peer::TensorflowAliased => {
+                ("venv-bench-tensorflow", &["numpy", "tensorflow-cpu"])
+            }
+            Peer::Spdl => ("venv-bench-spdl", &["numpy", "spdl", "spdl-core", "spdl-io"]),
+            Peer::Dali => ("venv-bench-dali", &["numpy", "nvidia-dali-cuda130"]),
+        }
+    }
+
+    fn needs_torch(self) -> bool {
+        matches!(self, Peer::TorchPillow | Peer::Torchvision)
+    }
+}
+
+/// What every peer is told.
+pub(crate) struct Task<'a> {
+    pub(crate) data: &'a Path,
+    pub(crate) mode: &'static str,
+    pub(crate) epochs: u32,
+    pub(crate) workers: usize,
+    /// An interpreter that may have torch, to be taken instead of installing it.
+    pub(crate) torch_python: Option<&'a Path>,
+}
+
+/// The peers that can be installed or found here; says which cannot, and why.
+pub(crate) fn prepare(
+    workspace: &Workspace,
+    chosen: &[Peer],
+    task: &Task<'_>,
+) -> Result<Vec<Contestant>> {
+    let mut contestants = Vec::new();
+    for &peer in chosen {
+        match interpreter(workspace, peer, task) {
+            Ok(python) => {
+                let mut contestant = contestant(workspace, peer, python.clone(), task);
+                contestant.versions = versions(&python, peer.environment().1);
+                println!("{}: {}", contestant.name, contestant.versions);
+                contestants.push(contestant);
+            }
+            Err(error) => println!("SKIPPED: {}: {error:#}", peer.name()),
+        }
+    }
+    ensure!(!contestants.is_empty(), "there is nothing to compare with");
+    Ok(contestants)
+}
+
+fn interpreter(workspace: &Workspace, peer: Peer, task: &Task<'_>) -> Result<PathBuf> {
+    if let Some(python) = task.torch_python.filter(|_| peer.needs_torch()) {
+        return Ok(python.to_owned());
+    }
+    let (name, packages) = peer.environment();
+    let output = &mut Output::Terminal;
+    let python = Venv::prepare(workspace, output, name, packages)?.python();
+    if peer == Peer::Spdl && !runs(&python, "import spdl.io; spdl.io.demux_config()") {
+        // Its wheel holds no FFmpeg, and loads the system's.
+        install_packages(output, "upstream's wheel holds no FFmpeg", &["ffmpeg"])?;
+    }
+    Ok(python)
+}
+
+fn runs(python: &Path, code: &str) -> bool {
+    let status =
+        command(python).args(["-c", code]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+fn contestant(workspace: &Workspace, peer: Peer, python: PathBuf, task: &Task<'_>) -> Contestant {
+    let (script, extra) = peer.script();
+    let script = workspace.root.join("xtask/peers").join(script).display().to_string();
+    let data = task.data.display().to_string();
+    let (epochs, workers) = (task.epochs.to_string(), task.workers.to_string());
+    let words = [&script, &data, "--mode", task.mode, "--epochs", &epochs, "--workers", &workers];
+    let words = words.into_iter().chain(extra.iter().copied()).map(str::to_owned).collect();
+    Contestant::new(peer.name(), python, words)
+}
+
+/// `Pillow 13.0.0, numpy 2.4.6`: those of the packages that are there.
+fn versions(python: &Path, packages: &[&str]) -> String {
+    const SCRIPT: &str = "\
+import importlib.metadata as metadata, sys
+found = []
+for name in sys.argv[1:]:
+    try:
+        found.append(f'{name} {metadata.version(name)}')
+    except metadata.PackageNotFoundError:
+        pass
+print(', '.join(found))";
+    let output = command(python).args(["-c", SCRIPT]).args(packages).output();
+    output.map(|it| String::from_utf8_lossy(&it.stdout).trim().to_owned()).unwrap_or_default()
+}

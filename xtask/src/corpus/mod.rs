@@ -1,0 +1,511 @@
+//! `cargo xtask corpus`: every file of a folder through every decoder that claims it, in child
+//! processes that may crash.
+
+mod agreement;
+mod mutate;
+mod worker;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+
+use self::worker::{Allowance, Outcome, Verdict, Worker};
+use crate::steps::Counts;
+use crate::tools::{Output, Workspace, cargo};
+
+/// Give every file of a folder to every decoder that claims it, in child processes.
+///
+/// Each file is inspected, decoded whole, in part, into planes, smaller, with leave to be cut off,
+/// and made into a training sample. A child may use 1 GiB of address space, and 10 s of CPU time for
+/// a request to a decoder; it checks integer overflow and debug assertions. With --mutants every
+/// file that a decoder claims is also tried in that many damaged copies, the same for the same seed.
+///
+/// The table counts, by decoder, what decodes and which kinds of errors there are. What may never
+/// happen is listed with the command that repeats it: panics (caught or not), aborts, hangs, more
+/// memory than allowed, and answers that contradict each other. Any of these makes the command fail.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cargo xtask corpus ../shared/corpora
+  cargo xtask corpus ../shared/corpora --mutants 20 --seed 7
+  cargo xtask corpus ../shared/corpora --pillow       and whom Pillow would refuse
+  cargo xtask corpus broken.png                       one file
+  cargo xtask corpus broken.bin --decoder png         one that no longer looks like its format")]
+pub(crate) struct Arguments {
+    /// A folder, with all below it, or one file
+    #[arg(value_name = "DIR")]
+    path: PathBuf,
+    /// Damaged copies of each file that a decoder claims
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    mutants: u32,
+    /// Seed of the damage
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    seed: u64,
+    /// Child processes at a time [default: CPUs]
+    #[arg(long, value_name = "J")]
+    jobs: Option<NonZeroUsize>,
+    /// Only this decoder, also for files that it does not claim
+    #[arg(long, value_name = "NAME")]
+    decoder: Option<String>,
+    /// Compare with what Pillow accepts, told in DIR/ORACLE_pillow.tsv and DIR/MANIFEST.tsv
+    #[arg(long)]
+    pillow: bool,
+    /// CPU time of one request, in seconds
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    seconds: u64,
+    /// Address space of a child, in MiB
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    memory_mib: u64,
+    /// Print a JSON object instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode> {
+    let program = build_worker(workspace, &mut Output::Terminal)?;
+    let settings = Settings {
+        mutants: arguments.mutants,
+        seed: arguments.seed,
+        jobs: arguments.jobs,
+        decoder: arguments.decoder.clone().unwrap_or_default(),
+        seconds: arguments.seconds,
+        memory_mib: arguments.memory_mib,
+    };
+    let results = try_all(workspace, &program, &arguments.path, &settings)?;
+    let agreement = match arguments.pillow {
+        true => Some(agreement::compare(&arguments.path, &results.of_files())?),
+        false => None,
+    };
+    if arguments.json {
+        let mut report = results.json();
+        if let Some(agreement) = &agreement {
+            report["pillow"] = agreement.json();
+        }
+        println!("{report:#}");
+    } else {
+        print!("{}", results.text());
+        if let Some(agreement) = &agreement {
+            print!("{}", agreement.text());
+        }
+    }
+    Ok(if results.failures().next().is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A step of `cargo xtask test`: the small files of the repository, much damaged, and the corpora
+/// where they are, a little.
+pub(crate) fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    let program = build_worker(workspace, output)?;
+    let mut counts = Counts::default();
+    let own = workspace.root.join("spdl-media/tests/data");
+    let corpora = match std::env::var_os("SPDL_CORPORA") {
+        Some(folder) => PathBuf::from(folder),
+        None => workspace.root.join("../shared/corpora"),
+    };
+    for (folder, mutants) in [(own, 40), (corpora, 1)] {
+        if !folder.is_dir() {
+            counts.add(Counts::one_skipped("corpora not present"));
+            continue;
+        }
+        let settings = Settings { mutants, ..Settings::default() };
+        let results = try_all(workspace, &program, &folder, &settings)?;
+        output.say(&results.text());
+        let failed = results.failures().next().is_some() || results.trials.is_empty();
+        counts.add(if failed { Counts::one_failed() } else { Counts::one_passed() });
+    }
+    Ok(counts)
+}
+
+fn build_worker(workspace: &Workspace, output: &mut Output) -> Result<PathBuf> {
+    output.run(
+        cargo()
+            .args(["build", "--quiet", "--profile", "corpus", "-p", "spdl-media"])
+            .args(["--all-features", "--example", "corpus_worker"])
+            .current_dir(&workspace.root),
+    )?;
+    Ok(workspace.program("corpus/examples", "corpus_worker"))
+}
+
+/// What is tried, and how.
+#[derive(Clone, Debug)]
+struct Settings {
+    mutants: u32,
+    seed: u64,
+    jobs: Option<NonZeroUsize>,
+    /// Empty: those that claim the file.
+    decoder: String,
+    seconds: u64,
+    memory_mib: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let decoder = String::new();
+        Settings { mutants: 0, seed: 0, jobs: None, decoder, seconds: 10, memory_mib: 1024 }
+    }
+}
+
+/// A file, or a damaged copy of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Subject {
+    file: usize,
+    mutant: Option<u32>,
+}
+
+/// What one decoder made of a subject.
+#[derive(Debug)]
+struct Trial {
+    subject: Subject,
+    verdict: Verdict,
+    /// Where a copy of a failing mutant lies.
+    copy: Option<PathBuf>,
+}
+
+/// All that was found.
+#[derive(Debug)]
+struct Results {
+    root: PathBuf,
+    /// Paths below the root, with `/`.
+    names: Vec<String>,
+    trials: Vec<Trial>,
+    unclaimed: usize,
+    seconds: f64,
+}
+
+fn try_all(
+    workspace: &Workspace,
+    program: &Path,
+    path: &Path,
+    settings: &Settings,
+) -> Result<Results> {
+    let start = Instant::now();
+    let (root, names) = files_below(path)?;
+    let folder = workspace.target.join("corpus");
+    let copies = folder.join("failures");
+    fs::create_dir_all(&copies).with_context(|| format!("cannot create {}", copies.display()))?;
+    let allowance = Allowance {
+        program: program.to_owned(),
+        memory_bytes: settings.memory_mib << 20,
+        time: Duration::from_secs(settings.seconds),
+        folder,
+    };
+    let jobs = settings.jobs.or_else(|| thread::available_parallelism().ok());
+    let jobs = jobs.map_or(1, usize::from);
+    let read = |name: &str| {
+        let path = if name.is_empty() { root.clone() } else { root.join(name) };
+        fs::read(&path).with_context(|| format!("cannot read {}", path.display()))
+    };
+
+    let whole: Vec<Subject> = (0..names.len()).map(|file| Subject { file, mutant: None }).collect();
+    let mut trials = run_jobs("files", &allowance, jobs, &whole, |worker, subject| {
+        let verdicts = worker.judge(&read(&names[subject.file])?, &settings.decoder)?;
+        Ok(verdicts.into_iter().map(|verdict| Trial { subject, verdict, copy: None }).collect())
+    })?;
+
+    // By file, the decoders that claim it, and another file of the first of them, to be mixed in.
+    let mut claims = vec![Vec::new(); names.len()];
+    let mut by_decoder: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for Trial { subject, verdict, .. } in &trials {
+        claims[subject.file].push(verdict.decoder.clone());
+        by_decoder.entry(&verdict.decoder).or_default().push(subject.file);
+    }
+    let claimed = || (0..names.len()).filter(|&file| !claims[file].is_empty());
+    let unclaimed = names.len() - claimed().count();
+    let mutants: Vec<Subject> = claimed()
+        .flat_map(|file| {
+            (0..settings.mutants).map(move |number| Subject { file, mutant: Some(number) })
+        })
+        .collect();
+    let damaged = run_jobs("mutants", &allowance, jobs, &mutants, |worker, subject| {
+        let Some(number) = subject.mutant else { return Ok(Vec::new()) };
+        let name = &names[subject.file];
+        let decoders = &claims[subject.file];
+        let family = &by_decoder[decoders[0].as_str()];
+        let other = family[(subject.file + 1 + number as usize) % family.len()];
+        let bytes =
+            mutate::mutant(&read(name)?, &read(&names[other])?, name, settings.seed, number);
+        let verdicts = worker.judge(&bytes, &decoders.join(","))?;
+        let trials = verdicts.into_iter().map(|verdict| {
+            let copy = verdict.outcome.is_failure().then(|| {
+                let label = format!("{name} {} {number}", settings.seed);
+                copies.join(format!("{}-{:016x}.bin", verdict.decoder, digest(&label)))
+            });
+            if let Some(copy) = &copy {
+                fs::write(copy, &bytes)
+                    .with_context(|| format!("cannot write {}", copy.display()))?;
+            }
+            Ok(Trial { subject, verdict, copy })
+        });
+        trials.collect()
+    })?;
+    drop(by_decoder);
+    trials.extend(damaged);
+    Ok(Results { root, names, trials, unclaimed, seconds: start.elapsed().as_secs_f64() })
+}
+
+/// Runs `work` on every subject, on as many threads as there are jobs, each with a child process.
+/// The results come in the order of the subjects.
+fn run_jobs(
+    what: &str,
+    allowance: &Allowance,
+    jobs: usize,
+    subjects: &[Subject],
+    work: impl Fn(&mut Worker, Subject) -> Result<Vec<Trial>> + Sync,
+) -> Result<Vec<Trial>> {
+    let progress = ProgressBar::new(subjects.len() as u64).with_style(
+        ProgressStyle::with_template(&format!("{{bar:40}} {{pos}}/{{len}} {what}, {{eta}} left"))?,
+    );
+    let next = AtomicUsize::new(0);
+    let failed = AtomicBool::new(false);
+    let found = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..jobs)
+            .map(|number| {
+                let (next, failed, found, progress, work) =
+                    (&next, &failed, &found, &progress, &work);
+                scope.spawn(move || -> Result<()> {
+                    let mut worker = Worker::new(allowance, number);
+                    while !failed.load(Ordering::Relaxed) {
+                        let at = next.fetch_add(1, Ordering::Relaxed);
+                        let Some(&subject) = subjects.get(at) else { break };
+                        let trials = work(&mut worker, subject);
+                        if trials.is_err() {
+                            failed.store(true, Ordering::Relaxed);
+                        }
+                        let mut found = found.lock().unwrap_or_else(|broken| broken.into_inner());
+                        found.push((at, trials?));
+                        progress.inc(1);
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        for thread in threads {
+            match thread.join() {
+                Ok(result) => result?,
+                Err(_) => bail!("a thread that watches a child panicked"),
+            }
+        }
+        Ok(())
+    })?;
+    progress.finish_and_clear();
+    let mut found = found.into_inner().unwrap_or_else(|broken| broken.into_inner());
+    found.sort_by_key(|(at, _)| *at);
+    Ok(found.into_iter().flat_map(|(_, trials)| trials).collect())
+}
+
+/// The files of a folder and of all below it, sorted; one empty name where `path` is a file.
+fn files_below(path: &Path) -> Result<(PathBuf, Vec<String>)> {
+    let metadata = fs::metadata(path).with_context(|| format!("cannot find {}", path.display()))?;
+    if metadata.is_file() {
+        return Ok((path.to_owned(), vec![String::new()]));
+    }
+    let mut names = Vec::new();
+    let mut folders = vec![path.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let entries =
+            fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?;
+        for entry in entries {
+            let entry = entry?;
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                folders.push(entry.path());
+            } else if kind.is_file() {
+                let name = entry.path().strip_prefix(path)?.to_string_lossy().replace('\\', "/");
+                names.push(name);
+            }
+        }
+    }
+    ensure!(!names.is_empty(), "there are no files in {}", path.display());
+    names.sort();
+    Ok((path.to_owned(), names))
+}
+
+/// FNV-1a, for the names of copies.
+fn digest(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// How many failures are listed one by one.
+const LISTED: usize = 100;
+
+impl Results {
+    fn failures(&self) -> impl Iterator<Item = &Trial> {
+        self.trials.iter().filter(|trial| trial.verdict.outcome.is_failure())
+    }
+
+    /// By name of a file that is not damaged, what its first decoder made of it.
+    fn of_files(&self) -> BTreeMap<&str, &Verdict> {
+        let mut verdicts = BTreeMap::new();
+        for trial in self.trials.iter().filter(|trial| trial.subject.mutant.is_none()) {
+            verdicts.entry(self.names[trial.subject.file].as_str()).or_insert(&trial.verdict);
+        }
+        verdicts
+    }
+
+    /// By decoder, and by whether it is of damaged copies, how often each outcome was seen.
+    fn counts(&self) -> BTreeMap<(&str, bool), BTreeMap<Outcome, u64>> {
+        let mut counts: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
+        for Trial { subject, verdict, .. } in &self.trials {
+            let row = counts.entry((verdict.decoder.as_str(), subject.mutant.is_some()));
+            *row.or_default().entry(verdict.outcome).or_default() += 1;
+        }
+        counts
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("{:<10} {:<8} {:>7}", "decoder", "of", "all");
+        for outcome in Outcome::ALL {
+            let _ = write!(text, " {:>width$}", outcome.name(), width = outcome.name().len());
+        }
+        text.push('\n');
+        for ((decoder, damaged), row) in self.counts() {
+            let of = if damaged { "mutants" } else { "files" };
+            let _ = write!(text, "{decoder:<10} {of:<8} {:>7}", row.values().sum::<u64>());
+            for outcome in Outcome::ALL {
+                let number = row.get(&outcome).copied().unwrap_or(0);
+                let _ = write!(text, " {number:>width$}", width = outcome.name().len());
+            }
+            text.push('\n');
+        }
+        let _ = writeln!(
+            text,
+            "{} files, {} of them claimed by no decoder; {} trials in {:.0} s",
+            self.names.len(),
+            self.unclaimed,
+            self.trials.len(),
+            self.seconds
+        );
+        let failures: Vec<&Trial> = self.failures().collect();
+        for trial in failures.iter().take(LISTED) {
+            let Verdict { decoder, outcome, request, message } = &trial.verdict;
+            let _ = writeln!(
+                text,
+                "\n{} in {decoder}, {request}: {}\n  {message}\n  again: {}",
+                outcome.name().to_uppercase(),
+                self.shown(trial.subject),
+                self.again(trial)
+            );
+        }
+        if failures.len() > LISTED {
+            let _ = writeln!(text, "\n… and {} more", failures.len() - LISTED);
+        }
+        text
+    }
+
+    fn shown(&self, subject: Subject) -> String {
+        let name = &self.names[subject.file];
+        let name = if name.is_empty() { self.root.display().to_string() } else { name.clone() };
+        match subject.mutant {
+            Some(number) => format!("{name}, mutant {number}"),
+            None => name,
+        }
+    }
+
+    /// The command that shows a trial once more.
+    fn again(&self, trial: &Trial) -> String {
+        let name = &self.names[trial.subject.file];
+        let path = match &trial.copy {
+            Some(copy) => copy.clone(),
+            None if name.is_empty() => self.root.clone(),
+            None => self.root.join(name),
+        };
+        let quoted = path.display().to_string().replace('\'', r"'\''");
+        format!("cargo xtask corpus '{quoted}' --decoder {}", trial.verdict.decoder)
+    }
+
+    fn json(&self) -> Value {
+        let rows = self.counts().into_iter().map(|((decoder, damaged), row)| {
+            let outcomes: serde_json::Map<String, Value> = Outcome::ALL
+                .into_iter()
+                .map(|outcome| {
+                    (outcome.name().to_owned(), row.get(&outcome).copied().unwrap_or(0).into())
+                })
+                .collect();
+            json!({"decoder": decoder, "mutants": damaged, "outcomes": outcomes})
+        });
+        let failures = self.failures().map(|trial| {
+            json!({
+                "decoder": trial.verdict.decoder,
+                "outcome": trial.verdict.outcome.name(),
+                "request": trial.verdict.request,
+                "message": trial.verdict.message,
+                "file": self.names[trial.subject.file],
+                "mutant": trial.subject.mutant,
+                "again": self.again(trial),
+            })
+        });
+        json!({
+            "files": self.names.len(),
+            "unclaimed": self.unclaimed,
+            "trials": self.trials.len(),
+            "seconds": self.seconds,
+            "rows": rows.collect::<Vec<_>>(),
+            "failures": failures.collect::<Vec<_>>(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trial(file: usize, mutant: Option<u32>, outcome: Outcome) -> Trial {
+        let word = |text: &str| text.to_owned();
+        let (decoder, request, message) = (word("png"), word("decode"), word("why"));
+        let copy = mutant.map(|_| PathBuf::from("copies/it's.bin"));
+        let verdict = Verdict { decoder, outcome, request, message };
+        Trial { subject: Subject { file, mutant }, verdict, copy }
+    }
+
+    #[test]
+    fn the_table_counts_files_and_mutants_apart_and_failures_can_be_repeated() {
+        let results = Results {
+            root: PathBuf::from("dir"),
+            names: vec!["a.png".to_owned(), "b.txt".to_owned()],
+            trials: vec![
+                trial(0, None, Outcome::Ok),
+                trial(0, Some(0), Outcome::Corrupt),
+                trial(0, Some(1), Outcome::Hang),
+            ],
+            unclaimed: 1,
+            seconds: 1.0,
+        };
+        let text = results.text();
+        let row = |start: &str| {
+            let line = text.lines().find(|line| line.starts_with(start)).unwrap();
+            line.split_whitespace().skip(2).map(|word| word.parse().unwrap()).collect::<Vec<u64>>()
+        };
+        assert_eq!(row("png        files"), [1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(row("png        mutants"), [2, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0]);
+        assert!(text.contains("HANG in png, decode: a.png, mutant 1"), "{text}");
+        let again = r"cargo xtask corpus 'copies/it'\''s.bin' --decoder png";
+        assert!(text.contains(again), "{text}");
+        assert_eq!(results.json()["failures"][0]["again"], again);
+        assert_eq!(results.of_files()["a.png"].outcome, Outcome::Ok);
+    }
+
+    #[test]
+    fn files_are_found_below_a_folder_and_a_file_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("x/y")).unwrap();
+        fs::write(folder.path().join("x/y/b"), "").unwrap();
+        fs::write(folder.path().join("x/a"), "").unwrap();
+        assert_eq!(files_below(folder.path()).unwrap().1, ["x/a", "x/y/b"]);
+        let file = folder.path().join("x/a");
+        assert_eq!(files_below(&file).unwrap(), (file, vec![String::new()]));
+        assert!(files_below(&folder.path().join("z")).is_err());
+    }
+}

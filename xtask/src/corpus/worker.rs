@@ -1,0 +1,371 @@
+//! A child process that decodes what it is given, and the watch over it.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::tools::command;
+
+/// What came of a file in one decoder. Later ones are worse: the worst of all requests counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Outcome {
+    Ok,
+    Truncated,
+    Corrupt,
+    Unsupported,
+    LimitExceeded,
+    /// Answers that contradict each other, or an error that blames the caller.
+    Inconsistent,
+    /// A panic, caught.
+    Panic,
+    /// More memory than allowed, which ended the process.
+    OverLimit,
+    /// More time than allowed.
+    Hang,
+    /// The process died for another reason.
+    Abort,
+}
+
+impl Outcome {
+    pub(crate) const ALL: [Outcome; 10] = [
+        Outcome::Ok,
+        Outcome::Truncated,
+        Outcome::Corrupt,
+        Outcome::Unsupported,
+        Outcome::LimitExceeded,
+        Outcome::Inconsistent,
+        Outcome::Panic,
+        Outcome::OverLimit,
+        Outcome::Hang,
+        Outcome::Abort,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Outcome::Ok => "ok",
+            Outcome::Truncated => "truncated",
+            Outcome::Corrupt => "corrupt",
+            Outcome::Unsupported => "unsupported",
+            Outcome::LimitExceeded => "limit-exceeded",
+            Outcome::Inconsistent => "inconsistent",
+            Outcome::Panic => "panic",
+            Outcome::OverLimit => "over-limit",
+            Outcome::Hang => "hang",
+            Outcome::Abort => "abort",
+        }
+    }
+
+    /// Whether no decoder may ever do this.
+    pub(crate) fn is_failure(self) -> bool {
+        self >= Outcome::Inconsistent
+    }
+
+    fn ends_process(self) -> bool {
+        self >= Outcome::OverLimit
+    }
+}
+
+/// What a decoder made of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) decoder: String,
+    pub(crate) outcome: Outcome,
+    /// The request that ended so.
+    pub(crate) request: String,
+    pub(crate) message: String,
+}
+
+/// How a child is started and what it may use.
+#[derive(Clone, Debug)]
+pub(crate) struct Allowance {
+    pub(crate) program: PathBuf,
+    pub(crate) memory_bytes: u64,
+    /// For one request to one decoder. CPU time where the system tells it, so that a busy machine
+    /// makes no hangs.
+    pub(crate) time: Duration,
+    /// Where children write what they have to say beside their answers.
+    pub(crate) folder: PathBuf,
+}
+
+/// Wall-clock time, as a multiple of the allowed CPU time, after which a request that burns no CPU
+/// hangs, too.
+const WALL_FACTOR: u32 = 6;
+
+/// A child process, started again whenever a file has ended it.
+pub(crate) struct Worker {
+    allowance: Allowance,
+    errors: PathBuf,
+    child: Option<Running>,
+}
+
+struct Running {
+    child: Child,
+    input: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Worker {
+    pub(crate) fn new(allowance: &Allowance, number: usize) -> Self {
+        let errors = allowance.folder.join(format!("worker-{number}.stderr"));
+        Worker { allowance: allowance.clone(), errors, child: None }
+    }
+
+    /// What the decoders make of `file`: those with these names, with commas between them, or
+    /// those that claim it where `decoders` is empty.
+    pub(crate) fn judge(&mut self, file: &[u8], decoders: &str) -> Result<Vec<Verdict>> {
+        let verdicts = self.judge_once(file, decoders)?;
+        let ended = verdicts.iter().any(|verdict| verdict.outcome.ends_process());
+        let may_be_history = verdicts
+            .iter()
+            .any(|verdict| matches!(verdict.outcome, Outcome::OverLimit | Outcome::Hang));
+        // The files before may have left the process with scattered memory, or the machine was
+        // busy: a process of its own decides.
+        if ended && may_be_history { self.judge_once(file, decoders) } else { Ok(verdicts) }
+    }
+
+    fn judge_once(&mut self, file: &[u8], decoders: &str) -> Result<Vec<Verdict>> {
+        let mut running = match self.child.take() {
+            Some(running) => running,
+            None => self.start()?,
+        };
+        let mut verdicts = Verdicts::default();
+        // A child that has died meanwhile is seen below.
+        let sent = running.send(file, decoders);
+        let mut since = Instant::now();
+        let mut cpu_since = cpu_time(running.child.id());
+        let outcome = loop {
+            match running.lines.recv_timeout(Duration::from_millis(100)) {
+                Ok(line) => {
+                    if line == "done" {
+                        self.child = Some(running);
+                        return Ok(verdicts.finish());
+                    }
+                    verdicts.take(&line);
+                    since = Instant::now();
+                    cpu_since = cpu_time(running.child.id());
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    let cpu = cpu_time(running.child.id()).zip(cpu_since);
+                    let used = cpu.map_or(since.elapsed(), |(now, then)| now.saturating_sub(then));
+                    let time = self.allowance.time;
+                    if used >= time || since.elapsed() >= time * WALL_FACTOR {
+                        break Some(Outcome::Hang);
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => break None,
+            }
+        };
+        let (outcome, message) = match outcome {
+            Some(hang) => {
+                running.child.kill()?;
+                running.child.wait()?;
+                (hang, format!("not ended after {} s", self.allowance.time.as_secs()))
+            }
+            None => self.cause_of_death(running)?,
+        };
+        if verdicts.current.is_none() {
+            sent.context("the child takes no input")?;
+        }
+        verdicts.end(outcome, &message);
+        Ok(verdicts.finish())
+    }
+
+    fn start(&self) -> Result<Running> {
+        let errors = File::create(&self.errors)
+            .with_context(|| format!("cannot create {}", self.errors.display()))?;
+        let mut child = command(&self.allowance.program);
+        child.arg(self.allowance.memory_bytes.to_string());
+        Running::start(&mut child, errors)
+    }
+
+    /// How a process that ended by itself did so.
+    fn cause_of_death(&self, mut running: Running) -> Result<(Outcome, String)> {
+        let status = running.child.wait()?;
+        let text = fs::read(&self.errors).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        // What Rust says when the system has no more memory.
+        let out_of_memory = text
+            .lines()
+            .find(|line| line.contains("memory allocation of") && line.contains("failed"));
+        let last = text.lines().rev().find(|line| !line.trim().is_empty());
+        let outcome = if out_of_memory.is_some() { Outcome::OverLimit } else { Outcome::Abort };
+        Ok((outcome, format!("{status}: {}", out_of_memory.or(last).unwrap_or_default())))
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if let Some(mut running) = self.child.take() {
+            // Without further input it ends by itself; nothing is lost if it is ended.
+            let _ = running.child.kill();
+            let _ = running.child.wait();
+        }
+        let _ = fs::remove_file(&self.errors);
+    }
+}
+
+impl Running {
+    fn start(command: &mut Command, errors: File) -> Result<Self> {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(errors)
+            .spawn()
+            .with_context(|| format!("cannot run {}", command.get_program().display()))?;
+        let input = child.stdin.take().context("the child has no input")?;
+        let output = child.stdout.take().context("the child has no output")?;
+        let (sender, lines) = channel();
+        thread::spawn(move || pass_on(BufReader::new(output), &sender));
+        Ok(Running { child, input, lines })
+    }
+
+    fn send(&mut self, file: &[u8], decoders: &str) -> std::io::Result<()> {
+        self.input.write_all(&(decoders.len() as u32).to_le_bytes())?;
+        self.input.write_all(decoders.as_bytes())?;
+        self.input.write_all(&(file.len() as u64).to_le_bytes())?;
+        self.input.write_all(file)?;
+        self.input.flush()
+    }
+}
+
+fn pass_on(output: impl BufRead, sender: &Sender<String>) {
+    for line in output.lines() {
+        let Ok(line) = line else { return };
+        if sender.send(line).is_err() {
+            return;
+        }
+    }
+}
+
+/// The answers of a child so far.
+#[derive(Default)]
+struct Verdicts {
+    all: Vec<Verdict>,
+    /// The decoder and the request that are under way.
+    current: Option<(String, String)>,
+}
+
+impl Verdicts {
+    fn take(&mut self, line: &str) {
+        let words: Vec<&str> = line.split('\t').collect();
+        match words[..] {
+            ["begin", decoder, request] => {
+                self.current = Some((decoder.to_owned(), request.to_owned()));
+            }
+            ["end", kind, message] => {
+                let outcome = match kind {
+                    "ok" => Outcome::Ok,
+                    "truncated" => Outcome::Truncated,
+                    "corrupt" => Outcome::Corrupt,
+                    "unsupported" => Outcome::Unsupported,
+                    "limit-exceeded" => Outcome::LimitExceeded,
+                    "panicked" => Outcome::Panic,
+                    _ => Outcome::Inconsistent,
+                };
+                self.end(outcome, message);
+            }
+            _ => self.end(Outcome::Inconsistent, &format!("an odd answer: {line}")),
+        }
+    }
+
+    /// The request that is under way has ended so.
+    fn end(&mut self, outcome: Outcome, message: &str) {
+        let (decoder, request) = self.current.take().unwrap_or_default();
+        let verdict = Verdict { decoder, outcome, request, message: message.to_owned() };
+        match self.all.last_mut().filter(|last| last.decoder == verdict.decoder) {
+            None => self.all.push(verdict),
+            // Of failures the worst counts. Otherwise the decoding of the whole file does: a part
+            // may be fine where the whole is not.
+            Some(last) if verdict.outcome.is_failure() && verdict.outcome > last.outcome => {
+                *last = verdict;
+            }
+            Some(last) if verdict.request == "decode" && !last.outcome.is_failure() => {
+                *last = verdict;
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn finish(self) -> Vec<Verdict> {
+        self.all
+    }
+}
+
+/// The CPU time that a process has used, from `/proc`; see proc(5).
+fn cpu_time(process: u32) -> Option<Duration> {
+    /// The kernel counts in hundredths of a second, whatever its own clock is.
+    const TICKS_PER_SECOND: u64 = 100;
+    let stat =
+        fs::read_to_string(Path::new("/proc").join(process.to_string()).join("stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    let ticks: Vec<u64> =
+        fields.split_whitespace().skip(11).take(2).filter_map(|word| word.parse().ok()).collect();
+    Some(Duration::from_millis(ticks.iter().sum::<u64>() * 1000 / TICKS_PER_SECOND))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worker(script: &str, folder: &Path) -> Worker {
+        let program = folder.join("child");
+        fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        let mut permissions = fs::metadata(&program).unwrap().permissions();
+        std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o755);
+        fs::set_permissions(&program, permissions).unwrap();
+        let time = Duration::from_millis(300);
+        let folder = folder.to_owned();
+        Worker::new(&Allowance { program, memory_bytes: 1 << 30, time, folder }, 0)
+    }
+
+    fn judge(script: &str) -> Vec<(Outcome, String)> {
+        let folder = tempfile::tempdir().unwrap();
+        let verdicts = worker(script, folder.path()).judge(b"file", "").unwrap();
+        verdicts.into_iter().map(|verdict| (verdict.outcome, verdict.request)).collect()
+    }
+
+    #[test]
+    fn the_worst_failure_of_a_decoder_counts_and_else_the_decoding_of_the_whole() {
+        let script = r"printf 'begin\tpng\tinspect\nend\tok\t\n'
+printf 'begin\tpng\tdecode\nend\tcorrupt\tbad\nbegin\tpng\tregion\nend\tok\t\n'
+printf 'begin\tgif\tdecode\nend\tok\t\nbegin\tgif\tfill\nend\tpanicked\toh\n'
+echo done; cat > /dev/null";
+        let expected =
+            [(Outcome::Corrupt, "decode".to_owned()), (Outcome::Panic, "fill".to_owned())];
+        assert_eq!(judge(script), expected);
+    }
+
+    #[test]
+    fn a_child_that_dies_or_hangs_is_told_apart() {
+        let begin = r"printf 'begin\tpng\tdecode\n'";
+        let cases = [
+            ("kill -SEGV $$", Outcome::Abort),
+            ("echo 'memory allocation of 77 bytes failed' >&2; kill -ABRT $$", Outcome::OverLimit),
+            ("while true; do :; done", Outcome::Hang),
+            ("exec sleep 60", Outcome::Hang),
+        ];
+        for (end, outcome) in cases {
+            let expected = [(outcome, "decode".to_owned())];
+            assert_eq!(judge(&format!("{begin}; {end}")), expected, "{end}");
+        }
+    }
+
+    #[test]
+    fn after_a_crash_the_next_file_gets_a_new_child() {
+        let folder = tempfile::tempdir().unwrap();
+        // Its first life ends at once.
+        let script = r#"mark="$0.mark"
+printf 'begin\tpng\tdecode\n'
+if [ ! -e "$mark" ]; then touch "$mark"; kill -SEGV $$; fi
+printf 'end\tok\t\ndone\n'; cat > /dev/null"#;
+        let mut worker = worker(script, folder.path());
+        assert_eq!(worker.judge(b"1", "").unwrap()[0].outcome, Outcome::Abort);
+        assert_eq!(worker.judge(b"2", "").unwrap()[0].outcome, Outcome::Ok);
+    }
+}

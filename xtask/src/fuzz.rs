@@ -1,0 +1,473 @@
+//! `cargo xtask fuzz`: libFuzzer on everything that reads files of others.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{self, File};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::steps::Counts;
+use crate::tools::{Output, Workspace, cargo_tool, command, require_programs};
+
+/// Let libFuzzer look for files that our decoders cannot stand.
+///
+/// Every target (one for each format, and for what is made of them) is built with cargo-fuzz, which
+/// is installed into target/tools, and runs for the given time on the small files of the repository
+/// and on the images of ../shared/corpora where that is; what it learns stays in target/fuzz/corpus.
+/// The fuzzer's unstable flags are allowed for this build alone, so the stable toolchain will do. A
+/// C++ compiler is needed for libFuzzer itself.
+///
+/// What it finds is written to target/fuzz/artifacts, and printed with the command that repeats it;
+/// then the command fails.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cargo xtask fuzz
+  cargo xtask fuzz --seconds 3600 --jobs 8          over night
+  cargo xtask fuzz --target png --sanitizer none    faster; finds less in unsafe code
+  cargo xtask fuzz --target png --input FILE        one file, as often as a finding needs")]
+pub(crate) struct Arguments {
+    /// How long each target runs
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    seconds: u64,
+    /// Only this target; may be given several times
+    #[arg(long, value_name = "NAME")]
+    target: Vec<String>,
+    /// Targets that run at a time [default: CPUs]
+    #[arg(long, value_name = "J")]
+    jobs: Option<NonZeroUsize>,
+    /// What watches over memory
+    #[arg(long, value_enum, default_value_t = Sanitizer::Address)]
+    sanitizer: Sanitizer,
+    /// Run the one target on this file alone
+    #[arg(long, value_name = "FILE")]
+    input: Option<PathBuf>,
+    /// List the targets
+    #[arg(long)]
+    list: bool,
+}
+
+/// What watches over memory while a target runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Sanitizer {
+    /// AddressSanitizer: reads and writes beyond what was allocated
+    Address,
+    /// Nothing
+    None,
+}
+
+impl Sanitizer {
+    fn name(self) -> &'static str {
+        match self {
+            Sanitizer::Address => "address",
+            Sanitizer::None => "none",
+        }
+    }
+}
+
+const CARGO_FUZZ: (&str, &str) = ("cargo-fuzz", "0.13.2");
+
+/// Where the targets are, in the repository.
+pub(crate) const FOLDER: &str = "spdl-media/fuzz";
+
+/// Features that need more than gcc and rustup.
+const LEFT_OUT_FEATURES: [&str; 3] = ["default", "testing", "turbojpeg"];
+
+/// One input may take this long, and this much memory.
+const TIMEOUT_S: u32 = 10;
+const MEMORY_MIB: u32 = 1024;
+
+/// Larger seeds cost more time than they teach.
+const LARGEST_SEED: u64 = 64 << 10;
+
+pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode> {
+    let all = targets(workspace)?;
+    if arguments.list {
+        for name in all {
+            println!("{name}");
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    for name in &arguments.target {
+        ensure!(all.contains(name), "no target is named {name:?}; there are {}", all.join(", "));
+    }
+    let chosen = if arguments.target.is_empty() { all } else { arguments.target.clone() };
+    let output = &mut Output::Terminal;
+    require_programs(output, "libFuzzer", &["g++"])?;
+    let built = build(workspace, output, arguments.sanitizer)?;
+    if let Some(input) = &arguments.input {
+        let [target] = &chosen[..] else { bail!("--input wants exactly one --target") };
+        let mut again = command(built.join(target));
+        again.args(limits()).arg(input);
+        output.run(&mut again)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let jobs = arguments.jobs.or_else(|| thread::available_parallelism().ok());
+    let jobs = jobs.map_or(1, usize::from);
+    let runs = fuzz_all(workspace, &built, &chosen, arguments.seconds, jobs)?;
+    println!("sanitizer: {}", arguments.sanitizer.name());
+    print!("{}", table(&runs));
+    let failed = runs.iter().any(|run| run.finding.is_some());
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// A step of `cargo xtask test`: a few seconds of each target, and a minute where `CI` is set.
+pub(crate) fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    let seconds = if std::env::var_os("CI").is_some() { 60 } else { 10 };
+    if let Err(error) = require_programs(output, "libFuzzer", &["g++"]) {
+        return Ok(Counts::one_skipped(&format!("no C++ compiler for libFuzzer: {error:#}")));
+    }
+    let built = build(workspace, output, Sanitizer::Address)?;
+    let jobs = thread::available_parallelism().map_or(1, usize::from);
+    let runs = fuzz_all(workspace, &built, &targets(workspace)?, seconds, jobs)?;
+    output.say(&table(&runs));
+    let mut counts = Counts::default();
+    for run in runs {
+        let failed = run.finding.is_some();
+        counts.add(if failed { Counts::one_failed() } else { Counts::one_passed() });
+    }
+    Ok(counts)
+}
+
+/// The names of the targets: each is a file.
+fn targets(workspace: &Workspace) -> Result<Vec<String>> {
+    let folder = workspace.root.join(FOLDER).join("fuzz_targets");
+    let mut names = Vec::new();
+    for entry in
+        fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?
+    {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            names.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Builds all targets, and returns the folder with the programs.
+fn build(workspace: &Workspace, output: &mut Output, sanitizer: Sanitizer) -> Result<PathBuf> {
+    let cargo_fuzz = cargo_tool(workspace, output, CARGO_FUZZ.0, CARGO_FUZZ.1)?;
+    let folder = workspace.root.join(FOLDER);
+    let target = workspace.target.join("fuzz").join(sanitizer.name());
+    fs::create_dir_all(&target).with_context(|| format!("cannot create {}", target.display()))?;
+    lock_versions(workspace, &folder, &target)?;
+    output.run(
+        command(cargo_fuzz)
+            .args(["build", "--fuzz-dir"])
+            .arg(&folder)
+            .arg("--target-dir")
+            .arg(&target)
+            .args(["--sanitizer", sanitizer.name(), "--features", &features(workspace)])
+            // The fuzzer's instrumentation and the sanitizer are flags of the nightly compiler.
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env_remove("CARGO_TARGET_DIR")
+            .env_remove("RUSTFLAGS")
+            .current_dir(&folder),
+    )?;
+    // cargo-fuzz names the platform, always, and builds optimised.
+    for entry in fs::read_dir(&target)? {
+        let programs = entry?.path().join("release");
+        if programs.join("any").is_file() && programs.parent() != Some(&target) {
+            return Ok(programs);
+        }
+    }
+    bail!("cargo-fuzz built no programs in {}", target.display())
+}
+
+/// The targets are no part of the workspace, but are to be built with its versions: its lock file is
+/// copied whenever it has changed, and cargo adds to the copy what the targets need beside it.
+fn lock_versions(workspace: &Workspace, folder: &Path, target: &Path) -> Result<()> {
+    let lock = fs::read(workspace.root.join("Cargo.lock")).context("cannot read Cargo.lock")?;
+    let stamp = target.join("workspace.lock");
+    let own = folder.join("Cargo.lock");
+    if !own.is_file() || fs::read(&stamp).ok().as_ref() != Some(&lock) {
+        fs::write(&own, &lock).with_context(|| format!("cannot write {}", own.display()))?;
+        fs::write(&stamp, &lock).with_context(|| format!("cannot write {}", stamp.display()))?;
+    }
+    Ok(())
+}
+
+/// The features of `spdl-media` that build everywhere, as words for `--features`.
+fn features(workspace: &Workspace) -> String {
+    let media = workspace.packages.iter().find(|package| package["name"] == "spdl-media");
+    let names = media.and_then(|package| package["features"].as_object());
+    let names = names.into_iter().flat_map(|features| features.keys());
+    let chosen = names.filter(|name| !LEFT_OUT_FEATURES.contains(&name.as_str()));
+    chosen.map(|name| format!("spdl-media/{name}")).collect::<Vec<_>>().join(",")
+}
+
+/// What a target did.
+struct Run {
+    target: String,
+    executions: String,
+    coverage: String,
+    /// What was found, and how to see it again.
+    finding: Option<String>,
+}
+
+fn limits() -> [String; 3] {
+    [
+        format!("-timeout={TIMEOUT_S}"),
+        format!("-rss_limit_mb={MEMORY_MIB}"),
+        format!("-malloc_limit_mb={MEMORY_MIB}"),
+    ]
+}
+
+/// Runs the targets, several at a time, and tells what came of each, in their order.
+fn fuzz_all(
+    workspace: &Workspace,
+    built: &Path,
+    targets: &[String],
+    seconds: u64,
+    jobs: usize,
+) -> Result<Vec<Run>> {
+    let folder = workspace.target.join("fuzz");
+    let seeds = folder.join("seeds");
+    make_seeds(workspace, &seeds)?;
+    let progress = ProgressBar::new(targets.len() as u64).with_style(ProgressStyle::with_template(
+        "{bar:40} {pos}/{len} fuzz targets {msg} {elapsed}",
+    )?);
+    progress.enable_steady_tick(Duration::from_secs(1));
+    let mut waiting: VecDeque<&String> = targets.iter().collect();
+    let mut running: Vec<Fuzzer> = Vec::new();
+    let mut done = BTreeMap::new();
+    while !waiting.is_empty() || !running.is_empty() {
+        while running.len() < jobs
+            && let Some(target) = waiting.pop_front()
+        {
+            running.push(Fuzzer::start(built, &folder, &seeds, target, seconds)?);
+        }
+        let mut still = Vec::new();
+        for mut fuzzer in running {
+            match fuzzer.child.try_wait()? {
+                None => still.push(fuzzer),
+                Some(status) => {
+                    let run = fuzzer.finish(status.success())?;
+                    done.insert(run.target.clone(), run);
+                    progress.inc(1);
+                }
+            }
+        }
+        running = still;
+        let names: Vec<_> = running.iter().map(|fuzzer| fuzzer.target.as_str()).collect();
+        progress.set_message(format!("({})", names.join(", ")));
+        thread::sleep(Duration::from_millis(100));
+    }
+    progress.finish_and_clear();
+    Ok(targets.iter().filter_map(|target| done.remove(target)).collect())
+}
+
+/// A target that runs. It is ended when it is dropped before its time.
+struct Fuzzer {
+    target: String,
+    child: Child,
+    log: PathBuf,
+    artifacts: PathBuf,
+}
+
+impl Fuzzer {
+    fn start(
+        built: &Path,
+        folder: &Path,
+        seeds: &Path,
+        target: &str,
+        seconds: u64,
+    ) -> Result<Self> {
+        let [corpus, artifacts] =
+            ["corpus", "artifacts"].map(|name| folder.join(name).join(target));
+        for folder in [&corpus, &artifacts] {
+            fs::create_dir_all(folder)
+                .with_context(|| format!("cannot create {}", folder.display()))?;
+        }
+        let log = folder.join(format!("{target}.log"));
+        let file =
+            File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
+        let program = built.join(target);
+        let child = command(&program)
+            .args(limits())
+            .arg(format!("-max_total_time={seconds}"))
+            .arg(format!("-max_len={LARGEST_SEED}"))
+            .arg(format!("-artifact_prefix={}/", artifacts.display()))
+            .arg("-print_final_stats=1")
+            .arg(corpus)
+            .args(seeds_of(target, seeds))
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .spawn()
+            .with_context(|| format!("cannot run {}", program.display()))?;
+        Ok(Fuzzer { target: target.to_owned(), child, log, artifacts })
+    }
+
+    fn finish(&self, succeeded: bool) -> Result<Run> {
+        let text =
+            fs::read(&self.log).with_context(|| format!("cannot read {}", self.log.display()))?;
+        let text = String::from_utf8_lossy(&text);
+        Ok(Run {
+            target: self.target.clone(),
+            executions: word_after(&text, "stat::number_of_executed_units:"),
+            coverage: word_after(&text, " cov:"),
+            finding: (!succeeded).then(|| self.finding(&text)),
+        })
+    }
+
+    fn finding(&self, text: &str) -> String {
+        let panic = text.lines().skip_while(|line| !line.contains(" panicked at "));
+        let mut what = panic.take(3).collect::<Vec<_>>().join("\n  ");
+        if what.is_empty() {
+            let error = text.lines().find(|line| line.contains("ERROR: "));
+            what = error.or(text.lines().last()).unwrap_or_default().to_owned();
+        }
+        let written =
+            text.lines().rev().find_map(|line| line.split("Test unit written to ").nth(1));
+        let file = written.map_or_else(|| self.artifacts.display().to_string(), str::to_owned);
+        format!(
+            "{what}\n  again: cargo xtask fuzz --target {} --input {file}\n  log: {}",
+            self.target,
+            self.log.display()
+        )
+    }
+}
+
+impl Drop for Fuzzer {
+    fn drop(&mut self) {
+        // One that has ended by itself is none any more.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The last word that stands after `label`.
+fn word_after(text: &str, label: &str) -> String {
+    let after = text.rsplit_once(label).map_or("", |(_, after)| after);
+    after.split_whitespace().next().unwrap_or("?").to_owned()
+}
+
+/// Makes a folder with the images that the targets start from, those of each format in one of its
+/// own: those of the repository's tests, and those of the corpora where they are.
+fn make_seeds(workspace: &Workspace, folder: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)
+            .with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    for (format, _) in SIGNATURES {
+        let folder = folder.join(format);
+        fs::create_dir_all(&folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
+    }
+    let mut number = 0_u32;
+    let mut copy = |path: &Path| -> Result<()> {
+        let Ok(metadata) = path.metadata() else { return Ok(()) };
+        if metadata.is_file() && metadata.len() <= LARGEST_SEED {
+            let bytes =
+                fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+            if let Some(format) = format_of(&bytes) {
+                number += 1;
+                fs::write(folder.join(format).join(number.to_string()), bytes)?;
+            }
+        }
+        Ok(())
+    };
+    let own = workspace.root.join("spdl-media/tests/data");
+    for entry in fs::read_dir(&own).with_context(|| format!("cannot list {}", own.display()))? {
+        copy(&entry?.path())?;
+    }
+    let corpora = match std::env::var_os("SPDL_CORPORA") {
+        Some(folder) => PathBuf::from(folder),
+        None => workspace.root.join("../shared/corpora"),
+    };
+    if let Ok(manifest) = fs::read_to_string(corpora.join("MANIFEST.tsv")) {
+        for line in manifest.lines().skip(1) {
+            if let [corpus, _, _, _, _, path] = line.split('\t').collect::<Vec<_>>()[..] {
+                copy(&corpora.join(corpus).join("files").join(path))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How files of each format start: the name of the format is that of its target.
+const SIGNATURES: [(&str, &[&[u8]]); 6] = [
+    ("bmp", &[b"BM"]),
+    ("gif", &[b"GIF8"]),
+    ("jpeg", &[b"\xFF\xD8\xFF"]),
+    ("png", &[b"\x89PNG"]),
+    ("tiff", &[b"II*\0", b"MM\0*"]),
+    ("webp", &[b"RIFF"]),
+];
+
+fn format_of(file: &[u8]) -> Option<&'static str> {
+    let is_it = |starts: &[&[u8]]| starts.iter().any(|start| file.starts_with(start));
+    SIGNATURES.iter().find(|(_, starts)| is_it(starts)).map(|(format, _)| *format)
+}
+
+/// The folders below `seeds` that a target starts from: those of the formats in its name, or all.
+fn seeds_of(target: &str, seeds: &Path) -> Vec<PathBuf> {
+    let all = || SIGNATURES.iter().map(|(format, _)| *format);
+    let own: Vec<_> =
+        all().filter(|format| target.split('_').any(|word| word == *format)).collect();
+    let chosen = if own.is_empty() { all().collect() } else { own };
+    chosen.into_iter().map(|format| seeds.join(format)).collect()
+}
+
+fn table(runs: &[Run]) -> String {
+    let mut text = format!("{:<14} {:>12} {:>10}  result\n", "target", "executions", "coverage");
+    for Run { target, executions, coverage, finding } in runs {
+        let result = finding.as_deref().unwrap_or("nothing found");
+        text.push_str(&format!("{target:<14} {executions:>12} {coverage:>10}  {result}\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fuzzer(script: &str, folder: &Path) -> Run {
+        let log = folder.join("log");
+        let file = File::create(&log).unwrap();
+        let mut child = Command::new("sh").args(["-c", script]).stderr(file).spawn().unwrap();
+        let status = child.wait().unwrap();
+        let artifacts = folder.to_owned();
+        Fuzzer { target: "png".to_owned(), child, log, artifacts }.finish(status.success()).unwrap()
+    }
+
+    #[test]
+    fn a_target_starts_from_files_of_its_format() {
+        let folder = Path::new("seeds");
+        assert_eq!(seeds_of("jpeg_region", folder), [folder.join("jpeg")]);
+        assert_eq!(seeds_of("fill", folder).len(), 6);
+        assert_eq!(format_of(b"MM\0*rest"), Some("tiff"));
+        assert_eq!(format_of(b"text"), None);
+    }
+
+    #[test]
+    fn a_run_is_read_from_its_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = "echo '#7 NEW cov: 5 ft: 9' >&2; echo '#9 DONE cov: 12 ft: 9' >&2
+            echo 'stat::number_of_executed_units: 99' >&2";
+        let run = fuzzer(script, folder.path());
+        assert_eq!((run.executions.as_str(), run.coverage.as_str()), ("99", "12"));
+        assert_eq!(run.finding, None);
+        assert!(table(&[run]).contains("nothing found"));
+    }
+
+    #[test]
+    fn a_finding_comes_with_its_reason_and_the_command_that_repeats_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = "echo \"thread 'x' (1) panicked at src/a.rs:1:2:\" >&2; echo 'oh no' >&2
+            echo 'artifact_prefix=x/; Test unit written to x/crash-1' >&2; exit 77";
+        let finding = fuzzer(script, folder.path()).finding.unwrap();
+        assert!(finding.contains("panicked at src/a.rs:1:2:\n  oh no"), "{finding}");
+        assert!(finding.contains("cargo xtask fuzz --target png --input x/crash-1"), "{finding}");
+        let script = "echo '==1== ERROR: libFuzzer: out-of-memory (malloc(9))' >&2; exit 71";
+        let finding = fuzzer(script, folder.path()).finding.unwrap();
+        assert!(finding.contains("out-of-memory"), "{finding}");
+    }
+}
