@@ -3,6 +3,10 @@
 use bytes::Bytes;
 use spdl_core::{DType, Error, ErrorKind, Fill, FillContext, Labeled, Result, SampleRng, SlotMut};
 
+#[cfg(feature = "augment")]
+use crate::SampleColor;
+#[cfg(feature = "augment")]
+use crate::augment::{Augmenter, ImageMut};
 use crate::resize::{ResizeRequest, ResizedPlanes, Resizer, needed_region};
 use crate::sample::SampleWriter;
 use crate::{
@@ -41,6 +45,17 @@ pub struct FillImage {
     /// The part of the image as it is seen in the sample.
     resized: ResizedPlanes,
     writer: SampleWriter,
+    #[cfg(feature = "augment")]
+    augmentation: Option<Augmentation>,
+}
+
+/// Random changes of a sample before it is laid out.
+#[cfg(feature = "augment")]
+struct Augmentation {
+    augmenter: Augmenter,
+    /// Interleaved RGB of the sample's size.
+    pixels: Vec<u8>,
+    writer: SampleWriter,
 }
 
 /// What of a stored image becomes the sample, and how it is turned.
@@ -72,7 +87,33 @@ impl FillImage {
             picture: Picture::new(),
             resizer: Resizer::new(),
             resized: ResizedPlanes::default(),
+            #[cfg(feature = "augment")]
+            augmentation: None,
         })
+    }
+
+    /// Changes samples at random once they are resized and mirrored, and before they are normalised
+    /// and laid out: the whole sample, with what is around the image. The random numbers are the
+    /// sample's own, and follow those that the crop was drawn with.
+    ///
+    /// ```
+    /// use spdl_media::augment::{Augmenter, TrivialAugmentWide};
+    /// use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, Mode};
+    /// let transform = ImageTransform::new(224).mode(Mode::Train);
+    /// let fill = FillImage::new(&CodecRegistry::with_defaults(), &transform, &Limits::default())?
+    ///     .augment(Augmenter::new().then(TrivialAugmentWide::new())?);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[cfg(feature = "augment")]
+    #[must_use]
+    pub fn augment(mut self, augmenter: Augmenter) -> Self {
+        let rgb = self.transform.clone().format(SampleFormat::NHWC_U8).color(SampleColor::Rgb);
+        self.augmentation = (!augmenter.is_empty()).then(|| Augmentation {
+            augmenter,
+            pixels: vec![0; rgb.values()],
+            writer: SampleWriter::new(&rgb),
+        });
+        self
     }
 
     /// Writes `encoded` to `sample`, with `rng` for what is random in the transform.
@@ -88,12 +129,23 @@ impl FillImage {
     ) -> Result<()> {
         self.check_room(&sample)?;
         let info = self.decoder.inspect(encoded)?;
-        let placement = self.transform.place(info.upright_size(), rng);
-        self.write_plan(encoded, sample, &Plan::new(&info, placement))
+        let mut rng = self.draws().then(rng);
+        let placement = self.transform.place_with(info.upright_size(), rng.as_mut());
+        self.write_plan(encoded, sample, &Plan::new(&info, placement), rng)
+    }
+
+    /// Whether anything of a sample is random.
+    fn draws(&self) -> bool {
+        #[cfg(feature = "augment")]
+        if self.augmentation.is_some() {
+            return true;
+        }
+        self.transform.is_random()
     }
 
     /// Writes this part of `encoded`, resized, to the whole of `sample`, whatever the transform
-    /// crops. `crop` lies in the upright image; what is outside has no influence.
+    /// crops, and without augmentations. `crop` lies in the upright image; what is outside has no
+    /// influence.
     ///
     /// # Errors
     /// As [`write`](FillImage::write); `InvalidArgument` where `crop` is not inside the image.
@@ -113,7 +165,7 @@ impl FillImage {
             ));
         }
         let placement = Placement { mirrored, ..Placement::part(crop, self.transform.size()) };
-        self.write_plan(encoded, sample, &Plan::new(&info, placement))
+        self.write_plan(encoded, sample, &Plan::new(&info, placement), None)
     }
 
     /// Writes an image that is decoded already to `sample`, with `rng` for what is random in the
@@ -132,13 +184,36 @@ impl FillImage {
     ) -> Result<()> {
         self.check_room(&sample)?;
         let info = ImageInfo::new(picture.image(), orientation);
-        let placement = self.transform.place(info.upright_size(), rng);
+        let mut rng = self.draws().then(rng);
+        let placement = self.transform.place_with(info.upright_size(), rng.as_mut());
         let request = Plan::new(&info, placement).resize_request(&self.transform);
         self.resizer.resize(picture, &request, &mut self.resized)?;
-        self.writer.write(&self.resized, placement.target_once_mirrored(&self.transform), sample)
+        self.lay_out(placement.target_once_mirrored(&self.transform), sample, rng)
     }
 
-    fn write_plan(&mut self, encoded: &[u8], sample: Sample<'_>, plan: &Plan) -> Result<()> {
+    /// Writes the resized planes to their place in the sample, changed where `rng` is given and
+    /// there are augmentations.
+    fn lay_out(&mut self, target: Rect, sample: Sample<'_>, rng: Option<SampleRng>) -> Result<()> {
+        #[cfg(feature = "augment")]
+        if let (Some(augmentation), Some(mut rng)) = (&mut self.augmentation, rng) {
+            let Augmentation { augmenter, pixels, writer } = augmentation;
+            writer.write(&self.resized, target, Sample::U8(pixels))?;
+            augmenter.apply(&mut ImageMut::new(pixels, self.transform.size())?, &mut rng)?;
+            self.writer.write_pixels(pixels, sample);
+            return Ok(());
+        }
+        #[cfg(not(feature = "augment"))]
+        drop(rng);
+        self.writer.write(&self.resized, target, sample)
+    }
+
+    fn write_plan(
+        &mut self,
+        encoded: &[u8],
+        sample: Sample<'_>,
+        plan: &Plan,
+        rng: Option<SampleRng>,
+    ) -> Result<()> {
         let stored = plan.stored;
         let request = plan.decode_request(&self.transform);
         if self.transform.is_exact() {
@@ -149,8 +224,7 @@ impl FillImage {
         }
         let request = plan.resize_request(&self.transform);
         self.resizer.resize(&self.picture, &request, &mut self.resized)?;
-        let target = plan.placement.target_once_mirrored(&self.transform);
-        self.writer.write(&self.resized, target, sample)
+        self.lay_out(plan.placement.target_once_mirrored(&self.transform), sample, rng)
     }
 
     fn check_room(&self, sample: &Sample<'_>) -> Result<()> {

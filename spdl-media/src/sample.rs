@@ -129,41 +129,54 @@ impl SampleWriter {
         target: Rect,
         sample: Sample<'_>,
     ) -> Result<()> {
-        let SampleWriter { level, format, row } = self;
-        if target.size() != planes.size() || !target.is_within(format.size) {
+        if target.size() != planes.size() || !target.is_within(self.format.size) {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
                     "{} pixels cannot be at {target:?} of a sample of {}",
                     planes.size(),
-                    format.size
+                    self.format.size
                 ),
             ));
         }
-        let source = Source { planes, target };
+        self.write_from(&Source::Planes(planes, target), sample);
+        Ok(())
+    }
+
+    /// Writes interleaved RGB pixels of the sample's size.
+    #[cfg(feature = "augment")]
+    pub(crate) fn write_pixels(&mut self, pixels: &[u8], sample: Sample<'_>) {
+        debug_assert_eq!(pixels.len(), self.format.size.pixels() as usize * CHANNELS);
+        self.write_from(&Source::Pixels(pixels), sample);
+    }
+
+    fn write_from(&mut self, source: &Source<'_>, sample: Sample<'_>) {
+        let SampleWriter { level, format, row } = self;
         let level = *level;
         match sample {
             Sample::U8(out) => {
-                dispatch!(level, simd => write_rows(simd, &source, format, row, out))
+                dispatch!(level, simd => write_rows(simd, source, format, row, out))
             }
             Sample::F16(out) => {
-                dispatch!(level, simd => write_rows(simd, &source, format, row, out));
+                dispatch!(level, simd => write_rows(simd, source, format, row, out));
             }
             Sample::BF16(out) => {
-                dispatch!(level, simd => write_rows(simd, &source, format, row, out));
+                dispatch!(level, simd => write_rows(simd, source, format, row, out));
             }
             Sample::F32(out) => {
-                dispatch!(level, simd => write_rows(simd, &source, format, row, out));
+                dispatch!(level, simd => write_rows(simd, source, format, row, out));
             }
         }
-        Ok(())
     }
 }
 
-/// Resized planes and their place in the sample.
-struct Source<'a> {
-    planes: &'a ResizedPlanes,
-    target: Rect,
+/// What a sample is made of.
+enum Source<'a> {
+    /// Resized planes, and their place in the sample.
+    Planes(&'a ResizedPlanes, Rect),
+    /// Interleaved RGB of the sample's size.
+    #[cfg(feature = "augment")]
+    Pixels(&'a [u8]),
 }
 
 impl Source<'_> {
@@ -176,14 +189,27 @@ impl Source<'_> {
         format: &Format,
         components: &mut [Vec<u8>; CHANNELS],
     ) {
-        let Rect { left, top, width, height } = self.target;
+        let (planes, target) = match *self {
+            Source::Planes(planes, target) => (planes, target),
+            #[cfg(feature = "augment")]
+            Source::Pixels(pixels) => {
+                let bytes = format.size.width as usize * CHANNELS;
+                let (pixels, _) = pixels[row as usize * bytes..][..bytes].as_chunks::<CHANNELS>();
+                for (channel, line) in components.iter_mut().enumerate() {
+                    for (value, pixel) in line.iter_mut().zip(pixels) {
+                        *value = pixel[channel];
+                    }
+                }
+                return;
+            }
+        };
+        let Rect { left, top, width, height } = target;
         let (left, end) = (left as usize, (left + width) as usize);
         let inside = row.checked_sub(top).filter(|&row| row < height);
         let Some(row) = inside else {
             components.iter_mut().zip(format.fill).for_each(|(line, fill)| line.fill(fill));
             return;
         };
-        let planes = self.planes;
         match planes.color() {
             ColorModel::Rgb => {
                 for (component, line) in components.iter_mut().enumerate() {

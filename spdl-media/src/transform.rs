@@ -310,12 +310,24 @@ impl ImageTransform {
     /// Which part of an upright image of this size is seen where in its sample. `rng` is called
     /// where something is random. An image without pixels counts as one of one pixel.
     pub fn place(&self, image: Size, rng: impl FnOnce() -> SampleRng) -> Placement {
-        let image = Size::new(image.width.max(1), image.height.max(1));
+        let mut rng = self.is_random().then(rng);
+        self.place_with(image, rng.as_mut())
+    }
+
+    /// Whether [`place`](Self::place) draws anything.
+    pub(crate) fn is_random(&self) -> bool {
         let (horizontal, vertical) = self.flips;
-        let random = self.crop.is_random() || horizontal > 0.0 || vertical > 0.0;
-        let mut rng = random.then(rng);
-        let mut placement = self.crop.place(image, self.size, rng.as_mut());
-        if let Some(rng) = &mut rng {
+        self.crop.is_random() || horizontal > 0.0 || vertical > 0.0
+    }
+
+    /// The same with a generator that goes on being used; it must be there where the transform is
+    /// random.
+    pub(crate) fn place_with(&self, image: Size, rng: Option<&mut SampleRng>) -> Placement {
+        let image = Size::new(image.width.max(1), image.height.max(1));
+        let mut rng = rng.filter(|_| self.is_random());
+        let mut placement = self.crop.place(image, self.size, rng.as_deref_mut());
+        if let Some(rng) = rng {
+            let (horizontal, vertical) = self.flips;
             placement.mirrored = horizontal > 0.0 && rng.chance(horizontal);
             placement.upended = vertical > 0.0 && rng.chance(vertical);
         }

@@ -4,9 +4,10 @@ use bytes::Bytes;
 use spdl_core::{
     BatchLayout, DatasetSource, ErrorKind, Labeled, PipelineBuilder, SampleId, SampleRng,
 };
+use spdl_media::augment::{Augment, Augmenter, ImageMut, Scratch};
 use spdl_media::{
-    CodecRegistry, FillImage, IMAGENET_MEAN, IMAGENET_STD, ImageTransform, Limits, Mode, Rect,
-    Sample, SampleFormat, image_fields,
+    CodecRegistry, Crop, FillImage, IMAGENET_MEAN, IMAGENET_STD, ImageTransform, Layout, Limits,
+    Mode, Rect, Sample, SampleColor, SampleFormat, image_fields,
 };
 
 use crate::files::data;
@@ -64,6 +65,86 @@ fn floats_are_the_bytes_normalised_plane_by_plane() {
                 }
             }
         }
+    }
+}
+
+/// Keeps what it is given, and draws a level for every pixel.
+#[derive(Debug)]
+struct Paint;
+
+impl Augment for Paint {
+    fn apply(
+        &self,
+        image: &mut ImageMut<'_>,
+        rng: &mut SampleRng,
+        _: &mut Scratch,
+    ) -> spdl_core::Result<()> {
+        let level = rng.below(256) as u8;
+        for value in image.pixels_mut() {
+            *value = value.wrapping_add(level);
+        }
+        Ok(())
+    }
+}
+
+fn painted(transform: &ImageTransform, encoded: &[u8], index: u64) -> Vec<u8> {
+    let mut sample = vec![0; (SIDE * SIDE * 3) as usize];
+    let augmenter = Augmenter::new().then(Paint).unwrap();
+    let mut fill = filler(transform).augment(augmenter);
+    fill.write(encoded, Sample::U8(&mut sample), || rng(index)).unwrap();
+    sample
+}
+
+#[test]
+fn augmentations_change_the_sample_that_would_have_been() {
+    for name in ["rgb.png", "orientation-6.jpg", "420.jpg"] {
+        let file = data(name);
+        for mode in [Mode::Eval, Mode::Train] {
+            let transform = ImageTransform::new(SIDE).mode(mode);
+            let mut levels = Vec::new();
+            for index in 0..8 {
+                // Drawn after the crop, which therefore stays the same.
+                let (plain, painted) =
+                    (bytes_of(&transform, &file, index), painted(&transform, &file, index));
+                let level = painted[0].wrapping_sub(plain[0]);
+                let added = plain.iter().map(|value| value.wrapping_add(level));
+                assert!(added.eq(painted.iter().copied()), "{name}, {mode}, {index}");
+                assert_eq!(painted, self::painted(&transform, &file, index), "{name}");
+                levels.push(level);
+            }
+            levels.dedup();
+            assert!(levels.len() > 4, "{name}, {mode}: {levels:?}");
+        }
+    }
+}
+
+#[test]
+fn augmented_samples_are_laid_out_like_others() {
+    let file = data("rgb.png");
+    let transform = ImageTransform::new(SIDE).crop(Crop::Letterbox { fill: [9, 99, 199] });
+    let bytes = painted(&transform, &file, 3);
+    let mut bgr = vec![0; bytes.len()];
+    let augmenter = || Augmenter::new().then(Paint).unwrap();
+    filler(&transform.clone().layout(Layout::Nchw).color(SampleColor::Bgr))
+        .augment(augmenter())
+        .write(&file, Sample::U8(&mut bgr), || rng(3))
+        .unwrap();
+    let plane = bytes.len() / 3;
+    for (at, pixel) in bytes.chunks(3).enumerate() {
+        for channel in 0..3 {
+            assert_eq!(bgr[(2 - channel) * plane + at], pixel[channel]);
+        }
+    }
+    let mut floats = vec![f32::NAN; bytes.len()];
+    filler(&transform.clone().format(SampleFormat::NCHW_F32))
+        .augment(augmenter())
+        .write(&file, Sample::F32(&mut floats), || rng(3))
+        .unwrap();
+    let value = |level: u8| {
+        (f64::from(level) / 255.0 - f64::from(IMAGENET_MEAN[0])) / f64::from(IMAGENET_STD[0])
+    };
+    for (at, pixel) in bytes.chunks(3).enumerate() {
+        assert!((f64::from(floats[at]) - value(pixel[0])).abs() < 1e-6);
     }
 }
 
