@@ -9,7 +9,7 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::failure;
 use super::frame::{Format, Job, reserve};
 use crate::pixels::CHANNELS;
-use crate::{Decoded, ImageInfo, Limits, OnTruncated, Orientation, Size};
+use crate::{Decoded, ImageInfo, Limits, Orientation, Size};
 
 /// GIF, the first frame.
 #[derive(Default)]
@@ -74,29 +74,24 @@ impl Format for Gif {
         let Opened { mut decoder, place } = file;
         reserve(&mut self.scratch, decoder.buffer_size() as u64, job.limits, job.info.size)?;
         let mut cut = None;
-        if place.interlaced || job.on_truncated == OnTruncated::Error {
-            decoder.read_into_buffer(&mut self.scratch).map_err(error)?;
-        } else {
-            // Row by row, for to know how many there are.
-            let lines = self.scratch.chunks_exact_mut(place.width.max(1)).take(place.height);
-            for (line, indices) in lines.enumerate() {
-                match decoder.fill_buffer(indices) {
-                    Ok(true) => {}
-                    Ok(false) => {
-                        let message =
-                            format!("the GIF frame ends after {line} of {} rows", place.height);
-                        return Err(Error::new(ErrorKind::Corrupt, message));
-                    }
-                    Err(reason) => {
-                        let reason = error(reason);
-                        if !job.may_be_partial(&reason) || line == 0 {
-                            return Err(reason);
-                        }
-                        cut = Some(((place.top + line) as u32, reason));
-                        break;
-                    }
-                }
+        if let Err(reason) = decoder.read_into_buffer(&mut self.scratch).map_err(error) {
+            if place.interlaced || !job.may_be_partial(&reason) {
+                return Err(reason);
             }
+            // Once more from the start, row by row, for to know how many there are.
+            decoder = Self::open(job.encoded, job.limits)?.0.decoder;
+            let lines = self.scratch.chunks_exact_mut(place.width.max(1)).take(place.height);
+            let mut rows = 0;
+            for indices in lines {
+                if !decoder.fill_buffer(indices).is_ok_and(|filled| filled) {
+                    break;
+                }
+                rows += 1;
+            }
+            if rows == 0 {
+                return Err(reason);
+            }
+            cut = Some(((place.top + rows) as u32, reason));
         }
 
         // An index beyond the palette is a grey of that value, and so is each without a palette.
