@@ -66,8 +66,12 @@ def test_eval_pixels_agree_with_pillow(tmp_path, size):
         left, top = (round((side - size) / 2) for side in target)
         expected = numpy.asarray(resized.crop((left, top, left + size, top + size)))
         difference = numpy.abs(found.astype(int) - expected.astype(int))
-        assert difference.mean() < 0.5, path
-        assert difference.max() <= 3, path
+        if path.suffix == ".jpg":
+            # Luma and chroma are resized by themselves, and decoded smaller where that will do.
+            assert 10 * numpy.log10(255**2 / (difference**2).mean()) >= 40, path
+        else:
+            assert difference.mean() < 0.5, path
+            assert difference.max() <= 3, path
 
 
 def test_eval_leaves_order_and_pixels_alone_from_epoch_to_epoch(many):

@@ -12,7 +12,6 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::steps::Counts;
 use crate::tools::{Output, Workspace, cargo_tool, command, require_programs};
 
 /// Let libFuzzer look for files that our decoders cannot stand.
@@ -114,24 +113,6 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCo
     print!("{}", table(&runs));
     let failed = runs.iter().any(|run| run.finding.is_some());
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-/// A step of `cargo xtask test`: a few seconds of each target, and a minute where `CI` is set.
-pub(crate) fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    let seconds = if std::env::var_os("CI").is_some() { 60 } else { 10 };
-    if let Err(error) = require_programs(output, "libFuzzer", &["g++"]) {
-        return Ok(Counts::one_skipped(&format!("no C++ compiler for libFuzzer: {error:#}")));
-    }
-    let built = build(workspace, output, Sanitizer::Address)?;
-    let jobs = thread::available_parallelism().map_or(1, usize::from);
-    let runs = fuzz_all(workspace, &built, &targets(workspace)?, seconds, jobs)?;
-    output.say(&table(&runs));
-    let mut counts = Counts::default();
-    for run in runs {
-        let failed = run.finding.is_some();
-        counts.add(if failed { Counts::one_failed() } else { Counts::one_passed() });
-    }
-    Ok(counts)
 }
 
 /// The names of the targets: each is a file.

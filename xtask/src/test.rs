@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     list: bool,
 }
 
-const STEPS: [Step; 15] = [
+const STEPS: [Step; 14] = [
     Step { name: "programs", about: "what optional features are built with", run: programs },
     Step { name: "fmt", about: "cargo fmt --check", run: fmt },
     Step { name: "tidy", about: "crate layers, unsafe code, paths, manifests", run: tidy },
@@ -42,7 +42,6 @@ const STEPS: [Step; 15] = [
     Step { name: "doc", about: "cargo doc; warnings are errors", run: doc },
     Step { name: "features", about: "every combination of features compiles", run: features },
     Step { name: "corpus", about: "damaged files in child processes", run: corpus::test },
-    Step { name: "fuzz", about: "every fuzz target, for 10 s; in CI for 60 s", run: fuzz::test },
     Step { name: "loom", about: "every interleaving of the models named loom_*", run: loom },
     Step { name: "shuttle", about: "whole pipelines under random schedules", run: shuttle },
     Step { name: "python", about: "the wheel, and its tests in target/venv-test", run: python },

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use spdl_core::{Error, ErrorKind, Result, SampleId, SampleRng};
 use spdl_media::{
     CodecRegistry, DecodeRequest, Decoder, FillImage, ImageCodec, ImageDecoder, ImageTransform,
-    Layout, Limits, Mode, OnTruncated, Picture, PixelsMut, Plane, Rect, Sample, Size,
+    Limits, Mode, OnTruncated, Picture, PixelsMut, Plane, Rect, Sample, SampleFormat, Size,
 };
 
 /// Small, for speed. What is larger is refused, which is worth trying, too.
@@ -151,18 +151,18 @@ pub fn fill(file: &[u8]) {
     let mut bytes = [0; VALUES];
     let mut floats = [0.0; VALUES];
     for mode in [Mode::Eval, Mode::Train] {
-        for layout in [Layout::NhwcU8, Layout::NchwF32] {
-            let transform = ImageTransform::new(SIDE).mode(mode).layout(layout);
+        for format in [SampleFormat::NHWC_U8, SampleFormat::NCHW_F32] {
+            let transform = ImageTransform::new(SIDE).mode(mode).format(format);
             let mut fill =
                 FillImage::new(&registry, &transform, &limits()).expect("a sound transform");
-            let sample = match layout {
-                Layout::NchwF32 => Sample::F32(&mut floats),
+            let sample = match format {
+                SampleFormat::NCHW_F32 => Sample::F32(&mut floats),
                 _ => Sample::U8(&mut bytes),
             };
             let id = SampleId { epoch: 0, index: hash(file) };
             let outcome = fill.write(file, sample, || SampleRng::new(0, id, "fill"));
             check_kind(outcome.as_ref().err());
-            assert!(outcome.is_ok() || !decodes, "{mode} {layout}: {outcome:?}");
+            assert!(outcome.is_ok() || !decodes, "{mode} {format}: {outcome:?}");
         }
     }
     assert!(floats.iter().all(|value| value.is_finite()));
