@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::builder::RangedU64ValueParser;
+use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use spdl_media::SampleFormat;
 
 /// Turns folders of images into training batches, and measures how fast that goes.
 #[derive(Debug, Parser)]
@@ -114,8 +115,8 @@ pub(crate) struct BenchArguments {
     pub(crate) batch: u32,
 
     /// How the pixels of a batch lie in memory
-    #[arg(long, value_enum, default_value_t = Layout::NhwcU8)]
-    pub(crate) layout: Layout,
+    #[arg(long, default_value_t = SampleFormat::NHWC_U8, value_parser = layouts())]
+    pub(crate) layout: SampleFormat,
 
     /// Passes over the folder
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = count::<u32>(1_000_000))]
@@ -150,20 +151,31 @@ where
     RangedU64ValueParser::new().range(1..=most)
 }
 
+/// The layouts that samples may have.
+fn layouts() -> impl TypedValueParser<Value = SampleFormat> {
+    let interleaved = "[batch, height, width, RGB]";
+    let planes = "[batch, RGB, height, width]";
+    let normalised = "normalised by ImageNet's mean and deviation";
+    let told = [
+        ("nhwc-u8", format!("{interleaved}, uint8, 0 to 255")),
+        ("nhwc-f16", format!("{interleaved}, float16, {normalised}")),
+        ("nhwc-bf16", format!("{interleaved}, bfloat16, {normalised}")),
+        ("nhwc-f32", format!("{interleaved}, float32, {normalised}")),
+        ("nchw-u8", format!("{planes}, uint8, 0 to 255")),
+        ("nchw-f16", format!("{planes}, float16, {normalised}")),
+        ("nchw-bf16", format!("{planes}, bfloat16, {normalised}")),
+        ("nchw-f32", format!("{planes}, float32, {normalised}")),
+    ];
+    PossibleValuesParser::new(told.map(|(name, about)| PossibleValue::new(name).help(about)))
+        .try_map(|name| name.parse::<SampleFormat>())
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mode {
     /// Random area of 8 to 100 % and ratio of 3:4 to 4:3, flipped half of the time; shuffled
     Train,
     /// Shorter side to size / 0.875, centre crop; in the folder's order
     Eval,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Layout {
-    /// [batch, height, width, RGB], uint8, 0 to 255
-    NhwcU8,
-    /// [batch, RGB, height, width], float32, normalised by ImageNet's mean and deviation
-    NchwF32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -178,11 +190,7 @@ impl BenchArguments {
     /// The bytes of one image and its label in a batch: less than 2^32, so that those of any number
     /// of batches that `--batch` allows fit 64 bits.
     pub(crate) fn row_bytes(&self) -> u64 {
-        let element = match self.layout {
-            Layout::NhwcU8 => 1,
-            Layout::NchwF32 => 4,
-        };
-        3 * u64::from(self.size).pow(2) * element + 8
+        3 * u64::from(self.size).pow(2) * self.layout.dtype.size() as u64 + 8
     }
 }
 
@@ -210,10 +218,23 @@ mod tests {
     #[test]
     fn the_defaults_are_those_of_the_help() {
         let arguments = parse(&["photos"]).unwrap();
-        assert_eq!((arguments.mode, arguments.layout), (Mode::Eval, Layout::NhwcU8));
+        assert_eq!((arguments.mode, arguments.layout), (Mode::Eval, SampleFormat::NHWC_U8));
         assert_eq!((arguments.size, arguments.batch, arguments.epochs), (224, 32, 1));
         assert_eq!((arguments.seed, arguments.threads), (0, None));
         assert_eq!(arguments.on_error, OnError::Raise);
         assert!(!arguments.json && arguments.report.is_none());
+    }
+
+    #[test]
+    fn every_layout_is_known_by_the_name_it_is_shown_by() {
+        let shown: Vec<_> = layouts().possible_values().unwrap().collect();
+        assert_eq!(shown.len(), 8);
+        for value in shown {
+            let arguments = parse(&["photos", "--layout", value.get_name()]).unwrap();
+            assert_eq!(arguments.layout.to_string(), value.get_name());
+            let element = arguments.layout.dtype.size() as u64;
+            assert_eq!(arguments.row_bytes(), 3 * 224 * 224 * element + 8);
+        }
+        assert!(parse(&["photos", "--layout", "nchw"]).is_err());
     }
 }

@@ -10,9 +10,9 @@ use spdl_core::{
     StageOptions, Statistics,
 };
 use spdl_io::{Fetch, ImageFolder, LocalFetcher};
-use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, SampleFormat, image_fields};
+use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, image_fields};
 
-use crate::arguments::{BenchArguments, Layout, Mode, OnError};
+use crate::arguments::{BenchArguments, Mode, OnError};
 use crate::delivery::{self, Delivery};
 use crate::failure::Failure;
 use crate::format;
@@ -154,11 +154,7 @@ fn build(arguments: &BenchArguments, images: ImageFolder) -> spdl_core::Result<P
         Mode::Train => (source.shuffled(arguments.seed), spdl_media::Mode::Train),
         Mode::Eval => (source, spdl_media::Mode::Eval),
     };
-    let format = match arguments.layout {
-        Layout::NhwcU8 => SampleFormat::NHWC_U8,
-        Layout::NchwF32 => SampleFormat::NCHW_F32,
-    };
-    let transform = ImageTransform::new(arguments.size).mode(mode).format(format);
+    let transform = ImageTransform::new(arguments.size).mode(mode).format(arguments.layout);
     let registry = CodecRegistry::with_defaults();
     let limits = Limits::default();
     let fields = BatchLayout::new(batch, image_fields(&transform));

@@ -142,7 +142,7 @@ pub(crate) fn describe(outcome: &Outcome) -> String {
         name_of(arguments.mode),
         arguments.size,
         count(arguments.batch.into()),
-        name_of(arguments.layout),
+        arguments.layout,
         arguments.seed,
         counted(outcome.statistics.threads as u64, "thread", "threads"),
     )

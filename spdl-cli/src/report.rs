@@ -164,7 +164,7 @@ fn settings(outcome: &Outcome, machine: &Machine) -> String {
         ("mode", name_of(arguments.mode)),
         ("size", format!("{0} × {0} pixels", arguments.size)),
         ("batch", format!("{} images", count(arguments.batch.into()))),
-        ("layout", name_of(arguments.layout)),
+        ("layout", arguments.layout.to_string()),
         ("epochs", count(arguments.epochs.into())),
         ("threads", count(outcome.statistics.threads as u64)),
         ("seed", arguments.seed.to_string()),

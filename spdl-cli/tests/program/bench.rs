@@ -272,7 +272,7 @@ fn a_command_line_that_makes_no_sense_ends_with_2() {
         &["bench", path, "--epochs", "0"],
         &["bench", path, "--threads", "0"],
         &["bench", path, "--mode", "test"],
-        &["bench", path, "--layout", "nchw-u8"],
+        &["bench", path, "--layout", "nchw-i8"],
         &["bench", path, "--on-error", "ignore"],
         &["bench", path, "--seed", "1.5"],
     ];
