@@ -43,7 +43,7 @@ impl Array {
 }
 
 /// NumPy's code for an element: byte order, kind, bytes.
-fn type_string(dtype: DType) -> PyResult<String> {
+pub(crate) fn type_string(dtype: DType) -> PyResult<String> {
     let kind = match dtype {
         DType::U8 => "|u",
         DType::I64 if cfg!(target_endian = "big") => ">i",

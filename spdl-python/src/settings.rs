@@ -4,8 +4,9 @@ use std::num::NonZeroUsize;
 
 use pyo3::prelude::*;
 use spdl_core::OnError;
-use spdl_media::{ImageTransform, Mode};
+use spdl_media::{ImageTransform, Mode, SampleFormat};
 
+use crate::array::type_string;
 use crate::error::to_exception;
 
 /// Settings that were checked.
@@ -42,7 +43,9 @@ impl Settings {
     ) -> PyResult<Self> {
         let fault = |error| to_exception(py, &error);
         let mode = if train { Mode::Train } else { Mode::Eval };
-        let format = layout.parse().map_err(fault)?;
+        let format: SampleFormat = layout.parse().map_err(fault)?;
+        // Before an epoch finds out with its first batch.
+        type_string(format.dtype)?;
         let transform = ImageTransform::new(size).mode(mode).format(format);
         transform.validate().map_err(fault)?;
         let on_error = if skip_errors { OnError::SKIP } else { OnError::Raise };

@@ -47,6 +47,25 @@ def test_float_planes_are_the_normalised_bytes(many):
     numpy.testing.assert_allclose(planes, expected.transpose(0, 3, 1, 2), atol=1e-5)
 
 
+@pytest.mark.parametrize("layout", ["nhwc-f32", "nhwc-f16", "nchw-u8", "nchw-f16"])
+def test_every_layout_holds_the_same_values(many, layout):
+    settings = {"batch_size": 40, "size": 48}
+    ((pixels, _),) = spdl_rs.ImageLoader(many, **settings)
+    ((found, _),) = spdl_rs.ImageLoader(many, layout=layout, **settings)
+    names = {"u8": "uint8", "f16": "float16", "f32": "float32"}
+    assert found.dtype == names[layout.split("-")[1]]
+    expected = pixels if layout.endswith("u8") else (pixels / 255 - MEAN) / STD
+    if layout.startswith("nchw"):
+        expected = expected.transpose(0, 3, 1, 2)
+    assert found.shape == expected.shape
+    numpy.testing.assert_allclose(found, expected, atol=2e-3)
+
+
+def test_a_layout_that_numpy_cannot_hold_is_refused_at_once(many):
+    with pytest.raises(NotImplementedError, match="bfloat16"):
+        spdl_rs.ImageLoader(many, batch_size=2, layout="nchw-bf16")
+
+
 @pytest.mark.parametrize("size", [32, 64])
 def test_eval_pixels_agree_with_pillow(tmp_path, size):
     image_module = pytest.importorskip("PIL.Image", reason="pillow is not installed")

@@ -53,7 +53,8 @@ class ImageLoader:
         train: Whether to augment: a random crop of 8 to 100 % of the area with an aspect ratio of
             3:4 to 4:3, mirrored half of the time. If not, the shorter side is resized to
             `size / 0.875` and the centre is taken.
-        layout: `"nhwc-u8"` or `"nchw-f32"`, see above.
+        layout: `"nhwc-u8"` or `"nchw-f32"`, see above; or `nhwc` and `nchw` with any of `u8`, `f16`
+            and `f32`. NumPy has no `bf16`.
         seed: Decides the order and all augmentation, 0 to 2**64 - 1.
         shuffle: Whether each epoch comes in an order of its own. `None`: as `train`.
         threads: Threads that decode, at least 1. `None`: as many as this process may use CPUs.
@@ -67,6 +68,7 @@ class ImageLoader:
         NotFoundError: There is no such folder, or it holds no images.
         PermissionDeniedError: A folder may not be listed.
         ValueError: An argument is out of range (`InvalidArgumentError` is one, too).
+        NotImplementedError: `layout` is of `bf16`.
         TypeError: An argument is of the wrong type.
 
     Iterating raises `NotFoundError`, `PermissionDeniedError` or `IoError` for files that cannot be
@@ -95,7 +97,9 @@ class ImageLoader:
         batch_size: SupportsIndex,
         size: SupportsIndex = 224,
         train: bool = False,
-        layout: Literal["nhwc-u8", "nchw-f32"] = "nhwc-u8",
+        layout: Literal[
+            "nhwc-u8", "nhwc-f16", "nhwc-f32", "nchw-u8", "nchw-f16", "nchw-f32"
+        ] = "nhwc-u8",
         seed: SupportsIndex = 0,
         shuffle: bool | None = None,
         threads: SupportsIndex | None = None,
