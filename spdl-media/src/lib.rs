@@ -87,6 +87,7 @@ mod pixels;
 mod registry;
 mod resize;
 mod sample;
+mod simd;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod transform;

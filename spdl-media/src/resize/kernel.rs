@@ -5,9 +5,10 @@
 //! Where rows become columns, whole pairs move, so that they come out woven for the other axis.
 
 use fearless_simd::prelude::*;
-use fearless_simd::{i16x16, i16x32, i32x16, u8x16, u8x32, u16x8, u16x16};
+use fearless_simd::{i16x8, i16x16, i16x32, i32x16, u8x16, u8x32, u16x16};
 
 use super::axis::Axis;
+use crate::simd::transpose;
 
 /// Columns that are computed at once, and lines that become columns together.
 pub(super) const LANES: usize = 32;
@@ -18,22 +19,9 @@ const BLOCK: usize = 8;
 /// Bytes of a row of a block.
 const BLOCK_BYTES: usize = 2 * BLOCK;
 
-/// Exchanges rows and columns: three times, upper and lower half are shuffled into each other.
-#[inline(always)]
-fn transpose<S: Simd>(mut rows: [u16x8<S>; BLOCK]) -> [u16x8<S>; BLOCK] {
-    for _ in 0..3 {
-        let (a, b) = rows[0].interleave(rows[4]);
-        let (c, d) = rows[1].interleave(rows[5]);
-        let (e, f) = rows[2].interleave(rows[6]);
-        let (g, h) = rows[3].interleave(rows[7]);
-        rows = [a, b, c, d, e, f, g, h];
-    }
-    rows
-}
-
 /// The 16 bytes from `at`, or as many as there are.
 #[inline(always)]
-fn load_pairs<S: Simd>(simd: S, line: &[u8], at: usize) -> u16x8<S> {
+fn load_pairs<S: Simd>(simd: S, line: &[u8], at: usize) -> i16x8<S> {
     let bytes = match line.get(at..at + BLOCK_BYTES) {
         Some(bytes) => u8x16::from_slice(simd, bytes),
         None => {
@@ -48,7 +36,7 @@ fn load_pairs<S: Simd>(simd: S, line: &[u8], at: usize) -> u16x8<S> {
 
 /// Writes pairs of bytes as 16 values.
 #[inline(always)]
-fn store_pairs<S: Simd>(pairs: u16x8<S>, place: &mut [i16]) {
+fn store_pairs<S: Simd>(pairs: i16x8<S>, place: &mut [i16]) {
     let bytes: u8x16<S> = pairs.bitcast();
     let (low, high) = bytes.widen();
     let values: u16x16<S> = low.combine(high);
@@ -65,7 +53,7 @@ pub(super) fn lines_to_columns<S: Simd>(simd: S, lines: [&[u8]; LANES], woven: &
     let (groups, _) = lines.as_chunks::<BLOCK>();
     for (at, block) in blocks.iter_mut().enumerate() {
         for (group, lines) in groups.iter().enumerate() {
-            let pairs: [u16x8<S>; BLOCK] =
+            let pairs: [i16x8<S>; BLOCK] =
                 std::array::from_fn(|line| load_pairs(simd, lines[line], at * BLOCK_BYTES));
             for (row, pairs) in transpose(pairs).into_iter().enumerate() {
                 store_pairs(pairs, &mut block[row * WOVEN + group * BLOCK_BYTES..]);
@@ -83,7 +71,7 @@ pub(super) fn columns_to_lines<S: Simd>(simd: S, columns: &[u8], woven: &mut [i1
     let (blocks, _) = columns.as_chunks::<{ BLOCK * LANES }>();
     for (at, block) in blocks.iter().enumerate() {
         for group in 0..LANES / BLOCK_BYTES {
-            let pairs: [u16x8<S>; BLOCK] = std::array::from_fn(|row| {
+            let pairs: [i16x8<S>; BLOCK] = std::array::from_fn(|row| {
                 let start = row * LANES + group * BLOCK_BYTES;
                 u8x16::from_slice(simd, &block[start..start + BLOCK_BYTES]).bitcast()
             });

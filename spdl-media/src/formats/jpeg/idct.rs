@@ -10,6 +10,7 @@ use fearless_simd::{i16x8, i16x16, i32x8, u8x16};
 use super::header::BLOCK;
 use super::huffman::Coefficients;
 use super::scan::Quantization;
+use crate::simd::transpose;
 
 const FRACTION_BITS: u32 = 13;
 /// Additional bits that are kept between the two passes.
@@ -146,19 +147,6 @@ pub(super) fn inverse_quarter<S: Simd>(
     let [a, b] = quarter::<S, { FRACTION_BITS + PASS_BITS + 3 }>(simd, rows);
     let samples = in_range(simd, a, b);
     std::array::from_fn(|y| [samples[y], samples[BLOCK + y]])
-}
-
-/// Exchanges rows and columns: three times, upper and lower half are shuffled into each other.
-#[inline(always)]
-fn transpose<S: Simd>(mut rows: [i16x8<S>; BLOCK]) -> [i16x8<S>; BLOCK] {
-    for _ in 0..3 {
-        let (a, b) = rows[0].interleave(rows[4]);
-        let (c, d) = rows[1].interleave(rows[5]);
-        let (e, f) = rows[2].interleave(rows[6]);
-        let (g, h) = rows[3].interleave(rows[7]);
-        rows = [a, b, c, d, e, f, g, h];
-    }
-    rows
 }
 
 /// Two rows, value beside value, to be multiplied by two factors and summed.
