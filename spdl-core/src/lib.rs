@@ -102,6 +102,7 @@ mod buffer;
 mod builder;
 mod control;
 mod counter;
+mod dataset;
 mod definition;
 mod device;
 mod diagnosis;
@@ -149,6 +150,7 @@ pub use buffer::{ALIGNMENT, BufferPool, HostBuffer, PoolStatistics};
 pub use builder::{Path, PipelineBuilder, path};
 pub use control::Control;
 pub use counter::Counter;
+pub use dataset::{Dataset, DatasetSource};
 pub use definition::{
     Construct, Definition, PipelineSettings, Setting, StageDefinition, short_type_name,
 };
@@ -179,7 +181,7 @@ pub use runtime::TokioRuntime;
 pub use runtime::{Runtime, ThreadRuntime, block_on};
 pub use sample::{Labeled, SampleId};
 pub use shuffle::Permutation;
-pub use source::{Cursor, Dataset, DatasetSource, Source};
+pub use source::{Cursor, Source};
 pub use stage::{AsyncContext, AsyncStage, Stage, StageContext, StageFn, stage_fn};
 pub use statistics::{
     ConsumerStatistics, MAX_DROPPED_LISTED, QueueStatistics, StageKind, StageStatistics, Statistics,

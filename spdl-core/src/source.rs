@@ -1,4 +1,4 @@
-//! Where items come from: restartable sources, and data sets with random access.
+//! Where items come from: restartable sources.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -7,7 +7,6 @@ use futures_core::Stream;
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 
-use crate::shuffle::Permutation;
 use crate::sync::Mutex;
 use crate::{Error, ErrorKind, Result};
 
@@ -56,112 +55,6 @@ pub trait Source: Debug + Send + Sync + 'static {
     }
 }
 
-/// A collection with random access: a list of files, an index of records.
-///
-/// Getting an item is cheap (it names the data, it does not read them) and never blocks. A
-/// [`DatasetSource`] makes it a [`Source`] in any order.
-pub trait Dataset: Debug + Send + Sync + 'static {
-    /// What it holds.
-    type Item: Send + 'static;
-
-    /// How many items it holds.
-    fn len(&self) -> u64;
-
-    /// Whether it holds none.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Item `index`, in `0..len()`.
-    ///
-    /// # Errors
-    /// Whatever keeps the item from being named; the pipeline's policy decides what follows.
-    fn item(&self, index: u64) -> Result<Self::Item>;
-
-    /// What people call this item, for messages.
-    fn key(&self, item: &Self::Item) -> Option<Arc<str>> {
-        let _ = item;
-        None
-    }
-}
-
-impl<T: Clone + Debug + Send + Sync + 'static> Dataset for Vec<T> {
-    type Item = T;
-
-    fn len(&self) -> u64 {
-        self.as_slice().len() as u64
-    }
-
-    fn item(&self, index: u64) -> Result<T> {
-        let item = usize::try_from(index).ok().and_then(|index| self.as_slice().get(index));
-        item.cloned().ok_or_else(|| {
-            let len = self.as_slice().len();
-            Error::new(ErrorKind::InvalidArgument, format!("item {index} of {len} was asked for"))
-        })
-    }
-}
-
-/// A [`Dataset`] as a [`Source`]: in its own order, or shuffled anew each epoch.
-///
-/// ```
-/// use spdl_core::{Cursor, DatasetSource, Source};
-/// # use futures_util::StreamExt;
-/// let source = DatasetSource::new(vec!['a', 'b', 'c', 'd']).shuffled(7);
-/// let epoch = |n| -> spdl_core::Result<String> {
-///     let items = source.open(Cursor::new(n, 0))?;
-///     Ok(spdl_core::block_on(items.map(|item| item.unwrap_or('?')).collect()))
-/// };
-/// assert_eq!(epoch(0)?, epoch(0)?);
-/// assert_eq!(epoch(1)?.len(), 4);
-/// # Ok::<(), spdl_core::Error>(())
-/// ```
-#[derive(Debug)]
-pub struct DatasetSource<D> {
-    dataset: Arc<D>,
-    shuffle_seed: Option<u64>,
-}
-
-impl<D: Dataset> DatasetSource<D> {
-    /// The data set in its own order.
-    pub fn new(dataset: D) -> Self {
-        DatasetSource::shared(Arc::new(dataset))
-    }
-
-    /// The same, for a data set that is used elsewhere as well.
-    pub fn shared(dataset: Arc<D>) -> Self {
-        DatasetSource { dataset, shuffle_seed: None }
-    }
-
-    /// Shuffles every epoch by a [`Permutation`] of (seed, epoch).
-    #[must_use]
-    pub fn shuffled(mut self, seed: u64) -> Self {
-        self.shuffle_seed = Some(seed);
-        self
-    }
-}
-
-impl<D: Dataset> Source for DatasetSource<D> {
-    type Item = D::Item;
-
-    fn open(&self, at: Cursor) -> Result<BoxStream<'static, Result<D::Item>>> {
-        let dataset = Arc::clone(&self.dataset);
-        let len = dataset.len();
-        let order = self.shuffle_seed.map(|seed| Permutation::new(len, seed, at.epoch));
-        let items = (at.position..len).map(move |position| {
-            dataset.item(order.as_ref().map_or(position, |order| order.at(position)))
-        });
-        Ok(stream::iter(items).boxed())
-    }
-
-    fn len_hint(&self) -> Option<u64> {
-        Some(self.dataset.len())
-    }
-
-    fn key(&self, item: &D::Item) -> Option<Arc<str>> {
-        self.dataset.key(item)
-    }
-}
-
 /// A stream as a source of one epoch.
 pub(crate) struct StreamSource<T>(Mutex<Option<BoxStream<'static, Result<T>>>>);
 
@@ -201,37 +94,5 @@ impl<T: Send + 'static> Source for StreamSource<T> {
 impl<T> Debug for StreamSource<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("StreamSource")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::block_on;
-
-    fn items(source: &DatasetSource<Vec<u32>>, at: Cursor) -> Vec<u32> {
-        block_on(source.open(at).unwrap().map(|item| item.unwrap()).collect())
-    }
-
-    #[test]
-    fn a_cursor_in_the_middle_gives_the_rest() {
-        for source in [
-            DatasetSource::new((0..100).collect::<Vec<_>>()),
-            DatasetSource::new((0..100).collect::<Vec<_>>()).shuffled(3),
-        ] {
-            let whole = items(&source, Cursor::new(2, 0));
-            assert_eq!(items(&source, Cursor::new(2, 40)), whole[40..]);
-            assert!(items(&source, Cursor::new(2, 100)).is_empty());
-        }
-    }
-
-    #[test]
-    fn epochs_differ_and_hold_every_item_once() {
-        let source = DatasetSource::new((0..100).collect::<Vec<_>>()).shuffled(3);
-        let first = items(&source, Cursor::new(0, 0));
-        let mut second = items(&source, Cursor::new(1, 0));
-        assert_ne!(first, second);
-        second.sort_unstable();
-        assert_eq!(second, (0..100).collect::<Vec<_>>());
     }
 }
