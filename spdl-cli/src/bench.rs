@@ -87,7 +87,7 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         arguments.report.as_deref().map(|_| Watcher::start(monitor.clone())).transpose().map_err(
             |error| Failure::new("cannot watch the run", arguments.path.display(), error),
         )?;
-    let delivery = delivery::take_all(pipeline, start, |last| {
+    let delivery = delivery::take_all(pipeline, start, !arguments.no_checksum, |last| {
         progress.at(last.epoch * images_found + last.index + 1);
     });
     let cpu_time = machine::cpu_time().saturating_sub(cpu_before);

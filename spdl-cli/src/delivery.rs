@@ -19,17 +19,19 @@ pub(crate) struct Delivery {
     pub(crate) took: Duration,
     /// From the start to the first batch of each epoch, of the first [`EPOCHS_KEPT`] epochs.
     pub(crate) epochs: Vec<Duration>,
-    pub(crate) checksum: u128,
+    /// `None` where it is not wanted.
+    pub(crate) checksum: Option<u128>,
 }
 
-/// Takes all batches. `after` hears of the last sample of each.
+/// Takes all batches, and sums up their bytes where `sums` says so. `after` hears of the last sample of each.
 pub(crate) fn take_all(
     batches: impl Iterator<Item = Result<Batch>>,
     start: Instant,
+    sums: bool,
     mut after: impl FnMut(SampleId),
 ) -> Result<Delivery> {
     let mut delivery = Delivery::default();
-    let mut checksum = Checksum::default();
+    let mut checksum = sums.then(Checksum::default);
     let mut epoch = None;
     for batch in batches {
         let batch = batch?;
@@ -42,7 +44,9 @@ pub(crate) fn take_all(
         }
         delivery.batches += 1;
         delivery.images += batch.len() as u64;
-        checksum.add(batch.arrays().iter().map(|array| array.as_bytes()));
+        if let Some(checksum) = &mut checksum {
+            checksum.add(batch.len(), batch.arrays().iter().map(|array| array.as_bytes()));
+        }
         if let Some(&last) = batch.ids().last() {
             after(last);
         }
@@ -50,42 +54,53 @@ pub(crate) fn take_all(
     if delivery.batches == 0 {
         delivery.took = start.elapsed();
     }
-    delivery.checksum = checksum.finish();
+    delivery.checksum = checksum.map(Checksum::finish);
     Ok(delivery)
 }
 
-/// One sum over everything delivered: a hash for each array, and a hash of these. So it depends on
-/// all elements and their order, but not on where one batch ends and the next begins.
+/// One sum over everything delivered: a chain of hashes for each array, row by row, and a hash of the
+/// chains' ends. So it depends on all elements and their order, but not on where one batch ends and
+/// the next begins.
 #[derive(Default)]
 struct Checksum {
-    arrays: Vec<XxHash3_128>,
+    chains: Vec<u128>,
 }
 
 impl Checksum {
-    fn add<'a>(&mut self, arrays: impl Iterator<Item = &'a [u8]>) {
+    /// Takes in the rows of each array of a batch.
+    fn add<'a>(&mut self, rows: usize, arrays: impl Iterator<Item = &'a [u8]>) {
         for (at, bytes) in arrays.enumerate() {
-            if at == self.arrays.len() {
-                self.arrays.push(XxHash3_128::new());
+            if at == self.chains.len() {
+                self.chains.push(0);
             }
-            self.arrays[at].write(bytes);
+            for row in bytes.chunks_exact((bytes.len() / rows.max(1)).max(1)) {
+                self.chains[at] = hash_of_both(self.chains[at], XxHash3_128::oneshot(row));
+            }
         }
     }
 
     fn finish(self) -> u128 {
-        let digests: Vec<u8> =
-            self.arrays.iter().flat_map(|hash| hash.finish_128().to_le_bytes()).collect();
-        XxHash3_128::oneshot(&digests)
+        let ends: Vec<u8> = self.chains.iter().flat_map(|end| end.to_le_bytes()).collect();
+        XxHash3_128::oneshot(&ends)
     }
+}
+
+fn hash_of_both(first: u128, second: u128) -> u128 {
+    let mut both = [0; 32];
+    both[..16].copy_from_slice(&first.to_le_bytes());
+    both[16..].copy_from_slice(&second.to_le_bytes());
+    XxHash3_128::oneshot(&both)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Of batches of two arrays, with rows of a byte.
     fn checksum(batches: &[[&[u8]; 2]]) -> u128 {
         let mut checksum = Checksum::default();
         for batch in batches {
-            checksum.add(batch.iter().copied());
+            checksum.add(batch[0].len(), batch.iter().copied());
         }
         checksum.finish()
     }

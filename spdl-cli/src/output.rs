@@ -74,7 +74,7 @@ fn as_json(outcome: &Outcome) -> Value {
         "data_readiness": outcome.statistics.data_readiness(),
         "dropped": dropped,
         "stages": stages_as_json(&outcome.statistics),
-        "checksum": format!("{:032x}", outcome.delivery.checksum),
+        "checksum": outcome.delivery.checksum.map(|checksum| format!("{checksum:032x}")),
     })
 }
 
@@ -120,7 +120,10 @@ fn as_text(outcome: &Outcome) -> String {
     }
     parts.push(wrap(&statistics.limit().to_string(), WIDTH));
     let mut text = parts.join("\n\n");
-    let _ = write!(text, "\n\nchecksum  {:032x}\n", delivery.checksum);
+    text.push_str("\n\n");
+    if let Some(checksum) = delivery.checksum {
+        let _ = writeln!(text, "checksum  {checksum:032x}");
+    }
     if let Some(report) = &outcome.arguments.report {
         let _ = writeln!(text, "report    {}", printable(&report.display().to_string()));
     }

@@ -172,7 +172,7 @@ fn settings(outcome: &Outcome, machine: &Machine) -> String {
         ("batches", count(outcome.delivery.batches)),
         ("batch memory", bytes(outcome.statistics.buffers.peak_bytes as u64)),
         ("CPU seconds", measured(outcome.cpu_time.as_secs_f64())),
-        ("checksum", format!("{:032x}", outcome.delivery.checksum)),
+        ("checksum", outcome.delivery.checksum.map_or("none".into(), |sum| format!("{sum:032x}"))),
     ];
     let machine = [
         ("processor", machine.processor.clone()),

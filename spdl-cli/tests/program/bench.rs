@@ -120,6 +120,16 @@ fn the_checksum_tells_modes_layouts_sizes_pixels_and_labels_apart() {
     assert_ne!(split(5), split(6));
 }
 
+#[test]
+fn without_a_checksum_everything_else_is_told() {
+    let folder = Folder::with_images(20, 2);
+    let run = bench(folder.path(), &["--json", "--no-checksum"]);
+    let json: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!((&json["images"], &json["checksum"]), (&Value::from(20), &Value::Null));
+    let run = bench(folder.path(), &["--no-checksum"]);
+    assert!(run.code == 0 && !run.stdout.contains("checksum"), "{}", run.stdout);
+}
+
 /// 200 images, every tenth of them damaged, in four ways.
 fn folder_with_damage() -> (Folder, Vec<String>) {
     let folder = Folder::with_images(200, 5);
