@@ -33,6 +33,7 @@ planes, 1/2 ...   the same, smaller
 RGB               upsampled and converted too
 RGB, region       the same for the crop that training would draw
 fill ...          the whole way into a batch: decode, crop, resize to 224 x 224, lay out
+fill ..., whole   the same where all of the image is decoded, whatever the crop
 ";
 
 const SIDE: u32 = 224;
@@ -124,6 +125,15 @@ fn main() -> Result<()> {
             };
             steps.push((format!("fill {mode} {format}"), Box::new(work)));
         }
+        let mut fill = FillImage::new(&registry, &ImageTransform::new(SIDE).mode(mode), &limits)?;
+        let mut decoder = Decoder::new(&registry, &limits);
+        let (mut picture, mut bytes) = (Picture::new(), vec![0; (SIDE * SIDE * 3) as usize]);
+        let work = move |index, encoded: &[u8]| {
+            let orientation = decoder.inspect(encoded)?.orientation;
+            decoder.decode_planes(encoded, &DecodeRequest::full(), &mut picture)?;
+            fill.write_picture(&picture, orientation, Sample::U8(&mut bytes), || rng(index))
+        };
+        steps.push((format!("fill {mode}, whole"), Box::new(work)));
     }
     steps.retain(|(name, _)| name.starts_with(chosen));
     measure(&mut steps, &files, passes)

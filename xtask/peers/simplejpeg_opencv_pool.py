@@ -1,6 +1,12 @@
-"""libjpeg-turbo (simplejpeg) and OpenCV's area filter in a pool of threads."""
+"""libjpeg-turbo (simplejpeg) and OpenCV's area filter in a pool of threads.
 
+With `--scaled`, libjpeg-turbo's inverse transform already reduces the image, as far as the crop
+stays as large as the output.
+"""
+
+import math
 import random
+import sys
 
 import cv2
 import simplejpeg
@@ -12,10 +18,26 @@ import thread_pool
 cv2.setNumThreads(0)
 
 
+SCALED = "--scaled" in sys.argv
+if SCALED:
+    sys.argv.remove("--scaled")
+
+
 def load(path, mode, out):
     with open(path, "rb") as file:
-        picture = simplejpeg.decode_jpeg(file.read(), "RGB")
-    left, top, width, height = common.region(mode, picture.shape[1], picture.shape[0])
+        encoded = file.read()
+    if SCALED:
+        rows, columns, *_ = simplejpeg.decode_jpeg_header(encoded)
+        left, top, width, height = common.region(mode, columns, rows)
+        share = min(1, max(common.SIZE / width, common.SIZE / height))
+        picture = simplejpeg.decode_jpeg(
+            encoded, "RGB", min_height=math.ceil(rows * share), min_width=math.ceil(columns * share)
+        )
+        scale = picture.shape[1] / columns
+        left, top, width, height = (scale * edge for edge in (left, top, width, height))
+    else:
+        picture = simplejpeg.decode_jpeg(encoded, "RGB")
+        left, top, width, height = common.region(mode, picture.shape[1], picture.shape[0])
     left, top = round(left), round(top)
     part = picture[top : top + round(height), left : left + round(width)]
     cv2.resize(part, (common.SIZE, common.SIZE), dst=out, interpolation=cv2.INTER_AREA)

@@ -24,9 +24,19 @@ use zune_jpeg::zune_core::options::DecoderOptions;
 /// Raised whenever the same settings would give other bytes, so that old data sets are not reused.
 const RECIPE_VERSION: u64 = 1;
 
+/// What the pictures are like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// Those of ImageNet: about 470 x 390 pixels and 100 KB.
+    Imagenet,
+    /// As cameras and telephones make them: 2 to 12 megapixels.
+    Photographs,
+}
+
 /// What the user chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
+    pub(crate) shape: Shape,
     pub(crate) images: u32,
     pub(crate) classes: u32,
     pub(crate) seed: u64,
@@ -99,9 +109,12 @@ fn digest(files: &[(String, Vec<u8>)], settings: Settings) -> u64 {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
     };
-    let Settings { images, classes, seed } = settings;
+    let Settings { shape, images, classes, seed } = settings;
     for number in [RECIPE_VERSION, u64::from(images), u64::from(classes), seed] {
         add(&number.to_le_bytes());
+    }
+    if shape == Shape::Photographs {
+        add(b"photographs");
     }
     for (name, bytes) in files {
         add(name.as_bytes());
@@ -198,7 +211,10 @@ impl Recipe {
         // A class always shows the same photograph, so that a classifier has something to learn.
         let class = (index % self.settings.classes) as usize;
         let photograph = &self.photographs[class % self.photographs.len()];
-        let (width, height) = random_size(&mut random);
+        let (width, height) = match self.settings.shape {
+            Shape::Imagenet => random_size(&mut random),
+            Shape::Photographs => random_photograph_size(&mut random),
+        };
 
         let mut pixels = crop(photograph, width, height, &mut random, resizer)?;
         self.add_grain(&mut pixels, width, &mut random);
@@ -257,6 +273,15 @@ fn random_size(random: &mut Random) -> (u16, u16) {
     };
     let (longer, shorter) = (longer.round() as u16, shorter.round() as u16);
     if random.chance(0.24) { (shorter, longer) } else { (longer, shorter) }
+}
+
+/// 2 to 12 megapixels, 4:3 or 3:2, some of them upright.
+fn random_photograph_size(random: &mut Random) -> (u16, u16) {
+    let pixels = random.between(2e6, 12e6);
+    let aspect: f64 = if random.chance(0.5) { 4.0 / 3.0 } else { 3.0 / 2.0 };
+    let longer = (pixels * aspect).sqrt().round() as u16;
+    let shorter = (pixels / aspect).sqrt().round() as u16;
+    if random.chance(0.3) { (shorter, longer) } else { (longer, shorter) }
 }
 
 /// A random region of the photograph with the wanted aspect, resized to `width` x `height` RGB.
@@ -371,7 +396,7 @@ mod tests {
         let photos = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/photos");
         // Four photographs are enough here, and quicker.
         let files: Vec<_> = photo_files(&photos).unwrap().into_iter().take(4).collect();
-        Recipe::new(&files, Settings { images, classes, seed }).unwrap()
+        Recipe::new(&files, Settings { shape: Shape::Imagenet, images, classes, seed }).unwrap()
     }
 
     #[test]
@@ -390,7 +415,11 @@ mod tests {
     fn pictures_have_the_sizes_and_bytes_of_imagenet() {
         let photos = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/photos");
         let files = photo_files(&photos).unwrap();
-        let recipe = Recipe::new(&files, Settings { images: 280, classes: 14, seed: 0 }).unwrap();
+        let recipe = Recipe::new(
+            &files,
+            Settings { shape: Shape::Imagenet, images: 280, classes: 14, seed: 0 },
+        )
+        .unwrap();
         let mut resizer = Resizer::new();
         let pictures: Vec<_> =
             (0..280).map(|index| recipe.picture(index, &mut resizer).unwrap()).collect();
@@ -404,6 +433,17 @@ mod tests {
         assert!((370.0..410.0).contains(&height), "mean height {height}");
         assert!((90e3..115e3).contains(&bytes), "mean bytes {bytes}");
         assert!(pictures.iter().any(|picture| picture.width < picture.height));
+    }
+
+    #[test]
+    fn photographs_have_2_to_12_megapixels() {
+        let mut random = Random::new(0, 0);
+        let sizes: Vec<_> = (0..500).map(|_| random_photograph_size(&mut random)).collect();
+        let megapixels = |&(width, height): &(u16, u16)| f64::from(width) * f64::from(height) / 1e6;
+        assert!(sizes.iter().map(megapixels).all(|pixels| (1.99..12.01).contains(&pixels)));
+        let mean = sizes.iter().map(megapixels).sum::<f64>() / 500.0;
+        assert!((6.5..7.5).contains(&mean), "{mean}");
+        assert!(sizes.iter().any(|(width, height)| width < height));
     }
 
     #[test]
@@ -432,7 +472,7 @@ mod tests {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/photos/chelsea.jpg");
         fs::copy(source, photos.join("cat.jpg")).unwrap();
 
-        let settings = Settings { images: 11, classes: 3, seed: 5 };
+        let settings = Settings { shape: Shape::Imagenet, images: 11, classes: 3, seed: 5 };
         let made = prepare(&photos, folder.path(), settings).unwrap();
         let count = |class: &str| fs::read_dir(made.join(class)).unwrap().count();
         assert_eq!([count("class_00"), count("class_01"), count("class_02")], [4, 4, 3]);
@@ -452,7 +492,7 @@ mod tests {
         fs::create_dir(&photos).unwrap();
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/photos/chelsea.jpg");
         fs::copy(source, photos.join("cat.jpg")).unwrap();
-        let settings = Settings { images: 2, classes: 1, seed: 5 };
+        let settings = Settings { shape: Shape::Imagenet, images: 2, classes: 1, seed: 5 };
         let made = prepare(&photos, folder.path(), settings).unwrap();
         let name = made.file_name().unwrap().to_str().unwrap();
 
@@ -467,7 +507,7 @@ mod tests {
     #[test]
     fn more_classes_than_images_are_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let settings = Settings { images: 3, classes: 4, seed: 0 };
+        let settings = Settings { shape: Shape::Imagenet, images: 3, classes: 4, seed: 0 };
         let error = prepare(folder.path(), folder.path(), settings).unwrap_err();
         assert!(error.to_string().contains("--classes"), "{error}");
     }

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 
-use crate::dataset::{self, Settings};
+use crate::dataset::{self, Settings, Shape};
 use crate::tools::{Output, Workspace, cargo, command};
 
 /// Build a data set of JPEGs, load it as training batches, and show how well that went.
@@ -54,7 +54,7 @@ impl Mode {
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     let folder = workspace.target.join("demo");
     let Arguments { images, classes, seed, epochs, mode } = *arguments;
-    let settings = Settings { images, classes, seed };
+    let settings = Settings { shape: Shape::Imagenet, images, classes, seed };
     let data = dataset::prepare(&workspace.root.join("assets/photos"), &folder, settings)?;
 
     build_spdl(workspace)?;

@@ -3,18 +3,18 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::thread;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 
 use super::contest::{self, Contestant, Run, median};
 use super::peers::{self, Peer, Task};
 use super::plot::{self, Bar};
-use crate::dataset::{self, Settings};
+use super::{promises, shares};
+use crate::dataset::{self, Settings, Shape};
 use crate::demo::{Mode, build_spdl};
-use crate::tools::{Output, Workspace, cargo, command};
+use crate::tools::Workspace;
 
 /// JPEG files to batches of 32 x 224 x 224 x 3 unsigned bytes, against the usual Python loaders.
 ///
@@ -30,14 +30,19 @@ use crate::tools::{Output, Workspace, cargo, command};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask bench images
-  cargo xtask bench images --mode train --check imagenet
+  cargo xtask bench images --mode train --all-peers --check
+  cargo xtask bench images --photos --peers libjpeg-turbo,simplejpeg-scaled --check
   cargo xtask bench images --all-peers                        torch and TensorFlow are gigabytes
   cargo xtask bench images --peers libjpeg-turbo,spdl,dali
   cargo xtask bench images --data /data/imagenet/val --epochs 1 --out imagenet.md")]
 pub(crate) struct Images {
-    /// Number of images in the demo data set, made when it is not there
-    #[arg(long, default_value_t = 2000, conflicts_with = "data")]
-    images: u32,
+    /// Number of images in the demo data set, made when it is not there [default: 2000, of
+    /// photographs 100]
+    #[arg(long, conflicts_with = "data", value_parser = clap::value_parser!(u32).range(1..))]
+    images: Option<u32>,
+    /// A demo data set of photographs, 2 to 12 megapixels each, instead of images like ImageNet's
+    #[arg(long, conflicts_with = "data")]
+    photos: bool,
     /// A folder of class folders with JPEGs, instead of the demo data set
     #[arg(long, value_name = "PATH")]
     data: Option<PathBuf>,
@@ -62,10 +67,11 @@ pub(crate) struct Images {
     /// An interpreter that can import torch, torchvision, numpy and PIL, instead of installing them
     #[arg(long, value_name = "PROGRAM")]
     torch_python: Option<PathBuf>,
-    /// Fail where a ratio that we promise is missed
-    #[arg(long, value_enum, value_name = "WHAT")]
-    check: Option<Check>,
-    /// The Markdown file; the plot lies beside it [default: docs/benchmarks/images-MODE.md]
+    /// Fail where a figure that we promise is missed; what was not measured is named
+    #[arg(long, conflicts_with = "data")]
+    check: bool,
+    /// The Markdown file; the plot lies beside it [default: images-MODE.md or photos-MODE.md
+    /// in docs/benchmarks]
     #[arg(long, value_name = "FILE", conflicts_with = "print_only")]
     out: Option<PathBuf>,
     /// Write no files
@@ -76,22 +82,8 @@ pub(crate) struct Images {
     no_shares: bool,
 }
 
-/// What is promised for which images.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Check {
-    /// Images like those of ImageNet: eval at least 0.95 times as fast as libjpeg-turbo decodes
-    /// alone, train at least 1.2 times as fast as our own eval
-    Imagenet,
-    /// Photographs of 2 to 12 megapixels: at least 1.3 times as fast as libjpeg-turbo alone
-    Photos,
-}
-
-const EVAL_TO_TURBO: f64 = 0.95;
-const TRAIN_TO_EVAL: f64 = 1.2;
-const PHOTOS_TO_TURBO: f64 = 1.3;
-
 const OURS: &str = "SPDL in Rust";
-const OUR_EVAL: &str = "SPDL in Rust, eval crop";
+pub(super) const OUR_FLOATS: &str = "SPDL in Rust, normalised float32 planes";
 
 pub(super) fn run(workspace: &Workspace, arguments: &Images) -> Result<()> {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
@@ -104,20 +96,21 @@ pub(super) fn run(workspace: &Workspace, arguments: &Images) -> Result<()> {
         Some(data) => fs::canonicalize(data)
             .with_context(|| format!("cannot find the data set {}", data.display()))?,
         None => {
-            let settings = Settings {
-                images: arguments.images,
-                classes: arguments.images.clamp(1, 50),
-                seed: 0,
+            let (shape, usual) = match arguments.photos {
+                true => (Shape::Photographs, 100),
+                false => (Shape::Imagenet, 2000),
             };
+            let images = arguments.images.unwrap_or(usual);
+            let settings = Settings { shape, images, classes: images.clamp(1, 50), seed: 0 };
             let photos = workspace.root.join("assets/photos");
             dataset::prepare(&photos, &workspace.target.join("demo"), settings)?
         }
     };
     build_spdl(workspace)?;
 
-    let mut contestants = vec![ours(workspace, arguments, &data, OURS, arguments.mode)];
-    if arguments.mode == Mode::Train && arguments.check == Some(Check::Imagenet) {
-        contestants.push(ours(workspace, arguments, &data, OUR_EVAL, Mode::Eval));
+    let mut contestants = vec![ours(workspace, arguments, &data, OURS, "nhwc-u8")];
+    if !arguments.photos {
+        contestants.push(ours(workspace, arguments, &data, OUR_FLOATS, "nchw-f32"));
     }
     let chosen = match (arguments.all_peers, &arguments.peers[..]) {
         (true, _) => Peer::value_variants(),
@@ -136,12 +129,14 @@ pub(super) fn run(workspace: &Workspace, arguments: &Images) -> Result<()> {
 
     let table = table(&contestants);
     println!("\n{table}");
-    let shares = if arguments.no_shares { None } else { shares(workspace, &data) };
+    let figures = if arguments.no_shares { None } else { shares::measure(workspace, &data) };
+    let shares = figures.as_deref().map(shares::table);
     if let Some(shares) = &shares {
         println!("{shares}");
     }
     if !arguments.print_only {
-        let name = format!("docs/benchmarks/images-{}.md", arguments.mode.name());
+        let kind = if arguments.photos { "photos" } else { "images" };
+        let name = format!("docs/benchmarks/{kind}-{}.md", arguments.mode.name());
         let page = arguments.out.clone().unwrap_or_else(|| workspace.root.join(name));
         let plot = page.with_extension("svg");
         write(&plot, &picture(arguments, &contestants))?;
@@ -150,10 +145,10 @@ pub(super) fn run(workspace: &Workspace, arguments: &Images) -> Result<()> {
             .text(&table, shares.as_deref());
         write(&page, &text)?;
     }
-    match arguments.check {
-        Some(check) => promises(check, arguments.mode, &contestants),
-        None => Ok(()),
+    if !arguments.check {
+        return Ok(());
     }
+    promises::check(arguments.photos, arguments.mode, &contestants, figures.as_deref())
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
@@ -167,34 +162,15 @@ fn ours(
     arguments: &Images,
     data: &Path,
     name: &'static str,
-    mode: Mode,
+    layout: &str,
 ) -> Contestant {
     let data = data.display().to_string();
     let epochs = arguments.epochs.to_string();
-    let words = ["bench", &data, "--mode", mode.name(), "--epochs", &epochs];
-    let fixed = ["--size", "224", "--batch", "32", "--layout", "nhwc-u8", "--json"];
+    let mode = arguments.mode.name();
+    let words = ["bench", &data, "--mode", mode, "--epochs", &epochs, "--layout", layout];
+    let fixed = ["--size", "224", "--batch", "32", "--json", "--no-checksum"];
     let words = words.into_iter().chain(fixed).map(str::to_owned).collect();
     Contestant::new(name, workspace.program("release", "spdl"), words)
-}
-
-/// Compares what was measured with what is promised, and says each.
-fn promises(check: Check, mode: Mode, contestants: &[Contestant]) -> Result<()> {
-    let (other, least) = match (check, mode) {
-        (Check::Photos, _) => (Peer::LibjpegTurbo.name(), PHOTOS_TO_TURBO),
-        (Check::Imagenet, Mode::Eval) => (Peer::LibjpegTurbo.name(), EVAL_TO_TURBO),
-        (Check::Imagenet, Mode::Train) => (OUR_EVAL, TRAIN_TO_EVAL),
-    };
-    let Some(other) = contestants.iter().find(|contestant| contestant.name == other) else {
-        bail!("--check needs the contestant {other}, which did not run");
-    };
-    let ratio = contestants[0].ratio_to(other);
-    let line = format!(
-        "{} is {ratio:.3} times as fast as {}; promised: at least {least}",
-        contestants[0].name, other.name
-    );
-    ensure!(ratio >= least, "{line}");
-    println!("{line}");
-    Ok(())
 }
 
 /// A Markdown table of medians. The first contestant is ours.
@@ -240,76 +216,11 @@ fn picture(arguments: &Images, contestants: &[Contestant]) -> String {
         range: range(contestant),
         ours: contestant.name == OURS,
     });
-    let title = format!("JPEG files to batches, {} crop", arguments.mode.name());
+    let what = if arguments.photos { "Photographs" } else { "JPEG files" };
+    let title = format!("{what} to batches, {} crop", arguments.mode.name());
     let unit =
         format!("images/s, median of {} runs; the line shows their range", arguments.repeats);
     plot::bars(&title, &unit, bars.collect())
-}
-
-/// Where the time of one image goes, by the example `decode_speed` of `spdl-media` on one thread:
-/// its figures, and what follows from them. `None`, with the reason printed, where it does not run.
-fn shares(workspace: &Workspace, data: &Path) -> Option<String> {
-    let mut build = cargo();
-    build.args(["build", "--release", "-p", "spdl-media", "--example", "decode_speed"]);
-    let program = workspace.program("release/examples", "decode_speed");
-    let figures = Output::Terminal.run(build.current_dir(&workspace.root)).and_then(|()| {
-        let output = command(program).arg(data).stderr(Stdio::inherit()).output()?;
-        ensure!(output.status.success(), "decode_speed failed: {}", output.status);
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    });
-    match figures {
-        Ok(text) => Some(share_table(&text)),
-        Err(error) => {
-            println!("SKIPPED: where our time goes: {error:#}");
-            None
-        }
-    }
-}
-
-/// The steps of `decode_speed` from which shares follow: what each does beyond the one before.
-const STEPS: [(&str, &str); 3] = [
-    ("entropy, skipped", "entropy decoding"),
-    ("planes", "inverse transform"),
-    ("RGB", "upsampling and colour"),
-];
-
-/// Lines such as `planes, region   123.4   120.1`: the name, the median and the least, in µs.
-fn share_table(text: &str) -> String {
-    let mut figures = Vec::new();
-    for line in text.lines() {
-        let mut words: Vec<&str> = line.split_whitespace().collect();
-        let last = words.pop().and_then(|word| word.parse::<f64>().ok());
-        let middle = words.pop().and_then(|word| word.parse::<f64>().ok());
-        if let (Some(median), Some(_)) = (middle, last) {
-            figures.push((words.join(" "), median));
-        }
-    }
-    let of = |name: &str| figures.iter().find(|(found, _)| found == name).map(|(_, time)| *time);
-    let mut table = String::new();
-    if let (Some(whole), Some(planes), Some(entropy)) = (of("RGB"), of(STEPS[1].0), of(STEPS[0].0))
-    {
-        table.push_str("| of decoding a whole image to RGB | µs | share |\n|---|--:|--:|\n");
-        let mut before = 0.0;
-        for ((_, name), until) in STEPS.into_iter().zip([entropy, planes, whole]) {
-            let time = until - before;
-            let _ = writeln!(table, "| {name} | {time:.0} | {:.0} % |", 100.0 * time / whole);
-            before = until;
-        }
-        table.push('\n');
-        let rest: Vec<_> = figures.iter().filter(|(name, _)| name.starts_with("fill")).collect();
-        if !rest.is_empty() {
-            table.push_str(
-                "| the whole way into a batch | µs | of it entropy decoding of the whole file |\n\
-                 |---|--:|--:|\n",
-            );
-            for (name, time) in rest {
-                let _ = writeln!(table, "| {name} | {time:.0} | {:.0} % |", 100.0 * entropy / time);
-            }
-            table.push('\n');
-        }
-    }
-    let _ = write!(table, "```text\n{}\n```\n", text.trim_end());
-    table
 }
 
 struct Report<'a> {
@@ -330,10 +241,12 @@ impl Report<'_> {
             Mode::Eval => "Resize shorter side to 256, centre crop 224",
             Mode::Train => "Random resized crop 224, horizontal flip",
         };
-        let files = if arguments.data.is_some() {
-            "A data set of the user's."
-        } else {
-            "The demo data set: JPEGs of about 470 x 390 pixels and 100 KB (`cargo xtask demo`)."
+        let files = match (&arguments.data, arguments.photos) {
+            (Some(_), _) => "A data set of the user's.",
+            (None, false) => {
+                "The demo data set: JPEGs of about 470 x 390 pixels and 100 KB (`cargo xtask demo`)."
+            }
+            (None, true) => "JPEGs of 2 to 12 megapixels, made from the demo's photographs.",
         };
         let versions: String = contestants
             .iter()
@@ -362,12 +275,14 @@ impl Report<'_> {
              bound for loaders that decode the whole image with it. \"{aliased}\" does less work than the \
              others and looks different.\n\n\
              Versions:\n\n{versions}\n\
-             Made by `cargo xtask bench images --mode {mode} --repeats {repeats} --epochs {epochs}`.\n\
+             Made by `cargo xtask bench images{photos} --mode {mode} --repeats {repeats} --epochs {epochs}`, \
+             with `--all-peers` or some of them.\n\
              {shares}",
             images = contestants[0].runs[0].images,
             turbo = Peer::LibjpegTurbo.name(),
             aliased = Peer::TensorflowAliased.name(),
             repeats = arguments.repeats,
+            photos = if arguments.photos { " --photos" } else { "" },
             mode = arguments.mode.name(),
             epochs = arguments.epochs,
         )
@@ -375,10 +290,10 @@ impl Report<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn contestant(name: &'static str, seconds: &[f64]) -> Contestant {
+    pub(in crate::bench) fn contestant(name: &'static str, seconds: &[f64]) -> Contestant {
         let run = |&seconds: &f64| Run {
             images: 1000,
             seconds,
@@ -403,39 +318,5 @@ mod tests {
         let rows: Vec<_> = table.lines().map(cells).collect();
         assert_eq!(rows[2][1..9], ["ours", "1000", "75.0%", "1.50", "40", "100", "2%", "1.00"]);
         assert_eq!(rows[3][1..9], ["peer", "500", "75.0%", "1.50", "40", "100", "2%", "2.00"]);
-    }
-
-    #[test]
-    fn a_missed_promise_is_an_error_that_tells_both_numbers() {
-        let turbo = Peer::LibjpegTurbo.name();
-        let check = |check, mode, other: &'static str, seconds: f64| {
-            promises(check, mode, &[contestant(OURS, &[1.0]), contestant(other, &[seconds])])
-        };
-        assert!(check(Check::Imagenet, Mode::Eval, turbo, 0.96).is_ok());
-        let error = check(Check::Imagenet, Mode::Eval, turbo, 0.94).unwrap_err().to_string();
-        assert!(error.contains("0.940") && error.contains("0.95"), "{error}");
-        assert!(check(Check::Photos, Mode::Eval, turbo, 1.31).is_ok());
-        assert!(check(Check::Photos, Mode::Eval, turbo, 1.29).is_err());
-        assert!(check(Check::Imagenet, Mode::Train, OUR_EVAL, 1.21).is_ok());
-        assert!(check(Check::Imagenet, Mode::Train, OUR_EVAL, 1.19).is_err());
-        assert!(check(Check::Imagenet, Mode::Train, turbo, 9.0).is_err(), "nothing to compare");
-    }
-
-    #[test]
-    fn shares_are_what_each_step_adds() {
-        let text = "2 images of x: µs per image, median and least:\n\
-            entropy, skipped         60.0      59.0\nplanes      80.0   79.0\n\
-            RGB   100.0 99.0\nfill eval nhwc-u8  120.0 110.0\n";
-        let table = share_table(text);
-        for row in [
-            "| entropy decoding | 60 | 60 % |",
-            "| inverse transform | 20 | 20 % |",
-            "| upsampling and colour | 20 | 20 % |",
-            "| fill eval nhwc-u8 | 120 | 50 % |",
-        ] {
-            assert!(table.contains(row), "{row} in {table}");
-        }
-        // An older or newer tool: its own words remain.
-        assert_eq!(share_table("decode 9"), "```text\ndecode 9\n```\n");
     }
 }

@@ -4,6 +4,8 @@ mod contest;
 mod images;
 mod peers;
 mod plot;
+mod promises;
+mod shares;
 
 use anyhow::Result;
 use clap::Subcommand;

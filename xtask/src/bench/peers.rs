@@ -18,6 +18,8 @@ pub(crate) enum Peer {
     Pillow,
     /// libjpeg-turbo (simplejpeg) and OpenCV's area filter in a pool of threads
     Simplejpeg,
+    /// The same, reduced by libjpeg-turbo's inverse transform as far as the size allows
+    SimplejpegScaled,
     /// Pillow in torch's DataLoader
     TorchPillow,
     /// torchvision's decode_jpeg and transforms in torch's DataLoader
@@ -41,6 +43,7 @@ impl Peer {
             Peer::LibjpegTurbo => "libjpeg-turbo alone, decode only",
             Peer::Pillow => "thread pool: Pillow",
             Peer::Simplejpeg => "thread pool: simplejpeg + OpenCV area",
+            Peer::SimplejpegScaled => "thread pool: simplejpeg, scaled, + OpenCV area",
             Peer::TorchPillow => "torch DataLoader: Pillow",
             Peer::Torchvision => "torch DataLoader: torchvision",
             Peer::Tensorflow => "tf.data, antialias",
@@ -56,6 +59,7 @@ impl Peer {
             Peer::LibjpegTurbo => ("simplejpeg_decode.py", &[]),
             Peer::Pillow => ("pillow_pool.py", &[]),
             Peer::Simplejpeg => ("simplejpeg_opencv_pool.py", &[]),
+            Peer::SimplejpegScaled => ("simplejpeg_opencv_pool.py", &["--scaled"]),
             Peer::TorchPillow => ("pillow_torch.py", &[]),
             Peer::Torchvision => ("torchvision_loader.py", &[]),
             Peer::Tensorflow => ("tensorflow_data.py", &[]),
@@ -69,7 +73,7 @@ impl Peer {
     /// chooses the versions of another.
     fn environment(self) -> (&'static str, &'static [&'static str]) {
         match self {
-            Peer::LibjpegTurbo | Peer::Pillow | Peer::Simplejpeg => {
+            Peer::LibjpegTurbo | Peer::Pillow | Peer::Simplejpeg | Peer::SimplejpegScaled => {
                 ("venv-bench", &["numpy", "pillow", "simplejpeg", "opencv-python-headless"])
             }
             Peer::TorchPillow | Peer::Torchvision => {

@@ -1,0 +1,105 @@
+//! Where the time of one image goes.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Stdio;
+
+use anyhow::ensure;
+
+use crate::tools::{Output, Workspace, cargo, command};
+
+/// Where the time of one image goes, by the example `decode_speed` of `spdl-media` on one thread:
+/// its figures. `None`, with the reason printed, where it does not run.
+pub(super) fn measure(workspace: &Workspace, data: &Path) -> Option<String> {
+    let mut build = cargo();
+    build.args(["build", "--release", "-p", "spdl-media", "--example", "decode_speed"]);
+    let program = workspace.program("release/examples", "decode_speed");
+    let figures = Output::Terminal.run(build.current_dir(&workspace.root)).and_then(|()| {
+        let output = command(program).arg(data).stderr(Stdio::inherit()).output()?;
+        ensure!(output.status.success(), "decode_speed failed: {}", output.status);
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    });
+    match figures {
+        Ok(text) => Some(text),
+        Err(error) => {
+            println!("SKIPPED: where our time goes: {error:#}");
+            None
+        }
+    }
+}
+
+/// The steps of `decode_speed` from which shares follow: what each does beyond the one before.
+const STEPS: [(&str, &str); 3] = [
+    ("entropy, skipped", "entropy decoding"),
+    ("planes", "inverse transform"),
+    ("RGB", "upsampling and colour"),
+];
+
+/// The names and medians of lines such as `planes, region   123.4   120.1`: the name, the median and
+/// the least, in µs.
+pub(super) fn medians(text: &str) -> Vec<(String, f64)> {
+    let mut figures = Vec::new();
+    for line in text.lines() {
+        let mut words: Vec<&str> = line.split_whitespace().collect();
+        let last = words.pop().and_then(|word| word.parse::<f64>().ok());
+        let middle = words.pop().and_then(|word| word.parse::<f64>().ok());
+        if let (Some(median), Some(_)) = (middle, last) {
+            figures.push((words.join(" "), median));
+        }
+    }
+    figures
+}
+
+/// The figures as tables: what each step adds.
+pub(super) fn table(text: &str) -> String {
+    let figures = medians(text);
+    let of = |name: &str| figures.iter().find(|(found, _)| found == name).map(|(_, time)| *time);
+    let mut table = String::new();
+    if let (Some(whole), Some(planes), Some(entropy)) = (of("RGB"), of(STEPS[1].0), of(STEPS[0].0))
+    {
+        table.push_str("| of decoding a whole image to RGB | µs | share |\n|---|--:|--:|\n");
+        let mut before = 0.0;
+        for ((_, name), until) in STEPS.into_iter().zip([entropy, planes, whole]) {
+            let time = until - before;
+            let _ = writeln!(table, "| {name} | {time:.0} | {:.0} % |", 100.0 * time / whole);
+            before = until;
+        }
+        table.push('\n');
+        let rest: Vec<_> = figures.iter().filter(|(name, _)| name.starts_with("fill")).collect();
+        if !rest.is_empty() {
+            table.push_str(
+                "| the whole way into a batch | µs | of it entropy decoding of the whole file |\n\
+                 |---|--:|--:|\n",
+            );
+            for (name, time) in rest {
+                let _ = writeln!(table, "| {name} | {time:.0} | {:.0} % |", 100.0 * entropy / time);
+            }
+            table.push('\n');
+        }
+    }
+    let _ = write!(table, "```text\n{}\n```\n", text.trim_end());
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_what_each_step_adds() {
+        let text = "2 images of x: µs per image, median and least:\n\
+            entropy, skipped         60.0      59.0\nplanes      80.0   79.0\n\
+            RGB   100.0 99.0\nfill eval nhwc-u8  120.0 110.0\n";
+        let tables = table(text);
+        for row in [
+            "| entropy decoding | 60 | 60 % |",
+            "| inverse transform | 20 | 20 % |",
+            "| upsampling and colour | 20 | 20 % |",
+            "| fill eval nhwc-u8 | 120 | 50 % |",
+        ] {
+            assert!(tables.contains(row), "{row} in {tables}");
+        }
+        // An older or newer tool: its own words remain.
+        assert_eq!(table("decode 9"), "```text\ndecode 9\n```\n");
+    }
+}
