@@ -296,7 +296,8 @@ fn crop(
     let whole = (f64::from(photograph.width), f64::from(photograph.height));
     let largest = (whole.0 / wanted.0).min(whole.1 / wanted.1);
     let scale = random.between(largest.min(0.8), largest);
-    let region = (wanted.0 * scale, wanted.1 * scale);
+    // The largest region may be larger by a rounding error.
+    let region = ((wanted.0 * scale).min(whole.0), (wanted.1 * scale).min(whole.1));
     let left = random.between(0.0, whole.0 - region.0);
     let top = random.between(0.0, whole.1 - region.1);
 
