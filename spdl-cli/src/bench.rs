@@ -23,7 +23,7 @@ use crate::report::{self, ReportFile};
 use crate::watch::{Snapshot, Watcher};
 
 /// Files that were read and may wait to be decoded.
-const FETCHED: usize = 32;
+const FETCHED: usize = 16;
 
 /// A run and what it gave.
 #[derive(Debug)]

@@ -23,7 +23,7 @@ use crate::wait::{SLICE, drop_within};
 /// How long a pipeline may take to end before Python goes on without it.
 const WIND_DOWN: Duration = Duration::from_millis(500);
 /// Files that were read and may wait to be decoded.
-const FETCHED: usize = 32;
+const FETCHED: usize = 16;
 
 /// One pass over the images. Any thread may ask for the next batch.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
