@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 
-use crate::shuffle::Permutation;
+use crate::sampler::{Sampler, Sequential, Shuffled};
 use crate::{Cursor, Error, ErrorKind, Result, Source};
 
 /// A collection with random access: a list of files, an index of records.
@@ -54,7 +54,8 @@ impl<T: Clone + Debug + Send + Sync + 'static> Dataset for Vec<T> {
     }
 }
 
-/// A [`Dataset`] as a [`Source`]: in its own order, or shuffled anew each epoch.
+/// A [`Dataset`] as a [`Source`]: in its own order, shuffled anew each epoch, or in the order of
+/// any other [`Sampler`].
 ///
 /// ```
 /// use spdl_core::{Cursor, DatasetSource, Source};
@@ -71,7 +72,7 @@ impl<T: Clone + Debug + Send + Sync + 'static> Dataset for Vec<T> {
 #[derive(Debug)]
 pub struct DatasetSource<D> {
     dataset: Arc<D>,
-    shuffle_seed: Option<u64>,
+    sampler: Arc<dyn Sampler>,
 }
 
 impl<D: Dataset> DatasetSource<D> {
@@ -82,14 +83,43 @@ impl<D: Dataset> DatasetSource<D> {
 
     /// The same, for a data set that is used elsewhere as well.
     pub fn shared(dataset: Arc<D>) -> Self {
-        DatasetSource { dataset, shuffle_seed: None }
+        DatasetSource { dataset, sampler: Arc::new(Sequential) }
     }
 
-    /// Shuffles every epoch by a [`Permutation`] of (seed, epoch).
+    /// Shuffles every epoch by a [`Permutation`](crate::Permutation) of (seed, epoch).
     #[must_use]
-    pub fn shuffled(mut self, seed: u64) -> Self {
-        self.shuffle_seed = Some(seed);
+    pub fn shuffled(self, seed: u64) -> Self {
+        self.sampler(Shuffled::new(seed))
+    }
+
+    /// Lets `sampler` decide which items come in an epoch, and in which order; it takes the place
+    /// of any set before.
+    ///
+    /// ```
+    /// use spdl_core::sampler::{Repeated, Shuffled};
+    /// use spdl_core::{DatasetSource, PipelineBuilder};
+    /// let thrice = Repeated::passes(Shuffled::new(7), 3)?;
+    /// let source = DatasetSource::new(vec![10, 20]).sampler(thrice);
+    /// let numbers = PipelineBuilder::new(source).build()?.collect::<spdl_core::Result<Vec<i32>>>()?;
+    /// assert_eq!(numbers.len(), 6);
+    /// assert_eq!(numbers.iter().sum::<i32>(), 90);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn sampler(mut self, sampler: impl Sampler) -> Self {
+        self.sampler = Arc::new(sampler);
         self
+    }
+
+    /// A short line that differs where the number of items or the order differs: to tell whether a
+    /// saved state belongs to this source.
+    ///
+    /// ```
+    /// let source = spdl_core::DatasetSource::new(vec!['a', 'b']).shuffled(7);
+    /// assert_eq!(source.order_fingerprint(), "2 items, Shuffled { seed: 7 }");
+    /// ```
+    pub fn order_fingerprint(&self) -> String {
+        format!("{} items, {}", self.dataset.len(), self.sampler.fingerprint())
     }
 }
 
@@ -98,16 +128,14 @@ impl<D: Dataset> Source for DatasetSource<D> {
 
     fn open(&self, at: Cursor) -> Result<BoxStream<'static, Result<D::Item>>> {
         let dataset = Arc::clone(&self.dataset);
-        let len = dataset.len();
-        let order = self.shuffle_seed.map(|seed| Permutation::new(len, seed, at.epoch));
-        let items = (at.position..len).map(move |position| {
-            dataset.item(order.as_ref().map_or(position, |order| order.at(position)))
-        });
+        let order = self.sampler.epoch(dataset.len(), at.epoch)?;
+        let items =
+            (at.position..order.len()).map(move |position| dataset.item(order.at(position)));
         Ok(stream::iter(items).boxed())
     }
 
     fn len_hint(&self) -> Option<u64> {
-        Some(self.dataset.len())
+        self.sampler.epoch_len(self.dataset.len())
     }
 
     fn key(&self, item: &D::Item) -> Option<Arc<str>> {
@@ -119,6 +147,7 @@ impl<D: Dataset> Source for DatasetSource<D> {
 mod tests {
     use super::*;
     use crate::block_on;
+    use crate::sampler::{Limited, Repeated, Weighted};
 
     fn items(source: &DatasetSource<Vec<u32>>, at: Cursor) -> Vec<u32> {
         block_on(source.open(at).unwrap().map(|item| item.unwrap()).collect())
@@ -134,6 +163,20 @@ mod tests {
             assert_eq!(items(&source, Cursor::new(2, 40)), whole[40..]);
             assert!(items(&source, Cursor::new(2, 100)).is_empty());
         }
+    }
+
+    #[test]
+    fn the_sampler_decides_how_many_items_come() {
+        let numbers = || DatasetSource::new((0..10).collect::<Vec<u32>>());
+        let first = numbers().sampler(Limited::positions(Sequential, 0..3).unwrap());
+        assert_eq!(first.len_hint(), Some(3));
+        assert_eq!(items(&first, Cursor::new(0, 0)), [0, 1, 2]);
+        assert_eq!(items(&first, Cursor::new(0, 2)), [2]);
+        assert!(items(&first, Cursor::new(0, 7)).is_empty());
+        let twice = numbers().sampler(Repeated::passes(Sequential, 2).unwrap());
+        assert_eq!(items(&twice, Cursor::new(0, 9)), [9, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        let wrong = numbers().sampler(Weighted::with_replacement([1.0], 5, 0).unwrap());
+        assert_eq!(wrong.open(Cursor::default()).err().unwrap().kind(), ErrorKind::InvalidArgument);
     }
 
     #[test]

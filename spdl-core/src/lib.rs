@@ -52,6 +52,7 @@
 //! | several sources | [`merge`](PipelineBuilder::merge) with [`Arrival`], [`RoundRobin`], [`Weighted`] or a [`MergePolicy`] of yours; [`zip`](PipelineBuilder::zip) |
 //! | a function | [`map`](PipelineBuilder::map), [`filter`](PipelineBuilder::filter), [`flat_map`](PipelineBuilder::flat_map), [`map_async`](PipelineBuilder::map_async) |
 //! | a stage with scratch memory | [`stage`](PipelineBuilder::stage), [`async_stage`](PipelineBuilder::async_stage) |
+//! | another order of a data set's items, mixtures, shards | [`DatasetSource::sampler`] with one of [`sampler`] |
 //! | lists | [`batch`](PipelineBuilder::batch), [`unbatch`](PipelineBuilder::unbatch), [`aggregate`](PipelineBuilder::aggregate) with an [`Aggregator`] of yours |
 //! | arrays | [`fill`](PipelineBuilder::fill) |
 //! | different ways for different items | [`route`](PipelineBuilder::route), [`route_lists`](PipelineBuilder::route_lists) |
@@ -129,6 +130,7 @@ mod replay;
 mod retry;
 mod runtime;
 mod sample;
+pub mod sampler;
 mod scheduler;
 #[cfg(feature = "serde")]
 mod seconds;

@@ -5,7 +5,8 @@
 /// [`at`](Permutation::at) tells which item comes at a position, for any position and in any order
 /// of asking, in constant time and memory. It is a Feistel network of eight rounds over the
 /// smallest even number of bits that holds `len`, walked along its cycles until the result falls
-/// below `len` (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
+/// below `len` (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). Up to 16 items,
+/// where such a network cannot give all orders, it is a small table that is shuffled.
 ///
 /// ```
 /// use spdl_core::Permutation;
@@ -19,18 +20,34 @@ pub struct Permutation {
     len: u64,
     half_bits: u32,
     keys: [u64; 8],
+    /// Up to 16 items: the item at each position, four bits each.
+    table: u64,
 }
+
+/// The most items whose order is a table.
+const TABLE_LEN: u64 = 16;
 
 impl Permutation {
     /// The order of `len` items in `epoch` of a run with `seed`.
     pub fn new(len: u64, seed: u64, epoch: u64) -> Self {
         let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
         let mut state = mix(seed ^ 0x5350_444c_0000_0001).wrapping_add(mix(epoch));
-        let keys = std::array::from_fn(|_| {
+        let mut next = || {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
             mix(state)
-        });
-        Permutation { len, half_bits: bits.div_ceil(2).max(1), keys }
+        };
+        let half_bits = bits.div_ceil(2).max(1);
+        if len > TABLE_LEN {
+            return Permutation { len, half_bits, keys: [(); 8].map(|()| next()), table: 0 };
+        }
+        let mut table = 0xfedc_ba98_7654_3210_u64;
+        for last in (1..len).rev() {
+            // The bias is below 2⁻⁶⁰.
+            let other = ((u128::from(next()) * u128::from(last + 1)) >> 64) as u64;
+            let differ = (table >> (4 * last) ^ table >> (4 * other)) & 15;
+            table ^= differ << (4 * last) ^ differ << (4 * other);
+        }
+        Permutation { len, half_bits, keys: [0; 8], table }
     }
 
     /// How many items there are.
@@ -47,6 +64,9 @@ impl Permutation {
     pub fn at(&self, position: u64) -> u64 {
         if position >= self.len {
             return position;
+        }
+        if self.len <= TABLE_LEN {
+            return self.table >> (4 * position) & 15;
         }
         // The domain is less than four times `len`, so this takes fewer than four rounds on
         // average; it ends, since the walk comes back to `position` itself at the latest.
@@ -68,7 +88,7 @@ impl Permutation {
 }
 
 /// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014; constants of Stafford's variant 13).
-fn mix(mut z: u64) -> u64 {
+pub(crate) fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
@@ -98,25 +118,182 @@ mod tests {
         }
     }
 
-    #[test]
-    fn all_orders_of_four_items_are_about_equally_likely() {
-        let mut counts = std::collections::HashMap::new();
-        for seed in 0..24_000 {
-            let order = Permutation::new(4, seed, 0);
-            let items: Vec<u64> = (0..4).map(|position| order.at(position)).collect();
-            *counts.entry(items).or_insert(0u32) += 1;
-        }
-        assert_eq!(counts.len(), 24);
-        let chi_squared: f64 =
-            counts.values().map(|&n| (f64::from(n) - 1000.0).powi(2) / 1000.0).sum();
-        // 23 degrees of freedom: 49.7 is exceeded once in a thousand.
-        assert!(chi_squared < 60.0, "{chi_squared}");
+    /// Fails where `counts` differ from what is `expected` more than once in 10,000 times by chance
+    /// (seeds are fixed, so a test that passes always passes). The quantile is that of Wilson and
+    /// Hilferty (1931), with the normal distribution's at 3.719.
+    fn assert_chi_squared(counts: &[u32], expected: &[f64], freedom: usize, what: &str) {
+        let terms = counts.iter().zip(expected);
+        let statistic: f64 = terms.map(|(&n, &e)| (f64::from(n) - e).powi(2) / e).sum();
+        let spread = 2.0 / (9.0 * freedom as f64);
+        let bound = freedom as f64 * (1.0 - spread + 3.719 * spread.sqrt()).powi(3);
+        assert!(statistic < bound, "{what}: {statistic} with {freedom} degrees of freedom");
+    }
+
+    fn assert_uniform(counts: &[u32], what: &str) {
+        let total: u32 = counts.iter().sum();
+        let expected = vec![f64::from(total) / counts.len() as f64; counts.len()];
+        assert_chi_squared(counts, &expected, counts.len() - 1, what);
+    }
+
+    /// The orders of consecutive seeds, and of consecutive epochs.
+    fn orders(len: u64, count: u64) -> [Vec<Permutation>; 2] {
+        [
+            (0..count).map(|seed| Permutation::new(len, seed, 0)).collect(),
+            (0..count).map(|epoch| Permutation::new(len, 7, epoch)).collect(),
+        ]
     }
 
     #[test]
-    fn neighbours_do_not_stay_neighbours() {
-        let order = Permutation::new(100_000, 1, 0);
-        let kept = (0..99_999).filter(|&n| order.at(n).abs_diff(order.at(n + 1)) == 1).count();
-        assert!(kept < 20, "{kept} of 99,999; 2 are expected");
+    fn all_orders_of_few_items_are_equally_likely() {
+        for len in 2..=6u64 {
+            let all: u64 = (1..=len).product();
+            for orders in orders(len, all * 100) {
+                let mut counts = std::collections::HashMap::new();
+                for order in orders {
+                    let items: Vec<u64> = (0..len).map(|position| order.at(position)).collect();
+                    *counts.entry(items).or_insert(0u32) += 1;
+                }
+                assert_eq!(counts.len() as u64, all);
+                let counts: Vec<u32> = counts.into_values().collect();
+                assert_uniform(&counts, &format!("orders of {len}"));
+            }
+        }
+    }
+
+    #[test]
+    fn an_order_of_any_length_takes_less_than_a_hundred_bytes() {
+        // Nothing of it lies elsewhere: it is all numbers.
+        assert!(size_of::<Permutation>() < 100);
+    }
+
+    #[test]
+    fn half_of_the_orders_of_sixteen_items_are_odd() {
+        let odd = |order: &Permutation| {
+            let pairs = (0..16).flat_map(|second| (0..second).map(move |first| (first, second)));
+            pairs.filter(|&(first, second)| order.at(first) > order.at(second)).count() % 2 == 1
+        };
+        for orders in orders(16, 2000) {
+            let count = orders.iter().filter(|order| odd(order)).count() as u32;
+            assert_uniform(&[count, 2000 - count], "odd and even orders");
+        }
+    }
+
+    const LENS: [u64; 20] =
+        [2, 3, 4, 5, 7, 8, 15, 16, 17, 18, 31, 33, 63, 65, 100, 257, 1000, 4096, 65_537, 1_000_000];
+
+    #[test]
+    fn every_item_is_equally_likely_at_a_position() {
+        for len in LENS {
+            let bins = len.min(40);
+            for orders in orders(len, 4000) {
+                for position in [0, len / 2, len - 1] {
+                    // A bin is of the items that share a remainder, or neighbour one another.
+                    let mut remainders = vec![0u32; bins as usize];
+                    let mut neighbours = remainders.clone();
+                    for order in &orders {
+                        let item = order.at(position);
+                        remainders[(item % bins) as usize] += 1;
+                        neighbours[(item * bins / len) as usize] += 1;
+                    }
+                    let share = |bin: u64, of: &dyn Fn(u64) -> u64| {
+                        4000.0 * (0..len).filter(|&item| of(item) == bin).count() as f64
+                            / len as f64
+                    };
+                    let shares = |of: &dyn Fn(u64) -> u64| -> Vec<f64> {
+                        if len > 10_000 {
+                            return vec![4000.0 / bins as f64; bins as usize];
+                        }
+                        (0..bins).map(|bin| share(bin, of)).collect()
+                    };
+                    let what = format!("item at {position} of {len}");
+                    let freedom = bins as usize - 1;
+                    let expected = shares(&|item| item % bins);
+                    assert_chi_squared(&remainders, &expected, freedom, &what);
+                    let expected = shares(&|item| item * bins / len);
+                    assert_chi_squared(&neighbours, &expected, freedom, &what);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_pair_is_equally_likely_side_by_side() {
+        // Few items: every pair of different ones at positions 0 and 1, and at the last two.
+        for len in [2u64, 3, 4, 5, 7, 8, 15, 16, 17, 18, 20, 31] {
+            for orders in orders(len, 20 * len * (len - 1)) {
+                for position in [0, len - 2] {
+                    let mut counts = vec![0u32; (len * (len - 1)) as usize];
+                    for order in &orders {
+                        let (first, second) = (order.at(position), order.at(position + 1));
+                        let second = if second > first { second - 1 } else { second };
+                        counts[(first * (len - 1) + second) as usize] += 1;
+                    }
+                    assert_uniform(&counts, &format!("pairs at {position} of {len}"));
+                }
+            }
+        }
+        // Many: by how much neighbours differ, modulo `len`, in one order; 40 bins of equal width.
+        for len in [1000u64, 4096, 65_537, 1_000_000] {
+            for (seed, epoch) in [(1, 0), (2, 0), (7, 1)] {
+                let order = Permutation::new(len, seed, epoch);
+                let (mut steps, mut items) = (vec![0u32; 40], vec![0u32; 400]);
+                let mut last = order.at(0);
+                for position in 1..len.min(100_000) {
+                    let item = order.at(position);
+                    let step = (item + len - last) % len - 1;
+                    steps[(step * 40 / (len - 1)) as usize] += 1;
+                    items[(last * 20 / len * 20 + item * 20 / len) as usize] += 1;
+                    last = item;
+                }
+                assert_uniform(&steps, &format!("steps in an order of {len}"));
+                assert_uniform(&items, &format!("neighbours in an order of {len}"));
+            }
+        }
+    }
+
+    #[test]
+    fn fixed_points_are_as_rare_as_they_must_be() {
+        // P(k fixed points) is the share of derangements: very nearly Poisson's for 1.
+        for len in [7u64, 8, 15, 16, 17, 31, 33, 64, 100, 257, 1000] {
+            let count = (200_000 / len).clamp(1000, 5000);
+            for orders in orders(len, count) {
+                let mut counts = [0u32; 5];
+                for order in orders {
+                    let fixed = (0..len).filter(|&position| order.at(position) == position).count();
+                    counts[fixed.min(4)] += 1;
+                }
+                let mut expected = [1.0, 1.0, 0.5, 1.0 / 6.0, 0.0].map(|p| p / std::f64::consts::E);
+                expected[4] = 1.0 - expected.iter().sum::<f64>();
+                let expected = expected.map(|p| p * count as f64);
+                assert_chi_squared(&counts, &expected, 4, &format!("fixed points of {len}"));
+            }
+        }
+        // One in an order on average: of 10 orders, 24 are exceeded once in 10,000 times.
+        for len in [10_000u64, 100_000] {
+            let fixed = |order: &Permutation| {
+                (0..len).filter(|&position| order.at(position) == position).count()
+            };
+            let all: usize = orders(len, 10)[0].iter().map(fixed).sum();
+            assert!((1..=24).contains(&all), "{all} fixed points in 10 orders of {len}");
+        }
+        let order = Permutation::new(1_000_000, 1, 1);
+        let fixed = (0..1_000_000).filter(|&position| order.at(position) == position).count();
+        assert!(fixed <= 6, "{fixed} fixed points; 6 are exceeded once in 10,000 times");
+    }
+
+    #[test]
+    fn positions_and_items_are_independent_in_one_order() {
+        for len in [1000u64, 4096, 65_537, 1_000_000] {
+            let order = Permutation::new(len, 5, 3);
+            let mut counts = vec![0u32; 256];
+            // All positions, or the first of each sixteenth.
+            let each = (len / 16).min(5000);
+            for part in 0..16 {
+                for position in part * (len / 16)..part * (len / 16) + each {
+                    counts[(part * 16 + order.at(position) * 16 / len) as usize] += 1;
+                }
+            }
+            assert_uniform(&counts, &format!("positions and items of {len}"));
+        }
     }
 }
