@@ -30,7 +30,7 @@ pub(crate) struct Run {
     pub(crate) seconds: f64,
     pub(crate) cpu_s_per_1000: f64,
     pub(crate) first_batch_ms: f64,
-    pub(crate) peak_rss_bytes: u64,
+    pub(crate) peak_memory_bytes: u64,
     /// The share of all CPU time that others took meanwhile.
     pub(crate) foreign_cpu: f64,
 }
@@ -108,7 +108,7 @@ impl Contestant {
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
         let before = CpuTicks::now();
-        let (text, peak_rss_bytes) = run_and_watch(&mut command)?;
+        let (text, peak_memory_bytes) = run_and_watch(&mut command)?;
         let foreign_cpu = CpuTicks::now().foreign_since(&before);
         let result: Value = serde_json::from_str(text.trim()).with_context(|| {
             format!("`{}` printed no JSON object: {text:?}", describe(&command))
@@ -124,13 +124,13 @@ impl Contestant {
             seconds: number("seconds")?,
             cpu_s_per_1000: number("cpu_s_per_1000")?,
             first_batch_ms: number("first_batch_ms")?,
-            peak_rss_bytes,
+            peak_memory_bytes,
             foreign_cpu,
         })
     }
 }
 
-/// Runs a command; returns what it printed and the peak of its processes' resident sizes.
+/// Runs a command; returns what it printed and the peak of its processes' memory.
 fn run_and_watch(command: &mut Command) -> Result<(String, u64)> {
     let described = describe(command);
     let mut child = command.spawn().with_context(|| format!("cannot run `{described}`"))?;
@@ -144,17 +144,19 @@ fn run_and_watch(command: &mut Command) -> Result<(String, u64)> {
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        peak = peak.max(with_descendants(child.id()).into_iter().map(resident_bytes).sum());
-        thread::sleep(Duration::from_millis(50));
+        peak = peak.max(with_descendants(child.id()).into_iter().map(memory_of).sum());
+        thread::sleep(Duration::from_millis(100));
     };
     ensure!(status.success(), "`{described}` failed: {status}");
     let Ok(text) = reader.join() else { bail!("the thread that reads the output panicked") };
     Ok((text?, peak))
 }
 
-fn resident_bytes(process: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+/// The proportional share: pages that several processes share are divided among them, so that they
+/// count once in a sum.
+fn memory_of(process: u32) -> u64 {
+    let sums = fs::read_to_string(format!("/proc/{process}/smaps_rollup")).unwrap_or_default();
+    let line = sums.lines().find_map(|line| line.strip_prefix("Pss:"));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
     1024 * kib.unwrap_or(0)
 }
