@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::stage::Parts;
 use crate::{Error, ErrorKind, Result, Stage, StageContext};
 
 /// Larger batches than this grow as they fill: nobody knows yet whether so many items will come.
@@ -48,17 +49,103 @@ pub trait Aggregator<In>: Send + 'static {
     /// before stays, unless [`left_out`](Aggregator::left_out) says otherwise.
     fn accumulate(&mut self, item: In) -> Result<Option<Self::Out>>;
 
-    /// Gives what is held when the epoch ends, if it is to come out. The last call but
-    /// [`left_out`](Aggregator::left_out).
+    /// Gives one more aggregate that the same item completed. Asked after
+    /// [`accumulate`](Aggregator::accumulate) gave one, until it gives `None`.
+    ///
+    /// # Errors
+    /// As for [`accumulate`](Aggregator::accumulate).
+    fn more(&mut self) -> Result<Option<Self::Out>> {
+        Ok(None)
+    }
+
+    /// Gives what is held when the epoch ends, if it is to come out. Nothing is taken in after it.
     ///
     /// # Errors
     /// Whatever keeps the rest from being made into an aggregate.
     fn flush(&mut self) -> Result<Option<Self::Out>>;
 
+    /// Gives one more aggregate of the rest. Asked after [`flush`](Aggregator::flush) gave one,
+    /// until it gives `None`.
+    ///
+    /// # Errors
+    /// As for [`flush`](Aggregator::flush).
+    fn flush_more(&mut self) -> Result<Option<Self::Out>> {
+        Ok(None)
+    }
+
+    /// Which items the aggregate that was given last is made of, in the order in which they are in
+    /// it. Items are counted from 0 as they were taken in, refused ones not at all; each instance
+    /// counts anew. An item of which only a part is in the aggregate counts as one of its members
+    /// if that part is the item's end. Asked once after each aggregate. `None`, the default: all
+    /// that was taken in since the aggregate before.
+    ///
+    /// This is how a pipeline knows, when it saves its state, which items are still held. After
+    /// resuming, it gives them to a fresh aggregator, in their old order, and goes on with those
+    /// that come next. So that the rest of the epoch is the same as if nothing had happened, an
+    /// aggregator keeps this law: *fed with just the items that are held, a fresh one holds the
+    /// same, and from there on gives the same aggregates.* And it loses nothing by an error.
+    fn members(&mut self) -> Option<Vec<u64>> {
+        None
+    }
+
+    /// How much of the oldest item that is still held has gone out already, in units of its own
+    /// (tokens): not 0 only where items are cut. Asked after each aggregate.
+    fn carry(&self) -> u64 {
+        0
+    }
+
+    /// Says that of the first item to come this much has gone out before the pipeline was resumed,
+    /// as [`carry`](Aggregator::carry) told. Called before anything else, if at all.
+    fn resume(&mut self, carry: u64) {
+        let _ = carry;
+    }
+
+    /// How well the aggregates given so far are filled. `None`, the default: there is nothing that
+    /// they could be filled up to.
+    fn fill_rate(&self) -> Option<FillRate> {
+        None
+    }
+
     /// How many of the items that it took in will never come out, counted since the last call:
     /// those of an unwanted short batch, say. Asked after `flush`, and after an error.
     fn left_out(&mut self) -> u64 {
         0
+    }
+}
+
+/// How much of the room in aggregates is used.
+///
+/// ```
+/// # use spdl_core::FillRate;
+/// let rate = FillRate { used: 970, capacity: 1000 };
+/// assert_eq!(rate.share(), Some(0.97));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FillRate {
+    /// What the aggregates hold: tokens, say.
+    pub used: u64,
+    /// What they had room for. The rest is padding.
+    pub capacity: u64,
+}
+
+impl FillRate {
+    /// The part that is used, in 0..=1; `None` before there was any room.
+    pub fn share(self) -> Option<f64> {
+        (self.capacity > 0).then(|| self.used as f64 / self.capacity as f64)
+    }
+
+    /// Counts one more aggregate.
+    pub(crate) fn add(&mut self, used: u64, capacity: u64) {
+        self.used = self.used.saturating_add(used);
+        self.capacity = self.capacity.saturating_add(capacity);
+    }
+
+    /// What was counted after `earlier`.
+    pub(crate) fn since(self, earlier: FillRate) -> FillRate {
+        FillRate {
+            used: self.used.saturating_sub(earlier.used),
+            capacity: self.capacity.saturating_sub(earlier.capacity),
+        }
     }
 }
 
@@ -150,9 +237,17 @@ pub struct Aggregation<A> {
     aggregator: Option<A>,
     /// Whether it has been given an item.
     used: bool,
-    /// Items taken in since the last aggregate: those that a panic would lose.
+    books: Books,
+}
+
+/// What an [`Aggregation`] counts.
+#[derive(Debug, Default)]
+struct Books {
+    /// Items taken in that have not come out: those that a panic would lose.
     held: u64,
     left_out: u64,
+    /// How well the aggregates of this epoch's aggregator are filled, as told last.
+    filled: FillRate,
 }
 
 impl<A> Aggregation<A> {
@@ -163,7 +258,7 @@ impl<A> Aggregation<A> {
     pub fn new(factory: impl Fn() -> Result<A> + Send + 'static) -> Result<Self> {
         let aggregator = Some(factory()?);
         let factory = Box::new(factory);
-        Ok(Aggregation { factory, aggregator, used: false, held: 0, left_out: 0 })
+        Ok(Aggregation { factory, aggregator, used: false, books: Books::default() })
     }
 }
 
@@ -171,9 +266,67 @@ impl<A> fmt::Debug for Aggregation<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Aggregation")
             .field("used", &self.used)
-            .field("held", &self.held)
-            .field("left_out", &self.left_out)
+            .field("books", &self.books)
             .finish_non_exhaustive()
+    }
+}
+
+impl Books {
+    /// Asks for an aggregate. After a panic the instance is thrown away, and with it what it holds.
+    fn ask<R>(&mut self, ask: impl FnOnce() -> R) -> R {
+        let at_risk = AtRisk { items: self.held, left_out: &mut self.left_out };
+        let answer = ask();
+        at_risk.saved();
+        answer
+    }
+
+    /// Hands an aggregate on.
+    fn hand_on<In, A: Aggregator<In>>(
+        &mut self,
+        aggregator: &mut A,
+        aggregate: A::Out,
+        cx: &mut StageContext<'_, A::Out>,
+    ) -> Result<()> {
+        let (members, carry, rate) =
+            self.ask(|| (aggregator.members(), aggregator.carry(), aggregator.fill_rate()));
+        self.held = match &members {
+            Some(members) => self.held.saturating_sub(members.len() as u64),
+            None => 0,
+        };
+        let rate = rate.unwrap_or(self.filled);
+        let more = rate.since(std::mem::replace(&mut self.filled, rate));
+        if more.capacity > 0 {
+            cx.filled(more);
+        }
+        cx.emit_aggregate(aggregate, Parts { members, carry })
+    }
+
+    /// Hands the rest of an epoch on, and counts what will not come out.
+    fn flush<In, A: Aggregator<In>>(
+        &mut self,
+        aggregator: &mut A,
+        cx: &mut StageContext<'_, A::Out>,
+    ) -> Result<()> {
+        let mut answer = self.ask(|| aggregator.flush());
+        loop {
+            if answer.is_err() {
+                // All that it still held is lost.
+                self.left_out += std::mem::take(&mut self.held);
+            }
+            let Some(aggregate) = answer? else { break };
+            self.hand_on(aggregator, aggregate, cx)?;
+            answer = self.ask(|| aggregator.flush_more());
+        }
+        self.held = 0;
+        self.left_out += aggregator.left_out();
+        Ok(())
+    }
+
+    /// Counts what an error lost.
+    fn lost<In, A: Aggregator<In>>(&mut self, aggregator: &mut A) {
+        let lost = aggregator.left_out();
+        self.left_out += lost;
+        self.held = self.held.saturating_sub(lost);
     }
 }
 
@@ -185,25 +338,25 @@ impl<In: Send + 'static, A: Aggregator<In>> Stage<In> for Aggregation<A> {
             Some(aggregator) => aggregator,
             empty => empty.insert((self.factory)()?),
         };
-        self.used = true;
-        // After a panic the instance is thrown away, and with it what it holds.
-        let at_risk = AtRisk { items: self.held, left_out: &mut self.left_out };
-        let result = aggregator.accumulate(item);
-        at_risk.saved();
-        if result.is_err() {
-            let lost = aggregator.left_out();
-            self.left_out += lost;
-            self.held = self.held.saturating_sub(lost);
+        let books = &mut self.books;
+        if !std::mem::replace(&mut self.used, true) {
+            books.filled = FillRate::default();
+            match cx.carry() {
+                0 => {}
+                carry => books.ask(|| aggregator.resume(carry)),
+            }
         }
-        match result? {
-            Some(aggregate) => {
-                self.held = 0;
-                cx.emit(aggregate)
+        let mut answer = books.ask(|| aggregator.accumulate(item));
+        if answer.is_ok() {
+            books.held += 1;
+        }
+        loop {
+            if answer.is_err() {
+                books.lost(aggregator);
             }
-            None => {
-                self.held += 1;
-                Ok(())
-            }
+            let Some(aggregate) = answer? else { return Ok(()) };
+            books.hand_on(aggregator, aggregate, cx)?;
+            answer = books.ask(|| aggregator.more());
         }
     }
 
@@ -212,21 +365,12 @@ impl<In: Send + 'static, A: Aggregator<In>> Stage<In> for Aggregation<A> {
             return Ok(());
         }
         let Some(mut aggregator) = self.aggregator.take() else { return Ok(()) };
-        let held = std::mem::take(&mut self.held);
-        let at_risk = AtRisk { items: held, left_out: &mut self.left_out };
-        // Where this fails, all that it held is lost.
-        let rest = aggregator.flush()?;
-        at_risk.saved();
-        self.left_out += aggregator.left_out();
-        match rest {
-            Some(aggregate) => cx.emit(aggregate),
-            None => Ok(()),
-        }
+        self.books.flush(&mut aggregator, cx)
     }
 
     /// Also counts what a panic of the aggregator lost.
     fn take_left_out(&mut self) -> u64 {
-        std::mem::take(&mut self.left_out)
+        std::mem::take(&mut self.books.left_out)
     }
 }
 
@@ -555,6 +699,114 @@ mod tests {
         let panicked = catch_unwind(AssertUnwindSafe(|| epoch(&mut stage, [5, 5, 1, 2, 3, 9])));
         assert!(panicked.is_err());
         assert_eq!(left_out(&mut stage), 3);
+    }
+
+    /// Gives what it holds in parts of 3 units, and tells everything about them. Panics at 99.
+    #[derive(Default)]
+    struct Thirds {
+        units: u32,
+        taken: u64,
+        ends: Vec<u64>,
+        given: u64,
+    }
+
+    impl Aggregator<u32> for Thirds {
+        type Out = u32;
+
+        fn accumulate(&mut self, units: u32) -> Result<Option<u32>> {
+            assert!(units != 99, "99");
+            self.units += units;
+            self.ends.push(self.taken);
+            self.taken += 1;
+            self.more()
+        }
+
+        fn more(&mut self) -> Result<Option<u32>> {
+            if self.units < 3 {
+                return Ok(None);
+            }
+            self.units -= 3;
+            self.given += 1;
+            Ok(Some(3))
+        }
+
+        fn flush(&mut self) -> Result<Option<u32>> {
+            self.flush_more()
+        }
+
+        fn flush_more(&mut self) -> Result<Option<u32>> {
+            self.given += u64::from(self.units > 0);
+            Ok((self.units > 0).then(|| {
+                self.units -= 1;
+                1
+            }))
+        }
+
+        fn members(&mut self) -> Option<Vec<u64>> {
+            let stays = usize::from(self.units > 0 && !self.ends.is_empty());
+            Some(self.ends.drain(..self.ends.len() - stays).collect())
+        }
+
+        fn carry(&self) -> u64 {
+            u64::from(self.units)
+        }
+
+        fn resume(&mut self, carry: u64) {
+            assert_eq!((self.units, self.taken), (0, 0), "before anything else");
+            self.units = carry as u32;
+        }
+
+        fn fill_rate(&self) -> Option<FillRate> {
+            Some(FillRate { used: 2 * self.given, capacity: 3 * self.given })
+        }
+    }
+
+    #[test]
+    fn all_aggregates_are_asked_for_with_what_they_are_made_of() {
+        let mut stage = Aggregation::new(|| Ok(Thirds::default())).unwrap();
+        let mut outlet = TestOutlet::default();
+        outlet.run(SampleId::default(), |cx| {
+            stage.process(1, cx).unwrap();
+            stage.process(7, cx).unwrap();
+            stage.finish(cx).unwrap();
+        });
+        assert_eq!(outlet.outputs, [3, 3, 1, 1]);
+        let told: Vec<_> = outlet.parts.iter().map(|p| (p.members.clone(), p.carry)).collect();
+        let some = |members: &[u64]| Some(members.to_vec());
+        assert_eq!(told, [(some(&[0]), 5), (some(&[]), 2), (some(&[]), 1), (some(&[1]), 0)]);
+        let rate = |used, capacity| FillRate { used, capacity };
+        assert_eq!(outlet.filled, [rate(2, 3); 4]);
+        // Another epoch is counted anew.
+        outlet.run(SampleId::default(), |cx| {
+            stage.process(3, cx).unwrap();
+            stage.finish(cx).unwrap();
+        });
+        assert_eq!(outlet.filled, [rate(2, 3); 5]);
+        assert_eq!(left_out(&mut stage), 0);
+    }
+
+    #[test]
+    fn what_was_carried_over_is_told_once_before_the_first_item() {
+        let mut stage = Aggregation::new(|| Ok(Thirds::default())).unwrap();
+        let mut outlet = TestOutlet { carry: 2, ..TestOutlet::default() };
+        outlet.run(SampleId::default(), |cx| stage.process(1, cx).unwrap());
+        assert_eq!(outlet.outputs, [3]);
+        outlet.run(SampleId::default(), |cx| stage.finish(cx).unwrap());
+        outlet.run(SampleId::default(), |cx| stage.process(1, cx).unwrap());
+        assert_eq!(outlet.outputs, [3]);
+    }
+
+    #[test]
+    fn a_panic_loses_what_has_not_come_out() {
+        let mut stage = Aggregation::new(|| Ok(Thirds::default())).unwrap();
+        // 0 and 1 come out; 2 begins to.
+        let items = [1, 2, 4, 1, 99];
+        assert!(catch_unwind(AssertUnwindSafe(|| epoch(&mut stage, items))).is_err());
+        assert_eq!(left_out(&mut stage), 2, "2 and 3; 4 itself has failed");
+        let mut stage = Aggregation::new(|| Ok(Thirds::default())).unwrap();
+        let items = [1, 1, 1, 1, 1, 99];
+        assert!(catch_unwind(AssertUnwindSafe(|| epoch(&mut stage, items))).is_err());
+        assert_eq!(left_out(&mut stage), 2);
     }
 
     #[test]

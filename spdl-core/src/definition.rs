@@ -62,6 +62,10 @@ pub enum Construct {
     Fill,
     /// Makes lists of items.
     Batch,
+    /// Makes lists of items that are alike.
+    Bucket,
+    /// Puts items end to end, into sequences of a fixed capacity.
+    Pack,
     /// Makes one item of several, in a way of its own.
     Aggregate,
     /// Takes lists apart.
@@ -75,6 +79,12 @@ pub enum Construct {
 }
 
 impl Construct {
+    /// Whether each of its outputs is put together of several items.
+    pub(crate) fn gathers(self) -> bool {
+        use Construct::{Aggregate, Batch, Bucket, Pack};
+        matches!(self, Batch | Bucket | Pack | Aggregate)
+    }
+
     /// The kind as one lower-case word, as it appears in the tree and in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -83,6 +93,8 @@ impl Construct {
             Construct::Async => "async",
             Construct::Fill => "fill",
             Construct::Batch => "batch",
+            Construct::Bucket => "bucket",
+            Construct::Pack => "pack",
             Construct::Aggregate => "aggregate",
             Construct::Unbatch => "unbatch",
             Construct::Filter => "filter",

@@ -238,6 +238,7 @@ mod tests {
                 items: 100,
                 failures: 0,
                 items_out: 100,
+                fill_rate: None,
                 busy: Duration::from_secs_f64(busy),
                 service: Quantiles::default(),
             };

@@ -54,6 +54,7 @@
 //! | a stage with scratch memory | [`stage`](PipelineBuilder::stage), [`async_stage`](PipelineBuilder::async_stage) |
 //! | another order of a data set's items, mixtures, shards | [`DatasetSource::sampler`] with one of [`sampler`] |
 //! | lists | [`batch`](PipelineBuilder::batch), [`unbatch`](PipelineBuilder::unbatch), [`aggregate`](PipelineBuilder::aggregate) with an [`Aggregator`] of yours |
+//! | little padding | [`bucket`](PipelineBuilder::bucket), [`pack`](PipelineBuilder::pack), [`concat_and_split`](PipelineBuilder::concat_and_split) |
 //! | arrays | [`fill`](PipelineBuilder::fill) |
 //! | different ways for different items | [`route`](PipelineBuilder::route), [`route_lists`](PipelineBuilder::route_lists) |
 //! | a bound in bytes | [`measured`](PipelineBuilder::measured), [`memory`](PipelineBuilder::memory) |
@@ -113,6 +114,7 @@ mod failure;
 #[cfg(feature = "tracing")]
 mod folding;
 mod footprint;
+mod grouping;
 mod histogram;
 mod hooks;
 mod interval;
@@ -144,7 +146,7 @@ mod sync;
 #[cfg(feature = "tracing")]
 mod tracing_hook;
 
-pub use aggregate::{Aggregation, Aggregator, Batcher, Filter, FlatMap, Map, Unbatch};
+pub use aggregate::{Aggregation, Aggregator, Batcher, FillRate, Filter, FlatMap, Map, Unbatch};
 pub use array::{Array, DType, Element};
 pub use batch::{Batch, BatchLayout, Field, Fill, FillContext, SlotMut};
 pub use budget::MemoryStatistics;
@@ -164,6 +166,9 @@ pub use executor::CpuExecutor;
 pub use executor::RayonExecutor;
 pub use failure::{Dropped, OnError};
 pub use footprint::Footprint;
+pub use grouping::{
+    Bucketed, Bucketer, Bucketing, ConcatAndSplit, Packed, Packer, Packing, Piece, Sequence, pieces,
+};
 pub use histogram::Quantiles;
 pub use hooks::{Hook, ItemInfo, ItemOutcome, StageInfo};
 pub use interval::Interval;

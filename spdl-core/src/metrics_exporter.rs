@@ -23,6 +23,7 @@ use crate::statistics::{ConsumerStatistics, QueueStatistics, StageStatistics, St
 /// | `spdl_stage_failures_total` | counter | items that failed |
 /// | `spdl_stage_busy_nanoseconds_total` | counter | time spent, summed over all instances |
 /// | `spdl_stage_busy_ratio` | gauge | share of the concurrency in use, 0 to 1 |
+/// | `spdl_stage_fill_ratio` | gauge | share of the room in its outputs that is used, 0 to 1; only where it packs or buckets |
 /// | `spdl_stage_concurrency` | gauge | items it may work on at once |
 /// | `spdl_stage_service_seconds` | gauge, quantiles | time of one item |
 /// | `spdl_queue_items_total` | counter | items gone through |
@@ -206,6 +207,9 @@ fn publish_stage(group: &Group, stage: &StageStatistics, time: Duration) {
     group.counter("spdl_stage_failures_total", stage.failures);
     group.nanoseconds("spdl_stage_busy_nanoseconds_total", stage.busy);
     group.gauge("spdl_stage_busy_ratio", stage.busy_share(time));
+    if let Some(rate) = stage.fill_rate {
+        group.gauge("spdl_stage_fill_ratio", rate);
+    }
     group.gauge("spdl_stage_concurrency", stage.concurrency as f64);
     group.quantiles("spdl_stage_service_seconds", &stage.service);
 }
@@ -243,6 +247,7 @@ const COUNTERS: &[(&str, Unit, &str)] = &[
 
 const GAUGES: &[(&str, Unit, &str)] = &[
     ("spdl_stage_busy_ratio", Unit::Count, "Share of the concurrency in use, 0 to 1."),
+    ("spdl_stage_fill_ratio", Unit::Count, "Share of the room in outputs that is used, 0 to 1."),
     ("spdl_stage_concurrency", Unit::Count, "Items the stage may work on at once."),
     ("spdl_stage_service_seconds", Unit::Seconds, "Time of one item."),
     ("spdl_queue_length", Unit::Count, "Items in the queue behind the stage."),
@@ -261,6 +266,7 @@ const GAUGES: &[(&str, Unit, &str)] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FillRate;
     use crate::statistics::{QueueMeter, StageKind, StageMeter};
     use crate::sync::Mutex;
     use metrics::{
@@ -353,6 +359,7 @@ mod tests {
         let meter = StageMeter::new("decode".into(), StageKind::Cpu, 2);
         meter.record(10, 1, Duration::from_secs(1));
         meter.emitted(9);
+        meter.filled(FillRate { used: 3, capacity: 4 });
         let mut queue = QueueMeter::default();
         queue.put_waited(Duration::from_millis(500));
         Interval {
@@ -384,6 +391,7 @@ mod tests {
         assert_eq!(stage("stage_failures_total"), 1.0);
         assert_eq!(stage("stage_busy_nanoseconds_total"), 1e9);
         assert_eq!(stage("stage_busy_ratio"), 0.25);
+        assert_eq!(stage("stage_fill_ratio"), 0.75);
         assert_eq!(stage("stage_concurrency"), 2.0);
         assert_eq!(stage("queue_items_total"), 9.0);
         assert_eq!(stage("queue_length"), 3.0);

@@ -50,6 +50,9 @@ pub(crate) struct Tag {
     pub(crate) key: Option<Arc<str>>,
     /// Where several samples were put together into this item: who they are.
     pub(crate) members: Option<Arc<[SampleId]>>,
+    /// How much of the oldest item that the stage which put it together still holds has gone out
+    /// with this item and those before; see [`Aggregator::carry`](crate::Aggregator::carry).
+    pub(crate) carry: u64,
     /// The item's place in an order that is restored later; see [`Ticket`].
     pub(crate) ticket: Option<Arc<Ticket>>,
 }
@@ -80,6 +83,15 @@ impl Head {
 
     pub(crate) fn ticket(&self) -> Option<&Arc<Ticket>> {
         self.tag.as_ref()?.ticket.as_ref()
+    }
+
+    pub(crate) fn carry(&self) -> u64 {
+        self.tag.as_ref().map_or(0, |tag| tag.carry)
+    }
+
+    /// The head of an aggregate in which no item ends: of what goes out of this one up to `carry`.
+    pub(crate) fn piece(&self, carry: u64) -> Head {
+        Head { lineage: mix(self.lineage, !carry), ..self.bare() }
     }
 
     /// The head without what it shares with others.

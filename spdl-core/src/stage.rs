@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use crate::random::purpose_number;
 use crate::runtime::Runtime;
 use crate::sample::Head;
-use crate::{Result, Retry, SampleId, SampleRng};
+use crate::{FillRate, Result, Retry, SampleId, SampleRng};
 
 /// A step that computes. One instance per worker, so `&mut self` needs no lock.
 ///
@@ -74,12 +74,34 @@ pub trait Stage<In>: Send + 'static {
 pub(crate) trait Outlet<Out> {
     /// Takes an output of the item `head`; waits for room where there is none.
     fn emit(&mut self, head: &Head, value: Out) -> Result<()>;
+    /// Takes an output that is made of several items.
+    fn emit_aggregate(&mut self, head: &Head, value: Out, parts: Parts) -> Result<()> {
+        let _ = parts;
+        self.emit(head, value)
+    }
+    /// Counts how well aggregates are filled.
+    fn filled(&mut self, more: FillRate) {
+        let _ = more;
+    }
+    /// How much of the first item of a resumed epoch has gone out already.
+    fn carry(&mut self) -> u64 {
+        0
+    }
     /// Lets time pass without holding others up.
     fn wait(&mut self, duration: Duration) -> Result<()>;
     /// `Stopped` once nobody wants outputs any more.
     fn go_on(&self) -> Result<()>;
     /// Hands on what was taken so far, where its turn has come.
     fn flush(&mut self) -> Result<()>;
+}
+
+/// What an aggregate is made of, as an [`Aggregator`](crate::Aggregator) tells it.
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    /// Which of the items taken in; `None`: all since the one before.
+    pub(crate) members: Option<Vec<u64>>,
+    /// How much of the oldest item still held has gone out.
+    pub(crate) carry: u64,
 }
 
 /// Keeps a stage's outputs back; all else goes to the outlet behind it.
@@ -165,6 +187,18 @@ impl<Out> StageContext<'_, Out> {
 }
 
 impl<Out> StageContext<'_, Out> {
+    pub(crate) fn emit_aggregate(&mut self, value: Out, parts: Parts) -> Result<()> {
+        self.outlet.emit_aggregate(self.head, value, parts)
+    }
+
+    pub(crate) fn filled(&mut self, more: FillRate) {
+        self.outlet.filled(more);
+    }
+
+    pub(crate) fn carry(&mut self) -> u64 {
+        self.outlet.carry()
+    }
+
     /// Random numbers of the item in this stage for something else than the stage's own work.
     pub(crate) fn rng_for(&self, purpose: &str) -> SampleRng {
         let stage = purpose_number(self.stage, purpose);
@@ -353,13 +387,19 @@ pub(crate) struct TestOutlet<Out> {
     pub(crate) stopped: bool,
     /// Whether it will stop during the next wait.
     pub(crate) stopped_on_wait: bool,
+    /// What was told of aggregates.
+    pub(crate) parts: Vec<Parts>,
+    pub(crate) filled: Vec<FillRate>,
+    /// How much of the first item has gone out before.
+    pub(crate) carry: u64,
 }
 
 #[cfg(test)]
 impl<Out> Default for TestOutlet<Out> {
     fn default() -> Self {
-        let (outputs, waits) = Default::default();
-        TestOutlet { outputs, waits, stopped: false, stopped_on_wait: false }
+        let (outputs, waits, parts, filled) = Default::default();
+        let (stopped, stopped_on_wait) = (false, false);
+        TestOutlet { outputs, waits, stopped, stopped_on_wait, parts, filled, carry: 0 }
     }
 }
 
@@ -382,6 +422,19 @@ impl<Out> Outlet<Out> for TestOutlet<Out> {
         self.go_on()?;
         self.outputs.push(value);
         Ok(())
+    }
+
+    fn emit_aggregate(&mut self, head: &Head, value: Out, parts: Parts) -> Result<()> {
+        self.parts.push(parts);
+        self.emit(head, value)
+    }
+
+    fn filled(&mut self, more: FillRate) {
+        self.filled.push(more);
+    }
+
+    fn carry(&mut self) -> u64 {
+        std::mem::take(&mut self.carry)
     }
 
     fn wait(&mut self, duration: Duration) -> Result<()> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::aggregate::FillRate;
 use crate::budget::MemoryStatistics;
 use crate::buffer::PoolStatistics;
 use crate::failure::Dropped;
@@ -110,6 +111,9 @@ pub(crate) fn write_stages(
             stage.service.p50,
             stage.service.p99,
         )?;
+        if let Some(rate) = stage.fill_rate {
+            write!(f, ", filled {:.1} %", rate * 100.0)?;
+        }
         if let Some(queue) = queues.get(index) {
             write!(f, ", queue {:.1} of {}", queue.mean_len, queue.capacity)?;
         }
@@ -173,6 +177,9 @@ pub struct StageStatistics {
     pub failures: u64,
     /// Items it has handed on: none, one or many for each that it has taken in.
     pub items_out: u64,
+    /// How much of the room in its outputs is used, in 0..=1; the rest is padding. `None` where
+    /// there is nothing to be filled; see [`Aggregator::fill_rate`](crate::Aggregator::fill_rate).
+    pub fill_rate: Option<f64>,
     /// The time spent in it, summed over everything that ran at once.
     #[cfg_attr(feature = "serde", serde(rename = "busy_s", with = "crate::seconds"))]
     pub busy: Duration,
@@ -260,6 +267,8 @@ pub(crate) struct StageMeter {
     items: AtomicU64,
     failures: AtomicU64,
     items_out: AtomicU64,
+    fill_used: AtomicU64,
+    fill_capacity: AtomicU64,
     busy_nanos: AtomicU64,
     service: Histogram,
 }
@@ -273,6 +282,8 @@ impl StageMeter {
             items: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             items_out: AtomicU64::new(0),
+            fill_used: AtomicU64::new(0),
+            fill_capacity: AtomicU64::new(0),
             busy_nanos: AtomicU64::new(0),
             service: Histogram::default(),
         }
@@ -296,6 +307,12 @@ impl StageMeter {
         self.items_out.fetch_add(items, Ordering::Relaxed);
     }
 
+    /// Counts how well outputs are filled.
+    pub(crate) fn filled(&self, more: FillRate) {
+        self.fill_used.fetch_add(more.used, Ordering::Relaxed);
+        self.fill_capacity.fetch_add(more.capacity, Ordering::Relaxed);
+    }
+
     /// The mean time of one item so far.
     pub(crate) fn mean_service(&self) -> Option<Duration> {
         let items = self.items.load(Ordering::Relaxed);
@@ -316,6 +333,10 @@ impl StageMeter {
             items: self.items.load(Ordering::Relaxed),
             failures: self.failures.load(Ordering::Relaxed),
             items_out: self.items_out.load(Ordering::Relaxed),
+            filled: FillRate {
+                used: self.fill_used.load(Ordering::Relaxed),
+                capacity: self.fill_capacity.load(Ordering::Relaxed),
+            },
             busy_nanos: self.busy_nanos.load(Ordering::Relaxed),
             service: self.service.counts(),
         }
@@ -331,6 +352,7 @@ pub(crate) struct StageSnapshot {
     pub(crate) items: u64,
     failures: u64,
     items_out: u64,
+    filled: FillRate,
     pub(crate) busy_nanos: u64,
     service: Counts,
 }
@@ -345,6 +367,7 @@ impl StageSnapshot {
             items: self.items.saturating_sub(earlier.items),
             failures: self.failures.saturating_sub(earlier.failures),
             items_out: self.items_out.saturating_sub(earlier.items_out),
+            filled: self.filled.since(earlier.filled),
             busy_nanos: self.busy_nanos.saturating_sub(earlier.busy_nanos),
             service: self.service.since(&earlier.service),
         }
@@ -358,6 +381,7 @@ impl StageSnapshot {
             items: self.items,
             failures: self.failures,
             items_out: self.items_out,
+            fill_rate: self.filled.share(),
             busy: Duration::from_nanos(self.busy_nanos),
             service: self.service.quantiles(),
         }
@@ -710,6 +734,12 @@ mod tests {
         assert_eq!((all.items, all.failures, all.items_out, all.busy), (3, 1, 8, 13 * MS));
         let part = meter.raw().since(&before).statistics();
         assert_eq!((part.items, part.failures, part.items_out, part.busy), (1, 0, 3, 9 * MS));
+        assert_eq!((all.fill_rate, part.fill_rate), (None, None));
+        meter.filled(FillRate { used: 3, capacity: 4 });
+        let before = meter.raw();
+        meter.filled(FillRate { used: 1, capacity: 4 });
+        assert_eq!(meter.snapshot().fill_rate, Some(0.5));
+        assert_eq!(meter.raw().since(&before).statistics().fill_rate, Some(0.25));
         is_about(part.service.p50, 9 * MS);
     }
 }

@@ -15,6 +15,9 @@ use crate::batch::{Batch, BatchLayout, Fill};
 use crate::control::{Knob, StageKnob};
 use crate::definition::{Construct, Setting, StageDefinition};
 use crate::footprint::Footprint;
+use crate::grouping::{
+    Bucketed, Bucketer, Bucketing, ConcatAndSplit, Packed, Packer, Packing, Piece, Sequence,
+};
 use crate::options::{Order, StageOptions, Workers};
 use crate::scheduler::assembly::Assembly;
 use crate::scheduler::async_node::AsyncNode;
@@ -65,7 +68,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         more: &[(&str, String)],
         factory: impl Fn() -> Result<S> + Send + Sync + 'static,
     ) -> PipelineBuilder<S::Out> {
-        let gathers = matches!(construct, Construct::Batch | Construct::Aggregate);
+        let gathers = construct.gathers();
         let mut definition = StageDefinition::new::<T, S::Out>(&options.name, construct)
             .at(Location::caller())
             .with_options(&options);
@@ -161,11 +164,119 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         if drop_last {
             more.push(("drop last", "yes".into()));
         }
-        let options = options.into();
+        let factory = move || Batcher::new(size, drop_last);
+        self.gather_checked(options.into(), Construct::Batch, &more, factory)
+    }
+
+    /// Makes batches of items that are alike: in length, so that little is padded, or in shape.
+    /// `key` tells the length, or the ratio. An item whose key fits into no bucket fails.
+    ///
+    /// Where items are [measured](Self::measured), all that is held back must have room in
+    /// [`largest_item`](Self::largest_item) together: buckets × batch size. So for
+    /// [`pack`](Self::pack): open sequences.
+    ///
+    /// ```
+    /// use spdl_core::{Bucketing, PipelineBuilder};
+    /// let texts = ["a", "longer", "be", "longest", "c"];
+    /// let pipeline = PipelineBuilder::from_iter(texts)
+    ///     .bucket("like", Bucketing::boundaries([4.0]).batch_size(2), |text| text.len() as f64)
+    ///     .deterministic()
+    ///     .build()?;
+    /// let monitor = pipeline.monitor();
+    /// let batches: Vec<_> = pipeline.map(|batch| batch.map(|b| b.items)).collect::<Result<_, _>>()?;
+    /// assert_eq!(batches, [vec!["a", "be"], vec!["longer", "longest"], vec!["c"]]);
+    /// // 17 letters in batches of 2 × 2, 2 × 7 and 1 × 1.
+    /// assert_eq!(monitor.statistics().stages[1].fill_rate, Some(17.0 / 19.0));
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn bucket(
+        self,
+        options: impl Into<StageOptions>,
+        bucketing: Bucketing,
+        key: impl Fn(&T) -> f64 + Send + Sync + 'static,
+    ) -> PipelineBuilder<Bucketed<T>> {
+        let more = bucketing.words();
+        let key: Arc<dyn Fn(&T) -> f64 + Send + Sync> = Arc::new(key);
+        let factory = move || Bucketer::shared(bucketing.clone(), Arc::clone(&key));
+        self.gather_checked(options.into(), Construct::Bucket, &more, factory)
+    }
+
+    /// Packs whole items into sequences of a fixed capacity, so that little is padded. `length`
+    /// tells how many tokens an item has, at least 1. An item that is longer than a sequence fails;
+    /// see [`pieces`](crate::pieces).
+    ///
+    /// ```
+    /// use spdl_core::{Packing, PipelineBuilder};
+    /// let pipeline = PipelineBuilder::from_iter([7, 5, 3, 2])
+    ///     .pack("pack", Packing::new(10), |&tokens| tokens)
+    ///     .deterministic()
+    ///     .build()?;
+    /// let monitor = pipeline.monitor();
+    /// let packed: Vec<_> = pipeline.map(|pack| pack.map(|p| p.items)).collect::<Result<_, _>>()?;
+    /// assert_eq!(packed, [[7, 3], [5, 2]]);
+    /// assert_eq!(monitor.statistics().stages[1].fill_rate, Some(0.85));
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn pack(
+        self,
+        options: impl Into<StageOptions>,
+        packing: Packing,
+        length: impl Fn(&T) -> u64 + Send + Sync + 'static,
+    ) -> PipelineBuilder<Packed<T>> {
+        let more = packing.words();
+        let length: Arc<dyn Fn(&T) -> u64 + Send + Sync> = Arc::new(length);
+        let factory = move || Packer::shared(packing.clone(), Arc::clone(&length));
+        self.gather_checked(options.into(), Construct::Pack, &more, factory)
+    }
+
+    /// Puts items end to end and cuts the whole into sequences of exactly `capacity` tokens, at
+    /// least 1. What is left at the end of an epoch makes a shorter one, or, with `drop_last`, is
+    /// left out and counted.
+    ///
+    /// ```
+    /// use spdl_core::PipelineBuilder;
+    /// let pipeline = PipelineBuilder::from_iter([vec![1, 2, 3], vec![4, 5]])
+    ///     .concat_and_split("pack", 2, false)
+    ///     .map("tokens", |pack| Ok(pack.items.into_iter().flat_map(|p| p.part).collect()))
+    ///     .deterministic()
+    ///     .build()?;
+    /// let tokens: Vec<Vec<i32>> = pipeline.collect::<Result<_, _>>()?;
+    /// assert_eq!(tokens, [vec![1, 2], vec![3, 4], vec![5]]);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn concat_and_split(
+        self,
+        options: impl Into<StageOptions>,
+        capacity: u64,
+        drop_last: bool,
+    ) -> PipelineBuilder<Packed<Piece<T>>>
+    where
+        T: Sequence,
+    {
+        let mut more = vec![("capacity", capacity.to_string()), ("fit", "concat and split".into())];
+        if drop_last {
+            more.push(("drop last", "yes".into()));
+        }
+        let factory = move || ConcatAndSplit::new(capacity, drop_last);
+        self.gather_checked(options.into(), Construct::Pack, &more, factory)
+    }
+
+    /// Puts items together with an aggregator of ours, whose settings must make sense.
+    #[track_caller]
+    fn gather_checked<A: Aggregator<T>>(
+        self,
+        options: StageOptions,
+        construct: Construct,
+        more: &[(&str, String)],
+        factory: impl Fn() -> Result<A> + Send + Sync + 'static,
+    ) -> PipelineBuilder<A::Out> {
         let name = Arc::clone(&options.name);
-        let factory = Arc::new(move || Batcher::new(size, drop_last));
-        let mut builder = self.gather(options, Construct::Batch, &more, factory);
-        if let Err(error) = Batcher::<T>::new(size, drop_last) {
+        let fault = factory().err();
+        let mut builder = self.gather(options, construct, more, Arc::new(factory));
+        if let Some(error) = fault {
             let before = builder.plan;
             builder.plan = Box::new(move |plan, out| {
                 plan.fault(error.with_stage(name));

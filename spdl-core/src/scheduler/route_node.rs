@@ -70,11 +70,11 @@ struct List {
 /// The same head, with a ticket, which keeps the one that it may have from a route around this one.
 fn with_ticket(head: Head, mut ticket: crate::sample::Ticket) -> Head {
     ticket.outer = head.ticket().cloned();
-    let (key, members) = match head.tag.as_deref() {
-        Some(tag) => (tag.key.clone(), tag.members.clone()),
-        None => (None, None),
+    let (key, members, carry) = match head.tag.as_deref() {
+        Some(tag) => (tag.key.clone(), tag.members.clone(), tag.carry),
+        None => (None, None, 0),
     };
-    let tag = Tag { key, members, ticket: Some(Arc::new(ticket)) };
+    let tag = Tag { key, members, carry, ticket: Some(Arc::new(ticket)) };
     Head { tag: Some(Arc::new(tag)), ..head }
 }
 
@@ -83,8 +83,9 @@ fn without_ticket(head: Head) -> Head {
     let Some(tag) = head.tag.as_deref() else { return head };
     let Some(ticket) = &tag.ticket else { return head };
     let ticket = ticket.outer.clone();
-    let tag = (tag.key.is_some() || tag.members.is_some() || ticket.is_some())
-        .then(|| Arc::new(Tag { key: tag.key.clone(), members: tag.members.clone(), ticket }));
+    let (key, members, carry) = (tag.key.clone(), tag.members.clone(), tag.carry);
+    let tag = (key.is_some() || members.is_some() || ticket.is_some())
+        .then(|| Arc::new(Tag { key, members, carry, ticket }));
     Head { tag, ..head }
 }
 

@@ -1,10 +1,12 @@
 //! A stage that computes, as a node of the scheduler.
 
+mod gathering;
 mod outlet;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use self::gathering::Gathering;
 use self::outlet::QueueOutlet;
 use super::crew::Crew;
 use super::queue::Queue;
@@ -15,9 +17,9 @@ use crate::failure::Verdict;
 use crate::hooks::Hooks;
 use crate::sample::{Envelope, Head};
 use crate::stage::{Stage, StageContext};
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{MODELLED, Mutex};
-use crate::{Error, ErrorKind, Result, SampleId};
+use crate::{Error, ErrorKind, Result};
 
 /// The most items a worker takes from a queue at once, where they are tiny.
 const LONGEST_RUN: usize = 64;
@@ -37,7 +39,7 @@ pub(crate) struct CpuNode<In, S: Stage<In>> {
     pub(crate) hooks: Hooks,
     /// Present where the bytes of outputs are counted.
     pub(crate) sizer: Option<Sizer<S::Out>>,
-    /// Whether outputs are made of all the items since the last one, and carry their identities.
+    /// Whether outputs are made of items that were held back, and carry their identities.
     pub(crate) gathers: bool,
     /// Present where the stage restores its input order.
     pub(crate) turns: Option<Mutex<Turns<S::Out>>>,
@@ -58,6 +60,9 @@ pub(crate) struct State<In, S: Stage<In>> {
     /// An item that waits for memory, with its place and number, and how much it needs.
     waiting: Mutex<Option<(u64, Envelope<In>)>>,
     waits_for: AtomicUsize,
+    /// How much of the first item to come had gone out before the pipeline was resumed; see
+    /// [`Aggregator::resume`](crate::Aggregator::resume). 0 once it has been told.
+    pub(crate) carry: AtomicU64,
 }
 
 impl<In, S: Stage<In>> Default for State<In, S> {
@@ -71,6 +76,7 @@ impl<In, S: Stage<In>> Default for State<In, S> {
             broken: AtomicBool::new(false),
             waiting: Mutex::new(None),
             waits_for: AtomicUsize::new(NOTHING_WAITS),
+            carry: AtomicU64::new(0),
         }
     }
 }
@@ -94,14 +100,12 @@ impl<Out> Default for Turns<Out> {
 struct Instance<In, S: Stage<In>> {
     stage: S,
     inputs: Vec<Envelope<In>>,
-    /// Who went into the next output, where the stage gathers.
-    members: Vec<SampleId>,
+    /// What it holds back, where it gathers.
+    gathering: Gathering,
     /// The last item it saw, without what is shared with others.
     last: Head,
     /// Whether it has seen an item of this epoch.
     used: bool,
-    /// The memory of what it holds back, where it gathers.
-    held: Option<Lease>,
 }
 
 /// What a run of consecutive items left: outputs, and the places promised for them.
@@ -210,20 +214,18 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             first: Some(first),
             lease,
             carried: None,
-            held: instance.held.take(),
             emitted: 0,
-            members: std::mem::take(&mut instance.members),
+            gathering: std::mem::take(&mut instance.gathering),
             waited: Duration::ZERO,
         };
         let instance = self.process_all(instance, &mut inputs, &mut outlet);
-        let QueueOutlet { run, members, lease, held, .. } = outlet;
+        let QueueOutlet { run, gathering, lease, .. } = outlet;
         drop(lease);
         self.put_down(crew, first, run);
         inputs.clear();
         if let Some(mut instance) = instance {
             instance.inputs = inputs;
-            instance.members = members;
-            instance.held = held;
+            instance.gathering = gathering;
             self.state.idle.lock().push(instance);
         }
         true
@@ -310,12 +312,8 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             }
             items += 1;
             outlet.emitted = 0;
-            let (held, members) = outlet.holds();
             if self.gathers {
-                match head.members() {
-                    Some(members) => outlet.members.extend_from_slice(members),
-                    None => outlet.members.push(head.id),
-                }
+                outlet.gathering.take_in(&head);
             }
             let kept = outlet.keep(lease);
             let (result, panicked) = guarded(|| {
@@ -336,9 +334,9 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             if let Err(error) = result {
                 failures += 1;
                 if self.gathers && panicked {
-                    outlet.forget(0, 0);
+                    outlet.gathering.clear();
                 } else if self.gathers && outlet.emitted == 0 {
-                    outlet.forget(held, members);
+                    outlet.gathering.put_back();
                 }
                 if self.failed(outlet, items, head, error) == Verdict::Halt {
                     break;
@@ -501,8 +499,8 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         let idle = self.state.idle.lock().pop();
         idle.or_else(|| {
             let stage = self.make()?;
-            let (inputs, members, last) = Default::default();
-            Some(Instance { stage, inputs, members, last, used: false, held: None })
+            let (inputs, gathering, last) = Default::default();
+            Some(Instance { stage, inputs, gathering, last, used: false })
         })
     }
 
@@ -559,9 +557,8 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 first: None,
                 lease: None,
                 carried: None,
-                held: instance.held.take(),
                 emitted: 0,
-                members: std::mem::take(&mut instance.members),
+                gathering: std::mem::take(&mut instance.gathering),
                 waited: Duration::ZERO,
             };
             let head = Head { lineage: !instance.last.lineage, ..instance.last.clone() };
@@ -579,10 +576,10 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             });
             let _ = self.flush(crew, &mut outlet.run);
             self.output.release(outlet.run.places);
-            let QueueOutlet { run, mut members, .. } = outlet;
+            let QueueOutlet { run, mut gathering, .. } = outlet;
             self.keep_list(run.outputs);
-            members.clear();
-            instance.members = members;
+            gathering.clear();
+            instance.gathering = gathering;
             if let Err(error) = result
                 && !self.output.is_shut()
             {

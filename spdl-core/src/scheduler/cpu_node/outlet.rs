@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::gathering::{Gathering, Outgoing};
 use super::{CpuNode, Run};
 use crate::budget::Lease;
 use crate::sample::{Envelope, Head, Tag};
 use crate::scheduler::crew::Crew;
 use crate::scheduler::stopped;
-use crate::stage::{Outlet, Stage};
+use crate::stage::{Outlet, Parts, Stage};
 use crate::sync::atomic::Ordering;
-use crate::{Result, SampleId};
+use crate::{FillRate, Result};
 
 /// How many outputs an item may have waiting for its turn; it makes more only when that has come.
 const MOST_OUT_OF_TURN: usize = 64;
@@ -26,11 +27,10 @@ pub(super) struct QueueOutlet<'a, In, S: Stage<In>> {
     pub(super) lease: Option<Lease>,
     /// The memory of the item at hand.
     pub(super) carried: Option<Lease>,
-    /// The memory of the items since the last output, where the stage gathers.
-    pub(super) held: Option<Lease>,
     /// Outputs of the item so far.
     pub(super) emitted: u64,
-    pub(super) members: Vec<SampleId>,
+    /// What is held back, where the stage gathers.
+    pub(super) gathering: Gathering,
     /// How long outputs waited for room.
     pub(super) waited: Duration,
 }
@@ -55,73 +55,60 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
     }
 
     /// The head of the next output.
-    fn head(&mut self, head: &Head) -> Head {
+    fn head(&mut self, head: &Head, given: Option<Outgoing>) -> Head {
         let mut head = head.output(self.emitted);
         self.emitted += 1;
-        if self.node.gathers
-            && let Some(&first) = self.members.first()
-        {
-            head.id = first;
-            let members = Some(self.members.drain(..).collect());
-            let old = head.tag.as_deref();
-            let ticket = old.and_then(|tag| tag.ticket.clone());
-            head.tag = Some(Arc::new(Tag { key: None, members, ticket }));
+        let Some(Outgoing { head: own, members, carry, .. }) = given else { return head };
+        let ticket = head.ticket().cloned();
+        match (own, members.first()) {
+            (Some(own), _) => head = own,
+            (None, Some(&first)) => head.id = first,
+            (None, None) => return head,
         }
+        head.tag = Some(Arc::new(Tag { key: None, members: Some(members), carry, ticket }));
         head
     }
 
     /// Keeps the memory of an item that is taken in.
     pub(super) fn keep(&mut self, lease: Option<Lease>) -> Result<()> {
-        let Some(mut lease) = lease else { return Ok(()) };
+        let Some(lease) = lease else { return Ok(()) };
         if !self.node.gathers {
             self.carried = Some(lease);
             return Ok(());
         }
-        let Some((measure, budget)) = self.node.core.measured() else { return Ok(()) };
-        if self.held.is_none() {
-            self.held = budget.try_reserve(measure.level, 0)?;
-        }
-        self.held.as_mut().map_or(Ok(()), |held| held.join(&mut lease))
-    }
-
-    /// What is held back: how many bytes, and of how many samples.
-    pub(super) fn holds(&self) -> (usize, usize) {
-        (self.held.as_ref().map_or(0, Lease::bytes), self.members.len())
-    }
-
-    /// Takes what has been held back since then off the books: it is lost.
-    pub(super) fn forget(&mut self, bytes: usize, members: usize) {
-        self.members.truncate(members);
-        if let Some(held) = &mut self.held {
-            held.resize(bytes.min(held.bytes()));
+        match self.node.core.measured() {
+            Some((measure, budget)) => self.gathering.keep(lease, measure, budget),
+            None => Ok(()),
         }
     }
 
-    /// The memory of an output.
-    fn lease(&mut self, value: &S::Out) -> Option<Lease> {
+    /// The memory of an output. `given` is that of the items it is made of, where it gathers.
+    fn lease(&mut self, value: &S::Out, mut given: Option<Lease>) -> Option<Lease> {
         let measured = self.node.sizer.as_ref().zip(self.node.core.measured());
         let Some((sizer, (measure, budget))) = measured else {
             // What is not measured is taken to hold as much as what it was made of.
-            return if self.node.gathers { self.held.take() } else { self.carried.take() };
+            return if self.node.gathers { given } else { self.carried.take() };
         };
         let bytes = sizer(value);
-        let reserved = if self.node.gathers { &mut self.held } else { &mut self.lease };
+        let reserved = if self.node.gathers { &mut given } else { &mut self.lease };
         if reserved.is_none() {
             // Made of what is not measured, or held back since the item: it exists already.
             *reserved = budget.try_reserve(measure.level, 0).ok().flatten();
         }
-        let lease = reserved.as_mut().map(|lease| measure.lease(lease, bytes));
-        if self.node.gathers {
-            self.held = None;
-        }
-        lease
+        reserved.as_mut().map(|lease| measure.lease(lease, bytes))
     }
 }
 
 impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S> {
     fn emit(&mut self, head: &Head, value: S::Out) -> Result<()> {
-        let lease = self.lease(&value);
-        let head = self.head(head);
+        self.emit_aggregate(head, value, Parts::default())
+    }
+
+    fn emit_aggregate(&mut self, head: &Head, value: S::Out, parts: Parts) -> Result<()> {
+        let mut given = if self.node.gathers { Some(self.gathering.give(&parts)?) } else { None };
+        let lease = given.as_mut().and_then(|given| given.lease.take());
+        let lease = self.lease(&value, lease);
+        let head = self.head(head, given);
         self.run.outputs.push(Envelope { head, value, lease });
         if self.run.outputs.len() <= self.run.places.max(1) {
             return Ok(());
@@ -141,6 +128,14 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
             if self.cut() { Err(stopped()) } else { self.node.flush(self.crew, &mut self.run) };
         self.waited += started.elapsed();
         flushed
+    }
+
+    fn filled(&mut self, more: FillRate) {
+        self.node.core.meter.filled(more);
+    }
+
+    fn carry(&mut self) -> u64 {
+        self.node.state.carry.swap(0, Ordering::SeqCst)
     }
 
     fn wait(&mut self, duration: Duration) -> Result<()> {

@@ -1,0 +1,271 @@
+//! What a stage that puts items together holds back: who they are, and their memory.
+
+use std::sync::Arc;
+
+use crate::budget::{Budget, Lease};
+use crate::sample::Head;
+use crate::scheduler::Measure;
+use crate::stage::Parts;
+use crate::{Error, ErrorKind, Result, SampleId};
+
+/// The items that an instance has taken in and not given out.
+#[derive(Default)]
+pub(super) struct Gathering {
+    /// In the order of intake, and so by ascending number.
+    items: Vec<HeldItem>,
+    /// The number of the next item.
+    next: u64,
+    /// The memory of all of them.
+    lease: Option<Lease>,
+}
+
+/// Without the tag: a ticket that is held back would hold back others.
+struct HeldItem {
+    number: u64,
+    id: SampleId,
+    lineage: u64,
+    bytes: usize,
+    /// Where it is an aggregate itself: its members and carry.
+    inner: Option<Box<(Arc<[SampleId]>, u64)>>,
+}
+
+impl HeldItem {
+    fn head(&self) -> Head {
+        Head { id: self.id, lineage: self.lineage, tag: None }
+    }
+}
+
+/// What goes out with an aggregate.
+pub(super) struct Outgoing {
+    /// Who the aggregate is, where it is made of chosen items.
+    pub(super) head: Option<Head>,
+    pub(super) members: Arc<[SampleId]>,
+    pub(super) carry: u64,
+    pub(super) lease: Option<Lease>,
+}
+
+impl Gathering {
+    /// Takes an item in.
+    pub(super) fn take_in(&mut self, head: &Head) {
+        let inner = head.members().map(|members| Box::new((Arc::clone(members), head.carry())));
+        let (number, id, lineage) = (self.next, head.id, head.lineage);
+        self.items.push(HeldItem { number, id, lineage, bytes: 0, inner });
+        self.next += 1;
+    }
+
+    /// Takes over the memory of the item that was taken in last.
+    pub(super) fn keep(
+        &mut self,
+        mut lease: Lease,
+        measure: &Measure,
+        budget: &Arc<Budget>,
+    ) -> Result<()> {
+        if self.lease.is_none() {
+            self.lease = budget.try_reserve(measure.level, 0)?;
+        }
+        let Some(held) = &mut self.lease else { return Ok(()) };
+        let bytes = lease.bytes();
+        held.join(&mut lease)?;
+        if let Some(item) = self.items.last_mut() {
+            item.bytes = bytes;
+        }
+        Ok(())
+    }
+
+    /// Undoes the last [`take_in`](Gathering::take_in): the item was refused.
+    pub(super) fn put_back(&mut self) {
+        let Some(item) = self.items.pop() else { return };
+        self.next = item.number;
+        if let Some(lease) = &mut self.lease {
+            lease.resize(lease.bytes().saturating_sub(item.bytes));
+        }
+    }
+
+    /// Forgets all that was held: it is lost, or an epoch has ended.
+    pub(super) fn clear(&mut self) {
+        self.items.clear();
+        self.next = 0;
+        self.lease = None;
+    }
+
+    /// Takes out what an aggregate is made of.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where the aggregator tells of an item that it does not hold.
+    pub(super) fn give(&mut self, parts: &Parts) -> Result<Outgoing> {
+        let Some(told) = &parts.members else {
+            let (members, carry) = flatten(self.items.iter(), parts.carry);
+            self.items.clear();
+            return Ok(Outgoing { head: None, members, carry, lease: self.lease.take() });
+        };
+        let mut places = Vec::with_capacity(told.len());
+        for number in told {
+            let place = self.items.binary_search_by_key(number, |item| item.number);
+            places.push(place.map_err(|_| not_held(*number))?);
+        }
+        let (members, carry) = flatten(places.iter().map(|&place| &self.items[place]), parts.carry);
+        // An item ends in one aggregate only, so this is nobody else's.
+        let head = match places.first() {
+            Some(&place) => Some(self.items[place].head()),
+            None => self.items.first().map(|oldest| oldest.head().piece(parts.carry)),
+        };
+        places.sort_unstable();
+        if let Some(pair) = places.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(not_held(self.items[pair[0]].number));
+        }
+        let bytes = places.iter().map(|&place| self.items[place].bytes).sum();
+        let mut gone = places.iter().copied().peekable();
+        let mut place = 0;
+        self.items.retain(|_| {
+            place += 1;
+            gone.next_if_eq(&(place - 1)).is_none()
+        });
+        let lease = self.lease.as_mut().map(|lease| lease.split(bytes));
+        Ok(Outgoing { head, members, carry, lease })
+    }
+}
+
+/// Who items are that go out together, and how much of the next one does.
+fn flatten<'a>(
+    items: impl ExactSizeIterator<Item = &'a HeldItem> + Clone,
+    own_carry: u64,
+) -> (Arc<[SampleId]>, u64) {
+    if items.clone().all(|item| item.inner.is_none()) {
+        return (items.map(|item| item.id).collect(), own_carry);
+    }
+    let (mut members, mut carry) = (Vec::new(), 0);
+    for item in items {
+        match item.inner.as_deref() {
+            Some((inner, inner_carry)) => {
+                members.extend_from_slice(inner);
+                carry = *inner_carry;
+            }
+            None => members.push(item.id),
+        }
+    }
+    // What cuts no items itself tells what was told of the last of them.
+    (members.into(), if own_carry > 0 { own_carry } else { carry })
+}
+
+fn not_held(number: u64) -> Error {
+    let message = format!(
+        "the aggregator says that item {number} of this epoch is in the aggregate, but it holds \
+         no such item, or told of it before"
+    );
+    Error::new(ErrorKind::InvalidArgument, message)
+}
+
+#[cfg(test)]
+#[cfg(not(any(spdl_loom, spdl_shuttle)))]
+mod tests {
+    use super::*;
+    use crate::sample::Tag;
+
+    fn id(index: u64) -> SampleId {
+        SampleId { epoch: 3, index }
+    }
+
+    fn budget() -> Arc<Budget> {
+        Budget::new(2000, Some(1000), 2).unwrap()
+    }
+
+    /// Holds items 0 to 4, item `n` with `10 n` bytes, as the third output of sample `10 + n`.
+    fn five(budget: &Arc<Budget>) -> Gathering {
+        let mut gathering = Gathering::default();
+        for n in 0..5 {
+            gathering.take_in(&Head::new(id(10 + n), Some("key".into())).output(2));
+            let lease = budget.try_reserve(0, 10 * n as usize).unwrap().unwrap();
+            gathering.keep(lease, &Measure::new(1), budget).unwrap();
+        }
+        gathering
+    }
+
+    fn parts(members: &[u64]) -> Parts {
+        Parts { members: Some(members.to_vec()), carry: 0 }
+    }
+
+    fn bytes(outgoing: &Outgoing) -> usize {
+        outgoing.lease.as_ref().map_or(0, Lease::bytes)
+    }
+
+    #[test]
+    fn chosen_items_go_out_with_their_memory_and_the_others_stay() {
+        let budget = budget();
+        let live = || budget.statistics().live_bytes;
+        let mut gathering = five(&budget);
+        let first = gathering.give(&parts(&[3, 1])).unwrap();
+        assert_eq!((&*first.members, bytes(&first)), (&[id(13), id(11)][..], 40));
+        let head = first.head.as_ref().unwrap();
+        let expected = Head::new(id(13), None).output(2);
+        assert_eq!((head.id, head.lineage), (expected.id, expected.lineage));
+        assert_eq!(live(), 100);
+        drop(first);
+        assert_eq!(live(), 60);
+        let second = gathering.give(&parts(&[4])).unwrap();
+        assert_eq!((&*second.members, bytes(&second)), (&[id(14)][..], 40));
+        let rest = gathering.give(&Parts::default()).unwrap();
+        assert_eq!((&*rest.members, bytes(&rest)), (&[id(10), id(12)][..], 20));
+        assert!(rest.head.is_none());
+        drop((second, rest));
+        assert_eq!(live(), 0);
+    }
+
+    #[test]
+    fn what_is_not_held_cannot_go_out() {
+        let budget = budget();
+        let mut gathering = five(&budget);
+        gathering.give(&parts(&[2])).unwrap();
+        for wrong in [&[2][..], &[5], &[0, 7], &[1, 3, 1]] {
+            let error = gathering.give(&parts(wrong)).err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{wrong:?}");
+        }
+        assert_eq!(gathering.items.len(), 4, "nothing has changed");
+        assert_eq!(budget.statistics().live_bytes, 80);
+    }
+
+    #[test]
+    fn a_refused_item_leaves_no_trace() {
+        let budget = budget();
+        let mut gathering = five(&budget);
+        gathering.put_back();
+        assert_eq!(budget.statistics().live_bytes, 60);
+        gathering.take_in(&Head::new(id(20), None));
+        let next = gathering.give(&parts(&[4])).unwrap();
+        assert_eq!((&*next.members, bytes(&next)), (&[id(20)][..], 0));
+        gathering.clear();
+        assert_eq!(budget.statistics().live_bytes, 0);
+        gathering.take_in(&Head::new(id(21), None));
+        assert_eq!(&*gathering.give(&parts(&[0])).unwrap().members, [id(21)]);
+    }
+
+    #[test]
+    fn pieces_of_one_item_are_told_apart_by_where_they_end() {
+        let mut gathering = Gathering::default();
+        gathering.take_in(&Head::new(id(7), None));
+        let mut piece = |carry| {
+            let outgoing = gathering.give(&Parts { members: Some(Vec::new()), carry }).unwrap();
+            assert_eq!((outgoing.members.len(), outgoing.carry), (0, carry));
+            outgoing.head.map(|head| (head.id, head.lineage)).unwrap()
+        };
+        let (first, second) = (piece(4), piece(8));
+        assert_eq!((first.0, second.0), (id(7), id(7)));
+        let whole = Head::new(id(7), None);
+        let mut lineages = vec![first.1, second.1];
+        lineages.extend((0..20).map(|output| whole.output(output).lineage));
+        lineages.sort_unstable();
+        lineages.dedup();
+        assert_eq!(lineages.len(), 22);
+        assert_eq!(piece(8), second, "whatever came before it");
+    }
+
+    #[test]
+    fn a_batch_of_aggregates_names_the_members_of_all_and_the_last_carry() {
+        let mut gathering = Gathering::default();
+        for (members, carry) in [(&[id(1), id(2)][..], 5), (&[], 9), (&[id(3)], 2)] {
+            let tag = Tag { members: Some(members.into()), carry, ..Tag::default() };
+            gathering.take_in(&Head { tag: Some(Arc::new(tag)), ..Head::default() });
+        }
+        let all = gathering.give(&Parts::default()).unwrap();
+        assert_eq!((&*all.members, all.carry), (&[id(1), id(2), id(3)][..], 2));
+    }
+}
