@@ -6,6 +6,8 @@ use crate::ImageCodec;
 
 #[cfg(feature = "bmp")]
 mod bmp;
+#[cfg(feature = "tiff")]
+mod ccitt;
 #[cfg_attr(
     not(all(feature = "png", feature = "bmp", feature = "tiff")),
     allow(dead_code, reason = "no format but these needs all of it")

@@ -1,4 +1,5 @@
-//! TIFF through the `tiff` crate: the first page.
+//! TIFF through the `tiff` crate: the first page. What that crate does not decompress, CCITT's codes
+//! and JPEG with subsampled chroma, is decompressed here.
 
 use std::borrow::Cow;
 use std::io::Cursor;
@@ -10,9 +11,10 @@ use tiff::decoder::{
 };
 use tiff::tags::Tag;
 
+use super::ccitt::{self, Fault, Scheme};
 use super::convert::cmyk_to_rgb;
 use super::failure;
-use super::frame::{Format, Job};
+use super::frame::{Format, Job, reserve};
 use crate::pixels::CHANNELS;
 use crate::{Decoded, ImageInfo, Limits, Orientation, Size};
 
@@ -32,9 +34,29 @@ impl Default for Tiff {
 pub(super) struct Opened<'a> {
     decoder: Reader<'a>,
     has_palette: bool,
+    compression: Compression,
 }
 
 type Reader<'a> = Decoder<Cursor<Cow<'a, [u8]>>>;
+
+/// Who decompresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Compression {
+    /// The `tiff` crate.
+    Other,
+    /// CCITT's, for facsimile; the crate has a part of it.
+    Ccitt(Ccitt),
+    /// JPEG of luma and chroma, which need not have the same size.
+    Jpeg { is_old: bool },
+}
+
+/// CCITT's compressions, by TIFF's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ccitt {
+    Runs = 2,
+    Group3 = 3,
+    Group4 = 4,
+}
 
 impl Format for Tiff {
     const NAME: &'static str = "tiff";
@@ -46,19 +68,14 @@ impl Format for Tiff {
     }
 
     fn open<'a>(encoded: &'a [u8], own: &Limits) -> Result<(Opened<'a>, ImageInfo)> {
-        let palette = says_palette(encoded);
-        let mut encoded = Cow::Borrowed(encoded);
-        if let Some(at) = palette {
-            let grey = match encoded[0] {
-                b'I' => BLACK_IS_ZERO.to_le_bytes(),
-                _ => BLACK_IS_ZERO.to_be_bytes(),
-            };
-            encoded.to_mut()[at..at + 2].copy_from_slice(&grey);
-        }
+        let directory = Directory::read(encoded).unwrap_or_default();
+        let has_palette = directory.photometric == Some(PALETTE);
+        let compression = directory.compression();
         let bytes = usize::try_from(own.bytes()).unwrap_or(usize::MAX);
         let mut limits = TiffLimits::default();
         limits.decoding_buffer_size = bytes;
         limits.intermediate_buffer_size = bytes;
+        let encoded = directory.readable(encoded);
         let mut decoder = Decoder::new(Cursor::new(encoded)).map_err(error)?.with_limits(limits);
         let (width, height) = decoder.dimensions().map_err(error)?;
         let orientation = match decoder.find_tag_unsigned::<u16>(Tag::Orientation) {
@@ -66,19 +83,33 @@ impl Format for Tiff {
             Ok(None) | Err(_) => Orientation::Upright,
         };
         let info = ImageInfo::new(Size::new(width, height), orientation);
-        Ok((Opened { decoder, has_palette: palette.is_some() }, info))
+        Ok((Opened { decoder, has_palette, compression }, info))
     }
 
     fn decode(&mut self, file: Opened<'_>, mut job: Job<'_>) -> Result<Decoded> {
-        let Opened { mut decoder, has_palette } = file;
+        let Opened { mut decoder, has_palette, compression } = file;
         let reader = SampleReader::new(&mut decoder, has_palette)?;
-        let outcome = decoder.read_image_to_buffer(&mut self.samples).map_err(error);
-        let (layout, cut) = match outcome {
-            Ok(layout) => (layout, None),
-            Err(reason) if job.may_be_partial(&reason) => match rows_before_cut(&mut decoder) {
-                Some((layout, rows)) if rows > 0 => (layout, Some((rows, reason))),
-                _ => return Err(reason),
-            },
+        let outcome = match compression {
+            Compression::Other => {
+                decoder.read_image_to_buffer(&mut self.samples).map(drop).map_err(error)
+            }
+            Compression::Ccitt(kind) => self.read_ccitt(&mut decoder, kind, &reader, &job),
+            Compression::Jpeg { is_old: true }
+                if decoder.find_tag(Tag::Unknown(JPEG_START)).map_err(error)?.is_none() =>
+            {
+                return Err(unsupported("old JPEG in a TIFF, in parts with common tables"));
+            }
+            Compression::Jpeg { is_old } => self.read_jpeg(&mut decoder, is_old, &job),
+        };
+        let layout = decoder.image_buffer_layout().map_err(error)?;
+        let cut = match outcome {
+            Ok(()) => None,
+            Err(reason) if compression == Compression::Other && job.may_be_partial(&reason) => {
+                match rows_before_cut(&mut decoder) {
+                    Some(rows) if rows > 0 => Some((rows, reason)),
+                    _ => return Err(reason),
+                }
+            }
             Err(reason) => return Err(reason),
         };
         if self.samples.as_buffer(0).byte_len() < layout.complete_len {
@@ -101,11 +132,167 @@ impl Format for Tiff {
     }
 }
 
-/// The layout of a page that could not be read to its end, and the rows that its sound strips, or
-/// rows of tiles, hold from the top. `None` where components lie in planes of their own: the last
-/// ones are missing then.
-fn rows_before_cut(decoder: &mut Reader<'_>) -> Option<(BufferLayoutPreference, u32)> {
-    let layout = decoder.image_buffer_layout().ok()?;
+impl Tiff {
+    /// Makes room for all samples of a page, each of a byte or less: zeros.
+    fn room(&mut self, bytes: usize, job: &Job<'_>) -> Result<&mut Vec<u8>> {
+        let mut samples = match std::mem::replace(&mut self.samples, DecodingResult::U8(Vec::new()))
+        {
+            DecodingResult::U8(samples) => samples,
+            _ => Vec::new(),
+        };
+        samples.clear();
+        reserve(&mut samples, bytes as u64, job.limits, job.info.size)?;
+        self.samples = DecodingResult::U8(samples);
+        match &mut self.samples {
+            DecodingResult::U8(samples) => Ok(samples),
+            _ => Err(failure::limit_exceeded(Self::NAME)),
+        }
+    }
+
+    /// Reads strips of a facsimile, one bit a pixel, 1 for white.
+    fn read_ccitt(
+        &mut self,
+        decoder: &mut Reader<'_>,
+        kind: Ccitt,
+        reader: &SampleReader,
+        job: &Job<'_>,
+    ) -> Result<()> {
+        if (reader.bits, reader.channels) != (1, 1) || decoder.get_chunk_type() != ChunkType::Strip
+        {
+            return Err(unsupported("CCITT compression but of one bit a pixel, in strips"));
+        }
+        let number = |decoder: &mut Reader<'_>, tag, default: u32| -> Result<u32> {
+            Ok(decoder.find_tag_unsigned(tag).map_err(error)?.unwrap_or(default))
+        };
+        let scheme = match kind {
+            Ccitt::Runs => Scheme::Runs,
+            Ccitt::Group3 => Scheme::Group3 {
+                two_dimensional: number(decoder, Tag::Unknown(T4_OPTIONS), 0)? & 1 != 0,
+            },
+            Ccitt::Group4 => Scheme::Group4,
+        };
+        let lowest_bit_first = number(decoder, Tag::FillOrder, 1)? == 2;
+        let white_is_zero =
+            number(decoder, Tag::PhotometricInterpretation, 0)? == u32::from(WHITE_IS_ZERO);
+        let Size { width, height } = job.info.size;
+        let row_bytes = (width as usize).div_ceil(8);
+        let strip_rows = decoder.chunk_dimensions().1 as usize;
+        let strips = chunks(decoder, job.encoded, (Tag::StripOffsets, Tag::StripByteCounts))?;
+        let samples = self.room(row_bytes * height as usize, job)?;
+        let parts = samples.chunks_mut(row_bytes.max(1).saturating_mul(strip_rows.max(1)));
+        if parts.len() > strips.len() {
+            return Err(failure::corrupt(Self::NAME, "fewer strips than rows need"));
+        }
+        for (index, (rows, data)) in parts.zip(strips).enumerate() {
+            if let Err((row, fault)) = ccitt::decode(data, lowest_bit_first, scheme, width, rows) {
+                let row = index * strip_rows + row;
+                let (kind, what) = match fault {
+                    Fault::Ended => (ErrorKind::Truncated, "end"),
+                    Fault::BadCode => (ErrorKind::Corrupt, "match no code"),
+                };
+                let message = format!("the TIFF's CCITT data {what} after {row} of {height} rows");
+                return Err(Error::new(kind, message));
+            }
+        }
+        if white_is_zero {
+            samples.iter_mut().for_each(|byte| *byte = !*byte);
+        }
+        Ok(())
+    }
+
+    /// Reads strips or tiles that are JPEG files but for their tables.
+    #[cfg(feature = "jpeg")]
+    fn read_jpeg(&mut self, decoder: &mut Reader<'_>, is_old: bool, job: &Job<'_>) -> Result<()> {
+        use crate::{DecodeRequest, ImageCodec as _, PixelsMut, Rect};
+
+        job.limits.check_depth(2)?;
+        let mut jpeg = super::jpeg::JpegCodec.decoder(job.limits)?;
+        let size = job.info.size;
+        let row_bytes = size.width as usize * CHANNELS;
+        if decoder.find_tag_unsigned::<u32>(Tag::PlanarConfiguration).map_err(error)? == Some(2) {
+            return Err(unsupported("JPEG planes of a TIFF"));
+        }
+        let (chunk_width, chunk_height) =
+            if is_old { (size.width, size.height) } else { decoder.chunk_dimensions() };
+        let tags = match (is_old, decoder.get_chunk_type()) {
+            // The whole page is one file, from its first marker on.
+            (true, _) => (Tag::Unknown(JPEG_START), Tag::Unknown(JPEG_LENGTH)),
+            (false, ChunkType::Strip) => (Tag::StripOffsets, Tag::StripByteCounts),
+            (false, ChunkType::Tile) => (Tag::TileOffsets, Tag::TileByteCounts),
+        };
+        let parts = chunks(decoder, job.encoded, tags)?;
+        let tables = match decoder.find_tag(Tag::JPEGTables).map_err(error)? {
+            Some(tables) if !is_old => tables.into_u8_vec().map_err(error)?,
+            _ => Vec::new(),
+        };
+        // They lie between a start and an end marker, and a part starts with a marker, too.
+        let tables = tables.strip_suffix(b"\xFF\xD9").unwrap_or(&tables);
+        let across = size.width.div_ceil(chunk_width.max(1));
+        let needed = u64::from(across) * u64::from(size.height.div_ceil(chunk_height.max(1)));
+        if (parts.len() as u64) < needed {
+            return Err(failure::corrupt(Self::NAME, "fewer parts than the page needs"));
+        }
+        let samples = self.room(row_bytes * size.height as usize, job)?;
+        let mut stream = Vec::new();
+        for (index, data) in (0..needed as u32).zip(parts) {
+            stream.clear();
+            match data.strip_prefix(b"\xFF\xD8") {
+                Some(rest) if !tables.is_empty() => {
+                    stream.extend_from_slice(tables);
+                    stream.extend_from_slice(rest);
+                }
+                _ => stream.extend_from_slice(data),
+            }
+            let (left, top) = (index % across * chunk_width, index / across * chunk_height);
+            let part =
+                Size::new(chunk_width.min(size.width - left), chunk_height.min(size.height - top));
+            let found = jpeg.inspect(&stream)?.size;
+            // The last ones may be filled up to the size of the others.
+            if !(part.width..=chunk_width).contains(&found.width)
+                || !(part.height..=chunk_height).contains(&found.height)
+            {
+                let message = format!("a JPEG of {found} pixels in a part of {part}");
+                return Err(failure::corrupt(Self::NAME, message));
+            }
+            let start = top as usize * row_bytes + left as usize * CHANNELS;
+            let end =
+                start + (part.height as usize - 1) * row_bytes + part.width as usize * CHANNELS;
+            let target = PixelsMut::with_stride(&mut samples[start..end], part, row_bytes)?;
+            let request = DecodeRequest::full().region(Rect::full(part));
+            jpeg.decode_into(&stream, &request, target)?;
+        }
+        Ok(())
+    }
+
+    #[cfg(not(feature = "jpeg"))]
+    fn read_jpeg(&mut self, _: &mut Reader<'_>, _: bool, _: &Job<'_>) -> Result<()> {
+        Err(unsupported("JPEG in a TIFF, which needs the feature `jpeg` of spdl-media"))
+    }
+}
+
+/// Parts of a file, by the tags that tell where they start and how long they are.
+fn chunks<'a>(
+    decoder: &mut Reader<'_>,
+    encoded: &'a [u8],
+    (starts, lengths): (Tag, Tag),
+) -> Result<Vec<&'a [u8]>> {
+    let mut numbers = |tag| {
+        let found = decoder.find_tag_unsigned_vec::<u64>(tag).map_err(error)?;
+        found.ok_or_else(|| failure::corrupt(Tiff::NAME, format!("there is no tag {tag:?}")))
+    };
+    let (starts, lengths) = (numbers(starts)?, numbers(lengths)?);
+    let part = |(&start, &length): (&u64, &u64)| {
+        let start = usize::try_from(start).unwrap_or(usize::MAX).min(encoded.len());
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        &encoded[start..start.saturating_add(length).min(encoded.len())]
+    };
+    Ok(starts.iter().zip(&lengths).map(part).collect())
+}
+
+/// How many rows the sound strips of a page that could not be read to its end, or its rows of tiles,
+/// hold from the top. `None` where components lie in planes of their own: the last ones are missing
+/// then.
+fn rows_before_cut(decoder: &mut Reader<'_>) -> Option<u32> {
     let (width, height) = decoder.dimensions().ok()?;
     let (chunk_width, chunk_height) = decoder.chunk_dimensions();
     let chunks = match decoder.get_chunk_type() {
@@ -117,42 +304,120 @@ fn rows_before_cut(decoder: &mut Reader<'_>) -> Option<(BufferLayoutPreference, 
         return None;
     }
     let sound = (0..chunks).take_while(|&chunk| decoder.read_chunk(chunk).is_ok()).count() as u32;
-    Some((layout, (sound / across).saturating_mul(chunk_height).min(height)))
+    Some((sound / across).saturating_mul(chunk_height).min(height))
 }
 
-/// Where the first page says, in two bytes, that its pixels are indices into a palette; `None`
-/// where it does not.
-///
-/// The `tiff` crate decodes grey of any depth, but no palettes. So it is told that the indices are
-/// grey, and the palette is applied here.
-fn says_palette(encoded: &[u8]) -> Option<usize> {
-    let little = encoded.first() == Some(&b'I');
-    let number = |at: usize, bytes: usize| {
-        let field = encoded.get(at..at.checked_add(bytes)?)?;
-        let shift = |value: u64, &byte: &u8| value << 8 | u64::from(byte);
-        Some(match little {
-            true => field.iter().rev().fold(0, shift),
-            false => field.iter().fold(0, shift),
-        })
-    };
-    let big = number(2, 2)? == 43;
-    let (directory, count_bytes, entry_bytes) =
-        if big { (number(8, 8)?, 8, 20) } else { (number(4, 4)?, 2, 12) };
-    let directory = usize::try_from(directory).ok()?;
-    // More entries than the file could hold end the walk by themselves.
-    for entry in 0..number(directory, count_bytes)? {
-        let offset = usize::try_from(entry).ok()?.checked_mul(entry_bytes)?;
-        let at = directory.checked_add(count_bytes)?.checked_add(offset)?;
-        let value = at.checked_add(if big { 12 } else { 8 })?;
-        if number(at, 2)? == u64::from(Tag::PhotometricInterpretation.to_u16()) {
-            return (number(value, 2)? == PALETTE).then_some(value);
+/// What is read of the first page's directory before the `tiff` crate reads it, which refuses some
+/// that can be read.
+#[derive(Default)]
+struct Directory {
+    is_little: bool,
+    photometric: Option<u64>,
+    /// Where that is told, in two bytes.
+    photometric_at: usize,
+    compression: Option<u64>,
+    /// Where the length of the only strip is told, in four bytes, and how long it can be.
+    strip: Option<(usize, u64)>,
+    /// Whether the file ends with the directory, before the address of the next one.
+    is_last: bool,
+}
+
+impl Directory {
+    fn read(encoded: &[u8]) -> Option<Directory> {
+        let little = encoded.first() == Some(&b'I');
+        let number = |at: usize, bytes: usize| {
+            let field = encoded.get(at..at.checked_add(bytes)?)?;
+            let shift = |value: u64, &byte: &u8| value << 8 | u64::from(byte);
+            Some(match little {
+                true => field.iter().rev().fold(0, shift),
+                false => field.iter().fold(0, shift),
+            })
+        };
+        let big = number(2, 2)? == 43;
+        let (directory, count_bytes, entry_bytes) =
+            if big { (number(8, 8)?, 8, 20) } else { (number(4, 4)?, 2, 12) };
+        let directory = usize::try_from(directory).ok()?;
+        let mut found = Directory { is_little: little, ..Directory::default() };
+        let (mut start, mut length) = (None, None);
+        let entries = number(directory, count_bytes)?;
+        // More entries than the file could hold end the walk by themselves.
+        for entry in 0..entries {
+            let offset = usize::try_from(entry).ok()?.checked_mul(entry_bytes)?;
+            let at = directory.checked_add(count_bytes)?.checked_add(offset)?;
+            let value = at.checked_add(if big { 12 } else { 8 })?;
+            let Some(tag) = number(at, 2) else { return Some(found) };
+            let is = |name: Tag| tag == u64::from(name.to_u16());
+            let is_one = !big && number(at + 4, 4) == Some(1);
+            if is(Tag::PhotometricInterpretation) {
+                (found.photometric, found.photometric_at) = (number(value, 2), value);
+            } else if is(Tag::Compression) {
+                found.compression = number(value, 2);
+            } else if is_one && is(Tag::StripOffsets) && number(at + 2, 2) == Some(LONG) {
+                start = number(value, 4);
+            } else if is_one && is(Tag::StripByteCounts) && number(at + 2, 2) == Some(LONG) {
+                length = number(value, 4).map(|length| (value, length));
+            }
+        }
+        if let (Some(start), Some((at, length))) = (start, length) {
+            let most = (encoded.len() as u64).saturating_sub(start);
+            found.strip = (length > most).then_some((at, most));
+        }
+        let end = (entries as usize).checked_mul(entry_bytes)?.checked_add(directory + count_bytes);
+        found.is_last = end == Some(encoded.len());
+        Some(found)
+    }
+
+    fn compression(&self) -> Compression {
+        match (self.compression, self.photometric) {
+            (Some(2), _) => Compression::Ccitt(Ccitt::Runs),
+            (Some(3), _) => Compression::Ccitt(Ccitt::Group3),
+            (Some(4), _) => Compression::Ccitt(Ccitt::Group4),
+            (Some(6), Some(YCBCR)) => Compression::Jpeg { is_old: true },
+            (Some(7), Some(YCBCR)) => Compression::Jpeg { is_old: false },
+            _ => Compression::Other,
         }
     }
-    None
+
+    /// The file in such a form that the crate reads what we leave to it: indices into a palette, of
+    /// which it knows nothing, are said to be grey, and are made colours here; luma and chroma of a
+    /// JPEG are said to be RGB, which they are made here; and a strip is not longer than the file.
+    fn readable<'a>(&self, encoded: &'a [u8]) -> Cow<'a, [u8]> {
+        let mut encoded = Cow::Borrowed(encoded);
+        let mut write = |at: usize, value: u64, bytes: usize| {
+            let little = value.to_le_bytes();
+            let target = &mut encoded.to_mut()[at..at + bytes];
+            target.copy_from_slice(&little[..bytes]);
+            if !self.is_little {
+                target.reverse();
+            }
+        };
+        match (self.photometric, self.compression()) {
+            (Some(PALETTE), _) => write(self.photometric_at, BLACK_IS_ZERO, 2),
+            (_, Compression::Jpeg { .. }) => write(self.photometric_at, RGB, 2),
+            _ => {}
+        }
+        if let Some((at, most)) = self.strip {
+            write(at, most, 4);
+        }
+        if self.is_last {
+            encoded.to_mut().extend([0; 8]);
+        }
+        encoded
+    }
 }
 
+/// The type of a tag's value: a number of 32 bits.
+const LONG: u64 = 4;
+/// Values of the tag `PhotometricInterpretation`.
+const WHITE_IS_ZERO: u16 = 0;
+const RGB: u64 = 2;
+const YCBCR: u64 = 6;
+const T4_OPTIONS: u16 = 292;
+const JPEG_START: u16 = 513;
+#[cfg(feature = "jpeg")]
+const JPEG_LENGTH: u16 = 514;
 const PALETTE: u64 = 3;
-const BLACK_IS_ZERO: u16 = 1;
+const BLACK_IS_ZERO: u64 = 1;
 /// The value of the tag `ExtraSamples` where colours are multiplied by alpha.
 const ASSOCIATED_ALPHA: u16 = 1;
 
@@ -373,4 +638,8 @@ fn error(error: tiff::TiffError) -> Error {
         error @ UnsupportedError(_) => failure::unsupported(Tiff::NAME, error),
         error => failure::corrupt(Tiff::NAME, error),
     }
+}
+
+fn unsupported(what: &str) -> Error {
+    Error::new(ErrorKind::Unsupported, format!("{what} is not supported"))
 }

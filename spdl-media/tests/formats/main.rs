@@ -15,3 +15,6 @@ mod pixels;
 #[cfg(test)]
 #[cfg(all(feature = "turbojpeg", feature = "zune-jpeg", feature = "jpeg", feature = "testing"))]
 mod tiers;
+#[cfg(test)]
+#[cfg(all(feature = "gif", feature = "bmp", feature = "jpeg", feature = "tiff"))]
+mod variants;

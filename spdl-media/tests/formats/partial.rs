@@ -6,7 +6,7 @@ use spdl_media::{
     CodecRegistry, DecodeRequest, Decoded, Decoder, Limits, OnTruncated, PixelsMut, Rect,
 };
 
-use crate::files::{common, data, names};
+use crate::files::{common, data, names, own};
 
 fn decoder() -> Decoder {
     Decoder::new(&CodecRegistry::with_defaults(), &Limits::default())
@@ -71,13 +71,21 @@ fn files() -> Vec<(String, Vec<u8>)> {
         .into_iter()
         .filter(ours)
         .map(|name| (name.clone(), data(&name)));
+    let folder = "tests/formats/variants";
+    let seldom = [".bmp", ".gif", ".tiff"];
+    let seldom =
+        names(folder).into_iter().filter(|name| seldom.iter().any(|it| name.ends_with(it)));
+    let seldom = seldom.map(|name| {
+        let file = std::fs::read(own(folder).join(&name)).unwrap();
+        (name, file)
+    });
     let formats = [".png", ".gif", ".bmp", ".tiff", ".webp"];
     let theirs = move |name: &String| formats.iter().any(|end| name.ends_with(end));
     let common = names("tests/data").into_iter().filter(theirs).map(|name| {
         let file = common(&name);
         (name, file)
     });
-    common.chain(more).collect()
+    common.chain(more).chain(seldom).collect()
 }
 
 #[test]

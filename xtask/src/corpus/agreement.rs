@@ -10,6 +10,9 @@ use serde_json::{Value, json};
 
 use super::worker::{Outcome, Verdict};
 
+/// Files that are rightly judged otherwise, with the reasons.
+const EXCEPTIONS: &str = include_str!("../../../spdl-media/tests/agreement_exceptions.tsv");
+
 /// A file that one of the two accepts and the other refuses.
 #[derive(Debug)]
 struct Exception {
@@ -17,13 +20,41 @@ struct Exception {
     format: String,
     ours: String,
     pillows: String,
+    /// The class of [`EXCEPTIONS`] that it belongs to.
+    class: Option<String>,
+}
+
+/// How many files there are, how many are judged alike, and how many of the others are listed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Count {
+    all: u64,
+    alike: u64,
+    listed: u64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Agreement {
-    /// By format: files in all, and those that are judged alike.
-    counts: BTreeMap<String, (u64, u64)>,
+    counts: BTreeMap<String, Count>,
     exceptions: Vec<Exception>,
+}
+
+/// By file: its class, and whether it is we who accept it.
+fn listed(exceptions: &str) -> Result<HashMap<&str, (&str, bool)>> {
+    let mut classes = HashMap::new();
+    let mut files = HashMap::new();
+    for line in exceptions.lines().filter(|line| !line.starts_with('#')) {
+        match line.split('\t').collect::<Vec<_>>()[..] {
+            ["class", name, who @ ("ours" | "pillow"), _] => {
+                classes.insert(name, who == "ours");
+            }
+            ["file", class, path] => {
+                let ours = classes.get(class).with_context(|| format!("no class {class}"))?;
+                files.insert(path, (class, *ours));
+            }
+            _ => anyhow::bail!("an odd line in the list of exceptions: {line}"),
+        }
+    }
+    Ok(files)
 }
 
 /// Compares our verdicts, by path below `folder`, with the tables in it. Left out are files that the
@@ -33,14 +64,16 @@ pub(crate) fn compare(folder: &Path, verdicts: &BTreeMap<&str, &Verdict>) -> Res
         fs::read_to_string(folder.join(name))
             .with_context(|| format!("--pillow needs {}", folder.join(name).display()))
     };
-    compare_tables(&read("MANIFEST.tsv")?, &read("ORACLE_pillow.tsv")?, verdicts)
+    compare_tables(&read("MANIFEST.tsv")?, &read("ORACLE_pillow.tsv")?, EXCEPTIONS, verdicts)
 }
 
 fn compare_tables(
     manifest: &str,
     oracle: &str,
+    exceptions: &str,
     verdicts: &BTreeMap<&str, &Verdict>,
 ) -> Result<Agreement> {
+    let listed = listed(exceptions)?;
     // By hash: what Pillow says.
     let mut judged = HashMap::new();
     for line in oracle.lines().skip(1) {
@@ -68,54 +101,88 @@ fn compare_tables(
             continue;
         }
         let outcome = verdict.map_or(Outcome::Unsupported, |verdict| verdict.outcome);
-        let (all, alike) = agreement.counts.entry(format.to_owned()).or_default();
-        *all += 1;
+        let count = agreement.counts.entry(format.to_owned()).or_default();
+        count.all += 1;
         if (outcome == Outcome::Ok) == accepted {
-            *alike += 1;
+            count.alike += 1;
             continue;
         }
+        let class = listed.get(file.as_str()).filter(|(_, ours)| *ours != accepted);
+        let class = class.map(|(class, _)| (*class).to_owned());
+        count.listed += u64::from(class.is_some());
         let ours = match verdict {
             None => "no decoder claims it".to_owned(),
             Some(_) if outcome == Outcome::Ok => "ok".to_owned(),
             Some(verdict) => format!("{}: {}", outcome.name(), verdict.message),
         };
         let (format, pillows) = (format.to_owned(), words.to_owned());
-        agreement.exceptions.push(Exception { file, format, ours, pillows });
+        agreement.exceptions.push(Exception { file, format, ours, pillows, class });
     }
     Ok(agreement)
 }
 
-fn percent((all, alike): (u64, u64)) -> f64 {
-    100.0 * alike as f64 / all.max(1) as f64
+impl Count {
+    /// The share that is judged alike.
+    fn percent(self) -> f64 {
+        if self.all == 0 { 100.0 } else { 100.0 * self.alike as f64 / self.all as f64 }
+    }
+
+    /// The same without those that are listed.
+    fn percent_of_others(self) -> f64 {
+        Count { all: self.all - self.listed, ..self }.percent()
+    }
 }
 
 impl Agreement {
-    fn sum(&self) -> (u64, u64) {
-        self.counts.values().fold((0, 0), |sum, row| (sum.0 + row.0, sum.1 + row.1))
+    fn sum(&self) -> Count {
+        self.counts.values().fold(Count::default(), |sum, row| Count {
+            all: sum.all + row.all,
+            alike: sum.alike + row.alike,
+            listed: sum.listed + row.listed,
+        })
     }
 
     pub(crate) fn text(&self) -> String {
-        let mut text = "\nfiles that Pillow judges alike\n".to_owned();
+        let mut text =
+            "\nfiles that Pillow judges alike; and without those that are rightly judged \
+                        otherwise, as spdl-media/tests/agreement_exceptions.tsv lists them\n"
+                .to_owned();
         let rows = self.counts.iter().map(|(format, row)| (format.as_str(), *row));
         for (format, row) in rows.chain([("all", self.sum())]) {
-            let (all, alike) = row;
-            let _ = writeln!(text, "{format:<10} {alike:>6} of {all:>6}  {:5.1} %", percent(row));
+            let Count { all, alike, listed } = row;
+            let (share, others) = (row.percent(), row.percent_of_others());
+            let _ = writeln!(
+                text,
+                "{format:<10} {alike:>6} of {all:>6}  {share:5.1} %  ({listed:>3} listed: {others:5.1} %)"
+            );
         }
-        for Exception { file, format, ours, pillows } in &self.exceptions {
-            let _ = writeln!(text, "\n{format}: {file}\n  ours:   {ours}\n  Pillow: {pillows}");
+        for Exception { file, format, ours, pillows, class } in &self.exceptions {
+            let class = class.as_deref().unwrap_or("not listed");
+            let _ = writeln!(
+                text,
+                "\n{format}: {file}\n  ours:   {ours}\n  Pillow: {pillows}\n  {class}"
+            );
         }
         text
     }
 
     pub(crate) fn json(&self) -> Value {
         let rows = self.counts.iter().map(|(format, row)| {
-            json!({"format": format, "files": row.0, "alike": row.1, "percent": percent(*row)})
+            let Count { all, alike, listed } = *row;
+            json!({
+                "format": format, "files": all, "alike": alike, "listed": listed,
+                "percent": row.percent(), "percent_of_others": row.percent_of_others(),
+            })
         });
         let exceptions = self.exceptions.iter().map(|it| {
-            json!({"file": it.file, "format": it.format, "ours": it.ours, "pillow": it.pillows})
+            json!({
+                "file": it.file, "format": it.format, "ours": it.ours, "pillow": it.pillows,
+                "class": it.class,
+            })
         });
         json!({
-            "percent": percent(self.sum()),
+            "percent": self.sum().percent(),
+            "percent_of_others": self.sum().percent_of_others(),
             "formats": rows.collect::<Vec<_>>(),
             "exceptions": exceptions.collect::<Vec<_>>(),
         })
@@ -143,16 +210,33 @@ mod tests {
         let (ok, corrupt) = (verdict(Outcome::Ok, ""), verdict(Outcome::Corrupt, "bad"));
         let verdicts =
             [("a/files/x.png", &corrupt), ("a/files/y.png", &ok), ("a/files/z.png", &ok)];
-        let agreement = compare_tables(manifest, oracle, &BTreeMap::from(verdicts)).unwrap();
-        assert_eq!(agreement.sum(), (3, 0), "neither z, which Pillow has not seen, nor the TGA");
+        let exceptions = "# a comment\nclass\tdamaged\tpillow\twhy\nfile\tdamaged\ta/files/x.png\n\
+            file\tdamaged\ta/files/y.png\n";
+        let compare = |verdicts| compare_tables(manifest, oracle, exceptions, verdicts);
+        let verdicts = BTreeMap::from(verdicts);
+        let agreement = compare(&verdicts).unwrap();
+        let count = Count { all: 3, alike: 0, listed: 1 };
+        assert_eq!(
+            agreement.sum(),
+            count,
+            "y is not Pillow's to accept; neither z, which Pillow has not seen, nor the TGA"
+        );
         let text = agreement.text();
-        assert!(text.contains("a/files/x.png\n  ours:   corrupt: bad\n  Pillow: PNG"), "{text}");
-        assert!(text.contains("y.png\n  ours:   ok\n  Pillow: OSError: broken"), "{text}");
+        assert!(
+            text.contains("a/files/x.png\n  ours:   corrupt: bad\n  Pillow: PNG\n  damaged"),
+            "{text}"
+        );
+        assert!(
+            text.contains("y.png\n  ours:   ok\n  Pillow: OSError: broken\n  not listed"),
+            "{text}"
+        );
         assert!(text.contains("w.png\n  ours:   no decoder claims it"), "{text}");
         let agreeing = BTreeMap::from([("a/files/x.png", &ok), ("a/files/y.png", &corrupt)]);
-        let agreement = compare_tables(manifest, oracle, &agreeing).unwrap();
-        assert_eq!(agreement.counts["png"], (3, 2), "w is still claimed by none");
+        let agreement = compare(&agreeing).unwrap();
+        let count = Count { all: 3, alike: 2, listed: 0 };
+        assert_eq!(agreement.counts["png"], count, "w is still claimed by none");
+        assert!(compare_tables(manifest, oracle, "file\tnone\tx", &agreeing).is_err());
         assert!((agreement.json()["percent"].as_f64().unwrap() - 66.667).abs() < 0.001);
-        assert!(compare_tables(manifest, oracle, &BTreeMap::new()).is_err());
+        assert!(compare(&BTreeMap::new()).is_err());
     }
 }

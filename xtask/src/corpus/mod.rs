@@ -136,6 +136,9 @@ fn build_worker(workspace: &Workspace, output: &mut Output) -> Result<PathBuf> {
     Ok(workspace.program("corpus/examples", "corpus_worker"))
 }
 
+/// Decoders that no registry has by itself.
+const ON_REQUEST: [&str; 2] = ["turbojpeg", "zune-jpeg"];
+
 /// What is tried, and how.
 #[derive(Clone, Debug)]
 struct Settings {
@@ -346,11 +349,17 @@ impl Results {
         self.trials.iter().filter(|trial| trial.verdict.outcome.is_failure())
     }
 
-    /// By name of a file that is not damaged, what its first decoder made of it.
+    /// By name of a file that is not damaged, what the first of its decoders made of it that a user
+    /// gets without asking.
     fn of_files(&self) -> BTreeMap<&str, &Verdict> {
+        let is_asked_for = |verdict: &Verdict| ON_REQUEST.contains(&verdict.decoder.as_str());
         let mut verdicts = BTreeMap::new();
         for trial in self.trials.iter().filter(|trial| trial.subject.mutant.is_none()) {
-            verdicts.entry(self.names[trial.subject.file].as_str()).or_insert(&trial.verdict);
+            let name = self.names[trial.subject.file].as_str();
+            let verdict = verdicts.entry(name).or_insert(&trial.verdict);
+            if is_asked_for(verdict) && !is_asked_for(&trial.verdict) {
+                *verdict = &trial.verdict;
+            }
         }
         verdicts
     }
@@ -495,6 +504,27 @@ mod tests {
         assert!(text.contains(again), "{text}");
         assert_eq!(results.json()["failures"][0]["again"], again);
         assert_eq!(results.of_files()["a.png"].outcome, Outcome::Ok);
+    }
+
+    #[test]
+    fn the_decoder_that_nobody_asked_for_speaks_for_a_file() {
+        let by = |decoder: &str, outcome| {
+            let mut trial = trial(0, None, outcome);
+            trial.verdict.decoder = decoder.to_owned();
+            trial
+        };
+        let results = Results {
+            root: PathBuf::from("dir"),
+            names: vec!["a.jpg".to_owned()],
+            trials: vec![
+                by("zune-jpeg", Outcome::Corrupt),
+                by("jpeg", Outcome::Ok),
+                by("turbojpeg", Outcome::Truncated),
+            ],
+            unclaimed: 0,
+            seconds: 1.0,
+        };
+        assert_eq!(results.of_files()["a.jpg"].outcome, Outcome::Ok);
     }
 
     #[test]

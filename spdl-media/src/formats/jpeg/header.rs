@@ -4,6 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use spdl_core::Result;
 
+use super::arithmetic::Conditioning;
 use super::huffman::{AcTable, HuffmanTable};
 use super::scan::Quantization;
 use super::{corrupt, truncated, unsupported};
@@ -62,6 +63,13 @@ pub(super) enum Coding {
     Progressive,
 }
 
+/// How coefficients become bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EntropyCoding {
+    Huffman,
+    Arithmetic,
+}
+
 /// A colour component.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Component {
@@ -86,6 +94,7 @@ pub(super) struct Component {
 #[derive(Clone, Debug)]
 pub(super) struct Frame {
     pub(super) coding: Coding,
+    pub(super) entropy: EntropyCoding,
     pub(super) size: Size,
     pub(super) components: PerComponent<Component>,
     /// The largest sampling factors.
@@ -164,6 +173,7 @@ pub(super) struct Tables {
     pub(super) ac: [AcTable; 4],
     /// Coded units between restart markers; 0 where there are none.
     pub(super) restart_interval: usize,
+    pub(super) conditioning: Conditioning,
 }
 
 impl Tables {
@@ -172,6 +182,7 @@ impl Tables {
         self.dc.iter_mut().for_each(HuffmanTable::clear);
         self.ac.iter_mut().for_each(|table| table.codes.clear());
         self.restart_interval = 0;
+        self.conditioning = Conditioning::default();
     }
 }
 
@@ -226,16 +237,15 @@ impl Header {
                     if frame.is_some() {
                         return Err(corrupt("a second JPEG frame header; expected one", at));
                     }
-                    let coding = match marker {
-                        0xC0 | 0xC1 => Coding::Sequential,
-                        0xC2 => Coding::Progressive,
-                        0xC9..=0xCB | 0xCD..=0xCF => {
-                            return Err(unsupported("arithmetic coding in a JPEG", at));
-                        }
-                        0xC3 => return Err(unsupported("a lossless JPEG", at)),
+                    let (coding, entropy) = match marker {
+                        0xC0 | 0xC1 => (Coding::Sequential, EntropyCoding::Huffman),
+                        0xC2 => (Coding::Progressive, EntropyCoding::Huffman),
+                        0xC9 => (Coding::Sequential, EntropyCoding::Arithmetic),
+                        0xCA => (Coding::Progressive, EntropyCoding::Arithmetic),
+                        0xC3 | 0xCB => return Err(unsupported("a lossless JPEG", at)),
                         _ => return Err(unsupported("a hierarchical JPEG", at)),
                     };
-                    frame = Some(read_frame(markers.segment()?, coding, at)?);
+                    frame = Some(read_frame(markers.segment()?, coding, entropy, at)?);
                 }
                 SOS => {
                     let segment = markers.segment()?;
@@ -363,6 +373,7 @@ impl<'a> Markers<'a> {
         match (marker, tables) {
             (DQT, Some(tables)) => read_quantization(segment, tables, at),
             (DHT, Some(tables)) => read_huffman(segment, tables, at),
+            (DAC, Some(tables)) => read_conditioning(segment, tables, at),
             (DRI, Some(tables)) => match *segment {
                 [high, low] => {
                     tables.restart_interval = usize::from(u16::from_be_bytes([high, low]));
@@ -375,7 +386,7 @@ impl<'a> Markers<'a> {
     }
 }
 
-fn read_frame(segment: &[u8], coding: Coding, at: usize) -> Result<Frame> {
+fn read_frame(segment: &[u8], coding: Coding, entropy: EntropyCoding, at: usize) -> Result<Frame> {
     let [bits, h0, h1, w0, w1, count, ref rest @ ..] = *segment else {
         return Err(corrupt("a JPEG frame header that is too short", at));
     };
@@ -431,7 +442,7 @@ fn read_frame(segment: &[u8], coding: Coding, at: usize) -> Result<Frame> {
         component.padded_wide = units_wide * component.across;
         component.padded_high = units_high * component.down;
     }
-    Ok(Frame { coding, size, components, across, down, units_wide, units_high })
+    Ok(Frame { coding, entropy, size, components, across, down, units_wide, units_high })
 }
 
 fn read_scan(segment: &[u8], frame: &Frame, at: usize) -> Result<Scan> {
@@ -448,7 +459,7 @@ fn read_scan(segment: &[u8], frame: &Frame, at: usize) -> Result<Scan> {
             return Err(corrupt(format!("a JPEG scan of the unknown component {}", part[0]), at));
         };
         let (dc, ac) = (usize::from(part[1] >> 4), usize::from(part[1] & 15));
-        if dc > 3 || ac > 3 {
+        if frame.entropy == EntropyCoding::Huffman && (dc > 3 || ac > 3) {
             return Err(corrupt(format!("a JPEG scan with the tables {dc} and {ac}"), at));
         }
         components.push(ScanComponent { component, dc, ac });
@@ -507,19 +518,34 @@ fn read_huffman(mut segment: &[u8], tables: &mut Tables, at: usize) -> Result<()
         let counts: &[u8; 16] = rest.first_chunk().ok_or_else(damaged)?;
         let total: usize = counts.iter().map(|&count| usize::from(count)).sum();
         let values = rest.get(16..16 + total).ok_or_else(damaged)?;
+        // A table that cannot be is as good as none: it may be one that no scan uses.
+        match (kind >> 4, tables.dc.get_mut(slot), tables.ac.get_mut(slot)) {
+            (0, Some(table), _) => _ = table.build(counts, values, true),
+            (1, _, Some(table)) => _ = table.build(counts, values),
+            _ => return Err(damaged()),
+        }
+        segment = &rest[16 + total..];
+    }
+    Ok(())
+}
+
+/// What sets contexts of arithmetic coding apart (B.2.4.3).
+fn read_conditioning(segment: &[u8], tables: &mut Tables, at: usize) -> Result<()> {
+    for &[kind, value] in segment.as_chunks().0 {
+        let slot = usize::from(kind & 15);
+        let (low, high) = (value & 15, value >> 4);
         let sound = match kind >> 4 {
-            0 => tables
-                .dc
-                .get_mut(slot)
-                .and_then(|table| table.build(counts, values, true))
-                .is_some(),
-            1 => tables.ac.get_mut(slot).is_some_and(|table| table.build(counts, values)),
+            0 => low <= high,
+            1 => (1..BLOCK_AREA).contains(&usize::from(value)),
             _ => false,
         };
         if !sound {
-            return Err(damaged());
+            return Err(corrupt(format!("damaged JPEG conditioning {kind:#04x}: {value}"), at));
         }
-        segment = &rest[16 + total..];
+        match kind >> 4 {
+            0 => tables.conditioning.dc[slot] = (low, high),
+            _ => tables.conditioning.ac[slot] = value,
+        }
     }
     Ok(())
 }

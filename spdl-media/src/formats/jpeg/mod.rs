@@ -1,4 +1,4 @@
-//! JPEG: a decoder of our own, baseline and progressive, 8 bits, Huffman-coded.
+//! JPEG: a decoder of our own, sequential and progressive, 8 bits, Huffman- or arithmetic-coded.
 //!
 //! ```text
 //! header ──► entropy-coded data ──► coefficients ──► inverse DCT ──► planes of the caller's, or
@@ -14,11 +14,14 @@
 //! marker, so that nothing can be missing; without one all is read, and a file that is cut is an
 //! error whatever the region.
 //!
-//! Its arithmetic is that of libjpeg's accurate integer DCT, triangle ("fancy") upsampling and
+//! Arithmetic-coded files are rare: their coefficients are always kept, and then drawn.
+//!
+//! The decoder's own arithmetic is that of libjpeg's accurate integer DCT, triangle ("fancy") upsampling and
 //! 16-bit fixed-point colour conversion, so that results are equal to what libjpeg-turbo, and with
 //! it Pillow, OpenCV and torchvision, give. No other crate that builds with gcc and rustup alone
 //! does that within a level of 255.
 
+mod arithmetic;
 mod bits;
 mod color;
 mod header;
@@ -34,7 +37,7 @@ use fearless_simd::Level;
 use spdl_core::{Error, ErrorKind, Result};
 
 use self::bits::{EntropyReader, Window};
-use self::header::{BLOCK, Coding, Color, Frame, Header, MAX_COMPONENTS};
+use self::header::{BLOCK, Coding, Color, EntropyCoding, Frame, Header, MAX_COMPONENTS};
 use self::planes::Planes;
 use self::scan::Scans;
 use self::surface::{Side, Surface, Surfaces, Wanted};
@@ -43,7 +46,7 @@ use crate::{
     Picture, PixelsMut, PlaneShape, Rect, Size,
 };
 
-/// JPEG, baseline and progressive.
+/// JPEG, sequential and progressive.
 #[derive(Debug)]
 pub(crate) struct JpegCodec;
 
@@ -198,7 +201,7 @@ impl<'a> Rows<'a> {
     ) -> Result<Self> {
         let Task { encoded, header, request, limits, level } = task;
         let frame = &header.frame;
-        let single = frame.coding == Coding::Sequential
+        let single = (frame.coding, frame.entropy) == (Coding::Sequential, EntropyCoding::Huffman)
             && header.scan.components.len() == frame.components.len();
         let (reader, remaining, complete, cut) = if single {
             scans.begin_single(frame, &header.scan)?;

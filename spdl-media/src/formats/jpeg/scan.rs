@@ -3,9 +3,10 @@
 use fearless_simd::{Level, Simd, dispatch};
 use spdl_core::{Error, ErrorKind, Result};
 
+use super::arithmetic;
 use super::bits::{Bits, EntropyReader, Window};
 use super::header::{
-    BLOCK_AREA, Coding, Frame, Header, MAX_COMPONENTS, Next, Scan, Tables, ZIGZAG,
+    BLOCK_AREA, Coding, EntropyCoding, Frame, Header, MAX_COMPONENTS, Next, Scan, Tables, ZIGZAG,
     read_between_scans,
 };
 use super::huffman::{BadCode, Coefficients, HuffmanTable, RUN_OF_16};
@@ -14,7 +15,7 @@ use super::{corrupt, truncated};
 use crate::{Limits, OnTruncated};
 
 /// A block's coefficients, row by row, not yet multiplied by their quantization.
-type Block = [i16; BLOCK_AREA];
+pub(super) type Block = [i16; BLOCK_AREA];
 /// What each coefficient is multiplied by, modulo 2¹⁶.
 pub(super) type Quantization = [i16; BLOCK_AREA];
 
@@ -64,12 +65,15 @@ impl Scans {
             if slot.is_none() {
                 return Err(corrupt(format!("the JPEG quantization table {number} is missing"), 0));
             }
+            if frame.entropy == EntropyCoding::Arithmetic {
+                continue;
+            }
             let needs_dc = scan.first == 0 && scan.high == 0;
             let needs_ac = scan.last > 0;
             if (needs_dc && !self.tables.dc[part.dc].is_defined())
                 || (needs_ac && !self.tables.ac[part.ac].codes.is_defined())
             {
-                return Err(corrupt("a JPEG Huffman table is missing", 0));
+                return Err(corrupt("a JPEG Huffman table is missing, or none that can be", 0));
             }
             if frame.coding == Coding::Sequential {
                 self.tables.ac[part.ac].prepare();
@@ -162,8 +166,17 @@ impl Scans {
         let (mut scan, mut data) = (header.scan, header.data);
         for _ in 0..MAX_SCANS {
             self.begin(frame, &scan)?;
-            let mut reader = EntropyReader::new(encoded, data, window, level);
-            let outcome = self.read_scan(frame, &scan, &mut reader, level);
+            let (end, outcome) = match frame.entropy {
+                EntropyCoding::Huffman => {
+                    let mut reader = EntropyReader::new(encoded, data, window, level);
+                    let outcome = self.read_scan(frame, &scan, &mut reader, level);
+                    (reader.offset(), outcome)
+                }
+                EntropyCoding::Arithmetic => {
+                    let Scans { tables, coefficients, .. } = self;
+                    arithmetic::read_scan(encoded, data, frame, &scan, tables, coefficients)
+                }
+            };
             for part in scan.components.iter() {
                 unknown[part.component][scan.first..=scan.last].fill(Some(scan.low));
             }
@@ -177,7 +190,6 @@ impl Scans {
                 };
                 return if partial && rows > 0 { Ok((rows, Some(error))) } else { Err(error) };
             }
-            let end = reader.offset();
             match read_between_scans(encoded, end, frame, &mut self.tables)? {
                 Next::Scan { scan: next, data: start } => (scan, data) = (next, start),
                 Next::EndOfImage => {
@@ -273,8 +285,33 @@ enum Fault {
     BadCode,
     /// The data end, or a marker stands where there should be data.
     Overrun,
-    /// Another marker, or none, where this restart marker should be.
-    NoRestart { expected: u8, found: Option<u8> },
+    NoRestart(NoRestart),
+}
+
+/// Another marker, or none, where this restart marker should be.
+pub(super) struct NoRestart {
+    expected: u8,
+    found: Option<u8>,
+}
+
+impl NoRestart {
+    /// Whether `found` is the restart marker that comes after so many others, modulo 8.
+    pub(super) fn check(restarts: u8, found: Option<u8>) -> Result<(), Self> {
+        let expected = RST0 + restarts;
+        if found == Some(expected) { Ok(()) } else { Err(NoRestart { expected, found }) }
+    }
+
+    pub(super) fn into_error(self, at: usize, missing: usize) -> Error {
+        match self {
+            NoRestart { found: None, .. } => {
+                truncated(format!("the JPEG data end {missing} rows of blocks early"), at)
+            }
+            NoRestart { expected, found: Some(found) } => corrupt(
+                format!("expected the JPEG restart marker {expected:#04x}, found {found:#04x}"),
+                at,
+            ),
+        }
+    }
 }
 
 impl From<BadCode> for Fault {
@@ -299,13 +336,7 @@ impl Fault {
                     at,
                 ),
             },
-            Fault::NoRestart { found: None, .. } => {
-                truncated(format!("the JPEG data end {missing} rows of blocks early"), at)
-            }
-            Fault::NoRestart { expected, found: Some(found) } => corrupt(
-                format!("expected the JPEG restart marker {expected:#04x}, found {found:#04x}"),
-                at,
-            ),
+            Fault::NoRestart(fault) => fault.into_error(at, missing),
         }
     }
 }
@@ -483,16 +514,11 @@ fn for_each_block(
 
 #[cold]
 fn restart(reader: &mut EntropyReader<'_>, state: &mut State) -> Result<(), Fault> {
-    let expected = RST0 + state.restarts;
-    match reader.next_marker() {
-        Some(found) if found == expected => {
-            state.restarts = (state.restarts + 1) % 8;
-            state.predictions = [0; MAX_COMPONENTS];
-            state.end_of_band_run = 0;
-            Ok(())
-        }
-        found => Err(Fault::NoRestart { expected, found }),
-    }
+    NoRestart::check(state.restarts, reader.next_marker()).map_err(Fault::NoRestart)?;
+    state.restarts = (state.restarts + 1) % 8;
+    state.predictions = [0; MAX_COMPONENTS];
+    state.end_of_band_run = 0;
+    Ok(())
 }
 
 /// A block's first coefficient, which is stored as the difference to the last one's.

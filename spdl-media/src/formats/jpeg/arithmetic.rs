@@ -1,0 +1,471 @@
+//! Arithmetic-coded data: binary decisions with adaptive probabilities, and the coefficients that
+//! they tell of (ITU-T T.81, annex D, F.1.4, F.2.4 and G.1.3).
+
+use spdl_core::Error;
+
+use super::header::{
+    BLOCK_AREA, Coding, Frame, MAX_COMPONENTS, Scan, ScanComponent, Tables, ZIGZAG,
+};
+use super::scan::{Block, NoRestart};
+use super::{corrupt, truncated};
+
+/// For each state: how likely the less probable decision is, and the states that follow it and the
+/// more probable one; `true` where the two then change places (T.81, table D.3). The last state
+/// stays as it is: both decisions are as likely.
+#[rustfmt::skip]
+const STATES: [(u16, u8, u8, bool); 114] = [
+    (0x5A1D, 1, 1, true), (0x2586, 14, 2, false), (0x1114, 16, 3, false), (0x080B, 18, 4, false),
+    (0x03D8, 20, 5, false), (0x01DA, 23, 6, false), (0x00E5, 25, 7, false), (0x006F, 28, 8, false),
+    (0x0036, 30, 9, false), (0x001A, 33, 10, false), (0x000D, 35, 11, false),
+    (0x0006, 9, 12, false), (0x0003, 10, 13, false), (0x0001, 12, 13, false),
+    (0x5A7F, 15, 15, true), (0x3F25, 36, 16, false), (0x2CF2, 38, 17, false),
+    (0x207C, 39, 18, false), (0x17B9, 40, 19, false), (0x1182, 42, 20, false),
+    (0x0CEF, 43, 21, false), (0x09A1, 45, 22, false), (0x072F, 46, 23, false),
+    (0x055C, 48, 24, false), (0x0406, 49, 25, false), (0x0303, 51, 26, false),
+    (0x0240, 52, 27, false), (0x01B1, 54, 28, false), (0x0144, 56, 29, false),
+    (0x00F5, 57, 30, false), (0x00B7, 59, 31, false), (0x008A, 60, 32, false),
+    (0x0068, 62, 33, false), (0x004E, 63, 34, false), (0x003B, 32, 35, false),
+    (0x002C, 33, 9, false), (0x5AE1, 37, 37, true), (0x484C, 64, 38, false),
+    (0x3A0D, 65, 39, false), (0x2EF1, 67, 40, false), (0x261F, 68, 41, false),
+    (0x1F33, 69, 42, false), (0x19A8, 70, 43, false), (0x1518, 72, 44, false),
+    (0x1177, 73, 45, false), (0x0E74, 74, 46, false), (0x0BFB, 75, 47, false),
+    (0x09F8, 77, 48, false), (0x0861, 78, 49, false), (0x0706, 79, 50, false),
+    (0x05CD, 48, 51, false), (0x04DE, 50, 52, false), (0x040F, 50, 53, false),
+    (0x0363, 51, 54, false), (0x02D4, 52, 55, false), (0x025C, 53, 56, false),
+    (0x01F8, 54, 57, false), (0x01A4, 55, 58, false), (0x0160, 56, 59, false),
+    (0x0125, 57, 60, false), (0x00F6, 58, 61, false), (0x00CB, 59, 62, false),
+    (0x00AB, 61, 63, false), (0x008F, 61, 32, false), (0x5B12, 65, 65, true),
+    (0x4D04, 80, 66, false), (0x412C, 81, 67, false), (0x37D8, 82, 68, false),
+    (0x2FE8, 83, 69, false), (0x293C, 84, 70, false), (0x2379, 86, 71, false),
+    (0x1EDF, 87, 72, false), (0x1AA9, 87, 73, false), (0x174E, 72, 74, false),
+    (0x1424, 72, 75, false), (0x119C, 74, 76, false), (0x0F6B, 74, 77, false),
+    (0x0D51, 75, 78, false), (0x0BB6, 77, 79, false), (0x0A40, 77, 48, false),
+    (0x5832, 80, 81, true), (0x4D1C, 88, 82, false), (0x438E, 89, 83, false),
+    (0x3BDD, 90, 84, false), (0x34EE, 91, 85, false), (0x2EAE, 92, 86, false),
+    (0x299A, 93, 87, false), (0x2516, 86, 71, false), (0x5570, 88, 89, true),
+    (0x4CA9, 95, 90, false), (0x44D9, 96, 91, false), (0x3E22, 97, 92, false),
+    (0x3824, 99, 93, false), (0x32B4, 99, 94, false), (0x2E17, 93, 86, false),
+    (0x56A8, 95, 96, true), (0x4F46, 101, 97, false), (0x47E5, 102, 98, false),
+    (0x41CF, 103, 99, false), (0x3C3D, 104, 100, false), (0x375E, 99, 93, false),
+    (0x5231, 105, 102, false), (0x4C0F, 106, 103, false), (0x4639, 107, 104, false),
+    (0x415E, 103, 99, false), (0x5627, 105, 106, true), (0x50E7, 108, 107, false),
+    (0x4B85, 109, 103, false), (0x5597, 110, 109, false), (0x504F, 111, 107, false),
+    (0x5A10, 110, 111, true), (0x5522, 112, 109, false), (0x59EB, 112, 111, true),
+    (0x5A1D, 113, 113, false),
+];
+/// The state that stays as it is.
+const EVEN: u8 = 113;
+
+/// The standard has four of either kind; a number in a file has room for 16, and libjpeg takes all.
+const TABLES: usize = 16;
+
+/// What the marker DAC sets: where contexts are told apart (T.81, B.2.4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Conditioning {
+    /// Up to which logarithm a difference of DC values is small, and above which it is large.
+    pub(super) dc: [(u8, u8); TABLES],
+    /// The last of the AC coefficients of low frequency.
+    pub(super) ac: [u8; TABLES],
+}
+
+impl Default for Conditioning {
+    fn default() -> Self {
+        Conditioning { dc: [(0, 1); _], ac: [5; _] }
+    }
+}
+
+/// A decision's statistics: the state, and the more probable decision in the highest bit.
+type Bin = u8;
+
+const MORE_PROBABLE: u8 = 0x80;
+
+/// Reads decisions (T.81, D.2).
+struct Decisions<'a> {
+    encoded: &'a [u8],
+    at: usize,
+    /// The code register: the part that is compared with the interval lies in the upper 16 bits.
+    code: u32,
+    interval: u32,
+    /// How many bits of the code register's lower part are still data.
+    count: u32,
+    /// Whether bytes were wanted where the file ends without a marker.
+    is_cut: bool,
+}
+
+impl<'a> Decisions<'a> {
+    fn new(encoded: &'a [u8], at: usize) -> Self {
+        let mut decisions =
+            Decisions { encoded, at, code: 0, interval: 0, count: 0, is_cut: false };
+        decisions.begin();
+        decisions
+    }
+
+    /// Starts anew with the data that follow.
+    fn begin(&mut self) {
+        self.code = 0;
+        for _ in 0..2 {
+            self.code |= self.byte() << 8;
+            self.code <<= 8;
+        }
+        self.interval = 1 << 16;
+        self.count = 0;
+    }
+
+    /// The next byte of the data. Encoders leave out zeros before a marker, so there are as many of
+    /// them as wanted.
+    fn byte(&mut self) -> u32 {
+        match self.encoded.get(self.at..) {
+            Some(&[first, ..]) if first != 0xFF => {
+                self.at += 1;
+                return first.into();
+            }
+            Some(rest) => {
+                let filling = rest.iter().take_while(|&&byte| byte == 0xFF).count();
+                match rest.get(filling) {
+                    Some(0) if filling > 0 => {
+                        self.at += filling + 1;
+                        return 0xFF;
+                    }
+                    Some(_) => {}
+                    None => self.is_cut = true,
+                }
+            }
+            None => self.is_cut = true,
+        }
+        0
+    }
+
+    /// Passes over what is left before the next marker, and reads that; `None` at the end.
+    fn next_marker(&mut self) -> Option<u8> {
+        let rest = self.encoded.get(self.at..)?;
+        let found =
+            rest.windows(2).position(|pair| pair[0] == 0xFF && !matches!(pair[1], 0 | 0xFF));
+        self.at = found.map_or(self.encoded.len(), |found| self.at + found + 2);
+        found.map(|_| self.encoded[self.at - 1])
+    }
+
+    /// The next decision.
+    #[inline]
+    fn take(&mut self, bin: &mut Bin) -> bool {
+        let (less, after_less, after_more, swaps) = STATES[usize::from(*bin & !MORE_PROBABLE)];
+        let less = u32::from(less);
+        let more = *bin & MORE_PROBABLE;
+        self.interval -= less;
+        let is_upper = self.code >> 16 >= self.interval;
+        if !is_upper && self.interval >= 0x8000 {
+            return more != 0;
+        }
+        // The larger part belongs to the more probable decision.
+        let is_more = is_upper == (self.interval < less);
+        if is_upper {
+            self.code -= self.interval << 16;
+            self.interval = less;
+        }
+        let decision = if is_more {
+            *bin = more | after_more;
+            more
+        } else {
+            *bin = (if swaps { more ^ MORE_PROBABLE } else { more }) | after_less;
+            more ^ MORE_PROBABLE
+        };
+        while self.interval < 0x8000 {
+            if self.count == 0 {
+                self.code |= self.byte() << 8;
+                self.count = 8;
+            }
+            self.interval <<= 1;
+            self.code <<= 1;
+            self.count -= 1;
+        }
+        decision != 0
+    }
+
+    /// A decision that is as likely as its opposite.
+    fn even(&mut self) -> bool {
+        self.take(&mut { EVEN })
+    }
+
+    /// The bits of a magnitude below its highest, which is `top` (T.81, figures F.23 and F.24).
+    fn magnitude(&mut self, top: u32, bin: &mut Bin) -> i32 {
+        let (mut value, mut bit) = (top, top >> 1);
+        while bit > 0 {
+            if self.take(bin) {
+                value |= bit;
+            }
+            bit >>= 1;
+        }
+        value as i32 + 1
+    }
+}
+
+/// The data tell of more coefficients than a block has, or of larger ones than there can be.
+struct BadData;
+
+/// From where on magnitudes of AC coefficients have their bins, in low and high frequencies; and
+/// how far behind are those of their lower bits.
+const LOW_MAGNITUDES: usize = 189;
+const HIGH_MAGNITUDES: usize = 217;
+const DC_MAGNITUDES: usize = 20;
+const LOWER_BITS: usize = 14;
+/// The highest bit of a magnitude that there can be.
+const MAX_TOP: u32 = 1 << 14;
+
+/// The statistics of a scan, and what is carried from block to block.
+struct Statistics {
+    dc: [[Bin; 64]; TABLES],
+    ac: [[Bin; 256]; TABLES],
+    /// Per component: the last DC value, and which bins its next difference has.
+    predictions: [i32; MAX_COMPONENTS],
+    contexts: [usize; MAX_COMPONENTS],
+}
+
+impl Statistics {
+    const fn new() -> Self {
+        Statistics {
+            dc: [[0; 64]; TABLES],
+            ac: [[0; 256]; TABLES],
+            predictions: [0; MAX_COMPONENTS],
+            contexts: [0; MAX_COMPONENTS],
+        }
+    }
+
+    /// A block's DC value (T.81, F.1.4.1 and figure F.19).
+    fn read_dc(
+        &mut self,
+        decisions: &mut Decisions<'_>,
+        part: &ScanComponent,
+        conditioning: &Conditioning,
+    ) -> Result<i32, BadData> {
+        let bins = &mut self.dc[part.dc];
+        let prediction = &mut self.predictions[part.component];
+        let context = &mut self.contexts[part.component];
+        let start = *context;
+        if !decisions.take(&mut bins[start]) {
+            *context = 0;
+            return Ok(*prediction);
+        }
+        let negative = decisions.take(&mut bins[start + 1]);
+        let mut at = start + 2 + usize::from(negative);
+        let mut top = u32::from(decisions.take(&mut bins[at]));
+        if top > 0 {
+            at = DC_MAGNITUDES;
+            while decisions.take(&mut bins[at]) {
+                if top == MAX_TOP {
+                    return Err(BadData);
+                }
+                top <<= 1;
+                at += 1;
+            }
+        }
+        let (small, large) = conditioning.dc[part.dc];
+        *context = match top {
+            _ if top < 1 << small >> 1 => 0,
+            _ if top > 1 << large >> 1 => 12 + 4 * usize::from(negative),
+            _ => 4 + 4 * usize::from(negative),
+        };
+        let difference = decisions.magnitude(top, &mut bins[at + LOWER_BITS]);
+        *prediction = prediction.wrapping_add(if negative { -difference } else { difference });
+        Ok(*prediction)
+    }
+
+    /// The coefficients of a band, where none of it is known (T.81, F.1.4.2 and figure F.20).
+    fn read_band(
+        &mut self,
+        decisions: &mut Decisions<'_>,
+        part: &ScanComponent,
+        conditioning: &Conditioning,
+        (scan, first): (&Scan, usize),
+        block: &mut Block,
+    ) -> Result<(), BadData> {
+        let bins = &mut self.ac[part.ac];
+        let mut k = first;
+        while k <= scan.last {
+            if decisions.take(&mut bins[3 * (k - 1)]) {
+                break;
+            }
+            while !decisions.take(&mut bins[3 * (k - 1) + 1]) {
+                k += 1;
+                if k > scan.last {
+                    return Err(BadData);
+                }
+            }
+            let negative = decisions.even();
+            let mut at = 3 * (k - 1) + 2;
+            let mut top = u32::from(decisions.take(&mut bins[at]));
+            if top > 0 && decisions.take(&mut bins[at]) {
+                top = 2;
+                let is_low = k <= usize::from(conditioning.ac[part.ac]);
+                at = if is_low { LOW_MAGNITUDES } else { HIGH_MAGNITUDES };
+                while decisions.take(&mut bins[at]) {
+                    if top == MAX_TOP {
+                        return Err(BadData);
+                    }
+                    top <<= 1;
+                    at += 1;
+                }
+            }
+            // One bit has none below it.
+            let value = if top < 2 {
+                top as i32 + 1
+            } else {
+                decisions.magnitude(top, &mut bins[at + LOWER_BITS])
+            };
+            let value = if negative { -value } else { value };
+            block[usize::from(ZIGZAG[k])] = (value << scan.low) as i16;
+            k += 1;
+        }
+        Ok(())
+    }
+
+    /// One more bit of a band (T.81, G.1.3.3 and figure G.11).
+    fn refine_band(
+        &mut self,
+        decisions: &mut Decisions<'_>,
+        part: &ScanComponent,
+        scan: &Scan,
+        block: &mut Block,
+    ) -> Result<(), BadData> {
+        let bins = &mut self.ac[part.ac];
+        let bit = 1i16 << scan.low;
+        // Before the last coefficient that is known, a block cannot end.
+        let known = (1..=scan.last).rev().find(|&k| block[usize::from(ZIGZAG[k])] != 0);
+        let known = known.unwrap_or(0);
+        let mut k = scan.first;
+        while k <= scan.last {
+            if k > known && decisions.take(&mut bins[3 * (k - 1)]) {
+                break;
+            }
+            loop {
+                let coefficient = &mut block[usize::from(ZIGZAG[k])];
+                if *coefficient != 0 {
+                    if decisions.take(&mut bins[3 * (k - 1) + 2]) {
+                        let change = if *coefficient < 0 { -bit } else { bit };
+                        *coefficient = coefficient.wrapping_add(change);
+                    }
+                    break;
+                }
+                if decisions.take(&mut bins[3 * (k - 1) + 1]) {
+                    *coefficient = if decisions.even() { -bit } else { bit };
+                    break;
+                }
+                k += 1;
+                if k > scan.last {
+                    return Err(BadData);
+                }
+            }
+            k += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Reads a scan whose data start at `data` into the coefficients of the image. Says where it came
+/// to; and where it fails, after how many rows of units, or of a lone component's blocks.
+pub(super) fn read_scan(
+    encoded: &[u8],
+    data: usize,
+    frame: &Frame,
+    scan: &Scan,
+    tables: &Tables,
+    coefficients: &mut [Vec<Block>; MAX_COMPONENTS],
+) -> (usize, Result<(), (usize, Error)>) {
+    let mut decisions = Decisions::new(encoded, data);
+    let outcome = read_rows(&mut decisions, frame, scan, tables, coefficients);
+    (decisions.at, outcome)
+}
+
+fn read_rows(
+    decisions: &mut Decisions<'_>,
+    frame: &Frame,
+    scan: &Scan,
+    tables: &Tables,
+    coefficients: &mut [Vec<Block>; MAX_COMPONENTS],
+) -> Result<(), (usize, Error)> {
+    // A lone component's unit is one block, and only blocks with samples of the image are coded.
+    let (alone, rows, units) = match scan.components[..] {
+        [part] => {
+            let component = &frame.components[part.component];
+            (true, component.blocks_high, component.blocks_wide)
+        }
+        _ => (false, frame.units_high, frame.units_wide),
+    };
+    let mut statistics = Statistics::new();
+    let mut until_restart = tables.restart_interval;
+    let mut restarts = 0;
+    for row in 0..rows {
+        for unit in 0..units {
+            if tables.restart_interval > 0 {
+                if until_restart == 0 {
+                    let found = decisions.next_marker();
+                    NoRestart::check(restarts, found)
+                        .map_err(|fault| (row, fault.into_error(decisions.at, rows - row)))?;
+                    restarts = (restarts + 1) % 8;
+                    statistics = Statistics::new();
+                    decisions.begin();
+                    until_restart = tables.restart_interval;
+                }
+                until_restart -= 1;
+            }
+            for part in scan.components.iter() {
+                let component = &frame.components[part.component];
+                let (across, down) =
+                    if alone { (1, 1) } else { (component.across, component.down) };
+                for y in row * down..(row + 1) * down {
+                    for x in unit * across..(unit + 1) * across {
+                        let at = y * component.padded_wide + x;
+                        let block = &mut coefficients[part.component][at];
+                        read_block(decisions, &mut statistics, part, frame, scan, tables, block)
+                            .map_err(|BadData| (row, bad_data(decisions, rows - row)))?;
+                    }
+                }
+            }
+        }
+        if decisions.is_cut {
+            return Err((row, ends_early(decisions, rows - row)));
+        }
+    }
+    Ok(())
+}
+
+fn read_block(
+    decisions: &mut Decisions<'_>,
+    statistics: &mut Statistics,
+    part: &ScanComponent,
+    frame: &Frame,
+    scan: &Scan,
+    tables: &Tables,
+    block: &mut Block,
+) -> Result<(), BadData> {
+    let conditioning = &tables.conditioning;
+    match (frame.coding, scan.first, scan.high) {
+        (Coding::Sequential, ..) => {
+            block[0] = statistics.read_dc(decisions, part, conditioning)? as i16;
+            block[1..BLOCK_AREA].fill(0);
+            statistics.read_band(decisions, part, conditioning, (scan, 1), block)
+        }
+        (Coding::Progressive, 0, 0) => {
+            let value = statistics.read_dc(decisions, part, conditioning)?;
+            block[0] = (value << scan.low) as i16;
+            Ok(())
+        }
+        (Coding::Progressive, 0, _) => {
+            block[0] |= i16::from(decisions.even()) << scan.low;
+            Ok(())
+        }
+        (Coding::Progressive, first, 0) => {
+            statistics.read_band(decisions, part, conditioning, (scan, first), block)
+        }
+        (Coding::Progressive, ..) => statistics.refine_band(decisions, part, scan, block),
+    }
+}
+
+fn bad_data(decisions: &Decisions<'_>, missing: usize) -> Error {
+    if decisions.is_cut {
+        return ends_early(decisions, missing);
+    }
+    corrupt("the arithmetic-coded JPEG data tell of what a block cannot hold", decisions.at)
+}
+
+fn ends_early(decisions: &Decisions<'_>, missing: usize) -> Error {
+    truncated(format!("the JPEG data end {missing} rows of blocks early"), decisions.at)
+}

@@ -1,0 +1,351 @@
+"""Makes the files of tests/formats/variants and the pixels that independent decoders give for them.
+
+    python -m venv venv && venv/bin/pip install pillow==13.0.0 numpy
+    venv/bin/python spdl-media/tests/formats/make_variants.py PATH_OF_JPEGTRAN
+
+Run with Pillow 13.0.0 (libjpeg-turbo 3.2.0, libtiff 4.7.2), libjpeg-turbo's jpegtran 3.1, NumPy 2.4.
+
+These are kinds of BMP, GIF, JPEG and TIFF that are seldom met, and files whose pixels are all there
+though something else is missing. Beside each picture NAME lies NAME.rgb, as `make_data.py` has it.
+Pixels are Pillow's; where it does not read a kind, they follow from the values written.
+"""
+
+import io
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+HERE = Path(__file__).resolve().parent
+DATA = HERE / "variants"
+COMMON = HERE.parent / "data"
+WIDTH, HEIGHT = 37, 29
+# Strips of some rows, so that there are several.
+STRIP_ROWS = 16
+
+
+def scene():
+    y, x = np.mgrid[0:HEIGHT, 0:WIDTH].astype(np.float64)
+    red = 255 * x / (WIDTH - 1)
+    green = 255 * y / (HEIGHT - 1)
+    blue = 127 + 120 * np.sin(x * 0.7 + y * 0.3)
+    pixels = np.stack([red, green, blue], -1)
+    pixels[3:9, 2:9] = (250, 20, 30)
+    pixels[14::4, 18:] = (10, 200, 240)
+    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8), "RGB")
+
+
+def keep(name, content, pixels=None):
+    (DATA / name).write_bytes(content)
+    by_pillow = None
+    try:
+        by_pillow = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+    except OSError:
+        assert pixels is not None, name
+    if pixels is None:
+        pixels = by_pillow
+    elif by_pillow is not None:
+        assert np.array_equal(by_pillow, pixels), f"{name}: Pillow reads it otherwise"
+    height, width, _ = pixels.shape
+    packed = zlib.compress(struct.pack("<II", width, height) + pixels.astype(np.uint8).tobytes(), 9)
+    (DATA / (name + ".rgb")).write_bytes(packed)
+
+
+def encoded(image, kind, **options):
+    stream = io.BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+# JPEG
+
+
+def jpegtran(program, name, source, *options):
+    content = subprocess.run([program, *options, COMMON / source], capture_output=True, check=True).stdout
+    keep(name, content, np.asarray(Image.open(COMMON / source).convert("RGB")))
+
+
+# BMP
+
+
+def rows_of(values, bits, top_down=False):
+    """Rows of numbers of `bits` bits, each filled up to 4 bytes."""
+    lines = []
+    for row in values if top_down else values[::-1]:
+        if bits < 8:
+            text = "".join(f"{int(value):0{bits}b}" for value in row)
+            line = int(text.ljust(-(-len(text) // 8) * 8, "0"), 2).to_bytes(-(-len(text) // 8), "big")
+        else:
+            line = b"".join(int(value).to_bytes(bits // 8, "little") for value in row)
+        lines.append(line + bytes(-len(line) % 4))
+    return b"".join(lines)
+
+
+def bmp(data, bits, *, header=40, compression=0, palette=b"", masks=(), height=HEIGHT, planes=1, colors=0, start=None):
+    if header == 12:
+        info = struct.pack("<IHHHH", 12, WIDTH, height, planes, bits)
+    else:
+        info = struct.pack("<IiiHHIIiiII", header, WIDTH, height, planes, bits, compression, len(data), 0, 0, colors, 0)
+        info = (info + struct.pack(f"<{len(masks)}I", *masks)).ljust(header, b"\0")
+    end = 14 + len(info) + len(palette)
+    start = end if start is None else start
+    return b"BM" + struct.pack("<IHHI", end + len(data), 0, 0, start) + info + palette + data
+
+
+def fields(pixels, masks):
+    """Colours as words with masks, and what those words stand for: a part of 255, cut."""
+    words, stood = 0, []
+    for channel, mask in enumerate(masks):
+        shift = (mask & -mask).bit_length() - 1
+        largest = mask >> shift
+        value = pixels[..., channel].astype(np.uint64) * largest // 255
+        words = words + (value << np.uint64(shift))
+        stood.append(value * 255 // largest)
+    return words, np.stack(stood, -1)
+
+
+def runs(indices, bits):
+    """Run-length codes by rows from the bottom up, of every kind that the format has."""
+    out = b""
+    height, width = indices.shape
+    for number, row in enumerate(indices[::-1]):
+        x = 0
+        while x < width:
+            end = x + 1
+            while end < width and row[end] == row[x] and end - x < 255:
+                end += 1
+            if end - x < 3 and width - x >= 5:
+                # As they are: an odd number of them.
+                part = [int(value) for value in row[x : x + 5]]
+                if bits == 4:
+                    part = [part[0] << 4 | part[1], part[2] << 4 | part[3], part[4] << 4]
+                out += bytes([0, 5, *part]) + bytes(len(part) % 2)
+                end = x + 5
+            else:
+                value = int(row[x])
+                out += bytes([end - x, value << 4 | value if bits == 4 else value])
+            x = end
+        # The last row needs no mark of its own.
+        out += b"\0\0" if number < height - 1 else b"\0\1"
+    return out
+
+
+def make_bmps():
+    rgb = scene()
+    pixels = np.asarray(rgb)
+    few = rgb.quantize(13, dither=Image.Dither.NONE)
+    indices = np.asarray(few)
+    colors = np.asarray(few.getpalette()[: 13 * 3], np.uint8).reshape(-1, 3)
+    filled = np.vstack([colors, np.zeros((3, 3), np.uint8)])
+    shown = filled[indices]
+    four = b"".join(bytes([*color[::-1], 0]) for color in filled)
+    three = b"".join(bytes(color[::-1]) for color in filled)
+    eight = four + bytes(4 * 240)
+    words = pixels[..., 2].astype(np.uint64) | pixels[..., 1].astype(np.uint64) << 8 | pixels[..., 0].astype(np.uint64) << 16
+
+    keep("core.bmp", bmp(rows_of(words, 24), 24, header=12), pixels)
+    keep("core-palette.bmp", bmp(rows_of(indices, 4), 4, header=12, palette=three), shown)
+    keep("os2.bmp", bmp(rows_of(indices, 8), 8, header=64, palette=eight), shown)
+    keep("os2-short.bmp", bmp(rows_of(words, 24), 24, header=16), pixels)
+    keep("no-planes.bmp", bmp(rows_of(words, 24), 24, planes=0), pixels)
+    keep("no-start.bmp", bmp(rows_of(indices, 4), 4, palette=four, start=0), shown)
+    keep("start-before-palette.bmp", bmp(rows_of(indices, 4), 4, palette=four, start=54), shown)
+    keep("few-colors.bmp", bmp(rows_of(indices, 4), 4, palette=four[: 13 * 4], colors=13), shown)
+    keep("beyond-palette.bmp", bmp(rows_of(indices, 4), 4, palette=four[: 9 * 4], colors=9), np.where((indices < 9)[..., None], shown, 0))
+    # Without what fills up the last row.
+    keep("no-padding.bmp", bmp(rows_of(words, 24), 24)[:-1], pixels)
+
+    for name, masks, bits in (
+        ("555", (0x7C00, 0x3E0, 0x1F), 16),
+        ("565", (0xF800, 0x7E0, 0x1F), 16),
+        ("444", (0xF00, 0xF0, 0xF), 16),
+        ("bgr565", (0x1F, 0x7E0, 0xF800), 16),
+        ("rgbx", (0xFF, 0xFF00, 0xFF0000), 32),
+        ("1010", (0x3FF00000, 0xFFC00, 0x3FF), 32),
+    ):
+        values, stood = fields(pixels, masks)
+        content = bmp(rows_of(values, bits), bits, compression=3, header=56, masks=(*masks, 0))
+        keep(f"{name}.bmp", content, stood)
+        # The same behind a header that has no room for masks.
+        if name == "565":
+            behind = struct.pack("<3I", *masks)
+            keep("565-behind.bmp", bmp(rows_of(values, 16), 16, compression=3, palette=behind), stood)
+        if name == "555":
+            keep("16.bmp", bmp(rows_of(values, 16), 16), stood)
+
+    for bits, compression, palette in ((8, 1, eight), (4, 2, four)):
+        data = runs(indices, bits)
+        keep(f"runs{bits}.bmp", bmp(data, bits, compression=compression, palette=palette), shown)
+        # Without the mark of the end.
+        keep(f"runs{bits}-no-end.bmp", bmp(data[:-2], bits, compression=compression, palette=palette), shown)
+        data = runs(indices[::-1], bits)
+        keep(f"runs{bits}-top-down.bmp", bmp(data, bits, compression=compression, palette=palette, height=-HEIGHT), shown)
+    # A move over two rows and four pixels, which stay of the first colour. (Pillow takes the move
+    # from the two bytes behind it.)
+    data = runs(indices[-5:], 8)[:-2] + b"\0\0\0\2\4\2" + bytes([WIDTH - 4, 3]) + b"\0\0"
+    data += runs(indices[:-8], 8)
+    moved = shown.copy()
+    moved[-8:-5] = filled[0]
+    moved[-8, 4:] = filled[3]
+    (DATA / "move.bmp").write_bytes(bmp(data, 8, compression=1, palette=eight))
+    packed = struct.pack("<II", WIDTH, HEIGHT) + moved.astype(np.uint8).tobytes()
+    (DATA / "move.bmp.rgb").write_bytes(zlib.compress(packed, 9))
+
+
+# GIF
+
+
+def make_gifs():
+    palette = scene().quantize(64, dither=Image.Dither.NONE)
+    content = encoded(palette, "GIF")
+    shown = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+    flags = content[10]
+    start = 13 + (3 << (flags & 7) + 1)
+    assert content[start] == 0x2C and content[-2:] == b"\0;"
+    # Neither the trailer nor the empty block before it, nor the code that ends the data.
+    blocks, at = [], start + 11
+    while content[at]:
+        blocks.append(content[at + 1 : at + 1 + content[at]])
+        at += 1 + content[at]
+    keep("no-end.gif", content[:at], shown)
+    data = b"".join(blocks)[:-1]
+    blocks = b"".join(bytes([len(data[i : i + 255])]) + data[i : i + 255] for i in range(0, len(data), 255))
+    keep("no-end-code.gif", content[: start + 11] + blocks + b"\0;", shown)
+    keep("noise-behind.gif", content[:-1] + bytes(range(1, 200)), shown)
+    keep("noise-before.gif", content[:start] + b"\1\2\3" + content[start:], shown)
+    few = scene().quantize(13, dither=Image.Dither.NONE)
+    content = encoded(few, "GIF")
+    flags = content[10]
+    start = 13 + (3 << (flags & 7) + 1)
+    indices = np.asarray(Image.open(io.BytesIO(content)))
+    grey = np.repeat(indices[..., None], 3, 2)
+    keep("no-palette.gif", content[:10] + bytes([flags & 0x70]) + content[11:13] + content[start:], grey)
+    # A palette of 8 colours for indices up to 12.
+    short = content[:10] + bytes([flags & 0xF8 | 2]) + content[11 : 13 + 3 * 8] + content[start:]
+    shown = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+    keep("short-palette.gif", short, np.where((indices < 8)[..., None], shown, 0))
+
+
+# TIFF
+
+
+def tiff(entries, data, *, order="<", tail=b"\0\0\0\0"):
+    """A file of tags (number, type, values) and the bytes of strips, whose tags it adds."""
+    sizes = {1: ("B", 1), 2: ("s", 1), 3: ("H", 2), 4: ("I", 4), 7: ("B", 1)}
+    at, starts = 8, []
+    for part in data:
+        starts.append(at)
+        at += len(part)
+    given = {number for number, _, _ in entries}
+    entries = list(entries)
+    if 273 not in given:
+        entries += [(273, 4, starts), (279, 4, [len(part) for part in data])]
+    body = b"".join(data)
+    fixed = []
+    for number, kind, values in sorted(entries):
+        letter, _ = sizes[kind]
+        packed = struct.pack(f"{order}{len(values)}{letter}", *values)
+        if len(packed) > 4:
+            packed, body = struct.pack(order + "I", 8 + len(body)), body + packed
+        fixed.append(struct.pack(order + "HHI", number, kind, len(values)) + packed.ljust(4, b"\0"))
+    directory = struct.pack(order + "H", len(fixed)) + b"".join(fixed) + tail
+    magic = b"II*\0" if order == "<" else b"MM\0*"
+    return magic + struct.pack(order + "I", 8 + len(body)) + body + directory
+
+
+def page(bits, samples, photometric, compression, *more):
+    return [
+        (256, 3, [WIDTH]), (257, 3, [HEIGHT]), (258, 3, [bits] * samples), (259, 3, [compression]),
+        (262, 3, [photometric]), (277, 3, [samples]), *more,
+    ]
+
+
+def make_tiffs():
+    rgb = scene()
+    pixels = np.asarray(rgb)
+    bit = rgb.convert("1")
+    black_and_white = np.repeat(np.asarray(bit)[..., None], 3, 2) * np.uint8(255)
+    for name, compression, options in (
+        ("runs", "tiff_ccitt", {}),
+        ("group3", "group3", {}),
+        ("group3-2d", "group3", {292: 1}),
+        ("group3-filled", "group3", {292: 5}),
+        ("group4", "group4", {}),
+        ("lowest-first", "group3", {266: 2}),
+        ("strips", "group4", {278: 7}),
+    ):
+        content = encoded(bit, "TIFF", compression=compression, tiffinfo=options)
+        keep(f"{name}.tiff", content, black_and_white)
+
+    parts = [pixels[y : y + STRIP_ROWS] for y in range(0, HEIGHT, STRIP_ROWS)]
+    plain = page(8, 3, 2, 1, (278, 3, [STRIP_ROWS]))
+    content = tiff(plain, [part.tobytes() for part in parts])
+    # The file ends with the tags.
+    keep("no-next-page.tiff", content[:-4], pixels)
+    row = pixels.tobytes()
+    start = [(273, 4, [8]), (279, 4, [len(row) + 100_000])]
+    keep("long-strip.tiff", tiff(page(8, 3, 2, 1, (278, 3, [HEIGHT]), *start), [row]), pixels)
+
+    def jpeg(part, sampling):
+        content = encoded(Image.fromarray(part), "JPEG", quality=85, subsampling=sampling)
+        # Without the marker of JFIF, as in TIFF.
+        assert content[2:4] == b"\xff\xe0"
+        return content[:2] + content[4 + int.from_bytes(content[4:6], "big") :]
+
+    def tables_apart(content):
+        tables, rest, at = b"", b"", 2
+        while content[at + 1] != 0xDA:
+            end = at + 2 + int.from_bytes(content[at + 2 : at + 4], "big")
+            if content[at + 1] in (0xDB, 0xC4):
+                tables += content[at:end]
+            else:
+                rest += content[at:end]
+            at = end
+        return b"\xff\xd8" + tables + b"\xff\xd9", b"\xff\xd8" + rest + content[at:]
+
+    for name, sampling, factors in (("420", 2, [2, 2]), ("422", 1, [2, 1]), ("444", 0, [1, 1])):
+        streams = [jpeg(part, sampling) for part in parts]
+        tags = page(8, 3, 6, 7, (278, 3, [STRIP_ROWS]), (530, 3, factors))
+        keep(f"jpeg-{name}.tiff", tiff(tags, streams))
+        apart = [tables_apart(stream) for stream in streams]
+        tags.append((347, 7, list(apart[0][0])))
+        keep(f"jpeg-{name}-tables.tiff", tiff(tags, [rest for _, rest in apart], order=">"))
+    # Of old, the page is a JPEG file whose place two tags tell.
+    stream = jpeg(pixels, 2)
+    scan = stream.index(b"\xff\xda") + 14
+    old = [(278, 3, [HEIGHT]), (530, 3, [2, 2]), (513, 4, [8]), (514, 4, [len(stream)])]
+    place = [(273, 4, [8 + scan]), (279, 4, [len(stream) - scan])]
+    whole = np.asarray(Image.open(io.BytesIO(stream)).convert("RGB"))
+    (DATA / "old-jpeg.tiff").write_bytes(tiff(page(8, 3, 6, 6, *old, *place), [stream]))
+    packed = struct.pack("<II", WIDTH, HEIGHT) + whole.tobytes()
+    (DATA / "old-jpeg.tiff.rgb").write_bytes(zlib.compress(packed, 9))
+
+
+def main():
+    DATA.mkdir(exist_ok=True)
+    for old in DATA.iterdir():
+        old.unlink()
+    program = sys.argv[1]
+    for name, source, *options in (
+        ("arithmetic.jpg", "420.jpg"),
+        ("arithmetic-422.jpg", "422.jpg"),
+        ("arithmetic-grey.jpg", "grey.jpg"),
+        ("arithmetic-cmyk.jpg", "cmyk.jpg"),
+        ("arithmetic-sharp.jpg", "optimized.jpg"),
+        ("arithmetic-restarts.jpg", "420.jpg", "-restart", "2B"),
+        ("arithmetic-progressive.jpg", "420.jpg", "-progressive"),
+        ("arithmetic-progressive-sharp.jpg", "optimized.jpg", "-progressive"),
+        ("arithmetic-progressive-restarts.jpg", "420.jpg", "-progressive", "-restart", "1"),
+    ):
+        jpegtran(program, name, source, "-arithmetic", *options)
+    make_bmps()
+    make_gifs()
+    make_tiffs()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+//! Kinds of the common formats that are seldom met, and files of which something is missing that is
+//! not pixels. See `make_variants.py` for where the files and the expected pixels come from.
+
+use std::io::Read;
+
+use spdl_core::ErrorKind;
+use spdl_media::{
+    CodecRegistry, DecodeRequest, Decoder, Image, Limits, OnTruncated, PixelsMut, Size, decode_rgb,
+};
+
+use crate::files::{common, names, own};
+
+const FOLDER: &str = "tests/formats/variants";
+
+fn variant(name: &str) -> Vec<u8> {
+    std::fs::read(own(FOLDER).join(name)).unwrap()
+}
+
+fn expected(name: &str) -> Image {
+    let packed = variant(&format!("{name}.rgb"));
+    let mut content = Vec::new();
+    flate2::read::ZlibDecoder::new(&packed[..]).read_to_end(&mut content).unwrap();
+    let side = |at: usize| u32::from_le_bytes(content[at..at + 4].try_into().unwrap());
+    Image { size: Size::new(side(0), side(4)), pixels: content[8..].to_vec() }
+}
+
+fn kind_of(encoded: &[u8]) -> Option<ErrorKind> {
+    decode_rgb(encoded).err().map(|error| error.kind())
+}
+
+#[test]
+fn seldom_kinds_have_the_pixels_of_independent_decoders() {
+    let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &Limits::default());
+    let mut faults = Vec::new();
+    let mut compared = 0;
+    for name in names(FOLDER).iter().filter(|name| !name.ends_with(".rgb")) {
+        match decoder.decode_rgb(&variant(name)) {
+            Ok(image) if image == expected(name) => compared += 1,
+            Ok(_) => faults.push(format!("{name}: other pixels")),
+            Err(error) => faults.push(format!("{name}: {error}")),
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(compared > 50, "{compared}");
+}
+
+#[test]
+fn an_arithmetic_coded_jpeg_that_is_cut_is_an_error_or_gives_the_rows_above() {
+    for name in ["arithmetic-grey.jpg", "arithmetic-progressive.jpg", "arithmetic-restarts.jpg"] {
+        let (file, whole) = (variant(name), expected(name));
+        let data = file.windows(2).position(|pair| pair == [0xFF, 0xDA]).unwrap() + 14;
+        let mut errors = 0;
+        let mut rows = Vec::new();
+        for end in data..file.len() {
+            match decode_rgb(&file[..end]) {
+                Ok(image) => assert!(image == whole, "{name} cut to {end}: other pixels"),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Truncated, "{name} cut to {end}: {error}");
+                    errors += 1;
+                }
+            }
+            let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &Limits::default());
+            let mut pixels = vec![0; whole.pixels.len()];
+            let out = PixelsMut::new(&mut pixels, whole.size).unwrap();
+            let request = DecodeRequest::full().on_truncated(OnTruncated::Partial);
+            if let Ok(decoded) = decoder.decode_into(&file[..end], &request, out) {
+                let valid = decoded.rows_valid as usize * 3 * whole.size.width as usize;
+                assert!(pixels[..valid] == whole.pixels[..valid], "{name} cut to {end}");
+                rows.push(decoded.rows_valid);
+            }
+        }
+        assert!(errors > (file.len() - data) * 9 / 10, "{name}: {errors} errors");
+        assert!(rows.iter().any(|rows| (1..whole.size.height).contains(rows)), "{name}: {rows:?}");
+    }
+}
+
+#[test]
+fn arithmetic_coded_data_that_mean_nothing_are_corrupt() {
+    let file = variant("arithmetic-sharp.jpg");
+    let data = file.windows(2).position(|pair| pair == [0xFF, 0xDA]).unwrap() + 14;
+    // Nearly all data mean something; but ones, each 0xFF with a stuffed zero, let a difference of
+    // DC values grow without end.
+    let ones = [&file[..data], &b"\xFF\0".repeat(100), b"\xFF\xD9"].concat();
+    assert_eq!(kind_of(&ones), Some(ErrorKind::Corrupt));
+    let mut file = variant("arithmetic-restarts.jpg");
+    let marker = file.windows(2).position(|pair| pair == [0xFF, 0xD1]).unwrap();
+    file[marker + 1] = 0xD5;
+    assert_eq!(kind_of(&file), Some(ErrorKind::Corrupt));
+}
+
+#[test]
+fn a_huffman_table_that_cannot_be_matters_only_where_it_is_used() {
+    // Three codes of one bit, where there are two.
+    let table = |slot: u8| {
+        let mut segment = b"\xFF\xC4\0\x16".to_vec();
+        segment.push(slot);
+        segment.extend([3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3]);
+        segment
+    };
+    let with = |file: &[u8], slot| {
+        let scan = file.windows(2).position(|pair| pair == [0xFF, 0xDA]).unwrap();
+        [&file[..scan], &table(slot), &file[scan..]].concat()
+    };
+    let file = common("420.jpg");
+    let image = decode_rgb(&file).unwrap();
+    assert!(decode_rgb(&with(&file, 0x13)).unwrap() == image);
+    assert_eq!(kind_of(&with(&file, 0x11)), Some(ErrorKind::Corrupt));
+    let file = variant("arithmetic.jpg");
+    assert!(decode_rgb(&with(&file, 0x11)).unwrap() == expected("arithmetic.jpg"));
+}
+
+#[test]
+fn a_gif_frame_that_cannot_be_is_corrupt() {
+    let file = variant("noise-behind.gif");
+    let start = 13 + (3 << ((file[10] & 7) + 1));
+    let changed = |at: usize, bytes: &[u8]| {
+        let mut file = file.clone();
+        file[at..at + bytes.len()].copy_from_slice(bytes);
+        kind_of(&file)
+    };
+    assert_eq!(changed(start, &[0x2C]), None);
+    assert_eq!(changed(start + 5, &[0, 0]), Some(ErrorKind::Corrupt), "no columns");
+    assert_eq!(changed(start + 10, &[9]), Some(ErrorKind::Corrupt), "pixels of 9 bits");
+    // Behind the code that clears, the first one must be that of a colour.
+    let bits = u32::from(file[start + 10]) + 1;
+    let clear = 1u32 << (bits - 1);
+    let codes = (clear | (clear + 2) << bits).to_le_bytes();
+    assert_eq!(changed(start + 12, &codes[..3]), Some(ErrorKind::Corrupt), "an undefined code");
+    // The code that ends the data, too early.
+    let codes = (clear | (clear + 1) << bits).to_le_bytes();
+    assert_eq!(changed(start + 12, &codes[..3]), Some(ErrorKind::Truncated));
+}
+
+#[test]
+fn a_bitmap_that_ends_early_or_has_odd_masks_is_refused() {
+    let file = variant("runs8.bmp");
+    let rows = file.len() * 4 / 5;
+    assert_eq!(kind_of(&file[..rows]), Some(ErrorKind::Truncated));
+    let start = u32::from_le_bytes(file[10..14].try_into().unwrap()) as usize;
+    let mut ended = file.clone();
+    ended[start..start + 2].copy_from_slice(&[0, 1]);
+    assert_eq!(kind_of(&ended), Some(ErrorKind::Truncated), "the mark of the end, at the start");
+    let masked = |masks: [u32; 3]| {
+        let mut file = variant("565.bmp");
+        file[54..66].copy_from_slice(&masks.map(u32::to_le_bytes).concat());
+        kind_of(&file)
+    };
+    assert_eq!(masked([0xF800, 0x7E0, 0x1F]), None);
+    assert_eq!(masked([0xF800, 0xFE0, 0x1F]), Some(ErrorKind::Unsupported), "one over another");
+    assert_eq!(masked([0xF800, 0x7E0, 0]), Some(ErrorKind::Unsupported), "no blue");
+    assert_eq!(masked([0xF800, 0x5E0, 0x1F]), Some(ErrorKind::Unsupported), "a gap");
+    assert_eq!(masked([0x1_F800, 0x7E0, 0x1F]), Some(ErrorKind::Unsupported), "beyond the word");
+}
+
+#[test]
+fn a_jpeg_in_a_tiff_is_as_large_as_its_part() {
+    let file = variant("jpeg-420.tiff");
+    let frame = file.windows(2).position(|pair| pair == [0xFF, 0xC0]).unwrap();
+    for height in [8u16, 1000] {
+        let mut file = file.clone();
+        file[frame + 5..frame + 7].copy_from_slice(&height.to_be_bytes());
+        assert_eq!(kind_of(&file), Some(ErrorKind::Corrupt), "{height} rows of 16");
+    }
+    let tight = Limits::default().max_depth(1);
+    let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &tight);
+    assert_eq!(decoder.decode_rgb(&file).unwrap_err().kind(), ErrorKind::LimitExceeded);
+}
+
+#[test]
+fn a_facsimile_that_ends_early_is_cut_and_one_of_no_code_is_corrupt() {
+    for name in ["runs.tiff", "group3.tiff", "group3-2d.tiff", "group4.tiff"] {
+        let mut file = variant(name);
+        // The data come first, directly behind the header.
+        let directory = u32::from_le_bytes(file[4..8].try_into().unwrap()) as usize;
+        assert!(directory > 0, "{name}");
+        let tag = |number: u16| {
+            (0..usize::from(file[directory]))
+                .map(|entry| directory + 2 + 12 * entry)
+                .find(|&at| file[at..at + 2] == number.to_le_bytes())
+        };
+        let (start, length) = (tag(273).unwrap() + 8, tag(279).unwrap() + 8);
+        let start = usize::from(u16::from_le_bytes([file[start], file[start + 1]]));
+        let count = usize::from(u16::from_le_bytes([file[length], file[length + 1]]));
+        let mut cut = file.clone();
+        cut[length..length + 2].copy_from_slice(&(count as u16 / 2).to_le_bytes());
+        assert_eq!(kind_of(&cut), Some(ErrorKind::Truncated), "{name}");
+        // No code has so many zeros, but a mark.
+        file[start + count / 3..start + count / 3 + 12].fill(0);
+        let kind = kind_of(&file);
+        assert!(
+            matches!(kind, Some(ErrorKind::Corrupt | ErrorKind::Truncated)),
+            "{name}: {kind:?}"
+        );
+    }
+}
