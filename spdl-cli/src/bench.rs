@@ -9,7 +9,7 @@ use spdl_core::{
     Batch, BatchLayout, Dataset, DatasetSource, Error, ErrorKind, Pipeline, PipelineBuilder,
     StageOptions, Statistics,
 };
-use spdl_io::{Fetch, ImageFolder, LocalFetcher};
+use spdl_io::{Fetch, IMAGE_EXTENSIONS, ImageFolder, LocalFetcher};
 use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, image_fields};
 
 use crate::arguments::{BenchArguments, Mode, OnError};
@@ -108,10 +108,24 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
 
 fn list(folder: &Path) -> Result<(ImageFolder, Duration), Failure> {
     let start = Instant::now();
-    let images = ImageFolder::open(folder)
+    let extensions: Vec<&str> = IMAGE_EXTENSIONS.into_iter().chain(more_extensions()).collect();
+    let images = ImageFolder::with_extensions(folder, &extensions)
         .map_err(|error| Failure::of("cannot list the images", &error, folder))?;
     output::warn(images.warnings());
     Ok((images, start.elapsed()))
+}
+
+/// The name extensions of formats that this build reads beside the usual ones.
+fn more_extensions() -> impl Iterator<Item = &'static str> {
+    let groups: [(bool, &[&str]); 3] = [
+        (cfg!(feature = "jxl"), &["jxl"]),
+        (cfg!(feature = "exr"), &["exr"]),
+        (
+            cfg!(feature = "more-formats"),
+            &["pnm", "pbm", "pgm", "ppm", "pam", "qoi", "tga", "dds", "hdr", "ico", "ff"],
+        ),
+    ];
+    groups.into_iter().filter(|(read, _)| *read).flat_map(|(_, names)| names.iter().copied())
 }
 
 /// Refuses batches that this process has no memory for, before the system ends it for them.

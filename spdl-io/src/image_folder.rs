@@ -29,8 +29,8 @@ pub const IMAGE_EXTENSIONS: [&str; 10] =
 ///   no classes, and every label is −1.
 /// - The order of the images is that of torchvision's `ImageFolder`: by class, then by the path of
 ///   the folder, then by file name, each by its bytes. It does not depend on the file system.
-/// - An image is a file with one of the [`IMAGE_EXTENSIONS`]; nothing is opened. Names need not be
-///   UTF-8.
+/// - An image is a file with one of the [`IMAGE_EXTENSIONS`], or of those that are
+///   [given](ImageFolder::with_extensions); nothing is opened. Names need not be UTF-8.
 /// - Files and folders whose name starts with a dot are left out (torchvision takes them).
 /// - Links are followed, up to 8 on the way to a folder. One that leads back to a folder which it
 ///   lies in is left out, with a warning. A link with an image's name that leads nowhere is an image that cannot be read.
@@ -71,6 +71,27 @@ impl ImageFolder {
     /// `LimitExceeded` where more than 8 links lie on the way to a folder, or links lead more than
     /// 100,000 times to folders that links have led to before.
     pub fn open(root: impl AsRef<Path>) -> Result<Self> {
+        ImageFolder::with_extensions(root, &IMAGE_EXTENSIONS)
+    }
+
+    /// The same, with the name extensions (in any case, without a dot) by which an image is known: for
+    /// formats that decoders of yours, or behind features, read.
+    ///
+    /// ```
+    /// use spdl_io::{IMAGE_EXTENSIONS, ImageFolder};
+    /// # let folder = tempfile::tempdir()?;
+    /// # std::fs::write(folder.path().join("a.jxl"), [])?;
+    /// # let path = folder.path();
+    /// let extensions = [&IMAGE_EXTENSIONS[..], &["jxl"]].concat();
+    /// let images = ImageFolder::with_extensions(path, &extensions)?;
+    /// # assert_eq!(spdl_core::Dataset::len(&images), 1);
+    /// # assert!(ImageFolder::open(path).is_err());
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`open`](ImageFolder::open).
+    pub fn with_extensions(root: impl AsRef<Path>, extensions: &[&str]) -> Result<Self> {
         let root = root.as_ref();
         let metadata = fs::metadata(root).map_err(|error| {
             let missing = error.kind() == std::io::ErrorKind::NotFound;
@@ -82,7 +103,7 @@ impl ImageFolder {
             return Err(at(root, ErrorKind::InvalidArgument, message));
         }
 
-        let mut walker = Walker::new(root, is_image).skip_hidden();
+        let mut walker = Walker::new(root, |name| is_image(name, extensions)).skip_hidden();
         let Listing { folders, files } = walker.list(&walker.root()?)?;
         let mut images = ImageFolder::empty(with_separator(root));
         let name =
@@ -99,7 +120,7 @@ impl ImageFolder {
             }
         }
         if images.is_empty() && files.is_empty() {
-            return Err(no_images(root, &walker));
+            return Err(no_images(root, &walker, extensions));
         }
         if images.is_empty() {
             // Flat, and folders beside the images are of no interest.
@@ -236,10 +257,10 @@ impl fmt::Debug for ImageFolder {
     }
 }
 
-fn is_image(name: &OsStr) -> bool {
+fn is_image(name: &OsStr, extensions: &[&str]) -> bool {
     let extension = Path::new(name).extension().map(bytes);
     extension.is_some_and(|found| {
-        IMAGE_EXTENSIONS.iter().any(|known| found.eq_ignore_ascii_case(known.as_bytes()))
+        extensions.iter().any(|known| found.eq_ignore_ascii_case(known.as_bytes()))
     })
 }
 
@@ -256,14 +277,14 @@ fn at(path: &Path, kind: ErrorKind, message: impl Into<String>) -> Error {
     Error::new(kind, message).with_key(Key::from_path(path).display_name())
 }
 
-fn no_images(root: &Path, walker: &Walker<'_>) -> Error {
+fn no_images(root: &Path, walker: &Walker<'_>, extensions: &[&str]) -> Error {
     let seen = match (walker.unwanted, walker.warnings.len()) {
         (0, 0) => "it holds no files".to_owned(),
         (others, 0) => format!("it holds {others} files of other kinds"),
         (others, 1) => format!("it holds {others} files of other kinds and one bad link"),
         (others, links) => format!("it holds {others} files of other kinds and {links} bad links"),
     };
-    let known = IMAGE_EXTENSIONS.join(", ");
+    let known = extensions.join(", ");
     let message = format!("no images found: {seen} (the names of images end in {known})");
     at(root, ErrorKind::NotFound, message)
 }

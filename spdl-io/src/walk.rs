@@ -22,7 +22,7 @@ const MOST_REVISITS: usize = 100_000;
 pub(crate) struct Walker<'a> {
     root: &'a Path,
     /// By its name: whether a file belongs to the result.
-    wanted: fn(&OsStr) -> bool,
+    wanted: Box<dyn Fn(&OsStr) -> bool + 'a>,
     skip_hidden: bool,
     /// How many files were not wanted.
     pub(crate) unwanted: u64,
@@ -66,10 +66,10 @@ enum Found {
 
 impl<'a> Walker<'a> {
     /// A walker below `root`.
-    pub(crate) fn new(root: &'a Path, wanted: fn(&OsStr) -> bool) -> Self {
+    pub(crate) fn new(root: &'a Path, wanted: impl Fn(&OsStr) -> bool + 'a) -> Self {
         Walker {
             root,
-            wanted,
+            wanted: Box::new(wanted),
             skip_hidden: false,
             unwanted: 0,
             warnings: Vec::new(),

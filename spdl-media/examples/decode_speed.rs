@@ -31,6 +31,7 @@ planes            entropy decoding and inverse transform: components as they are
 planes, region    the same for the crop that training would draw
 planes, 1/2 ...   the same, smaller
 RGB               upsampled and converted too
+RGB by ...        the same by other decoders, where this was built with their features
 RGB, region       the same for the crop that training would draw
 fill ...          the whole way into a batch: decode, crop, resize to 224 x 224, lay out
 fill ..., whole   the same where all of the image is decoded, whatever the crop
@@ -110,6 +111,15 @@ fn main() -> Result<()> {
         };
         steps.push((name.into(), Box::new(decode)));
     }
+    for (name, registry) in other_decoders() {
+        let mut decoder = Decoder::new(&registry, &limits);
+        let mut memory = vec![0; largest];
+        let decode = move |_, encoded: &[u8]| {
+            let out = PixelsMut::new(&mut memory, decoder.inspect(encoded)?.size)?;
+            decoder.decode_into(encoded, &DecodeRequest::full(), out).map(drop)
+        };
+        steps.push((format!("RGB by {name}"), Box::new(decode)));
+    }
     for mode in [Mode::Eval, Mode::Train] {
         for format in [SampleFormat::NHWC_U8, SampleFormat::NCHW_F32] {
             let transform = ImageTransform::new(SIDE).mode(mode).format(format);
@@ -137,6 +147,27 @@ fn main() -> Result<()> {
     }
     steps.retain(|(name, _)| name.starts_with(chosen));
     measure(&mut steps, &files, passes)
+}
+
+/// Registries in which another decoder reads JPEG.
+fn other_decoders() -> Vec<(&'static str, CodecRegistry)> {
+    #[cfg_attr(
+        not(any(feature = "turbojpeg", feature = "zune-jpeg")),
+        expect(unused_mut, reason = "there is nothing to add")
+    )]
+    let mut others = Vec::new();
+    #[cfg(feature = "turbojpeg")]
+    others.push(("libjpeg-turbo", with(spdl_media::TurboJpegCodec)));
+    #[cfg(feature = "zune-jpeg")]
+    others.push(("zune-jpeg", with(spdl_media::ZuneJpegCodec)));
+    others
+}
+
+#[cfg(any(feature = "turbojpeg", feature = "zune-jpeg"))]
+fn with(codec: impl spdl_media::ImageCodec) -> CodecRegistry {
+    let mut registry = CodecRegistry::with_defaults();
+    registry.register(codec);
+    registry
 }
 
 fn wrong(message: &str) -> Error {
