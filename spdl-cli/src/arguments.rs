@@ -20,6 +20,7 @@ Examples:
   spdl bench photos/ --mode train --epochs 3 --report report.html
                                         the same for training, with charts in a file
   spdl bench photos/ --json             the figures for a program
+  spdl verify-order rank*.state         is anything missing or done twice?
 
 `spdl bench --help` explains every option.
 
@@ -37,6 +38,45 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Bench(BenchArguments),
+    VerifyOrder(VerifyOrderArguments),
+}
+
+/// Says what of an epoch is done, what is missing, and what was done twice, by the saved states of
+/// a run's ranks
+///
+/// Each file is the state of a rank, as `spdl bench --save-state`, `StateFile::save` in Rust or the
+/// loaders in Python save it. Positions are those of the epoch's order over all ranks, counted from
+/// 0. While an epoch goes on, something is always missing: what comes at its end, and what is under
+/// way.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  spdl verify-order rank0.state rank1.state
+  spdl verify-order --complete runs/7/*.state    after an epoch: fails where anything is missing
+
+Keys of the JSON object:
+  epoch      counted from 0
+  positions  of the epoch; null where nobody knows
+  done       positions that are done
+  missing    [[first, end], ...]: ranges of positions that nobody has done; `end` is not in them
+  repeated   the same for those that more than one rank has done
+
+Exit codes:
+  0  nothing was done twice, and, with --complete, nothing is missing
+  1  something was, or a file is not sound; standard error says why, in one line
+  2  the command line makes no sense")]
+pub(crate) struct VerifyOrderArguments {
+    /// The states of all ranks
+    #[arg(value_name = "STATE", required = true)]
+    pub(crate) states: Vec<PathBuf>,
+
+    /// Fail where anything of the epoch is missing, too
+    #[arg(long)]
+    pub(crate) complete: bool,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Measures how fast a folder of images becomes training batches
@@ -64,6 +104,10 @@ Examples:
 
   spdl bench photos/ --on-error skip --json | jq '.dropped[].key'
       the names of all damaged images
+
+  spdl bench photos/ --mode train --epochs 90 --save-state run.state
+  spdl bench photos/ --mode train --epochs 90 --save-state run.state --resume run.state
+      ended in any way, and gone on: the checksum is that of a run that nothing disturbed
 
   spdl bench photos/ --report report.html
       with charts over time, in one file to look at, send or print
@@ -96,7 +140,9 @@ Exit codes:
   0  done
   1  the run failed; standard error says why, in one line
   2  the command line makes no sense
-Ctrl-C ends the program at once, by its signal (130 in a shell): no figures, no report."
+Ctrl-C ends the program at once, by its signal (130 in a shell): no figures, no report. With
+--save-state, SIGTERM and Ctrl-C end it after the batch at hand, with its state saved, the figures so
+far, and that signal; a second one at once."
 )]
 pub(crate) struct BenchArguments {
     /// The folder of images
@@ -131,6 +177,14 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     pub(crate) seed: u64,
 
+    /// Which rank of a distributed training this is; it takes every WORLD-th image of the order
+    #[arg(long, value_name = "RANK", default_value_t = 0, requires = "world_size")]
+    pub(crate) rank: u32,
+
+    /// How many ranks there are
+    #[arg(long, value_name = "WORLD", default_value_t = 1, value_parser = count::<u32>(1 << 20))]
+    pub(crate) world_size: u32,
+
     /// What happens when an image cannot be read or decoded
     #[arg(long, value_enum, default_value_t = OnError::Raise)]
     pub(crate) on_error: OnError,
@@ -142,6 +196,20 @@ pub(crate) struct BenchArguments {
     /// Do not sum up what is delivered, which costs a few per cent: for measuring the loader alone
     #[arg(long)]
     pub(crate) no_checksum: bool,
+
+    /// Save how far the run has come to this file, so that it can go on with --resume however it
+    /// ends; on SIGTERM and Ctrl-C too
+    #[arg(long, value_name = "FILE")]
+    pub(crate) save_state: Option<PathBuf>,
+
+    /// Batches from one saving to the next; the file is written beside the run
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "save_state",
+          value_parser = count::<u32>(u64::from(u32::MAX)))]
+    pub(crate) save_every: u32,
+
+    /// Go on where the run was that saved this file; what decides the batches must be as it was
+    #[arg(long, value_name = "FILE")]
+    pub(crate) resume: Option<PathBuf>,
 
     /// Write a report with charts to this file: self-contained HTML
     #[arg(long, value_name = "FILE.html")]
@@ -211,7 +279,7 @@ mod tests {
 
     fn parse(arguments: &[&str]) -> Result<BenchArguments, clap::Error> {
         let cli = Cli::try_parse_from([&["spdl", "bench"], arguments].concat())?;
-        let Command::Bench(arguments) = cli.command;
+        let Command::Bench(arguments) = cli.command else { panic!("not `bench`") };
         Ok(arguments)
     }
 

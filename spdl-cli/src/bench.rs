@@ -6,20 +6,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use spdl_core::{
-    Batch, BatchLayout, Dataset, DatasetSource, Error, ErrorKind, Pipeline, PipelineBuilder,
-    StageOptions, Statistics,
+    Batch, BatchLayout, Dataset, DatasetSource, Error, ErrorKind, Pipeline, PipelineBuilder, Shard,
+    StageOptions, State, Statistics,
 };
 use spdl_io::{Fetch, IMAGE_EXTENSIONS, ImageFolder, LocalFetcher};
 use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, image_fields};
 
 use crate::arguments::{BenchArguments, Mode, OnError};
-use crate::delivery::{self, Delivery};
+use crate::delivery::{self, Checksum, Delivery};
 use crate::failure::Failure;
 use crate::format;
 use crate::machine;
 use crate::output;
 use crate::progress::Progress;
 use crate::report::{self, ReportFile};
+use crate::saving::{self, Resumed, Saving};
 use crate::watch::{Snapshot, Watcher};
 
 /// Files that were read and may wait to be decoded.
@@ -34,6 +35,8 @@ pub(crate) struct Outcome {
     pub(crate) classes: usize,
     /// How long it took to list them.
     pub(crate) listing: Duration,
+    /// Batches that an earlier run had delivered.
+    pub(crate) begun: u64,
     pub(crate) delivery: Delivery,
     pub(crate) cpu_time: Duration,
     pub(crate) peak_rss: Option<u64>,
@@ -64,7 +67,11 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
         report.write(&report::page(&outcome))?;
     }
     output::tell(&outcome)?;
-    if outcome.delivery.images == 0 {
+    if let Some(signal) = outcome.delivery.stopped_by {
+        return Err(stopped(&outcome, signal));
+    }
+    // A run that was complete already has nothing left to deliver.
+    if outcome.delivery.images == 0 && outcome.begun == 0 {
         return Err(nothing_delivered(&outcome));
     }
     Ok(())
@@ -79,17 +86,28 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         let stage = error.stage().unwrap_or("pipeline");
         Failure::of(&format!("{stage} failed"), error, &arguments.path)
     };
+    let resumed = arguments.resume.as_deref().map(saving::load).transpose()?;
+    let checksum = checksum_before(arguments, resumed.as_ref())?;
+    let (state, begun) = match resumed {
+        Some(resumed) => (Some(resumed.state.clone()), resumed.state.steps()),
+        None => (None, 0),
+    };
+    let saving = match &arguments.save_state {
+        Some(path) => Some(Saving::new(path, arguments.save_every)?),
+        None => None,
+    };
     let progress = Progress::new(images_found * u64::from(arguments.epochs), !arguments.json);
     let (cpu_before, start) = (machine::cpu_time(), Instant::now());
-    let pipeline = build(arguments, images).map_err(|error| what(&error))?;
+    let mut pipeline = build(arguments, images, state).map_err(|error| what(&error))?;
     let monitor = pipeline.monitor();
     let watcher =
         arguments.report.as_deref().map(|_| Watcher::start(monitor.clone())).transpose().map_err(
             |error| Failure::new("cannot watch the run", arguments.path.display(), error),
         )?;
-    let delivery = delivery::take_all(pipeline, start, !arguments.no_checksum, |last| {
+    let delivery = delivery::take_all(&mut pipeline, start, checksum, saving, |last| {
         progress.at(last.epoch * images_found + last.index + 1);
     });
+    drop(pipeline);
     let cpu_time = machine::cpu_time().saturating_sub(cpu_before);
     let snapshots = watcher.map(Watcher::stop).unwrap_or_default();
     drop(progress);
@@ -98,12 +116,38 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         images_found,
         classes,
         listing,
+        begun,
         delivery: delivery.map_err(|error| what(&error))?,
         cpu_time,
         peak_rss: machine::peak_rss(),
         statistics: monitor.statistics(),
         snapshots,
     })
+}
+
+/// The checksum to go on from; `None` where none is wanted.
+fn checksum_before(
+    arguments: &BenchArguments,
+    resumed: Option<&Resumed>,
+) -> Result<Option<Checksum>, Failure> {
+    match (arguments.no_checksum, resumed) {
+        (true, _) => Ok(None),
+        (false, None) => Ok(Some(Checksum::default())),
+        (false, Some(Resumed { checksum: Some(checksum), .. })) => Ok(Some(checksum.clone())),
+        (false, Some(_)) => Err(Failure::usage(
+            "the run that is to go on had --no-checksum, so what it delivered cannot be summed up; \
+             give --no-checksum here too",
+        )),
+    }
+}
+
+/// A run that a signal ended, with its state saved.
+fn stopped(outcome: &Outcome, signal: i32) -> Failure {
+    let batches = outcome.begun + outcome.delivery.batches;
+    let file = outcome.arguments.save_state.as_deref().unwrap_or(Path::new(""));
+    let told = format!("stopped after {}", format::counted(batches, "batch", "batches"));
+    let reason = "its state is saved; --resume with this file goes on";
+    Failure::new(&told, file.display(), reason).by_signal(signal)
 }
 
 fn list(folder: &Path) -> Result<(ImageFolder, Duration), Failure> {
@@ -160,7 +204,11 @@ fn worker_threads(arguments: &BenchArguments) -> usize {
 }
 
 /// keys ──► fetch (files' bytes) ──► decode (pixels and labels, in a batch)
-fn build(arguments: &BenchArguments, images: ImageFolder) -> spdl_core::Result<Pipeline<Batch>> {
+fn build(
+    arguments: &BenchArguments,
+    images: ImageFolder,
+    state: Option<State>,
+) -> spdl_core::Result<Pipeline<Batch>> {
     // No batch is fuller than the folder.
     let batch = images.len().min(u64::from(arguments.batch)) as usize;
     let source = DatasetSource::new(images);
@@ -177,7 +225,7 @@ fn build(arguments: &BenchArguments, images: ImageFolder) -> spdl_core::Result<P
     // No more at once than there are threads to read, so that the stage is seen busy when they are.
     let fetch = StageOptions::new("fetch").concurrency(fetcher.max_threads()).queue(FETCHED);
 
-    PipelineBuilder::new(source)
+    let pipeline = PipelineBuilder::new(source)
         .async_stage(fetch, Fetch::new(Arc::new(fetcher)))
         .fill("decode", fields, move || FillImage::new(&registry, &transform, &limits))
         .seed(arguments.seed)
@@ -188,7 +236,11 @@ fn build(arguments: &BenchArguments, images: ImageFolder) -> spdl_core::Result<P
         })
         .deterministic()
         .threads(worker_threads(arguments))
-        .build()
+        .shard(Shard::new(arguments.rank.into(), arguments.world_size.into())?);
+    match state {
+        Some(state) => pipeline.resume(state).build(),
+        None => pipeline.build(),
+    }
 }
 
 /// Every image failed, and the policy was to go on.

@@ -2,11 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use spdl_core::{Batch, Result, SampleId};
+use spdl_core::{Batch, Pipeline, Result, SampleId};
 use twox_hash::XxHash3_128;
+
+use crate::saving::Saving;
 
 /// More epochs than this are too many for marks in a chart.
 const EPOCHS_KEPT: usize = 64;
+/// How often the consumer looks for a signal while it waits.
+const LOOK_UP: Duration = Duration::from_millis(50);
 
 /// What the consumer got.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,22 +23,43 @@ pub(crate) struct Delivery {
     pub(crate) took: Duration,
     /// From the start to the first batch of each epoch, of the first [`EPOCHS_KEPT`] epochs.
     pub(crate) epochs: Vec<Duration>,
-    /// `None` where it is not wanted.
+    /// Of this run and those that it goes on from; `None` where it is not wanted.
     pub(crate) checksum: Option<u128>,
+    /// The signal that ended the run early.
+    pub(crate) stopped_by: Option<i32>,
 }
 
-/// Takes all batches, and sums up their bytes where `sums` says so. `after` hears of the last sample of each.
+/// Takes all batches. `checksum` is that of what was delivered before this run, where there is to be
+/// one; `after` hears of the last sample of each batch.
+///
+/// # Errors
+/// That of the pipeline, or what kept its state from being saved.
 pub(crate) fn take_all(
-    batches: impl Iterator<Item = Result<Batch>>,
+    pipeline: &mut Pipeline<Batch>,
     start: Instant,
-    sums: bool,
+    mut checksum: Option<Checksum>,
+    mut saving: Option<Saving>,
     mut after: impl FnMut(SampleId),
 ) -> Result<Delivery> {
     let mut delivery = Delivery::default();
-    let mut checksum = sums.then(Checksum::default);
     let mut epoch = None;
-    for batch in batches {
-        let batch = batch?;
+    loop {
+        let stop = || match saving.as_ref().and_then(Saving::asked_to_stop) {
+            Some(signal) => Err(signal),
+            None => Ok(()),
+        };
+        let next = match stop() {
+            Ok(()) => pipeline.next_checked(LOOK_UP, stop),
+            Err(signal) => Err(signal),
+        };
+        let batch = match next {
+            Ok(Some(batch)) => batch?,
+            Ok(None) => break,
+            Err(signal) => {
+                delivery.stopped_by = Some(signal);
+                break;
+            }
+        };
         delivery.took = start.elapsed();
         delivery.first.get_or_insert(delivery.took);
         if epoch.replace(batch.epoch()) != Some(batch.epoch())
@@ -47,12 +72,19 @@ pub(crate) fn take_all(
         if let Some(checksum) = &mut checksum {
             checksum.add(batch.len(), batch.arrays().iter().map(|array| array.as_bytes()));
         }
+        if let Some(saving) = &mut saving {
+            saving.after_batch(pipeline, checksum.as_ref(), false)?;
+        }
         if let Some(&last) = batch.ids().last() {
             after(last);
         }
     }
     if delivery.batches == 0 {
         delivery.took = start.elapsed();
+    }
+    if let Some(mut saving) = saving {
+        saving.after_batch(pipeline, checksum.as_ref(), true)?;
+        saving.finish()?;
     }
     delivery.checksum = checksum.map(Checksum::finish);
     Ok(delivery)
@@ -61,8 +93,8 @@ pub(crate) fn take_all(
 /// One sum over everything delivered: a chain of hashes for each array, row by row, and a hash of the
 /// chains' ends. So it depends on all elements and their order, but not on where one batch ends and
 /// the next begins.
-#[derive(Default)]
-struct Checksum {
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Checksum {
     chains: Vec<u128>,
 }
 
@@ -77,6 +109,18 @@ impl Checksum {
                 self.chains[at] = hash_of_both(self.chains[at], XxHash3_128::oneshot(row));
             }
         }
+    }
+
+    /// The chains' ends in hexadecimal digits.
+    pub(crate) fn to_text(&self) -> String {
+        let chains: Vec<_> = self.chains.iter().map(|end| format!("{end:032x}")).collect();
+        chains.join(" ")
+    }
+
+    /// Reads what [`to_text`](Checksum::to_text) wrote.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let chains = text.split_whitespace().map(|end| u128::from_str_radix(end, 16).ok());
+        Some(Checksum { chains: chains.collect::<Option<_>>()? })
     }
 
     fn finish(self) -> u128 {
@@ -103,6 +147,20 @@ mod tests {
             checksum.add(batch[0].len(), batch.iter().copied());
         }
         checksum.finish()
+    }
+
+    #[test]
+    fn a_chain_goes_on_from_its_text() {
+        let rows: [&[u8]; 2] = [b"ab", b"12"];
+        let mut whole = Checksum::default();
+        whole.add(2, rows.into_iter());
+        let mut part = Checksum::parse(&whole.to_text()).unwrap();
+        assert_eq!(part, whole);
+        part.add(2, rows.into_iter());
+        whole.add(2, rows.into_iter());
+        assert_eq!(part.finish(), whole.finish());
+        assert_eq!(Checksum::parse(""), Some(Checksum::default()), "before the first batch");
+        assert_eq!(Checksum::parse("12 no"), None);
     }
 
     #[test]

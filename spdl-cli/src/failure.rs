@@ -18,12 +18,14 @@ const BAD_USAGE: u8 = 2;
 pub(crate) struct Failure {
     line: String,
     code: u8,
+    /// The signal that ended the run: the program ends by it too.
+    signal: Option<i32>,
 }
 
 impl Failure {
     /// A failed run: what was under way, which file it was about, and why it failed.
     pub(crate) fn new(what: &str, file: impl fmt::Display, reason: impl fmt::Display) -> Self {
-        Failure { line: format!("{what}: {file}: {reason}"), code: FAILED }
+        Failure { line: format!("{what}: {file}: {reason}"), code: FAILED, signal: None }
     }
 
     /// A failed run, told by an error that knows its file, unless that is `otherwise`.
@@ -37,12 +39,23 @@ impl Failure {
 
     /// A command line that makes no sense.
     pub(crate) fn usage(reason: impl fmt::Display) -> Self {
-        Failure { line: reason.to_string(), code: BAD_USAGE }
+        Failure { line: reason.to_string(), code: BAD_USAGE, signal: None }
+    }
+
+    /// The same, of a run that this signal ended.
+    pub(crate) fn by_signal(mut self, signal: i32) -> Self {
+        self.signal = Some(signal);
+        self
     }
 
     /// Tells people, and gives the code for programs.
     pub(crate) fn tell(&self) -> ExitCode {
         crate::output::note(&self.to_string());
+        if let Some(signal) = self.signal {
+            // Whoever waits for the program shall see that it was the signal. Should that not work,
+            // the code says that the run did not end.
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+        }
         ExitCode::from(self.code)
     }
 }

@@ -4,6 +4,7 @@
 //! arguments ──► bench ──► output (text or JSON) ──► standard output
 //!               │   └───► report (HTML) ──────────► a file
 //!               ├── progress   on standard error, for people
+//!               ├── saving     how far it has come, in a file
 //!               └── watch      snapshots of the statistics, for the report
 //! ```
 #![forbid(unsafe_code)]
@@ -17,6 +18,8 @@ mod machine;
 mod output;
 mod progress;
 mod report;
+mod saving;
+mod verify_order;
 mod watch;
 
 use std::process::ExitCode;
@@ -29,6 +32,7 @@ fn main() -> ExitCode {
     keep_stages_quiet();
     let result = match Cli::parse().command {
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::VerifyOrder(arguments) => verify_order::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

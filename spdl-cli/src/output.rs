@@ -32,6 +32,11 @@ pub(crate) fn tell(outcome: &Outcome) -> Result<(), Failure> {
     } else {
         as_text(outcome)
     };
+    print(&text)
+}
+
+/// Writes to standard output.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         // Whoever reads has read enough, as `head` does.

@@ -372,6 +372,10 @@ impl<In: Send + 'static, A: Aggregator<In>> Stage<In> for Aggregation<A> {
     fn take_left_out(&mut self) -> u64 {
         std::mem::take(&mut self.books.left_out)
     }
+
+    fn holds_back(&self) -> bool {
+        true
+    }
 }
 
 /// Counts items as left out unless it is told that they are safe.

@@ -7,7 +7,7 @@ use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 
 use crate::sampler::{Sampler, Sequential, Shuffled};
-use crate::{Cursor, Error, ErrorKind, Result, Source};
+use crate::{Cursor, Error, ErrorKind, Fingerprint, Positions, Result, Source};
 
 /// A collection with random access: a list of files, an index of records.
 ///
@@ -30,6 +30,13 @@ pub trait Dataset: Debug + Send + Sync + 'static {
     /// # Errors
     /// Whatever keeps the item from being named; the pipeline's policy decides what follows.
     fn item(&self, index: u64) -> Result<Self::Item>;
+
+    /// A number that tells these items from others, as a hash of their names does: a run is resumed
+    /// only where it is the same. It should not depend on where the data lie, and never on the version
+    /// of the compiler. `None`, the default, where nobody has computed one; their count counts then.
+    fn content_hash(&self) -> Option<u64> {
+        None
+    }
 
     /// What people call this item, for messages.
     fn key(&self, item: &Self::Item) -> Option<Arc<str>> {
@@ -134,8 +141,27 @@ impl<D: Dataset> Source for DatasetSource<D> {
         Ok(stream::iter(items).boxed())
     }
 
+    fn open_at(&self, positions: Positions) -> Result<BoxStream<'static, (u64, Result<D::Item>)>> {
+        let dataset = Arc::clone(&self.dataset);
+        let order = self.sampler.epoch(dataset.len(), positions.epoch())?;
+        let len = order.len();
+        let items = positions.take_while(move |place| place.at < len);
+        let items = items.map(move |place| (place.id, dataset.item(order.at(place.at))));
+        Ok(stream::iter(items).boxed())
+    }
+
     fn len_hint(&self) -> Option<u64> {
         self.sampler.epoch_len(self.dataset.len())
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        let fingerprint = Fingerprint::default()
+            .with("items", self.dataset.len().to_string())
+            .with("order", self.sampler.fingerprint());
+        match self.dataset.content_hash() {
+            Some(hash) => fingerprint.with("contents", format!("{hash:016x}")),
+            None => fingerprint,
+        }
     }
 
     fn key(&self, item: &D::Item) -> Option<Arc<str>> {

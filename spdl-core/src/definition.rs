@@ -326,6 +326,40 @@ impl Definition {
         }
     }
 
+    /// What a run that goes on must have in common with the one that began: the stages, what they
+    /// turn into what, in which order; not how many work on it, or how far ahead.
+    pub(crate) fn fingerprint(&self) -> BTreeMap<String, String> {
+        let mut parts = BTreeMap::new();
+        if let Some(settings) = &self.settings {
+            parts.insert("order".to_owned(), settings.order.value.to_string());
+        }
+        for (number, stage) in self.all_stages().enumerate() {
+            let mut words = match &stage.input {
+                Some(input) => format!("{number}: {}, {input} → {}", stage.kind, stage.output),
+                None => format!("{number}: {}, {}", stage.kind, stage.output),
+            };
+            let told =
+                stage.more.iter().filter(|(what, _)| !matches!(what.as_str(), "cpus" | "executor"));
+            for (what, value) in told {
+                words.push_str(&format!(", {what} {}", value.value));
+            }
+            if let Some(order) = &stage.order {
+                words.push_str(&format!(", order {}", order.value));
+            }
+            parts.insert(format!("stage {}", stage.name), words);
+        }
+        parts
+    }
+
+    /// Whether every stage hands its outputs on in the order of its inputs.
+    pub(crate) fn keeps_order(&self) -> bool {
+        let order = self.settings.as_ref().map_or(Order::Completion, |it| it.order.value);
+        self.all_stages().all(|stage| match stage.kind {
+            Construct::Source | Construct::Batch | Construct::Aggregate | Construct::Fill => true,
+            _ => stage.order.as_ref().map_or(order, |own| own.value) == Order::Input,
+        })
+    }
+
     fn draw(&self, margin: &str, lines: &mut Vec<String>) {
         let stages: Vec<_> = self.source.iter().chain(&self.stages).collect();
         let name = stages.iter().map(|stage| width(&stage.name)).max().unwrap_or(0);

@@ -39,6 +39,8 @@ pub enum ErrorKind {
     Stopped,
     /// An error of the user's own stage or source.
     User,
+    /// A fault of this program: something that cannot be was found to be so. Please report it.
+    Internal,
 }
 
 impl ErrorKind {
@@ -58,6 +60,7 @@ impl ErrorKind {
             ErrorKind::Panicked => "panicked",
             ErrorKind::Stopped => "stopped",
             ErrorKind::User => "user",
+            ErrorKind::Internal => "internal",
         }
     }
 

@@ -62,6 +62,8 @@
 //! | what happens to bad items | [`OnError`], [`Retry`], [`on_drop`](PipelineBuilder::on_drop) |
 //! | one epoch at a time | [`epochs`](PipelineBuilder::epochs), [`Pipeline::next_epoch`] |
 //! | the same run again | [`deterministic`](PipelineBuilder::deterministic), or [`record_order`](PipelineBuilder::record_order) and [`replay`](PipelineBuilder::replay) |
+//! | one rank's part of the data | [`shard`](PipelineBuilder::shard) with a [`Shard`] |
+//! | to go on where a run was broken off | [`Pipeline::state`], [`resume`](PipelineBuilder::resume), and [`State::combine`] for another number of ranks |
 //! | to see inside | [`definition`](PipelineBuilder::definition), [`Statistics`], [`every`](PipelineBuilder::every), [`hook`](PipelineBuilder::hook), [`profile`](PipelineBuilder::profile) |
 //!
 //! A pipeline with no end, in which epochs never mix:
@@ -93,6 +95,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod account;
 mod affinity;
 mod aggregate;
 mod array;
@@ -106,6 +109,7 @@ mod control;
 mod counter;
 mod dataset;
 mod definition;
+mod delivery;
 mod device;
 mod diagnosis;
 mod error;
@@ -128,6 +132,7 @@ mod profile;
 #[cfg(feature = "serde")]
 mod quarantine;
 mod random;
+mod ranges;
 mod replay;
 mod retry;
 mod runtime;
@@ -136,11 +141,15 @@ pub mod sampler;
 mod scheduler;
 #[cfg(feature = "serde")]
 mod seconds;
+mod shard;
 mod shuffle;
 #[cfg(all(test, spdl_shuttle))]
 mod shuttle_graphs;
 mod source;
 mod stage;
+mod state;
+#[cfg(feature = "serde")]
+mod state_file;
 mod statistics;
 mod sync;
 #[cfg(feature = "tracing")]
@@ -181,15 +190,19 @@ pub use profile::{Profile, ProfileOptions, Rate, StageProfile};
 #[cfg(feature = "serde")]
 pub use quarantine::{Entry, Quarantine, QuarantineList};
 pub use random::SampleRng;
-pub use replay::OrderRecord;
+pub use replay::{OrderDifference, OrderRecord};
 pub use retry::{Retried, RetriedStage, Retry};
 #[cfg(feature = "tokio")]
 pub use runtime::TokioRuntime;
 pub use runtime::{Runtime, ThreadRuntime, block_on};
 pub use sample::{Labeled, SampleId};
+pub use shard::{Position, Positions, Remainder, Shard};
 pub use shuffle::Permutation;
-pub use source::{Cursor, Source};
+pub use source::{Cursor, Fingerprint, Source};
 pub use stage::{AsyncContext, AsyncStage, Stage, StageContext, StageFn, stage_fn};
+pub use state::{OrderAudit, SampleCounts, State};
+#[cfg(feature = "serde")]
+pub use state_file::{StateFile, StateSaver};
 pub use statistics::{
     ConsumerStatistics, MAX_DROPPED_LISTED, QueueStatistics, StageKind, StageStatistics, Statistics,
 };

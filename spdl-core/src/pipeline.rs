@@ -14,6 +14,7 @@ use futures_util::FutureExt;
 use crate::builder::{Driver, IntervalListener};
 use crate::control::{Control, Knobs};
 use crate::definition::Definition;
+use crate::delivery::Delivery;
 use crate::failure::panicked;
 use crate::interval::Snapshotter;
 use crate::replay::OrderRecord;
@@ -22,6 +23,7 @@ use crate::sample::Envelope;
 use crate::scheduler::crew::Crew;
 use crate::scheduler::queue::{Next, Queue, drop_all};
 use crate::scheduler::{Shared, guarded};
+use crate::state::State;
 use crate::sync::{Ended, Ends, MODELLED, Mutex, thread};
 use crate::{Error, ErrorKind, Result, Statistics};
 
@@ -68,6 +70,8 @@ pub struct Pipeline<T> {
     own_runtime: Option<Arc<ThreadRuntime>>,
     reporter: Option<Arc<Reporter>>,
     record: Option<OrderRecord>,
+    /// Present where there is one source.
+    delivery: Option<Delivery>,
     definition: Definition,
     knobs: Arc<Knobs>,
     /// What has been taken out of the last queue.
@@ -126,6 +130,7 @@ pub(crate) struct Parts<T> {
     pub(crate) runtime: Option<Arc<dyn Runtime>>,
     pub(crate) interval: Option<(Duration, IntervalListener)>,
     pub(crate) record: bool,
+    pub(crate) delivery: Option<Delivery>,
     /// The least depth of the last queue, where nobody has set it.
     pub(crate) least_prefetch: Option<usize>,
     pub(crate) definition: Definition,
@@ -216,6 +221,7 @@ impl<T: Send + 'static> Pipeline<T> {
             own_runtime: None,
             reporter,
             record: parts.record.then(OrderRecord::default),
+            delivery: parts.delivery,
             definition: parts.definition,
             knobs: Arc::new(parts.knobs),
             ready: VecDeque::new(),
@@ -411,8 +417,8 @@ impl<T: Send + 'static> Pipeline<T> {
     }
 
     fn step(&mut self, timeout: Duration) -> Poll<Step<T>> {
-        if let Some(item) = self.ready.pop_front() {
-            return Poll::Ready(Step::Item(self.hand_out(item)));
+        if let Some(item) = self.take_ready() {
+            return Poll::Ready(Step::Item(item));
         }
         self.wait_for(timeout, Self::poll)
     }
@@ -459,8 +465,8 @@ impl<T: Send + 'static> Pipeline<T> {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Step<T>> {
         loop {
-            if let Some(item) = self.ready.pop_front() {
-                return Poll::Ready(Step::Item(self.hand_out(item)));
+            if let Some(item) = self.take_ready() {
+                return Poll::Ready(Step::Item(item));
             }
             match self.fill(cx) {
                 Poll::Pending => return Poll::Pending,
@@ -508,11 +514,21 @@ impl<T: Send + 'static> Pipeline<T> {
                 if count > 1 {
                     self.shared.consumer.delivered_at_once(count - 1);
                 }
-                Poll::Ready(None)
+                self.pass_over();
+                if self.ready.is_empty() { self.fill(cx) } else { Poll::Ready(None) }
             }
             Poll::Ready(Some(Next::EpochEnd(epoch))) => {
                 self.in_epoch = false;
                 self.epoch = epoch;
+                let closed = self.delivery.as_mut().map_or(Ok(()), |it| it.end_epoch(epoch));
+                // Where the pipeline has failed, that says why, and comes next.
+                if let Err(error) = closed
+                    && !self.shared.failures.is_fatal()
+                {
+                    self.ended = true;
+                    self.stop();
+                    return Poll::Ready(Some(Step::Failed(error)));
+                }
                 Poll::Ready(Some(Step::EpochEnd))
             }
             Poll::Ready(Some(_)) => {
@@ -544,16 +560,34 @@ impl<T: Send + 'static> Pipeline<T> {
         usize::try_from(most).unwrap_or(LONGEST_RUN).clamp(1, LONGEST_RUN)
     }
 
-    fn hand_out(&mut self, item: Envelope<T>) -> T {
-        self.in_epoch = true;
-        self.epoch = item.head.id.epoch;
-        if let Some(record) = &mut self.record {
-            match item.head.members() {
-                Some(members) => members.iter().for_each(|&id| record.push(id)),
-                None => record.push(item.head.id),
-            }
+    /// Drops what an earlier run has delivered already.
+    fn pass_over(&mut self) {
+        let Some(delivery) = &self.delivery else { return };
+        let account = &delivery.account;
+        if account.has_any_passed() {
+            self.ready.retain(|item| !account.passes(&item.head));
         }
-        item.value
+    }
+
+    /// The next item for the consumer, where it is there.
+    fn take_ready(&mut self) -> Option<T> {
+        loop {
+            let item = self.ready.pop_front()?;
+            self.in_epoch = true;
+            self.epoch = item.head.id.epoch;
+            if let Some(delivery) = &mut self.delivery
+                && !delivery.hand_out(&item.head)
+            {
+                drop_all([item]);
+                continue;
+            }
+            if let Some(record) = &mut self.record {
+                let before = record.len();
+                item.head.member().samples(&mut |id| record.push_sample(id));
+                record.end_step(before);
+            }
+            return Some(item.value);
+        }
     }
 
     /// Ends the work now. What waits is woken, what is not yet delivered is dropped, and every
@@ -613,6 +647,21 @@ impl<T: Send + 'static> Pipeline<T> {
     /// What the pipeline is made of.
     pub fn definition(&self) -> &Definition {
         &self.definition
+    }
+
+    /// How far the run has come: with what was handed out so far, and without what comes next. May
+    /// be asked at any moment, also before the first item, after the last, and after an error.
+    ///
+    /// It takes some microseconds, and more where many samples were delivered out of their order.
+    ///
+    /// # Errors
+    /// `Unsupported` for a pipeline of several sources (mix data sets in one source instead), and
+    /// where a stage [holds items back](crate::Stage::holds_back).
+    pub fn state(&self) -> Result<State> {
+        let message = "a pipeline of several sources has no state; mix data sets in one source \
+                       instead";
+        let missing = || Error::new(ErrorKind::Unsupported, message);
+        self.delivery.as_ref().ok_or_else(missing)?.state()
     }
 
     /// The samples delivered so far, in their order, where

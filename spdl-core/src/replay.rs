@@ -7,7 +7,6 @@ use std::io::Write as _;
 use std::ops::Range;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
@@ -15,10 +14,12 @@ use futures_core::stream::BoxStream;
 use futures_util::StreamExt;
 
 use crate::random::stage_number;
+use crate::shard::Positions;
 use crate::{Error, ErrorKind, Result, SampleId};
 
-/// The first line of a file.
-const HEADER: &str = "spdl order 1";
+/// The first line of a file, with and without steps.
+const HEADER: &str = "spdl order 2";
+const HEADER_WITHOUT_STEPS: &str = "spdl order 1";
 /// So many runs are written in a line.
 const RUNS_IN_A_LINE: usize = 16;
 
@@ -31,10 +32,11 @@ struct Run {
     len: u64,
 }
 
-/// The samples that a run delivered, in their order.
+/// The samples that a run delivered, in their order, and which of them came together: in one batch,
+/// which is one step of the consumer.
 ///
 /// Consecutive indices are kept as one entry: a run in order takes 24 bytes, one in disorder 24 bytes
-/// per break. Equal orders are equal records.
+/// per break. Steps of one size are one entry of 16 bytes. Equal orders are equal records.
 ///
 /// ```
 /// use spdl_core::{OrderRecord, SampleId};
@@ -47,11 +49,81 @@ struct Run {
 /// ```
 #[derive(Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(into = "Vec<[u64; 3]>", try_from = "Vec<[u64; 3]>"))]
+#[cfg_attr(feature = "serde", serde(into = "Data", try_from = "Data"))]
 pub struct OrderRecord {
     /// No run could be a part of the one before.
     runs: Vec<Run>,
     len: u64,
+    steps: Steps,
+}
+
+/// How many samples came together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Steps {
+    /// Samples of a step, and how many such steps came in a row; neighbours differ in the first.
+    Known(Vec<(u64, u64)>),
+    /// It was not recorded.
+    Unknown,
+}
+
+impl Default for Steps {
+    fn default() -> Self {
+        Steps::Known(Vec::new())
+    }
+}
+
+impl Steps {
+    /// Adds `times` steps of `samples` each.
+    fn push(&mut self, samples: u64, times: u64) -> Option<()> {
+        let Steps::Known(steps) = self else { return Some(()) };
+        match steps.last_mut() {
+            Some(last) if last.0 == samples => last.1 = last.1.checked_add(times)?,
+            _ => steps.push((samples, times)),
+        }
+        Some(())
+    }
+}
+
+/// A record as it is written.
+#[cfg(feature = "serde")]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(untagged)]
+enum Data {
+    Runs(Vec<[u64; 3]>),
+    WithSteps {
+        /// `[epoch, start, length]`.
+        runs: Vec<[u64; 3]>,
+        /// `[samples, times]`.
+        steps: Vec<[u64; 2]>,
+    },
+}
+
+#[cfg(feature = "serde")]
+impl From<OrderRecord> for Data {
+    fn from(record: OrderRecord) -> Self {
+        match record.steps.clone() {
+            Steps::Unknown => Data::Runs(record.into()),
+            Steps::Known(steps) => Data::WithSteps {
+                runs: record.into(),
+                steps: steps.into_iter().map(|(samples, times)| [samples, times]).collect(),
+            },
+        }
+    }
+}
+
+#[cfg(feature = "serde")]
+impl TryFrom<Data> for OrderRecord {
+    type Error = Error;
+
+    fn try_from(data: Data) -> Result<Self> {
+        match data {
+            Data::Runs(runs) => runs.try_into(),
+            Data::WithSteps { runs, steps } => {
+                let steps = steps.into_iter().map(|[samples, times]| (samples, times));
+                OrderRecord::try_from(runs)?.with_steps(steps)
+            }
+        }
+    }
 }
 
 impl OrderRecord {
@@ -60,11 +132,164 @@ impl OrderRecord {
         OrderRecord::default()
     }
 
-    /// Adds the sample that was delivered next.
+    /// Adds the sample that was delivered next, as a step of its own.
     pub fn push(&mut self, id: SampleId) {
+        self.push_step([id]);
+    }
+
+    /// Adds the samples that were delivered next, all at once. It may be none.
+    pub fn push_step(&mut self, ids: impl IntoIterator<Item = SampleId>) {
+        let before = self.len;
+        ids.into_iter().for_each(|id| self.push_sample(id));
+        self.end_step(before);
+    }
+
+    /// Adds a sample of the step that is ended next.
+    pub(crate) fn push_sample(&mut self, id: SampleId) {
         let run = Run { epoch: id.epoch, start: id.index, len: 1 };
         // Nobody delivers 2^64 samples.
         let _ = self.push_run(run);
+    }
+
+    /// Ends the step that began when there were `before` samples.
+    pub(crate) fn end_step(&mut self, before: u64) {
+        let _ = self.steps.push(self.len - before, 1);
+    }
+
+    /// The same record with these steps: samples of a step, and how many such steps follow.
+    fn with_steps(mut self, steps: impl IntoIterator<Item = (u64, u64)>) -> Result<Self> {
+        let mut samples = Some(0u64);
+        self.steps = Steps::default();
+        for (each, times) in steps {
+            let all = each.checked_mul(times).filter(|_| times > 0);
+            samples = samples.zip(all).and_then(|(before, all)| before.checked_add(all));
+            samples = samples.zip(self.steps.push(each, times)).map(|(samples, ())| samples);
+        }
+        if samples != Some(self.len) {
+            let message = format!("the steps of an order do not have its {} samples", self.len);
+            return Err(Error::new(ErrorKind::Corrupt, message));
+        }
+        Ok(self)
+    }
+
+    /// How many steps (batches, mostly) there were, where the record knows.
+    pub fn steps(&self) -> Option<u64> {
+        match &self.steps {
+            Steps::Known(steps) => Some(steps.iter().map(|(_, times)| times).sum()),
+            Steps::Unknown => None,
+        }
+    }
+
+    /// The samples of step `step`, counted from 0 over all epochs of the record; `None` where there
+    /// is no such step, or the record does not know of steps. Takes as long as the record has
+    /// breaks.
+    ///
+    /// ```
+    /// use spdl_core::{DatasetSource, PipelineBuilder};
+    /// let numbers = DatasetSource::new((0..10).collect::<Vec<i32>>());
+    /// let mut pipeline =
+    ///     PipelineBuilder::new(numbers).batch("batch", 4, false).record_order().build()?;
+    /// assert_eq!(pipeline.by_ref().count(), 3);
+    /// let record = pipeline.order_record().expect("it was asked for");
+    /// let last = record.samples_of(2).expect("there are 3 steps");
+    /// assert!(last.iter().map(|id| id.index).eq(8..10));
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    pub fn samples_of(&self, step: u64) -> Option<Vec<SampleId>> {
+        let Steps::Known(steps) = &self.steps else { return None };
+        let (mut first, mut left) = (0, step);
+        let each = steps.iter().find_map(|&(samples, times)| {
+            if left < times {
+                first += left * samples;
+                return Some(samples);
+            }
+            left -= times;
+            first += samples * times;
+            None
+        })?;
+        let mut ids = Vec::new();
+        let (mut skip, mut wanted) = (first, each);
+        for &Run { epoch, start, len } in &self.runs {
+            if wanted == 0 {
+                break;
+            }
+            if skip >= len {
+                skip -= len;
+                continue;
+            }
+            let count = (len - skip).min(wanted);
+            let from = start + skip;
+            ids.extend((from..from + count).map(|index| SampleId { epoch, index }));
+            (skip, wanted) = (0, wanted - count);
+        }
+        Some(ids)
+    }
+
+    /// Compares the order of another run with this one's: where they part, and which samples are
+    /// missing there, are new, come more often, or come at another place. Takes memory for every
+    /// sample of both behind the place where they part.
+    ///
+    /// ```
+    /// use spdl_core::{OrderRecord, SampleId};
+    /// let record = |indices: &[u64]| -> OrderRecord {
+    ///     indices.iter().map(|&index| SampleId { epoch: 0, index }).collect()
+    /// };
+    /// let difference = record(&[0, 1, 2, 3]).difference(&record(&[0, 2, 1, 1]));
+    /// assert_eq!(difference.common, 1);
+    /// assert_eq!(difference.missing, [SampleId { epoch: 0, index: 3 }]);
+    /// assert_eq!(difference.repeated, [SampleId { epoch: 0, index: 1 }]);
+    /// assert_eq!(difference.moved.len(), 2);
+    /// ```
+    pub fn difference(&self, other: &OrderRecord) -> OrderDifference {
+        let (mut own, mut others) = (self.iter().peekable(), other.iter().peekable());
+        let mut common = 0;
+        while own.peek().is_some() && own.peek() == others.peek() {
+            own.next();
+            others.next();
+            common += 1;
+        }
+        // How often each sample comes from there on, and where first, in both.
+        let mut seen: HashMap<SampleId, [(u64, u64); 2]> = HashMap::new();
+        let mut count = |side: usize, ids: &mut dyn Iterator<Item = SampleId>| {
+            for (place, id) in (common..).zip(ids) {
+                let (times, first) = &mut seen.entry(id).or_default()[side];
+                if *times == 0 {
+                    *first = place;
+                }
+                *times += 1;
+            }
+        };
+        count(0, &mut own);
+        count(1, &mut others);
+        let mut samples: Vec<_> = seen.into_iter().collect();
+        samples.sort_unstable();
+        let those = |is_so: fn(&[(u64, u64); 2]) -> bool| -> Vec<SampleId> {
+            let those = samples.iter().filter(|(_, sides)| is_so(sides));
+            those.map(|(id, _)| *id).collect()
+        };
+        OrderDifference {
+            common,
+            step: self.step_at(common),
+            missing: those(|[own, others]| others.0 == 0 && own.0 > 0),
+            added: those(|[own, others]| own.0 == 0 && others.0 > 0),
+            repeated: those(|[own, others]| others.0 > own.0.max(1)),
+            moved: those(|[own, others]| own.0 > 0 && others.0 > 0 && own.1 != others.1),
+            same: self == other,
+        }
+    }
+
+    /// The step that sample number `place` belongs to.
+    fn step_at(&self, place: u64) -> Option<u64> {
+        let Steps::Known(steps) = &self.steps else { return None };
+        let (mut first, mut step) = (0, 0);
+        for &(samples, times) in steps {
+            if samples > 0 && place < first + samples * times {
+                return Some(step + (place - first) / samples);
+            }
+            first += samples * times;
+            step += times;
+        }
+        Some(step)
     }
 
     fn push_run(&mut self, run: Run) -> Result<()> {
@@ -103,12 +328,17 @@ impl OrderRecord {
 
     /// The record as text, with a checksum at its end.
     ///
-    /// The format is one of lines: `spdl order 1`; then per line an epoch and up to 16 runs of
-    /// consecutive indices, as `start` or `start+length`; then the number of samples; then the
-    /// 64-bit FNV-1a hash of all lines before.
+    /// The format is one of lines: `spdl order 2`; then per line an epoch and up to 16 runs of
+    /// consecutive indices, as `start` or `start+length`; then lines of up to 16 sizes of steps,
+    /// each after the word `steps`, as `samples` or `samples*times`; then the number of samples; then
+    /// the 64-bit FNV-1a hash of all lines before. Without steps, it begins with `spdl order 1`.
     pub fn to_text(&self) -> String {
         use fmt::Write as _;
-        let mut text = format!("{HEADER}\n");
+        let header = match self.steps {
+            Steps::Known(_) => HEADER,
+            Steps::Unknown => HEADER_WITHOUT_STEPS,
+        };
+        let mut text = format!("{header}\n");
         for runs in self.runs.chunk_by(|a, b| a.epoch == b.epoch) {
             for line in runs.chunks(RUNS_IN_A_LINE) {
                 let _ = write!(text, "{}", line[0].epoch);
@@ -116,6 +346,18 @@ impl OrderRecord {
                     let _ = match run.len {
                         1 => write!(text, " {}", run.start),
                         len => write!(text, " {}+{len}", run.start),
+                    };
+                }
+                text.push('\n');
+            }
+        }
+        if let Steps::Known(steps) = &self.steps {
+            for line in steps.chunks(RUNS_IN_A_LINE) {
+                text.push_str("steps");
+                for (samples, times) in line {
+                    let _ = match times {
+                        1 => write!(text, " {samples}"),
+                        times => write!(text, " {samples}*{times}"),
                     };
                 }
                 text.push('\n');
@@ -134,10 +376,14 @@ impl OrderRecord {
     /// the text was changed.
     pub fn parse(text: &str) -> Result<Self> {
         let corrupt = |message: String| Error::new(ErrorKind::Corrupt, message);
-        if text.lines().next() != Some(HEADER) {
-            let message = format!("no record of an order: it does not begin with {HEADER:?}");
-            return Err(Error::new(ErrorKind::Unsupported, message));
-        }
+        let has_steps = match text.lines().next() {
+            Some(HEADER) => true,
+            Some(HEADER_WITHOUT_STEPS) => false,
+            _ => {
+                let message = format!("no record of an order: it does not begin with {HEADER:?}");
+                return Err(Error::new(ErrorKind::Unsupported, message));
+            }
+        };
         let missing = || Error::new(ErrorKind::Truncated, "the record of the order has no end");
         let whole = text.strip_suffix('\n').ok_or_else(missing)?;
         let (body, last) = whole.rsplit_once('\n').ok_or_else(missing)?;
@@ -148,6 +394,7 @@ impl OrderRecord {
         }
         let mut record = OrderRecord::new();
         let mut samples = None;
+        let mut steps = Vec::new();
         for (number, line) in (1..).zip(body.lines()).skip(1) {
             let fault =
                 || corrupt(format!("line {number} of the order's record is no line of one"));
@@ -160,6 +407,13 @@ impl OrderRecord {
             }
             let mut words = line.split(' ');
             let number = |word: &str| word.parse::<u64>().map_err(|_| fault());
+            if let Some(sizes) = line.strip_prefix("steps ").filter(|_| has_steps) {
+                for word in sizes.split(' ') {
+                    let (samples, times) = word.split_once('*').unwrap_or((word, "1"));
+                    steps.push((number(samples)?, number(times)?));
+                }
+                continue;
+            }
             let epoch = number(words.next().unwrap_or_default())?;
             for word in words {
                 let (start, len) = word.split_once('+').unwrap_or((word, "1"));
@@ -170,7 +424,10 @@ impl OrderRecord {
             let message = format!("{samples:?} samples were announced, {} are there", record.len);
             return Err(corrupt(message));
         }
-        Ok(record)
+        if !has_steps {
+            return Ok(OrderRecord { steps: Steps::Unknown, ..record });
+        }
+        record.with_steps(steps)
     }
 
     /// Writes the record to a file: whole, or not at all.
@@ -207,6 +464,66 @@ impl OrderRecord {
     fn epoch(&self, epoch: u64) -> Vec<Range<u64>> {
         let runs = self.runs.iter().filter(|run| run.epoch == epoch);
         runs.map(|run| run.start..run.start + run.len).collect()
+    }
+}
+
+/// How the order of a run differs from that of another, made by [`OrderRecord::difference`].
+///
+/// Displayed, it is a few lines for people.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OrderDifference {
+    /// How many samples both begin with in common.
+    pub common: u64,
+    /// In which step of the first run they part, where it has recorded steps.
+    pub step: Option<u64>,
+    /// Samples of the first run that the other does not have.
+    pub missing: Vec<SampleId>,
+    /// Samples of the other run that the first does not have.
+    pub added: Vec<SampleId>,
+    /// Samples that come more often in the other run, and more than once.
+    pub repeated: Vec<SampleId>,
+    /// Samples that both have, first at different places.
+    pub moved: Vec<SampleId>,
+    same: bool,
+}
+
+impl OrderDifference {
+    /// Whether both runs delivered the same samples in the same order and the same steps.
+    pub fn is_none(&self) -> bool {
+        self.same
+    }
+}
+
+/// So many samples are written out.
+const MOST_NAMED: usize = 10;
+
+impl fmt::Display for OrderDifference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.same {
+            return write!(f, "no difference in {} samples", self.common);
+        }
+        write!(f, "they part after {} samples", self.common)?;
+        if let Some(step) = self.step {
+            write!(f, ", in step {step}")?;
+        }
+        let kinds = [
+            ("missing", &self.missing),
+            ("added", &self.added),
+            ("repeated", &self.repeated),
+            ("moved", &self.moved),
+        ];
+        for (what, samples) in kinds.into_iter().filter(|(_, samples)| !samples.is_empty()) {
+            write!(f, "\n{} {what}:", samples.len())?;
+            for (at, SampleId { epoch, index }) in samples.iter().take(MOST_NAMED).enumerate() {
+                let comma = if at == 0 { "" } else { "," };
+                write!(f, "{comma} {epoch}/{index}")?;
+            }
+            if samples.len() > MOST_NAMED {
+                f.write_str(" …")?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -247,9 +564,9 @@ impl From<OrderRecord> for Vec<[u64; 3]> {
 impl TryFrom<Vec<[u64; 3]>> for OrderRecord {
     type Error = Error;
 
-    /// The other way round; runs that cannot be are `Corrupt`.
+    /// The other way round, without steps; runs that cannot be are `Corrupt`.
     fn try_from(runs: Vec<[u64; 3]>) -> Result<Self> {
-        let mut record = OrderRecord::new();
+        let mut record = OrderRecord { steps: Steps::Unknown, ..OrderRecord::new() };
         for [epoch, start, len] in runs {
             record.push_run(Run { epoch, start, len })?;
         }
@@ -257,19 +574,18 @@ impl TryFrom<Vec<[u64; 3]>> for OrderRecord {
     }
 }
 
-/// The items of `inner`, which begins with sample 0 of `epoch`, in the order of `record`, with the
-/// identities that they have in `inner`.
+/// The items of `inner`, which are those at `positions`, in the order of `record`.
 ///
-/// What the record does not name is left out. Items that come before their turn are held: they are
+/// What the record does not name is left out, and so is what it names of other positions. Items that come before their turn are held: they are
 /// small, as names are. Where the record names a sample several times, because a stage made several
 /// outputs of it, its first place counts. A sample that `inner` does not have is a fatal error, in
 /// its place: it is another source than that of the recorded run.
 pub(crate) fn replay_stream<T: Send + 'static>(
-    inner: BoxStream<'static, Result<T>>,
-    epoch: u64,
-    record: Arc<OrderRecord>,
-) -> BoxStream<'static, (SampleId, Result<T>)> {
-    let turns = record.epoch(epoch);
+    inner: BoxStream<'static, (u64, Result<T>)>,
+    positions: Positions,
+    record: &OrderRecord,
+) -> BoxStream<'static, (u64, Result<T>)> {
+    let turns = record.epoch(positions.epoch());
     let mut wanted = turns.clone();
     wanted.sort_unstable_by_key(|run| run.start);
     wanted.dedup_by(|next, run| {
@@ -281,7 +597,7 @@ pub(crate) fn replay_stream<T: Send + 'static>(
     });
     let replay = Replay {
         inner: Some(inner),
-        epoch,
+        positions,
         turns: turns.into_iter(),
         turn: 0..0,
         wanted,
@@ -295,15 +611,16 @@ pub(crate) fn replay_stream<T: Send + 'static>(
 /// See [`replay_stream`].
 struct Replay<T> {
     /// `None` once it has ended.
-    inner: Option<BoxStream<'static, Result<T>>>,
-    epoch: u64,
+    inner: Option<BoxStream<'static, (u64, Result<T>)>>,
+    /// What the inner source was opened at.
+    positions: Positions,
     /// The runs of the record that are still to come.
     turns: std::vec::IntoIter<Range<u64>>,
     /// The run whose turn it is.
     turn: Range<u64>,
     /// All indices of the record, in ascending order.
     wanted: Vec<Range<u64>>,
-    /// The index of the item that the inner source yields next.
+    /// The least index of an item that the inner source may yield next.
     next: u64,
     /// Items whose turn has not come.
     early: HashMap<u64, Result<T>>,
@@ -326,9 +643,8 @@ impl<T> Replay<T> {
     }
 
     /// Takes in what the inner source yielded.
-    fn take_in(&mut self, item: Result<T>) {
-        let index = self.next;
-        self.next += 1;
+    fn take_in(&mut self, index: u64, item: Result<T>) {
+        self.next = index.saturating_add(1);
         if self.is_wanted(index) {
             self.early.insert(index, item);
         } else if let Err(error) = item {
@@ -338,9 +654,9 @@ impl<T> Replay<T> {
 
     fn missing(&self, index: u64) -> Error {
         let message = format!(
-            "the record names {}, but the source has yielded {} samples in all: it is not the \
-             source of the recorded run",
-            SampleId { epoch: self.epoch, index },
+            "the record names {}, but the source has ended behind {} samples: it is not the source \
+             of the recorded run",
+            SampleId { epoch: self.positions.epoch(), index },
             self.next
         );
         let error = Error::new(ErrorKind::InvalidArgument, message).fatal();
@@ -354,7 +670,7 @@ impl<T> Replay<T> {
 impl<T> Unpin for Replay<T> {}
 
 impl<T> Stream for Replay<T> {
-    type Item = (SampleId, Result<T>);
+    type Item = (u64, Result<T>);
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
@@ -366,10 +682,14 @@ impl<T> Stream for Replay<T> {
                     this.turn.start += 1;
                     continue;
                 }
+                None if !this.positions.contains(index) => {
+                    this.turn.start += 1;
+                    continue;
+                }
                 None => match &mut this.inner {
                     Some(inner) => {
                         match ready!(inner.poll_next_unpin(cx)) {
-                            Some(item) => this.take_in(item),
+                            Some((index, item)) => this.take_in(index, item),
                             None => this.inner = None,
                         }
                         continue;
@@ -378,7 +698,7 @@ impl<T> Stream for Replay<T> {
                 },
             };
             this.turn.start += 1;
-            return Poll::Ready(Some((SampleId { epoch: this.epoch, index }, item)));
+            return Poll::Ready(Some((index, item)));
         }
         this.inner = None;
         Poll::Ready(None)
@@ -391,7 +711,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Cursor, DatasetSource, Source, block_on};
+    use crate::{DatasetSource, Source, block_on};
 
     fn ids(epoch: u64, indices: impl IntoIterator<Item = u64>) -> Vec<SampleId> {
         indices.into_iter().map(|index| SampleId { epoch, index }).collect()
@@ -407,8 +727,9 @@ mod tests {
     }
 
     fn replay(len: u64, record: &OrderRecord, epoch: u64) -> Vec<(SampleId, Result<u64>)> {
-        let inner = hundreds(len).open(Cursor::new(epoch, 0)).unwrap();
-        block_on(replay_stream(inner, epoch, Arc::new(record.clone())).collect())
+        let inner = hundreds(len).open_at(Positions::all(epoch)).unwrap();
+        let items = replay_stream(inner, Positions::all(epoch), record);
+        block_on(items.map(|(index, item)| (SampleId { epoch, index }, item)).collect())
     }
 
     #[test]
@@ -435,7 +756,7 @@ mod tests {
         order.extend(ids(1, 0..1000));
         let text = record(order).to_text();
         let (body, checksum) = text.split_at(text.find("checksum").unwrap());
-        assert_eq!(body, "spdl order 1\n0 3+3 0\n1 0+1000\nsamples 1004\n");
+        assert_eq!(body, "spdl order 2\n0 3+3 0\n1 0+1000\nsteps 1*1004\nsamples 1004\n");
         assert_eq!(checksum.len(), "checksum 0123456789abcdef\n".len());
     }
 
@@ -445,8 +766,18 @@ mod tests {
 
     #[test]
     fn runs_that_could_be_one_are_one_after_reading() {
-        let text = sealed("spdl order 1\n0 0 1 2\n0 3+2\nsamples 5\n");
+        let text = sealed("spdl order 2\n0 0 1 2\n0 3+2\nsteps 1 1*3\nsteps 1\nsamples 5\n");
         assert_eq!(OrderRecord::parse(&text).unwrap(), record(ids(0, 0..5)));
+    }
+
+    #[test]
+    fn a_record_of_the_first_version_is_read_without_steps() {
+        let text = sealed("spdl order 1\n0 3+2 7\nsamples 3\n");
+        let read = OrderRecord::parse(&text).unwrap();
+        assert!(read.iter().eq(ids(0, [3, 4, 7])));
+        assert_eq!((read.steps(), read.samples_of(0)), (None, None));
+        assert_eq!(read.to_text(), text);
+        assert_eq!(read.difference(&record(ids(0, [3, 5]))).step, None);
     }
 
     #[test]
@@ -487,11 +818,18 @@ mod tests {
             "spdl order 1\n0 1  2\nsamples 2\n",
             "spdl order 1\nsamples 0\n0 1\n",
             "spdl order 1\n\nsamples 0\n",
+            "spdl order 1\n0 1\nsteps 1\nsamples 1\n",
+            "spdl order 2\n0 1\nsamples 1\n",
+            "spdl order 2\n0 1\nsteps 2\nsamples 1\n",
+            "spdl order 2\n0 1\nsteps 1 1*0\nsamples 1\n",
+            "spdl order 2\n0 1\nsteps\nsamples 1\n",
+            "spdl order 2\n0 1\nsteps 9223372036854775808*2 1\nsamples 1\n",
+            "spdl order 2\n0 1\nsteps 0*18446744073709551615 0 1\nsamples 1\n",
         ] {
             let kind = OrderRecord::parse(&sealed(body)).unwrap_err().kind();
             assert_eq!(kind, ErrorKind::Corrupt, "{body}");
         }
-        let kind = OrderRecord::parse("spdl order 2\n").unwrap_err().kind();
+        let kind = OrderRecord::parse("spdl order 3\n").unwrap_err().kind();
         assert_eq!(kind, ErrorKind::Unsupported);
     }
 
@@ -517,7 +855,12 @@ mod tests {
     fn json_holds_runs_and_is_checked() {
         let record = record(ids(2, [3, 4, 0]));
         let json = serde_json::to_string(&record).unwrap();
-        assert_eq!(json, "[[2,3,2],[2,0,1]]");
+        assert_eq!(json, r#"{"runs":[[2,3,2],[2,0,1]],"steps":[[1,3]]}"#);
+        let older = serde_json::from_str::<OrderRecord>("[[2,3,2],[2,0,1]]").unwrap();
+        assert!(older.iter().eq(record.iter()) && older.steps().is_none());
+        assert_eq!(serde_json::to_string(&older).unwrap(), "[[2,3,2],[2,0,1]]");
+        let wrong = r#"{"runs":[[2,3,2]],"steps":[[3,1]]}"#;
+        assert!(serde_json::from_str::<OrderRecord>(wrong).is_err());
         assert_eq!(serde_json::from_str::<OrderRecord>(&json).unwrap(), record);
         assert!(serde_json::from_str::<OrderRecord>("[[0,0,0]]").is_err());
         assert!(serde_json::from_str::<OrderRecord>("[[0,18446744073709551615,1]]").is_err());
@@ -539,21 +882,22 @@ mod tests {
     fn errors_of_the_source_have_their_turn_or_explain_what_is_missing() {
         let inner = || {
             let fail = |word: &str| Err(Error::new(ErrorKind::Io, word));
-            stream::iter([fail("first"), Ok(1), fail("second")]).boxed()
+            stream::iter([(0, fail("first")), (1, Ok(1)), (2, fail("second"))]).boxed()
         };
-        let both = replay_stream(inner(), 0, Arc::new(record(ids(0, [1, 0]))));
+        let both = replay_stream(inner(), Positions::all(0), &record(ids(0, [1, 0])));
         let items: Vec<_> = block_on(both.collect());
         assert_eq!(*items[0].1.as_ref().unwrap(), 1);
         assert_eq!(items[1].1.as_ref().unwrap_err().message(), "first");
-        let beyond = replay_stream(inner(), 0, Arc::new(record(ids(0, [3]))));
+        let beyond = replay_stream(inner(), Positions::all(0), &record(ids(0, [3])));
         let items: Vec<_> = block_on(beyond.collect());
         assert!(items[0].1.as_ref().unwrap_err().report().ends_with(": second"));
     }
 
     #[test]
     fn the_source_is_read_no_further_than_needed() {
-        let inner = stream::iter((0..3).map(Ok)).chain(stream::pending()).boxed();
-        let replay = replay_stream(inner, 0, Arc::new(record(ids(0, [2, 0]))));
+        let inner = (0..3).map(|index| (index, Ok(index)));
+        let inner = stream::iter(inner).chain(stream::pending()).boxed();
+        let replay = replay_stream(inner, Positions::all(0), &record(ids(0, [2, 0])));
         let items: Vec<_> = block_on(replay.map(|(_, item)| item.unwrap()).collect());
         assert_eq!(items, [2, 0]);
     }
@@ -599,6 +943,56 @@ mod tests {
             let items = replay(20, &record(ids(0, order)), 0);
             let items: Vec<_> = items.into_iter().map(|(id, _)| id).collect();
             prop_assert_eq!(items, ids(0, firsts));
+        }
+
+        #[test]
+        fn every_step_has_its_samples(
+            steps in prop::collection::vec(prop::collection::vec((0..2u64, 0..9u64), 0..5), 0..30),
+        ) {
+            let step = |ids: &Vec<(u64, u64)>| -> Vec<SampleId> {
+                ids.iter().map(|&(epoch, index)| SampleId { epoch, index }).collect()
+            };
+            let steps: Vec<Vec<SampleId>> = steps.iter().map(step).collect();
+            let mut record = OrderRecord::new();
+            steps.iter().for_each(|ids| record.push_step(ids.iter().copied()));
+            let record = OrderRecord::parse(&record.to_text()).unwrap();
+            prop_assert_eq!(record.steps(), Some(steps.len() as u64));
+            for (number, ids) in (0..).zip(&steps) {
+                prop_assert_eq!(&record.samples_of(number).unwrap(), ids);
+            }
+            prop_assert_eq!(record.samples_of(steps.len() as u64), None);
+            let mut place = 0;
+            for (number, ids) in (0..).zip(&steps) {
+                for _ in ids {
+                    prop_assert_eq!(record.step_at(place), Some(number));
+                    place += 1;
+                }
+            }
+        }
+
+        #[test]
+        fn a_difference_names_what_differs(
+            first in prop::collection::vec(0..12u64, 0..20),
+            second in prop::collection::vec(0..12u64, 0..20),
+        ) {
+            let (a, b) = (ids(3, first), ids(3, second));
+            let difference = record(a.clone()).difference(&record(b.clone()));
+            let common = a.iter().zip(&b).take_while(|(a, b)| a == b).count();
+            prop_assert_eq!(difference.common, common as u64);
+            prop_assert_eq!(difference.is_none(), a == b);
+            let (a, b) = (&a[common..], &b[common..]);
+            let times = |all: &[SampleId], id| all.iter().filter(|&&other| other == id).count();
+            let place = |all: &[SampleId], id| all.iter().position(|&other| other == id);
+            for id in ids(3, 0..12) {
+                let (own, others) = (times(a, id), times(b, id));
+                let there = own > 0 && others > 0;
+                prop_assert_eq!(difference.missing.contains(&id), own > 0 && others == 0);
+                prop_assert_eq!(difference.added.contains(&id), own == 0 && others > 0);
+                prop_assert_eq!(difference.repeated.contains(&id), others > 1 && others > own);
+                let moved = there && place(a, id) != place(b, id);
+                prop_assert_eq!(difference.moved.contains(&id), moved);
+            }
+            prop_assert!(!difference.to_string().is_empty());
         }
 
         #[test]

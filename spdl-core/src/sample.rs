@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use crate::account::{Member, Members};
 use crate::budget::Lease;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -49,10 +50,7 @@ pub(crate) struct Tag {
     /// The path, object key or member name, for messages.
     pub(crate) key: Option<Arc<str>>,
     /// Where several samples were put together into this item: who they are.
-    pub(crate) members: Option<Arc<[SampleId]>>,
-    /// How much of the oldest item that the stage which put it together still holds has gone out
-    /// with this item and those before; see [`Aggregator::carry`](crate::Aggregator::carry).
-    pub(crate) carry: u64,
+    pub(crate) members: Option<Arc<Members>>,
     /// The item's place in an order that is restored later; see [`Ticket`].
     pub(crate) ticket: Option<Arc<Ticket>>,
 }
@@ -77,16 +75,17 @@ impl Head {
         self.tag.as_ref()?.key.as_ref()
     }
 
-    pub(crate) fn members(&self) -> Option<&Arc<[SampleId]>> {
+    pub(crate) fn members(&self) -> Option<&Arc<Members>> {
         self.tag.as_ref()?.members.as_ref()
+    }
+
+    /// The item as a part of what it is put together into.
+    pub(crate) fn member(&self) -> Member {
+        Member { id: self.id, lineage: self.lineage, of: self.members().cloned() }
     }
 
     pub(crate) fn ticket(&self) -> Option<&Arc<Ticket>> {
         self.tag.as_ref()?.ticket.as_ref()
-    }
-
-    pub(crate) fn carry(&self) -> u64 {
-        self.tag.as_ref().map_or(0, |tag| tag.carry)
     }
 
     /// The head of an aggregate in which no item ends: of what goes out of this one up to `carry`.
@@ -99,9 +98,10 @@ impl Head {
         Head { tag: None, ..*self }
     }
 
-    /// The head of output number `output` of this item. The first one goes on as the item itself.
-    pub(crate) fn output(&self, output: u64) -> Head {
-        let lineage = if output == 0 { self.lineage } else { mix(self.lineage, output) };
+    /// The head of output number `output` that stage number `stage` makes of this item. The first
+    /// one goes on as the item itself.
+    pub(crate) fn output(&self, stage: u64, output: u64) -> Head {
+        let lineage = if output == 0 { self.lineage } else { mix(self.lineage ^ stage, output) };
         Head { id: self.id, lineage, tag: self.tag.clone() }
     }
 

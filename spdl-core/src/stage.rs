@@ -68,6 +68,14 @@ pub trait Stage<In>: Send + 'static {
     fn take_left_out(&mut self) -> u64 {
         0
     }
+
+    /// Whether outputs may be made of several inputs: whether it keeps something back when
+    /// [`process`](Stage::process) returns. The [state](crate::Pipeline::state) of a pipeline with
+    /// such a stage is `Unsupported`; put items together with
+    /// [`aggregate`](crate::PipelineBuilder::aggregate).
+    fn holds_back(&self) -> bool {
+        false
+    }
 }
 
 /// Where a stage's outputs go. The scheduler's side of [`StageContext`].

@@ -241,6 +241,24 @@ impl Dataset for ImageFolder {
         Ok(Labeled { value: Key::from_bytes(&path), label: run.label })
     }
 
+    /// Of all names below the root and their labels: the 64-bit FNV-1a hash.
+    fn content_hash(&self) -> Option<u64> {
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        let mut add = |bytes: &[u8]| {
+            for &byte in bytes {
+                hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+            }
+        };
+        for run in &self.runs {
+            add(&run.first.to_le_bytes());
+            add(&run.label.to_le_bytes());
+            add(&run.folder);
+        }
+        add(&self.names);
+        self.ends.iter().for_each(|&end| add(&(end as u64).to_le_bytes()));
+        Some(hash)
+    }
+
     fn key(&self, item: &Labeled<Key>) -> Option<Arc<str>> {
         Some(item.value.display_name())
     }

@@ -1,4 +1,4 @@
-//! `cargo xtask bench overhead | scaling | stragglers`: the scheduler alone, by examples of
+//! `cargo xtask bench overhead | scaling | stragglers | saving`: the scheduler alone, by examples of
 //! `spdl-core`.
 
 use anyhow::Result;
@@ -65,6 +65,27 @@ pub(crate) struct Stragglers {
     json: bool,
 }
 
+/// What saving the state of a run costs: the call, the size, and the throughput.
+///
+/// A pipeline of 100 µs a sample is asked for its state after each batch of 32, in both orders: not
+/// at all, asked alone, written beside the run, written while the consumer waits. The cases take
+/// turns.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cargo xtask bench saving
+  cargo xtask bench saving --batches 2000")]
+pub(crate) struct Saving {
+    /// Batches of a run [default: 500]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    batches: Option<u64>,
+    /// Runs of each case [default: 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    rounds: Option<u64>,
+    /// As a JSON list
+    #[arg(long)]
+    json: bool,
+}
+
 pub(crate) fn overhead(workspace: &Workspace, arguments: &Overhead) -> Result<()> {
     let numbers = [("--items", arguments.items), ("--rounds", arguments.rounds)];
     let switches = [("--json", arguments.json), ("--json-all", arguments.json_all)];
@@ -81,6 +102,11 @@ pub(crate) fn stragglers(workspace: &Workspace, arguments: &Stragglers) -> Resul
     run(workspace, "stragglers", &words(&numbers, &[("--json", arguments.json)]))
 }
 
+pub(crate) fn saving(workspace: &Workspace, arguments: &Saving) -> Result<()> {
+    let numbers = [("--batches", arguments.batches), ("--rounds", arguments.rounds)];
+    run(workspace, "saving", &words(&numbers, &[("--json", arguments.json)]))
+}
+
 /// What is set, as words of a command line. What is not set is left to the example's own default.
 fn words(numbers: &[(&str, Option<u64>)], switches: &[(&str, bool)]) -> Vec<String> {
     let numbers = numbers
@@ -94,7 +120,17 @@ fn words(numbers: &[(&str, Option<u64>)], switches: &[(&str, bool)]) -> Vec<Stri
 fn run(workspace: &Workspace, example: &str, words: &[String]) -> Result<()> {
     Output::Terminal.run(
         cargo()
-            .args(["run", "--release", "-p", "spdl-core", "--example", example, "--"])
+            .args([
+                "run",
+                "--release",
+                "-p",
+                "spdl-core",
+                "--features",
+                "serde",
+                "--example",
+                example,
+            ])
+            .arg("--")
             .args(words)
             .current_dir(&workspace.root),
     )

@@ -21,7 +21,9 @@ use crate::source::{IteratorSource, StreamSource};
 use crate::statistics::StageKind;
 use crate::{Error, ErrorKind, Result, Source};
 pub(crate) use plan::Driver;
-use plan::{CPU_QUEUE, DriverTask, Joint, Made, Outgoing, Plan, PlanStep, SOURCE, SOURCE_QUEUE};
+use plan::{
+    CPU_QUEUE, DriverTask, Joint, Made, Outgoing, Plan, PlanStep, SOURCE, SOURCE_QUEUE, SourceFacts,
+};
 pub use route::{Path, path};
 pub(crate) use settings::IntervalListener;
 use settings::Settings;
@@ -179,11 +181,18 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 let error = Error::new(ErrorKind::InvalidArgument, message);
                 plan.fault(error.with_stage(Arc::clone(core.name())));
             }
+            let (divisions, epochs) = plan.divide(core.name(), epochs, source.len_hint());
+            plan.source = Some(SourceFacts {
+                divisions: Arc::clone(&divisions),
+                fingerprint: source.fingerprint(),
+                first: epochs.start,
+            });
             let capacity = options.queue.unwrap_or(SOURCE_QUEUE);
             let queue = plan.queue(&core, out.last, capacity, None);
             let node = SourceNode {
                 core,
                 source,
+                divisions,
                 epochs,
                 output: Arc::clone(&queue),
                 hooks,

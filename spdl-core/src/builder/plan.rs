@@ -10,9 +10,11 @@ use futures_core::future::BoxFuture;
 use super::PipelineBuilder;
 use super::route::Inlet;
 use super::settings::Settings;
+use crate::account::Account;
 use crate::budget::Budget;
 use crate::control::{Knob, Knobs, StageKnob};
 use crate::definition::Definition;
+use crate::delivery::Delivery;
 use crate::executor::CpuExecutor;
 use crate::failure::Tolerance;
 use crate::hooks::{Hook, Hooks, StageInfo};
@@ -24,8 +26,10 @@ use crate::scheduler::crew::{Crew, Workplace};
 use crate::scheduler::queue::Queue;
 use crate::scheduler::route_node::MOST_OPEN;
 use crate::scheduler::{Branch, Measure, Node, Position, Shared, StageCore};
+use crate::shard::{Divisions, Remainder};
+use crate::state::State;
 use crate::statistics::{StageKind, StageMeter};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Fingerprint, Result};
 
 /// The name of the source in statistics and errors, where it has no other.
 pub(super) const SOURCE: &str = "source";
@@ -87,6 +91,8 @@ pub(super) struct Plan {
     pub(super) tolerance: Arc<Tolerance>,
     pub(super) stages: usize,
     pub(super) sources: usize,
+    /// What is known of the source that was built last.
+    pub(super) source: Option<SourceFacts>,
     /// How many times branches join, and the branches of which a part is just being built.
     pub(super) joints: usize,
     pub(super) within: Vec<Branch>,
@@ -105,6 +111,14 @@ pub(super) struct Plan {
     pub(super) error: Option<Error>,
 }
 
+/// What must be known of a source to keep account of its samples.
+pub(super) struct SourceFacts {
+    pub(super) divisions: Arc<Divisions>,
+    pub(super) fingerprint: Fingerprint,
+    /// The first epoch.
+    pub(super) first: u64,
+}
+
 /// A node, who runs it, and where it is.
 pub(super) struct Placed {
     pub(super) crew: Arc<Crew>,
@@ -121,6 +135,13 @@ impl Plan {
         if let Err(error) = self.set_budget() {
             self.fault(error);
         }
+        let delivery = match self.delivery(&definition) {
+            Ok(delivery) => delivery,
+            Err(error) => {
+                self.fault(error);
+                None
+            }
+        };
         if let Some(error) = self.error {
             return Err(error);
         }
@@ -145,10 +166,88 @@ impl Plan {
             runtime: self.settings.runtime,
             interval: self.settings.interval,
             record: self.settings.record,
+            delivery,
             least_prefetch: self.least_prefetch,
             definition,
             knobs: Knobs { pool: self.pool, stages: self.knobs },
         }))
+    }
+
+    /// Opens the books, where there is one source.
+    fn delivery(&mut self, definition: &Definition) -> Result<Option<Delivery>> {
+        let resumed = self.settings.resume.take();
+        if self.sources != 1 {
+            if resumed.is_some() {
+                let message = "a pipeline of several sources cannot be resumed; mix data sets in one \
+                               source instead";
+                return Err(Error::new(ErrorKind::Unsupported, message));
+            }
+            return Ok(None);
+        }
+        let Some(source) = self.source.take().filter(|_| self.settings.hold.is_none()) else {
+            return Ok(None);
+        };
+        let mut fingerprint = definition.fingerprint();
+        for (part, text) in source.fingerprint.parts() {
+            fingerprint.insert(format!("source {part}"), text.clone());
+        }
+        let seed = self.shared.seed;
+        let Divisions { shard, len, .. } = *source.divisions;
+        let begun = match resumed {
+            Some(state) => {
+                state.check(seed, shard, len, &fingerprint)?;
+                if state.has_parts() && !definition.keeps_order() {
+                    let message = "a list was delivered in part, and it cannot be put together as it \
+                                   was, since stages keep no order; `State::repeat_parts` lets it come \
+                                   again";
+                    return Err(Error::new(ErrorKind::InvalidArgument, message));
+                }
+                // From here on it is a state of this pipeline, and of this rank.
+                let allowed = Default::default();
+                State { seed, shard: Some(shard), len, fingerprint, allowed, ..state }
+            }
+            None => State::at_start(seed, source.first, shard, len, fingerprint),
+        };
+        let account = Account::new(source.divisions, begun.pieces.iter().copied());
+        let account = Arc::new(account);
+        let _ = self.shared.account.set(Arc::clone(&account));
+        let skipped = std::mem::take(&mut self.settings.skip_steps);
+        Ok(Some(Delivery::new(account, begun, self.settings.audit, skipped)))
+    }
+
+    /// How much of the first item that a stage takes in had gone out in an earlier run.
+    pub(super) fn carry_of(&self, stage: &str) -> u64 {
+        let resumed = self.settings.resume.as_ref();
+        resumed.and_then(|state| state.carry.get(stage)).copied().unwrap_or(0)
+    }
+
+    /// Which positions of each epoch a source goes through, and which epochs.
+    pub(super) fn divide(
+        &mut self,
+        name: &Arc<str>,
+        epochs: Range<u64>,
+        len: Option<u64>,
+    ) -> (Arc<Divisions>, Range<u64>) {
+        let shard = self.settings.shard;
+        if shard.world > 1 && shard.remainder != Remainder::Uneven && len.is_none() {
+            let message = "an epoch cannot be divided evenly among ranks, since nobody knows how \
+                           long it is; give the source a `len_hint`, or take `Remainder::Uneven`";
+            let error = Error::new(ErrorKind::InvalidArgument, message);
+            self.fault(error.with_stage(Arc::clone(name)));
+        }
+        let begun = self.settings.resume.as_ref().map(State::begun);
+        let mut epochs = epochs;
+        if let Some(begun) = &begun {
+            if begun.epoch < epochs.start {
+                let message = format!(
+                    "the state is of epoch {}, and the first epoch to run is {}",
+                    begun.epoch, epochs.start
+                );
+                self.fault(Error::new(ErrorKind::InvalidArgument, message));
+            }
+            epochs.start = begun.epoch;
+        }
+        (Arc::new(Divisions { shard, len, begun }), epochs)
     }
 
     pub(super) fn set_budget(&mut self) -> Result<()> {

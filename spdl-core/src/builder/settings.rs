@@ -22,6 +22,8 @@ use crate::replay::OrderRecord;
 use crate::runtime::Runtime;
 use crate::scheduler::Shared;
 use crate::scheduler::crew::{Crew, Workplace};
+use crate::shard::Shard;
+use crate::state::State;
 
 /// Told of what happened, every so often.
 pub(crate) type IntervalListener = Box<dyn FnMut(&Interval) + Send>;
@@ -45,6 +47,10 @@ pub(super) struct Settings {
     pub(super) background: Vec<(Arc<str>, Background)>,
     pub(super) record: bool,
     pub(super) replay: Option<Arc<OrderRecord>>,
+    pub(super) shard: Shard,
+    pub(super) resume: Option<State>,
+    pub(super) audit: bool,
+    pub(super) skip_steps: Vec<Range<u64>>,
     /// How many items every queue must be able to hold, where stages run one after the other.
     pub(super) hold: Option<usize>,
 }
@@ -68,6 +74,10 @@ impl Settings {
             background: Vec::new(),
             record: false,
             replay: None,
+            shard: Shard::WHOLE,
+            resume: None,
+            audit: true,
+            skip_steps: Vec::new(),
             hold: None,
         }
     }
@@ -224,6 +234,35 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.set(|settings| settings.replay = Some(Arc::new(record)))
     }
 
+    /// Takes one rank's part of every epoch. Default: all of it.
+    pub fn shard(self, shard: Shard) -> Self {
+        self.set(|settings| settings.shard = shard)
+    }
+
+    /// Goes on where an earlier run left off: that which [`Pipeline::state`] describes, or several
+    /// [combined](State::combine). The epochs before the state's are passed over; of its own, what
+    /// is done. Threads, concurrency, queues and memory may be others than then. The budgets of
+    /// [`on_error`](Self::on_error) begin anew.
+    ///
+    /// [`build`](Self::build) fails where the state is of another seed, source or graph.
+    pub fn resume(self, state: State) -> Self {
+        self.set(|settings| settings.resume = Some(state))
+    }
+
+    /// Whether every epoch's end is checked: that every sample which the source yielded was
+    /// delivered, dropped, filtered out or left out, and none twice. Where that is not so, the
+    /// pipeline ends with an error of kind `Internal`. Default: yes. It costs next to nothing. A
+    /// pipeline of several sources is not checked.
+    pub fn audit(self, audit: bool) -> Self {
+        self.set(|settings| settings.audit = audit)
+    }
+
+    /// Does not deliver items (batches, mostly) number `steps`, counted from 0 over all epochs and
+    /// over the runs before this one. They are made, and their samples are done, as left out.
+    pub fn skip_steps(self, steps: Range<u64>) -> Self {
+        self.set(|settings| settings.skip_steps.push(steps))
+    }
+
     /// What the pipeline is made of, to look at, to print as a tree, or to write down.
     ///
     /// ```
@@ -259,6 +298,16 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         if let Some(record) = &settings.replay {
             tell("replays", format!("{} samples", record.len()));
         }
+        if settings.shard != Shard::WHOLE {
+            let Shard { remainder, .. } = settings.shard;
+            tell("shard", format!("{} ({remainder})", settings.shard));
+        }
+        if let Some(state) = &settings.resume {
+            tell("resumes", format!("epoch {} after step {}", state.epoch(), state.steps()));
+        }
+        if !settings.audit {
+            tell("audit", "off".into());
+        }
         if settings.record {
             tell("records", "its order".into());
         }
@@ -293,8 +342,9 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// Makes the pipeline. Nothing runs until the first item is asked for.
     ///
     /// # Errors
-    /// `InvalidArgument` for a name that is used twice, or a setting that makes no sense;
-    /// `LimitExceeded` where a batch does not fit into the memory budget.
+    /// `InvalidArgument` for a name that is used twice, a setting that makes no sense, or a state of
+    /// another pipeline; `LimitExceeded` where a batch does not fit into the memory budget;
+    /// `Unsupported` where a pipeline of several sources is to be resumed.
     pub fn build(mut self) -> Result<Pipeline<T>> {
         let definition = self.definition();
         let threads = self.settings.threads();
@@ -318,6 +368,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             shared,
             stages: 0,
             sources: 0,
+            source: None,
             levels: 0,
             branched: Vec::new(),
             joints: 0,

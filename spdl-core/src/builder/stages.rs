@@ -21,7 +21,7 @@ use crate::grouping::{
 use crate::options::{Order, StageOptions, Workers};
 use crate::scheduler::assembly::Assembly;
 use crate::scheduler::async_node::AsyncNode;
-use crate::scheduler::cpu_node::{CpuNode, Sizer};
+use crate::scheduler::cpu_node::{CpuNode, Sizer, State};
 use crate::scheduler::fill_node::FillNode;
 use crate::stage::{AsyncStage, Stage};
 use crate::statistics::StageKind;
@@ -106,7 +106,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 sizer: out.sizer,
                 gathers,
                 turns: (order == Order::Input && !gathers).then(Default::default),
-                state: Default::default(),
+                state: State::carrying(plan.carry_of(&options.name)),
             };
             plan.nodes.push(Placed { crew, position, node: Arc::new(node) });
             Made { queue, depth: made.depth + 1, measured: own || made.measured }
@@ -410,10 +410,16 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         factory: impl Fn() -> Result<F> + Send + Sync + 'static,
     ) -> PipelineBuilder<Batch> {
         let options = options.into();
+        let fields: Vec<_> = layout
+            .fields()
+            .iter()
+            .map(|field| format!("{} {} {:?}", field.name, field.dtype, field.shape))
+            .collect();
         let mut definition = StageDefinition::new::<T, Batch>(&options.name, Construct::Fill)
             .at(Location::caller())
             .with_options(&options)
-            .with("batch size", Setting::new(Some(layout.batch_size()), 0));
+            .with("batch size", Setting::new(Some(layout.batch_size()), 0))
+            .with("fields", Setting::new(Some(fields.join("; ")), String::new()));
         definition.concurrency = options.concurrency.map(|given| Setting::new(Some(given), 1));
         definition.measured = true;
         if layout.drops_last() {

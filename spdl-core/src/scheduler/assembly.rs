@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 
 use bytes::BytesMut;
 
+use crate::account::Member;
 use crate::array::Array;
 use crate::batch::{Batch, BatchLayout};
 use crate::budget::Lease;
@@ -41,7 +42,7 @@ pub(crate) struct Assembly {
 
 #[derive(Debug)]
 struct Entry {
-    id: SampleId,
+    member: Member,
     place: Place,
     state: State,
 }
@@ -78,18 +79,18 @@ struct OpenBatch {
     /// Whether a slot belongs to a sample, written or not, in its final place or not.
     taken: Vec<bool>,
     /// Who has a final place, from slot 0 on.
-    ids: Vec<SampleId>,
+    members: Vec<Member>,
 }
 
 /// What became of an open batch.
 #[derive(Debug)]
 pub(crate) enum Finished {
-    Batch(Batch, Option<Lease>),
+    Batch(Batch, Vec<Member>, Option<Lease>),
     /// The end of this epoch.
     EpochEnd(u64),
-    /// It stayed empty, or was short and not wanted: this many samples are left out. Its memory is
+    /// It stayed empty, or was short and not wanted: these samples are left out. Its memory is
     /// given back without any lock, since that wakes whoever waits for it.
-    Discarded(u64, Option<Lease>),
+    Discarded(Vec<Member>, Option<Lease>),
     /// It could not be put together.
     Failed(crate::Error),
 }
@@ -128,7 +129,7 @@ impl Assembly {
     fn expected_place(&self, epoch: u64) -> (usize, usize) {
         let start = self.batches.iter().position(|batch| batch.epoch == epoch);
         let start = start.unwrap_or(self.batches.len());
-        let settled = self.batches.get(start).map_or(0, |batch| batch.ids.len());
+        let settled = self.batches.get(start).map_or(0, |batch| batch.members.len());
         let pending = if epoch == self.epoch { self.pending } else { 0 };
         let ahead = settled + pending;
         (start + ahead / self.layout.batch_size(), ahead % self.layout.batch_size())
@@ -152,7 +153,7 @@ impl Assembly {
             lease: None,
             fields,
             taken: vec![false; size],
-            ids: Vec::with_capacity(size),
+            members: Vec::with_capacity(size),
         });
         self.batches_opened += 1;
         Ok(())
@@ -166,7 +167,8 @@ impl Assembly {
     }
 
     /// Takes a sample in. Returns its number and the rows to write it to, one per field.
-    pub(crate) fn take_in(&mut self, id: SampleId) -> Result<(u64, Vec<BytesMut>)> {
+    pub(crate) fn take_in(&mut self, member: Member) -> Result<(u64, Vec<BytesMut>)> {
+        let id = member.id;
         let (at, slot) = self.expected_place(id.epoch);
         if id.epoch != self.epoch {
             self.epoch = id.epoch;
@@ -184,7 +186,7 @@ impl Assembly {
             None => (Place::Spare, self.spare_rows()?),
         };
         let number = self.first + self.entries.len() as u64;
-        self.entries.push_back(Entry { id, place, state: State::Filling });
+        self.entries.push_back(Entry { member, place, state: State::Filling });
         self.advance();
         Ok((number, rows))
     }
@@ -196,8 +198,8 @@ impl Assembly {
 
     /// Takes in the end of an epoch: it comes out behind the epoch's last batch.
     pub(crate) fn end_epoch(&mut self, epoch: u64) {
-        let id = SampleId { epoch, index: 0 };
-        self.entries.push_back(Entry { id, place: Place::Spare, state: State::EpochEnd });
+        let member = Member::from(SampleId { epoch, index: 0 });
+        self.entries.push_back(Entry { member, place: Place::Spare, state: State::EpochEnd });
         self.advance();
     }
 
@@ -233,7 +235,7 @@ impl Assembly {
         let written = failed.is_none();
         let entry = &mut self.entries[(number - self.first) as usize];
         entry.state = failed.map_or(State::Filled(Vec::new()), State::Failed);
-        let (id, place) = (entry.id, entry.place);
+        let (id, place) = (entry.member.id, entry.place);
         match place {
             Place::Spare if written => entry.state = State::Filled(rows),
             Place::Spare => self.spare.push(rows),
@@ -263,25 +265,25 @@ impl Assembly {
         let epoch = self.epoch;
         while let Some(last) = self.batches.back()
             && last.epoch == epoch
-            && last.ids.is_empty()
+            && last.members.is_empty()
             && !last.taken.contains(&true)
             && self.batches_needed(epoch) < self.batches.len()
             && let Some(mut last) = self.batches.pop_back()
         {
             let lease = last.lease.take();
             last.discard();
-            self.finished.push(Finished::Discarded(0, lease));
+            self.finished.push(Finished::Discarded(Vec::new(), lease));
         }
     }
 
     fn decide(&mut self) {
         while let Some(entry) = self.entries.front() {
-            let epoch = entry.id.epoch;
+            let epoch = entry.member.id.epoch;
             match entry.state {
                 State::Filling | State::Failed(_) | State::Judging => return,
                 State::Filled(_) | State::Dropped | State::EpochEnd => {}
             }
-            let Some(Entry { id, place, state }) = self.entries.pop_front() else { return };
+            let Some(Entry { member, place, state }) = self.entries.pop_front() else { return };
             self.first += 1;
             match state {
                 State::EpochEnd => {
@@ -298,7 +300,7 @@ impl Assembly {
                         self.finish_front();
                     }
                     if !self.cut {
-                        self.place_finally(id, place, spare);
+                        self.place_finally(member, place, spare);
                     }
                 }
                 _ => {}
@@ -306,9 +308,9 @@ impl Assembly {
         }
     }
 
-    fn place_finally(&mut self, id: SampleId, place: Place, spare: Vec<BytesMut>) {
+    fn place_finally(&mut self, member: Member, place: Place, spare: Vec<BytesMut>) {
         let Some(front) = self.batches.front() else { return };
-        let slot = front.ids.len();
+        let slot = front.members.len();
         if place != (Place::Slot { batch: front.number, slot }) {
             let rows = match place {
                 Place::Spare => Some(spare),
@@ -331,8 +333,8 @@ impl Assembly {
             }
         }
         if let Some(front) = self.batches.front_mut() {
-            front.ids.push(id);
-            if front.ids.len() == self.layout.batch_size() {
+            front.members.push(member);
+            if front.members.len() == self.layout.batch_size() {
                 self.finish_front();
             }
         }
@@ -341,15 +343,17 @@ impl Assembly {
     /// Ends the oldest batch as it is.
     fn finish_front(&mut self) {
         let Some(mut batch) = self.batches.pop_front() else { return };
-        let len = batch.ids.len();
+        let len = batch.members.len();
         let unwanted = len < self.layout.batch_size() && self.layout.drops_last();
         let lease = batch.lease.take();
         self.finished.push(if len == 0 || unwanted || self.cut {
+            let members = std::mem::take(&mut batch.members);
             batch.discard();
-            Finished::Discarded(len as u64, lease)
+            Finished::Discarded(members, lease)
         } else {
-            match batch.into_batch(&self.layout) {
-                Ok(batch) => Finished::Batch(batch, lease),
+            let members = std::mem::take(&mut batch.members);
+            match batch.into_batch(&self.layout, &members) {
+                Ok(batch) => Finished::Batch(batch, members, lease),
                 Err(error) => Finished::Failed(error),
             }
         });
@@ -394,8 +398,8 @@ impl OpenBatch {
         self.fields.into_iter().for_each(|rows| drop(rows.into_buffer(0)));
     }
 
-    fn into_batch(self, layout: &BatchLayout) -> Result<Batch> {
-        let len = self.ids.len();
+    fn into_batch(self, layout: &BatchLayout, members: &[Member]) -> Result<Batch> {
+        let len = members.len();
         let mut arrays = Vec::with_capacity(self.fields.len());
         for (field, rows) in layout.fields().iter().zip(self.fields) {
             // Behind a failure that ends the stage, a row may still be away.
@@ -406,7 +410,8 @@ impl OpenBatch {
             let shape = std::iter::once(len).chain(field.shape.iter().copied()).collect();
             arrays.push(Array::new(field.dtype, shape, buffer)?);
         }
-        Ok(Batch { fields: layout.fields().to_vec(), arrays, ids: self.ids })
+        let ids = members.iter().map(|member| member.id).collect();
+        Ok(Batch { fields: layout.fields().to_vec(), arrays, ids })
     }
 }
 
@@ -454,7 +459,7 @@ mod tests {
                     assembly.open(id.epoch).unwrap();
                 }
                 assert!(!assembly.needs_batch(id.epoch));
-                let (number, rows) = assembly.take_in(id).unwrap();
+                let (number, rows) = assembly.take_in(id.into()).unwrap();
                 at_work.push((number, id, fails, rows));
             }
             if judging {
@@ -477,7 +482,7 @@ mod tests {
         let mut left_out = 0;
         for finished in assembly.take_finished() {
             match finished {
-                Finished::Batch(batch, _) => {
+                Finished::Batch(batch, ..) => {
                     let pad = batch.array("pad").unwrap().as_bytes();
                     assert!(
                         batch
@@ -489,7 +494,7 @@ mod tests {
                     let values = batch.array("value").unwrap().as_slice::<i64>().unwrap().to_vec();
                     batches.push((batch.ids.clone(), values));
                 }
-                Finished::Discarded(samples, _) => left_out += samples,
+                Finished::Discarded(samples, _) => left_out += samples.len() as u64,
                 Finished::EpochEnd(_) => {}
                 Finished::Failed(error) => panic!("{error}"),
             }
@@ -558,14 +563,14 @@ mod tests {
         assembly.open(0).unwrap();
         let mut rows = Vec::new();
         for index in 0..4 {
-            let (number, row) = assembly.take_in(SampleId { epoch: 0, index }).unwrap();
+            let (number, row) = assembly.take_in(SampleId { epoch: 0, index }.into()).unwrap();
             rows.push((number, row[0].as_ptr(), row));
         }
         let places: Vec<_> = rows.iter().map(|(_, place, _)| *place).collect();
         for (number, _, row) in rows.into_iter().rev() {
             assembly.settle(number, None, row);
         }
-        let Some(Finished::Batch(batch, _)) = assembly.take_finished().next() else {
+        let Some(Finished::Batch(batch, ..)) = assembly.take_finished().next() else {
             panic!("a batch")
         };
         let start = batch.arrays()[0].as_bytes();

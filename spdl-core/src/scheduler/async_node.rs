@@ -18,6 +18,7 @@ use super::cpu_node::Sizer;
 use super::queue::{Next, Queue};
 use super::reorder::Reorder;
 use super::{StageCore, guarded, size_of_item};
+use crate::account::Fate;
 use crate::budget::Lease;
 use crate::failure::{Verdict, panicked};
 use crate::hooks::Hooks;
@@ -393,6 +394,7 @@ where
                 if self.core.item_failed(&head, error) == Verdict::Halt {
                     return Verdict::Halt;
                 }
+                self.core.gone([head.member()], Fate::Dropped);
                 None
             }
         };

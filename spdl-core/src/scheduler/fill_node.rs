@@ -10,6 +10,7 @@ use super::cpu_node::Factory;
 use super::crew::Crew;
 use super::queue::{Queue, Wakes};
 use super::{Node, StageCore, guarded};
+use crate::account::{Fate, Members};
 use crate::batch::{Batch, Field, Fill, FillContext, SlotMut};
 use crate::budget::Lease;
 use crate::failure::Verdict;
@@ -67,6 +68,8 @@ enum Taken<In> {
         rows: Vec<BytesMut>,
     },
     EpochEnd,
+    /// An earlier run has delivered it.
+    Passed,
     /// The pipeline has ended because of it.
     Fault(crate::Error),
 }
@@ -124,7 +127,7 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
         let Some(mut fill) = self.instance() else { return false };
         let (number, item, mut rows) = match self.take_in() {
             Some(Taken::Sample { number, item, rows }) => (number, item, rows),
-            Some(Taken::EpochEnd) => {
+            Some(Taken::EpochEnd | Taken::Passed) => {
                 self.state.idle.lock().push(fill);
                 return true;
             }
@@ -208,7 +211,12 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
         let mut item = Vec::with_capacity(1);
         let (_, wakes) = self.input.pop(1, &mut item)?;
         let item = item.pop()?;
-        let taken = match assembly.take_in(item.head.id) {
+        if self.core.passes_over(&item.head) {
+            drop(assembly);
+            drop(wakes);
+            return Some(Taken::Passed);
+        }
+        let taken = match assembly.take_in(item.head.member()) {
             Ok((number, rows)) => Taken::Sample { number, item, rows },
             Err(error) => Taken::Fault(error),
         };
@@ -228,6 +236,9 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
             let Some(failure) = failure else { return };
             let (head, error) = *failure;
             let cut = self.core.item_failed(&head, error) == Verdict::Halt;
+            if !cut {
+                self.core.gone([head.member()], Fate::Dropped);
+            }
             if cut {
                 self.input.shut();
             }
@@ -249,10 +260,11 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
             let mut lease = None;
             let mut failed = false;
             let wakes = match finished {
-                Finished::Batch(batch, lease) => {
-                    let mut head = Head::new(batch.ids()[0], None);
-                    if self.keeps_members {
-                        let members = Some(Arc::from(batch.ids()));
+                Finished::Batch(batch, members, lease) => {
+                    let first = &members[0];
+                    let mut head = Head { id: first.id, lineage: first.lineage, tag: None };
+                    if self.keeps_members || self.core.shared.account.get().is_some() {
+                        let members = Some(Arc::new(Members::new(members)));
                         head.tag = Some(Arc::new(Tag { members, ..Tag::default() }));
                     }
                     self.core.meter.emitted(1);
@@ -261,7 +273,9 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
                 }
                 Finished::EpochEnd(epoch) => self.output.push_end(epoch),
                 Finished::Discarded(samples, unused) => {
-                    self.core.shared.left_out.fetch_add(samples, Ordering::Relaxed);
+                    let left_out = samples.len() as u64;
+                    self.core.shared.left_out.fetch_add(left_out, Ordering::Relaxed);
+                    self.core.gone(samples, Fate::LeftOut);
                     lease = unused;
                     self.output.push(1, std::iter::empty())
                 }

@@ -169,6 +169,10 @@ impl<T: Send + 'static> MergeNode<T> {
             guarded(|| self.policy.start_epoch(epoch, branches, self.core.shared.seed)).0?;
         }
         if !progress.open.contains(&true) {
+            if progress.branches.contains(&Branch::Closed) && self.core.shared.failures.is_fatal() {
+                // What a failure has cut short has no end of an epoch.
+                return Ok(Poll::Ready(false));
+            }
             let Some(epoch) = progress.epoch.take() else { return Ok(Poll::Ready(false)) };
             if !progress.run.is_empty() {
                 let count = progress.run.len();

@@ -57,6 +57,7 @@ pub(crate) mod route_node;
 pub(crate) mod signal;
 pub(crate) mod source_node;
 
+use crate::account::{Account, Fate, Member};
 use crate::budget::{Budget, Lease, MemoryStatistics};
 use crate::buffer::BufferPool;
 use crate::failure::{DropListener, Failures, Tolerance, Verdict, panicked};
@@ -93,6 +94,8 @@ pub(crate) struct Shared {
     pub(crate) consumer: ConsumerMeter,
     pub(crate) buffers: BufferPool,
     pub(crate) budget: OnceLock<Arc<Budget>>,
+    /// What became of every sample, where there is one source.
+    pub(crate) account: OnceLock<Arc<Account>>,
     /// Samples that were neither delivered nor dropped: in short batches that were not wanted, say.
     pub(crate) left_out: AtomicU64,
     /// Worker threads of the shared pool.
@@ -118,6 +121,7 @@ impl Shared {
             consumer: ConsumerMeter::default(),
             buffers: BufferPool::new(),
             budget: OnceLock::new(),
+            account: OnceLock::new(),
             left_out: AtomicU64::new(0),
             threads: AtomicUsize::new(threads),
             stopped: AtomicBool::new(false),
@@ -419,6 +423,19 @@ impl StageCore {
             return Verdict::Halt;
         }
         self.shared.failures.item_failed(&self.tolerance, self.name(), head, error)
+    }
+
+    /// Says that pieces of samples have come to an end.
+    pub(crate) fn gone(&self, pieces: impl IntoIterator<Item = Member>, fate: Fate) {
+        if let Some(account) = self.shared.account.get() {
+            pieces.into_iter().for_each(|piece| account.gone(&piece, fate));
+        }
+    }
+
+    /// Whether an item that would now go into something else has done so in an earlier run: it
+    /// goes no further then.
+    pub(crate) fn passes_over(&self, head: &Head) -> bool {
+        self.shared.account.get().is_some_and(|account| account.passes(head))
     }
 
     /// Records a failure that belongs to no item. Shut the queue in front after it.

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::StageCore;
 use super::queue::{Next, Queue};
+use crate::account::Fate;
 use crate::budget::Lease;
 use crate::sample::{Envelope, Head, Retired, Tag, TicketDesk};
 use crate::statistics::StageMeter;
@@ -70,11 +71,11 @@ struct List {
 /// The same head, with a ticket, which keeps the one that it may have from a route around this one.
 fn with_ticket(head: Head, mut ticket: crate::sample::Ticket) -> Head {
     ticket.outer = head.ticket().cloned();
-    let (key, members, carry) = match head.tag.as_deref() {
-        Some(tag) => (tag.key.clone(), tag.members.clone(), tag.carry),
-        None => (None, None, 0),
+    let (key, members) = match head.tag.as_deref() {
+        Some(tag) => (tag.key.clone(), tag.members.clone()),
+        None => (None, None),
     };
-    let tag = Tag { key, members, carry, ticket: Some(Arc::new(ticket)) };
+    let tag = Tag { key, members, ticket: Some(Arc::new(ticket)) };
     Head { tag: Some(Arc::new(tag)), ..head }
 }
 
@@ -83,9 +84,9 @@ fn without_ticket(head: Head) -> Head {
     let Some(tag) = head.tag.as_deref() else { return head };
     let Some(ticket) = &tag.ticket else { return head };
     let ticket = ticket.outer.clone();
-    let (key, members, carry) = (tag.key.clone(), tag.members.clone(), tag.carry);
+    let (key, members) = (tag.key.clone(), tag.members.clone());
     let tag = (key.is_some() || members.is_some() || ticket.is_some())
-        .then(|| Arc::new(Tag { key, members, carry, ticket }));
+        .then(|| Arc::new(Tag { key, members, ticket }));
     Head { tag, ..head }
 }
 
@@ -262,6 +263,9 @@ impl<T: Send + 'static> SplitListNode<T> {
         }
         let list = List { head: head.clone(), routes, lease };
         self.desk.notes.lock().lists.insert(number, list);
+        if let Some(account) = self.core.shared.account.get() {
+            account.more(&head.member(), (paths as u64).saturating_sub(1));
+        }
         let head = with_ticket(head, ticket);
         for (at, part) in parts.into_iter().enumerate() {
             if poll_fn(|cx| self.paths[at].poll_reserve(1, cx)).await == 0 {
@@ -447,7 +451,13 @@ impl<U: Send + 'static, V: Send + 'static> JoinNode<U, V> {
         {
             waiting.cut = failed;
             let items = waiting.arrived.remove(&waiting.next).unwrap_or_default();
+            let arrived = items.len();
+            let piece = items.first().map(|(_, item)| item.head.member());
             let items = (self.combine)(waiting.next, items)?;
+            if let Some(piece) = piece.filter(|_| items.len() < arrived) {
+                let fate = if items.is_empty() { Fate::Filtered } else { Fate::Joined };
+                self.core.gone((items.len()..arrived).map(|_| piece.clone()), fate);
+            }
             if !(failed && self.whole) {
                 waiting.outgoing.extend(items);
             }

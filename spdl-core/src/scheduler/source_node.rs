@@ -12,12 +12,14 @@ use futures_core::stream::BoxStream;
 use super::cpu_node::Sizer;
 use super::queue::Queue;
 use super::{StageCore, guarded, size_of_item};
+use crate::account::{Fate, Member};
 use crate::budget::Lease;
 use crate::failure::{Verdict, panicked};
 use crate::hooks::Hooks;
 use crate::replay::OrderRecord;
 use crate::sample::{Envelope, Head};
-use crate::{Cursor, Result, SampleId, Source};
+use crate::shard::Divisions;
+use crate::{Result, SampleId, Source};
 
 /// The most items put into the first queue at once.
 const LONGEST_RUN: usize = 64;
@@ -36,13 +38,16 @@ pub(crate) struct SourceNode<S: Source> {
     pub(crate) blocks: bool,
     /// After how many items it ends, where it is only tried out.
     pub(crate) limit: Option<u64>,
+    /// Which positions of an epoch are to be gone through.
+    pub(crate) divisions: Arc<Divisions>,
     /// Present where items come in an order that was recorded before.
     pub(crate) replay: Option<Arc<OrderRecord>>,
 }
 
 /// A pass that is under way.
 struct Pass<T> {
-    items: BoxStream<'static, (SampleId, Result<T>)>,
+    items: BoxStream<'static, (u64, Result<T>)>,
+    epoch: u64,
     yielded: u64,
 }
 
@@ -71,23 +76,27 @@ impl<S: Source> SourceNode<S> {
             if self.output.is_shut() {
                 return;
             }
-            let opened = guarded(|| self.source.open(Cursor::new(epoch, 0))).0;
+            let positions = self.divisions.positions(epoch);
+            let opened = guarded(|| self.source.open_at(positions.clone())).0;
             let items = match opened {
                 Ok(items) => items,
                 Err(error) => return self.core.raise(error),
             };
             let items = match &self.replay {
-                Some(record) => crate::replay::replay_stream(items, epoch, Arc::clone(record)),
-                None => numbered(items, epoch),
+                Some(record) => crate::replay::replay_stream(items, positions, record),
+                None => items,
             };
-            let mut pass = Pass { items, yielded: 0 };
+            let mut pass = Pass { items, epoch, yielded: 0 };
             match poll_fn(|cx| self.pump(&mut pass, &mut run, cx)).await {
                 Turn::EpochEnded => {}
                 Turn::Over => return,
             }
-            if pass.yielded == 0 {
+            if pass.yielded == 0 && self.divisions.begun(epoch).is_none() {
                 // Nothing in this epoch: nothing in the next ones, and no endless loop over it.
                 return;
+            }
+            if let Some(account) = self.core.shared.account.get() {
+                account.yielded(epoch, pass.yielded);
             }
             if poll_fn(|cx| self.output.poll_reserve(1, cx)).await == 1 {
                 drop(self.output.push_end(epoch));
@@ -141,6 +150,8 @@ impl<S: Source> SourceNode<S> {
                             failures += 1;
                             if self.core.item_failed(&item.head, error) == Verdict::Halt {
                                 end = Some(Poll::Ready(Turn::Over));
+                            } else {
+                                self.core.gone([item.head.member()], Fate::Dropped);
                             }
                         }
                     }
@@ -184,7 +195,7 @@ impl<S: Source> SourceNode<S> {
                 item.map(|(id, item)| (id, item.map(|value| (self.source.key(&value), value))))
             })
         }));
-        let (id, item) = match polled {
+        let (index, item) = match polled {
             Ok(Poll::Ready(Some(item))) => item,
             Ok(Poll::Ready(None)) => return Some(Poll::Ready(Turn::EpochEnded)),
             Ok(Poll::Pending) => return Some(Poll::Pending),
@@ -195,6 +206,7 @@ impl<S: Source> SourceNode<S> {
             }
         };
         pass.yielded += 1;
+        let id = SampleId { epoch: pass.epoch, index };
         match item {
             Ok((key, value)) => run.push(Envelope::new(Head::new(id, key), value)),
             Err(error) => {
@@ -206,19 +218,9 @@ impl<S: Source> SourceNode<S> {
                 if self.core.item_failed(&Head::new(id, None), error) == Verdict::Halt {
                     return Some(Poll::Ready(Turn::Over));
                 }
+                self.core.gone([Member::from(id)], Fate::Dropped);
             }
         }
         None
     }
-}
-
-fn numbered<T: Send + 'static>(
-    items: BoxStream<'static, Result<T>>,
-    epoch: u64,
-) -> BoxStream<'static, (SampleId, Result<T>)> {
-    use futures_util::StreamExt;
-    items
-        .enumerate()
-        .map(move |(index, item)| (SampleId { epoch, index: index as u64 }, item))
-        .boxed()
 }

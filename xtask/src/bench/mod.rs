@@ -10,7 +10,7 @@ mod shares;
 use anyhow::Result;
 use clap::Subcommand;
 
-use crate::engine_bench::{self, Overhead, Scaling, Stragglers};
+use crate::engine_bench::{self, Overhead, Saving, Scaling, Stragglers};
 use crate::tools::Workspace;
 
 /// Measure our speed, on this machine, beside that of others in the same run.
@@ -20,6 +20,7 @@ pub(crate) enum Benchmark {
     Overhead(Overhead),
     Scaling(Scaling),
     Stragglers(Stragglers),
+    Saving(Saving),
 }
 
 pub(crate) fn run(workspace: &Workspace, benchmark: &Benchmark) -> Result<()> {
@@ -28,5 +29,6 @@ pub(crate) fn run(workspace: &Workspace, benchmark: &Benchmark) -> Result<()> {
         Benchmark::Overhead(arguments) => engine_bench::overhead(workspace, arguments),
         Benchmark::Scaling(arguments) => engine_bench::scaling(workspace, arguments),
         Benchmark::Stragglers(arguments) => engine_bench::stragglers(workspace, arguments),
+        Benchmark::Saving(arguments) => engine_bench::saving(workspace, arguments),
     }
 }

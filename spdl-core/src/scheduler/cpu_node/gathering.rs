@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use crate::account::Member;
 use crate::budget::{Budget, Lease};
 use crate::sample::Head;
 use crate::scheduler::Measure;
 use crate::stage::Parts;
-use crate::{Error, ErrorKind, Result, SampleId};
+use crate::{Error, ErrorKind, Result};
 
 /// The items that an instance has taken in and not given out.
 #[derive(Default)]
@@ -22,16 +23,13 @@ pub(super) struct Gathering {
 /// Without the tag: a ticket that is held back would hold back others.
 struct HeldItem {
     number: u64,
-    id: SampleId,
-    lineage: u64,
+    member: Member,
     bytes: usize,
-    /// Where it is an aggregate itself: its members and carry.
-    inner: Option<Box<(Arc<[SampleId]>, u64)>>,
 }
 
 impl HeldItem {
     fn head(&self) -> Head {
-        Head { id: self.id, lineage: self.lineage, tag: None }
+        Head { id: self.member.id, lineage: self.member.lineage, tag: None }
     }
 }
 
@@ -39,7 +37,7 @@ impl HeldItem {
 pub(super) struct Outgoing {
     /// Who the aggregate is, where it is made of chosen items.
     pub(super) head: Option<Head>,
-    pub(super) members: Arc<[SampleId]>,
+    pub(super) members: Vec<Member>,
     pub(super) carry: u64,
     pub(super) lease: Option<Lease>,
 }
@@ -47,9 +45,8 @@ pub(super) struct Outgoing {
 impl Gathering {
     /// Takes an item in.
     pub(super) fn take_in(&mut self, head: &Head) {
-        let inner = head.members().map(|members| Box::new((Arc::clone(members), head.carry())));
-        let (number, id, lineage) = (self.next, head.id, head.lineage);
-        self.items.push(HeldItem { number, id, lineage, bytes: 0, inner });
+        let (number, member) = (self.next, head.member());
+        self.items.push(HeldItem { number, member, bytes: 0 });
         self.next += 1;
     }
 
@@ -81,11 +78,11 @@ impl Gathering {
         }
     }
 
-    /// Forgets all that was held: it is lost, or an epoch has ended.
-    pub(super) fn clear(&mut self) {
-        self.items.clear();
+    /// Forgets all that was held: it is lost, or an epoch has ended. Returns what it was.
+    pub(super) fn clear(&mut self) -> impl Iterator<Item = Member> + '_ {
         self.next = 0;
         self.lease = None;
+        self.items.drain(..).map(|item| item.member)
     }
 
     /// Takes out what an aggregate is made of.
@@ -94,16 +91,16 @@ impl Gathering {
     /// `InvalidArgument` where the aggregator tells of an item that it does not hold.
     pub(super) fn give(&mut self, parts: &Parts) -> Result<Outgoing> {
         let Some(told) = &parts.members else {
-            let (members, carry) = flatten(self.items.iter(), parts.carry);
-            self.items.clear();
-            return Ok(Outgoing { head: None, members, carry, lease: self.lease.take() });
+            let members = self.items.drain(..).map(|item| item.member).collect();
+            let lease = self.lease.take();
+            return Ok(Outgoing { head: None, members, carry: parts.carry, lease });
         };
         let mut places = Vec::with_capacity(told.len());
         for number in told {
             let place = self.items.binary_search_by_key(number, |item| item.number);
             places.push(place.map_err(|_| not_held(*number))?);
         }
-        let (members, carry) = flatten(places.iter().map(|&place| &self.items[place]), parts.carry);
+        let members = places.iter().map(|&place| self.items[place].member.clone()).collect();
         // An item ends in one aggregate only, so this is nobody else's.
         let head = match places.first() {
             Some(&place) => Some(self.items[place].head()),
@@ -121,30 +118,8 @@ impl Gathering {
             gone.next_if_eq(&(place - 1)).is_none()
         });
         let lease = self.lease.as_mut().map(|lease| lease.split(bytes));
-        Ok(Outgoing { head, members, carry, lease })
+        Ok(Outgoing { head, members, carry: parts.carry, lease })
     }
-}
-
-/// Who items are that go out together, and how much of the next one does.
-fn flatten<'a>(
-    items: impl ExactSizeIterator<Item = &'a HeldItem> + Clone,
-    own_carry: u64,
-) -> (Arc<[SampleId]>, u64) {
-    if items.clone().all(|item| item.inner.is_none()) {
-        return (items.map(|item| item.id).collect(), own_carry);
-    }
-    let (mut members, mut carry) = (Vec::new(), 0);
-    for item in items {
-        match item.inner.as_deref() {
-            Some((inner, inner_carry)) => {
-                members.extend_from_slice(inner);
-                carry = *inner_carry;
-            }
-            None => members.push(item.id),
-        }
-    }
-    // What cuts no items itself tells what was told of the last of them.
-    (members.into(), if own_carry > 0 { own_carry } else { carry })
 }
 
 fn not_held(number: u64) -> Error {
@@ -159,10 +134,14 @@ fn not_held(number: u64) -> Error {
 #[cfg(not(any(spdl_loom, spdl_shuttle)))]
 mod tests {
     use super::*;
-    use crate::sample::Tag;
+    use crate::SampleId;
 
     fn id(index: u64) -> SampleId {
         SampleId { epoch: 3, index }
+    }
+
+    fn names(outgoing: &Outgoing) -> Vec<SampleId> {
+        outgoing.members.iter().map(|member| member.id).collect()
     }
 
     fn budget() -> Arc<Budget> {
@@ -173,7 +152,7 @@ mod tests {
     fn five(budget: &Arc<Budget>) -> Gathering {
         let mut gathering = Gathering::default();
         for n in 0..5 {
-            gathering.take_in(&Head::new(id(10 + n), Some("key".into())).output(2));
+            gathering.take_in(&Head::new(id(10 + n), Some("key".into())).output(0, 2));
             let lease = budget.try_reserve(0, 10 * n as usize).unwrap().unwrap();
             gathering.keep(lease, &Measure::new(1), budget).unwrap();
         }
@@ -194,17 +173,17 @@ mod tests {
         let live = || budget.statistics().live_bytes;
         let mut gathering = five(&budget);
         let first = gathering.give(&parts(&[3, 1])).unwrap();
-        assert_eq!((&*first.members, bytes(&first)), (&[id(13), id(11)][..], 40));
+        assert_eq!((names(&first), bytes(&first)), (vec![id(13), id(11)], 40));
         let head = first.head.as_ref().unwrap();
-        let expected = Head::new(id(13), None).output(2);
+        let expected = Head::new(id(13), None).output(0, 2);
         assert_eq!((head.id, head.lineage), (expected.id, expected.lineage));
         assert_eq!(live(), 100);
         drop(first);
         assert_eq!(live(), 60);
         let second = gathering.give(&parts(&[4])).unwrap();
-        assert_eq!((&*second.members, bytes(&second)), (&[id(14)][..], 40));
+        assert_eq!((names(&second), bytes(&second)), (vec![id(14)], 40));
         let rest = gathering.give(&Parts::default()).unwrap();
-        assert_eq!((&*rest.members, bytes(&rest)), (&[id(10), id(12)][..], 20));
+        assert_eq!((names(&rest), bytes(&rest)), (vec![id(10), id(12)], 20));
         assert!(rest.head.is_none());
         drop((second, rest));
         assert_eq!(live(), 0);
@@ -231,11 +210,11 @@ mod tests {
         assert_eq!(budget.statistics().live_bytes, 60);
         gathering.take_in(&Head::new(id(20), None));
         let next = gathering.give(&parts(&[4])).unwrap();
-        assert_eq!((&*next.members, bytes(&next)), (&[id(20)][..], 0));
-        gathering.clear();
+        assert_eq!((names(&next), bytes(&next)), (vec![id(20)], 0));
+        assert_eq!(gathering.clear().count(), 4);
         assert_eq!(budget.statistics().live_bytes, 0);
         gathering.take_in(&Head::new(id(21), None));
-        assert_eq!(&*gathering.give(&parts(&[0])).unwrap().members, [id(21)]);
+        assert_eq!(names(&gathering.give(&parts(&[0])).unwrap()), [id(21)]);
     }
 
     #[test]
@@ -251,21 +230,10 @@ mod tests {
         assert_eq!((first.0, second.0), (id(7), id(7)));
         let whole = Head::new(id(7), None);
         let mut lineages = vec![first.1, second.1];
-        lineages.extend((0..20).map(|output| whole.output(output).lineage));
+        lineages.extend((0..20).map(|output| whole.output(0, output).lineage));
         lineages.sort_unstable();
         lineages.dedup();
         assert_eq!(lineages.len(), 22);
         assert_eq!(piece(8), second, "whatever came before it");
-    }
-
-    #[test]
-    fn a_batch_of_aggregates_names_the_members_of_all_and_the_last_carry() {
-        let mut gathering = Gathering::default();
-        for (members, carry) in [(&[id(1), id(2)][..], 5), (&[], 9), (&[id(3)], 2)] {
-            let tag = Tag { members: Some(members.into()), carry, ..Tag::default() };
-            gathering.take_in(&Head { tag: Some(Arc::new(tag)), ..Head::default() });
-        }
-        let all = gathering.give(&Parts::default()).unwrap();
-        assert_eq!((&*all.members, all.carry), (&[id(1), id(2), id(3)][..], 2));
     }
 }

@@ -12,6 +12,7 @@ use super::crew::Crew;
 use super::queue::Queue;
 use super::reorder::Reorder;
 use super::{Measure, Node, Position, StageCore, guarded, stopped};
+use crate::account::{Fate, Note};
 use crate::budget::{Budget, Lease};
 use crate::failure::Verdict;
 use crate::hooks::Hooks;
@@ -81,6 +82,13 @@ impl<In, S: Stage<In>> Default for State<In, S> {
     }
 }
 
+impl<In, S: Stage<In>> State<In, S> {
+    /// Of a stage of which so much of the first item has gone out in an earlier run.
+    pub(crate) fn carrying(carry: u64) -> Self {
+        State { carry: AtomicU64::new(carry), ..State::default() }
+    }
+}
+
 const NOTHING_WAITS: usize = usize::MAX;
 
 /// The runs of an ordered stage, put back into their order.
@@ -102,6 +110,8 @@ struct Instance<In, S: Stage<In>> {
     inputs: Vec<Envelope<In>>,
     /// What it holds back, where it gathers.
     gathering: Gathering,
+    /// What the account has yet to be told.
+    notes: Vec<Note>,
     /// The last item it saw, without what is shared with others.
     last: Head,
     /// Whether it has seen an item of this epoch.
@@ -127,6 +137,8 @@ struct Failure {
     before: usize,
     head: Head,
     error: Error,
+    /// Whether nothing had come of the item before it failed.
+    whole: bool,
 }
 
 impl<In: Send + 'static, S: Stage<In>> Node for CpuNode<In, S> {
@@ -215,17 +227,20 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             lease,
             carried: None,
             emitted: 0,
+            declared: 1,
+            notes: std::mem::take(&mut instance.notes),
             gathering: std::mem::take(&mut instance.gathering),
             waited: Duration::ZERO,
         };
         let instance = self.process_all(instance, &mut inputs, &mut outlet);
-        let QueueOutlet { run, gathering, lease, .. } = outlet;
+        let QueueOutlet { run, gathering, notes, lease, .. } = outlet;
         drop(lease);
         self.put_down(crew, first, run);
         inputs.clear();
         if let Some(mut instance) = instance {
             instance.inputs = inputs;
             instance.gathering = gathering;
+            instance.notes = notes;
             self.state.idle.lock().push(instance);
         }
         true
@@ -287,7 +302,8 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 self.state.waits_for.store(NOTHING_WAITS, Ordering::SeqCst);
                 drop(waiting);
                 // It can never be granted: a failure of that item, in its turn.
-                let failures = vec![Failure { tried: 1, before: 0, head: item.head, error }];
+                let head = item.head;
+                let failures = vec![Failure { tried: 1, before: 0, head, error, whole: true }];
                 let run = Run { outputs: Vec::new(), places: 1, items: 1, counted: 0, failures };
                 self.core.meter.record(1, 1, Duration::ZERO);
                 self.put_down(crew, first, run);
@@ -311,7 +327,10 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 break;
             }
             items += 1;
-            outlet.emitted = 0;
+            if self.gathers && self.core.passes_over(&head) {
+                continue;
+            }
+            (outlet.emitted, outlet.declared) = (0, 1);
             if self.gathers {
                 outlet.gathering.take_in(&head);
             }
@@ -331,14 +350,23 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             outlet.carried = None;
             instance.last = head.bare();
             instance.used = true;
+            // What becomes of an item of which nothing came is for the policy to say.
+            let whole = outlet.emitted == 0;
+            let failed = whole && result.is_err();
+            if !self.gathers && !failed {
+                outlet.settle(&head);
+            }
             if let Err(error) = result {
                 failures += 1;
                 if self.gathers && panicked {
-                    outlet.gathering.clear();
+                    if whole {
+                        outlet.gathering.put_back();
+                    }
+                    outlet.leave_out();
                 } else if self.gathers && outlet.emitted == 0 {
                     outlet.gathering.put_back();
                 }
-                if self.failed(outlet, items, head, error) == Verdict::Halt {
+                if self.failed(outlet, items, head, error, whole) == Verdict::Halt {
                     break;
                 }
             }
@@ -355,6 +383,8 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             }
         }
         self.count_left_out(&mut instance.stage);
+        // Before what has come of the run is handed on.
+        outlet.tell();
         // Waiting for room, and the work of other stages done meanwhile, is not this stage's.
         let busy = started.elapsed().saturating_sub(outlet.waited);
         self.core.meter.record(items, failures, busy);
@@ -373,15 +403,16 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         tried: u64,
         head: Head,
         error: Error,
+        whole: bool,
     ) -> Verdict {
         let run = &mut outlet.run;
         if self.turns.is_some() {
             let before = run.outputs.len();
-            run.failures.push(Failure { tried, before, head, error });
+            run.failures.push(Failure { tried, before, head, error, whole });
             return Verdict::GoOn;
         }
         self.count(run, tried);
-        self.judge_one(&head, error)
+        self.judge_one(&head, error, whole)
     }
 
     /// Tells the policy how many items of a run have been tried: before it judges one of them, and
@@ -391,7 +422,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         run.counted = run.counted.max(tried);
     }
 
-    fn judge_one(&self, head: &Head, error: Error) -> Verdict {
+    fn judge_one(&self, head: &Head, error: Error, whole: bool) -> Verdict {
         if error.kind() == ErrorKind::Stopped && self.output.is_shut() {
             // Work that was cut short because nobody wants it is no failure of its own.
             return Verdict::Halt;
@@ -399,6 +430,8 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         let verdict = self.core.item_failed(head, error);
         if verdict == Verdict::Halt {
             self.input.shut();
+        } else if whole {
+            self.core.gone([head.member()], Fate::Dropped);
         }
         verdict
     }
@@ -443,9 +476,9 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             run.outputs.clear();
             return true;
         }
-        for Failure { tried, before, head, error } in std::mem::take(&mut run.failures) {
+        for Failure { tried, before, head, error, whole } in std::mem::take(&mut run.failures) {
             self.count(run, tried);
-            if self.judge_one(&head, error) == Verdict::Halt {
+            if self.judge_one(&head, error, whole) == Verdict::Halt {
                 run.outputs.truncate(before);
                 return true;
             }
@@ -499,13 +532,20 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         let idle = self.state.idle.lock().pop();
         idle.or_else(|| {
             let stage = self.make()?;
-            let (inputs, gathering, last) = Default::default();
-            Some(Instance { stage, inputs, gathering, last, used: false })
+            let (inputs, gathering, notes, last) = Default::default();
+            Some(Instance { stage, inputs, gathering, notes, last, used: false })
         })
     }
 
     fn make(&self) -> Option<S> {
-        self.core.make(&self.hooks, &self.factory, &self.input)
+        let stage = self.core.make(&self.hooks, &self.factory, &self.input)?;
+        if !self.gathers
+            && stage.holds_back()
+            && let Some(account) = self.core.shared.account.get()
+        {
+            account.holds_back(self.core.name());
+        }
+        Some(stage)
     }
 
     fn ends_epoch(&self) -> bool {
@@ -558,6 +598,8 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 lease: None,
                 carried: None,
                 emitted: 0,
+                declared: 0,
+                notes: std::mem::take(&mut instance.notes),
                 gathering: std::mem::take(&mut instance.gathering),
                 waited: Duration::ZERO,
             };
@@ -574,12 +616,17 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 self.core.shared.left_out.fetch_add(left_out, Ordering::Relaxed);
                 result
             });
+            if !self.gathers {
+                outlet.settle(&head);
+            }
+            outlet.leave_out();
+            outlet.tell();
             let _ = self.flush(crew, &mut outlet.run);
             self.output.release(outlet.run.places);
-            let QueueOutlet { run, mut gathering, .. } = outlet;
+            let QueueOutlet { run, gathering, notes, .. } = outlet;
             self.keep_list(run.outputs);
-            gathering.clear();
             instance.gathering = gathering;
+            instance.notes = notes;
             if let Err(error) = result
                 && !self.output.is_shut()
             {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::gathering::{Gathering, Outgoing};
 use super::{CpuNode, Run};
+use crate::account::{Fate, Members, Note};
 use crate::budget::Lease;
 use crate::sample::{Envelope, Head, Tag};
 use crate::scheduler::crew::Crew;
@@ -29,6 +30,11 @@ pub(super) struct QueueOutlet<'a, In, S: Stage<In>> {
     pub(super) carried: Option<Lease>,
     /// Outputs of the item so far.
     pub(super) emitted: u64,
+    /// As how many pieces the account knows the item. One, at first; none at the end of an epoch,
+    /// where there is no item.
+    pub(super) declared: u64,
+    /// What the account has yet to be told.
+    pub(super) notes: Vec<Note>,
     /// What is held back, where the stage gathers.
     pub(super) gathering: Gathering,
     /// How long outputs waited for room.
@@ -56,16 +62,19 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
 
     /// The head of the next output.
     fn head(&mut self, head: &Head, given: Option<Outgoing>) -> Head {
-        let mut head = head.output(self.emitted);
+        let mut head = head.output(self.node.core.number, self.emitted);
         self.emitted += 1;
         let Some(Outgoing { head: own, members, carry, .. }) = given else { return head };
         let ticket = head.ticket().cloned();
         match (own, members.first()) {
             (Some(own), _) => head = own,
-            (None, Some(&first)) => head.id = first,
-            (None, None) => return head,
+            // No other aggregate has this piece.
+            (None, Some(first)) => (head.id, head.lineage) = (first.id, first.lineage),
+            (None, None) => {}
         }
-        head.tag = Some(Arc::new(Tag { key: None, members: Some(members), carry, ticket }));
+        let stage = Arc::clone(self.node.core.name());
+        let members = Some(Arc::new(Members::new(members).with_carry(stage, carry)));
+        head.tag = Some(Arc::new(Tag { key: None, members, ticket }));
         head
     }
 
@@ -79,6 +88,51 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         match self.node.core.measured() {
             Some((measure, budget)) => self.gathering.keep(lease, measure, budget),
             None => Ok(()),
+        }
+    }
+
+    /// Notes what has come of an item: how many pieces it is now.
+    pub(super) fn settle(&mut self, head: &Head) {
+        let pieces = self.emitted;
+        if pieces == self.declared {
+            return;
+        }
+        let member = head.member();
+        let fate = if pieces == 0 { Fate::Filtered } else { Fate::Joined };
+        let gone = self.declared.saturating_sub(pieces);
+        self.notes.extend((0..gone).map(|_| Note::Gone(member.clone(), fate)));
+        if pieces > self.declared {
+            self.notes.push(Note::More(member, pieces - self.declared));
+        }
+        self.declared = pieces;
+    }
+
+    /// Notes the outputs of an item that may have more of them, before they are handed on.
+    fn settle_so_far(&mut self) {
+        // Behind an item there is one more piece: itself.
+        let open = u64::from(self.first.is_some());
+        if self.emitted + open > self.declared
+            && !self.node.gathers
+            && let Some(last) = self.run.outputs.last()
+        {
+            let more = self.emitted + open - self.declared;
+            self.notes.push(Note::More(last.head.member(), more));
+            self.declared += more;
+        }
+        self.tell();
+    }
+
+    /// Notes that what is held back will never come out.
+    pub(super) fn leave_out(&mut self) {
+        let lost = self.gathering.clear();
+        self.notes.extend(lost.map(|member| Note::Gone(member, Fate::LeftOut)));
+    }
+
+    /// Tells the account.
+    pub(super) fn tell(&mut self) {
+        match self.node.core.shared.account.get() {
+            Some(account) => account.enter(&mut self.notes),
+            None => self.notes.clear(),
         }
     }
 
@@ -124,6 +178,7 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
                     .help(&self.node.position, || self.in_turn() || self.node.output.is_shut());
             }
         }
+        self.settle_so_far();
         let flushed =
             if self.cut() { Err(stopped()) } else { self.node.flush(self.crew, &mut self.run) };
         self.waited += started.elapsed();
@@ -142,6 +197,7 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
         let started = Instant::now();
         if !self.run.outputs.is_empty() && self.in_turn() && !self.cut() {
             // What the items before have made does not wait with this one.
+            self.settle_so_far();
             self.node.flush(self.crew, &mut self.run)?;
         }
         self.crew.help_for(&self.node.position, duration, || self.node.output.is_shut());
@@ -157,6 +213,7 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
             return Err(stopped());
         }
         let started = Instant::now();
+        self.settle_so_far();
         let flushed = self.node.flush(self.crew, &mut self.run);
         self.waited += started.elapsed();
         flushed

@@ -1,0 +1,254 @@
+//! Runs that are ended in every way, and gone on from.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use spdl_core::{DatasetSource, PipelineBuilder, Shard, StateFile};
+
+use crate::common::{Folder, Run, bench, finish, spdl};
+
+/// What decides the batches of these runs.
+const SETTINGS: [&str; 8] = ["--mode", "train", "--epochs", "3", "--batch", "7", "--size", "32"];
+
+/// A folder of images, and beside it a file for the state.
+struct Training {
+    images: Folder,
+    beside: Folder,
+}
+
+impl Training {
+    fn new(images: u32) -> Self {
+        Training { images: Folder::with_images(images, 3), beside: Folder::new() }
+    }
+
+    fn state(&self) -> PathBuf {
+        self.beside.join("run.state")
+    }
+
+    fn run(&self, more: &[&str]) -> Run {
+        bench(self.images.path(), &[&SETTINGS[..], &["--json"], more].concat())
+    }
+
+    /// Starts a run that saves after every batch, from the saved state where there is one.
+    fn start(&self) -> Child {
+        let mut command = spdl();
+        command.arg("bench").arg(self.images.path()).args(SETTINGS).arg("--json");
+        command.arg("--save-state").arg(self.state());
+        if StateFile::new(self.state()).exists() {
+            command.arg("--resume").arg(self.state());
+        }
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Goes on to the end.
+    fn finish(&self) -> Run {
+        finish(self.start().wait_with_output().unwrap())
+    }
+
+    fn steps(&self) -> u64 {
+        StateFile::new(self.state()).load().map_or(0, |state| state.steps())
+    }
+}
+
+fn checksum(run: &Run) -> Value {
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let json: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert!(json["checksum"].is_string());
+    json["checksum"].clone()
+}
+
+/// Numbers from 0 to `most`, of no pattern: SplitMix64.
+fn random(state: &mut u64, most: u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (mixed ^ (mixed >> 31)) % (most + 1)
+}
+
+#[test]
+fn runs_that_are_killed_at_any_moment_go_on_to_the_same_checksum() {
+    const KILLS: u32 = 200;
+    let training = Training::new(300);
+    let undisturbed = checksum(&training.run(&[]));
+    let (mut seed, mut killed, mut advanced, mut ended) = (7, 0, 0, 0);
+    while killed < KILLS {
+        let before = training.steps();
+        let mut child = training.start();
+        std::thread::sleep(Duration::from_millis(random(&mut seed, 120)));
+        child.kill().unwrap();
+        let run = child.wait_with_output().unwrap();
+        if run.status.signal() == Some(9) {
+            killed += 1;
+            advanced += u32::from(training.steps() > before);
+        } else {
+            // It was done sooner. All of it is there, and the next one begins anew.
+            assert_eq!(checksum(&finish(run)), undisturbed);
+            ended += 1;
+            for file in ["run.state", "run.state.previous"] {
+                let _ = std::fs::remove_file(training.beside.join(file));
+            }
+        }
+    }
+    assert_eq!(checksum(&training.finish()), undisturbed);
+    println!("{killed} kills, {advanced} behind new steps, {ended} ends");
+    assert!(advanced >= 20, "only {advanced} of {killed} kills came behind new steps");
+}
+
+#[test]
+fn a_signal_ends_a_run_with_its_state_saved() {
+    for signal in ["TERM", "INT"] {
+        let training = Training::new(300);
+        let undisturbed = checksum(&training.run(&[]));
+        let child = training.start();
+        while training.steps() == 0 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let mut kill = Command::new("kill");
+        let sent = kill.arg(format!("-{signal}")).arg(child.id().to_string()).status();
+        assert!(sent.unwrap().success());
+        let output = child.wait_with_output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() {
+            println!("SKIPPED: the run was done before SIG{signal} came");
+            continue;
+        }
+        let number = if signal == "TERM" { 15 } else { 2 };
+        assert_eq!(output.status.signal(), Some(number), "{told}");
+        let steps = training.steps();
+        let words = [format!("stopped after {steps} batches"), "--resume".into()];
+        assert!(words.iter().all(|word| told.contains(word)), "{told}");
+        // The figures so far are told all the same.
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(json["images"].as_u64().unwrap() > 0);
+        assert_eq!(checksum(&training.finish()), undisturbed);
+    }
+}
+
+#[test]
+fn a_run_that_was_done_has_nothing_left_and_the_same_checksum() {
+    let training = Training::new(20);
+    let undisturbed = checksum(&training.run(&["--save-state", &text(&training.state())]));
+    let again = training.finish();
+    assert_eq!(checksum(&again), undisturbed);
+    let json: Value = serde_json::from_str(&again.stdout).unwrap();
+    assert_eq!(json["images"], 0);
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn what_does_not_fit_a_state_is_refused_with_what_it_is() {
+    let training = Training::new(20);
+    let state = text(&training.state());
+    assert_eq!(training.run(&["--save-state", &state]).code, 0);
+    let resume = ["--resume", &state];
+    for (other, words) in [
+        (["--seed", "8"], ["seed", "8"]),
+        (["--batch", "5"], ["batch", "5"]),
+        (["--mode", "eval"], ["order", "Sequential"]),
+        (["--size", "33"], ["33", "32"]),
+        (["--layout", "nchw-u8"], ["decode", "3, 32, 32"]),
+    ] {
+        let run = training.run(&[&resume[..], &other].concat());
+        assert_eq!(run.code, 1, "{other:?}");
+        let line = run.line();
+        assert!(words.iter().all(|word| line.contains(word)), "{line}");
+    }
+    // The same number of images, one with another name; then one more.
+    std::fs::rename(
+        training.images.join("class-0/0000.png"),
+        training.images.join("class-0/a.png"),
+    )
+    .unwrap();
+    let run = training.run(&resume);
+    assert!(run.code == 1 && run.line().contains("contents was"), "{}", run.line());
+    training.images.add("class-0/more.png", &crate::common::png(99));
+    let run = training.run(&resume);
+    assert!(run.code == 1 && run.line().contains("items was 20, is 21"), "{}", run.line());
+}
+
+#[test]
+fn a_state_without_a_checksum_goes_on_without_one() {
+    let training = Training::new(20);
+    let state = text(&training.state());
+    assert_eq!(training.run(&["--save-state", &state, "--no-checksum"]).code, 0);
+    let run = training.run(&["--resume", &state]);
+    assert!(run.code == 2 && run.line().contains("--no-checksum"), "{}", run.line());
+    assert_eq!(training.run(&["--resume", &state, "--no-checksum"]).code, 0);
+}
+
+#[test]
+fn a_file_that_is_no_state_is_named() {
+    let training = Training::new(2);
+    let file = training.beside.join("rubbish");
+    std::fs::write(&file, "rubbish").unwrap();
+    for path in [text(&file), text(&training.beside.join("none"))] {
+        for arguments in [&["--resume", &path][..], &["verify-order", &path]] {
+            let run = match arguments {
+                ["verify-order", ..] => finish(spdl().args(arguments).output().unwrap()),
+                _ => training.run(arguments),
+            };
+            assert_eq!(run.code, 1);
+            assert!(run.line().contains(&path), "{}", run.line());
+        }
+    }
+}
+
+/// The states of all ranks over 100 positions, after so many steps of each.
+fn ranks(folder: &Folder, steps: &[usize]) -> Vec<PathBuf> {
+    let world = steps.len() as u64;
+    let rank = |(rank, &steps): (usize, &usize)| {
+        let numbers = DatasetSource::new((0..100).collect::<Vec<u32>>()).shuffled(1);
+        let shard = Shard::new(rank as u64, world).unwrap();
+        let mut pipeline =
+            PipelineBuilder::new(numbers).shard(shard).deterministic().build().unwrap();
+        assert_eq!(pipeline.by_ref().take(steps).count(), steps);
+        let path = folder.join(format!("rank{rank}.state"));
+        StateFile::new(&path).save(&pipeline.state().unwrap()).unwrap();
+        path
+    };
+    steps.iter().enumerate().map(rank).collect()
+}
+
+#[test]
+fn verify_order_tells_what_is_missing_and_what_was_done_twice() {
+    let folder = Folder::new();
+    let verify = |states: &[&PathBuf], more: &[&str]| {
+        finish(spdl().arg("verify-order").args(states).args(more).output().unwrap())
+    };
+    let states = ranks(&folder, &[10, 8]);
+    let all: Vec<_> = states.iter().collect();
+    let run = verify(&all, &[]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert!(run.stdout.contains("18 of 100"), "{}", run.stdout);
+    let json: Value = serde_json::from_str(&verify(&all, &["--json"]).stdout).unwrap();
+    let expected = serde_json::json!({
+        "epoch": 0, "positions": 100, "done": 18, "missing": [[17, 18], [19, 100]], "repeated": [],
+    });
+    assert_eq!(json, expected);
+    let run = verify(&all, &["--complete"]);
+    assert!(run.code == 1 && run.line().contains("82"), "{}", run.line());
+    // Rank 0 twice, as where a file was copied to the wrong place.
+    let run = verify(&[&states[0], &states[0]], &[]);
+    assert!(run.code == 1 && run.line().contains("more than once"), "{}", run.line());
+    assert_eq!(verify(&[], &[]).code, 2);
+}
+
+#[test]
+fn ranks_share_the_images_of_an_epoch() {
+    let folder = Folder::with_images(10, 1);
+    let images = |more: &[&str]| {
+        let run = bench(folder.path(), &[&["--json"], more].concat());
+        let json: Value = serde_json::from_str(&run.stdout).unwrap();
+        json["images"].as_u64().unwrap()
+    };
+    assert_eq!(images(&["--rank", "0", "--world-size", "3"]), 3);
+    assert_eq!(images(&["--rank", "2", "--world-size", "3"]), 3);
+    let run = bench(folder.path(), &["--rank", "3", "--world-size", "3"]);
+    assert!(run.code != 0 && run.line().contains("rank 3"), "{}", run.line());
+}

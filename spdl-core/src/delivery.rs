@@ -1,0 +1,125 @@
+//! The consumer's side of the books: what it was handed, and so how far the run has come.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::account::{Account, Deliveries, Fate, Members};
+use crate::sample::Head;
+use crate::state::{SampleCounts, State};
+use crate::{Error, ErrorKind, Result};
+
+/// Keeps account of what the consumer is handed.
+#[derive(Debug)]
+pub(crate) struct Delivery {
+    pub(crate) account: Arc<Account>,
+    deliveries: Deliveries,
+    /// The state at the beginning of this run, or of the current epoch.
+    begun: State,
+    steps: u64,
+    steps_in_epoch: u64,
+    carry: BTreeMap<Arc<str>, u64>,
+    audit: bool,
+    /// Numbers of items that are not to be delivered.
+    skipped: Vec<Range<u64>>,
+}
+
+impl Delivery {
+    /// For a run that begins with `begun`.
+    pub(crate) fn new(
+        account: Arc<Account>,
+        begun: State,
+        audit: bool,
+        skipped: Vec<Range<u64>>,
+    ) -> Self {
+        Delivery {
+            account,
+            deliveries: Deliveries::new(begun.shard.unwrap_or_default().world),
+            steps: begun.steps,
+            steps_in_epoch: begun.steps_in_epoch,
+            carry: begun
+                .carry
+                .iter()
+                .map(|(stage, &carry)| (stage.as_str().into(), carry))
+                .collect(),
+            begun,
+            audit,
+            skipped,
+        }
+    }
+
+    /// Whether the item that comes next is one that the consumer does not want.
+    fn skips(&self) -> bool {
+        !self.skipped.is_empty() && self.skipped.iter().any(|steps| steps.contains(&self.steps))
+    }
+
+    /// Notes that the consumer is handed an item. Says whether it wants it: else it is left out.
+    pub(crate) fn hand_out(&mut self, head: &Head) -> bool {
+        let wanted = !self.skips();
+        self.steps += 1;
+        if head.id.epoch != self.begun.epoch {
+            // Its first item.
+            self.begin(head.id.epoch);
+        }
+        self.steps_in_epoch += 1;
+        if let Some(members) = head.members() {
+            self.keep_carry(members);
+        }
+        if wanted {
+            self.deliveries.add(head, &self.account);
+        } else {
+            self.account.gone(&head.member(), Fate::LeftOut);
+        }
+        wanted
+    }
+
+    fn keep_carry(&mut self, members: &Members) {
+        if let Some((stage, carry)) = &members.carry {
+            self.carry.insert(Arc::clone(stage), *carry);
+        }
+        members.parts().for_each(|part| self.keep_carry(part));
+    }
+
+    fn begin(&mut self, epoch: u64) {
+        let old = &self.begun;
+        let (shard, len) = (old.shard.unwrap_or_default(), old.len);
+        let fresh = State::at_start(old.seed, epoch, shard, len, old.fingerprint.clone());
+        let (in_all, notes) = (old.in_all, old.notes.clone());
+        self.begun = State { in_all, notes, ..fresh };
+        self.steps_in_epoch = 0;
+        self.carry.clear();
+    }
+
+    /// Closes an epoch of which everything was handed out.
+    pub(crate) fn end_epoch(&mut self, epoch: u64) -> Result<()> {
+        self.deliveries.enter_all(epoch, &self.account);
+        let counts = self.account.close(epoch, self.audit)?;
+        self.begun.in_all = self.begun.in_all.plus(counts);
+        self.begin(epoch + 1);
+        Ok(())
+    }
+
+    /// How far the run has come.
+    pub(crate) fn state(&self) -> Result<State> {
+        if let Some(stage) = self.account.who_holds_back() {
+            let message = "this stage keeps items back on its own account, so that nobody knows of \
+                           what its outputs are made; put items together with `aggregate`";
+            let error = Error::new(ErrorKind::Unsupported, message);
+            return Err(error.with_stage(Arc::clone(stage)));
+        }
+        let begun = &self.begun;
+        let progress = self.account.progress(begun.epoch, &self.deliveries);
+        let counts: SampleCounts = progress.counts;
+        let carried = self.carry.iter().filter(|(_, carry)| **carry > 0);
+        Ok(State {
+            done: progress.done,
+            pieces: progress.pieces.into_iter().collect(),
+            steps: self.steps,
+            steps_in_epoch: self.steps_in_epoch,
+            in_epoch: begun.in_epoch.plus(counts),
+            in_all: begun.in_all.plus(counts),
+            carry: carried.map(|(stage, &carry)| (stage.to_string(), carry)).collect(),
+            ..begun.clone()
+        })
+    }
+}
