@@ -157,9 +157,9 @@ fn other_decoders() -> Vec<(&'static str, CodecRegistry)> {
     )]
     let mut others = Vec::new();
     #[cfg(feature = "turbojpeg")]
-    others.push(("libjpeg-turbo", with(spdl_media::TurboJpegCodec)));
+    others.extend([("libjpeg-turbo", with(spdl_media::TurboJpegCodec))]);
     #[cfg(feature = "zune-jpeg")]
-    others.push(("zune-jpeg", with(spdl_media::ZuneJpegCodec)));
+    others.extend([("zune-jpeg", with(spdl_media::ZuneJpegCodec))]);
     others
 }
 
