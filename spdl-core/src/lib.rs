@@ -61,11 +61,9 @@
 //! | threads | [`StageOptions`], [`Control`] |
 //! | what happens to bad items | [`OnError`], [`Retry`], [`on_drop`](PipelineBuilder::on_drop) |
 //! | one epoch at a time | [`epochs`](PipelineBuilder::epochs), [`Pipeline::next_epoch`] |
-//! | to go on after a crash | [`Pipeline::state`], [`resume`](PipelineBuilder::resume), `StateFile` and `StateSaver` (feature `serde`) |
-//! | several ranks | [`shard`](PipelineBuilder::shard), [`State::combine`] |
 //! | the same run again | [`deterministic`](PipelineBuilder::deterministic), or [`record_order`](PipelineBuilder::record_order) and [`replay`](PipelineBuilder::replay) |
 //! | one rank's part of the data | [`shard`](PipelineBuilder::shard) with a [`Shard`] |
-//! | to go on where a run was broken off | [`Pipeline::state`], [`resume`](PipelineBuilder::resume), and [`State::combine`] for another number of ranks |
+//! | to go on where a run was broken off | [`Pipeline::state`], [`resume`](PipelineBuilder::resume), `StateFile` (feature `serde`), and [`State::combine`] for another number of ranks |
 //! | to see inside | [`definition`](PipelineBuilder::definition), [`Statistics`], [`every`](PipelineBuilder::every), [`hook`](PipelineBuilder::hook), [`profile`](PipelineBuilder::profile) |
 //!
 //! A pipeline with no end, in which epochs never mix:

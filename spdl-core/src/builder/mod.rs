@@ -75,7 +75,6 @@ pub struct PipelineBuilder<T> {
     plan: PlanStep<T>,
 }
 
-/// Where pipelines begin.
 /// What a pipeline begins with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
