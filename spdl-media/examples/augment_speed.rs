@@ -102,7 +102,7 @@ fn main() -> Result<()> {
 fn mean(name: &str, step: impl Augment, original: &[u8]) -> Result<()> {
     const SAMPLES: u64 = 200;
     const RUNS: u32 = 5;
-    let mut augmenter = Augmenter::new().then(step)?;
+    let mut augmenter = Augmenter::new().then(step);
     let mut pixels = original.to_vec();
     let mut time = Duration::ZERO;
     for index in 0..SAMPLES {

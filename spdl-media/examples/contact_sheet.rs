@@ -26,13 +26,11 @@ fn main() -> Result<()> {
     };
     let encoded = std::fs::read(photograph)?;
     let augmenter = Augmenter::new()
-        .then(
-            RandomApply::new(ColorJitter::new().brightness(0.3).saturation(0.3)).probability(0.5),
-        )?
-        .then(TrivialAugmentWide::new())?;
+        .then(RandomApply::new(ColorJitter::new().brightness(0.3).saturation(0.3)).probability(0.5))
+        .then(TrivialAugmentWide::new());
     let transform = ImageTransform::new(SIDE).mode(Mode::Train);
     let mut fill = FillImage::new(&CodecRegistry::with_defaults(), &transform, &Limits::default())?
-        .augment(augmenter);
+        .augment(augmenter)?;
 
     let size = Size::new(ACROSS * SIDE, DOWN * SIDE);
     let mut image = Image { size, pixels: vec![0; size.pixels() as usize * 3] };

@@ -233,7 +233,7 @@ impl<'a> Trial<'a> {
             let written = fill.write(trial.file, Sample::U8(&mut sample), || {
                 unreachable!("nothing is drawn for the centre")
             });
-            trial.judge_planes(written.map(|()| None), decodes.then_some(&[]), truncated)
+            trial.judge_planes(written.map(|_| None), decodes.then_some(&[]), truncated)
         });
     }
 

@@ -131,7 +131,7 @@ fn main() -> Result<()> {
                     SampleFormat::NCHW_F32 => Sample::F32(&mut floats),
                     _ => Sample::U8(&mut bytes),
                 };
-                fill.write(encoded, sample, || rng(index))
+                fill.write(encoded, sample, || rng(index)).map(drop)
             };
             steps.push((format!("fill {mode} {format}"), Box::new(work)));
         }

@@ -1,17 +1,20 @@
 //! The bytes of an image file become a sample in its place in a batch.
 
 use bytes::Bytes;
-use spdl_core::{DType, Error, ErrorKind, Fill, FillContext, Labeled, Result, SampleRng, SlotMut};
+use spdl_core::{
+    Counter, DType, Error, ErrorKind, Fill, FillContext, Labeled, Result, SampleRng, SlotMut,
+};
 
 #[cfg(feature = "augment")]
 use crate::SampleColor;
 #[cfg(feature = "augment")]
 use crate::augment::{Augmenter, ImageMut};
-use crate::resize::{ResizeRequest, ResizedPlanes, Resizer, needed_region};
+use crate::resize::{ResizeRequest, ResizedPlanes, Resizer, needed_region, reach};
+use crate::retention::Retention;
 use crate::sample::SampleWriter;
 use crate::{
-    CodecRegistry, CropBox, DecodeRequest, Decoder, ImageInfo, ImageTransform, Limits, Orientation,
-    Picture, Placement, Rect, Sample, SampleFormat, Size,
+    CodecRegistry, CropBox, DecodeRequest, Decoded, Decoder, ImageInfo, ImageTransform, Limits,
+    Orientation, Picture, Placement, Rect, Sample, SampleFormat, Size,
 };
 
 /// Field 0 of the layout: the pixels.
@@ -21,9 +24,15 @@ const LABELS: usize = 1;
 
 /// Decodes, turns upright, crops, resizes, mirrors and lays out one image, straight into its slot.
 ///
-/// One per worker: it keeps decoders and scratch memory, and allocates nothing once it has seen
-/// images of the largest size. The batch must have the fields of
+/// One per worker: it keeps decoders and scratch memory. Once it has seen images of the largest size,
+/// it allocates nothing itself, and neither does this crate's JPEG decoder; the libraries behind some
+/// other formats do, for every image. What one image much larger than the others has needed is given
+/// back after some twenty of them. The batch must have the fields of
 /// [`image_fields`](crate::image_fields) for the same transform.
+///
+/// With [`OnTruncated::Partial`](crate::OnTruncated::Partial) a sample may be black in part:
+/// [`write`](FillImage::write) tells which part is not, and
+/// [`count_partial`](FillImage::count_partial) counts such samples in a pipeline.
 ///
 /// ```
 /// use spdl_core::BatchLayout;
@@ -41,6 +50,8 @@ pub struct FillImage {
     transform: ImageTransform,
     /// The decoded part of the image, as stored.
     picture: Picture,
+    retention: Retention,
+    partial_samples: Counter,
     resizer: Resizer,
     /// The part of the image as it is seen in the sample.
     resized: ResizedPlanes,
@@ -56,6 +67,26 @@ struct Augmentation {
     /// Interleaved RGB of the sample's size.
     pixels: Vec<u8>,
     writer: SampleWriter,
+}
+
+/// What was written to a sample.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The size of the sample.
+    pub size: Size,
+    /// The part of the sample, as it is laid out, that shows what the file says. All of it, except
+    /// where the data end early and [`OnTruncated::Partial`](crate::OnTruncated::Partial) allows that:
+    /// then what else there is of the image is black, or mixed with black. It may be empty. Where the
+    /// image was turned or mirrored, it need not be at the top.
+    pub valid: Rect,
+}
+
+impl Written {
+    /// Whether a part of the sample shows nothing because its data end early.
+    pub fn is_partial(&self) -> bool {
+        self.valid != Rect::full(self.size)
+    }
 }
 
 /// What of a stored image becomes the sample, and how it is turned.
@@ -85,7 +116,9 @@ impl FillImage {
             writer: SampleWriter::new(transform),
             transform: transform.clone(),
             picture: Picture::new(),
-            resizer: Resizer::new(),
+            retention: Retention::default(),
+            partial_samples: Counter::default(),
+            resizer: Resizer::new(limits),
             resized: ResizedPlanes::default(),
             #[cfg(feature = "augment")]
             augmentation: None,
@@ -101,22 +134,51 @@ impl FillImage {
     /// use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, Mode};
     /// let transform = ImageTransform::new(224).mode(Mode::Train);
     /// let fill = FillImage::new(&CodecRegistry::with_defaults(), &transform, &Limits::default())?
-    ///     .augment(Augmenter::new().then(TrivialAugmentWide::new())?);
+    ///     .augment(Augmenter::new().then(TrivialAugmentWide::new()))?;
     /// # Ok::<(), spdl_core::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// As [`Augmenter::validate`].
     #[cfg(feature = "augment")]
-    #[must_use]
-    pub fn augment(mut self, augmenter: Augmenter) -> Self {
+    pub fn augment(mut self, augmenter: Augmenter) -> Result<Self> {
+        augmenter.validate()?;
         let rgb = self.transform.clone().format(SampleFormat::NHWC_U8).color(SampleColor::Rgb);
         self.augmentation = (!augmenter.is_empty()).then(|| Augmentation {
             augmenter,
             pixels: vec![0; rgb.values()],
             writer: SampleWriter::new(&rgb),
         });
+        Ok(self)
+    }
+
+    /// Counts with `counter` the samples that [`write`](FillImage::write) and the pipeline's stage
+    /// deliver though their data end early: those that are [partial](Written::is_partial). All
+    /// workers may count with clones of one counter.
+    ///
+    /// ```
+    /// use spdl_core::Counter;
+    /// use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, OnTruncated};
+    /// let registry = CodecRegistry::with_defaults();
+    /// let transform = ImageTransform::new(224).on_truncated(OnTruncated::Partial);
+    /// let partial = Counter::default();
+    /// let counter = partial.clone();
+    /// let factory = move || {
+    ///     Ok(FillImage::new(&registry, &transform, &Limits::default())?
+    ///         .count_partial(counter.clone()))
+    /// };
+    /// # let _: spdl_core::Result<FillImage> = factory();
+    /// // Once the pipeline has run:
+    /// println!("{} samples are not whole", partial.get());
+    /// ```
+    #[must_use]
+    pub fn count_partial(mut self, counter: Counter) -> Self {
+        self.partial_samples = counter;
         self
     }
 
-    /// Writes `encoded` to `sample`, with `rng` for what is random in the transform.
+    /// Writes `encoded` to `sample`, with `rng` for what is random in the transform. Tells which
+    /// part of the sample shows what the file says.
     ///
     /// # Errors
     /// As [`Decoder::decode_planes`]; `InvalidArgument` where `sample` has not the transform's size
@@ -126,7 +188,7 @@ impl FillImage {
         encoded: &[u8],
         sample: Sample<'_>,
         rng: impl FnOnce() -> SampleRng,
-    ) -> Result<()> {
+    ) -> Result<Written> {
         self.check_room(&sample)?;
         let info = self.decoder.inspect(encoded)?;
         let mut rng = self.draws().then(rng);
@@ -155,7 +217,7 @@ impl FillImage {
         sample: Sample<'_>,
         crop: Rect,
         mirrored: bool,
-    ) -> Result<()> {
+    ) -> Result<Written> {
         self.check_room(&sample)?;
         let info = self.decoder.inspect(encoded)?;
         if !crop.is_within(info.upright_size()) {
@@ -213,18 +275,25 @@ impl FillImage {
         sample: Sample<'_>,
         plan: &Plan,
         rng: Option<SampleRng>,
-    ) -> Result<()> {
+    ) -> Result<Written> {
         let stored = plan.stored;
         let request = plan.decode_request(&self.transform);
-        if self.transform.is_exact() {
+        let decoded = if self.transform.is_exact() {
             self.picture.start_rgb(stored, request.region_of(stored))?;
-            self.decoder.decode_into(encoded, &request, self.picture.rgb_mut()?)?;
+            self.decoder.decode_into(encoded, &request, self.picture.rgb_mut()?)?
         } else {
-            self.decoder.decode_planes(encoded, &request, &mut self.picture)?;
-        }
+            self.decoder.decode_planes(encoded, &request, &mut self.picture)?
+        };
+        let region = request.region_of(stored);
         let request = plan.resize_request(&self.transform);
         self.resizer.resize(&self.picture, &request, &mut self.resized)?;
-        self.lay_out(plan.placement.target_once_mirrored(&self.transform), sample, rng)
+        if self.retention.is_excess(self.picture.needed_bytes(), self.picture.held_bytes()) {
+            self.picture = Picture::new();
+        }
+        self.lay_out(plan.placement.target_once_mirrored(&self.transform), sample, rng)?;
+        let written = plan.written(&self.transform, region, decoded);
+        self.partial_samples.add(written.is_partial().into());
+        Ok(written)
     }
 
     fn check_room(&self, sample: &Sample<'_>) -> Result<()> {
@@ -287,8 +356,8 @@ impl Plan {
         }
     }
 
-    /// What must be decoded, and how small it may be: as large as
-    /// what it is resized to.
+    /// What must be decoded, and how small it may be: so many times as large as what it is resized
+    /// to as its filter wants.
     fn decode_request(&self, transform: &ImageTransform) -> DecodeRequest {
         let target = self.orientation.apply(self.placement.target.size());
         let needed = needed_region(self.source, target, transform.resize_filter(), self.stored);
@@ -301,8 +370,10 @@ impl Plan {
         let bounds = self.bounds;
         let (left, width) = axis((needed.left, needed.width), (bounds.left, bounds.width));
         let (top, height) = axis((needed.top, needed.height), (bounds.top, bounds.height));
+        let ratio = transform.resize_filter().least_ratio();
         let smallest = |region: u32, target: u32, source: f64| {
-            ((f64::from(region) * f64::from(target) / source).ceil() as u32).clamp(1, region)
+            let resized = f64::from(region) * f64::from(target) / source;
+            ((resized * ratio).ceil() as u32).clamp(1, region)
         };
         let smallest = Size::new(
             smallest(width, target.width, self.source.width),
@@ -313,6 +384,42 @@ impl Plan {
             .at_least(smallest)
             .on_truncated(transform.truncation())
             .exact(transform.is_exact())
+    }
+
+    /// Which part of the sample is as it should be where `region` was decoded to that.
+    fn written(&self, transform: &ImageTransform, region: Rect, decoded: Decoded) -> Written {
+        let size = transform.size();
+        let whole = Written { size, valid: Rect::full(size) };
+        if decoded.rows_valid >= decoded.size.height {
+            return whole;
+        }
+        let target = self.orientation.apply(self.placement.target.size());
+        // In pixels of the stored image: the first row that is not there, and how far a filter looks
+        // beyond the middle of a pixel.
+        let scale = f64::from(region.height) / f64::from(decoded.size.height);
+        let end = f64::from(region.top) + f64::from(decoded.rows_valid) * scale;
+        let per_row = self.source.height / f64::from(target.height);
+        let reach = reach(per_row, transform.resize_filter());
+        let rows = (end - reach - self.source.top) / per_row + 0.5;
+        let rows = (rows.floor().max(0.0) as u32).min(target.height);
+        if rows == target.height {
+            return whole;
+        }
+        // Stored rows are rows or columns of the upright image, counted from either side.
+        let start = if self.orientation.mirrors().1 { target.height - rows } else { 0 };
+        let mut valid = self.placement.target;
+        if self.orientation.swaps_sides() {
+            (valid.left, valid.width) = (valid.left + start, rows);
+        } else {
+            (valid.top, valid.height) = (valid.top + start, rows);
+        }
+        if self.placement.mirrored {
+            valid.left = size.width - valid.left - valid.width;
+        }
+        if self.placement.upended {
+            valid.top = size.height - valid.top - valid.height;
+        }
+        Written { size, valid }
     }
 
     fn resize_request(&self, transform: &ImageTransform) -> ResizeRequest {
@@ -370,13 +477,16 @@ mod tests {
         let request = plan.decode_request(&transform);
         let region = Rect { left: 48, top: 0, width: 300, height: 300 };
         assert_eq!(request.region_of(stored), region);
-        assert_eq!(request.smallest(), Some(Size::new(75, 75)));
+        // Every pixel counts.
+        assert_eq!(request.smallest(), Some(Size::new(300, 300)));
         assert_eq!(request.truncation(), OnTruncated::Partial);
-        // A wider filter sees more, which is as much smaller as the rest.
+        // A wider filter sees more, which is as much smaller as the rest; at half the size, four
+        // pixels may have become eight. What is left may be halved while it is half as large again as
+        // the sample.
         let request = plan.decode_request(&transform.clone().filter(Filter::Bilinear));
-        let region = Rect { left: 46, top: 0, width: 304, height: 300 };
+        let region = Rect { left: 42, top: 0, width: 312, height: 300 };
         assert_eq!(request.region_of(stored), region);
-        assert_eq!(request.smallest(), Some(Size::new(76, 75)));
+        assert_eq!(request.smallest(), Some(Size::new(117, 113)));
         assert_eq!(plan.decode_request(&transform.exact(true)).smallest(), None);
         // Nothing is asked for that is larger than the region.
         let larger = ImageTransform::new(900).crop(Crop::Stretch);

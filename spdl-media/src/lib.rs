@@ -86,6 +86,7 @@ mod picture;
 mod pixels;
 mod registry;
 mod resize;
+mod retention;
 mod sample;
 mod simd;
 #[cfg(any(test, feature = "testing"))]
@@ -97,7 +98,7 @@ pub use codec::{
 };
 pub use crop::{Crop, EVAL_CROP_FRACTION, Mode, Placement, TRAIN_AREA, TRAIN_ASPECT};
 pub use decode::{Decoder, Image, decode_rgb};
-pub use fill::FillImage;
+pub use fill::{FillImage, Written};
 #[cfg(feature = "turbojpeg")]
 pub use formats::TurboJpegCodec;
 #[cfg(feature = "zune-jpeg")]

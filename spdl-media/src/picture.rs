@@ -159,6 +159,17 @@ impl Picture {
         &mut self.planes[..self.color.planes()]
     }
 
+    /// How many bytes its planes take.
+    pub(crate) fn needed_bytes(&self) -> usize {
+        let bytes = |plane: &Plane| plane.shape.area.height as usize * plane.shape.stride;
+        self.planes().iter().map(bytes).sum()
+    }
+
+    /// How many bytes it holds, for these planes and for earlier ones.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.planes.iter().map(|plane| plane.samples.capacity()).sum()
+    }
+
     /// The interleaved RGB pixels, to be written.
     ///
     /// # Errors

@@ -250,10 +250,13 @@ impl ImageTransform {
         self
     }
 
-    /// Whether images are decoded at full size and to RGB before they are resized. Otherwise JPEG
-    /// may be decoded at a half, a quarter or an eighth of its size where that is not less than what
-    /// is asked for, and its chroma, of which there is less than of luma, goes straight to the
-    /// sample's size: much faster, and not the same to the last bit. Default: no.
+    /// Whether images are decoded at full size and to RGB before they are resized. Default: no.
+    ///
+    /// Otherwise the chroma of JPEG, of which there may be less than of luma, goes straight to the
+    /// sample's size, and JPEG may be decoded at a half, a quarter or an eighth of its size: with the
+    /// bilinear filter where that is 1.5 times what it is resized to or more, with the bicubic one and
+    /// Lanczos' where it is 1.75 times, never with the others. That is much faster, and not the same
+    /// to the last bit: the PSNR is 40 dB or more on photographs, with the area filter 38 dB.
     #[must_use]
     pub fn exact(mut self, exact: bool) -> Self {
         self.exact = exact;

@@ -18,15 +18,14 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 fn the_steady_state_allocates_nothing() {
     let mut augmenter = Augmenter::new()
         .then(ColorJitter::new().brightness(0.4).contrast(0.4).saturation(0.4).hue(0.1))
-        .and_then(|it| it.then(GaussianBlur::new(9)))
-        .and_then(|it| it.then(RandomAffine::new(10.0)))
-        .and_then(|it| it.then(RandomPerspective::new()))
-        .and_then(|it| it.then(RandAugment::new()))
-        .and_then(|it| it.then(TrivialAugmentWide::new()))
-        .and_then(|it| it.then(AutoAugment::new()))
-        .and_then(|it| it.then(AugMix::new()))
-        .and_then(|it| it.then(RandomErasing::new()))
-        .unwrap();
+        .then(GaussianBlur::new(9))
+        .then(RandomAffine::new(10.0))
+        .then(RandomPerspective::new())
+        .then(RandAugment::new())
+        .then(TrivialAugmentWide::new())
+        .then(AutoAugment::new())
+        .then(AugMix::new())
+        .then(RandomErasing::new());
     let mut pixels = vec![0; 40 * 30 * 3];
     let mut run = |samples: std::ops::Range<u64>| {
         for index in samples {

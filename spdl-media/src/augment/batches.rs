@@ -1,5 +1,6 @@
 //! What mixes the samples of a batch: mixup and CutMix.
 
+use half::{bf16, f16};
 use spdl_core::{
     Array, Batch, BufferPool, DType, Element, Error, ErrorKind, Result, SampleRng, Stage,
     StageContext,
@@ -7,6 +8,7 @@ use spdl_core::{
 
 use super::draw::{beta, check_alpha};
 use super::functional::check;
+use crate::pixels::CHANNELS;
 use crate::{Rect, Size};
 
 /// The fields that are mixed, by their names.
@@ -17,8 +19,8 @@ const LABELS: &str = "labels";
 /// in the same proportion, which is drawn from Beta(alpha, alpha) once for a batch (Zhang et al.
 /// 2018, arXiv:1710.09412).
 ///
-/// `images` are `f32` or `u8` (torchvision has only `f32`; a blended level is rounded to the nearest).
-/// `labels` become `f32 [batch, classes]`: each class's part. They may be so before, for one mix
+/// `images` are `f32`, `f16`, `bf16` or `u8`: all but `f32` are computed in `f32` and rounded to the
+/// nearest, ties to even. `labels` become `f32 [batch, classes]`: each class's part. They may be so before, for one mix
 /// after another.
 ///
 /// ```
@@ -35,10 +37,6 @@ const LABELS: &str = "labels";
 pub struct Mixup {
     alpha: f64,
     labels: SoftLabels,
-    /// The last image of a batch, which is mixed into the first.
-    last_levels: Vec<u8>,
-    /// The same, where images are numbers.
-    last_values: Vec<f32>,
 }
 
 impl Mixup {
@@ -48,12 +46,7 @@ impl Mixup {
     /// `InvalidArgument` where there are no classes, or alpha is not a positive number.
     pub fn new(classes: usize, alpha: f64) -> Result<Self> {
         check_alpha(alpha)?;
-        Ok(Mixup {
-            alpha,
-            labels: SoftLabels::new(classes)?,
-            last_levels: Vec::new(),
-            last_values: Vec::new(),
-        })
+        Ok(Mixup { alpha, labels: SoftLabels::new(classes)? })
     }
 
     /// Draws the proportion, and mixes.
@@ -67,47 +60,55 @@ impl Mixup {
     /// Mixes `own` of each sample with 1 − `own` of the one before it.
     ///
     /// # Errors
-    /// `InvalidArgument` where the batch has no `images` of `u8` or `f32`, or no `labels` as said
+    /// `InvalidArgument` where the batch has no `images` of these types, or no `labels` as said
     /// above; the message names the sample.
     pub fn mix(&mut self, mut batch: Batch, own: f64) -> Result<Batch> {
         let soft = self.labels.mixed(&batch, own)?;
         let (own, other) = (own as f32, (1.0 - own) as f32);
         let images = images(&mut batch)?;
+        let mixed = |own_value: f32, before: f32| before * other + own_value * own;
         match images.dtype() {
-            DType::F32 => blend(images, &mut self.last_values, |own_value: f32, before| {
-                before * other + own_value * own
+            DType::F32 => blend(images, mixed)?,
+            DType::F16 => blend(images, |own: f16, before| {
+                f16::from_f32(mixed(own.to_f32(), before.to_f32()))
             })?,
-            DType::U8 => blend(images, &mut self.last_levels, |own_level: u8, before| {
-                let value = f32::from(before) * other + f32::from(own_level) * own;
-                value.round_ties_even() as u8
+            DType::BF16 => blend(images, |own: bf16, before| {
+                bf16::from_f32(mixed(own.to_f32(), before.to_f32()))
             })?,
-            found => return Err(unfit(&format!("of u8 or f32, found {found}"))),
+            DType::U8 => blend(images, |own: u8, before| {
+                mixed(own.into(), before.into()).round_ties_even() as u8
+            })?,
+            found => return Err(unfit(&format!("of u8, f16, bf16 or f32, found {found}"))),
         }
         batch.replace(LABELS, soft)?;
         Ok(batch)
     }
 }
 
-/// Replaces every row by what `blend` makes of its elements and those of the row before.
-fn blend<T: Element + Copy>(
-    array: &mut Array,
-    last: &mut Vec<T>,
-    blend: impl Fn(T, T) -> T,
-) -> Result<()> {
+/// Replaces every row by what `blend` makes of its elements and those of the row before; that of the
+/// first is the last.
+fn blend<T: Element + Copy + Default>(array: &mut Array, blend: impl Fn(T, T) -> T) -> Result<()> {
+    /// Elements of all rows that are blended together, so that little must be remembered.
+    const SPAN: usize = 1024;
     let rows = array.shape().first().copied().unwrap_or(0);
     let elements = array.as_mut_slice::<T>()?;
     let row = elements.len() / rows.max(1);
-    last.clear();
-    last.extend_from_slice(&elements[elements.len() - row..]);
-    // From the last row on, the one before is always as it was.
-    for at in (1..rows).rev() {
-        let (before, own) = elements.split_at_mut(at * row);
-        for (own, before) in own[..row].iter_mut().zip(&before[(at - 1) * row..]) {
+    let mut last = [T::default(); SPAN];
+    for start in (0..row).step_by(SPAN) {
+        let span = SPAN.min(row - start);
+        let last = &mut last[..span];
+        last.copy_from_slice(&elements[(rows - 1) * row + start..][..span]);
+        // From the last row on, the one before is always as it was.
+        for at in (1..rows).rev() {
+            let (before, own) = elements.split_at_mut(at * row);
+            let before = &before[(at - 1) * row + start..][..span];
+            for (own, before) in own[start..start + span].iter_mut().zip(before) {
+                *own = blend(*own, *before);
+            }
+        }
+        for (own, before) in elements[start..start + span].iter_mut().zip(last.iter()) {
             *own = blend(*own, *before);
         }
-    }
-    for (own, before) in elements.iter_mut().zip(last.iter()) {
-        *own = blend(*own, *before);
     }
     Ok(())
 }
@@ -117,8 +118,8 @@ fn blend<T: Element + Copy>(
 /// a batch, its place uniformly; what would reach beyond the image is cut off (Yun et al. 2019,
 /// arXiv:1905.04899).
 ///
-/// `images` are `[batch, 3, height, width]` or `[batch, height, width, 3]`, of any type; `labels`
-/// are as for [`Mixup`].
+/// `images` are `[batch, channels, height, width]` or `[batch, height, width, channels]`, of any type,
+/// with 3 channels or 1; `labels` are as for [`Mixup`].
 #[derive(Debug)]
 pub struct CutMix {
     alpha: f64,
@@ -185,34 +186,66 @@ impl CutMix {
 }
 
 /// How the images of a batch lie in memory.
-struct Planes {
-    size: Size,
-    /// Three, or one of interleaved channels.
+pub(super) struct Planes {
+    pub(super) size: Size,
+    /// 3 or 1.
+    pub(super) channels: usize,
+    /// As many as channels, or one in which those are interleaved.
     planes: usize,
     /// From one column to the next.
     pixel_bytes: usize,
 }
 
 impl Planes {
-    /// Which dimension is the channels' is told by its length, 3; where both are, bytes are
-    /// interleaved and numbers are not, as this crate writes them.
-    fn of(images: &Array) -> Result<Self> {
-        let bytes = images.dtype().size();
-        let planar = |height, width| (height, width, 3, bytes);
-        let interleaved = |height, width| (height, width, 1, 3 * bytes);
-        let (height, width, planes, pixel_bytes) = match *images.shape() {
-            [_, 3, height, 3] if images.dtype() != DType::U8 => planar(height, 3),
-            [_, height, width, 3] => interleaved(height, width),
-            [_, 3, height, width] => planar(height, width),
-            _ => {
-                return Err(unfit(&format!(
-                    "[batch, 3, height, width] or [batch, height, width, 3], found {:?}",
-                    images.shape()
-                )));
-            }
+    /// Which dimension is the channels' is told by its length, 3 or else 1; where both are, bytes
+    /// are interleaved and numbers are not, as most write them.
+    pub(super) fn of(images: &Array) -> Result<Self> {
+        let unfit = || {
+            unfit(&format!(
+                "[batch, channels, height, width] or [batch, height, width, channels] with 3 \
+                 channels or 1, found {:?}",
+                images.shape()
+            ))
         };
+        let [_, first, middle, last] = *images.shape() else { return Err(unfit()) };
+        let interleaved = |channels: usize| match (first == channels, last == channels) {
+            (true, true) => Some(images.dtype() == DType::U8),
+            (planar, interleaved) => (planar || interleaved).then_some(interleaved),
+        };
+        let found = [CHANNELS, 1]
+            .into_iter()
+            .find_map(|channels| interleaved(channels).map(|interleaved| (channels, interleaved)));
+        let Some((channels, interleaved)) = found else { return Err(unfit()) };
         let side = |side: usize| u32::try_from(side).unwrap_or(u32::MAX);
-        Ok(Planes { size: Size::new(side(width), side(height)), planes, pixel_bytes })
+        let bytes = images.dtype().size();
+        Ok(if interleaved {
+            let size = Size::new(side(middle), side(first));
+            Planes { size, channels, planes: 1, pixel_bytes: channels * bytes }
+        } else {
+            let size = Size::new(side(last), side(middle));
+            Planes { size, channels, planes: channels, pixel_bytes: bytes }
+        })
+    }
+
+    /// Writes to a rectangle of one image what `value` gives for each channel.
+    pub(super) fn fill<T: Element>(
+        &self,
+        image: &mut [T],
+        rect: Rect,
+        mut value: impl FnMut(usize) -> T,
+    ) {
+        let per_pixel = self.channels / self.planes;
+        let row = self.size.width as usize * per_pixel;
+        for plane in 0..self.planes {
+            for y in rect.top..rect.top + rect.height {
+                let y = plane * self.size.height as usize + y as usize;
+                let start = y * row + rect.left as usize * per_pixel;
+                let values = &mut image[start..][..rect.width as usize * per_pixel];
+                for (at, place) in values.iter_mut().enumerate() {
+                    *place = value(plane + at % per_pixel);
+                }
+            }
+        }
     }
 
     /// Copies the rectangle of every image to the next one.
@@ -239,11 +272,11 @@ impl Planes {
     }
 }
 
-fn images(batch: &mut Batch) -> Result<&mut Array> {
+pub(super) fn images(batch: &mut Batch) -> Result<&mut Array> {
     batch.array_mut(IMAGES).ok_or_else(|| unfit("a field of that name, found none"))
 }
 
-fn unfit(what: &str) -> Error {
+pub(super) fn unfit(what: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, format!("expected images {what}"))
 }
 

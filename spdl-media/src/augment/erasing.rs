@@ -1,7 +1,9 @@
 //! Random Erasing (Zhong et al. 2020, arXiv:1708.04896).
 
-use spdl_core::{Result, SampleRng};
+use half::{bf16, f16};
+use spdl_core::{Array, Batch, DType, Element, Result, SampleRng, Stage, StageContext};
 
+use super::batches::{Planes, images, unfit};
 use super::draw::{integer, normal, uniform};
 use super::functional::check;
 use super::{Augment, ImageMut, Scratch, check_probability, check_range};
@@ -14,19 +16,29 @@ const ATTEMPTS: u32 = 10;
 /// What is left in an erased rectangle.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ErasingValue {
-    /// Red, green and blue: levels from 0 to 255 in an image, numbers as they are in normalised
-    /// planes.
+    /// For each channel: levels from 0 to 255 in an image, numbers as they are in normalised ones. In
+    /// the order of the channels there: of RGB, red, green and blue; of grey, the first.
     Constant([f32; 3]),
     /// For every pixel and channel its own: uniform levels in an image, standard normal numbers in
-    /// normalised planes.
+    /// normalised ones.
     Random,
 }
 
 /// Erases a random rectangle.
 ///
-/// torchvision's users put it behind the normalisation, where 0 is the mean colour: then it is
-/// [`erase_planes`](RandomErasing::erase_planes), or [`draw`](RandomErasing::draw) for data of
-/// another kind. As an [`Augment`] it erases levels of an image, where 0 is black.
+/// torchvision's users put it behind the normalisation, where 0 is the mean colour: then it is a stage
+/// on batches, which draws a rectangle for each image, or
+/// [`erase_planes`](RandomErasing::erase_planes) for one image, or [`draw`](RandomErasing::draw) for
+/// data of another kind. As an [`Augment`] it erases levels of an image, where 0 is black.
+///
+/// ```
+/// # use spdl_core::{Batch, PipelineBuilder};
+/// # use spdl_media::augment::RandomErasing;
+/// # fn erased(builder: PipelineBuilder<Batch>) -> PipelineBuilder<Batch> {
+/// // Behind the stage that fills normalised batches.
+/// builder.stage("erase", || Ok(RandomErasing::new().probability(0.25)))
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomErasing {
     probability: f64,
@@ -126,6 +138,65 @@ impl RandomErasing {
             }
         }
         Ok(Some(rect))
+    }
+}
+
+impl RandomErasing {
+    /// Erases in every image of a batch a rectangle of its own, or none. The field `images` is
+    /// `[batch, channels, height, width]` or `[batch, height, width, channels]`, with 3 channels or 1:
+    /// `f32`, `f16` or `bf16` after normalisation, or levels as `u8`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where the batch has no such field, or the parameters are not sound.
+    pub fn erase_batch(&self, mut batch: Batch, rng: &mut SampleRng) -> Result<Batch> {
+        self.validate()?;
+        let images = images(&mut batch)?;
+        let planes = Planes::of(images)?;
+        match images.dtype() {
+            DType::F32 => self.erase(images, &planes, rng, |number| number),
+            DType::F16 => self.erase(images, &planes, rng, f16::from_f32),
+            DType::BF16 => self.erase(images, &planes, rng, bf16::from_f32),
+            // Numbers become levels by saturation.
+            DType::U8 => self.erase(images, &planes, rng, |number| number.round() as u8),
+            found => Err(unfit(&format!("of u8, f16, bf16 or f32, found {found}"))),
+        }?;
+        Ok(batch)
+    }
+
+    fn erase<T: Element>(
+        &self,
+        images: &mut Array,
+        planes: &Planes,
+        rng: &mut SampleRng,
+        convert: impl Fn(f32) -> T,
+    ) -> Result<()> {
+        let pixels = planes.size.pixels() as usize;
+        if pixels == 0 {
+            return Ok(());
+        }
+        for image in images.as_mut_slice::<T>()?.chunks_exact_mut(pixels * planes.channels) {
+            let Some(rect) = self.draw(planes.size, rng) else { continue };
+            match self.value {
+                ErasingValue::Constant(value) => {
+                    planes.fill(image, rect, |channel| convert(value[channel]));
+                }
+                ErasingValue::Random if T::DTYPE == DType::U8 => {
+                    planes.fill(image, rect, |_| convert(rng.below(256) as f32));
+                }
+                ErasingValue::Random => planes.fill(image, rect, |_| convert(normal(rng) as f32)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Erases by random numbers of the batch's first sample in this stage.
+impl Stage<Batch> for RandomErasing {
+    type Out = Batch;
+
+    fn process(&mut self, batch: Batch, cx: &mut StageContext<'_, Batch>) -> Result<()> {
+        let erased = self.erase_batch(batch, &mut cx.rng())?;
+        cx.emit(erased)
     }
 }
 

@@ -5,7 +5,8 @@
 //! * What is drawn follows from the [`SampleRng`] alone, so from seed, epoch, sample and stage.
 //!   The distributions are torchvision's, the random numbers are not.
 //! * [`functional`] has what is done once the numbers are drawn.
-//! * [`Mixup`] and [`CutMix`] work on whole batches; [`RandomErasing`] also on normalised ones.
+//! * [`Mixup`] and [`CutMix`] work on whole batches, and so does [`RandomErasing`] where it is a
+//!   stage behind the normalisation.
 //!
 //! Images are interleaved RGB, 8 bits a channel, and keep their size. An augmentation of your own
 //! implements [`Augment`].
@@ -16,8 +17,8 @@
 //! use spdl_media::augment::{Augmenter, ColorJitter, ImageMut, RandomApply, RandomGrayscale};
 //! let jitter = ColorJitter::new().brightness(0.4).contrast(0.4).saturation(0.2).hue(0.1);
 //! let mut augmenter = Augmenter::new()
-//!     .then(RandomApply::new(jitter).probability(0.8))?
-//!     .then(RandomGrayscale::new().probability(0.2))?;
+//!     .then(RandomApply::new(jitter).probability(0.8))
+//!     .then(RandomGrayscale::new().probability(0.2));
 //! let mut pixels = vec![100; 224 * 224 * 3];
 //! let mut image = ImageMut::new(&mut pixels, Size::new(224, 224))?;
 //! let mut rng = SampleRng::new(7, SampleId { epoch: 0, index: 42 }, "augment");
@@ -101,6 +102,8 @@ pub trait Augment: fmt::Debug + Send + Sync + 'static {
 #[derive(Debug, Default)]
 pub struct Augmenter {
     steps: Vec<Arc<dyn Augment>>,
+    /// Whether all parameters are known to be sound.
+    validated: bool,
     scratch: Scratch,
 }
 
@@ -110,14 +113,21 @@ impl Augmenter {
         Augmenter::default()
     }
 
-    /// Adds an augmentation behind the others.
+    /// Adds an augmentation behind the others. Its parameters are checked by
+    /// [`validate`](Augmenter::validate), which [`FillImage::augment`](crate::FillImage::augment) calls.
+    #[must_use]
+    pub fn then(mut self, step: impl Augment) -> Self {
+        self.steps.push(Arc::new(step));
+        self.validated = false;
+        self
+    }
+
+    /// Checks the parameters of all.
     ///
     /// # Errors
-    /// `InvalidArgument` where its parameters are not sound.
-    pub fn then(mut self, step: impl Augment) -> Result<Self> {
-        step.validate()?;
-        self.steps.push(Arc::new(step));
-        Ok(self)
+    /// `InvalidArgument` where those of one are not sound: the first.
+    pub fn validate(&self) -> Result<()> {
+        self.steps.iter().try_for_each(|step| step.validate())
     }
 
     /// Whether nothing is ever changed.
@@ -128,15 +138,21 @@ impl Augmenter {
     /// Applies all in their order, each drawing from `rng` where the last one stopped.
     ///
     /// # Errors
-    /// As [`Augment::apply`]; the image may be half changed then.
+    /// As [`validate`](Augmenter::validate), before anything is changed, and as [`Augment::apply`]; the
+    /// image may be half changed then.
     pub fn apply(&mut self, image: &mut ImageMut<'_>, rng: &mut SampleRng) -> Result<()> {
+        if !self.validated {
+            self.validate()?;
+            self.validated = true;
+        }
         self.steps.iter().try_for_each(|step| step.apply(image, rng, &mut self.scratch))
     }
 }
 
 impl Clone for Augmenter {
     fn clone(&self) -> Self {
-        Augmenter { steps: self.steps.clone(), scratch: Scratch::new() }
+        let Augmenter { steps, validated, .. } = self;
+        Augmenter { steps: steps.clone(), validated: *validated, scratch: Scratch::new() }
     }
 }
 

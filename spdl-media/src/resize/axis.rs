@@ -62,6 +62,16 @@ impl AxisRequest {
         };
         (part, base as i64)
     }
+
+    /// About how many bytes the weights take.
+    pub(super) fn bytes(&self) -> u64 {
+        let stretch = (self.extent / self.target as f64).max(1.0);
+        let window = (2.0 * self.filter.support() * stretch + 2.0)
+            .min(f64::from(self.end - self.first) + 2.0);
+        let bytes = (size_of::<f64>() + size_of::<i32>()) as f64;
+        // Numbers beyond the range become the largest.
+        (window * self.target as f64 * bytes) as u64
+    }
 }
 
 /// A resizing along one axis, as the kernel takes it: positions of the source in pairs, counted
@@ -78,6 +88,8 @@ pub(super) struct Axis {
     pub(super) first_pairs: Vec<u32>,
     /// For each of its pairs, two weights: the lower 16 bits are those of the earlier position.
     pub(super) weights: Vec<i32>,
+    /// Whether the source completes the last positions of the target first.
+    descends: bool,
     /// What it was made for.
     request: Option<AxisRequest>,
     /// The positions that each of the target's looks at.
@@ -90,6 +102,52 @@ impl Axis {
     /// How many pairs of the source there are.
     pub(super) fn source_pairs(&self) -> usize {
         self.source.len().div_ceil(2)
+    }
+
+    /// How many bytes it takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.exact.len() * size_of::<f64>() + self.weights.len() * size_of::<i32>()
+    }
+
+    /// How many bytes it holds, now or from before.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.exact.capacity() * size_of::<f64>() + self.weights.capacity() * size_of::<i32>()
+    }
+
+    /// How many positions of the target, in the order in which the source completes them, are known
+    /// once its first `pairs` are there; `done` of them were before.
+    pub(super) fn ready(&self, done: usize, pairs: usize) -> usize {
+        let rest = self.in_order(done..self.first_pairs.len());
+        done + rest.take_while(|&first| first + self.pairs <= pairs).count()
+    }
+
+    /// How many pairs of the source must be kept where `step` come at a time, and each position of
+    /// the target is computed as soon as it is known: a whole number of steps.
+    pub(super) fn kept_pairs(&self, step: usize) -> usize {
+        let (mut known, mut kept) = (0, 1);
+        for first in self.in_order(0..self.first_pairs.len()) {
+            // Positions wait for those before them.
+            known = (first + self.pairs).div_ceil(step).max(known);
+            kept = kept.max(known - first / step);
+        }
+        kept * step
+    }
+
+    /// The positions of the target with these numbers in the order in which the source completes
+    /// them.
+    pub(super) fn positions(&self, numbers: Range<usize>) -> Range<usize> {
+        let all = self.first_pairs.len();
+        if self.descends { all - numbers.end..all - numbers.start } else { numbers }
+    }
+
+    /// The first pairs of these.
+    fn in_order(&self, numbers: Range<usize>) -> impl Iterator<Item = usize> {
+        let first_pairs = &self.first_pairs[self.positions(numbers)];
+        let (mut ascending, mut descending) = (first_pairs.iter(), first_pairs.iter().rev());
+        std::iter::from_fn(move || {
+            let next = if self.descends { descending.next() } else { ascending.next() };
+            next.map(|&first| first as usize)
+        })
     }
 
     /// Makes it anew, unless it was made for the same.
@@ -113,6 +171,7 @@ impl Axis {
             self.weights.reverse();
             self.weights.chunks_exact_mut(pairs).for_each(<[i32]>::reverse);
         }
+        self.descends = self.first_pairs.first() > self.first_pairs.last();
         self.request = Some(*request);
     }
 
@@ -274,6 +333,33 @@ mod tests {
                     prop_assert!(*weight == 0 || (first..end).contains(&at));
                 }
             }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_kept_is_there_until_it_is_needed(
+            length in 1u32..900, target in 1usize..300, extent in 0.01..1.0f64, filter in 0usize..5,
+            step in 1usize..40, turned: bool, reversed: bool,
+        ) {
+            let mut axis = Axis::default();
+            axis.prepare(&AxisRequest {
+                start: 0.0, extent: f64::from(length) * extent, first: 0, end: length, origin: 0,
+                target, filter: Filter::ALL[filter], turned: turned.then_some(length), reversed,
+            });
+            let kept = axis.kept_pairs(step);
+            prop_assert_eq!(kept % step, 0);
+            let (mut done, mut seen) = (0, vec![false; target]);
+            for end in (step..axis.source_pairs() + step).step_by(step) {
+                let ready = axis.ready(done, end.min(axis.source_pairs()));
+                for position in axis.positions(done..ready) {
+                    let first = axis.first_pairs[position] as usize;
+                    prop_assert!(first + axis.pairs <= end && first + kept >= end);
+                    prop_assert!(!std::mem::replace(&mut seen[position], true));
+                }
+                done = ready;
+            }
+            prop_assert!(seen.into_iter().all(|seen| seen));
         }
     }
 

@@ -51,6 +51,19 @@ impl Filter {
         }
     }
 
+    /// How many times the size of the target an image that its decoder makes smaller must have at
+    /// least. So it is 40 dB or more (PSNR) from what the whole image becomes, as measured over
+    /// photographs at a half, a quarter and an eighth of their size: the least was 40.7 dB with the
+    /// bilinear filter, 41.1 with the wider ones. The others choose pixels, or cut between them, and
+    /// show every difference: at a ratio of 4 the area filter's worst was still 36.2.
+    pub(crate) fn least_ratio(self) -> f64 {
+        match self {
+            Filter::Nearest | Filter::Area => f64::INFINITY,
+            Filter::Bilinear => 1.5,
+            Filter::Bicubic | Filter::Lanczos3 => 1.75,
+        }
+    }
+
     /// The weight at this distance, before all are made to sum up to one.
     #[inline(always)]
     pub(super) fn weight(self, distance: f64) -> f64 {

@@ -4,10 +4,13 @@
 //! by side, as 16 bits each, so that one instruction multiplies both by their weights and adds them.
 //! Where rows become columns, whole pairs move, so that they come out woven for the other axis.
 
+use std::ops::Range;
+
 use fearless_simd::prelude::*;
 use fearless_simd::{i16x8, i16x16, i16x32, i32x16, u8x16, u8x32, u16x16};
 
 use super::axis::Axis;
+use crate::pixels::CHANNELS;
 use crate::simd::transpose;
 
 /// Columns that are computed at once, and lines that become columns together.
@@ -91,31 +94,51 @@ pub(super) fn weave(upper: &[u8], lower: &[u8], woven: &mut [i16]) {
     }
 }
 
-/// Woven rows, and where they lie.
+/// The same for a channel of interleaved pixels.
+#[inline(always)]
+pub(super) fn weave_channel(upper: &[u8], lower: &[u8], channel: usize, woven: &mut [i16]) {
+    let (pairs, _) = woven.as_chunks_mut::<2>();
+    let (upper, lower) = (upper.as_chunks::<CHANNELS>().0, lower.as_chunks::<CHANNELS>().0);
+    for ((pair, upper), lower) in pairs.iter_mut().zip(upper).zip(lower) {
+        *pair = [i16::from(upper[channel]), i16::from(lower[channel])];
+    }
+}
+
+/// A ring of woven rows: row `r` of the source is row `r` modulo their number.
 #[derive(Clone, Copy)]
 pub(super) struct Woven<'a> {
+    /// A whole number of rows.
     pub(super) values: &'a [i16],
     /// Values from one row to the next; the rows hold a whole number of 64.
     pub(super) stride: usize,
 }
 
-/// For each position of the axis' target a row of weighted sums, `columns` bytes (a whole number of
-/// 32), `stride` bytes apart.
+impl Woven<'_> {
+    fn rows(&self) -> usize {
+        self.values.len() / self.stride
+    }
+}
+
+/// For some positions of the axis' target, by their [numbers](Axis::positions), a row of weighted
+/// sums each: `columns` bytes (a whole number of 32), `stride` bytes apart from position 0 on.
 #[inline(always)]
 pub(super) fn weigh<S: Simd>(
     simd: S,
     axis: &Axis,
+    numbers: Range<usize>,
     woven: Woven<'_>,
     columns: usize,
     out: &mut [u8],
     stride: usize,
 ) {
+    let positions = axis.positions(numbers);
+    let out = &mut out[positions.start * stride..];
     match axis.pairs {
-        1 => weigh_pairs::<S, 1>(simd, axis, woven, columns, out, stride),
-        2 => weigh_pairs::<S, 2>(simd, axis, woven, columns, out, stride),
-        3 => weigh_pairs::<S, 3>(simd, axis, woven, columns, out, stride),
-        4 => weigh_pairs::<S, 4>(simd, axis, woven, columns, out, stride),
-        _ => weigh_many(simd, axis, woven, columns, out, stride),
+        1 => weigh_pairs::<S, 1>(simd, axis, positions, woven, columns, out, stride),
+        2 => weigh_pairs::<S, 2>(simd, axis, positions, woven, columns, out, stride),
+        3 => weigh_pairs::<S, 3>(simd, axis, positions, woven, columns, out, stride),
+        4 => weigh_pairs::<S, 4>(simd, axis, positions, woven, columns, out, stride),
+        _ => weigh_many(simd, axis, positions, woven, columns, out, stride),
     }
 }
 
@@ -123,6 +146,7 @@ pub(super) fn weigh<S: Simd>(
 fn weigh_pairs<S: Simd, const PAIRS: usize>(
     simd: S,
     axis: &Axis,
+    positions: Range<usize>,
     woven: Woven<'_>,
     columns: usize,
     out: &mut [u8],
@@ -130,13 +154,18 @@ fn weigh_pairs<S: Simd, const PAIRS: usize>(
 ) {
     let rounding = rounding(simd, axis.bits);
     let (weights, _) = axis.weights.as_chunks::<PAIRS>();
+    let first_pairs = &axis.first_pairs[positions.clone()];
     let rows = out.chunks_mut(stride);
-    for ((&first, weights), row) in axis.first_pairs.iter().zip(weights).zip(rows) {
+    let ring = woven.rows();
+    for ((&first, weights), row) in first_pairs.iter().zip(&weights[positions]).zip(rows) {
         let weights: [i16x32<S>; PAIRS] =
             std::array::from_fn(|pair| i32x16::splat(simd, weights[pair]).bitcast());
         let (places, _) = row[..columns].as_chunks_mut::<LANES>();
+        // A division takes longer than the rest where there are few columns.
+        let first = if (first as usize) < ring { first as usize } else { first as usize % ring };
         let sources: [&[[i16; WOVEN]]; PAIRS] = std::array::from_fn(|pair| {
-            let start = (first as usize + pair) * woven.stride;
+            let at = first + pair;
+            let start = if at < ring { at } else { at - ring } * woven.stride;
             &woven.values[start..start + 2 * columns].as_chunks::<WOVEN>().0[..places.len()]
         });
         for (at, place) in places.iter_mut().enumerate() {
@@ -157,25 +186,30 @@ fn weigh_pairs<S: Simd, const PAIRS: usize>(
 fn weigh_many<S: Simd>(
     simd: S,
     axis: &Axis,
+    positions: Range<usize>,
     woven: Woven<'_>,
     columns: usize,
     out: &mut [u8],
     stride: usize,
 ) {
     let rounding = rounding(simd, axis.bits);
-    let all = axis.weights.chunks_exact(axis.pairs);
+    let all = axis.weights[positions.start * axis.pairs..].chunks_exact(axis.pairs);
     let rows = out.chunks_mut(stride);
-    for ((&first, weights), row) in axis.first_pairs.iter().zip(all).zip(rows) {
+    for ((&first, weights), row) in axis.first_pairs[positions].iter().zip(all).zip(rows) {
         let (places, _) = row[..columns].as_chunks_mut::<LANES>();
+        let first = first as usize % woven.rows();
+        // What lies up to the ring's end, and what lies at its start.
+        let (before, after) = weights.split_at(weights.len().min(woven.rows() - first));
         for (at, place) in places.iter_mut().enumerate() {
-            let start = first as usize * woven.stride + at * WOVEN;
-            let sources = woven.values[start..].chunks(woven.stride);
             let mut sums = [rounding; 2];
-            for (source, &weights) in sources.zip(weights) {
-                let weights: i16x32<S> = i32x16::splat(simd, weights).bitcast();
-                let (halves, _) = source[..WOVEN].as_chunks::<LANES>();
-                for (sum, values) in sums.iter_mut().zip(halves) {
-                    *sum += i16x32::from_slice(simd, values).pairwise_dot_product(weights);
+            for (row, weights) in [(first, before), (0, after)] {
+                let sources = woven.values[row * woven.stride + at * WOVEN..].chunks(woven.stride);
+                for (source, &weights) in sources.zip(weights) {
+                    let weights: i16x32<S> = i32x16::splat(simd, weights).bitcast();
+                    let (halves, _) = source[..WOVEN].as_chunks::<LANES>();
+                    for (sum, values) in sums.iter_mut().zip(halves) {
+                        *sum += i16x32::from_slice(simd, values).pairwise_dot_product(weights);
+                    }
                 }
             }
             finish(simd, sums, axis.bits).store_slice(place);

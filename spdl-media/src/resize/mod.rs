@@ -9,17 +9,18 @@
 mod axis;
 mod filter;
 mod kernel;
+mod passes;
 
-use std::ops::Range;
-
-use fearless_simd::{Level, Simd, dispatch};
+use fearless_simd::{Level, dispatch};
 use spdl_core::{Error, ErrorKind, Result};
 
 use self::axis::{Axis, AxisRequest};
 pub use self::filter::Filter;
-use self::kernel::{LANES, WOVEN, Woven, columns_to_lines, lines_to_columns, weave, weigh};
+use self::kernel::LANES;
+use self::passes::{Passes, Scratch, grow};
 use crate::pixels::CHANNELS;
-use crate::{ColorModel, CropBox, Orientation, Picture, Plane, PlaneShape, Rect, Size};
+use crate::retention::Retention;
+use crate::{ColorModel, CropBox, Limits, Orientation, Picture, PlaneShape, Rect, Size};
 
 /// What is made of a picture.
 #[derive(Clone, Copy, Debug)]
@@ -62,15 +63,24 @@ impl ResizedPlanes {
     }
 }
 
-/// The whole pixels that resizing `source` to `target` (as stored) looks at. Where planes have half
-/// the resolution, a filter reaches twice as far.
+/// The most pixels that a position of a plane covers on either axis: those of 4:1:1, or of 4:2:2 at
+/// half the size.
+const COARSEST: f64 = 4.0;
+
+/// How far from the middle of a pixel of the target a filter looks, in pixels of the image, of which
+/// `scale` make one of the target. Where planes have less resolution, it reaches farther.
+pub(crate) fn reach(scale: f64, filter: Filter) -> f64 {
+    let reduced = |by: &f64| by * filter.least_ratio() <= scale;
+    let reduction = [8.0, 4.0, 2.0].into_iter().find(reduced).unwrap_or(1.0);
+    filter.support() * scale.max(COARSEST * reduction)
+}
+
+/// The whole pixels that resizing `source` to `target` (as stored) looks at.
 pub(crate) fn needed_region(source: CropBox, target: Size, filter: Filter, image: Size) -> Rect {
-    const COARSEST: f64 = 2.0;
     let axis = |start: f64, extent: f64, target: u32, limit: u32| {
-        let stretch = (extent / f64::from(target)).max(COARSEST);
+        let scale = extent / f64::from(target);
         // From the middle of the outermost pixel, rounded outwards.
-        let reach = filter.support() * stretch - extent / f64::from(target) / 2.0;
-        let reach = reach.max(0.0);
+        let reach = (reach(scale, filter) - scale / 2.0).max(0.0);
         let limit = f64::from(limit);
         let first = (start - reach).floor().clamp(0.0, limit - 1.0);
         let end = (start + extent + reach).ceil().clamp(first + 1.0, limit);
@@ -86,9 +96,11 @@ pub(crate) fn needed_region(source: CropBox, target: Size, filter: Filter, image
 #[derive(Debug)]
 pub(crate) struct Resizer {
     level: Level,
+    limits: Limits,
     /// Luma, or all components; chroma.
     axes: [Axes; 2],
     scratch: Scratch,
+    retention: Retention,
 }
 
 /// Of the stored picture: along its rows, and down its columns.
@@ -98,47 +110,26 @@ struct Axes {
     down: Axis,
 }
 
-#[derive(Debug, Default)]
-struct Scratch {
-    /// Lines of interleaved pixels, component by component.
-    separated: Vec<u8>,
-    /// Some lines as woven columns.
-    woven_columns: Vec<i16>,
-    /// The same, resized.
-    columns: Vec<u8>,
-    /// For each component, the woven rows for what goes down the columns.
-    woven: [Vec<i16>; 3],
-    /// Resized in one direction.
-    between: Vec<u8>,
-}
-
 fn padded(columns: usize) -> usize {
     columns.next_multiple_of(LANES)
 }
 
-/// So many values of a buffer that grows where it must.
-fn grow<T: Clone + Default>(buffer: &mut Vec<T>, length: usize) -> Result<&mut [T]> {
-    if buffer.len() < length {
-        buffer.try_reserve_exact(length - buffer.len()).map_err(|_| {
-            let bytes = length.saturating_mul(size_of::<T>());
-            let message = format!("the system has no {bytes} bytes of memory to resize a picture");
-            Error::new(ErrorKind::LimitExceeded, message)
-        })?;
-        buffer.resize(length, T::default());
-    }
-    Ok(&mut buffer[..length])
-}
-
 impl Resizer {
-    pub(crate) fn new() -> Self {
-        Resizer { level: Level::new(), axes: Default::default(), scratch: Scratch::default() }
+    pub(crate) fn new(limits: &Limits) -> Self {
+        Resizer {
+            level: Level::new(),
+            limits: limits.clone(),
+            axes: Default::default(),
+            scratch: Scratch::default(),
+            retention: Retention::default(),
+        }
     }
 
     /// Writes what `request` asks for of `picture` to `resized`.
     ///
     /// # Errors
-    /// `InvalidArgument` where the picture does not hold the bounds; `LimitExceeded` where the
-    /// system has no memory for what is between.
+    /// `InvalidArgument` where the picture does not hold the bounds; `LimitExceeded` where what is
+    /// between takes more than the limits allow, or than the system has.
     pub(crate) fn resize(
         &mut self,
         picture: &Picture,
@@ -166,24 +157,34 @@ impl Resizer {
         }
         let mut outputs = &mut resized.planes[..components];
         let mut shapes: [Option<PlaneShape>; 2] = [None; 2];
+        let mut needed = [0, 0];
         for (at, plane) in picture.planes().iter().enumerate() {
             let shape = plane.shape();
             let kind = at.min(1);
-            let axes = &mut self.axes[kind];
-            if shapes[kind] != Some(shape) {
-                axes.prepare(&shape, picture, request)?;
+            let is_new = shapes[kind] != Some(shape);
+            if is_new {
+                self.axes[kind].prepare(&shape, picture, request, &self.limits)?;
                 shapes[kind] = Some(shape);
             }
+            let Axes { across, down } = &self.axes[kind];
             let (own, rest) = outputs.split_at_mut(shape.channels);
             outputs = rest;
-            let job = Job {
-                plane,
-                axes,
-                swapped: request.orientation.swaps_sides(),
-                width: target.width as usize,
-            };
+            let swapped = request.orientation.swaps_sides();
+            let passes = Passes { plane, across, down, swapped, width: target.width as usize };
+            if is_new {
+                needed[kind] = passes.bytes();
+                needed[kind] += across.bytes() + down.bytes();
+                self.limits.check_bytes(needed[kind] as u64, picture.image())?;
+            }
             let scratch = &mut self.scratch;
-            dispatch!(self.level, simd => job.run(simd, scratch, own))?;
+            dispatch!(self.level, simd => passes.run(simd, scratch, own))?;
+        }
+        let held =
+            self.axes.iter().map(|Axes { across, down }| across.held_bytes() + down.held_bytes());
+        let held = held.sum::<usize>() + self.scratch.held_bytes();
+        if self.retention.is_excess(needed[0] + needed[1], held) {
+            self.axes = Default::default();
+            self.scratch = Scratch::default();
         }
         Ok(())
     }
@@ -195,6 +196,7 @@ impl Axes {
         shape: &PlaneShape,
         picture: &Picture,
         request: &ResizeRequest,
+        limits: &Limits,
     ) -> Result<()> {
         let (from_right, from_bottom) = request.orientation.mirrors();
         let Size { width, height } = request.target;
@@ -251,175 +253,10 @@ impl Axes {
                 ),
             ));
         };
+        limits.check_bytes(across.bytes().saturating_add(down.bytes()), picture.image())?;
         self.across.prepare(&across);
         self.down.prepare(&down);
         Ok(())
-    }
-}
-
-/// A plane and what it becomes.
-struct Job<'a> {
-    plane: &'a Plane,
-    axes: &'a Axes,
-    swapped: bool,
-    /// Of the target.
-    width: usize,
-}
-
-impl Job<'_> {
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S, scratch: &mut Scratch, outputs: &mut [Vec<u8>]) -> Result<()> {
-        if self.swapped {
-            self.down_then_across(simd, scratch, outputs)
-        } else {
-            self.across_then_down(simd, scratch, outputs)
-        }
-    }
-
-    /// Some rows at a time become columns, are resized, and become rows again, which are woven
-    /// for what then goes down the columns.
-    #[inline(always)]
-    fn across_then_down<S: Simd>(
-        &self,
-        simd: S,
-        scratch: &mut Scratch,
-        outputs: &mut [Vec<u8>],
-    ) -> Result<()> {
-        let Axes { across, down } = self.axes;
-        let stride = padded(self.width);
-        let woven_rows = down.source.len().div_ceil(LANES) * LANES / 2;
-        for woven in &mut scratch.woven[..outputs.len()] {
-            grow(woven, woven_rows * stride * 2)?;
-        }
-        let woven_columns =
-            grow(&mut scratch.woven_columns, across.source_pairs().next_multiple_of(8) * WOVEN)?;
-        let columns = grow(&mut scratch.columns, self.width.next_multiple_of(8) * LANES)?;
-        for first in down.source.clone().step_by(LANES) {
-            let rows = self.rows(first, down.source.end - 1);
-            let row = (first - down.source.start) / 2 * stride * 2;
-            let separated = self.separate(&rows, &across.source, &mut scratch.separated)?;
-            for (component, woven) in scratch.woven[..outputs.len()].iter_mut().enumerate() {
-                let lines = separated.lines(component);
-                lines_to_columns(simd, lines, woven_columns);
-                let source = Woven { values: woven_columns, stride: WOVEN };
-                weigh(simd, across, source, LANES, columns, LANES);
-                columns_to_lines(simd, columns, &mut woven[row..], stride * 2);
-            }
-        }
-        for (woven, output) in scratch.woven.iter().zip(outputs) {
-            let source = Woven { values: woven, stride: stride * 2 };
-            weigh(simd, down, source, stride, output, stride);
-        }
-        Ok(())
-    }
-
-    /// Rows are woven as they are; some of the resized ones at a time become columns, and stay so.
-    #[inline(always)]
-    fn down_then_across<S: Simd>(
-        &self,
-        simd: S,
-        scratch: &mut Scratch,
-        outputs: &mut [Vec<u8>],
-    ) -> Result<()> {
-        let Axes { across, down } = self.axes;
-        let columns = padded(across.source.len());
-        for woven in &mut scratch.woven[..outputs.len()] {
-            grow(woven, down.source_pairs() * columns * 2)?;
-        }
-        for pair in 0..down.source_pairs() {
-            let rows = self.rows(down.source.start + 2 * pair, down.source.end - 1);
-            let separated = self.separate(&rows[..2], &across.source, &mut scratch.separated)?;
-            for (component, woven) in scratch.woven[..outputs.len()].iter_mut().enumerate() {
-                let woven = &mut woven[pair * columns * 2..][..columns * 2];
-                weave(separated.line(component, 0), separated.line(component, 1), woven);
-            }
-        }
-        let woven_columns =
-            grow(&mut scratch.woven_columns, across.source_pairs().next_multiple_of(8) * WOVEN)?;
-        let between = grow(&mut scratch.between, self.width * columns)?;
-        let stride = padded(self.width);
-        for (woven, output) in scratch.woven.iter().zip(outputs) {
-            weigh(
-                simd,
-                down,
-                Woven { values: woven, stride: columns * 2 },
-                columns,
-                between,
-                columns,
-            );
-            for first in (0..self.width).step_by(LANES) {
-                let lines = std::array::from_fn(|line| {
-                    let line = (first + line).min(self.width - 1);
-                    &between[line * columns..][..across.source.len()]
-                });
-                lines_to_columns(simd, lines, woven_columns);
-                let source = Woven { values: woven_columns, stride: WOVEN };
-                weigh(simd, across, source, LANES, &mut output[first..], stride);
-            }
-        }
-        Ok(())
-    }
-
-    /// So many rows of the plane, the last of them again and again where there are no more.
-    fn rows(&self, first: usize, last: usize) -> [&[u8]; LANES] {
-        std::array::from_fn(|row| self.plane.row((first + row).min(last) as u32))
-    }
-
-    /// Each component of `rows` by itself.
-    #[inline(always)]
-    fn separate<'a>(
-        &self,
-        rows: &[&'a [u8]],
-        columns: &Range<usize>,
-        scratch: &'a mut Vec<u8>,
-    ) -> Result<Lines<'a>> {
-        let channels = self.plane.shape().channels;
-        if channels == 1 {
-            let mut lines = [&[][..]; LANES];
-            lines.iter_mut().zip(rows).for_each(|(line, row)| *line = &row[columns.clone()]);
-            return Ok(Lines::Rows(lines));
-        }
-        let length = columns.len();
-        let separated = grow(scratch, CHANNELS * LANES * length)?;
-        for (at, row) in rows.iter().enumerate() {
-            let (pixels, _) =
-                row[columns.start * channels..columns.end * channels].as_chunks::<CHANNELS>();
-            let (first, others) = separated.split_at_mut(LANES * length);
-            let (second, third) = others.split_at_mut(LANES * length);
-            let line = at * length..(at + 1) * length;
-            let places = first[line.clone()].iter_mut();
-            let places = places.zip(&mut second[line.clone()]).zip(&mut third[line]);
-            for (((first, second), third), pixel) in places.zip(pixels) {
-                [*first, *second, *third] = *pixel;
-            }
-        }
-        Ok(Lines::Separated { bytes: separated, length })
-    }
-}
-
-/// Rows of single components.
-#[expect(clippy::large_enum_variant, reason = "it lives on the stack, for a moment")]
-enum Lines<'a> {
-    /// Of the only component, where they lie in the plane.
-    Rows([&'a [u8]; LANES]),
-    /// So many of each component.
-    Separated { bytes: &'a [u8], length: usize },
-}
-
-impl<'a> Lines<'a> {
-    #[inline(always)]
-    fn line(&self, component: usize, at: usize) -> &'a [u8] {
-        match self {
-            Lines::Rows(lines) => lines[at],
-            Lines::Separated { bytes, length } => {
-                &bytes[(component * LANES + at) * length..][..*length]
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn lines(&self, component: usize) -> [&'a [u8]; LANES] {
-        std::array::from_fn(|at| self.line(component, at))
     }
 }
 
@@ -440,7 +277,7 @@ mod tests {
     }
 
     /// A picture that holds this region of an image that is the same noise for each seed.
-    fn noise(image: Size, region: Rect, color: ColorModel, seed: u64) -> Picture {
+    fn noise(image: Size, region: Rect, color: ColorModel, chroma: u32, seed: u64) -> Picture {
         let shape = |pixels: u32, channels: usize| {
             let area = area_of(region, pixels);
             let stride = area.width as usize * channels;
@@ -449,7 +286,7 @@ mod tests {
         let mut picture = Picture::new();
         match color {
             ColorModel::YCbCr => {
-                picture.start(image, color, &[shape(1, 1), shape(2, 1), shape(2, 1)])
+                picture.start(image, color, &[shape(1, 1), shape(chroma, 1), shape(chroma, 1)])
             }
             _ => picture.start(image, color, &[shape(1, 3)]),
         }
@@ -489,7 +326,7 @@ mod tests {
         fn a_part_of_an_image_is_resized_as_if_the_whole_were_there(
             width in 8u32..80, height in 8u32..80, target in (1u32..40, 1u32..40), seed: u64,
             start in (0.0..1.0f64, 0.0..1.0f64), extent in (0.05..1.0f64, 0.05..1.0f64),
-            filter in 0usize..5, planes: bool, turn in 0usize..8,
+            filter in 0usize..5, planes: bool, chroma in 1u32..=4, turn in 0usize..8,
         ) {
             let image = Size::new(width, height);
             let (w, h) = (f64::from(width), f64::from(height));
@@ -511,10 +348,10 @@ mod tests {
             let region = needed_region(source, stored, request.filter, image);
             prop_assert!(region.is_within(image));
             let color = if planes { ColorModel::YCbCr } else { ColorModel::Rgb };
-            let mut resizer = Resizer::new();
+            let mut resizer = Resizer::new(&Limits::default());
             let mut resize = |region: Rect| {
                 let mut resized = ResizedPlanes::default();
-                let picture = noise(image, region, color, seed);
+                let picture = noise(image, region, color, chroma, seed);
                 resizer.resize(&picture, &request, &mut resized).unwrap();
                 rows(&resized)
             };
@@ -530,7 +367,7 @@ mod tests {
         fn what_is_outside_the_bounds_has_no_influence(
             width in 8u32..80, height in 8u32..80, target in (1u32..40, 1u32..40), seed: u64,
             corner: (u32, u32), extent: (u32, u32), filter in 0usize..5, planes: bool,
-            turn in 0usize..8,
+            chroma in 1u32..=4, turn in 0usize..8,
         ) {
             let image = Size::new(width, height);
             let (left, top) = (corner.0 % width, corner.1 % height);
@@ -549,7 +386,7 @@ mod tests {
                 filter: Filter::ALL[filter],
             };
             let color = if planes { ColorModel::YCbCr } else { ColorModel::Rgb };
-            let mut whole = noise(image, Rect::full(image), color, seed);
+            let mut whole = noise(image, Rect::full(image), color, chroma, seed);
             // Inside as the part, outside something else.
             for plane in whole.planes_mut() {
                 let PlaneShape { across, channels, stride, area, .. } = plane.shape();
@@ -565,25 +402,165 @@ mod tests {
                     }
                 }
             }
-            let mut resizer = Resizer::new();
+            let mut resizer = Resizer::new(&Limits::default());
             let mut resize = |picture: &Picture| {
                 let mut resized = ResizedPlanes::default();
                 resizer.resize(picture, &request, &mut resized).unwrap();
                 rows(&resized)
             };
             let found = resize(&whole);
-            let expected = resize(&noise(image, bounds, color, seed));
+            let expected = resize(&noise(image, bounds, color, chroma, seed));
             let differences = expected.iter().flatten().zip(found.iter().flatten());
             let largest = differences.map(|(a, b)| a.abs_diff(*b)).max();
             prop_assert!(largest <= Some(1), "{:?}", largest);
         }
     }
 
+    /// One pass by its definition: for each position of the target, the weighted lines.
+    fn pass(axis: &Axis, line: impl Fn(usize) -> Vec<u8>) -> Vec<Vec<u8>> {
+        let lines: Vec<Vec<u8>> = axis.source.clone().map(line).collect();
+        let targets = axis.first_pairs.iter().zip(axis.weights.chunks(axis.pairs));
+        targets
+            .map(|(&first, weights)| {
+                let weights: Vec<i64> = weights
+                    .iter()
+                    .flat_map(|&pair| [i64::from(pair as i16), i64::from((pair >> 16) as i16)])
+                    .collect();
+                (0..lines[0].len())
+                    .map(|at| {
+                        let sources = lines[2 * first as usize..].iter().zip(&weights);
+                        let sum: i64 =
+                            sources.map(|(line, weight)| i64::from(line[at]) * weight).sum();
+                        ((sum + (1 << axis.bits >> 1)) >> axis.bits).clamp(0, 255) as u8
+                    })
+                    .collect()
+            })
+            .collect()
+    }
+
+    fn transposed(lines: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        (0..lines[0].len()).map(|at| lines.iter().map(|line| line[at]).collect()).collect()
+    }
+
+    #[test]
+    fn what_is_kept_between_the_passes_is_all_that_they_need() {
+        // Longer than what is taken at once, and shorter; enlarged and reduced.
+        for (width, height) in [(1300, 90), (90, 1300), (700, 600), (33, 31)] {
+            for (target, mirrored) in [((24, 20), false), ((61, 700), true), ((700, 61), false)] {
+                for (at, orientation) in Orientation::ALL.into_iter().enumerate() {
+                    let image = Size::new(width, height);
+                    let color = [ColorModel::Rgb, ColorModel::YCbCr][at % 2];
+                    let picture = noise(image, Rect::full(image), color, 2, 7);
+                    let request = ResizeRequest {
+                        source: Rect::full(image).into(),
+                        bounds: Rect::full(image),
+                        orientation,
+                        mirrored: (mirrored, !mirrored),
+                        target: Size::new(target.0, target.1),
+                        filter: Filter::ALL[(at + width as usize) % 5],
+                    };
+                    let mut resizer = Resizer::new(&Limits::default());
+                    let mut resized = ResizedPlanes::default();
+                    resizer.resize(&picture, &request, &mut resized).unwrap();
+                    let planes = picture.planes();
+                    let expected: Vec<Vec<u8>> = (0..3)
+                        .flat_map(|component| {
+                            let is_rgb = color == ColorModel::Rgb;
+                            let (plane, skip, step) = match is_rgb {
+                                true => (&planes[0], component, 3),
+                                false => (&planes[component], 0, 1),
+                            };
+                            let kind = if is_rgb { 0 } else { component.min(1) };
+                            let Axes { across, down } = &resizer.axes[kind];
+                            let rows: Vec<Vec<u8>> = (0..plane.shape().area.height)
+                                .map(|y| {
+                                    plane.row(y).iter().skip(skip).step_by(step).copied().collect()
+                                })
+                                .collect();
+                            let columns = transposed(&rows);
+                            if orientation.swaps_sides() {
+                                let between = pass(down, |y| rows[y].clone());
+                                let between = transposed(&between);
+                                pass(across, |x| between[x].clone())
+                            } else {
+                                let between = transposed(&pass(across, |x| columns[x].clone()));
+                                pass(down, |y| between[y].clone())
+                            }
+                        })
+                        .collect();
+                    assert!(rows(&resized) == expected, "{image} {target:?} {orientation:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn memory_between_the_passes_follows_from_the_target() {
+        // 12 million pixels, upright and turned.
+        let image = Size::new(4000, 3000);
+        for orientation in [Orientation::Upright, Orientation::Rotated90] {
+            let mut request = ResizeRequest {
+                source: Rect::full(image).into(),
+                bounds: Rect::full(image),
+                orientation,
+                mirrored: (false, false),
+                target: Size::new(224, 224),
+                filter: Filter::Bilinear,
+            };
+            for color in [ColorModel::Rgb, ColorModel::YCbCr] {
+                let picture = noise(image, Rect::full(image), color, 2, 0);
+                let mut resizer = Resizer::new(&Limits::default());
+                resizer.resize(&picture, &request, &mut ResizedPlanes::default()).unwrap();
+                let held = resizer.scratch.held_bytes();
+                assert!(held < 1 << 20, "{orientation:?}, {color:?}: {held} bytes");
+            }
+            // Where each pixel of the sample looks at thousands of rows, those must be there.
+            let tall = Size::new(1, 1_000_000);
+            request.source = Rect::full(tall).into();
+            request.bounds = Rect::full(tall);
+            let mut picture = Picture::new();
+            picture.start_rgb(tall, Rect::full(tall)).unwrap();
+            let resize = |limits: &Limits| {
+                let mut resizer = Resizer::new(limits);
+                let outcome = resizer.resize(&picture, &request, &mut ResizedPlanes::default());
+                (outcome.map_err(|error| error.kind()), resizer.scratch.held_bytes())
+            };
+            let (outcome, held) = resize(&Limits::default());
+            assert!(outcome.is_ok() && held < 64 << 20, "{orientation:?}: {held} bytes");
+            let (outcome, held) = resize(&Limits::default().max_bytes(16 << 20));
+            assert_eq!((outcome, held), (Err(ErrorKind::LimitExceeded), 0), "{orientation:?}");
+        }
+    }
+
+    #[test]
+    fn memory_for_an_unusual_image_is_given_back() {
+        let resize = |resizer: &mut Resizer, image: Size| {
+            let mut picture = Picture::new();
+            picture.start_rgb(image, Rect::full(image)).unwrap();
+            let request = ResizeRequest {
+                source: Rect::full(image).into(),
+                bounds: Rect::full(image),
+                orientation: Orientation::Upright,
+                mirrored: (false, false),
+                target: Size::new(224, 224),
+                filter: Filter::Bilinear,
+            };
+            resizer.resize(&picture, &request, &mut ResizedPlanes::default()).unwrap();
+            resizer.scratch.held_bytes()
+        };
+        let mut resizer = Resizer::new(&Limits::default());
+        assert!(resize(&mut resizer, Size::new(1, 4_000_000)) > 32 << 20);
+        let mut small = || resize(&mut resizer, Size::new(300, 300));
+        // Not at once: there may be more of them.
+        assert!(small() > 32 << 20);
+        assert!((0..40).map(|_| small()).last() < Some(1 << 20));
+    }
+
     #[test]
     fn a_picture_without_what_is_asked_for_is_refused() {
         let image = Size::new(20, 20);
         let region = Rect { left: 0, top: 0, width: 8, height: 8 };
-        let picture = noise(image, region, ColorModel::YCbCr, 0);
+        let picture = noise(image, region, ColorModel::YCbCr, 2, 0);
         let bounds = Rect { left: 10, top: 0, width: 8, height: 8 };
         let request = ResizeRequest {
             source: bounds.into(),
@@ -593,7 +570,11 @@ mod tests {
             target: Size::new(4, 4),
             filter: Filter::Bilinear,
         };
-        let outcome = Resizer::new().resize(&picture, &request, &mut ResizedPlanes::default());
+        let outcome = Resizer::new(&Limits::default()).resize(
+            &picture,
+            &request,
+            &mut ResizedPlanes::default(),
+        );
         assert_eq!(outcome.unwrap_err().kind(), ErrorKind::InvalidArgument);
     }
 }

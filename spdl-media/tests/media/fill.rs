@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 use spdl_core::{
-    BatchLayout, DatasetSource, ErrorKind, Labeled, PipelineBuilder, SampleId, SampleRng,
+    BatchLayout, Counter, DatasetSource, ErrorKind, Labeled, PipelineBuilder, SampleId, SampleRng,
 };
 use spdl_media::augment::{Augment, Augmenter, ImageMut, Scratch};
 use spdl_media::{
-    CodecRegistry, Crop, FillImage, IMAGENET_MEAN, IMAGENET_STD, ImageTransform, Layout, Limits,
-    Mode, Rect, Sample, SampleColor, SampleFormat, image_fields,
+    CodecRegistry, Crop, FillImage, Filter, IMAGENET_MEAN, IMAGENET_STD, ImageTransform, Layout,
+    Limits, Mode, OnTruncated, Rect, Sample, SampleColor, SampleFormat, image_fields,
 };
 
 use crate::files::data;
@@ -89,8 +89,8 @@ impl Augment for Paint {
 
 fn painted(transform: &ImageTransform, encoded: &[u8], index: u64) -> Vec<u8> {
     let mut sample = vec![0; (SIDE * SIDE * 3) as usize];
-    let augmenter = Augmenter::new().then(Paint).unwrap();
-    let mut fill = filler(transform).augment(augmenter);
+    let augmenter = Augmenter::new().then(Paint);
+    let mut fill = filler(transform).augment(augmenter).unwrap();
     fill.write(encoded, Sample::U8(&mut sample), || rng(index)).unwrap();
     sample
 }
@@ -124,9 +124,10 @@ fn augmented_samples_are_laid_out_like_others() {
     let transform = ImageTransform::new(SIDE).crop(Crop::Letterbox { fill: [9, 99, 199] });
     let bytes = painted(&transform, &file, 3);
     let mut bgr = vec![0; bytes.len()];
-    let augmenter = || Augmenter::new().then(Paint).unwrap();
+    let augmenter = || Augmenter::new().then(Paint);
     filler(&transform.clone().layout(Layout::Nchw).color(SampleColor::Bgr))
         .augment(augmenter())
+        .unwrap()
         .write(&file, Sample::U8(&mut bgr), || rng(3))
         .unwrap();
     let plane = bytes.len() / 3;
@@ -138,6 +139,7 @@ fn augmented_samples_are_laid_out_like_others() {
     let mut floats = vec![f32::NAN; bytes.len()];
     filler(&transform.clone().format(SampleFormat::NCHW_F32))
         .augment(augmenter())
+        .unwrap()
         .write(&file, Sample::F32(&mut floats), || rng(3))
         .unwrap();
     let value = |level: u8| {
@@ -218,6 +220,132 @@ fn room_of_another_size_or_layout_is_refused() {
     let mut floats = vec![0.0; (SIDE * SIDE * 3) as usize];
     let error = fill.write(&file, Sample::F32(&mut floats), || rng(0)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+}
+
+/// Checks what is said of samples of a file that is cut off: that part is the whole file's, and what
+/// is farthest from it is black. Returns whether such a sample came out.
+fn check_partial(transform: &ImageTransform, file: &[u8], share: f64, name: &str) -> bool {
+    let counter = Counter::default();
+    let mut fill = filler(&transform.clone().on_truncated(OnTruncated::Partial))
+        .count_partial(counter.clone());
+    let mut whole = vec![0; (SIDE * SIDE * 3) as usize];
+    let whole_is_small = name != "astronaut.jpg";
+    let full = Rect::full(transform.size());
+    let written = fill.write(file, Sample::U8(&mut whole), || rng(0)).unwrap();
+    assert_eq!((written.valid, written.is_partial(), counter.get()), (full, false, 0), "{name}");
+    let mut cut = whole.clone();
+    let file = &file[..(file.len() as f64 * share) as usize];
+    let Ok(written) = fill.write(file, Sample::U8(&mut cut), || rng(0)) else { return false };
+    assert_eq!(counter.get(), u64::from(written.is_partial()), "{name}");
+    let Rect { left, top, width, height } = written.valid;
+    assert!(left + width <= SIDE && top + height <= SIDE, "{name}: {written:?}");
+    for y in top..top + height {
+        for x in left..left + width {
+            assert_eq!(at(&cut, x, y), at(&whole, x, y), "{name} ({x}, {y}): {written:?}");
+        }
+    }
+    // A filter looks at four pixels to each side, or more.
+    let near = if whole_is_small { 8 } else { 3 };
+    let others = |along: u32, start: u32, extent: u32| {
+        along + near < start || along >= start + extent + near
+    };
+    let black = |x: u32, y: u32| at(&cut, x, y).iter().all(|&level| level == 0);
+    for (x, y) in (0..SIDE).flat_map(|y| (0..SIDE).map(move |x| (x, y))) {
+        let outside = others(x, left, width) || others(y, top, height);
+        assert!(!outside || black(x, y), "{name} ({x}, {y}): {written:?}");
+    }
+    written.is_partial() && width > 0 && height > 0
+}
+
+#[test]
+fn a_sample_tells_which_part_of_it_is_there() {
+    let photo = std::fs::read(crate::files::photos().join("astronaut.jpg")).unwrap();
+    let mut partial = 0;
+    for exact in [false, true] {
+        for transform in [
+            ImageTransform::new(SIDE),
+            ImageTransform::new(SIDE).crop(Crop::Stretch).filter(Filter::Nearest),
+            ImageTransform::new(SIDE).crop(Crop::Stretch).horizontal_flip(1.0).vertical_flip(1.0),
+        ] {
+            let transform = transform.exact(exact);
+            for share in [0.3, 0.6, 0.9] {
+                partial += u32::from(check_partial(&transform, &photo, share, "astronaut.jpg"));
+            }
+            for number in 1..=8 {
+                let name = format!("orientation-{number}.jpg");
+                let any = [0.6, 0.7, 0.8, 0.9, 0.95]
+                    .map(|share| check_partial(&transform, &data(&name), share, &name));
+                partial += u32::from(any.contains(&true));
+            }
+        }
+    }
+    println!("{partial} partial samples");
+    assert!(partial > 40, "{partial}");
+}
+
+#[test]
+fn a_pipeline_counts_the_samples_that_are_not_whole() {
+    let file = std::fs::read(crate::files::photos().join("astronaut.jpg")).unwrap();
+    let cut = file[..file.len() / 2].to_vec();
+    let items: Vec<Labeled<Bytes>> = (0..12)
+        .map(|label| Labeled {
+            value: if label % 3 == 0 { &cut } else { &file }.clone().into(),
+            label,
+        })
+        .collect();
+    let transform = ImageTransform::new(SIDE).on_truncated(OnTruncated::Partial);
+    let (registry, partial) = (CodecRegistry::with_defaults(), Counter::default());
+    let counter = partial.clone();
+    let fields = BatchLayout::new(4, image_fields(&transform));
+    let pipeline = PipelineBuilder::new(DatasetSource::new(items))
+        .fill("image", fields, move || {
+            Ok(FillImage::new(&registry, &transform, &Limits::default())?
+                .count_partial(counter.clone()))
+        })
+        .threads(2)
+        .build()
+        .unwrap();
+    assert_eq!(pipeline.map(|batch| batch.unwrap().len()).sum::<usize>(), 12);
+    assert_eq!(partial.get(), 4);
+}
+
+/// The shortcuts against [`ImageTransform::exact`], in dB.
+#[cfg(feature = "encode")]
+#[test]
+fn shortcuts_stay_close_to_the_exact_sample() {
+    use spdl_media::encode::{ImageEncoder, JpegEncoder, Subsampling};
+    let mut worst = [f64::INFINITY; 5];
+    for name in ["astronaut.jpg", "life.jpg", "rocket.jpg", "coffee.jpg"] {
+        let photo = std::fs::read(crate::files::photos().join(name)).unwrap();
+        let image = spdl_media::decode_rgb(&photo).unwrap();
+        for subsampling in [Subsampling::S444, Subsampling::S422, Subsampling::S420] {
+            let encoder = JpegEncoder::new().quality(90).subsampling(subsampling);
+            let encoded = encoder.encode(&image.pixels, image.size).unwrap();
+            for side in [224, 128, 96, 64] {
+                for (at, filter) in Filter::ALL.into_iter().enumerate() {
+                    let [direct, exact] = [false, true].map(|exact| {
+                        let transform = ImageTransform::new(side).filter(filter).exact(exact);
+                        let mut sample = vec![0; (side * side * 3) as usize];
+                        filler(&transform)
+                            .write(&encoded, Sample::U8(&mut sample), || rng(0))
+                            .unwrap();
+                        sample
+                    });
+                    let squares = direct.iter().zip(&exact);
+                    let sum: f64 = squares.map(|(&a, &b)| f64::from(a.abs_diff(b)).powi(2)).sum();
+                    let psnr = 10.0 * (255.0f64.powi(2) * exact.len() as f64 / sum).log10();
+                    worst[at] = worst[at].min(psnr);
+                    // As documented.
+                    let bound = if filter == Filter::Area { 38.0 } else { 40.0 };
+                    assert!(
+                        psnr >= bound,
+                        "{name}, {subsampling:?}, {side}, {filter}: {psnr:.1} dB"
+                    );
+                }
+            }
+        }
+    }
+    println!("least PSNR: {worst:.1?} dB for {:?}", Filter::ALL);
 }
 
 #[test]

@@ -64,7 +64,9 @@ fn resized_pixels_are_pillows() {
                 let crop = Rect { left, top, width, height };
                 fill.write_crop(&encoded, sample, crop, false).unwrap();
             }
-            _ => fill.write(&encoded, sample, no_rng).unwrap(),
+            _ => {
+                fill.write(&encoded, sample, no_rng).unwrap();
+            }
         }
         let (expected, after) = rest.split_at(found.len());
         rest = after;

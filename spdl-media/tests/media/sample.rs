@@ -234,5 +234,6 @@ fn planes_are_asked_for_unless_the_sample_is_to_be_exact() {
         assert!(bytes.iter().all(|byte| *byte == bytes[0]));
         bytes[0]
     };
-    assert_eq!([value(20, false), value(21, false), value(20, true)], [2, 1, 10]);
+    // Half of the image is 1.5 times as large as the first sample, and less than that of the second.
+    assert_eq!([value(13, false), value(14, false), value(20, true)], [2, 1, 10]);
 }
