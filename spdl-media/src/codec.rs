@@ -69,21 +69,11 @@ pub trait ImageDecoder: Send {
         picture: &mut Picture,
     ) -> Result<Decoded> {
         let image = self.inspect(encoded)?.size;
-        let region = request.region_of(image);
-        if !region.is_within(image) {
-            return Err(outside(region, image));
-        }
+        let region = request.region_in(image)?;
         picture.start_rgb(image, region)?;
         let request = DecodeRequest { smallest: None, ..*request };
         self.decode_into(encoded, &request, picture.rgb_mut()?)
     }
-}
-
-fn outside(region: Rect, image: Size) -> Error {
-    Error::new(
-        ErrorKind::InvalidArgument,
-        format!("the region {region:?} is not inside an image of {image} pixels"),
-    )
 }
 
 /// What a header tells.
@@ -179,6 +169,21 @@ impl DecodeRequest {
         self.region.unwrap_or(Rect::full(size))
     }
 
+    /// The same, once it is known to lie in the image.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where it does not.
+    pub fn region_in(&self, size: Size) -> Result<Rect> {
+        let region = self.region_of(size);
+        if region.is_within(size) {
+            return Ok(region);
+        }
+        Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!("the region {region:?} is not inside an image of {size} pixels"),
+        ))
+    }
+
     /// The smallest result that would do; `None` where it must be of full size.
     pub fn smallest(&self) -> Option<Size> {
         self.smallest.filter(|_| !self.exact)
@@ -189,10 +194,7 @@ impl DecodeRequest {
     /// # Errors
     /// `InvalidArgument` where it does not.
     pub fn checked_region(&self, size: Size, out: &PixelsMut<'_>) -> Result<Rect> {
-        let region = self.region_of(size);
-        if !region.is_within(size) {
-            return Err(outside(region, size));
-        }
+        let region = self.region_in(size)?;
         if out.size() != region.size() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,

@@ -4,6 +4,7 @@ use crate::Orientation;
 
 const TAG_ORIENTATION: u16 = 0x0112;
 const TYPE_SHORT: u16 = 3;
+const TYPE_LONG: u16 = 4;
 const ENTRY_BYTES: usize = 12;
 
 /// The orientation that an EXIF block (a TIFF structure, with or without `Exif\0\0` before it)
@@ -34,6 +35,8 @@ fn find(tiff: &[u8]) -> Option<u16> {
         if short(at)? == TAG_ORIENTATION {
             return match (short(at + 2)?, long(at + 4)?) {
                 (TYPE_SHORT, 1) => short(at + 8),
+                // Against the standard, but written, and read by others.
+                (TYPE_LONG, 1) => u16::try_from(long(at + 8)?).ok(),
                 _ => None,
             };
         }
@@ -46,18 +49,26 @@ mod tests {
     use super::*;
 
     fn block(little: bool, number: u16) -> Vec<u8> {
+        let mut bytes = if little { number.to_le_bytes() } else { number.to_be_bytes() }.to_vec();
+        bytes.extend([0, 0]);
+        block_of(little, TYPE_SHORT, &bytes)
+    }
+
+    /// A block whose orientation has this type and these four bytes.
+    fn block_of(little: bool, kind: u16, value: &[u8]) -> Vec<u8> {
         let short = |v: u16| if little { v.to_le_bytes() } else { v.to_be_bytes() };
         let long = |v: u32| if little { v.to_le_bytes() } else { v.to_be_bytes() };
         let mut bytes = if little { b"II*\0".to_vec() } else { b"MM\0*".to_vec() };
         bytes.extend(long(8));
         bytes.extend(short(2));
         // Another tag first: ImageWidth.
-        for (tag, value) in [(0x0100, 77), (TAG_ORIENTATION, number)] {
+        for (tag, kind, value) in
+            [(0x0100, TYPE_SHORT, &[77; 4][..]), (TAG_ORIENTATION, kind, value)]
+        {
             bytes.extend(short(tag));
-            bytes.extend(short(TYPE_SHORT));
+            bytes.extend(short(kind));
             bytes.extend(long(1));
-            bytes.extend(short(value));
-            bytes.extend([0, 0]);
+            bytes.extend(value);
         }
         bytes
     }
@@ -71,6 +82,21 @@ mod tests {
                 assert_eq!(orientation(&plain).exif(), number);
                 assert_eq!(orientation(&prefixed).exif(), number);
             }
+        }
+    }
+
+    #[test]
+    fn numbers_of_four_bytes_are_read_too() {
+        for number in 1..=8u32 {
+            let (little, big) = (number.to_le_bytes(), number.to_be_bytes());
+            assert_eq!(orientation(&block_of(true, TYPE_LONG, &little)).exif(), number as u16);
+            assert_eq!(orientation(&block_of(false, TYPE_LONG, &big)).exif(), number as u16);
+        }
+        let far = (6 + (1u32 << 16)).to_le_bytes();
+        assert_eq!(orientation(&block_of(true, TYPE_LONG, &far)), Orientation::Upright);
+        // Bytes and fractions are none.
+        for kind in [1, 2, 5, 7] {
+            assert_eq!(orientation(&block_of(true, kind, &[6, 0, 0, 0])), Orientation::Upright);
         }
     }
 

@@ -58,8 +58,8 @@ impl JpegEncoder {
         self
     }
 
-    /// Whether the image comes in several scans, from coarse to fine: smaller, and three times as
-    /// slow to decode. Default: no.
+    /// Whether the image comes in several scans, from coarse to fine: smaller, and slower to decode.
+    /// Default: no.
     #[must_use]
     pub fn progressive(mut self, progressive: bool) -> Self {
         self.progressive = progressive;

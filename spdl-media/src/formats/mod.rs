@@ -27,10 +27,8 @@ mod frame;
 mod gif;
 #[cfg(any(feature = "more-formats", feature = "exr"))]
 mod image_formats;
-#[cfg(feature = "jpeg")]
+#[cfg(any(feature = "jpeg", feature = "turbojpeg", feature = "zune-jpeg"))]
 mod jpeg;
-#[cfg(any(feature = "turbojpeg", feature = "zune-jpeg"))]
-mod jpeg_markers;
 #[cfg(feature = "jxl")]
 mod jxl;
 #[cfg(feature = "png")]

@@ -9,7 +9,7 @@ use turbojpeg::{Colorspace, DecompressHeader, Decompressor, PixelFormat, Scaling
 use super::convert::{Pixel, cmyk_to_rgb};
 use super::failure;
 use super::frame::reserve;
-use super::jpeg_markers::Markers;
+use super::jpeg::{Header, max_visits};
 use crate::pixels::CHANNELS;
 use crate::{
     ColorModel, DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits, Picture,
@@ -19,14 +19,14 @@ use crate::{
 const NAME: &str = "turbojpeg";
 
 /// The most scans of a progressive image, each of which walks over all of it. Encoders use up to
-/// about a dozen.
-const MAX_SCANS: u32 = 500;
+/// about a dozen; of a large image fewer are allowed, see [`max_visits`].
+const MAX_SCANS: u64 = 500;
 
 /// JPEG by libjpeg-turbo: baseline, progressive, lossless, Huffman and arithmetic coding, 8 bits.
 ///
 /// Its pixels are those of the default codec, to the last bit. The C library is built with the
 /// feature `turbojpeg`, from source that comes with the crate of that name; this needs cmake, and
-/// on x86 nasm: without it the build fails, for the library would take twice the time.
+/// on x86 nasm: without it the build fails, for the library would do without SIMD.
 ///
 /// It decodes whole images: of smaller regions the rest is thrown away. Results that are smaller by
 /// 2, 4 or 8 cost less; [`decode_planes`](ImageDecoder::decode_planes) gives luma and the colour
@@ -59,9 +59,7 @@ impl ImageCodec for TurboJpegCodec {
 }
 
 fn new_library() -> Result<Decompressor> {
-    let mut library = Decompressor::new().map_err(error)?;
-    library.set_scan_limit(MAX_SCANS).map_err(error)?;
-    Ok(library)
+    Decompressor::new().map_err(error)
 }
 
 struct TurboJpegDecoder {
@@ -72,9 +70,9 @@ struct TurboJpegDecoder {
 }
 
 impl TurboJpegDecoder {
-    fn open(&self, encoded: &[u8]) -> Result<Markers> {
-        let markers = Markers::read(encoded)?;
-        let size = markers.info.size;
+    fn open(&self, encoded: &[u8]) -> Result<Header> {
+        let markers = Header::read(encoded, &mut |_, _, _| Ok(()))?;
+        let size = markers.info().size;
         self.limits.check_size(size)?;
         self.limits.check_ratio(encoded.len(), size)?;
         Ok(markers)
@@ -90,14 +88,12 @@ impl TurboJpegDecoder {
     }
 
     /// Reads the header in the library, and sets the scale.
-    fn begin(
-        &mut self,
-        encoded: &[u8],
-        markers: &Markers,
-        factor: u32,
-    ) -> Result<DecompressHeader> {
-        let size = markers.info.size;
-        self.limits.check_bytes(markers.coefficient_bytes, size)?;
+    fn begin(&mut self, encoded: &[u8], markers: &Header, factor: u32) -> Result<DecompressHeader> {
+        let size = markers.info().size;
+        self.limits.check_bytes(markers.coefficient_bytes(), size)?;
+        let blocks = markers.blocks().max(1);
+        let scans = (max_visits(blocks, encoded.len() as u64) / blocks).min(MAX_SCANS);
+        self.library.set_scan_limit(scans as u32).map_err(error)?;
         let header = self.library.read_header(encoded).map_err(error)?;
         if (header.width, header.height) != dimensions(size) {
             let found = (header.width, header.height);
@@ -117,7 +113,7 @@ impl TurboJpegDecoder {
     fn judge(
         &self,
         encoded: &[u8],
-        markers: &Markers,
+        markers: &Header,
         outcome: turbojpeg::Result<()>,
     ) -> Result<()> {
         let Err(reason) = outcome.map_err(error) else { return Ok(()) };
@@ -134,13 +130,13 @@ impl TurboJpegDecoder {
     fn decode_whole(
         &mut self,
         encoded: &[u8],
-        markers: &Markers,
+        markers: &Header,
         header: &DecompressHeader,
         size: Size,
     ) -> Result<Pixel> {
         let format = if stores_inks(header) { PixelFormat::CMYK } else { PixelFormat::RGB };
         let bytes = size.pixels() * format.size() as u64;
-        reserve(&mut self.scratch, bytes, &self.limits, markers.info.size)?;
+        reserve(&mut self.scratch, bytes, &self.limits, markers.info().size)?;
         let stride = size.width as usize * format.size();
         let outcome =
             self.library.decompress(encoded, image(&mut self.scratch, size, stride, format));
@@ -162,7 +158,7 @@ impl TurboJpegDecoder {
         mut out: PixelsMut<'_>,
     ) -> Result<Decoded> {
         let markers = self.open(encoded)?;
-        let size = markers.info.size;
+        let size = markers.info().size;
         let region = request.checked_region(size, &out)?;
         let whole = region == Rect::full(size);
         let factor = if whole { smaller_by(request, size) } else { 1 };
@@ -195,12 +191,8 @@ impl TurboJpegDecoder {
         picture: &mut Picture,
     ) -> Result<Decoded> {
         let markers = self.open(encoded)?;
-        let size = markers.info.size;
-        let region = request.region_of(size);
-        if !region.is_within(size) {
-            let message = format!("the region {region:?} is not inside an image of {size} pixels");
-            return Err(Error::new(ErrorKind::InvalidArgument, message));
-        }
+        let size = markers.info().size;
+        let region = request.region_in(size)?;
         let factor = smaller_by(request, region.size());
         let header = self.begin(encoded, &markers, factor)?;
         let sampling = header.subsamp;
@@ -251,7 +243,7 @@ impl TurboJpegDecoder {
 
 impl ImageDecoder for TurboJpegDecoder {
     fn inspect(&mut self, encoded: &[u8]) -> Result<ImageInfo> {
-        self.open(encoded).map(|markers| markers.info)
+        self.open(encoded).map(|markers| markers.info())
     }
 
     fn decode_into(
@@ -311,6 +303,11 @@ fn error(error: turbojpeg::Error) -> Error {
     let has = |part: &str| words.contains(part);
     if has("Premature end") {
         Error::new(ErrorKind::Truncated, format!("the JPEG data end early: {words}"))
+    } else if has("more than") && has("scans") {
+        Error::new(
+            ErrorKind::LimitExceeded,
+            format!("more than size and data account for: {words}"),
+        )
     } else if has("Insufficient memory") {
         failure::limit_exceeded(NAME)
     } else if has("nsupported") || has("not supported") || has("precision") {

@@ -10,7 +10,7 @@ use zune_jpeg::zune_core::options::DecoderOptions;
 use super::convert::Pixel;
 use super::failure;
 use super::frame::{Format, FormatCodec, Job, reserve};
-use super::jpeg_markers::Markers;
+use super::jpeg::Header;
 use crate::{Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits};
 
 /// JPEG by the crate `zune-jpeg`: a mature decoder in Rust, baseline and progressive.
@@ -51,20 +51,21 @@ struct Zune {
 
 impl Format for Zune {
     const NAME: &'static str = "zune-jpeg";
-    type File<'a> = Markers;
+    type File<'a> = Header;
 
     fn sniff(head: &[u8]) -> bool {
         head.starts_with(&[0xFF, 0xD8, 0xFF])
     }
 
-    fn open(encoded: &[u8], _: &Limits) -> Result<(Markers, ImageInfo)> {
-        let markers = Markers::read(encoded)?;
-        Ok((markers, markers.info))
+    fn open(encoded: &[u8], _: &Limits) -> Result<(Header, ImageInfo)> {
+        let header = Header::read(encoded, &mut |_, _, _| Ok(()))?;
+        let info = header.info();
+        Ok((header, info))
     }
 
-    fn decode(&mut self, markers: Markers, mut job: Job<'_>) -> Result<Decoded> {
-        markers.check_end(job.encoded)?;
-        job.limits.check_bytes(markers.coefficient_bytes, job.info.size)?;
+    fn decode(&mut self, header: Header, mut job: Job<'_>) -> Result<Decoded> {
+        header.check_end(job.encoded)?;
+        job.limits.check_bytes(header.coefficient_bytes(), job.info.size)?;
         let size = job.info.size;
         let options = DecoderOptions::default()
             .set_strict_mode(job.limits.is_strict())

@@ -14,6 +14,7 @@ import io
 import struct
 import subprocess
 import sys
+import tempfile
 import zlib
 from pathlib import Path
 
@@ -67,6 +68,27 @@ def encoded(image, kind, **options):
 def jpegtran(program, name, source, *options):
     content = subprocess.run([program, *options, COMMON / source], capture_output=True, check=True).stdout
     keep(name, content, np.asarray(Image.open(COMMON / source).convert("RGB")))
+
+
+# Scans of a few coefficients, and of some of their bits.
+STEPS = """
+0,1,2: 0-0, 0, 3; 0,1,2: 0-0, 3, 2; 0: 1-9, 0, 2; 0,1,2: 0-0, 2, 1; 1: 1-63, 0, 1; 2: 1-63, 0, 0;
+0: 10-63, 0, 0; 0: 1-9, 2, 1; 0,1,2: 0-0, 1, 0; 0: 1-9, 1, 0; 1: 1-63, 1, 0;
+"""
+
+
+def make_many_steps(program):
+    """Blocks that are all the same, a bit at a time: nearly no data for many coefficients."""
+    tile = 255 * np.random.default_rng(1).integers(0, 2, (8, 8)).astype(np.uint8)
+    steps = "0: 0-0, 0, 0; 0: 1-63, 0, 8;" + "".join(f"0: 1-63, {low + 1}, {low};" for low in range(7, -1, -1))
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        Image.fromarray(np.tile(tile, (12, 12))).save(folder / "tile.jpg", quality=100)
+        (folder / "steps").write_text(steps)
+        command = [program, "-arithmetic", "-scans", folder / "steps", folder / "tile.jpg"]
+        content = subprocess.run(command, capture_output=True, check=True).stdout
+    (DATA.parent / "refused").mkdir(exist_ok=True)
+    (DATA.parent / "refused" / "arithmetic-many-steps.jpg").write_bytes(content)
 
 
 # BMP
@@ -342,6 +364,12 @@ def main():
         ("arithmetic-progressive-restarts.jpg", "420.jpg", "-progressive", "-restart", "1"),
     ):
         jpegtran(program, name, source, "-arithmetic", *options)
+    with tempfile.NamedTemporaryFile("w") as script:
+        script.write(STEPS)
+        script.flush()
+        jpegtran(program, "progressive-steps.jpg", "420.jpg", "-scans", script.name)
+        jpegtran(program, "arithmetic-progressive-steps.jpg", "420.jpg", "-arithmetic", "-scans", script.name)
+    make_many_steps(program)
     make_bmps()
     make_gifs()
     make_tiffs()

@@ -89,6 +89,35 @@ fn arithmetic_coded_data_that_mean_nothing_are_corrupt() {
 }
 
 #[test]
+fn what_sets_arithmetic_contexts_apart_is_read() {
+    // No encoder at hand writes DAC; decoded by another, the data tell of another picture. Checksums
+    // (CRC-32) of what Pillow 13.0.0 with libjpeg-turbo 3.2.0 makes of it.
+    for (name, conditioning, expected) in [
+        ("arithmetic-grey.jpg", &[(0x00, 0x10), (0x10, 5)][..], 0xd4d0_351f),
+        ("arithmetic-grey.jpg", &[(0x00, 0x42)], 0x475c_af05),
+        ("arithmetic-grey.jpg", &[(0x10, 1)], 0x5bcf_c27e),
+        ("arithmetic-grey.jpg", &[(0x10, 3)], 0xd504_3479),
+        ("arithmetic-grey.jpg", &[(0x10, 40)], 0x4510_b85c),
+        ("arithmetic-progressive.jpg", &[(0x00, 0x31)], 0x3233_31f7),
+    ] {
+        let mut segment = vec![0xFF, 0xCC, 0, 2 + 2 * conditioning.len() as u8];
+        segment.extend(conditioning.iter().flat_map(|&(kind, value)| [kind, value]));
+        let file = variant(name);
+        let scan = file.windows(2).position(|pair| pair == [0xFF, 0xDA]).unwrap();
+        let image = decode_rgb(&[&file[..scan], &segment, &file[scan..]].concat()).unwrap();
+        let mut crc = flate2::Crc::new();
+        crc.update(&image.pixels);
+        assert_eq!(crc.sum(), expected, "{name} {conditioning:?}");
+    }
+}
+
+#[test]
+fn coefficients_without_data_are_limited() {
+    let file = std::fs::read(own("tests/formats/refused/arithmetic-many-steps.jpg")).unwrap();
+    assert_eq!(kind_of(&file), Some(ErrorKind::LimitExceeded));
+}
+
+#[test]
 fn a_huffman_table_that_cannot_be_matters_only_where_it_is_used() {
     // Three codes of one bit, where there are two.
     let table = |slot: u8| {

@@ -129,6 +129,9 @@ def make_data():
     save(rgb, "rgb.jpg", quality=85, keep_rgb=True)
     save(rgb, "restarts.jpg", quality=85, subsampling=2, restart_marker_blocks=2)
     save(rgb, "restarts-progressive.jpg", quality=85, progressive=True, restart_marker_rows=1)
+    for name, unit in (("of", "rows"), ("within", "blocks")):
+        options = {f"restart_marker_{unit}": 1 if unit == "rows" else 5}
+        save(scene(112, 64), f"restarts-{name}-rows.jpg", quality=60, subsampling=2, **options)
     save(rgb, "optimized.jpg", quality=100, optimize=True, subsampling=0)
     save(rgb, "coarse.jpg", quality=3)
     save(grey, "grey.jpg", quality=85)

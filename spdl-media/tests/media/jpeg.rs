@@ -2,6 +2,7 @@
 //! cut.
 
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use spdl_core::{ErrorKind, Result};
@@ -16,7 +17,7 @@ use crate::files::{self, data};
 /// the plane Y, as Pillow 13.0.0 with libjpeg-turbo 3.2.0 gives them: the latter by
 /// `draft("L", size)`. `440.jpg` and `411.jpg` were made of the scene of `make_golden.py`, 67 × 45
 /// pixels, by simplejpeg 1.9.0 with quality 90.
-const FILES: [(&str, Size, u32, u32); 18] = [
+const FILES: [(&str, Size, u32, u32); 20] = [
     ("420.jpg", Size { width: 37, height: 29 }, 0x9347_c064, 0xe868_ae6d),
     ("420-narrow.jpg", Size { width: 4, height: 3 }, 0x823e_4e40, 0x9b26_8630),
     ("420-tall.jpg", Size { width: 29, height: 37 }, 0xa785_9d91, 0x13e3_6da5),
@@ -33,6 +34,8 @@ const FILES: [(&str, Size, u32, u32); 18] = [
     ("grey-progressive.jpg", Size { width: 37, height: 29 }, 0xd4d0_351f, 0xe868_ae6d),
     ("restarts.jpg", Size { width: 37, height: 29 }, 0x9347_c064, 0xe868_ae6d),
     ("restarts-progressive.jpg", Size { width: 37, height: 29 }, 0x9347_c064, 0xe868_ae6d),
+    ("restarts-of-rows.jpg", Size { width: 112, height: 64 }, 0xaa2c_0ead, 0x3e37_1da5),
+    ("restarts-within-rows.jpg", Size { width: 112, height: 64 }, 0xaa2c_0ead, 0x3e37_1da5),
     ("coarse.jpg", Size { width: 37, height: 29 }, 0x2b89_887e, 0xced3_89e0),
     ("optimized.jpg", Size { width: 37, height: 29 }, 0x1e51_5a35, 0x8f6b_09d9),
 ];
@@ -279,7 +282,13 @@ fn the_scale_is_the_smallest_that_will_do() {
 #[test]
 fn chroma_is_reduced_no_further_than_luma() {
     let request = DecodeRequest::full().at_least(Size::new(9, 7));
-    for (name, expected) in [("420.jpg", (4, 4)), ("422.jpg", (8, 4)), ("444.jpg", (4, 4))] {
+    for (name, expected) in [
+        ("420.jpg", (4, 4)),
+        ("422.jpg", (4, 2)),
+        ("440.jpg", (2, 4)),
+        ("411.jpg", (4, 1)),
+        ("444.jpg", (4, 4)),
+    ] {
         let (picture, _) = planes(&data(name), request).unwrap();
         let shape = picture.planes()[1].shape();
         assert_eq!((shape.across, shape.down), expected, "{name}");
@@ -356,6 +365,281 @@ fn what_lies_below_a_region_is_left_unread_where_the_file_ends_with_its_marker()
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
             let error = planes(&file, read_all).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        }
+    }
+}
+
+#[test]
+fn what_lies_above_a_region_and_before_a_restart_marker_is_left_unread() {
+    // 7 coded units a row; an interval has as many, or 5.
+    for name in ["restarts-of-rows.jpg", "restarts-within-rows.jpg"] {
+        let file = data(name);
+        let region = Rect { left: 20, top: 3 * 16 + 2, width: 80, height: 4 };
+        let request = DecodeRequest::full().region(region);
+        let (expected, _) = pixels(&file, request).unwrap();
+        let start = file.windows(2).position(|pair| pair == [0xFF, 0xDA]).unwrap() + 14;
+        let markers: Vec<usize> = (start..file.len() - 1)
+            .filter(|&at| file[at] == 0xFF && (0xD0..0xD8).contains(&file[at + 1]))
+            .collect();
+        // Behind the first marker many ones in a row are no code.
+        let mut damaged = file.clone();
+        damaged[markers[0] + 2..markers[1]].fill(0xFE);
+        assert!(pixels(&damaged, request).unwrap().0 == expected, "{name}");
+        assert!(planes(&damaged, request).is_ok(), "{name}");
+        for read_all in [request.exact(true), DecodeRequest::full()] {
+            let error = pixels(&damaged, read_all).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{name}: {error}");
+        }
+        // Nothing is left out where a marker is missing, or has another number.
+        let mut renumbered = file.clone();
+        renumbered[markers[2] + 1] = 0xD5;
+        let mut without = file.clone();
+        without.drain(markers[2]..markers[2] + 2);
+        for damaged in [renumbered, without] {
+            let error = pixels(&damaged, request).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{name}: {error}");
+        }
+    }
+}
+
+#[test]
+fn eighths_of_progressive_files_are_those_of_sequential_ones() {
+    for (sequential, progressive) in [
+        ("420.jpg", "420-progressive.jpg"),
+        ("422.jpg", "422-progressive.jpg"),
+        ("444.jpg", "444-progressive.jpg"),
+        ("grey.jpg", "grey-progressive.jpg"),
+    ] {
+        let request = DecodeRequest::full().at_least(Size::new(4, 3));
+        let (expected, _) = planes(&data(sequential), request).unwrap();
+        let (found, _) = planes(&data(progressive), request).unwrap();
+        assert_eq!(found.planes()[0].shape().across, 8, "{progressive}");
+        for (found, expected) in found.planes().iter().zip(expected.planes()) {
+            assert_eq!(found.shape(), expected.shape(), "{progressive}");
+            assert!(rows(found).eq(rows(expected)), "{progressive}");
+        }
+    }
+}
+
+#[test]
+fn eighths_of_progressive_files_need_no_more_than_the_means_of_blocks() {
+    let file = data("444-progressive.jpg");
+    let eighth = DecodeRequest::full().at_least(Size::new(4, 3));
+    // Two bytes a block, where the whole needs two a sample, and more than the pixels.
+    let tight = Limits::default().max_bytes(37 * 29 * 3);
+    let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &tight);
+    let mut picture = Picture::new();
+    assert!(decoder.decode_planes(&file, &eighth, &mut picture).is_ok());
+    let error = decoder.decode_planes(&file, &eighth.exact(true), &mut picture).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+    // The scans of AC coefficients are not read: those of luma's first ones begin with a header of
+    // one component, and of the coefficients from 1 on.
+    let scan = file.windows(6).position(|it| it == [0xFF, 0xDA, 0, 8, 1, 1]).unwrap() + 10;
+    let mut damaged = file.clone();
+    damaged[scan..scan + 12].fill(0xFE);
+    let (expected, _) = planes(&file, eighth).unwrap();
+    let (found, _) = planes(&damaged, eighth).unwrap();
+    assert!(rows(&found.planes()[0]).eq(rows(&expected.planes()[0])));
+    // Where the end marker is missing, or all is to be read, they are.
+    let cut = &damaged[..damaged.len() - 2];
+    for (file, request) in [(&damaged[..], eighth.exact(true)), (cut, eighth)] {
+        let error = planes(file, request).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    }
+}
+
+/// A grey progressive image of one level, whose scans tell of `[first, last, high, low]`, and none
+/// of a coefficient that is not zero; arithmetic-coded where that is said.
+fn flat_progressive(side: u16, scans: &[[u8; 4]], arithmetic: bool) -> Vec<u8> {
+    let mut file = vec![0xFF, 0xD8, 0xFF, 0xDB, 0, 67, 0];
+    file.extend([1; 64]);
+    file.extend([0xFF, if arithmetic { 0xCA } else { 0xC2 }, 0, 11, 8]);
+    file.extend([side.to_be_bytes(), side.to_be_bytes()].concat());
+    file.extend([1, 1, 0x11, 0]);
+    // Of each kind one code, `0`: no difference; and an end of band for 2^14 blocks and more.
+    for (table, symbol) in [(0x00, 0x00), (0x10, 0xE0)] {
+        file.extend([0xFF, 0xC4, 0, 20, table, 1]);
+        file.extend([0; 15]);
+        file.push(symbol);
+    }
+    let blocks = usize::from(side).div_ceil(8).pow(2);
+    for &[first, last, high, low] in scans {
+        file.extend([0xFF, 0xDA, 0, 8, 1, 1, 0, first, last, high << 4 | low]);
+        if arithmetic {
+            // Zeros at the end are left out: all decisions are the more likely ones.
+        } else if first == 0 {
+            file.extend(vec![0; blocks.div_ceil(8)]);
+        } else {
+            // A code and 14 ones tell of 32,767 blocks; eight of them fill 15 bytes.
+            let runs = blocks.div_ceil(32_767);
+            let bits: Vec<bool> = (0..runs * 15).map(|at| at % 15 > 0).collect();
+            for byte in bits.chunks(8) {
+                let bit = |at: usize| byte.get(at).copied().unwrap_or(false);
+                let byte = (0..8).fold(0, |byte, at| byte << 1 | u8::from(bit(at)));
+                file.push(byte);
+                if byte == 0xFF {
+                    file.push(0);
+                }
+            }
+        }
+    }
+    file.extend([0xFF, 0xD9]);
+    file
+}
+
+#[test]
+fn scans_that_do_not_follow_on_those_before_are_corrupt() {
+    let whole = vec![[0, 0, 0, 1], [0, 0, 1, 0], [1, 63, 0, 2], [1, 63, 2, 1], [1, 63, 1, 0]];
+    for arithmetic in [false, true] {
+        let kind = |scans: &[[u8; 4]]| {
+            let outcome = pixels(&flat_progressive(16, scans, arithmetic), DecodeRequest::full());
+            outcome.map_err(|error| (error.kind(), error.offset().is_some()))
+        };
+        let expected = kind(&whole).unwrap();
+        // What was told may be told in parts, and in any order of bands.
+        let parts = [[0, 0, 0, 0], [6, 63, 0, 0], [1, 1, 0, 1], [2, 5, 0, 1], [1, 5, 1, 0]];
+        let parts = kind(&parts).unwrap();
+        // Arithmetic-coded data that are not there tell of something.
+        assert!(arithmetic || parts.0 == expected.0);
+        for wrong in [
+            // A second first scan; one bit twice; a bit left out; bits of what was never begun.
+            vec![[0, 0, 0, 0], [1, 63, 0, 0], [0, 0, 0, 0]],
+            vec![[0, 0, 0, 0], [1, 63, 0, 0], [9, 9, 0, 0]],
+            vec![[0, 0, 0, 0], [1, 63, 0, 1], [1, 63, 1, 0], [1, 63, 1, 0]],
+            vec![[0, 0, 0, 0], [1, 63, 0, 3], [1, 63, 2, 1]],
+            vec![[0, 0, 0, 0], [1, 62, 0, 1], [1, 63, 1, 0]],
+            vec![[0, 0, 1, 0]],
+        ] {
+            assert_eq!(kind(&wrong), Err((ErrorKind::Corrupt, true)), "{arithmetic} {wrong:?}");
+        }
+    }
+}
+
+#[test]
+fn scans_without_data_are_limited() {
+    for arithmetic in [false, true] {
+        let mut scans = vec![[0, 0, 0, 0]];
+        scans.extend((1..64).map(|at| [at, at, 0, 1]));
+        let outcome = |scans: &[[u8; 4]], side| {
+            let file = flat_progressive(side, scans, arithmetic);
+            pixels(&file, DecodeRequest::full()).map(|_| ()).map_err(|error| error.kind())
+        };
+        assert_eq!(outcome(&scans[..20], 1600), Ok(()), "{arithmetic}");
+        assert_eq!(outcome(&scans, 1600), Err(ErrorKind::LimitExceeded), "{arithmetic}");
+        // Of a small image even so many are as nothing.
+        assert_eq!(outcome(&scans, 64), Ok(()), "{arithmetic}");
+    }
+}
+
+#[cfg(feature = "turbojpeg")]
+#[test]
+fn scans_without_data_are_limited_in_libjpeg_turbo_too() {
+    let mut registry = CodecRegistry::with_defaults();
+    registry.register(spdl_media::TurboJpegCodec);
+    let mut decoder = Decoder::new(&registry, &Limits::default());
+    let mut scans = vec![[0, 0, 0, 0]];
+    scans.extend((1..64).map(|at| [at, at, 0, 1]));
+    assert!(decoder.decode_rgb(&flat_progressive(1600, &scans[..20], false)).is_ok());
+    assert!(decoder.decode_rgb(&flat_progressive(64, &scans, false)).is_ok());
+    let error = decoder.decode_rgb(&flat_progressive(1600, &scans, false)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+}
+
+/// What this thread has had of the processor, where the system tells that; else the time that passed.
+fn processor_time() -> Duration {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let nanoseconds = told.and_then(|line| line.split(' ').next()?.parse().ok());
+    match nanoseconds {
+        Some(nanoseconds) => Duration::from_nanos(nanoseconds),
+        None => START.get_or_init(Instant::now).elapsed(),
+    }
+}
+
+#[test]
+fn scans_without_coefficients_cost_next_to_nothing() {
+    // 65,536 blocks, 14 times: of one coefficient each, or of 63. The best of a few, since others may
+    // use the processor.
+    let least = |first: u8, last: u8| {
+        let mut scans = vec![if first > 0 { [0, 0, 0, 0] } else { [1, 63, 0, 0] }];
+        scans.push([first, last, 0, 13]);
+        scans.extend((0..13).rev().map(|low| [first, last, low + 1, low]));
+        let file = flat_progressive(2048, &scans, false);
+        let mut decoder = decoder();
+        let mut picture = Picture::new();
+        let times = (0..9).map(|_| {
+            let started = processor_time();
+            decoder.decode_planes(&file, &DecodeRequest::full(), &mut picture).unwrap();
+            processor_time() - started
+        });
+        let least = times.min().unwrap();
+        assert!(rows(&picture.planes()[0]).flatten().all(|&sample| sample == 128));
+        least
+    };
+    let (one, many) = (least(0, 0), least(1, 63));
+    println!("{one:?}, {many:?}");
+    assert!(many < one * 3, "{many:?} for blocks without coefficients, {one:?} for one each");
+}
+
+#[test]
+fn the_first_exif_block_tells_the_orientation() {
+    // As Pillow 13.0.0, which takes the others for the first one's continuation.
+    let block = |entries: &[u8]| {
+        let mut segment = b"Exif\0\0II*\0\x08\0\0\0".to_vec();
+        segment.extend([entries.len() as u8, 0]);
+        for &number in entries {
+            segment.extend([0x12, 1, 3, 0, 1, 0, 0, 0, number, 0, 0, 0]);
+        }
+        [&[0xFF, 0xE1, 0, segment.len() as u8 + 2], &segment[..]].concat()
+    };
+    let file = data("420.jpg");
+    for (blocks, expected) in [
+        ([block(&[6]), block(&[3])], 6),
+        ([block(&[3]), block(&[6])], 3),
+        ([block(&[]), block(&[6])], 1),
+        ([b"\xFF\xE1\0\x0AExif\0\0oh".to_vec(), block(&[6])], 1),
+    ] {
+        let encoded = [&file[..2], &blocks.concat(), &file[2..]].concat();
+        for registry in registries() {
+            let mut decoder = Decoder::new(&registry, &Limits::default());
+            assert_eq!(decoder.inspect(&encoded).unwrap().orientation.exif(), expected);
+        }
+    }
+}
+
+/// One for each decoder of JPEG that was built.
+fn registries() -> Vec<CodecRegistry> {
+    #[allow(unused_mut, reason = "without other decoders there is one")]
+    let mut registries = vec![CodecRegistry::with_defaults()];
+    #[cfg(feature = "turbojpeg")]
+    registries.push({
+        let mut registry = CodecRegistry::with_defaults();
+        registry.register(spdl_media::TurboJpegCodec);
+        registry
+    });
+    #[cfg(feature = "zune-jpeg")]
+    registries.push({
+        let mut registry = CodecRegistry::with_defaults();
+        registry.register(spdl_media::ZuneJpegCodec);
+        registry
+    });
+    registries
+}
+
+#[test]
+fn no_plane_is_reduced_to_fewer_samples_than_were_asked_for() {
+    for (name, size, ..) in FILES {
+        let (whole, _) = planes(&data(name), DecodeRequest::full()).unwrap();
+        for scale in [2, 4, 8] {
+            let smallest = Size::new(size.width / scale, size.height / scale);
+            let (picture, _) =
+                planes(&data(name), DecodeRequest::full().at_least(smallest)).unwrap();
+            for (plane, whole) in picture.planes().iter().zip(whole.planes()) {
+                // As many as are stored, where those are fewer.
+                let (found, stored) = (plane.shape().area, whole.shape().area);
+                assert!(found.width >= smallest.width.min(stored.width), "{name} 1/{scale}");
+                assert!(found.height >= smallest.height.min(stored.height), "{name} 1/{scale}");
+            }
         }
     }
 }

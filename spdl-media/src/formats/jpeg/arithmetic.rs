@@ -3,10 +3,10 @@
 
 use spdl_core::Error;
 
-use super::header::{
-    BLOCK_AREA, Coding, Frame, MAX_COMPONENTS, Scan, ScanComponent, Tables, ZIGZAG,
-};
-use super::scan::{Block, NoRestart};
+use super::header::{Coding, Frame, MAX_COMPONENTS, Scan, ScanComponent, find_marker};
+use super::scan::{NoRestart, Work};
+use super::stored::{Ac, Stored};
+use super::tables::Tables;
 use super::{corrupt, truncated};
 
 /// For each state: how likely the less probable decision is, and the states that follow it and the
@@ -137,11 +137,9 @@ impl<'a> Decisions<'a> {
 
     /// Passes over what is left before the next marker, and reads that; `None` at the end.
     fn next_marker(&mut self) -> Option<u8> {
-        let rest = self.encoded.get(self.at..)?;
-        let found =
-            rest.windows(2).position(|pair| pair[0] == 0xFF && !matches!(pair[1], 0 | 0xFF));
-        self.at = found.map_or(self.encoded.len(), |found| self.at + found + 2);
-        found.map(|_| self.encoded[self.at - 1])
+        let found = find_marker(self.encoded, self.at);
+        self.at = found.map_or(self.encoded.len(), |(_, end)| end);
+        found.map(|(marker, _)| marker)
     }
 
     /// The next decision.
@@ -275,7 +273,7 @@ impl Statistics {
         part: &ScanComponent,
         conditioning: &Conditioning,
         (scan, first): (&Scan, usize),
-        block: &mut Block,
+        block: &mut Ac<'_>,
     ) -> Result<(), BadData> {
         let bins = &mut self.ac[part.ac];
         let mut k = first;
@@ -311,7 +309,7 @@ impl Statistics {
                 decisions.magnitude(top, &mut bins[at + LOWER_BITS])
             };
             let value = if negative { -value } else { value };
-            block[usize::from(ZIGZAG[k])] = (value << scan.low) as i16;
+            block.set(k, (value << scan.low) as i16);
             k += 1;
         }
         Ok(())
@@ -323,29 +321,28 @@ impl Statistics {
         decisions: &mut Decisions<'_>,
         part: &ScanComponent,
         scan: &Scan,
-        block: &mut Block,
+        block: &mut Ac<'_>,
     ) -> Result<(), BadData> {
         let bins = &mut self.ac[part.ac];
         let bit = 1i16 << scan.low;
         // Before the last coefficient that is known, a block cannot end.
-        let known = (1..=scan.last).rev().find(|&k| block[usize::from(ZIGZAG[k])] != 0);
-        let known = known.unwrap_or(0);
+        let known = block.nonzero(1, scan.last).checked_ilog2().map_or(0, |last| last as usize);
         let mut k = scan.first;
         while k <= scan.last {
             if k > known && decisions.take(&mut bins[3 * (k - 1)]) {
                 break;
             }
             loop {
-                let coefficient = &mut block[usize::from(ZIGZAG[k])];
-                if *coefficient != 0 {
+                if block.get(k) != 0 {
                     if decisions.take(&mut bins[3 * (k - 1) + 2]) {
+                        let coefficient = block.known(k);
                         let change = if *coefficient < 0 { -bit } else { bit };
                         *coefficient = coefficient.wrapping_add(change);
                     }
                     break;
                 }
                 if decisions.take(&mut bins[3 * (k - 1) + 1]) {
-                    *coefficient = if decisions.even() { -bit } else { bit };
+                    block.set(k, if decisions.even() { -bit } else { bit });
                     break;
                 }
                 k += 1;
@@ -367,10 +364,10 @@ pub(super) fn read_scan(
     frame: &Frame,
     scan: &Scan,
     tables: &Tables,
-    coefficients: &mut [Vec<Block>; MAX_COMPONENTS],
+    (stored, work): (&mut Stored, &mut Work),
 ) -> (usize, Result<(), (usize, Error)>) {
     let mut decisions = Decisions::new(encoded, data);
-    let outcome = read_rows(&mut decisions, frame, scan, tables, coefficients);
+    let outcome = read_rows(&mut decisions, frame, scan, tables, (stored, work));
     (decisions.at, outcome)
 }
 
@@ -379,7 +376,7 @@ fn read_rows(
     frame: &Frame,
     scan: &Scan,
     tables: &Tables,
-    coefficients: &mut [Vec<Block>; MAX_COMPONENTS],
+    (stored, work): (&mut Stored, &mut Work),
 ) -> Result<(), (usize, Error)> {
     // A lone component's unit is one block, and only blocks with samples of the image are coded.
     let (alone, rows, units) = match scan.components[..] {
@@ -393,6 +390,7 @@ fn read_rows(
     let mut until_restart = tables.restart_interval;
     let mut restarts = 0;
     for row in 0..rows {
+        let mut coefficients = 0;
         for unit in 0..units {
             if tables.restart_interval > 0 {
                 if until_restart == 0 {
@@ -412,9 +410,9 @@ fn read_rows(
                     if alone { (1, 1) } else { (component.across, component.down) };
                 for y in row * down..(row + 1) * down {
                     for x in unit * across..(unit + 1) * across {
-                        let at = y * component.padded_wide + x;
-                        let block = &mut coefficients[part.component][at];
-                        read_block(decisions, &mut statistics, part, frame, scan, tables, block)
+                        let place = (&mut *stored, y * component.padded_wide + x);
+                        read_block(decisions, &mut statistics, part, frame, scan, tables, place)
+                            .map(|count| coefficients += u64::from(count))
                             .map_err(|BadData| (row, bad_data(decisions, rows - row)))?;
                     }
                 }
@@ -423,10 +421,12 @@ fn read_rows(
         if decisions.is_cut {
             return Err((row, ends_early(decisions, rows - row)));
         }
+        work.coefficients(coefficients, decisions.at).map_err(|error| (row, error))?;
     }
     Ok(())
 }
 
+/// Reads a block's part of a scan. Says how many AC coefficients that told of.
 fn read_block(
     decisions: &mut Decisions<'_>,
     statistics: &mut Statistics,
@@ -434,29 +434,33 @@ fn read_block(
     frame: &Frame,
     scan: &Scan,
     tables: &Tables,
-    block: &mut Block,
-) -> Result<(), BadData> {
+    (stored, at): (&mut Stored, usize),
+) -> Result<u32, BadData> {
     let conditioning = &tables.conditioning;
-    match (frame.coding, scan.first, scan.high) {
-        (Coding::Sequential, ..) => {
-            block[0] = statistics.read_dc(decisions, part, conditioning)? as i16;
-            block[1..BLOCK_AREA].fill(0);
-            statistics.read_band(decisions, part, conditioning, (scan, 1), block)
+    let stored = stored.component_mut(part.component);
+    let first = match (frame.coding, scan.first, scan.high) {
+        (Coding::Sequential | Coding::Lossless, ..) => {
+            *stored.dc_mut(at) = statistics.read_dc(decisions, part, conditioning)? as i16;
+            stored.ac(at).clear();
+            1
         }
         (Coding::Progressive, 0, 0) => {
             let value = statistics.read_dc(decisions, part, conditioning)?;
-            block[0] = (value << scan.low) as i16;
-            Ok(())
+            *stored.dc_mut(at) = (value << scan.low) as i16;
+            return Ok(0);
         }
         (Coding::Progressive, 0, _) => {
-            block[0] |= i16::from(decisions.even()) << scan.low;
-            Ok(())
+            *stored.dc_mut(at) |= i16::from(decisions.even()) << scan.low;
+            return Ok(0);
         }
-        (Coding::Progressive, first, 0) => {
-            statistics.read_band(decisions, part, conditioning, (scan, first), block)
-        }
-        (Coding::Progressive, ..) => statistics.refine_band(decisions, part, scan, block),
+        (Coding::Progressive, first, _) => first,
+    };
+    let mut block = stored.ac(at);
+    match scan.high {
+        0 => statistics.read_band(decisions, part, conditioning, (scan, first), &mut block)?,
+        _ => statistics.refine_band(decisions, part, scan, &mut block)?,
     }
+    Ok(block.nonzero(first, scan.last).count_ones())
 }
 
 fn bad_data(decisions: &Decisions<'_>, missing: usize) -> Error {

@@ -3,6 +3,8 @@
 use fearless_simd::prelude::*;
 use fearless_simd::{Level, dispatch, u8x32};
 
+use super::header::find_marker;
+
 /// How much of the data lies ready at once; more would leave the nearest cache.
 const WINDOW: usize = 8 << 10;
 /// What a coded unit takes at most: 10 blocks of 64 codes with their values, 31 bits each.
@@ -160,16 +162,7 @@ impl<'a> EntropyReader<'a> {
 
     /// The next marker, and where it ends.
     fn find_marker(&self) -> Option<(u8, usize)> {
-        let mut after_ff = false;
-        for (index, &byte) in self.encoded.get(self.source..)?.iter().enumerate() {
-            match byte {
-                0xFF => after_ff = true,
-                0 => after_ff = false,
-                _ if after_ff => return Some((byte, self.source + index + 1)),
-                _ => {}
-            }
-        }
-        None
+        find_marker(self.encoded, self.source)
     }
 }
 

@@ -4,11 +4,8 @@ use std::ops::{Deref, DerefMut};
 
 use spdl_core::Result;
 
-use super::arithmetic::Conditioning;
-use super::huffman::{AcTable, HuffmanTable};
-use super::scan::Quantization;
 use super::{corrupt, truncated, unsupported};
-use crate::{Orientation, Size, exif};
+use crate::{ImageInfo, Orientation, Size, exif};
 
 /// The side of a block of samples.
 pub(super) const BLOCK: usize = 8;
@@ -19,13 +16,12 @@ pub(super) const MAX_COMPONENTS: usize = 4;
 /// The most blocks of a minimum coded unit (ITU-T T.81, B.2.3).
 const MAX_BLOCKS_IN_UNIT: usize = 10;
 
+pub(super) const RST0: u8 = 0xD0;
 const SOI: u8 = 0xD8;
 const EOI: u8 = 0xD9;
 const SOS: u8 = 0xDA;
-const DQT: u8 = 0xDB;
-const DHT: u8 = 0xC4;
-const DAC: u8 = 0xCC;
-const DRI: u8 = 0xDD;
+pub(super) const DHT: u8 = 0xC4;
+pub(super) const DAC: u8 = 0xCC;
 const APP0: u8 = 0xE0;
 const APP1: u8 = 0xE1;
 const APP14: u8 = 0xEE;
@@ -61,6 +57,8 @@ pub(super) enum Coding {
     Sequential,
     /// Each scan has some coefficients, or some of their bits.
     Progressive,
+    /// Samples, not coefficients.
+    Lossless,
 }
 
 /// How coefficients become bits.
@@ -103,6 +101,13 @@ pub(super) struct Frame {
     /// Coded units of a row and of a column.
     pub(super) units_wide: usize,
     pub(super) units_high: usize,
+}
+
+impl Component {
+    /// Blocks of all coded units.
+    pub(super) fn blocks(&self) -> usize {
+        self.padded_wide * self.padded_high
+    }
 }
 
 impl Frame {
@@ -164,28 +169,6 @@ pub(super) struct Scan {
     pub(super) low: u32,
 }
 
-/// Tables that markers set and scans use.
-#[derive(Debug, Default)]
-pub(super) struct Tables {
-    /// In row order, not zigzag.
-    pub(super) quantization: [Option<Quantization>; 4],
-    pub(super) dc: [HuffmanTable; 4],
-    pub(super) ac: [AcTable; 4],
-    /// Coded units between restart markers; 0 where there are none.
-    pub(super) restart_interval: usize,
-    pub(super) conditioning: Conditioning,
-}
-
-impl Tables {
-    fn clear(&mut self) {
-        self.quantization = [None; 4];
-        self.dc.iter_mut().for_each(HuffmanTable::clear);
-        self.ac.iter_mut().for_each(|table| table.codes.clear());
-        self.restart_interval = 0;
-        self.conditioning = Conditioning::default();
-    }
-}
-
 /// How components become RGB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Color {
@@ -198,9 +181,12 @@ pub(super) enum Color {
     Ycck,
 }
 
+/// What takes the content of markers that mean nothing to a header: which, and where it stands.
+pub(in crate::formats) type OnTable<'a> = &'a mut dyn FnMut(u8, &[u8], usize) -> Result<()>;
+
 /// Everything before the first scan's data.
 #[derive(Debug)]
-pub(super) struct Header {
+pub(in crate::formats) struct Header {
     pub(super) frame: Frame,
     pub(super) scan: Scan,
     /// Where the first scan's data start.
@@ -211,6 +197,14 @@ pub(super) struct Header {
     adobe: Option<u8>,
 }
 
+/// How many visits of a block all scans of a file may cost, whose coded units have so many `blocks`.
+/// Real files have about ten scans; where they have more, their data grow with them.
+pub(in crate::formats) fn max_visits(blocks: u64, encoded_bytes: u64) -> u64 {
+    const VISITS_OF_A_BLOCK: u64 = 32;
+    const VISITS_OF_A_BYTE: u64 = 8;
+    blocks * VISITS_OF_A_BLOCK + encoded_bytes * VISITS_OF_A_BYTE
+}
+
 /// What stands between two scans.
 pub(super) enum Next {
     Scan { scan: Scan, data: usize },
@@ -219,14 +213,11 @@ pub(super) enum Next {
 }
 
 impl Header {
-    /// Reads up to the first scan's data. Without `tables`, those are skipped.
-    pub(super) fn read(encoded: &[u8], mut tables: Option<&mut Tables>) -> Result<Header> {
-        if let Some(tables) = tables.as_deref_mut() {
-            tables.clear();
-        }
+    /// Reads up to the first scan's data.
+    pub(in crate::formats) fn read(encoded: &[u8], on_table: OnTable<'_>) -> Result<Header> {
         let mut markers = Markers { encoded, at: 2 };
         let mut frame = None;
-        let (mut orientation, mut jfif, mut adobe) = (Orientation::Upright, false, None);
+        let (mut orientation, mut jfif, mut adobe) = (None, false, None);
         loop {
             let at = markers.at;
             let Some(marker) = markers.next() else {
@@ -242,7 +233,8 @@ impl Header {
                         0xC2 => (Coding::Progressive, EntropyCoding::Huffman),
                         0xC9 => (Coding::Sequential, EntropyCoding::Arithmetic),
                         0xCA => (Coding::Progressive, EntropyCoding::Arithmetic),
-                        0xC3 | 0xCB => return Err(unsupported("a lossless JPEG", at)),
+                        0xC3 => (Coding::Lossless, EntropyCoding::Huffman),
+                        0xCB => (Coding::Lossless, EntropyCoding::Arithmetic),
                         _ => return Err(unsupported("a hierarchical JPEG", at)),
                     };
                     frame = Some(read_frame(markers.segment()?, coding, entropy, at)?);
@@ -253,14 +245,16 @@ impl Header {
                         return Err(corrupt("a JPEG scan before the frame header", at));
                     };
                     let scan = read_scan(segment, &frame, at)?;
-                    return Ok(Header { frame, scan, data: markers.at, orientation, jfif, adobe });
+                    let (data, orientation) = (markers.at, orientation.unwrap_or_default());
+                    return Ok(Header { frame, scan, data, orientation, jfif, adobe });
                 }
                 EOI => return Err(corrupt("the JPEG holds no image data", at)),
                 APP0 => jfif |= markers.segment()?.starts_with(b"JFIF\0"),
                 APP1 => {
                     let segment = markers.segment()?;
-                    if segment.starts_with(b"Exif\0\0") {
-                        orientation = exif::orientation(segment);
+                    // Others go on where the first one ends; none starts anew.
+                    if orientation.is_none() && segment.starts_with(b"Exif\0\0") {
+                        orientation = Some(exif::orientation(segment));
                     }
                 }
                 APP14 => {
@@ -269,7 +263,39 @@ impl Header {
                         adobe = Some(segment[11]);
                     }
                 }
-                _ => markers.table(marker, at, tables.as_deref_mut())?,
+                _ => markers.table(marker, at, on_table)?,
+            }
+        }
+    }
+
+    pub(in crate::formats) fn info(&self) -> ImageInfo {
+        ImageInfo::new(self.frame.size, self.orientation)
+    }
+
+    /// The blocks of all coded units.
+    pub(in crate::formats) fn blocks(&self) -> u64 {
+        self.frame.components.iter().map(|component| component.blocks() as u64).sum()
+    }
+
+    /// What the coefficients of the whole image take, where a decoder has to keep them all because
+    /// they come in several scans; else 0.
+    pub(in crate::formats) fn coefficient_bytes(&self) -> u64 {
+        let at_once = self.scan.components.len() == self.frame.components.len();
+        match self.frame.coding {
+            Coding::Sequential | Coding::Lossless if at_once => 0,
+            _ => self.blocks() * (BLOCK_AREA * size_of::<i16>()) as u64,
+        }
+    }
+
+    /// Whether the last scan is followed by the end-of-image marker: where it is not, the data were
+    /// cut off. Decoders that make up what is missing do not tell.
+    pub(in crate::formats) fn check_end(&self, encoded: &[u8]) -> Result<()> {
+        let mut markers = Markers { encoded, at: self.data };
+        loop {
+            match markers.next() {
+                None => return Err(truncated("the JPEG data end early", encoded.len())),
+                Some(EOI) => return Ok(()),
+                Some(marker) => markers.table(marker, markers.at, &mut |_, _, _| Ok(()))?,
             }
         }
     }
@@ -295,7 +321,7 @@ pub(super) fn read_between_scans(
     encoded: &[u8],
     at: usize,
     frame: &Frame,
-    tables: &mut Tables,
+    on_table: OnTable<'_>,
 ) -> Result<Next> {
     let mut markers = Markers { encoded, at };
     loop {
@@ -310,9 +336,45 @@ pub(super) fn read_between_scans(
             Some(0xC0..=0xC3 | 0xC5..=0xC7 | 0xC9..=0xCB | 0xCD..=0xCF) => {
                 return Err(corrupt("a second JPEG frame header; expected one", at));
             }
-            Some(marker) => markers.table(marker, at, Some(tables))?,
+            Some(marker) => markers.table(marker, at, on_table)?,
         }
     }
+}
+
+/// The first marker from `at` on, and where it ends. Bytes that belong to none are passed over, and
+/// so is 0xFF that stands for itself, with a zero behind it.
+pub(super) fn find_marker(encoded: &[u8], mut at: usize) -> Option<(u8, usize)> {
+    loop {
+        at += find_ff(encoded.get(at..)?)?;
+        at += encoded[at..].iter().position(|&byte| byte != 0xFF)?;
+        match encoded[at] {
+            0 => at += 1,
+            marker => return Some((marker, at + 1)),
+        }
+    }
+}
+
+/// Where the first byte 0xFF is.
+fn find_ff(bytes: &[u8]) -> Option<usize> {
+    const WIDE: usize = 64;
+    // Without a way out, so that it becomes a few comparisons of many bytes.
+    let has = |part: &[u8; WIDE]| part.iter().fold(0, |any, &byte| any | u8::from(byte == 0xFF));
+    let (parts, _) = bytes.as_chunks::<WIDE>();
+    let start = WIDE * parts.iter().take_while(|part| has(part) == 0).count();
+    bytes[start..].iter().position(|&byte| byte == 0xFF).map(|found| start + found)
+}
+
+/// Where the data start behind the first `count` restart markers from `at` on; `None` where another
+/// marker stands among them, or one of another number than it should have.
+pub(super) fn skip_restarts(encoded: &[u8], mut at: usize, count: usize) -> Option<usize> {
+    for number in 0..count {
+        let (marker, end) = find_marker(encoded, at)?;
+        if marker != RST0 + (number % 8) as u8 {
+            return None;
+        }
+        at = end;
+    }
+    Some(at)
 }
 
 /// Walks from marker to marker.
@@ -324,20 +386,9 @@ struct Markers<'a> {
 impl<'a> Markers<'a> {
     /// The next marker. Bytes that belong to none are passed over, as all readers do.
     fn next(&mut self) -> Option<u8> {
-        let mut after_ff = false;
-        for (index, &byte) in self.encoded.get(self.at..)?.iter().enumerate() {
-            match byte {
-                0xFF => after_ff = true,
-                0 => after_ff = false,
-                _ if after_ff => {
-                    self.at += index + 1;
-                    return Some(byte);
-                }
-                _ => {}
-            }
-        }
-        self.at = self.encoded.len();
-        None
+        let found = find_marker(self.encoded, self.at);
+        self.at = found.map_or(self.encoded.len(), |(_, end)| end);
+        found.map(|(marker, _)| marker)
     }
 
     /// The content of the marker that was just met.
@@ -363,26 +414,13 @@ impl<'a> Markers<'a> {
         Ok(segment)
     }
 
-    /// Reads a table, or passes over a segment of no interest.
-    fn table(&mut self, marker: u8, at: usize, tables: Option<&mut Tables>) -> Result<()> {
+    /// Reads what may be a table.
+    fn table(&mut self, marker: u8, at: usize, on_table: OnTable<'_>) -> Result<()> {
         // These stand alone: nothing follows them.
         if matches!(marker, 0x01 | 0xD0..=0xD7 | SOI) {
             return Ok(());
         }
-        let segment = self.segment()?;
-        match (marker, tables) {
-            (DQT, Some(tables)) => read_quantization(segment, tables, at),
-            (DHT, Some(tables)) => read_huffman(segment, tables, at),
-            (DAC, Some(tables)) => read_conditioning(segment, tables, at),
-            (DRI, Some(tables)) => match *segment {
-                [high, low] => {
-                    tables.restart_interval = usize::from(u16::from_be_bytes([high, low]));
-                    Ok(())
-                }
-                _ => Err(corrupt("a JPEG restart interval of the wrong length", at)),
-            },
-            _ => Ok(()),
-        }
+        on_table(marker, self.segment()?, at)
     }
 }
 
@@ -475,8 +513,11 @@ fn read_scan(segment: &[u8], frame: &Frame, at: usize) -> Result<Scan> {
     let (first, last) = (usize::from(parameters[0]), usize::from(parameters[1]));
     let (high, low) = (u32::from(parameters[2] >> 4), u32::from(parameters[2] & 15));
     match frame.coding {
-        // Odd values are met in files that everyone reads, and mean nothing.
-        Coding::Sequential => Ok(Scan { components, first: 0, last: 63, high: 0, low: 0 }),
+        // Odd values are met in files that everyone reads, and mean nothing; those of lossless files
+        // are their decoders' business.
+        Coding::Sequential | Coding::Lossless => {
+            Ok(Scan { components, first: 0, last: 63, high: 0, low: 0 })
+        }
         Coding::Progressive => {
             let band =
                 if first == 0 { last == 0 } else { last >= first && last < 64 && count == 1 };
@@ -491,68 +532,69 @@ fn read_scan(segment: &[u8], frame: &Frame, at: usize) -> Result<Scan> {
     }
 }
 
-fn read_quantization(mut segment: &[u8], tables: &mut Tables, at: usize) -> Result<()> {
-    while let [kind, rest @ ..] = segment {
-        let (wide, slot) = (kind >> 4, usize::from(kind & 15));
-        let bytes = if wide == 0 { BLOCK_AREA } else { 2 * BLOCK_AREA };
-        let (Some(values), true, true) = (rest.get(..bytes), slot < 4, wide < 2) else {
-            return Err(corrupt(format!("a damaged JPEG quantization table {slot}"), at));
-        };
-        let mut table = [0; BLOCK_AREA];
-        for (index, &place) in ZIGZAG[..BLOCK_AREA].iter().enumerate() {
-            table[usize::from(place)] = match wide {
-                0 => values[index].into(),
-                _ => i16::from_be_bytes([values[2 * index], values[2 * index + 1]]),
-            };
-        }
-        tables.quantization[slot] = Some(table);
-        segment = &rest[bytes..];
-    }
-    Ok(())
-}
-
-fn read_huffman(mut segment: &[u8], tables: &mut Tables, at: usize) -> Result<()> {
-    while let [kind, rest @ ..] = segment {
-        let slot = usize::from(kind & 15);
-        let damaged = || corrupt(format!("a damaged JPEG Huffman table {slot}"), at);
-        let counts: &[u8; 16] = rest.first_chunk().ok_or_else(damaged)?;
-        let total: usize = counts.iter().map(|&count| usize::from(count)).sum();
-        let values = rest.get(16..16 + total).ok_or_else(damaged)?;
-        // A table that cannot be is as good as none: it may be one that no scan uses.
-        match (kind >> 4, tables.dc.get_mut(slot), tables.ac.get_mut(slot)) {
-            (0, Some(table), _) => _ = table.build(counts, values, true),
-            (1, _, Some(table)) => _ = table.build(counts, values),
-            _ => return Err(damaged()),
-        }
-        segment = &rest[16 + total..];
-    }
-    Ok(())
-}
-
-/// What sets contexts of arithmetic coding apart (B.2.4.3).
-fn read_conditioning(segment: &[u8], tables: &mut Tables, at: usize) -> Result<()> {
-    for &[kind, value] in segment.as_chunks().0 {
-        let slot = usize::from(kind & 15);
-        let (low, high) = (value & 15, value >> 4);
-        let sound = match kind >> 4 {
-            0 => low <= high,
-            1 => (1..BLOCK_AREA).contains(&usize::from(value)),
-            _ => false,
-        };
-        if !sound {
-            return Err(corrupt(format!("damaged JPEG conditioning {kind:#04x}: {value}"), at));
-        }
-        match kind >> 4 {
-            0 => tables.conditioning.dc[slot] = (low, high),
-            _ => tables.conditioning.ac[slot] = value,
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use spdl_core::ErrorKind;
+
     use super::*;
+
+    fn data(name: &str) -> Vec<u8> {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data");
+        std::fs::read(format!("{folder}/{name}")).unwrap()
+    }
+
+    fn read(encoded: &[u8]) -> Result<Header> {
+        Header::read(encoded, &mut |_, _, _| Ok(()))
+    }
+
+    #[test]
+    fn the_header_tells_size_orientation_and_what_several_scans_need() {
+        let read = |name| read(&data(name)).unwrap();
+        let size = Size::new(37, 29);
+        assert_eq!(read("420.jpg").info(), ImageInfo::new(size, Orientation::Upright));
+        assert_eq!(read("420.jpg").coefficient_bytes(), 0);
+        // 3 × 2 coded units of 6 blocks, and 5 × 4 blocks of each of 3 components.
+        assert_eq!(read("420-progressive.jpg").coefficient_bytes(), 3 * 2 * 6 * 128);
+        assert_eq!(read("444-progressive.jpg").coefficient_bytes(), 5 * 4 * 3 * 128);
+        assert_eq!(read("orientation-6.jpg").info().orientation.exif(), 6);
+    }
+
+    #[test]
+    fn the_end_is_found_and_missed_wherever_the_file_is_cut() {
+        for name in ["420.jpg", "restarts.jpg", "444-progressive.jpg", "grey.jpg"] {
+            let file = data(name);
+            assert!(read(&file).unwrap().check_end(&file).is_ok(), "{name}");
+            for end in 2..file.len() {
+                let cut = &file[..end];
+                let outcome = read(cut).and_then(|header| header.check_end(cut));
+                let kind = outcome.err().map(|error| error.kind());
+                assert_eq!(kind, Some(ErrorKind::Truncated), "{name} cut to {end}");
+            }
+        }
+    }
+
+    #[test]
+    fn nonsense_is_corrupt() {
+        let kind = |bytes: &[u8]| read(bytes).err().map(|error| error.kind());
+        assert_eq!(kind(b"\xFF\xD8\xFF\xD9"), Some(ErrorKind::Corrupt));
+        assert_eq!(kind(b"\xFF\xD8\xFF\xFE\0\x01"), Some(ErrorKind::Corrupt));
+        assert_eq!(kind(b"\xFF\xD8\xFF\xDA\0\x02"), Some(ErrorKind::Corrupt));
+        assert_eq!(kind(b"\xFF\xD8\xFF\xC0\0\x08\x08\0\x01\0\x01\x03"), Some(ErrorKind::Corrupt));
+    }
+
+    #[test]
+    fn markers_are_found_behind_any_number_of_bytes() {
+        for before in 0..200 {
+            let mut bytes = vec![7; before];
+            // 0xFF that stands for itself, filling, the marker.
+            bytes.extend([0xFF, 0, 1, 0xFF, 0xFF, 0xD3, 0xFF, 0xD9]);
+            let end = before + 6;
+            assert_eq!(find_marker(&bytes, 0), Some((0xD3, end)));
+            assert_eq!(find_marker(&bytes, end), Some((0xD9, end + 2)));
+            assert_eq!(find_marker(&bytes, end + 1), None);
+            assert_eq!(find_marker(&bytes[..end - 1], 0), None);
+        }
+    }
 
     #[test]
     fn the_zigzag_order_is_that_of_the_standard() {

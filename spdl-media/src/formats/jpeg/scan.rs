@@ -6,29 +6,25 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::arithmetic;
 use super::bits::{Bits, EntropyReader, Window};
 use super::header::{
-    BLOCK_AREA, Coding, EntropyCoding, Frame, Header, MAX_COMPONENTS, Next, Scan, Tables, ZIGZAG,
-    read_between_scans,
+    BLOCK_AREA, Coding, EntropyCoding, Frame, Header, MAX_COMPONENTS, Next, RST0, Scan, max_visits,
+    read_between_scans, skip_restarts,
 };
 use super::huffman::{BadCode, Coefficients, HuffmanTable, RUN_OF_16};
+use super::stored::{Ac, Kept, Stored};
 use super::surface::Surfaces;
+use super::tables::Tables;
 use super::{corrupt, truncated};
 use crate::{Limits, OnTruncated};
 
-/// A block's coefficients, row by row, not yet multiplied by their quantization.
-pub(super) type Block = [i16; BLOCK_AREA];
 /// What each coefficient is multiplied by, modulo 2¹⁶.
 pub(super) type Quantization = [i16; BLOCK_AREA];
-
-/// Real files have about ten. Each costs a walk over the image, however few bytes it has.
-const MAX_SCANS: usize = 256;
-const RST0: u8 = 0xD0;
 
 /// Decodes scans, and keeps tables and memory.
 #[derive(Debug, Default)]
 pub(super) struct Scans {
     pub(super) tables: Tables,
-    /// Per component: all blocks of the image, where it has many scans.
-    coefficients: [Vec<Block>; MAX_COMPONENTS],
+    /// All blocks of the image, where it has many scans.
+    stored: Stored,
     /// Per component: as they were when its first scan began.
     quantization: [Option<Quantization>; MAX_COMPONENTS],
     state: State,
@@ -45,26 +41,90 @@ struct State {
     until_restart: usize,
     /// Restart markers met so far, modulo 8.
     restarts: u8,
+    /// The first coded unit of the next row that is read: 0, but where rows above were left out.
+    first_unit: usize,
+}
+
+/// What scans may still cost. Each walks over all blocks of its components, however few bytes it has,
+/// and arithmetic-coded data go on where there are no bytes at all.
+pub(super) struct Work {
+    visits: u64,
+    coefficients: u64,
+}
+
+impl Work {
+    fn new(frame: &Frame, encoded: &[u8]) -> Self {
+        let blocks: usize = frame.components.iter().map(|component| component.blocks()).sum();
+        let visits = max_visits(blocks as u64, encoded.len() as u64);
+        // Blocks hold no more than 63, and scans tell of each three times in real files.
+        let coefficients = visits + 192 * blocks as u64;
+        Work { visits, coefficients }
+    }
+
+    /// Takes note of a scan before it is read.
+    fn scan(&mut self, frame: &Frame, scan: &Scan, at: usize) -> Result<()> {
+        let blocks = match scan.components[..] {
+            [part] => {
+                let component = &frame.components[part.component];
+                component.blocks_wide * component.blocks_high
+            }
+            _ => scan.components.iter().map(|part| frame.components[part.component].blocks()).sum(),
+        };
+        self.visits = self.visits.checked_sub(blocks as u64).ok_or_else(|| {
+            Error::new(
+                ErrorKind::LimitExceeded,
+                "more scans of a JPEG than its size and data account for",
+            )
+            .with_offset(at as u64)
+        })?;
+        Ok(())
+    }
+
+    /// Takes note of AC coefficients that arithmetic-coded data told of.
+    pub(super) fn coefficients(&mut self, count: u64, at: usize) -> Result<()> {
+        self.coefficients = self.coefficients.checked_sub(count).ok_or_else(|| {
+            Error::new(
+                ErrorKind::LimitExceeded,
+                "more coefficients of a JPEG than its size and data account for",
+            )
+            .with_offset(at as u64)
+        })?;
+        Ok(())
+    }
 }
 
 impl Scans {
     /// Prepares for an image whose only scan is read row by row.
     pub(super) fn begin_single(&mut self, frame: &Frame, scan: &Scan) -> Result<()> {
         self.quantization = [None; MAX_COMPONENTS];
+        self.stored.pass();
         self.begin(frame, scan)
+    }
+
+    /// Leaves out what lies before the row `wanted` of units, and before a restart marker, where
+    /// nothing depends on what was before. Says which row is to be read next, and where its data are.
+    pub(super) fn skip_rows(
+        &mut self,
+        encoded: &[u8],
+        header: &Header,
+        wanted: usize,
+    ) -> (usize, usize) {
+        let units_wide = header.frame.units_wide;
+        let interval = self.tables.restart_interval;
+        let restarts = (wanted * units_wide).checked_div(interval).unwrap_or(0);
+        let Some(data) = skip_restarts(encoded, header.data, restarts) else {
+            // What is wrong with them is told by whoever reads them.
+            return (0, header.data);
+        };
+        self.state.restarts = (restarts % 8) as u8;
+        self.state.first_unit = restarts * interval % units_wide;
+        (restarts * interval / units_wide, data)
     }
 
     fn begin(&mut self, frame: &Frame, scan: &Scan) -> Result<()> {
         self.state = State { until_restart: self.tables.restart_interval, ..State::default() };
+        self.keep_quantization(frame, scan)?;
         for part in scan.components.iter() {
-            let number = frame.components[part.component].quantization;
-            let slot = &mut self.quantization[part.component];
-            if slot.is_none() {
-                *slot = self.tables.quantization[number];
-            }
-            if slot.is_none() {
-                return Err(corrupt(format!("the JPEG quantization table {number} is missing"), 0));
-            }
             if frame.entropy == EntropyCoding::Arithmetic {
                 continue;
             }
@@ -77,6 +137,19 @@ impl Scans {
             }
             if frame.coding == Coding::Sequential {
                 self.tables.ac[part.ac].prepare();
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the quantization tables of components as they are when their first scan begins.
+    fn keep_quantization(&mut self, frame: &Frame, scan: &Scan) -> Result<()> {
+        for part in scan.components.iter() {
+            let number = frame.components[part.component].quantization;
+            let slot = &mut self.quantization[part.component];
+            *slot = slot.or(self.tables.quantization[number]);
+            if slot.is_none() {
+                return Err(corrupt(format!("the JPEG quantization table {number} is missing"), 0));
             }
         }
         Ok(())
@@ -124,21 +197,19 @@ impl Scans {
         for (at, component) in frame.components.iter().enumerate() {
             let Some(quantization) = &self.quantization[at] else { continue };
             let Some(surface) = &mut surfaces[at] else { continue };
+            let stored = self.stored.component(at);
             let wanted = surface.wanted.clone();
             let rows = row * component.down..(row + 1) * component.down;
             for y in rows.filter(|y| wanted.rows.contains(y)) {
                 for x in wanted.columns.clone() {
-                    let stored = &self.coefficients[at][y * component.padded_wide + x];
-                    let zero_from =
-                        if stored[1..].iter().all(|&it| it == 0) { 1 } else { BLOCK_AREA };
-                    block[..BLOCK_AREA].copy_from_slice(stored);
+                    let zero_from = stored.copy(y * component.padded_wide + x, &mut block);
                     surface.draw(simd, (x, y), &block, zero_from, quantization);
                 }
             }
         }
     }
 
-    /// Reads all scans of an image. Says how many of its rows of units, from the top, have all
+    /// Reads all scans of an image, or those with coefficients that are `kept`. Says how many of its rows of units, from the top, have all
     /// their coefficients: all of them, except where the data end early and `on_truncated` allows
     /// that; then it also says where they end.
     pub(super) fn read_all(
@@ -146,35 +217,39 @@ impl Scans {
         encoded: &[u8],
         header: &Header,
         window: &mut Window,
+        kept: [Kept; MAX_COMPONENTS],
         (limits, on_truncated): (&Limits, OnTruncated),
         level: Level,
     ) -> Result<(usize, Option<Error>)> {
         let frame = &header.frame;
-        let blocks_of = |at: usize| {
-            frame.components.get(at).map_or(0, |part| part.padded_wide * part.padded_high)
-        };
-        let blocks: usize = (0..MAX_COMPONENTS).map(blocks_of).sum();
-        limits.check_bytes((blocks * size_of::<Block>()) as u64, frame.size)?;
-        for (at, blocks) in self.coefficients.iter_mut().enumerate() {
-            blocks.clear();
-            blocks.resize(blocks_of(at), [0; BLOCK_AREA]);
-        }
+        self.stored.begin(frame, kept, limits)?;
         self.quantization = [None; MAX_COMPONENTS];
+        let mut work = Work::new(frame, encoded);
 
         // How many low bits of each coefficient are still unknown; `None`: all.
         let mut unknown: Unknown = [[None; BLOCK_AREA]; _];
         let (mut scan, mut data) = (header.scan, header.data);
-        for _ in 0..MAX_SCANS {
-            self.begin(frame, &scan)?;
+        loop {
+            work.scan(frame, &scan, data)?;
+            check_order(frame, &scan, &unknown, data)?;
+            let is_skipped = scan.first > 0
+                && scan.components.iter().all(|part| kept[part.component] == Kept::Dc);
             let (end, outcome) = match frame.entropy {
+                _ if is_skipped => {
+                    self.keep_quantization(frame, &scan)?;
+                    (data, Ok(()))
+                }
                 EntropyCoding::Huffman => {
+                    self.begin(frame, &scan)?;
                     let mut reader = EntropyReader::new(encoded, data, window, level);
                     let outcome = self.read_scan(frame, &scan, &mut reader, level);
                     (reader.offset(), outcome)
                 }
                 EntropyCoding::Arithmetic => {
-                    let Scans { tables, coefficients, .. } = self;
-                    arithmetic::read_scan(encoded, data, frame, &scan, tables, coefficients)
+                    self.begin(frame, &scan)?;
+                    let Scans { tables, stored, .. } = self;
+                    let stored = (stored, &mut work);
+                    arithmetic::read_scan(encoded, data, frame, &scan, tables, stored)
                 }
             };
             for part in scan.components.iter() {
@@ -190,7 +265,9 @@ impl Scans {
                 };
                 return if partial && rows > 0 { Ok((rows, Some(error))) } else { Err(error) };
             }
-            match read_between_scans(encoded, end, frame, &mut self.tables)? {
+            let tables = &mut self.tables;
+            let mut on_table = |marker, segment: &[u8], at| tables.read(marker, segment, at);
+            match read_between_scans(encoded, end, frame, &mut on_table)? {
                 Next::Scan { scan: next, data: start } => (scan, data) = (next, start),
                 Next::EndOfImage => {
                     self.check_complete(frame, &unknown, limits, end)?;
@@ -204,10 +281,6 @@ impl Scans {
                 }
             }
         }
-        Err(Error::new(
-            ErrorKind::LimitExceeded,
-            format!("the JPEG has more than {MAX_SCANS} scans"),
-        ))
     }
 
     /// A file may end with an image that is less than sharp, but not without a colour.
@@ -241,16 +314,16 @@ impl Scans {
             [part] => frame.components[part.component].blocks_high,
             _ => frame.units_high,
         };
-        let Scans { tables, coefficients, state, .. } = self;
+        let Scans { tables, stored, state, .. } = self;
         let interval = tables.restart_interval;
         for row in 0..rows {
             let outcome = dispatch!(level, _simd => match frame.coding {
-                Coding::Sequential => {
-                    let blocks = Whole { tables, coefficients, frame };
+                Coding::Sequential | Coding::Lossless => {
+                    let blocks = Whole { tables, stored, frame };
                     for_each_block(frame, scan, row, reader, state, interval, blocks)
                 }
                 Coding::Progressive => {
-                    let blocks = Part { tables, coefficients, scan, frame };
+                    let blocks = Part { tables, stored, scan, frame };
                     for_each_block(frame, scan, row, reader, state, interval, blocks)
                 }
             });
@@ -262,6 +335,26 @@ impl Scans {
 
 /// How many low bits of each coefficient of each component are still unknown; `None`: all.
 type Unknown = [[Option<u32>; BLOCK_AREA]; MAX_COMPONENTS];
+
+/// Refuses a scan of what is known already, or that leaves bits out between what was known and what
+/// it tells.
+fn check_order(frame: &Frame, scan: &Scan, unknown: &Unknown, at: usize) -> Result<()> {
+    let expected = (scan.high > 0).then_some(scan.high);
+    for part in scan.components.iter() {
+        let known = &unknown[part.component][scan.first..=scan.last];
+        if known.iter().any(|&low| low != expected) {
+            return Err(corrupt(
+                format!(
+                    "a JPEG scan of coefficients {} to {} of component {}, bits {} to {}, which does \
+                     not follow on those before it",
+                    scan.first, scan.last, frame.components[part.component].id, scan.high, scan.low
+                ),
+                at,
+            ));
+        }
+    }
+    Ok(())
+}
 
 /// Whether all bits of all coefficients are known.
 fn is_sharp(frame: &Frame, unknown: &Unknown) -> bool {
@@ -386,7 +479,7 @@ impl<S: Simd> BlockReader for Drawn<'_, '_, S> {
 /// Blocks of a sequential scan of several.
 struct Whole<'a> {
     tables: &'a Tables,
-    coefficients: &'a mut [Vec<Block>; MAX_COMPONENTS],
+    stored: &'a mut Stored,
     frame: &'a Frame,
 }
 
@@ -401,9 +494,11 @@ impl BlockReader for Whole<'_> {
         let mut block: Coefficients = [0; _];
         block[0] =
             read_dc(bits, &self.tables.dc[place.dc], &mut state.predictions[place.component])?;
-        self.tables.ac[place.ac].read_block(bits, &mut block, BLOCK_AREA - 1)?;
-        let stored = place.of(self.frame, self.coefficients);
-        stored.copy_from_slice(&block[..BLOCK_AREA]);
+        let zero_from = self.tables.ac[place.ac].read_block(bits, &mut block, BLOCK_AREA - 1)?;
+        let stored = self.stored.component_mut(place.component);
+        let at = place.index(self.frame);
+        *stored.dc_mut(at) = block[0];
+        stored.ac(at).replace(&block, zero_from);
         Ok(())
     }
 }
@@ -411,7 +506,7 @@ impl BlockReader for Whole<'_> {
 /// Some coefficients, or some of their bits.
 struct Part<'a> {
     tables: &'a Tables,
-    coefficients: &'a mut [Vec<Block>; MAX_COMPONENTS],
+    stored: &'a mut Stored,
     scan: &'a Scan,
     frame: &'a Frame,
 }
@@ -425,34 +520,31 @@ impl BlockReader for Part<'_> {
         state: &mut State,
     ) -> Result<(), BadCode> {
         let scan = self.scan;
-        let block = place.of(self.frame, self.coefficients);
+        let stored = self.stored.component_mut(place.component);
+        let at = place.index(self.frame);
         let run = &mut state.end_of_band_run;
         match (scan.first, scan.high) {
             (0, 0) => {
                 let prediction = &mut state.predictions[place.component];
                 read_dc(bits, &self.tables.dc[place.dc], prediction)?;
-                block[0] = (*prediction << scan.low) as i16;
+                *stored.dc_mut(at) = (*prediction << scan.low) as i16;
                 Ok(())
             }
             (0, _) => {
-                block[0] |= (bits.take(1) << scan.low) as i16;
+                *stored.dc_mut(at) |= (bits.take(1) << scan.low) as i16;
                 Ok(())
             }
-            (_, 0) => read_band(bits, &self.tables.ac[place.ac].codes, scan, run, block),
-            _ => refine_band(bits, &self.tables.ac[place.ac].codes, scan, run, block),
+            (_, 0) => read_band(bits, &self.tables.ac[place.ac].codes, scan, run, stored.ac(at)),
+            _ => refine_band(bits, &self.tables.ac[place.ac].codes, scan, run, stored.ac(at)),
         }
     }
 }
 
 impl Place {
+    /// Its number among the component's blocks.
     #[inline(always)]
-    fn of<'a>(
-        &self,
-        frame: &Frame,
-        coefficients: &'a mut [Vec<Block>; MAX_COMPONENTS],
-    ) -> &'a mut Block {
-        let at = self.row * frame.components[self.component].padded_wide + self.column;
-        &mut coefficients[self.component][at]
+    fn index(&self, frame: &Frame) -> usize {
+        self.row * frame.components[self.component].padded_wide + self.column
     }
 }
 
@@ -473,7 +565,7 @@ fn for_each_block(
         [part] => frame.components[part.component].blocks_wide,
         _ => frame.units_wide,
     };
-    for unit in 0..units {
+    for unit in std::mem::take(&mut state.first_unit)..units {
         if restart_interval > 0 {
             if state.until_restart == 0 {
                 restart(reader, state)?;
@@ -540,7 +632,7 @@ fn read_band(
     table: &HuffmanTable,
     scan: &Scan,
     end_of_band_run: &mut u32,
-    block: &mut Block,
+    mut block: Ac<'_>,
 ) -> Result<(), BadCode> {
     if *end_of_band_run > 0 {
         *end_of_band_run -= 1;
@@ -559,7 +651,7 @@ fn read_band(
             continue;
         }
         at += run;
-        block[usize::from(ZIGZAG[at & 127]) & 63] = (value << scan.low) as i16;
+        block.set(at, (value << scan.low) as i16);
         at += 1;
     }
     if at > scan.last + 1 { Err(BadCode) } else { Ok(()) }
@@ -572,7 +664,7 @@ fn refine_band(
     table: &HuffmanTable,
     scan: &Scan,
     end_of_band_run: &mut u32,
-    block: &mut Block,
+    mut block: Ac<'_>,
 ) -> Result<(), BadCode> {
     let bit = 1i16 << scan.low;
     let mut at = scan.first;
@@ -598,9 +690,8 @@ fn refine_band(
             // The run counts zeros only; what is not zero is refined on the way.
             let mut zeros = run;
             while at <= scan.last {
-                let coefficient = &mut block[usize::from(ZIGZAG[at])];
-                if *coefficient != 0 {
-                    refine(bits, coefficient, bit);
+                if block.get(at) != 0 {
+                    refine(bits, block.known(at), bit);
                 } else if zeros == 0 {
                     break;
                 } else {
@@ -612,18 +703,18 @@ fn refine_band(
                 if at > scan.last {
                     return Err(BadCode);
                 }
-                block[usize::from(ZIGZAG[at])] = value;
+                block.set(at, value);
             }
             at += 1;
         }
     }
     if *end_of_band_run > 0 {
-        while at <= scan.last {
-            let coefficient = &mut block[usize::from(ZIGZAG[at])];
-            if *coefficient != 0 {
-                refine(bits, coefficient, bit);
+        if at <= scan.last {
+            let mut nonzero = block.nonzero(at, scan.last);
+            while nonzero != 0 {
+                refine(bits, block.known(nonzero.trailing_zeros() as usize), bit);
+                nonzero &= nonzero - 1;
             }
-            at += 1;
         }
         *end_of_band_run -= 1;
     }

@@ -8,7 +8,8 @@ use super::header::{BLOCK, BLOCK_AREA, Component, Frame, MAX_COMPONENTS};
 use super::huffman::Coefficients;
 use super::idct;
 use super::scan::Quantization;
-use crate::Rect;
+use super::stored::Kept;
+use crate::{Picture, PlaneShape, Rect, Size};
 
 /// The blocks of a component that a region needs: columns and rows of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,6 +65,131 @@ impl Side {
     #[inline(always)]
     fn last_coefficient(self) -> usize {
         if self == Side::One { 0 } else { BLOCK_AREA - 1 }
+    }
+}
+
+/// Which samples of each component are delivered, and where they go.
+pub(super) struct PlaneLayout {
+    /// Of the result, and how many pixels of the image share one of its pixels on each side.
+    pub(super) size: Size,
+    scale: u32,
+    pub(super) shapes: [PlaneShape; MAX_COMPONENTS],
+    wanted: [Wanted; MAX_COMPONENTS],
+    sides: [Side; MAX_COMPONENTS],
+    /// How many rows of the result's are not the same without the samples below them.
+    looks_down: u32,
+}
+
+impl PlaneLayout {
+    /// The samples that `region` needs, at the smallest scale that gives `smallest` pixels.
+    pub(super) fn choose(frame: &Frame, region: Rect, smallest: Option<Size>) -> Self {
+        let reduced =
+            |scale: u32| Size::new(region.width.div_ceil(scale), region.height.div_ceil(scale));
+        // A part of a sample is none: what it is reduced with may lie outside the region.
+        let fits = |&scale: &u32| {
+            smallest.is_some_and(|it| {
+                it.width <= region.width / scale && it.height <= region.height / scale
+            })
+        };
+        let scale = [8, 4, 2].into_iter().find(fits).unwrap_or(1);
+        let mut layout = PlaneLayout {
+            size: reduced(scale),
+            scale,
+            shapes: Default::default(),
+            wanted: Default::default(),
+            sides: Default::default(),
+            looks_down: 0,
+        };
+        for (at, component) in frame.components.iter().enumerate() {
+            let (across, down) = (frame.across / component.across, frame.down / component.down);
+            // Where pixels share samples, those need not become fewer by as much; and none becomes
+            // fewer than the result has pixels.
+            let shrunk = (scale as usize / across.max(down)).max(1);
+            let side = match shrunk {
+                8 => Side::One,
+                4 => Side::Two,
+                2 => Side::Four,
+                _ => Side::Eight,
+            };
+            let wanted = Wanted::of(frame, component, region);
+            let scaled = |samples: usize| (samples * side.samples()).div_ceil(BLOCK);
+            let (left, top) =
+                (wanted.columns.start * side.samples(), wanted.rows.start * side.samples());
+            let right = (wanted.columns.end * side.samples()).min(scaled(component.width));
+            let bottom = (wanted.rows.end * side.samples()).min(scaled(component.height));
+            layout.shapes[at] = PlaneShape {
+                channels: 1,
+                area: Rect {
+                    left: left as u32,
+                    top: top as u32,
+                    width: (right - left) as u32,
+                    height: (bottom - top) as u32,
+                },
+                across: (across * shrunk) as u32,
+                down: (down * shrunk) as u32,
+                stride: wanted.columns.len() * side.samples(),
+            };
+            layout.looks_down |= u32::from(down * shrunk > scale as usize);
+            layout.wanted[at] = wanted;
+            layout.sides[at] = side;
+        }
+        layout
+    }
+
+    /// The coefficients that are needed.
+    pub(super) fn kept(&self) -> [Kept; MAX_COMPONENTS] {
+        self.sides.map(|side| if side == Side::One { Kept::Dc } else { Kept::All })
+    }
+
+    /// The rows of units that are needed.
+    pub(super) fn rows(&self, frame: &Frame) -> Range<usize> {
+        let rows = |(wanted, component): (&Wanted, &Component)| {
+            (wanted.rows.start / component.down, wanted.rows.end.div_ceil(component.down))
+        };
+        let parts = self.wanted.iter().zip(frame.components.iter()).map(rows);
+        let (start, end) =
+            parts.fold((usize::MAX, 0), |(a, b), (start, end)| (a.min(start), b.max(end)));
+        start..end
+    }
+
+    pub(super) fn surfaces<'p>(&self, picture: &'p mut Picture) -> Surfaces<'p> {
+        let mut surfaces = Surfaces::default();
+        let places = surfaces.iter_mut().zip(picture.planes_mut());
+        for (at, (surface, plane)) in places.enumerate() {
+            let shape = &self.shapes[at];
+            *surface = Some(Surface {
+                samples: plane.samples_mut(),
+                stride: shape.stride,
+                height: shape.area.height as usize,
+                wanted: self.wanted[at].clone(),
+                left: self.wanted[at].columns.start,
+                top: self.wanted[at].rows.start,
+                side: self.sides[at],
+            });
+        }
+        surfaces
+    }
+
+    /// Makes black what lies below the first `drawn` rows of units, and says how many rows of the
+    /// result do not depend on it.
+    pub(super) fn blacken(
+        &self,
+        frame: &Frame,
+        region: Rect,
+        drawn: usize,
+        picture: &mut Picture,
+    ) -> u32 {
+        for (at, plane) in picture.planes_mut().iter_mut().enumerate() {
+            let shape = &self.shapes[at];
+            let rows = drawn * frame.components[at].down * self.sides[at].samples();
+            let valid = rows.saturating_sub(shape.area.top as usize);
+            let end = shape.area.height as usize * shape.stride;
+            if let Some(missing) = plane.samples_mut().get_mut(valid * shape.stride..end) {
+                missing.fill(if at == 0 { 0 } else { 128 });
+            }
+        }
+        let pixels = ((drawn * frame.unit_height()) as u32).saturating_sub(region.top);
+        (pixels / self.scale).saturating_sub(self.looks_down).min(self.size.height)
     }
 }
 

@@ -3,9 +3,11 @@
 use std::ops::Range;
 
 use fearless_simd::{Level, dispatch};
+use spdl_core::Result;
 
 use super::color::{self, Upsampling};
 use super::header::{BLOCK, Color, Component, Frame, MAX_COMPONENTS};
+use super::stored::resize;
 use super::surface::{Side, Surface, Surfaces, Wanted};
 use crate::{PixelsMut, Rect};
 
@@ -46,7 +48,7 @@ impl Plane {
 
 impl Planes {
     /// Prepares for an image of which `region` is wanted.
-    pub(super) fn prepare(&mut self, frame: &Frame, region: Rect) {
+    pub(super) fn prepare(&mut self, frame: &Frame, region: Rect) -> Result<()> {
         self.emitted = 0;
         self.looks_around = false;
         self.units = (usize::MAX, 0);
@@ -58,13 +60,12 @@ impl Planes {
             plane.stride = component.padded_wide * BLOCK;
             plane.rows = RING * component.down * BLOCK;
             // Only grows: what is there is drawn over.
-            let bytes = plane.stride * plane.rows;
-            if plane.samples.len() < bytes {
-                plane.samples.resize(bytes, 0);
-            }
+            let bytes = (plane.stride * plane.rows).max(plane.samples.len());
+            resize(&mut plane.samples, bytes, 0)?;
             self.units.0 = self.units.0.min(plane.wanted.rows.start / component.down);
             self.units.1 = self.units.1.max(plane.wanted.rows.end.div_ceil(component.down));
         }
+        Ok(())
     }
 
     /// The rows of units that the region needs: first, and one beyond the last.

@@ -1,0 +1,288 @@
+//! The decoder: rows of coded units, one by one, to RGB or to planes.
+
+use std::ops::Range;
+
+use fearless_simd::Level;
+use spdl_core::{Error, ErrorKind, Result};
+
+use super::bits::{EntropyReader, Window};
+use super::header::{self, Coding, Color, EntropyCoding, Frame, Header, MAX_COMPONENTS};
+use super::rgb::Planes;
+use super::scan::Scans;
+use super::stored::Kept;
+use super::surface::{PlaneLayout, Surfaces};
+use super::unsupported;
+use crate::{
+    ColorModel, DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits, OnTruncated,
+    Picture, PixelsMut,
+};
+
+/// JPEG, sequential and progressive.
+#[derive(Debug)]
+pub(in crate::formats) struct JpegCodec;
+
+impl ImageCodec for JpegCodec {
+    fn name(&self) -> &'static str {
+        "jpeg"
+    }
+
+    fn sniff(&self, head: &[u8]) -> bool {
+        head.starts_with(&[0xFF, 0xD8, 0xFF])
+    }
+
+    fn decoder(&self, limits: &Limits) -> Result<Box<dyn ImageDecoder>> {
+        Ok(Box::new(JpegDecoder {
+            limits: limits.clone(),
+            level: level(),
+            window: Window::default(),
+            scans: Scans::default(),
+            planes: Planes::default(),
+        }))
+    }
+}
+
+/// What the processor can do, up to AVX2: rows of eight coefficients do not fill wider registers.
+fn level() -> Level {
+    let level = Level::new();
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    let level = level.as_avx2().map_or(level, Level::Avx2);
+    level
+}
+
+struct JpegDecoder {
+    limits: Limits,
+    /// What the processor can do.
+    level: Level,
+    window: Window,
+    scans: Scans,
+    planes: Planes,
+}
+
+impl ImageDecoder for JpegDecoder {
+    fn inspect(&mut self, encoded: &[u8]) -> Result<ImageInfo> {
+        let header = Header::read(encoded, &mut |_, _, _| Ok(()))?;
+        self.check(encoded, &header)?;
+        Ok(header.info())
+    }
+
+    fn decode_into(
+        &mut self,
+        encoded: &[u8],
+        request: &DecodeRequest,
+        mut out: PixelsMut<'_>,
+    ) -> Result<Decoded> {
+        let (header, color) = self.read_header(encoded)?;
+        let frame = &header.frame;
+        let region = request.checked_region(frame.size, &out)?;
+        let JpegDecoder { level, planes, .. } = self;
+        planes.prepare(frame, region)?;
+        let task = Task { encoded, header: &header, request, limits: &self.limits, level: *level };
+        let kept = [Kept::All; MAX_COMPONENTS];
+        let mut rows = Rows::begin(task, &mut self.scans, &mut self.window, planes.rows(), kept)?;
+        while let Some(row) = rows.draw_next(|row| planes.surfaces(frame, row))? {
+            planes.emit(frame, row, region, color, &mut out, *level);
+        }
+        let valid = (planes.emitted() as u32).saturating_sub(region.top).min(region.height);
+        rows.check_valid(valid)?;
+        (valid..region.height).for_each(|row| out.row_mut(row).fill(0));
+        Ok(Decoded::partial(region.size(), valid))
+    }
+
+    fn decode_planes(
+        &mut self,
+        encoded: &[u8],
+        request: &DecodeRequest,
+        picture: &mut Picture,
+    ) -> Result<Decoded> {
+        let (header, color) = self.read_header(encoded)?;
+        let frame = &header.frame;
+        let region = request.region_in(frame.size)?;
+        let Some(color) = planes_of(frame, color) else {
+            picture.start_rgb(frame.size, region)?;
+            return self.decode_into(encoded, request, picture.rgb_mut()?);
+        };
+        let layout = PlaneLayout::choose(frame, region, request.smallest());
+        picture.start(frame.size, color, &layout.shapes[..frame.components.len()])?;
+        let task =
+            Task { encoded, header: &header, request, limits: &self.limits, level: self.level };
+        let (wanted, kept) = (layout.rows(frame), layout.kept());
+        let mut rows = Rows::begin(task, &mut self.scans, &mut self.window, wanted, kept)?;
+        let mut drawn = 0;
+        while let Some(row) = rows.draw_next(|_| layout.surfaces(picture))? {
+            drawn = row + 1;
+        }
+        let size = layout.size;
+        let valid = match rows.is_cut() {
+            true => layout.blacken(frame, region, drawn, picture),
+            false => size.height,
+        };
+        rows.check_valid(valid)?;
+        Ok(Decoded::partial(size, valid))
+    }
+}
+
+impl JpegDecoder {
+    fn read_header(&mut self, encoded: &[u8]) -> Result<(Header, Color)> {
+        let tables = &mut self.scans.tables;
+        tables.clear();
+        let header =
+            Header::read(encoded, &mut |marker, segment, at| tables.read(marker, segment, at))?;
+        self.check(encoded, &header)?;
+        let color = header.color()?;
+        Ok((header, color))
+    }
+
+    fn check(&self, encoded: &[u8], header: &Header) -> Result<()> {
+        if header.frame.coding == Coding::Lossless {
+            return Err(unsupported("a lossless JPEG", header.data));
+        }
+        self.limits.check_size(header.frame.size)?;
+        self.limits.check_ratio(encoded.len(), header.frame.size)
+    }
+}
+
+/// What is to be decoded, and how.
+struct Task<'a> {
+    encoded: &'a [u8],
+    header: &'a Header,
+    request: &'a DecodeRequest,
+    limits: &'a Limits,
+    level: Level,
+}
+
+/// Decodes an image row of units by row of units.
+struct Rows<'a> {
+    task: Task<'a>,
+    scans: &'a mut Scans,
+    /// Where the image has one scan, which is read while it is drawn.
+    reader: Option<EntropyReader<'a>>,
+    /// Rows that are still to be read.
+    remaining: Range<usize>,
+    /// Rows that are to be drawn.
+    wanted: Range<usize>,
+    /// Rows that have all their coefficients.
+    complete: usize,
+    /// Why the rows ended early.
+    cut: Option<Error>,
+}
+
+impl<'a> Rows<'a> {
+    /// Prepares to draw the rows of units that are wanted. Those above must be read, those below
+    /// only to find whether the file is cut.
+    fn begin(
+        task: Task<'a>,
+        scans: &'a mut Scans,
+        window: &'a mut Window,
+        wanted: Range<usize>,
+        kept: [Kept; MAX_COMPONENTS],
+    ) -> Result<Self> {
+        let Task { encoded, header, request, limits, level } = task;
+        let frame = &header.frame;
+        let all = request.is_exact() || !has_end_marker(encoded, header.data);
+        let single = (frame.coding, frame.entropy) == (Coding::Sequential, EntropyCoding::Huffman)
+            && header.scan.components.len() == frame.components.len();
+        let (reader, remaining, complete, cut) = if single {
+            scans.begin_single(frame, &header.scan)?;
+            let (rows, data) = match all {
+                true => (0..frame.units_high, header.data),
+                false => {
+                    let (start, data) = scans.skip_rows(encoded, header, wanted.start);
+                    (start..wanted.end, data)
+                }
+            };
+            let reader = EntropyReader::new(encoded, data, window, level);
+            (Some(reader), rows, frame.units_high, None)
+        } else {
+            let lenience = (limits, request.truncation());
+            let kept = match (all, frame.coding) {
+                (false, Coding::Progressive) => kept,
+                _ => [Kept::All; MAX_COMPONENTS],
+            };
+            let (complete, cut) = scans.read_all(encoded, header, window, kept, lenience, level)?;
+            // Below the region nothing is missing.
+            (None, wanted.clone(), complete, cut.filter(|_| complete < wanted.end))
+        };
+        Ok(Rows { task, scans, reader, remaining, wanted, complete, cut })
+    }
+
+    /// Draws the next wanted row, where `surfaces` says, and tells which that was; `None` after the
+    /// last one, or where the data end early and that is allowed.
+    fn draw_next<'s>(
+        &mut self,
+        surfaces: impl FnOnce(usize) -> Surfaces<'s>,
+    ) -> Result<Option<usize>> {
+        let Task { header, level, .. } = self.task;
+        let frame = &header.frame;
+        let Some(reader) = &mut self.reader else {
+            let row = self.remaining.next().filter(|&row| row < self.complete);
+            if let Some(row) = row {
+                self.scans.draw_stored_row(frame, row, &mut surfaces(row), level);
+            }
+            return Ok(row);
+        };
+        let mut surfaces = Some(surfaces);
+        for row in self.remaining.by_ref() {
+            let wanted = self.wanted.contains(&row);
+            let mut place = match surfaces.take_if(|_| wanted) {
+                Some(surfaces) => surfaces(row),
+                None => Surfaces::default(),
+            };
+            let outcome = self.scans.draw_row(frame, &header.scan, row, reader, &mut place, level);
+            match outcome {
+                Ok(()) if wanted => return Ok(Some(row)),
+                Ok(()) => {}
+                Err(error) => {
+                    let allowed = self.task.request.truncation() == OnTruncated::Partial
+                        && error.kind() == ErrorKind::Truncated;
+                    self.remaining = 0..0;
+                    if !allowed {
+                        return Err(error);
+                    }
+                    // Below the region nothing is missing.
+                    if row < self.wanted.end {
+                        self.cut = Some(error);
+                    }
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether wanted rows are missing.
+    fn is_cut(&self) -> bool {
+        self.cut.is_some()
+    }
+
+    /// Refuses an image of which not a row is valid.
+    fn check_valid(self, rows: u32) -> Result<()> {
+        match self.cut {
+            Some(error) if rows == 0 => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether the file has its end marker, so that nothing of it is missing. A few bytes may follow,
+/// and any number of zeros.
+fn has_end_marker(encoded: &[u8], data: usize) -> bool {
+    const FEW: usize = 32;
+    let end = encoded.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    let tail = encoded.get(data.max(end.saturating_sub(FEW))..end).unwrap_or_default();
+    tail.windows(2).any(|pair| pair == [0xFF, 0xD9])
+}
+
+/// What the planes of an image stand for, where they are delivered as they are stored.
+fn planes_of(frame: &Frame, color: Color) -> Option<ColorModel> {
+    match color {
+        Color::Grey => Some(ColorModel::Grey),
+        Color::YCbCr => {
+            let ratios = |component: &header::Component| {
+                [frame.across / component.across, frame.down / component.down]
+            };
+            let usual = frame.components.iter().flat_map(ratios).all(|ratio| ratio != 3);
+            usual.then_some(ColorModel::YCbCr)
+        }
+        Color::Rgb | Color::Cmyk | Color::Ycck => None,
+    }
+}
