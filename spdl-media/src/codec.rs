@@ -69,7 +69,7 @@ pub trait ImageDecoder: Send {
         picture: &mut Picture,
     ) -> Result<Decoded> {
         let image = self.inspect(encoded)?.size;
-        let region = request.region_in(image)?;
+        let region = request.region_within(image)?;
         picture.start_rgb(image, region)?;
         let request = DecodeRequest { smallest: None, ..*request };
         self.decode_into(encoded, &request, picture.rgb_mut()?)
@@ -173,15 +173,15 @@ impl DecodeRequest {
     ///
     /// # Errors
     /// `InvalidArgument` where it does not.
-    pub fn region_in(&self, size: Size) -> Result<Rect> {
+    pub fn region_within(&self, size: Size) -> Result<Rect> {
         let region = self.region_of(size);
-        if region.is_within(size) {
-            return Ok(region);
+        if !region.is_within(size) {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("the region {region:?} is not inside an image of {size} pixels"),
+            ));
         }
-        Err(Error::new(
-            ErrorKind::InvalidArgument,
-            format!("the region {region:?} is not inside an image of {size} pixels"),
-        ))
+        Ok(region)
     }
 
     /// The smallest result that would do; `None` where it must be of full size.
@@ -194,7 +194,7 @@ impl DecodeRequest {
     /// # Errors
     /// `InvalidArgument` where it does not.
     pub fn checked_region(&self, size: Size, out: &PixelsMut<'_>) -> Result<Rect> {
-        let region = self.region_in(size)?;
+        let region = self.region_within(size)?;
         if out.size() != region.size() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,

@@ -82,7 +82,17 @@ impl Decoder {
         request: &DecodeRequest,
         picture: &mut Picture,
     ) -> Result<Decoded> {
-        self.with_decoder(encoded, |decoder| decoder.decode_planes(encoded, request, picture))
+        let decoded =
+            self.with_decoder(encoded, |it| it.decode_planes(encoded, request, picture))?;
+        // Codecs check it before, but those of others may forget.
+        self.limits.check_size(picture.image())?;
+        self.limits.check_ratio(encoded.len(), picture.image())?;
+        let region = request.region_within(picture.image())?;
+        if !picture.holds(region) {
+            let message = format!("the decoder's planes do not hold the region {region:?}");
+            return Err(Error::new(ErrorKind::Corrupt, message));
+        }
+        Ok(decoded)
     }
 
     /// Decodes a whole image, upright.
@@ -90,8 +100,9 @@ impl Decoder {
     /// # Errors
     /// As [`decode_into`](Decoder::decode_into).
     pub fn decode_rgb(&mut self, encoded: &[u8]) -> Result<Image> {
-        let (stored, orientation) = self.decode(encoded)?;
-        Ok(turn_upright(stored, orientation))
+        let info = self.inspect(encoded)?;
+        let stored = self.decode(encoded, info.size)?;
+        turn_upright(stored, info.orientation, &self.limits)
     }
 
     /// Decodes a whole image as it is stored, whatever its orientation.
@@ -99,15 +110,15 @@ impl Decoder {
     /// # Errors
     /// As [`decode_into`](Decoder::decode_into).
     pub fn decode_stored(&mut self, encoded: &[u8]) -> Result<Image> {
-        self.decode(encoded).map(|(stored, _)| stored)
+        let size = self.inspect(encoded)?.size;
+        self.decode(encoded, size)
     }
 
-    fn decode(&mut self, encoded: &[u8]) -> Result<(Image, Orientation)> {
-        let info = self.inspect(encoded)?;
-        let mut pixels = zeros(info.size)?;
-        let out = PixelsMut::new(&mut pixels, info.size)?;
+    fn decode(&mut self, encoded: &[u8], size: Size) -> Result<Image> {
+        let mut pixels = zeros(size)?;
+        let out = PixelsMut::new(&mut pixels, size)?;
         self.decode_into(encoded, &DecodeRequest::full(), out)?;
-        Ok((Image { size: info.size, pixels }, info.orientation))
+        Ok(Image { size, pixels })
     }
 
     fn with_decoder<T>(
@@ -175,18 +186,95 @@ pub fn decode_rgb(encoded: &[u8]) -> Result<Image> {
     Decoder::new(&CodecRegistry::with_defaults(), &Limits::default()).decode_rgb(encoded)
 }
 
-fn turn_upright(stored: Image, orientation: Orientation) -> Image {
-    if orientation == Orientation::Upright {
-        return stored;
+/// Turns an image: where it keeps its sides, in its own memory.
+fn turn_upright(mut stored: Image, orientation: Orientation, limits: &Limits) -> Result<Image> {
+    let (width, height) = (stored.size.width as usize, stored.size.height as usize);
+    let row_bytes = width * CHANNELS;
+    let (pixels, _) = stored.pixels.as_chunks_mut::<CHANNELS>();
+    match orientation {
+        Orientation::Upright => {}
+        Orientation::FlippedHorizontally => pixels.chunks_exact_mut(width).for_each(<[_]>::reverse),
+        Orientation::Rotated180 => pixels.reverse(),
+        Orientation::FlippedVertically => {
+            let (upper, lower) = stored.pixels.split_at_mut(height / 2 * row_bytes);
+            let below = lower.chunks_exact_mut(row_bytes).rev();
+            upper.chunks_exact_mut(row_bytes).zip(below).for_each(|(a, b)| a.swap_with_slice(b));
+        }
+        _ => return transpose(&stored, orientation, limits),
     }
+    Ok(stored)
+}
+
+/// Turns an image on its side, square by square, so that neither rows nor columns are far apart.
+fn transpose(stored: &Image, orientation: Orientation, limits: &Limits) -> Result<Image> {
+    const SIDE: usize = 32;
+    let bytes = stored.pixels.len() as u64;
+    limits.check_bytes(bytes.saturating_mul(2), stored.size)?;
     let size = orientation.apply(stored.size);
-    let mut pixels = Vec::with_capacity(stored.pixels.len());
-    for y in 0..size.height {
-        for x in 0..size.width {
-            let (x, y) = orientation.point_to_stored(x, y, stored.size);
-            let at = (y as usize * stored.size.width as usize + x as usize) * CHANNELS;
-            pixels.extend_from_slice(&stored.pixels[at..at + CHANNELS]);
+    let mut pixels = zeros(size)?;
+    let (source, _) = stored.pixels.as_chunks::<CHANNELS>();
+    let (target, _) = pixels.as_chunks_mut::<CHANNELS>();
+    let stride = stored.size.width as usize;
+    let (width, height) = (size.width as usize, size.height as usize);
+    let at = |x: usize, y: usize| {
+        let (x, y) = orientation.point_to_stored(x as u32, y as u32, stored.size);
+        y as usize * stride + x as usize
+    };
+    for top in (0..height).step_by(SIDE) {
+        for left in (0..width).step_by(SIDE) {
+            let right = width.min(left + SIDE);
+            for y in top..height.min(top + SIDE) {
+                // Along a row of the result, a column of what is stored, down or up.
+                let (first, last) = (at(left, y), at(right - 1, y));
+                let row = &mut target[y * width + left..y * width + right];
+                if first <= last {
+                    let column = source[first..].iter().step_by(stride);
+                    row.iter_mut().zip(column).for_each(|(target, pixel)| *target = *pixel);
+                } else {
+                    let column = source[last..].iter().step_by(stride);
+                    row.iter_mut().rev().zip(column).for_each(|(target, pixel)| *target = *pixel);
+                }
+            }
         }
     }
-    Image { size, pixels }
+    Ok(Image { size, pixels })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_is_turned_as_its_orientation_says() {
+        for (width, height) in [(1, 1), (1, 5), (7, 1), (37, 70), (64, 33), (6, 4)] {
+            let size = Size::new(width, height);
+            let pixels: Vec<u8> = (0..width * height * 3).map(|at| (at % 251) as u8).collect();
+            for orientation in Orientation::ALL {
+                let stored = Image { size, pixels: pixels.clone() };
+                let turned = turn_upright(stored, orientation, &Limits::default()).unwrap();
+                assert_eq!(turned.size, orientation.apply(size));
+                let found = turned.pixels.chunks(3);
+                let places = (0..turned.size.height)
+                    .flat_map(|y| (0..turned.size.width).map(move |x| (x, y)));
+                for (found, (x, y)) in found.zip(places) {
+                    let (column, row) = orientation.point_to_stored(x, y, size);
+                    let at = ((row * width + column) * 3) as usize;
+                    assert_eq!(found, &pixels[at..at + 3], "{orientation:?} {size}: {x}, {y}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_image_that_is_turned_on_its_side_takes_memory_twice() {
+        let size = Size::new(10, 20);
+        let limits = Limits::default().max_bytes(10 * 20 * 3 * 2 - 1);
+        let image = || Image { size, pixels: vec![0; 10 * 20 * 3] };
+        for orientation in Orientation::ALL {
+            let outcome = turn_upright(image(), orientation, &limits);
+            let kind = outcome.err().map(|error| error.kind());
+            let expected = orientation.swaps_sides().then_some(ErrorKind::LimitExceeded);
+            assert_eq!(kind, expected, "{orientation:?}");
+        }
+    }
 }

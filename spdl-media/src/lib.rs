@@ -31,8 +31,8 @@
 //! much larger than the sample are decoded at a smaller size: on photographs, luma and chroma by
 //! themselves give 40 dB (PSNR) or more against the exact sample.
 //!
-//! Not supported: AVIF and HEIF; JPEG with arithmetic coding, 12 bits or lossless; TIFF with CCITT
-//! T.4, subsampled chroma outside JPEG, or 12 bits.
+//! Not supported: AVIF and HEIF; JPEG with 12 bits or lossless; TIFF with chroma of lower resolution
+//! outside JPEG, with JPEG of CMYK or of unusual luma and chroma, or with 12 bits.
 //!
 //! # Damage
 //!
@@ -42,8 +42,9 @@
 //! Of a file that is cut, the rows above the cut can be had: [`OnTruncated::Partial`]. Of PNG, GIF,
 //! BMP and TIFF that holds for files whose rows are stored in their order: not for interlaced ones,
 //! nor for bitmaps from the bottom up (as most are), nor for components in planes of their own; and
-//! of TIFF for whole strips and rows of tiles. WebP, JPEG XL, the formats of `more-formats` and
-//! `exr`, and JPEG by other codecs than the default one stay `Truncated`.
+//! of TIFF for whole strips and rows of tiles, but of facsimile and JPEG row by row. WebP, JPEG XL,
+//! the formats of `more-formats` and `exr`, and JPEG by other codecs than the default one stay
+//! `Truncated`.
 //!
 //! # Features
 //!

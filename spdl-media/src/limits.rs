@@ -16,6 +16,8 @@ use crate::pixels::CHANNELS;
 pub struct Limits {
     max_pixels: u64,
     max_bytes: u64,
+    /// What buffers that exist already take of `max_bytes`.
+    used_bytes: u64,
     max_frames: u64,
     max_ratio: u64,
     max_depth: u32,
@@ -33,6 +35,7 @@ impl Default for Limits {
         Limits {
             max_pixels: 178_956_970,
             max_bytes: 1 << 30,
+            used_bytes: 0,
             max_frames: 100_000,
             max_ratio: 100_000,
             max_depth: 4,
@@ -49,8 +52,8 @@ impl Limits {
         self
     }
 
-    /// The most bytes that decoding one image may use: its pixels as RGB, or what a decoder
-    /// allocates beside them. Default: 1 GiB.
+    /// The most bytes that decoding one image may use: the pixels that are asked for, as RGB or in
+    /// planes, and all that a decoder allocates beside them, together. Default: 1 GiB.
     #[must_use]
     pub fn max_bytes(mut self, max_bytes: u64) -> Self {
         self.max_bytes = max_bytes;
@@ -82,23 +85,48 @@ impl Limits {
         self
     }
 
-    /// Whether damage is an error where a decoder could also go on with made-up pixels: wrong
-    /// checksums, impossible codes, missing parts. Default: yes. Data that end early are an error
-    /// in either case.
+    /// Whether damage is an error that other readers only warn of. Default: yes. If not:
+    ///
+    /// - PNG: wrong checksums are let through;
+    /// - JPEG: a progressive file may lack the scan of a component's DC values, which are then 0;
+    /// - `TurboJpegCodec` and `ZuneJpegCodec` let through what their libraries warn of, and those
+    ///   make up what is missing.
+    ///
+    /// All other damage is an error in either case, and so are data that end early.
     #[must_use]
     pub fn strict(mut self, strict: bool) -> Self {
         self.strict = strict;
         self
     }
 
-    /// Whether damage is an error wherever it is noticed.
+    /// Whether damage is an error that other readers only warn of.
     pub fn is_strict(&self) -> bool {
         self.strict
     }
 
-    /// The bytes that one image may use.
+    /// The bytes that one image may use, less those that [`after`](Self::after) counted.
     pub fn bytes(&self) -> u64 {
-        self.max_bytes
+        self.max_bytes.saturating_sub(self.used_bytes)
+    }
+
+    /// The limits for what else is allocated beside a buffer of so many bytes: how a decode keeps
+    /// account of all its buffers. Each is checked by [`check_bytes`](Self::check_bytes) against
+    /// what those before it left.
+    ///
+    /// ```
+    /// use spdl_media::{Limits, Size};
+    /// let (limits, size) = (Limits::default().max_bytes(100), Size::new(4, 4));
+    /// let beside_the_result = limits.after(48, size)?;
+    /// assert!(beside_the_result.check_bytes(52, size).is_ok());
+    /// assert!(beside_the_result.check_bytes(53, size).is_err());
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `LimitExceeded` where the buffer itself is too much.
+    pub fn after(&self, bytes: u64, size: Size) -> Result<Limits> {
+        self.check_bytes(bytes, size)?;
+        Ok(Limits { used_bytes: self.used_bytes.saturating_add(bytes), ..self.clone() })
     }
 
     /// Checks an image's size.
@@ -112,10 +140,22 @@ impl Limits {
                 format!("the header says {size} pixels; an image has at least one"),
             ));
         }
-        if size.pixels() > self.max_pixels {
+        self.check_pixels(size.pixels(), size)?;
+        // Whatever else there is: a part of it may be all that is asked for.
+        let bytes = size.pixels().saturating_mul(CHANNELS as u64);
+        if bytes > self.max_bytes { Err(self.too_much_memory(size, bytes)) } else { Ok(()) }
+    }
+
+    /// Checks how many pixels are decoded in all for an image of this size, where it consists of
+    /// others.
+    ///
+    /// # Errors
+    /// `LimitExceeded` where those are too many.
+    pub fn check_pixels(&self, pixels: u64, size: Size) -> Result<()> {
+        if pixels > self.max_pixels {
             return Err(self.exceeded(size, format!("{} pixels", self.max_pixels)));
         }
-        self.check_bytes(size.pixels().saturating_mul(CHANNELS as u64), size)
+        Ok(())
     }
 
     /// Checks how many frames an animation has.
@@ -159,16 +199,18 @@ impl Limits {
         Ok(())
     }
 
-    /// Checks the working memory that an image of this size needs.
+    /// Checks the working memory that an image of this size needs, beside what
+    /// [`after`](Self::after) counted.
     ///
     /// # Errors
     /// `LimitExceeded` where that is too much.
     pub fn check_bytes(&self, bytes: u64, size: Size) -> Result<()> {
-        if bytes > self.max_bytes {
-            return Err(self
-                .exceeded(size, format!("{} bytes of memory (it needs {bytes})", self.max_bytes)));
-        }
-        Ok(())
+        let sum = self.used_bytes.saturating_add(bytes);
+        if sum > self.max_bytes { Err(self.too_much_memory(size, sum)) } else { Ok(()) }
+    }
+
+    fn too_much_memory(&self, size: Size, needed: u64) -> Error {
+        self.exceeded(size, format!("{} bytes of memory (it needs {needed})", self.max_bytes))
     }
 
     fn exceeded(&self, size: Size, limit: String) -> Error {

@@ -76,11 +76,15 @@ impl Plane {
             let message = format!("impossible plane of a picture: {shape:?}");
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
-        if self.samples.len() < bytes {
-            self.samples.try_reserve_exact(bytes - self.samples.len()).map_err(|_| {
+        if self.samples.capacity() < bytes {
+            // Nothing of what is there is needed, so it is not carried along.
+            self.samples = Vec::new();
+            self.samples.try_reserve_exact(bytes).map_err(|_| {
                 let message = format!("the system has no {bytes} bytes of memory for a picture");
                 Error::new(ErrorKind::LimitExceeded, message)
             })?;
+        }
+        if self.samples.len() < bytes {
             self.samples.resize(bytes, 0);
         }
         self.shape = shape;
@@ -147,6 +151,19 @@ impl Picture {
     /// The size of the whole image as stored.
     pub fn image(&self) -> Size {
         self.image
+    }
+
+    /// Whether all of its planes have all samples of a part of the image.
+    pub fn holds(&self, region: Rect) -> bool {
+        let holds = |start: u32, count: u32, from: u32, have: u32, step: u32| {
+            let end = u64::from(start) + u64::from(count);
+            from <= start / step && u64::from(from) + u64::from(have) >= end.div_ceil(step.into())
+        };
+        self.planes().iter().all(|plane| {
+            let PlaneShape { area, across, down, .. } = plane.shape;
+            holds(region.left, region.width, area.left, area.width, across)
+                && holds(region.top, region.height, area.top, area.height, down)
+        })
     }
 
     /// One or three planes.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use crate::Size;
+use crate::{Rect, Size};
 
 /// The bytes of one interleaved RGB pixel.
 pub(crate) const CHANNELS: usize = 3;
@@ -82,6 +82,20 @@ impl<'a> PixelsMut<'a> {
     pub fn as_contiguous_mut(&mut self) -> Option<&mut [u8]> {
         let row = self.size.width as usize * CHANNELS;
         (self.stride == row).then(|| &mut self.bytes[..row * self.size.height as usize])
+    }
+
+    /// A part of it, which lies inside.
+    #[cfg_attr(
+        not(all(feature = "tiff", feature = "jpeg")),
+        allow(dead_code, reason = "for JPEG in TIFF")
+    )]
+    pub(crate) fn part_mut(&mut self, part: Rect) -> Result<PixelsMut<'_>> {
+        let start = part.top as usize * self.stride + part.left as usize * CHANNELS;
+        if !part.is_within(self.size) {
+            let message = format!("the part {part:?} is not inside {} pixels", self.size);
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        PixelsMut::with_stride(&mut self.bytes[start..], part.size(), self.stride)
     }
 
     /// The same place, borrowed for a shorter time.

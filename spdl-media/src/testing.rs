@@ -37,7 +37,8 @@ const CUTS: usize = 200;
 /// Where the rows above a cut are asked for, it gives an error, or those rows as they are in the
 /// whole, the others black. A smaller result is not smaller than was allowed, and none where the
 /// request is exact. Planes hold the region; they are the pixels of the whole where they are RGB,
-/// and stand for the same picture otherwise; those of a region are those of the whole.
+/// and stand for the same picture otherwise; those of a region are those of the whole. Images that
+/// grow and shrink on one decoder are those of a new one.
 ///
 /// # Panics
 /// Where the codec does not keep this contract, with what it did instead.
@@ -48,6 +49,96 @@ pub fn codec_contract(codec: &dyn ImageCodec, files: &[&[u8]]) {
     for (number, file) in files.iter().enumerate() {
         let name = format!("{}, file {number}", codec.name());
         check_file(codec, file, &name);
+    }
+    check_growing(codec, files);
+}
+
+/// Checks that a codec keeps to [`Limits::max_bytes`], which counts the pixels and everything that
+/// is allocated beside them: the least that each of these valid files is decoded with is looked for,
+/// and more than that must not be used with it, but for 5 % and 300 kB. `measure` runs what it is
+/// given and tells how many bytes were allocated at once at most, by whatever allocator counts them.
+/// The files should be of a megapixel or more, for fixed costs to weigh little.
+///
+/// # Panics
+/// Where the codec does not keep this contract.
+pub fn memory_contract(
+    codec: &dyn ImageCodec,
+    files: &[&[u8]],
+    measure: impl Fn(&mut dyn FnMut()) -> u64,
+) {
+    /// Tables and windows of compression.
+    const FIXED_BYTES: u64 = 300_000;
+    const STEP: u64 = 50_000;
+    for (number, file) in files.iter().enumerate() {
+        for planes in [false, true] {
+            let name = format!("{}, file {number}, planes: {planes}", codec.name());
+            let run = |max_bytes: u64| {
+                let limits = Limits::default().max_bytes(max_bytes);
+                let mut decoder = expect(codec.decoder(&limits), &name, "no decoder");
+                let mut outcome = Ok(());
+                let used = measure(&mut || {
+                    outcome = match planes {
+                        true => {
+                            let mut picture = Picture::new();
+                            let request = DecodeRequest::full();
+                            decoder.decode_planes(file, &request, &mut picture).map(drop)
+                        }
+                        false => decoder
+                            .inspect(file)
+                            .and_then(|info| decode(decoder.as_mut(), file, &info))
+                            .map(drop),
+                    };
+                });
+                (outcome, used)
+            };
+            let (mut refused, mut allowed) = (0_u64, Limits::default().bytes());
+            while allowed - refused > STEP {
+                let middle = refused.midpoint(allowed);
+                match run(middle).0 {
+                    Ok(()) => allowed = middle,
+                    Err(error) => {
+                        let kind = error.kind();
+                        assert_eq!(kind, ErrorKind::LimitExceeded, "{name}: {error}");
+                        refused = middle;
+                    }
+                }
+            }
+            let (outcome, used) = run(allowed);
+            expect(outcome, &name, "refused within the limits");
+            let most = allowed + allowed / 20 + FIXED_BYTES;
+            assert!(used <= most, "{name}: {used} bytes are used where {allowed} are allowed");
+            let most = 3 * (used + FIXED_BYTES);
+            assert!(allowed <= most, "{name}: {used} bytes are used, but {allowed} are wanted");
+        }
+    }
+}
+
+/// One decoder for images that grow and shrink gives the pixels that a new one gives.
+fn check_growing(codec: &dyn ImageCodec, files: &[&[u8]]) {
+    let name = codec.name();
+    let new = || expect(codec.decoder(&Limits::default()), name, "no decoder");
+    let mut sorted: Vec<(ImageInfo, &[u8])> = files
+        .iter()
+        .map(|file| (expect(new().inspect(file), name, "cannot be inspected"), *file))
+        .collect();
+    sorted.sort_by_key(|(info, _)| info.size.pixels());
+    let mut decoder = new();
+    let mut picture = Picture::new();
+    for (info, file) in sorted.iter().chain(sorted.iter().rev()) {
+        let what = format!("{name}, {} after others", info.size);
+        let pixels = expect(decode(decoder.as_mut(), file, info), &what, "cannot be decoded");
+        let expected = expect(decode(new().as_mut(), file, info), &what, "cannot be decoded");
+        assert!(pixels == expected, "{what}: other pixels");
+        let request = DecodeRequest::full();
+        let mut alone = Picture::new();
+        expect(decoder.decode_planes(file, &request, &mut picture), &what, "no planes");
+        expect(new().decode_planes(file, &request, &mut alone), &what, "no planes");
+        assert_eq!(picture.color(), alone.color(), "{what}: other planes");
+        for (plane, expected) in picture.planes().iter().zip(alone.planes()) {
+            assert_eq!(plane.shape(), expected.shape(), "{what}: planes of another shape");
+            let same = |row| plane.row(row) == expected.row(row);
+            assert!((0..plane.shape().area.height).all(same), "{what}: other planes");
+        }
     }
 }
 
@@ -394,10 +485,10 @@ fn expect<T>(result: Result<T>, name: &str, what: &str) -> T {
 mod tests {
     use spdl_core::{Error, ErrorKind, Result};
 
-    use super::codec_contract;
+    use super::{codec_contract, memory_contract};
     use crate::{
-        CodecRegistry, ColorModel, DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo,
-        Limits, OnTruncated, Orientation, Picture, PixelsMut, PlaneShape, Size,
+        CodecRegistry, ColorModel, DecodeRequest, Decoded, Decoder, ImageCodec, ImageDecoder,
+        ImageInfo, Limits, OnTruncated, Orientation, Picture, PixelsMut, PlaneShape, Rect, Size,
     };
 
     #[test]
@@ -443,6 +534,7 @@ mod tests {
         LumaTooDark,
         DifferencesExchanged,
         TooSmall,
+        SmallerAfterLarger,
     }
 
     impl ImageCodec for Toy {
@@ -455,13 +547,15 @@ mod tests {
         }
 
         fn decoder(&self, limits: &Limits) -> Result<Box<dyn ImageDecoder>> {
-            Ok(Box::new(ToyDecoder { fault: self.fault, limits: limits.clone() }))
+            Ok(Box::new(ToyDecoder { fault: self.fault, limits: limits.clone(), largest: 0 }))
         }
     }
 
     struct ToyDecoder {
         fault: Option<Fault>,
         limits: Limits,
+        /// The pixels of the largest image that it has decoded.
+        largest: u64,
     }
 
     impl ToyDecoder {
@@ -506,6 +600,10 @@ mod tests {
                 let start = 6 + (region.top + row) as usize * row_bytes + region.left as usize * 3;
                 target.copy_from_slice(&encoded[start..start + target.len()]);
             }
+            if self.has(Fault::SmallerAfterLarger) && size.pixels() < self.largest {
+                out.row_mut(0)[0] ^= 1;
+            }
+            self.largest = self.largest.max(size.pixels());
             let claimed =
                 valid + u32::from(self.has(Fault::OneRowTooMany) && valid < region.height);
             if self.has(Fault::TooSmall) && request.smallest().is_some() {
@@ -556,12 +654,19 @@ mod tests {
     }
 
     fn toy_file() -> Vec<u8> {
-        let (width, height) = (11, 9);
+        toy_file_of(11, 9)
+    }
+
+    fn toy_file_of(width: u8, height: u8) -> Vec<u8> {
         let mut file = b"TOY1".to_vec();
         file.extend([width, height]);
         for y in 0..height {
             for x in 0..width {
-                file.extend([200 - 5 * x, 20 * y, 7 * x]);
+                file.extend([
+                    200_u8.wrapping_sub(x.wrapping_mul(5)),
+                    y.wrapping_mul(20),
+                    x.wrapping_mul(7),
+                ]);
             }
         }
         file
@@ -582,12 +687,54 @@ mod tests {
             (Fault::LumaTooDark, "luma differs"),
             (Fault::DifferencesExchanged, "plane 1 differs"),
             (Fault::TooSmall, "a result of 1x1"),
+            (Fault::SmallerAfterLarger, "7x5 after others: other pixels"),
         ] {
             let broken = Toy { fault: Some(fault) };
-            let outcome = std::panic::catch_unwind(|| codec_contract(&broken, &[&toy_file()]));
+            let files: [&[u8]; 2] = [&toy_file(), &toy_file_of(7, 5)];
+            let outcome = std::panic::catch_unwind(|| codec_contract(&broken, &files));
             let panic = outcome.expect_err(&format!("{fault:?} goes unnoticed"));
             let message = panic.downcast_ref::<String>().map_or("", String::as_str);
             assert!(message.contains(complaint), "{fault:?}: {message}");
         }
+    }
+
+    #[test]
+    fn what_a_codec_of_others_forgets_to_check_is_checked() {
+        let region = Rect { left: 2, top: 1, width: 5, height: 4 };
+        let decode = |fault, limits: &Limits, request: DecodeRequest| {
+            let mut registry = CodecRegistry::new();
+            registry.register(Toy { fault });
+            let mut decoder = Decoder::new(&registry, limits);
+            let outcome = decoder.decode_planes(&toy_file(), &request, &mut Picture::new());
+            outcome.err().map(|error| error.kind())
+        };
+        let (full, part) = (DecodeRequest::full(), DecodeRequest::full().region(region));
+        let limits = Limits::default();
+        assert_eq!(decode(None, &limits, part), None);
+        let other_region = Some(Fault::PlanesOfAnotherRegion);
+        assert_eq!(decode(other_region, &limits, part), Some(ErrorKind::Corrupt));
+        let unchecked = Some(Fault::LimitsUnchecked);
+        let small = Limits::default().max_pixels(98);
+        assert_eq!(decode(unchecked, &limits, full), None);
+        assert_eq!(decode(unchecked, &small, full), Some(ErrorKind::LimitExceeded));
+    }
+
+    #[test]
+    fn a_codec_that_uses_more_memory_than_it_may_is_told_so() {
+        let file = toy_file_of(200, 250);
+        // The pixels are all that it uses; somebody else uses more.
+        memory_contract(&Toy::default(), &[&file], |run| {
+            run();
+            200 * 250 * 3
+        });
+        let broken = || {
+            memory_contract(&Toy::default(), &[&file], |run| {
+                run();
+                1_000_000
+            });
+        };
+        let panic = std::panic::catch_unwind(broken).expect_err("it goes unnoticed");
+        let message = panic.downcast_ref::<String>().map_or("", String::as_str);
+        assert!(message.contains("1000000 bytes are used"), "{message}");
     }
 }

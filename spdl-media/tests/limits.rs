@@ -328,6 +328,226 @@ mod tests {
         assert!(decoded >= 8, "{decoded}");
     }
 
+    /// An image of no pattern.
+    fn noise(bytes: usize) -> Vec<u8> {
+        let mut state = 1_u32;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        };
+        (0..bytes).map(|_| next()).collect()
+    }
+
+    /// Numbers of some bits each, from the highest or the lowest bit of each byte on.
+    fn pack(numbers: impl IntoIterator<Item = (u32, u32)>, lowest_first: bool) -> Vec<u8> {
+        let (mut bytes, mut bits, mut count) = (Vec::new(), 0_u64, 0);
+        for (number, length) in numbers {
+            bits = match lowest_first {
+                true => bits | u64::from(number) << count,
+                false => bits << length | u64::from(number),
+            };
+            count += length;
+            while count >= 8 {
+                count -= 8;
+                if lowest_first {
+                    bytes.push(bits as u8);
+                    bits >>= 8;
+                } else {
+                    bytes.push((bits >> count) as u8);
+                    bits &= (1 << count) - 1;
+                }
+            }
+        }
+        bytes.push(if lowest_first { bits as u8 } else { (bits << (8 - count)) as u8 });
+        bytes
+    }
+
+    /// A progressive JPEG of grey, which says nothing of its pixels.
+    fn progressive(side: u16) -> Vec<u8> {
+        let segment = |marker: u8, content: &[u8]| {
+            let length = (content.len() as u16 + 2).to_be_bytes();
+            [&[0xFF, marker][..], &length, content].concat()
+        };
+        let table = |slot: u8, counts: [u8; 2], values: &[u8]| {
+            segment(0xC4, &[&[slot][..], &counts, &[0; 14], values].concat())
+        };
+        let blocks = usize::from(side).div_ceil(8).pow(2);
+        let sides = [side.to_be_bytes(), side.to_be_bytes()].concat();
+        [
+            vec![0xFF, 0xD8],
+            segment(0xDB, &[0].into_iter().chain([1; 64]).collect::<Vec<_>>()),
+            segment(0xC2, &[&[8][..], &sides, &[1, 1, 0x11, 0]].concat()),
+            // One code for no difference, one for no coefficient.
+            table(0, [1, 0], &[0]),
+            table(0x10, [1, 0], &[0]),
+            segment(0xDA, &[1, 1, 0, 0, 0, 0]),
+            pack(vec![(0, 1); blocks], false),
+            segment(0xDA, &[1, 1, 0, 1, 63, 0]),
+            pack(vec![(0, 1); blocks], false),
+            vec![0xFF, 0xD9],
+        ]
+        .concat()
+    }
+
+    fn sound_tiff(side: u32, channels: u32, rows: u32, deflated: bool) -> Vec<u8> {
+        let pixels = noise((side * side * channels) as usize);
+        let (start, mut strips) = (8, Vec::new());
+        for rows in pixels.chunks((side * channels * rows) as usize) {
+            let mut encoder =
+                flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+            encoder.write_all(rows).unwrap();
+            strips.push(if deflated { encoder.finish().unwrap() } else { rows.to_vec() });
+        }
+        let data = strips.concat();
+        let starts = start + data.len() as u32;
+        let lengths = starts + 4 * strips.len() as u32;
+        let directory = lengths + 4 * strips.len() as u32;
+        let mut file = [&b"II*\0"[..], &directory.to_le_bytes(), &data].concat();
+        let mut at = start;
+        for strip in &strips {
+            file.extend(at.to_le_bytes());
+            at += strip.len() as u32;
+        }
+        strips.iter().for_each(|strip| file.extend((strip.len() as u32).to_le_bytes()));
+        let count = strips.len() as u32;
+        let places = if count > 1 { [starts, lengths] } else { [start, data.len() as u32] };
+        let entries = [
+            (256, 4, 1, side),
+            (257, 4, 1, side),
+            (258, 3, 1, 8),
+            (259, 3, 1, if deflated { 8 } else { 1 }),
+            (262, 3, 1, if channels == 3 { 2 } else { 1 }),
+            (273, 4, count, places[0]),
+            (277, 3, 1, channels),
+            (278, 4, 1, rows),
+            (279, 4, count, places[1]),
+        ];
+        file.extend(tiff(&entries, &[])[8..].to_vec());
+        file
+    }
+
+    /// Sound files of a square of this side, each of which needs memory of another kind.
+    fn sound(side: u32) -> Vec<(&'static str, Vec<u8>)> {
+        let plain_png = {
+            let row = side as usize * 3 + 1;
+            let mut rows = noise(row * side as usize);
+            rows.chunks_mut(row).for_each(|row| row[0] = 0);
+            let mut encoder =
+                flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+            encoder.write_all(&rows).unwrap();
+            png(side, RGB, &[], &encoder.finish().unwrap(), &[])
+        };
+        let sides = [side.to_le_bytes(), side.to_le_bytes()].concat();
+        let gif = {
+            let short = [&sides[..2], &sides[4..6]].concat();
+            // Every code stands for itself, and they are forgotten before they grow longer.
+            let codes = (0..side * side).flat_map(|at| {
+                let clear = (at % 250 == 0).then_some((256, 9));
+                clear.into_iter().chain([(at * 7 % 256, 9)])
+            });
+            let data = pack(codes, true);
+            let blocks = data.chunks(255).flat_map(|part| [&[part.len() as u8][..], part].concat());
+            let mut file = [&b"GIF89a"[..], &short, &[0x70, 0, 0]].concat();
+            file.extend([&[0x2C, 0, 0, 0, 0][..], &short, &[0, 8]].concat());
+            file.extend(blocks);
+            file.extend(b"\0;");
+            file
+        };
+        let bmp = {
+            let runs = (0..side * side).map(|at| [1, at as u8]);
+            let ends = side as usize;
+            let mut data = Vec::new();
+            for row in runs.collect::<Vec<_>>().chunks(ends) {
+                data.extend(row.as_flattened());
+                data.extend([0, 0]);
+            }
+            let mut file = [&b"BM\0\0\0\0\0\0\0\0"[..], &54_u32.to_le_bytes()].concat();
+            file.extend([&40_u32.to_le_bytes()[..], &sides, &[1, 0, 8, 0, 1, 0, 0, 0]].concat());
+            file.extend([0; 20]);
+            let start = (file.len() as u32 + 1024).to_le_bytes();
+            file[10..14].copy_from_slice(&start);
+            file.extend([9; 1024]);
+            file.extend(data);
+            file
+        };
+        let mut all = vec![
+            ("png", plain_png),
+            ("png, interlaced", small_png(side)),
+            ("gif", gif),
+            ("bmp, run-length-coded", bmp),
+            ("tiff of one strip", sound_tiff(side, 3, side, false)),
+            ("tiff of many strips", sound_tiff(side, 3, 16, true)),
+            ("tiff of grey", sound_tiff(side, 1, side, true)),
+            ("jpeg", progressive(side as u16)),
+        ];
+        if cfg!(feature = "encode") {
+            all.push(("webp", webp(side)));
+        }
+        all
+    }
+
+    #[cfg(feature = "encode")]
+    fn webp(side: u32) -> Vec<u8> {
+        use spdl_media::encode::{ImageEncoder, WebpEncoder};
+        let pixels = noise((side * side * 3) as usize);
+        WebpEncoder::new().encode(&pixels, Size::new(side, side)).unwrap()
+    }
+
+    #[cfg(not(feature = "encode"))]
+    fn webp(_: u32) -> Vec<u8> {
+        Vec::new()
+    }
+
+    #[cfg(feature = "testing")]
+    #[test]
+    fn what_is_decoded_keeps_to_the_memory_that_it_may_use() {
+        let registry = CodecRegistry::with_defaults();
+        for (name, file) in sound(1_000) {
+            println!("{name}");
+            let codec = registry.find(&file).unwrap();
+            spdl_media::testing::memory_contract(codec.as_ref(), &[&file], |run| {
+                allocation_counter::measure(run).bytes_max
+            });
+        }
+    }
+
+    #[test]
+    fn an_image_on_its_side_takes_memory_twice() {
+        let file = common("orientation-5.tiff");
+        let size = decoder(&Limits::default()).inspect(&file).unwrap().size;
+        let bytes = size.pixels() * 3;
+        let refused = Limits::default().max_bytes(2 * bytes - 1);
+        let error = decoder(&refused).decode_rgb(&file).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+        assert!(decoder(&Limits::default().max_bytes(2 * bytes + 8_000)).decode_rgb(&file).is_ok());
+    }
+
+    #[test]
+    fn a_decoder_keeps_no_memory_that_it_no_longer_needs() {
+        let (small, large) = (small_png(64), small_png(3_500));
+        let mut decoder = decoder(&Limits::default());
+        // What a picture keeps is its owner's.
+        let mut decode = |file: &[u8]| {
+            let mut picture = spdl_media::Picture::new();
+            decoder.decode_planes(file, &DecodeRequest::full(), &mut picture).unwrap();
+        };
+        decode(&small);
+        let used = allocation_counter::measure(|| {
+            // As RGBA in passes, and then as RGB.
+            decode(&large);
+            decode(&small);
+        });
+        assert!(used.bytes_max > 3_500 * 3_500 * 7, "{} bytes at once", used.bytes_max);
+        assert!(used.bytes_current < 100_000, "{} bytes are kept", used.bytes_current);
+    }
+
+    /// A small file, interlaced and with alpha.
+    fn small_png(side: u32) -> Vec<u8> {
+        let (side_bytes, passes) = (side as usize * 4, side as usize * 16);
+        let text = chunk(b"tEXt", &[b'a'; 4_000]);
+        png(side, [8, 6, 1], &[text], &deflated(side_bytes * side as usize + passes), &[])
+    }
+
     #[test]
     fn an_animation_within_the_limit_is_decoded() {
         let limits = |frames| Limits::default().max_frames(frames);

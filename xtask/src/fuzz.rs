@@ -337,7 +337,7 @@ fn make_seeds(workspace: &Workspace, folder: &Path) -> Result<()> {
         fs::remove_dir_all(folder)
             .with_context(|| format!("cannot remove {}", folder.display()))?;
     }
-    for (format, _) in SIGNATURES {
+    for format in SIGNATURES.iter().map(|(format, _)| *format).chain([OTHER]) {
         let folder = folder.join(format);
         fs::create_dir_all(&folder)
             .with_context(|| format!("cannot create {}", folder.display()))?;
@@ -348,16 +348,21 @@ fn make_seeds(workspace: &Workspace, folder: &Path) -> Result<()> {
         if metadata.is_file() && metadata.len() <= LARGEST_SEED {
             let bytes =
                 fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-            if let Some(format) = format_of(&bytes) {
-                number += 1;
-                fs::write(folder.join(format).join(number.to_string()), bytes)?;
-            }
+            number += 1;
+            let format = format_of(&bytes).unwrap_or(OTHER);
+            fs::write(folder.join(format).join(number.to_string()), bytes)?;
         }
         Ok(())
     };
-    let own = workspace.root.join("spdl-media/tests/data");
-    for entry in fs::read_dir(&own).with_context(|| format!("cannot list {}", own.display()))? {
-        copy(&entry?.path())?;
+    for own in ["data", "formats/data", "formats/variants"] {
+        let own = workspace.root.join("spdl-media/tests").join(own);
+        for entry in fs::read_dir(&own).with_context(|| format!("cannot list {}", own.display()))? {
+            let path = entry?.path();
+            // Pixels and tables that belong to pictures are none.
+            if !path.extension().is_some_and(|extension| extension == "rgb" || extension == "tsv") {
+                copy(&path)?;
+            }
+        }
     }
     let corpora = match std::env::var_os("SPDL_CORPORA") {
         Some(folder) => PathBuf::from(folder),
@@ -383,6 +388,9 @@ const SIGNATURES: [(&str, &[&[u8]]); 6] = [
     ("webp", &[b"RIFF"]),
 ];
 
+/// The folder of the seeds of all other formats.
+const OTHER: &str = "other";
+
 fn format_of(file: &[u8]) -> Option<&'static str> {
     let is_it = |starts: &[&[u8]]| starts.iter().any(|start| file.starts_with(start));
     SIGNATURES.iter().find(|(_, starts)| is_it(starts)).map(|(format, _)| *format)
@@ -390,7 +398,7 @@ fn format_of(file: &[u8]) -> Option<&'static str> {
 
 /// The folders below `seeds` that a target starts from: those of the formats in its name, or all.
 fn seeds_of(target: &str, seeds: &Path) -> Vec<PathBuf> {
-    let all = || SIGNATURES.iter().map(|(format, _)| *format);
+    let all = || SIGNATURES.iter().map(|(format, _)| *format).chain([OTHER]);
     let own: Vec<_> =
         all().filter(|format| target.split('_').any(|word| word == *format)).collect();
     let chosen = if own.is_empty() { all().collect() } else { own };
@@ -425,7 +433,7 @@ mod tests {
     fn a_target_starts_from_files_of_its_format() {
         let folder = Path::new("seeds");
         assert_eq!(seeds_of("jpeg_region", folder), [folder.join("jpeg")]);
-        assert_eq!(seeds_of("fill", folder).len(), 6);
+        assert_eq!(seeds_of("fill", folder).len(), 7);
         assert_eq!(format_of(b"MM\0*rest"), Some("tiff"));
         assert_eq!(format_of(b"text"), None);
     }

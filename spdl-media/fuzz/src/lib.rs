@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use spdl_core::{Error, ErrorKind, Result, SampleId, SampleRng};
 use spdl_media::{
-    CodecRegistry, DecodeRequest, Decoder, FillImage, ImageCodec, ImageDecoder, ImageTransform,
-    Limits, Mode, OnTruncated, Picture, PixelsMut, Plane, Rect, Sample, SampleFormat, Size,
+    CodecRegistry, ColorModel, Crop, DecodeRequest, Decoder, FillImage, ImageCodec, ImageDecoder,
+    ImageTransform, Limits, Mode, OnTruncated, Orientation, Picture, PixelsMut, Plane, PlaneShape,
+    Rect, SNIFF_BYTES, Sample, SampleFormat, Size,
 };
 
 /// Small, for speed. What is larger is refused, which is worth trying, too.
@@ -18,9 +19,36 @@ fn limits() -> Limits {
     Limits::default().max_pixels(1 << 20).max_bytes(1 << 24)
 }
 
+/// As a program has them, but for time.
+fn large_limits() -> Limits {
+    Limits::default().max_pixels(1 << 24).max_bytes(1 << 28)
+}
+
 /// Everything that the decoder of a format offers, on a file that may be of another format.
 pub fn decode_as(format: &str, file: &[u8]) {
-    let mut decoder = decoder_of(format);
+    decode_by(codec_of(format).as_ref(), &limits(), file);
+}
+
+/// The same for every format of this build that may be the file's, and for one more.
+pub fn decode_every(file: &[u8]) {
+    let registry = CodecRegistry::with_defaults();
+    let another = hash(file) as usize % registry.codecs().count();
+    for (at, codec) in registry.codecs().enumerate() {
+        if at == another || codec.sniff(&file[..file.len().min(SNIFF_BYTES)]) {
+            decode_by(codec.as_ref(), &limits(), file);
+        }
+    }
+}
+
+/// The same for the file's own format, with limits that let large images through.
+pub fn decode_large(file: &[u8]) {
+    if let Ok(codec) = CodecRegistry::with_defaults().find(file) {
+        decode_by(codec.as_ref(), &large_limits(), file);
+    }
+}
+
+fn decode_by(codec: &dyn ImageCodec, limits: &Limits, file: &[u8]) {
+    let mut decoder = codec.decoder(limits).expect("a decoder");
     let Some((size, whole)) = decode(decoder.as_mut(), file) else { return };
     let region = region_of(file, size);
 
@@ -67,6 +95,78 @@ pub fn decode_as(format: &str, file: &[u8]) {
     }
 }
 
+/// A training sample of a picture of any shape, turned in any way: the bytes tell which.
+pub fn fill_from_picture(bytes: &[u8]) {
+    const SIDE: u32 = 32;
+    // A picture of as many pixels takes too long.
+    const MOST: u64 = 1 << 18;
+    let Some((&[a, b, c, d, orientation, color, mode, seed], rest)) = bytes.split_first_chunk()
+    else {
+        return;
+    };
+    let side = |high: u8, low: u8| u32::from(u16::from_be_bytes([high, low])) + 1;
+    let image = Size::new(side(a, b), side(c, d));
+    if image.pixels() > MOST {
+        return;
+    }
+    let region = match color & 4 {
+        0 => Rect::full(image),
+        _ => region_of(bytes, image),
+    };
+    let mut picture = Picture::new();
+    let plane = |channels: usize, step: u32| {
+        let (left, top) = (region.left / step, region.top / step);
+        let width = (region.left + region.width).div_ceil(step) - left;
+        let height = (region.top + region.height).div_ceil(step) - top;
+        let area = Rect { left, top, width, height };
+        let stride = width as usize * channels + usize::from(seed);
+        PlaneShape { channels, area, across: step, down: step, stride }
+    };
+    let (model, shapes) = match color & 3 {
+        0 => (ColorModel::Rgb, vec![plane(3, 1)]),
+        1 => (ColorModel::Grey, vec![plane(1, 1)]),
+        step => (ColorModel::YCbCr, vec![plane(1, 1), plane(1, step.into()), plane(1, step.into())]),
+    };
+    // Three pixels a sample are none that a decoder gives.
+    if color & 3 == 3 {
+        return;
+    }
+    picture.start(image, model, &shapes).expect("shapes that are sound");
+    for plane in picture.planes_mut() {
+        let samples = plane.samples_mut().iter_mut();
+        samples.zip(rest.iter().cycle()).for_each(|(sample, &byte)| *sample = byte);
+    }
+    let orientation = Orientation::ALL[usize::from(orientation) % Orientation::ALL.len()];
+    let crops = [
+        Crop::Stretch,
+        Crop::Letterbox { fill: [1, 2, 3] },
+        Crop::Center { fill: [4; 3] },
+        Crop::Random { padding: 3, fill: [5; 3] },
+    ];
+    let transform = ImageTransform::new(SIDE);
+    let transform = match usize::from(mode) % 6 {
+        0 => transform.mode(Mode::Eval),
+        1 => transform.mode(Mode::Train),
+        crop => transform.crop(crops[crop - 2]),
+    };
+    let registry = CodecRegistry::with_defaults();
+    let mut fill = FillImage::new(&registry, &transform, &limits()).expect("a sound transform");
+    let id = SampleId { epoch: 0, index: seed.into() };
+    let mut outputs = [[0; (SIDE * SIDE * 3) as usize]; 2];
+    let outcomes = outputs.each_mut().map(|output| {
+        let rng = || SampleRng::new(0, id, "fill");
+        let outcome = fill.write_picture(&picture, orientation, Sample::U8(output), rng);
+        // The caller is to blame where the picture holds nothing of what is to be seen.
+        let kind = outcome.as_ref().err().map(Error::kind);
+        let allowed = [None, Some(ErrorKind::LimitExceeded), Some(ErrorKind::InvalidArgument)];
+        let part = region != Rect::full(image);
+        assert!(allowed[..if part { 3 } else { 2 }].contains(&kind), "{outcome:?}");
+        kind
+    });
+    assert_eq!(outcomes[0], outcomes[1]);
+    assert!(outcomes[0].is_some() || outputs[0] == outputs[1], "another sample the second time");
+}
+
 /// A file of any format, as a program decodes it that does not know which.
 pub fn decode_any(file: &[u8]) {
     let registry = CodecRegistry::with_defaults();
@@ -83,7 +183,7 @@ pub fn decode_any(file: &[u8]) {
 /// Planes of a region hold what planes of the whole hold there; a decoder that has seen another
 /// request gives the same pixels again.
 pub fn compare_parts(format: &str, file: &[u8]) {
-    let mut decoder = decoder_of(format);
+    let mut decoder = codec_of(format).decoder(&limits()).expect("a decoder");
     let Some((size, Ok(whole))) = decode(decoder.as_mut(), file) else { return };
     let region = region_of(file, size);
     let mut all = Picture::new();
@@ -168,11 +268,10 @@ pub fn fill(file: &[u8]) {
     assert!(floats.iter().all(|value| value.is_finite()));
 }
 
-fn decoder_of(format: &str) -> Box<dyn ImageDecoder> {
+fn codec_of(format: &str) -> Arc<dyn ImageCodec> {
     let registry = CodecRegistry::with_defaults();
     let is_it = |codec: &&Arc<dyn ImageCodec>| codec.name() == format;
-    let codec = registry.codecs().find(is_it).expect("a format of this build");
-    codec.decoder(&limits()).expect("a decoder")
+    registry.codecs().find(is_it).expect("a format of this build").clone()
 }
 
 /// The size of the image and its pixels; `None` where its header cannot be read.

@@ -1,7 +1,7 @@
 //! WebP through the `image-webp` crate.
 
 use image_webp::{ColorType, WebPEncoder};
-use spdl_core::{Error, ErrorKind, Result};
+use spdl_core::Result;
 
 use super::{ImageEncoder, check, failed};
 use crate::Size;
@@ -11,26 +11,14 @@ const NAME: &str = "webp";
 /// reads as none.
 const LARGEST: u32 = (1 << 14) - 1;
 
-/// Writes WebP, lossless, RGB.
-///
-/// Lossy compression is `Unsupported`: no crate in Rust does it that is kept well.
+/// Writes WebP, lossless, RGB. It does not write lossy WebP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WebpEncoder {
-    lossy_quality: Option<u8>,
-}
+pub struct WebpEncoder(());
 
 impl WebpEncoder {
     /// Lossless.
     pub fn new() -> Self {
         WebpEncoder::default()
-    }
-
-    /// Asks for lossy compression of this quality, which is refused when something is encoded.
-    /// Default: lossless.
-    #[must_use]
-    pub fn lossy(mut self, quality: u8) -> Self {
-        self.lossy_quality = Some(quality);
-        self
     }
 }
 
@@ -41,12 +29,6 @@ impl ImageEncoder for WebpEncoder {
 
     fn encode(&self, pixels: &[u8], size: Size) -> Result<Vec<u8>> {
         check(NAME, pixels, size, LARGEST)?;
-        if let Some(quality) = self.lossy_quality {
-            let message = format!(
-                "lossy WebP (quality {quality}) cannot be written; write it lossless, or as JPEG"
-            );
-            return Err(Error::new(ErrorKind::Unsupported, message));
-        }
         let mut encoded = Vec::new();
         WebPEncoder::new(&mut encoded)
             .encode(pixels, size.width, size.height, ColorType::Rgb8)

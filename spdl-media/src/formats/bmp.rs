@@ -195,6 +195,10 @@ impl Format for Bmp {
             None => Ok(job.done()),
         }
     }
+
+    fn scratch_bytes(&self) -> usize {
+        self.indices.capacity()
+    }
 }
 
 /// Rows as they are stored.

@@ -6,9 +6,10 @@ use std::marker::PhantomData;
 
 use spdl_core::{Error, ErrorKind, Result};
 
+use crate::pixels::CHANNELS;
 use crate::{
-    DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits, OnTruncated, PixelsMut,
-    Rect, Size,
+    DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits, OnTruncated, Picture,
+    PixelsMut, Rect, Size,
 };
 
 /// A format that the decoder of another crate reads. The value is its scratch memory.
@@ -25,9 +26,23 @@ pub(super) trait Format: Default + Send + 'static {
     /// checked against them after.
     fn open<'a>(encoded: &'a [u8], limits: &Limits) -> Result<(Self::File<'a>, ImageInfo)>;
 
+    /// Reads no more than the size and the orientation, where that is less work than
+    /// [`open`](Self::open); the size is checked after.
+    fn inspect(encoded: &[u8], limits: &Limits) -> Result<ImageInfo> {
+        Self::open(encoded, limits).map(|(_, info)| info)
+    }
+
     /// Writes the region of the image.
     fn decode(&mut self, file: Self::File<'_>, job: Job<'_>) -> Result<Decoded>;
+
+    /// The bytes of its scratch memory.
+    fn scratch_bytes(&self) -> usize {
+        0
+    }
 }
+
+/// What a decoder keeps of its scratch memory from image to image, at most.
+const KEPT_BYTES: usize = 32 << 20;
 
 /// What is to be decoded, checked.
 pub(super) struct Job<'a> {
@@ -35,6 +50,9 @@ pub(super) struct Job<'a> {
     pub(super) info: ImageInfo,
     pub(super) region: Rect,
     pub(super) on_truncated: OnTruncated,
+    /// Whether nothing may be left unread.
+    pub(super) exact: bool,
+    /// For what is allocated beside `out`, which they count already.
     pub(super) limits: &'a Limits,
     /// As large as the region.
     pub(super) out: PixelsMut<'a>,
@@ -112,17 +130,47 @@ struct FormatDecoder<F> {
 }
 
 impl<F: Format> FormatDecoder<F> {
-    fn open<'a>(&self, encoded: &'a [u8]) -> Result<(F::File<'a>, ImageInfo)> {
-        let (file, info) = F::open(encoded, &self.limits)?;
-        self.limits.check_size(info.size)?;
-        self.limits.check_ratio(encoded.len(), info.size)?;
+    fn check(&self, encoded: &[u8], size: Size) -> Result<()> {
+        self.limits.check_size(size)?;
+        self.limits.check_ratio(encoded.len(), size)
+    }
+
+    fn open<'a>(&self, encoded: &'a [u8], limits: &Limits) -> Result<(F::File<'a>, ImageInfo)> {
+        let (file, info) = F::open(encoded, limits).map_err(|error| located(error, encoded))?;
+        self.check(encoded, info.size)?;
         Ok((file, info))
     }
+
+    fn decode(&mut self, file: F::File<'_>, job: Job<'_>) -> Result<Decoded> {
+        let encoded = job.encoded;
+        let outcome = self.format.decode(file, job).map_err(|error| located(error, encoded));
+        if self.format.scratch_bytes() > KEPT_BYTES {
+            self.format = F::default();
+        }
+        outcome
+    }
+}
+
+/// An error that says where: data that end early do so at the end of the file, where nothing else
+/// is known.
+fn located(error: Error, encoded: &[u8]) -> Error {
+    match (error.kind(), error.offset()) {
+        (ErrorKind::Truncated, None) => error.with_offset(encoded.len() as u64),
+        _ => error,
+    }
+}
+
+/// The bytes of so many pixels as RGB.
+fn rgb_bytes(size: Size) -> u64 {
+    size.pixels().saturating_mul(CHANNELS as u64)
 }
 
 impl<F: Format> ImageDecoder for FormatDecoder<F> {
     fn inspect(&mut self, encoded: &[u8]) -> Result<ImageInfo> {
-        self.open(encoded).map(|(_, info)| info)
+        let outcome = F::inspect(encoded, &self.limits);
+        let info = outcome.map_err(|error| located(error, encoded))?;
+        self.check(encoded, info.size)?;
+        Ok(info)
     }
 
     fn decode_into(
@@ -131,11 +179,27 @@ impl<F: Format> ImageDecoder for FormatDecoder<F> {
         request: &DecodeRequest,
         out: PixelsMut<'_>,
     ) -> Result<Decoded> {
-        let (file, info) = self.open(encoded)?;
+        let limits = self.limits.after(rgb_bytes(out.size()), out.size())?;
+        let (file, info) = self.open(encoded, &limits)?;
         let region = request.checked_region(info.size, &out)?;
-        let on_truncated = request.truncation();
-        let limits = &self.limits;
-        self.format.decode(file, Job { encoded, info, region, on_truncated, limits, out })
+        let (on_truncated, exact) = (request.truncation(), request.is_exact());
+        let limits = &limits;
+        self.decode(file, Job { encoded, info, region, on_truncated, exact, limits, out })
+    }
+
+    fn decode_planes(
+        &mut self,
+        encoded: &[u8],
+        request: &DecodeRequest,
+        picture: &mut Picture,
+    ) -> Result<Decoded> {
+        let (file, info) = self.open(encoded, &self.limits)?;
+        let region = request.region_within(info.size)?;
+        let limits = &self.limits.after(rgb_bytes(region.size()), info.size)?;
+        picture.start_rgb(info.size, region)?;
+        let out = picture.rgb_mut()?;
+        let (on_truncated, exact) = (request.truncation(), request.is_exact());
+        self.decode(file, Job { encoded, info, region, on_truncated, exact, limits, out })
     }
 }
 
@@ -149,7 +213,8 @@ pub(super) fn reserve(
 ) -> Result<()> {
     limits.check_bytes(bytes, size)?;
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    if scratch.capacity() < bytes {
+    let far_too_large = scratch.capacity() > KEPT_BYTES && scratch.capacity() / 4 > bytes;
+    if scratch.capacity() < bytes || far_too_large {
         // Nothing of what is there is needed, so it is not carried along.
         *scratch = Vec::new();
         scratch.try_reserve_exact(bytes).map_err(|_| {

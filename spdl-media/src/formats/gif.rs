@@ -63,15 +63,12 @@ impl Format for Gif {
 
     fn open<'a>(encoded: &'a [u8], limits: &Limits) -> Result<(Opened<'a>, ImageInfo)> {
         check_frames(encoded, limits)?;
-        let file = Opened::read(encoded)?;
-        let Place { left, top, width, height, .. } = file.place;
-        let screen = Size::new(number(encoded, 6)? as u32, number(encoded, 8)? as u32);
-        // A frame may be larger than the screen; the screen then grows, as in browsers.
-        let size = Size::new(
-            screen.width.max((left + width) as u32),
-            screen.height.max((top + height) as u32),
-        );
-        Ok((file, ImageInfo::new(size, Orientation::Upright)))
+        Opened::read(encoded)
+    }
+
+    fn inspect(encoded: &[u8], _: &Limits) -> Result<ImageInfo> {
+        // Frames are counted where one is decoded.
+        Opened::read(encoded).map(|(_, info)| info)
     }
 
     fn decode(&mut self, file: Opened<'_>, mut job: Job<'_>) -> Result<Decoded> {
@@ -115,11 +112,15 @@ impl Format for Gif {
             None => Ok(job.done()),
         }
     }
+
+    fn scratch_bytes(&self) -> usize {
+        self.scratch.capacity()
+    }
 }
 
 impl<'a> Opened<'a> {
     /// Reads up to the first frame's data.
-    fn read(encoded: &'a [u8]) -> Result<Self> {
+    fn read(encoded: &'a [u8]) -> Result<(Self, ImageInfo)> {
         let screen_flags = byte(encoded, SCREEN_BYTES - 3)?;
         let (shared, mut at) = palette(encoded, SCREEN_BYTES, screen_flags)?;
         let mut transparent = None;
@@ -159,13 +160,20 @@ impl<'a> Opened<'a> {
             let message = format!("GIF pixels of {pixel_bits} bits; expected 8 at most");
             return Err(Error::new(ErrorKind::Corrupt, message).with_offset(at as u64));
         }
-        Ok(Opened {
+        let screen = Size::new(number(encoded, 6)? as u32, number(encoded, 8)? as u32);
+        // A frame may be larger than the screen; the screen then grows, as in browsers.
+        let size = Size::new(
+            screen.width.max((place.left + place.width) as u32),
+            screen.height.max((place.top + place.height) as u32),
+        );
+        let file = Opened {
             place,
             palette: if own.is_empty() { shared } else { own },
             transparent,
             pixel_bits: pixel_bits.into(),
             data: at + 1,
-        })
+        };
+        Ok((file, ImageInfo::new(size, Orientation::Upright)))
     }
 }
 

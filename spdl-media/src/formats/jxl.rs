@@ -96,11 +96,16 @@ impl Format for Jxl {
         if found != (job.info.size, pixel.bytes()) {
             return Err(failure::corrupt(Self::NAME, format!("a frame of {found:?}")));
         }
-        reserve(&mut self.scratch, bytes, job.limits, job.info.size)?;
+        let limits = job.limits.after(floats, job.info.size)?;
+        reserve(&mut self.scratch, bytes, &limits, job.info.size)?;
         stream.write_to_buffer::<u8>(&mut self.scratch);
         let decoded = job.done();
         pixel.copy_region(&self.scratch, job.info.size, job.region, job.out);
         Ok(decoded)
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        self.scratch.capacity()
     }
 }
 

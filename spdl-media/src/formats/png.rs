@@ -11,6 +11,9 @@ use super::frame::{Format, Job, reserve};
 use crate::{Decoded, ImageInfo, Limits, Orientation, Size, exif};
 
 const SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
+/// A chunk's length and kind come before its content, a checksum comes behind it.
+const CHUNK_HEAD: usize = 8;
+const CHECKSUM: usize = 4;
 
 /// PNG, all colour types and depths.
 #[derive(Default)]
@@ -58,6 +61,14 @@ impl Format for Png {
         Ok((reader, ImageInfo::new(size, orientation)))
     }
 
+    fn inspect(encoded: &[u8], limits: &Limits) -> Result<ImageInfo> {
+        match inspect(encoded, limits)? {
+            Some(info) => Ok(info),
+            // Its reader says what is wrong.
+            None => Png::open(encoded, limits).map(|(_, info)| info),
+        }
+    }
+
     fn decode(&mut self, mut reader: Self::File<'_>, mut job: Job<'_>) -> Result<Decoded> {
         let (color, depth) = reader.output_color_type();
         let wide = depth == BitDepth::Sixteen;
@@ -76,7 +87,7 @@ impl Format for Png {
             let bytes =
                 reader.output_buffer_size().ok_or_else(|| failure::limit_exceeded(Self::NAME))?;
             reserve(&mut self.scratch, bytes as u64, job.limits, job.info.size)?;
-            reader.next_frame(&mut self.scratch).map_err(error)?;
+            reader.next_frame(&mut self.scratch).map_err(|reason| judged(error(reason), &job))?;
             if saturates {
                 saturate(&mut self.scratch);
             }
@@ -87,15 +98,28 @@ impl Format for Png {
         let columns = job.columns();
         let bytes = columns.start * pixel.bytes()..columns.end * pixel.bytes();
         let rows = job.region.top..job.region.top + job.region.height;
-        for y in 0..job.info.size.height {
+        // What lies below is read only to find whether the file is cut, which it is not if it ends
+        // as it should.
+        let end = match job.exact || !has_end(job.encoded) {
+            true => job.info.size.height,
+            false => rows.end,
+        };
+        if saturates {
+            reserve(&mut self.scratch, bytes.len() as u64, job.limits, job.info.size)?;
+        }
+        for y in 0..end {
             let row = match reader.next_row() {
                 Ok(Some(row)) => row,
                 Ok(None) => {
                     let message =
                         format!("the PNG data end after {y} of {} rows", job.info.size.height);
-                    return job.ended_after(y, Error::new(ErrorKind::Truncated, message));
+                    let reason = judged(Error::new(ErrorKind::Truncated, message), &job);
+                    return job.ended_after(y, reason);
                 }
-                Err(reason) => return job.ended_after(y, error(reason)),
+                Err(reason) => {
+                    let reason = judged(error(reason), &job);
+                    return job.ended_after(y, reason);
+                }
             };
             if !rows.contains(&y) {
                 continue;
@@ -103,8 +127,7 @@ impl Format for Png {
             let source = &row.data()[bytes.clone()];
             let target = job.out.row_mut(y - rows.start);
             if saturates {
-                self.scratch.clear();
-                self.scratch.extend_from_slice(source);
+                self.scratch.copy_from_slice(source);
                 saturate(&mut self.scratch);
                 pixel.copy_row(&self.scratch, target);
             } else {
@@ -112,6 +135,61 @@ impl Format for Png {
             }
         }
         Ok(job.done())
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        self.scratch.capacity()
+    }
+}
+
+/// Reads the chunks before the pixels; `None` where something is odd about them.
+fn inspect(encoded: &[u8], limits: &Limits) -> Result<Option<ImageInfo>> {
+    let (mut size, mut orientation) = (None, Orientation::Upright);
+    let Some(mut rest) = encoded.strip_prefix(SIGNATURE) else { return Ok(None) };
+    while let Some((&[a, b, c, d, ref kind @ ..], behind)) = rest.split_first_chunk::<CHUNK_HEAD>()
+    {
+        let length = u32::from_be_bytes([a, b, c, d]) as usize;
+        let Some(content) = behind.get(..length) else { return Ok(None) };
+        let number = |at: usize| {
+            let bytes = content.get(at..).and_then(|rest| rest.first_chunk());
+            bytes.map(|&bytes| u32::from_be_bytes(bytes))
+        };
+        match (kind, size) {
+            (b"IHDR", None) if length == 13 => {
+                let (Some(width), Some(height)) = (number(0), number(4)) else { return Ok(None) };
+                size = Some(Size::new(width, height));
+            }
+            (b"IHDR", _) | (_, None) => return Ok(None),
+            (b"acTL", _) => match number(0) {
+                Some(frames) => limits.check_frames(frames.into())?,
+                None => return Ok(None),
+            },
+            (b"eXIf", _) => orientation = exif::orientation(content),
+            (b"IDAT", Some(size)) => return Ok(Some(ImageInfo::new(size, orientation))),
+            _ => {}
+        }
+        rest = behind.get(length + CHECKSUM..).unwrap_or_default();
+    }
+    Ok(None)
+}
+
+/// Whether the file ends with the chunk that ends a PNG, so that nothing of it is missing. A few
+/// bytes may follow, and any number of zeros.
+fn has_end(encoded: &[u8]) -> bool {
+    const FEW: usize = 32;
+    const END: &[u8] = b"\0\0\0\0IEND\xAE\x42\x60\x82";
+    let end = encoded.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    let tail = &encoded[end.saturating_sub(END.len() + FEW)..end];
+    tail.windows(END.len()).any(|window| window == END)
+}
+
+/// Data that end early in a file that does not are damaged, not cut.
+fn judged(error: Error, job: &Job<'_>) -> Error {
+    match error.kind() {
+        ErrorKind::Truncated if has_end(job.encoded) => {
+            Error::new(ErrorKind::Corrupt, error.message().to_owned())
+        }
+        _ => error,
     }
 }
 

@@ -1,43 +1,37 @@
-//! TIFF through the `tiff` crate: the first page. What that crate does not decompress, CCITT's codes
-//! and JPEG with subsampled chroma, is decompressed here.
+//! TIFF through the `tiff` crate: the first page, by the strips or tiles that hold what is wanted.
+//! CCITT's codes and JPEG are decompressed here: the first that crate does not know, and the second
+//! it decodes whatever its size, and makes up what is missing.
 
-use std::borrow::Cow;
-use std::io::Cursor;
+use std::io::{self, Read, Seek, SeekFrom};
 
 use spdl_core::{Error, ErrorKind, Result};
 use tiff::ColorType;
-use tiff::decoder::{
-    BufferLayoutPreference, ChunkType, Decoder, DecodingResult, Limits as TiffLimits,
-};
+use tiff::decoder::ifd::Value;
+use tiff::decoder::{ChunkType, Decoder, DecodingResult, Limits as TiffLimits};
 use tiff::tags::Tag;
 
 use super::ccitt::{self, Fault, Scheme};
-use super::convert::cmyk_to_rgb;
+use super::convert::{Pixel, cmyk_to_rgb};
 use super::failure;
 use super::frame::{Format, Job, reserve};
 use crate::pixels::CHANNELS;
-use crate::{Decoded, ImageInfo, Limits, Orientation, Size};
+use crate::{Decoded, ImageInfo, Limits, Orientation, Rect, Size};
 
 /// TIFF, the first page.
+#[derive(Default)]
 pub(super) struct Tiff {
-    /// All samples of the page.
-    samples: DecodingResult,
-}
-
-impl Default for Tiff {
-    fn default() -> Self {
-        Tiff { samples: DecodingResult::U8(Vec::new()) }
-    }
+    /// All samples of a facsimile.
+    facsimile: Vec<u8>,
 }
 
 /// A file up to its first page's pixels.
 pub(super) struct Opened<'a> {
     decoder: Reader<'a>,
-    has_palette: bool,
+    photometric: Option<u64>,
     compression: Compression,
 }
 
-type Reader<'a> = Decoder<Cursor<Cow<'a, [u8]>>>;
+type Reader<'a> = Decoder<Patched<'a>>;
 
 /// Who decompresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +40,7 @@ enum Compression {
     Other,
     /// CCITT's, for facsimile; the crate has a part of it.
     Ccitt(Ccitt),
-    /// JPEG of luma and chroma, which need not have the same size.
+    /// JPEG, which the crate decodes whatever its size and its damage.
     Jpeg { is_old: bool },
 }
 
@@ -56,6 +50,18 @@ enum Ccitt {
     Runs = 2,
     Group3 = 3,
     Group4 = 4,
+}
+
+/// Why only the rows above are written.
+struct Cut {
+    rows: u32,
+    reason: Error,
+}
+
+impl From<Error> for Cut {
+    fn from(reason: Error) -> Self {
+        Cut { rows: 0, reason }
+    }
 }
 
 impl Format for Tiff {
@@ -69,97 +75,58 @@ impl Format for Tiff {
 
     fn open<'a>(encoded: &'a [u8], own: &Limits) -> Result<(Opened<'a>, ImageInfo)> {
         let directory = Directory::read(encoded).unwrap_or_default();
-        let has_palette = directory.photometric == Some(PALETTE);
+        let photometric = directory.photometric;
         let compression = directory.compression();
         let bytes = usize::try_from(own.bytes()).unwrap_or(usize::MAX);
         let mut limits = TiffLimits::default();
         limits.decoding_buffer_size = bytes;
         limits.intermediate_buffer_size = bytes;
         let encoded = directory.readable(encoded);
-        let mut decoder = Decoder::new(Cursor::new(encoded)).map_err(error)?.with_limits(limits);
+        let mut decoder = Decoder::new(encoded).map_err(error)?.with_limits(limits);
         let (width, height) = decoder.dimensions().map_err(error)?;
         let orientation = match decoder.find_tag_unsigned::<u16>(Tag::Orientation) {
             Ok(Some(number)) => Orientation::from_exif(number).unwrap_or_default(),
             Ok(None) | Err(_) => Orientation::Upright,
         };
         let info = ImageInfo::new(Size::new(width, height), orientation);
-        Ok((Opened { decoder, has_palette, compression }, info))
+        Ok((Opened { decoder, photometric, compression }, info))
     }
 
     fn decode(&mut self, file: Opened<'_>, mut job: Job<'_>) -> Result<Decoded> {
-        let Opened { mut decoder, has_palette, compression } = file;
-        let reader = SampleReader::new(&mut decoder, has_palette)?;
+        let Opened { mut decoder, photometric, compression } = file;
         let outcome = match compression {
-            Compression::Other => {
-                decoder.read_image_to_buffer(&mut self.samples).map(drop).map_err(error)
-            }
-            Compression::Ccitt(kind) => self.read_ccitt(&mut decoder, kind, &reader, &job),
+            Compression::Other => read_parts(&mut decoder, photometric, &mut job),
+            Compression::Ccitt(kind) => self.read_ccitt(&mut decoder, kind, &mut job),
             Compression::Jpeg { is_old: true }
                 if decoder.find_tag(Tag::Unknown(JPEG_START)).map_err(error)?.is_none() =>
             {
                 return Err(unsupported("old JPEG in a TIFF, in parts with common tables"));
             }
-            Compression::Jpeg { is_old } => self.read_jpeg(&mut decoder, is_old, &job),
+            Compression::Jpeg { is_old } => read_jpeg(&mut decoder, photometric, is_old, &mut job),
         };
-        let layout = decoder.image_buffer_layout().map_err(error)?;
-        let cut = match outcome {
-            Ok(()) => None,
-            Err(reason) if compression == Compression::Other && job.may_be_partial(&reason) => {
-                match rows_before_cut(&mut decoder) {
-                    Some(rows) if rows > 0 => Some((rows, reason)),
-                    _ => return Err(reason),
-                }
-            }
-            Err(reason) => return Err(reason),
-        };
-        if self.samples.as_buffer(0).byte_len() < layout.complete_len {
-            return Err(failure::limit_exceeded(Self::NAME));
+        match outcome {
+            Ok(()) => Ok(job.done()),
+            Err(Cut { rows, reason }) => job.ended_after(rows, reason),
         }
-        let samples = Samples::new(&self.samples)?;
-        let rows = Rows::new(&layout, job.info.size, &reader, &samples)?;
-        let columns = job.columns();
-        for row in 0..job.region.height {
-            let (pixels, _) = job.out.row_mut(row).as_chunks_mut::<CHANNELS>();
-            let y = (job.region.top + row) as usize;
-            for (x, pixel) in columns.clone().zip(pixels) {
-                *pixel = reader.rgb(|channel| rows.sample(x, y, channel));
-            }
-        }
-        match cut {
-            Some((rows, reason)) => job.ended_after(rows, reason),
-            None => Ok(job.done()),
-        }
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        self.facsimile.capacity()
     }
 }
 
 impl Tiff {
-    /// Makes room for all samples of a page, each of a byte or less: zeros.
-    fn room(&mut self, bytes: usize, job: &Job<'_>) -> Result<&mut Vec<u8>> {
-        let mut samples = match std::mem::replace(&mut self.samples, DecodingResult::U8(Vec::new()))
-        {
-            DecodingResult::U8(samples) => samples,
-            _ => Vec::new(),
-        };
-        samples.clear();
-        reserve(&mut samples, bytes as u64, job.limits, job.info.size)?;
-        self.samples = DecodingResult::U8(samples);
-        match &mut self.samples {
-            DecodingResult::U8(samples) => Ok(samples),
-            _ => Err(failure::limit_exceeded(Self::NAME)),
-        }
-    }
-
     /// Reads strips of a facsimile, one bit a pixel, 1 for white.
     fn read_ccitt(
         &mut self,
         decoder: &mut Reader<'_>,
         kind: Ccitt,
-        reader: &SampleReader,
-        job: &Job<'_>,
-    ) -> Result<()> {
+        job: &mut Job<'_>,
+    ) -> Result<(), Cut> {
+        let reader = SampleReader::new(decoder, None)?;
         if (reader.bits, reader.channels) != (1, 1) || decoder.get_chunk_type() != ChunkType::Strip
         {
-            return Err(unsupported("CCITT compression but of one bit a pixel, in strips"));
+            return Err(unsupported("CCITT compression but of one bit a pixel, in strips").into());
         }
         let number = |decoder: &mut Reader<'_>, tag, default: u32| -> Result<u32> {
             Ok(decoder.find_tag_unsigned(tag).map_err(error)?.unwrap_or(default))
@@ -173,17 +140,22 @@ impl Tiff {
         };
         let lowest_bit_first = number(decoder, Tag::FillOrder, 1)? == 2;
         let white_is_zero =
-            number(decoder, Tag::PhotometricInterpretation, 0)? == u32::from(WHITE_IS_ZERO);
+            u64::from(number(decoder, Tag::PhotometricInterpretation, 0)?) == WHITE_IS_ZERO;
         let Size { width, height } = job.info.size;
         let row_bytes = (width as usize).div_ceil(8);
         let strip_rows = decoder.chunk_dimensions().1 as usize;
-        let strips = chunks(decoder, job.encoded, (Tag::StripOffsets, Tag::StripByteCounts))?;
-        let samples = self.room(row_bytes * height as usize, job)?;
+        let strips = chunks(decoder, (Tag::StripOffsets, Tag::StripByteCounts))?;
+        let samples = &mut self.facsimile;
+        samples.clear();
+        let bytes = row_bytes as u64 * u64::from(height);
+        reserve(samples, bytes, job.limits, job.info.size)?;
         let parts = samples.chunks_mut(row_bytes.max(1).saturating_mul(strip_rows.max(1)));
         if parts.len() > strips.len() {
-            return Err(failure::corrupt(Self::NAME, "fewer strips than rows need"));
+            return Err(failure::corrupt(Self::NAME, "fewer strips than rows need").into());
         }
-        for (index, (rows, data)) in parts.zip(strips).enumerate() {
+        let mut cut = None;
+        for (index, (rows, place)) in parts.zip(strips).enumerate() {
+            let data = place.data(job.encoded);
             if let Err((row, fault)) = ccitt::decode(data, lowest_bit_first, scheme, width, rows) {
                 let row = index * strip_rows + row;
                 let (kind, what) = match fault {
@@ -191,120 +163,441 @@ impl Tiff {
                     Fault::BadCode => (ErrorKind::Corrupt, "match no code"),
                 };
                 let message = format!("the TIFF's CCITT data {what} after {row} of {height} rows");
-                return Err(Error::new(kind, message));
+                let end = place.start.saturating_add(data.len() as u64);
+                let reason = Error::new(kind, message).with_offset(end);
+                if !job.may_be_partial(&reason) {
+                    return Err(reason.into());
+                }
+                cut = Some(Cut { rows: row as u32, reason });
+                break;
             }
         }
         if white_is_zero {
             samples.iter_mut().for_each(|byte| *byte = !*byte);
         }
-        Ok(())
+        write_part(&reader, &Samples::Bytes(samples), 1, Rect::full(job.info.size), job)?;
+        cut.map_or(Ok(()), Err)
+    }
+}
+
+/// Reads what the crate decompresses: the strips or tiles that hold something of the region, one
+/// after another.
+fn read_parts(
+    decoder: &mut Reader<'_>,
+    photometric: Option<u64>,
+    job: &mut Job<'_>,
+) -> Result<(), Cut> {
+    let reader = SampleReader::new(decoder, photometric)?;
+    let layout = decoder.image_buffer_layout().map_err(error)?;
+    let size = job.info.size;
+    if layout.planes > 1 {
+        // Planes lie one after another, so that the last rows need all of the file.
+        job.limits.check_bytes(layout.complete_len as u64, size)?;
+        let mut page = DecodingResult::U8(Vec::new());
+        decoder.read_image_to_buffer(&mut page).map_err(error)?;
+        if page.as_buffer(0).byte_len() < layout.complete_len {
+            return Err(failure::limit_exceeded(Tiff::NAME).into());
+        }
+        let samples = Samples::new(&page)?;
+        return Ok(write_part(&reader, &samples, layout.planes, Rect::full(size), job)?);
+    }
+    let (count, tags) = match decoder.get_chunk_type() {
+        ChunkType::Strip => (decoder.strip_count(), STRIP_TAGS),
+        ChunkType::Tile => (decoder.tile_count(), TILE_TAGS),
+    };
+    let count = count.map_err(error)?;
+    let grid = Grid::new(size, decoder.chunk_dimensions());
+    if u64::from(count) < grid.parts() {
+        return Err(failure::corrupt(Tiff::NAME, "fewer parts than the page needs").into());
+    }
+    // What lies outside is only asked for whether it is there.
+    let places = match job.region == Rect::full(size) {
+        true => Vec::new(),
+        false => chunks(decoder, tags)?,
+    };
+    for index in 0..grid.parts() as u32 {
+        let part = grid.part(index);
+        let is_there = places.get(index as usize).is_some_and(|place| !place.is_cut(job.encoded));
+        if overlap(part, job.region).is_none() && is_there && !job.exact {
+            continue;
+        }
+        let needed = decoder.image_chunk_buffer_layout(index).map_err(error)?.len;
+        job.limits.check_bytes(needed as u64, size)?;
+        let samples = match decoder.read_chunk(index) {
+            Ok(samples) => samples,
+            Err(reason) => {
+                // A strip that was said to be no longer than the file is cut, too.
+                let is_clipped = decoder.inner().patches[1].is_some();
+                let is_there = !is_clipped
+                    && chunks(decoder, tags)?
+                        .get(index as usize)
+                        .is_some_and(|place| !place.is_cut(job.encoded));
+                return Err(Cut { rows: part.top, reason: judged(error(reason), is_there) });
+            }
+        };
+        let samples = Samples::new(&samples)?;
+        write_part(&reader, &samples, 1, part, job)?;
+    }
+    Ok(())
+}
+
+/// Data that end early in a part that is there as a whole are damaged, not cut: where the part is
+/// not wanted, that goes unnoticed.
+fn judged(error: Error, is_there: bool) -> Error {
+    match (error.kind(), error.offset()) {
+        (ErrorKind::Truncated, offset) if is_there => {
+            let damaged = Error::new(ErrorKind::Corrupt, error.message().to_owned());
+            offset.map_or(damaged.clone(), |offset| damaged.with_offset(offset))
+        }
+        _ => error,
+    }
+}
+
+/// Writes what the region has of a part of a page.
+fn write_part(
+    reader: &SampleReader,
+    samples: &Samples<'_>,
+    planes: usize,
+    part: Rect,
+    job: &mut Job<'_>,
+) -> Result<()> {
+    let Some(shared) = overlap(part, job.region) else { return Ok(()) };
+    let rows = Rows::new(planes, part.size(), reader, samples)?;
+    let columns = (shared.left - part.left) as usize..;
+    let target =
+        Rect { left: shared.left - job.region.left, top: shared.top - job.region.top, ..shared };
+    let mut out = job.out.part_mut(target)?;
+    for row in 0..shared.height {
+        let y = (shared.top - part.top + row) as usize;
+        let target = out.row_mut(row);
+        if let Some((pixel, source)) = rows.plain(reader, y) {
+            let columns = columns.start * pixel.bytes()..;
+            pixel.copy_row(&source[columns][..shared.width as usize * pixel.bytes()], target);
+            continue;
+        }
+        let (pixels, _) = target.as_chunks_mut::<CHANNELS>();
+        for (x, pixel) in columns.clone().zip(pixels) {
+            *pixel = reader.rgb(|channel| rows.sample(x, y, channel));
+        }
+    }
+    Ok(())
+}
+
+/// Reads strips or tiles that are JPEG files but for their tables. Each must be as large as its
+/// part of the page, so that all of them are no more work than the page's size allows.
+#[cfg(feature = "jpeg")]
+fn read_jpeg(
+    decoder: &mut Reader<'_>,
+    photometric: Option<u64>,
+    is_old: bool,
+    job: &mut Job<'_>,
+) -> Result<(), Cut> {
+    use crate::{DecodeRequest, ImageCodec as _, OnTruncated, PixelsMut};
+
+    job.limits.check_depth(2)?;
+    let size = job.info.size;
+    let (components, adobe) = match photometric {
+        Some(WHITE_IS_ZERO | BLACK_IS_ZERO) => (1, RGB_AS_IT_IS),
+        Some(RGB) => (3, RGB_AS_IT_IS),
+        Some(YCBCR) => {
+            if !Luma::read(decoder)?.is_usual() {
+                return Err(unsupported("a JPEG in a TIFF of unusual luma and chroma").into());
+            }
+            (3, LUMA_AND_CHROMA)
+        }
+        _ => return Err(unsupported("a JPEG in a TIFF but of grey, RGB or YCbCr").into()),
+    };
+    let planes = decoder.find_tag_unsigned::<u32>(Tag::PlanarConfiguration).map_err(error)?;
+    if planes == Some(2) && components > 1 {
+        return Err(unsupported("JPEG planes of a TIFF").into());
+    }
+    let (chunk_size, tags) = match (is_old, decoder.get_chunk_type()) {
+        // The whole page is one file, from its first marker on.
+        (true, _) => {
+            let tags = (Tag::Unknown(JPEG_START), Tag::Unknown(JPEG_LENGTH));
+            ((size.width, size.height), tags)
+        }
+        (false, ChunkType::Strip) => (decoder.chunk_dimensions(), STRIP_TAGS),
+        (false, ChunkType::Tile) => (decoder.chunk_dimensions(), TILE_TAGS),
+    };
+    let places = chunks(decoder, tags)?;
+    let tables = match decoder.find_tag(Tag::JPEGTables).map_err(error)? {
+        Some(tables) if !is_old => tables.into_u8_vec().map_err(error)?,
+        _ => Vec::new(),
+    };
+    let grid = Grid::new(size, chunk_size);
+    if (places.len() as u64) < grid.parts() {
+        return Err(failure::corrupt(Tiff::NAME, "fewer parts than the page needs").into());
+    }
+    if tables.len() > SPARE_BYTES {
+        let message = format!("{} bytes of JPEG tables; expected a few hundred", tables.len());
+        return Err(failure::corrupt(Tiff::NAME, message).into());
+    }
+    let longest = places.iter().map(|place| place.data(job.encoded).len()).max().unwrap_or(0);
+    let mut stream = Vec::new();
+    let bytes = (tables.len() + longest + ADOBE.len() + 1) as u64;
+    reserve(&mut stream, bytes, job.limits, size)?;
+    let mut jpeg = super::jpeg::JpegCodec.decoder(&job.limits.after(bytes, size)?)?;
+    // Of all parts together; what fills up the last ones counts, too.
+    let mut pixels = 0;
+    for index in 0..grid.parts() as u32 {
+        let (part, place) = (grid.part(index), &places[index as usize]);
+        let data = place.data(job.encoded);
+        let shared = overlap(part, job.region);
+        if shared.is_none() && !job.exact && !place.is_cut(job.encoded) && ends_with_marker(data) {
+            continue;
+        }
+        // Its own errors tell offsets that are not those of the file.
+        let cut = |rows, error: Error| {
+            let message = format!("part {index} of the TIFF: {}", error.message());
+            let start = if error.kind() == ErrorKind::Truncated { data.len() } else { 0 };
+            let offset = place.start.saturating_add(start as u64);
+            let reason = Error::new(error.kind(), message).with_offset(offset);
+            let is_there = !place.is_cut(job.encoded) && ends_with_marker(data);
+            Cut { rows, reason: judged(reason, is_there) }
+        };
+        // Parts may lie over one another, and each is read by itself.
+        let most = part.size().pixels() * BYTES_PER_PIXEL + SPARE_BYTES as u64;
+        if grid.parts() > 1 && data.len() as u64 > most {
+            let message = format!("{} bytes of JPEG in a part of {}", data.len(), part.size());
+            return Err(cut(part.top, failure::corrupt(Tiff::NAME, message)));
+        }
+        stream.clear();
+        stream.extend(ADOBE);
+        stream.push(adobe);
+        append_segments(&tables, &mut stream);
+        let found = append_segments(data, &mut stream);
+        if found.is_some_and(|found| found != components) {
+            let message = format!("a JPEG of {found:?} components where {components} belong");
+            return Err(cut(part.top, failure::corrupt(Tiff::NAME, message)));
+        }
+        let found = jpeg.inspect(&stream).map_err(|error| cut(part.top, error))?.size;
+        // The last ones may be filled up to the size of the others.
+        if !(part.width..=chunk_size.0).contains(&found.width)
+            || !(part.height..=chunk_size.1).contains(&found.height)
+        {
+            let message = format!("a JPEG of {found} pixels in a part of {}", part.size());
+            return Err(cut(part.top, failure::corrupt(Tiff::NAME, message)));
+        }
+        pixels += found.pixels();
+        job.limits.check_pixels(pixels, size)?;
+        let mut nowhere = [0; CHANNELS];
+        let (inner, out) = match shared {
+            Some(shared) => (
+                Rect { left: shared.left - part.left, top: shared.top - part.top, ..shared },
+                job.out.part_mut(Rect {
+                    left: shared.left - job.region.left,
+                    top: shared.top - job.region.top,
+                    ..shared
+                })?,
+            ),
+            None => {
+                let corner = Rect { left: 0, top: 0, width: 1, height: 1 };
+                (corner, PixelsMut::new(&mut nowhere, corner.size())?)
+            }
+        };
+        let mut out = out;
+        // Only where a part is as wide as the page are its rows rows of the page.
+        let on_truncated = match grid.across {
+            1 => job.on_truncated,
+            _ => OnTruncated::Error,
+        };
+        let request =
+            DecodeRequest::full().region(inner).exact(job.exact).on_truncated(on_truncated);
+        let decoded = jpeg.decode_into(&stream, &request, out.reborrow());
+        let decoded = decoded.map_err(|error| cut(part.top, error))?;
+        if photometric == Some(WHITE_IS_ZERO) {
+            for row in 0..inner.height {
+                out.row_mut(row).iter_mut().for_each(|value| *value = !*value);
+            }
+        }
+        if decoded.rows_valid < inner.height {
+            let rows = part.top + inner.top + decoded.rows_valid;
+            let error = Error::new(ErrorKind::Truncated, "the JPEG data end early");
+            return Err(cut(rows, error));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(not(feature = "jpeg"))]
+fn read_jpeg(_: &mut Reader<'_>, _: Option<u64>, _: bool, _: &mut Job<'_>) -> Result<(), Cut> {
+    Err(unsupported("JPEG in a TIFF, which needs the feature `jpeg` of spdl-media").into())
+}
+
+/// More than a JPEG's tables and headers take within a TIFF.
+#[cfg(feature = "jpeg")]
+const SPARE_BYTES: usize = 1 << 14;
+/// More than a pixel takes that is compressed by JPEG.
+#[cfg(feature = "jpeg")]
+const BYTES_PER_PIXEL: u64 = 16;
+
+/// The start of a JPEG, and of Adobe's marker, whose last byte tells which colours follow.
+#[cfg(feature = "jpeg")]
+const ADOBE: &[u8] = b"\xFF\xD8\xFF\xEE\0\x0EAdobe\0\x64\0\0\0\0";
+/// The last byte of Adobe's marker.
+#[cfg(feature = "jpeg")]
+const RGB_AS_IT_IS: u8 = 0;
+#[cfg(feature = "jpeg")]
+const LUMA_AND_CHROMA: u8 = 1;
+
+/// Appends all markers of a JPEG and what follows the first scan's, but neither its start nor what
+/// applications noted in it: which colours it holds is told by the TIFF alone. Of tables that end
+/// with their own marker, that is left out, too. Says how many components its frame has.
+#[cfg(feature = "jpeg")]
+fn append_segments(jpeg: &[u8], stream: &mut Vec<u8>) -> Option<u8> {
+    let mut components = None;
+    let mut at = if jpeg.starts_with(b"\xFF\xD8") { 2 } else { 0 };
+    while let Some(&[0xFF, marker, high, low]) = jpeg.get(at..).and_then(|rest| rest.first_chunk())
+    {
+        let end = at + 2 + usize::from(u16::from_be_bytes([high, low]));
+        let Some(segment) = jpeg.get(at..end) else { break };
+        match marker {
+            0xDA => break,
+            0xE0..=0xEF | 0xFE => {}
+            0xFF => {
+                // Bytes that fill up.
+                at += 1;
+                continue;
+            }
+            0xC0..=0xCF if !matches!(marker, 0xC4 | 0xC8 | 0xCC) => {
+                components = segment.get(9).copied();
+                stream.extend_from_slice(segment);
+            }
+            _ => stream.extend_from_slice(segment),
+        }
+        at = end;
+    }
+    let rest = jpeg.get(at..).unwrap_or_default();
+    if rest != b"\xFF\xD9" {
+        stream.extend_from_slice(rest);
+    }
+    components
+}
+
+/// Whether nothing can be missing of a JPEG.
+#[cfg(feature = "jpeg")]
+fn ends_with_marker(data: &[u8]) -> bool {
+    let end = data.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    data[..end].ends_with(b"\xFF\xD9")
+}
+
+/// The strips or tiles of a page, in rows; the last ones may reach beyond it.
+struct Grid {
+    page: Size,
+    part: Size,
+    across: u32,
+    down: u32,
+}
+
+impl Grid {
+    fn new(page: Size, (width, height): (u32, u32)) -> Self {
+        let part = Size::new(width.max(1), height.max(1));
+        let (across, down) = (page.width.div_ceil(part.width), page.height.div_ceil(part.height));
+        Grid { page, part, across, down }
     }
 
-    /// Reads strips or tiles that are JPEG files but for their tables.
-    #[cfg(feature = "jpeg")]
-    fn read_jpeg(&mut self, decoder: &mut Reader<'_>, is_old: bool, job: &Job<'_>) -> Result<()> {
-        use crate::{DecodeRequest, ImageCodec as _, PixelsMut, Rect};
-
-        job.limits.check_depth(2)?;
-        let mut jpeg = super::jpeg::JpegCodec.decoder(job.limits)?;
-        let size = job.info.size;
-        let row_bytes = size.width as usize * CHANNELS;
-        if decoder.find_tag_unsigned::<u32>(Tag::PlanarConfiguration).map_err(error)? == Some(2) {
-            return Err(unsupported("JPEG planes of a TIFF"));
-        }
-        let (chunk_width, chunk_height) =
-            if is_old { (size.width, size.height) } else { decoder.chunk_dimensions() };
-        let tags = match (is_old, decoder.get_chunk_type()) {
-            // The whole page is one file, from its first marker on.
-            (true, _) => (Tag::Unknown(JPEG_START), Tag::Unknown(JPEG_LENGTH)),
-            (false, ChunkType::Strip) => (Tag::StripOffsets, Tag::StripByteCounts),
-            (false, ChunkType::Tile) => (Tag::TileOffsets, Tag::TileByteCounts),
-        };
-        let parts = chunks(decoder, job.encoded, tags)?;
-        let tables = match decoder.find_tag(Tag::JPEGTables).map_err(error)? {
-            Some(tables) if !is_old => tables.into_u8_vec().map_err(error)?,
-            _ => Vec::new(),
-        };
-        // They lie between a start and an end marker, and a part starts with a marker, too.
-        let tables = tables.strip_suffix(b"\xFF\xD9").unwrap_or(&tables);
-        let across = size.width.div_ceil(chunk_width.max(1));
-        let needed = u64::from(across) * u64::from(size.height.div_ceil(chunk_height.max(1)));
-        if (parts.len() as u64) < needed {
-            return Err(failure::corrupt(Self::NAME, "fewer parts than the page needs"));
-        }
-        let samples = self.room(row_bytes * size.height as usize, job)?;
-        let mut stream = Vec::new();
-        for (index, data) in (0..needed as u32).zip(parts) {
-            stream.clear();
-            match data.strip_prefix(b"\xFF\xD8") {
-                Some(rest) if !tables.is_empty() => {
-                    stream.extend_from_slice(tables);
-                    stream.extend_from_slice(rest);
-                }
-                _ => stream.extend_from_slice(data),
-            }
-            let (left, top) = (index % across * chunk_width, index / across * chunk_height);
-            let part =
-                Size::new(chunk_width.min(size.width - left), chunk_height.min(size.height - top));
-            let found = jpeg.inspect(&stream)?.size;
-            // The last ones may be filled up to the size of the others.
-            if !(part.width..=chunk_width).contains(&found.width)
-                || !(part.height..=chunk_height).contains(&found.height)
-            {
-                let message = format!("a JPEG of {found} pixels in a part of {part}");
-                return Err(failure::corrupt(Self::NAME, message));
-            }
-            let start = top as usize * row_bytes + left as usize * CHANNELS;
-            let end =
-                start + (part.height as usize - 1) * row_bytes + part.width as usize * CHANNELS;
-            let target = PixelsMut::with_stride(&mut samples[start..end], part, row_bytes)?;
-            let request = DecodeRequest::full().region(Rect::full(part));
-            jpeg.decode_into(&stream, &request, target)?;
-        }
-        Ok(())
+    fn parts(&self) -> u64 {
+        u64::from(self.across) * u64::from(self.down)
     }
 
-    #[cfg(not(feature = "jpeg"))]
-    fn read_jpeg(&mut self, _: &mut Reader<'_>, _: bool, _: &Job<'_>) -> Result<()> {
-        Err(unsupported("JPEG in a TIFF, which needs the feature `jpeg` of spdl-media"))
+    /// What a part holds of the page.
+    fn part(&self, index: u32) -> Rect {
+        let (left, top) =
+            (index % self.across * self.part.width, index / self.across * self.part.height);
+        let width = self.part.width.min(self.page.width - left);
+        Rect { left, top, width, height: self.part.height.min(self.page.height - top) }
+    }
+}
+
+/// What two parts of an image share.
+fn overlap(one: Rect, other: Rect) -> Option<Rect> {
+    let (left, top) = (one.left.max(other.left), one.top.max(other.top));
+    let right = (one.left + one.width).min(other.left + other.width);
+    let bottom = (one.top + one.height).min(other.top + other.height);
+    (left < right && top < bottom).then(|| Rect {
+        left,
+        top,
+        width: right - left,
+        height: bottom - top,
+    })
+}
+
+/// The tags that tell where parts start, and how long they are.
+const STRIP_TAGS: (Tag, Tag) = (Tag::StripOffsets, Tag::StripByteCounts);
+const TILE_TAGS: (Tag, Tag) = (Tag::TileOffsets, Tag::TileByteCounts);
+
+/// Where a part of a page lies in the file.
+struct Place {
+    start: u64,
+    length: u64,
+}
+
+impl Place {
+    /// What of it is there.
+    fn data<'a>(&self, encoded: &'a [u8]) -> &'a [u8] {
+        let start = usize::try_from(self.start).unwrap_or(usize::MAX).min(encoded.len());
+        let length = usize::try_from(self.length).unwrap_or(usize::MAX);
+        &encoded[start..start.saturating_add(length).min(encoded.len())]
+    }
+
+    fn is_cut(&self, encoded: &[u8]) -> bool {
+        self.start.saturating_add(self.length) > encoded.len() as u64
     }
 }
 
 /// Parts of a file, by the tags that tell where they start and how long they are.
-fn chunks<'a>(
-    decoder: &mut Reader<'_>,
-    encoded: &'a [u8],
-    (starts, lengths): (Tag, Tag),
-) -> Result<Vec<&'a [u8]>> {
+fn chunks(decoder: &mut Reader<'_>, (starts, lengths): (Tag, Tag)) -> Result<Vec<Place>> {
     let mut numbers = |tag| {
         let found = decoder.find_tag_unsigned_vec::<u64>(tag).map_err(error)?;
         found.ok_or_else(|| failure::corrupt(Tiff::NAME, format!("there is no tag {tag:?}")))
     };
     let (starts, lengths) = (numbers(starts)?, numbers(lengths)?);
-    let part = |(&start, &length): (&u64, &u64)| {
-        let start = usize::try_from(start).unwrap_or(usize::MAX).min(encoded.len());
-        let length = usize::try_from(length).unwrap_or(usize::MAX);
-        &encoded[start..start.saturating_add(length).min(encoded.len())]
-    };
-    Ok(starts.iter().zip(&lengths).map(part).collect())
+    Ok(starts.into_iter().zip(lengths).map(|(start, length)| Place { start, length }).collect())
 }
 
-/// How many rows the sound strips of a page that could not be read to its end, or its rows of tiles,
-/// hold from the top. `None` where components lie in planes of their own: the last ones are missing
-/// then.
-fn rows_before_cut(decoder: &mut Reader<'_>) -> Option<u32> {
-    let (width, height) = decoder.dimensions().ok()?;
-    let (chunk_width, chunk_height) = decoder.chunk_dimensions();
-    let chunks = match decoder.get_chunk_type() {
-        ChunkType::Strip => decoder.strip_count().ok()?,
-        ChunkType::Tile => decoder.tile_count().ok()?,
-    };
-    let across = width.div_ceil(chunk_width.max(1));
-    if chunks != across.checked_mul(height.div_ceil(chunk_height.max(1)))? {
-        return None;
+/// A file of which some bytes are read as others, and that goes on with zeros.
+struct Patched<'a> {
+    file: &'a [u8],
+    /// Where, what, and how many bytes of it.
+    patches: [Option<(usize, [u8; 4], usize)>; 2],
+    zeros: usize,
+    at: u64,
+}
+
+impl Read for Patched<'_> {
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        let end = self.file.len() + self.zeros;
+        let start = usize::try_from(self.at).unwrap_or(usize::MAX).min(end);
+        let count = target.len().min(end - start);
+        let stored = &self.file[start.min(self.file.len())..];
+        let stored = &stored[..stored.len().min(count)];
+        let (from_file, zeros) = target[..count].split_at_mut(stored.len());
+        from_file.copy_from_slice(stored);
+        zeros.fill(0);
+        for &(place, bytes, length) in self.patches.iter().flatten() {
+            for (offset, &byte) in bytes[..length].iter().enumerate() {
+                let at = (place + offset).checked_sub(start);
+                if let Some(target) = at.and_then(|at| from_file.get_mut(at)) {
+                    *target = byte;
+                }
+            }
+        }
+        self.at += count as u64;
+        Ok(count)
     }
-    let sound = (0..chunks).take_while(|&chunk| decoder.read_chunk(chunk).is_ok()).count() as u32;
-    Some((sound / across).saturating_mul(chunk_height).min(height))
+}
+
+impl Seek for Patched<'_> {
+    fn seek(&mut self, position: SeekFrom) -> io::Result<u64> {
+        let moved = match position {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+            SeekFrom::End(by) => ((self.file.len() + self.zeros) as u64).checked_add_signed(by),
+        };
+        self.at = moved.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.at)
+    }
 }
 
 /// What is read of the first page's directory before the `tiff` crate reads it, which refuses some
@@ -373,53 +666,133 @@ impl Directory {
             (Some(3), _) => Compression::Ccitt(Ccitt::Group3),
             (Some(4), _) => Compression::Ccitt(Ccitt::Group4),
             (Some(6), Some(YCBCR)) => Compression::Jpeg { is_old: true },
-            (Some(7), Some(YCBCR)) => Compression::Jpeg { is_old: false },
+            (Some(7), _) => Compression::Jpeg { is_old: false },
             _ => Compression::Other,
         }
     }
 
     /// The file in such a form that the crate reads what we leave to it: indices into a palette, of
-    /// which it knows nothing, are said to be grey, and are made colours here; luma and chroma of a
-    /// JPEG are said to be RGB, which they are made here; and a strip is not longer than the file.
-    fn readable<'a>(&self, encoded: &'a [u8]) -> Cow<'a, [u8]> {
-        let mut encoded = Cow::Borrowed(encoded);
-        let mut write = |at: usize, value: u64, bytes: usize| {
-            let little = value.to_le_bytes();
-            let target = &mut encoded.to_mut()[at..at + bytes];
-            target.copy_from_slice(&little[..bytes]);
+    /// which it knows nothing, are said to be grey, and are made colours here; and a strip is not
+    /// longer than the file.
+    fn readable<'a>(&self, file: &'a [u8]) -> Patched<'a> {
+        let patch = |at: usize, value: u64, length: usize| {
+            let [a, b, c, d, ..] = value.to_le_bytes();
+            let mut bytes = [a, b, c, d];
             if !self.is_little {
-                target.reverse();
+                bytes[..length].reverse();
             }
+            Some((at, bytes, length))
         };
-        match (self.photometric, self.compression()) {
-            (Some(PALETTE), _) => write(self.photometric_at, BLACK_IS_ZERO, 2),
-            (_, Compression::Jpeg { .. }) => write(self.photometric_at, RGB, 2),
-            _ => {}
-        }
-        if let Some((at, most)) = self.strip {
-            write(at, most, 4);
-        }
-        if self.is_last {
-            encoded.to_mut().extend([0; 8]);
-        }
-        encoded
+        let grey = match self.photometric {
+            Some(PALETTE) => patch(self.photometric_at, BLACK_IS_ZERO, 2),
+            _ => None,
+        };
+        let strip = self.strip.and_then(|(at, most)| patch(at, most, 4));
+        let zeros = if self.is_last { 8 } else { 0 };
+        Patched { file, patches: [grey, strip], zeros, at: 0 }
     }
 }
 
 /// The type of a tag's value: a number of 32 bits.
 const LONG: u64 = 4;
 /// Values of the tag `PhotometricInterpretation`.
-const WHITE_IS_ZERO: u16 = 0;
+const WHITE_IS_ZERO: u64 = 0;
+const BLACK_IS_ZERO: u64 = 1;
+#[cfg(feature = "jpeg")]
 const RGB: u64 = 2;
+const PALETTE: u64 = 3;
 const YCBCR: u64 = 6;
+/// Tags that the crate has no name for.
 const T4_OPTIONS: u16 = 292;
 const JPEG_START: u16 = 513;
 #[cfg(feature = "jpeg")]
 const JPEG_LENGTH: u16 = 514;
-const PALETTE: u64 = 3;
-const BLACK_IS_ZERO: u64 = 1;
+const LUMA_COEFFICIENTS: u16 = 529;
+const REFERENCE_BLACK_WHITE: u16 = 532;
 /// The value of the tag `ExtraSamples` where colours are multiplied by alpha.
 const ASSOCIATED_ALPHA: u16 = 1;
+
+/// What luma and chroma mean.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Luma {
+    /// The parts that red, green and blue have in luma.
+    parts: [f32; CHANNELS],
+    /// Of luma and both differences: what is stored for none, and for all (of differences: for
+    /// half of it, where all is from −½ to ½).
+    range: [[f32; 2]; CHANNELS],
+}
+
+impl Luma {
+    /// ITU-R BT.601, full range.
+    const USUAL: Luma = Luma {
+        parts: [0.299, 0.587, 0.114],
+        range: [[0.0, 255.0], [128.0, 255.0], [128.0, 255.0]],
+    };
+
+    fn read(decoder: &mut Reader<'_>) -> Result<Luma> {
+        let mut luma = Luma::USUAL;
+        if let Some(parts) = numbers(decoder, LUMA_COEFFICIENTS)? {
+            luma.parts = parts;
+        }
+        if let Some([a, b, c, d, e, f]) = numbers(decoder, REFERENCE_BLACK_WHITE)? {
+            luma.range = [[a, b], [c, d], [e, f]];
+        }
+        let sound = luma.parts[1] != 0.0 && luma.range.iter().all(|[none, all]| none != all);
+        match sound {
+            true => Ok(luma),
+            false => Err(failure::corrupt(Tiff::NAME, "luma and chroma that mean nothing")),
+        }
+    }
+
+    /// Whether it is that of every JPEG. Fractions are stored with few digits.
+    #[cfg(feature = "jpeg")]
+    fn is_usual(&self) -> bool {
+        let near = |a: &f32, b: &f32, most: f32| (a - b).abs() < most;
+        let Luma { parts, range } = Luma::USUAL;
+        self.parts.iter().zip(&parts).all(|(a, b)| near(a, b, 1e-3))
+            && self.range.iter().flatten().zip(range.iter().flatten()).all(|(a, b)| near(a, b, 0.5))
+    }
+
+    /// The formulas of TIFF 6.0, section 21; as in libtiff, what is stored is made a whole number
+    /// first.
+    fn rgb(&self, stored: [u8; CHANNELS]) -> [u8; CHANNELS] {
+        let scales = [255.0, 127.0, 127.0];
+        let [y, cb, cr] = std::array::from_fn(|at| {
+            let [none, all] = self.range[at];
+            ((f32::from(stored[at]) - none) * scales[at] / (all - none)).trunc()
+        });
+        let [red_part, green_part, blue_part] = self.parts;
+        let red = y + cr * (2.0 - 2.0 * red_part);
+        let blue = y + cb * (2.0 - 2.0 * blue_part);
+        let green = (y - red_part * red - blue_part * blue) / green_part;
+        // A cast from a float saturates.
+        [red, green, blue].map(|value| (value + 0.5).floor() as u8)
+    }
+}
+
+/// The fractions that a tag holds; `None` where it is not there.
+fn numbers<const N: usize>(decoder: &mut Reader<'_>, tag: u16) -> Result<Option<[f32; N]>> {
+    let tag = Tag::from_u16_exhaustive(tag);
+    let Some(Value::List(values)) = decoder.find_tag(tag).map_err(error)? else { return Ok(None) };
+    let mut numbers = [0.0; N];
+    if values.len() != N {
+        let message = format!("{} values of the tag {tag:?}; expected {N}", values.len());
+        return Err(failure::corrupt(Tiff::NAME, message));
+    }
+    for (number, value) in numbers.iter_mut().zip(values) {
+        *number = match value {
+            Value::Rational(above, below) if below > 0 => above as f32 / below as f32,
+            Value::Float(value) if value.is_finite() => value,
+            Value::Short(value) => f32::from(value),
+            Value::Unsigned(value) => value as f32,
+            other => {
+                let message = format!("{other:?} is no value of the tag {tag:?}");
+                return Err(failure::corrupt(Tiff::NAME, message));
+            }
+        };
+    }
+    Ok(Some(numbers))
+}
 
 /// What the samples of a pixel mean.
 struct SampleReader {
@@ -428,6 +801,7 @@ struct SampleReader {
     channels: usize,
     /// The colours of a palette image.
     palette: Vec<[u8; CHANNELS]>,
+    luma: Luma,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -438,10 +812,13 @@ enum Meaning {
     /// Red, green and blue were multiplied by alpha, the fourth.
     RgbTimesAlpha,
     Cmyk,
+    /// Luma and two colour differences.
+    YCbCr,
 }
 
 impl SampleReader {
-    fn new(decoder: &mut Reader<'_>, has_palette: bool) -> Result<Self> {
+    fn new(decoder: &mut Reader<'_>, photometric: Option<u64>) -> Result<Self> {
+        let has_palette = photometric == Some(PALETTE);
         let color = decoder.colortype().map_err(error)?;
         let bits = color.bit_depth();
         let channels = usize::from(color.num_samples());
@@ -463,8 +840,7 @@ impl SampleReader {
                     _ => Some(Meaning::Rgb),
                 }
             }
-            // The `tiff` crate has turned it into RGB.
-            ColorType::YCbCr(8) => Some(Meaning::Rgb),
+            ColorType::YCbCr(8) => Some(Meaning::YCbCr),
             ColorType::CMYK(_) if whole => Some(Meaning::Cmyk),
             _ => None,
         };
@@ -478,7 +854,11 @@ impl SampleReader {
             Meaning::Palette => read_palette(decoder, bits)?,
             _ => Vec::new(),
         };
-        Ok(SampleReader { meaning, bits, channels, palette })
+        let luma = match meaning {
+            Meaning::YCbCr => Luma::read(decoder)?,
+            _ => Luma::USUAL,
+        };
+        Ok(SampleReader { meaning, bits, channels, palette, luma })
     }
 
     /// A pixel from its samples, each 0 to 255 (a palette image's: the index).
@@ -497,6 +877,7 @@ impl SampleReader {
                     [divided(sample(0)), divided(sample(1)), divided(sample(2))]
                 }
             },
+            Meaning::YCbCr => self.luma.rgb([sample(0), sample(1), sample(2)]),
             Meaning::Cmyk => cmyk_to_rgb([sample(0), sample(1), sample(2), sample(3)]),
         }
     }
@@ -575,28 +956,43 @@ struct Rows<'a> {
 
 impl<'a> Rows<'a> {
     fn new(
-        layout: &BufferLayoutPreference,
+        planes: usize,
         size: Size,
         reader: &SampleReader,
         samples: &'a Samples<'a>,
     ) -> Result<Self> {
         let bits = usize::from(reader.bits);
         let width = size.width as usize;
-        let planar = layout.planes > 1;
+        let planar = planes > 1;
         let channels = if planar { 1 } else { reader.channels };
         let row_stride =
             if bits < 8 { (width * channels * bits).div_ceil(8) } else { width * channels };
         let plane = row_stride * size.height as usize;
         let (pixel_stride, channel_stride) = if planar { (1, plane) } else { (channels, 1) };
-        let planes = if planar { reader.channels.min(layout.planes) } else { 1 };
-        if samples.len() < plane * planes || (planar && layout.planes < reader.channels) {
+        let needed = if planar { reader.channels } else { 1 };
+        if samples.len() < plane * needed || (planar && planes < needed) {
             return Err(Error::new(
                 ErrorKind::Truncated,
-                format!("expected {} TIFF samples, found {}", plane * planes, samples.len()),
+                format!("expected {} TIFF samples, found {}", plane * needed, samples.len()),
             ));
         }
         let saturates = reader.meaning == Meaning::Grey;
         Ok(Rows { samples, bits, row_stride, pixel_stride, channel_stride, saturates })
+    }
+
+    /// A row of bytes that need no more than to be copied.
+    fn plain(&self, reader: &SampleReader, y: usize) -> Option<(Pixel, &'a [u8])> {
+        let pixel = match reader.meaning {
+            Meaning::Grey => Pixel::Grey(self.pixel_stride),
+            Meaning::Rgb => Pixel::Rgb(self.pixel_stride),
+            _ => return None,
+        };
+        match self.samples {
+            Samples::Bytes(samples) if self.bits == 8 && self.channel_stride == 1 => {
+                Some((pixel, &samples[y * self.row_stride..][..self.row_stride]))
+            }
+            _ => None,
+        }
     }
 
     #[inline]

@@ -192,7 +192,7 @@ impl TurboJpegDecoder {
     ) -> Result<Decoded> {
         let markers = self.open(encoded)?;
         let size = markers.info().size;
-        let region = request.region_in(size)?;
+        let region = request.region_within(size)?;
         let factor = smaller_by(request, region.size());
         let header = self.begin(encoded, &markers, factor)?;
         let sampling = header.subsamp;

@@ -10,9 +10,9 @@ use super::failure;
 use super::frame::{Format, Job, reserve};
 use crate::{Decoded, ImageInfo, Limits, Orientation, Size, exif};
 
-/// What a pixel takes while it is decoded: as RGB, and twice as RGBA in the crate, which allocates
-/// without asking whether there is memory.
-const BYTES_PER_PIXEL: u64 = 3 + 4 + 4;
+/// What a pixel takes in the crate while it is decoded: twice RGBA. It allocates that without asking
+/// whether there is memory.
+const BYTES_PER_PIXEL: u64 = 4 + 4;
 
 /// WebP, lossy and lossless.
 #[derive(Default)]
@@ -56,7 +56,7 @@ impl Format for Webp {
 
     fn decode(&mut self, mut decoder: Self::File<'_>, mut job: Job<'_>) -> Result<Decoded> {
         let needed = job.info.size.pixels().saturating_mul(BYTES_PER_PIXEL);
-        job.limits.check_bytes(needed, job.info.size)?;
+        let limits = job.limits.after(needed, job.info.size)?;
         let decoded = job.done();
         let pixel = Pixel::Rgb(if decoder.has_alpha() { 4 } else { 3 });
         if let Some(target) = job.whole_output().filter(|_| pixel == Pixel::Rgb(3)) {
@@ -65,10 +65,14 @@ impl Format for Webp {
         }
         let bytes =
             decoder.output_buffer_size().ok_or_else(|| failure::limit_exceeded(Self::NAME))?;
-        reserve(&mut self.scratch, bytes as u64, job.limits, job.info.size)?;
+        reserve(&mut self.scratch, bytes as u64, &limits, job.info.size)?;
         decoder.read_image(&mut self.scratch).map_err(error)?;
         pixel.copy_region(&self.scratch, job.info.size, job.region, job.out);
         Ok(decoded)
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        self.scratch.capacity()
     }
 }
 

@@ -16,5 +16,12 @@ mod pixels;
 #[cfg(all(feature = "turbojpeg", feature = "zune-jpeg", feature = "jpeg", feature = "testing"))]
 mod tiers;
 #[cfg(test)]
-#[cfg(all(feature = "gif", feature = "bmp", feature = "jpeg", feature = "tiff"))]
+#[cfg(all(
+    feature = "jpeg",
+    feature = "png",
+    feature = "webp",
+    feature = "gif",
+    feature = "bmp",
+    feature = "tiff"
+))]
 mod variants;

@@ -257,23 +257,24 @@ def make_gifs():
 
 def tiff(entries, data, *, order="<", tail=b"\0\0\0\0"):
     """A file of tags (number, type, values) and the bytes of strips, whose tags it adds."""
-    sizes = {1: ("B", 1), 2: ("s", 1), 3: ("H", 2), 4: ("I", 4), 7: ("B", 1)}
+    letters = {1: "B", 3: "H", 4: "I", 5: "I", 7: "B"}
     at, starts = 8, []
     for part in data:
         starts.append(at)
         at += len(part)
     given = {number for number, _, _ in entries}
     entries = list(entries)
-    if 273 not in given:
+    if not given & {273, 324}:
         entries += [(273, 4, starts), (279, 4, [len(part) for part in data])]
     body = b"".join(data)
     fixed = []
     for number, kind, values in sorted(entries):
-        letter, _ = sizes[kind]
-        packed = struct.pack(f"{order}{len(values)}{letter}", *values)
+        packed = struct.pack(f"{order}{len(values)}{letters[kind]}", *values)
         if len(packed) > 4:
             packed, body = struct.pack(order + "I", 8 + len(body)), body + packed
-        fixed.append(struct.pack(order + "HHI", number, kind, len(values)) + packed.ljust(4, b"\0"))
+        # A fraction is two numbers.
+        count = len(values) // 2 if kind == 5 else len(values)
+        fixed.append(struct.pack(order + "HHI", number, kind, count) + packed.ljust(4, b"\0"))
     directory = struct.pack(order + "H", len(fixed)) + b"".join(fixed) + tail
     magic = b"II*\0" if order == "<" else b"MM\0*"
     return magic + struct.pack(order + "I", 8 + len(body)) + body + directory
@@ -336,6 +337,41 @@ def make_tiffs():
         apart = [tables_apart(stream) for stream in streams]
         tags.append((347, 7, list(apart[0][0])))
         keep(f"jpeg-{name}-tables.tiff", tiff(tags, [rest for _, rest in apart], order=">"))
+    # Without anything of an application's, whatever the photometric interpretation says.
+    for name, photometric, source, samples in (
+        ("rgb", 2, rgb, 3),
+        ("grey", 1, rgb.convert("L"), 1),
+        ("white-is-zero", 0, rgb.convert("L"), 1),
+    ):
+        streams = []
+        for part in [np.asarray(source)[y : y + STRIP_ROWS] for y in range(0, HEIGHT, STRIP_ROWS)]:
+            # As they are: libjpeg-turbo keeps red, green and blue.
+            kept = {"keep_rgb": True} if samples == 3 else {}
+            stream = encoded(Image.fromarray(part), "JPEG", quality=85, **kept)
+            at = 2
+            while stream[at + 1] & 0xF0 == 0xE0:
+                at += 2 + int.from_bytes(stream[at + 2 : at + 4], "big")
+            streams.append(stream[:2] + stream[at:])
+        keep(f"jpeg-{name}.tiff", tiff(page(8, samples, photometric, 7, (278, 3, [STRIP_ROWS])), streams))
+    # Tiles, of which the last ones are filled up.
+    tiles = [(left, top) for top in range(0, HEIGHT, 16) for left in range(0, WIDTH, 16)]
+    filled = np.pad(pixels, ((0, 32 - HEIGHT), (0, 48 - WIDTH), (0, 0)), mode="edge")
+    streams = [jpeg(filled[top : top + 16, left : left + 16], 2) for left, top in tiles]
+    starts = [8 + sum(map(len, streams[:number])) for number in range(len(streams))]
+    places = [(324, 4, starts), (325, 4, [len(stream) for stream in streams])]
+    tags = page(8, 3, 6, 7, (322, 3, [16]), (323, 3, [16]), (530, 3, [2, 2]), *places)
+    keep("jpeg-tiles.tiff", tiff(tags, streams))
+
+    # Luma and chroma, packed: Pillow leaves those to libtiff.
+    luma = np.asarray(rgb.convert("YCbCr"))
+    for name, more in (
+        ("", []),
+        ("-709", [(529, 5, [2126, 10000, 7152, 10000, 722, 10000])]),
+        ("-video", [(532, 5, [16, 1, 235, 1, 128, 1, 240, 1, 128, 1, 240, 1])]),
+    ):
+        tags = page(8, 3, 6, 8, (278, 3, [STRIP_ROWS]), (530, 3, [1, 1]), *more)
+        strips = [zlib.compress(luma[y : y + STRIP_ROWS].tobytes()) for y in range(0, HEIGHT, STRIP_ROWS)]
+        keep(f"luma{name}.tiff", tiff(tags, strips))
     # Of old, the page is a JPEG file whose place two tags tell.
     stream = jpeg(pixels, 2)
     scan = stream.index(b"\xff\xda") + 14

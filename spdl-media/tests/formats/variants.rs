@@ -1,11 +1,12 @@
 //! Kinds of the common formats that are seldom met, and files of which something is missing that is
 //! not pixels. See `make_variants.py` for where the files and the expected pixels come from.
 
-use std::io::Read;
+use std::io::{Read, Write};
 
 use spdl_core::ErrorKind;
 use spdl_media::{
-    CodecRegistry, DecodeRequest, Decoder, Image, Limits, OnTruncated, PixelsMut, Size, decode_rgb,
+    CodecRegistry, DecodeRequest, Decoder, Image, Limits, OnTruncated, PixelsMut, Rect, Size,
+    decode_rgb,
 };
 
 use crate::files::{common, names, own};
@@ -181,33 +182,238 @@ fn a_bitmap_that_ends_early_or_has_odd_masks_is_refused() {
     assert_eq!(masked([0x1_F800, 0x7E0, 0x1F]), Some(ErrorKind::Unsupported), "beyond the word");
 }
 
+/// The value of a TIFF's tag, of two or four bytes, lies here.
+fn tag_value(file: &[u8], number: u16) -> usize {
+    let directory = u32::from_le_bytes(file[4..8].try_into().unwrap()) as usize;
+    (0..usize::from(file[directory]))
+        .map(|entry| directory + 2 + 12 * entry)
+        .find(|&at| file[at..at + 2] == number.to_le_bytes())
+        .map(|at| at + 8)
+        .unwrap()
+}
+
 #[test]
 fn a_jpeg_in_a_tiff_is_as_large_as_its_part() {
-    let file = variant("jpeg-420.tiff");
-    let frame = file.windows(2).position(|pair| pair == [0xFF, 0xC0]).unwrap();
-    for height in [8u16, 1000] {
-        let mut file = file.clone();
-        file[frame + 5..frame + 7].copy_from_slice(&height.to_be_bytes());
-        assert_eq!(kind_of(&file), Some(ErrorKind::Corrupt), "{height} rows of 16");
+    for name in ["jpeg-420.tiff", "jpeg-rgb.tiff", "jpeg-grey.tiff", "jpeg-tiles.tiff"] {
+        let file = variant(name);
+        let frame = file.windows(2).position(|pair| pair == [0xFF, 0xC0]).unwrap();
+        for height in [8u16, 1000] {
+            let mut file = file.clone();
+            file[frame + 5..frame + 7].copy_from_slice(&height.to_be_bytes());
+            assert_eq!(kind_of(&file), Some(ErrorKind::Corrupt), "{name}: {height} rows of 16");
+        }
+        let tight = Limits::default().max_depth(1);
+        let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &tight);
+        assert_eq!(decoder.decode_rgb(&file).unwrap_err().kind(), ErrorKind::LimitExceeded);
     }
-    let tight = Limits::default().max_depth(1);
-    let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &tight);
-    assert_eq!(decoder.decode_rgb(&file).unwrap_err().kind(), ErrorKind::LimitExceeded);
+    // Much more than its pixels can take.
+    let mut file = variant("jpeg-420.tiff");
+    let lengths = tag_value(&file, 279);
+    let at = u32::from_le_bytes(file[lengths..lengths + 4].try_into().unwrap()) as usize;
+    file[at..at + 4].copy_from_slice(&40_000_u32.to_le_bytes());
+    file.extend([0; 40_000]);
+    assert_eq!(kind_of(&file), Some(ErrorKind::Corrupt));
+    // What fills up the last tiles counts: 2 by 3 of 16 by 16 for 37 by 29 pixels.
+    let file = variant("jpeg-tiles.tiff");
+    let decode = |pixels| {
+        let limits = Limits::default().max_pixels(pixels);
+        Decoder::new(&CodecRegistry::with_defaults(), &limits).decode_rgb(&file)
+    };
+    assert!(decode(6 * 256).is_ok());
+    assert_eq!(decode(6 * 256 - 1).unwrap_err().kind(), ErrorKind::LimitExceeded);
+}
+
+#[test]
+fn a_damaged_jpeg_in_a_tiff_is_an_error_or_gives_the_rows_above() {
+    for name in ["jpeg-420.tiff", "jpeg-rgb.tiff", "jpeg-grey.tiff", "jpeg-white-is-zero.tiff"] {
+        let (file, whole) = (variant(name), expected(name));
+        // Two strips, whose places are told by lists of four bytes each.
+        let lengths = tag_value(&file, 279);
+        let at = u32::from_le_bytes(file[lengths..lengths + 4].try_into().unwrap()) as usize;
+        let length = u32::from_le_bytes(file[at + 4..at + 8].try_into().unwrap());
+        let mut cut = file.clone();
+        cut[at + 4..at + 8].copy_from_slice(&(length - length / 8).to_le_bytes());
+        assert_eq!(kind_of(&cut), Some(ErrorKind::Truncated), "{name}");
+        let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &Limits::default());
+        let mut pixels = vec![0xA5; whole.pixels.len()];
+        let request = DecodeRequest::full().on_truncated(OnTruncated::Partial);
+        let out = PixelsMut::new(&mut pixels, whole.size).unwrap();
+        let decoded = decoder.decode_into(&cut, &request, out).unwrap();
+        assert!((16..29).contains(&decoded.rows_valid), "{name}: {decoded:?}");
+        let valid = decoded.rows_valid as usize * 3 * 37;
+        assert!(pixels[..valid] == whole.pixels[..valid], "{name}: other pixels");
+        assert!(pixels[valid..].iter().all(|&byte| byte == 0), "{name}: not black");
+        // A region above is whole, and that the file is cut is told nevertheless.
+        let region = Rect { left: 3, top: 2, width: 7, height: 5 };
+        let mut pixels = [0; 7 * 5 * 3];
+        let request = request.region(region);
+        let out = PixelsMut::new(&mut pixels, region.size()).unwrap();
+        assert_eq!(decoder.decode_into(&cut, &request, out).unwrap().rows_valid, 5);
+        let request = DecodeRequest::full().region(region);
+        let out = PixelsMut::new(&mut pixels, region.size()).unwrap();
+        let error = decoder.decode_into(&cut, &request, out).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Truncated, "{name}");
+        assert!(error.offset().is_some(), "{name}: {error}");
+
+        // A marker within the data.
+        let scan = file.windows(2).rposition(|pair| pair == [0xFF, 0xDA]).unwrap() + 30;
+        let mut damaged = file.clone();
+        damaged[scan..scan + 2].copy_from_slice(&[0xFF, 0xC0]);
+        let kind = kind_of(&damaged);
+        assert!(
+            matches!(kind, Some(ErrorKind::Corrupt | ErrorKind::Truncated)),
+            "{name}: {kind:?}"
+        );
+    }
+}
+
+#[test]
+fn luma_and_chroma_of_a_jpeg_in_a_tiff_are_as_usual_or_refused() {
+    // Pillow takes them for usual; libtiff's own viewer does not.
+    for (name, kind) in [("jpeg-420.tiff", None), ("luma-709.tiff", Some(ErrorKind::Unsupported))] {
+        let mut file = variant(name);
+        if kind.is_some() {
+            let compression = tag_value(&file, 259);
+            file[compression] = 7;
+        }
+        assert_eq!(kind_of(&file), kind, "{name}");
+    }
+    let mut file = variant("luma-709.tiff");
+    let at = tag_value(&file, 529);
+    let at = u32::from_le_bytes(file[at..at + 4].try_into().unwrap()) as usize;
+    // No green in luma.
+    file[at + 8..at + 12].fill(0);
+    assert_eq!(kind_of(&file), Some(ErrorKind::Corrupt));
+    file[at + 12..at + 16].fill(0);
+    assert_eq!(kind_of(&file), Some(ErrorKind::Corrupt));
+}
+
+#[test]
+fn plain_luma_and_chroma_in_a_tiff_become_rgb() {
+    // As Pillow's `convert("YCbCr")` gives them, uncompressed.
+    let mut file = variant("luma.tiff");
+    let strips = tag_value(&file, 279);
+    let at = u32::from_le_bytes(file[strips..strips + 4].try_into().unwrap()) as usize;
+    let starts = tag_value(&file, 273);
+    let starts = u32::from_le_bytes(file[starts..starts + 4].try_into().unwrap()) as usize;
+    for strip in 0..2 {
+        let value =
+            |at: usize, file: &[u8]| u32::from_le_bytes(file[at..at + 4].try_into().unwrap());
+        let (start, length) = (value(starts + 4 * strip, &file), value(at + 4 * strip, &file));
+        let mut rows = Vec::new();
+        let packed = file[start as usize..(start + length) as usize].to_vec();
+        flate2::read::ZlibDecoder::new(&packed[..]).read_to_end(&mut rows).unwrap();
+        let place = file.len() as u32;
+        file[starts + 4 * strip..][..4].copy_from_slice(&place.to_le_bytes());
+        file[at + 4 * strip..][..4].copy_from_slice(&(rows.len() as u32).to_le_bytes());
+        file.extend(rows);
+    }
+    let compression = tag_value(&file, 259);
+    file[compression] = 1;
+    assert!(decode_rgb(&file).unwrap() == expected("luma.tiff"));
+}
+
+/// A PNG of so many rows that its reader does not look at the last ones before they are wanted.
+fn tall_png() -> Vec<u8> {
+    let rows = (0..9_000 * (37 * 3 + 1)).map(|at: u32| match at % (37 * 3 + 1) {
+        0 => 0,
+        _ => (at.wrapping_mul(at) % 251) as u8,
+    });
+    let level = flate2::Compression::fast();
+    let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), level);
+    encoder.write_all(&rows.collect::<Vec<_>>()).unwrap();
+    let mut file = b"\x89PNG\r\n\x1a\n".to_vec();
+    let header = b"\0\0\0\x25\0\0\x23\x28\x08\x02\0\0\0";
+    let data = encoder.finish().unwrap();
+    for (kind, content) in [(b"IHDR", &header[..]), (b"IDAT", &data), (b"IEND", &[])] {
+        let mut checksum = flate2::Crc::new();
+        checksum.update(kind);
+        checksum.update(content);
+        file.extend((content.len() as u32).to_be_bytes());
+        file.extend([&kind[..], content, &checksum.sum().to_be_bytes()].concat());
+    }
+    file
+}
+
+#[test]
+fn what_lies_below_a_region_of_a_png_or_tiff_is_read_only_where_it_matters() {
+    let limits = Limits::default();
+    let region = Rect { left: 1, top: 2, width: 20, height: 3 };
+    for (name, mut file) in [
+        ("png", tall_png()),
+        ("deflate-strips.tiff", crate::files::data("deflate-strips.tiff")),
+        ("jpeg-420.tiff", variant("jpeg-420.tiff")),
+    ] {
+        let mut decoder =
+            Decoder::new(&CodecRegistry::with_defaults(), &limits.clone().strict(false));
+        let mut decode = |file: &[u8], request: DecodeRequest| {
+            let mut pixels = vec![0; 20 * 3 * 3];
+            let out = PixelsMut::new(&mut pixels, region.size()).unwrap();
+            decoder.decode_into(file, &request.region(region), out).map(|_| pixels)
+        };
+        let sound = decode(&file, DecodeRequest::full()).unwrap();
+        let damage = match name {
+            "png" => file.len() / 2,
+            "jpeg-420.tiff" => file.windows(2).rposition(|pair| pair == [0xFF, 0xDA]).unwrap() + 20,
+            _ => {
+                let starts = tag_value(&file, 273);
+                let count = u32::from_le_bytes(file[starts - 4..starts].try_into().unwrap());
+                let starts = u32::from_le_bytes(file[starts..starts + 4].try_into().unwrap());
+                let last = (starts + 4 * (count - 1)) as usize;
+                u32::from_le_bytes(file[last..last + 4].try_into().unwrap()) as usize
+            }
+        };
+        file[damage..damage + 12].fill(0xFF);
+        assert!(decode(&file, DecodeRequest::full()).unwrap() == sound, "{name}: other pixels");
+        let error = decode(&file, DecodeRequest::full().exact(true)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{name}: {error}");
+    }
+}
+
+#[test]
+fn a_file_that_is_cut_says_where() {
+    let files = ["rgb.png", "interlaced.png", "palette.gif", "rgb.bmp", "rgb.tiff", "lossy.webp"];
+    let files = files.into_iter().chain(["lossless.webp", "deflate.tiff", "palette.bmp"]);
+    for name in files {
+        let file = common(name);
+        let mut truncated = 0;
+        for end in (8..file.len()).step_by(7) {
+            let Err(error) = decode_rgb(&file[..end]) else { continue };
+            if error.kind() == ErrorKind::Truncated {
+                truncated += 1;
+                assert!(
+                    error.offset().is_some_and(|at| at <= end as u64),
+                    "{name}, {end}: {error}"
+                );
+            }
+        }
+        assert!(truncated > 3, "{name}: {truncated}");
+    }
+}
+
+#[test]
+fn a_header_tells_what_the_decoder_finds() {
+    let folders = ["tests/data", "tests/formats/data", FOLDER];
+    let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &Limits::default());
+    for (folder, name) in folders.iter().flat_map(|&it| names(it).into_iter().map(move |n| (it, n)))
+    {
+        let file = std::fs::read(own(folder).join(&name)).unwrap();
+        let Ok(image) = decoder.decode_rgb(&file) else { continue };
+        let info = decoder.inspect(&file).unwrap();
+        assert_eq!(info.upright_size(), image.size, "{name}");
+        assert_eq!(
+            info.orientation.exif() > 1,
+            name.starts_with("orientation-") && !name.contains("-1."),
+            "{name}"
+        );
+    }
 }
 
 #[test]
 fn a_facsimile_that_ends_early_is_cut_and_one_of_no_code_is_corrupt() {
     for name in ["runs.tiff", "group3.tiff", "group3-2d.tiff", "group4.tiff"] {
         let mut file = variant(name);
-        // The data come first, directly behind the header.
-        let directory = u32::from_le_bytes(file[4..8].try_into().unwrap()) as usize;
-        assert!(directory > 0, "{name}");
-        let tag = |number: u16| {
-            (0..usize::from(file[directory]))
-                .map(|entry| directory + 2 + 12 * entry)
-                .find(|&at| file[at..at + 2] == number.to_le_bytes())
-        };
-        let (start, length) = (tag(273).unwrap() + 8, tag(279).unwrap() + 8);
+        let (start, length) = (tag_value(&file, 273), tag_value(&file, 279));
         let start = usize::from(u16::from_le_bytes([file[start], file[start + 1]]));
         let count = usize::from(u16::from_le_bytes([file[length], file[length + 1]]));
         let mut cut = file.clone();

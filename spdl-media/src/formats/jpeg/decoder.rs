@@ -12,6 +12,7 @@ use super::scan::Scans;
 use super::stored::Kept;
 use super::surface::{PlaneLayout, Surfaces};
 use super::unsupported;
+use crate::pixels::CHANNELS;
 use crate::{
     ColorModel, DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits, OnTruncated,
     Picture, PixelsMut,
@@ -74,9 +75,10 @@ impl ImageDecoder for JpegDecoder {
         let (header, color) = self.read_header(encoded)?;
         let frame = &header.frame;
         let region = request.checked_region(frame.size, &out)?;
+        let limits = &self.limits.after(region.size().pixels() * CHANNELS as u64, frame.size)?;
         let JpegDecoder { level, planes, .. } = self;
         planes.prepare(frame, region)?;
-        let task = Task { encoded, header: &header, request, limits: &self.limits, level: *level };
+        let task = Task { encoded, header: &header, request, limits, level: *level };
         let kept = [Kept::All; MAX_COMPONENTS];
         let mut rows = Rows::begin(task, &mut self.scans, &mut self.window, planes.rows(), kept)?;
         while let Some(row) = rows.draw_next(|row| planes.surfaces(frame, row))? {
@@ -96,15 +98,17 @@ impl ImageDecoder for JpegDecoder {
     ) -> Result<Decoded> {
         let (header, color) = self.read_header(encoded)?;
         let frame = &header.frame;
-        let region = request.region_in(frame.size)?;
+        let region = request.region_within(frame.size)?;
         let Some(color) = planes_of(frame, color) else {
             picture.start_rgb(frame.size, region)?;
             return self.decode_into(encoded, request, picture.rgb_mut()?);
         };
         let layout = PlaneLayout::choose(frame, region, request.smallest());
-        picture.start(frame.size, color, &layout.shapes[..frame.components.len()])?;
-        let task =
-            Task { encoded, header: &header, request, limits: &self.limits, level: self.level };
+        let shapes = &layout.shapes[..frame.components.len()];
+        let bytes = shapes.iter().map(|it| it.stride as u64 * u64::from(it.area.height)).sum();
+        let limits = &self.limits.after(bytes, frame.size)?;
+        picture.start(frame.size, color, shapes)?;
+        let task = Task { encoded, header: &header, request, limits, level: self.level };
         let (wanted, kept) = (layout.rows(frame), layout.kept());
         let mut rows = Rows::begin(task, &mut self.scans, &mut self.window, wanted, kept)?;
         let mut drawn = 0;
