@@ -20,6 +20,8 @@ pub(crate) struct Delivery {
     steps_in_epoch: u64,
     carry: BTreeMap<Arc<str>, u64>,
     audit: bool,
+    /// Whether every stage hands its outputs on in the order of its inputs.
+    keeps_order: bool,
     /// Numbers of items that are not to be delivered.
     skipped: Vec<Range<u64>>,
 }
@@ -30,6 +32,7 @@ impl Delivery {
         account: Arc<Account>,
         begun: State,
         audit: bool,
+        keeps_order: bool,
         skipped: Vec<Range<u64>>,
     ) -> Self {
         Delivery {
@@ -44,6 +47,7 @@ impl Delivery {
                 .collect(),
             begun,
             audit,
+            keeps_order,
             skipped,
         }
     }
@@ -106,6 +110,14 @@ impl Delivery {
                            what its outputs are made; put items together with `aggregate`";
             let error = Error::new(ErrorKind::Unsupported, message);
             return Err(error.with_stage(Arc::clone(stage)));
+        }
+        if let Some(stage) = self.carry.iter().find(|(_, carry)| **carry > 0)
+            && !self.keeps_order
+        {
+            let message = "this stage has cut an item, and delivered it in part; which one that is can \
+                           only be known where every stage keeps order: make it `deterministic`";
+            let error = Error::new(ErrorKind::Unsupported, message);
+            return Err(error.with_stage(Arc::clone(stage.0)));
         }
         let begun = &self.begun;
         let progress = self.account.progress(begun.epoch, &self.deliveries);

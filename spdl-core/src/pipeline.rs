@@ -478,6 +478,17 @@ impl<T: Send + 'static> Pipeline<T> {
 
     /// Gets items ready. What else comes, if that comes first, is given back.
     fn fill(&mut self, cx: &mut Context<'_>) -> Poll<Option<Step<T>>> {
+        loop {
+            match self.fill_once(cx) {
+                // All of it was delivered by an earlier run.
+                Poll::Ready(None) if self.ready.is_empty() => {}
+                filled => return filled,
+            }
+        }
+    }
+
+    /// The same; there may be nothing among what came that is still wanted.
+    fn fill_once(&mut self, cx: &mut Context<'_>) -> Poll<Option<Step<T>>> {
         if let Some(error) = self.failed.take() {
             return Poll::Ready(Some(Step::Failed(error)));
         }
@@ -515,7 +526,7 @@ impl<T: Send + 'static> Pipeline<T> {
                     self.shared.consumer.delivered_at_once(count - 1);
                 }
                 self.pass_over();
-                if self.ready.is_empty() { self.fill(cx) } else { Poll::Ready(None) }
+                Poll::Ready(None)
             }
             Poll::Ready(Some(Next::EpochEnd(epoch))) => {
                 self.in_epoch = false;

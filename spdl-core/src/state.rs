@@ -207,18 +207,19 @@ impl State {
     }
 
     /// Forgets what was delivered of lists that were taken apart, where other parts of the same list
-    /// were not: such lists come again in whole, so their samples are repeated in part. Needed where
-    /// lists cannot be put together again as they were: on another number of ranks, and where
-    /// stages in front keep no order.
+    /// were not, and of items that were cut: they come again in whole, so they are repeated in part.
+    /// Needed where they cannot be put together again, or cut, as they were: on another number of
+    /// ranks, and where stages keep no order.
     #[must_use]
     pub fn repeat_parts(mut self) -> Self {
         self.pieces.retain(|(piece, _)| piece.depth == 0);
+        self.carry.clear();
         self
     }
 
-    /// Whether lists must be put together as they were.
+    /// Whether items must be put together, or cut, as they were.
     pub(crate) fn has_parts(&self) -> bool {
-        self.pieces.iter().any(|(piece, _)| piece.depth > 0)
+        !self.carry.is_empty() || self.pieces.iter().any(|(piece, _)| piece.depth > 0)
     }
 
     fn division(&self) -> Division {
@@ -238,8 +239,14 @@ impl State {
     /// done already stay so.
     ///
     /// # Errors
-    /// `InvalidArgument` for a sample of another epoch, or of another rank.
+    /// `InvalidArgument` for a sample of another epoch, or of another rank, and where an item was cut
+    /// and delivered in part.
     pub fn skip(mut self, ids: impl IntoIterator<Item = SampleId>) -> Result<Self> {
+        if !self.carry.is_empty() {
+            let message = "an item was cut and delivered in part, and it may be one of those to be \
+                           skipped; `State::repeat_parts` lets it come again";
+            return Err(invalid(message));
+        }
         let division = self.division();
         for id in ids {
             if id.epoch != self.epoch {
@@ -253,13 +260,19 @@ impl State {
                 let whose = self.shard.unwrap_or_default();
                 return Err(invalid(format!("{id} is not a sample of {whose}")));
             };
-            if self.done.insert(own) {
+            // A state of all ranks has no division of its own: what is done is done for all.
+            let new = match self.shard {
+                Some(_) => self.done.insert(own),
+                None => self.base.insert(id.index),
+            };
+            if new {
                 self.in_epoch.left_out += 1;
                 self.in_all.left_out += 1;
             }
         }
         self.pieces.retain(|(piece, _)| {
-            division.own(piece.index).is_none_or(|own| !self.done.contains(own))
+            let is_done = |own| self.done.contains(own);
+            !self.base.contains(piece.index) && !division.own(piece.index).is_some_and(is_done)
         });
         Ok(self)
     }
@@ -421,7 +434,8 @@ impl State {
         }
         let epochs = || states.iter().map(|state| state.epoch);
         let (epoch, latest) = (epochs().min().unwrap_or(0), epochs().max().unwrap_or(0));
-        let ahead = |state: &State| state.epoch == epoch + 1 && state.done.is_empty();
+        // What was filtered out of the next epoch in advance is nothing that anybody has seen.
+        let ahead = |state: &State| state.epoch == epoch + 1 && state.steps_in_epoch == 0;
         if let Some(state) = states.iter().find(|state| state.epoch != epoch && !ahead(state)) {
             let message = format!(
                 "ranks are in different epochs: the first in {epoch}, rank {} in {}{}",
@@ -481,7 +495,10 @@ impl State {
             states.iter().map(counts).fold(SampleCounts::default(), SampleCounts::plus)
         };
         let most = |steps: fn(&State) -> u64| states.iter().map(steps).max().unwrap_or(0);
-        let (in_epoch, in_all) = (sum(|state| state.in_epoch), sum(|state| state.in_all));
+        let begun = states.iter().filter(|state| state.epoch == epoch);
+        let in_epoch =
+            begun.map(|state| state.in_epoch).fold(SampleCounts::default(), SampleCounts::plus);
+        let in_all = sum(|state| state.in_all);
         let (steps_in_epoch, steps) = (most(|state| state.steps_in_epoch), most(|s| s.steps));
         // Pieces of single samples are known wherever these go.
         let known = states.iter().filter(|state| state.epoch == epoch);

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use crate::random::stage_number;
 use crate::sync::{Condvar, Mutex, thread};
@@ -18,18 +19,18 @@ const KIND: &str = "spdl state";
 
 /// What the file holds, as JSON.
 #[derive(Serialize, Deserialize)]
-struct Content<S> {
+struct Content {
     file: String,
-    /// The 64-bit FNV-1a hash of the state as compact JSON, in hexadecimal digits.
+    /// The 64-bit FNV-1a hash of the state's text, in hexadecimal digits.
     checksum: String,
-    state: S,
+    state: Box<RawValue>,
 }
 
 /// A file with the state of a run.
 ///
 /// Saving replaces it whole or not at all, also where the machine fails meanwhile: the new state is
-/// written beside it (`NAME.partial`), brought to the disk, and then renamed. The state before is
-/// kept as `NAME.previous`. The file is a JSON object: `file`, `checksum`, `state`.
+/// written beside it (`NAME.PID.partial`), brought to the disk, and then renamed. The state before is
+/// kept as `NAME.previous`, where it is sound. The file is a JSON object: `file`, `checksum`, `state`.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -73,14 +74,18 @@ impl StateFile {
     /// # Errors
     /// Where it cannot be written; it is as it was then.
     pub fn save(&self, state: &State) -> Result<()> {
-        let (partial, previous) = (self.beside("partial"), self.beside("previous"));
+        // Another process may still be at the same file: one that was told to end, say.
+        let partial = self.beside(&format!("{}.partial", std::process::id()));
         let write = || {
             let text = to_json(state)?;
             let mut file = File::create(&partial)?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
             drop(file);
-            keep(&self.path, &previous)?;
+            // One that is not sound shall not take the place of one that is.
+            if self.load_at(&self.path).is_ok() {
+                keep(&self.path, &self.beside("previous"))?;
+            }
             fs::rename(&partial, &self.path)?;
             // The new name is on the disk once its folder is.
             sync_folder(&self.path)
@@ -122,20 +127,18 @@ impl StateFile {
     }
 }
 
-/// Gives the file at `path`, if there is one, the name `previous` too, so that there is no moment
-/// without one.
+/// Gives the file at `path` the name `previous` too, so that there is no moment without one.
 fn keep(path: &Path, previous: &Path) -> std::io::Result<()> {
-    use std::io::ErrorKind::{AlreadyExists, NotFound};
-    match fs::hard_link(path, previous) {
-        Err(error) if error.kind() == AlreadyExists => {
-            fs::remove_file(previous)?;
-            keep(path, previous)
-        }
-        Err(error) if error.kind() == NotFound => Ok(()),
+    let mut link = OsString::from(previous);
+    link.push(".partial");
+    // Left by a process that was ended here.
+    let _ = fs::remove_file(&link);
+    if fs::hard_link(path, &link).is_err() {
         // Not all file systems know a second name.
-        Err(_) => fs::copy(path, previous).map(drop),
-        Ok(()) => Ok(()),
+        fs::copy(path, &link)?;
+        File::open(&link)?.sync_all()?;
     }
+    fs::rename(&link, previous)
 }
 
 #[cfg(unix)]
@@ -149,12 +152,13 @@ fn sync_folder(_: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-fn checksum(state: &State) -> std::io::Result<String> {
-    Ok(format!("{:016x}", stage_number(&serde_json::to_string(state)?)))
+fn checksum(state: &RawValue) -> String {
+    format!("{:016x}", stage_number(state.get()))
 }
 
 fn to_json(state: &State) -> std::io::Result<String> {
-    let content = Content { file: KIND.into(), checksum: checksum(state)?, state };
+    let state = serde_json::value::to_raw_value(state)?;
+    let content = Content { file: KIND.into(), checksum: checksum(&state), state };
     let mut text = serde_json::to_string(&content)?;
     text.push('\n');
     Ok(text)
@@ -162,7 +166,7 @@ fn to_json(state: &State) -> std::io::Result<String> {
 
 fn from_json(text: &str) -> Result<State> {
     let damaged = |message: String| Error::new(ErrorKind::Corrupt, message);
-    let content: Content<serde_json::Value> = serde_json::from_str(text).map_err(|error| {
+    let content: Content = serde_json::from_str(text).map_err(|error| {
         let message = if error.is_eof() { "it ends early" } else { "it is no state of a run" };
         let kind = if error.is_eof() { ErrorKind::Truncated } else { ErrorKind::Corrupt };
         Error::new(kind, message).with_source(error)
@@ -170,16 +174,21 @@ fn from_json(text: &str) -> Result<State> {
     if content.file != KIND {
         return Err(damaged(format!("it is a {:?}, no {KIND:?}", content.file)));
     }
-    let format = content.state.get("format").and_then(serde_json::Value::as_u64);
-    State::check_format(format.and_then(|format| u32::try_from(format).ok()).unwrap_or(0))?;
-    let state: State = serde_json::from_value(content.state)
-        .map_err(|error| damaged("it is no state of a run".into()).with_source(error))?;
-    let found = checksum(&state).map_err(|error| damaged(error.to_string()))?;
+    let found = checksum(&content.state);
     if found != content.checksum {
         let message = format!("its checksum is {found}, and {} is written", content.checksum);
         return Err(damaged(message));
     }
-    Ok(state)
+    let no_state = |error| damaged("it is no state of a run".into()).with_source(error);
+    let Format { format } = serde_json::from_str(content.state.get()).map_err(no_state)?;
+    State::check_format(format)?;
+    serde_json::from_str(content.state.get()).map_err(no_state)
+}
+
+/// The part of a state that tells what the others are.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
 }
 
 /// Saves the state of a run every so many steps, beside the training: a step waits for no disk.
@@ -407,10 +416,43 @@ mod tests {
         let file = StateFile::new(folder.path().join("run.state"));
         let states = states(2);
         states.iter().for_each(|state| file.save(state).unwrap());
-        let newer =
-            fs::read_to_string(file.path()).unwrap().replace("\"format\":1", "\"format\":9");
-        fs::write(file.path(), newer).unwrap();
+        let mut state = serde_json::to_value(&states[1]).unwrap();
+        state["format"] = 9.into();
+        state["more"] = "news".into();
+        fs::write(file.path(), sealed(&state)).unwrap();
         assert_eq!(file.load().unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+
+    /// What a file with this state says.
+    fn sealed(state: &serde_json::Value) -> String {
+        let state = serde_json::value::to_raw_value(state).unwrap();
+        let content = Content { file: KIND.into(), checksum: checksum(&state), state };
+        serde_json::to_string_pretty(&content).unwrap()
+    }
+
+    #[test]
+    fn a_state_without_what_is_optional_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = StateFile::new(folder.path().join("run.state"));
+        let state = states(1).remove(0);
+        let mut value = serde_json::to_value(&state).unwrap();
+        for part in ["carry", "notes"] {
+            assert!(value.as_object_mut().unwrap().remove(part).is_some());
+        }
+        fs::write(file.path(), sealed(&value)).unwrap();
+        assert_eq!(file.load().unwrap(), state);
+    }
+
+    #[test]
+    fn a_damaged_file_never_takes_the_place_of_a_sound_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = StateFile::new(folder.path().join("run.state"));
+        let states = states(3);
+        states[..2].iter().for_each(|state| file.save(state).unwrap());
+        fs::write(file.path(), "rubbish").unwrap();
+        file.save(&states[2]).unwrap();
+        fs::write(file.path(), "rubbish").unwrap();
+        assert_eq!(file.load().unwrap(), states[0]);
     }
 
     #[test]
@@ -420,7 +462,8 @@ mod tests {
         let states = states(2);
         file.save(&states[0]).unwrap();
         // Nothing can be written where a folder is.
-        fs::create_dir(folder.path().join("run.state.partial")).unwrap();
+        let partial = format!("run.state.{}.partial", std::process::id());
+        fs::create_dir(folder.path().join(partial)).unwrap();
         let error = file.save(&states[1]).unwrap_err();
         assert!(error.to_string().contains("run.state"), "{error}");
         assert_eq!(file.load().unwrap(), states[0]);

@@ -921,3 +921,115 @@ fn what_cuts_items_goes_on_in_the_middle_of_one() {
         assert_eq!(rest(build(), stored(after(build(), at))), whole[at..], "after {at}");
     }
 }
+
+/// Everything that the rest of a run delivers, in one list.
+fn all_of(builder: PipelineBuilder<Vec<i64>>, state: State) -> Vec<i64> {
+    rest(builder, state).concat()
+}
+
+#[test]
+fn what_a_failure_or_a_stop_cut_short_comes_again() {
+    let lists = |drop_last: bool, fails: bool| {
+        let fail = move |n: i64| match n {
+            10 if fails => Err(bad_number(n)),
+            n => Ok(n),
+        };
+        plain(20).map("fail", fail).batch("batch", 4, drop_last).deterministic()
+    };
+    let complete = |seen: &[i64], drop_last: bool, state: State| {
+        let mut all = [seen, &all_of(lists(drop_last, false), state)].concat();
+        all.sort_unstable();
+        assert_eq!(all, (0..20).collect::<Vec<_>>(), "after {seen:?}, drop_last {drop_last}");
+    };
+    for drop_last in [false, true] {
+        let mut pipeline = lists(drop_last, true).build().unwrap();
+        let mut seen = Vec::new();
+        let mut failed = false;
+        while let Some(list) = pipeline.next() {
+            match list {
+                Ok(list) => seen.extend(list),
+                Err(_) => failed = true,
+            }
+            complete(&seen, drop_last, pipeline.state().unwrap());
+        }
+        assert!(failed);
+        complete(&seen, drop_last, pipeline.state().unwrap());
+        for _ in 0..50 {
+            let mut pipeline = lists(drop_last, false).build().unwrap();
+            let seen = pipeline.next().unwrap().unwrap();
+            pipeline.stop();
+            complete(&seen, drop_last, pipeline.state().unwrap());
+        }
+    }
+}
+
+#[test]
+fn what_a_stop_cut_short_in_a_batch_of_arrays_comes_again() {
+    let batches = || {
+        plain(40)
+            .fill("fill", layout(4).drop_last(true), || {
+                Ok(WriteNumber { fails: |_| false, panics: |_| false })
+            })
+            .deterministic()
+    };
+    for _ in 0..100 {
+        let mut pipeline = batches().build().unwrap();
+        let first = pipeline.next().unwrap().unwrap();
+        assert_eq!(first.len(), 4);
+        pipeline.stop();
+        let left: usize =
+            rest(batches(), pipeline.state().unwrap()).iter().map(|batch| batch.len()).sum();
+        assert_eq!(left, 36);
+    }
+}
+
+#[test]
+fn an_item_that_was_cut_is_refused_where_it_could_not_go_on() {
+    let texts = |ordered: bool| {
+        let items = spdl_core::DatasetSource::new(vec![vec![0u32; 7]; 10]);
+        let texts = PipelineBuilder::new(items).concat_and_split("cut", 5, false);
+        if ordered { texts.deterministic() } else { texts.map("pass", Ok) }
+    };
+    let state = after(texts(true), 1);
+    let refused = state.clone().of_equal_ranks().unwrap_err();
+    assert!(refused.to_string().contains("repeat_parts"), "{refused}");
+    let refused = State::combine([state.clone()]).unwrap_err();
+    assert!(refused.to_string().contains("repeat_parts"), "{refused}");
+    let id = SampleId { epoch: 0, index: 0 };
+    assert!(state.clone().skip([id]).is_err());
+    let whole = state.repeat_parts().of_equal_ranks().unwrap();
+    assert_eq!(rest(texts(true), whole).len(), 14, "the first one comes again");
+    // Where a stage behind keeps no order, nobody knows which item the cut one is.
+    let mut pipeline = texts(false).build().unwrap();
+    pipeline.next().unwrap().unwrap();
+    assert_eq!(pipeline.state().unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+#[test]
+fn a_sample_skipped_for_all_ranks_is_skipped_by_all() {
+    let state = State::combine(states(2, &[1, 1])).unwrap();
+    let state = state.skip([SampleId { epoch: 0, index: 3 }]).unwrap();
+    let mut seen = Vec::new();
+    for rank in 0..2 {
+        let shard = Shard::new(rank, 2).unwrap();
+        let samples = plain(20).epochs(0..3).shard(shard);
+        let state = state.clone();
+        let mut pipeline = samples.resume(state).build().unwrap();
+        seen.extend(pipeline.next_epoch().unwrap().map(|item| item.unwrap()));
+    }
+    seen.sort_unstable();
+    assert!(!seen.contains(&0) && !seen.contains(&1) && !seen.contains(&3), "{seen:?}");
+    assert!(seen.starts_with(&[2, 4, 5, 6]), "{seen:?}");
+}
+
+#[test]
+fn many_pieces_are_passed_over_on_a_small_stack() {
+    let pieces = || plain(2).flat_map("cut", |n| (0..20_000).map(move |at| Ok(n * 20_000 + at)));
+    let state = after(pieces().deterministic(), 19_000);
+    let go_on = move || {
+        let mut pipeline = pieces().deterministic().resume(state).build().unwrap();
+        pipeline.next().unwrap().unwrap()
+    };
+    let small = std::thread::Builder::new().stack_size(64 << 10).spawn(go_on).unwrap();
+    assert_eq!(small.join().unwrap(), 19_000);
+}

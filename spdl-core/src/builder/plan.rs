@@ -197,9 +197,9 @@ impl Plan {
             Some(state) => {
                 state.check(seed, shard, len, &fingerprint)?;
                 if state.has_parts() && !definition.keeps_order() {
-                    let message = "a list was delivered in part, and it cannot be put together as it \
-                                   was, since stages keep no order; `State::repeat_parts` lets it come \
-                                   again";
+                    let message = "a list or an item was delivered in part, and it cannot be put \
+                                   together or cut as it was, since stages keep no order; \
+                                   `State::repeat_parts` lets it come again";
                     return Err(Error::new(ErrorKind::InvalidArgument, message));
                 }
                 // From here on it is a state of this pipeline, and of this rank.
@@ -212,7 +212,8 @@ impl Plan {
         let account = Arc::new(account);
         let _ = self.shared.account.set(Arc::clone(&account));
         let skipped = std::mem::take(&mut self.settings.skip_steps);
-        Ok(Some(Delivery::new(account, begun, self.settings.audit, skipped)))
+        let (audit, keeps_order) = (self.settings.audit, definition.keeps_order());
+        Ok(Some(Delivery::new(account, begun, audit, keeps_order, skipped)))
     }
 
     /// How much of the first item that a stage takes in had gone out in an earlier run.

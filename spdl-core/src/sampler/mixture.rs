@@ -4,6 +4,7 @@ use std::fmt::{self, Debug};
 use std::sync::Arc;
 
 use super::{Draws, SampleOrder, Sampler, Shuffled, hash, invalid};
+use crate::random::stage_number;
 use crate::sync::Mutex;
 use crate::{Dataset, Result};
 
@@ -115,6 +116,13 @@ impl<T: Send + 'static> Dataset for Concatenated<T> {
         };
         let start = if dataset == 0 { 0 } else { self.ends[dataset - 1] };
         Ok(Mixed { dataset, item: found.item(index - start)? })
+    }
+
+    /// Where each of them has one.
+    fn content_hash(&self) -> Option<u64> {
+        let hashes = self.datasets.iter().map(|dataset| dataset.content_hash());
+        let hashes = hashes.collect::<Option<Vec<_>>>()?;
+        Some(stage_number(&format!("{hashes:x?} {:?}", self.ends)))
     }
 
     fn key(&self, item: &Mixed<T>) -> Option<Arc<str>> {

@@ -228,7 +228,7 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
     /// Hands finished batches on and judges failures whose turn has come, until neither is left.
     fn advance<'a>(&'a self, mut assembly: MutexGuard<'a, Assembly>) {
         loop {
-            let wakes = self.deliver(&mut assembly);
+            let wakes = self.deliver(&mut assembly, true);
             let failure = assembly.take_failure();
             drop(assembly);
             // Whoever waits is woken, and the policy asked, without the lock.
@@ -254,8 +254,9 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
         }
     }
 
-    /// Puts down what is finished. Under the assembly's lock, so that it stays in order.
-    fn deliver(&self, assembly: &mut Assembly) -> Vec<Delivered<'_>> {
+    /// Puts down what is finished. Under the assembly's lock, so that it stays in order. What is thrown
+    /// away is left out where its epoch has `ended`.
+    fn deliver(&self, assembly: &mut Assembly, ended: bool) -> Vec<Delivered<'_>> {
         let hand_on = |finished| {
             let mut lease = None;
             let mut failed = false;
@@ -275,7 +276,9 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
                 Finished::Discarded(samples, unused) => {
                     let left_out = samples.len() as u64;
                     self.core.shared.left_out.fetch_add(left_out, Ordering::Relaxed);
-                    self.core.gone(samples, Fate::LeftOut);
+                    if ended {
+                        self.core.gone(samples, Fate::LeftOut);
+                    }
                     lease = unused;
                     self.output.push(1, std::iter::empty())
                 }
@@ -310,10 +313,12 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
         }
         self.state.idle.lock().clear();
         let mut assembly = self.assembly.lock();
+        let mut settled = self.deliver(&mut assembly, true);
         assembly.finish();
-        let wakes = self.deliver(&mut assembly);
+        // An epoch that was cut short: what is not handed on may come again.
+        settled.extend(self.deliver(&mut assembly, false));
         drop(assembly);
-        self.settle(wakes);
+        self.settle(settled);
         self.core.end(&self.hooks);
         self.input.shut();
         self.output.close();

@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 
 use super::queue::{Next, Queue};
 use super::{StageCore, guarded};
+use crate::account::Fate;
 use crate::budget::Lease;
 use crate::merge::{Choice, MergePolicy};
 use crate::sample::Envelope;
@@ -135,8 +136,9 @@ impl<T: Send + 'static> MergeNode<T> {
         for at in 0..self.inputs.len() {
             while progress.branches[at] == Branch::Skipping {
                 match self.inputs[at].poll_next(cx) {
-                    Poll::Ready(Next::Item(_)) => {
+                    Poll::Ready(Next::Item(item)) => {
                         self.core.shared.left_out.fetch_add(1, Ordering::Relaxed);
+                        self.core.gone([item.head.member()], Fate::LeftOut);
                     }
                     Poll::Ready(Next::EpochEnd(epoch)) => {
                         progress.epoch = Some(epoch);

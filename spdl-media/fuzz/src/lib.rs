@@ -125,7 +125,9 @@ pub fn fill_from_picture(bytes: &[u8]) {
     let (model, shapes) = match color & 3 {
         0 => (ColorModel::Rgb, vec![plane(3, 1)]),
         1 => (ColorModel::Grey, vec![plane(1, 1)]),
-        step => (ColorModel::YCbCr, vec![plane(1, 1), plane(1, step.into()), plane(1, step.into())]),
+        step => {
+            (ColorModel::YCbCr, vec![plane(1, 1), plane(1, step.into()), plane(1, step.into())])
+        }
     };
     // Three pixels a sample are none that a decoder gives.
     if color & 3 == 3 {

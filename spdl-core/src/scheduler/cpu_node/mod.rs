@@ -564,7 +564,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         let nothing_waits = self.nothing_waits();
         let ended = alone && nothing_waits && self.output.reserve(1) == 1;
         if ended {
-            self.finish_instances(crew);
+            self.finish_instances(crew, true);
             drop(match self.input.front_end() {
                 Some(epoch) => Some(self.output.push_end(epoch)),
                 None => {
@@ -578,8 +578,9 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         ended
     }
 
-    /// Lets every instance emit what it holds.
-    fn finish_instances(&self, crew: &Arc<Crew>) {
+    /// Lets every instance emit what it holds. What does not come out is left out where the epoch has
+    /// `ended`; where it was cut short, nothing has become of it, and a resumed run makes it anew.
+    fn finish_instances(&self, crew: &Arc<Crew>, ended: bool) {
         let mut instances = std::mem::take(&mut *self.state.idle.lock());
         for instance in &mut instances {
             if self.output.is_shut() {
@@ -619,7 +620,9 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             if !self.gathers {
                 outlet.settle(&head);
             }
-            outlet.leave_out();
+            if ended {
+                outlet.leave_out();
+            }
             outlet.tell();
             let _ = self.flush(crew, &mut outlet.run);
             self.output.release(outlet.run.places);
@@ -659,7 +662,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             drop(item);
         }
         // What has been held since the last end of an epoch, where a failure cut it short.
-        self.finish_instances(crew);
+        self.finish_instances(crew, false);
         self.state.idle.lock().clear();
         self.core.end(&self.hooks);
         self.input.shut();
