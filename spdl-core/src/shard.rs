@@ -125,22 +125,22 @@ pub(crate) struct Division {
     pub(crate) rest: Rest,
     /// How many identities from `len` on were given before.
     pub(crate) padded: u64,
+    /// How many positions are divided, where that is known.
+    pub(crate) divided: Option<u64>,
 }
 
 impl Division {
     pub(crate) fn new(shard: Shard, len: Option<u64>, base: Ranges, padded: u64) -> Self {
         let needs_len = shard.world > 1 && shard.remainder != Remainder::Uneven;
-        Division { shard, len: len.filter(|_| needs_len), rest: Rest::without(base), padded }
-    }
-
-    /// How many positions are divided.
-    fn divided(&self) -> Option<u64> {
-        self.len.map(|len| len.saturating_sub(self.rest.taken().count()))
+        let len = len.filter(|_| needs_len);
+        // Counted once: an epoch that changed its ranks often has many ranges behind it.
+        let divided = len.map(|len| len.saturating_sub(base.count()));
+        Division { shard, len, rest: Rest::without(base), padded, divided }
     }
 
     /// How many of them are this rank's, where that is known.
     pub(crate) fn count(&self) -> Option<u64> {
-        let divided = self.divided()?;
+        let divided = self.divided?;
         Some(match self.shard.remainder {
             Remainder::Drop => divided / self.shard.world,
             Remainder::Pad | Remainder::Uneven => divided.div_ceil(self.shard.world),
@@ -149,7 +149,7 @@ impl Division {
 
     /// How many identities from `len` on this division gives, or earlier ones gave.
     pub(crate) fn padded(&self) -> u64 {
-        let extra = match (self.divided(), self.shard.remainder) {
+        let extra = match (self.divided, self.shard.remainder) {
             (Some(divided), Remainder::Pad) => {
                 divided.div_ceil(self.shard.world) * self.shard.world - divided
             }
@@ -160,7 +160,7 @@ impl Division {
 
     /// Adds the positions that come first when all ranks together have done this many each.
     pub(crate) fn add_rounds(&self, rounds: u64, all: &mut Ranges) {
-        let divided = self.divided().unwrap_or(u64::MAX);
+        let divided = self.divided.unwrap_or(u64::MAX);
         let positions = rounds.saturating_mul(self.shard.world).min(divided);
         // All in front of the last of them are among them, or were done before.
         if let Some(last) = positions.checked_sub(1).and_then(|k| self.rest.nth(k)) {
@@ -174,7 +174,7 @@ impl Division {
             return None;
         }
         let k = own.checked_mul(self.shard.world)?.checked_add(self.shard.rank)?;
-        match (self.divided(), self.len) {
+        match (self.divided, self.len) {
             (Some(divided), Some(len)) if k >= divided => {
                 let extra = k - divided;
                 let at = self.rest.nth(extra % divided)?;
@@ -186,7 +186,7 @@ impl Division {
 
     /// The own number of a sample; `None` where it is not this rank's, or was done before.
     pub(crate) fn own(&self, id: u64) -> Option<u64> {
-        let k = match (self.divided(), self.len) {
+        let k = match (self.divided, self.len) {
             (Some(divided), Some(len)) if id >= len => {
                 divided.checked_add(id.checked_sub(len)?.checked_sub(self.padded)?)?
             }
