@@ -208,13 +208,15 @@ struct Format {
 ///     saver.after_step(|| pipeline.state())?;
 /// }
 /// let file = saver.finish()?;
-/// assert_eq!(file.load()?.steps(), 20);
+/// assert_eq!(file.load()?.steps(), 25);
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 pub struct StateSaver {
     file: StateFile,
     every: u64,
     steps: u64,
+    /// Of the last step, where it was not yet time to save.
+    unsaved: Option<State>,
     desk: Arc<Desk>,
     /// Started by the first state.
     writer: Option<thread::JoinHandle<()>>,
@@ -237,7 +239,7 @@ struct Waiting {
 impl StateSaver {
     /// Saves to `file`, after every step unless told otherwise.
     pub fn new(file: StateFile) -> Self {
-        StateSaver { file, every: 1, steps: 0, desk: Arc::default(), writer: None }
+        StateSaver { file, every: 1, steps: 0, unsaved: None, desk: Arc::default(), writer: None }
     }
 
     /// Saves after every `steps` steps; 0 is taken as 1.
@@ -247,18 +249,20 @@ impl StateSaver {
         self
     }
 
-    /// Says that a step was made. Where it is time to save, asks for the `state` and hands it to the
-    /// thread that writes.
+    /// Says that a step was made, and takes its `state`. Where it is time to save, hands it to the
+    /// thread that writes; else keeps it, to be saved in the end.
     ///
     /// # Errors
     /// That of `state`; what kept an earlier one from being written; `Io` where the operating system
     /// refuses the thread.
     pub fn after_step(&mut self, state: impl FnOnce() -> Result<State>) -> Result<()> {
         self.steps += 1;
+        let state = state()?;
         if !self.steps.is_multiple_of(self.every) {
+            self.unsaved = Some(state);
             return Ok(());
         }
-        self.save(state()?)
+        self.save(state)
     }
 
     /// Hands a state to the thread that writes, now.
@@ -266,6 +270,7 @@ impl StateSaver {
     /// # Errors
     /// As for [`after_step`](StateSaver::after_step).
     pub fn save(&mut self, state: State) -> Result<()> {
+        self.unsaved = None;
         if self.writer.is_none() {
             let (desk, file) = (Arc::clone(&self.desk), self.file.clone());
             let thread = thread::Builder::new().name("spdl-state".into());
@@ -283,24 +288,30 @@ impl StateSaver {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Waits until the last state is written; dropping the saver does too, and keeps errors to itself.
+    /// Saves the state of the last step, and waits until it is written; dropping the saver does too,
+    /// and keeps errors to itself.
     ///
     /// # Errors
     /// What kept it from being written.
     pub fn finish(mut self) -> Result<StateFile> {
-        self.end();
+        self.end()?;
         match self.desk.state.lock().failed.take() {
             Some(error) => Err(error),
             None => Ok(self.file.clone()),
         }
     }
 
-    fn end(&mut self) {
+    fn end(&mut self) -> Result<()> {
+        let saved = match self.unsaved.take() {
+            Some(state) => self.save(state),
+            None => Ok(()),
+        };
         self.desk.state.lock().ends = true;
         self.desk.changed.notify_one();
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();
         }
+        saved
     }
 }
 
@@ -324,7 +335,7 @@ impl Desk {
 
 impl Drop for StateSaver {
     fn drop(&mut self) {
-        self.end();
+        let _ = self.end();
     }
 }
 
@@ -475,16 +486,18 @@ mod tests {
         let file = StateFile::new(folder.path().join("run.state"));
         let mut saver = StateSaver::new(file.clone()).every(4);
         let states = states(11);
-        let mut asked = Vec::new();
-        for (at, state) in states.iter().enumerate() {
-            let state = || {
-                asked.push(at);
-                Ok(state.clone())
-            };
-            saver.after_step(state).unwrap();
+        for state in &states {
+            saver.after_step(|| Ok(state.clone())).unwrap();
         }
-        assert_eq!(asked, [3, 7]);
-        assert_eq!(saver.finish().unwrap().load().unwrap(), states[7]);
+        // Written beside, so it may take a moment.
+        while file.load().ok().as_ref() != Some(&states[7]) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert_eq!(saver.finish().unwrap().load().unwrap(), states[10]);
+        let mut dropped = StateSaver::new(file.clone()).every(100);
+        dropped.after_step(|| Ok(states[2].clone())).unwrap();
+        drop(dropped);
+        assert_eq!(file.load().unwrap(), states[2]);
     }
 
     #[test]
