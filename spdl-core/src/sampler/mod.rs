@@ -298,6 +298,11 @@ struct InARowOrder {
 }
 
 impl<S: Sampler> Sampler for Repeated<S> {
+    fn fingerprint(&self) -> String {
+        let how = if self.in_a_row { "each item" } else { "passes" };
+        shortened(format!("{how} {} times: {}", self.times, self.sampler.fingerprint()))
+    }
+
     fn epoch(&self, items: u64, epoch: u64) -> Result<Arc<dyn SampleOrder>> {
         let times = u64::from(self.times);
         let too_many = || invalid(format!("{items} items {times} times are more than 2^64 - 1"));
@@ -414,6 +419,11 @@ struct LimitedOrder {
 }
 
 impl<S: Sampler> Sampler for Limited<S> {
+    fn fingerprint(&self) -> String {
+        let Limited { sampler, start, end, of } = self;
+        shortened(format!("{of:?} {start}..{end} of {}", sampler.fingerprint()))
+    }
+
     fn epoch(&self, items: u64, epoch: u64) -> Result<Arc<dyn SampleOrder>> {
         Ok(Arc::new(match self.of {
             LimitOf::Positions => {
@@ -579,6 +589,46 @@ mod tests {
         ] {
             assert_eq!(kind(error), ErrorKind::InvalidArgument);
         }
+    }
+
+    /// A sampler whose fingerprint knows more than its `Debug`.
+    struct Secretive(u64);
+
+    impl std::fmt::Debug for Secretive {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Secretive")
+        }
+    }
+
+    impl Sampler for Secretive {
+        fn epoch(&self, items: u64, epoch: u64) -> Result<Arc<dyn SampleOrder>> {
+            Shuffled::new(self.0).epoch(items, epoch)
+        }
+
+        fn epoch_len(&self, items: u64) -> Option<u64> {
+            Some(items)
+        }
+
+        fn fingerprint(&self) -> String {
+            format!("secret {}", self.0)
+        }
+    }
+
+    #[test]
+    fn what_holds_another_sampler_has_its_fingerprint_too() {
+        let told = |seed| {
+            [
+                Repeated::passes(Secretive(seed), 2).unwrap().fingerprint(),
+                Repeated::in_a_row(Secretive(seed), 2).unwrap().fingerprint(),
+                Limited::positions(Secretive(seed), 0..5).unwrap().fingerprint(),
+                Limited::items(Secretive(seed), 0..5).unwrap().fingerprint(),
+                Limited::items(Secretive(seed), 0..6).unwrap().fingerprint(),
+                Distributed::new(Secretive(seed), 0, 2).unwrap().fingerprint(),
+                Distributed::new(Secretive(seed), 1, 2).unwrap().fingerprint(),
+            ]
+        };
+        let all: std::collections::BTreeSet<_> = told(1).into_iter().chain(told(2)).collect();
+        assert_eq!(all.len(), 14, "{all:?}");
     }
 
     #[test]

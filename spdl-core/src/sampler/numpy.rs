@@ -280,6 +280,15 @@ struct DistributedOrder {
 }
 
 impl<S: Sampler> Sampler for Distributed<S> {
+    fn fingerprint(&self) -> String {
+        let Distributed { sampler, rank, world_size, drop_last_round } = self;
+        let rounds = if *drop_last_round { "whole rounds" } else { "all" };
+        super::shortened(format!(
+            "{rounds} for rank {rank} of {world_size}: {}",
+            sampler.fingerprint()
+        ))
+    }
+
     fn epoch(&self, items: u64, epoch: u64) -> Result<Arc<dyn SampleOrder>> {
         let order = self.sampler.epoch(items, epoch)?;
         let (len, rank, world_size) = (self.len_of(order.len()), self.rank, self.world_size);
