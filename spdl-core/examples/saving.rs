@@ -104,11 +104,11 @@ fn main() -> Result<()> {
             "{:<11} {:<13} {:>10} {:>15} {:>7} {:>6} {:>14}",
             case["order"].as_str().unwrap_or_default(),
             case["saves"].as_str().unwrap_or_default(),
-            case["batches_per_s"],
-            case["ratio"],
-            case["state_us"]["p50"],
-            case["state_us"]["p99"],
-            case["bytes"],
+            case["batches_per_s"].to_string(),
+            case["ratio"].to_string(),
+            case["state_us"]["p50"].to_string(),
+            case["state_us"]["p99"].to_string(),
+            case["bytes"].to_string(),
         );
     }
     Ok(())
