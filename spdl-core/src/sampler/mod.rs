@@ -133,33 +133,24 @@ pub trait SampleOrder: Debug + Send + Sync {
     fn at(&self, position: u64) -> u64;
 }
 
-impl<S: Sampler + ?Sized> Sampler for Arc<S> {
-    fn epoch(&self, items: u64, epoch: u64) -> Result<Arc<dyn SampleOrder>> {
-        S::epoch(self, items, epoch)
-    }
+macro_rules! samplers_as_what_they_point_to {
+    ($($pointer:ident)*) => { $(
+        impl<S: Sampler + ?Sized> Sampler for $pointer<S> {
+            fn epoch(&self, items: u64, epoch: u64) -> Result<Arc<dyn SampleOrder>> {
+                S::epoch(self, items, epoch)
+            }
 
-    fn epoch_len(&self, items: u64) -> Option<u64> {
-        S::epoch_len(self, items)
-    }
+            fn epoch_len(&self, items: u64) -> Option<u64> {
+                S::epoch_len(self, items)
+            }
 
-    fn fingerprint(&self) -> String {
-        S::fingerprint(self)
-    }
+            fn fingerprint(&self) -> String {
+                S::fingerprint(self)
+            }
+        }
+    )* };
 }
-
-impl<S: Sampler + ?Sized> Sampler for Box<S> {
-    fn epoch(&self, items: u64, epoch: u64) -> Result<Arc<dyn SampleOrder>> {
-        S::epoch(self, items, epoch)
-    }
-
-    fn epoch_len(&self, items: u64) -> Option<u64> {
-        S::epoch_len(self, items)
-    }
-
-    fn fingerprint(&self) -> String {
-        S::fingerprint(self)
-    }
-}
+samplers_as_what_they_point_to!(Arc Box);
 
 /// Each item once, in the data set's own order.
 ///
