@@ -28,12 +28,14 @@ pub enum Limit {
         /// The share of the time in which something was ready, in 0..=1.
         readiness: f64,
     },
-    /// All worker threads compute nearly all the time.
+    /// The worker threads, or as many of them as there are CPUs, are busy nearly all the time.
     Cpu {
-        /// The share of the pool's time that was used, in 0..=1.
+        /// The share of that time, in 0..=1.
         busy: f64,
         /// The number of worker threads.
         threads: usize,
+        /// How many CPUs the process may use.
+        cpus: usize,
         /// The stage that uses most of it.
         stage: Arc<str>,
         /// That stage's part of the pool's busy time, in 0..=1.
@@ -74,6 +76,7 @@ impl Statistics {
         View {
             elapsed: self.elapsed,
             threads: self.threads,
+            cpus: self.cpus,
             stages: &self.stages,
             queues: &self.queues,
             consumer: &self.consumer,
@@ -89,6 +92,7 @@ impl Interval {
         View {
             elapsed: self.length,
             threads: self.threads,
+            cpus: self.cpus,
             stages: &self.stages,
             queues: &self.queues,
             consumer: &self.consumer,
@@ -102,6 +106,7 @@ impl Interval {
 struct View<'a> {
     elapsed: Duration,
     threads: usize,
+    cpus: usize,
     stages: &'a [StageStatistics],
     queues: &'a [QueueStatistics],
     consumer: &'a ConsumerStatistics,
@@ -119,12 +124,15 @@ impl View<'_> {
         }
         let on_pool = || self.stages.iter().filter(|stage| stage.kind.uses_cpu_pool());
         let pool_busy: f64 = on_pool().map(|stage| stage.busy.as_secs_f64()).sum();
-        let pool_share = pool_busy / (self.elapsed.as_secs_f64() * self.threads.max(1) as f64);
+        // A thread that waits for a CPU in the middle of its work counts as busy, too.
+        let at_once = self.threads.min(self.cpus).max(1);
+        let pool_share = pool_busy / (self.elapsed.as_secs_f64() * at_once as f64);
         let heaviest = on_pool().max_by_key(|stage| stage.busy);
         if let (true, Some(stage)) = (pool_share > SATURATED, heaviest) {
             return Limit::Cpu {
                 busy: pool_share.min(1.0),
                 threads: self.threads,
+                cpus: self.cpus,
                 stage: Arc::clone(&stage.name),
                 part: stage.busy.as_secs_f64() / pool_busy,
             };
@@ -173,6 +181,10 @@ impl View<'_> {
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = |share: f64| (share * 100.0).round();
+        let part_of_it = |part: f64| match percent(part) {
+            100.0 => "all".to_owned(),
+            percent => format!("{percent} %"),
+        };
         match self {
             Limit::Unknown => write!(f, "Too little has run to say what limits."),
             Limit::Consumer { readiness } => write!(
@@ -180,18 +192,23 @@ impl fmt::Display for Limit {
                 "The consumer limits: a batch was ready {} % of the time.",
                 percent(*readiness)
             ),
-            Limit::Cpu { busy, threads, stage, part } => write!(
+            Limit::Cpu { threads, cpus, stage, part, .. } if threads > cpus => write!(
+                f,
+                "The CPU limits: {threads} worker threads share {cpus} CPU{} and wait for {} most \
+                 of the time, {} of it in stage {stage:?}; only more cores or less work per sample \
+                 would help, and fewer threads would save memory.",
+                if *cpus == 1 { "" } else { "s" },
+                if *cpus == 1 { "it" } else { "them" },
+                part_of_it(*part),
+            ),
+            Limit::Cpu { busy, threads, stage, part, .. } => write!(
                 f,
                 "The CPU limits: the {threads} worker thread{} {} busy {} % of the time, {} of it \
                  in stage {stage:?}; only more cores or less work per sample would help.",
                 if *threads == 1 { "" } else { "s" },
                 if *threads == 1 { "is" } else { "are" },
                 percent(*busy),
-                if percent(*part) == 100.0 {
-                    "all".into()
-                } else {
-                    format!("{} %", percent(*part))
-                }
+                part_of_it(*part),
             ),
             Limit::Memory { budget, used, waited } => write!(
                 f,
@@ -245,6 +262,7 @@ mod tests {
         Statistics {
             elapsed: Duration::from_secs(10),
             threads: 2,
+            cpus: 2,
             stages: stages.iter().map(stage).collect(),
             queues: vec![QueueStatistics {
                 items: 10,
@@ -261,7 +279,7 @@ mod tests {
         let busy_cpu = [("fetch", StageKind::Async, 8, 20.0), ("decode", StageKind::Fill, 2, 19.5)];
         assert_eq!(
             statistics(&busy_cpu, 9.0).limit(),
-            Limit::Cpu { busy: 0.975, threads: 2, stage: "decode".into(), part: 1.0 }
+            Limit::Cpu { busy: 0.975, threads: 2, cpus: 2, stage: "decode".into(), part: 1.0 }
         );
         assert!(matches!(statistics(&busy_cpu, 0.5).limit(), Limit::Consumer { .. }));
         let slow_store =
@@ -273,6 +291,18 @@ mod tests {
         assert!(limit.to_string().contains("raise its concurrency"));
         let idle = [("fetch", StageKind::Async, 8, 1.0), ("decode", StageKind::Fill, 2, 4.0)];
         assert!(matches!(statistics(&idle, 9.0).limit(), Limit::Balance { .. }));
+    }
+
+    #[test]
+    fn more_threads_than_cpus_do_not_hide_that_the_cpu_limits() {
+        // 16 threads on 2 CPUs: in work, or waiting for a CPU in the middle of it, half of the time.
+        let mut crowded = statistics(&[("decode", StageKind::Fill, 16, 85.0)], 9.0);
+        crowded.threads = 16;
+        let limit = crowded.limit();
+        assert!(matches!(limit, Limit::Cpu { busy: 1.0, threads: 16, cpus: 2, .. }), "{limit}");
+        assert!(limit.to_string().contains("16 worker threads share 2 CPUs"), "{limit}");
+        crowded.cpus = 16;
+        assert!(matches!(crowded.limit(), Limit::Balance { .. }), "{}", crowded.limit());
     }
 
     #[test]
@@ -329,6 +359,7 @@ mod tests {
         let interval = Interval {
             length: whole.elapsed,
             threads: whole.threads,
+            cpus: whole.cpus,
             stages: whole.stages.clone(),
             queues: whole.queues.clone(),
             consumer: whole.consumer,

@@ -26,6 +26,8 @@ pub struct Interval {
     pub length: Duration,
     /// Worker threads of the CPU pool.
     pub threads: usize,
+    /// CPUs that this process may use.
+    pub cpus: usize,
     /// The stages from source to consumer.
     pub stages: Vec<StageStatistics>,
     /// The queues between them; `queues[i]` follows `stages[i]`. Capacity and length are those at
@@ -80,6 +82,7 @@ pub(crate) struct RawSnapshot {
     /// Since the start.
     pub(crate) elapsed: Duration,
     pub(crate) threads: usize,
+    pub(crate) cpus: usize,
     pub(crate) stages: Vec<StageSnapshot>,
     pub(crate) queues: Vec<QueueSnapshot>,
     pub(crate) consumer: ConsumerSnapshot,
@@ -118,6 +121,7 @@ impl Snapshotter {
             started_after,
             length: raw.elapsed.saturating_sub(started_after),
             threads: raw.threads,
+            cpus: raw.cpus,
             stages: raw.stages.iter().enumerate().map(stage).collect(),
             queues: raw.queues.iter().enumerate().map(queue).collect(),
             consumer: match last {
@@ -163,6 +167,7 @@ mod tests {
                 pipeline: 3,
                 elapsed,
                 threads: 2,
+                cpus: 2,
                 stages: vec![self.stage.raw()],
                 queues: vec![self.queue.raw(4, 1, dropped)],
                 consumer: self.consumer.raw(),

@@ -26,6 +26,8 @@ pub struct Statistics {
     pub elapsed: Duration,
     /// Worker threads of the CPU pool.
     pub threads: usize,
+    /// CPUs that this process may use.
+    pub cpus: usize,
     /// The stages from source to consumer.
     pub stages: Vec<StageStatistics>,
     /// The queues between them; `queues[i]` follows `stages[i]`, the last one feeds the consumer.

@@ -296,12 +296,21 @@ fn at(path: &Path, kind: ErrorKind, message: impl Into<String>) -> Error {
 }
 
 fn no_images(root: &Path, walker: &Walker<'_>, extensions: &[&str]) -> Error {
-    let seen = match (walker.unwanted, walker.warnings.len()) {
-        (0, 0) => "it holds no files".to_owned(),
-        (others, 0) => format!("it holds {others} files of other kinds"),
-        (others, 1) => format!("it holds {others} files of other kinds and one bad link"),
-        (others, links) => format!("it holds {others} files of other kinds and {links} bad links"),
+    let count = |number: u64, one: &str, more: &str| match number {
+        0 => format!("no {more}"),
+        1 => format!("1 {one}"),
+        number => format!("{number} {more}"),
     };
+    let mut seen = match walker.unwanted {
+        0 => "it holds no files".to_owned(),
+        others => {
+            format!("it holds {}", count(others, "file of another kind", "files of other kinds"))
+        }
+    };
+    if !walker.warnings.is_empty() {
+        let links = count(walker.warnings.len() as u64, "bad link", "bad links");
+        seen.push_str(&format!(" and {links}"));
+    }
     let known = extensions.join(", ");
     let message = format!("no images found: {seen} (the names of images end in {known})");
     at(root, ErrorKind::NotFound, message)

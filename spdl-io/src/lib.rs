@@ -43,6 +43,8 @@ mod local;
 pub mod testing;
 mod walk;
 
+/// What is read: shared bytes, of the crate `bytes`.
+pub use bytes::Bytes;
 pub use fetch::Fetch;
 pub use fetcher::{Capability, Fetcher, ObjectMeta};
 pub use image_folder::{IMAGE_EXTENSIONS, ImageFolder};

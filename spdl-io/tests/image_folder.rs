@@ -127,6 +127,8 @@ fn a_class_without_images_keeps_its_number_and_warns() {
 fn a_folder_without_images_is_refused_with_what_it_holds() {
     refusal(tree(&[]).path(), ErrorKind::NotFound, "no images found: it holds no files");
     refusal(tree(&["a/", "b/c/"]).path(), ErrorKind::NotFound, "no images found");
+    let one = tree(&["1.txt"]);
+    refusal(one.path(), ErrorKind::NotFound, "no images found: it holds 1 file of another kind (");
     let root = tree(&["a/1.txt", "2.doc"]);
     refusal(root.path(), ErrorKind::NotFound, "no images found: it holds 2 files of other kinds");
 }

@@ -150,27 +150,27 @@ impl Crop {
     }
 
     pub(crate) fn validate(&self, sample: Size) -> Result<()> {
-        let ordered = |range: (f64, f64)| range.0 > 0.0 && range.0 <= range.1 && range.1 < 1e6;
-        let sound = match *self {
+        let unsound = match *self {
             Crop::ResizedCenter { covering } => {
                 let sides = 1..=1 << 20;
-                sides.contains(&covering.width) && sides.contains(&covering.height)
+                let sound = sides.contains(&covering.width) && sides.contains(&covering.height);
+                (!sound).then(|| "expected sides of 1 to 2^20 pixels".to_owned())
             }
-            Crop::RandomResized { area, aspect } => ordered(area) && ordered(aspect),
-            Crop::Random { padding, .. } => padding < sample.width.min(sample.height),
-            Crop::Stretch | Crop::Letterbox { .. } | Crop::Center { .. } => true,
+            Crop::RandomResized { area, aspect } => {
+                unsound_range("area", area).or_else(|| unsound_range("aspect", aspect))
+            }
+            Crop::Random { padding, .. } => {
+                let sound = padding < sample.width.min(sample.height);
+                (!sound).then(|| {
+                    format!("the sample, {sample} pixels, is to be larger than the padding")
+                })
+            }
+            Crop::Stretch | Crop::Letterbox { .. } | Crop::Center { .. } => None,
         };
-        if sound {
-            return Ok(());
+        match unsound {
+            None => Ok(()),
+            Some(why) => Err(Error::new(ErrorKind::InvalidArgument, format!("{self:?}: {why}"))),
         }
-        Err(Error::new(
-            ErrorKind::InvalidArgument,
-            format!(
-                "{self:?} of a sample of {sample} pixels: expected sizes of 1 to 2^20, positive \
-                 ranges whose second end is not less than the first, and less padding than the \
-                 sample's sides are long"
-            ),
-        ))
     }
 
     /// What is seen of an upright image, not mirrored.
@@ -253,6 +253,15 @@ impl Placement {
 
 /// The size to which an image is resized that is to cover another: the longer side is cut to whole
 /// pixels, as torchvision does.
+/// What is wrong with a range that a number is drawn from.
+fn unsound_range(name: &str, (low, high): (f64, f64)) -> Option<String> {
+    if low > high {
+        return Some(format!("{name} ends at {high}, before it starts at {low}"));
+    }
+    let sound = low > 0.0 && high < 1e6;
+    (!sound).then(|| format!("{name} is {low} to {high}; expected more than 0 and less than 10^6"))
+}
+
 fn cover(image: Size, covering: Size) -> Size {
     let [w, h] = [image.width, image.height].map(u64::from);
     let [cw, ch] = [covering.width, covering.height].map(u64::from);
@@ -421,6 +430,9 @@ mod tests {
         assert!(!part((0.5, 0.4), (1.0, 1.0)));
         assert!(!part((0.5, f64::NAN), (1.0, 1.0)));
         assert!(!part((0.5, 0.5), (-1.0, 1.0)));
+        let reversed = Crop::RandomResized { area: (0.5, 0.4), aspect: (1.0, 1.0) };
+        let error = reversed.validate(Size::new(8, 9)).unwrap_err().to_string();
+        assert!(error.contains("area ends at 0.4, before it starts at 0.5"), "{error}");
     }
 
     #[test]

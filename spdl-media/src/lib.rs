@@ -94,6 +94,8 @@ mod simd;
 pub mod testing;
 mod transform;
 
+/// Encoded bytes, of the crate `bytes`: what [`FillImage`] takes.
+pub use bytes::Bytes;
 pub use codec::{
     DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, OnTruncated, SNIFF_BYTES,
 };

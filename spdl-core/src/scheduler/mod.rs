@@ -100,6 +100,8 @@ pub(crate) struct Shared {
     pub(crate) left_out: AtomicU64,
     /// Worker threads of the shared pool.
     pub(crate) threads: AtomicUsize,
+    /// CPUs that this process may use.
+    cpus: usize,
     stopped: AtomicBool,
     started_at: OnceLock<Instant>,
     ended_at: OnceLock<Instant>,
@@ -124,6 +126,7 @@ impl Shared {
             account: OnceLock::new(),
             left_out: AtomicU64::new(0),
             threads: AtomicUsize::new(threads),
+            cpus: crate::machine::usable_cpus(),
             stopped: AtomicBool::new(false),
             started_at: OnceLock::new(),
             ended_at: OnceLock::new(),
@@ -232,6 +235,7 @@ impl Shared {
             pipeline: self.number,
             elapsed: self.elapsed(),
             threads: self.threads.load(Ordering::Relaxed),
+            cpus: self.cpus,
             stages: self.meters.lock().iter().map(|meter| meter.raw()).collect(),
             queues: self.queues.lock().iter().map(|queue| queue.raw()).collect(),
             consumer: self.consumer.raw(),
@@ -251,6 +255,7 @@ impl Shared {
             pipeline: self.number,
             elapsed: self.elapsed(),
             threads: self.threads.load(Ordering::Relaxed),
+            cpus: self.cpus,
             stages: self.meters.lock().iter().map(|meter| meter.snapshot()).collect(),
             queues: self.queues.lock().iter().map(|queue| queue.raw().statistics()).collect(),
             consumer: self.consumer.snapshot(),

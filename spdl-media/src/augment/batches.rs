@@ -314,7 +314,11 @@ impl SoftLabels {
                 for (at, label) in labels.iter().enumerate() {
                     let class = usize::try_from(*label).ok().filter(|&class| class < classes);
                     let Some(class) = class else {
-                        return Err(unfit(format!("{label} of {}", batch.ids()[at])));
+                        let message = format!(
+                            "label {label} of {} is none of the {classes} classes, counted from 0",
+                            batch.ids()[at]
+                        );
+                        return Err(Error::new(ErrorKind::InvalidArgument, message));
                     };
                     parts[at * classes + class] += own;
                     parts[(at + 1) % labels.len() * classes + class] += other;
