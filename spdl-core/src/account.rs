@@ -8,6 +8,11 @@
 //!
 //! Where samples are put together, the aggregate is one piece of each of its members. Where it is
 //! taken apart again, its own pieces are counted, and when the last of them is gone, it is.
+//!
+//! Where items are cut, an aggregate may begin or end in the middle of one. What becomes of it is
+//! then entered in its turn only, behind all that its stage gave before: so as long as a part of an
+//! item is under way, the item is not done, nor is anything behind it, and a run that goes on cuts
+//! the rest where it was cut.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -54,7 +59,7 @@ impl From<SampleId> for Member {
 }
 
 impl Member {
-    fn piece(&self) -> Piece {
+    pub(crate) fn piece(&self) -> Piece {
         let depth = self.of.as_ref().map_or(0, |of| of.depth);
         Piece { depth, index: self.id.index, lineage: self.lineage }
     }
@@ -74,9 +79,53 @@ pub(crate) struct Members {
     list: Box<[Member]>,
     /// How many times something was put together, at most.
     depth: u32,
-    /// How much of the oldest item that its stage still holds has gone out with it or before.
-    pub(crate) carry: Option<(Arc<str>, u64)>,
+    /// Its place among all that its stage gave in this epoch, where that may matter.
+    link: Option<Link>,
     live: Mutex<Live>,
+}
+
+/// The place of an aggregate in the sequence of those that its stage gave in an epoch.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) stage: Arc<str>,
+    /// Counted from 0, without gaps.
+    pub(crate) number: u64,
+    /// Whether an item was cut, in this aggregate or before: so what becomes of it waits its turn.
+    pub(crate) waits: bool,
+    /// The oldest item that the stage still holds, and how much of it has gone out with this
+    /// aggregate or before, where some has.
+    pub(crate) cut: Option<(Piece, u64)>,
+}
+
+/// An item of which a part has come to an end, while the stage that cuts it still holds the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub(crate) struct Cut {
+    pub(crate) piece: Piece,
+    /// How much of it that is, in units of its own.
+    pub(crate) out: u64,
+    /// What became of that.
+    fate: Fate,
+}
+
+/// How far the aggregates of a stage that cuts items have come to their end, in their order.
+#[derive(Debug, Default)]
+struct Chain {
+    /// The number of the first one that is under way.
+    next: u64,
+    /// Those behind it that are not.
+    ended: BTreeMap<u64, (Arc<Members>, Fate)>,
+    /// What was cut at the end of the one before.
+    cut: Option<Cut>,
+}
+
+impl Chain {
+    /// The next one whose turn has come.
+    fn take_next(&mut self) -> Option<(Arc<Members>, Fate)> {
+        let ended = self.ended.remove(&self.next)?;
+        self.next += 1;
+        Some(ended)
+    }
 }
 
 /// What has become of an aggregate.
@@ -93,17 +142,13 @@ impl Members {
         let list: Box<[Member]> = list.into_iter().collect();
         let depth = list.iter().map(|member| member.piece().depth).max().unwrap_or(0) + 1;
         let live = Mutex::new(Live { pieces: 1, fate: Fate::Joined, gone: Vec::new() });
-        Members { list, depth, carry: None, live }
+        Members { list, depth, link: None, live }
     }
 
-    /// Says how much of the oldest item that `stage` still holds has gone out.
-    pub(crate) fn with_carry(self, stage: Arc<str>, carry: u64) -> Self {
-        Members { carry: Some((stage, carry)), ..self }
-    }
-
-    /// The aggregates among them.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = &Members> {
-        self.list.iter().filter_map(|member| member.of.as_deref())
+    /// Says where it is among the aggregates of its stage.
+    pub(crate) fn linked(self, link: Link) -> Self {
+        let cut_in = link.cut.map_or(0, |(piece, _)| piece.depth + 1);
+        Members { depth: self.depth.max(cut_in), link: Some(link), ..self }
     }
 
     /// Tells `told` of the samples in it.
@@ -127,11 +172,54 @@ pub(crate) struct Account {
     pub(crate) divisions: Arc<Divisions>,
     /// The pieces that came to an end in an earlier run, of samples that are not done.
     passed: HashMap<Piece, Fate>,
+    /// What had been cut in it, by the stage that did.
+    cuts: BTreeMap<String, Cut>,
     /// The epoch of those.
     begun: Option<u64>,
     books: Mutex<BTreeMap<u64, Book>>,
-    /// A stage that keeps items back on its own account.
-    holds_back: OnceLock<Arc<str>>,
+    /// A stage that keeps items back on its own account, and how that is known.
+    holds_back: OnceLock<(Arc<str>, HoldsBack)>,
+}
+
+/// How it is known that a stage keeps items back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum HoldsBack {
+    /// It says so.
+    Declared,
+    /// It took an item in of which nothing came, and did not say that it filtered it out.
+    NothingCame,
+    /// Something came of it at an epoch's end.
+    CameAtTheEnd,
+    /// Its aggregator gave something when all items had gone out, by what it told of its members.
+    MadeOfNothing,
+}
+
+impl HoldsBack {
+    /// Why there is no state.
+    pub(crate) fn error(self, stage: &Arc<str>) -> Error {
+        let message = match self {
+            HoldsBack::Declared => {
+                "this stage keeps items back on its own account, so that nobody knows of what its \
+                 outputs are made; put items together with `aggregate`"
+            }
+            HoldsBack::NothingCame => {
+                "nothing came of an item in this stage, and it did not say that it filtered it out, \
+                 so it may be holding it back, and the item would be lost with a resumed run; a \
+                 stage that filters says `StageContext::filter_out`, and items are put together \
+                 with `aggregate`"
+            }
+            HoldsBack::CameAtTheEnd => {
+                "this stage emitted something at the end of an epoch, so it had held something back, \
+                 which would be lost with a resumed run; put items together with `aggregate`"
+            }
+            HoldsBack::MadeOfNothing => {
+                "this aggregator gave something when nothing was held, by what it had told: so it \
+                 had held items back, which would be lost with a resumed run; \
+                 `Aggregator::members` must tell which items each aggregate is made of"
+            }
+        };
+        Error::new(ErrorKind::Unsupported, message).with_stage(Arc::clone(stage))
+    }
 }
 
 /// The books of one epoch.
@@ -144,8 +232,11 @@ struct Book {
     before: u64,
     /// The samples of which there is more than one piece.
     items: HashMap<u64, Item>,
-    /// The aggregates of which some pieces are no more and others are under way.
+    /// The aggregates of which some pieces are no more, and others are under way or the turn has not
+    /// come.
     in_part: Vec<Arc<Members>>,
+    /// The sequences of aggregates, by stage.
+    chains: BTreeMap<Arc<str>, Chain>,
     counts: SampleCounts,
     /// How many samples the source has yielded, once it has yielded all.
     yielded: Option<u64>,
@@ -169,6 +260,7 @@ struct Item {
 pub(crate) struct Progress {
     pub(crate) done: Ranges,
     pub(crate) pieces: BTreeMap<Piece, Fate>,
+    pub(crate) cuts: BTreeMap<String, Cut>,
     pub(crate) counts: SampleCounts,
 }
 
@@ -180,6 +272,7 @@ impl Book {
             done,
             items: HashMap::new(),
             in_part: Vec::new(),
+            chains: BTreeMap::new(),
             counts: SampleCounts::default(),
             yielded: None,
             repeated: Vec::new(),
@@ -246,23 +339,74 @@ impl Book {
         let mut live = members.live.lock();
         live.pieces = live.pieces.saturating_sub(1);
         live.fate = live.fate.max(fate);
-        if live.pieces > 0 {
-            if fate != Fate::Joined {
-                if live.gone.is_empty() {
-                    self.in_part.push(Arc::clone(members));
-                }
-                live.gone.push((member.piece(), fate));
+        let (under_way, whole) = (live.pieces > 0, live.fate);
+        let waits = members.link.as_ref().is_some_and(|link| link.waits);
+        if (under_way || waits) && fate != Fate::Joined {
+            if live.gone.is_empty() {
+                self.in_part.push(Arc::clone(members));
             }
-            return;
-        }
-        let fate = live.fate;
-        if !live.gone.is_empty() {
-            self.in_part.retain(|other| !Arc::ptr_eq(other, members));
+            live.gone.push((member.piece(), fate));
         }
         drop(live);
-        for member in &members.list {
-            self.member_gone(member, fate);
+        if under_way {
+            return;
         }
+        let Some(link) = &members.link else { return self.ended(members, whole) };
+        if !link.waits {
+            self.ended(members, whole);
+        }
+        let chain = self.chains.entry(Arc::clone(&link.stage)).or_default();
+        chain.ended.insert(link.number, (Arc::clone(members), whole));
+        while let Some(chain) = self.chains.get_mut(&link.stage)
+            && let Some((members, fate)) = chain.take_next()
+        {
+            self.end_in_turn(&members, fate);
+        }
+    }
+
+    /// Enters the end of an aggregate as that of its members.
+    fn ended(&mut self, members: &Arc<Members>, fate: Fate) {
+        if !members.live.lock().gone.is_empty() {
+            self.in_part.retain(|other| !Arc::ptr_eq(other, members));
+        }
+        let cut = members.link.as_ref().and_then(|link| self.chains.get(&link.stage)?.cut);
+        for member in &members.list {
+            // The beginning of it may have come to another end.
+            let begun = cut.filter(|cut| cut.piece == member.piece()).map(|cut| cut.fate);
+            self.member_gone(member, begun.map_or(fate, |begun| begun.max(fate)));
+        }
+    }
+
+    /// The same for one whose turn has come, with what is cut behind it.
+    fn end_in_turn(&mut self, members: &Arc<Members>, fate: Fate) {
+        let Some(link) = &members.link else { return };
+        if link.waits {
+            self.ended(members, fate);
+        }
+        let Some(chain) = self.chains.get_mut(&link.stage) else { return };
+        let before = chain.cut;
+        chain.cut = link.cut.map(|(piece, out)| {
+            let begun = before.filter(|cut| cut.piece == piece).map(|cut| cut.fate);
+            Cut { piece, out, fate: begun.map_or(fate, |begun| begun.max(fate)) }
+        });
+    }
+
+    /// Goes on from items that an earlier run had cut.
+    fn resume(&mut self, cuts: &BTreeMap<String, Cut>) {
+        for (stage, &cut) in cuts {
+            let chain = self.chains.entry(stage.as_str().into()).or_default();
+            chain.cut = Some(cut);
+            if cut.piece.depth == 0 {
+                // Should the rest of it never come so far.
+                let item = Item { pieces: 1, fate: cut.fate, gone: Vec::new(), again: false };
+                self.items.entry(cut.piece.index).or_insert(item);
+            }
+        }
+    }
+
+    /// Whether a sample is done.
+    fn is_done(&self, index: u64) -> bool {
+        self.division.own(index).is_some_and(|own| self.done.contains(own))
     }
 
     fn more(&mut self, member: &Member, pieces: u64) {
@@ -273,7 +417,8 @@ impl Book {
         let index = member.id.index;
         let item = self.items.entry(index).or_insert_with(|| {
             // What a stage makes at an epoch's end may be of a sample that is done.
-            let again = self.division.own(index).is_some_and(|own| self.done.contains(own));
+            let division = &self.division;
+            let again = division.own(index).is_some_and(|own| self.done.contains(own));
             Item { pieces: u64::from(!again), fate: Fate::Joined, gone: Vec::new(), again }
         });
         item.pieces += pieces;
@@ -328,11 +473,13 @@ impl Account {
     pub(crate) fn new(
         divisions: Arc<Divisions>,
         passed: impl IntoIterator<Item = (Piece, Fate)>,
+        cuts: BTreeMap<String, Cut>,
     ) -> Self {
         Account {
             begun: divisions.begun.as_ref().map(|begun| begun.epoch),
             divisions,
             passed: passed.into_iter().collect(),
+            cuts,
             books: Mutex::default(),
             holds_back: OnceLock::new(),
         }
@@ -341,7 +488,11 @@ impl Account {
     fn book<'a>(&self, books: &'a mut BTreeMap<u64, Book>, epoch: u64) -> &'a mut Book {
         books.entry(epoch).or_insert_with(|| {
             let done = self.divisions.begun(epoch).map(|begun| begun.done.clone());
-            Book::new(self.divisions.division(epoch), done.unwrap_or_default())
+            let mut book = Book::new(self.divisions.division(epoch), done.unwrap_or_default());
+            if Some(epoch) == self.begun {
+                book.resume(&self.cuts);
+            }
+            book
         })
     }
 
@@ -390,12 +541,15 @@ impl Account {
         self.book(&mut self.books.lock(), epoch).yielded = Some(samples);
     }
 
-    pub(crate) fn holds_back(&self, stage: &Arc<str>) {
-        let _ = self.holds_back.set(Arc::clone(stage));
+    /// Notes that a stage keeps items back: before anything is entered of what came of it.
+    pub(crate) fn holds_back(&self, stage: &Arc<str>, how: HoldsBack) {
+        let _ = self.holds_back.set((Arc::clone(stage), how));
     }
 
-    pub(crate) fn who_holds_back(&self) -> Option<&Arc<str>> {
-        self.holds_back.get()
+    /// Why there can be no state. Asked when all else has been looked up, since a stage that keeps
+    /// an item back is known before the item is taken to be done.
+    pub(crate) fn why_no_state(&self) -> Option<Error> {
+        self.holds_back.get().map(|(stage, how)| how.error(stage))
     }
 
     /// Closes the books of an epoch, which has come to its end at the consumer.
@@ -418,10 +572,8 @@ impl Account {
         let mut pieces = BTreeMap::new();
         if Some(epoch) == self.begun {
             // Their samples may not have come again yet.
-            let undone =
-                |index| book.division.own(index).is_none_or(|own| !book.done.contains(own));
             let passed = self.passed.iter().map(|(piece, fate)| (*piece, *fate));
-            pieces.extend(passed.filter(|(piece, _)| undone(piece.index)));
+            pieces.extend(passed.filter(|(piece, _)| !book.is_done(piece.index)));
         }
         for (&index, item) in &book.items {
             let piece = |&(lineage, fate)| (Piece { depth: 0, index, lineage }, fate);
@@ -430,7 +582,12 @@ impl Account {
         for members in &book.in_part {
             pieces.extend(members.live.lock().gone.iter().copied());
         }
-        Progress { done: book.done.clone(), pieces, counts: book.counts }
+        let cuts = book.chains.iter().filter_map(|(stage, chain)| {
+            let cut = chain.cut.filter(|cut| !book.is_done(cut.piece.index))?;
+            Some((stage.to_string(), cut))
+        });
+        let cuts = cuts.collect();
+        Progress { done: book.done.clone(), pieces, cuts, counts: book.counts }
     }
 }
 
@@ -505,7 +662,7 @@ mod tests {
 
     fn account() -> Account {
         let divisions = Divisions { shard: Shard::WHOLE, len: None, begun: None };
-        Account::new(Arc::new(divisions), [])
+        Account::new(Arc::new(divisions), [], BTreeMap::new())
     }
 
     fn id(index: u64) -> SampleId {
@@ -582,7 +739,7 @@ mod tests {
             let shard = Shard::new(stride - 1, stride).unwrap();
             let shard = shard.remainder(crate::Remainder::Uneven);
             let divisions = Divisions { shard, len: None, begun: None };
-            let account = Account::new(Arc::new(divisions), []);
+            let account = Account::new(Arc::new(divisions), [], BTreeMap::new());
             let mut deliveries = Deliveries::new(stride);
             let mut expected = Ranges::default();
             for step in 0..2000u64 {

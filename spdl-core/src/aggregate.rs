@@ -50,7 +50,9 @@ pub trait Aggregator<In>: Send + 'static {
     fn accumulate(&mut self, item: In) -> Result<Option<Self::Out>>;
 
     /// Gives one more aggregate that the same item completed. Asked after
-    /// [`accumulate`](Aggregator::accumulate) gave one, until it gives `None`.
+    /// [`accumulate`](Aggregator::accumulate) gave one, until it gives `None`. Where it has no
+    /// [`members`](Aggregator::members) of its own, it is taken to be made of those of the aggregate
+    /// before: they are done when both are.
     ///
     /// # Errors
     /// As for [`accumulate`](Aggregator::accumulate).
@@ -84,18 +86,29 @@ pub trait Aggregator<In>: Send + 'static {
     /// that come next. So that the rest of the epoch is the same as if nothing had happened, an
     /// aggregator keeps this law: *fed with just the items that are held, a fresh one holds the
     /// same, and from there on gives the same aggregates.* And it loses nothing by an error.
+    ///
+    /// An aggregator that holds items over an aggregate and does not tell so would lose samples when
+    /// a run is resumed. It is found out when it gives something while it holds nothing by what it
+    /// told, mostly at the end of its first epoch: from then on there is no
+    /// [state](crate::Pipeline::state).
     fn members(&mut self) -> Option<Vec<u64>> {
         None
     }
 
     /// How much of the oldest item that is still held has gone out already, in units of its own
-    /// (tokens): not 0 only where items are cut. Asked after each aggregate.
+    /// (tokens): not 0 only where items are cut, or are in several aggregates, as in windows that
+    /// overlap. Asked after each aggregate.
+    ///
+    /// From the first aggregate of an epoch that tells of it, what becomes of aggregates counts in
+    /// their order: where one fails, its items are done when all that was given before is delivered
+    /// or dropped. So nothing of an item is lost or repeated, whatever becomes of its parts.
     fn carry(&self) -> u64 {
         0
     }
 
     /// Says that of the first item to come this much has gone out before the pipeline was resumed,
-    /// as [`carry`](Aggregator::carry) told. Called before anything else, if at all.
+    /// as [`carry`](Aggregator::carry) told. Called before anything else, if at all: not where that
+    /// item fails on its way this time.
     fn resume(&mut self, carry: u64) {
         let _ = carry;
     }
@@ -490,7 +503,11 @@ where
     type Out = T;
 
     fn process(&mut self, item: T, cx: &mut StageContext<'_, T>) -> Result<()> {
-        if (self.0)(&item)? { cx.emit(item) } else { Ok(()) }
+        if (self.0)(&item)? {
+            return cx.emit(item);
+        }
+        cx.filter_out();
+        Ok(())
     }
 }
 
@@ -503,10 +520,15 @@ where
     type Out = Out;
 
     fn process(&mut self, item: In, cx: &mut StageContext<'_, Out>) -> Result<()> {
+        let mut empty = true;
         for output in (self.0)(item) {
             cx.emit(output?)?;
+            empty = false;
             // The next one may be long in coming.
             cx.flush()?;
+        }
+        if empty {
+            cx.filter_out();
         }
         Ok(())
     }
@@ -534,7 +556,11 @@ where
     type Out = In::Item;
 
     fn process(&mut self, item: In, cx: &mut StageContext<'_, In::Item>) -> Result<()> {
-        item.into_iter().try_for_each(|element| cx.emit(element))
+        let mut elements = item.into_iter().peekable();
+        if elements.peek().is_none() {
+            cx.filter_out();
+        }
+        elements.try_for_each(|element| cx.emit(element))
     }
 }
 

@@ -155,9 +155,11 @@ impl<D: Dataset> Source for DatasetSource<D> {
     }
 
     fn fingerprint(&self) -> Fingerprint {
-        let fingerprint = Fingerprint::default()
-            .with("items", self.dataset.len().to_string())
-            .with("order", self.sampler.fingerprint());
+        let mut fingerprint = Fingerprint::default().with("items", self.dataset.len().to_string());
+        for (part, text) in self.sampler.fingerprint_parts() {
+            let name = if part.is_empty() { "order".into() } else { format!("order {part}") };
+            fingerprint = fingerprint.with(name, text);
+        }
         match self.dataset.content_hash() {
             Some(hash) => fingerprint.with("contents", format!("{hash:016x}")),
             None => fingerprint,

@@ -326,18 +326,16 @@ impl Definition {
         }
     }
 
-    /// What a run that goes on must have in common with the one that began: the stages, what they
-    /// turn into what, in which order; not how many work on it, or how far ahead.
+    /// What a run that goes on must have in common with the one that began: the stages, their kinds,
+    /// what was chosen for them, in which order; not how many work on it, or how far ahead. No names
+    /// of types: these change with compilers, and when code is moved.
     pub(crate) fn fingerprint(&self) -> BTreeMap<String, String> {
         let mut parts = BTreeMap::new();
         if let Some(settings) = &self.settings {
             parts.insert("order".to_owned(), settings.order.value.to_string());
         }
         for (number, stage) in self.all_stages().enumerate() {
-            let mut words = match &stage.input {
-                Some(input) => format!("{number}: {}, {input} → {}", stage.kind, stage.output),
-                None => format!("{number}: {}, {}", stage.kind, stage.output),
-            };
+            let mut words = format!("{number}: {}", stage.kind);
             let told =
                 stage.more.iter().filter(|(what, _)| !matches!(what.as_str(), "cpus" | "executor"));
             for (what, value) in told {

@@ -1,10 +1,9 @@
 //! The consumer's side of the books: what it was handed, and so how far the run has come.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::account::{Account, Deliveries, Fate, Members};
+use crate::account::{Account, Deliveries, Fate};
 use crate::sample::Head;
 use crate::state::{SampleCounts, State};
 use crate::{Error, ErrorKind, Result};
@@ -18,7 +17,6 @@ pub(crate) struct Delivery {
     begun: State,
     steps: u64,
     steps_in_epoch: u64,
-    carry: BTreeMap<Arc<str>, u64>,
     audit: bool,
     /// Whether every stage hands its outputs on in the order of its inputs.
     keeps_order: bool,
@@ -40,11 +38,6 @@ impl Delivery {
             deliveries: Deliveries::new(begun.shard.unwrap_or_default().world),
             steps: begun.steps,
             steps_in_epoch: begun.steps_in_epoch,
-            carry: begun
-                .carry
-                .iter()
-                .map(|(stage, &carry)| (stage.as_str().into(), carry))
-                .collect(),
             begun,
             audit,
             keeps_order,
@@ -66,22 +59,12 @@ impl Delivery {
             self.begin(head.id.epoch);
         }
         self.steps_in_epoch += 1;
-        if let Some(members) = head.members() {
-            self.keep_carry(members);
-        }
         if wanted {
             self.deliveries.add(head, &self.account);
         } else {
             self.account.gone(&head.member(), Fate::LeftOut);
         }
         wanted
-    }
-
-    fn keep_carry(&mut self, members: &Members) {
-        if let Some((stage, carry)) = &members.carry {
-            self.carry.insert(Arc::clone(stage), *carry);
-        }
-        members.parts().for_each(|part| self.keep_carry(part));
     }
 
     fn begin(&mut self, epoch: u64) {
@@ -91,7 +74,6 @@ impl Delivery {
         let (in_all, notes) = (old.in_all, old.notes.clone());
         self.begun = State { in_all, notes, ..fresh };
         self.steps_in_epoch = 0;
-        self.carry.clear();
     }
 
     /// Closes an epoch of which everything was handed out.
@@ -105,24 +87,20 @@ impl Delivery {
 
     /// How far the run has come.
     pub(crate) fn state(&self) -> Result<State> {
-        if let Some(stage) = self.account.who_holds_back() {
-            let message = "this stage keeps items back on its own account, so that nobody knows of \
-                           what its outputs are made; put items together with `aggregate`";
-            let error = Error::new(ErrorKind::Unsupported, message);
-            return Err(error.with_stage(Arc::clone(stage)));
+        let begun = &self.begun;
+        let progress = self.account.progress(begun.epoch, &self.deliveries);
+        if let Some(error) = self.account.why_no_state() {
+            return Err(error);
         }
-        if let Some(stage) = self.carry.iter().find(|(_, carry)| **carry > 0)
+        if let Some((stage, _)) = progress.cuts.first_key_value()
             && !self.keeps_order
         {
             let message = "this stage has cut an item, and delivered it in part; which one that is can \
                            only be known where every stage keeps order: make it `deterministic`";
             let error = Error::new(ErrorKind::Unsupported, message);
-            return Err(error.with_stage(Arc::clone(stage.0)));
+            return Err(error.with_stage(stage.as_str()));
         }
-        let begun = &self.begun;
-        let progress = self.account.progress(begun.epoch, &self.deliveries);
         let counts: SampleCounts = progress.counts;
-        let carried = self.carry.iter().filter(|(_, carry)| **carry > 0);
         Ok(State {
             done: progress.done,
             pieces: progress.pieces.into_iter().collect(),
@@ -130,7 +108,7 @@ impl Delivery {
             steps_in_epoch: self.steps_in_epoch,
             in_epoch: begun.in_epoch.plus(counts),
             in_all: begun.in_all.plus(counts),
-            carry: carried.map(|(stage, &carry)| (stage.to_string(), carry)).collect(),
+            carry: progress.cuts,
             ..begun.clone()
         })
     }

@@ -138,6 +138,8 @@ mod retry;
 mod runtime;
 mod sample;
 pub mod sampler;
+#[cfg(feature = "serde")]
+mod saved_steps;
 mod scheduler;
 #[cfg(feature = "serde")]
 mod seconds;
@@ -196,6 +198,8 @@ pub use retry::{Retried, RetriedStage, Retry};
 pub use runtime::TokioRuntime;
 pub use runtime::{Runtime, ThreadRuntime, block_on};
 pub use sample::{Labeled, SampleId};
+#[cfg(feature = "serde")]
+pub use saved_steps::SavedSteps;
 pub use shard::{Position, Positions, Remainder, Shard};
 pub use shuffle::Permutation;
 pub use source::{Cursor, Fingerprint, Source};

@@ -660,21 +660,6 @@ impl<T: Send + 'static> Pipeline<T> {
         &self.definition
     }
 
-    /// How far the run has come: with what was handed out so far, and without what comes next. May
-    /// be asked at any moment, also before the first item, after the last, and after an error.
-    ///
-    /// It takes some microseconds, and more where many samples were delivered out of their order.
-    ///
-    /// # Errors
-    /// `Unsupported` for a pipeline of several sources (mix data sets in one source instead), and
-    /// where a stage [holds items back](crate::Stage::holds_back).
-    pub fn state(&self) -> Result<State> {
-        let message = "a pipeline of several sources has no state; mix data sets in one source \
-                       instead";
-        let missing = || Error::new(ErrorKind::Unsupported, message);
-        self.delivery.as_ref().ok_or_else(missing)?.state()
-    }
-
     /// The samples delivered so far, in their order, where
     /// [`record_order`](crate::PipelineBuilder::record_order) asked for it.
     pub fn order_record(&self) -> Option<&OrderRecord> {
@@ -729,6 +714,31 @@ impl<T> Epoch<'_, T> {
     pub fn number(&self) -> u64 {
         self.pipeline.epoch
     }
+
+    /// How far the run has come, all epochs before this one included: as
+    /// [`Pipeline::state`], which cannot be asked while this borrows the pipeline. Once this has
+    /// given `None`, the state is at the beginning of the next epoch.
+    ///
+    /// ```
+    /// # use spdl_core::{DatasetSource, PipelineBuilder};
+    /// let numbers = || PipelineBuilder::new(DatasetSource::new(vec![1, 2, 3])).epochs(0..2);
+    /// let mut pipeline = numbers().build()?;
+    /// let mut epoch = pipeline.next_epoch().expect("the first one");
+    /// epoch.next();
+    /// let state = epoch.state()?;
+    /// assert_eq!((state.epoch(), state.steps()), (0, 1));
+    /// assert_eq!(numbers().resume(state).build()?.count(), 5);
+    ///
+    /// assert_eq!(epoch.by_ref().count(), 2);
+    /// assert_eq!((epoch.state()?.epoch(), epoch.state()?.steps()), (1, 3));
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Pipeline::state`].
+    pub fn state(&self) -> Result<State> {
+        self.pipeline.state()
+    }
 }
 
 impl<T> fmt::Debug for Epoch<'_, T> {
@@ -743,6 +753,31 @@ impl<T> fmt::Debug for Epoch<'_, T> {
 /// `collect` ambiguous. Dropping it may block for as long as dropping the pipeline.
 #[derive(Debug)]
 pub struct PipelineStream<T>(Pipeline<T>);
+
+impl<T> PipelineStream<T> {
+    /// How far the run has come, with what this has given so far: as [`Pipeline::state`].
+    ///
+    /// ```
+    /// # use spdl_core::{DatasetSource, PipelineBuilder, block_on};
+    /// use futures_util::StreamExt;
+    /// let numbers = || PipelineBuilder::new(DatasetSource::new(vec![1, 2, 3])).deterministic();
+    /// let mut stream = numbers().build()?.into_stream();
+    /// let state = block_on(async {
+    ///     stream.next().await;
+    ///     stream.state()
+    /// })?;
+    /// let rest = numbers().resume(state).build()?.into_stream();
+    /// let rest: Vec<_> = block_on(rest.map(|n| n.unwrap_or(0)).collect());
+    /// assert_eq!(rest, [2, 3]);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Pipeline::state`].
+    pub fn state(&self) -> Result<State> {
+        self.0.state()
+    }
+}
 
 impl<T: Send + 'static> Stream for PipelineStream<T> {
     type Item = Result<T>;
@@ -763,6 +798,22 @@ impl<T: Send + 'static> Stream for PipelineStream<T> {
 impl<T> Unpin for PipelineStream<T> {}
 
 impl<T> Pipeline<T> {
+    /// How far the run has come: with what was handed out so far, and without what comes next. May
+    /// be asked at any moment, also before the first item, after the last, and after an error.
+    ///
+    /// It takes some microseconds, and more where many samples were delivered out of their order.
+    ///
+    /// # Errors
+    /// `Unsupported` for a pipeline of several sources (mix data sets in one source instead), where a
+    /// stage [holds items back](crate::Stage::holds_back), says so or not, and where an item was cut
+    /// and a stage keeps no order.
+    pub fn state(&self) -> Result<State> {
+        let message = "a pipeline of several sources has no state; mix data sets in one source \
+                       instead";
+        let missing = || Error::new(ErrorKind::Unsupported, message);
+        self.delivery.as_ref().ok_or_else(missing)?.state()
+    }
+
     /// Ends the work and joins the threads, but does not wait longer than until `deadline`. Says
     /// whether all have ended.
     fn wind_down(&mut self, deadline: Option<Instant>) -> bool {

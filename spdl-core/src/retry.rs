@@ -351,6 +351,10 @@ impl<In: Clone, S: Stage<In>> Stage<In> for RetriedStage<S, S::Out> {
     fn take_left_out(&mut self) -> u64 {
         self.stage.take_left_out()
     }
+
+    fn holds_back(&self) -> bool {
+        self.stage.holds_back()
+    }
 }
 
 #[cfg(test)]

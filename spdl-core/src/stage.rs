@@ -25,10 +25,11 @@ use crate::{FillRate, Result, Retry, SampleId, SampleRng};
 /// impl Stage<String> for Words {
 ///     type Out = String;
 ///     fn process(&mut self, text: String, cx: &mut StageContext<'_, String>) -> Result<()> {
-///         for word in text.split_whitespace() {
-///             cx.emit(word.to_owned())?;
+///         let mut words = text.split_whitespace().peekable();
+///         if words.peek().is_none() {
+///             cx.filter_out();
 ///         }
-///         Ok(())
+///         words.try_for_each(|word| cx.emit(word.to_owned()))
 ///     }
 /// }
 /// ```
@@ -36,7 +37,11 @@ pub trait Stage<In>: Send + 'static {
     /// What it yields.
     type Out: Send + 'static;
 
-    /// Turns one input into zero or more outputs through `cx.emit`.
+    /// Turns one input into zero or more outputs through `cx.emit`. Where nothing comes of it, says
+    /// so through [`cx.filter_out`](StageContext::filter_out).
+    ///
+    /// An item that is neither emitted nor filtered out, nor has failed, is taken to be held back:
+    /// see [`holds_back`](Stage::holds_back).
     ///
     /// # Errors
     /// Whatever keeps the item from being processed. The stage's policy decides what follows;
@@ -73,6 +78,12 @@ pub trait Stage<In>: Send + 'static {
     /// [`process`](Stage::process) returns. The [state](crate::Pipeline::state) of a pipeline with
     /// such a stage is `Unsupported`; put items together with
     /// [`aggregate`](crate::PipelineBuilder::aggregate).
+    ///
+    /// A stage that does so and does not say it would lose samples when a run is resumed. So where
+    /// it is seen, there is no state either, from then on: where nothing came of an item and it was
+    /// not [filtered out](StageContext::filter_out), and where [`finish`](Stage::finish) emits
+    /// something. What cannot be seen is a stage that emits something for each item and still keeps a
+    /// part of it: that one has to say so here.
     fn holds_back(&self) -> bool {
         false
     }
@@ -91,10 +102,13 @@ pub(crate) trait Outlet<Out> {
     fn filled(&mut self, more: FillRate) {
         let _ = more;
     }
-    /// How much of the first item of a resumed epoch has gone out already.
-    fn carry(&mut self) -> u64 {
+    /// How much of this item, the first one of an epoch, had gone out in an earlier run.
+    fn carry(&mut self, head: &Head) -> u64 {
+        let _ = head;
         0
     }
+    /// Takes it that nothing comes of the item.
+    fn filter_out(&mut self) {}
     /// Lets time pass without holding others up.
     fn wait(&mut self, duration: Duration) -> Result<()>;
     /// `Stopped` once nobody wants outputs any more.
@@ -124,6 +138,10 @@ impl<Out> Outlet<Out> for HoldingBack<'_, Out> {
         self.go_on()?;
         self.held.push(value);
         Ok(())
+    }
+
+    fn filter_out(&mut self) {
+        self.outlet.filter_out();
     }
 
     fn wait(&mut self, duration: Duration) -> Result<()> {
@@ -157,6 +175,33 @@ impl<Out> StageContext<'_, Out> {
     /// `Stopped` once nobody wants outputs any more; leave the stage with `?`.
     pub fn emit(&mut self, value: Out) -> Result<()> {
         self.outlet.emit(self.head, value)
+    }
+
+    /// Says that nothing comes of this item, now or later: it is filtered out, and counted so in the
+    /// [state](crate::SampleCounts) of the run. Of an item for which something is emitted it says
+    /// nothing.
+    ///
+    /// ```
+    /// # use spdl_core::{DatasetSource, PipelineBuilder, Result, Stage, StageContext};
+    /// struct Even;
+    /// impl Stage<i32> for Even {
+    ///     type Out = i32;
+    ///     fn process(&mut self, n: i32, cx: &mut StageContext<'_, i32>) -> Result<()> {
+    ///         if n % 2 == 0 {
+    ///             return cx.emit(n);
+    ///         }
+    ///         cx.filter_out();
+    ///         Ok(())
+    ///     }
+    /// }
+    /// let numbers = DatasetSource::new(vec![1, 2, 3, 4, 5]);
+    /// let mut even = PipelineBuilder::new(numbers).stage("even", || Ok(Even)).build()?;
+    /// assert_eq!(even.by_ref().count(), 2);
+    /// assert_eq!(even.state()?.samples().filtered, 3);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    pub fn filter_out(&mut self) {
+        self.outlet.filter_out();
     }
 
     /// Hands on what has been emitted so far. Outputs are else handed on in runs: one may stay with
@@ -204,7 +249,7 @@ impl<Out> StageContext<'_, Out> {
     }
 
     pub(crate) fn carry(&mut self) -> u64 {
-        self.outlet.carry()
+        self.outlet.carry(self.head)
     }
 
     /// Random numbers of the item in this stage for something else than the stage's own work.
@@ -441,7 +486,7 @@ impl<Out> Outlet<Out> for TestOutlet<Out> {
         self.filled.push(more);
     }
 
-    fn carry(&mut self) -> u64 {
+    fn carry(&mut self, _: &Head) -> u64 {
         std::mem::take(&mut self.carry)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::account::Fate;
+use crate::account::{Cut, Fate};
 use crate::ranges::Ranges;
 use crate::shard::{Begun, Division, Remainder, Shard};
 use crate::{Error, ErrorKind, Result, SampleId};
@@ -66,7 +66,7 @@ pub struct State {
     pub(crate) in_all: SampleCounts,
     /// What each stage that cuts items had given out of the oldest one that it held.
     #[cfg_attr(feature = "serde", serde(default))]
-    pub(crate) carry: BTreeMap<String, u64>,
+    pub(crate) carry: BTreeMap<String, Cut>,
     pub(crate) fingerprint: BTreeMap<String, String>,
     /// Parts of the fingerprint that may have changed.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "BTreeSet::is_empty"))]
@@ -560,6 +560,24 @@ impl State {
         for id in self.ids_done(from).filter(|&id| id < len) {
             all.insert(id);
         }
+    }
+
+    /// The position of the current epoch behind the last one of which anything is done, counted from
+    /// 0 in the order of all ranks. From there on another order may follow: see
+    /// [`Mixture::taking_over`](crate::sampler::Mixture::taking_over). What is not yet done in front
+    /// of it comes as it would have come.
+    ///
+    /// Of several ranks take the largest, or that of their [combined](State::combine) state.
+    pub fn frontier(&self) -> u64 {
+        let division = self.division();
+        // The very last one may be a sample that is repeated.
+        let own = self.done.iter().flat_map(|range| [range.end - 1, range.end.max(2) - 2]);
+        let done = own.filter_map(|own| division.at(own)).map(|place| place.at + 1);
+        let base = self.base.iter().next_back().map_or(0, |range| range.end);
+        let parts = self.pieces.iter().map(|(piece, _)| piece.index);
+        let parts = parts.chain(self.carry.values().map(|cut| cut.piece.index));
+        let parts = parts.filter(|&index| self.len.is_none_or(|len| index < len));
+        done.chain(parts.map(|index| index + 1)).fold(base, u64::max)
     }
 
     /// How many positions of the current epoch this rank has yet to do, or all ranks where their

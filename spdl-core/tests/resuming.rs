@@ -11,8 +11,8 @@ use futures_util::{StreamExt, stream};
 use proptest::prelude::*;
 use spdl_core::{
     Aggregation, Aggregator, Batcher, BoxStream, Cursor, Error, ErrorKind, OnError, Order,
-    Pipeline, PipelineBuilder, Positions, Remainder, Result, SampleCounts, SampleId, Shard, Source,
-    Stage, StageContext, StageOptions, State, path,
+    Pipeline, PipelineBuilder, Positions, Remainder, Result, RetriedStage, Retry, SampleCounts,
+    SampleId, Shard, Source, Stage, StageContext, StageOptions, State, path,
 };
 
 /// What a consumer sees: numbers, and random ones of the last stage that draws.
@@ -496,6 +496,158 @@ fn a_stage_that_holds_items_back_has_no_state() {
     assert_eq!(pipeline.by_ref().map(|pair| pair.unwrap().len()).collect::<Vec<_>>(), [2, 2, 1]);
     let error = pipeline.state().unwrap_err();
     assert_eq!((error.kind(), error.stage()), (ErrorKind::Unsupported, Some("pairs")));
+    let retried = plain(5).stage(StageOptions::new("tried").concurrency(1), || {
+        let pairs = Aggregation::new(|| Batcher::new(2, false))?;
+        RetriedStage::new(pairs, Retry::default(), Default::default())
+    });
+    let mut pipeline = retried.build().unwrap();
+    assert!(pipeline.next().unwrap().is_ok());
+    let error = pipeline.state().unwrap_err();
+    assert_eq!(error.stage(), Some("tried"));
+    assert!(error.message().contains("on its own account"), "it says so: {error}");
+}
+
+/// Does with each number what it is told, and says nothing of it.
+struct Silent {
+    does: fn(&mut Option<i64>, i64, &mut StageContext<'_, i64>) -> Result<()>,
+    held: Option<i64>,
+}
+
+impl Stage<i64> for Silent {
+    type Out = i64;
+    fn process(&mut self, n: i64, cx: &mut StageContext<'_, i64>) -> Result<()> {
+        (self.does)(&mut self.held, n, cx)
+    }
+    fn finish(&mut self, cx: &mut StageContext<'_, i64>) -> Result<()> {
+        self.held.take().map_or(Ok(()), |held| cx.emit(held))
+    }
+}
+
+fn silent(
+    does: fn(&mut Option<i64>, i64, &mut StageContext<'_, i64>) -> Result<()>,
+) -> Pipeline<i64> {
+    let options = StageOptions::new("silent").concurrency(1);
+    plain(6).stage(options, move || Ok(Silent { does, held: None })).build().unwrap()
+}
+
+#[test]
+fn a_stage_that_holds_items_back_and_does_not_say_so_is_found_out() {
+    let refused = |pipeline: &Pipeline<i64>, words: &str| {
+        let error = pipeline.state().unwrap_err();
+        assert_eq!((error.kind(), error.stage()), (ErrorKind::Unsupported, Some("silent")));
+        assert!(error.message().contains(words), "{error}");
+    };
+    // One item behind.
+    let mut late = silent(|held, n, cx| held.replace(n).map_or(Ok(()), |last| cx.emit(last)));
+    assert!(late.state().is_ok(), "it holds nothing yet");
+    assert_eq!(late.next().unwrap().unwrap(), 0);
+    refused(&late, "filter_out");
+    assert!(late.map(|n| n.unwrap()).eq(1..6));
+    // A summary.
+    let mut sums = silent(|sum, n, cx| {
+        *sum = Some(sum.unwrap_or(0) + n);
+        cx.emit(n)
+    });
+    assert_eq!(sums.next().unwrap().unwrap(), 0);
+    assert!(sums.by_ref().map(|n| n.unwrap()).eq([1, 2, 3, 4, 5, 15]));
+    refused(&sums, "at the end of an epoch");
+    // What fails is not held back, nor what is said to be filtered out.
+    let mut honest = silent(|_, n, cx| match n % 3 {
+        0 => cx.emit(n),
+        _ => {
+            cx.filter_out();
+            Ok(())
+        }
+    });
+    assert!(honest.by_ref().map(|n| n.unwrap()).eq([0, 3]));
+    let counts = SampleCounts { delivered: 2, filtered: 4, ..Default::default() };
+    assert_eq!(honest.state().unwrap().samples(), counts);
+    let failing = |builder: PipelineBuilder<i64>| {
+        let mut failing = builder.on_error(OnError::SKIP).build().unwrap();
+        assert_eq!(failing.by_ref().count(), 3);
+        assert_eq!(failing.state().unwrap().samples().dropped, 3);
+    };
+    let odd_fails = |_: &mut Option<i64>, n: i64, cx: &mut StageContext<'_, i64>| match n % 2 {
+        0 => cx.emit(n),
+        _ => Err(bad_number(n)),
+    };
+    failing(plain(6).stage("silent", move || Ok(Silent { does: odd_fails, held: None })));
+    failing(plain(6).stage("tried", move || {
+        let silent = Silent { does: odd_fails, held: None };
+        RetriedStage::new(silent, Retry::default(), Default::default())
+    }));
+}
+
+/// Keeps the two largest numbers back, and tells of it only if it is `honest`.
+#[derive(Default)]
+struct Largest {
+    honest: bool,
+    held: Vec<(i64, u64)>,
+    taken: u64,
+    last: u64,
+}
+
+impl Largest {
+    fn least(&mut self) -> Option<i64> {
+        let (number, intake) = self.held.iter().copied().min()?;
+        self.held.retain(|&(other, _)| other != number);
+        self.last = intake;
+        Some(number)
+    }
+}
+
+impl Aggregator<i64> for Largest {
+    type Out = i64;
+    fn accumulate(&mut self, n: i64) -> Result<Option<i64>> {
+        self.held.push((n, self.taken));
+        self.taken += 1;
+        Ok(if self.held.len() > 2 { self.least() } else { None })
+    }
+    fn flush(&mut self) -> Result<Option<i64>> {
+        Ok(self.least())
+    }
+    fn flush_more(&mut self) -> Result<Option<i64>> {
+        Ok(self.least())
+    }
+    fn members(&mut self) -> Option<Vec<u64>> {
+        self.honest.then(|| vec![self.last])
+    }
+}
+
+#[test]
+fn an_aggregator_that_holds_items_over_and_does_not_say_so_is_found_out() {
+    let largest = |honest| {
+        let numbers = PipelineBuilder::new(numbers(9).shuffled(3)).deterministic();
+        numbers.aggregate("largest", move || Ok(Largest { honest, ..Largest::default() }))
+    };
+    let whole: Vec<i64> = largest(true).build().unwrap().map(|n| n.unwrap()).collect();
+    assert_eq!(whole.len(), 9);
+    for at in 0..=9 {
+        assert_eq!(rest(largest(true), after(largest(true), at)), whole[at..], "after {at}");
+    }
+    let mut silent = largest(false).build().unwrap();
+    assert!(silent.by_ref().map(|n| n.unwrap()).eq(whole));
+    let error = silent.state().unwrap_err();
+    assert_eq!((error.kind(), error.stage()), (ErrorKind::Unsupported, Some("largest")));
+    assert!(error.message().contains("Aggregator::members"), "{error}");
+}
+
+#[test]
+fn the_stages_that_come_with_the_builder_say_what_they_filter_out() {
+    let mut pipeline = plain(9)
+        .filter("even", |n| Ok(n % 2 == 0))
+        .flat_map("twice", |n| (0..if n == 2 { 0 } else { 2 }).map(move |_| Ok(n)))
+        .map("lists", |n| Ok(if n == 4 { vec![] } else { vec![n] }))
+        .unbatch("apart")
+        .stage("tried", || {
+            let filter = spdl_core::Filter::new(|n: &i64| Ok(*n != 6));
+            RetriedStage::new(filter, Retry::default(), Default::default())
+        })
+        .build()
+        .unwrap();
+    assert!(pipeline.by_ref().map(|n| n.unwrap()).eq([0, 0, 8, 8]));
+    let counts = SampleCounts { delivered: 2, filtered: 7, ..Default::default() };
+    assert_eq!(pipeline.state().unwrap().samples(), counts);
 }
 
 #[test]

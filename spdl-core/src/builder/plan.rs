@@ -10,7 +10,7 @@ use futures_core::future::BoxFuture;
 use super::PipelineBuilder;
 use super::route::Inlet;
 use super::settings::Settings;
-use crate::account::Account;
+use crate::account::{Account, Cut};
 use crate::budget::Budget;
 use crate::control::{Knob, Knobs, StageKnob};
 use crate::definition::Definition;
@@ -208,7 +208,8 @@ impl Plan {
             }
             None => State::at_start(seed, source.first, shard, len, fingerprint),
         };
-        let account = Account::new(source.divisions, begun.pieces.iter().copied());
+        let pieces = begun.pieces.iter().copied();
+        let account = Account::new(source.divisions, pieces, begun.carry.clone());
         let account = Arc::new(account);
         let _ = self.shared.account.set(Arc::clone(&account));
         let skipped = std::mem::take(&mut self.settings.skip_steps);
@@ -216,10 +217,10 @@ impl Plan {
         Ok(Some(Delivery::new(account, begun, audit, keeps_order, skipped)))
     }
 
-    /// How much of the first item that a stage takes in had gone out in an earlier run.
-    pub(super) fn carry_of(&self, stage: &str) -> u64 {
-        let resumed = self.settings.resume.as_ref();
-        resumed.and_then(|state| state.carry.get(stage)).copied().unwrap_or(0)
+    /// The item that a stage had cut when an earlier run ended, and in which epoch that was.
+    pub(super) fn carry_of(&self, stage: &str) -> Option<(u64, Cut)> {
+        let state = self.settings.resume.as_ref()?;
+        state.carry.get(stage).map(|&cut| (state.epoch, cut))
     }
 
     /// Which positions of each epoch a source goes through, and which epochs.

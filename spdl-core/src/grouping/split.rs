@@ -130,7 +130,8 @@ pub fn pieces<T: Sequence>(item: T, longest: u64) -> impl Iterator<Item = Result
 /// [pieces](Piece) tell which part of their item they are.
 ///
 /// It holds less than a sequence, and the item at hand. At the end of an epoch the rest is a shorter
-/// sequence, or is left out and counted; an item whose beginning went out counts as left out then.
+/// sequence, or is left out and counted, with an item whose beginning went out. (In the
+/// [counts](crate::SampleCounts) of a state, that is delivered if its beginning was.)
 /// The [fill rate](Aggregator::fill_rate) is tokens / (capacity × sequences).
 ///
 /// ```

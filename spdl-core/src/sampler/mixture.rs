@@ -3,7 +3,7 @@
 use std::fmt::{self, Debug};
 use std::sync::Arc;
 
-use super::{Draws, SampleOrder, Sampler, Shuffled, hash, invalid};
+use super::{Draws, SampleOrder, Sampler, Shuffled, hash, invalid, shortened};
 use crate::random::stage_number;
 use crate::sync::Mutex;
 use crate::{Dataset, Result};
@@ -220,7 +220,7 @@ pub enum Until {
 /// grows. Inside a block the parts are shuffled. A part of weight 0 never comes.
 ///
 /// What has come of each part is a function of the position ([`consumed`](Mixture::consumed)), so
-/// weights can be changed in the middle of a training: [`starting_at`](Mixture::starting_at).
+/// weights can be changed in the middle of a training: [`taking_over`](Mixture::taking_over).
 ///
 /// [`at`](SampleOrder::at) needs the table of the position's block; the last one is kept, so
 /// positions asked for in sequence cost some nanoseconds each, and a seek costs about 1,024 steps.
@@ -262,7 +262,13 @@ struct PlacedPart {
 struct Start {
     epoch: u64,
     consumed: Vec<u64>,
+    /// How many positions of that epoch, and all epochs before it, are the other one's.
+    position: u64,
+    before: Option<Arc<Mixture>>,
 }
+
+/// A fingerprint tells as many parts of a mixture by name.
+const MOST_NAMED: usize = 32;
 
 /// Positions whose parts are shuffled among each other.
 const BLOCK: u64 = 1024;
@@ -345,8 +351,84 @@ impl Mixture {
         }
         let mut consumed = consumed.to_vec();
         consumed.resize(parts, 0);
-        self.start = Some(Start { epoch, consumed });
+        self.start = Some(Start { epoch, consumed, position: 0, before: None });
         self.checked()
+    }
+
+    /// Lets this mixture take over from another one in the middle of an epoch, with other weights or
+    /// parts added at the end: the first `position` positions of `epoch`, and all epochs before it,
+    /// are those of `before`; from there on each part goes on where it had come to.
+    ///
+    /// So a run that is resumed keeps the samples that it has delivered, and those at earlier
+    /// positions that it has not: take the epoch and the [frontier](crate::State::frontier) of its
+    /// state. Of each part comes what would have come, in the same order, if the seed and the parts'
+    /// orders are the same.
+    ///
+    /// An epoch has as many positions as [`Until::Samples`] says. Otherwise this one ends when it
+    /// would with what `before` has given of each part; how long epochs are is then
+    /// [not known](Sampler::epoch_len), so only one rank can go on.
+    ///
+    /// ```
+    /// use spdl_core::sampler::{Concatenated, Mixture, Until};
+    /// use spdl_core::{Dataset, DatasetSource, PipelineBuilder, Result};
+    /// use std::sync::Arc;
+    /// let web: Arc<dyn Dataset<Item = u32>> = Arc::new((0..5000).collect::<Vec<u32>>());
+    /// let books: Arc<dyn Dataset<Item = u32>> = Arc::new((0..5000).collect::<Vec<u32>>());
+    /// let data = Arc::new(Concatenated::new([web, books])?);
+    /// let training = |mixture: Mixture| {
+    ///     let source = DatasetSource::shared(Arc::clone(&data)).sampler(mixture);
+    ///     PipelineBuilder::new(source).batch("batch", 8, false).deterministic()
+    /// };
+    /// let half = data.mixture([1.0, 1.0], Until::Samples(2048), 7)?;
+    /// let mut first = training(half.clone()).build()?;
+    /// assert_eq!(first.by_ref().take(100).count(), 100);
+    /// let state = first.state()?;
+    ///
+    /// // From here on, three books for one of the web.
+    /// let more_books = data.mixture([1.0, 3.0], Until::Samples(2048), 7)?;
+    /// let more_books = more_books.taking_over(&half, state.epoch(), state.frontier())?;
+    /// let state = state.allow_change("source order weights");
+    /// let rest = training(more_books).resume(state).build()?.collect::<Result<Vec<_>>>()?;
+    /// let books = rest.iter().flatten().filter(|sample| sample.dataset == 1).count();
+    /// assert_eq!(rest.len(), 156);
+    /// assert!((930..=940).contains(&books), "three in four of {}", 156 * 8);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` where a part of `before` is missing here or has another number of items,
+    /// where its epoch has fewer positions, or where nothing is left of it.
+    pub fn taking_over(mut self, before: &Mixture, epoch: u64, position: u64) -> Result<Self> {
+        let sizes = |mixture: &Mixture| -> Vec<u64> {
+            mixture.parts.iter().map(|part| part.items).collect()
+        };
+        if !sizes(&self).starts_with(&sizes(before)) {
+            return Err(invalid(
+                "the mixture that takes over does not begin with the parts of the other one; parts \
+                 may be added at the end",
+            ));
+        }
+        if let Until::Samples(samples) = self.until
+            && position > samples
+        {
+            return Err(invalid(format!(
+                "the mixture would take over at position {position} of an epoch of {samples}"
+            )));
+        }
+        let consumed = before.consumed(epoch, position)?;
+        self = self.starting_at(epoch, &consumed)?;
+        if let Some(start) = &mut self.start {
+            start.position = position;
+            start.before = Some(Arc::new(before.clone()));
+        }
+        self.checked()
+    }
+
+    /// The one that `epoch` is of up to a position, and that position.
+    fn before(&self, epoch: u64) -> Option<(&Arc<Mixture>, u64)> {
+        let start = self.start.as_ref().filter(|start| epoch <= start.epoch)?;
+        let until = if epoch == start.epoch { start.position } else { u64::MAX };
+        Some((start.before.as_ref()?, until))
     }
 
     fn checked(self) -> Result<Self> {
@@ -378,15 +460,21 @@ impl Mixture {
     /// # Errors
     /// `InvalidArgument` where the epoch has fewer positions, or comes before the first one.
     pub fn consumed(&self, epoch: u64, position: u64) -> Result<Vec<u64>> {
+        if let Some((before, until)) = self.before(epoch)
+            && position <= until
+        {
+            let mut counts = before.consumed(epoch, position)?;
+            counts.resize(self.parts.len(), 0);
+            return Ok(counts);
+        }
         let order = self.order(epoch)?;
         if position > order.len {
             let len = order.len;
             return Err(invalid(format!("epoch {epoch} has {len} positions, not {position}")));
         }
-        let mut counts = order.counts_at_block(order.first + position);
-        for slot in &order.block_of(order.first + position).slots
-            [..((order.first + position) % BLOCK) as usize]
-        {
+        let place = order.first + (position - order.skipped);
+        let mut counts = order.counts_at_block(place);
+        for slot in &order.block_of(place).slots[..(place % BLOCK) as usize] {
             counts[slot.part as usize] += 1;
         }
         Ok(counts)
@@ -417,12 +505,32 @@ impl Mixture {
         Ok(counts)
     }
 
+    /// The weights as small whole numbers, and how they came to be.
+    fn proportions(&self) -> String {
+        let divisor =
+            self.weights.iter().fold(0, |divisor, &weight| common_divisor(divisor, weight));
+        let told = |&weight: &u64| (weight / divisor.max(1)).to_string();
+        let mut words = self.weights.iter().map(told).collect::<Vec<_>>().join(" : ");
+        if let Some(start) = &self.start {
+            let counts = hash(start.consumed.iter().copied());
+            words.push_str(&format!(" from epoch {} #{counts:016x}", start.epoch));
+            if let Some(before) = &start.before {
+                let before = before.proportions();
+                words.push_str(&format!(", position {}; before that {before}", start.position));
+            }
+        }
+        words
+    }
+
     fn goes_on(&self) -> bool {
         matches!(self.until, Until::Samples(_))
     }
 
     /// How many positions `epoch` has.
     fn len_of(&self, epoch: u64) -> Result<u64> {
+        if let Some((before, u64::MAX)) = self.before(epoch) {
+            return before.len_of(epoch);
+        }
         let start = self.start.as_ref().filter(|start| start.epoch == epoch);
         // The part's item that ends its pass, or its first pass; none where that is behind already.
         let last = |at: usize| {
@@ -436,12 +544,19 @@ impl Mixture {
             Until::FirstExhausted => ends.min().unwrap_or(0),
             Until::AllExhausted => ends.max().unwrap_or(0),
         };
+        let skipped = start.filter(|_| len > 0 && !self.goes_on()).map_or(0, |it| it.position);
+        let len = len + u128::from(skipped);
         u64::try_from(len).ok().filter(|len| *len <= 1 << 63).ok_or_else(|| {
             invalid(format!("an epoch of the mixture would have {len} positions; 2^63 is the most"))
         })
     }
 
     fn order(&self, epoch: u64) -> Result<MixtureOrder> {
+        let before = match self.before(epoch) {
+            None => None,
+            Some((before, u64::MAX)) => return before.order(epoch),
+            Some((before, _)) => Some(Box::new(before.order(epoch)?)),
+        };
         let start = self.start.as_ref();
         let begins = start.map_or(0, |start| start.epoch);
         let Some(number) = epoch.checked_sub(begins) else {
@@ -449,7 +564,12 @@ impl Mixture {
         };
         let len = self.len_of(epoch)?;
         let goes_on = self.goes_on();
+        // What the other one has given of the first epoch is not counted.
+        let position = start.map_or(0, |start| start.position);
+        let skipped = if number == 0 { position } else { 0 };
+        let ahead = if goes_on && number > 0 { position } else { 0 };
         let first = if goes_on { number.checked_mul(len) } else { Some(0) };
+        let first = first.and_then(|first| first.checked_sub(ahead));
         let first = first.filter(|first| *first <= 1 << 62).ok_or_else(|| {
             invalid(format!("epoch {epoch} of the mixture begins after 2^62 positions"))
         })?;
@@ -462,7 +582,9 @@ impl Mixture {
             weights: Arc::clone(&self.weights),
             first,
             len,
-            end: if goes_on { u64::MAX } else { len },
+            skipped,
+            before,
+            end: if goes_on { u64::MAX } else { len - skipped },
             epoch: (!goes_on).then_some(epoch),
             consumed,
             draws: Draws::new(b"arranged", self.seed, arrangement),
@@ -499,6 +621,10 @@ impl Debug for Mixture {
         if let Some(start) = &self.start {
             let counts = super::hash(start.consumed.iter().copied());
             write!(f, ", from: {} #{counts:016x}", start.epoch)?;
+            if let Some(before) = &start.before {
+                let before = super::hash(before.fingerprint().bytes().map(u64::from));
+                write!(f, ", behind {} of #{before:016x}", start.position)?;
+            }
         }
         f.write_str(" }")
     }
@@ -511,16 +637,35 @@ impl Sampler for Mixture {
             return Err(invalid(format!("the mixture is of {mixed} items, not of {items}")));
         }
         let order = self.order(epoch)?;
-        // Where a part's order cannot be made, this is known now: for the first and the last pass.
-        let starts = order.counts_at(order.first);
-        let ends = order.counts_at(order.first + order.len);
-        for (at, part) in self.parts.iter().enumerate().filter(|(at, _)| self.weights[*at] > 0) {
-            order.pass(at, ends[at].saturating_sub(1) / part.pass_len)?;
-            order.pass(at, starts[at] / part.pass_len)?;
-        }
+        order.check()?;
         Ok(Arc::new(order))
     }
 
+    fn fingerprint_parts(&self) -> Vec<(String, String)> {
+        let (count, seed, until) = (self.parts.len(), self.seed, self.until);
+        let own = format!("mixture of {count} parts, seed {seed}, until {until:?}");
+        let mut parts =
+            vec![(String::new(), own), ("weights".into(), shortened(self.proportions()))];
+        for (at, part) in self.parts.iter().enumerate() {
+            let inner = part.sampler.fingerprint_parts();
+            parts.extend(inner.into_iter().enumerate().map(
+                |(number, (name, text))| match number {
+                    0 => (format!("part {at}"), shortened(format!("{} items, {text}", part.items))),
+                    _ => (format!("part {at} {name}"), text),
+                },
+            ));
+        }
+        // A state shall stay small.
+        if parts.len() > MOST_NAMED + 2 {
+            let others = parts.split_off(MOST_NAMED + 2);
+            let text = others.iter().flat_map(|(name, text)| [name, text]);
+            let hash = hash(text.flat_map(|text| text.bytes().map(u64::from)));
+            parts.push(("further parts".into(), format!("{} #{hash:016x}", others.len())));
+        }
+        parts
+    }
+
+    /// `None` where the mixture takes over from another one, unless [`Until::Samples`] says it.
     fn epoch_len(&self, _: u64) -> Option<u64> {
         match (&self.start, self.until) {
             (Some(_), Until::FirstExhausted | Until::AllExhausted) => None,
@@ -532,6 +677,9 @@ impl Sampler for Mixture {
 struct MixtureOrder {
     parts: Arc<[PlacedPart]>,
     weights: Arc<[u64]>,
+    /// How many positions of the epoch are those of the mixture before.
+    skipped: u64,
+    before: Option<Box<MixtureOrder>>,
     /// The first position of the epoch, counted from where the passes begin.
     first: u64,
     len: u64,
@@ -569,6 +717,20 @@ struct Slot {
 }
 
 impl MixtureOrder {
+    /// Where a part's order cannot be made, this is known now: for the first and the last pass.
+    fn check(&self) -> Result<()> {
+        if let Some(before) = &self.before {
+            before.check()?;
+        }
+        let starts = self.counts_at(self.first);
+        let ends = self.counts_at(self.first + (self.len - self.skipped));
+        for (at, part) in self.parts.iter().enumerate().filter(|(at, _)| self.weights[*at] > 0) {
+            self.pass(at, ends[at].saturating_sub(1) / part.pass_len)?;
+            self.pass(at, starts[at] / part.pass_len)?;
+        }
+        Ok(())
+    }
+
     /// How many items of each part come before `position` where nothing is shuffled: the first
     /// `position` of all items, item `i` of a part standing at the time (2i + 1) / weight.
     fn counts_at(&self, position: u64) -> Vec<u64> {
@@ -685,7 +847,10 @@ impl SampleOrder for MixtureOrder {
     /// Panics where a part's sampler cannot make the order of a pass, though it could make that of
     /// the epoch's first and last one.
     fn at(&self, position: u64) -> u64 {
-        let position = self.first + position;
+        if let Some(before) = self.before.as_ref().filter(|_| position < self.skipped) {
+            return before.at(position);
+        }
+        let position = self.first + (position - self.skipped);
         let block = self.block_of(position);
         let slot = block.slots[(position % BLOCK) as usize];
         let at = slot.part as usize;
@@ -695,6 +860,15 @@ impl SampleOrder for MixtureOrder {
             Err(error) => panic!("part {at} of the mixture has no order: {error}"),
         }
     }
+}
+
+/// The largest number that divides both (Euclid).
+fn common_divisor(a: u64, b: u64) -> u64 {
+    let (mut a, mut b) = (a, b);
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a
 }
 
 fn integer_weights(parts: &[Part]) -> Result<Vec<u64>> {

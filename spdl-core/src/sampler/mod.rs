@@ -107,6 +107,25 @@ pub trait Sampler: Debug + Send + Sync + 'static {
     fn fingerprint(&self) -> String {
         shortened(format!("{self:?}"))
     }
+
+    /// The same for each part of a sampler that is made of several, so that a change is told by its
+    /// name: the sampler itself first, under the empty name, then `weights`, `part 0` and the like.
+    /// In the [fingerprint](crate::State::fingerprint) of a state these are `source order`,
+    /// `source order weights`, `source order part 0`.
+    ///
+    /// The default is the [`fingerprint`](Sampler::fingerprint) alone.
+    fn fingerprint_parts(&self) -> Vec<(String, String)> {
+        vec![(String::new(), self.fingerprint())]
+    }
+}
+
+/// The parts of `sampler`, of which this one does what `words` say.
+fn parts_behind(words: &str, sampler: &impl Sampler) -> Vec<(String, String)> {
+    let mut parts = sampler.fingerprint_parts();
+    if let Some((_, own)) = parts.first_mut() {
+        *own = shortened(format!("{words} {own}"));
+    }
+    parts
 }
 
 /// The order of one epoch as a function: which item comes at which position.
@@ -146,6 +165,10 @@ macro_rules! samplers_as_what_they_point_to {
 
             fn fingerprint(&self) -> String {
                 S::fingerprint(self)
+            }
+
+            fn fingerprint_parts(&self) -> Vec<(String, String)> {
+                S::fingerprint_parts(self)
             }
         }
     )* };
@@ -272,6 +295,11 @@ impl<S: Sampler> Repeated<S> {
             _ => Ok(self),
         }
     }
+
+    fn words(&self) -> String {
+        let how = if self.in_a_row { "each item" } else { "passes" };
+        format!("{how} {} times:", self.times)
+    }
 }
 
 #[derive(Debug)]
@@ -290,8 +318,11 @@ struct InARowOrder {
 
 impl<S: Sampler> Sampler for Repeated<S> {
     fn fingerprint(&self) -> String {
-        let how = if self.in_a_row { "each item" } else { "passes" };
-        shortened(format!("{how} {} times: {}", self.times, self.sampler.fingerprint()))
+        shortened(format!("{} {}", self.words(), self.sampler.fingerprint()))
+    }
+
+    fn fingerprint_parts(&self) -> Vec<(String, String)> {
+        parts_behind(&self.words(), &self.sampler)
     }
 
     fn epoch(&self, items: u64, epoch: u64) -> Result<Arc<dyn SampleOrder>> {
@@ -393,6 +424,10 @@ impl<S: Sampler> Limited<S> {
         Ok(self)
     }
 
+    fn words(&self) -> String {
+        format!("{:?} {}..{} of", self.of, self.start, self.end)
+    }
+
     /// The range as far as there is something, and how much that is.
     fn within(&self, available: u64) -> (u64, u64) {
         let start = self.start.min(available);
@@ -411,8 +446,11 @@ struct LimitedOrder {
 
 impl<S: Sampler> Sampler for Limited<S> {
     fn fingerprint(&self) -> String {
-        let Limited { sampler, start, end, of } = self;
-        shortened(format!("{of:?} {start}..{end} of {}", sampler.fingerprint()))
+        shortened(format!("{} {}", self.words(), self.sampler.fingerprint()))
+    }
+
+    fn fingerprint_parts(&self) -> Vec<(String, String)> {
+        parts_behind(&self.words(), &self.sampler)
     }
 
     fn epoch(&self, items: u64, epoch: u64) -> Result<Arc<dyn SampleOrder>> {

@@ -7,6 +7,7 @@ use crate::budget::{Budget, Lease};
 use crate::sample::Head;
 use crate::scheduler::Measure;
 use crate::stage::Parts;
+use crate::state::Piece;
 use crate::{Error, ErrorKind, Result};
 
 /// The items that an instance has taken in and not given out.
@@ -18,6 +19,10 @@ pub(super) struct Gathering {
     next: u64,
     /// The memory of all of them.
     lease: Option<Lease>,
+    /// How many aggregates have told their members in this epoch.
+    given: u64,
+    /// Whether an item of this epoch has been cut.
+    cuts: bool,
 }
 
 /// Without the tag: a ticket that is held back would hold back others.
@@ -38,11 +43,25 @@ pub(super) struct Outgoing {
     /// Who the aggregate is, where it is made of chosen items.
     pub(super) head: Option<Head>,
     pub(super) members: Vec<Member>,
-    pub(super) carry: u64,
+    /// Where it is among the others, where members were told.
+    pub(super) place: Option<Place>,
     pub(super) lease: Option<Lease>,
 }
 
+/// The place of an aggregate; see [`Link`](crate::account::Link).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Place {
+    pub(super) number: u64,
+    pub(super) waits: bool,
+    pub(super) cut: Option<(Piece, u64)>,
+}
+
 impl Gathering {
+    /// Whether nothing is held.
+    pub(super) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
     /// Takes an item in.
     pub(super) fn take_in(&mut self, head: &Head) {
         let (number, member) = (self.next, head.member());
@@ -85,6 +104,31 @@ impl Gathering {
         self.items.drain(..).map(|item| item.member)
     }
 
+    /// Says that an item is cut.
+    pub(super) fn cuts(&mut self) {
+        self.cuts = true;
+    }
+
+    /// Begins to count anew.
+    pub(super) fn end_epoch(&mut self) {
+        (self.given, self.cuts) = (0, false);
+    }
+
+    /// The place of what is lost, as if it were an aggregate; `None` where nothing was ever cut.
+    pub(super) fn place_of_lost(&mut self) -> Option<Place> {
+        self.cuts.then(|| self.next_place(None))
+    }
+
+    /// Undoes the last place: what was given has that of the aggregate before.
+    pub(super) fn give_place_back(&mut self) {
+        self.given -= 1;
+    }
+
+    fn next_place(&mut self, cut: Option<(Piece, u64)>) -> Place {
+        self.given += 1;
+        Place { number: self.given - 1, waits: self.cuts, cut }
+    }
+
     /// Takes out what an aggregate is made of.
     ///
     /// # Errors
@@ -93,7 +137,7 @@ impl Gathering {
         let Some(told) = &parts.members else {
             let members = self.items.drain(..).map(|item| item.member).collect();
             let lease = self.lease.take();
-            return Ok(Outgoing { head: None, members, carry: parts.carry, lease });
+            return Ok(Outgoing { head: None, members, place: None, lease });
         };
         let mut places = Vec::with_capacity(told.len());
         for number in told {
@@ -118,7 +162,11 @@ impl Gathering {
             gone.next_if_eq(&(place - 1)).is_none()
         });
         let lease = self.lease.as_mut().map(|lease| lease.split(bytes));
-        Ok(Outgoing { head, members, carry: parts.carry, lease })
+        let cut = self.items.first().filter(|_| parts.carry > 0);
+        let cut = cut.map(|oldest| (oldest.member.piece(), parts.carry));
+        self.cuts |= cut.is_some();
+        let place = Some(self.next_place(cut));
+        Ok(Outgoing { head, members, place, lease })
     }
 }
 
@@ -223,7 +271,9 @@ mod tests {
         gathering.take_in(&Head::new(id(7), None));
         let mut piece = |carry| {
             let outgoing = gathering.give(&Parts { members: Some(Vec::new()), carry }).unwrap();
-            assert_eq!((outgoing.members.len(), outgoing.carry), (0, carry));
+            let place = outgoing.place.unwrap();
+            assert!(outgoing.members.is_empty() && place.waits);
+            assert_eq!(place.cut, Some((Piece { depth: 0, index: 7, lineage: 0 }, carry)));
             outgoing.head.map(|head| (head.id, head.lineage)).unwrap()
         };
         let (first, second) = (piece(4), piece(8));

@@ -12,13 +12,13 @@ use super::crew::Crew;
 use super::queue::Queue;
 use super::reorder::Reorder;
 use super::{Measure, Node, Position, StageCore, guarded, stopped};
-use crate::account::{Fate, Note};
+use crate::account::{Cut, Fate, HoldsBack, Note};
 use crate::budget::{Budget, Lease};
 use crate::failure::Verdict;
 use crate::hooks::Hooks;
 use crate::sample::{Envelope, Head};
 use crate::stage::{Stage, StageContext};
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{MODELLED, Mutex};
 use crate::{Error, ErrorKind, Result};
 
@@ -61,9 +61,9 @@ pub(crate) struct State<In, S: Stage<In>> {
     /// An item that waits for memory, with its place and number, and how much it needs.
     waiting: Mutex<Option<(u64, Envelope<In>)>>,
     waits_for: AtomicUsize,
-    /// How much of the first item to come had gone out before the pipeline was resumed; see
-    /// [`Aggregator::resume`](crate::Aggregator::resume). 0 once it has been told.
-    pub(crate) carry: AtomicU64,
+    /// The item that had been cut before the pipeline was resumed, and its epoch; see
+    /// [`Aggregator::resume`](crate::Aggregator::resume). `None` once the first item has come.
+    carry: Mutex<Option<(u64, Cut)>>,
 }
 
 impl<In, S: Stage<In>> Default for State<In, S> {
@@ -77,15 +77,15 @@ impl<In, S: Stage<In>> Default for State<In, S> {
             broken: AtomicBool::new(false),
             waiting: Mutex::new(None),
             waits_for: AtomicUsize::new(NOTHING_WAITS),
-            carry: AtomicU64::new(0),
+            carry: Mutex::new(None),
         }
     }
 }
 
 impl<In, S: Stage<In>> State<In, S> {
-    /// Of a stage of which so much of the first item has gone out in an earlier run.
-    pub(crate) fn carrying(carry: u64) -> Self {
-        State { carry: AtomicU64::new(carry), ..State::default() }
+    /// Of a stage that had cut an item in an earlier run.
+    pub(crate) fn carrying(carry: Option<(u64, Cut)>) -> Self {
+        State { carry: Mutex::new(carry), ..State::default() }
     }
 }
 
@@ -227,9 +227,11 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             lease,
             carried: None,
             emitted: 0,
+            filtered: false,
             declared: 1,
             notes: std::mem::take(&mut instance.notes),
             gathering: std::mem::take(&mut instance.gathering),
+            last: None,
             waited: Duration::ZERO,
         };
         let instance = self.process_all(instance, &mut inputs, &mut outlet);
@@ -330,7 +332,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             if self.gathers && self.core.passes_over(&head) {
                 continue;
             }
-            (outlet.emitted, outlet.declared) = (0, 1);
+            (outlet.emitted, outlet.declared, outlet.filtered) = (0, 1, false);
             if self.gathers {
                 outlet.gathering.take_in(&head);
             }
@@ -348,6 +350,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 })
             });
             outlet.carried = None;
+            outlet.close();
             instance.last = head.bare();
             instance.used = true;
             // What becomes of an item of which nothing came is for the policy to say.
@@ -543,7 +546,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             && stage.holds_back()
             && let Some(account) = self.core.shared.account.get()
         {
-            account.holds_back(self.core.name());
+            account.holds_back(self.core.name(), HoldsBack::Declared);
         }
         Some(stage)
     }
@@ -599,9 +602,11 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 lease: None,
                 carried: None,
                 emitted: 0,
+                filtered: false,
                 declared: 0,
                 notes: std::mem::take(&mut instance.notes),
                 gathering: std::mem::take(&mut instance.gathering),
+                last: None,
                 waited: Duration::ZERO,
             };
             let head = Head { lineage: !instance.last.lineage, ..instance.last.clone() };
@@ -620,8 +625,10 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             if !self.gathers {
                 outlet.settle(&head);
             }
+            outlet.close();
             if ended {
                 outlet.leave_out();
+                outlet.gathering.end_epoch();
             }
             outlet.tell();
             let _ = self.flush(crew, &mut outlet.run);

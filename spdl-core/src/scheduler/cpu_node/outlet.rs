@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::gathering::{Gathering, Outgoing};
+use super::gathering::{Gathering, Outgoing, Place};
 use super::{CpuNode, Run};
-use crate::account::{Fate, Members, Note};
+use crate::account::{Cut, Fate, HoldsBack, Link, Member, Members, Note};
 use crate::budget::Lease;
 use crate::sample::{Envelope, Head, Tag};
 use crate::scheduler::crew::Crew;
 use crate::scheduler::stopped;
 use crate::stage::{Outlet, Parts, Stage};
+use crate::state::Piece;
 use crate::sync::atomic::Ordering;
 use crate::{FillRate, Result};
 
@@ -30,6 +31,8 @@ pub(super) struct QueueOutlet<'a, In, S: Stage<In>> {
     pub(super) carried: Option<Lease>,
     /// Outputs of the item so far.
     pub(super) emitted: u64,
+    /// Whether nothing is to come of it.
+    pub(super) filtered: bool,
     /// As how many pieces the account knows the item. One, at first; none at the end of an epoch,
     /// where there is no item.
     pub(super) declared: u64,
@@ -37,8 +40,21 @@ pub(super) struct QueueOutlet<'a, In, S: Stage<In>> {
     pub(super) notes: Vec<Note>,
     /// What is held back, where the stage gathers.
     pub(super) gathering: Gathering,
+    /// The aggregate that came last of the item at hand.
+    pub(super) last: Option<LastAggregate>,
     /// How long outputs waited for room.
     pub(super) waited: Duration,
+}
+
+/// An aggregate, after which others may come that are made of the same items.
+pub(super) struct LastAggregate {
+    head: Head,
+    /// How many have come of these items.
+    outputs: u64,
+    /// What was cut at its end.
+    cut: Option<(Piece, u64)>,
+    /// Whether the account knows of one more, since it may have been handed on already.
+    open: bool,
 }
 
 impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
@@ -64,7 +80,22 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
     fn head(&mut self, head: &Head, given: Option<Outgoing>) -> Head {
         let mut head = head.output(self.node.core.number, self.emitted);
         self.emitted += 1;
-        let Some(Outgoing { head: own, members, carry, .. }) = given else { return head };
+        let Some(Outgoing { head: own, members, place, .. }) = given else { return head };
+        let cut = place.and_then(|place| place.cut);
+        let no_more = |last: &&mut LastAggregate| members.is_empty() && last.cut == cut;
+        if let Some(last) = self.last.as_mut().filter(no_more) {
+            // One more of the same items: they are not done before it is.
+            if place.is_some() {
+                self.gathering.give_place_back();
+            }
+            self.notes.push(Note::More(last.head.member(), 1));
+            last.outputs += 1;
+            return last.head.output(self.node.core.number, last.outputs - 1);
+        }
+        self.close();
+        if members.is_empty() && self.gathering.is_empty() {
+            self.holds_back(HoldsBack::MadeOfNothing);
+        }
         let ticket = head.ticket().cloned();
         match (own, members.first()) {
             (Some(own), _) => head = own,
@@ -72,10 +103,27 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
             (None, Some(first)) => (head.id, head.lineage) = (first.id, first.lineage),
             (None, None) => {}
         }
-        let stage = Arc::clone(self.node.core.name());
-        let members = Some(Arc::new(Members::new(members).with_carry(stage, carry)));
+        let members = Members::new(members);
+        let members = match place {
+            Some(place) => members.linked(self.link(place)),
+            None => members,
+        };
+        let members = Some(Arc::new(members));
         head.tag = Some(Arc::new(Tag { key: None, members, ticket }));
+        self.last = Some(LastAggregate { head: head.clone(), outputs: 1, cut, open: false });
         head
+    }
+
+    /// Says that no more aggregates come of the same items.
+    pub(super) fn close(&mut self) {
+        if let Some(LastAggregate { head, open: true, .. }) = self.last.take() {
+            self.notes.push(Note::Gone(head.member(), Fate::Joined));
+        }
+    }
+
+    fn link(&self, place: Place) -> Link {
+        let Place { number, waits, cut } = place;
+        Link { stage: Arc::clone(self.node.core.name()), number, waits, cut }
     }
 
     /// Keeps the memory of an item that is taken in.
@@ -91,9 +139,23 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         }
     }
 
+    fn holds_back(&self, how: HoldsBack) {
+        if let Some(account) = self.node.core.shared.account.get() {
+            account.holds_back(self.node.core.name(), how);
+        }
+    }
+
     /// Notes what has come of an item: how many pieces it is now.
     pub(super) fn settle(&mut self, head: &Head) {
         let pieces = self.emitted;
+        let held_back = match self.first {
+            Some(_) if pieces == 0 && !self.filtered => Some(HoldsBack::NothingCame),
+            None if pieces > 0 => Some(HoldsBack::CameAtTheEnd),
+            _ => None,
+        };
+        if let Some(how) = held_back {
+            self.holds_back(how);
+        }
         if pieces == self.declared {
             return;
         }
@@ -119,13 +181,24 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
             self.notes.push(Note::More(last.head.member(), more));
             self.declared += more;
         }
+        if let Some(last) = self.last.as_mut().filter(|last| !last.open) {
+            self.notes.push(Note::More(last.head.member(), 1));
+            last.open = true;
+        }
         self.tell();
     }
 
     /// Notes that what is held back will never come out.
     pub(super) fn leave_out(&mut self) {
-        let lost = self.gathering.clear();
-        self.notes.extend(lost.map(|member| Note::Gone(member, Fate::LeftOut)));
+        let lost: Vec<Member> = self.gathering.clear().collect();
+        let Some(place) = self.gathering.place_of_lost() else {
+            let lost = lost.into_iter().map(|member| Note::Gone(member, Fate::LeftOut));
+            return self.notes.extend(lost);
+        };
+        // A part of the oldest one may be under way.
+        let Some(&Member { id, lineage, .. }) = lost.first() else { return };
+        let members = Some(Arc::new(Members::new(lost).linked(self.link(place))));
+        self.notes.push(Note::Gone(Member { id, lineage, of: members }, Fate::LeftOut));
     }
 
     /// Tells the account.
@@ -185,12 +258,24 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
         flushed
     }
 
+    fn filter_out(&mut self) {
+        self.filtered = true;
+    }
+
     fn filled(&mut self, more: FillRate) {
         self.node.core.meter.filled(more);
     }
 
-    fn carry(&mut self) -> u64 {
-        self.node.state.carry.swap(0, Ordering::SeqCst)
+    fn carry(&mut self, head: &Head) -> u64 {
+        let cut = self.node.state.carry.lock().take();
+        // It may have failed on its way this time; nothing of another one has gone out.
+        let is_this =
+            |epoch, cut: Cut| epoch == head.id.epoch && cut.piece == head.member().piece();
+        let out = cut.filter(|&(epoch, cut)| is_this(epoch, cut)).map_or(0, |(_, cut)| cut.out);
+        if out > 0 {
+            self.gathering.cuts();
+        }
+        out
     }
 
     fn wait(&mut self, duration: Duration) -> Result<()> {
