@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use spdl_core::{BatchLayout, DatasetSource, OnError, PipelineBuilder, Result};
+use spdl_core::{BatchLayout, DatasetSource, OnError, PipelineBuilder, Result, StageOptions};
 use spdl_io::{Fetch, ImageFolder, LocalFetcher};
 use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, Mode, image_fields};
 
@@ -15,10 +15,12 @@ fn main() -> Result<()> {
     let transform = ImageTransform::new(224).mode(Mode::Train);
     let layout = BatchLayout::new(32, image_fields(&transform));
     let codecs = CodecRegistry::with_defaults();
+    // What it was made with is told where a run goes on with something else.
+    let decode = StageOptions::new("decode").parameters(transform.parameters());
 
     let pipeline = PipelineBuilder::new(DatasetSource::new(images).shuffled(7))
         .async_stage("fetch", Fetch::new(Arc::new(LocalFetcher::new())))
-        .fill("decode", layout, move || FillImage::new(&codecs, &transform, &Limits::default()))
+        .fill(decode, layout, move || FillImage::new(&codecs, &transform, &Limits::default()))
         .seed(7)
         .deterministic()
         .on_error(OnError::SKIP)

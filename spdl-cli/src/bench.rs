@@ -225,9 +225,11 @@ fn build(
     // No more at once than there are threads to read, so that the stage is seen busy when they are.
     let fetch = StageOptions::new("fetch").concurrency(fetcher.max_threads()).queue(FETCHED);
 
+    let decode = StageOptions::new("decode").parameters(transform.parameters());
+
     let pipeline = PipelineBuilder::new(source)
         .async_stage(fetch, Fetch::new(Arc::new(fetcher)))
-        .fill("decode", fields, move || FillImage::new(&registry, &transform, &limits))
+        .fill(decode, fields, move || FillImage::new(&registry, &transform, &limits))
         .seed(arguments.seed)
         .epochs(0..u64::from(arguments.epochs))
         .on_error(match arguments.on_error {

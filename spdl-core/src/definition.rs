@@ -6,6 +6,7 @@ use std::fmt;
 use std::ops::Range;
 use std::panic::Location;
 
+use crate::sampler::shortened;
 use crate::{OnError, Order, Retry};
 
 /// A setting with its value, and whether somebody chose it.
@@ -254,6 +255,7 @@ impl StageDefinition {
         use crate::options::Workers;
         self.on_error = options.on_error.map(|policy| Setting::new(Some(policy), policy));
         self.queue = options.queue.map(|capacity| Setting::new(Some(capacity), capacity));
+        self = self.with_parameters(options);
         match &options.workers {
             Workers::Shared => {}
             Workers::Own { cpus } => {
@@ -270,6 +272,14 @@ impl StageDefinition {
             }
         }
         self
+    }
+
+    /// Tells what the caller says of it.
+    #[must_use]
+    pub(crate) fn with_parameters(self, options: &crate::StageOptions) -> Self {
+        options.parameters.iter().fold(self, |definition, (name, value)| {
+            definition.with(name, Setting::new(Some(value), value))
+        })
     }
 
     /// Tells one thing more about it.
@@ -335,16 +345,16 @@ impl Definition {
             parts.insert("order".to_owned(), settings.order.value.to_string());
         }
         for (number, stage) in self.all_stages().enumerate() {
-            let mut words = format!("{number}: {}", stage.kind);
+            parts.insert(format!("stage {}", stage.name), format!("{number}: {}", stage.kind));
+            let mut tell = |what: &str, value: String| {
+                parts.insert(format!("stage {} {what}", stage.name), shortened(value));
+            };
             let told =
                 stage.more.iter().filter(|(what, _)| !matches!(what.as_str(), "cpus" | "executor"));
-            for (what, value) in told {
-                words.push_str(&format!(", {what} {}", value.value));
-            }
+            told.for_each(|(what, setting)| tell(what, setting.value.clone()));
             if let Some(order) = &stage.order {
-                words.push_str(&format!(", order {}", order.value));
+                tell("order", order.value.to_string());
             }
-            parts.insert(format!("stage {}", stage.name), words);
         }
         parts
     }

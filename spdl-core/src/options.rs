@@ -45,6 +45,8 @@ pub struct StageOptions {
     pub(crate) on_error: Option<OnError>,
     pub(crate) queue: Option<usize>,
     pub(crate) workers: Workers,
+    /// What else decides what it does, by name.
+    pub(crate) parameters: Vec<(String, String)>,
 }
 
 /// Whose threads a stage runs on.
@@ -69,6 +71,7 @@ impl StageOptions {
             on_error: None,
             queue: None,
             workers: Workers::Shared,
+            parameters: Vec::new(),
         }
     }
 
@@ -129,6 +132,41 @@ impl StageOptions {
     pub fn executor(mut self, executor: Arc<dyn CpuExecutor>) -> Self {
         self.workers = Workers::Executor(executor);
         self
+    }
+}
+
+impl StageOptions {
+    /// Tells what decides what the stage does, which the engine cannot see: the size of a crop, the
+    /// version of a tokenizer. It is part of the [definition](crate::Definition), and of the
+    /// [fingerprint](crate::State::fingerprint) under the name `stage NAME PARAMETER`: a run that is
+    /// resumed with another value is told so. The first 100 characters and a hash of all are kept.
+    ///
+    /// ```
+    /// # use spdl_core::{DatasetSource, PipelineBuilder, StageOptions};
+    /// let scaled = |factor: i32| {
+    ///     let options = StageOptions::new("scale").parameter("factor", factor);
+    ///     let numbers = DatasetSource::new(vec![1, 2, 3]);
+    ///     PipelineBuilder::new(numbers).map(options, move |n| Ok(n * factor))
+    /// };
+    /// let mut first = scaled(10).build()?;
+    /// assert_eq!(first.next().transpose()?, Some(10));
+    /// let error = scaled(20).resume(first.state()?).build().unwrap_err();
+    /// assert!(error.to_string().contains("stage scale factor was 10, is 20"));
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn parameter(mut self, name: &str, value: impl fmt::Display) -> Self {
+        self.parameters.push((name.to_owned(), value.to_string()));
+        self
+    }
+
+    /// Several [parameters](StageOptions::parameter) at once, by name.
+    #[must_use]
+    pub fn parameters<'a>(
+        self,
+        parameters: impl IntoIterator<Item = (&'a str, impl fmt::Display)>,
+    ) -> Self {
+        parameters.into_iter().fold(self, |options, (name, value)| options.parameter(name, value))
     }
 }
 

@@ -199,7 +199,8 @@ impl State {
     }
 
     /// Allows one part of the [fingerprint](State::fingerprint) to have changed when the run goes
-    /// on: the caller knows that the rest of the epoch still makes sense.
+    /// on: the caller knows that the rest of the epoch still makes sense. A part includes all whose
+    /// names go on from its own: `stage batch` is also `stage batch size`.
     #[must_use]
     pub fn allow_change(mut self, part: impl Into<String>) -> Self {
         self.allowed.insert(part.into());
@@ -286,6 +287,12 @@ impl State {
         Err(Error::new(ErrorKind::Unsupported, message))
     }
 
+    /// Whether a part of the fingerprint, or what it belongs to, may have changed.
+    fn allows(&self, part: &str) -> bool {
+        let belongs = |rest: &str| rest.is_empty() || rest.starts_with(' ');
+        self.allowed.iter().any(|allowed| part.strip_prefix(&**allowed).is_some_and(belongs))
+    }
+
     /// Checks that a pipeline may go on from here.
     pub(crate) fn check(
         &self,
@@ -297,7 +304,7 @@ impl State {
         State::check_format(self.format)?;
         let mut changes = Vec::new();
         let mut compare = |part: &str, was: Option<&str>, is: Option<&str>| {
-            if was != is && !self.allowed.contains(part) {
+            if was != is && !self.allows(part) {
                 let told = |what: Option<&str>| what.unwrap_or("absent").to_owned();
                 changes.push(format!("{part} was {}, is {}", told(was), told(is)));
             }

@@ -167,6 +167,46 @@ impl ImageTransform {
         }
     }
 
+    /// All that decides a sample, by name, for
+    /// [`StageOptions::parameters`](spdl_core::StageOptions::parameters): so a run that is resumed
+    /// with another transform is told what differs.
+    ///
+    /// ```
+    /// use spdl_core::StageOptions;
+    /// use spdl_media::{ImageTransform, Mode};
+    /// let transform = ImageTransform::new(224).mode(Mode::Train);
+    /// let decode = StageOptions::new("decode").parameters(transform.parameters());
+    /// # let _ = decode;
+    /// ```
+    pub fn parameters(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let ImageTransform {
+            size,
+            crop,
+            flips: (horizontal, vertical),
+            filter,
+            format,
+            color,
+            mean,
+            std,
+            exact,
+            on_truncated,
+        } = self;
+        let is_normalised = format.dtype != DType::U8;
+        [
+            ("size", size.to_string()),
+            ("crop", format!("{crop:?}")),
+            ("flips", format!("{horizontal} {vertical}")),
+            ("filter", format!("{filter:?}")),
+            ("format", format.to_string()),
+            ("color", format!("{color:?}")),
+            ("exact", exact.to_string()),
+            ("truncated", format!("{on_truncated:?}")),
+        ]
+        .into_iter()
+        .chain(is_normalised.then(|| ("mean", format!("{mean:?}"))))
+        .chain(is_normalised.then(|| ("std", format!("{std:?}"))))
+    }
+
     /// What ImageNet is trained and evaluated with: sets [`crop`](Self::crop) and
     /// [`horizontal_flip`](Self::horizontal_flip), and mirrors nothing top to bottom. Default:
     /// [`Mode::Eval`].

@@ -117,10 +117,11 @@ fn start(
     let fetcher: Arc<dyn Fetcher> = Arc::new(fetcher);
     let (codecs, limits) = (CodecRegistry::with_defaults(), Limits::default());
     let transform = transform.clone();
+    let decode = StageOptions::new("decode").parameters(transform.parameters());
 
     let mut builder = PipelineBuilder::new(source)
         .async_stage(fetch, Fetch::new(Arc::clone(&fetcher)))
-        .fill("decode", layout, move || FillImage::new(&codecs, &transform, &limits))
+        .fill(decode, layout, move || FillImage::new(&codecs, &transform, &limits))
         .seed(*seed)
         .epochs(epoch..epoch.saturating_add(1))
         .on_error(settings.on_error)

@@ -101,7 +101,9 @@ impl<T: Send + 'static> PipelineBuilder<T> {
 
     /// A pipeline of an iterator's items: one epoch. The iterator may block; it runs on a thread of
     /// its own, which the pipeline joins when it is dropped. With more than one
-    /// [epoch](PipelineBuilder::epochs) it does not build; give a [`Source`] then.
+    /// [epoch](PipelineBuilder::epochs) it does not build; give a [`Source`] then. A run that is
+    /// [resumed](PipelineBuilder::resume) goes through the iterator anew and leaves out what is done:
+    /// it must give the same items.
     ///
     /// ```
     /// use spdl_core::PipelineBuilder;
@@ -166,7 +168,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         let at = Location::caller();
         let definition = StageDefinition::source::<T>(&options.name, Construct::Source).at(at);
         let queue = Setting::new(options.queue, SOURCE_QUEUE);
-        let definition = StageDefinition { queue: Some(queue), ..definition };
+        let definition =
+            StageDefinition { queue: Some(queue), ..definition }.with_parameters(&options);
         let plan = move |plan: &mut Plan, out: Outgoing<T>| {
             let options = plan.name_source(options);
             let measured = out.sizer.is_some();

@@ -501,7 +501,7 @@ fn hash(words: impl IntoIterator<Item = u64>) -> u64 {
 const FINGERPRINT_CHARS: usize = 100;
 
 /// `text`, where it is short enough; else its beginning, and a hash of all of it.
-fn shortened(text: String) -> String {
+pub(crate) fn shortened(text: String) -> String {
     if text.chars().count() <= FINGERPRINT_CHARS {
         return text;
     }
