@@ -47,7 +47,9 @@ pub(crate) enum Command {
 /// Each file is the state of a rank, as `spdl bench --save-state`, `StateFile::save` in Rust or the
 /// loaders in Python save it. Positions are those of the epoch's order over all ranks, counted from
 /// 0. While an epoch goes on, something is always missing: what comes at its end, and what is under
-/// way.
+/// way. Where ranks are in different epochs, it is the first of them that is looked at; a rank that
+/// is in a later one has done its part. Where all ranks have ended an epoch and not begun the next
+/// one, the epoch that has ended was complete.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -58,8 +60,15 @@ Keys of the JSON object:
   epoch      counted from 0
   positions  of the epoch; null where nobody knows
   done       positions that are done
-  missing    [[first, end], ...]: ranges of positions that nobody has done; `end` is not in them
+  missing    [[first, end], ...]: ranges of positions that nobody has done; `end` is not in them;
+             the first 10,000
   repeated   the same for those that more than one rank has done
+  missing_positions, repeated_positions
+             how many positions those are, in all ranges
+  remainder  the same ranges for the last positions, which no rank takes, as there are not as many
+             as ranks; they are not missing
+  ahead      [{rank, epoch}] of ranks that are in a later epoch
+  ended      whether all ranks have ended the epoch before, and not begun this one
 
 Exit codes:
   0  nothing was done twice, and, with --complete, nothing is missing
@@ -70,7 +79,7 @@ pub(crate) struct VerifyOrderArguments {
     #[arg(value_name = "STATE", required = true)]
     pub(crate) states: Vec<PathBuf>,
 
-    /// Fail where anything of the epoch is missing, too
+    /// Fail where anything of the epoch is missing, too; not where all ranks are between two epochs
     #[arg(long)]
     pub(crate) complete: bool,
 
@@ -109,6 +118,9 @@ Examples:
   spdl bench photos/ --mode train --epochs 90 --save-state run.state --resume run.state
       ended in any way, and gone on: the checksum is that of a run that nothing disturbed
 
+  spdl bench photos/ --rank 0 --world-size 3 --resume rank0.state rank1.state
+      rank 0 of three takes its part of what two ranks have left of the epoch
+
   spdl bench photos/ --report report.html
       with charts over time, in one file to look at, send or print
 
@@ -127,14 +139,18 @@ Keys of the JSON object:
   data_readiness    the share of the time in which a batch was ready, 0 to 1
   dropped           [{key, reason}], one for each image that failed, in every epoch;
                     at most 100,000
-  stages            [{name, kind, concurrency, items, failures, busy_s, busy_share,
+  partial           delivered images that are black in part, since their files end early;
+                    null without --on-truncated partial
+  stages            [{name, kind, concurrency, items, failures, busy_s, busy_share, fill_rate,
                       service_ms: {p50, p90, p99, max},
                       queue: {capacity, items, mean, full_share, empty_share}}]
                     from source to consumer; `queue` is the one behind the stage, and the
-                    items in the last one are batches
+                    items in the last one are batches; `fill_rate`, 0 to 1, is the share that
+                    is not padding of what a stage groups, null where it groups nothing
   checksum          of all delivered pixels and labels in order, whatever the batch size: a chain
                     of XXH3-128 over all images, one over all labels, and that of both;
-                    null with --no-checksum
+                    null with --no-checksum. Of a resumed run it is over what was delivered
+                    before, too, but not where the states of several ranks were put together
 
 Exit codes:
   0  done
@@ -189,6 +205,10 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_enum, default_value_t = OnError::Raise)]
     pub(crate) on_error: OnError,
 
+    /// What happens when an image's file ends early
+    #[arg(long, value_enum, default_value_t = OnTruncated::Error)]
+    pub(crate) on_truncated: OnTruncated,
+
     /// Print one JSON object instead of tables, and no progress
     #[arg(long)]
     pub(crate) json: bool,
@@ -198,7 +218,8 @@ pub(crate) struct BenchArguments {
     pub(crate) no_checksum: bool,
 
     /// Save how far the run has come to this file, so that it can go on with --resume however it
-    /// ends; on SIGTERM and Ctrl-C too
+    /// ends; on SIGTERM and Ctrl-C too. Its folder must be there; the state saved before is kept
+    /// as FILE.previous
     #[arg(long, value_name = "FILE")]
     pub(crate) save_state: Option<PathBuf>,
 
@@ -207,9 +228,17 @@ pub(crate) struct BenchArguments {
           value_parser = count::<u32>(u64::from(u32::MAX)))]
     pub(crate) save_every: u32,
 
-    /// Go on where the run was that saved this file; what decides the batches must be as it was
-    #[arg(long, value_name = "FILE")]
-    pub(crate) resume: Option<PathBuf>,
+    /// Go on where the run was that saved this file; what decides the batches must be as it was.
+    /// Where the number of ranks changes, the files of all ranks, the same on each new rank: the
+    /// rest of the epoch is divided among the new ones. A file that is damaged or missing is
+    /// replaced by its FILE.previous, and that is told
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub(crate) resume: Vec<PathBuf>,
+
+    /// Go on although this part of what decides the batches has changed, as the refusal names it;
+    /// may be given several times
+    #[arg(long, value_name = "PART", requires = "resume")]
+    pub(crate) allow_change: Vec<String>,
 
     /// Write a report with charts to this file: self-contained HTML
     #[arg(long, value_name = "FILE.html")]
@@ -259,6 +288,14 @@ pub(crate) enum OnError {
     Skip,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnTruncated {
+    /// It is damaged, as --on-error says
+    Error,
+    /// What there is of the image is used, the rest is black; such images are counted
+    Partial,
+}
+
 impl BenchArguments {
     /// The bytes of one image and its label in a batch: less than 2^32, so that those of any number
     /// of batches that `--batch` allows fit 64 bits.
@@ -295,7 +332,26 @@ mod tests {
         assert_eq!((arguments.size, arguments.batch, arguments.epochs), (224, 32, 1));
         assert_eq!((arguments.seed, arguments.threads), (0, None));
         assert_eq!(arguments.on_error, OnError::Raise);
+        assert_eq!(arguments.on_truncated, OnTruncated::Error);
         assert!(!arguments.json && !arguments.no_checksum && arguments.report.is_none());
+    }
+
+    #[test]
+    fn states_of_many_ranks_and_several_changes_may_be_given() {
+        let arguments = parse(&[
+            "photos",
+            "--resume",
+            "a",
+            "b",
+            "--allow-change",
+            "seed",
+            "--allow-change",
+            "order",
+        ]);
+        let arguments = arguments.unwrap();
+        assert_eq!(arguments.resume, ["a", "b"].map(PathBuf::from));
+        assert_eq!(arguments.allow_change, ["seed", "order"]);
+        assert!(parse(&["photos", "--allow-change", "seed"]).is_err());
     }
 
     #[test]

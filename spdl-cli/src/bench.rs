@@ -6,13 +6,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use spdl_core::{
-    Batch, BatchLayout, Dataset, DatasetSource, Error, ErrorKind, Pipeline, PipelineBuilder, Shard,
-    StageOptions, State, Statistics,
+    Batch, BatchLayout, Counter, Dataset, DatasetSource, Error, ErrorKind, Pipeline,
+    PipelineBuilder, Shard, StageOptions, State, Statistics,
 };
 use spdl_io::{Fetch, IMAGE_EXTENSIONS, ImageFolder, LocalFetcher};
 use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, image_fields};
 
-use crate::arguments::{BenchArguments, Mode, OnError};
+use crate::arguments::{BenchArguments, Mode, OnError, OnTruncated};
 use crate::delivery::{self, Checksum, Delivery};
 use crate::failure::Failure;
 use crate::format;
@@ -20,11 +20,14 @@ use crate::machine;
 use crate::output;
 use crate::progress::Progress;
 use crate::report::{self, ReportFile};
-use crate::saving::{self, Resumed, Saving};
+use crate::saving::{self, Before, Resumed, Saving};
 use crate::watch::{Snapshot, Watcher};
 
-/// Files that were read and may wait to be decoded.
+/// Files that were read and may wait to be decoded,
 const FETCHED: usize = 16;
+/// and how many bytes they may have together, unless batches take more: photographs are read a few
+/// ahead, as that hides the time a disk takes.
+const FETCHED_BYTES: usize = 16 << 20;
 
 /// A run and what it gave.
 #[derive(Debug)]
@@ -40,6 +43,8 @@ pub(crate) struct Outcome {
     pub(crate) delivery: Delivery,
     pub(crate) cpu_time: Duration,
     pub(crate) peak_rss: Option<u64>,
+    /// Delivered images that are not whole; `None` where that is an error.
+    pub(crate) partial: Option<u64>,
     pub(crate) statistics: Statistics,
     /// Empty where nobody wants a report.
     pub(crate) snapshots: Vec<Snapshot>,
@@ -78,6 +83,16 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
 }
 
 fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
+    // What is wrong with states is told before a long listing.
+    arguments.save_state.as_deref().map_or(Ok(()), saving::check)?;
+    let resumed = match &arguments.resume[..] {
+        [] => None,
+        paths => {
+            let shard = shard(arguments).map_err(Failure::usage)?;
+            Some(saving::load(paths, shard, &arguments.allow_change)?)
+        }
+    };
+    let checksum = checksum_before(arguments, resumed.as_ref())?;
     let (images, listing) = list(&arguments.path)?;
     let (images_found, classes) = (images.len(), images.classes().len());
     check_memory(arguments, images_found)?;
@@ -86,19 +101,22 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         let stage = error.stage().unwrap_or("pipeline");
         Failure::of(&format!("{stage} failed"), error, &arguments.path)
     };
-    let resumed = arguments.resume.as_deref().map(saving::load).transpose()?;
-    let checksum = checksum_before(arguments, resumed.as_ref())?;
     let (state, begun) = match resumed {
-        Some(resumed) => (Some(resumed.state.clone()), resumed.state.steps()),
+        Some(Resumed { state, .. }) => {
+            let steps = state.steps();
+            (Some(state), steps)
+        }
         None => (None, 0),
     };
+    // From here on signals wait for the batch at hand.
     let saving = match &arguments.save_state {
         Some(path) => Some(Saving::new(path, arguments.save_every)?),
         None => None,
     };
     let progress = Progress::new(images_found * u64::from(arguments.epochs), !arguments.json);
     let (cpu_before, start) = (machine::cpu_time(), Instant::now());
-    let mut pipeline = build(arguments, images, state).map_err(|error| what(&error))?;
+    let partial = Counter::default();
+    let mut pipeline = build(arguments, images, state, &partial).map_err(|error| what(&error))?;
     let monitor = pipeline.monitor();
     let watcher =
         arguments.report.as_deref().map(|_| Watcher::start(monitor.clone())).transpose().map_err(
@@ -120,6 +138,7 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         delivery: delivery.map_err(|error| what(&error))?,
         cpu_time,
         peak_rss: machine::peak_rss(),
+        partial: (arguments.on_truncated == OnTruncated::Partial).then(|| partial.get()),
         statistics: monitor.statistics(),
         snapshots,
     })
@@ -133,8 +152,11 @@ fn checksum_before(
     match (arguments.no_checksum, resumed) {
         (true, _) => Ok(None),
         (false, None) => Ok(Some(Checksum::default())),
-        (false, Some(Resumed { checksum: Some(checksum), .. })) => Ok(Some(checksum.clone())),
-        (false, Some(_)) => Err(Failure::usage(
+        (false, Some(Resumed { checksum: Before::Known(checksum), .. })) => {
+            Ok(Some(checksum.clone()))
+        }
+        (false, Some(Resumed { checksum: Before::OfRanks, .. })) => Ok(Some(Checksum::default())),
+        (false, Some(Resumed { checksum: Before::Unknown, .. })) => Err(Failure::usage(
             "the run that is to go on had --no-checksum, so what it delivered cannot be summed up; \
              give --no-checksum here too",
         )),
@@ -177,7 +199,7 @@ fn check_memory(arguments: &BenchArguments, images_found: u64) -> Result<(), Fai
     let images = images_found.min(u64::from(arguments.batch));
     let batch = arguments.row_bytes() * images;
     let live = live_batches(worker_threads(arguments) as u64, images);
-    let needed = batch.saturating_mul(live);
+    let needed = live_bytes(arguments, images_found);
     match machine::usable_memory() {
         Some(usable) if needed > usable => Err(Failure::usage(format!(
             "--batch {} and --size {}: a batch of {} takes {}, and {live} are held at \
@@ -192,6 +214,13 @@ fn check_memory(arguments: &BenchArguments, images_found: u64) -> Result<(), Fai
     }
 }
 
+/// The bytes of all batches that exist at once.
+fn live_bytes(arguments: &BenchArguments, images_found: u64) -> u64 {
+    let images = images_found.min(u64::from(arguments.batch));
+    let live = live_batches(worker_threads(arguments) as u64, images);
+    (arguments.row_bytes() * images).saturating_mul(live)
+}
+
 /// Batches that exist at once, at most: those that all workers can be writing and one more, two that
 /// wait for the consumer, and the consumer's own.
 fn live_batches(threads: u64, images_in_one: u64) -> u64 {
@@ -203,12 +232,19 @@ fn worker_threads(arguments: &BenchArguments) -> usize {
     arguments.threads.map_or_else(available, |threads| threads as usize)
 }
 
+fn shard(arguments: &BenchArguments) -> spdl_core::Result<Shard> {
+    Shard::new(arguments.rank.into(), arguments.world_size.into())
+}
+
 /// keys ──► fetch (files' bytes) ──► decode (pixels and labels, in a batch)
 fn build(
     arguments: &BenchArguments,
     images: ImageFolder,
     state: Option<State>,
+    partial: &Counter,
 ) -> spdl_core::Result<Pipeline<Batch>> {
+    let live = usize::try_from(live_bytes(arguments, images.len())).unwrap_or(usize::MAX);
+    let room = live.max(FETCHED_BYTES);
     // No batch is fuller than the folder.
     let batch = images.len().min(u64::from(arguments.batch)) as usize;
     let source = DatasetSource::new(images);
@@ -216,20 +252,32 @@ fn build(
         Mode::Train => (source.shuffled(arguments.seed), spdl_media::Mode::Train),
         Mode::Eval => (source, spdl_media::Mode::Eval),
     };
-    let transform = ImageTransform::new(arguments.size).mode(mode).format(arguments.layout);
+    let transform = ImageTransform::new(arguments.size)
+        .mode(mode)
+        .format(arguments.layout)
+        .on_truncated(match arguments.on_truncated {
+            OnTruncated::Error => spdl_media::OnTruncated::Error,
+            OnTruncated::Partial => spdl_media::OnTruncated::Partial,
+        });
     let registry = CodecRegistry::with_defaults();
     let limits = Limits::default();
     let fields = BatchLayout::new(batch, image_fields(&transform));
+    let partial = partial.clone();
+    let decode = StageOptions::new("decode").parameters(transform.parameters());
+    let filled =
+        move || Ok(FillImage::new(&registry, &transform, &limits)?.count_partial(partial.clone()));
 
     let fetcher = LocalFetcher::new();
     // No more at once than there are threads to read, so that the stage is seen busy when they are.
     let fetch = StageOptions::new("fetch").concurrency(fetcher.max_threads()).queue(FETCHED);
 
-    let decode = StageOptions::new("decode").parameters(transform.parameters());
-
     let pipeline = PipelineBuilder::new(source)
         .async_stage(fetch, Fetch::new(Arc::new(fetcher)))
-        .fill(decode, fields, move || FillImage::new(&registry, &transform, &limits))
+        .measured()
+        .fill(decode, fields, filled)
+        // As much for files as for the batches that are made of them; neither takes the other's.
+        .largest_item(room)
+        .memory(room.saturating_mul(2))
         .seed(arguments.seed)
         .epochs(0..u64::from(arguments.epochs))
         .on_error(match arguments.on_error {
@@ -238,7 +286,7 @@ fn build(
         })
         .deterministic()
         .threads(worker_threads(arguments))
-        .shard(Shard::new(arguments.rank.into(), arguments.world_size.into())?);
+        .shard(shard(arguments)?);
     match state {
         Some(state) => pipeline.resume(state).build(),
         None => pipeline.build(),

@@ -30,7 +30,9 @@ impl Failure {
 
     /// A failed run, told by an error that knows its file, unless that is `otherwise`.
     pub(crate) fn of(what: &str, error: &Error, otherwise: &Path) -> Self {
+        // Whoever reads it has the command line before them, and no builder.
         let reason = error.reason();
+        let reason = reason.replace("`State::allow_change`", "--allow-change PART");
         match error.key() {
             Some(key) => Failure::new(what, key, reason),
             None => Failure::new(what, otherwise.display(), reason),

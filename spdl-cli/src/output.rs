@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use spdl_core::{Dropped, Error, Statistics};
+use spdl_core::{Dropped, Error, StageStatistics, Statistics};
 
 use crate::arguments::name_of;
 use crate::bench::Outcome;
@@ -78,6 +78,7 @@ fn as_json(outcome: &Outcome) -> Value {
         "first_batch_ms": outcome.delivery.first.map(milliseconds),
         "data_readiness": outcome.statistics.data_readiness(),
         "dropped": dropped,
+        "partial": outcome.partial,
         "stages": stages_as_json(&outcome.statistics),
         "checksum": outcome.delivery.checksum.map(|checksum| format!("{checksum:032x}")),
     })
@@ -97,6 +98,7 @@ fn stages_as_json(statistics: &Statistics) -> Vec<Value> {
                 "failures": stage.failures,
                 "busy_s": stage.busy.as_secs_f64(),
                 "busy_share": stage.busy_share(elapsed),
+                "fill_rate": stage.fill_rate,
                 "service_ms": {
                     "p50": milliseconds(stage.service.p50),
                     "p90": milliseconds(stage.service.p90),
@@ -159,16 +161,20 @@ pub(crate) fn describe(outcome: &Outcome) -> String {
 /// The figures that matter first, each with its name.
 pub(crate) fn figures(outcome: &Outcome) -> Vec<(&'static str, String)> {
     let unknown = || "unknown".to_owned();
-    vec![
+    let mut figures = vec![
         ("images", count(outcome.delivery.images)),
         ("dropped", count(outcome.statistics.dropped_total)),
+    ];
+    figures.extend(outcome.partial.map(|partial| ("partial", count(partial))));
+    figures.extend([
         ("images/s", measured(outcome.images_per_second())),
         ("seconds", measured(outcome.delivery.took.as_secs_f64())),
         ("CPU s / 1,000", outcome.cpu_seconds_per_1000().map_or_else(unknown, measured)),
         ("peak RSS", outcome.peak_rss.map_or_else(unknown, bytes)),
         ("first batch", outcome.delivery.first.map_or_else(unknown, time)),
         ("data readiness", percent(outcome.statistics.data_readiness())),
-    ]
+    ]);
+    figures
 }
 
 fn headline(outcome: &Outcome) -> String {
@@ -178,12 +184,15 @@ fn headline(outcome: &Outcome) -> String {
 }
 
 fn stage_table(statistics: &Statistics) -> String {
-    let mut table = Table::new(
-        &["stage", "kind", "concurrency", "items", "failures", "busy", "p50", "p90", "p99"],
-        2,
-    );
+    let mut header =
+        vec!["stage", "kind", "concurrency", "items", "failures", "busy", "p50", "p90", "p99"];
+    let grouped = groups(statistics);
+    if grouped {
+        header.push(FILLED);
+    }
+    let mut table = Table::new(&header, 2);
     for stage in &statistics.stages {
-        table.add([
+        let mut row = vec![
             printable(&stage.name),
             stage.kind.as_str().into(),
             count(stage.concurrency as u64),
@@ -193,9 +202,26 @@ fn stage_table(statistics: &Statistics) -> String {
             time(stage.service.p50),
             time(stage.service.p90),
             time(stage.service.p99),
-        ]);
+        ];
+        if grouped {
+            row.push(fill_rate(stage));
+        }
+        table.add(row);
     }
     table.draw()
+}
+
+/// The name of [`fill_rate`].
+pub(crate) const FILLED: &str = "filled";
+
+/// Whether there is a stage of which something is filled: one that groups items by their length.
+pub(crate) fn groups(statistics: &Statistics) -> bool {
+    statistics.stages.iter().any(|stage| stage.fill_rate.is_some())
+}
+
+/// The share that is not padding of what a stage groups; nothing where it groups nothing.
+pub(crate) fn fill_rate(stage: &StageStatistics) -> String {
+    stage.fill_rate.map(percent).unwrap_or_default()
 }
 
 fn queue_table(statistics: &Statistics) -> String {
@@ -292,7 +318,7 @@ impl Table {
         Table { rows: vec![header], left }
     }
 
-    fn add<const N: usize>(&mut self, row: [String; N]) {
+    fn add(&mut self, row: impl Into<Vec<String>>) {
         self.rows.push(row.into());
     }
 
@@ -319,6 +345,8 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use spdl_core::{Packing, PipelineBuilder};
+
     use super::*;
 
     #[test]
@@ -327,5 +355,27 @@ mod tests {
         table.add(["größe".into(), "1.00 µs".into()]);
         table.add(["a".into(), "12 ms".into()]);
         assert_eq!(table.draw(), "name       p50\ngröße  1.00 µs\na        12 ms");
+    }
+
+    #[test]
+    fn how_full_a_stage_packs_is_told_where_one_packs() {
+        let pipeline = PipelineBuilder::from_iter([7, 5, 3, 2])
+            .pack("pack", Packing::new(10), |&tokens| tokens)
+            .build()
+            .unwrap();
+        let monitor = pipeline.monitor();
+        assert_eq!(pipeline.count(), 2);
+        let statistics = monitor.statistics();
+        let table = stage_table(&statistics);
+        let lines: Vec<_> = table.lines().collect();
+        assert!(lines[0].ends_with("p99  filled"), "{table}");
+        assert!(lines[2].starts_with("pack ") && lines[2].ends_with("  85 %"), "{table}");
+        let json = stages_as_json(&statistics);
+        assert_eq!((&json[0]["fill_rate"], &json[1]["fill_rate"]), (&Value::Null, &0.85.into()));
+
+        let pipeline = PipelineBuilder::from_iter([7]).build().unwrap();
+        let monitor = pipeline.monitor();
+        assert_eq!(pipeline.count(), 1);
+        assert!(!stage_table(&monitor.statistics()).contains(FILLED));
     }
 }

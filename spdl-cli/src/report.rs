@@ -14,7 +14,7 @@ use crate::arguments::name_of;
 use crate::bench::Outcome;
 use crate::format::{bytes, count, counted, date, measured, percent, printable, time};
 use crate::machine::Machine;
-use crate::output::{Failures, describe, figures, key_of, reason_of, share};
+use crate::output::{self, Failures, describe, figures, key_of, reason_of, share};
 
 pub(crate) use file::ReportFile;
 
@@ -117,7 +117,9 @@ fn stage_table(statistics: &Statistics) -> String {
     ];
     let stages = &statistics.stages;
     let header = iter::once("stage").chain(stages.iter().map(|stage| &*stage.name));
-    let rows = LINES.iter().map(|(name, show)| {
+    let filled: Option<(&str, Show)> =
+        output::groups(statistics).then_some((output::FILLED, |stage, _| output::fill_rate(stage)));
+    let rows = LINES.iter().chain(&filled).map(|(name, show)| {
         let values = stages.iter().map(|stage| show(stage, statistics.elapsed));
         iter::once((*name).to_owned()).chain(values).collect()
     });

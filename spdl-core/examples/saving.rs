@@ -6,11 +6,11 @@ mod common;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use common::{Arguments, least, median, progress, quantile, round};
+use common::{Arguments, median, progress, quantile, round};
 use serde_json::{Value, json};
 use spdl_core::{
-    DatasetSource, Error, ErrorKind, Order, PipelineBuilder, Result, StageOptions, StateFile,
-    StateSaver,
+    DatasetSource, Error, ErrorKind, Order, Pipeline, PipelineBuilder, Result, StageOptions,
+    StateFile, StateSaver,
 };
 
 const HELP: &str = "\
@@ -26,12 +26,18 @@ does nothing else. After each batch it
   saved        asks for the state and hands it to a StateSaver, which writes it to a file beside
   synced       writes it to the file itself and waits for the disk
 
-The cases take turns; medians are shown. In completion order 1 % of the samples take 50 times as
-long, so that the state has gaps.
+Each run has a run beside it that does nothing, in turn before and behind it, and is compared with
+that one. So the ratio of the first case, nothing beside nothing, shows what chance does alone. In
+completion order 1 % of the samples take 50 times as long, so that the state has gaps.
 
-  --batches N   batches of a run [default: 500]
-  --rounds N    runs of each case [default: 5]
-  --json        a list of {order, saves, batches_per_s, ratio, state_us: {p50, p99}, bytes}";
+  --batches N   batches of a run [default: 100]
+  --rounds N    pairs of runs of each case, behind one that does not count [default: 25]
+  --json        a list of {order, saves, batches_per_s, ratio: {median, low, high}, share_of_time,
+                state_us: {least, p50, p99, most}, bytes}
+
+`ratio` is the median of the batches per second of a run by those of the run beside it, with bounds
+that hold in 95 of 100 such measurements; `share_of_time` is the time in the calls by the time of the
+runs.";
 
 const BATCH: usize = 32;
 const WORK: Duration = Duration::from_micros(100);
@@ -48,29 +54,59 @@ struct Case {
     order: Order,
     saves: Saves,
     rates: Vec<f64>,
+    /// Each rate by that of the run beside it.
+    ratios: Vec<f64>,
     /// How long each call took, in µs.
     calls: Vec<f64>,
+    /// How long all runs took.
+    took: Duration,
     /// The largest state as JSON.
     bytes: usize,
 }
 
+/// What one run was like.
+#[derive(Default)]
+struct Measured {
+    batches_per_s: f64,
+    took: Duration,
+    calls: Vec<f64>,
+}
+
 fn main() -> Result<()> {
     let arguments = Arguments::parse(HELP, &["--json"], &["--batches", "--rounds"]);
-    let batches = arguments.number("--batches", 500) as usize;
-    let rounds = arguments.number("--rounds", 5) as usize;
+    let batches = arguments.number("--batches", 100) as usize;
+    let rounds = arguments.number("--rounds", 25) as usize;
     let folder = tempfile::tempdir()?;
+    let file = StateFile::new(folder.path().join("run.state"));
 
     let mut cases = Vec::new();
     for order in [Order::Input, Order::Completion] {
         for saves in [Saves::Nothing, Saves::State, Saves::Saved, Saves::Synced] {
-            cases.push(Case { order, saves, rates: vec![], calls: vec![], bytes: 0 });
+            let (rates, ratios, calls) = Default::default();
+            let (took, bytes) = Default::default();
+            cases.push(Case { order, saves, rates, ratios, calls, took, bytes });
         }
     }
-    let bar = progress(rounds * cases.len());
-    for _ in 0..rounds {
+    let bar = progress((rounds + 1) * cases.len());
+    for round in 0..=rounds {
         for case in &mut cases {
-            run(case, batches, &StateFile::new(folder.path().join("run.state")))?;
+            let warming_up = round == 0;
+            let run = |saves| run(case.order, saves, batches, &file);
+            let (own, beside) = if round % 2 == 0 {
+                (run(case.saves)?, run(Saves::Nothing)?)
+            } else {
+                let beside = run(Saves::Nothing)?;
+                (run(case.saves)?, beside)
+            };
             bar.inc(1);
+            if warming_up {
+                case.bytes = largest_state(case.order, case.saves, batches)?;
+                continue;
+            }
+            case.rates.push(own.batches_per_s);
+            case.ratios.push(own.batches_per_s / beside.batches_per_s);
+            case.calls.extend(own.calls);
+            case.took += own.took;
         }
     }
     bar.finish_and_clear();
@@ -78,17 +114,24 @@ fn main() -> Result<()> {
     let told: Vec<Value> = cases
         .iter()
         .map(|case| {
-            let plain = cases.iter().find(|plain| plain.order == case.order).unwrap_or(case);
-            let ratios = case.rates.iter().zip(&plain.rates).map(|(rate, plain)| rate / plain);
+            let (low, high) = bounds_of_median(&case.ratios);
+            let called: f64 = case.calls.iter().fold(0.0, |sum, call| sum + call / 1e6);
+            let share = called / case.took.as_secs_f64();
             json!({
                 "order": format!("{:?}", case.order).to_lowercase(),
                 "saves": format!("{:?}", case.saves).to_lowercase(),
                 "batches_per_s": round(median(&case.rates), 1),
-                "ratio": round(median(&ratios.collect::<Vec<_>>()), 3),
+                "ratio": {
+                    "median": round(median(&case.ratios), 4),
+                    "low": round(low, 4),
+                    "high": round(high, 4),
+                },
+                "share_of_time": round(share, 5),
                 "state_us": {
-                    "least": round(least(&case.calls), 1),
+                    "least": round(quantile(&case.calls, 0.0), 1),
                     "p50": round(median(&case.calls), 1),
                     "p99": round(quantile(&case.calls, 0.99), 1),
+                    "most": round(quantile(&case.calls, 1.0), 1),
                 },
                 "bytes": case.bytes,
             })
@@ -98,25 +141,41 @@ fn main() -> Result<()> {
         println!("{}", Value::from(told));
         return Ok(());
     }
-    println!("order       after a batch  batches/s  beside nothing  µs p50    p99  bytes of JSON");
+    println!(
+        "order       after a batch  batches/s  beside nothing     95 in 100  share of time  µs p50  \
+            p99    most  bytes of JSON"
+    );
     for case in told {
+        let ratio = &case["ratio"];
         println!(
-            "{:<11} {:<13} {:>10} {:>15} {:>7} {:>6} {:>14}",
+            "{:<11} {:<13} {:>10} {:>15} {:>13} {:>12} % {:>7} {:>6} {:>7} {:>14}",
             case["order"].as_str().unwrap_or_default(),
             case["saves"].as_str().unwrap_or_default(),
             case["batches_per_s"].to_string(),
-            case["ratio"].to_string(),
+            ratio["median"].to_string(),
+            format!("{}–{}", ratio["low"], ratio["high"]),
+            round(case["share_of_time"].as_f64().unwrap_or_default() * 100.0, 3),
             case["state_us"]["p50"].to_string(),
             case["state_us"]["p99"].to_string(),
+            case["state_us"]["most"].to_string(),
             case["bytes"].to_string(),
         );
     }
     Ok(())
 }
 
-fn run(case: &mut Case, batches: usize, file: &StateFile) -> Result<()> {
+/// Between which values the median lies in 95 of 100 such samples, whatever the distribution: those
+/// whose ranks are 0.98 √n from the middle.
+fn bounds_of_median(values: &[f64]) -> (f64, f64) {
+    let count = values.len() as f64;
+    let reach = 0.98 / count.sqrt();
+    (quantile(values, (0.5 - reach).max(0.0)), quantile(values, (0.5 + reach).min(1.0)))
+}
+
+/// Batches of shuffled samples.
+fn pipeline(order: Order, batches: usize) -> Result<Pipeline<Vec<u64>>> {
     let samples = DatasetSource::new((0..(batches * BATCH) as u64).collect::<Vec<_>>()).shuffled(7);
-    let slow = case.order == Order::Completion;
+    let slow = order == Order::Completion;
     let work = move |n: u64| {
         let factor = if slow && n.is_multiple_of(100) { 50 } else { 1 };
         let until = Instant::now() + WORK * factor;
@@ -125,19 +184,40 @@ fn run(case: &mut Case, batches: usize, file: &StateFile) -> Result<()> {
         }
         Ok(n)
     };
-    let mut pipeline = PipelineBuilder::new(samples)
-        .map(StageOptions::new("work").order(case.order), work)
+    PipelineBuilder::new(samples)
+        .map(StageOptions::new("work").order(order), work)
         .batch("batch", BATCH, false)
         .threads(2)
-        .build()?;
+        .build()
+}
+
+/// The length of the longest state of a run as JSON, apart from what is timed.
+fn largest_state(order: Order, saves: Saves, batches: usize) -> Result<usize> {
+    let mut longest = 0;
+    if saves == Saves::Nothing {
+        return Ok(longest);
+    }
+    let mut pipeline = pipeline(order, batches)?;
+    while let Some(batch) = pipeline.next() {
+        black_box(batch?);
+        let text = serde_json::to_string(&pipeline.state()?)
+            .map_err(|error| Error::new(ErrorKind::Internal, "no JSON").with_source(error))?;
+        longest = longest.max(text.len());
+    }
+    Ok(longest)
+}
+
+fn run(order: Order, saves: Saves, batches: usize, file: &StateFile) -> Result<Measured> {
+    let mut pipeline = pipeline(order, batches)?;
     let mut saver = StateSaver::new(file.clone());
     let start = Instant::now();
+    let mut measured = Measured::default();
     let mut count = 0;
     while let Some(batch) = pipeline.next() {
         black_box(batch?);
         count += 1;
         let called = Instant::now();
-        match case.saves {
+        match saves {
             Saves::Nothing => continue,
             Saves::State => {
                 black_box(pipeline.state()?);
@@ -145,14 +225,10 @@ fn run(case: &mut Case, batches: usize, file: &StateFile) -> Result<()> {
             Saves::Saved => saver.after_step(|| pipeline.state())?,
             Saves::Synced => file.save(&pipeline.state()?)?,
         }
-        case.calls.push(called.elapsed().as_secs_f64() * 1e6);
-        if count % 50 == 1 {
-            let text = serde_json::to_string(&pipeline.state()?)
-                .map_err(|error| Error::new(ErrorKind::Internal, "no JSON").with_source(error))?;
-            case.bytes = case.bytes.max(text.len());
-        }
+        measured.calls.push(called.elapsed().as_secs_f64() * 1e6);
     }
-    case.rates.push(f64::from(count) / start.elapsed().as_secs_f64());
+    measured.took = start.elapsed();
+    measured.batches_per_s = f64::from(count) / measured.took.as_secs_f64();
     saver.finish()?;
-    Ok(())
+    Ok(measured)
 }

@@ -18,10 +18,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use crate::pieces::{Piece, Pieces};
 use crate::ranges::Ranges;
 use crate::sample::Head;
 use crate::shard::{Division, Divisions};
-use crate::state::{Piece, SampleCounts};
+use crate::state::SampleCounts;
 use crate::sync::Mutex;
 use crate::{Error, ErrorKind, Result, SampleId};
 
@@ -134,14 +135,14 @@ struct Live {
     pieces: u64,
     fate: Fate,
     /// Its pieces that are no more, while others are under way.
-    gone: Vec<(Piece, Fate)>,
+    gone: Pieces,
 }
 
 impl Members {
     pub(crate) fn new(list: impl IntoIterator<Item = Member>) -> Self {
         let list: Box<[Member]> = list.into_iter().collect();
         let depth = list.iter().map(|member| member.piece().depth).max().unwrap_or(0) + 1;
-        let live = Mutex::new(Live { pieces: 1, fate: Fate::Joined, gone: Vec::new() });
+        let live = Mutex::new(Live { pieces: 1, fate: Fate::Joined, gone: Pieces::default() });
         Members { list, depth, link: None, live }
     }
 
@@ -171,7 +172,7 @@ pub(crate) enum Note {
 pub(crate) struct Account {
     pub(crate) divisions: Arc<Divisions>,
     /// The pieces that came to an end in an earlier run, of samples that are not done.
-    passed: HashMap<Piece, Fate>,
+    passed: Pieces,
     /// What had been cut in it, by the stage that did.
     cuts: BTreeMap<String, Cut>,
     /// The epoch of those.
@@ -249,8 +250,8 @@ struct Book {
 struct Item {
     pieces: u64,
     fate: Fate,
-    /// The lineages of those that are no more.
-    gone: Vec<(u64, Fate)>,
+    /// Those that are no more.
+    gone: Pieces,
     /// It had been done already.
     again: bool,
 }
@@ -259,7 +260,7 @@ struct Item {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Progress {
     pub(crate) done: Ranges,
-    pub(crate) pieces: BTreeMap<Piece, Fate>,
+    pub(crate) pieces: Pieces,
     pub(crate) cuts: BTreeMap<String, Cut>,
     pub(crate) counts: SampleCounts,
 }
@@ -304,7 +305,7 @@ impl Book {
         if item.pieces > 0 {
             // What it went into may bear its name.
             if fate != Fate::Joined {
-                item.gone.push((lineage, fate));
+                item.gone.insert(Piece { depth: 0, index, lineage }, fate);
             }
         } else if let Some(item) = self.items.remove(&index)
             && !item.again
@@ -345,7 +346,7 @@ impl Book {
             if live.gone.is_empty() {
                 self.in_part.push(Arc::clone(members));
             }
-            live.gone.push((member.piece(), fate));
+            live.gone.insert(member.piece(), fate);
         }
         drop(live);
         if under_way {
@@ -398,7 +399,8 @@ impl Book {
             chain.cut = Some(cut);
             if cut.piece.depth == 0 {
                 // Should the rest of it never come so far.
-                let item = Item { pieces: 1, fate: cut.fate, gone: Vec::new(), again: false };
+                let gone = Pieces::default();
+                let item = Item { pieces: 1, fate: cut.fate, gone, again: false };
                 self.items.entry(cut.piece.index).or_insert(item);
             }
         }
@@ -419,7 +421,8 @@ impl Book {
             // What a stage makes at an epoch's end may be of a sample that is done.
             let division = &self.division;
             let again = division.own(index).is_some_and(|own| self.done.contains(own));
-            Item { pieces: u64::from(!again), fate: Fate::Joined, gone: Vec::new(), again }
+            let gone = Pieces::default();
+            Item { pieces: u64::from(!again), fate: Fate::Joined, gone, again }
         });
         item.pieces += pieces;
     }
@@ -472,13 +475,13 @@ impl Account {
     /// Books that go on from what another run has delivered in part.
     pub(crate) fn new(
         divisions: Arc<Divisions>,
-        passed: impl IntoIterator<Item = (Piece, Fate)>,
+        passed: Pieces,
         cuts: BTreeMap<String, Cut>,
     ) -> Self {
         Account {
             begun: divisions.begun.as_ref().map(|begun| begun.epoch),
             divisions,
-            passed: passed.into_iter().collect(),
+            passed,
             cuts,
             books: Mutex::default(),
             holds_back: OnceLock::new(),
@@ -527,8 +530,8 @@ impl Account {
             return false;
         }
         let member = head.member();
-        let fate = self.passed.get(&member.piece());
-        fate.inspect(|&&fate| self.gone(&member, fate)).is_some()
+        let fate = self.passed.get(member.piece());
+        fate.inspect(|&fate| self.gone(&member, fate)).is_some()
     }
 
     /// Whether [`passes`](Self::passes) may ever be true.
@@ -569,18 +572,17 @@ impl Account {
         let mut books = self.books.lock();
         let book = self.book(&mut books, epoch);
         deliveries.enter(book);
-        let mut pieces = BTreeMap::new();
+        let mut pieces = Pieces::default();
         if Some(epoch) == self.begun {
             // Their samples may not have come again yet.
-            let passed = self.passed.iter().map(|(piece, fate)| (*piece, *fate));
-            pieces.extend(passed.filter(|(piece, _)| !book.is_done(piece.index)));
+            pieces.extend(&self.passed);
+            pieces.retain(|_, index| !book.is_done(index));
         }
-        for (&index, item) in &book.items {
-            let piece = |&(lineage, fate)| (Piece { depth: 0, index, lineage }, fate);
-            pieces.extend(item.gone.iter().map(piece));
+        for item in book.items.values() {
+            pieces.extend(&item.gone);
         }
         for members in &book.in_part {
-            pieces.extend(members.live.lock().gone.iter().copied());
+            pieces.extend(&members.live.lock().gone);
         }
         let cuts = book.chains.iter().filter_map(|(stage, chain)| {
             let cut = chain.cut.filter(|cut| !book.is_done(cut.piece.index))?;
@@ -662,7 +664,7 @@ mod tests {
 
     fn account() -> Account {
         let divisions = Divisions { shard: Shard::WHOLE, len: None, begun: None };
-        Account::new(Arc::new(divisions), [], BTreeMap::new())
+        Account::new(Arc::new(divisions), Pieces::default(), BTreeMap::new())
     }
 
     fn id(index: u64) -> SampleId {
@@ -717,7 +719,7 @@ mod tests {
         let piece = |lineage| Member { lineage, ..plain(0) };
         account.gone(&piece(7), Fate::Delivered);
         let known = Piece { depth: 0, index: 0, lineage: 7 };
-        assert_eq!(done().pieces.get(&known), Some(&Fate::Delivered));
+        assert_eq!(done().pieces.get(known), Some(Fate::Delivered));
         assert!(done().done.is_empty());
         // The last one goes into an aggregate, of which three pieces come.
         let list = Arc::new(Members::new([piece(8), plain(1)]));
@@ -726,7 +728,7 @@ mod tests {
         account.gone(&aggregate(8), Fate::Delivered);
         account.gone(&aggregate(9), Fate::Filtered);
         let known = Piece { depth: 1, index: 0, lineage: 9 };
-        assert_eq!((done().pieces.len(), done().pieces.get(&known)), (4, Some(&Fate::Filtered)));
+        assert_eq!((done().pieces.count(), done().pieces.get(known)), (4, Some(Fate::Filtered)));
         account.gone(&aggregate(10), Fate::Dropped);
         let progress = done();
         assert!(progress.done.iter().flatten().eq(0..2) && progress.pieces.is_empty());
@@ -739,7 +741,7 @@ mod tests {
             let shard = Shard::new(stride - 1, stride).unwrap();
             let shard = shard.remainder(crate::Remainder::Uneven);
             let divisions = Divisions { shard, len: None, begun: None };
-            let account = Account::new(Arc::new(divisions), [], BTreeMap::new());
+            let account = Account::new(Arc::new(divisions), Pieces::default(), BTreeMap::new());
             let mut deliveries = Deliveries::new(stride);
             let mut expected = Ranges::default();
             for step in 0..2000u64 {

@@ -45,6 +45,11 @@ impl Delivery {
         }
     }
 
+    /// How many items were handed out, in the runs before too.
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps
+    }
+
     /// Whether the item that comes next is one that the consumer does not want.
     fn skips(&self) -> bool {
         !self.skipped.is_empty() && self.skipped.iter().any(|steps| steps.contains(&self.steps))
@@ -68,11 +73,7 @@ impl Delivery {
     }
 
     fn begin(&mut self, epoch: u64) {
-        let old = &self.begun;
-        let (shard, len) = (old.shard.unwrap_or_default(), old.len);
-        let fresh = State::at_start(old.seed, epoch, shard, len, old.fingerprint.clone());
-        let (in_all, notes) = (old.in_all, old.notes.clone());
-        self.begun = State { in_all, notes, ..fresh };
+        self.begun = self.begun.at_epoch(epoch);
         self.steps_in_epoch = 0;
     }
 
@@ -103,7 +104,7 @@ impl Delivery {
         let counts: SampleCounts = progress.counts;
         Ok(State {
             done: progress.done,
-            pieces: progress.pieces.into_iter().collect(),
+            pieces: progress.pieces,
             steps: self.steps,
             steps_in_epoch: self.steps_in_epoch,
             in_epoch: begun.in_epoch.plus(counts),

@@ -122,11 +122,13 @@ mod grouping;
 mod histogram;
 mod hooks;
 mod interval;
+mod layers;
 mod machine;
 mod merge;
 #[cfg(feature = "metrics")]
 mod metrics_exporter;
 mod options;
+mod pieces;
 mod pipeline;
 mod profile;
 #[cfg(feature = "serde")]

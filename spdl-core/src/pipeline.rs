@@ -220,7 +220,9 @@ impl<T: Send + 'static> Pipeline<T> {
             runtime: parts.runtime,
             own_runtime: None,
             reporter,
-            record: parts.record.then(OrderRecord::default),
+            record: parts.record.then(|| {
+                OrderRecord::beginning_at(parts.delivery.as_ref().map_or(0, Delivery::steps))
+            }),
             delivery: parts.delivery,
             definition: parts.definition,
             knobs: Arc::new(parts.knobs),
@@ -589,6 +591,10 @@ impl<T: Send + 'static> Pipeline<T> {
             if let Some(delivery) = &mut self.delivery
                 && !delivery.hand_out(&item.head)
             {
+                if let Some(record) = &mut self.record {
+                    // Its number is not given to another one.
+                    record.push_step([]);
+                }
                 drop_all([item]);
                 continue;
             }

@@ -128,6 +128,49 @@ mod tests {
     }
 
     #[test]
+    fn of_a_million_draws_no_two_are_equal_and_no_streams_go_together() {
+        const SAMPLES: u64 = 6250;
+        let stages = [stage_number("crop"), stage_number("flip")];
+        let stream = |seed, epoch, index, stage: usize, lineage| {
+            let id = SampleId { epoch, index };
+            let mut rng = SampleRng::for_stage(seed, id, lineage, stages[stage]);
+            [(); 8].map(|()| rng.next_u64())
+        };
+        let mut all = Vec::with_capacity(1_000_000);
+        for (seed, epoch, stage) in (0..20).map(|at| (at % 2, at / 4, at as usize / 2 % 2)) {
+            all.extend((0..SAMPLES).flat_map(|index| stream(seed, epoch, index, stage, 0)));
+        }
+        assert_eq!(all.len(), 1_000_000);
+        all.sort_unstable();
+        // By chance, two would be equal once in 30 million times.
+        assert!(all.windows(2).all(|pair| pair[0] != pair[1]));
+
+        // The draws of a stream, beside those of one that differs in one part of the identity.
+        let unit = |draw: u64| (draw >> 11) as f64 / (1u64 << 53) as f64 - 0.5;
+        let correlated = |what: &str, pairs: Vec<[u64; 2]>| {
+            let sum: f64 = pairs.iter().map(|&[a, b]| unit(a) * unit(b)).sum();
+            // Each product has the variance 1/144; 4.5 sigma are exceeded 7 times in a million.
+            let sigmas = 12.0 * sum / (pairs.len() as f64).sqrt();
+            assert!(sigmas.abs() < 4.5, "{what}: {sigmas} sigma");
+        };
+        let base = |index| stream(0, 0, index, 0, 0);
+        let beside = |what: &str, other: &dyn Fn(u64) -> [u64; 8]| {
+            let pairs = (0..SAMPLES).flat_map(|at| {
+                let (one, other) = (base(at), other(at));
+                (0..8).map(move |draw| [one[draw], other[draw]])
+            });
+            correlated(what, pairs.collect());
+        };
+        beside("seed", &|index| stream(1, 0, index, 0, 0));
+        beside("epoch", &|index| stream(0, 1, index, 0, 0));
+        beside("index", &|index| stream(0, 0, index + 1, 0, 0));
+        beside("stage", &|index| stream(0, 0, index, 1, 0));
+        beside("lineage", &|index| stream(0, 0, index, 0, 1));
+        let next = |index| base(index).windows(2).map(|two| [two[0], two[1]]).collect::<Vec<_>>();
+        correlated("the next draw", (0..SAMPLES).flat_map(next).collect());
+    }
+
+    #[test]
     fn ranges_hold_at_their_edges() {
         let mut rng = SampleRng::new(0, SampleId::default(), "x");
         assert_eq!(rng.below(0), 0);

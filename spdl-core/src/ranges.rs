@@ -23,7 +23,9 @@ impl Ranges {
         self.0.iter().map(|range| range.end - range.start).sum()
     }
 
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = Range<u64>> + '_ {
+    pub(crate) fn iter(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = Range<u64>> + ExactSizeIterator + '_ {
         self.0.iter().cloned()
     }
 
@@ -101,6 +103,41 @@ impl Ranges {
         }
         self.0.insert(first, joined);
         known
+    }
+
+    /// All that is in one of both.
+    pub(crate) fn union(&self, other: &Ranges) -> Ranges {
+        let (mut one, mut two) = (self.iter().peekable(), other.iter().peekable());
+        // Ascending, so that each goes to the end.
+        let merged = std::iter::from_fn(|| match (one.peek(), two.peek()) {
+            (Some(first), Some(second)) if second.start < first.start => two.next(),
+            (Some(_), _) => one.next(),
+            (None, _) => two.next(),
+        });
+        merged.collect()
+    }
+
+    /// What is in both.
+    pub(crate) fn intersection(&self, other: &Ranges) -> Ranges {
+        let mut common = Ranges::default();
+        let (mut one, mut two) = (self.iter().peekable(), other.iter().peekable());
+        while let (Some(first), Some(second)) = (one.peek(), two.peek()) {
+            let both = first.start.max(second.start)..first.end.min(second.end);
+            let first_ends = first.end < second.end;
+            common.insert_range(both);
+            if first_ends {
+                one.next()
+            } else {
+                two.next()
+            };
+        }
+        common
+    }
+
+    /// What of it is below `end`.
+    pub(crate) fn below(&self, end: u64) -> Ranges {
+        let below = self.iter().take_while(|range| range.start < end);
+        below.map(|range| range.start..range.end.min(end)).collect()
     }
 
     /// What of `0..end` is not in the set.
@@ -183,16 +220,26 @@ impl Rest {
         k.checked_add(self.covered(self.before.partition_point(|&before| before <= k)))
     }
 
-    /// How many numbers of the rest come before `number`; `None` where it is taken.
-    pub(crate) fn rank(&self, number: u64) -> Option<u64> {
-        if self.before.is_empty() {
-            return Some(number);
-        }
+    /// How many numbers of the rest come before `number`, and whether it is taken itself.
+    pub(crate) fn place(&self, number: u64) -> (u64, bool) {
         let at = self.taken.find(number);
         match self.taken.0.get(at) {
-            Some(range) if range.start <= number => None,
-            _ => Some(number - self.covered(at)),
+            Some(range) if range.start <= number => (self.before[at], true),
+            _ => (number - self.covered(at), false),
         }
+    }
+
+    /// The numbers of the rest with these before them, as ranges.
+    pub(crate) fn spread(&self, places: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+        let mut next = places.start;
+        std::iter::from_fn(move || {
+            let start = self.nth(next).filter(|_| next < places.end)?;
+            let at = self.before.partition_point(|&before| before <= next);
+            let end = self.before.get(at).map_or(places.end, |&before| before.min(places.end));
+            let len = end - next;
+            next = end;
+            Some(start..start.saturating_add(len))
+        })
     }
 }
 
@@ -259,11 +306,30 @@ mod tests {
             let numbers = (0..100).filter(|number| !set.contains(number));
             for (k, number) in (0..).zip(numbers) {
                 prop_assert_eq!(rest.nth(k), Some(number));
-                prop_assert_eq!(rest.rank(number), Some(k));
+                prop_assert_eq!(rest.place(number), (k, false));
             }
-            for number in set {
-                prop_assert_eq!(rest.rank(number), None);
+            for &number in &set {
+                let before = (0..number).filter(|number| !set.contains(number)).count();
+                prop_assert_eq!(rest.place(number), (before as u64, true));
             }
+            let spread = rest.spread(3..20).flatten();
+            prop_assert!(spread.eq((3..20).filter_map(|k| rest.nth(k))));
+        }
+
+        #[test]
+        fn sets_are_joined_and_cut_as_their_numbers_are(
+            one in prop::collection::vec((0..50u64, 0..9u64), 0..20),
+            two in prop::collection::vec((0..50u64, 0..9u64), 0..20), end in 0..60u64,
+        ) {
+            let set = |all: &[(u64, u64)]| -> Ranges {
+                all.iter().map(|&(start, len)| start..start + len).collect()
+            };
+            let (one, two) = (set(&one), set(&two));
+            let (all, both) = (&plain(&one) | &plain(&two), &plain(&one) & &plain(&two));
+            prop_assert_eq!(one.union(&two), all.iter().map(|&n| n..n + 1).collect());
+            prop_assert_eq!(one.intersection(&two), both.iter().map(|&n| n..n + 1).collect());
+            let below = plain(&one).range(..end).map(|&n| n..n + 1).collect();
+            prop_assert_eq!(one.below(end), below);
         }
     }
 

@@ -17,7 +17,9 @@ use crate::random::stage_number;
 use crate::shard::Positions;
 use crate::{Error, ErrorKind, Result, SampleId};
 
-/// The first line of a file, with and without steps.
+/// The first line of a file: of a run that went on from another one, of one from its beginning, and
+/// without steps.
+const HEADER_LATER: &str = "spdl order 3";
 const HEADER: &str = "spdl order 2";
 const HEADER_WITHOUT_STEPS: &str = "spdl order 1";
 /// So many runs are written in a line.
@@ -34,6 +36,11 @@ struct Run {
 
 /// The samples that a run delivered, in their order, and which of them came together: in one batch,
 /// which is one step of the consumer.
+///
+/// Steps are numbered as [`State::steps`](crate::State::steps) and
+/// [`skip_steps`](crate::PipelineBuilder::skip_steps) count them: over all epochs, and over the runs
+/// before, where a run was resumed. A step that was skipped has no samples. The records of a run and
+/// of the one that went on from it are one with [`append`](OrderRecord::append).
 ///
 /// Consecutive indices are kept as one entry: a run in order takes 24 bytes, one in disorder 24 bytes
 /// per break. Steps of one size are one entry of 16 bytes. Equal orders are equal records.
@@ -55,6 +62,8 @@ pub struct OrderRecord {
     runs: Vec<Run>,
     len: u64,
     steps: Steps,
+    /// The number of the first step.
+    first_step: u64,
 }
 
 /// How many samples came together.
@@ -95,7 +104,14 @@ enum Data {
         runs: Vec<[u64; 3]>,
         /// `[samples, times]`.
         steps: Vec<[u64; 2]>,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        first_step: u64,
     },
+}
+
+#[cfg(feature = "serde")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 #[cfg(feature = "serde")]
@@ -104,6 +120,7 @@ impl From<OrderRecord> for Data {
         match record.steps.clone() {
             Steps::Unknown => Data::Runs(record.into()),
             Steps::Known(steps) => Data::WithSteps {
+                first_step: record.first_step,
                 runs: record.into(),
                 steps: steps.into_iter().map(|(samples, times)| [samples, times]).collect(),
             },
@@ -118,9 +135,10 @@ impl TryFrom<Data> for OrderRecord {
     fn try_from(data: Data) -> Result<Self> {
         match data {
             Data::Runs(runs) => runs.try_into(),
-            Data::WithSteps { runs, steps } => {
+            Data::WithSteps { runs, steps, first_step } => {
                 let steps = steps.into_iter().map(|[samples, times]| (samples, times));
-                OrderRecord::try_from(runs)?.with_steps(steps)
+                let runs = OrderRecord::try_from(runs)?;
+                OrderRecord { first_step, ..runs }.with_steps(steps)
             }
         }
     }
@@ -130,6 +148,11 @@ impl OrderRecord {
     /// An empty record.
     pub fn new() -> Self {
         OrderRecord::default()
+    }
+
+    /// An empty record of a run that goes on from another one, which had made `steps` steps.
+    pub fn beginning_at(steps: u64) -> Self {
+        OrderRecord { first_step: steps, ..OrderRecord::default() }
     }
 
     /// Adds the sample that was delivered next, as a step of its own.
@@ -165,7 +188,8 @@ impl OrderRecord {
             samples = samples.zip(all).and_then(|(before, all)| before.checked_add(all));
             samples = samples.zip(self.steps.push(each, times)).map(|(samples, ())| samples);
         }
-        if samples != Some(self.len) {
+        let all = self.steps().and_then(|steps| steps.checked_add(self.first_step));
+        if samples != Some(self.len) || all.is_none() {
             let message = format!("the steps of an order do not have its {} samples", self.len);
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
@@ -175,14 +199,21 @@ impl OrderRecord {
     /// How many steps (batches, mostly) there were, where the record knows.
     pub fn steps(&self) -> Option<u64> {
         match &self.steps {
-            Steps::Known(steps) => Some(steps.iter().map(|(_, times)| times).sum()),
+            Steps::Known(steps) => {
+                steps.iter().try_fold(0u64, |sum, (_, times)| sum.checked_add(*times))
+            }
             Steps::Unknown => None,
         }
     }
 
-    /// The samples of step `step`, counted from 0 over all epochs of the record; `None` where there
-    /// is no such step, or the record does not know of steps. Takes as long as the record has
-    /// breaks.
+    /// The number of the first step: how many the runs before this one had made.
+    pub fn first_step(&self) -> u64 {
+        self.first_step
+    }
+
+    /// The samples of step `step`, counted from 0 over all epochs and over the runs before: none of
+    /// a step that was skipped. `None` where the record does not have that step, or does not know of
+    /// steps. Takes as long as the record has breaks.
     ///
     /// ```
     /// use spdl_core::{DatasetSource, PipelineBuilder};
@@ -197,7 +228,7 @@ impl OrderRecord {
     /// ```
     pub fn samples_of(&self, step: u64) -> Option<Vec<SampleId>> {
         let Steps::Known(steps) = &self.steps else { return None };
-        let (mut first, mut left) = (0, step);
+        let (mut first, mut left) = (0, step.checked_sub(self.first_step)?);
         let each = steps.iter().find_map(|&(samples, times)| {
             if left < times {
                 first += left * samples;
@@ -225,9 +256,90 @@ impl OrderRecord {
         Some(ids)
     }
 
+    /// Adds what a run delivered that went on from this one. What is here of the steps from its first
+    /// one on is forgotten: a run that was ended by force has often delivered more than its last
+    /// saved state tells of, and the next one has delivered that again.
+    ///
+    /// ```
+    /// use spdl_core::{DatasetSource, PipelineBuilder};
+    /// let build = || {
+    ///     let numbers = DatasetSource::new((0..10).collect::<Vec<i32>>());
+    ///     PipelineBuilder::new(numbers).batch("batch", 2, false).deterministic().record_order()
+    /// };
+    /// let mut first = build().build()?;
+    /// assert_eq!(first.by_ref().take(2).count(), 2);
+    /// let saved = first.state()?;
+    /// // One batch more, of which no state was saved.
+    /// assert!(first.next().is_some());
+    /// let mut record = first.order_record().expect("it was asked for").clone();
+    /// let mut later = build().resume(saved).build()?;
+    /// assert_eq!(later.by_ref().count(), 3);
+    /// record.append(later.order_record().expect("it was asked for"))?;
+    /// let indices = |step| -> Vec<u64> {
+    ///     record.samples_of(step).into_iter().flatten().map(|id| id.index).collect()
+    /// };
+    /// assert_eq!((record.len(), indices(1), indices(4)), (10, vec![2, 3], vec![8, 9]));
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` where there are steps between both that neither has, where the other one
+    /// begins before this one, or where one of both does not know of steps.
+    pub fn append(&mut self, later: &OrderRecord) -> Result<()> {
+        let invalid = |message: String| Error::new(ErrorKind::InvalidArgument, message);
+        let (Some(steps), Steps::Known(more)) = (self.steps(), &later.steps) else {
+            return Err(invalid("a record without steps cannot be put behind another one".into()));
+        };
+        let kept = later.first_step.checked_sub(self.first_step).filter(|kept| *kept <= steps);
+        let Some(kept) = kept else {
+            let message = format!(
+                "the record of steps {} to {} does not go on from one of steps {} to {}",
+                later.first_step,
+                later.first_step.saturating_add(later.steps().unwrap_or(0)),
+                self.first_step,
+                self.first_step.saturating_add(steps),
+            );
+            return Err(invalid(message));
+        };
+        let mut all = self.beginning(kept);
+        for run in &later.runs {
+            all.push_run(*run)?;
+        }
+        for &(samples, times) in more {
+            all.steps.push(samples, times).ok_or_else(|| invalid("more than 2^64 steps".into()))?;
+        }
+        *self = all;
+        Ok(())
+    }
+
+    /// The first `steps` steps.
+    fn beginning(&self, steps: u64) -> OrderRecord {
+        let mut begun = OrderRecord::beginning_at(self.first_step);
+        let (mut left, mut samples) = (steps, 0);
+        if let Steps::Known(all) = &self.steps {
+            for &(each, times) in all {
+                let times = times.min(left);
+                left -= times;
+                samples += each * times;
+                if times > 0 {
+                    // No more than there are.
+                    let _ = begun.steps.push(each, times);
+                }
+            }
+        }
+        for &run in &self.runs {
+            let len = run.len.min(samples);
+            samples -= len;
+            if len > 0 {
+                let _ = begun.push_run(Run { len, ..run });
+            }
+        }
+        begun
+    }
+
     /// Compares the order of another run with this one's: where they part, and which samples are
-    /// missing there, are new, come more often, or come at another place. Takes memory for every
-    /// sample of both behind the place where they part.
+    /// missing there, are new, come more or less often, or come at another place. Takes memory for
+    /// every sample of both behind the place where they part.
     ///
     /// ```
     /// use spdl_core::{OrderRecord, SampleId};
@@ -238,6 +350,7 @@ impl OrderRecord {
     /// assert_eq!(difference.common, 1);
     /// assert_eq!(difference.missing, [SampleId { epoch: 0, index: 3 }]);
     /// assert_eq!(difference.repeated, [SampleId { epoch: 0, index: 1 }]);
+    /// assert!(difference.added.is_empty());
     /// assert_eq!(difference.moved.len(), 2);
     /// ```
     pub fn difference(&self, other: &OrderRecord) -> OrderDifference {
@@ -248,7 +361,7 @@ impl OrderRecord {
             others.next();
             common += 1;
         }
-        // How often each sample comes from there on, and where first, in both.
+        // Of those that come from there on: how often each comes, and where first, in both.
         let mut seen: HashMap<SampleId, [(u64, u64); 2]> = HashMap::new();
         let mut count = |side: usize, ids: &mut dyn Iterator<Item = SampleId>| {
             for (place, id) in (common..).zip(ids) {
@@ -261,6 +374,15 @@ impl OrderRecord {
         };
         count(0, &mut own);
         count(1, &mut others);
+        // They may have come before, too: then they are neither new nor gone.
+        for (place, id) in (0..common).zip(self.iter()) {
+            if let Some(sides) = seen.get_mut(&id) {
+                for (times, first) in sides {
+                    *first = if *times == 0 { place } else { place.min(*first) };
+                    *times += 1;
+                }
+            }
+        }
         let mut samples: Vec<_> = seen.into_iter().collect();
         samples.sort_unstable();
         let those = |is_so: fn(&[(u64, u64); 2]) -> bool| -> Vec<SampleId> {
@@ -273,6 +395,7 @@ impl OrderRecord {
             missing: those(|[own, others]| others.0 == 0 && own.0 > 0),
             added: those(|[own, others]| own.0 == 0 && others.0 > 0),
             repeated: those(|[own, others]| others.0 > own.0.max(1)),
+            fewer: those(|[own, others]| own.0 > others.0 && others.0 > 0),
             moved: those(|[own, others]| own.0 > 0 && others.0 > 0 && own.1 != others.1),
             same: self == other,
         }
@@ -281,7 +404,7 @@ impl OrderRecord {
     /// The step that sample number `place` belongs to.
     fn step_at(&self, place: u64) -> Option<u64> {
         let Steps::Known(steps) = &self.steps else { return None };
-        let (mut first, mut step) = (0, 0);
+        let (mut first, mut step) = (0, self.first_step);
         for &(samples, times) in steps {
             if samples > 0 && place < first + samples * times {
                 return Some(step + (place - first) / samples);
@@ -331,14 +454,20 @@ impl OrderRecord {
     /// The format is one of lines: `spdl order 2`; then per line an epoch and up to 16 runs of
     /// consecutive indices, as `start` or `start+length`; then lines of up to 16 sizes of steps,
     /// each after the word `steps`, as `samples` or `samples*times`; then the number of samples; then
-    /// the 64-bit FNV-1a hash of all lines before. Without steps, it begins with `spdl order 1`.
+    /// the 64-bit FNV-1a hash of all lines before. Without steps, it begins with `spdl order 1`; and
+    /// with `spdl order 3` where the number of the first step is not 0: that is the second line then,
+    /// after the word `first`.
     pub fn to_text(&self) -> String {
         use fmt::Write as _;
         let header = match self.steps {
+            Steps::Known(_) if self.first_step > 0 => HEADER_LATER,
             Steps::Known(_) => HEADER,
             Steps::Unknown => HEADER_WITHOUT_STEPS,
         };
         let mut text = format!("{header}\n");
+        if header == HEADER_LATER {
+            let _ = writeln!(text, "first {}", self.first_step);
+        }
         for runs in self.runs.chunk_by(|a, b| a.epoch == b.epoch) {
             for line in runs.chunks(RUNS_IN_A_LINE) {
                 let _ = write!(text, "{}", line[0].epoch);
@@ -376,9 +505,10 @@ impl OrderRecord {
     /// the text was changed.
     pub fn parse(text: &str) -> Result<Self> {
         let corrupt = |message: String| Error::new(ErrorKind::Corrupt, message);
-        let has_steps = match text.lines().next() {
-            Some(HEADER) => true,
-            Some(HEADER_WITHOUT_STEPS) => false,
+        let (has_steps, is_later) = match text.lines().next() {
+            Some(HEADER_LATER) => (true, true),
+            Some(HEADER) => (true, false),
+            Some(HEADER_WITHOUT_STEPS) => (false, false),
             _ => {
                 let message = format!("no record of an order: it does not begin with {HEADER:?}");
                 return Err(Error::new(ErrorKind::Unsupported, message));
@@ -403,6 +533,11 @@ impl OrderRecord {
             }
             if let Some(count) = line.strip_prefix("samples ") {
                 samples = Some(count.parse::<u64>().map_err(|_| fault())?);
+                continue;
+            }
+            if is_later && number == 2 {
+                let first = line.strip_prefix("first ").and_then(|first| first.parse().ok());
+                record.first_step = first.filter(|first| *first > 0).ok_or_else(fault)?;
                 continue;
             }
             let mut words = line.split(' ');
@@ -477,12 +612,14 @@ pub struct OrderDifference {
     pub common: u64,
     /// In which step of the first run they part, where it has recorded steps.
     pub step: Option<u64>,
-    /// Samples of the first run that the other does not have.
+    /// Samples of the first run that the other does not have at all.
     pub missing: Vec<SampleId>,
-    /// Samples of the other run that the first does not have.
+    /// Samples of the other run that the first does not have at all.
     pub added: Vec<SampleId>,
     /// Samples that come more often in the other run, and more than once.
     pub repeated: Vec<SampleId>,
+    /// Samples that come less often in the other run, and once at least.
+    pub fewer: Vec<SampleId>,
     /// Samples that both have, first at different places.
     pub moved: Vec<SampleId>,
     same: bool,
@@ -511,6 +648,7 @@ impl fmt::Display for OrderDifference {
             ("missing", &self.missing),
             ("added", &self.added),
             ("repeated", &self.repeated),
+            ("repeated less often", &self.fewer),
             ("moved", &self.moved),
         ];
         for (what, samples) in kinds.into_iter().filter(|(_, samples)| !samples.is_empty()) {
@@ -771,6 +909,71 @@ mod tests {
     }
 
     #[test]
+    fn what_comes_again_is_repeated_and_not_new() {
+        let difference = |own: &[u64], others: &[u64]| {
+            let [own, others] = [own, others].map(|all| record(ids(0, all.iter().copied())));
+            own.difference(&others)
+        };
+        let told = difference(&[0, 1, 2], &[0, 1, 1]);
+        assert_eq!((told.common, told.missing, told.repeated), (2, ids(0, [2]), ids(0, [1])));
+        assert!(told.added.is_empty() && told.moved.is_empty() && told.fewer.is_empty());
+        let told = difference(&[0, 1, 1], &[0, 1]);
+        assert!(told.missing.is_empty() && told.fewer == ids(0, [1]), "{told}");
+        assert!(told.to_string().contains("1 repeated less often: 0/1"), "{told}");
+    }
+
+    /// A record of steps from `first` on, each of one sample: its number.
+    fn single_steps(first: u64, end: u64) -> OrderRecord {
+        let mut record = OrderRecord::beginning_at(first);
+        (first..end).for_each(|index| record.push(SampleId { epoch: 0, index }));
+        record
+    }
+
+    #[test]
+    fn the_steps_of_a_later_run_have_their_numbers() {
+        let later = single_steps(5, 8);
+        assert_eq!((later.first_step(), later.steps()), (5, Some(3)));
+        assert_eq!((later.samples_of(4), later.samples_of(8)), (None, None));
+        assert_eq!(later.samples_of(6).unwrap(), ids(0, [6]));
+        assert_eq!(later.step_at(2), Some(7));
+        let text = later.to_text();
+        assert!(text.starts_with("spdl order 3\nfirst 5\n0 5+3\nsteps 1*3\n"), "{text}");
+        assert_eq!(OrderRecord::parse(&text).unwrap(), later);
+        #[cfg(feature = "serde")]
+        {
+            let json = serde_json::to_string(&later).unwrap();
+            assert_eq!(serde_json::from_str::<OrderRecord>(&json).unwrap(), later);
+        }
+    }
+
+    #[test]
+    fn a_later_record_takes_the_place_of_what_it_has_done_again() {
+        let whole = single_steps(2, 9);
+        for (end, first) in [(5, 5), (8, 5), (9, 2), (5, 3)] {
+            let mut joined = single_steps(2, end);
+            joined.append(&single_steps(first, 9)).unwrap();
+            assert_eq!(joined, whole, "2..{end} and {first}..9");
+        }
+        let mut batches = OrderRecord::new();
+        batches.push_step(ids(0, [4, 2, 3]));
+        batches.push_step(ids(0, []));
+        batches.push_step(ids(0, [9, 8]));
+        let mut later = OrderRecord::beginning_at(1);
+        later.push_step(ids(0, [4, 5]));
+        batches.append(&later).unwrap();
+        assert!(batches.iter().eq(ids(0, [4, 2, 3, 4, 5])));
+        assert_eq!((batches.samples_of(1).unwrap(), batches.steps()), (ids(0, [4, 5]), Some(2)));
+        for (record, later) in [
+            (single_steps(0, 5), single_steps(6, 7)),
+            (single_steps(3, 5), single_steps(2, 7)),
+            (OrderRecord { steps: Steps::Unknown, ..single_steps(0, 5) }, single_steps(5, 6)),
+        ] {
+            let error = record.clone().append(&later).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        }
+    }
+
+    #[test]
     fn a_record_of_the_first_version_is_read_without_steps() {
         let text = sealed("spdl order 1\n0 3+2 7\nsamples 3\n");
         let read = OrderRecord::parse(&text).unwrap();
@@ -825,11 +1028,16 @@ mod tests {
             "spdl order 2\n0 1\nsteps\nsamples 1\n",
             "spdl order 2\n0 1\nsteps 9223372036854775808*2 1\nsamples 1\n",
             "spdl order 2\n0 1\nsteps 0*18446744073709551615 0 1\nsamples 1\n",
+            "spdl order 2\n0 1\nsteps 0*18446744073709551615 1\nsamples 1\n",
+            "spdl order 2\nfirst 4\n0 1\nsteps 1\nsamples 1\n",
+            "spdl order 3\n0 1\nsteps 1\nsamples 1\n",
+            "spdl order 3\nfirst 0\n0 1\nsteps 1\nsamples 1\n",
+            "spdl order 3\nfirst 18446744073709551615\n0 1\nsteps 1\nsamples 1\n",
         ] {
             let kind = OrderRecord::parse(&sealed(body)).unwrap_err().kind();
             assert_eq!(kind, ErrorKind::Corrupt, "{body}");
         }
-        let kind = OrderRecord::parse("spdl order 3\n").unwrap_err().kind();
+        let kind = OrderRecord::parse("spdl order 4\n").unwrap_err().kind();
         assert_eq!(kind, ErrorKind::Unsupported);
     }
 
@@ -980,16 +1188,16 @@ mod tests {
             let common = a.iter().zip(&b).take_while(|(a, b)| a == b).count();
             prop_assert_eq!(difference.common, common as u64);
             prop_assert_eq!(difference.is_none(), a == b);
-            let (a, b) = (&a[common..], &b[common..]);
             let times = |all: &[SampleId], id| all.iter().filter(|&&other| other == id).count();
             let place = |all: &[SampleId], id| all.iter().position(|&other| other == id);
             for id in ids(3, 0..12) {
-                let (own, others) = (times(a, id), times(b, id));
+                let (own, others) = (times(&a, id), times(&b, id));
                 let there = own > 0 && others > 0;
                 prop_assert_eq!(difference.missing.contains(&id), own > 0 && others == 0);
                 prop_assert_eq!(difference.added.contains(&id), own == 0 && others > 0);
                 prop_assert_eq!(difference.repeated.contains(&id), others > 1 && others > own);
-                let moved = there && place(a, id) != place(b, id);
+                prop_assert_eq!(difference.fewer.contains(&id), others > 0 && others < own);
+                let moved = there && place(&a, id) != place(&b, id);
                 prop_assert_eq!(difference.moved.contains(&id), moved);
             }
             prop_assert!(!difference.to_string().is_empty());

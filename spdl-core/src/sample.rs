@@ -118,13 +118,39 @@ impl<'a> From<&'a Head> for crate::ItemInfo<'a> {
     }
 }
 
+/// By how much the numbers of consecutive outputs differ before they are mixed: the golden ratio.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+const FIRST: u64 = 0xbf58_476d_1ce4_e5b9;
+const SECOND: u64 = 0x94d0_49bb_1331_11eb;
+
 /// A number that differs for every pair of numbers (as far as 64 bits can): the finalizer of
 /// SplitMix64 (Steele, Lea, Flood 2014) over both.
 fn mix(a: u64, b: u64) -> u64 {
-    let mut x = a.wrapping_add(b.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let mut x = a.wrapping_add(b.wrapping_mul(STEP));
+    x = (x ^ (x >> 30)).wrapping_mul(FIRST);
+    x = (x ^ (x >> 27)).wrapping_mul(SECOND);
     (x ^ (x >> 31)).max(1)
+}
+
+/// Another number for a lineage, one for each: those of the outputs that a stage makes of one item,
+/// but for the first one, follow each other without a gap. So many outputs are one range.
+pub(crate) fn unmixed(lineage: u64) -> u64 {
+    let mut x = lineage ^ (lineage >> 31) ^ (lineage >> 62);
+    x = x.wrapping_mul(const { inverse(SECOND) });
+    x = (x ^ (x >> 27) ^ (x >> 54)).wrapping_mul(const { inverse(FIRST) });
+    (x ^ (x >> 30) ^ (x >> 60)).wrapping_mul(const { inverse(STEP) })
+}
+
+/// The number that gives 1 when multiplied with this odd one, modulo 2^64.
+const fn inverse(odd: u64) -> u64 {
+    // Newton's iteration: twice as many low bits are right each time, 3 in the beginning.
+    let mut inverse = odd;
+    let mut bits = 3;
+    while bits < 64 {
+        inverse = inverse.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(inverse)));
+        bits *= 2;
+    }
+    inverse
 }
 
 /// An item on its way: the value, who it is, and the memory that it is counted with.
@@ -233,6 +259,26 @@ impl TicketDesk {
         drop(state);
         if let Some(drawer) = drawer {
             drawer.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lineages_of_outputs_follow_each_other_when_unmixed() {
+        for head in [Head::default(), Head::default().branch(3), Head::default().output(5, 9)] {
+            let place = |output| unmixed(head.output(77, output).lineage);
+            for output in 1..1000 {
+                assert_eq!(place(output + 1), place(output).wrapping_add(1), "output {output}");
+            }
+        }
+        assert_eq!(unmixed(0), 0);
+        // One for each: what was mixed comes out again.
+        for x in (1..10_000u64).map(|n| n.wrapping_mul(0x1234_5678_9abc_def1)) {
+            assert_eq!(unmixed(mix(0, x)), x);
         }
     }
 }

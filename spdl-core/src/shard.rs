@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::ranges::{Ranges, Rest};
+use crate::layers::Layers;
+use crate::ranges::Ranges;
 use crate::{Error, ErrorKind, Result};
 
 /// One rank's part of every epoch, for [`PipelineBuilder::shard`](crate::PipelineBuilder::shard).
@@ -24,10 +25,29 @@ use crate::{Error, ErrorKind, Result};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(try_from = "Data"))]
 pub struct Shard {
     pub(crate) rank: u64,
     pub(crate) world: u64,
     pub(crate) remainder: Remainder,
+}
+
+/// A shard as it is read, before it is known to make sense.
+#[cfg(feature = "serde")]
+#[derive(serde::Deserialize)]
+struct Data {
+    rank: u64,
+    world: u64,
+    remainder: Remainder,
+}
+
+#[cfg(feature = "serde")]
+impl TryFrom<Data> for Shard {
+    type Error = Error;
+
+    fn try_from(data: Data) -> Result<Self> {
+        Ok(Shard::new(data.rank, data.world)?.remainder(data.remainder))
+    }
 }
 
 /// What becomes of the last positions of an epoch, where there are not as many as ranks.
@@ -121,8 +141,8 @@ pub(crate) struct Division {
     pub(crate) shard: Shard,
     /// How many positions the epoch has, where the division depends on it.
     pub(crate) len: Option<u64>,
-    /// What was not yet done by anybody when it was divided.
-    pub(crate) rest: Rest,
+    /// What was done already when the rest was divided.
+    pub(crate) base: Layers,
     /// How many identities from `len` on were given before.
     pub(crate) padded: u64,
     /// How many positions are divided, where that is known.
@@ -130,12 +150,12 @@ pub(crate) struct Division {
 }
 
 impl Division {
-    pub(crate) fn new(shard: Shard, len: Option<u64>, base: Ranges, padded: u64) -> Self {
+    pub(crate) fn new(shard: Shard, len: Option<u64>, base: Layers, padded: u64) -> Self {
         let needs_len = shard.world > 1 && shard.remainder != Remainder::Uneven;
         let len = len.filter(|_| needs_len);
         // Counted once: an epoch that changed its ranks often has many ranges behind it.
         let divided = len.map(|len| len.saturating_sub(base.count()));
-        Division { shard, len, rest: Rest::without(base), padded, divided }
+        Division { shard, len, base, padded, divided }
     }
 
     /// How many of them are this rank's, where that is known.
@@ -158,16 +178,6 @@ impl Division {
         self.padded + extra
     }
 
-    /// Adds the positions that come first when all ranks together have done this many each.
-    pub(crate) fn add_rounds(&self, rounds: u64, all: &mut Ranges) {
-        let divided = self.divided.unwrap_or(u64::MAX);
-        let positions = rounds.saturating_mul(self.shard.world).min(divided);
-        // All in front of the last of them are among them, or were done before.
-        if let Some(last) = positions.checked_sub(1).and_then(|k| self.rest.nth(k)) {
-            all.insert_range(0..last + 1);
-        }
-    }
-
     /// The position with this own number.
     pub(crate) fn at(&self, own: u64) -> Option<Position> {
         if self.count().is_some_and(|count| own >= count) {
@@ -177,10 +187,10 @@ impl Division {
         match (self.divided, self.len) {
             (Some(divided), Some(len)) if k >= divided => {
                 let extra = k - divided;
-                let at = self.rest.nth(extra % divided)?;
+                let at = self.base.nth(extra % divided)?;
                 Some(Position { id: len.checked_add(self.padded)?.checked_add(extra)?, at })
             }
-            _ => self.rest.nth(k).map(|at| Position { id: at, at }),
+            _ => self.base.nth(k).map(|at| Position { id: at, at }),
         }
     }
 
@@ -190,7 +200,7 @@ impl Division {
             (Some(divided), Some(len)) if id >= len => {
                 divided.checked_add(id.checked_sub(len)?.checked_sub(self.padded)?)?
             }
-            _ => self.rest.rank(id)?,
+            _ => self.base.rank(id)?,
         };
         let own = match self.shard.world {
             1 => k,
@@ -223,7 +233,7 @@ pub struct Positions {
 impl Positions {
     pub(crate) fn new(epoch: u64, division: Arc<Division>, done: Arc<Ranges>) -> Self {
         let shard = &division.shard;
-        let whole = shard.world == 1 && division.rest.taken().is_empty() && done.is_empty();
+        let whole = shard.world == 1 && division.base.is_empty() && done.is_empty();
         Positions { epoch, division, done, next: 0, whole }
     }
 
@@ -234,7 +244,7 @@ impl Positions {
     /// assert!(Positions::all(3).take(4).map(|position| position.at).eq(0..4));
     /// ```
     pub fn all(epoch: u64) -> Self {
-        let division = Division::new(Shard::WHOLE, None, Ranges::default(), 0);
+        let division = Division::new(Shard::WHOLE, None, Layers::default(), 0);
         Positions::new(epoch, Arc::new(division), Arc::default())
     }
 
@@ -292,7 +302,7 @@ pub(crate) struct Divisions {
 pub(crate) struct Begun {
     pub(crate) epoch: u64,
     /// What was done of it when it was divided among the ranks.
-    pub(crate) base: Ranges,
+    pub(crate) base: Layers,
     pub(crate) padded: u64,
     /// The own numbers that are done.
     pub(crate) done: Ranges,
@@ -306,7 +316,7 @@ impl Divisions {
     pub(crate) fn division(&self, epoch: u64) -> Division {
         match self.begun(epoch) {
             Some(begun) => Division::new(self.shard, self.len, begun.base.clone(), begun.padded),
-            None => Division::new(self.shard, self.len, Ranges::default(), 0),
+            None => Division::new(self.shard, self.len, Layers::default(), 0),
         }
     }
 
@@ -328,7 +338,7 @@ mod tests {
 
     fn division(rank: u64, world: u64, kind: Remainder, len: u64, base: &Ranges) -> Division {
         let shard = Shard::new(rank, world).unwrap().remainder(kind);
-        Division::new(shard, Some(len), base.clone(), 0)
+        Division::new(shard, Some(len), base.clone().into(), 0)
     }
 
     fn positions(division: Division, len: u64) -> Vec<Position> {
@@ -401,7 +411,7 @@ mod tests {
         ) {
             let done: Ranges = done.iter().map(|&own| own..own + 1).collect();
             let shard = Shard::new(world - 1, world).unwrap().remainder(Remainder::Uneven);
-            let division = Division::new(shard, None, Ranges::default(), 0);
+            let division = Division::new(shard, None, Layers::default(), 0);
             let positions = Positions::new(0, Arc::new(division), Arc::new(done.clone()));
             let left: Vec<u64> = positions.clone().take(20).map(|p| p.id).collect();
             let all = (0..).filter(|&own| !done.contains(own)).map(|own| world - 1 + own * world);

@@ -95,7 +95,7 @@ pub(crate) fn mix(mut z: u64) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
@@ -121,7 +121,7 @@ mod tests {
     /// Fails where `counts` differ from what is `expected` more than once in 10,000 times by chance
     /// (seeds are fixed, so a test that passes always passes). The quantile is that of Wilson and
     /// Hilferty (1931), with the normal distribution's at 3.719.
-    fn assert_chi_squared(counts: &[u32], expected: &[f64], freedom: usize, what: &str) {
+    pub(crate) fn assert_chi_squared(counts: &[u32], expected: &[f64], freedom: usize, what: &str) {
         let terms = counts.iter().zip(expected);
         let statistic: f64 = terms.map(|(&n, &e)| (f64::from(n) - e).powi(2) / e).sum();
         let spread = 2.0 / (9.0 * freedom as f64);
@@ -129,7 +129,7 @@ mod tests {
         assert!(statistic < bound, "{what}: {statistic} with {freedom} degrees of freedom");
     }
 
-    fn assert_uniform(counts: &[u32], what: &str) {
+    pub(crate) fn assert_uniform(counts: &[u32], what: &str) {
         let total: u32 = counts.iter().sum();
         let expected = vec![f64::from(total) / counts.len() as f64; counts.len()];
         assert_chi_squared(counts, &expected, counts.len() - 1, what);
@@ -229,6 +229,19 @@ mod tests {
                         counts[(first * (len - 1) + second) as usize] += 1;
                     }
                     assert_uniform(&counts, &format!("pairs at {position} of {len}"));
+                }
+            }
+        }
+        // More: by how much neighbours differ, modulo `len`, over many orders.
+        for len in [33u64, 63, 64, 65, 100, 127, 257] {
+            for orders in orders(len, 40 * len) {
+                for position in [0, len / 2, len - 2] {
+                    let mut steps = vec![0u32; len as usize - 1];
+                    for order in &orders {
+                        let (first, second) = (order.at(position), order.at(position + 1));
+                        steps[((second + len - first) % len - 1) as usize] += 1;
+                    }
+                    assert_uniform(&steps, &format!("steps at {position} of {len}"));
                 }
             }
         }

@@ -3,22 +3,34 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::account::{Cut, Fate};
+use crate::account::Cut;
+use crate::layers::Layers;
+use crate::pieces::Pieces;
 use crate::ranges::Ranges;
 use crate::shard::{Begun, Division, Remainder, Shard};
 use crate::{Error, ErrorKind, Result, SampleId};
 
-/// The version of what [`State`] holds.
-const FORMAT: u32 = 1;
+/// The version of what [`State`] holds, and the first one that is still read.
+const FORMAT: u32 = 2;
+const FIRST_FORMAT: u32 = 1;
+/// The most ranks that one of them may speak for.
+const MOST_RANKS: u64 = 1 << 20;
+/// States of different divisions are compared position by position, up to so many.
+const MOST_COMPARED: u64 = 1 << 22;
 
 /// How far a run has come: what [`Pipeline::state`](crate::Pipeline::state) gives and
 /// [`PipelineBuilder::resume`](crate::PipelineBuilder::resume) takes.
 ///
 /// It knows which samples of the current epoch are done: delivered, dropped by a policy, filtered
-/// out or left out. It holds no data and no keys, and is small: some ranges of numbers. A pipeline
-/// that is resumed from it yields exactly the others, with their old identities, and so with their
-/// old random numbers. Where order is [deterministic](crate::PipelineBuilder::deterministic), what
-/// it delivers is what the first run would have delivered next, bit by bit.
+/// out or left out. It holds no data and no keys, and is small: ranges of numbers, as many as there
+/// are gaps, where a sample, or a piece of one, is under way in front of others that are done. As
+/// JSON a gap takes less than 50 bytes, and a sample in pieces 50 more. One that was
+/// [combined](State::combine) from ranks that were not in step has such ranges of every rank.
+///
+/// A pipeline that is resumed from it yields exactly the others, with their old identities, and so
+/// with their old random numbers. Where order is
+/// [deterministic](crate::PipelineBuilder::deterministic), what it delivers is what the first run
+/// would have delivered next, bit by bit.
 ///
 /// Where lists are put together and taken apart again, a list may be delivered in part. It is put
 /// together again as it was, for which the stages in front must keep their order; else
@@ -45,6 +57,7 @@ const FORMAT: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct State {
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "read_format"))]
     pub(crate) format: u32,
     pub(crate) seed: u64,
     pub(crate) epoch: u64,
@@ -53,17 +66,21 @@ pub struct State {
     /// How many positions an epoch has, where that is known.
     pub(crate) len: Option<u64>,
     /// The positions that were done when the rest was divided among the ranks.
-    pub(crate) base: Ranges,
+    pub(crate) base: Layers,
     /// How many identities of repeated samples were given in earlier divisions.
     pub(crate) padded: u64,
     /// What this rank has done since, in its own count of positions.
     pub(crate) done: Ranges,
     /// What came to an end of samples that are not done, and how.
-    pub(crate) pieces: Vec<(Piece, Fate)>,
+    pub(crate) pieces: Pieces,
     pub(crate) steps_in_epoch: u64,
     pub(crate) steps: u64,
     pub(crate) in_epoch: SampleCounts,
     pub(crate) in_all: SampleCounts,
+    /// What of both was counted for all ranks when the states of an earlier division were combined:
+    /// every rank has it.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Shared::is_none"))]
+    pub(crate) shared: Shared,
     /// What each stage that cuts items had given out of the oldest one that it held.
     #[cfg_attr(feature = "serde", serde(default))]
     pub(crate) carry: BTreeMap<String, Cut>,
@@ -74,6 +91,13 @@ pub struct State {
     /// Whatever the caller wants to keep with it: the step of the optimiser, the name of the run.
     #[cfg_attr(feature = "serde", serde(default))]
     pub notes: BTreeMap<String, String>,
+}
+
+/// States of an earlier format are of this one once they are read; what is not known stays as it is.
+#[cfg(feature = "serde")]
+fn read_format<'de, D: serde::Deserializer<'de>>(from: D) -> std::result::Result<u32, D::Error> {
+    let format = <u32 as serde::Deserialize>::deserialize(from)?;
+    Ok(if (FIRST_FORMAT..=FORMAT).contains(&format) { FORMAT } else { format })
 }
 
 /// What became of samples.
@@ -90,37 +114,43 @@ pub struct SampleCounts {
     pub left_out: u64,
 }
 
+/// What all ranks have in common of what they counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub(crate) struct Shared {
+    in_epoch: SampleCounts,
+    in_all: SampleCounts,
+}
+
+#[cfg(feature = "serde")]
+impl Shared {
+    fn is_none(&self) -> bool {
+        *self == Shared::default()
+    }
+}
+
 impl SampleCounts {
-    pub(crate) fn plus(self, other: SampleCounts) -> SampleCounts {
+    fn total(self) -> u64 {
+        let SampleCounts { delivered, dropped, filtered, left_out } = self;
+        [delivered, dropped, filtered, left_out].into_iter().fold(0, u64::saturating_add)
+    }
+
+    fn minus(self, other: SampleCounts) -> SampleCounts {
         SampleCounts {
-            delivered: self.delivered + other.delivered,
-            dropped: self.dropped + other.dropped,
-            filtered: self.filtered + other.filtered,
-            left_out: self.left_out + other.left_out,
+            delivered: self.delivered.saturating_sub(other.delivered),
+            dropped: self.dropped.saturating_sub(other.dropped),
+            filtered: self.filtered.saturating_sub(other.filtered),
+            left_out: self.left_out.saturating_sub(other.left_out),
         }
     }
-}
 
-/// A piece of a sample, or of what several were put together into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(into = "(u32, u64, u64)", from = "(u32, u64, u64)"))]
-pub(crate) struct Piece {
-    /// In how many layers it was put together.
-    pub(crate) depth: u32,
-    pub(crate) index: u64,
-    pub(crate) lineage: u64,
-}
-
-impl From<Piece> for (u32, u64, u64) {
-    fn from(piece: Piece) -> Self {
-        (piece.depth, piece.index, piece.lineage)
-    }
-}
-
-impl From<(u32, u64, u64)> for Piece {
-    fn from((depth, index, lineage): (u32, u64, u64)) -> Self {
-        Piece { depth, index, lineage }
+    pub(crate) fn plus(self, other: SampleCounts) -> SampleCounts {
+        SampleCounts {
+            delivered: self.delivered.saturating_add(other.delivered),
+            dropped: self.dropped.saturating_add(other.dropped),
+            filtered: self.filtered.saturating_add(other.filtered),
+            left_out: self.left_out.saturating_add(other.left_out),
+        }
     }
 }
 
@@ -143,19 +173,52 @@ impl State {
             epoch,
             shard: Some(shard),
             len,
-            base: Ranges::default(),
+            base: Layers::default(),
             padded: 0,
             done: Ranges::default(),
-            pieces: Vec::new(),
+            pieces: Pieces::default(),
             steps_in_epoch: 0,
             steps: 0,
             in_epoch: SampleCounts::default(),
             in_all: SampleCounts::default(),
+            shared: Shared::default(),
             carry: BTreeMap::new(),
             fingerprint,
             allowed: BTreeSet::new(),
             notes: BTreeMap::new(),
         }
+    }
+
+    /// The state of this rank of the pipeline that goes on from here.
+    pub(crate) fn taken_up(
+        self,
+        seed: u64,
+        shard: Shard,
+        len: Option<u64>,
+        fingerprint: BTreeMap<String, String>,
+    ) -> Self {
+        let shared = match self.shard {
+            Some(_) => self.shared,
+            None => Shared { in_epoch: self.in_epoch, in_all: self.in_all },
+        };
+        State {
+            format: FORMAT,
+            seed,
+            shard: Some(shard),
+            len,
+            shared,
+            fingerprint,
+            allowed: BTreeSet::new(),
+            ..self
+        }
+    }
+
+    /// The state at the beginning of another epoch of the same run.
+    pub(crate) fn at_epoch(&self, epoch: u64) -> Self {
+        let shard = self.shard.unwrap_or_default();
+        let fresh = State::at_start(self.seed, epoch, shard, self.len, self.fingerprint.clone());
+        let shared = Shared { in_all: self.shared.in_all, ..Shared::default() };
+        State { in_all: self.in_all, notes: self.notes.clone(), shared, ..fresh }
     }
 
     /// The seed of the run's random numbers.
@@ -183,7 +246,8 @@ impl State {
         self.steps_in_epoch
     }
 
-    /// What became of samples in all epochs.
+    /// What became of samples in all epochs: of this rank's, and of all ranks' before their number
+    /// was last changed.
     pub fn samples(&self) -> SampleCounts {
         self.in_all
     }
@@ -213,14 +277,14 @@ impl State {
     /// ranks, and where stages keep no order.
     #[must_use]
     pub fn repeat_parts(mut self) -> Self {
-        self.pieces.retain(|(piece, _)| piece.depth == 0);
+        self.pieces.retain(|depth, _| depth == 0);
         self.carry.clear();
         self
     }
 
     /// Whether items must be put together, or cut, as they were.
     pub(crate) fn has_parts(&self) -> bool {
-        !self.carry.is_empty() || self.pieces.iter().any(|(piece, _)| piece.depth > 0)
+        !self.carry.is_empty() || self.pieces.has_lists()
     }
 
     fn division(&self) -> Division {
@@ -228,12 +292,43 @@ impl State {
         Division::new(shard, self.len, self.base.clone(), self.padded)
     }
 
-    /// The samples that this rank has done since the epoch was divided, from its own number `from`
-    /// on, repeated ones included.
-    fn ids_done(&self, from: u64) -> impl Iterator<Item = u64> + '_ {
-        let division = self.division();
-        let own = self.done.iter().flat_map(move |range| range.start.max(from)..range.end);
-        own.map_while(move |own| division.at(own)).map(|place| place.id)
+    /// The positions that this rank has done since the epoch was divided, by its own numbers:
+    /// repeated ones left out.
+    fn own_done(&self) -> Ranges {
+        match self.own_positions() {
+            Some(end) => self.done.below(end),
+            None => self.done.clone(),
+        }
+    }
+
+    /// How many of the positions that were divided would come to this rank, if all did.
+    fn own_positions(&self) -> Option<u64> {
+        let Shard { rank, world, .. } = self.shard.unwrap_or_default();
+        let divided = self.len?.saturating_sub(self.base.count());
+        Some(divided.saturating_sub(rank).div_ceil(world))
+    }
+
+    /// The same rank's state at the end of the epoch in which `other` is, if it had done all of its
+    /// part.
+    fn having_ended(&self, other: &State) -> Result<State> {
+        let shard = self.shard.unwrap_or_default();
+        let ended = State {
+            epoch: other.epoch,
+            base: other.base.clone(),
+            padded: other.padded,
+            done: Ranges::default(),
+            ..self.clone()
+        };
+        let Some(positions) = ended.own_positions() else {
+            let message = format!(
+                "rank {} has ended epoch {}, others have not, and how long it is is not known",
+                shard.rank, other.epoch
+            );
+            return Err(invalid(message));
+        };
+        // At least of the positions; what is repeated makes no difference.
+        let all = ended.division().count().map_or(positions, |count| count.min(positions));
+        Ok(State { done: std::iter::once(0..all).collect(), ..ended })
     }
 
     /// Marks samples of the current epoch as done, so that they are not delivered. Those that are
@@ -249,14 +344,14 @@ impl State {
             return Err(invalid(message));
         }
         let division = self.division();
+        // Of a state of all ranks, by their numbers among what is left.
+        let mut places = Ranges::default();
         for id in ids {
             if id.epoch != self.epoch {
                 let message = format!("{id} is not of epoch {}, which is under way", self.epoch);
                 return Err(invalid(message));
             }
-            if self.base.contains(id.index) {
-                continue;
-            }
+            let Some(place) = self.base.rank(id.index) else { continue };
             let Some(own) = division.own(id.index) else {
                 let whose = self.shard.unwrap_or_default();
                 return Err(invalid(format!("{id} is not a sample of {whose}")));
@@ -264,26 +359,29 @@ impl State {
             // A state of all ranks has no division of its own: what is done is done for all.
             let new = match self.shard {
                 Some(_) => self.done.insert(own),
-                None => self.base.insert(id.index),
+                None => places.insert(place),
             };
             if new {
                 self.in_epoch.left_out += 1;
                 self.in_all.left_out += 1;
             }
         }
-        self.pieces.retain(|(piece, _)| {
+        self.base.add_places(places);
+        self.pieces.retain(|_, index| {
             let is_done = |own| self.done.contains(own);
-            !self.base.contains(piece.index) && !division.own(piece.index).is_some_and(is_done)
+            !self.base.contains(index) && !division.own(index).is_some_and(is_done)
         });
         Ok(self)
     }
 
     /// Whether this version of the library reads states of that format.
     pub(crate) fn check_format(format: u32) -> Result<()> {
-        if format == FORMAT {
+        if (FIRST_FORMAT..=FORMAT).contains(&format) {
             return Ok(());
         }
-        let message = format!("a state of format {format}; this is format {FORMAT}");
+        let message = format!(
+            "a state of format {format}; this version reads formats {FIRST_FORMAT} to {FORMAT}"
+        );
         Err(Error::new(ErrorKind::Unsupported, message))
     }
 
@@ -388,7 +486,9 @@ impl State {
     /// # Errors
     /// `InvalidArgument` where a rank is missing or there twice, where states are of different
     /// runs, where ranks are in epochs that do not follow each other, or where a list that was taken
-    /// apart was delivered in part (see [`repeat_parts`](State::repeat_parts)).
+    /// apart was delivered in part (see [`repeat_parts`](State::repeat_parts)); `LimitExceeded` where
+    /// very many ranks have each done very many separate parts (a table of both has more than 2^28
+    /// entries).
     pub fn combine(states: impl IntoIterator<Item = State>) -> Result<State> {
         let mut states: Vec<State> = states.into_iter().collect();
         states.sort_by_key(|state| state.shard.map_or(0, |shard| shard.rank));
@@ -470,46 +570,33 @@ impl State {
             );
             return Err(invalid(message));
         }
+        let padded = known.division().padded();
+        let ranks = states.iter().map(|state| match state.epoch == epoch {
+            true => Ok(state.own_done()),
+            false => state.having_ended(known).map(|ended| ended.done),
+        });
         let mut base = known.base.clone();
-        let division = known.division();
-        let padded = division.padded();
-        let common = states.iter().filter(|state| state.epoch == epoch).map(State::watermark);
-        let common = common.min().unwrap_or(0);
-        division.add_rounds(common, &mut base);
-        let len = known.len;
-        for state in &states {
-            if state.epoch == epoch {
-                state.add_done(common, &mut base);
-                continue;
+        base.add_ranks(ranks.collect::<Result<_>>()?)?;
+        // What they have in common counts once.
+        let sum = |states: &mut dyn Iterator<Item = (SampleCounts, SampleCounts)>| {
+            let (mut own, mut common) = (SampleCounts::default(), SampleCounts::default());
+            for (counts, shared) in states {
+                own = own.plus(counts.minus(shared));
+                common = shared;
             }
-            let Some(len) = len else {
-                let message = format!(
-                    "rank {} has ended epoch {epoch}, others have not, and how long it is is not \
-                     known",
-                    state.shard.unwrap_or_default().rank
-                );
-                return Err(invalid(message));
-            };
-            let ended = State { base: known.base.clone(), padded: known.padded, ..state.clone() };
-            let division = ended.division();
-            let all =
-                (common..).map_while(|own| division.at(own)).take_while(|place| place.at < len);
-            for place in all.filter(|place| place.id < len) {
-                base.insert(place.id);
-            }
-        }
-        let sum = |counts: fn(&State) -> SampleCounts| {
-            states.iter().map(counts).fold(SampleCounts::default(), SampleCounts::plus)
+            own.plus(common)
         };
+        let begun = || states.iter().filter(|state| state.epoch == epoch);
+        let in_epoch = sum(&mut begun().map(|state| (state.in_epoch, state.shared.in_epoch)));
+        let in_all = sum(&mut states.iter().map(|state| (state.in_all, state.shared.in_all)));
         let most = |steps: fn(&State) -> u64| states.iter().map(steps).max().unwrap_or(0);
-        let begun = states.iter().filter(|state| state.epoch == epoch);
-        let in_epoch =
-            begun.map(|state| state.in_epoch).fold(SampleCounts::default(), SampleCounts::plus);
-        let in_all = sum(|state| state.in_all);
         let (steps_in_epoch, steps) = (most(|state| state.steps_in_epoch), most(|s| s.steps));
-        // Pieces of single samples are known wherever these go.
-        let known = states.iter().filter(|state| state.epoch == epoch);
-        let pieces = known.flat_map(|state| state.pieces.iter().copied()).collect();
+        // Pieces of single samples are known wherever these go. Each rank still knows of those that
+        // were another's when the epoch was divided: they are the same pieces, and the other may
+        // have done with them.
+        let mut pieces = Pieces::default();
+        begun().for_each(|state| pieces.extend(&state.pieces));
+        pieces.retain(|_, index| !base.contains(index));
         let allowed = states.iter().flat_map(|state| state.allowed.clone()).collect();
         let first = states.swap_remove(0);
         Ok(State {
@@ -523,6 +610,7 @@ impl State {
             steps,
             in_epoch,
             in_all,
+            shared: Shared::default(),
             carry: BTreeMap::new(),
             allowed,
             ..first
@@ -542,31 +630,16 @@ impl State {
                            known; combine the states of all ranks";
             return Err(invalid(message));
         }
+        if shard.world > MOST_RANKS {
+            let message =
+                format!("{} ranks; at most {MOST_RANKS} can be put together", shard.world);
+            return Err(Error::new(ErrorKind::LimitExceeded, message));
+        }
         let states = (0..shard.world).map(|rank| {
             let shard = Some(Shard { rank, ..shard });
             State { shard, ..self.clone() }
         });
         State::combine(states)
-    }
-
-    /// How many positions this rank has done without a gap, from its first one on.
-    fn watermark(&self) -> u64 {
-        self.done.iter().next().filter(|range| range.start == 0).map_or(0, |range| range.end)
-    }
-
-    /// Adds the positions that this rank has done from its own number `from` on, repeated ones left
-    /// out.
-    fn add_done(&self, from: u64, all: &mut Ranges) {
-        if self.shard.unwrap_or_default().world == 1 && self.base.is_empty() {
-            for range in self.done.iter() {
-                all.insert_range(range.start.max(from)..range.end.max(from));
-            }
-            return;
-        }
-        let len = self.len.unwrap_or(u64::MAX);
-        for id in self.ids_done(from).filter(|&id| id < len) {
-            all.insert(id);
-        }
     }
 
     /// The position of the current epoch behind the last one of which anything is done, counted from
@@ -580,70 +653,181 @@ impl State {
         // The very last one may be a sample that is repeated.
         let own = self.done.iter().flat_map(|range| [range.end - 1, range.end.max(2) - 2]);
         let done = own.filter_map(|own| division.at(own)).map(|place| place.at + 1);
-        let base = self.base.iter().next_back().map_or(0, |range| range.end);
-        let parts = self.pieces.iter().map(|(piece, _)| piece.index);
-        let parts = parts.chain(self.carry.values().map(|cut| cut.piece.index));
+        let parts = self.pieces.indices().chain(self.carry.values().map(|cut| cut.piece.index));
         let parts = parts.filter(|&index| self.len.is_none_or(|len| index < len));
-        done.chain(parts.map(|index| index + 1)).fold(base, u64::max)
+        done.chain(parts.map(|index| index + 1)).fold(self.base.end(), u64::max)
     }
 
     /// How many positions of the current epoch this rank has yet to do, or all ranks where their
     /// states were combined; `None` where nobody knows how many there are.
     pub fn remaining(&self) -> Option<u64> {
-        let Shard { rank, world, remainder } = self.shard.unwrap_or_default();
+        let Shard { world, remainder, .. } = self.shard.unwrap_or_default();
         let divided = self.len?.saturating_sub(self.base.count());
         let own = match remainder {
             Remainder::Drop => divided / world,
             Remainder::Pad => divided.div_ceil(world),
-            Remainder::Uneven => divided.saturating_sub(rank).div_ceil(world),
+            Remainder::Uneven => self.own_positions()?,
         };
         Some(own.saturating_sub(self.done.count()))
     }
 
     /// Compares what ranks have done of an epoch with what there is to do: what is missing, and
-    /// what several of them have done. The states may be of any ranks, and of any divisions.
+    /// what several of them have done. The states may be of any ranks, and of any divisions; the
+    /// epoch is the first in which one of them is. A rank that is in a later one has done all its
+    /// part.
     ///
     /// What was done before the epoch was last divided counts once, whichever state knows of it.
+    /// It takes as long as ranks have begun and ended, not as many positions as there are, where all
+    /// states are of one division.
+    ///
+    /// ```
+    /// use spdl_core::{DatasetSource, PipelineBuilder, Result, Shard, State};
+    /// let after = |rank, steps| -> Result<State> {
+    ///     let numbers = DatasetSource::new((0..7).collect::<Vec<u32>>());
+    ///     let builder = PipelineBuilder::new(numbers).shard(Shard::new(rank, 2)?);
+    ///     let mut pipeline = builder.deterministic().build()?;
+    ///     assert_eq!(pipeline.by_ref().take(steps).count(), steps);
+    ///     pipeline.state()
+    /// };
+    /// let audit = State::audit([after(0, 3)?, after(1, 2)?])?;
+    /// assert!(audit.missing().eq([5..6]) && audit.repeated().next().is_none());
+    /// // Two ranks leave the last of seven to nobody.
+    /// assert!(audit.remainder().eq([6..7]));
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` where there is no state, or they are of different epochs. A rank that has
-    /// just ended the epoch should be [combined](State::combine) with the others first.
+    /// `InvalidArgument` where there is no state, or nobody knows what the part is of a rank that
+    /// has ended the epoch; `LimitExceeded` where states of different divisions have done more than
+    /// four million positions.
     pub fn audit(states: impl IntoIterator<Item = State>) -> Result<OrderAudit> {
-        let states: Vec<State> = states.into_iter().collect();
-        let Some(first) = states.first() else { return Err(invalid("no states to compare")) };
-        if let Some(other) = states.iter().find(|state| state.epoch != first.epoch) {
-            let message = format!("states of epoch {} and of {}", first.epoch, other.epoch);
-            return Err(invalid(message));
+        let mut states: Vec<State> = states.into_iter().collect();
+        let Some(epoch) = states.iter().map(|state| state.epoch).min() else {
+            return Err(invalid("no states to compare"));
+        };
+        let is_over = |state: &State| {
+            // What was filtered out in advance is nothing that anybody has seen.
+            state.steps_in_epoch == 0
+                && state.in_epoch.delivered == 0
+                && state.base.is_empty()
+                && (state.steps > 0 || state.in_all.total() > state.in_epoch.total())
+        };
+        let between_epochs = states.iter().all(|state| state.epoch == epoch && is_over(state));
+        // Those in the first epoch know how that was divided.
+        let known: Vec<State> = states.iter().filter(|it| it.epoch == epoch).cloned().collect();
+        let mut ahead = Vec::new();
+        for state in states.iter_mut().filter(|state| state.epoch != epoch) {
+            let shard = state.shard.unwrap_or_default();
+            let alike = |other: &&State| {
+                let other = other.shard.unwrap_or_default();
+                (other.world, other.remainder) == (shard.world, shard.remainder)
+            };
+            let Some(known) = known.iter().find(alike) else {
+                let message = format!(
+                    "{shard} is in epoch {}, and no state of epoch {epoch} tells how that was \
+                     divided among {} ranks",
+                    state.epoch, shard.world
+                );
+                return Err(invalid(message));
+            };
+            ahead.push((shard.rank, state.epoch));
+            *state = state.having_ended(known)?;
         }
-        let (mut done, mut repeated) = (Ranges::default(), Ranges::default());
-        let ranks: BTreeSet<_> = states.iter().map(|state| state.shard.map(|it| it.rank)).collect();
-        let division = first.division();
-        let all_ranks = ranks.len() == states.len()
-            && ranks.len() as u64 == division.shard.world
-            && states.iter().all(|state| {
-                let shard = Shard { rank: division.shard.rank, ..state.shard.unwrap_or_default() };
-                Division { shard, ..state.division() } == division
-            });
-        // What all ranks have done need not be looked at one by one.
-        let common = states.iter().map(State::watermark).min().filter(|_| all_ranks).unwrap_or(0);
-        division.add_rounds(common, &mut done);
-        for state in &states {
-            let mut own = Ranges::default();
-            state.add_done(common, &mut own);
-            for range in own.iter() {
-                for twice in done.insert_range(range) {
-                    repeated.insert_range(twice);
-                }
-            }
-        }
-        for range in states.iter().flat_map(|state| state.base.iter()) {
-            done.insert_range(range);
-        }
+        let of_rank_0 = |state: &State| {
+            let shard = Shard { rank: 0, ..state.shard.unwrap_or_default() };
+            Division { shard, ..state.division() }
+        };
+        let first = &states[0];
+        let is_same = states.iter().all(|state| of_rank_0(state) == of_rank_0(first));
+        let parts = if is_same { Parts::of_one(&states)? } else { Parts::of_several(&states)? };
         let len = states.iter().filter_map(|state| state.len).max();
         // Where nobody knows how many there are, what is missing lies in front of something done.
-        let end = len.unwrap_or_else(|| done.iter().next_back().map_or(0, |last| last.end));
-        let missing = done.absent_below(end);
-        Ok(OrderAudit { epoch: first.epoch, len, done, missing, repeated })
+        let end = len.unwrap_or_else(|| parts.done.end());
+        let Shard { world, remainder, .. } = first.shard.unwrap_or_default();
+        let divided = end.saturating_sub(parts.base.count());
+        let assigned = match (remainder, len) {
+            (Remainder::Drop, Some(_)) if is_same => divided - divided % world,
+            _ => divided,
+        };
+        let assigned = if assigned < divided { parts.base.nth(assigned) } else { None };
+        Ok(OrderAudit { epoch, len, parts, end, assigned, ahead, between_epochs })
+    }
+}
+
+/// What several states say of an epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Parts {
+    /// What was done when it was divided.
+    base: Layers,
+    done: Layers,
+    /// What was done more than once, by the number among what was divided.
+    repeated: Layers,
+}
+
+impl Parts {
+    /// Of states of one division.
+    fn of_one(states: &[State]) -> Result<Parts> {
+        let first = &states[0];
+        let world = first.shard.unwrap_or_default().world;
+        let has_done = states.iter().any(|state| !state.done.is_empty());
+        if has_done && world > MOST_RANKS {
+            let message = format!("{world} ranks; at most {MOST_RANKS} can be compared");
+            return Err(Error::new(ErrorKind::LimitExceeded, message));
+        }
+        // Ranks of which there is no state have done nothing that is known.
+        let world = if has_done { world } else { 1 };
+        let mut done = vec![Ranges::default(); world as usize];
+        let mut repeated = done.clone();
+        for state in states.iter().filter(|state| !state.done.is_empty()) {
+            let rank = state.shard.unwrap_or_default().rank as usize;
+            let own = state.own_done();
+            repeated[rank] = repeated[rank].union(&done[rank].intersection(&own));
+            done[rank] = done[rank].union(&own);
+        }
+        let base = first.base.clone();
+        let (mut all, mut twice) = (base.clone(), Layers::default());
+        all.add_ranks(done)?;
+        twice.add_ranks(repeated)?;
+        Ok(Parts { base, done: all, repeated: twice })
+    }
+
+    /// Of states of different divisions: position by position.
+    fn of_several(states: &[State]) -> Result<Parts> {
+        let (mut done, mut repeated) = (Ranges::default(), Ranges::default());
+        let mut left = MOST_COMPARED;
+        let mut count = |more: u64| {
+            left = left.checked_sub(more).ok_or_else(|| {
+                let message = format!(
+                    "states of different divisions have done more than {MOST_COMPARED} positions, \
+                     which are too many to compare; combine the ranks of each division first"
+                );
+                Error::new(ErrorKind::LimitExceeded, message)
+            })?;
+            Ok::<(), Error>(())
+        };
+        for state in states {
+            let (division, own) = (state.division(), state.own_done());
+            count(own.count())?;
+            let ids = own.iter().flatten().map_while(|own| division.at(own));
+            let ids: Ranges = ids.map(|place| place.at..place.at + 1).collect();
+            repeated = repeated.union(&done.intersection(&ids));
+            done = done.union(&ids);
+        }
+        let mut bases: Vec<&Layers> = Vec::new();
+        for state in states {
+            if !bases.contains(&&state.base) {
+                bases.push(&state.base);
+            }
+        }
+        for base in bases {
+            let mut ranges = Vec::new();
+            for range in base.iter() {
+                count(1)?;
+                ranges.push(range);
+            }
+            done = done.union(&ranges.into_iter().collect());
+        }
+        Ok(Parts { base: Layers::default(), done: done.into(), repeated: repeated.into() })
     }
 }
 
@@ -655,9 +839,13 @@ impl State {
 pub struct OrderAudit {
     epoch: u64,
     len: Option<u64>,
-    done: Ranges,
-    missing: Ranges,
-    repeated: Ranges,
+    parts: Parts,
+    /// Where the epoch ends, as far as is known.
+    end: u64,
+    /// From where on no rank takes what is left.
+    assigned: Option<u64>,
+    ahead: Vec<(u64, u64)>,
+    between_epochs: bool,
 }
 
 impl OrderAudit {
@@ -673,56 +861,252 @@ impl OrderAudit {
 
     /// How many positions are done.
     pub fn done(&self) -> u64 {
-        self.done.count()
+        self.parts.done.count()
     }
 
-    /// The positions that nobody has done, in ascending order.
+    /// The ranks that are beyond the epoch, each with the one it is in.
+    pub fn ahead(&self) -> &[(u64, u64)] {
+        &self.ahead
+    }
+
+    /// Whether all ranks have ended the epoch before, and not begun this one.
+    pub fn is_between_epochs(&self) -> bool {
+        self.between_epochs
+    }
+
+    fn left(&self, from: u64, end: u64) -> impl Iterator<Item = std::ops::Range<u64>> + '_ {
+        let done = &self.parts.done;
+        done.left(done.left_below(from)..done.left_below(end))
+    }
+
+    /// The positions that nobody has done, in ascending order. There may be very many ranges, where
+    /// ranks are far apart: each is found when it is asked for.
     pub fn missing(&self) -> impl Iterator<Item = std::ops::Range<u64>> + '_ {
-        self.missing.iter()
+        self.left(0, self.assigned.unwrap_or(self.end))
     }
 
-    /// The positions that more than one rank has done, in ascending order.
+    /// How many positions those are.
+    pub fn missing_count(&self) -> u64 {
+        self.parts.done.left_below(self.assigned.unwrap_or(self.end))
+    }
+
+    /// The positions that more than one state has done, in ascending order.
     pub fn repeated(&self) -> impl Iterator<Item = std::ops::Range<u64>> + '_ {
-        self.repeated.iter()
+        self.parts.repeated.iter().flat_map(|numbers| self.parts.base.left(numbers))
     }
 
-    /// Whether every position was done once.
+    /// How many positions those are.
+    pub fn repeated_count(&self) -> u64 {
+        self.parts.repeated.count()
+    }
+
+    /// The last positions of the epoch that no rank takes, as there are not as many as ranks
+    /// ([`Remainder::Drop`]). They are not missing.
+    pub fn remainder(&self) -> impl Iterator<Item = std::ops::Range<u64>> + '_ {
+        self.left(self.assigned.unwrap_or(self.end), self.end)
+    }
+
+    /// Whether every position that is some rank's was done once.
     pub fn is_complete(&self) -> bool {
-        self.missing.is_empty() && self.repeated.is_empty()
+        self.missing_count() == 0 && self.repeated_count() == 0
     }
 }
 
 /// So many ranges are written out.
 const MOST_RANGES: usize = 20;
 
+/// Writes ranges of positions.
+fn write_ranges(
+    f: &mut fmt::Formatter<'_>,
+    ranges: impl Iterator<Item = std::ops::Range<u64>>,
+) -> fmt::Result {
+    for (at, range) in ranges.enumerate() {
+        match at {
+            0 => {}
+            MOST_RANGES => return f.write_str(" …"),
+            _ => f.write_str(", ")?,
+        }
+        match range.end - range.start {
+            1 => write!(f, "{}", range.start)?,
+            _ => write!(f, "{}..{}", range.start, range.end)?,
+        }
+    }
+    Ok(())
+}
+
 impl fmt::Display for OrderAudit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "epoch {}: {}", self.epoch, self.done())?;
+        let epoch = self.epoch;
+        if self.between_epochs {
+            match epoch.checked_sub(1) {
+                Some(before) => write!(f, "epoch {before} has ended; nothing of epoch {epoch}")?,
+                None => write!(f, "nothing of epoch {epoch}")?,
+            }
+            f.write_str(" was delivered yet")?;
+            return self.len.map_or(Ok(()), |len| write!(f, ", which has {len} positions"));
+        }
+        write!(f, "epoch {epoch}: {}", self.done())?;
         if let Some(len) = self.len {
             write!(f, " of {len}")?;
         }
         f.write_str(" positions done")?;
-        for (what, ranges) in [("missing", &self.missing), ("repeated", &self.repeated)] {
-            if ranges.is_empty() {
-                write!(f, ", none {what}")?;
-                continue;
-            }
-            write!(f, ", {} {what}: ", ranges.count())?;
-            for (at, range) in ranges.iter().enumerate() {
-                match at {
-                    0 => {}
-                    MOST_RANGES => {
-                        f.write_str(" …")?;
-                        break;
-                    }
-                    _ => f.write_str(", ")?,
-                }
-                match range.end - range.start {
-                    1 => write!(f, "{}", range.start)?,
-                    _ => write!(f, "{}..{}", range.start, range.end)?,
-                }
+        match self.missing_count() {
+            0 => f.write_str(", none missing")?,
+            count => {
+                write!(f, ", {count} missing: ")?;
+                write_ranges(f, self.missing())?;
             }
         }
+        match self.repeated_count() {
+            0 => f.write_str(", none repeated")?,
+            count => {
+                write!(f, ", {count} repeated: ")?;
+                write_ranges(f, self.repeated())?;
+            }
+        }
+        if self.remainder().next().is_some() {
+            f.write_str(", left to no rank: ")?;
+            write_ranges(f, self.remainder())?;
+        }
+        for (rank, epoch) in &self.ahead {
+            write!(f, "; rank {rank} is in epoch {epoch} already")?;
+        }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const KINDS: [Remainder; 3] = [Remainder::Drop, Remainder::Pad, Remainder::Uneven];
+
+    /// A rank that has done this much of its part of what is left.
+    fn rank(rank: u64, world: u64, kind: Remainder, from: &State, done: &[(u64, u64)]) -> State {
+        let shard = Shard::new(rank, world).unwrap().remainder(kind);
+        let state = from.clone().taken_up(0, shard, from.len, BTreeMap::new());
+        let count = state.division().count().or(state.own_positions()).unwrap();
+        let done = done.iter().map(|&(start, len)| start..start + len);
+        State { done: done.collect::<Ranges>().below(count), ..state }
+    }
+
+    /// The positions that a rank has done, one by one.
+    fn one_by_one(state: &State) -> BTreeSet<u64> {
+        let division = state.division();
+        let ids = state.done.iter().flatten().map_while(|own| division.at(own));
+        ids.map(|place| place.id).filter(|id| *id < state.len.unwrap()).collect()
+    }
+
+    fn set(ranges: impl Iterator<Item = std::ops::Range<u64>>) -> BTreeSet<u64> {
+        ranges.flatten().collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+        #[test]
+        fn states_are_put_together_as_if_position_by_position(
+            len in 0..400u64, worlds in prop::collection::vec(1..9u64, 1..4),
+            kind in prop::sample::select(&KINDS[..]),
+            done in prop::collection::vec(prop::collection::vec((0..40u64, 0..20u64), 0..3), 24),
+            again in (0..9u64, prop::collection::vec((0..40u64, 0..20u64), 0..3)), ended in 0..9u64,
+        ) {
+            let mut parts = done.iter().cycle();
+            let start = State::at_start(0, 0, Shard::default(), Some(len), BTreeMap::new());
+            let mut state = State { shard: None, ..start };
+            let (mut all, mut old) = (BTreeSet::new(), None::<State>);
+            for world in worlds {
+                let part = |r| rank(r, world, kind, &state, parts.next().unwrap());
+                let mut states: Vec<State> = (0..world).map(part).collect();
+                let before = all.clone();
+                for own in states.iter().map(one_by_one) {
+                    prop_assert!(own.is_disjoint(&all));
+                    all.extend(own);
+                }
+                // The audit, with a rank that is there twice.
+                let twice = rank(again.0 % world, world, kind, &state, &again.1);
+                let audit = State::audit(states.iter().cloned().chain([twice.clone()])).unwrap();
+                let both: BTreeSet<u64> = &all | &one_by_one(&twice);
+                let own = one_by_one(&states[again.0 as usize % states.len()]);
+                prop_assert_eq!(set(audit.repeated()), &own & &one_by_one(&twice));
+                prop_assert_eq!(audit.repeated_count(), set(audit.repeated()).len() as u64);
+                prop_assert_eq!(audit.done(), both.len() as u64);
+                let left: BTreeSet<u64> = (0..len).filter(|at| !both.contains(at)).collect();
+                prop_assert_eq!(&set(audit.missing()) | &set(audit.remainder()), left.clone());
+                prop_assert_eq!(audit.missing_count(), set(audit.missing()).len() as u64);
+                let rest = len - before.len() as u64;
+                let dropped = if kind == Remainder::Drop { rest % world } else { 0 };
+                let last: BTreeSet<u64> =
+                    (0..len).filter(|at| !before.contains(at)).skip((rest - dropped) as usize).collect();
+                prop_assert_eq!(set(audit.remainder()), last);
+                // With a state of another division, one by one.
+                let other = rank(0, world + 1, kind, &state, &again.1);
+                let mixed = State::audit([states[0].clone(), other.clone()]).unwrap();
+                prop_assert_eq!(
+                    set(mixed.repeated()), &one_by_one(&states[0]) & &one_by_one(&other),
+                );
+                // With one that was left over from the division before: what that has done is known
+                // to the others, and counts once.
+                if let Some(old) = old.replace(states[0].clone()) {
+                    let mixed = State::audit([old, states[0].clone()]).unwrap();
+                    prop_assert_eq!(mixed.done() as usize, (&before | &one_by_one(&states[0])).len());
+                    prop_assert_eq!(mixed.repeated_count(), 0);
+                }
+                // A rank that is in the next epoch already, where another one is not.
+                let ended = (ended % world) as usize;
+                if world > 1 {
+                    let part = State { done: Ranges::default(), ..states[ended].clone() };
+                    let part = part.having_ended(&states[0]).unwrap();
+                    all.extend(one_by_one(&part));
+                    states[ended] = states[ended].at_epoch(1);
+                    let audit = State::audit(states.clone()).unwrap();
+                    prop_assert_eq!((audit.epoch(), audit.done()), (0, all.len() as u64));
+                    prop_assert_eq!(audit.ahead(), [(ended as u64, 1)]);
+                }
+                state = State::combine(states).unwrap();
+                prop_assert_eq!(set(state.base.iter()), all.clone());
+                prop_assert_eq!(state.remaining(), Some(len - all.len() as u64));
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_counted_before_a_change_of_ranks_counts_once() {
+        let counted = |delivered| SampleCounts { delivered, ..SampleCounts::default() };
+        let mut state = State::at_start(0, 0, Shard::default(), Some(100), BTreeMap::new());
+        state = State { shard: None, ..state };
+        for (world, each) in [(2, 5), (3, 7), (4, 1)] {
+            let part = |r| {
+                let state = rank(r, world, Remainder::Uneven, &state, &[]);
+                let (in_epoch, in_all) = (state.in_epoch.plus(counted(each)), counted(each));
+                State { in_epoch, in_all: state.in_all.plus(in_all), ..state }
+            };
+            state = State::combine((0..world).map(part)).unwrap();
+        }
+        assert_eq!((state.samples(), state.samples_in_epoch()), (counted(35), counted(35)));
+        // In the next epoch those of all epochs are still common to all.
+        let next = |r| rank(r, 2, Remainder::Uneven, &state, &[]).at_epoch(1);
+        let next = State::combine((0..2).map(next)).unwrap();
+        assert_eq!((next.samples(), next.samples_in_epoch()), (counted(35), counted(0)));
+    }
+
+    #[test]
+    fn states_of_different_divisions_are_not_compared_for_ever() {
+        let state = State::at_start(0, 0, Shard::default(), Some(1 << 40), BTreeMap::new());
+        let part = |world| rank(0, world, Remainder::Drop, &state, &[(0, 1 << 30)]);
+        let error = State::audit([part(2), part(3)]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+    }
+
+    #[test]
+    fn an_audit_of_no_rank_of_very_many_takes_no_memory_for_them() {
+        let state = State::at_start(0, 0, Shard::default(), Some(10), BTreeMap::new());
+        let part = |done: &[_]| rank(1 << 40, 1 << 41, Remainder::Drop, &state, done);
+        assert_eq!(State::audit([part(&[])]).unwrap().done(), 0);
+        let many = State { done: std::iter::once(0..1).collect(), ..part(&[]) };
+        assert_eq!(State::audit([many.clone()]).unwrap_err().kind(), ErrorKind::LimitExceeded);
+        assert_eq!(many.of_equal_ranks().unwrap_err().kind(), ErrorKind::LimitExceeded);
     }
 }

@@ -93,18 +93,65 @@ impl StateFile {
         write().map_err(|error| self.fault("write", error))
     }
 
-    /// Reads the file; where it is missing or damaged, the one before it.
+    /// Checks that the file can be written, before a long run: that a file can be made beside it,
+    /// which is removed again. What the file holds is left as it is.
+    ///
+    /// # Errors
+    /// Why it cannot: `NotFound` where its folder is missing; `InvalidArgument` where it is a folder
+    /// itself.
+    pub fn check_writable(&self) -> Result<()> {
+        if self.path.is_dir() {
+            let message = "the state of the run cannot be written to a folder; name a file in it";
+            let error = Error::new(ErrorKind::InvalidArgument, message);
+            return Err(error.with_key(self.path.display().to_string()));
+        }
+        let partial = self.beside(&format!("{}.partial", std::process::id()));
+        let made = File::create(&partial).and_then(|_| fs::remove_file(&partial));
+        made.map_err(|error| self.fault("write", error))
+    }
+
+    /// Reads the file; where it is missing or damaged, the one before it. [`recover`](Self::recover)
+    /// says which of both it was.
     ///
     /// # Errors
     /// Where there is none of both, or none that is sound: that of the newer one.
     pub fn load(&self) -> Result<State> {
-        self.load_at(&self.path).or_else(|error| {
+        self.recover().map(|(state, _)| state)
+    }
+
+    /// The same as [`load`](Self::load), with the reason where it is the state before that was read:
+    /// what has come since is done again then.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("run.state");
+    /// # use spdl_core::{DatasetSource, PipelineBuilder, StateFile};
+    /// # let mut pipeline = PipelineBuilder::new(DatasetSource::new(vec![1, 2, 3])).build()?;
+    /// let file = StateFile::new(&path);
+    /// for _ in 0..2 {
+    ///     assert!(pipeline.next().is_some());
+    ///     file.save(&pipeline.state()?)?;
+    /// }
+    /// assert!(file.recover()?.1.is_none());
+    /// std::fs::write(&path, "{")?;
+    /// let (state, damage) = file.recover()?;
+    /// assert_eq!(state.steps(), 1);
+    /// assert!(damage.is_some_and(|error| error.to_string().contains("ends early")));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`load`](Self::load).
+    pub fn recover(&self) -> Result<(State, Option<Error>)> {
+        match self.load_at(&self.path) {
+            Ok(state) => Ok((state, None)),
             // One that was written by a newer version is sound, and its news must not be lost.
-            if error.kind() == ErrorKind::Unsupported {
-                return Err(error);
-            }
-            self.load_at(&self.beside("previous")).map_err(|_| error)
-        })
+            Err(error) if error.kind() == ErrorKind::Unsupported => Err(error),
+            Err(error) => match self.load_at(&self.beside("previous")) {
+                Ok(state) => Ok((state, Some(error))),
+                Err(_) => Err(error),
+            },
+        }
     }
 
     fn load_at(&self, path: &Path) -> Result<State> {
@@ -397,6 +444,40 @@ mod tests {
         fs::remove_file(file.path()).unwrap();
         assert!(file.exists());
         assert_eq!(file.load().unwrap(), states[0], "killed between two renames");
+    }
+
+    #[test]
+    fn what_was_read_instead_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = StateFile::new(folder.path().join("run.state"));
+        let states = states(2);
+        states.iter().for_each(|state| file.save(state).unwrap());
+        let (state, damage) = file.recover().unwrap();
+        assert!(state == states[1] && damage.is_none(), "{damage:?}");
+        fs::write(file.path(), "rubbish").unwrap();
+        let (state, damage) = file.recover().unwrap();
+        let damage = damage.unwrap();
+        assert_eq!((state, damage.kind()), (states[0].clone(), ErrorKind::Corrupt));
+        assert!(damage.key().unwrap().ends_with("run.state"), "{damage}");
+        fs::remove_file(file.path()).unwrap();
+        assert_eq!(file.recover().unwrap().1.unwrap().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_written_is_told_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = StateFile::new(folder.path().join("run.state"));
+        file.save(&states(1)[0]).unwrap();
+        file.check_writable().unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left");
+        assert!(file.load().is_ok());
+        let kind = |path: &str| {
+            StateFile::new(folder.path().join(path)).check_writable().unwrap_err().kind()
+        };
+        assert_eq!(kind("none/run.state"), ErrorKind::NotFound);
+        assert_eq!(kind("."), ErrorKind::InvalidArgument);
+        let error = StateFile::new(file.path().join("below")).check_writable().unwrap_err();
+        assert!(error.to_string().contains("run.state"), "{error}");
     }
 
     #[test]

@@ -1036,7 +1036,8 @@ fn an_audit_of_states_tells_what_is_missing_and_repeated() {
     assert!(audit.is_complete(), "{audit}");
     assert_eq!(State::audit(states(2, &[10, 0])).unwrap().done(), 10);
     let audit = State::audit(states(3, &[3, 3, 3])).unwrap();
-    assert!(audit.missing().flatten().eq(9..20), "{audit}");
+    assert!(audit.missing().flatten().eq(9..18), "{audit}");
+    assert!(audit.to_string().ends_with("none repeated, left to no rank: 18..20"), "{audit}");
     assert_eq!(State::audit([]).unwrap_err().kind(), ErrorKind::InvalidArgument);
 }
 
@@ -1053,7 +1054,7 @@ fn a_state_is_small_and_damage_is_an_error() {
         let json = json.replace("[[0,90000]]", wrong);
         assert!(read(&json).is_err(), "{wrong}");
     }
-    let newer = read(&json.replace("\"format\":1", "\"format\":2")).unwrap();
+    let newer = read(&json.replace("\"format\":2", "\"format\":3")).unwrap();
     assert_eq!(refusal(build().resume(newer).build()).kind(), ErrorKind::Unsupported);
 }
 

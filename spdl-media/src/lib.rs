@@ -32,7 +32,7 @@
 //! themselves give 40 dB (PSNR) or more against the exact sample.
 //!
 //! Not supported: AVIF and HEIF; JPEG with 12 bits or lossless; TIFF with chroma of lower resolution
-//! outside JPEG, with JPEG of CMYK or of unusual luma and chroma, or with 12 bits.
+//! outside JPEG, with JPEG of unusual luma and chroma or with common tables of old, or with 12 bits.
 //!
 //! # Damage
 //!

@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
-use fast_image_resize::images::{Image, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::images::{TypedImage, TypedImageRef};
+use fast_image_resize::pixels::U8x3;
+use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 use indicatif::{ProgressBar, ProgressStyle};
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 use zune_jpeg::JpegDecoder;
@@ -301,14 +302,20 @@ fn crop(
     let left = random.between(0.0, whole.0 - region.0);
     let top = random.between(0.0, whole.1 - region.1);
 
-    let source =
-        ImageRef::new(photograph.width, photograph.height, &photograph.pixels, PixelType::U8x3)?;
-    let mut resized = Image::new(u32::from(width), u32::from(height), PixelType::U8x3);
+    // For one type of pixels: to be ready for all of them takes the compiler minutes.
+    let source = TypedImageRef::<U8x3>::from_buffer(
+        photograph.width,
+        photograph.height,
+        &photograph.pixels,
+    )?;
+    let mut pixels = vec![0; usize::from(width) * usize::from(height) * 3];
+    let mut resized =
+        TypedImage::<U8x3>::from_buffer(u32::from(width), u32::from(height), &mut pixels)?;
     let options = ResizeOptions::new()
         .resize_alg(ResizeAlg::Convolution(FilterType::CatmullRom))
         .crop(left, top, region.0, region.1);
-    resizer.resize(&source, &mut resized, &options)?;
-    Ok(resized.into_vec())
+    resizer.resize_typed(&source, &mut resized, &options)?;
+    Ok(pixels)
 }
 
 /// Encodes with the shares of chroma sampling that the baselines' set has.

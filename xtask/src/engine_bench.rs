@@ -68,17 +68,17 @@ pub(crate) struct Stragglers {
 /// What saving the state of a run costs: the call, the size, and the throughput.
 ///
 /// A pipeline of 100 µs a sample is asked for its state after each batch of 32, in both orders: not
-/// at all, asked alone, written beside the run, written while the consumer waits. The cases take
-/// turns.
+/// at all, asked alone, written beside the run, written while the consumer waits. Each run is
+/// compared with one beside it that saves nothing.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask bench saving
   cargo xtask bench saving --batches 2000")]
 pub(crate) struct Saving {
-    /// Batches of a run [default: 500]
+    /// Batches of a run [default: 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batches: Option<u64>,
-    /// Runs of each case [default: 5]
+    /// Pairs of runs of each case [default: 25]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     rounds: Option<u64>,
     /// As a JSON list

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::steps::Counts;
 use crate::tools::{Output, Workspace, cargo_tool, command, require_programs};
 
 /// Let libFuzzer look for files that our decoders cannot stand.
@@ -108,11 +109,43 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCo
     }
     let jobs = arguments.jobs.or_else(|| thread::available_parallelism().ok());
     let jobs = jobs.map_or(1, usize::from);
-    let runs = fuzz_all(workspace, &built, &chosen, arguments.seconds, jobs)?;
+    let runs = fuzz_all(workspace, &built, &chosen, arguments.seconds, jobs, true)?;
     println!("sanitizer: {}", arguments.sanitizer.name());
     print!("{}", table(&runs));
     let failed = runs.iter().any(|run| run.finding.is_some());
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// How long each target runs in `cargo xtask test`.
+const TEST_SECONDS: u64 = 60;
+
+/// The step of `cargo xtask test`: every target for a minute, as many at a time as there are CPUs.
+/// Each counts as a test, which fails by a finding, and where not a file was tried.
+pub(crate) fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    if let Err(reason) = require_programs(output, "libFuzzer", &["g++"]) {
+        return Ok(Counts::one_skipped(&format!("{reason:#}")));
+    }
+    let targets = targets(workspace)?;
+    ensure!(!targets.is_empty(), "there are no fuzz targets");
+    let built = build(workspace, output, Sanitizer::Address)?;
+    let jobs = thread::available_parallelism().map_or(1, usize::from);
+    let runs = fuzz_all(workspace, &built, &targets, TEST_SECONDS, jobs, false)?;
+    output.say(&table(&runs));
+    let mut counts = counted(&runs);
+    counts.notes.extend(table(&runs).lines().map(str::to_owned));
+    Ok(counts)
+}
+
+fn counted(runs: &[Run]) -> Counts {
+    let mut counts = Counts::default();
+    for run in runs {
+        let has_run = run.executions.parse::<u64>().is_ok_and(|executions| executions > 0);
+        match &run.finding {
+            None if has_run => counts.add(Counts::one_passed()),
+            _ => counts.add(Counts::one_failed_test(&run.target)),
+        }
+    }
+    counts
 }
 
 /// The names of the targets: each is a file.
@@ -187,6 +220,7 @@ fn features(workspace: &Workspace) -> String {
 struct Run {
     target: String,
     executions: String,
+    per_second: String,
     coverage: String,
     /// What was found, and how to see it again.
     finding: Option<String>,
@@ -207,6 +241,7 @@ fn fuzz_all(
     targets: &[String],
     seconds: u64,
     jobs: usize,
+    shows_progress: bool,
 ) -> Result<Vec<Run>> {
     let folder = workspace.target.join("fuzz");
     let seeds = folder.join("seeds");
@@ -214,7 +249,10 @@ fn fuzz_all(
     let progress = ProgressBar::new(targets.len() as u64).with_style(ProgressStyle::with_template(
         "{bar:40} {pos}/{len} fuzz targets {msg} {elapsed}",
     )?);
-    progress.enable_steady_tick(Duration::from_secs(1));
+    match shows_progress {
+        true => progress.enable_steady_tick(Duration::from_secs(1)),
+        false => progress.set_draw_target(ProgressDrawTarget::hidden()),
+    }
     let mut waiting: VecDeque<&String> = targets.iter().collect();
     let mut running: Vec<Fuzzer> = Vec::new();
     let mut done = BTreeMap::new();
@@ -293,6 +331,7 @@ impl Fuzzer {
         Ok(Run {
             target: self.target.clone(),
             executions: word_after(&text, "stat::number_of_executed_units:"),
+            per_second: word_after(&text, "stat::average_exec_per_sec:"),
             coverage: word_after(&text, " cov:"),
             finding: (!succeeded).then(|| self.finding(&text)),
         })
@@ -406,10 +445,14 @@ fn seeds_of(target: &str, seeds: &Path) -> Vec<PathBuf> {
 }
 
 fn table(runs: &[Run]) -> String {
-    let mut text = format!("{:<14} {:>12} {:>10}  result\n", "target", "executions", "coverage");
-    for Run { target, executions, coverage, finding } in runs {
+    let row = |columns: [&str; 5]| {
+        let [target, executions, per_second, coverage, result] = columns;
+        format!("{target:<14} {executions:>12} {per_second:>8} {coverage:>10}  {result}\n")
+    };
+    let mut text = row(["target", "executions", "per s", "coverage", "result"]);
+    for Run { target, executions, per_second, coverage, finding } in runs {
         let result = finding.as_deref().unwrap_or("nothing found");
-        text.push_str(&format!("{target:<14} {executions:>12} {coverage:>10}  {result}\n"));
+        text.push_str(&row([target, executions, per_second, coverage, result]));
     }
     text
 }
@@ -442,11 +485,26 @@ mod tests {
     fn a_run_is_read_from_its_log() {
         let folder = tempfile::tempdir().unwrap();
         let script = "echo '#7 NEW cov: 5 ft: 9' >&2; echo '#9 DONE cov: 12 ft: 9' >&2
-            echo 'stat::number_of_executed_units: 99' >&2";
+            echo 'stat::number_of_executed_units: 99' >&2
+            echo 'stat::average_exec_per_sec:     33' >&2";
         let run = fuzzer(script, folder.path());
         assert_eq!((run.executions.as_str(), run.coverage.as_str()), ("99", "12"));
-        assert_eq!(run.finding, None);
+        assert_eq!((run.per_second.as_str(), &run.finding), ("33", &None));
         assert!(table(&[run]).contains("nothing found"));
+    }
+
+    #[test]
+    fn a_target_fails_by_a_finding_and_without_a_run() {
+        let run = |executions: &str, finding: Option<&str>| Run {
+            target: format!("after {executions}"),
+            executions: executions.into(),
+            per_second: "1".into(),
+            coverage: "1".into(),
+            finding: finding.map(str::to_owned),
+        };
+        let counts = counted(&[run("5", None), run("7", Some("oh no")), run("?", None)]);
+        assert_eq!((counts.passed, counts.failed, counts.skipped), (1, 2, 0));
+        assert_eq!(counts.failed_tests(), ["after 7", "after ?"]);
     }
 
     #[test]

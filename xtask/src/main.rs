@@ -12,6 +12,7 @@ mod corpus;
 mod dataset;
 mod demo;
 mod engine_bench;
+mod features;
 mod fuzz;
 mod soak;
 mod steps;

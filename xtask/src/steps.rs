@@ -124,6 +124,9 @@ fn run_step(workspace: &Workspace, step: &Step, log: &Path, limit: Duration) -> 
         _ => "FAILED",
     };
     println!("{verdict:<8}{seconds:>7.1} s   {}", counts.summary());
+    for note in &counts.notes {
+        println!("    {note}");
+    }
     if counts.failed > 0 {
         let text = String::from_utf8_lossy(&fs::read(log)?).into_owned();
         let lines: Vec<&str> = text.lines().collect();
@@ -146,6 +149,8 @@ pub(crate) struct Counts {
     reasons: BTreeMap<String, u64>,
     /// The names of those that failed, as far as they are known.
     failed_tests: Vec<String>,
+    /// Lines to show below the step.
+    pub(crate) notes: Vec<String>,
 }
 
 impl Counts {
@@ -155,6 +160,16 @@ impl Counts {
 
     pub(crate) fn one_failed() -> Self {
         Counts { failed: 1, ..Counts::default() }
+    }
+
+    /// A test of this name that failed.
+    pub(crate) fn one_failed_test(name: &str) -> Self {
+        Counts { failed_tests: vec![name.to_owned()], ..Counts::one_failed() }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn failed_tests(&self) -> &[String] {
+        &self.failed_tests
     }
 
     pub(crate) fn one_skipped(reason: &str) -> Self {

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: everything that must hold before a change is merged.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,11 +9,13 @@ use anyhow::{Result, bail, ensure};
 use clap::Args;
 use serde_json::Value;
 
+use crate::features::{self, Features};
 use crate::steps::{self, Counts, Step, Tally, cargo_test, finish_tests, model_tests};
 use crate::tools::{Output, Workspace, cargo, cargo_tool, command, require_programs};
 use crate::{corpus, fuzz, tidy, wheel};
 
-/// Run every check: format, lints, tests, docs, features, models, the Python wheel, licences.
+/// Run every check: format, lints, tests, docs, features, fuzz targets, models, the Python wheel,
+/// licences.
 ///
 /// All steps run, even after one has failed. What a step prints is kept in target/xtask-logs; the
 /// end of it is shown when the step fails. What this machine cannot run is listed as `SKIPPED:`
@@ -32,7 +34,7 @@ pub(crate) struct Arguments {
     list: bool,
 }
 
-const STEPS: [Step; 14] = [
+const STEPS: [Step; 15] = [
     Step { name: "programs", about: "what optional features are built with", run: programs },
     Step { name: "fmt", about: "cargo fmt --check", run: fmt },
     Step { name: "tidy", about: "crate layers, unsafe code, paths, manifests", run: tidy },
@@ -40,8 +42,13 @@ const STEPS: [Step; 14] = [
     Step { name: "test", about: "unit, integration and doc tests, all features", run: test },
     Step { name: "test-default", about: "the same with default features", run: test_default },
     Step { name: "doc", about: "cargo doc; warnings are errors", run: doc },
-    Step { name: "features", about: "every combination of features compiles", run: features },
+    Step {
+        name: "features",
+        about: "every combination of features that matters compiles",
+        run: features,
+    },
     Step { name: "corpus", about: "damaged files in child processes", run: corpus::test },
+    Step { name: "fuzz", about: "every fuzz target for a minute", run: fuzz::test },
     Step { name: "loom", about: "every interleaving of the models named loom_*", run: loom },
     Step { name: "shuttle", about: "whole pipelines under random schedules", run: shuttle },
     Step { name: "python", about: "the wheel, and its tests in target/venv-test", run: python },
@@ -155,7 +162,18 @@ fn features(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     for package in &workspace.packages {
         let name = package["name"].as_str().unwrap_or_default();
         let features = Features::of(package);
-        for combination in features.combinations() {
+        let mut groups = BTreeSet::new();
+        for target in package["targets"].as_array().into_iter().flatten() {
+            let kinds = target["kind"].as_array().into_iter().flatten();
+            if kinds
+                .into_iter()
+                .any(|kind| ["lib", "bin", "cdylib"].map(Value::from).contains(kind))
+                && let Some(root) = target["src_path"].as_str()
+            {
+                groups.extend(features::groups(Path::new(root))?);
+            }
+        }
+        for combination in features.combinations(&groups) {
             let result = output.run(
                 cargo()
                     .args(["clippy", "--quiet", "-p", name, "--no-default-features"])
@@ -176,76 +194,6 @@ fn features(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
         return Ok(Counts::one_passed());
     }
     Ok(counts)
-}
-
-/// A crate's features and what each turns on, without other crates' features.
-struct Features(BTreeMap<String, Vec<String>>);
-
-impl Features {
-    fn of(package: &Value) -> Self {
-        let features = package["features"].as_object().into_iter().flatten();
-        Features(
-            features
-                .map(|(name, implied)| {
-                    let implied = implied.as_array().into_iter().flatten();
-                    let implied = implied.filter_map(|name| name.as_str().map(str::to_owned));
-                    (name.clone(), implied.collect())
-                })
-                .collect(),
-        )
-    }
-
-    fn names(&self) -> Vec<&str> {
-        self.0.keys().map(String::as_str).filter(|name| *name != "default").collect()
-    }
-
-    /// All that these features turn on in this crate, themselves included.
-    fn enabled_by(&self, names: &[&str]) -> BTreeSet<&str> {
-        let mut waiting: Vec<&str> = names.to_vec();
-        let mut enabled = BTreeSet::new();
-        while let Some(name) = waiting.pop() {
-            if let Some((name, implied)) = self.0.get_key_value(name)
-                && enabled.insert(name.as_str())
-            {
-                waiting.extend(implied.iter().map(String::as_str));
-            }
-        }
-        enabled.remove("default");
-        enabled
-    }
-
-    /// The sets of features to try: all of them where there are few, else none, each, each pair and
-    /// all but one. Sets that turn on the same are tried once; the set of all is left out.
-    fn combinations(&self) -> Vec<Vec<&str>> {
-        const FEW: usize = 7;
-        let names = self.names();
-        let mut seen = BTreeSet::from([self.enabled_by(&names)]);
-        let mut combinations = Vec::new();
-        let mut add = |set: Vec<&'_ str>| {
-            if seen.insert(self.enabled_by(&set)) {
-                // The names of `self`, which outlive the argument.
-                combinations.push(
-                    names.iter().copied().filter(|name| set.contains(name)).collect::<Vec<_>>(),
-                );
-            }
-        };
-        if names.len() <= FEW {
-            for bits in 0..1_u32 << names.len() {
-                let chosen = names.iter().enumerate().filter(|(i, _)| bits >> i & 1 == 1);
-                add(chosen.map(|(_, name)| *name).collect());
-            }
-        } else {
-            add(Vec::new());
-            for (i, first) in names.iter().enumerate() {
-                add(vec![first]);
-                for second in &names[i + 1..] {
-                    add(vec![first, second]);
-                }
-                add(names.iter().copied().filter(|name| name != first).collect());
-            }
-        }
-        combinations
-    }
 }
 
 fn loom(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
@@ -304,33 +252,5 @@ mod tests {
         let text = "warning: a/Cargo.toml: unused manifest key: dependencies.b.defualt-features\n";
         assert_eq!(manifest_warning(text), Some(text.trim_end()));
         assert_eq!(manifest_warning("    Checking a v0.1.0\nwarning: unused variable\n"), None);
-    }
-
-    fn features(list: &[(&str, &[&str])]) -> Features {
-        let entry = |(name, implied): &(&str, &[&str])| {
-            ((*name).to_owned(), implied.iter().map(|&name| name.to_owned()).collect())
-        };
-        Features(list.iter().map(entry).collect())
-    }
-
-    #[test]
-    fn few_features_are_tried_in_every_combination_that_differs() {
-        let independent = features(&[("default", &["a"]), ("a", &[]), ("b", &["dep:b"])]);
-        let expected: [&[&str]; 3] = [&[], &["a"], &["b"]];
-        assert_eq!(independent.combinations(), expected);
-
-        let nested = features(&[("a", &[]), ("b", &["a"]), ("c", &[])]);
-        let expected: [&[&str]; 5] = [&[], &["a"], &["b"], &["c"], &["a", "c"]];
-        assert_eq!(nested.combinations(), expected);
-        assert!(features(&[]).combinations().is_empty());
-    }
-
-    #[test]
-    fn many_features_are_tried_alone_in_pairs_and_all_but_one() {
-        let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
-        let list: Vec<(&str, &[&str])> = names.iter().map(|&name| (name, &[][..])).collect();
-        let many = features(&list);
-        // None, 8 alone, 28 pairs, 8 times all but one.
-        assert_eq!(many.combinations().len(), 1 + 8 + 28 + 8);
     }
 }

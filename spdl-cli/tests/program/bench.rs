@@ -4,10 +4,10 @@ use std::fs;
 use std::io::Read;
 use std::process::Stdio;
 
-use crate::common::{Folder, bench, damaged, finish, flat_png, image_name, png, spdl};
+use crate::common::{Folder, bench, damaged, encode, finish, flat_png, image_name, png, spdl};
 use serde_json::Value;
 
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 11] = [
     "images",
     "seconds",
     "images_per_s",
@@ -16,6 +16,7 @@ const KEYS: [&str; 10] = [
     "first_batch_ms",
     "data_readiness",
     "dropped",
+    "partial",
     "stages",
     "checksum",
 ];
@@ -40,6 +41,7 @@ fn the_json_object_has_the_documented_keys_and_sound_values() {
     assert!(number("first_batch_ms") <= number("seconds") * 1e3);
     assert!((0.0..=1.0).contains(&number("data_readiness")));
     assert_eq!(json["dropped"], Value::Array(vec![]));
+    assert_eq!(json["partial"], Value::Null);
     let checksum = json["checksum"].as_str().unwrap();
     assert!(checksum.len() == 32 && checksum.bytes().all(|digit| digit.is_ascii_hexdigit()));
 
@@ -49,6 +51,7 @@ fn the_json_object_has_the_documented_keys_and_sound_values() {
     for stage in stages {
         assert_eq!(stage["items"], 100);
         assert_eq!(stage["failures"], 0);
+        assert_eq!(stage["fill_rate"], Value::Null);
         assert!(stage["busy_s"].as_f64().unwrap() > 0.0);
         assert!((0.0..=1.0).contains(&stage["busy_share"].as_f64().unwrap()));
         let service = &stage["service_ms"];
@@ -172,6 +175,27 @@ fn skip_delivers_all_others_and_lists_each_damaged_file() {
         // 180 = 11 · 16 + 4: batches are full but the last.
         assert_eq!(decode["queue"]["items"], 12);
     }
+}
+
+#[test]
+fn cut_images_are_delivered_and_counted_where_that_is_asked_for() {
+    let (folder, _) = folder_with_damage();
+    let run = |on_truncated| {
+        let arguments = ["--json", "--on-error", "skip", "--on-truncated", on_truncated];
+        bench(folder.path(), &arguments).json()
+    };
+    // Of the 20 damaged files 5 are cut in their pixels; the others are no images at all.
+    let (strict, partial) = (run("error"), run("partial"));
+    assert_eq!((&strict["images"], &strict["partial"]), (&180.into(), &Value::Null));
+    assert_eq!((&partial["images"], &partial["partial"]), (&185.into(), &5.into()));
+    assert_eq!(partial["dropped"].as_array().unwrap().len(), 15);
+    assert_ne!(strict["checksum"], partial["checksum"]);
+
+    let arguments = ["--on-error", "skip", "--on-truncated", "partial"];
+    let text = bench(folder.path(), &arguments).stdout;
+    assert!(text.lines().any(|line| line == "partial         5"), "{text}");
+    let text = bench(folder.path(), &["--on-error", "skip"]).stdout;
+    assert!(!text.lines().any(|line| line.starts_with("partial")), "{text}");
 }
 
 #[test]
@@ -301,6 +325,27 @@ fn batches_beyond_the_memory_are_refused_at_once() {
     let run = finish(spdl().arg("bench").arg(folder.path()).args(sizes).output().unwrap());
     assert_eq!((run.code, run.stdout.as_str()), (2, ""));
     assert!(run.line().contains("a batch of 300 images takes"), "{}", run.line());
+}
+
+#[test]
+fn large_files_are_read_a_few_ahead() {
+    const SIDE: u32 = 1500;
+    const FILE_BYTES: usize = 8 << 20;
+    let folder = Folder::new();
+    let mut image = encode(SIDE, SIDE, &vec![7; (SIDE * SIDE * 3) as usize]);
+    // Zeros behind an image do not matter. It takes much longer to decode than to read.
+    image.resize(FILE_BYTES, 0);
+    folder.add("00.png", &image);
+    for number in 1..40 {
+        let other = folder.join(format!("{number:02}.png"));
+        fs::hard_link(folder.join("00.png"), other).unwrap();
+    }
+    let json = bench(folder.path(), &["--json", "--threads", "1"]).json();
+    assert_eq!(json["images"], 40);
+    // There would be room for sixteen; two of them have sixteen MiB.
+    let queue = &json["stages"][1]["queue"];
+    assert_eq!((&json["stages"][1]["name"], &queue["capacity"]), (&"fetch".into(), &16.into()));
+    assert!(queue["mean"].as_f64().unwrap() < 6.0, "{queue}");
 }
 
 #[test]

@@ -62,7 +62,8 @@ pub(crate) fn flat_png(number: u32) -> Vec<u8> {
     encode(32, 32, &colour.repeat(32 * 32))
 }
 
-fn encode(width: u32, height: u32, pixels: &[u8]) -> Vec<u8> {
+/// An image of these pixels, red, green and blue.
+pub(crate) fn encode(width: u32, height: u32, pixels: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut encoder = png::Encoder::new(&mut bytes, width, height);
     encoder.set_color(png::ColorType::Rgb);

@@ -72,7 +72,11 @@ fn random(state: &mut u64, most: u64) -> u64 {
 fn runs_that_are_killed_at_any_moment_go_on_to_the_same_checksum() {
     const KILLS: u32 = 200;
     let training = Training::new(300);
-    let undisturbed = checksum(&training.run(&[]));
+    let beside = text(&training.beside.join("undisturbed.state"));
+    let undisturbed = checksum(&training.run(&["--save-state", &beside]));
+    // Not only the same bytes: as many batches, and the same became of each sample.
+    let reached = StateFile::new(&beside).load().unwrap();
+    assert_eq!((reached.epoch(), reached.steps()), (3, 3 * 43));
     let (mut seed, mut killed, mut advanced, mut ended) = (7, 0, 0, 0);
     while killed < KILLS {
         let before = training.steps();
@@ -86,6 +90,7 @@ fn runs_that_are_killed_at_any_moment_go_on_to_the_same_checksum() {
         } else {
             // It was done sooner. All of it is there, and the next one begins anew.
             assert_eq!(checksum(&finish(run)), undisturbed);
+            assert_eq!(StateFile::new(training.state()).load().unwrap(), reached);
             ended += 1;
             for file in ["run.state", "run.state.previous"] {
                 let _ = std::fs::remove_file(training.beside.join(file));
@@ -93,6 +98,7 @@ fn runs_that_are_killed_at_any_moment_go_on_to_the_same_checksum() {
         }
     }
     assert_eq!(checksum(&training.finish()), undisturbed);
+    assert_eq!(StateFile::new(training.state()).load().unwrap(), reached);
     println!("{killed} kills, {advanced} behind new steps, {ended} ends");
     assert!(advanced >= 20, "only {advanced} of {killed} kills came behind new steps");
 }
@@ -199,15 +205,27 @@ fn a_file_that_is_no_state_is_named() {
     }
 }
 
+/// After so many steps of each of two or three ranks an epoch is seen to end; one less, and it is not.
+const ENDS: [usize; 4] = [50, 33, 66, 100];
+
 /// The states of all ranks over 100 positions, after so many steps of each.
 fn ranks(folder: &Folder, steps: &[usize]) -> Vec<PathBuf> {
     let world = steps.len() as u64;
     let rank = |(rank, &steps): (usize, &usize)| {
         let numbers = DatasetSource::new((0..100).collect::<Vec<u32>>()).shuffled(1);
         let shard = Shard::new(rank as u64, world).unwrap();
-        let mut pipeline =
-            PipelineBuilder::new(numbers).shard(shard).deterministic().build().unwrap();
-        assert_eq!(pipeline.by_ref().take(steps).count(), steps);
+        let builder = PipelineBuilder::new(numbers).shard(shard).deterministic().epochs(0..3);
+        let mut pipeline = builder.build().unwrap();
+        // Epoch by epoch, so that the last one may be seen to end.
+        let mut left = steps;
+        while left > 0 {
+            let mut epoch = pipeline.next_epoch().unwrap();
+            let taken = epoch.by_ref().take(left).count();
+            left -= taken;
+            if left > 0 || ENDS.contains(&steps) {
+                assert_eq!(epoch.count(), 0);
+            }
+        }
         let path = folder.join(format!("rank{rank}.state"));
         StateFile::new(&path).save(&pipeline.state().unwrap()).unwrap();
         path
@@ -229,6 +247,8 @@ fn verify_order_tells_what_is_missing_and_what_was_done_twice() {
     let json: Value = serde_json::from_str(&verify(&all, &["--json"]).stdout).unwrap();
     let expected = serde_json::json!({
         "epoch": 0, "positions": 100, "done": 18, "missing": [[17, 18], [19, 100]], "repeated": [],
+        "missing_positions": 82, "repeated_positions": 0, "remainder": [], "ahead": [],
+        "ended": false,
     });
     assert_eq!(json, expected);
     let run = verify(&all, &["--complete"]);
@@ -251,4 +271,150 @@ fn ranks_share_the_images_of_an_epoch() {
     assert_eq!(images(&["--rank", "2", "--world-size", "3"]), 3);
     let run = bench(folder.path(), &["--rank", "3", "--world-size", "3"]);
     assert!(run.code != 0 && run.line().contains("rank 3"), "{}", run.line());
+}
+
+#[test]
+fn verify_order_knows_ends_of_epochs_remainders_and_ranks_ahead() {
+    let verify = |steps: &[usize], more: &[&str]| {
+        let folder = Folder::new();
+        let states = ranks(&folder, steps);
+        let run = finish(spdl().arg("verify-order").args(&states).args(more).output().unwrap());
+        (run.code, run.stdout.trim_end().to_owned(), run.stderr)
+    };
+    let complete = |steps: &[usize], words: &str| {
+        let (code, told, error) = verify(steps, &["--complete"]);
+        assert_eq!((code, told.as_str()), (0, words), "{steps:?}: {error}");
+    };
+    // Three ranks leave one of a hundred. Before the end of the epoch was seen, and behind it.
+    let (code, told, error) = verify(&[32, 32, 32], &["--complete"]);
+    let missing = "epoch 0: 96 of 100 positions done, 3 missing: 96..99, none repeated, \
+                   left to no rank: 99";
+    assert_eq!((code, told.as_str()), (1, missing), "{error}");
+    complete(
+        &[33, 33, 33],
+        "epoch 0 has ended; nothing of epoch 1 was delivered yet, which has 100 positions",
+    );
+    // One rank has ended the epoch, or is some steps into the next one.
+    for (steps, ahead) in [([32, 33, 32], 1), ([32, 40, 32], 1), ([32, 66, 32], 2)] {
+        let words = format!(
+            "epoch 0: 97 of 100 positions done, 2 missing: 96, 98, none repeated, left to no rank: \
+             99; rank 1 is in epoch {ahead} already"
+        );
+        let (code, told, error) = verify(&steps, &[]);
+        assert_eq!((code, told.as_str()), (0, words.as_str()), "{error}");
+        assert_eq!(verify(&steps, &["--complete"]).0, 1);
+    }
+    let (_, told, _) = verify(&[34, 33, 33], &["--json"]);
+    let json: Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(
+        (&json["epoch"], &json["done"], &json["ended"]),
+        (&1.into(), &1.into(), &false.into())
+    );
+    let (_, told, _) = verify(&[33, 66, 33], &["--json"]);
+    let json: Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(json["ahead"], serde_json::json!([{"rank": 1, "epoch": 2}]));
+    let (_, told, _) = verify(&[33, 33, 33], &["--json"]);
+    let json: Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(
+        (&json["ended"], &json["remainder"]),
+        (&true.into(), &serde_json::json!([[99, 100]]))
+    );
+    // A run that has not begun has ended nothing.
+    let (code, told, _) = verify(&[0, 0], &["--complete"]);
+    assert_eq!(
+        (code, told.as_str()),
+        (1, "epoch 0: 0 of 100 positions done, 100 missing: 0..100, none repeated")
+    );
+}
+
+#[test]
+fn the_states_of_all_ranks_go_on_with_another_number_of_ranks() {
+    let images = Folder::with_images(60, 3);
+    let beside = Folder::new();
+    let state = |rank: u32| text(&beside.join(format!("rank{rank}.state")));
+    let run = |world: u32, rank: u32, more: &[&str]| {
+        let shard = ["--rank", &rank.to_string(), "--world-size", &world.to_string()];
+        bench(
+            images.path(),
+            &[&["--json", "--batch", "3", "--size", "32"], &shard[..], more].concat(),
+        )
+    };
+    let count = |run: &Run| -> u64 {
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        let json: Value = serde_json::from_str(&run.stdout).unwrap();
+        assert!(json["checksum"].is_string());
+        json["images"].as_u64().unwrap()
+    };
+    // Two ranks of one epoch of two.
+    for rank in 0..2 {
+        let more = ["--epochs", "1", "--save-state", &state(rank)];
+        assert_eq!(count(&run(2, rank, &more)), 30);
+    }
+    let both = ["--epochs", "2", "--resume", &state(0), &state(1)];
+    let total: u64 = (0..3).map(|rank| count(&run(3, rank, &both))).sum();
+    assert_eq!(total, 60, "all of the second epoch");
+    // One file is not enough, and a state of two runs is none.
+    let run_one = run(3, 0, &["--epochs", "2", "--resume", &state(0)]);
+    assert_eq!(run_one.code, 2);
+    assert!(
+        run_one.line().contains("rank 0 of 2") && run_one.line().contains("all ranks"),
+        "{}",
+        run_one.line()
+    );
+    let twice = run(3, 0, &["--epochs", "2", "--resume", &state(0), &state(0)]);
+    assert!(twice.code == 1 && twice.line().contains("rank 0 is there twice"), "{}", twice.line());
+}
+
+#[test]
+fn a_change_that_is_meant_is_allowed_by_its_name() {
+    let training = Training::new(20);
+    let state = text(&training.state());
+    assert_eq!(training.run(&["--save-state", &state]).code, 0);
+    let other = ["--resume", &state, "--size", "40"];
+    let refused = training.run(&other);
+    assert_eq!(refused.code, 1);
+    let told = refused.line();
+    assert!(told.contains("stage decode was") && told.contains("--allow-change PART"), "{told}");
+    let allowed = training.run(&[&other[..], &["--allow-change", "stage decode"]].concat());
+    assert_eq!(allowed.code, 0, "{}", allowed.stderr);
+}
+
+#[test]
+fn a_damaged_state_is_replaced_by_the_one_before_and_that_is_told() {
+    let training = Training::new(60);
+    let undisturbed = checksum(&training.run(&[]));
+    let state = text(&training.state());
+    assert_eq!(training.run(&["--save-state", &state]).code, 0);
+    let steps = training.steps();
+    std::fs::write(training.state(), "{\"file\":\"spdl st").unwrap();
+    let run = training.run(&["--resume", &state]);
+    let told = &run.stderr;
+    for words in ["warning", &state, "ends early", "run.state.previous", "of step"] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+    assert_eq!(checksum(&run), undisturbed);
+    let verify = finish(spdl().args(["verify-order", &state]).output().unwrap());
+    assert!(verify.code == 0 && verify.stderr.contains("ends early"), "{}", verify.stderr);
+    // A sound one needs no words.
+    assert_eq!(training.run(&["--save-state", &state]).code, 0);
+    assert_eq!(training.steps(), steps);
+    assert!(!training.run(&["--resume", &state]).stderr.contains("warning"));
+}
+
+#[test]
+fn a_place_where_no_state_can_be_saved_is_refused_before_the_run() {
+    let training = Training::new(2);
+    let file = training.beside.join("file");
+    std::fs::write(&file, "").unwrap();
+    let places = [
+        training.beside.join("none/run.state"),
+        file.join("run.state"),
+        training.beside.path().to_owned(),
+    ];
+    for place in places {
+        let run = training.run(&["--save-state", &text(&place)]);
+        assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{}", run.stderr);
+        let line = run.line();
+        assert!(line.contains("cannot save states") && line.contains(&text(&place)), "{line}");
+    }
 }

@@ -203,13 +203,11 @@ impl Plan {
                     return Err(Error::new(ErrorKind::InvalidArgument, message));
                 }
                 // From here on it is a state of this pipeline, and of this rank.
-                let allowed = Default::default();
-                State { seed, shard: Some(shard), len, fingerprint, allowed, ..state }
+                state.taken_up(seed, shard, len, fingerprint)
             }
             None => State::at_start(seed, source.first, shard, len, fingerprint),
         };
-        let pieces = begun.pieces.iter().copied();
-        let account = Account::new(source.divisions, pieces, begun.carry.clone());
+        let account = Account::new(source.divisions, begun.pieces.clone(), begun.carry.clone());
         let account = Arc::new(account);
         let _ = self.shared.account.set(Arc::clone(&account));
         let skipped = std::mem::take(&mut self.settings.skip_steps);

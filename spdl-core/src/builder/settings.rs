@@ -171,7 +171,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
 
     /// The memory budget in bytes, for what is [`measured`](Self::measured) and for batches; it
     /// bounds nothing else. What would not fit waits: exactly so where stages say beforehand what they
-    /// need ([`Stage::output_bytes`](crate::Stage::output_bytes)), else by the largest output so far,
+    /// need ([`Stage::output_bytes`](crate::Stage::output_bytes)), else by the largest of its last outputs,
     /// and what turns out larger is counted as overdrawn. Default: a quarter of the memory that this process may use, cgroup limits
     /// included.
     pub fn memory(self, bytes: usize) -> Self {
@@ -258,7 +258,9 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     }
 
     /// Does not deliver items (batches, mostly) number `steps`, counted from 0 over all epochs and
-    /// over the runs before this one. They are made, and their samples are done, as left out.
+    /// over the runs before this one. They are made, and their samples are done, as left out. Those
+    /// behind keep their numbers, in [`State::steps`] as in [`OrderRecord::samples_of`], which
+    /// gives no samples for a step that was skipped.
     pub fn skip_steps(self, steps: Range<u64>) -> Self {
         self.set(|settings| settings.skip_steps.push(steps))
     }

@@ -275,6 +275,7 @@ mod tests {
     use super::super::tests::epoch;
     use super::*;
     use crate::ErrorKind;
+    use crate::shuffle::tests::{assert_chi_squared, assert_uniform};
     use proptest::prelude::*;
     use std::collections::{HashMap, HashSet};
 
@@ -418,5 +419,151 @@ mod tests {
             assert_ne!(of([1, 2], 3, 4), other);
         }
         assert!(of([1, 2], u64::MAX, u64::MAX).chars().count() <= 100);
+    }
+
+    /// The orders of consecutive seeds, and of consecutive epochs.
+    fn orders(lens: &[u64], window: u64, count: u64) -> [Vec<ShardWindowOrder>; 2] {
+        let of = |seed| ShardWindow::new(lens, window, seed).unwrap();
+        let epochs = of(7);
+        [
+            (0..count).map(|seed| of(seed).order(0).unwrap()).collect(),
+            (0..count).map(|epoch| epochs.order(epoch).unwrap()).collect(),
+        ]
+    }
+
+    #[test]
+    fn all_orders_of_the_shards_and_all_first_cuts_are_equally_likely() {
+        for shards in [2usize, 3, 4, 5] {
+            let all: u64 = (1..=shards as u64).product();
+            for orders in orders(&vec![3; shards], 2, 100 * all) {
+                let mut counts = HashMap::new();
+                for order in orders {
+                    let sequence: Vec<usize> = order.shards.iter().map(|it| it.shard).collect();
+                    *counts.entry(sequence).or_insert(0u32) += 1;
+                }
+                assert_eq!(counts.len() as u64, all);
+                let counts: Vec<u32> = counts.into_values().collect();
+                assert_uniform(&counts, &format!("orders of {shards} shards"));
+            }
+        }
+        for window in [2u64, 3, 8, 17, 64, 1000] {
+            let bins = window.min(40);
+            for orders in orders(&[5000], window, 4000) {
+                let mut counts = vec![0u32; bins as usize];
+                for order in orders {
+                    // A first window that would be empty is a whole one.
+                    let cut = order.window_of(0).0.end % window;
+                    counts[(cut * bins / window) as usize] += 1;
+                }
+                let share = |bin| (0..window).filter(|cut| cut * bins / window == bin).count();
+                let share = |bin| 4000.0 * share(bin) as f64 / window as f64;
+                let expected: Vec<f64> = (0..bins).map(share).collect();
+                let what = format!("first cuts of windows of {window}");
+                assert_chi_squared(&counts, &expected, bins as usize - 1, &what);
+            }
+        }
+    }
+
+    /// Where the samples of a window in the middle come from, counted from its start.
+    fn whole_window(order: &ShardWindowOrder, number: u64) -> Vec<u64> {
+        let start = order.window_of(0).0.end + number * order.window;
+        (start..start + order.window).map(|position| order.place(position) - start).collect()
+    }
+
+    #[test]
+    fn a_window_is_shuffled_as_evenly_as_a_whole_epoch() {
+        for window in [2u64, 3, 4, 5, 8, 15, 16, 17, 31, 64, 100] {
+            let cells = window * window;
+            let count = (200_000 / window).clamp(2000, 20 * cells.max(200));
+            for orders in orders(&[window * 6; 3], window, count) {
+                let places = window.min(20);
+                let bin = |place: u64| (place * places / window) as usize;
+                let mut at = [(); 3].map(|()| vec![0u32; places as usize]);
+                // Small ones by pairs, the others by the step from one sample to the next.
+                let pairs = if window <= 8 { window * (window - 1) } else { window - 1 };
+                let mut next = vec![0u32; pairs as usize];
+                let mut fixed = [0u32; 4];
+                for order in &orders {
+                    let found = whole_window(order, 3);
+                    let last = found.len() - 1;
+                    for (counts, position) in at.iter_mut().zip([0, last / 2, last]) {
+                        counts[bin(found[position])] += 1;
+                    }
+                    let (a, b) = (found[last / 2], found[last / 2 + 1]);
+                    let pair = if window <= 8 {
+                        a * (window - 1) + if b > a { b - 1 } else { b }
+                    } else {
+                        (b + window - a) % window - 1
+                    };
+                    next[pair as usize] += 1;
+                    let stay = found.iter().zip(0..).filter(|&(&place, here)| place == here);
+                    fixed[stay.count().min(3)] += 1;
+                }
+                let count = count as f64;
+                let share = |bins: usize| (0..window).filter(|&p| bin(p) == bins).count() as f64;
+                let expected: Vec<f64> =
+                    (0..places as usize).map(|bin| count * share(bin) / window as f64).collect();
+                for counts in &at {
+                    let what = format!("places in windows of {window}");
+                    assert_chi_squared(counts, &expected, places as usize - 1, &what);
+                }
+                assert_uniform(&next, &format!("neighbours in windows of {window}"));
+                if window >= 8 {
+                    // As for a whole permutation: very nearly Poisson's distribution for 1.
+                    let mut expected = [1.0, 1.0, 0.5, 0.0].map(|p| p / std::f64::consts::E);
+                    expected[3] = 1.0 - expected.iter().sum::<f64>();
+                    let expected = expected.map(|p| p * count);
+                    assert_chi_squared(&fixed, &expected, 3, &format!("fixed points of {window}"));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_windows_of_one_order_have_nothing_to_do_with_each_other() {
+        for (window, partitions) in [(16u64, 1), (100, 1), (100, 4), (1000, 1)] {
+            let sampler = ShardWindow::new([250_000; 4], window, 5).unwrap();
+            let order = sampler.partitions(partitions).unwrap().order(1).unwrap();
+            let windows = (1_000_000 / window).min(4000);
+            // Where samples come from, by where they come; and the first one of a window by that of
+            // the window before, and of the window beside it in the next partition.
+            let mut places = vec![0u32; 100];
+            let (mut before, mut beside) = (places.clone(), places.clone());
+            let first_of = |partition: u64, number: u64| {
+                let end = order.window_of(partition).0.end - order.window_of(partition).0.start;
+                let start = (end + number * window) * partitions + partition;
+                let (found, inside) = order.window_of(start);
+                assert_eq!((inside, found.end - found.start), (0, window));
+                (order.place(start) - found.start, start)
+            };
+            let bin = |place: u64| place * 10 / window;
+            let share = |bin| (0..window).filter(|place| place * 10 / window == bin).count() as f64;
+            for number in 0..windows / partitions - 2 {
+                let (first, start) = first_of(0, number);
+                let (next, _) = first_of(0, number + 1);
+                let (other, _) = first_of(partitions - 1, number);
+                before[(bin(first) * 10 + bin(next)) as usize] += 1;
+                beside[(bin(first) * 10 + bin(other)) as usize] += 1;
+                // Every seventh, since those of one window are not independent.
+                let inside = number * 7 % window;
+                let position = start + inside * partitions;
+                let place = order.place(position) - order.window_of(position).0.start;
+                places[(bin(inside) * 10 + bin(place)) as usize] += 1;
+            }
+            let count = f64::from(before.iter().sum::<u32>());
+            let cell = |at: u64| share(at / 10) * share(at % 10) / (window * window) as f64;
+            let expected: Vec<f64> = (0..100).map(|at| count * cell(at)).collect();
+            let what = |what: &str| format!("{what} of {window} in {partitions} partitions");
+            assert_chi_squared(&before, &expected, 99, &what("windows behind windows"));
+            if partitions > 1 {
+                assert_chi_squared(&beside, &expected, 99, &what("windows beside windows"));
+            }
+            let rows = (0..100).map(|at: u64| {
+                let row = places[(at / 10 * 10) as usize..][..10].iter().sum::<u32>();
+                f64::from(row) * share(at % 10) / window as f64
+            });
+            let expected: Vec<f64> = rows.collect();
+            assert_chi_squared(&places, &expected, 90, &what("places"));
+        }
     }
 }

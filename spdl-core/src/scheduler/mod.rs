@@ -322,12 +322,16 @@ impl Position {
 /// How a stage counts its outputs in the memory budget.
 pub(crate) struct Measure {
     pub(crate) level: usize,
-    /// The most that any output has held so far: the estimate for those to come.
+    /// The most that the last outputs have held, and less for what was long ago: the estimate for
+    /// those to come. One large output among small ones must not hold them back for ever.
     largest: AtomicUsize,
 }
 
 /// The first estimate of an output's size, where the stage does not say.
 const FIRST_ESTIMATE: usize = 1 << 16;
+
+/// Of the estimate, such a part is forgotten with every output.
+const FORGOTTEN: usize = 16;
 
 /// Asks the caller's function for the bytes of an item.
 pub(crate) fn size_of_item<T>(sizer: &cpu_node::Sizer<T>, item: &T) -> Result<usize> {
@@ -347,7 +351,10 @@ impl Measure {
     /// The lease of an output of `bytes`, cut from what was reserved. Where that is not enough, it
     /// grows: the memory is there already.
     pub(crate) fn lease(&self, reserved: &mut Lease, bytes: usize) -> Lease {
-        self.largest.fetch_max(bytes, Ordering::Relaxed);
+        // Where two do this at once, one of them may be lost: it is an estimate.
+        let largest = self.largest.load(Ordering::Relaxed);
+        let remembered = largest - largest / FORGOTTEN;
+        self.largest.store(remembered.max(bytes), Ordering::Relaxed);
         if reserved.bytes() < bytes {
             reserved.resize(bytes);
         }
@@ -482,7 +489,25 @@ pub(crate) fn stopped() -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::{Branch, Position};
+    use super::{Branch, Measure, Position};
+    use crate::budget::Budget;
+
+    #[test]
+    fn the_estimate_forgets_one_large_output_among_small_ones() {
+        const MIB: usize = 1 << 20;
+        let budget = Budget::new(1 << 30, None, 1).unwrap();
+        let measure = Measure::new(0);
+        let made = |bytes| {
+            let mut reserved = budget.try_reserve(0, bytes).unwrap().unwrap();
+            drop(measure.lease(&mut reserved, bytes));
+            measure.need(None, &budget)
+        };
+        assert_eq!(made(100 * MIB), 100 * MIB);
+        // Not at once: there may be more of them.
+        assert!(made(MIB) > 90 * MIB);
+        let after = (1..).find(|_| made(MIB) == MIB).unwrap();
+        assert!((50..100).contains(&after), "{after}");
+    }
 
     #[test]
     fn what_is_on_another_branch_is_not_behind_a_node() {

@@ -292,20 +292,21 @@ fn read_jpeg(
     is_old: bool,
     job: &mut Job<'_>,
 ) -> Result<(), Cut> {
-    use crate::{DecodeRequest, ImageCodec as _, OnTruncated, PixelsMut};
+    use crate::{DecodeRequest, ImageDecoder as _, OnTruncated, PixelsMut};
 
     job.limits.check_depth(2)?;
     let size = job.info.size;
     let (components, adobe) = match photometric {
-        Some(WHITE_IS_ZERO | BLACK_IS_ZERO) => (1, RGB_AS_IT_IS),
-        Some(RGB) => (3, RGB_AS_IT_IS),
+        Some(WHITE_IS_ZERO | BLACK_IS_ZERO) => (1, AS_IT_IS),
+        Some(RGB) => (3, AS_IT_IS),
+        Some(INKS) if reads_cmyk(decoder)? => (4, AS_IT_IS),
         Some(YCBCR) => {
             if !Luma::read(decoder)?.is_usual() {
                 return Err(unsupported("a JPEG in a TIFF of unusual luma and chroma").into());
             }
             (3, LUMA_AND_CHROMA)
         }
-        _ => return Err(unsupported("a JPEG in a TIFF but of grey, RGB or YCbCr").into()),
+        _ => return Err(unsupported("a JPEG in a TIFF but of grey, RGB, YCbCr or CMYK").into()),
     };
     let planes = decoder.find_tag_unsigned::<u32>(Tag::PlanarConfiguration).map_err(error)?;
     if planes == Some(2) && components > 1 {
@@ -337,7 +338,7 @@ fn read_jpeg(
     let mut stream = Vec::new();
     let bytes = (tables.len() + longest + ADOBE.len() + 1) as u64;
     reserve(&mut stream, bytes, job.limits, size)?;
-    let mut jpeg = super::jpeg::JpegCodec.decoder(&job.limits.after(bytes, size)?)?;
+    let mut jpeg = super::jpeg::decoder_of_tiff_parts(&job.limits.after(bytes, size)?);
     // Of all parts together; what fills up the last ones counts, too.
     let mut pixels = 0;
     for index in 0..grid.parts() as u32 {
@@ -437,7 +438,7 @@ const BYTES_PER_PIXEL: u64 = 16;
 const ADOBE: &[u8] = b"\xFF\xD8\xFF\xEE\0\x0EAdobe\0\x64\0\0\0\0";
 /// The last byte of Adobe's marker.
 #[cfg(feature = "jpeg")]
-const RGB_AS_IT_IS: u8 = 0;
+const AS_IT_IS: u8 = 0;
 #[cfg(feature = "jpeg")]
 const LUMA_AND_CHROMA: u8 = 1;
 
@@ -473,6 +474,14 @@ fn append_segments(jpeg: &[u8], stream: &mut Vec<u8>) -> Option<u8> {
         stream.extend_from_slice(rest);
     }
     components
+}
+
+/// Whether a page of inks is of cyan, magenta, yellow and black.
+#[cfg(feature = "jpeg")]
+fn reads_cmyk(decoder: &mut Reader<'_>) -> Result<bool> {
+    const CMYK: u32 = 1;
+    let set = decoder.find_tag_unsigned::<u32>(Tag::Unknown(INK_SET)).map_err(error)?;
+    Ok(set.is_none_or(|set| set == CMYK))
 }
 
 /// Whether nothing can be missing of a JPEG.
@@ -701,9 +710,14 @@ const BLACK_IS_ZERO: u64 = 1;
 #[cfg(feature = "jpeg")]
 const RGB: u64 = 2;
 const PALETTE: u64 = 3;
+/// Cyan, magenta, yellow and black, unless another tag says otherwise.
+#[cfg(feature = "jpeg")]
+const INKS: u64 = 5;
 const YCBCR: u64 = 6;
 /// Tags that the crate has no name for.
 const T4_OPTIONS: u16 = 292;
+#[cfg(feature = "jpeg")]
+const INK_SET: u16 = 332;
 const JPEG_START: u16 = 513;
 #[cfg(feature = "jpeg")]
 const JPEG_LENGTH: u16 = 514;

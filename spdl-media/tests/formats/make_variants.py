@@ -343,6 +343,9 @@ def make_tiffs():
                 at += 2 + int.from_bytes(stream[at + 2 : at + 4], "big")
             streams.append(stream[:2] + stream[at:])
         keep(f"jpeg-{name}.tiff", tiff(page(8, samples, photometric, 7, (278, 3, [STRIP_ROWS])), streams))
+    # Inks are not inverted, unlike those of a JPEG by itself; here by libtiff.
+    inks = Image.open(COMMON / "cmyk.jpg")
+    keep("jpeg-cmyk.tiff", encoded(inks, "TIFF", compression="jpeg", tiffinfo={278: STRIP_ROWS}))
     # Tiles, of which the last ones are filled up.
     tiles = [(left, top) for top in range(0, HEIGHT, 16) for left in range(0, WIDTH, 16)]
     filled = np.pad(pixels, ((0, 32 - HEIGHT), (0, 48 - WIDTH), (0, 0)), mode="edge")

@@ -268,6 +268,17 @@ fn a_damaged_jpeg_in_a_tiff_is_an_error_or_gives_the_rows_above() {
 }
 
 #[test]
+fn inks_of_a_jpeg_in_a_tiff_are_cmyk_or_refused() {
+    let mut file = variant("jpeg-cmyk.tiff");
+    // The layout of the planes is left out, and the set of inks told instead: 1 for CMYK.
+    let set = tag_value(&file, 284);
+    file[set - 8..set - 6].copy_from_slice(&332_u16.to_le_bytes());
+    assert_eq!(kind_of(&file), None);
+    file[set] = 2;
+    assert_eq!(kind_of(&file), Some(ErrorKind::Unsupported));
+}
+
+#[test]
 fn luma_and_chroma_of_a_jpeg_in_a_tiff_are_as_usual_or_refused() {
     // Pillow takes them for usual; libtiff's own viewer does not.
     for (name, kind) in [("jpeg-420.tiff", None), ("luma-709.tiff", Some(ErrorKind::Unsupported))] {

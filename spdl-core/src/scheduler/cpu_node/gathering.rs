@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use crate::account::Member;
 use crate::budget::{Budget, Lease};
+use crate::pieces::Piece;
 use crate::sample::Head;
 use crate::scheduler::Measure;
 use crate::stage::Parts;
-use crate::state::Piece;
 use crate::{Error, ErrorKind, Result};
 
 /// The items that an instance has taken in and not given out.

@@ -7,11 +7,11 @@ use super::gathering::{Gathering, Outgoing, Place};
 use super::{CpuNode, Run};
 use crate::account::{Cut, Fate, HoldsBack, Link, Member, Members, Note};
 use crate::budget::Lease;
+use crate::pieces::Piece;
 use crate::sample::{Envelope, Head, Tag};
 use crate::scheduler::crew::Crew;
 use crate::scheduler::stopped;
 use crate::stage::{Outlet, Parts, Stage};
-use crate::state::Piece;
 use crate::sync::atomic::Ordering;
 use crate::{FillRate, Result};
 

@@ -182,5 +182,11 @@ pub(super) fn convert(color: Color, lines: [&[u8]; 4], out: &mut [u8]) {
                 *pixel = inks.map(|ink| print(ink, black));
             }
         }
+        Color::PlainCmyk => {
+            let inks = first.iter().zip(second).zip(third).zip(fourth);
+            for (pixel, (((&a, &b), &c), &black)) in pixels.iter_mut().zip(inks) {
+                *pixel = [a, b, c].map(|ink| print(255 - ink, 255 - black));
+            }
+        }
     }
 }

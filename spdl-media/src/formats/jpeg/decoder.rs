@@ -32,14 +32,14 @@ impl ImageCodec for JpegCodec {
     }
 
     fn decoder(&self, limits: &Limits) -> Result<Box<dyn ImageDecoder>> {
-        Ok(Box::new(JpegDecoder {
-            limits: limits.clone(),
-            level: level(),
-            window: Window::default(),
-            scans: Scans::default(),
-            planes: Planes::default(),
-        }))
+        Ok(Box::new(JpegDecoder::new(limits, Color::Cmyk)))
     }
+}
+
+/// A decoder of parts of a TIFF, whose inks are stored as they are.
+#[cfg(feature = "tiff")]
+pub(in crate::formats) fn decoder_of_tiff_parts(limits: &Limits) -> impl ImageDecoder + use<> {
+    JpegDecoder::new(limits, Color::PlainCmyk)
 }
 
 /// What the processor can do, up to AVX2: rows of eight coefficients do not fill wider registers.
@@ -52,6 +52,8 @@ fn level() -> Level {
 
 struct JpegDecoder {
     limits: Limits,
+    /// What four components are that are no luma and chroma.
+    inks: Color,
     /// What the processor can do.
     level: Level,
     window: Window,
@@ -126,13 +128,27 @@ impl ImageDecoder for JpegDecoder {
 }
 
 impl JpegDecoder {
+    fn new(limits: &Limits, inks: Color) -> Self {
+        JpegDecoder {
+            limits: limits.clone(),
+            inks,
+            level: level(),
+            window: Window::default(),
+            scans: Scans::default(),
+            planes: Planes::default(),
+        }
+    }
+
     fn read_header(&mut self, encoded: &[u8]) -> Result<(Header, Color)> {
         let tables = &mut self.scans.tables;
         tables.clear();
         let header =
             Header::read(encoded, &mut |marker, segment, at| tables.read(marker, segment, at))?;
         self.check(encoded, &header)?;
-        let color = header.color()?;
+        let color = match header.color()? {
+            Color::Cmyk => self.inks,
+            color => color,
+        };
         Ok((header, color))
     }
 
@@ -287,6 +303,6 @@ fn planes_of(frame: &Frame, color: Color) -> Option<ColorModel> {
             let usual = frame.components.iter().flat_map(ratios).all(|ratio| ratio != 3);
             usual.then_some(ColorModel::YCbCr)
         }
-        Color::Rgb | Color::Cmyk | Color::Ycck => None,
+        Color::Rgb | Color::Cmyk | Color::Ycck | Color::PlainCmyk => None,
     }
 }

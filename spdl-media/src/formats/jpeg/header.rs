@@ -179,6 +179,8 @@ pub(super) enum Color {
     Cmyk,
     /// The same, whose first three inks are stored as Y, Cb, Cr.
     Ycck,
+    /// Inks as they are: 0 for none.
+    PlainCmyk,
 }
 
 /// What takes the content of markers that mean nothing to a header: which, and where it stands.

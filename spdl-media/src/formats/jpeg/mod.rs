@@ -56,6 +56,8 @@ use spdl_core::{Error, ErrorKind};
 
 #[cfg(feature = "jpeg")]
 pub(super) use self::decoder::JpegCodec;
+#[cfg(all(feature = "jpeg", feature = "tiff"))]
+pub(super) use self::decoder::decoder_of_tiff_parts;
 #[cfg(any(feature = "turbojpeg", feature = "zune-jpeg"))]
 pub(super) use self::header::Header;
 #[cfg(feature = "turbojpeg")]

@@ -1,0 +1,233 @@
+//! Pieces of samples that came to an end while others of the same sample are under way.
+
+use std::collections::BTreeMap;
+
+use crate::account::Fate;
+use crate::ranges::Ranges;
+use crate::sample::unmixed;
+#[cfg(feature = "serde")]
+use crate::{Error, Result};
+
+/// A piece of a sample, or of what several were put together into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(into = "(u32, u64, u64)", from = "(u32, u64, u64)"))]
+pub(crate) struct Piece {
+    /// In how many layers it was put together.
+    pub(crate) depth: u32,
+    pub(crate) index: u64,
+    pub(crate) lineage: u64,
+}
+
+impl From<Piece> for (u32, u64, u64) {
+    fn from(piece: Piece) -> Self {
+        (piece.depth, piece.index, piece.lineage)
+    }
+}
+
+impl From<(u32, u64, u64)> for Piece {
+    fn from((depth, index, lineage): (u32, u64, u64)) -> Self {
+        Piece { depth, index, lineage }
+    }
+}
+
+impl Piece {
+    /// Its number among those with its depth and index.
+    fn number(self) -> u64 {
+        // Sets hold no number without a next one. As for every lineage, another one may be the same
+        // with a probability of 2^-64.
+        unmixed(self.lineage).min(u64::MAX - 1)
+    }
+}
+
+/// Pieces, and how each came to its end.
+///
+/// Those that a stage made of one item, one after the other, are one range of numbers: so it is as
+/// small as there are gaps among them, and those are of pieces that are under way. Of the pieces of
+/// one sample the furthest end is known: it is that of the sample, once all have ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(into = "Vec<Data>", try_from = "Vec<Data>"))]
+pub(crate) struct Pieces(BTreeMap<(u32, u64, Fate), Ranges>);
+
+impl Pieces {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All with this depth and index.
+    fn of(&self, depth: u32, index: u64) -> impl Iterator<Item = (Fate, &Ranges)> {
+        let all = (depth, index, Fate::Joined)..=(depth, index, Fate::Delivered);
+        self.0.range(all).map(|(&(_, _, fate), numbers)| (fate, numbers))
+    }
+
+    /// How this piece came to its end, where it has.
+    pub(crate) fn get(&self, piece: Piece) -> Option<Fate> {
+        let number = piece.number();
+        let mut all = self.of(piece.depth, piece.index);
+        all.find(|(_, numbers)| numbers.contains(number)).map(|(fate, _)| fate)
+    }
+
+    /// Adds a piece, unless it is known.
+    pub(crate) fn insert(&mut self, piece: Piece, fate: Fate) {
+        let number = piece.number();
+        self.add(piece.depth, piece.index, fate, |numbers| {
+            numbers.insert(number);
+        });
+    }
+
+    fn add(&mut self, depth: u32, index: u64, fate: Fate, add: impl FnOnce(&mut Ranges)) {
+        // Several lists may bear the name of one sample, and those are told apart.
+        let known = if depth == 0 { self.of(depth, index).next() } else { None };
+        let furthest = match known.map(|(known, _)| known) {
+            Some(known) if known < fate => {
+                let numbers = self.0.remove(&(depth, index, known)).unwrap_or_default();
+                self.0.insert((depth, index, fate), numbers);
+                fate
+            }
+            Some(known) => known,
+            None => fate,
+        };
+        add(self.0.entry((depth, index, furthest)).or_default());
+    }
+
+    /// Adds all of `other`. What is in both is there once.
+    pub(crate) fn extend(&mut self, other: &Pieces) {
+        for (&(depth, index, fate), numbers) in &other.0 {
+            self.add(depth, index, fate, |known| *known = known.union(numbers));
+        }
+    }
+
+    /// Keeps those with a depth and an index for which `keep` says so.
+    pub(crate) fn retain(&mut self, keep: impl Fn(u32, u64) -> bool) {
+        self.0.retain(|&(depth, index, _), _| keep(depth, index));
+    }
+
+    /// Which samples they are of; one may come several times.
+    pub(crate) fn indices(&self) -> impl Iterator<Item = u64> {
+        self.0.keys().map(|&(_, index, _)| index)
+    }
+
+    /// Whether any is of something that was put together.
+    pub(crate) fn has_lists(&self) -> bool {
+        self.0.keys().any(|(depth, _, _)| *depth > 0)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> u64 {
+        self.0.values().map(Ranges::count).sum()
+    }
+}
+
+/// Pieces as they are written.
+#[cfg(feature = "serde")]
+#[derive(Clone, serde::Serialize, serde::Deserialize)]
+#[serde(untagged)]
+enum Data {
+    /// Depth, index and end, and the numbers as `[first, how many]`.
+    Ranges(u32, u64, Fate, Vec<[u64; 2]>),
+    /// Depth, index and lineage, and the end: as states of format 1 have it.
+    One((u32, u64, u64), Fate),
+}
+
+#[cfg(feature = "serde")]
+impl From<Pieces> for Vec<Data> {
+    fn from(pieces: Pieces) -> Self {
+        let data = pieces.0.iter().map(|(&(depth, index, fate), numbers)| {
+            let numbers = numbers.iter().map(|range| [range.start, range.end - range.start]);
+            Data::Ranges(depth, index, fate, numbers.collect())
+        });
+        data.collect()
+    }
+}
+
+#[cfg(feature = "serde")]
+impl TryFrom<Vec<Data>> for Pieces {
+    type Error = Error;
+
+    fn try_from(all: Vec<Data>) -> Result<Self> {
+        let mut pieces = Pieces::default();
+        for data in all {
+            match data {
+                Data::One((depth, index, lineage), fate) => {
+                    pieces.insert(Piece { depth, index, lineage }, fate);
+                }
+                Data::Ranges(depth, index, fate, numbers) => {
+                    let ranges = numbers.iter().map(|&[first, count]| {
+                        // Those that cannot be are refused as such that do not ascend.
+                        [first, first.checked_add(count).unwrap_or(first)]
+                    });
+                    let ranges = Ranges::try_from(ranges.collect::<Vec<_>>())?;
+                    pieces.add(depth, index, fate, |known| *known = known.union(&ranges));
+                }
+            }
+        }
+        Ok(pieces)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::Head;
+
+    fn piece(index: u64, output: u64) -> Piece {
+        let lineage = Head::default().output(1234, output).lineage;
+        Piece { depth: 0, index, lineage }
+    }
+
+    #[test]
+    fn pieces_are_found_again_with_the_furthest_end_of_their_sample() {
+        let mut pieces = Pieces::default();
+        let list = |output| Piece { depth: 1, ..piece(3, output) };
+        for output in (0..10).chain(5..7) {
+            let fate = if output % 2 == 0 { Fate::Delivered } else { Fate::Filtered };
+            pieces.insert(piece(3, output), fate);
+            pieces.insert(list(output), fate);
+        }
+        pieces.insert(piece(4, 2), Fate::Dropped);
+        assert_eq!(pieces.count(), 21);
+        assert_eq!(pieces.get(piece(3, 5)), Some(Fate::Delivered));
+        let told = [list(4), list(5), list(10), piece(4, 2), piece(4, 1)];
+        let ends = [Some(Fate::Delivered), Some(Fate::Filtered), None, Some(Fate::Dropped), None];
+        assert_eq!(told.map(|piece| pieces.get(piece)), ends);
+        let mut twice = pieces.clone();
+        twice.extend(&pieces);
+        assert_eq!(twice, pieces);
+        assert!(pieces.has_lists());
+        pieces.retain(|depth, index| depth == 0 && index == 4);
+        assert_eq!((pieces.count(), pieces.has_lists()), (1, false));
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn many_pieces_of_a_sample_are_written_in_few_bytes() {
+        // All but ten that are under way, of a hundred thousand.
+        let mut pieces = Pieces::default();
+        for output in (0..100_000).filter(|output| output % 10_000 != 7) {
+            pieces.insert(piece(1 << 40, output), Fate::Delivered);
+        }
+        let text = serde_json::to_string(&pieces).unwrap();
+        assert!(text.len() < 50 + 11 * 30, "{} bytes: {text}", text.len());
+        assert_eq!(serde_json::from_str::<Pieces>(&text).unwrap(), pieces);
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn pieces_of_the_first_format_are_read_and_damage_is_an_error() {
+        let lineage = piece(3, 1).lineage;
+        let read = |text: &str| serde_json::from_str::<Pieces>(text);
+        let old =
+            read(&format!(r#"[[[0,3,{lineage}],"delivered"],[[1,3,0],"left-out"]]"#)).unwrap();
+        assert_eq!(old.get(piece(3, 1)), Some(Fate::Delivered));
+        assert_eq!((old.count(), old.has_lists()), (2, true));
+        for wrong in [
+            r#"[[0,3,"delivered",[[18446744073709551615,2]]]]"#,
+            r#"[[0,3,"delivered",[[5,0]]]]"#,
+            r#"[[0,3,"delivered",[[5,9],[7,1]]]]"#,
+            r#"[[0,3,"lost",[[5,1]]]]"#,
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+}
