@@ -460,7 +460,7 @@ impl std::fmt::Debug for FillImage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Crop, Filter, OnTruncated};
+    use crate::{Crop, OnTruncated, ResizeFilter};
 
     #[test]
     fn as_little_is_decoded_as_the_sample_needs() {
@@ -470,7 +470,7 @@ mod tests {
         let info = ImageInfo::new(stored, Orientation::Rotated90);
         let transform = ImageTransform::with_size(Size::new(75, 75))
             .crop(Crop::ResizedCenter { covering: Size::new(75, 75) })
-            .filter(Filter::Area)
+            .filter(ResizeFilter::Area)
             .on_truncated(OnTruncated::Partial);
         let none = || unreachable!("nothing is random");
         let plan = Plan::new(&info, transform.place(info.upright_size(), none));
@@ -483,7 +483,7 @@ mod tests {
         // A wider filter sees more, which is as much smaller as the rest; at half the size, four
         // pixels may have become eight. What is left may be halved while it is half as large again as
         // the sample.
-        let request = plan.decode_request(&transform.clone().filter(Filter::Bilinear));
+        let request = plan.decode_request(&transform.clone().filter(ResizeFilter::Bilinear));
         let region = Rect { left: 42, top: 0, width: 312, height: 300 };
         assert_eq!(request.region_of(stored), region);
         assert_eq!(request.smallest(), Some(Size::new(117, 113)));

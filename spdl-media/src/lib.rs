@@ -111,7 +111,7 @@ pub use limits::Limits;
 pub use picture::{ColorModel, Picture, Plane, PlaneShape};
 pub use pixels::PixelsMut;
 pub use registry::CodecRegistry;
-pub use resize::Filter;
+pub use resize::ResizeFilter;
 pub use sample::Sample;
 pub use transform::{
     IMAGENET_MEAN, IMAGENET_STD, ImageTransform, Layout, SampleColor, SampleFormat, image_fields,

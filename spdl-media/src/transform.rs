@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use spdl_core::{DType, Error, ErrorKind, Field, Result, SampleRng};
 
-use crate::{Crop, Filter, Mode, OnTruncated, Placement, Size};
+use crate::{Crop, Mode, OnTruncated, Placement, ResizeFilter, Size};
 
 /// The mean of ImageNet's training images, per channel (red, green, blue), as a share of 255.
 pub const IMAGENET_MEAN: [f32; 3] = [0.485, 0.456, 0.406];
@@ -118,7 +118,7 @@ impl SampleColor {
 ///
 /// ```
 /// use spdl_core::DType;
-/// use spdl_media::{Crop, Filter, ImageTransform, Layout, Mode, Size, image_fields};
+/// use spdl_media::{Crop, ResizeFilter, ImageTransform, Layout, Mode, Size, image_fields};
 /// let transform = ImageTransform::new(224).mode(Mode::Train).layout(Layout::Nchw).dtype(DType::F16);
 /// let fields = image_fields(&transform);
 /// assert_eq!((&fields[0].shape[..], fields[0].dtype), (&[3, 224, 224][..], DType::F16));
@@ -127,7 +127,7 @@ impl SampleColor {
 /// // torchvision's Resize(256), CenterCrop((192, 224)).
 /// let transform = ImageTransform::with_size(Size::new(224, 192))
 ///     .crop(Crop::ResizedCenter { covering: Size::new(256, 256) })
-///     .filter(Filter::Bicubic);
+///     .filter(ResizeFilter::Bicubic);
 /// assert_eq!(image_fields(&transform)[0].shape, [192, 224, 3]);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -136,7 +136,7 @@ pub struct ImageTransform {
     crop: Crop,
     /// The probabilities of mirroring left to right, and top to bottom.
     flips: (f64, f64),
-    filter: Filter,
+    filter: ResizeFilter,
     format: SampleFormat,
     color: SampleColor,
     mean: [f32; 3],
@@ -157,7 +157,7 @@ impl ImageTransform {
             size,
             crop: Crop::eval(size),
             flips: (0.0, 0.0),
-            filter: Filter::default(),
+            filter: ResizeFilter::default(),
             format: SampleFormat::default(),
             color: SampleColor::default(),
             mean: IMAGENET_MEAN,
@@ -241,9 +241,9 @@ impl ImageTransform {
         self
     }
 
-    /// How pixels are weighed. Default: [`Filter::Bilinear`].
+    /// How pixels are weighed. Default: [`ResizeFilter::Bilinear`].
     #[must_use]
-    pub fn filter(mut self, filter: Filter) -> Self {
+    pub fn filter(mut self, filter: ResizeFilter) -> Self {
         self.filter = filter;
         self
     }
@@ -331,7 +331,7 @@ impl ImageTransform {
     }
 
     /// What weighs the pixels.
-    pub fn resize_filter(&self) -> Filter {
+    pub fn resize_filter(&self) -> ResizeFilter {
         self.filter
     }
 

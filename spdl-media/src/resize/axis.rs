@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::Filter;
+use super::ResizeFilter;
 
 /// The most bits after the point: with more, a sum of weighted bytes would not fit 32 bits.
 const MAX_BITS: u32 = 22;
@@ -26,7 +26,7 @@ pub(super) struct AxisRequest {
     pub(super) origin: u32,
     /// How many positions the target has. Not 0.
     pub(super) target: usize,
-    pub(super) filter: Filter,
+    pub(super) filter: ResizeFilter,
     /// How many positions the source has, where those of the target are counted from its other end.
     pub(super) turned: Option<u32>,
     /// Whether the target's positions are put down in reverse.
@@ -160,7 +160,7 @@ impl Axis {
         self.windows.clear();
         self.exact.clear();
         match request.filter {
-            Filter::Nearest => self.choose(&part, request.target),
+            ResizeFilter::Nearest => self.choose(&part, request.target),
             filter => self.weigh(&part, request.target, filter),
         }
         self.place(base, request);
@@ -187,7 +187,7 @@ impl Axis {
     }
 
     /// Pillow's windows and weights.
-    fn weigh(&mut self, part: &Part, target: usize, filter: Filter) {
+    fn weigh(&mut self, part: &Part, target: usize, filter: ResizeFilter) {
         let Part { start, scale, bounds } = part;
         let stretch = scale.max(1.0);
         let support = filter.support() * stretch;
@@ -202,8 +202,9 @@ impl Axis {
             let distance = |position: i64| (position as f64 - middle + 0.5) * per_stretch;
             match filter {
                 // The common one by itself, so that its loop is a tight one.
-                Filter::Bilinear => {
-                    self.exact.extend((from..to).map(|p| Filter::Bilinear.weight(distance(p))));
+                ResizeFilter::Bilinear => {
+                    self.exact
+                        .extend((from..to).map(|p| ResizeFilter::Bilinear.weight(distance(p))));
                 }
                 _ => self.exact.extend((from..to).map(|p| filter.weight(distance(p)))),
             }
@@ -317,7 +318,7 @@ mod tests {
             let start = start * f64::from(length);
             let request = AxisRequest {
                 start, extent: (f64::from(length) - start) * extent, first, end, origin, target,
-                filter: Filter::ALL[filter], turned: turned.then_some(length), reversed,
+                filter: ResizeFilter::ALL[filter], turned: turned.then_some(length), reversed,
             };
             let (first, end) = ((first - origin) as usize, (end - origin) as usize);
             let length = length as usize;
@@ -345,7 +346,7 @@ mod tests {
             let mut axis = Axis::default();
             axis.prepare(&AxisRequest {
                 start: 0.0, extent: f64::from(length) * extent, first: 0, end: length, origin: 0,
-                target, filter: Filter::ALL[filter], turned: turned.then_some(length), reversed,
+                target, filter: ResizeFilter::ALL[filter], turned: turned.then_some(length), reversed,
             });
             let kept = axis.kept_pairs(step);
             prop_assert_eq!(kept % step, 0);
@@ -365,7 +366,7 @@ mod tests {
 
     #[test]
     fn nothing_but_the_pixel_itself_counts_where_nothing_is_resized() {
-        for filter in Filter::ALL {
+        for filter in ResizeFilter::ALL {
             let mut axis = Axis::default();
             axis.prepare(&AxisRequest {
                 start: 5.0,

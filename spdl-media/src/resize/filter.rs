@@ -10,7 +10,7 @@ use spdl_core::{Error, ErrorKind, Result};
 /// stretched by a reduction, so that every pixel of the source counts (antialiasing).
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Filter {
+pub enum ResizeFilter {
     /// The pixel in which the middle of the new one lies. Named `nearest`.
     Nearest,
     /// The mean of the pixels that the new one covers (Pillow's `BOX`). Named `area`.
@@ -24,18 +24,23 @@ pub enum Filter {
     Lanczos3,
 }
 
-impl Filter {
+impl ResizeFilter {
     /// All of them.
-    pub const ALL: [Filter; 5] =
-        [Filter::Nearest, Filter::Area, Filter::Bilinear, Filter::Bicubic, Filter::Lanczos3];
+    pub const ALL: [ResizeFilter; 5] = [
+        ResizeFilter::Nearest,
+        ResizeFilter::Area,
+        ResizeFilter::Bilinear,
+        ResizeFilter::Bicubic,
+        ResizeFilter::Lanczos3,
+    ];
 
     fn name(self) -> &'static str {
         match self {
-            Filter::Nearest => "nearest",
-            Filter::Area => "area",
-            Filter::Bilinear => "bilinear",
-            Filter::Bicubic => "bicubic",
-            Filter::Lanczos3 => "lanczos3",
+            ResizeFilter::Nearest => "nearest",
+            ResizeFilter::Area => "area",
+            ResizeFilter::Bilinear => "bilinear",
+            ResizeFilter::Bicubic => "bicubic",
+            ResizeFilter::Lanczos3 => "lanczos3",
         }
     }
 
@@ -43,11 +48,11 @@ impl Filter {
     /// filter that does not weigh.
     pub(crate) fn support(self) -> f64 {
         match self {
-            Filter::Nearest => 0.0,
-            Filter::Area => 0.5,
-            Filter::Bilinear => 1.0,
-            Filter::Bicubic => 2.0,
-            Filter::Lanczos3 => 3.0,
+            ResizeFilter::Nearest => 0.0,
+            ResizeFilter::Area => 0.5,
+            ResizeFilter::Bilinear => 1.0,
+            ResizeFilter::Bicubic => 2.0,
+            ResizeFilter::Lanczos3 => 3.0,
         }
     }
 
@@ -58,9 +63,9 @@ impl Filter {
     /// show every difference: at a ratio of 4 the area filter's worst was still 36.2.
     pub(crate) fn least_ratio(self) -> f64 {
         match self {
-            Filter::Nearest | Filter::Area => f64::INFINITY,
-            Filter::Bilinear => 1.5,
-            Filter::Bicubic | Filter::Lanczos3 => 1.75,
+            ResizeFilter::Nearest | ResizeFilter::Area => f64::INFINITY,
+            ResizeFilter::Bilinear => 1.5,
+            ResizeFilter::Bicubic | ResizeFilter::Lanczos3 => 1.75,
         }
     }
 
@@ -68,14 +73,14 @@ impl Filter {
     #[inline(always)]
     pub(super) fn weight(self, distance: f64) -> f64 {
         match self {
-            Filter::Nearest => 1.0,
-            Filter::Area => f64::from(distance > -0.5 && distance <= 0.5),
-            Filter::Bilinear => (1.0 - distance.abs()).max(0.0),
-            Filter::Bicubic => keys_cubic(distance.abs()),
-            Filter::Lanczos3 if (-3.0..3.0).contains(&distance) => {
+            ResizeFilter::Nearest => 1.0,
+            ResizeFilter::Area => f64::from(distance > -0.5 && distance <= 0.5),
+            ResizeFilter::Bilinear => (1.0 - distance.abs()).max(0.0),
+            ResizeFilter::Bicubic => keys_cubic(distance.abs()),
+            ResizeFilter::Lanczos3 if (-3.0..3.0).contains(&distance) => {
                 sinc(distance) * sinc(distance / 3.0)
             }
-            Filter::Lanczos3 => 0.0,
+            ResizeFilter::Lanczos3 => 0.0,
         }
     }
 }
@@ -96,17 +101,17 @@ fn sinc(x: f64) -> f64 {
     if x == 0.0 { 1.0 } else { (PI * x).sin() / (PI * x) }
 }
 
-impl fmt::Display for Filter {
+impl fmt::Display for ResizeFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl FromStr for Filter {
+impl FromStr for ResizeFilter {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        Filter::ALL.into_iter().find(|filter| filter.name() == name).ok_or_else(|| {
+        ResizeFilter::ALL.into_iter().find(|filter| filter.name() == name).ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
@@ -124,9 +129,9 @@ mod tests {
 
     #[test]
     fn filter_names_are_read_as_they_are_written() {
-        for filter in Filter::ALL {
-            assert_eq!(filter.to_string().parse::<Filter>().unwrap(), filter);
+        for filter in ResizeFilter::ALL {
+            assert_eq!(filter.to_string().parse::<ResizeFilter>().unwrap(), filter);
         }
-        assert!("linear".parse::<Filter>().is_err());
+        assert!("linear".parse::<ResizeFilter>().is_err());
     }
 }

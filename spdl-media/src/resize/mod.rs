@@ -15,7 +15,7 @@ use fearless_simd::{Level, dispatch};
 use spdl_core::{Error, ErrorKind, Result};
 
 use self::axis::{Axis, AxisRequest};
-pub use self::filter::Filter;
+pub use self::filter::ResizeFilter;
 use self::kernel::LANES;
 use self::passes::{Passes, Scratch, grow};
 use crate::pixels::CHANNELS;
@@ -35,7 +35,7 @@ pub(crate) struct ResizeRequest {
     pub(crate) mirrored: (bool, bool),
     /// The size of the result, upright.
     pub(crate) target: Size,
-    pub(crate) filter: Filter,
+    pub(crate) filter: ResizeFilter,
 }
 
 /// The result: a plane for each component, all of the same size.
@@ -69,14 +69,19 @@ const COARSEST: f64 = 4.0;
 
 /// How far from the middle of a pixel of the target a filter looks, in pixels of the image, of which
 /// `scale` make one of the target. Where planes have less resolution, it reaches farther.
-pub(crate) fn reach(scale: f64, filter: Filter) -> f64 {
+pub(crate) fn reach(scale: f64, filter: ResizeFilter) -> f64 {
     let reduced = |by: &f64| by * filter.least_ratio() <= scale;
     let reduction = [8.0, 4.0, 2.0].into_iter().find(reduced).unwrap_or(1.0);
     filter.support() * scale.max(COARSEST * reduction)
 }
 
 /// The whole pixels that resizing `source` to `target` (as stored) looks at.
-pub(crate) fn needed_region(source: CropBox, target: Size, filter: Filter, image: Size) -> Rect {
+pub(crate) fn needed_region(
+    source: CropBox,
+    target: Size,
+    filter: ResizeFilter,
+    image: Size,
+) -> Rect {
     let axis = |start: f64, extent: f64, target: u32, limit: u32| {
         let scale = extent / f64::from(target);
         // From the middle of the outermost pixel, rounded outwards.
@@ -342,7 +347,7 @@ mod tests {
                 orientation: Orientation::ALL[turn],
                 mirrored: (false, false),
                 target: Size::new(target.0, target.1),
-                filter: Filter::ALL[filter],
+                filter: ResizeFilter::ALL[filter],
             };
             let stored = request.orientation.apply(request.target);
             let region = needed_region(source, stored, request.filter, image);
@@ -383,7 +388,7 @@ mod tests {
                 orientation: Orientation::ALL[turn],
                 mirrored: (true, false),
                 target: Size::new(target.0, target.1),
-                filter: Filter::ALL[filter],
+                filter: ResizeFilter::ALL[filter],
             };
             let color = if planes { ColorModel::YCbCr } else { ColorModel::Rgb };
             let mut whole = noise(image, Rect::full(image), color, chroma, seed);
@@ -457,7 +462,7 @@ mod tests {
                         orientation,
                         mirrored: (mirrored, !mirrored),
                         target: Size::new(target.0, target.1),
-                        filter: Filter::ALL[(at + width as usize) % 5],
+                        filter: ResizeFilter::ALL[(at + width as usize) % 5],
                     };
                     let mut resizer = Resizer::new(&Limits::default());
                     let mut resized = ResizedPlanes::default();
@@ -505,7 +510,7 @@ mod tests {
                 orientation,
                 mirrored: (false, false),
                 target: Size::new(224, 224),
-                filter: Filter::Bilinear,
+                filter: ResizeFilter::Bilinear,
             };
             for color in [ColorModel::Rgb, ColorModel::YCbCr] {
                 let picture = noise(image, Rect::full(image), color, 2, 0);
@@ -543,7 +548,7 @@ mod tests {
                 orientation: Orientation::Upright,
                 mirrored: (false, false),
                 target: Size::new(224, 224),
-                filter: Filter::Bilinear,
+                filter: ResizeFilter::Bilinear,
             };
             resizer.resize(&picture, &request, &mut ResizedPlanes::default()).unwrap();
             resizer.scratch.held_bytes()
@@ -568,7 +573,7 @@ mod tests {
             orientation: Orientation::Upright,
             mirrored: (false, false),
             target: Size::new(4, 4),
-            filter: Filter::Bilinear,
+            filter: ResizeFilter::Bilinear,
         };
         let outcome = Resizer::new(&Limits::default()).resize(
             &picture,

@@ -225,14 +225,28 @@ fn a_jpeg_in_a_tiff_is_as_large_as_its_part() {
 
 #[test]
 fn a_damaged_jpeg_in_a_tiff_is_an_error_or_gives_the_rows_above() {
-    for name in ["jpeg-420.tiff", "jpeg-rgb.tiff", "jpeg-grey.tiff", "jpeg-white-is-zero.tiff"] {
+    let names = [
+        "jpeg-420.tiff",
+        "jpeg-rgb.tiff",
+        "jpeg-grey.tiff",
+        "jpeg-white-is-zero.tiff",
+        "jpeg-cmyk.tiff",
+    ];
+    for name in names {
         let (file, whole) = (variant(name), expected(name));
-        // Two strips, whose places are told by lists of four bytes each.
+        // Two strips, whose lengths are a list: of two bytes each, which lie in the tag itself, or of
+        // four bytes each elsewhere.
         let lengths = tag_value(&file, 279);
-        let at = u32::from_le_bytes(file[lengths..lengths + 4].try_into().unwrap()) as usize;
-        let length = u32::from_le_bytes(file[at + 4..at + 8].try_into().unwrap());
+        let short = file[lengths - 6] == 3;
         let mut cut = file.clone();
-        cut[at + 4..at + 8].copy_from_slice(&(length - length / 8).to_le_bytes());
+        if short {
+            let length = u16::from_le_bytes(file[lengths + 2..lengths + 4].try_into().unwrap());
+            cut[lengths + 2..lengths + 4].copy_from_slice(&(length - length / 8).to_le_bytes());
+        } else {
+            let at = u32::from_le_bytes(file[lengths..lengths + 4].try_into().unwrap()) as usize;
+            let length = u32::from_le_bytes(file[at + 4..at + 8].try_into().unwrap());
+            cut[at + 4..at + 8].copy_from_slice(&(length - length / 8).to_le_bytes());
+        }
         assert_eq!(kind_of(&cut), Some(ErrorKind::Truncated), "{name}");
         let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &Limits::default());
         let mut pixels = vec![0xA5; whole.pixels.len()];

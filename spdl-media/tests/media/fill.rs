@@ -6,8 +6,8 @@ use spdl_core::{
 };
 use spdl_media::augment::{Augment, Augmenter, ImageMut, Scratch};
 use spdl_media::{
-    CodecRegistry, Crop, FillImage, Filter, IMAGENET_MEAN, IMAGENET_STD, ImageTransform, Layout,
-    Limits, Mode, OnTruncated, Rect, Sample, SampleColor, SampleFormat, image_fields,
+    CodecRegistry, Crop, FillImage, IMAGENET_MEAN, IMAGENET_STD, ImageTransform, Layout, Limits,
+    Mode, OnTruncated, Rect, ResizeFilter, Sample, SampleColor, SampleFormat, image_fields,
 };
 
 use crate::files::data;
@@ -264,7 +264,7 @@ fn a_sample_tells_which_part_of_it_is_there() {
     for exact in [false, true] {
         for transform in [
             ImageTransform::new(SIDE),
-            ImageTransform::new(SIDE).crop(Crop::Stretch).filter(Filter::Nearest),
+            ImageTransform::new(SIDE).crop(Crop::Stretch).filter(ResizeFilter::Nearest),
             ImageTransform::new(SIDE).crop(Crop::Stretch).horizontal_flip(1.0).vertical_flip(1.0),
         ] {
             let transform = transform.exact(exact);
@@ -322,7 +322,7 @@ fn shortcuts_stay_close_to_the_exact_sample() {
             let encoder = JpegEncoder::new().quality(90).subsampling(subsampling);
             let encoded = encoder.encode(&image.pixels, image.size).unwrap();
             for side in [224, 128, 96, 64] {
-                for (at, filter) in Filter::ALL.into_iter().enumerate() {
+                for (at, filter) in ResizeFilter::ALL.into_iter().enumerate() {
                     let [direct, exact] = [false, true].map(|exact| {
                         let transform = ImageTransform::new(side).filter(filter).exact(exact);
                         let mut sample = vec![0; (side * side * 3) as usize];
@@ -336,7 +336,7 @@ fn shortcuts_stay_close_to_the_exact_sample() {
                     let psnr = 10.0 * (255.0f64.powi(2) * exact.len() as f64 / sum).log10();
                     worst[at] = worst[at].min(psnr);
                     // As documented.
-                    let bound = if filter == Filter::Area { 38.0 } else { 40.0 };
+                    let bound = if filter == ResizeFilter::Area { 38.0 } else { 40.0 };
                     assert!(
                         psnr >= bound,
                         "{name}, {subsampling:?}, {side}, {filter}: {psnr:.1} dB"
@@ -345,7 +345,7 @@ fn shortcuts_stay_close_to_the_exact_sample() {
             }
         }
     }
-    println!("least PSNR: {worst:.1?} dB for {:?}", Filter::ALL);
+    println!("least PSNR: {worst:.1?} dB for {:?}", ResizeFilter::ALL);
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::io::Read;
 
 use proptest::prelude::*;
 use spdl_media::{
-    CodecRegistry, ColorModel, Crop, Decoder, FillImage, Filter, Image, ImageTransform, Limits,
-    Orientation, Picture, PlaneShape, Rect, Sample, SampleColor, Size,
+    CodecRegistry, ColorModel, Crop, Decoder, FillImage, Image, ImageTransform, Limits,
+    Orientation, Picture, PlaneShape, Rect, ResizeFilter, Sample, SampleColor, Size,
 };
 
 use crate::files;
@@ -26,7 +26,7 @@ fn resized(picture: &Picture, orientation: Orientation, transform: &ImageTransfo
     Image { size: transform.size(), pixels }
 }
 
-fn stretched(size: Size, filter: Filter) -> ImageTransform {
+fn stretched(size: Size, filter: ResizeFilter) -> ImageTransform {
     ImageTransform::with_size(size).crop(Crop::Stretch).filter(filter)
 }
 
@@ -172,7 +172,12 @@ fn chroma_that_goes_straight_to_the_target_looks_the_same() {
         let encoded = std::fs::read(files::photos().join(name)).unwrap();
         let planes = subsampled(&decoder.decode_stored(&encoded).unwrap());
         let rgb = decoded(&planes);
-        for filter in [Filter::Area, Filter::Bilinear, Filter::Bicubic, Filter::Lanczos3] {
+        for filter in [
+            ResizeFilter::Area,
+            ResizeFilter::Bilinear,
+            ResizeFilter::Bicubic,
+            ResizeFilter::Lanczos3,
+        ] {
             for side in [64, 224] {
                 let transform = ImageTransform::new(side).filter(filter);
                 let direct = resized(&planes, Orientation::Upright, &transform);
@@ -279,7 +284,7 @@ proptest! {
                 *sample = if channels == 3 { offsets[at % stride % 3] } else { value };
             });
         }
-        let transform = stretched(Size::new(target.0, target.1), Filter::ALL[filter]);
+        let transform = stretched(Size::new(target.0, target.1), ResizeFilter::ALL[filter]);
         let found = resized(&picture, Orientation::ALL[turn], &transform);
         let first = &found.pixels[..3];
         prop_assert!(found.pixels.chunks(3).all(|pixel| pixel == first));
@@ -297,7 +302,7 @@ proptest! {
     ) {
         let size = Size::new(width, height);
         let picture = noise(size, color(kind), chroma, seed);
-        let transform = stretched(Size::new(target.0, target.1), Filter::ALL[filter]);
+        let transform = stretched(Size::new(target.0, target.1), ResizeFilter::ALL[filter]);
         let orientation = Orientation::ALL[turn];
         let plain = resized(&picture, orientation, &transform);
         // A probability of 1 leaves nothing to chance.
@@ -334,7 +339,7 @@ proptest! {
         turned_picture.start_rgb(upright.size, Rect::full(upright.size)).unwrap();
         turned_picture.planes_mut()[0].samples_mut()[..upright.pixels.len()]
             .copy_from_slice(&upright.pixels);
-        let transform = stretched(Size::new(target.0, target.1), Filter::ALL[filter]);
+        let transform = stretched(Size::new(target.0, target.1), ResizeFilter::ALL[filter]);
         let expected = resized(&turned_picture, Orientation::Upright, &transform);
         let found = resized(&picture, orientation, &transform);
         prop_assert!(largest_difference(&found, &expected) <= 1);
