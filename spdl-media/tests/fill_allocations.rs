@@ -16,8 +16,9 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// Allocations are counted for all threads.
 static ALONE: Mutex<()> = Mutex::new(());
-/// The test's own threads may allocate a little meanwhile: far from once an image.
-const A_FEW: usize = 5;
+/// The threads of the test program allocate a little meanwhile (they print what has passed): far less
+/// than once for each of a hundred images.
+const A_FEW: usize = 50;
 
 #[test]
 fn a_worker_allocates_nothing_once_it_has_seen_the_largest_image() {
