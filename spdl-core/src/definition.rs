@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::panic::Location;
 
 use crate::sampler::shortened;
-use crate::{OnError, Order, Retry};
+use crate::{Error, ErrorKind, OnError, Order, Result, Retry};
 
 /// A setting with its value, and whether somebody chose it.
 ///
@@ -208,6 +208,9 @@ pub struct StageDefinition {
     /// What else there is to know, by kind: the size of a batch, the policy of a merge.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "BTreeMap::is_empty"))]
     pub more: BTreeMap<String, Setting<String>>,
+    /// What the caller says of it: [`StageOptions::parameter`](crate::StageOptions::parameter).
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "BTreeMap::is_empty"))]
+    pub parameters: BTreeMap<String, String>,
     /// The pipelines that it merges, or the paths among which it chooses.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Vec::is_empty"))]
     pub branches: Vec<Definition>,
@@ -232,6 +235,7 @@ impl StageDefinition {
             dedicated_threads: None,
             measured: false,
             more: BTreeMap::new(),
+            parameters: BTreeMap::new(),
             branches: Vec::new(),
             defined_at: None,
         }
@@ -276,10 +280,9 @@ impl StageDefinition {
 
     /// Tells what the caller says of it.
     #[must_use]
-    pub(crate) fn with_parameters(self, options: &crate::StageOptions) -> Self {
-        options.parameters.iter().fold(self, |definition, (name, value)| {
-            definition.with(name, Setting::new(Some(value), value))
-        })
+    pub(crate) fn with_parameters(mut self, options: &crate::StageOptions) -> Self {
+        self.parameters.extend(options.parameters.iter().cloned());
+        self
     }
 
     /// Tells one thing more about it.
@@ -336,27 +339,64 @@ impl Definition {
         }
     }
 
-    /// What a run that goes on must have in common with the one that began: the stages, their kinds,
-    /// what was chosen for them, in which order; not how many work on it, or how far ahead. No names
-    /// of types: these change with compilers, and when code is moved.
-    pub(crate) fn fingerprint(&self) -> BTreeMap<String, String> {
+    /// What a run that goes on must have in common with the one that began: the stages, their kinds
+    /// and places, what was chosen for them; not how many work on it, or how far ahead. No names of
+    /// types: these change with compilers, and when code is moved.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where two parts would have one name.
+    pub(crate) fn fingerprint(&self) -> Result<BTreeMap<String, String>> {
         let mut parts = BTreeMap::new();
         if let Some(settings) = &self.settings {
             parts.insert("order".to_owned(), settings.order.value.to_string());
         }
-        for (number, stage) in self.all_stages().enumerate() {
-            parts.insert(format!("stage {}", stage.name), format!("{number}: {}", stage.kind));
+        self.tell_stages(None, &mut parts)?;
+        Ok(parts)
+    }
+
+    /// Tells the stages, of which the first one has this place.
+    fn tell_stages(
+        &self,
+        mut place: Option<String>,
+        parts: &mut BTreeMap<String, String>,
+    ) -> Result<()> {
+        for stage in self.source.iter().chain(&self.stages) {
+            let name = &stage.name;
             let mut tell = |what: &str, value: String| {
-                parts.insert(format!("stage {} {what}", stage.name), shortened(value));
+                let part = format!("stage {name}{}{what}", if what.is_empty() { "" } else { ": " });
+                match parts.insert(part.clone(), shortened(value)) {
+                    None => Ok(()),
+                    Some(_) => {
+                        let message = format!(
+                            "two parts of the fingerprint would be named {part:?}; give that stage, \
+                             or its parameter, another name"
+                        );
+                        Err(Error::new(ErrorKind::InvalidArgument, message))
+                    }
+                }
             };
-            let told =
+            tell("", format!("{}{}", stage.kind, place.unwrap_or_default()))?;
+            // On whose threads it runs changes nothing of what it does.
+            let chosen =
                 stage.more.iter().filter(|(what, _)| !matches!(what.as_str(), "cpus" | "executor"));
-            told.for_each(|(what, setting)| tell(what, setting.value.clone()));
-            if let Some(order) = &stage.order {
-                tell("order", order.value.to_string());
+            for (what, setting) in chosen {
+                tell(what, setting.value.clone())?;
             }
+            if let Some(order) = &stage.order {
+                tell("order", order.value.to_string())?;
+            }
+            for (parameter, value) in &stage.parameters {
+                tell(parameter, value.clone())?;
+            }
+            if !stage.branches.is_empty() {
+                tell("branches", stage.branches.len().to_string())?;
+            }
+            for (number, branch) in stage.branches.iter().enumerate() {
+                branch.tell_stages(Some(format!(", first of branch {number} of {name}")), parts)?;
+            }
+            place = Some(format!(" behind {name}"));
         }
-        parts
+        Ok(())
     }
 
     /// Whether every stage hands its outputs on in the order of its inputs.
@@ -440,6 +480,7 @@ impl StageDefinition {
         let mut words = Words::default();
         // First what makes it the stage that it is.
         self.more.iter().for_each(|(what, value)| words.add(what, value));
+        self.parameters.iter().for_each(|(what, value)| words.add(what, value));
         self.concurrency.iter().for_each(|value| words.add("concurrency", value));
         self.order.iter().for_each(|value| words.add("order", value));
         self.on_error.iter().for_each(|value| words.add("on error", value));

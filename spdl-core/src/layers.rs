@@ -164,7 +164,7 @@ impl Rounds {
         let (round, rank) = (number / self.world(), number % self.world());
         let last = self.free.len();
         if round >= self.bounds[last] {
-            return (number - self.count(), false);
+            return (self.before[last] + (number - self.bounds[last] * self.world()), false);
         }
         let at = self.bounds.partition_point(|&bound| bound <= round) - 1;
         let before = self.before[at] + (round - self.bounds[at]) * self.free[at];
@@ -246,7 +246,7 @@ impl Layers {
 
     /// How many positions it holds.
     pub(crate) fn count(&self) -> u64 {
-        self.0.iter().map(|layer| layer.count()).sum()
+        self.0.iter().map(|layer| layer.count()).fold(0, u64::saturating_add)
     }
 
     /// The position with `n` before it that are not in the set; `None` where it would not fit.

@@ -138,8 +138,10 @@ impl StageOptions {
 impl StageOptions {
     /// Tells what decides what the stage does, which the engine cannot see: the size of a crop, the
     /// version of a tokenizer. It is part of the [definition](crate::Definition), and of the
-    /// [fingerprint](crate::State::fingerprint) under the name `stage NAME PARAMETER`: a run that is
-    /// resumed with another value is told so. The first 100 characters and a hash of all are kept.
+    /// [fingerprint](crate::State::fingerprint) under the name `stage NAME: PARAMETER`: a run that is
+    /// resumed with another value is told so. Of more than 100 characters it keeps the first 82 and a
+    /// hash of all. A name that the engine uses for that stage (`size`, `order`) is refused when the
+    /// pipeline is built.
     ///
     /// ```
     /// # use spdl_core::{DatasetSource, PipelineBuilder, StageOptions};
@@ -151,7 +153,7 @@ impl StageOptions {
     /// let mut first = scaled(10).build()?;
     /// assert_eq!(first.next().transpose()?, Some(10));
     /// let error = scaled(20).resume(first.state()?).build().unwrap_err();
-    /// assert!(error.to_string().contains("stage scale factor was 10, is 20"));
+    /// assert!(error.to_string().contains("stage scale: factor was 10, is 20"));
     /// # Ok::<(), spdl_core::Error>(())
     /// ```
     #[must_use]

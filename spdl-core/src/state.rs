@@ -264,7 +264,7 @@ impl State {
 
     /// Allows one part of the [fingerprint](State::fingerprint) to have changed when the run goes
     /// on: the caller knows that the rest of the epoch still makes sense. A part includes all whose
-    /// names go on from its own: `stage batch` is also `stage batch size`.
+    /// names go on from its own: `stage batch` is also `stage batch: size`.
     #[must_use]
     pub fn allow_change(mut self, part: impl Into<String>) -> Self {
         self.allowed.insert(part.into());
@@ -387,7 +387,9 @@ impl State {
 
     /// Whether a part of the fingerprint, or what it belongs to, may have changed.
     fn allows(&self, part: &str) -> bool {
-        let belongs = |rest: &str| rest.is_empty() || rest.starts_with(' ');
+        // Parts of a stage are set off by a colon, those of a source by a space.
+        let next = if part.starts_with("stage ") { ": " } else { " " };
+        let belongs = |rest: &str| rest.is_empty() || rest.starts_with(next);
         self.allowed.iter().any(|allowed| part.strip_prefix(&**allowed).is_some_and(belongs))
     }
 

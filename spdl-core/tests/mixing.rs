@@ -337,9 +337,9 @@ fn a_fingerprint_names_no_types() {
     let state = pipeline.state().unwrap();
     let parts = state.fingerprint();
     let told = |part: &str| parts[part].as_str();
-    assert_eq!(told("stage wrap"), "1: cpu");
-    assert_eq!(told("stage batch"), "2: batch");
-    assert_eq!(told("stage batch size"), "2");
+    assert_eq!(told("stage wrap"), "cpu behind source");
+    assert_eq!(told("stage batch"), "batch behind wrap");
+    assert_eq!(told("stage batch: size"), "2");
     for (part, text) in parts {
         for name in ["OfThisTest", "u64", "Vec"] {
             assert!(!text.contains(name), "{part}: {text}");

@@ -462,8 +462,11 @@ fn a_state_of_another_pipeline_is_refused_part_by_part() {
     };
     refused(build(20, 3, "pass").seed(5), &["seed was 4, is 5"]);
     refused(build(21, 3, "pass").seed(4), &["source items was 20, is 21"]);
-    refused(build(20, 4, "pass").seed(4), &["stage batch size was 3, is 4"]);
-    refused(build(20, 3, "other").seed(4), &["stage other was absent", "stage pass was 1: cpu"]);
+    refused(build(20, 4, "pass").seed(4), &["stage batch: size was 3, is 4"]);
+    refused(
+        build(20, 3, "other").seed(4),
+        &["stage other was absent", "stage pass was cpu behind source"],
+    );
     refused(build(20, 3, "pass").seed(4).deterministic(), &["order was completion, is input"]);
     refused(build(20, 3, "pass").seed(4).shard(Shard::new(0, 2).unwrap()), &["rank 0 of 2"]);
     let both = build(20, 4, "pass").seed(5);

@@ -187,7 +187,7 @@ impl Plan {
         let Some(source) = self.source.take().filter(|_| self.settings.hold.is_none()) else {
             return Ok(None);
         };
-        let mut fingerprint = definition.fingerprint();
+        let mut fingerprint = definition.fingerprint()?;
         for (part, text) in source.fingerprint.parts() {
             fingerprint.insert(format!("source {part}"), text.clone());
         }
