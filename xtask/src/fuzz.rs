@@ -28,7 +28,7 @@ use crate::tools::{Output, Workspace, cargo_tool, command, require_programs};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask fuzz
-  cargo xtask fuzz --seconds 3600 --jobs 8          over night
+  cargo xtask fuzz --seconds 3600 --jobs 8 --all-formats    over night
   cargo xtask fuzz --target png --sanitizer none    faster; finds less in unsafe code
   cargo xtask fuzz --target png --input FILE        one file, as often as a finding needs")]
 pub(crate) struct Arguments {
@@ -47,6 +47,9 @@ pub(crate) struct Arguments {
     /// Run the one target on this file alone
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
+    /// Also the formats that decoders of other crates read: JPEG XL, OpenEXR, the rarer ones
+    #[arg(long)]
+    all_formats: bool,
     /// List the targets
     #[arg(long)]
     list: bool,
@@ -78,6 +81,10 @@ pub(crate) const FOLDER: &str = "spdl-media/fuzz";
 /// Features that need more than gcc and rustup.
 const LEFT_OUT_FEATURES: [&str; 3] = ["default", "testing", "turbojpeg"];
 
+/// Features whose parsers are those of other crates, which take minutes to build; and encoders, which
+/// read nothing.
+const OF_OTHERS: [&str; 5] = ["encode", "exr", "jxl", "more-formats", "zune-jpeg"];
+
 /// One input may take this long, and this much memory.
 const TIMEOUT_S: u32 = 10;
 const MEMORY_MIB: u32 = 1024;
@@ -99,7 +106,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCo
     let chosen = if arguments.target.is_empty() { all } else { arguments.target.clone() };
     let output = &mut Output::Terminal;
     require_programs(output, "libFuzzer", &["g++"])?;
-    let built = build(workspace, output, arguments.sanitizer)?;
+    let built = build(workspace, output, arguments.sanitizer, arguments.all_formats)?;
     if let Some(input) = &arguments.input {
         let [target] = &chosen[..] else { bail!("--input wants exactly one --target") };
         let mut again = command(built.join(target));
@@ -127,7 +134,7 @@ pub(crate) fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts>
     }
     let targets = targets(workspace)?;
     ensure!(!targets.is_empty(), "there are no fuzz targets");
-    let built = build(workspace, output, Sanitizer::Address)?;
+    let built = build(workspace, output, Sanitizer::Address, false)?;
     let jobs = thread::available_parallelism().map_or(1, usize::from);
     let runs = fuzz_all(workspace, &built, &targets, TEST_SECONDS, jobs, false)?;
     output.say(&table(&runs));
@@ -165,7 +172,12 @@ fn targets(workspace: &Workspace) -> Result<Vec<String>> {
 }
 
 /// Builds all targets, and returns the folder with the programs.
-fn build(workspace: &Workspace, output: &mut Output, sanitizer: Sanitizer) -> Result<PathBuf> {
+fn build(
+    workspace: &Workspace,
+    output: &mut Output,
+    sanitizer: Sanitizer,
+    all_formats: bool,
+) -> Result<PathBuf> {
     let cargo_fuzz = cargo_tool(workspace, output, CARGO_FUZZ.0, CARGO_FUZZ.1)?;
     let folder = workspace.root.join(FOLDER);
     let target = workspace.target.join("fuzz").join(sanitizer.name());
@@ -177,7 +189,8 @@ fn build(workspace: &Workspace, output: &mut Output, sanitizer: Sanitizer) -> Re
             .arg(&folder)
             .arg("--target-dir")
             .arg(&target)
-            .args(["--sanitizer", sanitizer.name(), "--features", &features(workspace)])
+            .args(["--sanitizer", sanitizer.name()])
+            .args(["--features", &features(workspace, all_formats)])
             // The fuzzer's instrumentation and the sanitizer are flags of the nightly compiler.
             .env("RUSTC_BOOTSTRAP", "1")
             .env_remove("CARGO_TARGET_DIR")
@@ -208,11 +221,13 @@ fn lock_versions(workspace: &Workspace, folder: &Path, target: &Path) -> Result<
 }
 
 /// The features of `spdl-media` that build everywhere, as words for `--features`.
-fn features(workspace: &Workspace) -> String {
+fn features(workspace: &Workspace, all_formats: bool) -> String {
     let media = workspace.packages.iter().find(|package| package["name"] == "spdl-media");
     let names = media.and_then(|package| package["features"].as_object());
     let names = names.into_iter().flat_map(|features| features.keys());
-    let chosen = names.filter(|name| !LEFT_OUT_FEATURES.contains(&name.as_str()));
+    let chosen = names.map(String::as_str).filter(|name| {
+        !LEFT_OUT_FEATURES.contains(name) && (all_formats || !OF_OTHERS.contains(name))
+    });
     chosen.map(|name| format!("spdl-media/{name}")).collect::<Vec<_>>().join(",")
 }
 
