@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use spdl_core::Shard;
 use spdl_media::SampleFormat;
 
 /// Turns folders of images into training batches, and measures how fast that goes.
@@ -50,6 +51,9 @@ pub(crate) enum Command {
 /// way. Where ranks are in different epochs, it is the first of them that is looked at; a rank that
 /// is in a later one has done its part. Where all ranks have ended an epoch and not begun the next
 /// one, the epoch that has ended was complete.
+///
+/// States of different runs (another seed, data set or order) are refused. Where a run went on with
+/// another number of ranks, give the states of the last ranks: they know what was done before.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -60,8 +64,8 @@ Keys of the JSON object:
   epoch      counted from 0
   positions  of the epoch; null where nobody knows
   done       positions that are done
-  missing    [[first, end], ...]: ranges of positions that nobody has done; `end` is not in them;
-             the first 10,000
+  missing    [[start, end], ...] or [[start, end, step], ...]: the positions that nobody has
+             done, each `step`th from `start` on; `end` is not in them; the first 10,000 entries
   repeated   the same for those that more than one rank has done
   missing_positions, repeated_positions
              how many positions those are, in all ranges
@@ -72,7 +76,8 @@ Keys of the JSON object:
 
 Exit codes:
   0  nothing was done twice, and, with --complete, nothing is missing
-  1  something was, or a file is not sound; standard error says why, in one line
+  1  something was, a file is not sound, or the states are of different runs; standard error
+     says why, in one line
   2  the command line makes no sense")]
 pub(crate) struct VerifyOrderArguments {
     /// The states of all ranks
@@ -114,12 +119,15 @@ Examples:
   spdl bench photos/ --on-error skip --json | jq '.dropped[].key'
       the names of all damaged images
 
-  spdl bench photos/ --mode train --epochs 90 --save-state run.state
-  spdl bench photos/ --mode train --epochs 90 --save-state run.state --resume run.state
-      ended in any way, and gone on: the checksum is that of a run that nothing disturbed
+  spdl bench photos/ --mode train --epochs 90 --save-state run.state --auto-resume
+      ended in any way and given again, it goes on; the checksum is that of a run that nothing
+      disturbed
 
-  spdl bench photos/ --rank 0 --world-size 3 --resume rank0.state rank1.state
-      rank 0 of three takes its part of what two ranks have left of the epoch
+  spdl bench photos/ --rank 0 --world-size 2 --save-state rank0.state --auto-resume
+      rank 0 of two, each with a file of its own
+  spdl bench photos/ --rank 0 --world-size 3 --resume rank0.state rank1.state \\
+      --save-state of3.rank0.state
+      rank 0 of three takes its part of what those two have left of the epoch
 
   spdl bench photos/ --report report.html
       with charts over time, in one file to look at, send or print
@@ -128,8 +136,14 @@ The folder:
   PATH/CLASS/**/IMAGE, a class for each folder directly in PATH; or images directly in PATH.
   What a file holds is seen by its content; its name only has to end as that of an image.
 
+The file of a state, FILE:
+  It is replaced whole or not at all. The state before is kept as FILE.previous, and is used where
+  FILE is damaged or missing. Beside it lie, while a run saves, FILE.lock, which keeps a second run
+  away, and FILE.PID.partial; what killed runs have left of those is removed by the next one.
+  Symbolic links are followed. What is no state, or no regular file, is never replaced.
+
 Keys of the JSON object:
-  images            delivered images, over all epochs
+  images            delivered images, over all epochs; of a resumed run, in this part of it
   seconds           from the start of the pipeline to the last batch; the folder was listed
                     before, and that is not in here
   images_per_s      images / seconds
@@ -139,6 +153,13 @@ Keys of the JSON object:
   data_readiness    the share of the time in which a batch was ready, 0 to 1
   dropped           [{key, reason}], one for each image that failed, in every epoch;
                     at most 100,000
+  resumed           {epoch, step, steps, images, dropped}: where a resumed run went on (`step` is
+                    that in the epoch, `steps` those of all epochs), and what was delivered and
+                    dropped before; null where it began
+  total             {images, dropped} of the whole run, all its parts together; of all ranks up to
+                    where their number last changed
+  complete          whether the resumed run was complete already
+  left_out          images of each epoch that no rank takes (--remainder drop)
   partial           delivered images that are black in part, since their files end early;
                     null without --on-truncated partial
   stages            [{name, kind, concurrency, items, failures, busy_s, busy_share, fill_rate,
@@ -156,9 +177,9 @@ Exit codes:
   0  done
   1  the run failed; standard error says why, in one line
   2  the command line makes no sense
-Ctrl-C ends the program at once, by its signal (130 in a shell): no figures, no report. With
---save-state, SIGTERM and Ctrl-C end it after the batch at hand, with its state saved, the figures so
-far, and that signal; a second one at once."
+Ctrl-C ends the program at once, by its signal (130 in a shell): no figures, no report.
+With --save-state, SIGTERM and Ctrl-C end it after the batch at hand, by that signal, with its
+state saved and the figures so far; a second one ends it at once."
 )]
 pub(crate) struct BenchArguments {
     /// The folder of images
@@ -201,6 +222,10 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_name = "WORLD", default_value_t = 1, value_parser = count::<u32>(1 << 20))]
     pub(crate) world_size: u32,
 
+    /// What becomes of the last images of each epoch, where there are not as many as ranks
+    #[arg(long, value_enum, default_value_t = Remainder::Drop)]
+    pub(crate) remainder: Remainder,
+
     /// What happens when an image cannot be read or decoded
     #[arg(long, value_enum, default_value_t = OnError::Raise)]
     pub(crate) on_error: OnError,
@@ -217,9 +242,10 @@ pub(crate) struct BenchArguments {
     #[arg(long)]
     pub(crate) no_checksum: bool,
 
-    /// Save how far the run has come to this file, so that it can go on with --resume however it
-    /// ends; on SIGTERM and Ctrl-C too. Its folder must be there; the state saved before is kept
-    /// as FILE.previous
+    /// Save how far the run has come to this file, so that it can go on however it ends; on SIGTERM
+    /// and Ctrl-C too. Its folder must be there; the state saved before is kept as FILE.previous. A
+    /// file with the state of a run that is not complete is not replaced: see --resume,
+    /// --auto-resume and --overwrite-state
     #[arg(long, value_name = "FILE")]
     pub(crate) save_state: Option<PathBuf>,
 
@@ -228,6 +254,16 @@ pub(crate) struct BenchArguments {
           value_parser = count::<u32>(u64::from(u32::MAX)))]
     pub(crate) save_every: u32,
 
+    /// Go on from the file of --save-state where it is there, else begin: one line for the first
+    /// start and for every one after it
+    #[arg(long, requires = "save_state", conflicts_with_all = ["resume", "overwrite_state"])]
+    pub(crate) auto_resume: bool,
+
+    /// Begin anew, also where the file of --save-state holds the state of a run that is not
+    /// complete. That is lost then
+    #[arg(long, requires = "save_state")]
+    pub(crate) overwrite_state: bool,
+
     /// Go on where the run was that saved this file; what decides the batches must be as it was.
     /// Where the number of ranks changes, the files of all ranks, the same on each new rank: the
     /// rest of the epoch is divided among the new ones. A file that is damaged or missing is
@@ -235,9 +271,9 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub(crate) resume: Vec<PathBuf>,
 
-    /// Go on although this part of what decides the batches has changed, as the refusal names it;
-    /// may be given several times
-    #[arg(long, value_name = "PART", requires = "resume")]
+    /// Go on although this part of what decides the batches has changed, as the refusal names it
+    /// (`batch`, say); may be given several times
+    #[arg(long, value_name = "PART")]
     pub(crate) allow_change: Vec<String>,
 
     /// Write a report with charts to this file: self-contained HTML
@@ -296,7 +332,35 @@ pub(crate) enum OnTruncated {
     Partial,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Remainder {
+    /// No rank takes them: all have equally many images
+    Drop,
+    /// The first images of the epoch come again, until all ranks have equally many
+    Pad,
+    /// Some ranks have one image more than others
+    Uneven,
+}
+
 impl BenchArguments {
+    /// Which part of each epoch is this rank's.
+    pub(crate) fn shard(&self) -> spdl_core::Result<Shard> {
+        let remainder = match self.remainder {
+            Remainder::Drop => spdl_core::Remainder::Drop,
+            Remainder::Pad => spdl_core::Remainder::Pad,
+            Remainder::Uneven => spdl_core::Remainder::Uneven,
+        };
+        Ok(Shard::new(self.rank.into(), self.world_size.into())?.remainder(remainder))
+    }
+
+    /// How many of so many images no rank takes.
+    pub(crate) fn left_to_no_rank(&self, images: u64) -> u64 {
+        match self.remainder {
+            Remainder::Drop => images % u64::from(self.world_size),
+            Remainder::Pad | Remainder::Uneven => 0,
+        }
+    }
+
     /// The bytes of one image and its label in a batch: less than 2^32, so that those of any number
     /// of batches that `--batch` allows fit 64 bits.
     pub(crate) fn row_bytes(&self) -> u64 {
@@ -351,7 +415,14 @@ mod tests {
         let arguments = arguments.unwrap();
         assert_eq!(arguments.resume, ["a", "b"].map(PathBuf::from));
         assert_eq!(arguments.allow_change, ["seed", "order"]);
-        assert!(parse(&["photos", "--allow-change", "seed"]).is_err());
+        for wrong in [
+            &["photos", "--auto-resume"][..],
+            &["photos", "--overwrite-state"],
+            &["photos", "--save-state", "a", "--auto-resume", "--resume", "a"],
+            &["photos", "--save-state", "a", "--auto-resume", "--overwrite-state"],
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

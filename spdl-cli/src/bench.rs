@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use spdl_core::{
     Batch, BatchLayout, Counter, Dataset, DatasetSource, Error, ErrorKind, Pipeline,
-    PipelineBuilder, Shard, StageOptions, State, Statistics,
+    PipelineBuilder, StageOptions, State, Statistics,
 };
 use spdl_io::{Fetch, IMAGE_EXTENSIONS, ImageFolder, LocalFetcher};
 use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, image_fields};
@@ -20,7 +20,7 @@ use crate::machine;
 use crate::output;
 use crate::progress::Progress;
 use crate::report::{self, ReportFile};
-use crate::saving::{self, Before, Resumed, Saving};
+use crate::saving::{self, Before, Begun, Resumed, Saving};
 use crate::watch::{Snapshot, Watcher};
 
 /// Files that were read and may wait to be decoded,
@@ -38,8 +38,8 @@ pub(crate) struct Outcome {
     pub(crate) classes: usize,
     /// How long it took to list them.
     pub(crate) listing: Duration,
-    /// Batches that an earlier run had delivered.
-    pub(crate) begun: u64,
+    /// Where the run went on; `None` where it began.
+    pub(crate) begun: Option<Begun>,
     pub(crate) delivery: Delivery,
     pub(crate) cpu_time: Duration,
     pub(crate) peak_rss: Option<u64>,
@@ -54,6 +54,14 @@ impl Outcome {
     pub(crate) fn images_per_second(&self) -> f64 {
         let seconds = self.delivery.took.as_secs_f64();
         if seconds > 0.0 { self.delivery.images as f64 / seconds } else { 0.0 }
+    }
+
+    /// Whether there was nothing left to do of a run that was to go on.
+    pub(crate) fn was_complete(&self) -> bool {
+        let Delivery { images, stopped_by, .. } = self.delivery;
+        self.begun.is_some()
+            && (images, stopped_by) == (0, None)
+            && self.statistics.dropped_total == 0
     }
 
     /// CPU seconds of the whole process for 1,000 images; `None` where there are none.
@@ -76,22 +84,17 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
         return Err(stopped(&outcome, signal));
     }
     // A run that was complete already has nothing left to deliver.
-    if outcome.delivery.images == 0 && outcome.begun == 0 {
+    if outcome.delivery.images == 0 && outcome.begun.is_none() {
         return Err(nothing_delivered(&outcome));
     }
     Ok(())
 }
 
 fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
+    let shard = arguments.shard().map_err(Failure::usage)?;
     // What is wrong with states is told before a long listing.
-    arguments.save_state.as_deref().map_or(Ok(()), saving::check)?;
-    let resumed = match &arguments.resume[..] {
-        [] => None,
-        paths => {
-            let shard = shard(arguments).map_err(Failure::usage)?;
-            Some(saving::load(paths, shard, &arguments.allow_change)?)
-        }
-    };
+    let _lock = saving::prepare(arguments)?;
+    let resumed = saving::resume(arguments, shard)?;
     let checksum = checksum_before(arguments, resumed.as_ref())?;
     let (images, listing) = list(&arguments.path)?;
     let (images_found, classes) = (images.len(), images.classes().len());
@@ -101,22 +104,27 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         let stage = error.stage().unwrap_or("pipeline");
         Failure::of(&format!("{stage} failed"), error, &arguments.path)
     };
-    let (state, begun) = match resumed {
-        Some(Resumed { state, .. }) => {
-            let steps = state.steps();
-            (Some(state), steps)
-        }
-        None => (None, 0),
+    let (state, resumed_from) = match resumed {
+        Some(Resumed { state, path, .. }) => (Some(state), Some(path)),
+        None => (None, None),
     };
+    let begun = state.as_ref().map(|state| Begun::new(state, arguments, images_found));
     // From here on signals wait for the batch at hand.
     let saving = match &arguments.save_state {
-        Some(path) => Some(Saving::new(path, arguments.save_every)?),
+        Some(path) => Some(Saving::new(path, arguments.save_every, arguments.epochs)?),
         None => None,
     };
+    let partial = Counter::default();
+    let mut pipeline =
+        build(arguments, images, state, &partial).map_err(|error| match &resumed_from {
+            Some(path) => Failure::of("cannot resume", &error, path),
+            None => what(&error),
+        })?;
+    if let Some(begun) = begun.filter(|begun| !arguments.json && !begun.is_at_end(arguments)) {
+        output::note(&format!("spdl: {begun}"));
+    }
     let progress = Progress::new(images_found * u64::from(arguments.epochs), !arguments.json);
     let (cpu_before, start) = (machine::cpu_time(), Instant::now());
-    let partial = Counter::default();
-    let mut pipeline = build(arguments, images, state, &partial).map_err(|error| what(&error))?;
     let monitor = pipeline.monitor();
     let watcher =
         arguments.report.as_deref().map(|_| Watcher::start(monitor.clone())).transpose().map_err(
@@ -165,10 +173,11 @@ fn checksum_before(
 
 /// A run that a signal ended, with its state saved.
 fn stopped(outcome: &Outcome, signal: i32) -> Failure {
-    let batches = outcome.begun + outcome.delivery.batches;
+    let before = outcome.begun.map_or(0, |begun| begun.steps);
+    let batches = before + outcome.delivery.batches;
     let file = outcome.arguments.save_state.as_deref().unwrap_or(Path::new(""));
     let told = format!("stopped after {}", format::counted(batches, "batch", "batches"));
-    let reason = "its state is saved; --resume with this file goes on";
+    let reason = "its state is saved; --resume with this file goes on, as --auto-resume does";
     Failure::new(&told, file.display(), reason).by_signal(signal)
 }
 
@@ -232,10 +241,6 @@ fn worker_threads(arguments: &BenchArguments) -> usize {
     arguments.threads.map_or_else(available, |threads| threads as usize)
 }
 
-fn shard(arguments: &BenchArguments) -> spdl_core::Result<Shard> {
-    Shard::new(arguments.rank.into(), arguments.world_size.into())
-}
-
 /// keys ──► fetch (files' bytes) ──► decode (pixels and labels, in a batch)
 fn build(
     arguments: &BenchArguments,
@@ -286,7 +291,7 @@ fn build(
         })
         .deterministic()
         .threads(worker_threads(arguments))
-        .shard(shard(arguments)?);
+        .shard(arguments.shard()?);
     match state {
         Some(state) => pipeline.resume(state).build(),
         None => pipeline.build(),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use spdl_core::{Batch, Pipeline, Result, SampleId};
+use spdl_core::{Batch, Pipeline, Result, SampleCounts, SampleId};
 use twox_hash::XxHash3_128;
 
 use crate::saving::Saving;
@@ -25,6 +25,8 @@ pub(crate) struct Delivery {
     pub(crate) epochs: Vec<Duration>,
     /// Of this run and those that it goes on from; `None` where it is not wanted.
     pub(crate) checksum: Option<u128>,
+    /// What became of samples in the whole run: in this part of it and in those before.
+    pub(crate) total: SampleCounts,
     /// The signal that ended the run early.
     pub(crate) stopped_by: Option<i32>,
 }
@@ -86,6 +88,7 @@ pub(crate) fn take_all(
         saving.after_batch(pipeline, checksum.as_ref(), true)?;
         saving.finish()?;
     }
+    delivery.total = pipeline.state()?.samples();
     delivery.checksum = checksum.map(Checksum::finish);
     Ok(delivery)
 }

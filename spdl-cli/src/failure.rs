@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use spdl_core::Error;
 
+use crate::changes;
 use crate::format::printable;
 
 /// The exit code of a failed run.
@@ -32,7 +33,10 @@ impl Failure {
     pub(crate) fn of(what: &str, error: &Error, otherwise: &Path) -> Self {
         // Whoever reads it has the command line before them, and no builder.
         let reason = error.reason();
-        let reason = reason.replace("`State::allow_change`", "--allow-change PART");
+        let reason = changes::in_own_words(&reason).unwrap_or(reason);
+        let reason = reason
+            .replace("`State::allow_change`", "--allow-change PART")
+            .replace("`State::combine`", "--resume and the files of all ranks");
         match error.key() {
             Some(key) => Failure::new(what, key, reason),
             None => Failure::new(what, otherwise.display(), reason),
@@ -72,6 +76,14 @@ impl fmt::Display for Failure {
 mod tests {
     use super::*;
     use spdl_core::ErrorKind;
+
+    #[test]
+    fn methods_of_rust_are_not_what_the_command_line_knows() {
+        let message = "put them together with `State::combine`, or use `State::allow_change`";
+        let error = Error::new(ErrorKind::InvalidArgument, message);
+        let told = Failure::of("cannot resume", &error, "run.state".as_ref()).to_string();
+        assert!(!told.contains("State::") && told.contains("--allow-change PART"), "{told}");
+    }
 
     #[test]
     fn a_failure_is_one_line_that_names_what_file_and_reason() {

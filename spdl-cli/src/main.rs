@@ -11,6 +11,7 @@
 
 mod arguments;
 mod bench;
+mod changes;
 mod delivery;
 mod failure;
 mod format;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use spdl_core::{Dropped, Error, StageStatistics, Statistics};
 
-use crate::arguments::name_of;
+use crate::arguments::{Remainder, name_of};
 use crate::bench::Outcome;
 use crate::failure::Failure;
 use crate::format::{bytes, count, counted, measured, percent, printable, time, wrap};
@@ -78,6 +78,19 @@ fn as_json(outcome: &Outcome) -> Value {
         "first_batch_ms": outcome.delivery.first.map(milliseconds),
         "data_readiness": outcome.statistics.data_readiness(),
         "dropped": dropped,
+        "resumed": outcome.begun.map(|begun| json!({
+            "epoch": begun.epoch,
+            "step": begun.step,
+            "steps": begun.steps,
+            "images": begun.samples.delivered,
+            "dropped": begun.samples.dropped,
+        })),
+        "total": {
+            "images": outcome.delivery.total.delivered,
+            "dropped": outcome.delivery.total.dropped,
+        },
+        "complete": outcome.was_complete(),
+        "left_out": outcome.arguments.left_to_no_rank(outcome.images_found),
         "partial": outcome.partial,
         "stages": stages_as_json(&outcome.statistics),
         "checksum": outcome.delivery.checksum.map(|checksum| format!("{checksum:032x}")),
@@ -119,13 +132,17 @@ fn stages_as_json(statistics: &Statistics) -> Vec<Value> {
 
 fn as_text(outcome: &Outcome) -> String {
     let Outcome { statistics, delivery, .. } = outcome;
-    let mut parts = vec![wrap(&describe(outcome), WIDTH), headline(outcome)];
-    parts.push(stage_table(statistics));
-    parts.push(queue_table(statistics));
-    if statistics.dropped_total > 0 {
-        parts.push(failures(statistics));
+    let mut parts = vec![wrap(&describe(outcome), WIDTH)];
+    parts.extend(left_out(outcome).map(|told| wrap(&told, WIDTH)));
+    if outcome.was_complete() {
+        parts.push(wrap(&verdict(outcome), WIDTH));
+    } else {
+        parts.extend([headline(outcome), stage_table(statistics), queue_table(statistics)]);
+        if statistics.dropped_total > 0 {
+            parts.push(failures(statistics));
+        }
+        parts.push(wrap(&verdict(outcome), WIDTH));
     }
-    parts.push(wrap(&statistics.limit().to_string(), WIDTH));
     let mut text = parts.join("\n\n");
     text.push_str("\n\n");
     if let Some(checksum) = delivery.checksum {
@@ -146,8 +163,12 @@ pub(crate) fn describe(outcome: &Outcome) -> String {
         0 => "without classes".into(),
         classes => format!("in {}", counted(classes as u64, "class", "classes")),
     };
+    let rank = match arguments.world_size {
+        1 => String::new(),
+        ranks => format!("rank {} of {ranks}, ", arguments.rank),
+    };
     format!(
-        "{path}: {images} {classes}, {}, mode {}, size {}, batch {}, {}, seed {}, {}",
+        "{path}: {images} {classes}, {rank}{}, mode {}, size {}, batch {}, {}, seed {}, {}",
         counted(arguments.epochs.into(), "epoch", "epochs"),
         name_of(arguments.mode),
         arguments.size,
@@ -158,6 +179,46 @@ pub(crate) fn describe(outcome: &Outcome) -> String {
     )
 }
 
+/// What limits the run, or that nothing of it was left.
+pub(crate) fn verdict(outcome: &Outcome) -> String {
+    if !outcome.was_complete() {
+        return outcome.statistics.limit().to_string();
+    }
+    let total = outcome.delivery.total;
+    format!(
+        "already complete: {}, {} delivered, {} dropped; nothing was left to do",
+        counted(outcome.arguments.epochs.into(), "epoch", "epochs"),
+        counted(total.delivered, "image", "images"),
+        count(total.dropped),
+    )
+}
+
+/// What no rank takes of each epoch, or several do; `None` where every image is one rank's.
+fn left_out(outcome: &Outcome) -> Option<String> {
+    let (images, ranks) = (outcome.images_found, u64::from(outcome.arguments.world_size));
+    let rest = images % ranks;
+    if rest == 0 {
+        return None;
+    }
+    let are = |number| if number == 1 { "is" } else { "are" };
+    match outcome.arguments.remainder {
+        Remainder::Drop => Some(format!(
+            "{} of each epoch {} left out so that all {} ranks have as many; --remainder pad or \
+             uneven takes all",
+            counted(rest, "image", "images"),
+            are(rest),
+            count(ranks)
+        )),
+        Remainder::Pad => Some(format!(
+            "{} of each epoch {} repeated so that all {} ranks have as many",
+            counted(ranks - rest, "image", "images"),
+            are(ranks - rest),
+            count(ranks)
+        )),
+        Remainder::Uneven => None,
+    }
+}
+
 /// The figures that matter first, each with its name.
 pub(crate) fn figures(outcome: &Outcome) -> Vec<(&'static str, String)> {
     let unknown = || "unknown".to_owned();
@@ -165,6 +226,11 @@ pub(crate) fn figures(outcome: &Outcome) -> Vec<(&'static str, String)> {
         ("images", count(outcome.delivery.images)),
         ("dropped", count(outcome.statistics.dropped_total)),
     ];
+    if outcome.begun.is_some() {
+        let total = outcome.delivery.total;
+        figures.push(("images in all", count(total.delivered)));
+        figures.push(("dropped in all", count(total.dropped)));
+    }
     figures.extend(outcome.partial.map(|partial| ("partial", count(partial))));
     figures.extend([
         ("images/s", measured(outcome.images_per_second())),

@@ -25,7 +25,7 @@ const FAILURES_SHOWN: usize = 2000;
 pub(crate) fn page(outcome: &Outcome) -> String {
     let statistics = &outcome.statistics;
     let path = outcome.arguments.path.display().to_string();
-    let limit = statistics.limit().to_string();
+    let limit = output::verdict(outcome);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let charts = chart::all(outcome).join("\n");
     format!(

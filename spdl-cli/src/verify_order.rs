@@ -1,9 +1,11 @@
 //! `spdl verify-order`: what the saved states of a run's ranks say of the epoch.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::path::PathBuf;
 
-use serde_json::json;
-use spdl_core::{OrderAudit, State};
+use serde_json::{Value, json};
+use spdl_core::{OrderAudit, RangeRun, Shard, State};
 
 use crate::arguments::VerifyOrderArguments;
 use crate::failure::Failure;
@@ -11,48 +13,135 @@ use crate::format::{count, counted};
 use crate::output;
 use crate::saving;
 
-/// So many ranges are in the JSON object: ranks that are far apart leave millions.
-const MOST_RANGES: usize = 10_000;
+/// So many entries are in the JSON object, of so many ranges: ranks that are far apart leave millions.
+const MOST_ENTRIES: usize = 10_000;
+const MOST_RANGES: usize = 1 << 20;
 
 pub(crate) fn run(arguments: &VerifyOrderArguments) -> Result<(), Failure> {
-    let states = arguments.states.iter().map(|path| saving::read("cannot read a state", path));
-    let audit = State::audit(states.collect::<Result<Vec<_>, _>>()?).map_err(|error| {
-        Failure::of("the states cannot be compared", &error, &arguments.states[0])
-    })?;
+    let paths = &arguments.states;
+    let states = paths.iter().map(|path| saving::read("cannot read a state", path));
+    let states = states.collect::<Result<Vec<_>, _>>()?;
+    one_run(paths, &states)?;
+    let shards = states.iter().map(|state| state.shard().unwrap_or_default());
+    let divisions = Divisions::new(paths, shards);
+    let audit = State::audit(states)
+        .map_err(|error| Failure::of("the states cannot be compared", &error, &paths[0]))?;
     let text = if arguments.json { as_json(&audit) } else { format!("{audit}\n") };
     output::print(&text)?;
-    let states = counted(arguments.states.len() as u64, "state", "states");
-    let wrong = |what: &str, positions: u64| {
-        let reason = format!("{} of epoch {} {what}", count(positions), audit.epoch());
+    let states = counted(paths.len() as u64, "state", "states");
+    let wrong = |what: &str, positions: u64, hint: &str| {
+        let reason = format!("{} of epoch {} {what}{hint}", count(positions), audit.epoch());
         Err(Failure::new("the order is not sound", &states, reason))
     };
     match (audit.repeated_count(), audit.missing_count()) {
-        (repeated @ 1.., _) => wrong("were done more than once", repeated),
+        (repeated @ 1.., _) => wrong("were done more than once", repeated, &divisions.hint()),
         // The epoch that was looked for is the one before.
         (0, missing @ 1..) if arguments.complete && !audit.is_between_epochs() => {
-            wrong("are missing", missing)
+            wrong("are missing", missing, &divisions.hint())
         }
         _ => Ok(()),
     }
 }
 
-fn as_json(audit: &OrderAudit) -> String {
-    let ranges = |ranges: &mut dyn Iterator<Item = Range<u64>>| {
-        let ranges = ranges.take(MOST_RANGES).map(|range| json!([range.start, range.end]));
-        ranges.collect::<Vec<_>>()
+/// Refuses states of different runs: what is done of one order says nothing of another. What the
+/// stages made of the samples does not matter here.
+fn one_run(paths: &[PathBuf], states: &[State]) -> Result<(), Failure> {
+    let order = |state: &State| -> BTreeMap<String, String> {
+        let parts = state.fingerprint().iter().filter(|(part, _)| part.starts_with("source "));
+        let parts = parts.map(|(part, value)| (part.clone(), value.clone()));
+        parts.chain([("seed".to_owned(), state.seed().to_string())]).collect()
     };
+    let Some(first) = states.first().map(order) else { return Ok(()) };
+    for (path, other) in paths.iter().zip(states.iter().map(order)) {
+        let parts: BTreeSet<_> = first.keys().chain(other.keys()).collect();
+        let told = |value: Option<&String>| value.map_or("absent", String::as_str).to_owned();
+        let differ = parts.into_iter().filter(|part| first.get(*part) != other.get(*part));
+        let differ = differ.map(|part| {
+            format!("{part} is {} and {}", told(first.get(part)), told(other.get(part)))
+        });
+        let differ: Vec<_> = differ.collect();
+        if !differ.is_empty() {
+            let files = format!("{} and {}", paths[0].display(), path.display());
+            let what = "these states are of different runs";
+            return Err(Failure::new(what, files, differ.join("; ")));
+        }
+    }
+    Ok(())
+}
+
+/// The ranks whose states were given, by how they divide the epochs.
+struct Divisions(Vec<(Shard, BTreeMap<u64, Vec<String>>)>);
+
+impl Divisions {
+    fn new(paths: &[PathBuf], shards: impl Iterator<Item = Shard>) -> Self {
+        let mut divisions: Vec<(Shard, BTreeMap<u64, Vec<String>>)> = Vec::new();
+        for (path, shard) in paths.iter().zip(shards) {
+            let alike = |of: &Shard| {
+                (of.world(), saving::remainder_of(*of))
+                    == (shard.world(), saving::remainder_of(shard))
+            };
+            let at = divisions.iter().position(|(of, _)| alike(of)).unwrap_or_else(|| {
+                divisions.push((shard, BTreeMap::new()));
+                divisions.len() - 1
+            });
+            let path = path.display().to_string();
+            divisions[at].1.entry(shard.rank()).or_default().push(path);
+        }
+        Divisions(divisions)
+    }
+
+    /// What may be the reason that something was done twice, or by nobody.
+    fn hint(&self) -> String {
+        let mut hint = String::new();
+        if self.0.len() > 1 {
+            let told = self.0.iter().map(|(shard, ranks)| {
+                let files: Vec<_> = ranks.values().flatten().map(String::as_str).collect();
+                let ranks = counted(shard.world(), "rank", "ranks");
+                format!("{} are of {ranks}, {}", files.join(" "), saving::remainder_of(*shard))
+            });
+            hint.push_str("; the states are of different divisions: ");
+            hint.push_str(&told.collect::<Vec<_>>().join("; "));
+            hint.push_str("; give those of the last division only");
+        }
+        for (shard, ranks) in &self.0 {
+            if let Some((rank, files)) = ranks.iter().find(|(_, files)| files.len() > 1) {
+                let files = files.join(" and ");
+                hint.push_str(&format!("; rank {rank} of {} is in {files}", shard.world()));
+            }
+        }
+        hint
+    }
+}
+
+fn as_json(audit: &OrderAudit) -> String {
     let ahead = audit.ahead().iter().map(|(rank, epoch)| json!({"rank": rank, "epoch": epoch}));
     let object = json!({
         "epoch": audit.epoch(),
         "positions": audit.positions(),
         "done": audit.done(),
-        "missing": ranges(&mut audit.missing()),
-        "repeated": ranges(&mut audit.repeated()),
+        "missing": entries(audit.missing()),
+        "repeated": entries(audit.repeated()),
         "missing_positions": audit.missing_count(),
         "repeated_positions": audit.repeated_count(),
-        "remainder": ranges(&mut audit.remainder()),
+        "remainder": entries(audit.remainder()),
         "ahead": ahead.collect::<Vec<_>>(),
         "ended": audit.is_between_epochs(),
     });
     format!("{object}\n")
+}
+
+/// Ranges of positions as `[start, end]`, or as `[start, end, step]`, one for each position of those
+/// that come again and again.
+fn entries(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Value> {
+    let entries = RangeRun::of(ranges.take(MOST_RANGES)).flat_map(|run| {
+        let Range { start, end } = run.first();
+        let (rest, step, count) = (run.end() - end, run.step(), run.count());
+        // As few entries as may be.
+        let one_by_one = count == 1 || end - start > count;
+        (0..if one_by_one { count } else { end - start }).map(move |at| match one_by_one {
+            true => json!([start + at * step, end + at * step]),
+            false => json!([start + at, start + at + rest + 1, step]),
+        })
+    });
+    entries.take(MOST_ENTRIES).collect()
 }

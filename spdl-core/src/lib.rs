@@ -134,6 +134,7 @@ mod profile;
 #[cfg(feature = "serde")]
 mod quarantine;
 mod random;
+mod range_run;
 mod ranges;
 mod replay;
 mod retry;
@@ -194,6 +195,7 @@ pub use profile::{Profile, ProfileOptions, Rate, StageProfile};
 #[cfg(feature = "serde")]
 pub use quarantine::{Entry, Quarantine, QuarantineList};
 pub use random::SampleRng;
+pub use range_run::RangeRun;
 pub use replay::{OrderDifference, OrderRecord};
 pub use retry::{Retried, RetriedStage, Retry};
 #[cfg(feature = "tokio")]
@@ -208,7 +210,7 @@ pub use source::{Cursor, Fingerprint, Source};
 pub use stage::{AsyncContext, AsyncStage, Stage, StageContext, StageFn, stage_fn};
 pub use state::{OrderAudit, SampleCounts, State};
 #[cfg(feature = "serde")]
-pub use state_file::{StateFile, StateSaver};
+pub use state_file::{StateFile, StateLock, StateSaver};
 pub use statistics::{
     ConsumerStatistics, MAX_DROPPED_LISTED, QueueStatistics, StageKind, StageStatistics, Statistics,
 };

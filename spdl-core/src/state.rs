@@ -6,6 +6,7 @@ use std::fmt;
 use crate::account::Cut;
 use crate::layers::Layers;
 use crate::pieces::Pieces;
+use crate::range_run::RangeRun;
 use crate::ranges::Ranges;
 use crate::shard::{Begun, Division, Remainder, Shard};
 use crate::{Error, ErrorKind, Result, SampleId};
@@ -836,7 +837,7 @@ impl Parts {
 /// What of an epoch is done, what is missing, and what was done more than once: made by
 /// [`State::audit`].
 ///
-/// Displayed, it says so in ranges of positions.
+/// Displayed, it says so in ranges of positions, and in [runs](RangeRun) of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrderAudit {
     epoch: u64,
@@ -914,26 +915,24 @@ impl OrderAudit {
     }
 }
 
-/// So many ranges are written out.
-const MOST_RANGES: usize = 20;
+/// So many runs of ranges are written out,
+const MOST_RUNS: usize = 20;
+/// and so many ranges are looked at for them: ranks that are far apart leave very many.
+const MOST_RANGES: usize = 1 << 20;
 
-/// Writes ranges of positions.
+/// Writes ranges of positions, of which there are `positions` in all.
 fn write_ranges(
     f: &mut fmt::Formatter<'_>,
     ranges: impl Iterator<Item = std::ops::Range<u64>>,
+    positions: u64,
 ) -> fmt::Result {
-    for (at, range) in ranges.enumerate() {
-        match at {
-            0 => {}
-            MOST_RANGES => return f.write_str(" …"),
-            _ => f.write_str(", ")?,
-        }
-        match range.end - range.start {
-            1 => write!(f, "{}", range.start)?,
-            _ => write!(f, "{}..{}", range.start, range.end)?,
-        }
+    let mut written = 0;
+    for (at, run) in RangeRun::of(ranges.take(MOST_RANGES)).take(MOST_RUNS).enumerate() {
+        f.write_str(if at == 0 { "" } else { ", " })?;
+        write!(f, "{run}")?;
+        written += run.positions();
     }
-    Ok(())
+    if written < positions { f.write_str(" …") } else { Ok(()) }
 }
 
 impl fmt::Display for OrderAudit {
@@ -956,19 +955,20 @@ impl fmt::Display for OrderAudit {
             0 => f.write_str(", none missing")?,
             count => {
                 write!(f, ", {count} missing: ")?;
-                write_ranges(f, self.missing())?;
+                write_ranges(f, self.missing(), count)?;
             }
         }
         match self.repeated_count() {
             0 => f.write_str(", none repeated")?,
             count => {
                 write!(f, ", {count} repeated: ")?;
-                write_ranges(f, self.repeated())?;
+                write_ranges(f, self.repeated(), count)?;
             }
         }
         if self.remainder().next().is_some() {
             f.write_str(", left to no rank: ")?;
-            write_ranges(f, self.remainder())?;
+            let count = self.parts.done.left_below(self.end) - self.missing_count();
+            write_ranges(f, self.remainder(), count)?;
         }
         for (rank, epoch) in &self.ahead {
             write!(f, "; rank {rank} is in epoch {epoch} already")?;

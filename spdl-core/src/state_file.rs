@@ -2,8 +2,8 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::fs::{self, File};
-use std::io::Write as _;
+use std::fs::{self, File, FileType, OpenOptions, TryLockError};
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,6 +16,12 @@ use crate::{Error, ErrorKind, Result, State};
 
 /// Says what the file is.
 const KIND: &str = "spdl state";
+/// Larger files are not read, and not written. States take some KiB, mostly.
+const MOST_BYTES: u64 = 64 << 20;
+/// So many symbolic links may follow one another, as on Linux.
+const MOST_LINKS: usize = 40;
+/// So many bytes are looked at to see whether a file is meant to be one of these.
+const HEAD: u64 = 64;
 
 /// What the file holds, as JSON.
 #[derive(Serialize, Deserialize)]
@@ -31,6 +37,10 @@ struct Content {
 /// Saving replaces it whole or not at all, also where the machine fails meanwhile: the new state is
 /// written beside it (`NAME.PID.partial`), brought to the disk, and then renamed. The state before is
 /// kept as `NAME.previous`, where it is sound. The file is a JSON object: `file`, `checksum`, `state`.
+///
+/// Nothing else is ever replaced: neither another kind of file, nor what is no regular file (a device,
+/// a pipe, a folder). Symbolic links are followed: what they lead to is replaced, and what is written
+/// beside it lies there.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -64,57 +74,113 @@ impl StateFile {
         &self.path
     }
 
-    /// Whether there is one, or one before it.
+    /// Whether there is one, or one before it. An empty file is none.
     pub fn exists(&self) -> bool {
-        self.path.exists() || self.beside("previous").exists()
+        let holds_something = |path: &Path| fs::metadata(path).is_ok_and(|found| found.len() > 0);
+        self.target()
+            .is_ok_and(|path| holds_something(&path) || holds_something(&beside(&path, "previous")))
     }
 
     /// Replaces the file. What it held is kept beside it.
     ///
     /// # Errors
-    /// Where it cannot be written; it is as it was then.
+    /// Where it cannot be written; it is as it was then. `InvalidArgument` where what is there is no
+    /// state of a run; `LimitExceeded` where the state takes more than 64 MiB.
     pub fn save(&self, state: &State) -> Result<()> {
+        let path = self.place()?;
+        let previous = beside(&path, "previous");
         // Another process may still be at the same file: one that was told to end, say.
-        let partial = self.beside(&format!("{}.partial", std::process::id()));
+        let partial = partial_of(&path);
+        let text = to_json(state).map_err(|error| self.fault("write", error))?;
+        if text.len() as u64 > MOST_BYTES {
+            let message = format!(
+                "the state of the run takes {} bytes; at most {MOST_BYTES} are written",
+                text.len()
+            );
+            return Err(self.named(Error::new(ErrorKind::LimitExceeded, message)));
+        }
         let write = || {
-            let text = to_json(state)?;
-            let mut file = File::create(&partial)?;
+            let mut file = create(&partial)?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
             drop(file);
             // One that is not sound shall not take the place of one that is.
-            if self.load_at(&self.path).is_ok() {
-                keep(&self.path, &self.beside("previous"))?;
+            if self.load_at(&path).is_ok() {
+                keep(&path, &previous)?;
             }
-            fs::rename(&partial, &self.path)?;
+            fs::rename(&partial, &path)?;
             // The new name is on the disk once its folder is.
-            sync_folder(&self.path)
+            sync_folder(&path)
         };
         write().map_err(|error| self.fault("write", error))
     }
 
-    /// Checks that the file can be written, before a long run: that a file can be made beside it,
-    /// which is removed again. What the file holds is left as it is.
+    /// Checks that the file can be written, before a long run: that what is there may be replaced,
+    /// and that a file can be made beside it, which is removed again. What the file holds is left as
+    /// it is. What processes that were killed have left beside it is removed: unfinished files of
+    /// processes that are no longer there, where the system tells (Linux).
     ///
     /// # Errors
     /// Why it cannot: `NotFound` where its folder is missing; `InvalidArgument` where it is a folder
-    /// itself.
+    /// itself, a device, or a file that is no state of a run.
     pub fn check_writable(&self) -> Result<()> {
-        if self.path.is_dir() {
-            let message = "the state of the run cannot be written to a folder; name a file in it";
-            let error = Error::new(ErrorKind::InvalidArgument, message);
-            return Err(error.with_key(self.path.display().to_string()));
+        let path = self.place()?;
+        let partial = partial_of(&path);
+        let made = create(&partial).and_then(|_| fs::remove_file(&partial));
+        made.map_err(|error| self.fault("write", error))?;
+        remove_stale(&path);
+        Ok(())
+    }
+
+    /// Keeps others from the file for as long as the lock is held: those that ask for the lock too,
+    /// in this process and in others. Two runs that save to one file would go on from each other's
+    /// states. Saving and loading ask for no lock themselves.
+    ///
+    /// It is an advisory lock of `NAME.lock`, a file that goes with the lock; the system releases it
+    /// however the process ends. Where a file system knows no locks, everybody gets one.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("run.state");
+    /// use spdl_core::{ErrorKind, StateFile};
+    /// let file = StateFile::new(path);
+    /// let lock = file.lock()?;
+    /// assert_eq!(file.lock().unwrap_err().kind(), ErrorKind::Unavailable);
+    /// drop(lock);
+    /// assert!(file.lock().is_ok());
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Unavailable` where another one holds it; that of the system where it cannot be made.
+    pub fn lock(&self) -> Result<StateLock> {
+        let path = beside(&self.target()?, "lock");
+        loop {
+            let mut options = OpenOptions::new();
+            let file = options.write(true).create(true).truncate(false).open(&path);
+            let file = file.map_err(|error| self.fault("lock", error))?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    let message = "another process saves its states to this file";
+                    return Err(self.named(Error::new(ErrorKind::Unavailable, message)));
+                }
+                // The file system knows none, or has no room for more.
+                Err(TryLockError::Error(_)) => {}
+            }
+            // Whoever held it before may have removed it between both steps.
+            if is_at(&file, &path) {
+                return Ok(StateLock { _file: file, path });
+            }
         }
-        let partial = self.beside(&format!("{}.partial", std::process::id()));
-        let made = File::create(&partial).and_then(|_| fs::remove_file(&partial));
-        made.map_err(|error| self.fault("write", error))
     }
 
     /// Reads the file; where it is missing or damaged, the one before it. [`recover`](Self::recover)
     /// says which of both it was.
     ///
     /// # Errors
-    /// Where there is none of both, or none that is sound: that of the newer one.
+    /// Where there is none of both, or none that is sound: that of the newer one. `InvalidArgument`
+    /// where it is no regular file; `LimitExceeded` where it has more than 64 MiB.
     pub fn load(&self) -> Result<State> {
         self.recover().map(|(state, _)| state)
     }
@@ -145,9 +211,14 @@ impl StateFile {
     pub fn recover(&self) -> Result<(State, Option<Error>)> {
         match self.load_at(&self.path) {
             Ok(state) => Ok((state, None)),
-            // One that was written by a newer version is sound, and its news must not be lost.
-            Err(error) if error.kind() == ErrorKind::Unsupported => Err(error),
-            Err(error) => match self.load_at(&self.beside("previous")) {
+            // One that was written by a newer version is sound, and its news must not be lost; and
+            // what is no file at all was never one of these.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::InvalidArgument) =>
+            {
+                Err(error)
+            }
+            Err(error) => match self.load_at(&beside(&self.target()?, "previous")) {
                 Ok(state) => Ok((state, Some(error))),
                 Err(_) => Err(error),
             },
@@ -155,22 +226,206 @@ impl StateFile {
     }
 
     fn load_at(&self, path: &Path) -> Result<State> {
-        let text = fs::read_to_string(path).map_err(|error| self.fault("read", error))?;
-        from_json(&text).map_err(|error| error.with_key(path.display().to_string()))
+        let named = |error: Error| error.with_key(path.display().to_string());
+        let fault = |error| self.fault("read", error);
+        // Before it is opened: opening a pipe waits for somebody who writes.
+        let file_type = fs::metadata(path).map_err(fault)?.file_type();
+        if !file_type.is_file() {
+            return Err(named(irregular("read from", file_type)));
+        }
+        let mut bytes = Vec::new();
+        let file = File::open(path).map_err(fault)?;
+        file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(fault)?;
+        if bytes.len() as u64 > MOST_BYTES {
+            let message =
+                format!("it has more than {MOST_BYTES} bytes, which no state of a run has");
+            return Err(named(Error::new(ErrorKind::LimitExceeded, message)));
+        }
+        let text = String::from_utf8(bytes).map_err(|error| {
+            let at = error.utf8_error().valid_up_to() as u64;
+            let message = "it is no state of a run: it is not text";
+            named(Error::new(ErrorKind::Corrupt, message).with_offset(at))
+        })?;
+        from_json(&text).map_err(named)
     }
 
-    fn beside(&self, what: &str) -> PathBuf {
-        let mut path = OsString::from(&self.path);
-        path.push(".");
-        path.push(what);
-        path.into()
+    /// Where a state is to be written.
+    ///
+    /// # Errors
+    /// Where something must not be replaced: there, or where the state before goes.
+    fn place(&self) -> Result<PathBuf> {
+        // Links below `/proc` lead to pipes that have no path.
+        if let Ok(found) = fs::metadata(&self.path)
+            && !found.is_file()
+        {
+            return Err(self.named(irregular("written to", found.file_type())));
+        }
+        let path = self.target()?;
+        self.check_replaceable(&path)?;
+        self.check_replaceable(&beside(&path, "previous"))?;
+        Ok(path)
+    }
+
+    /// Checks that nothing is at `path` but a state, sound or damaged, or an empty file.
+    fn check_replaceable(&self, path: &Path) -> Result<()> {
+        let refused = |error: Error| Err(error.with_key(path.display().to_string()));
+        let fault = |error| self.fault("write", error);
+        match fs::symlink_metadata(path) {
+            Ok(found) if found.is_file() => {}
+            Ok(found) => return refused(irregular("written to", found.file_type())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(fault(error)),
+        }
+        let mut head = Vec::new();
+        File::open(path).map_err(fault)?.take(HEAD).read_to_end(&mut head).map_err(fault)?;
+        // Whoever has formatted it anew has a state all the same.
+        if begins_as_state(&head) || self.load_at(path).is_ok() {
+            return Ok(());
+        }
+        let message = "the file that is there is no state of a run, and is not replaced; name another \
+                       one";
+        refused(Error::new(ErrorKind::InvalidArgument, message))
+    }
+
+    /// The file itself, behind symbolic links; it need not be there.
+    fn target(&self) -> Result<PathBuf> {
+        let mut path = self.path.clone();
+        for _ in 0..MOST_LINKS {
+            match fs::read_link(&path) {
+                // From the folder of the link, unless it is absolute.
+                Ok(next) => path = path.parent().unwrap_or(Path::new("")).join(next),
+                Err(_) => return Ok(path),
+            }
+        }
+        let message = format!("more than {MOST_LINKS} symbolic links follow one another");
+        Err(self.named(Error::new(ErrorKind::InvalidArgument, message)))
+    }
+
+    fn named(&self, error: Error) -> Error {
+        error.with_key(self.path.display().to_string())
     }
 
     fn fault(&self, verb: &str, error: std::io::Error) -> Error {
         let kind = Error::from(std::io::Error::from(error.kind())).kind();
-        Error::new(kind, format!("cannot {verb} the state of the run"))
-            .with_key(self.path.display().to_string())
+        self.named(Error::new(kind, format!("cannot {verb} the state of the run")))
             .with_source(error)
+    }
+}
+
+/// That nobody else saves to a file: made by [`StateFile::lock`], and released when it is dropped.
+#[derive(Debug)]
+pub struct StateLock {
+    /// Closing it releases the lock.
+    _file: File,
+    path: PathBuf,
+}
+
+impl Drop for StateLock {
+    fn drop(&mut self) {
+        // While it is held, so that nobody else's is removed. What cannot be removed is no harm.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Whether the open file is the one that has this name now.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let identity = |found: fs::Metadata| (found.dev(), found.ino());
+    let (open, named) = (file.metadata().map(identity), fs::metadata(path).map(identity));
+    open.is_ok_and(|open| named.is_ok_and(|named| open == named))
+}
+
+/// Elsewhere an open file keeps its name.
+#[cfg(not(unix))]
+fn is_at(_: &File, _: &Path) -> bool {
+    true
+}
+
+/// Whether a file that begins so is a state, whatever became of the rest: `{"file":"spdl state"`,
+/// with any white space between, or as much of it as there is.
+fn begins_as_state(head: &[u8]) -> bool {
+    let mut head = head.iter().copied().peekable();
+    for token in ["{", "\"file\"", ":", "\"spdl state\""] {
+        while head.next_if(u8::is_ascii_whitespace).is_some() {}
+        for expected in token.bytes() {
+            match head.next() {
+                None => return true,
+                Some(found) if found != expected => return false,
+                Some(_) => {}
+            }
+        }
+    }
+    true
+}
+
+/// What a thing that is no regular file is called.
+fn name_of(file_type: FileType) -> &'static str {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt as _;
+        if file_type.is_fifo() {
+            return "a pipe";
+        } else if file_type.is_socket() {
+            return "a socket";
+        } else if file_type.is_char_device() || file_type.is_block_device() {
+            return "a device";
+        }
+    }
+    if file_type.is_dir() { "a folder" } else { "no file" }
+}
+
+/// That a state is not read from such a thing, or written to it.
+fn irregular(verb: &str, file_type: FileType) -> Error {
+    let message =
+        format!("it is {}; the state of a run is {verb} a regular file only", name_of(file_type));
+    Error::new(ErrorKind::InvalidArgument, message)
+}
+
+fn beside(path: &Path, what: &str) -> PathBuf {
+    let mut path = OsString::from(path);
+    path.push(".");
+    path.push(what);
+    path.into()
+}
+
+/// Where this process writes before it renames.
+fn partial_of(path: &Path) -> PathBuf {
+    beside(path, &format!("{}.partial", std::process::id()))
+}
+
+/// Makes a file that was not there: never through a link that somebody else has put there.
+fn create(path: &Path) -> std::io::Result<File> {
+    // Left by a process of the same number, long ago.
+    let _ = fs::remove_file(path);
+    OpenOptions::new().write(true).create_new(true).open(path)
+}
+
+/// Removes what processes that are no longer there have left of `path`: `NAME.PID.partial`. What
+/// cannot be removed is no harm.
+fn remove_stale(path: &Path) {
+    // Without it nobody knows which processes there are.
+    if !Path::new("/proc/self").exists() {
+        return;
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let (Some(name), Ok(files)) =
+        (path.file_name(), fs::read_dir(folder.unwrap_or(Path::new("."))))
+    else {
+        return;
+    };
+    for file in files.flatten() {
+        let found = file.file_name();
+        let rest = found.as_encoded_bytes().strip_prefix(name.as_encoded_bytes());
+        let number = rest
+            .and_then(|rest| rest.strip_prefix(b"."))
+            .and_then(|rest| rest.strip_suffix(b".partial"))
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| digits.parse::<u32>().ok());
+        let is_gone = |process: u32| !Path::new(&format!("/proc/{process}")).exists();
+        if number.is_some_and(is_gone) {
+            let _ = fs::remove_file(file.path());
+        }
     }
 }
 
@@ -364,6 +619,9 @@ impl StateSaver {
 
 impl Desk {
     fn write_all(&self, file: &StateFile) {
+        if let Ok(path) = file.target() {
+            remove_stale(&path);
+        }
         let mut waiting = self.state.lock();
         loop {
             if let Some(state) = waiting.newest.take() {
@@ -541,9 +799,10 @@ mod tests {
         let file = StateFile::new(folder.path().join("run.state"));
         let states = states(3);
         states[..2].iter().for_each(|state| file.save(state).unwrap());
-        fs::write(file.path(), "rubbish").unwrap();
+        let damaged = "{ \"file\":\n\"spdl state\", and";
+        fs::write(file.path(), damaged).unwrap();
         file.save(&states[2]).unwrap();
-        fs::write(file.path(), "rubbish").unwrap();
+        fs::write(file.path(), damaged).unwrap();
         assert_eq!(file.load().unwrap(), states[0]);
     }
 
@@ -559,6 +818,187 @@ mod tests {
         let error = file.save(&states[1]).unwrap_err();
         assert!(error.to_string().contains("run.state"), "{error}");
         assert_eq!(file.load().unwrap(), states[0]);
+    }
+
+    #[test]
+    fn nothing_but_states_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = StateFile::new(folder.path().join("run.state"));
+        let states = states(2);
+        let refused = |file: &StateFile, words: &str| {
+            for error in [file.check_writable().unwrap_err(), file.save(&states[0]).unwrap_err()] {
+                assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+                assert!(error.to_string().contains(words), "{error}");
+            }
+        };
+        for foreign in ["rubbish", "{\"file\":\"spdl report\"}", "{\"state\":1}", "\u{1}\u{ff}"] {
+            fs::write(file.path(), foreign).unwrap();
+            refused(&file, "no state of a run, and is not replaced");
+            assert_eq!(fs::read_to_string(file.path()).unwrap(), foreign);
+        }
+        // Nor where the state before goes.
+        fs::remove_file(file.path()).unwrap();
+        let previous = folder.path().join("run.state.previous");
+        fs::write(&previous, "notes").unwrap();
+        refused(&file, "run.state.previous");
+        fs::remove_file(&previous).unwrap();
+        // Empty files hold nothing, damaged ones nothing that could be had; others are sound.
+        for replaced in ["", "{", "{\"file\" : \"spdl st", "{\n \"file\": \"spdl state\", \"chec"] {
+            fs::write(file.path(), replaced).unwrap();
+            file.save(&states[0]).unwrap();
+            assert!(!previous.exists());
+        }
+        // Whoever has sorted the keys has a state all the same.
+        let text = fs::read_to_string(file.path()).unwrap();
+        let sorted = text
+            .replace("{\"file\":\"spdl state\",", "{")
+            .replace("}}\n", "},\"file\":\"spdl state\"}");
+        assert_ne!(text, sorted);
+        fs::write(file.path(), sorted).unwrap();
+        assert_eq!(file.load().unwrap(), states[0]);
+        file.save(&states[1]).unwrap();
+        assert_eq!(StateFile::new(previous).load().unwrap(), states[0]);
+        assert_eq!(file.load().unwrap(), states[1]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_regular_files_are_read_and_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        let socket = folder.path().join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let mut places =
+            vec![(Path::new("/dev/full").to_owned(), "a device"), (socket, "a socket")];
+        match made {
+            Ok(made) if made.success() => places.push((pipe, "a pipe")),
+            _ => println!("SKIPPED: no mkfifo here"),
+        }
+        for (path, words) in places {
+            let file = StateFile::new(&path);
+            let before = fs::metadata(&path).unwrap().file_type();
+            let errors = [
+                file.load().unwrap_err(),
+                file.save(&states(1)[0]).unwrap_err(),
+                file.check_writable().unwrap_err(),
+            ];
+            for error in errors {
+                assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+                assert!(error.to_string().contains(words), "{error}");
+            }
+            assert_eq!(fs::metadata(&path).unwrap().file_type(), before);
+        }
+    }
+
+    #[test]
+    fn no_more_is_read_than_a_state_may_have() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = StateFile::new(folder.path().join("run.state"));
+        let mut state = states(1).remove(0);
+        state.notes.insert("long".into(), "x".repeat(MOST_BYTES as usize));
+        assert_eq!(file.save(&state).unwrap_err().kind(), ErrorKind::LimitExceeded);
+        assert!(!file.exists());
+        // Sparse: it takes no room on the disk.
+        File::create(file.path()).unwrap().set_len(MOST_BYTES + 1).unwrap();
+        assert_eq!(file.load().unwrap_err().kind(), ErrorKind::LimitExceeded);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_are_followed_and_stay() {
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("runs")).unwrap();
+        symlink("runs/latest", at("run.state")).unwrap();
+        symlink("7.state", at("runs/latest")).unwrap();
+        let file = StateFile::new(at("run.state"));
+        let states = states(2);
+        states.iter().for_each(|state| file.save(state).unwrap());
+        assert_eq!(file.load().unwrap(), states[1]);
+        assert_eq!(StateFile::new(at("runs/7.state")).load().unwrap(), states[1]);
+        assert_eq!(StateFile::new(at("runs/7.state.previous")).load().unwrap(), states[0]);
+        assert!(fs::symlink_metadata(at("run.state")).unwrap().is_symlink());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing beside the link");
+        fs::remove_file(at("runs/7.state")).unwrap();
+        assert!(file.exists());
+        assert_eq!(file.load().unwrap(), states[0], "the one before lies beside the file");
+        symlink("circle", at("circle")).unwrap();
+        let error = StateFile::new(at("circle")).save(&states[0]).unwrap_err();
+        assert!(error.to_string().contains("links"), "{error}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_killed_processes_have_left_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        // No process has so large a number; this one is alive.
+        let (gone, alive) = (u32::MAX, std::os::unix::process::parent_id());
+        let stays = [
+            format!("run.state.{alive}.partial"),
+            format!("other.state.{gone}.partial"),
+            "run.state.x.partial".into(),
+        ];
+        let stale = at(&format!("run.state.{gone}.partial"));
+        let file = StateFile::new(at("run.state"));
+        let begin: [&dyn Fn(); 2] = [&|| file.check_writable().unwrap(), &|| {
+            let mut saver = StateSaver::new(file.clone());
+            saver.save(states(1).remove(0)).unwrap();
+            saver.finish().unwrap();
+        }];
+        for begin in begin {
+            stays.iter().for_each(|name| fs::write(at(name), "{").unwrap());
+            fs::write(&stale, "{").unwrap();
+            begin();
+            assert!(!stale.exists());
+            assert!(stays.iter().all(|name| at(name).exists()));
+        }
+    }
+
+    #[test]
+    fn a_lock_is_held_by_one() {
+        let folder = tempfile::tempdir().unwrap();
+        // One that another has removed meanwhile is nobody's.
+        let path = folder.path().join("removed");
+        let open = File::create(&path).unwrap();
+        assert!(is_at(&open, &path));
+        fs::remove_file(&path).unwrap();
+        #[cfg(unix)]
+        assert!(!is_at(&open, &path));
+        let other = File::create(&path).unwrap();
+        assert!(is_at(&other, &path));
+        #[cfg(unix)]
+        assert!(!is_at(&open, &path));
+        fs::remove_file(&path).unwrap();
+        let file = StateFile::new(folder.path().join("run.state"));
+        // What was left by one that was killed is in nobody's way.
+        fs::write(folder.path().join("run.state.lock"), "").unwrap();
+        let held = std::sync::atomic::AtomicU32::new(0);
+        let taken = std::sync::atomic::AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        match file.lock() {
+                            Ok(_lock) => {
+                                use std::sync::atomic::Ordering::SeqCst;
+                                assert_eq!(held.fetch_add(1, SeqCst), 0);
+                                taken.fetch_add(1, SeqCst);
+                                std::thread::yield_now();
+                                held.fetch_sub(1, SeqCst);
+                            }
+                            Err(error) => {
+                                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}")
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        assert!(taken.into_inner() > 0);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
     }
 
     #[test]

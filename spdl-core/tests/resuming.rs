@@ -1034,7 +1034,7 @@ fn an_audit_of_states_tells_what_is_missing_and_repeated() {
     all.push(all[0].clone());
     let audit = State::audit(all).unwrap();
     assert_eq!(audit.repeated().collect::<Vec<_>>(), [0..1, 2..3, 4..5]);
-    assert!(audit.to_string().ends_with("3 repeated: 0, 2, 4"), "{audit}");
+    assert!(audit.to_string().ends_with("3 repeated: every 2nd from 0 to 4"), "{audit}");
     let audit = State::audit(states(2, &[10, 10])).unwrap();
     assert!(audit.is_complete(), "{audit}");
     assert_eq!(State::audit(states(2, &[10, 0])).unwrap().done(), 10);

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use crate::common::{Folder, bench, damaged, encode, finish, flat_png, image_name, png, spdl};
 use serde_json::Value;
 
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 15] = [
     "images",
     "seconds",
     "images_per_s",
@@ -16,6 +16,10 @@ const KEYS: [&str; 11] = [
     "first_batch_ms",
     "data_readiness",
     "dropped",
+    "resumed",
+    "total",
+    "complete",
+    "left_out",
     "partial",
     "stages",
     "checksum",

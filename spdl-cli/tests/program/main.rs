@@ -5,3 +5,5 @@ mod bench;
 mod common;
 mod report;
 mod resume;
+mod saving;
+mod verify_order;

@@ -1,0 +1,92 @@
+//! `spdl verify-order`: whose states may be compared, and how positions are told.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use spdl_core::{DatasetSource, PipelineBuilder, Shard, StateFile};
+
+use crate::common::{Folder, Run, finish, spdl};
+
+/// Saves the state of a rank of 2,000 or `items` numbers after some steps.
+fn state(
+    folder: &Folder,
+    name: &str,
+    seed: u64,
+    items: u32,
+    rank: (u64, u64),
+    steps: usize,
+) -> PathBuf {
+    let numbers = DatasetSource::new((0..items).collect::<Vec<u32>>()).shuffled(seed);
+    let builder = PipelineBuilder::new(numbers).seed(seed).deterministic();
+    let builder = builder.shard(Shard::new(rank.0, rank.1).unwrap());
+    let mut pipeline = builder.build().unwrap();
+    assert_eq!(pipeline.by_ref().take(steps).count(), steps);
+    let path = folder.join(name);
+    StateFile::new(&path).save(&pipeline.state().unwrap()).unwrap();
+    path
+}
+
+fn verify(states: &[&PathBuf], more: &[&str]) -> Run {
+    finish(spdl().arg("verify-order").args(states).args(more).output().unwrap())
+}
+
+#[test]
+fn states_of_different_runs_are_not_compared() {
+    let folder = Folder::new();
+    let own = state(&folder, "a.state", 5, 2000, (0, 2), 10);
+    let seed = state(&folder, "b.state", 6, 2000, (1, 2), 10);
+    let data = state(&folder, "c.state", 5, 1999, (1, 2), 10);
+    for (other, words) in [(&seed, "seed is 5 and 6"), (&data, "source items is 2000 and 1999")] {
+        let run = verify(&[&own, other], &[]);
+        assert_eq!((run.code, run.stdout.as_str()), (1, ""));
+        let files = [own.to_str().unwrap(), other.to_str().unwrap()];
+        assert!(files.iter().all(|file| run.line().contains(file)), "{}", run.line());
+        let line = run.line();
+        assert!(line.contains("these states are of different runs"), "{line}");
+        assert!(line.contains(words), "{line}");
+    }
+}
+
+#[test]
+fn what_may_be_the_reason_of_repeated_positions_is_told() {
+    let folder = Folder::new();
+    let of_two = state(&folder, "two.state", 5, 2000, (0, 2), 100);
+    let of_three = state(&folder, "three.state", 5, 2000, (0, 3), 100);
+    let run = verify(&[&of_two, &of_three], &[]);
+    assert_eq!(run.code, 1);
+    for words in [
+        "34 of epoch 0 were done more than once",
+        "different divisions",
+        "two.state are of \
+        2 ranks",
+        "three.state are of 3 ranks",
+        "last division only",
+    ] {
+        assert!(run.line().contains(words), "{words}: {}", run.line());
+    }
+    let run = verify(&[&of_two, &of_two], &[]);
+    let line = run.line();
+    assert!(line.contains("; rank 0 of 2 is in ") && !line.contains("divisions"), "{line}");
+}
+
+#[test]
+fn positions_at_equal_distances_are_told_as_such() {
+    let folder = Folder::new();
+    let states = [
+        state(&folder, "0.state", 5, 2000, (0, 2), 64),
+        state(&folder, "1.state", 5, 2000, (1, 2), 1000),
+    ];
+    let states: Vec<_> = states.iter().collect();
+    let told = "epoch 0: 1064 of 2000 positions done, 936 missing: every 2nd from 128 to 1998, none \
+                repeated\n";
+    assert_eq!(verify(&states, &[]).stdout, told);
+    let json: Value = serde_json::from_str(&verify(&states, &["--json"]).stdout).unwrap();
+    assert_eq!(json["missing"], json!([[128, 1999, 2]]));
+    // Two of three ranks.
+    let one = state(&folder, "of3.state", 5, 2000, (2, 3), 666);
+    let told = "epoch 0: 666 of 2000 positions done, 1332 missing: 2 of every 3 from 0 to 1996, none \
+                repeated, left to no rank: 1998..2000\n";
+    assert_eq!(verify(&[&one], &[]).stdout, told);
+    let json: Value = serde_json::from_str(&verify(&[&one], &["--json"]).stdout).unwrap();
+    assert_eq!(json["missing"], json!([[0, 1996, 3], [1, 1997, 3]]));
+}
