@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::pieces::{Piece, Pieces};
 use crate::ranges::Ranges;
-use crate::sample::Head;
+use crate::sample::{Head, mix};
 use crate::shard::{Division, Divisions};
 use crate::state::SampleCounts;
 use crate::sync::Mutex;
@@ -61,8 +61,15 @@ impl From<SampleId> for Member {
 
 impl Member {
     pub(crate) fn piece(&self) -> Piece {
-        let depth = self.of.as_ref().map_or(0, |of| of.depth);
-        Piece { depth, index: self.id.index, lineage: self.lineage }
+        match &self.of {
+            Some(of) => Piece::of_list(of.depth, self.id.index, self.lineage, of.hash()),
+            None => Piece::of_sample(self.id.index, self.lineage),
+        }
+    }
+
+    /// The position behind the last sample that it was made of.
+    pub(crate) fn end(&self) -> u64 {
+        self.of.as_ref().map_or(self.id.index.saturating_add(1), |of| of.end)
     }
 
     /// Tells `told` of the samples in it.
@@ -80,6 +87,11 @@ pub(crate) struct Members {
     list: Box<[Member]>,
     /// How many times something was put together, at most.
     depth: u32,
+    /// The position behind the last sample that its stage had seen: with others behind it, it would
+    /// be the same.
+    end: u64,
+    /// See [`hash`](Members::hash).
+    hash: OnceLock<u64>,
     /// Its place among all that its stage gave in this epoch, where that may matter.
     link: Option<Link>,
     live: Mutex<Live>,
@@ -93,6 +105,8 @@ pub(crate) struct Link {
     pub(crate) number: u64,
     /// Whether an item was cut, in this aggregate or before: so what becomes of it waits its turn.
     pub(crate) waits: bool,
+    /// What was cut at the end of the one before.
+    pub(crate) begun: Option<(Piece, u64)>,
     /// The oldest item that the stage still holds, and how much of it has gone out with this
     /// aggregate or before, where some has.
     pub(crate) cut: Option<(Piece, u64)>,
@@ -114,18 +128,29 @@ pub(crate) struct Cut {
 struct Chain {
     /// The number of the first one that is under way.
     next: u64,
-    /// Those behind it that are not.
-    ended: BTreeMap<u64, (Arc<Members>, Fate)>,
+    /// Those that are not, and need not wait: numbers alone, as there may be very many behind a slow
+    /// one.
+    ended: Ranges,
+    /// Those behind it that wait for their turn: no more than are under way where order is kept, and
+    /// else as many as overtake a slow one.
+    waiting: BTreeMap<u64, (Arc<Members>, Fate)>,
     /// What was cut at the end of the one before.
     cut: Option<Cut>,
+    /// The position behind the last sample that the stage had seen by then.
+    end: u64,
 }
 
 impl Chain {
-    /// The next one whose turn has come.
+    /// The next one that waits, where its turn has come.
     fn take_next(&mut self) -> Option<(Arc<Members>, Fate)> {
-        let ended = self.ended.remove(&self.next)?;
+        let next = self.ended.next_absent(self.next);
+        if next > self.next {
+            // Nothing is cut in one that need not wait.
+            (self.next, self.cut) = (next, None);
+        }
+        let waiting = self.waiting.remove(&self.next)?;
         self.next += 1;
-        Some(ended)
+        Some(waiting)
     }
 }
 
@@ -141,9 +166,35 @@ struct Live {
 impl Members {
     pub(crate) fn new(list: impl IntoIterator<Item = Member>) -> Self {
         let list: Box<[Member]> = list.into_iter().collect();
-        let depth = list.iter().map(|member| member.piece().depth).max().unwrap_or(0) + 1;
+        let depth = |member: &Member| member.of.as_ref().map_or(0, |of| of.depth);
+        let depth = list.iter().map(depth).max().unwrap_or(0) + 1;
+        let end = list.iter().map(Member::end).max().unwrap_or(0);
         let live = Mutex::new(Live { pieces: 1, fate: Fate::Joined, gone: Pieces::default() });
-        Members { list, depth, link: None, live }
+        Members { list, depth, end, hash: OnceLock::new(), link: None, live }
+    }
+
+    /// Says how far its stage had come, as a position.
+    pub(crate) fn made_at(self, end: u64) -> Self {
+        Members { end: self.end.max(end), ..self }
+    }
+
+    /// A number for what it is made of: another one where the members are others, or are cut
+    /// elsewhere.
+    fn hash(&self) -> u64 {
+        *self.hash.get_or_init(|| {
+            let mut hash = self.list.iter().fold(0, |hash, member| {
+                let of = member.of.as_ref().map_or(0, |of| of.hash());
+                mix(mix(hash ^ of, member.id.index) ^ member.lineage, 0)
+            });
+            if let Some(link) = &self.link {
+                for cut in [link.begun, link.cut] {
+                    let (index, number, out) =
+                        cut.map_or((0, 0, 0), |(piece, out)| (piece.index, piece.number, out));
+                    hash = mix(mix(hash ^ number, index), out);
+                }
+            }
+            hash
+        })
     }
 
     /// Says where it is among the aggregates of its stage.
@@ -234,8 +285,8 @@ struct Book {
     /// The samples of which there is more than one piece.
     items: HashMap<u64, Item>,
     /// The aggregates of which some pieces are no more, and others are under way or the turn has not
-    /// come.
-    in_part: Vec<Arc<Members>>,
+    /// come; by their addresses.
+    in_part: HashMap<usize, Arc<Members>>,
     /// The sequences of aggregates, by stage.
     chains: BTreeMap<Arc<str>, Chain>,
     counts: SampleCounts,
@@ -262,7 +313,14 @@ pub(crate) struct Progress {
     pub(crate) done: Ranges,
     pub(crate) pieces: Pieces,
     pub(crate) cuts: BTreeMap<String, Cut>,
+    /// The position behind the last sample on which lists in part, and cut items, depend.
+    pub(crate) parts_end: u64,
     pub(crate) counts: SampleCounts,
+}
+
+/// What a list is known by while it is held.
+fn address(members: &Arc<Members>) -> usize {
+    Arc::as_ptr(members).addr()
 }
 
 impl Book {
@@ -272,7 +330,7 @@ impl Book {
             before: done.count(),
             done,
             items: HashMap::new(),
-            in_part: Vec::new(),
+            in_part: HashMap::new(),
             chains: BTreeMap::new(),
             counts: SampleCounts::default(),
             yielded: None,
@@ -305,7 +363,7 @@ impl Book {
         if item.pieces > 0 {
             // What it went into may bear its name.
             if fate != Fate::Joined {
-                item.gone.insert(Piece { depth: 0, index, lineage }, fate);
+                item.gone.insert(Piece::of_sample(index, lineage), fate);
             }
         } else if let Some(item) = self.items.remove(&index)
             && !item.again
@@ -344,7 +402,7 @@ impl Book {
         let waits = members.link.as_ref().is_some_and(|link| link.waits);
         if (under_way || waits) && fate != Fate::Joined {
             if live.gone.is_empty() {
-                self.in_part.push(Arc::clone(members));
+                self.in_part.insert(address(members), Arc::clone(members));
             }
             live.gone.insert(member.piece(), fate);
         }
@@ -357,7 +415,11 @@ impl Book {
             self.ended(members, whole);
         }
         let chain = self.chains.entry(Arc::clone(&link.stage)).or_default();
-        chain.ended.insert(link.number, (Arc::clone(members), whole));
+        if link.waits {
+            chain.waiting.insert(link.number, (Arc::clone(members), whole));
+        } else {
+            chain.ended.insert(link.number);
+        }
         while let Some(chain) = self.chains.get_mut(&link.stage)
             && let Some((members, fate)) = chain.take_next()
         {
@@ -367,9 +429,7 @@ impl Book {
 
     /// Enters the end of an aggregate as that of its members.
     fn ended(&mut self, members: &Arc<Members>, fate: Fate) {
-        if !members.live.lock().gone.is_empty() {
-            self.in_part.retain(|other| !Arc::ptr_eq(other, members));
-        }
+        self.in_part.remove(&address(members));
         let cut = members.link.as_ref().and_then(|link| self.chains.get(&link.stage)?.cut);
         for member in &members.list {
             // The beginning of it may have come to another end.
@@ -381,11 +441,10 @@ impl Book {
     /// The same for one whose turn has come, with what is cut behind it.
     fn end_in_turn(&mut self, members: &Arc<Members>, fate: Fate) {
         let Some(link) = &members.link else { return };
-        if link.waits {
-            self.ended(members, fate);
-        }
+        self.ended(members, fate);
         let Some(chain) = self.chains.get_mut(&link.stage) else { return };
         let before = chain.cut;
+        chain.end = members.end;
         chain.cut = link.cut.map(|(piece, out)| {
             let begun = before.filter(|cut| cut.piece == piece).map(|cut| cut.fate);
             Cut { piece, out, fate: begun.map_or(fate, |begun| begun.max(fate)) }
@@ -555,16 +614,17 @@ impl Account {
         self.holds_back.get().map(|(stage, how)| how.error(stage))
     }
 
-    /// Closes the books of an epoch, which has come to its end at the consumer.
+    /// Closes the books of an epoch, which has come to its end at the consumer, where it adds up.
     pub(crate) fn close(&self, epoch: u64, audit: bool) -> Result<SampleCounts> {
         let mut books = self.books.lock();
-        self.book(&mut books, epoch);
-        let Some(book) = books.remove(&epoch) else { return Ok(SampleCounts::default()) };
-        drop(books);
+        let book = self.book(&mut books, epoch);
         if audit {
+            // Where it fails the books stay open: what is lost is still to be done, and no more.
             book.audit(epoch)?;
         }
-        Ok(book.counts)
+        let counts = book.counts;
+        books.remove(&epoch);
+        Ok(counts)
     }
 
     /// What is done of an epoch, with these deliveries.
@@ -581,15 +641,20 @@ impl Account {
         for item in book.items.values() {
             pieces.extend(&item.gone);
         }
-        for members in &book.in_part {
+        let mut parts_end = 0;
+        for members in book.in_part.values() {
             pieces.extend(&members.live.lock().gone);
+            parts_end = members.end.max(parts_end);
         }
         let cuts = book.chains.iter().filter_map(|(stage, chain)| {
             let cut = chain.cut.filter(|cut| !book.is_done(cut.piece.index))?;
+            parts_end = chain.end.max(parts_end);
             Some((stage.to_string(), cut))
         });
         let cuts = cuts.collect();
-        Progress { done: book.done.clone(), pieces, cuts, counts: book.counts }
+        // The identities of repeated samples lie behind all positions.
+        let parts_end = self.divisions.len.map_or(parts_end, |len| parts_end.min(len));
+        Progress { done: book.done.clone(), pieces, cuts, parts_end, counts: book.counts }
     }
 }
 
@@ -718,7 +783,7 @@ mod tests {
         ends(&account, [0], Fate::Filtered);
         let piece = |lineage| Member { lineage, ..plain(0) };
         account.gone(&piece(7), Fate::Delivered);
-        let known = Piece { depth: 0, index: 0, lineage: 7 };
+        let known = Piece::of_sample(0, 7);
         assert_eq!(done().pieces.get(known), Some(Fate::Delivered));
         assert!(done().done.is_empty());
         // The last one goes into an aggregate, of which three pieces come.
@@ -727,12 +792,104 @@ mod tests {
         account.more(&aggregate(8), 2);
         account.gone(&aggregate(8), Fate::Delivered);
         account.gone(&aggregate(9), Fate::Filtered);
-        let known = Piece { depth: 1, index: 0, lineage: 9 };
+        let known = aggregate(9).piece();
         assert_eq!((done().pieces.count(), done().pieces.get(known)), (4, Some(Fate::Filtered)));
         account.gone(&aggregate(10), Fate::Dropped);
         let progress = done();
         assert!(progress.done.iter().flatten().eq(0..2) && progress.pieces.is_empty());
         assert_eq!(progress.counts, SampleCounts { delivered: 2, ..Default::default() });
+    }
+
+    /// The aggregate of a stage, made of the sample with its number.
+    fn aggregate(number: u64, waits: bool) -> Member {
+        let link = Link { stage: "pack".into(), number, waits, begun: None, cut: None };
+        let members = Members::new([plain(number)]).linked(link);
+        Member { of: Some(Arc::new(members)), ..plain(number) }
+    }
+
+    #[test]
+    fn aggregates_behind_a_slow_one_are_not_kept_unless_they_wait_for_it() {
+        for waits in [false, true] {
+            let account = account();
+            let all: Vec<Member> = (0..100).map(|number| aggregate(number, waits)).collect();
+            all[1..].iter().for_each(|member| account.gone(member, Fate::Delivered));
+            let kept =
+                |member: &Member| member.of.as_ref().is_some_and(|of| Arc::strong_count(of) > 1);
+            assert_eq!(
+                all.iter().filter(|member| kept(member)).count(),
+                if waits { 99 } else { 0 }
+            );
+            let done = || account.progress(2, &Deliveries::new(1)).done.count();
+            assert_eq!(done(), if waits { 0 } else { 99 });
+            account.gone(&all[0], Fate::Delivered);
+            assert_eq!((done(), all.iter().any(kept)), (100, false));
+        }
+    }
+
+    #[test]
+    fn very_many_lists_may_be_in_part_at_once() {
+        const LISTS: u64 = 100_000;
+        let account = account();
+        let started = std::time::Instant::now();
+        let list =
+            |number| Member { of: Some(Arc::new(Members::new([plain(number)]))), ..plain(number) };
+        let all: Vec<Member> = (0..LISTS).map(list).collect();
+        for member in &all {
+            account.more(member, 1);
+            account.gone(member, Fate::Delivered);
+        }
+        assert_eq!(account.progress(2, &Deliveries::new(1)).pieces.count(), LISTS);
+        // The last one first, and each took a moment only.
+        all.iter().rev().for_each(|member| account.gone(member, Fate::Delivered));
+        assert_eq!(account.progress(2, &Deliveries::new(1)).done.count(), LISTS);
+        let took = started.elapsed();
+        assert!(took < std::time::Duration::from_secs(20), "{took:?}");
+    }
+
+    #[test]
+    fn lists_are_told_apart_by_their_members_and_where_those_are_cut() {
+        let list =
+            |members: Vec<Member>| Member { of: Some(Arc::new(Members::new(members))), ..plain(0) };
+        let cut = |begun: Option<u64>, cut: Option<u64>| {
+            let at = |out| (Piece::of_sample(1, 0), out);
+            let link = Link {
+                stage: "cut".into(),
+                number: 0,
+                waits: true,
+                begun: begun.map(at),
+                cut: cut.map(at),
+            };
+            let members = Members::new([plain(0), plain(1)]).linked(link);
+            Member { of: Some(Arc::new(members)), ..plain(0) }
+        };
+        let all = || {
+            vec![
+                list(vec![plain(0), plain(1)]),
+                list(vec![plain(1), plain(0)]),
+                list(vec![plain(0)]),
+                list(vec![plain(0), plain(2)]),
+                list(vec![plain(0), plain(1), plain(2)]),
+                list(vec![plain(0), Member { lineage: 5, ..plain(1) }]),
+                list(vec![list(vec![plain(0), plain(1)])]),
+                list(vec![list(vec![plain(0), plain(2)])]),
+                list(vec![list(vec![plain(0)]), plain(1)]),
+                cut(Some(1), None),
+                cut(Some(2), None),
+                cut(None, Some(1)),
+                cut(Some(1), Some(1)),
+            ]
+        };
+        let pieces = || all().iter().map(Member::piece).collect::<Vec<_>>();
+        assert_eq!(pieces(), pieces());
+        for (at, piece) in pieces().iter().enumerate() {
+            assert_eq!(pieces().iter().position(|other| other == piece), Some(at));
+        }
+        // The pieces of one are a range.
+        let piece = |output| {
+            let lineage = Head::default().output(9, output).lineage;
+            Member { lineage, ..list(vec![plain(0), plain(1)]) }.piece().number
+        };
+        assert!((1..100).all(|output| piece(output + 1) == piece(output).wrapping_add(1)));
     }
 
     #[test]

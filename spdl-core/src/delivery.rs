@@ -58,12 +58,12 @@ impl Delivery {
     /// Notes that the consumer is handed an item. Says whether it wants it: else it is left out.
     pub(crate) fn hand_out(&mut self, head: &Head) -> bool {
         let wanted = !self.skips();
-        self.steps += 1;
+        self.steps = self.steps.saturating_add(1);
         if head.id.epoch != self.begun.epoch {
             // Its first item.
             self.begin(head.id.epoch);
         }
-        self.steps_in_epoch += 1;
+        self.steps_in_epoch = self.steps_in_epoch.saturating_add(1);
         if wanted {
             self.deliveries.add(head, &self.account);
         } else {
@@ -102,7 +102,7 @@ impl Delivery {
             return Err(error.with_stage(stage.as_str()));
         }
         let counts: SampleCounts = progress.counts;
-        Ok(State {
+        let state = State {
             done: progress.done,
             pieces: progress.pieces,
             steps: self.steps,
@@ -110,7 +110,11 @@ impl Delivery {
             in_epoch: begun.in_epoch.plus(counts),
             in_all: begun.in_all.plus(counts),
             carry: progress.cuts,
+            // What an earlier run made may not have come again yet.
+            parts_end: progress.parts_end.max(begun.parts_end),
             ..begun.clone()
-        })
+        };
+        let parts_end = if state.has_parts() { state.parts_end } else { 0 };
+        Ok(State { parts_end, ..state })
     }
 }

@@ -16,27 +16,34 @@ pub(crate) struct Piece {
     /// In how many layers it was put together.
     pub(crate) depth: u32,
     pub(crate) index: u64,
-    pub(crate) lineage: u64,
+    /// What it is among those with its depth and index. Those that a stage makes of one item follow
+    /// each other.
+    pub(crate) number: u64,
 }
 
 impl From<Piece> for (u32, u64, u64) {
     fn from(piece: Piece) -> Self {
-        (piece.depth, piece.index, piece.lineage)
+        (piece.depth, piece.index, piece.number)
     }
 }
 
 impl From<(u32, u64, u64)> for Piece {
-    fn from((depth, index, lineage): (u32, u64, u64)) -> Self {
-        Piece { depth, index, lineage }
+    fn from((depth, index, number): (u32, u64, u64)) -> Self {
+        // Sets hold no number without a next one. As for every lineage, another one may be the same
+        // with a probability of 2^-64.
+        Piece { depth, index, number: number.min(u64::MAX - 1) }
     }
 }
 
 impl Piece {
-    /// Its number among those with its depth and index.
-    fn number(self) -> u64 {
-        // Sets hold no number without a next one. As for every lineage, another one may be the same
-        // with a probability of 2^-64.
-        unmixed(self.lineage).min(u64::MAX - 1)
+    pub(crate) fn of_sample(index: u64, lineage: u64) -> Self {
+        Piece::of_list(0, index, lineage, 0)
+    }
+
+    /// Of a list that bears the name of its first member. `list` is a hash of all its members: it
+    /// shifts the numbers of all its pieces alike, so those of another list are not taken for them.
+    pub(crate) fn of_list(depth: u32, index: u64, lineage: u64, list: u64) -> Self {
+        Piece::from((depth, index, unmixed(lineage).wrapping_add(list)))
     }
 }
 
@@ -63,14 +70,14 @@ impl Pieces {
 
     /// How this piece came to its end, where it has.
     pub(crate) fn get(&self, piece: Piece) -> Option<Fate> {
-        let number = piece.number();
+        let number = piece.number;
         let mut all = self.of(piece.depth, piece.index);
         all.find(|(_, numbers)| numbers.contains(number)).map(|(fate, _)| fate)
     }
 
     /// Adds a piece, unless it is known.
     pub(crate) fn insert(&mut self, piece: Piece, fate: Fate) {
-        let number = piece.number();
+        let number = piece.number;
         self.add(piece.depth, piece.index, fate, |numbers| {
             numbers.insert(number);
         });
@@ -119,23 +126,17 @@ impl Pieces {
     }
 }
 
-/// Pieces as they are written.
+/// Pieces as they are written: depth, index and end, and the numbers as `[first, how many]`.
 #[cfg(feature = "serde")]
 #[derive(Clone, serde::Serialize, serde::Deserialize)]
-#[serde(untagged)]
-enum Data {
-    /// Depth, index and end, and the numbers as `[first, how many]`.
-    Ranges(u32, u64, Fate, Vec<[u64; 2]>),
-    /// Depth, index and lineage, and the end: as states of format 1 have it.
-    One((u32, u64, u64), Fate),
-}
+struct Data(u32, u64, Fate, Vec<[u64; 2]>);
 
 #[cfg(feature = "serde")]
 impl From<Pieces> for Vec<Data> {
     fn from(pieces: Pieces) -> Self {
         let data = pieces.0.iter().map(|(&(depth, index, fate), numbers)| {
             let numbers = numbers.iter().map(|range| [range.start, range.end - range.start]);
-            Data::Ranges(depth, index, fate, numbers.collect())
+            Data(depth, index, fate, numbers.collect())
         });
         data.collect()
     }
@@ -147,20 +148,13 @@ impl TryFrom<Vec<Data>> for Pieces {
 
     fn try_from(all: Vec<Data>) -> Result<Self> {
         let mut pieces = Pieces::default();
-        for data in all {
-            match data {
-                Data::One((depth, index, lineage), fate) => {
-                    pieces.insert(Piece { depth, index, lineage }, fate);
-                }
-                Data::Ranges(depth, index, fate, numbers) => {
-                    let ranges = numbers.iter().map(|&[first, count]| {
-                        // Those that cannot be are refused as such that do not ascend.
-                        [first, first.checked_add(count).unwrap_or(first)]
-                    });
-                    let ranges = Ranges::try_from(ranges.collect::<Vec<_>>())?;
-                    pieces.add(depth, index, fate, |known| *known = known.union(&ranges));
-                }
-            }
+        for Data(depth, index, fate, numbers) in all {
+            let ranges = numbers.iter().map(|&[first, count]| {
+                // Those that cannot be are refused as such that do not ascend.
+                [first, first.checked_add(count).unwrap_or(first)]
+            });
+            let ranges = Ranges::try_from(ranges.collect::<Vec<_>>())?;
+            pieces.add(depth, index, fate, |known| *known = known.union(&ranges));
         }
         Ok(pieces)
     }
@@ -173,7 +167,7 @@ mod tests {
 
     fn piece(index: u64, output: u64) -> Piece {
         let lineage = Head::default().output(1234, output).lineage;
-        Piece { depth: 0, index, lineage }
+        Piece::of_sample(index, lineage)
     }
 
     #[test]
@@ -194,6 +188,10 @@ mod tests {
         let mut twice = pieces.clone();
         twice.extend(&pieces);
         assert_eq!(twice, pieces);
+        // The largest number has no next one, and still has its place.
+        let last = Piece::of_list(1, 9, 0, u64::MAX);
+        twice.insert(last, Fate::Dropped);
+        assert_eq!(twice.get(last), Some(Fate::Dropped));
         assert!(pieces.has_lists());
         pieces.retain(|depth, index| depth == 0 && index == 4);
         assert_eq!((pieces.count(), pieces.has_lists()), (1, false));
@@ -214,18 +212,16 @@ mod tests {
 
     #[cfg(feature = "serde")]
     #[test]
-    fn pieces_of_the_first_format_are_read_and_damage_is_an_error() {
-        let lineage = piece(3, 1).lineage;
+    fn damaged_pieces_are_an_error() {
         let read = |text: &str| serde_json::from_str::<Pieces>(text);
-        let old =
-            read(&format!(r#"[[[0,3,{lineage}],"delivered"],[[1,3,0],"left-out"]]"#)).unwrap();
-        assert_eq!(old.get(piece(3, 1)), Some(Fate::Delivered));
-        assert_eq!((old.count(), old.has_lists()), (2, true));
+        let sound = read(r#"[[1,3,"left-out",[[5,2]]]]"#).unwrap();
+        assert_eq!((sound.count(), sound.has_lists()), (2, true));
         for wrong in [
             r#"[[0,3,"delivered",[[18446744073709551615,2]]]]"#,
             r#"[[0,3,"delivered",[[5,0]]]]"#,
             r#"[[0,3,"delivered",[[5,9],[7,1]]]]"#,
             r#"[[0,3,"lost",[[5,1]]]]"#,
+            r#"[[[0,3,1],"delivered"]]"#,
         ] {
             assert!(read(wrong).is_err(), "{wrong}");
         }

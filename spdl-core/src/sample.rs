@@ -125,7 +125,7 @@ const SECOND: u64 = 0x94d0_49bb_1331_11eb;
 
 /// A number that differs for every pair of numbers (as far as 64 bits can): the finalizer of
 /// SplitMix64 (Steele, Lea, Flood 2014) over both.
-fn mix(a: u64, b: u64) -> u64 {
+pub(crate) fn mix(a: u64, b: u64) -> u64 {
     let mut x = a.wrapping_add(b.wrapping_mul(STEP));
     x = (x ^ (x >> 30)).wrapping_mul(FIRST);
     x = (x ^ (x >> 27)).wrapping_mul(SECOND);

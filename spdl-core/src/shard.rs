@@ -171,11 +171,12 @@ impl Division {
     pub(crate) fn padded(&self) -> u64 {
         let extra = match (self.divided, self.shard.remainder) {
             (Some(divided), Remainder::Pad) => {
-                divided.div_ceil(self.shard.world) * self.shard.world - divided
+                let positions = divided.div_ceil(self.shard.world).saturating_mul(self.shard.world);
+                positions - divided
             }
             _ => 0,
         };
-        self.padded + extra
+        self.padded.saturating_add(extra)
     }
 
     /// The position with this own number.
@@ -283,7 +284,7 @@ impl Positions {
     fn next_of_part(&mut self) -> Option<Position> {
         let own = if self.done.is_empty() { self.next } else { self.done.next_absent(self.next) };
         let position = self.division.at(own)?;
-        self.next = own + 1;
+        self.next = own.checked_add(1)?;
         Some(position)
     }
 }

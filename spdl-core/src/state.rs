@@ -11,9 +11,8 @@ use crate::ranges::Ranges;
 use crate::shard::{Begun, Division, Remainder, Shard};
 use crate::{Error, ErrorKind, Result, SampleId};
 
-/// The version of what [`State`] holds, and the first one that is still read.
+/// The version of what [`State`] holds: the only one that is read.
 const FORMAT: u32 = 2;
-const FIRST_FORMAT: u32 = 1;
 /// The most ranks that one of them may speak for.
 const MOST_RANKS: u64 = 1 << 20;
 /// States of different divisions are compared position by position, up to so many.
@@ -25,8 +24,9 @@ const MOST_COMPARED: u64 = 1 << 22;
 /// It knows which samples of the current epoch are done: delivered, dropped by a policy, filtered
 /// out or left out. It holds no data and no keys, and is small: ranges of numbers, as many as there
 /// are gaps, where a sample, or a piece of one, is under way in front of others that are done. As
-/// JSON a gap takes less than 50 bytes, and a sample in pieces 50 more. One that was
-/// [combined](State::combine) from ranks that were not in step has such ranges of every rank.
+/// JSON a gap takes less than 50 bytes, and a sample in pieces 50 more. Where pieces are split once
+/// more, each that was is a gap of its own until all of its sample is done, of less than 30 bytes. One
+/// that was [combined](State::combine) from ranks that were not in step has such ranges of every rank.
 ///
 /// A pipeline that is resumed from it yields exactly the others, with their old identities, and so
 /// with their old random numbers. Where order is
@@ -36,6 +36,8 @@ const MOST_COMPARED: u64 = 1 << 22;
 /// Where lists are put together and taken apart again, a list may be delivered in part. It is put
 /// together again as it was, for which the stages in front must keep their order; else
 /// [`build`](crate::PipelineBuilder::build) asks for [`repeat_parts`](State::repeat_parts).
+/// Where it becomes another one all the same, since a sample fails that did not fail before, say, it
+/// comes as a whole: what was delivered of it is repeated, and nothing is lost.
 ///
 /// With feature `serde` it can be written and read as JSON and the like.
 ///
@@ -58,7 +60,6 @@ const MOST_COMPARED: u64 = 1 << 22;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct State {
-    #[cfg_attr(feature = "serde", serde(deserialize_with = "read_format"))]
     pub(crate) format: u32,
     pub(crate) seed: u64,
     pub(crate) epoch: u64,
@@ -85,6 +86,10 @@ pub struct State {
     /// What each stage that cuts items had given out of the oldest one that it held.
     #[cfg_attr(feature = "serde", serde(default))]
     pub(crate) carry: BTreeMap<String, Cut>,
+    /// The position behind the last sample on which lists in part, and cut items, depend; 0 where
+    /// there are none.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "is_zero"))]
+    pub(crate) parts_end: u64,
     pub(crate) fingerprint: BTreeMap<String, String>,
     /// Parts of the fingerprint that may have changed.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "BTreeSet::is_empty"))]
@@ -94,11 +99,9 @@ pub struct State {
     pub notes: BTreeMap<String, String>,
 }
 
-/// States of an earlier format are of this one once they are read; what is not known stays as it is.
 #[cfg(feature = "serde")]
-fn read_format<'de, D: serde::Deserializer<'de>>(from: D) -> std::result::Result<u32, D::Error> {
-    let format = <u32 as serde::Deserialize>::deserialize(from)?;
-    Ok(if (FIRST_FORMAT..=FORMAT).contains(&format) { FORMAT } else { format })
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What became of samples.
@@ -184,6 +187,7 @@ impl State {
             in_all: SampleCounts::default(),
             shared: Shared::default(),
             carry: BTreeMap::new(),
+            parts_end: 0,
             fingerprint,
             allowed: BTreeSet::new(),
             notes: BTreeMap::new(),
@@ -280,6 +284,7 @@ impl State {
     pub fn repeat_parts(mut self) -> Self {
         self.pieces.retain(|depth, _| depth == 0);
         self.carry.clear();
+        self.parts_end = 0;
         self
     }
 
@@ -336,12 +341,14 @@ impl State {
     /// done already stay so.
     ///
     /// # Errors
-    /// `InvalidArgument` for a sample of another epoch, or of another rank, and where an item was cut
-    /// and delivered in part.
+    /// `InvalidArgument` for a sample of another epoch, or of another rank, for one behind the end of
+    /// the epoch, and where a list was delivered in part, or an item that was cut: with other samples
+    /// it would be another one (see [`repeat_parts`](State::repeat_parts)).
     pub fn skip(mut self, ids: impl IntoIterator<Item = SampleId>) -> Result<Self> {
-        if !self.carry.is_empty() {
-            let message = "an item was cut and delivered in part, and it may be one of those to be \
-                           skipped; `State::repeat_parts` lets it come again";
+        if self.has_parts() {
+            let message = "a list, or an item that was cut, was delivered in part, and without the \
+                           samples to be skipped it would be another one; `State::repeat_parts` lets \
+                           it come again";
             return Err(invalid(message));
         }
         let division = self.division();
@@ -351,6 +358,12 @@ impl State {
             if id.epoch != self.epoch {
                 let message = format!("{id} is not of epoch {}, which is under way", self.epoch);
                 return Err(invalid(message));
+            }
+            // Repeated samples lie behind the end, and the division knows them.
+            if let Some(len) = self.len.filter(|&len| id.index >= len)
+                && division.divided.is_none()
+            {
+                return Err(invalid(format!("{id} is none of the {len} that an epoch has")));
             }
             let Some(place) = self.base.rank(id.index) else { continue };
             let Some(own) = division.own(id.index) else {
@@ -363,8 +376,9 @@ impl State {
                 None => places.insert(place),
             };
             if new {
-                self.in_epoch.left_out += 1;
-                self.in_all.left_out += 1;
+                let one = SampleCounts { left_out: 1, ..SampleCounts::default() };
+                self.in_epoch = self.in_epoch.plus(one);
+                self.in_all = self.in_all.plus(one);
             }
         }
         self.base.add_places(places);
@@ -377,12 +391,11 @@ impl State {
 
     /// Whether this version of the library reads states of that format.
     pub(crate) fn check_format(format: u32) -> Result<()> {
-        if (FIRST_FORMAT..=FORMAT).contains(&format) {
+        if format == FORMAT {
             return Ok(());
         }
-        let message = format!(
-            "a state of format {format}; this version reads formats {FIRST_FORMAT} to {FORMAT}"
-        );
+        let message =
+            format!("a state of format {format}; this version reads format {FORMAT} alone");
         Err(Error::new(ErrorKind::Unsupported, message))
     }
 
@@ -488,7 +501,8 @@ impl State {
     ///
     /// # Errors
     /// `InvalidArgument` where a rank is missing or there twice, where states are of different
-    /// runs, where ranks are in epochs that do not follow each other, or where a list that was taken
+    /// runs, where ranks are in epochs that do not follow each other, where a rank has ended an epoch
+    /// in which others still are and nobody knows how long it is, or where a list that was taken
     /// apart was delivered in part (see [`repeat_parts`](State::repeat_parts)); `LimitExceeded` where
     /// very many ranks have each done very many separate parts (a table of both has more than 2^28
     /// entries).
@@ -531,14 +545,6 @@ impl State {
                 return Err(invalid(message));
             }
         }
-        if let Some(state) = states.iter().find(|state| state.has_parts()) {
-            let message = format!(
-                "rank {} has delivered a list in part; with other ranks there will be other lists. \
-                 `State::repeat_parts` lets it come again",
-                state.shard.unwrap_or_default().rank
-            );
-            return Err(invalid(message));
-        }
         if let Some(missing) = (0..world).find(|rank| !ranks.contains(rank)) {
             return Err(invalid(format!("the state of rank {missing} of {world} is missing")));
         }
@@ -573,6 +579,14 @@ impl State {
             );
             return Err(invalid(message));
         }
+        if let Some(state) = states.iter().find(|state| state.epoch == epoch && state.has_parts()) {
+            let message = format!(
+                "rank {} has delivered a list in part; with other ranks there will be other lists. \
+                 `State::repeat_parts` lets it come again",
+                state.shard.unwrap_or_default().rank
+            );
+            return Err(invalid(message));
+        }
         let padded = known.division().padded();
         let ranks = states.iter().map(|state| match state.epoch == epoch {
             true => Ok(state.own_done()),
@@ -591,7 +605,11 @@ impl State {
         };
         let begun = || states.iter().filter(|state| state.epoch == epoch);
         let in_epoch = sum(&mut begun().map(|state| (state.in_epoch, state.shared.in_epoch)));
-        let in_all = sum(&mut states.iter().map(|state| (state.in_all, state.shared.in_all)));
+        let in_all = sum(&mut states.iter().map(|state| {
+            // Samples of the next epoch that were filtered out ahead come again.
+            let ahead = if state.epoch == epoch { SampleCounts::default() } else { state.in_epoch };
+            (state.in_all.minus(ahead), state.shared.in_all)
+        }));
         let most = |steps: fn(&State) -> u64| states.iter().map(steps).max().unwrap_or(0);
         let (steps_in_epoch, steps) = (most(|state| state.steps_in_epoch), most(|s| s.steps));
         // Pieces of single samples are known wherever these go. Each rank still knows of those that
@@ -615,6 +633,7 @@ impl State {
             in_all,
             shared: Shared::default(),
             carry: BTreeMap::new(),
+            parts_end: 0,
             allowed,
             ..first
         })
@@ -645,8 +664,9 @@ impl State {
         State::combine(states)
     }
 
-    /// The position of the current epoch behind the last one of which anything is done, counted from
-    /// 0 in the order of all ranks. From there on another order may follow: see
+    /// The position of the current epoch behind the last one of which anything is done, or on which a
+    /// list that was delivered in part depends, or an item that was cut, counted from 0 in the order
+    /// of all ranks. From there on another order may follow: see
     /// [`Mixture::taking_over`](crate::sampler::Mixture::taking_over). What is not yet done in front
     /// of it comes as it would have come.
     ///
@@ -655,10 +675,11 @@ impl State {
         let division = self.division();
         // The very last one may be a sample that is repeated.
         let own = self.done.iter().flat_map(|range| [range.end - 1, range.end.max(2) - 2]);
-        let done = own.filter_map(|own| division.at(own)).map(|place| place.at + 1);
+        let done = own.filter_map(|own| division.at(own)).map(|place| place.at.saturating_add(1));
         let parts = self.pieces.indices().chain(self.carry.values().map(|cut| cut.piece.index));
         let parts = parts.filter(|&index| self.len.is_none_or(|len| index < len));
-        done.chain(parts.map(|index| index + 1)).fold(self.base.end(), u64::max)
+        let parts = parts.map(|index| index.saturating_add(1));
+        done.chain(parts).chain([self.parts_end]).fold(self.base.end(), u64::max)
     }
 
     /// How many positions of the current epoch this rank has yet to do, or all ranks where their

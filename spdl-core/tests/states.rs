@@ -8,7 +8,7 @@ use common::{numbers, within_seconds};
 use futures_util::{StreamExt, stream};
 use spdl_core::{
     BoxStream, Choice, Cursor, Error, ErrorKind, MergePolicy, OnError, OrderRecord, Pipeline,
-    PipelineBuilder, Positions, Remainder, Result, SampleCounts, Shard, Source, State,
+    PipelineBuilder, Positions, Remainder, Result, SampleCounts, SampleId, Shard, Source, State,
 };
 
 fn json(state: &State) -> String {
@@ -266,15 +266,84 @@ fn a_state_that_cannot_be_is_refused() {
         value[part] = serde_json::from_str(wrong).unwrap();
         assert!(serde_json::from_value::<State>(value).is_err(), "{part}: {wrong}");
     }
-    // The first format had no layers, and pieces one by one.
-    let mut value = serde_json::to_value(&state).unwrap();
-    value["format"] = 1.into();
-    value["pieces"] = serde_json::json!([[[0, 41, 77], "delivered"]]);
-    let old: State = serde_json::from_value(value).unwrap();
-    assert!(json(&old).starts_with("{\"format\":2,"), "it is written as what it is now");
-    let shard = Shard::new(1, 4).unwrap().remainder(Remainder::Uneven);
-    let builder = PipelineBuilder::new(Far).deterministic().shard(shard).resume(old);
-    assert_eq!(next(&mut builder.build().unwrap(), 2), [37, 41]);
+    for format in [1, 3] {
+        let mut value = serde_json::to_value(&state).unwrap();
+        value["format"] = format.into();
+        let other: State = serde_json::from_value(value).unwrap();
+        let shard = Shard::new(1, 4).unwrap().remainder(Remainder::Uneven);
+        let builder = PipelineBuilder::new(Far).deterministic().shard(shard).resume(other);
+        let error = builder.build().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "format {format}: {error}");
+        assert!(error.message().contains("format 2 alone"), "{error}");
+    }
+}
+
+#[test]
+fn numbers_that_cannot_be_counted_on_do_not_overflow() {
+    let padded = Shard::new(1, 2).unwrap().remainder(Remainder::Pad);
+    [Shard::WHOLE, padded].into_iter().for_each(counts_on);
+}
+
+fn counts_on(shard: Shard) {
+    let build = || PipelineBuilder::new(numbers(10)).deterministic().shard(shard);
+    let mut pipeline = build().build().unwrap();
+    assert_eq!(next(&mut pipeline, 1), [shard.rank() as i64]);
+    let state = serde_json::to_value(pipeline.state().unwrap()).unwrap();
+    const MOST: u64 = u64::MAX;
+    let all = serde_json::json!({"delivered": MOST, "dropped": 0, "filtered": 0, "left_out": MOST});
+    for (part, wrong) in [
+        ("steps", MOST.into()),
+        ("steps_in_epoch", MOST.into()),
+        ("padded", MOST.into()),
+        ("done", serde_json::json!([[0, MOST]])),
+        ("pieces", serde_json::json!([[0, MOST, "delivered", [[0, 1]]]])),
+        ("pieces", serde_json::json!([[1, 3, "delivered", [[MOST - 1, 1]]]])),
+        (
+            "carry",
+            serde_json::json!({"cut": {"piece": [0, MOST, MOST], "out": 1, "fate": "joined"}}),
+        ),
+        ("parts_end", MOST.into()),
+        ("in_epoch", all.clone()),
+        ("in_all", all),
+    ] {
+        for len in [serde_json::json!(10), MOST.into(), serde_json::Value::Null] {
+            let mut value = state.clone();
+            value[part] = wrong.clone();
+            value["len"] = len;
+            let state: State = serde_json::from_value(value).unwrap();
+            // None of it panics.
+            let whole = State::combine([state.clone()]);
+            let equal = state.clone().of_equal_ranks();
+            let told = State::audit([state.clone()]).map(|audit| audit.to_string());
+            let skipped = state.clone().skip([SampleId { epoch: 0, index: 3 }]);
+            let resumed = build().resume(state.clone()).build().map(|mut pipeline| {
+                let items: Vec<Result<i64>> = pipeline.by_ref().take(10).collect();
+                for error in items.iter().filter_map(|item| item.as_ref().err()) {
+                    assert!(!error.to_string().contains("panicked"), "{part}: {error}");
+                }
+                (items.len(), pipeline.state().map(|state| state.steps()).ok())
+            });
+            let refusals = [
+                whole.err(),
+                equal.err(),
+                told.err(),
+                skipped.as_ref().err().cloned(),
+                resumed.as_ref().err().cloned(),
+            ];
+            for error in refusals.into_iter().flatten() {
+                use ErrorKind::{Corrupt, InvalidArgument, LimitExceeded};
+                let kinds = [Corrupt, InvalidArgument, LimitExceeded];
+                assert!(kinds.contains(&error.kind()), "{part}: {error}");
+            }
+            // One is done at least; more than there are in all is as nothing.
+            let frontier = state.frontier();
+            assert!(state.remaining() < Some(MOST) && (frontier > 0 || part == "done"), "{part}");
+            if part == "steps" && shard == Shard::WHOLE {
+                assert_eq!(skipped.unwrap().steps(), MOST);
+                assert_eq!(resumed.unwrap(), (9, Some(MOST)));
+            }
+        }
+    }
 }
 
 #[test]

@@ -23,6 +23,10 @@ pub(super) struct Gathering {
     given: u64,
     /// Whether an item of this epoch has been cut.
     cuts: bool,
+    /// What was cut at the end of the last aggregate that told its members, or in an earlier run.
+    cut: Option<(Piece, u64)>,
+    /// The position behind the last sample of this epoch that was taken in.
+    end: u64,
 }
 
 /// Without the tag: a ticket that is held back would hold back others.
@@ -45,6 +49,8 @@ pub(super) struct Outgoing {
     pub(super) members: Vec<Member>,
     /// Where it is among the others, where members were told.
     pub(super) place: Option<Place>,
+    /// The position behind the last sample that was taken in so far.
+    pub(super) end: u64,
     pub(super) lease: Option<Lease>,
 }
 
@@ -53,6 +59,7 @@ pub(super) struct Outgoing {
 pub(super) struct Place {
     pub(super) number: u64,
     pub(super) waits: bool,
+    pub(super) begun: Option<(Piece, u64)>,
     pub(super) cut: Option<(Piece, u64)>,
 }
 
@@ -65,6 +72,7 @@ impl Gathering {
     /// Takes an item in.
     pub(super) fn take_in(&mut self, head: &Head) {
         let (number, member) = (self.next, head.member());
+        self.end = self.end.max(member.end());
         self.items.push(HeldItem { number, member, bytes: 0 });
         self.next += 1;
     }
@@ -104,14 +112,14 @@ impl Gathering {
         self.items.drain(..).map(|item| item.member)
     }
 
-    /// Says that an item is cut.
-    pub(super) fn cuts(&mut self) {
-        self.cuts = true;
+    /// Says that an item was cut in an earlier run, of which so much has gone out.
+    pub(super) fn resume_cut(&mut self, piece: Piece, out: u64) {
+        (self.cuts, self.cut) = (true, Some((piece, out)));
     }
 
     /// Begins to count anew.
     pub(super) fn end_epoch(&mut self) {
-        (self.given, self.cuts) = (0, false);
+        (self.given, self.cuts, self.cut, self.end) = (0, false, None, 0);
     }
 
     /// The place of what is lost, as if it were an aggregate; `None` where nothing was ever cut.
@@ -126,7 +134,8 @@ impl Gathering {
 
     fn next_place(&mut self, cut: Option<(Piece, u64)>) -> Place {
         self.given += 1;
-        Place { number: self.given - 1, waits: self.cuts, cut }
+        let begun = std::mem::replace(&mut self.cut, cut);
+        Place { number: self.given - 1, waits: self.cuts, begun, cut }
     }
 
     /// Takes out what an aggregate is made of.
@@ -137,7 +146,7 @@ impl Gathering {
         let Some(told) = &parts.members else {
             let members = self.items.drain(..).map(|item| item.member).collect();
             let lease = self.lease.take();
-            return Ok(Outgoing { head: None, members, place: None, lease });
+            return Ok(Outgoing { head: None, members, place: None, end: self.end, lease });
         };
         let mut places = Vec::with_capacity(told.len());
         for number in told {
@@ -166,7 +175,7 @@ impl Gathering {
         let cut = cut.map(|oldest| (oldest.member.piece(), parts.carry));
         self.cuts |= cut.is_some();
         let place = Some(self.next_place(cut));
-        Ok(Outgoing { head, members, place, lease })
+        Ok(Outgoing { head, members, place, end: self.end, lease })
     }
 }
 
@@ -273,7 +282,7 @@ mod tests {
             let outgoing = gathering.give(&Parts { members: Some(Vec::new()), carry }).unwrap();
             let place = outgoing.place.unwrap();
             assert!(outgoing.members.is_empty() && place.waits);
-            assert_eq!(place.cut, Some((Piece { depth: 0, index: 7, lineage: 0 }, carry)));
+            assert_eq!(place.cut, Some((Piece::of_sample(7, 0), carry)));
             outgoing.head.map(|head| (head.id, head.lineage)).unwrap()
         };
         let (first, second) = (piece(4), piece(8));

@@ -80,7 +80,7 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
     fn head(&mut self, head: &Head, given: Option<Outgoing>) -> Head {
         let mut head = head.output(self.node.core.number, self.emitted);
         self.emitted += 1;
-        let Some(Outgoing { head: own, members, place, .. }) = given else { return head };
+        let Some(Outgoing { head: own, members, place, end, .. }) = given else { return head };
         let cut = place.and_then(|place| place.cut);
         let no_more = |last: &&mut LastAggregate| members.is_empty() && last.cut == cut;
         if let Some(last) = self.last.as_mut().filter(no_more) {
@@ -103,7 +103,7 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
             (None, Some(first)) => (head.id, head.lineage) = (first.id, first.lineage),
             (None, None) => {}
         }
-        let members = Members::new(members);
+        let members = Members::new(members).made_at(end);
         let members = match place {
             Some(place) => members.linked(self.link(place)),
             None => members,
@@ -122,8 +122,8 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
     }
 
     fn link(&self, place: Place) -> Link {
-        let Place { number, waits, cut } = place;
-        Link { stage: Arc::clone(self.node.core.name()), number, waits, cut }
+        let Place { number, waits, begun, cut } = place;
+        Link { stage: Arc::clone(self.node.core.name()), number, waits, begun, cut }
     }
 
     /// Keeps the memory of an item that is taken in.
@@ -191,12 +191,13 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
     /// Notes that what is held back will never come out.
     pub(super) fn leave_out(&mut self) {
         let lost: Vec<Member> = self.gathering.clear().collect();
+        // Nothing would end in the place of nothing.
+        let Some(&Member { id, lineage, .. }) = lost.first() else { return };
         let Some(place) = self.gathering.place_of_lost() else {
             let lost = lost.into_iter().map(|member| Note::Gone(member, Fate::LeftOut));
             return self.notes.extend(lost);
         };
         // A part of the oldest one may be under way.
-        let Some(&Member { id, lineage, .. }) = lost.first() else { return };
         let members = Some(Arc::new(Members::new(lost).linked(self.link(place))));
         self.notes.push(Note::Gone(Member { id, lineage, of: members }, Fate::LeftOut));
     }
@@ -271,11 +272,11 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
         // It may have failed on its way this time; nothing of another one has gone out.
         let is_this =
             |epoch, cut: Cut| epoch == head.id.epoch && cut.piece == head.member().piece();
-        let out = cut.filter(|&(epoch, cut)| is_this(epoch, cut)).map_or(0, |(_, cut)| cut.out);
-        if out > 0 {
-            self.gathering.cuts();
-        }
-        out
+        let Some((_, cut)) = cut.filter(|&(epoch, cut)| is_this(epoch, cut) && cut.out > 0) else {
+            return 0;
+        };
+        self.gathering.resume_cut(cut.piece, cut.out);
+        cut.out
     }
 
     fn wait(&mut self, duration: Duration) -> Result<()> {
