@@ -180,6 +180,7 @@ pub(super) enum Color {
     /// The same, whose first three inks are stored as Y, Cb, Cr.
     Ycck,
     /// Inks as they are: 0 for none.
+    #[cfg_attr(not(feature = "tiff"), allow(dead_code, reason = "only TIFF has it"))]
     PlainCmyk,
 }
 
