@@ -5,6 +5,7 @@
 //! ```
 #![expect(clippy::print_stdout, reason = "the result is for the terminal")]
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use spdl_core::{Error, ErrorKind, Result, SampleId, SampleRng};
@@ -74,8 +75,10 @@ fn main() -> Result<()> {
         return Err(Error::new(ErrorKind::NotFound, format!("no images in {folder}")));
     }
     let bytes: usize = files.iter().map(Vec::len).sum();
+    // The path of a machine is nobody's business on a page of figures.
+    let name = Path::new(folder).file_name().map_or(folder.into(), |name| name.to_string_lossy());
     println!(
-        "{} images of {folder}: {} bytes and {} pixels each; µs per image, median and least:",
+        "{} images of {name}: {} bytes and {} pixels each; µs per image, median and least:",
         files.len(),
         bytes / files.len(),
         pixels / files.len() as u64
