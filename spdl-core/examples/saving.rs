@@ -30,8 +30,8 @@ Each run has a run beside it that does nothing, in turn before and behind it, an
 that one. So the ratio of the first case, nothing beside nothing, shows what chance does alone. In
 completion order 1 % of the samples take 50 times as long, so that the state has gaps.
 
-  --batches N   batches of a run [default: 100]
-  --rounds N    pairs of runs of each case, behind one that does not count [default: 25]
+  --batches N   batches of a run [default: 600]
+  --rounds N    pairs of runs of each case, behind one that does not count [default: 12]
   --json        a list of {order, saves, batches_per_s, ratio: {median, low, high}, share_of_time,
                 state_us: {least, p50, p99, most}, bytes}
 
@@ -74,8 +74,8 @@ struct Measured {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse(HELP, &["--json"], &["--batches", "--rounds"]);
-    let batches = arguments.number("--batches", 100) as usize;
-    let rounds = arguments.number("--rounds", 25) as usize;
+    let batches = arguments.number("--batches", 600) as usize;
+    let rounds = arguments.number("--rounds", 12) as usize;
     let folder = tempfile::tempdir()?;
     let file = StateFile::new(folder.path().join("run.state"));
 
