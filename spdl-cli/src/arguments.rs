@@ -45,8 +45,8 @@ pub(crate) enum Command {
 /// Says what of an epoch is done, what is missing, and what was done twice, by the saved states of
 /// a run's ranks
 ///
-/// Each file is the state of a rank, as `spdl bench --save-state`, `StateFile::save` in Rust or the
-/// loaders in Python save it. Positions are those of the epoch's order over all ranks, counted from
+/// Each file is the state of a rank, as `spdl bench --save-state` or, in Rust, `StateFile` and
+/// `StateSaver` save it. Positions are those of the epoch's order over all ranks, counted from
 /// 0. While an epoch goes on, something is always missing: what comes at its end, and what is under
 /// way. Where ranks are in different epochs, it is the first of them that is looked at; a rank that
 /// is in a later one has done its part. Where all ranks have ended an epoch and not begun the next
@@ -73,9 +73,11 @@ Keys of the JSON object:
              as ranks; they are not missing
   ahead      [{rank, epoch}] of ranks that are in a later epoch
   ended      whether all ranks have ended the epoch before, and not begun this one
+  absent_ranks
+             how many ranks there are whose states were not given
 
 Exit codes:
-  0  nothing was done twice, and, with --complete, nothing is missing
+  0  nothing was done twice, and, with --complete, nothing is missing and all ranks are given
   1  something was, a file is not sound, or the states are of different runs; standard error
      says why, in one line
   2  the command line makes no sense")]
@@ -84,7 +86,7 @@ pub(crate) struct VerifyOrderArguments {
     #[arg(value_name = "STATE", required = true)]
     pub(crate) states: Vec<PathBuf>,
 
-    /// Fail where anything of the epoch is missing, too; not where all ranks are between two epochs
+    /// Fail where anything of the epoch is missing, or a rank, too; not where all are between two epochs
     #[arg(long)]
     pub(crate) complete: bool,
 
@@ -249,7 +251,8 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) save_state: Option<PathBuf>,
 
-    /// Batches from one saving to the next; the file is written beside the run
+    /// Batches from one saving to the next, at least; the file is written beside the run, for no more
+    /// than a twentieth of the time
     #[arg(long, value_name = "N", default_value_t = 1, requires = "save_state",
           value_parser = count::<u32>(u64::from(u32::MAX)))]
     pub(crate) save_every: u32,

@@ -16,6 +16,8 @@ use crate::saving;
 /// So many entries are in the JSON object, of so many ranges: ranks that are far apart leave millions.
 const MOST_ENTRIES: usize = 10_000;
 const MOST_RANGES: usize = 1 << 20;
+/// So many ranks are named.
+const MOST_RANKS_TOLD: usize = 8;
 
 pub(crate) fn run(arguments: &VerifyOrderArguments) -> Result<(), Failure> {
     let paths = &arguments.states;
@@ -26,7 +28,12 @@ pub(crate) fn run(arguments: &VerifyOrderArguments) -> Result<(), Failure> {
     let divisions = Divisions::new(paths, shards);
     let audit = State::audit(states)
         .map_err(|error| Failure::of("the states cannot be compared", &error, &paths[0]))?;
-    let text = if arguments.json { as_json(&audit) } else { format!("{audit}\n") };
+    let absent = divisions.absent();
+    let text = match &absent {
+        _ if arguments.json => as_json(&audit, absent.as_ref()),
+        Some(absent) => format!("{audit}\n{}: what they have done is not known\n", absent.told()),
+        None => format!("{audit}\n"),
+    };
     output::print(&text)?;
     let states = counted(paths.len() as u64, "state", "states");
     let wrong = |what: &str, positions: u64, hint: &str| {
@@ -38,6 +45,15 @@ pub(crate) fn run(arguments: &VerifyOrderArguments) -> Result<(), Failure> {
         // The epoch that was looked for is the one before.
         (0, missing @ 1..) if arguments.complete && !audit.is_between_epochs() => {
             wrong("are missing", missing, &divisions.hint())
+        }
+        _ if arguments.complete
+            && let Some(absent) = absent =>
+        {
+            Err(Failure::new(
+                "nobody can tell whether the epoch is complete",
+                &states,
+                absent.told(),
+            ))
         }
         _ => Ok(()),
     }
@@ -90,6 +106,15 @@ impl Divisions {
         Divisions(divisions)
     }
 
+    /// The ranks whose states were not given, where all others are of one division.
+    fn absent(&self) -> Option<AbsentRanks> {
+        let [(shard, given)] = &self.0[..] else { return None };
+        let count = shard.world() - given.len() as u64;
+        let ranks = (0..shard.world()).filter(|rank| !given.contains_key(rank));
+        let first = ranks.take(MOST_RANKS_TOLD).collect();
+        (count > 0).then_some(AbsentRanks { count, first, world: shard.world() })
+    }
+
     /// What may be the reason that something was done twice, or by nobody.
     fn hint(&self) -> String {
         let mut hint = String::new();
@@ -113,7 +138,25 @@ impl Divisions {
     }
 }
 
-fn as_json(audit: &OrderAudit) -> String {
+/// Ranks of which nothing is known.
+struct AbsentRanks {
+    count: u64,
+    /// Not all of them, where there are many.
+    first: Vec<u64>,
+    world: u64,
+}
+
+impl AbsentRanks {
+    fn told(&self) -> String {
+        let AbsentRanks { count, first, world } = self;
+        let names: Vec<String> = first.iter().map(u64::to_string).collect();
+        let more = if *count > first.len() as u64 { " …" } else { "" };
+        let ranks = if *count == 1 { "the state of rank" } else { "the states of ranks" };
+        format!("{ranks} {}{more} of {world} not given", names.join(", "))
+    }
+}
+
+fn as_json(audit: &OrderAudit, absent: Option<&AbsentRanks>) -> String {
     let ahead = audit.ahead().iter().map(|(rank, epoch)| json!({"rank": rank, "epoch": epoch}));
     let object = json!({
         "epoch": audit.epoch(),
@@ -126,6 +169,7 @@ fn as_json(audit: &OrderAudit) -> String {
         "remainder": entries(audit.remainder()),
         "ahead": ahead.collect::<Vec<_>>(),
         "ended": audit.is_between_epochs(),
+        "absent_ranks": absent.map_or(0, |absent| absent.count),
     });
     format!("{object}\n")
 }

@@ -85,8 +85,50 @@ fn positions_at_equal_distances_are_told_as_such() {
     // Two of three ranks.
     let one = state(&folder, "of3.state", 5, 2000, (2, 3), 666);
     let told = "epoch 0: 666 of 2000 positions done, 1332 missing: 2 of every 3 from 0 to 1996, none \
-                repeated, left to no rank: 1998..2000\n";
+                repeated, left to no rank: 1998..2000\nthe states of ranks 0, 1 of 3 not given: what they \
+                have done is not known\n";
     assert_eq!(verify(&[&one], &[]).stdout, told);
     let json: Value = serde_json::from_str(&verify(&[&one], &["--json"]).stdout).unwrap();
     assert_eq!(json["missing"], json!([[0, 1996, 3], [1, 1997, 3]]));
+}
+
+#[test]
+fn ranks_whose_states_were_not_given_are_told() {
+    let folder = Folder::new();
+    let path = |rank: u64| format!("{rank}.state");
+    let states: Vec<_> =
+        (0..12).map(|rank| state(&folder, &path(rank), 5, 24, (rank, 12), 2)).collect();
+    let all: Vec<_> = states.iter().collect();
+    let run = verify(&all, &["--complete"]);
+    assert_eq!((run.code, run.stdout.contains("not given")), (0, false), "{}", run.stdout);
+    // All that is known is done, and more is not known.
+    for (given, told) in [
+        (&all[..11], "the state of rank 11 of 12 not given"),
+        (&all[10..], "the states of ranks 0, 1, 2, 3, 4, 5, 6, 7 … of 12 not given"),
+    ] {
+        let run = verify(given, &[]);
+        assert_eq!(run.code, 0);
+        assert!(run.stdout.contains(told), "{}", run.stdout);
+        let run = verify(given, &["--complete"]);
+        assert_eq!(run.code, 1);
+        let json = verify(given, &["--json"]).stdout;
+        let json: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["absent_ranks"], 12 - given.len());
+    }
+    // Where the epoch has ended for those that were given, nothing is missing, and all the same.
+    let ended = ["e0.state", "e1.state"].map(|name| {
+        let numbers = DatasetSource::new((0..24).collect::<Vec<u32>>());
+        let rank = u64::from(name == "e1.state");
+        let builder =
+            PipelineBuilder::new(numbers).shard(Shard::new(rank, 2).unwrap()).epochs(0..2);
+        let mut pipeline = builder.deterministic().build().unwrap();
+        assert_eq!(pipeline.next_epoch().unwrap().count(), 12);
+        let path = folder.join(name);
+        StateFile::new(&path).save(&pipeline.state().unwrap()).unwrap();
+        path
+    });
+    assert_eq!(verify(&[&ended[0], &ended[1]], &["--complete"]).code, 0);
+    let run = verify(&[&ended[0]], &["--complete"]);
+    assert_eq!(run.code, 1, "{}", run.stdout);
+    assert!(run.line().contains("the state of rank 1 of 2 not given"), "{}", run.line());
 }
