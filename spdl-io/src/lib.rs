@@ -31,6 +31,8 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "cache")]
+mod cache;
 mod fetch;
 mod fetcher;
 mod image_folder;
@@ -45,6 +47,8 @@ mod walk;
 
 /// What is read: shared bytes, of the crate `bytes`.
 pub use bytes::Bytes;
+#[cfg(feature = "cache")]
+pub use cache::{Cache, CacheBuilder, CachePolicy, CacheStatistics, CachedFetcher};
 pub use fetch::Fetch;
 pub use fetcher::{Capability, Fetcher, ObjectMeta};
 pub use image_folder::{IMAGE_EXTENSIONS, ImageFolder};

@@ -1,0 +1,84 @@
+//! A fetcher that asks a cache first.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_core::stream::BoxStream;
+use spdl_core::Result;
+
+use super::Cache;
+use crate::fetcher::check_limit;
+use crate::{Capability, Fetcher, Key, ObjectMeta};
+
+/// Reads through a [`Cache`]: from it what it has, and all else from another fetcher, which then goes
+/// into the cache.
+///
+/// An object, and each range of one, is an entry of its own. Entries are found by their keys alone:
+/// where objects may change under the same key, give each version of the data a
+/// [`namespace`](super::CacheBuilder::namespace). Listings are never kept.
+#[derive(Clone, Debug)]
+pub struct CachedFetcher {
+    inner: Arc<dyn Fetcher>,
+    cache: Cache,
+}
+
+impl CachedFetcher {
+    /// Keeps what `inner` reads in `cache`.
+    pub fn new(inner: Arc<dyn Fetcher>, cache: Cache) -> Self {
+        CachedFetcher { inner, cache }
+    }
+
+    /// The cache.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+}
+
+/// What the bytes are called in the cache.
+fn entry_name(key: &Key, range: Option<&Range<u64>>) -> Vec<u8> {
+    let mut name = Vec::with_capacity(17 + key.as_bytes().len());
+    match range {
+        None => name.push(0),
+        Some(range) => {
+            name.push(1);
+            name.extend_from_slice(&range.start.to_le_bytes());
+            name.extend_from_slice(&range.end.to_le_bytes());
+        }
+    }
+    name.extend_from_slice(key.as_bytes());
+    name
+}
+
+#[async_trait]
+impl Fetcher for CachedFetcher {
+    fn capability(&self) -> Capability {
+        self.inner.capability()
+    }
+
+    async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
+        let name = entry_name(key, range.as_ref());
+        if let Some(bytes) = self.cache.get(&name).await {
+            return Ok(bytes);
+        }
+        let bytes = self.inner.read(key, range).await?;
+        self.cache.put(&name, &bytes).await;
+        Ok(bytes)
+    }
+
+    async fn read_at_most(&self, key: &Key, max_bytes: u64) -> Result<Bytes> {
+        let name = entry_name(key, None);
+        if let Some(bytes) = self.cache.get(&name).await {
+            check_limit(key, bytes.len() as u64, max_bytes)?;
+            return Ok(bytes);
+        }
+        let bytes = self.inner.read_at_most(key, max_bytes).await?;
+        self.cache.put(&name, &bytes).await;
+        Ok(bytes)
+    }
+
+    async fn list(&self, prefix: &Key) -> Result<BoxStream<'static, Result<ObjectMeta>>> {
+        self.inner.list(prefix).await
+    }
+}
