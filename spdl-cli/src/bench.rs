@@ -23,12 +23,6 @@ use crate::report::{self, ReportFile};
 use crate::saving::{self, Before, Begun, Resumed, Saving};
 use crate::watch::{Snapshot, Watcher};
 
-/// Files that were read and may wait to be decoded,
-const FETCHED: usize = 16;
-/// and how many bytes they may have together, unless batches take more: photographs are read a few
-/// ahead, as that hides the time a disk takes.
-const FETCHED_BYTES: usize = 16 << 20;
-
 /// A run and what it gave.
 #[derive(Debug)]
 pub(crate) struct Outcome {
@@ -205,35 +199,41 @@ fn more_extensions() -> impl Iterator<Item = &'static str> {
 
 /// Refuses batches that this process has no memory for, before the system ends it for them.
 fn check_memory(arguments: &BenchArguments, images_found: u64) -> Result<(), Failure> {
-    let images = images_found.min(u64::from(arguments.batch));
-    let batch = arguments.row_bytes() * images;
-    let live = live_batches(worker_threads(arguments) as u64, images);
-    let needed = live_bytes(arguments, images_found);
+    let (layout, workers) = (layout(arguments, images_found), worker_threads(arguments));
+    let images = layout.batch_size() as u64;
     match machine::usable_memory() {
-        Some(usable) if needed > usable => Err(Failure::usage(format!(
-            "--batch {} and --size {}: a batch of {} takes {}, and {live} are held at \
-             once; this process may use {} of memory",
+        Some(usable) if layout.live_bytes(workers) as u64 > usable => Err(Failure::usage(format!(
+            "--batch {} and --size {}: a batch of {} takes {}, and {} are held at once; this \
+                 process may use {} of memory",
             arguments.batch,
             arguments.size,
             format::counted(images, "image", "images"),
-            format::bytes(batch),
+            format::bytes(arguments.row_bytes() * images),
+            layout.live_batches(workers),
             format::bytes(usable),
         ))),
         _ => Ok(()),
     }
 }
 
-/// The bytes of all batches that exist at once.
-fn live_bytes(arguments: &BenchArguments, images_found: u64) -> u64 {
-    let images = images_found.min(u64::from(arguments.batch));
-    let live = live_batches(worker_threads(arguments) as u64, images);
-    (arguments.row_bytes() * images).saturating_mul(live)
+/// What a batch looks like. None is fuller than the folder.
+fn layout(arguments: &BenchArguments, images_found: u64) -> BatchLayout {
+    let images = images_found.min(u64::from(arguments.batch)) as usize;
+    BatchLayout::new(images, image_fields(&transform(arguments)))
 }
 
-/// Batches that exist at once, at most: those that all workers can be writing and one more, two that
-/// wait for the consumer, and the consumer's own.
-fn live_batches(threads: u64, images_in_one: u64) -> u64 {
-    threads.div_ceil(images_in_one.max(1)) + 1 + 2 + 1
+/// What samples look like.
+fn transform(arguments: &BenchArguments) -> ImageTransform {
+    ImageTransform::new(arguments.size)
+        .mode(match arguments.mode {
+            Mode::Train => spdl_media::Mode::Train,
+            Mode::Eval => spdl_media::Mode::Eval,
+        })
+        .format(arguments.layout)
+        .on_truncated(match arguments.on_truncated {
+            OnTruncated::Error => spdl_media::OnTruncated::Error,
+            OnTruncated::Partial => spdl_media::OnTruncated::Partial,
+        })
 }
 
 fn worker_threads(arguments: &BenchArguments) -> usize {
@@ -248,25 +248,16 @@ fn build(
     state: Option<State>,
     partial: &Counter,
 ) -> spdl_core::Result<Pipeline<Batch>> {
-    let live = usize::try_from(live_bytes(arguments, images.len())).unwrap_or(usize::MAX);
-    let room = live.max(FETCHED_BYTES);
-    // No batch is fuller than the folder.
-    let batch = images.len().min(u64::from(arguments.batch)) as usize;
+    let layout = layout(arguments, images.len());
+    let room = layout.live_bytes(worker_threads(arguments)).max(Fetch::READ_AHEAD_BYTES);
     let source = DatasetSource::new(images);
-    let (source, mode) = match arguments.mode {
-        Mode::Train => (source.shuffled(arguments.seed), spdl_media::Mode::Train),
-        Mode::Eval => (source, spdl_media::Mode::Eval),
+    let source = match arguments.mode {
+        Mode::Train => source.shuffled(arguments.seed),
+        Mode::Eval => source,
     };
-    let transform = ImageTransform::new(arguments.size)
-        .mode(mode)
-        .format(arguments.layout)
-        .on_truncated(match arguments.on_truncated {
-            OnTruncated::Error => spdl_media::OnTruncated::Error,
-            OnTruncated::Partial => spdl_media::OnTruncated::Partial,
-        });
+    let transform = transform(arguments);
     let registry = CodecRegistry::with_defaults();
     let limits = Limits::default();
-    let fields = BatchLayout::new(batch, image_fields(&transform));
     let partial = partial.clone();
     let decode = StageOptions::new("decode").parameters(transform.parameters());
     let filled =
@@ -274,12 +265,13 @@ fn build(
 
     let fetcher = LocalFetcher::new();
     // No more at once than there are threads to read, so that the stage is seen busy when they are.
-    let fetch = StageOptions::new("fetch").concurrency(fetcher.max_threads()).queue(FETCHED);
+    let fetch =
+        StageOptions::new("fetch").concurrency(fetcher.max_threads()).queue(Fetch::READ_AHEAD);
 
     let pipeline = PipelineBuilder::new(source)
         .async_stage(fetch, Fetch::new(Arc::new(fetcher)))
         .measured()
-        .fill(decode, fields, filled)
+        .fill(decode, layout, filled)
         // As much for files as for the batches that are made of them; neither takes the other's.
         .largest_item(room)
         .memory(room.saturating_mul(2))
@@ -311,17 +303,5 @@ fn nothing_delivered(outcome: &Outcome) -> Failure {
             let error = Error::new(ErrorKind::NotFound, "no images were delivered");
             Failure::of("bench", &error, path)
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn small_batches_are_counted_for_every_worker() {
-        assert_eq!(live_batches(2, 32), 5);
-        assert_eq!(live_batches(33, 32), 6);
-        assert_eq!(live_batches(64, 1), 68);
     }
 }

@@ -77,6 +77,33 @@ impl BatchLayout {
         &self.fields
     }
 
+    /// How many batches exist at once, at most, in a pipeline of which `workers` write them and which
+    /// prefetches [as many as it does by default](crate::PipelineBuilder::prefetch) of large ones: those
+    /// that the workers can be writing and one more, two that wait, and the consumer's own.
+    ///
+    /// ```
+    /// use spdl_core::{BatchLayout, DType, Field};
+    /// let layout = |size| BatchLayout::new(size, [Field::new("labels", DType::I64, &[])]);
+    /// assert_eq!(layout(32).live_batches(8), 5);
+    /// assert_eq!(layout(1).live_batches(64), 68);
+    /// assert_eq!(layout(32).live_bytes(8), 5 * 32 * 8);
+    /// ```
+    pub fn live_batches(&self, workers: usize) -> usize {
+        // As the stage has places in its queue, and the consumer's.
+        let written = workers.div_ceil(self.batch_size.max(1)).saturating_add(1);
+        written.saturating_add(crate::builder::PREFETCH + 1)
+    }
+
+    /// The bytes of all those batches, which a memory budget needs to hold; `usize::MAX` where there
+    /// are more.
+    pub fn live_bytes(&self, workers: usize) -> usize {
+        let row = self.fields.iter().try_fold(0usize, |sum, field| {
+            field.row_bytes().and_then(|bytes| sum.checked_add(bytes))
+        });
+        let rows = self.batch_size.checked_mul(self.live_batches(workers));
+        row.zip(rows).and_then(|(row, rows)| row.checked_mul(rows)).unwrap_or(usize::MAX)
+    }
+
     /// Checks that a batch of this layout can exist.
     pub(crate) fn validate(&self) -> Result<()> {
         let fault = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
@@ -116,6 +143,16 @@ pub trait Fill<In>: Send + 'static {
     /// # Errors
     /// Whatever keeps the sample from being written. The stage's policy decides what follows.
     fn fill(&mut self, item: In, slot: SlotMut<'_>, cx: &mut FillContext<'_>) -> Result<()>;
+
+    /// Checks that it can write batches of these fields: asked of the first instance, when the pipeline
+    /// is built. Default: yes.
+    ///
+    /// # Errors
+    /// What does not fit, and how it could. The pipeline is not built then.
+    fn check_fields(&self, fields: &[Field]) -> Result<()> {
+        let _ = fields;
+        Ok(())
+    }
 }
 
 /// One sample's place in a batch: a piece of memory per field. It holds arbitrary bytes at first.
@@ -345,6 +382,25 @@ mod tests {
         assert_eq!(kind(twice), ErrorKind::InvalidArgument);
         let batch = Batch::new(ids, [("labels", labels())]).unwrap();
         assert_eq!(batch.array("labels").unwrap().shape(), [2]);
+    }
+
+    #[test]
+    fn small_batches_are_counted_for_every_worker() {
+        let layout = |size, shape: &[usize]| {
+            BatchLayout::new(
+                size,
+                [Field::new("a", DType::F32, shape), Field::new("b", DType::U8, &[])],
+            )
+        };
+        assert_eq!(layout(32, &[]).live_batches(2), 5);
+        assert_eq!(layout(32, &[]).live_batches(33), 6);
+        assert_eq!(layout(1, &[]).live_batches(64), 68);
+        assert_eq!(layout(2, &[3, 5]).live_bytes(1), 5 * 2 * (4 * 15 + 1));
+        // More than there is memory anywhere, or than there are numbers.
+        for layout in [layout(usize::MAX, &[]), layout(1, &[usize::MAX]), layout(0, &[usize::MAX])]
+        {
+            assert_eq!(layout.live_bytes(usize::MAX), usize::MAX);
+        }
     }
 
     #[test]

@@ -186,6 +186,7 @@ pub use grouping::{
 pub use histogram::Quantiles;
 pub use hooks::{Hook, ItemInfo, ItemOutcome, StageInfo};
 pub use interval::Interval;
+pub use machine::usable_memory;
 pub use merge::{Arrival, Choice, MergePolicy, RoundRobin, Weighted};
 #[cfg(feature = "metrics")]
 pub use metrics_exporter::MetricsExporter;

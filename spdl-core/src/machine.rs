@@ -25,7 +25,7 @@ pub(crate) fn usable_cpus() -> usize {
 /// (either version, anywhere up the hierarchy) or a limit on the address space says so.
 ///
 /// On systems other than Linux, and where `/proc` is not readable: 4 GiB.
-pub(crate) fn usable_memory() -> u64 {
+pub fn usable_memory() -> u64 {
     memory_limit(&|path| std::fs::read_to_string(path).ok())
 }
 

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_trait::async_trait;
 use common::{WriteNumber, bad_number, layout, numbers, within_seconds};
 use spdl_core::{
-    AsyncContext, AsyncStage, BatchLayout, BoxStream, Cursor, DType, Error, ErrorKind, Field,
-    OnError, Pipeline, PipelineBuilder, Result, SampleId, Source, Stage, StageContext,
-    StageOptions, ThreadRuntime, stage_fn,
+    AsyncContext, AsyncStage, BatchLayout, BoxStream, Cursor, DType, Error, ErrorKind, Field, Fill,
+    FillContext, OnError, Pipeline, PipelineBuilder, Result, SampleId, SlotMut, Source, Stage,
+    StageContext, StageOptions, ThreadRuntime, stage_fn,
 };
 
 fn picky(bad: fn(i64) -> bool) -> impl Fn() -> Result<spdl_core::StageFn<PickyFn>> {
@@ -146,12 +146,52 @@ fn a_failing_constructor_is_an_ordinary_error() {
         assert!(items.is_empty());
         assert_eq!(error.to_string(), "device: no such device");
 
+        // The first of these is made at once.
         let panics = || -> Result<WriteNumber> { panic!("no scratch") };
-        let mut pipeline =
-            PipelineBuilder::new(numbers(10)).fill("write", layout(4), panics).build().unwrap();
-        let error = pipeline.next().unwrap().unwrap_err();
+        let error =
+            PipelineBuilder::new(numbers(10)).fill("write", layout(4), panics).build().unwrap_err();
         assert_eq!((error.kind(), error.stage()), (ErrorKind::Panicked, Some("write")));
     });
+}
+
+/// Writes batches of two fields only.
+struct WriteTwo(WriteNumber);
+
+impl Fill<i64> for WriteTwo {
+    fn fill(&mut self, item: i64, slot: SlotMut<'_>, cx: &mut FillContext<'_>) -> Result<()> {
+        self.0.fill(item, slot, cx)
+    }
+
+    fn check_fields(&self, fields: &[Field]) -> Result<()> {
+        match fields {
+            [_, _] => Ok(()),
+            _ => Err(Error::new(ErrorKind::InvalidArgument, "two fields were expected")),
+        }
+    }
+}
+
+#[test]
+fn a_layout_that_does_not_fit_is_refused_when_the_pipeline_is_built() {
+    let made = Arc::new(AtomicUsize::new(0));
+    let build = |fields: &[Field]| {
+        let made = Arc::clone(&made);
+        PipelineBuilder::new(numbers(10))
+            .fill("write", BatchLayout::new(4, fields.to_vec()), move || {
+                made.fetch_add(1, Ordering::Relaxed);
+                Ok(WriteTwo(WriteNumber { fails: |_| false, panics: |_| false }))
+            })
+            .threads(1)
+            .build()
+    };
+    let field = |name| Field::new(name, DType::I64, &[]);
+    let error = build(&[field("a")]).unwrap_err();
+    assert_eq!((error.kind(), error.stage()), (ErrorKind::InvalidArgument, Some("write")));
+    assert_eq!(error.to_string(), "write: two fields were expected");
+    made.store(0, Ordering::Relaxed);
+    let batches = build(layout(4).fields()).unwrap();
+    assert_eq!(batches.map(|batch| batch.unwrap().len()).sum::<usize>(), 10);
+    // What was asked is what works.
+    assert_eq!(made.load(Ordering::Relaxed), 1);
 }
 
 /// Yields numbers, with an error or a panic among them; knows them by name.

@@ -20,6 +20,16 @@ impl Fetch {
     /// otherwise: 1 GiB.
     pub const DEFAULT_MAX_BYTES: u64 = 1 << 30;
 
+    /// How many objects may wait to be decoded in a loader of images: for
+    /// [`StageOptions::queue`](spdl_core::StageOptions::queue). More gain nothing.
+    pub const READ_AHEAD: usize = 16;
+
+    /// How many bytes those may have together, or as many as all batches, where that is more: large
+    /// photographs are read a few ahead, as that hides the time a disk takes. For
+    /// [`PipelineBuilder::largest_item`](spdl_core::PipelineBuilder::largest_item) behind
+    /// [`measured`](spdl_core::PipelineBuilder::measured). 16 MiB.
+    pub const READ_AHEAD_BYTES: usize = 16 << 20;
+
     /// Fetches whole objects of up to [`DEFAULT_MAX_BYTES`](Fetch::DEFAULT_MAX_BYTES).
     pub fn new(fetcher: Arc<dyn Fetcher>) -> Self {
         Fetch { fetcher, max_bytes: Fetch::DEFAULT_MAX_BYTES }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use spdl_core::{
-    Counter, DType, Error, ErrorKind, Fill, FillContext, Labeled, Result, SampleRng, SlotMut,
+    Counter, DType, Error, ErrorKind, Field, Fill, FillContext, Labeled, Result, SampleRng, SlotMut,
 };
 
 #[cfg(feature = "augment")]
@@ -196,6 +196,55 @@ impl FillImage {
         self.write_plan(encoded, sample, &Plan::new(&info, placement), rng)
     }
 
+    /// Writes `encoded` to a field of a slot, as [`write`](FillImage::write) does with the random numbers
+    /// of the context: for a [`Fill`] of yours that writes other fields too. Two of them that are given
+    /// the same context, as an image and its mask, draw the same crop and the same mirroring, where both
+    /// have the same [`Crop`](crate::Crop) and flips, and their images are of one size.
+    ///
+    /// # Errors
+    /// As for [`write`](FillImage::write) and [`check_field`](FillImage::check_field).
+    ///
+    /// # Panics
+    /// Where the layout has no such field.
+    pub fn write_field(
+        &mut self,
+        encoded: &[u8],
+        slot: &mut SlotMut<'_>,
+        field: usize,
+        cx: &FillContext<'_>,
+    ) -> Result<Written> {
+        self.check_field(&slot.fields()[field])?;
+        let sample = match self.transform.sample_format().dtype {
+            DType::F16 => Sample::F16(slot.typed_mut(field)?),
+            DType::BF16 => Sample::BF16(slot.typed_mut(field)?),
+            DType::F32 => Sample::F32(slot.typed_mut(field)?),
+            _ => Sample::U8(slot.typed_mut(field)?),
+        };
+        self.write(encoded, sample, || cx.rng())
+    }
+
+    /// Checks that a field is as samples are: their type and their shape.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, with what both are, where it is not.
+    pub fn check_field(&self, field: &Field) -> Result<()> {
+        let format = self.transform.sample_format();
+        let shape = self.transform.shape();
+        if (field.dtype, &field.shape[..]) == (format.dtype, &shape[..]) {
+            return Ok(());
+        }
+        Err(mismatch(format!(
+            "the transform gives {} {shape:?} ({format}, {} pixels), but the field {:?} of the batch \
+             is {} {:?}; make the layout with `image_fields` of the same transform, or set the \
+             transform's `format`, `color` or size",
+            format.dtype,
+            self.transform.size(),
+            field.name,
+            field.dtype,
+            field.shape
+        )))
+    }
+
     /// Whether anything of a sample is random.
     fn draws(&self) -> bool {
         #[cfg(feature = "augment")]
@@ -313,6 +362,24 @@ impl FillImage {
     }
 }
 
+/// Whether there are fields for the images and for the labels, and no other.
+fn check_count(fields: &[Field]) -> Result<()> {
+    if fields.len() == LABELS + 1 {
+        return Ok(());
+    }
+    let names: Vec<&str> = fields.iter().map(|field| &*field.name).collect();
+    Err(mismatch(format!(
+        "`FillImage` writes images and labels, two fields, but the batch has {}: {}; a `Fill` of \
+         yours that calls `FillImage::write_field` writes others too",
+        names.len(),
+        names.join(", ")
+    )))
+}
+
+fn mismatch(message: String) -> Error {
+    Error::new(ErrorKind::InvalidArgument, message)
+}
+
 impl Fill<Labeled<Bytes>> for FillImage {
     fn fill(
         &mut self,
@@ -320,20 +387,25 @@ impl Fill<Labeled<Bytes>> for FillImage {
         mut slot: SlotMut<'_>,
         cx: &mut FillContext<'_>,
     ) -> Result<()> {
-        if slot.fields().len() != LABELS + 1 {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("expected the fields images and labels, found {:?}", slot.fields()),
-            ));
-        }
-        let sample = match self.transform.sample_format().dtype {
-            DType::F16 => Sample::F16(slot.typed_mut(IMAGES)?),
-            DType::BF16 => Sample::BF16(slot.typed_mut(IMAGES)?),
-            DType::F32 => Sample::F32(slot.typed_mut(IMAGES)?),
-            _ => Sample::U8(slot.typed_mut(IMAGES)?),
-        };
-        self.write(&item.value, sample, || cx.rng())?;
+        check_count(slot.fields())?;
+        self.write_field(&item.value, &mut slot, IMAGES, cx)?;
         slot.set(LABELS, item.label)
+    }
+
+    /// As [`check_field`](FillImage::check_field) of the first; the second is of `i64`.
+    fn check_fields(&self, fields: &[Field]) -> Result<()> {
+        check_count(fields)?;
+        self.check_field(&fields[IMAGES])?;
+        let labels = &fields[LABELS];
+        if labels.dtype == DType::I64 {
+            return Ok(());
+        }
+        Err(mismatch(format!(
+            "labels are {}, but the field {:?} of the batch is {}",
+            DType::I64,
+            labels.name,
+            labels.dtype
+        )))
     }
 }
 

@@ -59,7 +59,8 @@
 //! | `more-formats` | PNM, QOI, TGA, DDS, Radiance HDR, icons, farbfeld |
 //! | `turbojpeg` | `TurboJpegCodec`: JPEG by libjpeg-turbo; needs cmake, and nasm on x86 |
 //! | `zune-jpeg` | `ZuneJpegCodec`: JPEG by the crate of that name |
-//! | `encode` | `encode`: JPEG, PNG and WebP from pixels |
+//! | `encode` | `encode`: JPEG, PNG and lossless WebP from pixels |
+//! | `webp-lossy` | `encode::LossyWebpEncoder`: lossy WebP by libwebp, which is built with gcc |
 //! | `testing` | `testing`: the contract suite for codecs of others |
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -116,3 +117,8 @@ pub use sample::Sample;
 pub use transform::{
     IMAGENET_MEAN, IMAGENET_STD, ImageTransform, Layout, SampleColor, SampleFormat, image_fields,
 };
+
+/// The programs of this page are compiled and run.
+#[cfg(all(doctest, feature = "jpeg"))]
+#[doc = include_str!("../../docs/own-data.md")]
+struct OwnData;

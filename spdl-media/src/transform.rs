@@ -422,6 +422,16 @@ impl ImageTransform {
         self.crop.validate(self.size)
     }
 
+    /// The shape of a sample.
+    pub(crate) fn shape(&self) -> [usize; 3] {
+        let (width, height) = (self.size.width as usize, self.size.height as usize);
+        let channels = self.color.channels();
+        match self.format.layout {
+            Layout::Nhwc => [height, width, channels],
+            Layout::Nchw => [channels, height, width],
+        }
+    }
+
     /// What a byte of a channel is multiplied by, and what is added then.
     pub(crate) fn scale_and_offset(&self, channel: usize) -> (f32, f32) {
         let (mean, std) = (f64::from(self.mean[channel]), f64::from(self.std[channel]));
@@ -431,14 +441,8 @@ impl ImageTransform {
 
 /// The fields of a batch of such samples: `images`, and `labels` (`i64`, a number each).
 pub fn image_fields(transform: &ImageTransform) -> Vec<Field> {
-    let (width, height) = (transform.size.width as usize, transform.size.height as usize);
-    let channels = transform.color.channels();
-    let shape = match transform.format.layout {
-        Layout::Nhwc => [height, width, channels],
-        Layout::Nchw => [channels, height, width],
-    };
     vec![
-        Field::new("images", transform.format.dtype, &shape),
+        Field::new("images", transform.format.dtype, &transform.shape()),
         Field::new("labels", DType::I64, &[]),
     ]
 }

@@ -1,16 +1,19 @@
 //! One pass over the images: a pipeline from file names to batches.
 
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
+use std::thread;
 use std::time::Duration;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use spdl_core::{
-    Batch, BatchLayout, Dataset, DatasetSource, Pipeline, PipelineBuilder, StageOptions,
+    Batch, BatchLayout, Counter, Dataset, DatasetSource, Error, ErrorKind, Pipeline,
+    PipelineBuilder, StageOptions, usable_memory,
 };
 use spdl_io::{Fetch, Fetcher, LocalFetcher};
-use spdl_media::{CodecRegistry, FillImage, Limits, image_fields};
+use spdl_media::{CodecRegistry, FillImage, Limits, OnTruncated, image_fields};
 
 use crate::array::Array;
 use crate::error::to_exception;
@@ -22,8 +25,6 @@ use crate::wait::{SLICE, drop_within};
 
 /// How long a pipeline may take to end before Python goes on without it.
 const WIND_DOWN: Duration = Duration::from_millis(500);
-/// Files that were read and may wait to be decoded.
-const FETCHED: usize = 16;
 
 /// One pass over the images. Any thread may ask for the next batch.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
@@ -37,6 +38,8 @@ pub(crate) struct Epoch {
 /// What runs, in the order in which it is dropped.
 struct Run {
     pipeline: Pipeline<Batch>,
+    /// Images that are black in part; `None` where that is an error.
+    partial: Option<Counter>,
     /// Kept beyond the pipeline, so that the threads of that need not join those of the fetcher.
     _fetcher: Arc<dyn Fetcher>,
 }
@@ -53,7 +56,7 @@ impl Epoch {
     ) -> PyResult<Self> {
         let run = py.detach(|| start(&images.images, settings, epoch));
         let run = run.map_err(|error| to_exception(py, &error))?;
-        let monitor = Py::new(py, Monitor::of(run.pipeline.monitor()))?;
+        let monitor = Py::new(py, Monitor::of(run.pipeline.monitor(), run.partial.clone()))?;
         Ok(Epoch { run: Mutex::new(Some(run)), monitor, home: Home::here() })
     }
 
@@ -111,27 +114,58 @@ fn start(
     let fullest = images.len().saturating_add(u64::from(*drop_last));
     let batch_size = settings.batch_size.get().min(usize::try_from(fullest).unwrap_or(usize::MAX));
     let layout = BatchLayout::new(batch_size, image_fields(transform)).drop_last(*drop_last);
+    let threads = settings
+        .threads
+        .or_else(|| thread::available_parallelism().ok())
+        .map_or(1, NonZeroUsize::get);
+    let batches = layout.live_bytes(threads);
+    check_memory(&layout, batches, threads)?;
+    let room = batches.max(Fetch::READ_AHEAD_BYTES);
     let fetcher = LocalFetcher::new();
     // No more at once than there are threads to read, so that the stage is seen busy when they are.
-    let fetch = StageOptions::new("fetch").concurrency(fetcher.max_threads()).queue(FETCHED);
+    let fetch =
+        StageOptions::new("fetch").concurrency(fetcher.max_threads()).queue(Fetch::READ_AHEAD);
     let fetcher: Arc<dyn Fetcher> = Arc::new(fetcher);
     let (codecs, limits) = (CodecRegistry::with_defaults(), Limits::default());
     let transform = transform.clone();
+    let partial = Counter::default();
+    let counted = (transform.truncation() == OnTruncated::Partial).then(|| partial.clone());
     let decode = StageOptions::new("decode").parameters(transform.parameters());
 
-    let mut builder = PipelineBuilder::new(source)
+    let mut pipeline = PipelineBuilder::new(source)
         .async_stage(fetch, Fetch::new(Arc::clone(&fetcher)))
-        .fill(decode, layout, move || FillImage::new(&codecs, &transform, &limits))
+        .measured()
+        .fill(decode, layout, move || {
+            Ok(FillImage::new(&codecs, &transform, &limits)?.count_partial(partial.clone()))
+        })
+        // As much for files as for the batches that are made of them; neither takes the other's.
+        .largest_item(room)
+        .memory(room.saturating_mul(2))
         .seed(*seed)
         .epochs(epoch..epoch.saturating_add(1))
         .on_error(settings.on_error)
-        .deterministic();
-    if let Some(threads) = settings.threads {
-        builder = builder.threads(threads.get());
-    }
-    let mut pipeline = builder.build()?;
+        .deterministic()
+        .threads(threads)
+        .build()?;
     pipeline.start()?;
-    Ok(Run { pipeline, _fetcher: fetcher })
+    Ok(Run { pipeline, partial: counted, _fetcher: fetcher })
+}
+
+/// Refuses batches that this process has no memory for, before the system ends it for them.
+fn check_memory(layout: &BatchLayout, bytes: usize, threads: usize) -> spdl_core::Result<()> {
+    const MIB: u64 = 1 << 20;
+    let usable = usable_memory();
+    if bytes as u64 <= usable {
+        return Ok(());
+    }
+    let message = format!(
+        "{} batches of {} images are held at once, and take {} MiB; this process may use {} MiB",
+        layout.live_batches(threads),
+        layout.batch_size(),
+        bytes as u64 / MIB,
+        usable / MIB
+    );
+    Err(Error::new(ErrorKind::LimitExceeded, message))
 }
 
 fn arrays(batch: Batch) -> PyResult<(Array, Array)> {

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use spdl_core::Statistics;
+use spdl_core::{Counter, Statistics};
 
 use crate::home::Home;
 use crate::statistics;
@@ -13,6 +13,8 @@ use crate::statistics;
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Monitor {
     view: Mutex<View>,
+    /// Images that are black in part; `None` where that is an error.
+    partial: Option<Counter>,
     home: Home,
 }
 
@@ -27,7 +29,7 @@ impl Monitor {
     /// A monitor of nothing.
     #[new]
     fn new() -> Self {
-        Monitor::with(View::Ended(Box::default()))
+        Monitor::with(View::Ended(Box::default()), None)
     }
 
     /// What was done so far.
@@ -37,17 +39,17 @@ impl Monitor {
         } else {
             py.detach(|| self.view().statistics())
         };
-        statistics::to_dict(py, &statistics)
+        statistics::to_dict(py, &statistics, self.partial.as_ref().map(Counter::get))
     }
 }
 
 impl Monitor {
-    pub(crate) fn of(pipeline: spdl_core::Monitor) -> Self {
-        Monitor::with(View::Running(pipeline))
+    pub(crate) fn of(pipeline: spdl_core::Monitor, partial: Option<Counter>) -> Self {
+        Monitor::with(View::Running(pipeline), partial)
     }
 
-    fn with(view: View) -> Self {
-        Monitor { view: Mutex::new(view), home: Home::here() }
+    fn with(view: View, partial: Option<Counter>) -> Self {
+        Monitor { view: Mutex::new(view), partial, home: Home::here() }
     }
 
     /// The numbers of what had ended when this process was forked. Waits for nobody.

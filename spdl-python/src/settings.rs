@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use pyo3::prelude::*;
 use spdl_core::OnError;
-use spdl_media::{ImageTransform, Mode, SampleFormat};
+use spdl_media::{ImageTransform, Mode, OnTruncated, SampleFormat};
 
 use crate::array::type_string;
 use crate::error::to_exception;
@@ -26,7 +26,8 @@ impl Settings {
     /// Checks what Python cannot know: which layouts and sizes there are.
     #[new]
     #[pyo3(signature = (
-        *, batch_size, size, train, layout, seed, shuffle, threads, skip_errors, drop_last
+        *, batch_size, size, train, layout, seed, shuffle, threads, skip_errors, keep_partial,
+        drop_last
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -39,6 +40,7 @@ impl Settings {
         shuffle: bool,
         threads: Option<NonZeroUsize>,
         skip_errors: bool,
+        keep_partial: bool,
         drop_last: bool,
     ) -> PyResult<Self> {
         let fault = |error| to_exception(py, &error);
@@ -46,7 +48,9 @@ impl Settings {
         let format: SampleFormat = layout.parse().map_err(fault)?;
         // Before an epoch finds out with its first batch.
         type_string(format.dtype)?;
-        let transform = ImageTransform::new(size).mode(mode).format(format);
+        let on_truncated = if keep_partial { OnTruncated::Partial } else { OnTruncated::Error };
+        let transform =
+            ImageTransform::new(size).mode(mode).format(format).on_truncated(on_truncated);
         transform.validate().map_err(fault)?;
         let on_error = if skip_errors { OnError::SKIP } else { OnError::Raise };
         Ok(Settings { batch_size, transform, seed, shuffle, threads, on_error, drop_last })

@@ -7,8 +7,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use spdl_core::{Dropped, Quantiles, QueueStatistics, StageStatistics, Statistics};
 
-/// A dictionary with everything that is known.
-pub(crate) fn to_dict<'py>(py: Python<'py>, from: &Statistics) -> PyResult<Bound<'py, PyDict>> {
+/// A dictionary with everything that is known; `partial` counts images that are black in part.
+pub(crate) fn to_dict<'py>(
+    py: Python<'py>,
+    from: &Statistics,
+    partial: Option<u64>,
+) -> PyResult<Bound<'py, PyDict>> {
     let consumer = PyDict::new(py);
     consumer.set_item("items", from.consumer.items)?;
     consumer.set_item("first_item_s", from.consumer.first_item.map(|time| time.as_secs_f64()))?;
@@ -31,6 +35,7 @@ pub(crate) fn to_dict<'py>(py: Python<'py>, from: &Statistics) -> PyResult<Bound
     dict.set_item("dropped", list(py, &from.dropped, |one| dropped(py, one))?)?;
     dict.set_item("dropped_total", from.dropped_total)?;
     dict.set_item("left_out", from.left_out)?;
+    dict.set_item("partial", partial)?;
     dict.set_item("diagnosis", from.limit().to_string())?;
     Ok(dict)
 }
@@ -56,6 +61,7 @@ fn stage<'py>(
     dict.set_item("failures", stage.failures)?;
     dict.set_item("busy_s", stage.busy.as_secs_f64())?;
     dict.set_item("busy_share", stage.busy_share(all.elapsed))?;
+    dict.set_item("fill_rate", stage.fill_rate)?;
     dict.set_item("service_ms", quantiles(py, &stage.service)?)?;
     Ok(dict)
 }

@@ -87,6 +87,29 @@ def test_skip_fills_the_places_and_lists_the_dropped(damaged, many):
     assert all(set(one) == set(spdl_rs.Dropped.__annotations__) for one in dropped)
 
 
+def test_a_file_that_ends_early_is_used_as_far_as_it_goes_where_that_is_asked_for(damaged, many):
+    folder, bad = damaged
+    settings = {"batch_size": 64, "size": 32, "on_error": "skip"}
+    loader = spdl_rs.ImageLoader(folder, on_truncated="partial", **settings)
+    ((images, labels),) = loader
+    statistics = loader.stats()
+    # The others hold nothing of an image.
+    assert statistics["partial"] == 1
+    assert [one["key"] for one in statistics["dropped"]] == [bad[0], bad[1], bad[3]]
+    assert os.path.basename(bad[2]) == "x-truncated.png" and len(labels) == 41
+
+    # Of class 3, it is the last.
+    (at,) = numpy.flatnonzero(numpy.diff(labels) == 1)[3:]
+    ((whole, _),) = spdl_rs.ImageLoader([many / "class0" / "00.png"], batch_size=1, size=32)
+    rows = [(images[at, row] == whole[0, row]).all() for row in range(32)]
+    assert all(rows[:8]) and not any(rows[-8:])
+    assert (images[at, -8:] == 0).all()
+
+    strict = spdl_rs.ImageLoader(folder, **settings)
+    assert sum(len(labels) for _, labels in strict) == 40
+    assert strict.stats()["partial"] is None
+
+
 def test_a_folder_without_images_is_told_at_once(tmp_path):
     with pytest.raises(spdl_rs.NotFoundError, match="no images"):
         spdl_rs.ImageLoader(tmp_path, batch_size=1)
@@ -113,6 +136,7 @@ def test_a_folder_without_images_is_told_at_once(tmp_path):
         ({"threads": 0}, "threads must be 1 to"),
         ({"layout": "nchw"}, '"nhwc-u8" or "nchw-f32"'),
         ({"on_error": "ignore"}, '"raise" or "skip", not .ignore'),
+        ({"on_truncated": "skip"}, '"error" or "partial", not .skip'),
         ({"labels": [1]}, "labels goes with a list of paths"),
     ],
 )

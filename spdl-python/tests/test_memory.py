@@ -1,8 +1,10 @@
 """Whose memory it is, and for how long."""
 
 import gc
+import time
 
 import numpy
+import pytest
 import spdl_rs
 
 
@@ -83,3 +85,31 @@ def test_memory_is_held_as_long_as_any_view_is(photos):
     assert live_bytes() == pixels
     del view
     assert live_bytes() == 0
+
+
+def test_large_files_are_read_a_few_ahead(photos, tmp_path):
+    path = tmp_path / "large.png"
+    # Zeros behind an image do not matter.
+    path.write_bytes((photos / "cat" / "1.png").read_bytes().ljust(4 << 20, b"\0"))
+    with iter(spdl_rs.ImageLoader([path] * 2000, batch_size=10, size=64, threads=1)) as batches:
+        next(batches)
+
+        def fetched():
+            return batches.stats()["stages"][1]["items"]
+
+        # Until nothing more is read: nobody takes the next batch.
+        before = -1
+        while before != fetched():
+            before = fetched()
+            time.sleep(0.3)
+        assert before < 2000
+        queue = batches.stats()["queues"][1]
+        # There is a place for each of 16, but no room for more than 16 MiB.
+        assert queue["capacity"] == 16 and 1 <= queue["len"] <= 4
+
+
+def test_batches_beyond_the_memory_are_refused(photos):
+    paths = [photos / "cat" / "1.png"] * 2**20
+    loader = spdl_rs.ImageLoader(paths, batch_size=2**20, size=2**14, layout="nchw-f32")
+    with pytest.raises(spdl_rs.LimitExceededError, match="batches of 1048576 images"):
+        iter(loader)

@@ -83,7 +83,7 @@ const LEFT_OUT_FEATURES: [&str; 3] = ["default", "testing", "turbojpeg"];
 
 /// Features whose parsers are those of other crates, which take minutes to build; and encoders, which
 /// read nothing.
-const OF_OTHERS: [&str; 5] = ["encode", "exr", "jxl", "more-formats", "zune-jpeg"];
+const OF_OTHERS: [&str; 6] = ["encode", "exr", "jxl", "more-formats", "webp-lossy", "zune-jpeg"];
 
 /// One input may take this long, and this much memory.
 const TIMEOUT_S: u32 = 10;

@@ -20,10 +20,10 @@ use crate::scheduler::source_node::SourceNode;
 use crate::source::{IteratorSource, StreamSource};
 use crate::statistics::StageKind;
 use crate::{Error, ErrorKind, Result, Source};
-pub(crate) use plan::Driver;
 use plan::{
     CPU_QUEUE, DriverTask, Joint, Made, Outgoing, Plan, PlanStep, SOURCE, SOURCE_QUEUE, SourceFacts,
 };
+pub(crate) use plan::{Driver, PREFETCH};
 pub use route::{Path, path};
 pub(crate) use settings::IntervalListener;
 use settings::Settings;

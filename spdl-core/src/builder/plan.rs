@@ -40,7 +40,7 @@ pub(super) const CPU_QUEUE: usize = 64;
 /// How many items an async stage has in flight.
 pub(super) const ASYNC_CONCURRENCY: usize = 16;
 /// How many items (batches, mostly) wait for the consumer.
-pub(super) const PREFETCH: usize = 2;
+pub(crate) const PREFETCH: usize = 2;
 
 pub(super) type PlanStep<T> = Box<dyn FnOnce(&mut Plan, Outgoing<T>) -> Made<T> + Send>;
 

@@ -21,8 +21,9 @@ use crate::grouping::{
 use crate::options::{Order, StageOptions, Workers};
 use crate::scheduler::assembly::Assembly;
 use crate::scheduler::async_node::AsyncNode;
-use crate::scheduler::cpu_node::{CpuNode, Sizer, State};
-use crate::scheduler::fill_node::FillNode;
+use crate::scheduler::cpu_node::{self, CpuNode, Sizer};
+use crate::scheduler::fill_node::{self, FillNode};
+use crate::scheduler::guarded;
 use crate::stage::{AsyncStage, Stage};
 use crate::statistics::StageKind;
 use crate::sync::Mutex;
@@ -106,7 +107,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 sizer: out.sizer,
                 gathers,
                 turns: (order == Order::Input && !gathers).then(Default::default),
-                state: State::carrying(plan.carry_of(&options.name)),
+                state: cpu_node::State::carrying(plan.carry_of(&options.name)),
             };
             plan.nodes.push(Placed { crew, position, node: Arc::new(node) });
             Made { queue, depth: made.depth + 1, measured: own || made.measured }
@@ -400,8 +401,9 @@ impl<T: Send + 'static> PipelineBuilder<T> {
 
     /// Adds the stage that writes samples into batches. It keeps the order of its input; a sample
     /// that fails leaves its slot to the next one, so that only the last batch of an epoch may be
-    /// short. `factory` makes an instance for each worker that needs one. Batches are counted in the
-    /// memory budget until they are delivered.
+    /// short. `factory` makes an instance for each worker that needs one; the first is made when the
+    /// pipeline is built, and says whether the layout [fits](Fill::check_fields). Batches are counted in
+    /// the memory budget until they are delivered.
     #[track_caller]
     pub fn fill<F: Fill<T>>(
         self,
@@ -429,6 +431,13 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             if let Err(error) = layout.validate() {
                 plan.fault(error.with_stage(Arc::clone(&options.name)));
             }
+            let (first, _) = guarded(|| {
+                let first = factory()?;
+                first.check_fields(layout.fields())?;
+                Ok(first)
+            });
+            let first =
+                first.map_err(|error| plan.fault(error.with_stage(Arc::clone(&options.name)))).ok();
             let measure = plan.measure(true);
             let concurrency = plan.default_concurrency(&options);
             let core = plan.stage(&options, StageKind::Fill, concurrency, measure);
@@ -456,7 +465,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 batch_bytes,
                 keeps_members: plan.settings.record,
                 assembly: Mutex::new(assembly),
-                state: Default::default(),
+                state: fill_node::State::new(first),
             };
             plan.nodes.push(Placed { crew, position, node: Arc::new(node) });
             Made { queue, depth: made.depth + 1, measured: true }

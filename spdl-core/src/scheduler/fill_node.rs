@@ -41,10 +41,11 @@ pub(crate) struct State<F> {
     done: AtomicBool,
 }
 
-impl<F> Default for State<F> {
-    fn default() -> Self {
+impl<F> State<F> {
+    /// With an instance that was made before.
+    pub(crate) fn new(first: Option<F>) -> Self {
         State {
-            idle: Mutex::new(Vec::new()),
+            idle: Mutex::new(first.into_iter().collect()),
             running: AtomicUsize::new(0),
             done: AtomicBool::new(false),
         }

@@ -16,6 +16,8 @@
 mod jpeg;
 mod png;
 mod webp;
+#[cfg(feature = "webp-lossy")]
+mod webp_lossy;
 
 use std::fmt::{Debug, Display};
 
@@ -24,6 +26,8 @@ use spdl_core::{Error, ErrorKind, Result};
 pub use self::jpeg::{JpegEncoder, Subsampling};
 pub use self::png::{PngCompression, PngEncoder};
 pub use self::webp::WebpEncoder;
+#[cfg(feature = "webp-lossy")]
+pub use self::webp_lossy::LossyWebpEncoder;
 use crate::pixels::CHANNELS;
 use crate::{Image, Size};
 
@@ -50,10 +54,21 @@ pub trait ImageEncoder: Debug + Send + Sync + 'static {
 
 /// Checks what is to be encoded. `largest` is the most that a side may be.
 fn check(name: &str, pixels: &[u8], size: Size, largest: u32) -> Result<()> {
+    check_channels(name, pixels, size, largest, CHANNELS as u64)
+}
+
+/// The same, of pixels with so many channels.
+fn check_channels(
+    name: &str,
+    pixels: &[u8],
+    size: Size,
+    largest: u32,
+    channels: u64,
+) -> Result<()> {
     if size.pixels() == 0 || size.width.max(size.height) > largest {
         return Err(invalid(format!("{name} pictures have sides of 1 to {largest}, not {size}")));
     }
-    let expected = size.pixels().saturating_mul(CHANNELS as u64);
+    let expected = size.pixels().saturating_mul(channels);
     if pixels.len() as u64 != expected {
         let found = pixels.len();
         return Err(invalid(format!("expected {expected} bytes for {size} pixels, found {found}")));

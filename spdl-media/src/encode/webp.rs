@@ -3,15 +3,15 @@
 use image_webp::{ColorType, WebPEncoder};
 use spdl_core::Result;
 
-use super::{ImageEncoder, check, failed};
+use super::{ImageEncoder, check, check_channels, failed};
 use crate::Size;
 
-const NAME: &str = "webp";
+pub(super) const NAME: &str = "webp";
 /// The most pixels of a side. The format allows one more (RFC 9649, 3.4), which the crate writes, but
 /// reads as none.
-const LARGEST: u32 = (1 << 14) - 1;
+pub(super) const LARGEST: u32 = (1 << 14) - 1;
 
-/// Writes WebP, lossless, RGB. It does not write lossy WebP.
+/// Writes WebP, lossless. `LossyWebpEncoder` (feature `webp-lossy`) writes lossy WebP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WebpEncoder(());
 
@@ -20,6 +20,24 @@ impl WebpEncoder {
     pub fn new() -> Self {
         WebpEncoder::default()
     }
+
+    /// Encodes RGB pixels with alpha: `height` × `width` × 4 bytes, interleaved, rows without gaps.
+    ///
+    /// # Errors
+    /// As [`encode`](ImageEncoder::encode).
+    pub fn encode_rgba(&self, pixels: &[u8], size: Size) -> Result<Vec<u8>> {
+        check_channels(NAME, pixels, size, LARGEST, 4)?;
+        write(pixels, size, ColorType::Rgba8)
+    }
+}
+
+/// Encodes pixels that were checked.
+fn write(pixels: &[u8], size: Size, color: ColorType) -> Result<Vec<u8>> {
+    let mut encoded = Vec::new();
+    WebPEncoder::new(&mut encoded)
+        .encode(pixels, size.width, size.height, color)
+        .map_err(|error| failed(NAME, error))?;
+    Ok(encoded)
 }
 
 impl ImageEncoder for WebpEncoder {
@@ -29,10 +47,6 @@ impl ImageEncoder for WebpEncoder {
 
     fn encode(&self, pixels: &[u8], size: Size) -> Result<Vec<u8>> {
         check(NAME, pixels, size, LARGEST)?;
-        let mut encoded = Vec::new();
-        WebPEncoder::new(&mut encoded)
-            .encode(pixels, size.width, size.height, ColorType::Rgb8)
-            .map_err(|error| failed(NAME, error))?;
-        Ok(encoded)
+        write(pixels, size, ColorType::Rgb8)
     }
 }

@@ -1,9 +1,11 @@
 //! What the encoders write is read by our decoders and by Pillow, and is as good as libjpeg-turbo's.
 
-use std::io::Write;
+use std::io::{Cursor, Write};
 use std::process::{Command, Stdio};
 
 use spdl_core::ErrorKind;
+#[cfg(feature = "webp-lossy")]
+use spdl_media::encode::LossyWebpEncoder;
 use spdl_media::encode::{
     ImageEncoder, JpegEncoder, PngCompression, PngEncoder, Subsampling, WebpEncoder,
 };
@@ -123,11 +125,121 @@ fn small_jpegs_of_every_sampling_are_near_to_their_pixels() {
     }
 }
 
+/// The pixels with alpha of a WebP, by a decoder that keeps it.
+fn decode_rgba(encoded: &[u8]) -> (bool, Vec<u8>) {
+    let mut decoder = image_webp::WebPDecoder::new(Cursor::new(encoded)).unwrap();
+    let mut pixels = vec![0; decoder.output_buffer_size().unwrap()];
+    decoder.read_image(&mut pixels).unwrap();
+    (decoder.has_alpha(), pixels)
+}
+
+/// The photograph, more and more transparent to the right.
+fn with_alpha(photo: &Image) -> Vec<u8> {
+    let width = photo.size.width as usize;
+    let alpha = |at: usize| (255 - at % width * 255 / (width - 1)) as u8;
+    let pixels = photo.pixels.chunks(3).enumerate();
+    pixels.flat_map(|(at, pixel)| [pixel[0], pixel[1], pixel[2], alpha(at)]).collect()
+}
+
+#[test]
+fn lossless_webp_gives_back_alpha() {
+    let photo = photograph();
+    let pixels = with_alpha(&photo);
+    let encoded = WebpEncoder::new().encode_rgba(&pixels, photo.size).unwrap();
+    assert!(decode_rgba(&encoded) == (true, pixels));
+    let error = WebpEncoder::new().encode_rgba(&photo.pixels, photo.size).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+}
+
+#[cfg(feature = "webp-lossy")]
+#[test]
+fn lossy_webps_are_as_near_to_the_photograph_as_those_of_pillow_and_as_small() {
+    let photo = photograph();
+    let table = String::from_utf8(data("webp-quality.tsv")).unwrap();
+    let (mut before, mut compared) = ((0.0, 0), 0);
+    for line in table.lines() {
+        let fields: Vec<f64> = line.split('\t').map(|field| field.parse().unwrap()).collect();
+        let encoder = LossyWebpEncoder::new().quality(fields[0] as u8).effort(fields[1] as u8);
+        let encoded = encoder.encode_image(&photo).unwrap();
+        assert!(encoded.windows(4).any(|name| name == b"VP8 "), "{line}");
+        let found = psnr(&photo, &decode(&encoded));
+        assert!((found - fields[2]).abs() < 0.3, "{line}: {found:.3} dB");
+        let larger = encoded.len() as f64 / fields[3];
+        assert!((0.95..1.05).contains(&larger), "{line}: {} bytes", encoded.len());
+        // Of one effort, each quality is better and takes more than the one before.
+        if fields[1] == 4.0 {
+            assert!(found > before.0 && encoded.len() > before.1, "{line}");
+            before = (found, encoded.len());
+        }
+        compared += 1;
+    }
+    assert_eq!(compared, 8);
+}
+
+#[cfg(feature = "webp-lossy")]
+#[test]
+fn lossy_webp_keeps_alpha() {
+    let photo = photograph();
+    let pixels = with_alpha(&photo);
+    let encoder = LossyWebpEncoder::new().quality(90);
+    let alpha = |pixels: &[u8]| -> Vec<u8> { pixels.iter().skip(3).step_by(4).copied().collect() };
+    let (has_alpha, found) = decode_rgba(&encoder.encode_rgba(&pixels, photo.size).unwrap());
+    assert!(has_alpha && alpha(&found) == alpha(&pixels));
+    // What can be seen is as without alpha.
+    let colors = |pixels: &[u8]| Image {
+        size: photo.size,
+        pixels: pixels.chunks(4).flat_map(|pixel| [pixel[0], pixel[1], pixel[2]]).collect(),
+    };
+    assert!(psnr(&photo, &colors(&found)) > 35.0);
+    let smaller = encoder.clone().alpha_quality(0).encode_rgba(&pixels, photo.size).unwrap();
+    let (has_alpha, found) = decode_rgba(&smaller);
+    assert!(has_alpha && alpha(&found) != alpha(&pixels));
+    // Where nothing is transparent, there is none.
+    let opaque: Vec<u8> =
+        pixels.chunks(4).flat_map(|pixel| [pixel[0], pixel[1], pixel[2], 255]).collect();
+    let encoded = encoder.encode_rgba(&opaque, photo.size).unwrap();
+    assert_eq!(encoded, encoder.encode_image(&photo).unwrap());
+    assert!(!decode_rgba(&encoded).0);
+    let error = encoder.encode_rgba(&photo.pixels, photo.size).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+}
+
+#[cfg(feature = "webp-lossy")]
+#[test]
+fn options_of_lossy_webp_out_of_range_are_refused() {
+    let size = Size::new(16, 16);
+    let encoder = LossyWebpEncoder::new;
+    for (encoder, words) in [
+        (encoder().quality(101), "quality is 0 to 100, not 101"),
+        (encoder().alpha_quality(101), "quality of alpha is 0 to 100, not 101"),
+        (encoder().effort(7), "effort is 0 to 6, not 7"),
+    ] {
+        let error = encoder.encode(&[90; 16 * 16 * 3], size).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.to_string().contains(words), "{error}");
+        assert_eq!(
+            encoder.encode_rgba(&[90; 16 * 16 * 4], size).unwrap_err().message(),
+            error.message()
+        );
+    }
+    for encoder in [encoder().quality(0), encoder().quality(100), encoder().effort(6)] {
+        assert_eq!(decode(&encoder.encode(&[90; 16 * 16 * 3], size).unwrap()).size, size);
+    }
+    let side = |side: u32| (vec![0; side as usize * 3], Size::new(side, 1));
+    let (pixels, size) = side(16_384);
+    let error = encoder().encode(&pixels, size).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    let (pixels, size) = side(16_383);
+    assert_eq!(decode(&encoder().encode(&pixels, size).unwrap()).size, size);
+}
+
 #[test]
 fn what_cannot_be_encoded_is_refused() {
     let pixels = vec![0; 4 * 4 * 3];
     let mut encoders = lossless();
     encoders.push(Box::new(JpegEncoder::new()));
+    #[cfg(feature = "webp-lossy")]
+    encoders.push(Box::new(LossyWebpEncoder::new()));
     for encoder in encoders {
         let kind = |pixels: &[u8], size| encoder.encode(pixels, size).err().map(|e| e.kind());
         let refused = Some(ErrorKind::InvalidArgument);
@@ -198,6 +310,8 @@ fn pillow_reads_what_is_written() {
         encoders.push(Box::new(encoder.clone().progressive(true).optimized(true)));
         encoders.push(Box::new(encoder));
     }
+    #[cfg(feature = "webp-lossy")]
+    encoders.push(Box::new(LossyWebpEncoder::new()));
     for encoder in encoders {
         let encoded = encoder.encode_image(&photo).unwrap();
         let Some((kind, found)) = read_with_pillow(&encoded) else { return };

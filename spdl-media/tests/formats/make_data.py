@@ -96,11 +96,26 @@ def jpeg_quality():
     (DATA / "jpeg-quality.tsv").write_text("".join(lines))
 
 
+def webp_quality():
+    """The same for lossy WebP that libwebp writes, by quality and effort."""
+    photo = Image.open(DATA.parents[3] / "assets" / "photos" / "astronaut.jpg").convert("RGB")
+    lines = []
+    for effort, qualities in ((4, (10, 30, 50, 75, 90, 98)), (0, (75,)), (6, (75,))):
+        for quality in qualities:
+            stream = io.BytesIO()
+            photo.save(stream, "WEBP", quality=quality, method=effort)
+            bytes_used = len(stream.getvalue())
+            value = psnr(photo, Image.open(stream).convert("RGB"))
+            lines.append(f"{quality}\t{effort}\t{value:.3f}\t{bytes_used}\n")
+    (DATA / "webp-quality.tsv").write_text("".join(lines))
+
+
 def main():
     DATA.mkdir(exist_ok=True)
     for old in DATA.iterdir():
         old.unlink()
     jpeg_quality()
+    webp_quality()
     rgb, alpha = scene(), scene()
     alpha.putalpha(Image.fromarray(np.tile(np.arange(WIDTH, dtype=np.uint8) * 6, (HEIGHT, 1))))
     grey = rgb.convert("L")

@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use spdl_core::{
-    BatchLayout, Counter, DatasetSource, ErrorKind, Labeled, PipelineBuilder, SampleId, SampleRng,
+    BatchLayout, Counter, DType, DatasetSource, ErrorKind, Field, Fill, FillContext, Labeled,
+    PipelineBuilder, Result, SampleId, SampleRng, SlotMut,
 };
 use spdl_media::augment::{Augment, Augmenter, ImageMut, Scratch};
 use spdl_media::{
@@ -220,6 +221,103 @@ fn room_of_another_size_or_layout_is_refused() {
     let mut floats = vec![0.0; (SIDE * SIDE * 3) as usize];
     let error = fill.write(&file, Sample::F32(&mut floats), || rng(0)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn a_layout_that_does_not_fit_the_transform_is_refused_when_the_pipeline_is_built() {
+    let error = |fields: Vec<Field>| {
+        let transform = ImageTransform::new(SIDE).layout(Layout::Nchw);
+        let item = Labeled { value: Bytes::from(data("rgb.png")), label: 3 };
+        let pipeline = PipelineBuilder::new(DatasetSource::new(vec![item]))
+            .fill("image", BatchLayout::new(1, fields), move || Ok(filler(&transform)))
+            .build();
+        pipeline.err().map(|error| {
+            assert_eq!((error.kind(), error.stage()), (ErrorKind::InvalidArgument, Some("image")));
+            error.to_string()
+        })
+    };
+    let transform = ImageTransform::new(SIDE).layout(Layout::Nchw);
+    let given = "gives uint8 [3, 24, 24] (nchw-u8, 24x24 pixels)";
+    for (other, found) in [
+        // As many bytes, in another order.
+        (transform.clone().layout(Layout::Nhwc), "uint8 [24, 24, 3]"),
+        (transform.clone().dtype(DType::F32), "float32 [3, 24, 24]"),
+        (transform.clone().color(SampleColor::Grey), "uint8 [1, 24, 24]"),
+        (ImageTransform::new(32).layout(Layout::Nchw), "uint8 [3, 32, 32]"),
+    ] {
+        let message = error(image_fields(&other)).unwrap();
+        for part in [given, "\"images\"", found, "image_fields"] {
+            assert!(message.contains(part), "{part}: {message}");
+        }
+    }
+    let labels = |dtype| vec![image_fields(&transform)[0].clone(), Field::new("ages", dtype, &[])];
+    let message = error(labels(DType::F32)).unwrap();
+    assert!(message.contains("\"ages\" of the batch is float32"), "{message}");
+    let more = [image_fields(&transform), labels(DType::I64)].concat();
+    let message = error(more).unwrap();
+    assert!(message.contains("has 4: images, labels, images, ages"), "{message}");
+    assert!(message.contains("write_field"), "{message}");
+    assert_eq!(error(labels(DType::I64)), None);
+}
+
+/// An image and its mask, each a file.
+struct WithMask {
+    images: FillImage,
+    masks: FillImage,
+}
+
+impl Fill<(Bytes, Bytes)> for WithMask {
+    fn fill(
+        &mut self,
+        (image, mask): (Bytes, Bytes),
+        mut slot: SlotMut<'_>,
+        cx: &mut FillContext<'_>,
+    ) -> Result<()> {
+        self.images.write_field(&image, &mut slot, 0, cx)?;
+        self.masks.write_field(&mask, &mut slot, 1, cx).map(drop)
+    }
+}
+
+#[test]
+fn fields_of_one_slot_are_cropped_and_mirrored_alike() {
+    let transform = ImageTransform::new(SIDE).mode(Mode::Train).filter(ResizeFilter::Nearest);
+    let grey = transform.clone().color(SampleColor::Grey);
+    let fields = [("images", &transform), ("masks", &grey)]
+        .map(|(name, of)| Field { name: name.into(), ..image_fields(of)[0].clone() });
+    let file = Bytes::from(data("grey.png"));
+    let pipeline = PipelineBuilder::new(DatasetSource::new(vec![(file.clone(), file); 20]))
+        .fill("write", BatchLayout::new(20, fields), move || {
+            Ok(WithMask { images: filler(&transform), masks: filler(&grey) })
+        })
+        .seed(7)
+        .build()
+        .unwrap();
+    let batch = pipeline.map(Result::unwrap).next().unwrap();
+    let [images, masks] = ["images", "masks"].map(|name| batch.array(name).unwrap().as_bytes());
+    assert_eq!((images.len(), masks.len()), (20 * 24 * 24 * 3, 20 * 24 * 24));
+    assert!(images.chunks(3).zip(masks).all(|(pixel, &level)| pixel == [level; 3]));
+    let samples: Vec<&[u8]> = masks.chunks(24 * 24).collect();
+    assert!(samples.iter().skip(1).all(|sample| *sample != samples[0]));
+}
+
+#[test]
+fn a_field_that_does_not_fit_is_refused_by_whoever_writes_it() {
+    let transform = ImageTransform::new(SIDE);
+    let other = transform.clone().layout(Layout::Nchw);
+    let fields = image_fields(&other);
+    assert!(filler(&other).check_field(&fields[0]).is_ok());
+    let error = filler(&transform).check_field(&fields[0]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    // Where nobody has asked before.
+    let file = Bytes::from(data("grey.png"));
+    let pipeline = PipelineBuilder::new(DatasetSource::new(vec![(file.clone(), file); 2]))
+        .fill("write", BatchLayout::new(2, [fields[0].clone(), fields[0].clone()]), move || {
+            Ok(WithMask { images: filler(&transform), masks: filler(&transform) })
+        })
+        .build()
+        .unwrap();
+    let errors: Vec<_> = pipeline.filter_map(Result::err).collect();
+    assert!(errors[0].to_string().contains("gives uint8 [24, 24, 3]"), "{}", errors[0]);
 }
 
 /// Checks what is said of samples of a file that is cut off: that part is the whole file's, and what

@@ -61,6 +61,11 @@ class ImageLoader:
         on_error: What happens to a file that cannot be read or decoded. `"raise"`: the epoch ends
             with an exception that names it, after the batches that were ready before. `"skip"`:
             the next image takes its place, and `stats()["dropped"]` lists it.
+        on_truncated: What happens to a file that ends early. `"error"`: it is damaged, as
+            `on_error` says. `"partial"`: what there is of the image is used, the rest is black,
+            and `stats()["partial"]` counts such images. That holds for JPEG, and for PNG, GIF, BMP
+            and TIFF whose rows are stored in their order; other files that are cut, WebP among
+            them, stay damaged.
         labels: The class of each path, where `source` is a list of paths.
         drop_last: Whether a short last batch is left out.
 
@@ -104,12 +109,15 @@ class ImageLoader:
         shuffle: bool | None = None,
         threads: SupportsIndex | None = None,
         on_error: Literal["raise", "skip"] = "raise",
+        on_truncated: Literal["error", "partial"] = "error",
         labels: Iterable[SupportsIndex] | None = None,
         drop_last: bool = False,
     ) -> None:
         train = _flag("train", train)
         if on_error not in ("raise", "skip"):
             raise ValueError(f'on_error must be "raise" or "skip", not {on_error!r}')
+        if on_truncated not in ("error", "partial"):
+            raise ValueError(f'on_truncated must be "error" or "partial", not {on_truncated!r}')
         if not isinstance(layout, str):
             raise TypeError(f'layout must be "nhwc-u8" or "nchw-f32", not {layout!r}')
         self._batch_size = _whole("batch_size", batch_size, 1, 2**63 - 1)
@@ -123,6 +131,7 @@ class ImageLoader:
             shuffle=train if shuffle is None else _flag("shuffle", shuffle),
             threads=None if threads is None else _whole("threads", threads, 1, 2**16),
             skip_errors=on_error == "skip",
+            keep_partial=on_truncated == "partial",
             drop_last=self._drop_last,
         )
         self._images = _open(source, labels)

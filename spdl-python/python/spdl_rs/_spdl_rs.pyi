@@ -42,6 +42,7 @@ class Settings:
         shuffle: bool,
         threads: int | None,
         skip_errors: bool,
+        keep_partial: bool,
         drop_last: bool,
     ) -> Settings: ...
 

@@ -35,6 +35,9 @@ class StageStatistics(TypedDict):
     """Seconds spent in it, summed over everything that ran at once."""
     busy_share: float
     """The share of its concurrency that was in use on average, in 0..=1."""
+    fill_rate: float | None
+    """The share that is not padding of what the stage groups, in 0..=1; `None` where it groups
+    nothing, as the stages of `ImageLoader` do not."""
     service_ms: Quantiles
     """The time that one image takes."""
 
@@ -121,5 +124,8 @@ class Statistics(TypedDict):
     """How many were left out in all."""
     left_out: int
     """Images of a short last batch that was left out (`drop_last=True`)."""
+    partial: int | None
+    """Images decoded so far that are black in part, since their files end early; `None` unless
+    `on_truncated="partial"` asks for them."""
     diagnosis: str
     """A sentence that says what limits the rate."""
