@@ -144,11 +144,11 @@ pub trait Fill<In>: Send + 'static {
     /// Whatever keeps the sample from being written. The stage's policy decides what follows.
     fn fill(&mut self, item: In, slot: SlotMut<'_>, cx: &mut FillContext<'_>) -> Result<()>;
 
-    /// Checks that it can write batches of these fields: asked of the first instance, when the pipeline
-    /// is built. Default: yes.
+    /// Checks that it can write batches of these fields: asked of each instance when it is made, of the
+    /// first when the pipeline is [built](crate::PipelineBuilder::fill). Default: yes.
     ///
     /// # Errors
-    /// What does not fit, and how it could. The pipeline is not built then.
+    /// What does not fit, and how it could. The pipeline is not built then, or ends.
     fn check_fields(&self, fields: &[Field]) -> Result<()> {
         let _ = fields;
         Ok(())

@@ -3,8 +3,8 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use common::{WriteNumber, bad_number, layout, numbers, within_seconds};
@@ -192,6 +192,30 @@ fn a_layout_that_does_not_fit_is_refused_when_the_pipeline_is_built() {
     assert_eq!(batches.map(|batch| batch.unwrap().len()).sum::<usize>(), 10);
     // What was asked is what works.
     assert_eq!(made.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn an_instance_that_is_bound_to_its_thread_is_made_and_checked_there() {
+    let threads = Arc::new(Mutex::new(Vec::new()));
+    let build = |layout| {
+        let threads = Arc::clone(&threads);
+        PipelineBuilder::new(numbers(10)).fill(
+            StageOptions::new("write").dedicated(),
+            layout,
+            move || {
+                threads.lock().unwrap().push(std::thread::current().id());
+                Ok(WriteTwo(WriteNumber { fails: |_| false, panics: |_| false }))
+            },
+        )
+    };
+    assert_eq!(
+        build(layout(4)).build().unwrap().map(|batch| batch.unwrap().len()).sum::<usize>(),
+        10
+    );
+    assert!(!threads.lock().unwrap().contains(&std::thread::current().id()));
+    let wrong = BatchLayout::new(4, [Field::new("a", DType::I64, &[])]);
+    let error = build(wrong).build().unwrap().next().unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "write: two fields were expected");
 }
 
 /// Yields numbers, with an error or a panic among them; knows them by name.

@@ -401,9 +401,10 @@ impl<T: Send + 'static> PipelineBuilder<T> {
 
     /// Adds the stage that writes samples into batches. It keeps the order of its input; a sample
     /// that fails leaves its slot to the next one, so that only the last batch of an epoch may be
-    /// short. `factory` makes an instance for each worker that needs one; the first is made when the
-    /// pipeline is built, and says whether the layout [fits](Fill::check_fields). Batches are counted in
-    /// the memory budget until they are delivered.
+    /// short. `factory` makes an instance for each worker that needs one, which says whether the
+    /// layout [fits](Fill::check_fields). The first is made when the pipeline is built; where the stage has
+    /// [threads of its own](StageOptions::dedicated), on its thread instead. Batches are counted in the
+    /// memory budget until they are delivered.
     #[track_caller]
     pub fn fill<F: Fill<T>>(
         self,
@@ -431,13 +432,23 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             if let Err(error) = layout.validate() {
                 plan.fault(error.with_stage(Arc::clone(&options.name)));
             }
-            let (first, _) = guarded(|| {
-                let first = factory()?;
-                first.check_fields(layout.fields())?;
-                Ok(first)
-            });
-            let first =
-                first.map_err(|error| plan.fault(error.with_stage(Arc::clone(&options.name)))).ok();
+            let fields = layout.fields().to_vec();
+            let factory = move || {
+                let instance = factory()?;
+                instance.check_fields(&fields)?;
+                Ok(instance)
+            };
+            // Where the stage has threads of its own, its instances may be bound to them.
+            let first = match options.workers {
+                Workers::Own { .. } => None,
+                _ => match guarded(&factory).0 {
+                    Ok(first) => Some(first),
+                    Err(error) => {
+                        plan.fault(error.with_stage(Arc::clone(&options.name)));
+                        None
+                    }
+                },
+            };
             let measure = plan.measure(true);
             let concurrency = plan.default_concurrency(&options);
             let core = plan.stage(&options, StageKind::Fill, concurrency, measure);
