@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use spdl_core::Shard;
+use spdl_core::{Error, ErrorKind, Shard};
 use spdl_media::SampleFormat;
 
 /// Turns folders of images into training batches, and measures how fast that goes.
@@ -217,12 +217,13 @@ pub(crate) struct BenchArguments {
     pub(crate) seed: u64,
 
     /// Which rank of a distributed training this is; it takes every WORLD-th image of the order
-    #[arg(long, value_name = "RANK", default_value_t = 0, requires = "world_size")]
-    pub(crate) rank: u32,
+    /// [default: 0]
+    #[arg(long, value_name = "RANK")]
+    pub(crate) rank: Option<u32>,
 
-    /// How many ranks there are
-    #[arg(long, value_name = "WORLD", default_value_t = 1, value_parser = count::<u32>(1 << 20))]
-    pub(crate) world_size: u32,
+    /// How many ranks there are [default: 1]
+    #[arg(long, value_name = "WORLD", value_parser = count::<u32>(1 << 20))]
+    pub(crate) world_size: Option<u32>,
 
     /// What becomes of the last images of each epoch, where there are not as many as ranks
     #[arg(long, value_enum, default_value_t = Remainder::Drop)]
@@ -346,20 +347,47 @@ pub(crate) enum Remainder {
 }
 
 impl BenchArguments {
+    /// Which rank this is.
+    pub(crate) fn rank(&self) -> u64 {
+        self.rank.unwrap_or(0).into()
+    }
+
+    /// How many ranks there are.
+    pub(crate) fn world(&self) -> u64 {
+        self.world_size.unwrap_or(1).into()
+    }
+
     /// Which part of each epoch is this rank's.
+    ///
+    /// # Errors
+    /// Where there is no such rank, or nobody says how many there are.
     pub(crate) fn shard(&self) -> spdl_core::Result<Shard> {
+        if let (Some(rank), None) = (self.rank, self.world_size) {
+            let message = format!("--rank {rank} of how many? --world-size says it");
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
         let remainder = match self.remainder {
             Remainder::Drop => spdl_core::Remainder::Drop,
             Remainder::Pad => spdl_core::Remainder::Pad,
             Remainder::Uneven => spdl_core::Remainder::Uneven,
         };
-        Ok(Shard::new(self.rank.into(), self.world_size.into())?.remainder(remainder))
+        Ok(Shard::new(self.rank(), self.world())?.remainder(remainder))
+    }
+
+    /// How many of an epoch's images, so many, come to this rank.
+    pub(crate) fn images_of_rank(&self, images: u64) -> u64 {
+        let world = self.world();
+        match self.remainder {
+            Remainder::Drop => images / world,
+            Remainder::Pad => images.div_ceil(world),
+            Remainder::Uneven => images.saturating_sub(self.rank()).div_ceil(world),
+        }
     }
 
     /// How many of so many images no rank takes.
     pub(crate) fn left_to_no_rank(&self, images: u64) -> u64 {
         match self.remainder {
-            Remainder::Drop => images % u64::from(self.world_size),
+            Remainder::Drop => images % self.world(),
             Remainder::Pad | Remainder::Uneven => 0,
         }
     }
@@ -426,6 +454,32 @@ mod tests {
         ] {
             assert!(parse(wrong).is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn a_rank_of_nobody_knows_how_many_is_refused() {
+        let shard = |arguments: &[&str]| parse(&[&["photos"], arguments].concat()).unwrap().shard();
+        for rank in ["0", "3"] {
+            let told = shard(&["--rank", rank]).unwrap_err().to_string();
+            assert!(told.contains("--world-size"), "{told}");
+        }
+        assert_eq!(shard(&[]).unwrap(), Shard::WHOLE);
+        assert_eq!(shard(&["--world-size", "4"]).unwrap(), Shard::new(0, 4).unwrap());
+        assert!(shard(&["--rank", "4", "--world-size", "4"]).is_err());
+    }
+
+    #[test]
+    fn the_images_of_all_ranks_are_those_that_are_taken() {
+        for (remainder, expected) in
+            [("drop", [3, 3, 3]), ("pad", [4, 4, 4]), ("uneven", [4, 4, 3])]
+        {
+            let of_rank = |rank: &str| {
+                let division = ["--rank", rank, "--world-size", "3", "--remainder", remainder];
+                parse(&[&["photos"], &division[..]].concat()).unwrap().images_of_rank(11)
+            };
+            assert_eq!(["0", "1", "2"].map(of_rank), expected, "{remainder}");
+        }
+        assert_eq!(parse(&["photos"]).unwrap().images_of_rank(11), 11);
     }
 
     #[test]

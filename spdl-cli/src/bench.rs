@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use spdl_core::{
     Batch, BatchLayout, Counter, Dataset, DatasetSource, Error, ErrorKind, Pipeline,
-    PipelineBuilder, StageOptions, State, Statistics,
+    PipelineBuilder, SampleId, StageOptions, State, Statistics,
 };
 use spdl_io::{Fetch, IMAGE_EXTENSIONS, ImageFolder, LocalFetcher};
 use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, image_fields};
@@ -117,7 +117,8 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     if let Some(begun) = begun.filter(|begun| !arguments.json && !begun.is_at_end(arguments)) {
         output::note(&format!("spdl: {begun}"));
     }
-    let progress = Progress::new(images_found * u64::from(arguments.epochs), !arguments.json);
+    let (world, of_rank) = (arguments.world(), arguments.images_of_rank(images_found));
+    let progress = Progress::new(of_rank * u64::from(arguments.epochs), !arguments.json);
     let (cpu_before, start) = (machine::cpu_time(), Instant::now());
     let monitor = pipeline.monitor();
     let watcher =
@@ -125,7 +126,7 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
             |error| Failure::new("cannot watch the run", arguments.path.display(), error),
         )?;
     let delivery = delivery::take_all(&mut pipeline, start, checksum, saving, |last| {
-        progress.at(last.epoch * images_found + last.index + 1);
+        progress.at(images_done(last, world, of_rank));
     });
     drop(pipeline);
     let cpu_time = machine::cpu_time().saturating_sub(cpu_before);
@@ -144,6 +145,13 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         statistics: monitor.statistics(),
         snapshots,
     })
+}
+
+/// How many of its images a rank is through with, those that failed too, when this one was delivered:
+/// `of_rank` are its own in an epoch. Where the number of ranks has changed within an epoch, as if it
+/// always had been the same.
+fn images_done(last: SampleId, world: u64, of_rank: u64) -> u64 {
+    last.epoch * of_rank + (last.index / world + 1).min(of_rank)
 }
 
 /// The checksum to go on from; `None` where none is wanted.
@@ -303,5 +311,23 @@ fn nothing_delivered(outcome: &Outcome) -> Failure {
             let error = Error::new(ErrorKind::NotFound, "no images were delivered");
             Failure::of("bench", &error, path)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_is_done_with_its_own_images_and_not_with_those_of_all() {
+        let done =
+            |epoch, index, world, of_rank| images_done(SampleId { epoch, index }, world, of_rank);
+        assert_eq!((done(0, 0, 1, 10), done(0, 9, 1, 10), done(2, 3, 1, 10)), (1, 10, 24));
+        // Rank 2 of 3 has the positions 2, 5 and 8 of eleven, and a repeated one behind them.
+        let uneven = [2, 5, 8].map(|index| done(0, index, 3, 3));
+        assert_eq!(uneven, [1, 2, 3]);
+        assert_eq!((done(0, 11, 3, 4), done(1, 2, 3, 4)), (4, 5));
+        // What is left of an epoch of other ranks may begin behind its own.
+        assert_eq!(done(0, 10, 3, 3), 3);
     }
 }

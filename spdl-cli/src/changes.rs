@@ -1,5 +1,7 @@
 //! What has changed since a state was saved, in the words of the command line.
 
+use spdl_core::Change;
+
 /// An option that decides the batches, as a state's fingerprint shows it.
 struct ChangingOption {
     name: &'static str,
@@ -64,28 +66,18 @@ pub(crate) fn parts_of(name: &str) -> Vec<String> {
     }
 }
 
-/// The reason for which a state is refused, in the words of the command line, where it is that
-/// something has changed: options instead of parts of the fingerprint, wherever one tells all.
-pub(crate) fn in_own_words(reason: &str) -> Option<String> {
-    let (_, changes) = reason.split_once("the state is of another pipeline: ")?;
-    let (changes, _) = changes.rsplit_once("; where a change is meant")?;
-    // Values may have semicolons of their own.
-    let mut left: Vec<(String, String)> = Vec::new();
-    for piece in changes.split("; ") {
-        match (piece.split_once(" was "), left.last_mut()) {
-            (Some((part, values)), _) => left.push((part.to_owned(), values.to_owned())),
-            (None, Some((_, values))) => values.push_str(&format!("; {piece}")),
-            (None, None) => return None,
-        }
+/// What has changed since a state was saved that is refused, in the words of the command line:
+/// options instead of parts of the fingerprint, wherever one tells all. `None` where nothing has.
+pub(crate) fn in_own_words(changes: &[Change]) -> Option<String> {
+    if changes.is_empty() {
+        return None;
     }
     let (mut told, mut names, mut explained) = (Vec::new(), Vec::new(), Vec::new());
     // No batch is fuller than the folder: then it need not be the option that has changed.
-    let more_images = left.iter().any(|(part, _)| part == "source items");
+    let more_images = changes.iter().any(|change| change.part == "source items");
     for option in &OPTIONS {
-        let changed = left.iter().find(|(part, _)| part == option.told_by);
-        let Some((was, is)) = changed.and_then(|(_, values)| values.split_once(", is ")) else {
-            continue;
-        };
+        let changed = changes.iter().find(|change| change.part == option.told_by);
+        let Some(Change { was: Some(was), is: Some(is), .. }) = changed else { continue };
         if option.name == "batch" && more_images {
             continue;
         }
@@ -94,9 +86,9 @@ pub(crate) fn in_own_words(reason: &str) -> Option<String> {
         names.push(option.name.to_owned());
         explained.extend(option.parts);
     }
-    for (part, values) in left.iter().filter(|(part, _)| !explained.contains(&part.as_str())) {
-        told.push(format!("{part} was {values}"));
-        names.push(format!("'{part}'"));
+    for change in changes.iter().filter(|change| !explained.contains(&change.part.as_str())) {
+        told.push(change.to_string());
+        names.push(format!("'{}'", change.part));
     }
     let allow: Vec<_> = names.iter().map(|name| format!("--allow-change {name}")).collect();
     Some(format!(
@@ -110,19 +102,24 @@ pub(crate) fn in_own_words(reason: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn refused(changes: &str) -> String {
-        let tail = "; where a change is meant, allow it with `State::allow_change`";
-        in_own_words(&format!("the state is of another pipeline: {changes}{tail}")).unwrap()
+    fn refused(changes: &[(&str, &str, &str)]) -> String {
+        let change = |&(part, was, is): &(&str, &str, &str)| Change {
+            part: part.into(),
+            was: Some(was.into()),
+            is: Some(is.into()),
+        };
+        in_own_words(&changes.iter().map(change).collect::<Vec<_>>()).unwrap()
     }
 
     #[test]
     fn options_stand_for_all_that_changes_with_them() {
-        let told = refused(
-            "source order was Sequential, is Shuffled { seed: 0 }; stage decode: crop was A, is B; \
-             stage decode: fields was images uint8 [32, 32, 3]; labels int64 [], is images uint8 \
-             [40, 40, 3]; labels int64 []; stage decode: flips was 0 0, is 0.5 0; stage decode: size \
-             was 32x32, is 40x40",
-        );
+        let told = refused(&[
+            ("source order", "Sequential", "Shuffled { seed: 0 }"),
+            ("stage decode: crop", "A", "B"),
+            ("stage decode: fields", "images [32, 32, 3]; labels", "images [40, 40, 3]; labels"),
+            ("stage decode: flips", "0 0", "0.5 0"),
+            ("stage decode: size", "32x32", "40x40"),
+        ]);
         let expected = "it is of another run: --size was 32, is 40; --mode was eval, is train; \
                         where that is meant, go on with --allow-change size --allow-change mode";
         assert_eq!(told, expected);
@@ -130,16 +127,19 @@ mod tests {
 
     #[test]
     fn what_no_option_decides_is_told_as_it_is() {
-        let told = refused("source items was 20, is 21; stage decode: batch size was 20, is 21");
-        assert!(
-            told.contains(": source items was 20, is 21; stage decode: batch size was"),
-            "{told}"
-        );
-        assert!(
-            told.ends_with("'source items' --allow-change 'stage decode: batch size'"),
-            "{told}"
-        );
-        assert_eq!(in_own_words("no such file"), None);
+        let told =
+            refused(&[("source items", "20", "21"), ("stage decode: batch size", "20", "21")]);
+        let expected = "it is of another run: source items was 20, is 21; stage decode: batch size \
+                        was 20, is 21; where that is meant, go on with --allow-change 'source items' \
+                        --allow-change 'stage decode: batch size'";
+        assert_eq!(told, expected);
+        // Also where a value reads like the words around it, or there was none.
+        let told = refused(&[("source name", "a was b; c, is d", "e")]);
+        assert!(told.contains("source name was a was b; c, is d, is e; where"), "{told}");
+        let new = Change { part: "stage decode: size".into(), was: None, is: Some("3x3".into()) };
+        let told = in_own_words(&[new]).unwrap();
+        assert!(told.contains("stage decode: size was absent, is 3x3; where"), "{told}");
+        assert_eq!(in_own_words(&[]), None);
     }
 
     #[test]

@@ -32,11 +32,9 @@ impl Failure {
     /// A failed run, told by an error that knows its file, unless that is `otherwise`.
     pub(crate) fn of(what: &str, error: &Error, otherwise: &Path) -> Self {
         // Whoever reads it has the command line before them, and no builder.
-        let reason = error.reason();
-        let reason = changes::in_own_words(&reason).unwrap_or(reason);
-        let reason = reason
-            .replace("`State::allow_change`", "--allow-change PART")
-            .replace("`State::combine`", "--resume and the files of all ranks");
+        let reason = changes::in_own_words(error.changes()).unwrap_or_else(|| {
+            error.reason().replace("`State::combine`", "--resume and the files of all ranks")
+        });
         match error.key() {
             Some(key) => Failure::new(what, key, reason),
             None => Failure::new(what, otherwise.display(), reason),
@@ -79,10 +77,9 @@ mod tests {
 
     #[test]
     fn methods_of_rust_are_not_what_the_command_line_knows() {
-        let message = "put them together with `State::combine`, or use `State::allow_change`";
-        let error = Error::new(ErrorKind::InvalidArgument, message);
+        let error = Error::new(ErrorKind::InvalidArgument, "use `State::combine`");
         let told = Failure::of("cannot resume", &error, "run.state".as_ref()).to_string();
-        assert!(!told.contains("State::") && told.contains("--allow-change PART"), "{told}");
+        assert!(!told.contains("State::") && told.contains("--resume"), "{told}");
     }
 
     #[test]

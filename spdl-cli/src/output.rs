@@ -163,9 +163,9 @@ pub(crate) fn describe(outcome: &Outcome) -> String {
         0 => "without classes".into(),
         classes => format!("in {}", counted(classes as u64, "class", "classes")),
     };
-    let rank = match arguments.world_size {
+    let rank = match arguments.world() {
         1 => String::new(),
-        ranks => format!("rank {} of {ranks}, ", arguments.rank),
+        ranks => format!("rank {} of {ranks}, ", arguments.rank()),
     };
     format!(
         "{path}: {images} {classes}, {rank}{}, mode {}, size {}, batch {}, {}, seed {}, {}",
@@ -195,7 +195,7 @@ pub(crate) fn verdict(outcome: &Outcome) -> String {
 
 /// What no rank takes of each epoch, or several do; `None` where every image is one rank's.
 fn left_out(outcome: &Outcome) -> Option<String> {
-    let (images, ranks) = (outcome.images_found, u64::from(outcome.arguments.world_size));
+    let (images, ranks) = (outcome.images_found, outcome.arguments.world());
     let rest = images % ranks;
     if rest == 0 {
         return None;

@@ -55,7 +55,7 @@ pub(crate) struct Begun {
 
 impl Begun {
     pub(crate) fn new(state: &State, arguments: &BenchArguments, images_found: u64) -> Self {
-        let whole = arguments.world_size == 1;
+        let whole = arguments.world() == 1;
         Begun {
             epoch: state.epoch(),
             step: state.steps_in_epoch(),
@@ -95,7 +95,7 @@ pub(crate) fn prepare(arguments: &BenchArguments) -> Result<Option<StateLock>, F
         return Ok(Some(lock));
     }
     if arguments.resume.iter().any(|resumed| is_same(resumed, path)) {
-        if arguments.resume.len() > 1 && arguments.world_size > 1 {
+        if arguments.resume.len() > 1 && arguments.world() > 1 {
             return Err(Failure::usage(format!(
                 "--save-state {} would replace a state that the other ranks go on from too; save to \
                  another file",

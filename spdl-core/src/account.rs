@@ -15,7 +15,6 @@
 //! the rest where it was cut.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::pieces::{Piece, Pieces};
@@ -26,8 +25,6 @@ use crate::state::SampleCounts;
 use crate::sync::Mutex;
 use crate::{Error, ErrorKind, Result, SampleId};
 
-/// So many rows of deliveries are noted before they are entered.
-const NOTED_AT_ONCE: usize = 256;
 /// How many samples an error of the audit names.
 const MOST_NAMED: usize = 8;
 
@@ -209,6 +206,16 @@ impl Members {
     }
 }
 
+/// Samples that the consumer was handed one after the other: `len` of them, each a stride behind the
+/// one before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    pub(crate) first: u64,
+    pub(crate) len: u64,
+    pub(crate) stride: u64,
+    pub(crate) lineage: u64,
+}
+
 /// An exception that a stage tells of.
 #[derive(Debug)]
 pub(crate) enum Note {
@@ -373,8 +380,8 @@ impl Book {
     }
 
     /// Enters samples that were delivered.
-    fn delivered(&mut self, noted: Noted, stride: u64) {
-        let Noted { first, len, lineage } = noted;
+    fn delivered(&mut self, row: Row) {
+        let Row { first, len, stride, lineage } = row;
         let last = first + (len - 1) * stride;
         if len > 1
             && self.items.is_empty()
@@ -627,11 +634,23 @@ impl Account {
         Ok(counts)
     }
 
-    /// What is done of an epoch, with these deliveries.
-    pub(crate) fn progress(&self, epoch: u64, deliveries: &Deliveries) -> Progress {
+    /// Enters samples that the consumer was handed.
+    pub(crate) fn delivered(&self, epoch: u64, rows: &[Row]) {
         let mut books = self.books.lock();
         let book = self.book(&mut books, epoch);
-        deliveries.enter(book);
+        rows.iter().for_each(|&row| book.delivered(row));
+    }
+
+    /// What is done of an epoch. Asks first, under the lock of the books, which deliveries are yet to
+    /// be entered.
+    pub(crate) fn progress<'a>(
+        &self,
+        epoch: u64,
+        delivered: impl FnOnce() -> &'a [Row],
+    ) -> Progress {
+        let mut books = self.books.lock();
+        let book = self.book(&mut books, epoch);
+        delivered().iter().for_each(|&row| book.delivered(row));
         let mut pieces = Pieces::default();
         if Some(epoch) == self.begun {
             // Their samples may not have come again yet.
@@ -655,70 +674,6 @@ impl Account {
         // The identities of repeated samples lie behind all positions.
         let parts_end = self.divisions.len.map_or(parts_end, |len| parts_end.min(len));
         Progress { done: book.done.clone(), pieces, cuts, parts_end, counts: book.counts }
-    }
-}
-
-/// What the consumer was handed of the current epoch, and is not yet entered.
-#[derive(Debug, Default)]
-pub(crate) struct Deliveries {
-    noted: Vec<Noted>,
-    /// How far the stride is between the positions of this rank.
-    stride: u64,
-    /// How many of those have been entered.
-    entered: AtomicUsize,
-}
-
-/// Samples that came one after the other: `len` of them, each a stride behind the one before.
-#[derive(Clone, Copy, Debug)]
-struct Noted {
-    first: u64,
-    len: u64,
-    lineage: u64,
-}
-
-impl Deliveries {
-    pub(crate) fn new(stride: u64) -> Self {
-        Deliveries { stride, ..Deliveries::default() }
-    }
-
-    /// Notes that the consumer has an item.
-    pub(crate) fn add(&mut self, head: &Head, account: &Account) {
-        if head.members().is_some() {
-            return account.gone(&head.member(), Fate::Delivered);
-        }
-        let &Head { id: SampleId { epoch, index }, lineage, .. } = head;
-        // A row that was entered is closed.
-        let open = *self.entered.get_mut() < self.noted.len();
-        if let Some(last) = self.noted.last_mut()
-            && open
-            && lineage == 0
-            && last.lineage == 0
-            && index == last.first.wrapping_add(last.len.wrapping_mul(self.stride))
-        {
-            last.len += 1;
-            return;
-        }
-        self.noted.push(Noted { first: index, len: 1, lineage });
-        if self.noted.len() >= NOTED_AT_ONCE {
-            self.enter_all(epoch, account);
-        }
-    }
-
-    /// Enters everything.
-    pub(crate) fn enter_all(&mut self, epoch: u64, account: &Account) {
-        if !self.noted.is_empty() {
-            self.enter(account.book(&mut account.books.lock(), epoch));
-            self.noted.clear();
-            self.entered.store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// The same for whoever may not change this. Under the lock of the books.
-    fn enter(&self, book: &mut Book) {
-        let entered = self.entered.swap(self.noted.len(), Ordering::Relaxed);
-        for &noted in &self.noted[entered..] {
-            book.delivered(noted, self.stride);
-        }
     }
 }
 
@@ -778,7 +733,7 @@ mod tests {
     #[test]
     fn a_sample_is_done_with_its_last_piece() {
         let account = account();
-        let done = || account.progress(2, &Deliveries::new(1));
+        let done = || account.progress(2, || &[]);
         account.more(&plain(0), 2);
         ends(&account, [0], Fate::Filtered);
         let piece = |lineage| Member { lineage, ..plain(0) };
@@ -819,7 +774,7 @@ mod tests {
                 all.iter().filter(|member| kept(member)).count(),
                 if waits { 99 } else { 0 }
             );
-            let done = || account.progress(2, &Deliveries::new(1)).done.count();
+            let done = || account.progress(2, || &[]).done.count();
             assert_eq!(done(), if waits { 0 } else { 99 });
             account.gone(&all[0], Fate::Delivered);
             assert_eq!((done(), all.iter().any(kept)), (100, false));
@@ -838,10 +793,10 @@ mod tests {
             account.more(member, 1);
             account.gone(member, Fate::Delivered);
         }
-        assert_eq!(account.progress(2, &Deliveries::new(1)).pieces.count(), LISTS);
+        assert_eq!(account.progress(2, || &[]).pieces.count(), LISTS);
         // The last one first, and each took a moment only.
         all.iter().rev().for_each(|member| account.gone(member, Fate::Delivered));
-        assert_eq!(account.progress(2, &Deliveries::new(1)).done.count(), LISTS);
+        assert_eq!(account.progress(2, || &[]).done.count(), LISTS);
         let took = started.elapsed();
         assert!(took < std::time::Duration::from_secs(20), "{took:?}");
     }
@@ -890,36 +845,5 @@ mod tests {
             Member { lineage, ..list(vec![plain(0), plain(1)]) }.piece().number
         };
         assert!((1..100).all(|output| piece(output + 1) == piece(output).wrapping_add(1)));
-    }
-
-    #[test]
-    fn deliveries_may_be_looked_at_before_they_are_entered() {
-        for stride in [1, 3] {
-            let shard = Shard::new(stride - 1, stride).unwrap();
-            let shard = shard.remainder(crate::Remainder::Uneven);
-            let divisions = Divisions { shard, len: None, begun: None };
-            let account = Account::new(Arc::new(divisions), Pieces::default(), BTreeMap::new());
-            let mut deliveries = Deliveries::new(stride);
-            let mut expected = Ranges::default();
-            for step in 0..2000u64 {
-                // Mostly in order.
-                let own = if step % 7 == 3 {
-                    step + 1
-                } else if step % 7 == 4 {
-                    step - 1
-                } else {
-                    step
-                };
-                let index = own * stride + stride - 1;
-                deliveries.add(&Head::new(id(index), None), &account);
-                expected.insert(own);
-                if step % 11 == 0 {
-                    assert_eq!(account.progress(2, &deliveries).done, expected, "step {step}");
-                }
-            }
-            deliveries.enter_all(2, &account);
-            account.yielded(2, 2000);
-            assert_eq!(account.close(2, true).unwrap().delivered, 2000);
-        }
     }
 }

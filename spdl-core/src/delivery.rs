@@ -2,11 +2,15 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::account::{Account, Deliveries, Fate};
+use crate::account::{Account, Fate, Row};
 use crate::sample::Head;
 use crate::state::{SampleCounts, State};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, SampleId};
+
+/// So many rows are noted before they are entered.
+const NOTED_AT_ONCE: usize = 256;
 
 /// Keeps account of what the consumer is handed.
 #[derive(Debug)]
@@ -89,7 +93,7 @@ impl Delivery {
     /// How far the run has come.
     pub(crate) fn state(&self) -> Result<State> {
         let begun = &self.begun;
-        let progress = self.account.progress(begun.epoch, &self.deliveries);
+        let progress = self.account.progress(begun.epoch, || self.deliveries.take_noted());
         if let Some(error) = self.account.why_no_state() {
             return Err(error);
         }
@@ -116,5 +120,106 @@ impl Delivery {
         };
         let parts_end = if state.has_parts() { state.parts_end } else { 0 };
         Ok(State { parts_end, ..state })
+    }
+}
+
+/// What the consumer was handed of the current epoch, and is not yet entered in the books.
+#[derive(Debug, Default)]
+struct Deliveries {
+    noted: Vec<Row>,
+    /// How far the stride is between the positions of this rank.
+    stride: u64,
+    /// How many rows have been entered.
+    entered: AtomicUsize,
+}
+
+impl Deliveries {
+    fn new(stride: u64) -> Self {
+        Deliveries { stride, ..Deliveries::default() }
+    }
+
+    /// Notes that the consumer has an item.
+    fn add(&mut self, head: &Head, account: &Account) {
+        if head.members().is_some() {
+            return account.gone(&head.member(), Fate::Delivered);
+        }
+        let &Head { id: SampleId { epoch, index }, lineage, .. } = head;
+        // A row that was entered is closed.
+        let open = *self.entered.get_mut() < self.noted.len();
+        if let Some(last) = self.noted.last_mut()
+            && open
+            && lineage == 0
+            && last.lineage == 0
+            && index == last.first.wrapping_add(last.len.wrapping_mul(self.stride))
+        {
+            last.len += 1;
+            return;
+        }
+        self.noted.push(Row { first: index, len: 1, stride: self.stride, lineage });
+        if self.noted.len() >= NOTED_AT_ONCE {
+            self.enter_all(epoch, account);
+        }
+    }
+
+    /// Enters everything.
+    fn enter_all(&mut self, epoch: u64, account: &Account) {
+        if !self.noted.is_empty() {
+            account.delivered(epoch, self.take_noted());
+            self.noted.clear();
+            self.entered.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The rows that are not yet entered, for whoever enters them: under the lock of the books, where
+    /// this is shared.
+    fn take_noted(&self) -> &[Row] {
+        let entered = self.entered.swap(self.noted.len(), Ordering::Relaxed);
+        &self.noted[entered..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::pieces::Pieces;
+    use crate::ranges::Ranges;
+    use crate::shard::{Divisions, Remainder, Shard};
+
+    #[test]
+    fn deliveries_may_be_looked_at_before_they_are_entered() {
+        for stride in [1, 3] {
+            let shard = Shard::new(stride - 1, stride).unwrap();
+            let shard = shard.remainder(Remainder::Uneven);
+            let divisions = Divisions { shard, len: None, begun: None };
+            let account = Account::new(Arc::new(divisions), Pieces::default(), BTreeMap::new());
+            let mut deliveries = Deliveries::new(stride);
+            let mut expected = Ranges::default();
+            for step in 0..2000u64 {
+                // Mostly in order.
+                let own = if step % 7 == 3 {
+                    step + 1
+                } else if step % 7 == 4 {
+                    step - 1
+                } else {
+                    step
+                };
+                let index = own * stride + stride - 1;
+                let id = SampleId { epoch: 2, index };
+                deliveries.add(&Head::new(id, None), &account);
+                expected.insert(own);
+                if step % 11 == 0 {
+                    assert_eq!(
+                        account.progress(2, || deliveries.take_noted()).done,
+                        expected,
+                        "step {step}"
+                    );
+                }
+            }
+            deliveries.enter_all(2, &account);
+            account.yielded(2, 2000);
+            assert_eq!(account.close(2, true).unwrap().delivered, 2000);
+        }
     }
 }

@@ -4,6 +4,8 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::Change;
+
 /// The result of every fallible call in the workspace.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -107,6 +109,7 @@ struct Inner {
     offset: Option<u64>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
     others: Vec<Error>,
+    changes: Vec<Change>,
     fatal: bool,
 }
 
@@ -121,6 +124,7 @@ impl Error {
             offset: None,
             source: None,
             others: Vec::new(),
+            changes: Vec::new(),
             fatal: false,
         }))
     }
@@ -187,6 +191,33 @@ impl Error {
     /// together with this one.
     pub fn others(&self) -> &[Error] {
         &self.0.others
+    }
+
+    /// Says what has changed since the state was taken that is refused.
+    pub(crate) fn with_changes(mut self, changes: Vec<Change>) -> Self {
+        Arc::make_mut(&mut self.0).changes = changes;
+        self
+    }
+
+    /// Where [`build`](crate::PipelineBuilder::build) refuses to go on from a state since the pipeline
+    /// is another one: every part that has changed and that the state does not
+    /// [allow](crate::State::allow_change) to. Empty for all other errors.
+    ///
+    /// ```
+    /// use spdl_core::{DatasetSource, PipelineBuilder};
+    /// let lists = |size| {
+    ///     let numbers = DatasetSource::new((0..10).collect::<Vec<i32>>());
+    ///     PipelineBuilder::new(numbers).batch("batch", size, false)
+    /// };
+    /// let state = lists(2).build()?.state()?;
+    /// let error = lists(3).resume(state).build().unwrap_err();
+    /// let [change] = error.changes() else { panic!("{error}") };
+    /// assert_eq!(change.part, "stage batch: size");
+    /// assert_eq!((change.was.as_deref(), change.is.as_deref()), (Some("2"), Some("3")));
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    pub fn changes(&self) -> &[Change] {
+        &self.0.changes
     }
 
     /// Adds words to the message; all else stays.

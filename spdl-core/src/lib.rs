@@ -99,12 +99,14 @@ mod account;
 mod affinity;
 mod aggregate;
 mod array;
+mod audit;
 mod batch;
 mod budget;
 #[cfg(all(test, spdl_loom))]
 mod budget_models;
 mod buffer;
 mod builder;
+mod change;
 mod control;
 mod counter;
 mod dataset;
@@ -162,10 +164,12 @@ mod tracing_hook;
 
 pub use aggregate::{Aggregation, Aggregator, Batcher, FillRate, Filter, FlatMap, Map, Unbatch};
 pub use array::{Array, DType, Element};
+pub use audit::OrderAudit;
 pub use batch::{Batch, BatchLayout, Field, Fill, FillContext, SlotMut};
 pub use budget::MemoryStatistics;
 pub use buffer::{ALIGNMENT, BufferPool, HostBuffer, PoolStatistics};
 pub use builder::{Path, PipelineBuilder, path};
+pub use change::Change;
 pub use control::Control;
 pub use counter::Counter;
 pub use dataset::{Dataset, DatasetSource};
@@ -209,7 +213,7 @@ pub use shard::{Position, Positions, Remainder, Shard};
 pub use shuffle::Permutation;
 pub use source::{Cursor, Fingerprint, Source};
 pub use stage::{AsyncContext, AsyncStage, Stage, StageContext, StageFn, stage_fn};
-pub use state::{OrderAudit, SampleCounts, State};
+pub use state::{SampleCounts, State};
 #[cfg(feature = "serde")]
 pub use state_file::{StateFile, StateLock, StateSaver};
 pub use statistics::{

@@ -15,6 +15,17 @@ use crate::random::stage_number;
 use crate::sync::{Condvar, Mutex, thread};
 use crate::{Error, ErrorKind, Result, State};
 
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod crashes;
+
+#[cfg(all(test, target_os = "linux"))]
+use crashes::passes;
+
+/// A point of a save, where a test may end the process.
+#[cfg(not(all(test, target_os = "linux")))]
+fn passes(_point: &str) {}
+
 /// Says what the file is.
 const KIND: &str = "spdl state";
 /// Larger files are not read, and not written. States take some KiB, mostly.
@@ -102,18 +113,27 @@ impl StateFile {
         }
         let write = || {
             let mut file = create(&partial)?;
+            passes("created");
             file.write_all(text.as_bytes())?;
+            passes("written");
             file.sync_all()?;
             drop(file);
+            passes("synced");
             // One that is not sound shall not take the place of one that is.
             if self.load_at(&path).is_ok() {
                 keep(&path, &previous)?;
             }
+            passes("kept");
             fs::rename(&partial, &path)?;
+            passes("renamed");
             // The new name is on the disk once its folder is.
             sync_folder(&path)
         };
-        write().map_err(|error| self.fault("write", error))
+        write().map_err(|error| {
+            // On a full disk it would be in the way of the next one.
+            let _ = fs::remove_file(&partial);
+            self.fault("write", error)
+        })
     }
 
     /// Checks that the file can be written, before a long run: that what is there may be replaced,
@@ -438,10 +458,17 @@ fn keep(path: &Path, previous: &Path) -> std::io::Result<()> {
     let _ = fs::remove_file(&link);
     if fs::hard_link(path, &link).is_err() {
         // Not all file systems know a second name.
-        fs::copy(path, &link)?;
-        File::open(&link)?.sync_all()?;
+        let copied = fs::copy(path, &link).and_then(|_| File::open(&link)?.sync_all());
+        if let Err(error) = copied {
+            let _ = fs::remove_file(&link);
+            return Err(error);
+        }
     }
-    fs::rename(&link, previous)
+    passes("linked");
+    fs::rename(&link, previous)?;
+    // Where both were names of one file, a renaming has left both: after a save that was cut short.
+    let _ = fs::remove_file(&link);
+    Ok(())
 }
 
 #[cfg(unix)]
@@ -562,6 +589,9 @@ impl StateSaver {
 
     /// Says that a step was made, and takes its `state`. Where it is time to save, hands it to the
     /// thread that writes; else keeps it, to be saved in the end.
+    ///
+    /// `state` is asked for at each step, also where few are saved: which one is the last is known only
+    /// when nobody can ask for its state any more.
     ///
     /// # Errors
     /// That of `state`; what kept an earlier one from being written; `Io` where the operating system
@@ -685,7 +715,7 @@ mod tests {
     use crate::{DatasetSource, PipelineBuilder};
 
     /// States of a run over 0..100, after each of the first steps.
-    fn states(steps: usize) -> Vec<State> {
+    pub(super) fn states(steps: usize) -> Vec<State> {
         let numbers = DatasetSource::new((0..100).collect::<Vec<u32>>()).shuffled(3);
         let mut pipeline = PipelineBuilder::new(numbers).deterministic().build().unwrap();
         let mut states = Vec::new();

@@ -17,8 +17,9 @@ fn options(items: usize, concurrency: &[usize]) -> ProfileOptions {
     options
 }
 
+/// Long, beside the time that a thread may wait for a CPU.
 fn nap(n: i64) -> spdl_core::Result<i64> {
-    std::thread::sleep(Duration::from_millis(2));
+    std::thread::sleep(Duration::from_millis(8));
     Ok(n)
 }
 
@@ -53,7 +54,7 @@ fn each_stage_is_measured_alone_with_each_concurrency() {
         assert_eq!(done(&profile, "sum").0, 20);
         let nap = &profile.stages[0].rates;
         assert_eq!((nap[0].concurrency, nap[1].concurrency), (8, 1));
-        assert!(nap[0].items_per_second > 3.0 * nap[1].items_per_second, "{profile}");
+        assert!(nap[0].items_per_second > 2.0 * nap[1].items_per_second, "{profile}");
         assert!(nap[1].busy > 0.7, "{profile}");
         let rates: usize = profile.stages.iter().map(|stage| stage.rates.len()).sum();
         assert_eq!(profile.to_string().lines().count(), 1 + rates);

@@ -469,8 +469,28 @@ fn a_state_of_another_pipeline_is_refused_part_by_part() {
     );
     refused(build(20, 3, "pass").seed(4).deterministic(), &["order was completion, is input"]);
     refused(build(20, 3, "pass").seed(4).shard(Shard::new(0, 2).unwrap()), &["rank 0 of 2"]);
-    let both = build(20, 4, "pass").seed(5);
-    refused(both, &["seed was 4", "stage batch"]);
+    let both = || build(20, 4, "pass").seed(5);
+    refused(both(), &["seed was 4", "stage batch"]);
+    // As data, too: the seed first, then by name, and without what is allowed.
+    let changes = |state: &State, builder: PipelineBuilder<_>| {
+        let error = refusal(builder.resume(state.clone()).build());
+        let told = error.changes().iter().map(|change| change.to_string());
+        let all: Vec<_> = told.collect();
+        assert!(error.message().contains(&all.join("; ")), "{error}");
+        error.changes().to_vec()
+    };
+    let [seed, size] = &changes(&state, both())[..] else { panic!("two parts have changed") };
+    assert_eq!((seed.part.as_str(), size.part.as_str()), ("seed", "stage batch: size"));
+    assert_eq!((size.was.as_deref(), size.is.as_deref()), (Some("3"), Some("4")));
+    let left = changes(&state.clone().allow_change("stage batch"), both());
+    assert_eq!(left, std::slice::from_ref(seed));
+    let renamed = changes(&state, build(20, 3, "other").seed(4));
+    let gone = renamed.iter().find(|change| change.part == "stage pass").unwrap();
+    assert!(gone.was.is_some() && gone.is.is_none(), "{gone}");
+    let new = renamed.iter().find(|change| change.part == "stage other").unwrap();
+    assert!(new.was.is_none() && new.is.is_some(), "{new}");
+    let elsewhere = build(20, 3, "pass").seed(4).shard(Shard::new(0, 2).unwrap());
+    assert_eq!(refusal(resume(elsewhere)).changes(), []);
     let allowed = state.clone().allow_change("stage batch").allow_change("seed");
     let mut pipeline = build(20, 4, "pass").seed(5).resume(allowed).build().unwrap();
     assert_eq!(pipeline.next().unwrap().unwrap().len(), 4);
@@ -997,11 +1017,13 @@ fn many_samples_are_put_together_without_looking_at_each() {
 }
 
 /// Very many numbers, of which it can go to any.
+#[cfg(feature = "serde")]
 #[derive(Debug)]
 struct Far {
     len: u64,
 }
 
+#[cfg(feature = "serde")]
 impl Source for Far {
     type Item = u64;
     fn open(&self, _: Cursor) -> Result<BoxStream<'static, Result<u64>>> {

@@ -271,6 +271,8 @@ fn ranks_share_the_images_of_an_epoch() {
     assert_eq!(images(&["--rank", "2", "--world-size", "3"]), 3);
     let run = bench(folder.path(), &["--rank", "3", "--world-size", "3"]);
     assert!(run.code == 2 && run.line().contains("rank 3"), "{}", run.line());
+    let run = bench(folder.path(), &["--rank", "0"]);
+    assert!(run.code == 2 && run.line().contains("--world-size"), "{}", run.line());
 }
 
 #[test]

@@ -2,12 +2,14 @@
 
 mod gathering;
 mod outlet;
+pub(in crate::scheduler) mod presence;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::gathering::Gathering;
 use self::outlet::QueueOutlet;
+use self::presence::Presence;
 use super::crew::Crew;
 use super::queue::Queue;
 use super::reorder::Reorder;
@@ -52,9 +54,7 @@ pub(crate) struct State<In, S: Stage<In>> {
     idle: Mutex<Vec<Instance<In, S>>>,
     /// Empty lists, for runs whose own went on with their outputs.
     spare: Mutex<Vec<Vec<Envelope<S::Out>>>>,
-    running: AtomicUsize,
-    /// Whether a worker deals with the end of an epoch.
-    ending: AtomicBool,
+    presence: Presence,
     done: AtomicBool,
     /// Whether a run has been lost.
     broken: AtomicBool,
@@ -71,8 +71,7 @@ impl<In, S: Stage<In>> Default for State<In, S> {
         State {
             idle: Mutex::new(Vec::new()),
             spare: Mutex::new(Vec::new()),
-            running: AtomicUsize::new(0),
-            ending: AtomicBool::new(false),
+            presence: Presence::default(),
             done: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             waiting: Mutex::new(None),
@@ -147,7 +146,7 @@ impl<In: Send + 'static, S: Stage<In>> Node for CpuNode<In, S> {
         if state.done.load(Ordering::SeqCst) {
             return false;
         }
-        let running = state.running.load(Ordering::SeqCst);
+        let running = state.presence.count();
         // An item that waits for memory has its place already.
         let has_place = || !self.nothing_waits() || self.output.has_room();
         if running < self.core.concurrency() && has_place() && self.may_take() {
@@ -157,10 +156,10 @@ impl<In: Send + 'static, S: Stage<In>> Node for CpuNode<In, S> {
     }
 
     fn run(&self, crew: &Arc<Crew>) -> bool {
-        let before = self.state.running.fetch_add(1, Ordering::SeqCst);
+        let before = self.state.presence.enter();
         let worked = before < self.core.concurrency() && self.run_guarded(crew);
         let ended = self.end_epoch(crew);
-        self.state.running.fetch_sub(1, Ordering::SeqCst);
+        self.state.presence.leave();
         // The end may have come while this worker was counted as running.
         self.finish_once(crew) || worked || ended
     }
@@ -203,7 +202,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
 
     fn run_items(&self, crew: &Arc<Crew>) -> bool {
         // Where another worker deals with the end of an epoch, all instances are its own.
-        if !self.may_take() || self.state.ending.load(Ordering::SeqCst) {
+        if !self.may_take() || self.state.presence.is_ending() {
             return false;
         }
         let Some(mut instance) = self.instance() else { return false };
@@ -558,15 +557,13 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
     /// Hands the end of an epoch on, behind everything that the instances hold. One worker does it,
     /// while no other is at work on an item.
     fn end_epoch(&self, crew: &Arc<Crew>) -> bool {
-        if !self.ends_epoch() || self.state.ending.swap(true, Ordering::SeqCst) {
+        if !self.ends_epoch() {
             return false;
         }
-        // Nothing can be taken while the end comes next; so if only this worker is at work now, no
-        // other one has an item. (In this order: whoever took the last one came before that.)
-        let alone = self.input.at_end() && self.state.running.load(Ordering::SeqCst) == 1;
-        let nothing_waits = self.nothing_waits();
-        let ended = alone && nothing_waits && self.output.reserve(1) == 1;
-        if ended {
+        let end = || {
+            if !self.nothing_waits() || self.output.reserve(1) == 0 {
+                return false;
+            }
             self.finish_instances(crew, true);
             drop(match self.input.front_end() {
                 Some(epoch) => Some(self.output.push_end(epoch)),
@@ -576,9 +573,9 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 }
             });
             drop(self.input.pop_end());
-        }
-        self.state.ending.store(false, Ordering::SeqCst);
-        ended
+            true
+        };
+        self.state.presence.end_epoch(|| self.input.at_end(), end)
     }
 
     /// Lets every instance emit what it holds. What does not come out is left out where the epoch has
@@ -659,7 +656,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
     /// Ends the queue behind, and where nobody wants more, the one in front. One worker does it.
     fn finish_once(&self, crew: &Arc<Crew>) -> bool {
         if !self.is_over()
-            || self.state.running.load(Ordering::SeqCst) > 0
+            || self.state.presence.count() > 0
             || self.state.done.swap(true, Ordering::SeqCst)
         {
             return false;
