@@ -128,7 +128,7 @@ Examples:
   spdl bench photos/ --rank 0 --world-size 2 --save-state rank0.state --auto-resume
       rank 0 of two, each with a file of its own
   spdl bench photos/ --rank 0 --world-size 3 --resume rank0.state rank1.state \\
-      --save-state of3.rank0.state
+      --save-state of3.rank0.state --auto-resume
       rank 0 of three takes its part of what those two have left of the epoch
 
   spdl bench photos/ --report report.html
@@ -258,9 +258,9 @@ pub(crate) struct BenchArguments {
           value_parser = count::<u32>(u64::from(u32::MAX)))]
     pub(crate) save_every: u32,
 
-    /// Go on from the file of --save-state where it is there, else begin: one line for the first
-    /// start and for every one after it
-    #[arg(long, requires = "save_state", conflicts_with_all = ["resume", "overwrite_state"])]
+    /// Go on from the file of --save-state where it is there, else from those of --resume, else begin:
+    /// one line for the first start and for every one after it
+    #[arg(long, requires = "save_state", conflicts_with = "overwrite_state")]
     pub(crate) auto_resume: bool,
 
     /// Begin anew, also where the file of --save-state holds the state of a run that is not

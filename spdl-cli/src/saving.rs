@@ -132,12 +132,12 @@ pub(crate) fn resume(arguments: &BenchArguments, shard: Shard) -> Result<Option<
     let auto = arguments.save_state.as_ref().filter(|_| arguments.auto_resume);
     let paths = match auto {
         Some(path) if StateFile::new(path).exists() => std::slice::from_ref(path),
-        Some(_) => return Ok(None),
+        Some(_) if arguments.resume.is_empty() => return Ok(None),
         None if arguments.resume.is_empty() && !arguments.allow_change.is_empty() => {
             let reason = "--allow-change is for runs that go on: with --resume or --auto-resume";
             return Err(Failure::usage(reason));
         }
-        None => &arguments.resume[..],
+        _ => &arguments.resume[..],
     };
     let [first, ..] = paths else { return Ok(None) };
     let mut states = Vec::new();

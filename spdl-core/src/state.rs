@@ -544,20 +544,19 @@ impl State {
         if let Some(missing) = (0..world).find(|rank| !ranks.contains(rank)) {
             return Err(invalid(format!("the state of rank {missing} of {world} is missing")));
         }
-        let epochs = || states.iter().map(|state| state.epoch);
-        let (epoch, latest) = (epochs().min().unwrap_or(0), epochs().max().unwrap_or(0));
+        let epoch = states.iter().map(|state| state.epoch).min().unwrap_or(0);
         // What was filtered out of the next epoch in advance is nothing that anybody has seen.
         let ahead = |state: &State| state.epoch == epoch + 1 && state.steps_in_epoch == 0;
         if let Some(state) = states.iter().find(|state| state.epoch != epoch && !ahead(state)) {
+            let rank_of = |state: &State| state.shard.unwrap_or_default().rank;
+            let behind = states.iter().find(|state| state.epoch == epoch).map_or(0, rank_of);
+            let done =
+                if state.epoch == epoch + 1 { ", of which it has done something" } else { "" };
             let message = format!(
-                "ranks are in different epochs: the first in {epoch}, rank {} in {}{}",
-                state.shard.unwrap_or_default().rank,
+                "rank {behind} is in epoch {epoch}, and rank {} in epoch {}{done}: go on with these \
+                 {world} ranks until all are in one epoch, and change their number then",
+                rank_of(state),
                 state.epoch,
-                if state.epoch == latest && latest == epoch + 1 {
-                    ", of which it has done something"
-                } else {
-                    ""
-                }
             );
             return Err(invalid(message));
         }

@@ -960,8 +960,12 @@ fn states_that_do_not_belong_together_are_refused() {
     let mut mixed = states(2, &[1, 2]);
     mixed[1] = after(other.deterministic(), 1);
     refused(mixed, "another run");
-    refused(states(2, &[3, 12]), "different epochs");
-    refused(states(2, &[3, 25]), "different epochs");
+    refused(
+        states(2, &[3, 12]),
+        "rank 0 is in epoch 0, and rank 1 in epoch 1, of which it has done something: go on with \
+         these 2 ranks until all are in one epoch",
+    );
+    refused(states(2, &[3, 25]), "rank 0 is in epoch 0, and rank 1 in epoch 2: go on with");
     let combined = State::combine(states(2, &[3, 4])).unwrap();
     let mut mixed = states(2, &[1, 2]);
     mixed.push(combined.clone());

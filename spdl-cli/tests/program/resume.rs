@@ -355,6 +355,12 @@ fn the_states_of_all_ranks_go_on_with_another_number_of_ranks() {
     let both = ["--epochs", "2", "--resume", &state(0), &state(1)];
     let total: u64 = (0..3).map(|rank| count(&run(3, rank, &both))).sum();
     assert_eq!(total, 60, "all of the second epoch");
+    // One line for the first start and for every one after it.
+    let new = text(&beside.join("new.state"));
+    let line = [&both[..], &["--save-state", &new, "--auto-resume"]].concat();
+    assert_eq!(count(&run(3, 0, &line)), 20);
+    let again = run(3, 0, &line);
+    assert!(again.code == 0 && again.json()["images"] == 0, "{}{}", again.stdout, again.stderr);
     // One file is not enough, and a state of two runs is none.
     let run_one = run(3, 0, &["--epochs", "2", "--resume", &state(0)]);
     assert_eq!(run_one.code, 2);
