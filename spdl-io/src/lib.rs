@@ -26,11 +26,14 @@
 //! # Ok::<(), spdl_core::Error>(())
 //! ```
 //!
+//! Files inside archives are read by [`archive`]: tar with an index, zip, and arrays of NumPy.
+//!
 //! Storage of your own is one implementation of [`Fetcher`] and one call of
 //! `spdl_io::testing::fetcher_contract` (feature `testing`) in a test.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod archive;
 #[cfg(feature = "cache")]
 mod cache;
 mod fetch;

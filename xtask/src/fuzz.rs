@@ -15,11 +15,11 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::steps::Counts;
 use crate::tools::{Output, Workspace, cargo_tool, command, require_programs};
 
-/// Let libFuzzer look for files that our decoders cannot stand.
+/// Let libFuzzer look for files that our decoders and readers cannot stand.
 ///
-/// Every target (one for each format, and for what is made of them) is built with cargo-fuzz, which
+/// Every target (one for each format, for what is made of images, and for archives) is built with cargo-fuzz, which
 /// is installed into target/tools, and runs for the given time on the small files of the repository
-/// and on the images of ../shared/corpora where that is; what it learns stays in target/fuzz/corpus.
+/// and on the files of ../shared/corpora where that is; what it learns stays in target/fuzz/corpus.
 /// The fuzzer's unstable flags are allowed for this build alone, so the stable toolchain will do. A
 /// C++ compiler is needed for libFuzzer itself.
 ///
@@ -75,8 +75,11 @@ impl Sanitizer {
 
 const CARGO_FUZZ: (&str, &str) = ("cargo-fuzz", "0.13.2");
 
-/// Where the targets are, in the repository.
-pub(crate) const FOLDER: &str = "spdl-media/fuzz";
+/// The packages that have targets, in a folder `fuzz` of theirs. No two targets have one name.
+pub(crate) const PACKAGES: [&str; 2] = ["spdl-media", "spdl-io"];
+
+/// The features of `spdl-io` that read files of others by our own code.
+const OF_ARCHIVES: &str = "spdl-io/zip";
 
 /// Features that need more than gcc and rustup.
 const LEFT_OUT_FEATURES: [&str; 3] = ["default", "testing", "turbojpeg"];
@@ -157,14 +160,16 @@ fn counted(runs: &[Run]) -> Counts {
 
 /// The names of the targets: each is a file.
 fn targets(workspace: &Workspace) -> Result<Vec<String>> {
-    let folder = workspace.root.join(FOLDER).join("fuzz_targets");
     let mut names = Vec::new();
-    for entry in
-        fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?
-    {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "rs") {
-            names.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+    for package in PACKAGES {
+        let folder = workspace.root.join(package).join("fuzz/fuzz_targets");
+        for entry in
+            fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?
+        {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "rs") {
+                names.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+            }
         }
     }
     names.sort();
@@ -179,24 +184,30 @@ fn build(
     all_formats: bool,
 ) -> Result<PathBuf> {
     let cargo_fuzz = cargo_tool(workspace, output, CARGO_FUZZ.0, CARGO_FUZZ.1)?;
-    let folder = workspace.root.join(FOLDER);
     let target = workspace.target.join("fuzz").join(sanitizer.name());
     fs::create_dir_all(&target).with_context(|| format!("cannot create {}", target.display()))?;
-    lock_versions(workspace, &folder, &target)?;
-    output.run(
-        command(cargo_fuzz)
-            .args(["build", "--fuzz-dir"])
-            .arg(&folder)
-            .arg("--target-dir")
-            .arg(&target)
-            .args(["--sanitizer", sanitizer.name()])
-            .args(["--features", &features(workspace, all_formats)])
-            // The fuzzer's instrumentation and the sanitizer are flags of the nightly compiler.
-            .env("RUSTC_BOOTSTRAP", "1")
-            .env_remove("CARGO_TARGET_DIR")
-            .env_remove("RUSTFLAGS")
-            .current_dir(&folder),
-    )?;
+    for package in PACKAGES {
+        let folder = workspace.root.join(package).join("fuzz");
+        lock_versions(workspace, package, &folder, &target)?;
+        let features = match package {
+            "spdl-media" => features(workspace, all_formats),
+            _ => OF_ARCHIVES.to_owned(),
+        };
+        output.run(
+            command(&cargo_fuzz)
+                .args(["build", "--fuzz-dir"])
+                .arg(&folder)
+                .arg("--target-dir")
+                .arg(&target)
+                .args(["--sanitizer", sanitizer.name()])
+                .args(["--features", &features])
+                // The fuzzer's instrumentation and the sanitizer are flags of the nightly compiler.
+                .env("RUSTC_BOOTSTRAP", "1")
+                .env_remove("CARGO_TARGET_DIR")
+                .env_remove("RUSTFLAGS")
+                .current_dir(&folder),
+        )?;
+    }
     // cargo-fuzz names the platform, always, and builds optimised.
     for entry in fs::read_dir(&target)? {
         let programs = entry?.path().join("release");
@@ -209,9 +220,9 @@ fn build(
 
 /// The targets are no part of the workspace, but are to be built with its versions: its lock file is
 /// copied whenever it has changed, and cargo adds to the copy what the targets need beside it.
-fn lock_versions(workspace: &Workspace, folder: &Path, target: &Path) -> Result<()> {
+fn lock_versions(workspace: &Workspace, package: &str, folder: &Path, target: &Path) -> Result<()> {
     let lock = fs::read(workspace.root.join("Cargo.lock")).context("cannot read Cargo.lock")?;
-    let stamp = target.join("workspace.lock");
+    let stamp = target.join(format!("{package}.lock"));
     let own = folder.join("Cargo.lock");
     if !own.is_file() || fs::read(&stamp).ok().as_ref() != Some(&lock) {
         fs::write(&own, &lock).with_context(|| format!("cannot write {}", own.display()))?;
@@ -433,19 +444,26 @@ fn make_seeds(workspace: &Workspace, folder: &Path) -> Result<()> {
 }
 
 /// How files of each format start: the name of the format is that of its target.
-const SIGNATURES: [(&str, &[&[u8]]); 6] = [
+const SIGNATURES: [(&str, &[&[u8]]); 9] = [
     ("bmp", &[b"BM"]),
     ("gif", &[b"GIF8"]),
     ("jpeg", &[b"\xFF\xD8\xFF"]),
+    ("npy", &[b"\x93NUMPY"]),
     ("png", &[b"\x89PNG"]),
+    // Told by what stands further behind.
+    ("tar", &[]),
     ("tiff", &[b"II*\0", b"MM\0*"]),
     ("webp", &[b"RIFF"]),
+    ("zip", &[b"PK\x03\x04", b"PK\x05\x06"]),
 ];
 
 /// The folder of the seeds of all other formats.
 const OTHER: &str = "other";
 
 fn format_of(file: &[u8]) -> Option<&'static str> {
+    if file.get(257..262) == Some(b"ustar") {
+        return Some("tar");
+    }
     let is_it = |starts: &[&[u8]]| starts.iter().any(|start| file.starts_with(start));
     SIGNATURES.iter().find(|(_, starts)| is_it(starts)).map(|(format, _)| *format)
 }
@@ -491,8 +509,10 @@ mod tests {
     fn a_target_starts_from_files_of_its_format() {
         let folder = Path::new("seeds");
         assert_eq!(seeds_of("jpeg_region", folder), [folder.join("jpeg")]);
-        assert_eq!(seeds_of("fill", folder).len(), 7);
+        assert_eq!(seeds_of("fill", folder).len(), 10);
+        assert_eq!(seeds_of("tar_index", folder), [folder.join("tar")]);
         assert_eq!(format_of(b"MM\0*rest"), Some("tiff"));
+        assert_eq!(format_of(&[&[b'a'; 257][..], b"ustar\0"].concat()), Some("tar"));
         assert_eq!(format_of(b"text"), None);
     }
 

@@ -88,7 +88,9 @@ fn fmt(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     };
     check(&["--all"], &workspace.root, output)?;
     // The fuzz targets are no part of the workspace.
-    check(&[], &workspace.root.join(fuzz::FOLDER), output)?;
+    for package in fuzz::PACKAGES {
+        check(&[], &workspace.root.join(package).join("fuzz"), output)?;
+    }
     Ok(Counts::one_passed())
 }
 

@@ -1,0 +1,136 @@
+//! What the fuzz targets of `spdl-io` do with the bytes that they are given.
+//!
+//! A finding is a panic, an error of a kind that blames the caller, an answer that contradicts
+//! another, or a run beyond the time and memory that the fuzzer allows.
+
+#![forbid(unsafe_code)]
+
+use bytes::Bytes;
+use spdl_core::{BufferPool, Error, ErrorKind, Result};
+use spdl_io::archive::{
+    AfterEnd, ArchiveStamp, NpyArray, NpzArchive, TarEntry, TarIndex, TarOptions, TarSlice,
+    TarStream, ZipOptions, ZipSlice,
+};
+
+/// Damage is told by one of four kinds, and where.
+fn check(error: &Error) {
+    let kinds = [
+        ErrorKind::Corrupt,
+        ErrorKind::Truncated,
+        ErrorKind::Unsupported,
+        ErrorKind::LimitExceeded,
+    ];
+    assert!(kinds.contains(&error.kind()), "{}", error.report());
+}
+
+/// A tar archive, in memory and as a stream: both see the same.
+pub fn tar(file: &[u8]) {
+    let archive = Bytes::copy_from_slice(file);
+    for after_end in [AfterEnd::Ignore, AfterEnd::Refuse, AfterEnd::Continue] {
+        let options = TarOptions::default()
+            .after_end(after_end)
+            .accept_missing_end(file.len() % 2 == 0)
+            .max_extension_bytes(1 << 16);
+        let by_slice: Vec<Result<TarEntry>> =
+            TarSlice::with_options(archive.clone(), options).collect();
+        let mut stream = TarStream::with_options(file, options);
+        for entry in &by_slice {
+            let streamed = stream.next_entry();
+            match (entry, streamed) {
+                (Ok(entry), Ok(streamed)) => {
+                    assert_eq!(Some(entry), streamed.as_ref());
+                    if entry.size % 2 == 0
+                        && let Ok(data) = TarSlice::new(archive.clone()).data(entry)
+                    {
+                        assert_eq!(stream.data().expect("data"), data);
+                    }
+                }
+                (Err(error), Err(streamed)) => {
+                    check(error);
+                    assert_eq!(error.kind(), streamed.kind());
+                    assert_eq!(error.offset(), streamed.offset());
+                }
+                (entry, streamed) => panic!("{entry:?}, but {streamed:?}"),
+            }
+        }
+        assert!(stream.next_entry().expect("the end").is_none());
+        for error in
+            TarSlice::with_options(archive.clone(), options).files().filter_map(Result::err)
+        {
+            check(&error);
+        }
+    }
+}
+
+/// The file of an index with a right checksum; and the index of a tar archive.
+pub fn tar_index(file: &[u8]) {
+    let options = TarOptions::default();
+    // The state of the archive is in the file: the fuzzer need not guess it.
+    let number = |at: usize| {
+        let bytes = file.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+        u64::from_le_bytes(bytes.unwrap_or_default())
+    };
+    let stamp = ArchiveStamp::new(number(16));
+    let mut forged = file.to_vec();
+    forged.extend_from_slice(&twox_hash::XxHash3_128::oneshot(file).to_le_bytes());
+    if let Ok(index) = TarIndex::from_bytes(&forged, &stamp, options) {
+        look_at(&index);
+        let again = TarIndex::from_bytes(&index.to_bytes(), &stamp, options).expect("its own file");
+        assert!(again.iter().eq(index.iter()));
+    }
+    let stamp = ArchiveStamp::new(file.len() as u64);
+    let entries = TarSlice::new(Bytes::copy_from_slice(file));
+    if let Ok(index) = TarIndex::from_entries(entries, stamp.clone(), options) {
+        look_at(&index);
+        let again = TarIndex::from_bytes(&index.to_bytes(), &stamp, options).expect("its own file");
+        assert!(again.iter().eq(index.iter()));
+    }
+}
+
+fn look_at(index: &TarIndex) {
+    for (number, entry) in index.iter().enumerate() {
+        assert!(entry.data_range().end <= index.stamp().size());
+        let found = index.find(entry.key.as_bytes()).expect("a member by its name");
+        assert_eq!(index.name(found), Some(entry.key.as_bytes()));
+        let _ = index.file(number);
+    }
+}
+
+/// A zip archive.
+pub fn zip(file: &[u8]) {
+    let options = ZipOptions::default().max_file_bytes(1 << 24);
+    match ZipSlice::with_options(Bytes::copy_from_slice(file), options) {
+        Err(error) => check(&error),
+        Ok(archive) => {
+            for entry in archive.entries() {
+                assert!(archive.find(&entry.key).is_some());
+                match archive.data(entry) {
+                    Ok(data) => assert_eq!(data.len() as u64, entry.size),
+                    Err(error) => check(&error),
+                }
+            }
+        }
+    }
+}
+
+/// An array, or a file of several.
+pub fn npy(file: &[u8]) {
+    match NpyArray::from_bytes(Bytes::copy_from_slice(file)) {
+        Ok(array) => {
+            let elements = match array.shape().contains(&0) {
+                true => 0,
+                false => array.shape().iter().product::<usize>(),
+            };
+            assert_eq!(array.data().len(), elements * array.element().size());
+            let _ = array.to_array(&BufferPool::new());
+        }
+        Err(error) => check(&error),
+    }
+    if let Ok(archive) = NpzArchive::new(Bytes::copy_from_slice(file)) {
+        for name in archive.names() {
+            if let Err(error) = archive.get(name) {
+                check(&error);
+            }
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Compressed archives as streams of what is inside.
+
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Read};
+
+use spdl_core::{Error, ErrorKind, Result};
+
+/// The size of the buffer before the decompressor, in bytes.
+const BUFFER: usize = 64 << 10;
+
+/// What may always come out, however little went in.
+const RATIO_FREE_BYTES: u64 = 64 << 20;
+
+/// The bytes of a stream, decompressed if they are compressed: for a
+/// [`TarStream`](super::TarStream) over `.tar`, `.tar.gz` or `.tar.zst`.
+///
+/// Several members of gzip, or frames of Zstandard, one behind the other are one stream. A stream
+/// that is cut is `Truncated`, one that is damaged `Corrupt`: as the cause of an [`io::Error`],
+/// which `TarStream` takes out again.
+///
+/// ```no_run
+/// use spdl_io::archive::{Decompress, DecompressLimits, TarStream};
+/// let file = std::fs::File::open("shard.tar.gz")?;
+/// let archive = TarStream::new(Decompress::detect(file, DecompressLimits::default())?);
+/// for file in archive.files() {
+///     println!("{}", file?.entry.key);
+/// }
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+pub struct Decompress<R: Read> {
+    decoder: Decoder<R>,
+    limits: DecompressLimits,
+    output: u64,
+}
+
+enum Decoder<R: Read> {
+    Plain(Counted<R>),
+    #[cfg(feature = "gzip")]
+    Gzip(Box<flate2::bufread::MultiGzDecoder<Counted<R>>>),
+    #[cfg(feature = "zstd")]
+    Zstd(zstd::stream::read::Decoder<'static, Counted<R>>),
+}
+
+/// How much may come out of a compressed stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DecompressLimits {
+    max_bytes: u64,
+    max_ratio: u64,
+}
+
+impl Default for DecompressLimits {
+    /// 1 TiB, and 1,000 bytes for each compressed one.
+    fn default() -> Self {
+        DecompressLimits { max_bytes: 1 << 40, max_ratio: 1_000 }
+    }
+}
+
+impl DecompressLimits {
+    /// The most bytes that may come out. Default: 1 TiB. A stream is never in memory as a whole, so
+    /// this is a bound on time.
+    #[must_use]
+    pub fn max_bytes(mut self, max_bytes: u64) -> Self {
+        self.max_bytes = max_bytes;
+        self
+    }
+
+    /// The most bytes that may come out for each that went in, on average so far; 64 MiB may always
+    /// come out. Default: 1,000.
+    #[must_use]
+    pub fn max_ratio(mut self, max_ratio: u64) -> Self {
+        self.max_ratio = max_ratio;
+        self
+    }
+
+    fn check(&self, input: u64, output: u64) -> Result<()> {
+        let by_ratio = input.saturating_mul(self.max_ratio).max(RATIO_FREE_BYTES);
+        let allowed = self.max_bytes.min(by_ratio);
+        if output <= allowed {
+            return Ok(());
+        }
+        let message = format!("more than {allowed} bytes come out of {input} compressed ones");
+        Err(Error::new(ErrorKind::LimitExceeded, message).with_offset(input))
+    }
+}
+
+/// How streams of each kind start.
+const GZIP: &[u8] = &[0x1F, 0x8B];
+const ZSTD: &[u8] = &[0x28, 0xB5, 0x2F, 0xFD];
+
+impl<R: Read> Decompress<R> {
+    /// Looks at the first bytes of a stream, and decompresses it if they are those of gzip or
+    /// Zstandard. A stream of neither comes out as it is.
+    ///
+    /// # Errors
+    /// What the reader answers; `Unsupported` where the feature `gzip` or `zstd` is missing.
+    pub fn detect(reader: R, limits: DecompressLimits) -> Result<Self> {
+        let mut start = [0; 4];
+        let mut len = 0;
+        let mut reader = reader;
+        while len < start.len() {
+            match reader.read(&mut start[len..]) {
+                Ok(0) => break,
+                Ok(read) => len += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let start = start[..len].to_vec();
+        let kind = if start.starts_with(ZSTD) {
+            ZSTD
+        } else if start.starts_with(GZIP) {
+            GZIP
+        } else {
+            &[]
+        };
+        let reader = Counted {
+            start: io::Cursor::new(start),
+            reader: BufReader::with_capacity(BUFFER, reader),
+            count: 0,
+        };
+        let decoder = match kind {
+            #[cfg(feature = "gzip")]
+            GZIP => Decoder::Gzip(Box::new(flate2::bufread::MultiGzDecoder::new(reader))),
+            #[cfg(feature = "zstd")]
+            ZSTD => Decoder::Zstd(zstd::stream::read::Decoder::with_buffer(reader)?),
+            [] => Decoder::Plain(reader),
+            _ => {
+                let (name, feature) =
+                    if kind == GZIP { ("gzip", "gzip") } else { ("Zstandard", "zstd") };
+                let message = format!(
+                    "compressed by {name}, which this build cannot read (feature {feature})"
+                );
+                return Err(Error::new(ErrorKind::Unsupported, message).with_offset(0));
+            }
+        };
+        Ok(Decompress { decoder, limits, output: 0 })
+    }
+
+    /// How many bytes of the stream were used so far.
+    pub fn input_bytes(&self) -> u64 {
+        match &self.decoder {
+            Decoder::Plain(reader) => reader.count,
+            #[cfg(feature = "gzip")]
+            Decoder::Gzip(decoder) => decoder.get_ref().count,
+            #[cfg(feature = "zstd")]
+            Decoder::Zstd(decoder) => decoder.get_ref().count,
+        }
+    }
+}
+
+impl<R: Read> Read for Decompress<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = match self.decoder.read(buffer) {
+            Err(error) if !matches!(self.decoder, Decoder::Plain(_)) => {
+                return Err(typed(error, self.input_bytes()));
+            }
+            read => read?,
+        };
+        self.output += read as u64;
+        let allowed = self.limits.check(self.input_bytes(), self.output);
+        allowed.map_err(io::Error::other)?;
+        Ok(read)
+    }
+}
+
+impl<R: Read> Decoder<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Decoder::Plain(reader) => reader.read(buffer),
+            #[cfg(feature = "gzip")]
+            Decoder::Gzip(decoder) => decoder.read(buffer),
+            #[cfg(feature = "zstd")]
+            Decoder::Zstd(decoder) => decoder.read(buffer),
+        }
+    }
+}
+
+/// An error of a decompressor with its kind.
+fn typed(error: io::Error, offset: u64) -> io::Error {
+    let (kind, message) = match error.kind() {
+        io::ErrorKind::Interrupted => return error,
+        io::ErrorKind::UnexpectedEof => {
+            (ErrorKind::Truncated, "the compressed stream is cut".to_owned())
+        }
+        io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
+            (ErrorKind::Corrupt, format!("the compressed stream is damaged: {error}"))
+        }
+        // What the library for Zstandard finds has no kind of its own.
+        io::ErrorKind::Other if error.to_string().contains("too much memory") => {
+            (ErrorKind::LimitExceeded, format!("the compressed stream cannot be read: {error}"))
+        }
+        io::ErrorKind::Other => {
+            (ErrorKind::Corrupt, format!("the compressed stream is damaged: {error}"))
+        }
+        _ => return error,
+    };
+    io::Error::other(Error::new(kind, message).with_offset(offset))
+}
+
+impl<R: Read> fmt::Debug for Decompress<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match &self.decoder {
+            Decoder::Plain(_) => "as it is",
+            #[cfg(feature = "gzip")]
+            Decoder::Gzip(_) => "gzip",
+            #[cfg(feature = "zstd")]
+            Decoder::Zstd(_) => "zstd",
+        };
+        write!(f, "Decompress({kind}, {} bytes to {})", self.input_bytes(), self.output)
+    }
+}
+
+/// A reader whose first bytes were looked at, and that counts what is used.
+struct Counted<R> {
+    start: io::Cursor<Vec<u8>>,
+    reader: BufReader<R>,
+    count: u64,
+}
+
+impl<R: Read> BufRead for Counted<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.start.position() < self.start.get_ref().len() as u64 {
+            return self.start.fill_buf();
+        }
+        self.reader.fill_buf()
+    }
+
+    fn consume(&mut self, len: usize) {
+        self.count += len as u64;
+        if self.start.position() < self.start.get_ref().len() as u64 {
+            self.start.consume(len);
+        } else {
+            self.reader.consume(len);
+        }
+    }
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut there = self.fill_buf()?;
+        let read = there.read(buffer)?;
+        self.consume(read);
+        Ok(read)
+    }
+}

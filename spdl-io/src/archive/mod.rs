@@ -1,0 +1,34 @@
+//! Archives: many files in one, and their members by name or one after another.
+//!
+//! | what | in memory | as a stream | by ranges of a store | by an index |
+//! |---|---|---|---|---|
+//! | tar | [`TarSlice`] | [`TarStream`] | [`TarRanges`] | [`TarIndex`] |
+//! | tar, compressed | | [`TarStream`] over [`Decompress`] | | |
+//! | zip (feature `zip`) | `ZipSlice` | | `ZipRanges` | its own directory |
+//! | `.npy`; `.npz` (feature `zip`) | [`NpyArray`]; `NpzArchive` | | | |
+//!
+//! Names of members are data: nothing here writes a file by such a name, or opens one. What can be
+//! understood in two ways (two names or two sizes for one member, members inside one another) is
+//! `Corrupt`, as that is how one archive shows different members to different programs.
+//!
+//! A damaged archive is an error with the byte at which the damage is. Of a tar archive, what comes
+//! before it is delivered first.
+
+mod decompress;
+mod npy;
+mod tar;
+mod tar_index;
+#[cfg(feature = "zip")]
+mod zip;
+
+pub use decompress::{Decompress, DecompressLimits};
+#[cfg(feature = "zip")]
+pub use npy::NpzArchive;
+pub use npy::{NpyArray, NpyType};
+pub use tar::{
+    AfterEnd, TarEntry, TarEvent, TarFile, TarKind, TarOptions, TarParser, TarRanges, TarSlice,
+    TarStream,
+};
+pub use tar_index::{ArchiveStamp, TarIndex};
+#[cfg(feature = "zip")]
+pub use zip::{ZipEntry, ZipKind, ZipMethod, ZipOptions, ZipRanges, ZipSlice};

@@ -1,0 +1,435 @@
+//! Arrays of NumPy: `.npy`, and with the feature `zip` also `.npz`.
+
+use std::fmt;
+
+use bytes::{Buf, Bytes};
+use spdl_core::{Array, BufferPool, DType, Error, ErrorKind, Result};
+
+/// The longest header that is read, in bytes. NumPy refuses more than 10,000 itself.
+const MAX_HEADER: usize = 64 << 10;
+/// More dimensions than this NumPy does not have.
+const MAX_DIMENSIONS: usize = 64;
+
+/// The type of the elements of a [`NpyArray`]: numbers in the order of this machine.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NpyType {
+    /// A truth value: one byte, 0 or 1.
+    Bool,
+    /// A signed integer of so many bytes: 1, 2, 4 or 8.
+    Int(u8),
+    /// An unsigned integer of so many bytes: 1, 2, 4 or 8.
+    UInt(u8),
+    /// A floating-point number of so many bytes: 2, 4 or 8.
+    Float(u8),
+    /// Two floating-point numbers, of so many bytes together: 8 or 16.
+    Complex(u8),
+}
+
+impl NpyType {
+    /// The size of one element in bytes.
+    pub fn size(self) -> usize {
+        match self {
+            NpyType::Bool => 1,
+            NpyType::Int(size) | NpyType::UInt(size) => usize::from(size),
+            NpyType::Float(size) | NpyType::Complex(size) => usize::from(size),
+        }
+    }
+
+    /// The same type of an [`Array`], where it has one: `uint8`, `int64`, `float16` and `float32`.
+    pub fn dtype(self) -> Option<DType> {
+        match self {
+            NpyType::UInt(1) => Some(DType::U8),
+            NpyType::Int(8) => Some(DType::I64),
+            NpyType::Float(2) => Some(DType::F16),
+            NpyType::Float(4) => Some(DType::F32),
+            _ => None,
+        }
+    }
+
+    /// The type by NumPy's letter and size.
+    fn of(letter: u8, size: &[u8]) -> Option<Self> {
+        let size = match size {
+            [digit @ b'1'..=b'8'] => digit - b'0',
+            b"16" => 16,
+            _ => return None,
+        };
+        match (letter, size) {
+            (b'b', 1) => Some(NpyType::Bool),
+            (b'i', 1 | 2 | 4 | 8) => Some(NpyType::Int(size)),
+            (b'u', 1 | 2 | 4 | 8) => Some(NpyType::UInt(size)),
+            (b'f', 2 | 4 | 8) => Some(NpyType::Float(size)),
+            (b'c', 8 | 16) => Some(NpyType::Complex(size)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for NpyType {
+    /// NumPy's name: `float32`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            NpyType::Bool => return f.write_str("bool"),
+            NpyType::Int(_) => "int",
+            NpyType::UInt(_) => "uint",
+            NpyType::Float(_) => "float",
+            NpyType::Complex(_) => "complex",
+        };
+        write!(f, "{name}{}", self.size() * 8)
+    }
+}
+
+/// An array as a `.npy` file of version 1, 2 or 3 holds it. The elements are a part of the file, not
+/// a copy, but where their bytes had to be put into this machine's order.
+///
+/// Arrays of Python objects are refused: reading them would run code that the file brings along. So
+/// are those of records, texts and times, as `Unsupported`.
+///
+/// ```
+/// # let mut file = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+/// # let header = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }";
+/// # file.extend_from_slice(format!("{header:<117}\n").as_bytes());
+/// # file.extend_from_slice(&[0; 24]);
+/// use spdl_io::archive::NpyArray;
+/// let array = NpyArray::from_bytes(file)?;
+/// assert_eq!((array.element().to_string().as_str(), array.shape()), ("float32", &[2, 3][..]));
+/// let array = array.to_array(&spdl_core::BufferPool::new())?;
+/// assert_eq!(array.as_slice::<f32>()?, [0.0; 6]);
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct NpyArray {
+    element: NpyType,
+    shape: Vec<usize>,
+    is_fortran_order: bool,
+    data: Bytes,
+}
+
+impl NpyArray {
+    /// Reads a file that holds one array.
+    ///
+    /// # Errors
+    /// `Truncated` where it is cut; `Corrupt` where it is no such file, its header is malformed, or
+    /// something is left over; `Unsupported` for elements that are no numbers, and later versions;
+    /// `LimitExceeded` for a header of more than 64 KiB or 64 dimensions.
+    pub fn from_bytes(file: impl Into<Bytes>) -> Result<Self> {
+        let mut rest = file.into();
+        let len = rest.len();
+        let array = NpyArray::take(&mut rest)?;
+        if rest.is_empty() {
+            return Ok(array);
+        }
+        let message = format!("{} bytes are behind the array", rest.len());
+        Err(corrupt(message, len - rest.len()))
+    }
+
+    /// Reads the first of several arrays that were written one behind the other, and leaves the
+    /// rest.
+    ///
+    /// # Errors
+    /// As [`from_bytes`](Self::from_bytes); the bytes are as they were.
+    pub fn take(file: &mut Bytes) -> Result<Self> {
+        let cut = |what: &str| {
+            let message = format!("the file ends inside {what}");
+            Error::new(ErrorKind::Truncated, message).with_offset(file.len() as u64)
+        };
+        let magic = b"\x93NUMPY";
+        if !file.starts_with(&magic[..file.len().min(magic.len())]) {
+            return Err(corrupt("this is no .npy file", 0));
+        }
+        let version = file.get(6..8).ok_or_else(|| cut("its first bytes"))?;
+        let (start, len) = match version {
+            [1, 0] => (10, file.get(8..10)),
+            [2 | 3, 0] => (12, file.get(8..12)),
+            other => {
+                let message = format!("version {}.{} of .npy", other[0], other[1]);
+                return Err(Error::new(ErrorKind::Unsupported, message).with_offset(6));
+            }
+        };
+        let len = len.ok_or_else(|| cut("its first bytes"))?;
+        let len = len.iter().rev().fold(0_usize, |len, &byte| len << 8 | usize::from(byte));
+        if len > MAX_HEADER {
+            let message = format!("a header of {len} bytes, of {MAX_HEADER} allowed");
+            return Err(Error::new(ErrorKind::LimitExceeded, message).with_offset(8));
+        }
+        let header = file.get(start..start + len).ok_or_else(|| cut("its header"))?;
+        let Header { element, is_big_endian, is_fortran_order, shape } =
+            Literal { text: header, at: 0, start }.header()?;
+        let bytes =
+            shape.iter().try_fold(element.size(), |bytes, &extent| bytes.checked_mul(extent));
+        // Where one extent is 0, the others may be anything.
+        let bytes = if shape.contains(&0) { Some(0) } else { bytes };
+        let data_end = bytes.and_then(|bytes| bytes.checked_add(start + len));
+        let data_end = data_end.filter(|&end| end <= file.len()).ok_or_else(|| cut("its data"))?;
+        let data = file.slice(start + len..data_end);
+        let data = if is_big_endian == cfg!(target_endian = "big") || element.size() == 1 {
+            data
+        } else {
+            let size = match element {
+                NpyType::Complex(size) => usize::from(size) / 2,
+                other => other.size(),
+            };
+            let mut swapped = data.to_vec();
+            swapped.chunks_exact_mut(size).for_each(<[u8]>::reverse);
+            swapped.into()
+        };
+        file.advance(data_end);
+        Ok(NpyArray { element, shape, is_fortran_order, data })
+    }
+
+    /// The type of the elements.
+    pub fn element(&self) -> NpyType {
+        self.element
+    }
+
+    /// The extent of each dimension; none for a single number.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Whether the first index is the one that changes fastest (the order of Fortran), not the last.
+    pub fn is_fortran_order(&self) -> bool {
+        self.is_fortran_order
+    }
+
+    /// The elements, in the order that [`is_fortran_order`](Self::is_fortran_order) says, their bytes
+    /// in that of this machine. They start at any address.
+    pub fn data(&self) -> &Bytes {
+        &self.data
+    }
+
+    /// A copy as an array of the pipeline, in the order of C: the last index changes fastest.
+    ///
+    /// # Errors
+    /// `Unsupported` where [`NpyType::dtype`] has no such type; `LimitExceeded` where there is no
+    /// memory for it; `InvalidArgument` where it is empty, and its other extents are absurd.
+    pub fn to_array(&self, pool: &BufferPool) -> Result<Array> {
+        let dtype = self.element.dtype().ok_or_else(|| {
+            let message = format!("there are no arrays of {} in a pipeline", self.element);
+            Error::new(ErrorKind::Unsupported, message)
+        })?;
+        let mut array = Array::new(dtype, self.shape.clone(), pool.take(self.data.len())?)?;
+        if !self.is_fortran_order || self.shape.len() < 2 || self.data.is_empty() {
+            array.as_bytes_mut().copy_from_slice(&self.data);
+            return Ok(array);
+        }
+        let size = self.element.size();
+        let mut index = vec![0; self.shape.len()];
+        for target in array.as_bytes_mut().chunks_exact_mut(size) {
+            let from =
+                index.iter().zip(&self.shape).rev().fold(0, |at, (i, extent)| at * extent + i);
+            target.copy_from_slice(&self.data[from * size..][..size]);
+            for (i, &extent) in index.iter_mut().zip(&self.shape).rev() {
+                *i += 1;
+                if *i < extent {
+                    break;
+                }
+                *i = 0;
+            }
+        }
+        Ok(array)
+    }
+}
+
+impl fmt::Debug for NpyArray {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let order = if self.is_fortran_order { ", Fortran order" } else { "" };
+        write!(f, "NpyArray({} {:?}{order})", self.element, self.shape)
+    }
+}
+
+fn corrupt(message: impl Into<String>, offset: usize) -> Error {
+    Error::new(ErrorKind::Corrupt, message).with_offset(offset as u64)
+}
+
+struct Header {
+    element: NpyType,
+    is_big_endian: bool,
+    is_fortran_order: bool,
+    shape: Vec<usize>,
+}
+
+/// The header: a dictionary as Python writes it, of three known keys. It is read letter by letter,
+/// and never evaluated.
+struct Literal<'a> {
+    text: &'a [u8],
+    at: usize,
+    /// Where in the file the text starts.
+    start: usize,
+}
+
+impl<'a> Literal<'a> {
+    fn header(mut self) -> Result<Header> {
+        let (mut descr, mut order, mut shape) = (None, None, None);
+        self.expect(b'{')?;
+        while !self.next_is(b'}') {
+            let at = self.at;
+            let key = self.string()?;
+            self.expect(b':')?;
+            let is_new = match key {
+                b"descr" => descr.replace(self.descr()?).is_none(),
+                b"fortran_order" => order.replace(self.truth()?).is_none(),
+                b"shape" => shape.replace(self.shape()?).is_none(),
+                _ => false,
+            };
+            if !is_new {
+                return Err(corrupt("a key that is unknown or there twice", self.start + at));
+            }
+            if !self.next_is(b',') {
+                self.expect(b'}')?;
+                break;
+            }
+        }
+        self.skip_spaces();
+        if self.at != self.text.len() {
+            return Err(self.malformed());
+        }
+        match (descr, order, shape) {
+            (Some((element, is_big_endian)), Some(is_fortran_order), Some(shape)) => {
+                Ok(Header { element, is_big_endian, is_fortran_order, shape })
+            }
+            _ => Err(corrupt("the header lacks descr, fortran_order or shape", self.start)),
+        }
+    }
+
+    fn malformed(&self) -> Error {
+        corrupt("the header of this array is malformed", self.start + self.at)
+    }
+
+    fn skip_spaces(&mut self) {
+        let spaces = |byte: &&u8| matches!(byte, b' ' | b'\n' | b'\t');
+        self.at += self.text[self.at..].iter().take_while(spaces).count();
+    }
+
+    /// Whether this letter is next; if so, it is passed over.
+    fn next_is(&mut self, letter: u8) -> bool {
+        self.skip_spaces();
+        let is_it = self.text.get(self.at) == Some(&letter);
+        self.at += usize::from(is_it);
+        is_it
+    }
+
+    fn expect(&mut self, letter: u8) -> Result<()> {
+        if self.next_is(letter) { Ok(()) } else { Err(self.malformed()) }
+    }
+
+    /// A text in quotation marks, with nothing escaped.
+    fn string(&mut self) -> Result<&'a [u8]> {
+        self.skip_spaces();
+        let quote = self.text.get(self.at).copied().filter(|&quote| matches!(quote, b'\'' | b'"'));
+        let quote = quote.ok_or_else(|| self.malformed())?;
+        let rest = &self.text[self.at + 1..];
+        let len = rest.iter().position(|&byte| byte == quote || byte == b'\\');
+        let len = len.filter(|&len| rest[len] == quote).ok_or_else(|| self.malformed())?;
+        self.at += len + 2;
+        Ok(&rest[..len])
+    }
+
+    fn truth(&mut self) -> Result<bool> {
+        self.skip_spaces();
+        for (word, value) in [(&b"True"[..], true), (b"False", false)] {
+            if self.text[self.at..].starts_with(word) {
+                self.at += word.len();
+                return Ok(value);
+            }
+        }
+        Err(self.malformed())
+    }
+
+    /// The type, and whether the most significant byte comes first.
+    fn descr(&mut self) -> Result<(NpyType, bool)> {
+        let unsupported = |message: String, at: usize| {
+            Err(Error::new(ErrorKind::Unsupported, message).with_offset(at as u64))
+        };
+        self.skip_spaces();
+        let at = self.start + self.at;
+        if matches!(self.text.get(self.at), Some(b'[' | b'(')) {
+            return unsupported("an array of records".to_owned(), at);
+        }
+        let text = self.string()?;
+        let (order, rest) = match text {
+            [order @ (b'<' | b'>' | b'|' | b'='), rest @ ..] => (*order, rest),
+            rest => (b'=', rest),
+        };
+        if let [b'O', ..] = rest {
+            let message = "an array of Python objects: reading it would run code of the file";
+            return unsupported(message.to_owned(), at);
+        }
+        let element = rest.split_first().and_then(|(&letter, size)| NpyType::of(letter, size));
+        match element {
+            Some(element) => {
+                let is_big = order == b'>' || (order != b'<' && cfg!(target_endian = "big"));
+                Ok((element, is_big))
+            }
+            None => unsupported(format!("elements of type '{}'", text.escape_ascii()), at),
+        }
+    }
+
+    fn shape(&mut self) -> Result<Vec<usize>> {
+        self.expect(b'(')?;
+        let mut shape = Vec::new();
+        while !self.next_is(b')') {
+            self.skip_spaces();
+            let digits = self.text[self.at..].iter().take_while(|byte| byte.is_ascii_digit());
+            let digits = &self.text[self.at..self.at + digits.count()];
+            let value = std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok());
+            shape.push(value.ok_or_else(|| self.malformed())?);
+            if shape.len() > MAX_DIMENSIONS {
+                let message = format!("an array of more than {MAX_DIMENSIONS} dimensions");
+                let error = Error::new(ErrorKind::LimitExceeded, message);
+                return Err(error.with_offset((self.start + self.at) as u64));
+            }
+            self.at += digits.len();
+            // Python 2 marks long numbers.
+            self.at += usize::from(self.text.get(self.at) == Some(&b'L'));
+            if !self.next_is(b',') {
+                self.expect(b')')?;
+                break;
+            }
+        }
+        Ok(shape)
+    }
+}
+
+/// The arrays of a `.npz` file, by name.
+///
+/// ```no_run
+/// let arrays = spdl_io::archive::NpzArchive::new(std::fs::read("arrays.npz")?)?;
+/// for name in arrays.names() {
+///     println!("{name}: {:?}", arrays.get(name)?);
+/// }
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+#[cfg(feature = "zip")]
+#[derive(Debug)]
+pub struct NpzArchive(super::ZipSlice);
+
+#[cfg(feature = "zip")]
+impl NpzArchive {
+    /// Reads the list of arrays, within default limits.
+    ///
+    /// # Errors
+    /// As [`ZipSlice::new`](super::ZipSlice::new).
+    pub fn new(file: impl Into<Bytes>) -> Result<Self> {
+        super::ZipSlice::new(file).map(NpzArchive)
+    }
+
+    /// The names of the arrays, in the order of the file.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let names = self.0.entries().iter().filter_map(|entry| entry.key.as_str());
+        names.filter_map(|name| name.strip_suffix(".npy"))
+    }
+
+    /// An array by its name.
+    ///
+    /// # Errors
+    /// `NotFound`; as [`NpyArray::from_bytes`] and [`ZipSlice::data`](super::ZipSlice::data).
+    pub fn get(&self, name: &str) -> Result<NpyArray> {
+        let key = crate::Key::from(format!("{name}.npy"));
+        let entry = self.0.find(&key).ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, "there is no such array").with_key(key.display_name())
+        })?;
+        let array = NpyArray::from_bytes(self.0.data(entry)?);
+        array.map_err(|error| error.with_key(key.display_name()))
+    }
+}

@@ -1,0 +1,137 @@
+//! A tar archive in memory, or mapped into it.
+
+use bytes::Bytes;
+use spdl_core::{Error, ErrorKind, Result};
+
+use super::{TarEntry, TarEvent, TarFile, TarOptions, TarParser, data_cut};
+
+/// The members of a tar archive that lies in memory; nothing is copied.
+///
+/// An iterator over the entries: those before a damage, then the error, and nothing more. An entry
+/// whose data are cut is delivered; reading them, and the next entry, are `Truncated`.
+///
+/// ```
+/// use spdl_io::archive::TarSlice;
+/// # let archive = bytes::Bytes::from(vec![0; 1024]);
+/// let archive = TarSlice::new(archive);
+/// for file in archive.files() {
+///     let file = file?;
+///     println!("{}: {} bytes", file.entry.key, file.data.len());
+/// }
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct TarSlice {
+    archive: Bytes,
+    parser: TarParser,
+    options: TarOptions,
+    /// That the archive ends inside the data of the last entry.
+    cut: Option<Error>,
+}
+
+impl TarSlice {
+    /// The members of an archive, within default limits.
+    pub fn new(archive: impl Into<Bytes>) -> Self {
+        TarSlice::with_options(archive, TarOptions::default())
+    }
+
+    /// The members of an archive.
+    pub fn with_options(archive: impl Into<Bytes>, options: TarOptions) -> Self {
+        let parser = TarParser::new(options);
+        TarSlice { archive: archive.into(), parser, options, cut: None }
+    }
+
+    /// The data of a file: a part of the archive, not a copy of it.
+    ///
+    /// # Errors
+    /// `Truncated` where the archive ends inside them; `Unsupported` for sparse files, links and
+    /// members of an unknown kind; `InvalidArgument` for what is no file; `LimitExceeded` for a file
+    /// larger than [`TarOptions::max_file_bytes`].
+    pub fn data(&self, entry: &TarEntry) -> Result<Bytes> {
+        entry.check_readable()?;
+        self.options.check_file(entry)?;
+        let range = entry.data_range();
+        let len = self.archive.len();
+        match (usize::try_from(range.start), usize::try_from(range.end)) {
+            (Ok(start), Ok(end)) if start <= end && end <= len => {
+                Ok(self.archive.slice(start..end))
+            }
+            _ => Err(data_cut(entry, len as u64)),
+        }
+    }
+
+    /// The files with their data, and an error for each that cannot be read: folders, symbolic
+    /// links, devices, pipes and labels are passed over, hard links and sparse files are
+    /// `Unsupported`. After damage there is nothing more.
+    pub fn files(mut self) -> impl Iterator<Item = Result<TarFile>> + Send {
+        std::iter::from_fn(move || {
+            loop {
+                match self.next()? {
+                    Ok(entry) if entry.is_no_file() => {}
+                    Ok(entry) => {
+                        let data = self.data(&entry);
+                        if data.as_ref().is_err_and(|error| error.kind() == ErrorKind::Truncated) {
+                            // It was said here; it need not be said again.
+                            self.cut = None;
+                            self.archive.clear();
+                            self.parser = TarParser::ended();
+                        }
+                        return Some(data.map(|data| TarFile { entry, data }));
+                    }
+                    Err(error) => return Some(Err(error)),
+                }
+            }
+        })
+    }
+
+    fn step(&mut self) -> Result<Option<TarEntry>> {
+        if let Some(error) = self.cut.take() {
+            self.parser = TarParser::ended();
+            return Err(error);
+        }
+        let len = self.archive.len();
+        loop {
+            let wanted = self.parser.wants();
+            let (start, end) = (usize::try_from(wanted.start), usize::try_from(wanted.end));
+            let (Ok(start), Ok(end)) = (start, end) else { return self.end(len) };
+            match self.archive.get(start..end) {
+                None => return self.end(start),
+                Some(bytes) => match self.parser.supply(bytes)? {
+                    TarEvent::More => {}
+                    TarEvent::End => return Ok(None),
+                    TarEvent::Entry(entry) => {
+                        if entry.data_range().end > len as u64 {
+                            self.cut = Some(data_cut(&entry, len as u64));
+                        }
+                        return Ok(Some(entry));
+                    }
+                },
+            }
+        }
+    }
+
+    /// The archive ends before all that is wanted is there.
+    fn end(&mut self, start: usize) -> Result<Option<TarEntry>> {
+        let rest = self.archive.get(start..).unwrap_or_default();
+        let len = self.archive.len() as u64;
+        self.parser.finish(rest).map(|()| None).map_err(|error| at_end(error, len))
+    }
+}
+
+/// A cut archive ends where it ends, also where that is inside the padding of a member.
+pub(super) fn at_end(error: Error, archive_len: u64) -> Error {
+    match error.kind() {
+        ErrorKind::Truncated => error.with_offset(archive_len),
+        _ => error,
+    }
+}
+
+impl Iterator for TarSlice {
+    type Item = Result<TarEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step().transpose()
+    }
+}
+
+impl std::iter::FusedIterator for TarSlice {}
