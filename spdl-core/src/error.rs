@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::Change;
 
@@ -29,6 +30,8 @@ pub enum ErrorKind {
     Corrupt,
     /// The data end before they should.
     Truncated,
+    /// It is no longer what it was when it was looked at before: another version.
+    Changed,
     /// Valid, but not something this build or this codec can do.
     Unsupported,
     /// A limit of pixels, bytes, frames, ratio or depth would be exceeded.
@@ -56,6 +59,7 @@ impl ErrorKind {
             ErrorKind::Timeout => "timeout",
             ErrorKind::Corrupt => "corrupt",
             ErrorKind::Truncated => "truncated",
+            ErrorKind::Changed => "changed",
             ErrorKind::Unsupported => "unsupported",
             ErrorKind::LimitExceeded => "limit-exceeded",
             ErrorKind::InvalidArgument => "invalid-argument",
@@ -111,6 +115,7 @@ struct Inner {
     others: Vec<Error>,
     changes: Vec<Change>,
     fatal: bool,
+    retry_after: Option<Duration>,
 }
 
 impl Error {
@@ -126,6 +131,7 @@ impl Error {
             others: Vec::new(),
             changes: Vec::new(),
             fatal: false,
+            retry_after: None,
         }))
     }
 
@@ -218,6 +224,18 @@ impl Error {
     /// ```
     pub fn changes(&self) -> &[Change] {
         &self.0.changes
+    }
+
+    /// Says how long whoever refused wants to be left alone (HTTP's `Retry-After`).
+    #[must_use]
+    pub fn with_retry_after(mut self, delay: Duration) -> Self {
+        Arc::make_mut(&mut self.0).retry_after = Some(delay);
+        self
+    }
+
+    /// How long whoever refused wants to be left alone, where it said so.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after
     }
 
     /// Adds words to the message; all else stays.
@@ -356,6 +374,14 @@ mod tests {
     }
 
     #[test]
+    fn an_error_carries_the_wait_that_was_asked_for() {
+        let error = Error::new(ErrorKind::Unavailable, "slow down");
+        assert_eq!(error.retry_after(), None);
+        let error = error.with_retry_after(Duration::from_secs(7)).with_key("x");
+        assert_eq!(error.retry_after(), Some(Duration::from_secs(7)));
+    }
+
+    #[test]
     fn an_io_error_keeps_its_kind() {
         let error = Error::from(std::io::Error::from(std::io::ErrorKind::NotFound));
         assert_eq!(error.kind(), ErrorKind::NotFound);
@@ -373,6 +399,7 @@ mod tests {
             K::Timeout,
             K::Corrupt,
             K::Truncated,
+            K::Changed,
             K::Unsupported,
             K::LimitExceeded,
             K::InvalidArgument,

@@ -26,7 +26,12 @@
 //! # Ok::<(), spdl_core::Error>(())
 //! ```
 //!
-//! Files inside archives are read by [`archive`]: tar with an index, zip, and arrays of NumPy.
+//! | you want | see |
+//! |---|---|
+//! | reads that survive a store's failures | [`Resilient`] |
+//! | objects in memory | [`MemoryFetcher`] |
+//! | sizes and versions, bodies piece by piece, several ranges | [`Fetcher`] |
+//! | files inside tar and zip archives, and arrays of NumPy | [`archive`] |
 //!
 //! Storage of your own is one implementation of [`Fetcher`] and one call of
 //! `spdl_io::testing::fetcher_contract` (feature `testing`) in a test.
@@ -34,6 +39,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod archive;
+mod body;
 #[cfg(feature = "cache")]
 mod cache;
 mod fetch;
@@ -44,10 +50,13 @@ mod io_threads;
 mod key;
 #[cfg(feature = "local")]
 mod local;
+mod memory;
+mod resilient;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod walk;
 
+pub use body::{Body, ReadRequest};
 /// What is read: shared bytes, of the crate `bytes`.
 pub use bytes::Bytes;
 #[cfg(feature = "cache")]
@@ -58,3 +67,8 @@ pub use image_folder::{IMAGE_EXTENSIONS, ImageFolder};
 pub use key::Key;
 #[cfg(feature = "local")]
 pub use local::LocalFetcher;
+pub use memory::MemoryFetcher;
+pub use resilient::{Attempt, Attempts, Resilient, ResilientOptions, ResilientStatistics};
+
+// What a fetcher of another crate needs, so that it can be written against this one alone.
+pub use spdl_core::{BoxStream, Error, ErrorKind, Result, async_trait, block_on};

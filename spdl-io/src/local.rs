@@ -4,7 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -12,12 +13,15 @@ use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 use spdl_core::{Error, ErrorKind, Result};
 
-use crate::fetcher::check_limit;
+use crate::fetcher::{check_limit, check_version, past_the_end, range_len};
 use crate::io_threads::IoThreads;
 use crate::walk::{Walker, os_error};
-use crate::{Capability, Fetcher, Key, ObjectMeta};
+use crate::{Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest};
 
 const LINGER: Duration = Duration::from_secs(10);
+
+/// The length of the pieces of a body: long enough that the way through the threads costs little.
+const PIECE: u64 = 1 << 20;
 
 /// Reads files of this machine; keys are paths.
 ///
@@ -34,6 +38,11 @@ const LINGER: Duration = Duration::from_secs(10);
 /// A file is read as it is at that moment: one that grows or shrinks meanwhile gives what was
 /// there. Symbolic links are followed. Devices and pipes are refused, since reading them may never
 /// end.
+///
+/// A file's version is its length and the time of its last change, as exact as the file system keeps
+/// it: what is written twice within one tick of that clock, at the same length, looks the same. A
+/// body that is read piece by piece belongs to the file that was opened, though another may take its
+/// name meanwhile; where the file itself changes, the body ends with `Changed`.
 ///
 /// Listings are recursive, follow links to folders except into a loop, include hidden files, and
 /// are gathered and sorted before the first line is out. More than 8 links to folders on one way,
@@ -52,7 +61,7 @@ const LINGER: Duration = Duration::from_secs(10);
 /// ```
 #[derive(Debug)]
 pub struct LocalFetcher {
-    threads: IoThreads,
+    threads: Arc<IoThreads>,
 }
 
 impl LocalFetcher {
@@ -67,7 +76,7 @@ impl LocalFetcher {
     /// A fetcher with up to `max_threads` threads, at least one: so many reads are under way at
     /// once. More than the default pays off where each read waits long, as on network file systems.
     pub fn with_threads(max_threads: usize) -> Self {
-        LocalFetcher { threads: IoThreads::new("spdl-io", max_threads, LINGER) }
+        LocalFetcher { threads: Arc::new(IoThreads::new("spdl-io", max_threads, LINGER)) }
     }
 
     /// The most threads it uses.
@@ -85,7 +94,7 @@ impl Default for LocalFetcher {
 #[async_trait]
 impl Fetcher for LocalFetcher {
     fn capability(&self) -> Capability {
-        Capability::default().with_ranges().with_list()
+        Capability::default().with_ranges().with_list().with_versions().with_streams()
     }
 
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
@@ -102,6 +111,48 @@ impl Fetcher for LocalFetcher {
         self.threads.run(move || read_whole(&key, max_bytes)).await
     }
 
+    async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
+        let key = key.clone();
+        self.threads
+            .run(move || {
+                let metadata = fs::metadata(key.to_path())
+                    .map_err(|error| os_error("cannot look at this file", &key, error))?;
+                check_file(&key, &metadata)?;
+                Ok(ObjectMeta::new(key, metadata.len()).with_version(version(&metadata)))
+            })
+            .await
+    }
+
+    /// Opens the file once for all ranges.
+    async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let (key, ranges) = (key.clone(), ranges.to_vec());
+        self.threads
+            .run(move || {
+                let (mut file, metadata) = open(&key)?;
+                let len = metadata.len();
+                ranges.into_iter().map(|range| read_part(&key, &mut file, len, range)).collect()
+            })
+            .await
+    }
+
+    async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
+        let (key, request) = (key.clone(), request.clone());
+        let opened = self.threads.run(move || OpenFile::open(key, request)).await?;
+        let (size, version) = (opened.size, Arc::clone(&opened.version));
+        // The body keeps the threads until it is read, though the fetcher may be gone.
+        let threads = Arc::clone(&self.threads);
+        let pieces = stream::try_unfold(opened, move |opened| {
+            let threads = Arc::clone(&threads);
+            async move {
+                if opened.next == opened.end {
+                    return Ok(None);
+                }
+                threads.run(move || opened.read_piece()).await.map(Some)
+            }
+        });
+        Ok(Body::new(pieces.boxed()).with_size(size).with_version(version))
+    }
+
     async fn list(&self, prefix: &Key) -> Result<BoxStream<'static, Result<ObjectMeta>>> {
         let prefix = prefix.clone();
         let objects = self.threads.run(move || list_folder(&prefix.to_path())).await?;
@@ -109,8 +160,55 @@ impl Fetcher for LocalFetcher {
     }
 }
 
+/// A file that is read piece by piece.
+struct OpenFile {
+    key: Key,
+    file: File,
+    size: u64,
+    version: Arc<str>,
+    next: u64,
+    end: u64,
+}
+
+impl OpenFile {
+    fn open(key: Key, request: ReadRequest) -> Result<Self> {
+        let (file, metadata) = open(&key)?;
+        let (size, version) = (metadata.len(), version(&metadata));
+        check_version(&key, request.version.as_ref(), Some(&version))?;
+        let (start, end) = (request.start, request.end.unwrap_or(size.max(request.start)));
+        range_len(&key, &(start..end))?;
+        if end > size {
+            return Err(past_the_end(&key, start..end, size));
+        }
+        Ok(OpenFile { key, file, size, version, next: start, end })
+    }
+
+    fn read_piece(mut self) -> Result<(Bytes, Self)> {
+        let range = self.next..self.end.min(self.next + PIECE);
+        let piece = read_part(&self.key, &mut self.file, self.size, range.clone());
+        let metadata = self.file.metadata();
+        let metadata =
+            metadata.map_err(|error| os_error("cannot look at this file", &self.key, error))?;
+        check_version(&self.key, Some(&self.version), Some(&version(&metadata)))?;
+        self.next = range.end;
+        Ok((piece?, self))
+    }
+}
+
+/// Length and time of the last change, in nanoseconds.
+fn version(metadata: &fs::Metadata) -> Arc<str> {
+    // What has no time of change is told apart by its length alone.
+    let changed = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+    let (sign, distance) = match changed.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(after) => ("", after),
+        Err(before) => ("-", before.duration()),
+    };
+    format!("{}@{sign}{}", metadata.len(), distance.as_nanos()).into()
+}
+
 fn read_whole(key: &Key, max_bytes: u64) -> Result<Bytes> {
-    let (file, len) = open(key)?;
+    let (file, metadata) = open(key)?;
+    let len = metadata.len();
     check_limit(key, len, max_bytes)?;
     let mut bytes = reserve(key, len)?;
     // One byte past the limit is enough to see that a growing file has crossed it.
@@ -121,42 +219,48 @@ fn read_whole(key: &Key, max_bytes: u64) -> Result<Bytes> {
 }
 
 fn read_range(key: &Key, range: Range<u64>) -> Result<Bytes> {
-    let Range { start, end } = range;
-    let wanted = end.checked_sub(start).ok_or_else(|| {
-        let message = format!("range {start}..{end} ends before it starts");
-        Error::new(ErrorKind::InvalidArgument, message).with_key(key.display_name())
-    })?;
-    let truncated = |len| {
-        let message = format!("range {start}..{end} reaches past the end at byte {len}");
-        Error::new(ErrorKind::Truncated, message).with_key(key.display_name()).with_offset(len)
-    };
-    let (mut file, len) = open(key)?;
-    if end > len {
-        return Err(truncated(len));
+    range_len(key, &range)?;
+    let (mut file, metadata) = open(key)?;
+    read_part(key, &mut file, metadata.len(), range)
+}
+
+/// A range of a file of `len` bytes.
+fn read_part(key: &Key, file: &mut File, len: u64, range: Range<u64>) -> Result<Bytes> {
+    let wanted = range_len(key, &range)?;
+    if range.end > len {
+        return Err(past_the_end(key, range, len));
     }
     let failed = |error| os_error("cannot read this file", key, error);
     let mut bytes = reserve(key, wanted)?;
-    file.seek(SeekFrom::Start(start)).map_err(failed)?;
+    file.seek(SeekFrom::Start(range.start)).map_err(failed)?;
     let read = file.take(wanted).read_to_end(&mut bytes).map_err(failed)? as u64;
     if read < wanted {
-        return Err(truncated(start + read));
+        let end = range.start + read;
+        return Err(past_the_end(key, range, end));
     }
     Ok(bytes.into())
 }
 
-/// Opens a regular file; gives its length too.
-fn open(key: &Key) -> Result<(File, u64)> {
+/// Opens a regular file; tells its length and its time of change too.
+fn open(key: &Key) -> Result<(File, fs::Metadata)> {
     let path = key.to_path();
     let failed = |error| os_error("cannot open this file", key, error);
     // Looked at before it is opened: opening a pipe would wait for somebody to write into it.
-    let metadata = fs::metadata(&path).map_err(failed)?;
-    if !metadata.is_file() {
-        let message =
-            if metadata.is_dir() { "this is a folder, not a file" } else { "not a regular file" };
-        return Err(Error::new(ErrorKind::InvalidArgument, message).with_key(key.display_name()));
-    }
+    check_file(key, &fs::metadata(&path).map_err(failed)?)?;
     let file = File::open(&path).map_err(failed)?;
-    Ok((file, metadata.len()))
+    // Another file may have taken the name since.
+    let metadata = file.metadata().map_err(failed)?;
+    check_file(key, &metadata)?;
+    Ok((file, metadata))
+}
+
+fn check_file(key: &Key, metadata: &fs::Metadata) -> Result<()> {
+    if metadata.is_file() {
+        return Ok(());
+    }
+    let message =
+        if metadata.is_dir() { "this is a folder, not a file" } else { "not a regular file" };
+    Err(Error::new(ErrorKind::InvalidArgument, message).with_key(key.display_name()))
 }
 
 /// Memory of just the length that the file claims. A claim that cannot be met (a sparse file of
@@ -177,7 +281,10 @@ fn list_folder(root: &Path) -> Result<Vec<ObjectMeta>> {
         for name in folder.files {
             let path = folder.path.join(name);
             match fs::metadata(&path) {
-                Ok(metadata) => objects.push(ObjectMeta::new(path.into(), metadata.len())),
+                Ok(metadata) => {
+                    let object = ObjectMeta::new(path.into(), metadata.len());
+                    objects.push(object.with_version(version(&metadata)));
+                }
                 // Gone since, or a link to nowhere: there is no object of this name.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {

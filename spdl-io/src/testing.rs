@@ -22,7 +22,7 @@ use futures_util::future::join_all;
 use futures_util::{StreamExt, TryStreamExt};
 use spdl_core::{Error, ErrorKind, Result, block_on};
 
-use crate::{Fetcher, Key, ObjectMeta};
+use crate::{Body, Fetcher, Key, ObjectMeta, ReadRequest};
 
 /// The names, relative to a folder, and the contents that [`fetcher_contract`] expects in it.
 /// Folders in a name are separated by `/`.
@@ -57,6 +57,10 @@ pub fn fetcher_contract(fetcher: &dyn Fetcher, folder: &Key) {
     limits_hold(fetcher, &objects);
     reads_run_beside_each_other(fetcher, &objects);
     ranges_are_exact_or_refused(fetcher, &objects);
+    many_ranges_come_in_order_or_are_refused(fetcher, &objects);
+    sizes_and_versions_are_told_or_refused(fetcher, folder, &objects);
+    bodies_are_exact(fetcher, &objects);
+    other_versions_are_refused(fetcher, &objects);
     listings_are_complete_or_refused(fetcher, folder, &objects);
 }
 
@@ -142,9 +146,121 @@ fn ranges_are_exact_or_refused(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) 
     }
 }
 
+fn many_ranges_come_in_order_or_are_refused(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) {
+    for (key, bytes) in objects {
+        let len = bytes.len() as u64;
+        let ranges = [len / 2..len, 0..len / 3, 0..0, len / 4..len / 2, len / 2..len, len..len];
+        let read = |ranges: &[Range<u64>]| block_on(fetcher.read_ranges(key, ranges));
+        assert_eq!(expect(read(&[]), "no ranges can be read").len(), 0);
+        if !fetcher.capability().ranges {
+            let error = refusal(read(&ranges), "reading ranges without the capability");
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", error.report());
+            continue;
+        }
+        let parts = expect(read(&ranges), "ranges in any order can be read");
+        let exact: Vec<_> = ranges
+            .iter()
+            .map(|range| bytes.slice(range.start as usize..range.end as usize))
+            .collect();
+        assert!(parts == exact, "{ranges:?} of {key} are not what lies there");
+        let error = refusal(read(&[0..len, len..len + 1]), "reading past the end");
+        assert_eq!(error.kind(), ErrorKind::Truncated, "{}", error.report());
+        assert_eq!(error.key(), Some(&*key.display_name()), "an error names its key");
+    }
+}
+
+fn sizes_and_versions_are_told_or_refused(
+    fetcher: &dyn Fetcher,
+    folder: &Key,
+    objects: &[(Key, Bytes)],
+) {
+    let capability = fetcher.capability();
+    assert!(capability.stat || !capability.versions, "who knows versions, knows sizes");
+    for (key, bytes) in objects {
+        let told = block_on(fetcher.stat(key));
+        if !capability.stat {
+            let error = refusal(told, "telling a size without the capability");
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", error.report());
+            continue;
+        }
+        let told = expect(told, "an object's size is told");
+        assert_eq!((&told.key, told.size), (key, bytes.len() as u64), "a key and its size");
+        assert_eq!(told.version.is_some(), capability.versions, "a version of {key} is told");
+    }
+    if capability.stat {
+        let missing = join(folder, "missing");
+        let error = refusal(block_on(fetcher.stat(&missing)), "the size of a missing object");
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{}", error.report());
+        assert_eq!(error.key(), Some(&*missing.display_name()), "an error names its key");
+    }
+}
+
+fn bodies_are_exact(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) {
+    let open = |key: &Key, request: &ReadRequest| block_on(fetcher.open(key, request));
+    for (key, bytes) in objects {
+        let len = bytes.len() as u64;
+        let mut requests = vec![(ReadRequest::whole(), 0..len)];
+        requests.extend([0, len / 3, len].map(|at| (ReadRequest::starting_at(at), at..len)));
+        if fetcher.capability().ranges {
+            let ranges = [0..len, len / 3..len / 2, len..len];
+            requests.extend(ranges.map(|range| (ReadRequest::range(range.clone()), range)));
+        }
+        for (request, range) in requests {
+            let body = expect(open(key, &request), "an object can be opened");
+            assert!(body.size.is_none_or(|size| size == len), "{request:?} of {key}: {body:?}");
+            let read = expect(block_on(body.bytes()), "a body can be read");
+            let exact = bytes.slice(range.start as usize..range.end as usize);
+            assert!(read == exact, "{request:?} of {key}: {} bytes", read.len());
+        }
+        let error = refusal(open(key, &ReadRequest::starting_at(len + 1)), "opening past the end");
+        assert_eq!(error.kind(), ErrorKind::Truncated, "{}", error.report());
+        assert_eq!(error.key(), Some(&*key.display_name()), "an error names its key");
+    }
+    let largest = objects.iter().max_by_key(|(_, bytes)| bytes.len());
+    if let Some((key, bytes)) = largest {
+        let Body { mut pieces, .. } = expect(open(key, &ReadRequest::whole()), "a body opens");
+        let first = block_on(pieces.next()).transpose();
+        let first = expect(first, "a first piece comes").unwrap_or_default();
+        assert!(
+            !fetcher.capability().streams || first.len() < bytes.len(),
+            "{key} comes in one piece, though it should come in several"
+        );
+        // A body that is abandoned harms nobody.
+    }
+}
+
+fn other_versions_are_refused(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) {
+    for (key, bytes) in objects {
+        let open =
+            |version: &str| block_on(fetcher.open(key, &ReadRequest::whole().of_version(version)));
+        if !fetcher.capability().versions {
+            let error = refusal(open("1"), "asking for a version without the capability");
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", error.report());
+            continue;
+        }
+        let version = expect(block_on(fetcher.stat(key)), "an object's version is told").version;
+        let version = version.unwrap_or_default();
+        let body = expect(open(&version), "an object of the right version can be opened");
+        assert_eq!(body.version.as_ref(), Some(&version), "a body tells its version");
+        assert!(expect(block_on(body.bytes()), "a body can be read") == bytes);
+        let body = expect(block_on(fetcher.open(key, &ReadRequest::whole())), "a body opens");
+        assert_eq!(body.version, Some(version), "a body tells its version unasked");
+        let error = refusal(open("\"no such version\""), "reading another version");
+        assert_eq!(error.kind(), ErrorKind::Changed, "{}", error.report());
+        assert_eq!(error.key(), Some(&*key.display_name()), "an error names its key");
+    }
+}
+
 fn listings_are_complete_or_refused(fetcher: &dyn Fetcher, folder: &Key, objects: &[(Key, Bytes)]) {
     let list = |prefix: &Key| -> Result<Vec<ObjectMeta>> {
-        block_on(async { fetcher.list(prefix).await?.try_collect().await })
+        let objects: Vec<ObjectMeta> =
+            block_on(async { fetcher.list(prefix).await?.try_collect().await })?;
+        for object in objects.iter().filter(|object| object.version.is_some()) {
+            let told = expect(block_on(fetcher.stat(&object.key)), "what is listed can be told");
+            assert_eq!(object.version, told.version, "a listing's version is the object's");
+        }
+        // Not all listings tell versions.
+        Ok(objects.into_iter().map(|object| ObjectMeta::new(object.key, object.size)).collect())
     };
     if !fetcher.capability().list {
         let error = refusal(list(folder), "listing without the capability");
@@ -166,7 +282,8 @@ fn listings_are_complete_or_refused(fetcher: &dyn Fetcher, folder: &Key, objects
     }
     // A listing that is abandoned after its first line harms nobody.
     let first = block_on(async { fetcher.list(folder).await?.next().await.transpose() });
-    assert_eq!(expect(first, "a folder can be listed").as_ref(), expected.first());
+    let first = expect(first, "a folder can be listed").map(|object| object.key);
+    assert_eq!(first.as_ref(), expected.first().map(|object| &object.key));
 }
 
 #[track_caller]

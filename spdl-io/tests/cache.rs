@@ -341,10 +341,18 @@ fn warm_epochs_read_nothing_from_the_store() {
             let error = block_on(cached.read_at_most(key, 100)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::LimitExceeded, "also from the cache");
         }
-        assert_eq!(store.reads.load(Ordering::Relaxed), 100, "each object, and each range, once");
+        for (key, bytes) in &store.objects {
+            let ranges = [3..90, 0..2, 100..110];
+            let parts = block_on(cached.read_ranges(key, &ranges)).unwrap();
+            let expected = ranges.map(|range: std::ops::Range<u64>| {
+                bytes.slice(range.start as usize..range.end as usize)
+            });
+            assert_eq!(parts, expected);
+        }
+        assert_eq!(store.reads.load(Ordering::Relaxed), 200, "each object, and each range, once");
     }
     // Failures are not kept.
-    for reads in [101, 102] {
+    for reads in [201, 202] {
         let error = block_on(cached.read(&"missing".into(), None)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert_eq!(store.reads.load(Ordering::Relaxed), reads);

@@ -5,8 +5,9 @@
 use std::fs;
 use std::path::Path;
 
+use futures_util::StreamExt;
 use spdl_core::{ErrorKind, block_on};
-use spdl_io::{Fetcher, Key, LocalFetcher};
+use spdl_io::{Fetcher, Key, LocalFetcher, ReadRequest};
 
 fn read_error(path: &Path) -> spdl_core::Error {
     block_on(LocalFetcher::new().read(&path.into(), None)).unwrap_err()
@@ -148,4 +149,47 @@ fn listing(fetcher: &LocalFetcher, folder: &Path) -> Vec<Key> {
     let objects: spdl_core::Result<Vec<_>> =
         block_on(async { fetcher.list(&folder.into()).await?.try_collect().await });
     objects.unwrap().into_iter().map(|object| object.key).collect()
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_read_piece_by_piece_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("large");
+    fs::write(&path, vec![1; 3 << 20]).unwrap();
+    let fetcher = LocalFetcher::new();
+    let key = Key::from_path(&path);
+    let mut body = block_on(fetcher.open(&key, &ReadRequest::whole())).unwrap();
+    assert_eq!(block_on(body.pieces.next()).unwrap().unwrap().len(), 1 << 20);
+    fs::OpenOptions::new().append(true).open(&path).unwrap().set_len(4 << 20).unwrap();
+    let error = block_on(body.pieces.next()).unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Changed);
+    assert_eq!(error.key(), path.to_str());
+
+    // One that another file takes the name of is read to its end.
+    let mut body = block_on(fetcher.open(&key, &ReadRequest::whole())).unwrap();
+    drop(block_on(body.pieces.next()).unwrap().unwrap());
+    let other = folder.path().join("other");
+    fs::write(&other, "other").unwrap();
+    fs::rename(&other, &path).unwrap();
+    // The body goes on where the fetcher is gone.
+    drop(fetcher);
+    let rest = block_on(body.bytes()).unwrap();
+    assert_eq!(rest.len(), 3 << 20);
+}
+
+#[test]
+fn a_file_of_another_version_is_not_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    fs::write(&path, "one").unwrap();
+    let fetcher = LocalFetcher::new();
+    let key = Key::from_path(&path);
+    let version = block_on(fetcher.stat(&key)).unwrap().version.unwrap();
+    let request = ReadRequest::whole().of_version(version);
+    assert!(block_on(fetcher.open(&key, &request)).is_ok());
+    // The same length at another time.
+    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(1);
+    fs::File::options().write(true).open(&path).unwrap().set_modified(later).unwrap();
+    let error = block_on(fetcher.open(&key, &request)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Changed);
 }

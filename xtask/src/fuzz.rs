@@ -220,7 +220,12 @@ fn build(
 
 /// The targets are no part of the workspace, but are to be built with its versions: its lock file is
 /// copied whenever it has changed, and cargo adds to the copy what the targets need beside it.
-fn lock_versions(workspace: &Workspace, package: &str, folder: &Path, target: &Path) -> Result<()> {
+pub(crate) fn lock_versions(
+    workspace: &Workspace,
+    package: &str,
+    folder: &Path,
+    target: &Path,
+) -> Result<()> {
     let lock = fs::read(workspace.root.join("Cargo.lock")).context("cannot read Cargo.lock")?;
     let stamp = target.join(format!("{package}.lock"));
     let own = folder.join("Cargo.lock");

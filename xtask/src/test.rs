@@ -1,11 +1,12 @@
 //! `cargo xtask test`: everything that must hold before a change is merged.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde_json::Value;
 
@@ -34,13 +35,14 @@ pub(crate) struct Arguments {
     list: bool,
 }
 
-const STEPS: [Step; 15] = [
+const STEPS: [Step; 16] = [
     Step { name: "programs", about: "what optional features are built with", run: programs },
     Step { name: "fmt", about: "cargo fmt --check", run: fmt },
     Step { name: "tidy", about: "crate layers, unsafe code, paths, manifests", run: tidy },
     Step { name: "clippy", about: "all lints, all features; warnings are errors", run: clippy },
     Step { name: "test", about: "unit, integration and doc tests, all features", run: test },
     Step { name: "test-default", about: "the same with default features", run: test_default },
+    Step { name: "example", about: "a fetcher of somebody else, on spdl-io alone", run: example },
     Step { name: "doc", about: "cargo doc; warnings are errors", run: doc },
     Step {
         name: "features",
@@ -87,10 +89,11 @@ fn fmt(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
         output.run(fmt.current_dir(folder))
     };
     check(&["--all"], &workspace.root, output)?;
-    // The fuzz targets are no part of the workspace.
+    // These are no part of the workspace.
     for package in fuzz::PACKAGES {
         check(&[], &workspace.root.join(package).join("fuzz"), output)?;
     }
+    check(&[], &workspace.root.join(EXAMPLE), output)?;
     Ok(Counts::one_passed())
 }
 
@@ -145,6 +148,19 @@ fn test_default(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
         return Ok(Counts::one_passed());
     }
     cargo_test(workspace, output, 1, |cargo| cargo.args(packages))
+}
+
+/// A crate that is no part of the workspace, as those of other people are not.
+const EXAMPLE: &str = "examples/acme-fetcher";
+
+fn example(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    let folder = workspace.root.join(EXAMPLE);
+    let target = workspace.target.join("example");
+    fs::create_dir_all(&target).with_context(|| format!("cannot create {}", target.display()))?;
+    fuzz::lock_versions(workspace, "acme-fetcher", &folder, &target)?;
+    cargo_test(workspace, output, 4, |cargo| {
+        cargo.arg("--manifest-path").arg(folder.join("Cargo.toml")).arg("--target-dir").arg(target)
+    })
 }
 
 fn doc(workspace: &Workspace, output: &mut Output) -> Result<Counts> {

@@ -21,8 +21,8 @@ use crate::grouping::{
 use crate::options::{Order, StageOptions, Workers};
 use crate::scheduler::assembly::Assembly;
 use crate::scheduler::async_node::AsyncNode;
-use crate::scheduler::cpu_node::{self, CpuNode, Sizer};
-use crate::scheduler::fill_node::{self, FillNode};
+use crate::scheduler::cpu_node::{CpuNode, Sizer, State};
+use crate::scheduler::fill_node::FillNode;
 use crate::scheduler::guarded;
 use crate::stage::{AsyncStage, Stage};
 use crate::statistics::StageKind;
@@ -107,7 +107,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 sizer: out.sizer,
                 gathers,
                 turns: (order == Order::Input && !gathers).then(Default::default),
-                state: cpu_node::State::carrying(plan.carry_of(&options.name)),
+                state: State::carrying(plan.carry_of(&options.name)),
             };
             plan.nodes.push(Placed { crew, position, node: Arc::new(node) });
             Made { queue, depth: made.depth + 1, measured: own || made.measured }
@@ -433,7 +433,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 plan.fault(error.with_stage(Arc::clone(&options.name)));
             }
             let fields = layout.fields().to_vec();
-            let factory = move || {
+            let make = move || {
                 let instance = factory()?;
                 instance.check_fields(&fields)?;
                 Ok(instance)
@@ -441,13 +441,19 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             // Where the stage has threads of its own, its instances may be bound to them.
             let first = match options.workers {
                 Workers::Own { .. } => None,
-                _ => match guarded(&factory).0 {
+                _ => match guarded(&make).0 {
                     Ok(first) => Some(first),
                     Err(error) => {
                         plan.fault(error.with_stage(Arc::clone(&options.name)));
                         None
                     }
                 },
+            };
+            // Whoever needs an instance first gets that one.
+            let first = Mutex::new(first);
+            let factory = move || {
+                let first = first.lock().take();
+                first.map_or_else(&make, Ok)
             };
             let measure = plan.measure(true);
             let concurrency = plan.default_concurrency(&options);
@@ -476,7 +482,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 batch_bytes,
                 keeps_members: plan.settings.record,
                 assembly: Mutex::new(assembly),
-                state: fill_node::State::new(first),
+                state: Default::default(),
             };
             plan.nodes.push(Placed { crew, position, node: Arc::new(node) });
             Made { queue, depth: made.depth + 1, measured: true }

@@ -41,11 +41,10 @@ pub(crate) struct State<F> {
     done: AtomicBool,
 }
 
-impl<F> State<F> {
-    /// With an instance that was made before.
-    pub(crate) fn new(first: Option<F>) -> Self {
+impl<F> Default for State<F> {
+    fn default() -> Self {
         State {
-            idle: Mutex::new(first.into_iter().collect()),
+            idle: Mutex::new(Vec::new()),
             running: AtomicUsize::new(0),
             done: AtomicBool::new(false),
         }

@@ -10,14 +10,15 @@ use spdl_core::Result;
 
 use super::Cache;
 use crate::fetcher::check_limit;
-use crate::{Capability, Fetcher, Key, ObjectMeta};
+use crate::{Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest};
 
 /// Reads through a [`Cache`]: from it what it has, and all else from another fetcher, which then goes
 /// into the cache.
 ///
 /// An object, and each range of one, is an entry of its own. Entries are found by their keys alone:
 /// where objects may change under the same key, give each version of the data a
-/// [`namespace`](super::CacheBuilder::namespace). Listings are never kept.
+/// [`namespace`](super::CacheBuilder::namespace). Listings, sizes, and bodies that are read piece by piece
+/// ([`open`](Fetcher::open)) are never kept.
 #[derive(Clone, Debug)]
 pub struct CachedFetcher {
     inner: Arc<dyn Fetcher>,
@@ -76,6 +77,34 @@ impl Fetcher for CachedFetcher {
         let bytes = self.inner.read_at_most(key, max_bytes).await?;
         self.cache.put(&name, &bytes).await;
         Ok(bytes)
+    }
+
+    async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
+        self.inner.stat(key).await
+    }
+
+    async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let mut parts = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            parts.push(self.cache.get(&entry_name(key, Some(range))).await);
+        }
+        let missing = ranges.iter().zip(&parts).filter(|(_, part)| part.is_none());
+        let missing: Vec<_> = missing.map(|(range, _)| range.clone()).collect();
+        if missing.is_empty() && !ranges.is_empty() {
+            return Ok(parts.into_iter().flatten().collect());
+        }
+        let mut read = self.inner.read_ranges(key, &missing).await?.into_iter();
+        for (range, part) in ranges.iter().zip(&mut parts).filter(|(_, part)| part.is_none()) {
+            if let Some(bytes) = read.next() {
+                self.cache.put(&entry_name(key, Some(range)), &bytes).await;
+                *part = Some(bytes);
+            }
+        }
+        Ok(parts.into_iter().flatten().collect())
+    }
+
+    async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
+        self.inner.open(key, request).await
     }
 
     async fn list(&self, prefix: &Key) -> Result<BoxStream<'static, Result<ObjectMeta>>> {
