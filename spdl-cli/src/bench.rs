@@ -23,6 +23,9 @@ use crate::report::{self, ReportFile};
 use crate::saving::{self, Before, Begun, Resumed, Saving};
 use crate::watch::{Snapshot, Watcher};
 
+/// The part of a state's fingerprint that tells it.
+const BATCH_SIZE: &str = "stage decode: batch size";
+
 /// A run and what it gave.
 #[derive(Debug)]
 pub(crate) struct Outcome {
@@ -258,6 +261,7 @@ fn build(
 ) -> spdl_core::Result<Pipeline<Batch>> {
     let layout = layout(arguments, images.len());
     let room = layout.live_bytes(worker_threads(arguments)).max(Fetch::READ_AHEAD_BYTES);
+    let state = state.map(|state| same_batch(state, arguments));
     let source = DatasetSource::new(images);
     let source = match arguments.mode {
         Mode::Train => source.shuffled(arguments.seed),
@@ -296,6 +300,16 @@ fn build(
         Some(state) => pipeline.resume(state).build(),
         None => pipeline.build(),
     }
+}
+
+/// The size of batches follows the folder's where that is small, so it may have changed with the folder
+/// alone. Then it is no change of its own.
+fn same_batch(state: State, arguments: &BenchArguments) -> State {
+    let was = |part: &str| state.fingerprint().get(part)?.parse::<u64>().ok();
+    let batch = was(BATCH_SIZE);
+    let images = was("source items");
+    let same = images.map(|images| images.min(u64::from(arguments.batch)));
+    if batch.is_some() && batch == same { state.allow_change(BATCH_SIZE) } else { state }
 }
 
 /// Every image failed, and the policy was to go on.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use spdl_core::{
     AsyncContext, AsyncStage, Error, ErrorKind, OnError, PipelineBuilder, Result, Retried, Retry,
-    StageOptions, Weighted, async_trait, path,
+    StageOptions, WeightedMerge, async_trait, path,
 };
 
 /// A store that is busy when it is asked for every tenth key, the first time.
@@ -48,7 +48,7 @@ fn main() -> Result<()> {
     let photos = PipelineBuilder::from_iter(0..300u64);
     let drawings = PipelineBuilder::from_iter(1000..1100u64);
     let retry = Retry::default().first_delay(Duration::from_millis(1));
-    let pipeline = PipelineBuilder::merge([photos, drawings], Weighted::new([3.0, 1.0])?)
+    let pipeline = PipelineBuilder::merge([photos, drawings], WeightedMerge::new([3.0, 1.0])?)
         .async_stage(
             StageOptions::new("fetch").concurrency(64),
             Retried::new(Store::default(), retry)?,

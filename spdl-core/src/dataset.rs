@@ -7,7 +7,7 @@ use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 
 use crate::sampler::{Sampler, Sequential, Shuffled};
-use crate::{Cursor, Error, ErrorKind, Fingerprint, Positions, Result, Source};
+use crate::{Cursor, Error, ErrorKind, Fingerprint, Positions, Result, SampleId, Source};
 
 /// A collection with random access: a list of files, an index of records.
 ///
@@ -76,10 +76,18 @@ impl<T: Clone + Debug + Send + Sync + 'static> Dataset for Vec<T> {
 /// assert_eq!(epoch(1)?.len(), 4);
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
+///
+/// A clone shares the data set.
 #[derive(Debug)]
 pub struct DatasetSource<D> {
     dataset: Arc<D>,
     sampler: Arc<dyn Sampler>,
+}
+
+impl<D> Clone for DatasetSource<D> {
+    fn clone(&self) -> Self {
+        DatasetSource { dataset: Arc::clone(&self.dataset), sampler: Arc::clone(&self.sampler) }
+    }
 }
 
 impl<D: Dataset> DatasetSource<D> {
@@ -116,6 +124,40 @@ impl<D: Dataset> DatasetSource<D> {
     pub fn sampler(mut self, sampler: impl Sampler) -> Self {
         self.sampler = Arc::new(sampler);
         self
+    }
+
+    /// The item that a sample is of: the one at position [`index`](SampleId::index) of the epoch's
+    /// order. So what a record or a message names by epoch and position is found again.
+    ///
+    /// The epoch's order is made anew for each call. For most samplers that is nothing; for many
+    /// samples of one that keeps a list, ask [`Sampler::epoch`] once and [`Dataset::item`] for each.
+    ///
+    /// ```
+    /// use spdl_core::{DatasetSource, PipelineBuilder};
+    /// let source = DatasetSource::new(vec!["a.jpg", "b.jpg", "c.jpg", "d.jpg"]).shuffled(7);
+    /// let builder = PipelineBuilder::new(source.clone()).epochs(0..2).record_order();
+    /// let mut pipeline = builder.deterministic().batch("batch", 2, false).build()?;
+    /// let batches = pipeline.by_ref().collect::<spdl_core::Result<Vec<_>>>()?;
+    /// // What the consumer was given in step 3, which is the second one of epoch 1.
+    /// let record = pipeline.order_record().expect("it was asked for");
+    /// let samples = record.samples_of(3).expect("there are 4 steps");
+    /// let names: Vec<_> =
+    ///     samples.into_iter().map(|id| source.item_at(id)).collect::<spdl_core::Result<_>>()?;
+    /// assert_eq!(names, batches[3]);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` where the epoch has no such position; those that
+    /// [`Remainder::Pad`](crate::Remainder::Pad) adds, from its length on, are none either. As
+    /// [`Sampler::epoch`] and [`Dataset::item`].
+    pub fn item_at(&self, id: SampleId) -> Result<D::Item> {
+        let order = self.sampler.epoch(self.dataset.len(), id.epoch)?;
+        if id.index >= order.len() {
+            let message = format!("{id} was asked for, but that epoch has {} samples", order.len());
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        self.dataset.item(order.at(id.index))
     }
 
     /// A short line that differs where the number of items or the order differs: to tell whether a
@@ -190,6 +232,22 @@ mod tests {
             let whole = items(&source, Cursor::new(2, 0));
             assert_eq!(items(&source, Cursor::new(2, 40)), whole[40..]);
             assert!(items(&source, Cursor::new(2, 100)).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_sample_is_of_the_item_at_its_place_in_the_order() {
+        let numbers = || DatasetSource::new((100..110).collect::<Vec<u32>>());
+        for source in [numbers(), numbers().shuffled(3)] {
+            for epoch in 0..3 {
+                let found: Vec<u32> = (0..10)
+                    .map(|index| source.clone().item_at(SampleId { epoch, index }).unwrap())
+                    .collect();
+                assert_eq!(found, items(&source, Cursor::new(epoch, 0)));
+            }
+            let error = source.item_at(SampleId { epoch: 1, index: 10 }).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.message().contains("epoch 1, sample 10"), "{error}");
         }
     }
 

@@ -23,6 +23,13 @@ const SETTLED: f64 = 0.1;
 pub enum Limit {
     /// Too little has happened to say.
     Unknown,
+    /// Nothing was delivered, since everything failed that came to this stage.
+    AllFailed {
+        /// The stage: the first of its kind.
+        stage: Arc<str>,
+        /// How many items it had, all of which failed.
+        items: u64,
+    },
     /// A batch was nearly always ready: the pipeline is fast enough.
     Consumer {
         /// The share of the time in which something was ready, in 0..=1.
@@ -116,7 +123,7 @@ struct View<'a> {
 impl View<'_> {
     fn limit(&self) -> Limit {
         if self.consumer.items == 0 || self.elapsed.is_zero() {
-            return Limit::Unknown;
+            return self.all_failed().unwrap_or(Limit::Unknown);
         }
         let readiness = self.queues.last().map_or(0.0, |queue| queue.readiness(self.elapsed));
         if readiness > SATURATED && self.is_settled() {
@@ -157,6 +164,15 @@ impl View<'_> {
         }
     }
 
+    /// That nothing came of any item, if so.
+    fn all_failed(&self) -> Option<Limit> {
+        let fails = |stage: &&StageStatistics| {
+            stage.failures > 0 && stage.failures == stage.items && stage.items_out == 0
+        };
+        let stage = self.stages.iter().find(fails).filter(|_| self.consumer.items == 0)?;
+        Some(Limit::AllFailed { stage: Arc::clone(&stage.name), items: stage.items })
+    }
+
     /// Whether the start-up is long enough ago for the last queue to be typical.
     fn is_settled(&self) -> bool {
         let first_wait = self.queues.last().map_or(Duration::ZERO, |queue| queue.first_wait);
@@ -187,6 +203,11 @@ impl fmt::Display for Limit {
         };
         match self {
             Limit::Unknown => write!(f, "Too little has run to say what limits."),
+            Limit::AllFailed { stage, items } => write!(
+                f,
+                "Nothing was delivered: {items} of {items} item{} failed in stage {stage:?}.",
+                if *items == 1 { "" } else { "s" },
+            ),
             Limit::Consumer { readiness } => write!(
                 f,
                 "The consumer limits: a batch was ready {} % of the time.",
@@ -351,6 +372,22 @@ mod tests {
         assert!(matches!(statistics.limit(), Limit::Consumer { readiness } if readiness == 1.0));
         statistics.consumer.items = 0;
         assert_eq!(statistics.limit(), Limit::Unknown);
+    }
+
+    #[test]
+    fn where_everything_failed_that_is_the_verdict() {
+        let stages = [("fetch", StageKind::Async, 8, 3.0), ("decode", StageKind::Fill, 2, 0.2)];
+        let mut failed = statistics(&stages, 9.0);
+        failed.consumer.items = 0;
+        (failed.stages[1].failures, failed.stages[1].items_out) = (99, 0);
+        // One item may be on its way to the consumer.
+        assert_eq!(failed.limit(), Limit::Unknown);
+        failed.stages[1].failures = 100;
+        assert_eq!(failed.limit(), Limit::AllFailed { stage: "decode".into(), items: 100 });
+        let text = failed.limit().to_string();
+        assert_eq!(text, "Nothing was delivered: 100 of 100 items failed in stage \"decode\".");
+        failed.consumer.items = 1;
+        assert!(!matches!(failed.limit(), Limit::AllFailed { .. }));
     }
 
     #[test]

@@ -49,7 +49,7 @@
 //! | you want | you write |
 //! |---|---|
 //! | a source | [`PipelineBuilder::new`] with a [`Source`] or a [`DatasetSource`]; [`from_iter`](PipelineBuilder::from_iter), [`from_stream`](PipelineBuilder::from_stream), [`from_pipeline`](PipelineBuilder::from_pipeline) |
-//! | several sources | [`merge`](PipelineBuilder::merge) with [`Arrival`], [`RoundRobin`], [`Weighted`] or a [`MergePolicy`] of yours; [`zip`](PipelineBuilder::zip) |
+//! | several sources | [`merge`](PipelineBuilder::merge) with [`Arrival`], [`RoundRobin`], [`WeightedMerge`] or a [`MergePolicy`] of yours; [`zip`](PipelineBuilder::zip) |
 //! | a function | [`map`](PipelineBuilder::map), [`filter`](PipelineBuilder::filter), [`flat_map`](PipelineBuilder::flat_map), [`map_async`](PipelineBuilder::map_async) |
 //! | a stage with scratch memory | [`stage`](PipelineBuilder::stage), [`async_stage`](PipelineBuilder::async_stage) |
 //! | another order of a data set's items, mixtures, shards | [`DatasetSource::sampler`] with one of [`sampler`] |
@@ -191,7 +191,7 @@ pub use histogram::Quantiles;
 pub use hooks::{Hook, ItemInfo, ItemOutcome, StageInfo};
 pub use interval::Interval;
 pub use machine::usable_memory;
-pub use merge::{Arrival, Choice, MergePolicy, RoundRobin, Weighted};
+pub use merge::{Arrival, Choice, MergePolicy, RoundRobin, WeightedMerge};
 #[cfg(feature = "metrics")]
 pub use metrics_exporter::MetricsExporter;
 pub use options::{Order, StageOptions};

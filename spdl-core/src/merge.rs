@@ -7,7 +7,7 @@ use crate::{Error, ErrorKind, Result, SampleId, SampleRng};
 
 /// Decides from which branch of a [merge](crate::PipelineBuilder::merge) the next item comes.
 ///
-/// [`Arrival`], [`RoundRobin`] and [`Weighted`] are ready-made. With a policy that looks at nothing
+/// [`Arrival`], [`RoundRobin`] and [`WeightedMerge`] are ready-made. With a policy that looks at nothing
 /// but its arguments, and deterministic branches, the merged order is deterministic.
 ///
 /// ```
@@ -96,19 +96,20 @@ impl MergePolicy for RoundRobin {
 }
 
 /// Draws a branch at random for each item, with given weights; a branch that has ended is left out.
-/// The draws are a function of the pipeline's seed and the epoch.
-pub struct Weighted {
+/// The draws are a function of the pipeline's seed and the epoch. To draw items of one data set by
+/// weight, there is [`sampler::Weighted`](crate::sampler::Weighted).
+pub struct WeightedMerge {
     weights: Vec<f64>,
     rng: Option<SampleRng>,
 }
 
-impl Debug for Weighted {
+impl Debug for WeightedMerge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Weighted({:?})", self.weights)
+        write!(f, "WeightedMerge({:?})", self.weights)
     }
 }
 
-impl Weighted {
+impl WeightedMerge {
     /// Draws branch `i` with a probability proportional to `weights[i]`.
     ///
     /// # Errors
@@ -120,12 +121,12 @@ impl Weighted {
                 let message = format!("a branch has the weight {weight}; it must be positive");
                 Err(Error::new(ErrorKind::InvalidArgument, message))
             }
-            None => Ok(Weighted { weights, rng: None }),
+            None => Ok(WeightedMerge { weights, rng: None }),
         }
     }
 }
 
-impl MergePolicy for Weighted {
+impl MergePolicy for WeightedMerge {
     fn choose(&mut self, open: &[bool]) -> Choice {
         let weight = |at: usize| if open[at] { self.weights[at] } else { 0.0 };
         let total: f64 = (0..open.len()).map(weight).sum();
@@ -163,7 +164,7 @@ mod tests {
 
     #[test]
     fn weights_are_kept_and_ended_branches_left_out() {
-        let mut policy = Weighted::new([1.0, 3.0, 6.0]).unwrap();
+        let mut policy = WeightedMerge::new([1.0, 3.0, 6.0]).unwrap();
         policy.start_epoch(0, 3, 7).unwrap();
         let mut counts = [0u32; 3];
         for _ in 0..10_000 {
@@ -183,7 +184,7 @@ mod tests {
     #[test]
     fn draws_follow_from_seed_and_epoch() {
         let draws = |seed, epoch| {
-            let mut policy = Weighted::new([1.0, 1.0]).unwrap();
+            let mut policy = WeightedMerge::new([1.0, 1.0]).unwrap();
             policy.start_epoch(epoch, 2, seed).unwrap();
             (0..64).map(|_| policy.choose(&[true, true])).collect::<Vec<_>>()
         };
@@ -195,9 +196,9 @@ mod tests {
     #[test]
     fn weights_that_make_no_sense_are_refused() {
         for weight in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            assert!(Weighted::new([1.0, weight]).is_err(), "{weight}");
+            assert!(WeightedMerge::new([1.0, weight]).is_err(), "{weight}");
         }
-        assert!(Weighted::new([1.0]).unwrap().start_epoch(0, 2, 0).is_err());
+        assert!(WeightedMerge::new([1.0]).unwrap().start_epoch(0, 2, 0).is_err());
     }
 
     #[test]

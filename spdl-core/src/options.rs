@@ -164,11 +164,13 @@ impl StageOptions {
 
     /// Several [parameters](StageOptions::parameter) at once, by name.
     #[must_use]
-    pub fn parameters<'a>(
+    pub fn parameters(
         self,
-        parameters: impl IntoIterator<Item = (&'a str, impl fmt::Display)>,
+        parameters: impl IntoIterator<Item = (impl AsRef<str>, impl fmt::Display)>,
     ) -> Self {
-        parameters.into_iter().fold(self, |options, (name, value)| options.parameter(name, value))
+        parameters
+            .into_iter()
+            .fold(self, |options, (name, value)| options.parameter(name.as_ref(), value))
     }
 }
 

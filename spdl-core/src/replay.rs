@@ -215,6 +215,9 @@ impl OrderRecord {
     /// a step that was skipped. `None` where the record does not have that step, or does not know of
     /// steps. Takes as long as the record has breaks.
     ///
+    /// A sample is a position of the epoch's order. Which item of the data set that is, so which file,
+    /// [`DatasetSource::item_at`](crate::DatasetSource::item_at) tells.
+    ///
     /// ```
     /// use spdl_core::{DatasetSource, PipelineBuilder};
     /// let numbers = DatasetSource::new((0..10).collect::<Vec<i32>>());
@@ -391,7 +394,7 @@ impl OrderRecord {
         };
         OrderDifference {
             common,
-            step: self.step_at(common),
+            step: self.parting_step(other, common),
             missing: those(|[own, others]| others.0 == 0 && own.0 > 0),
             added: those(|[own, others]| own.0 == 0 && others.0 > 0),
             repeated: those(|[own, others]| others.0 > own.0.max(1)),
@@ -401,18 +404,25 @@ impl OrderRecord {
         }
     }
 
-    /// The step that sample number `place` belongs to.
-    fn step_at(&self, place: u64) -> Option<u64> {
-        let Steps::Known(steps) = &self.steps else { return None };
-        let (mut first, mut step) = (0, self.first_step);
-        for &(samples, times) in steps {
-            if samples > 0 && place < first + samples * times {
-                return Some(step + (place - first) / samples);
-            }
-            first += samples * times;
-            step += times;
+    /// The first step, as this record numbers them, in which it and `other` part; both begin with
+    /// `common` samples in common.
+    fn parting_step(&self, other: &OrderRecord, common: u64) -> Option<u64> {
+        let Steps::Known(own) = &self.steps else { return None };
+        if let Steps::Known(others) = &other.steps
+            && common == self.len
+            && common == other.len
+        {
+            // The same samples, which came together in another way.
+            return Some(self.first_step + steps_in_common(own, others));
         }
-        Some(step)
+        let (step, empty) = place_of(own, common);
+        let others = match &other.steps {
+            // Where the next sample of the other one continues a step, that has no empty ones.
+            Steps::Known(others) => place_of(others, common).1,
+            Steps::Unknown => empty,
+        };
+        // Steps without samples are in common as far as both have them.
+        Some(self.first_step + step + empty.min(others))
     }
 
     fn push_run(&mut self, run: Run) -> Result<()> {
@@ -610,7 +620,9 @@ impl OrderRecord {
 pub struct OrderDifference {
     /// How many samples both begin with in common.
     pub common: u64,
-    /// In which step of the first run they part, where it has recorded steps.
+    /// The first step, as the first run counts them, in which they part, where it has recorded steps.
+    /// They also part where one has skipped a step and the other has not, and where the same samples
+    /// came together in other steps.
     pub step: Option<u64>,
     /// Samples of the first run that the other does not have at all.
     pub missing: Vec<SampleId>,
@@ -640,7 +652,8 @@ impl fmt::Display for OrderDifference {
         if self.same {
             return write!(f, "no difference in {} samples", self.common);
         }
-        write!(f, "they part after {} samples", self.common)?;
+        let samples = if self.common == 1 { "sample" } else { "samples" };
+        write!(f, "they part after {} {samples}", self.common)?;
         if let Some(step) = self.step {
             write!(f, ", in step {step}")?;
         }
@@ -663,6 +676,38 @@ impl fmt::Display for OrderDifference {
         }
         Ok(())
     }
+}
+
+/// The step, counted from 0, that comes when `place` samples have: the one that has sample number
+/// `place`, or the first of those without samples right in front of it, and how many these are.
+fn place_of(steps: &[(u64, u64)], place: u64) -> (u64, u64) {
+    let (mut first, mut step, mut empty) = (0, 0, 0);
+    for &(samples, times) in steps {
+        let all = samples * times;
+        if samples == 0 && first == place {
+            empty = times;
+        } else if place < first + all {
+            return (step - empty + (place - first) / samples, empty);
+        }
+        first += all;
+        step += times;
+    }
+    (step - empty, empty)
+}
+
+/// How many steps are of the same sizes at the beginning of both.
+fn steps_in_common(own: &[(u64, u64)], others: &[(u64, u64)]) -> u64 {
+    let mut common = 0;
+    for (&(samples, times), &(others_samples, others_times)) in own.iter().zip(others) {
+        if samples != others_samples {
+            break;
+        }
+        common += times.min(others_times);
+        if times != others_times {
+            break;
+        }
+    }
+    common
 }
 
 fn at_path(path: &Path, verb: &str, error: std::io::Error) -> Error {
@@ -922,6 +967,62 @@ mod tests {
         assert!(told.to_string().contains("1 repeated less often: 0/1"), "{told}");
     }
 
+    /// A record of steps with so many samples each: 0, 1, 2 and so on.
+    fn steps_of(sizes: &[u64]) -> OrderRecord {
+        let mut record = OrderRecord::new();
+        for &samples in sizes {
+            let first = record.len();
+            record.push_step(ids(0, first..first + samples));
+        }
+        record
+    }
+
+    #[test]
+    fn runs_part_in_the_first_step_that_differs() {
+        // So many steps skipped from step 2 on, and what comes then is what comes without.
+        let skipped = |steps: u64| {
+            let mut record = steps_of(&[16, 16]);
+            (0..steps).for_each(|_| record.push_step([]));
+            record.push_step(ids(0, (2 + steps) * 16..(3 + steps) * 16));
+            record
+        };
+        let part = |own: &OrderRecord, others: &OrderRecord| {
+            let told = own.difference(others);
+            assert_eq!(told.common, 32);
+            let (step, text) = (told.step.unwrap(), told.to_string());
+            assert!(text.starts_with(&format!("they part after 32 samples, in step {step}")));
+            step
+        };
+        let (own, all) = (skipped(3), steps_of(&[16; 6]));
+        assert_eq!((part(&own, &all), part(&all, &own)), (2, 2));
+        // Of the skipped ones, those that both have skipped are in common.
+        let fewer = skipped(2);
+        assert_eq!((part(&own, &fewer), part(&fewer, &own)), (4, 4));
+        // What follows is the middle of a step of the other one.
+        assert_eq!(part(&own, &steps_of(&[16, 17, 16])), 2);
+        // Without the other one's steps, what it skipped is not known.
+        let unknown = OrderRecord { steps: Steps::Unknown, ..all.clone() };
+        assert_eq!(part(&own, &unknown), 5);
+        // A run that stopped before it skipped has no step 2.
+        assert_eq!((part(&own, &steps_of(&[16; 2])), part(&steps_of(&[16; 2]), &own)), (2, 2));
+    }
+
+    #[test]
+    fn the_same_samples_in_other_steps_part_where_the_steps_do() {
+        let step = |own: &[u64], others: &[u64]| {
+            let told = steps_of(own).difference(&steps_of(others));
+            assert!(!told.is_none() && told.moved.is_empty(), "{told}");
+            told.step
+        };
+        assert_eq!(step(&[4, 4, 4], &[4, 4, 2, 2]), Some(2));
+        assert_eq!(step(&[6, 6], &[4, 4, 4]), Some(0));
+        assert_eq!(step(&[4, 4, 4], &[4, 0, 4, 4]), Some(1));
+        assert_eq!(step(&[4, 4], &[4, 4, 0]), Some(2));
+        let mut later = OrderRecord::beginning_at(7);
+        later.push_step(ids(0, 0..4));
+        assert_eq!(later.difference(&steps_of(&[2, 2])).step, Some(7));
+    }
+
     /// A record of steps from `first` on, each of one sample: its number.
     fn single_steps(first: u64, end: u64) -> OrderRecord {
         let mut record = OrderRecord::beginning_at(first);
@@ -935,7 +1036,7 @@ mod tests {
         assert_eq!((later.first_step(), later.steps()), (5, Some(3)));
         assert_eq!((later.samples_of(4), later.samples_of(8)), (None, None));
         assert_eq!(later.samples_of(6).unwrap(), ids(0, [6]));
-        assert_eq!(later.step_at(2), Some(7));
+        assert_eq!(later.difference(&single_steps(5, 7)).step, Some(7));
         let text = later.to_text();
         assert!(text.starts_with("spdl order 3\nfirst 5\n0 5+3\nsteps 1*3\n"), "{text}");
         assert_eq!(OrderRecord::parse(&text).unwrap(), later);
@@ -1169,12 +1270,34 @@ mod tests {
                 prop_assert_eq!(&record.samples_of(number).unwrap(), ids);
             }
             prop_assert_eq!(record.samples_of(steps.len() as u64), None);
-            let mut place = 0;
+            // Wherever another run has another sample, they part in that step.
             for (number, ids) in (0..).zip(&steps) {
-                for _ in ids {
-                    prop_assert_eq!(record.step_at(place), Some(number));
-                    place += 1;
+                for at in 0..ids.len() {
+                    let mut others = steps.clone();
+                    others[number as usize][at].index += 100;
+                    let mut other = OrderRecord::new();
+                    others.into_iter().for_each(|ids| other.push_step(ids));
+                    prop_assert_eq!(record.difference(&other).step, Some(number));
                 }
+            }
+        }
+
+        #[test]
+        fn runs_part_where_one_of_them_skipped_a_step(
+            sizes in prop::collection::vec(0..4u64, 1..20),
+            at: prop::sample::Index,
+        ) {
+            let skipped = at.index(sizes.len());
+            let (own, mut other) = (steps_of(&sizes), OrderRecord::new());
+            for number in 0..sizes.len() {
+                let ids = own.samples_of(number as u64).unwrap();
+                other.push_step(ids.into_iter().filter(|_| number != skipped));
+            }
+            let step = (sizes[skipped] > 0).then_some(skipped as u64);
+            prop_assert_eq!(own.difference(&other).is_none(), step.is_none());
+            if step.is_some() {
+                prop_assert_eq!(own.difference(&other).step, step);
+                prop_assert_eq!(other.difference(&own).step, step);
             }
         }
 

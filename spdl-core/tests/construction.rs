@@ -13,7 +13,7 @@ use futures_util::{StreamExt, stream};
 use spdl_core::{
     Aggregator, Arrival, AsyncStage, BoxStream, Choice, Cursor, ErrorKind, MergePolicy, OnError,
     Order, PipelineBuilder, Result, RoundRobin, SampleId, Source, Stage, StageContext,
-    StageOptions, Weighted, path,
+    StageOptions, WeightedMerge, path,
 };
 
 /// Numbers that tell their epoch: `epoch × 1000 + index`, as many as `counts` says, epoch by epoch,
@@ -374,7 +374,7 @@ fn a_weighted_merge_is_a_function_of_the_seed() {
                     Ok((at, n))
                 })
             };
-            let policy = Weighted::new([1.0, 2.0, 4.0]).unwrap();
+            let policy = WeightedMerge::new([1.0, 2.0, 4.0]).unwrap();
             let merged = PipelineBuilder::merge((0..3).map(branch), policy);
             delivered(merged.seed(seed).epochs(0..2).threads(threads).deterministic())
         };
@@ -460,7 +460,7 @@ fn a_policy_that_chooses_what_is_not_there_or_panics_ends_the_pipeline() {
         let panics = PipelineBuilder::merge(branches(), Undecided);
         let (items, error) = before_error(panics.build().unwrap());
         assert_eq!((items, error.kind()), (vec![], ErrorKind::Panicked));
-        let weights = PipelineBuilder::merge(branches(), Weighted::new([1.0]).unwrap());
+        let weights = PipelineBuilder::merge(branches(), WeightedMerge::new([1.0]).unwrap());
         assert_eq!(weights.build().unwrap_err().kind(), ErrorKind::InvalidArgument);
     });
 }
@@ -1272,7 +1272,7 @@ fn a_definition_tells_what_watches_and_what_orders_the_pipeline() {
         assert!(!quiet.contains(word), "{word:?} is told in\n{quiet}");
     }
     let record = [0, 1].map(|index| spdl_core::SampleId { epoch: 0, index }).into_iter().collect();
-    let weighted = spdl_core::Weighted::new([1.0, 2.5]).unwrap();
+    let weighted = spdl_core::WeightedMerge::new([1.0, 2.5]).unwrap();
     let branches = [PipelineBuilder::new(numbers(3)), PipelineBuilder::new(numbers(3))];
     let told = PipelineBuilder::merge(branches, weighted)
         .hook(Silent)
@@ -1284,7 +1284,7 @@ fn a_definition_tells_what_watches_and_what_orders_the_pipeline() {
         .definition()
         .to_string();
     for part in [
-        "policy Weighted([1.0, 2.5])",
+        "policy WeightedMerge([1.0, 2.5])",
         "hooks Silent",
         "drop listeners 1",
         "report every 2s",

@@ -285,7 +285,7 @@ fn settings_that_make_no_sense_are_refused_when_the_pipeline_is_built() {
     assert_eq!(kind(zero), ErrorKind::InvalidArgument);
     let unnamed = numbers(1).map("", Ok).build().map(|_| ErrorKind::User);
     assert_eq!(kind(unnamed), ErrorKind::InvalidArgument);
-    let weights = spdl_core::Weighted::new([1.0]).unwrap();
+    let weights = spdl_core::WeightedMerge::new([1.0]).unwrap();
     let merged = PipelineBuilder::merge([numbers(1), numbers(1)], weights);
     assert_eq!(kind(merged.build().map(|_| ErrorKind::User)), ErrorKind::InvalidArgument);
     let many = numbers(1).map("a", Ok).build().unwrap().control().set_threads(100_000);

@@ -1,5 +1,6 @@
 //! Folders of images as data sets.
 
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
@@ -24,7 +25,9 @@ pub const IMAGE_EXTENSIONS: [&str; 10] =
 /// root/dog/3.webp           class 1, "dog"
 /// ```
 ///
-/// - The classes are the folders directly below the root, sorted by the bytes of their names.
+/// - The classes are the folders directly below the root, sorted by the bytes of their names. Labels
+///   are so each folder's own: another one with other classes gives the same numbers other meanings.
+///   Folders that are used together need one list: [`with_classes`](ImageFolder::with_classes).
 /// - A root with images of its own, and none in the folders below it, is a flat folder: there are
 ///   no classes, and every label is −1.
 /// - The order of the images is that of torchvision's `ImageFolder`: by class, then by the path of
@@ -129,8 +132,10 @@ impl ImageFolder {
         } else {
             images.classes = classes;
             if !files.is_empty() {
-                let message =
-                    format!("{} images beside the class folders are left out", files.len());
+                let message = match files.len() {
+                    1 => "1 image beside the class folders is left out".to_owned(),
+                    more => format!("{more} images beside the class folders are left out"),
+                };
                 images.warnings.push(at(root, ErrorKind::InvalidArgument, message));
             }
         }
@@ -140,6 +145,92 @@ impl ImageFolder {
         images.names.shrink_to_fit();
         images.ends.shrink_to_fit();
         Ok(images)
+    }
+
+    /// The same images in the same order, with labels that are indices into `classes`, which may name
+    /// others besides: so folders with different classes can be used together.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use spdl_core::sampler::{Concatenated, Mixed};
+    /// use spdl_core::{Dataset, Labeled};
+    /// use spdl_io::{ImageFolder, Key};
+    /// # let place = tempfile::tempdir()?;
+    /// # let (photos, drawings) = (place.path().join("photos"), place.path().join("drawings"));
+    /// # for (root, class) in [(&photos, "cat"), (&photos, "dog"), (&drawings, "ant"), (&drawings, "cat")] {
+    /// #     std::fs::create_dir_all(root.join(class))?;
+    /// #     std::fs::write(root.join(class).join("1.jpg"), [])?;
+    /// # }
+    /// // Photographs of cats and dogs, drawings of ants and cats.
+    /// let (photos, drawings) = (ImageFolder::open(photos)?, ImageFolder::open(drawings)?);
+    /// // On their own, 0 is a cat in the one and an ant in the other.
+    /// assert_eq!((photos.item(0)?.label, drawings.item(0)?.label), (0, 0));
+    ///
+    /// let classes = ImageFolder::union_of_classes([&photos, &drawings]);
+    /// assert_eq!(classes, ["ant", "cat", "dog"]);
+    /// let photos: Arc<dyn Dataset<Item = Labeled<Key>>> = Arc::new(photos.with_classes(&classes)?);
+    /// let drawings: Arc<dyn Dataset<Item = Labeled<Key>>> =
+    ///     Arc::new(drawings.with_classes(&classes)?);
+    /// let both = Concatenated::new([photos, drawings])?;
+    /// let labels = (0..4).map(|index| Ok(both.item(index)?.item.label));
+    /// assert_eq!(labels.collect::<spdl_core::Result<Vec<_>>>()?, [1, 2, 0, 1]);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` where the folder has a class that is not in the list, or none at all (as a
+    /// flat folder, and what [`from_paths`](ImageFolder::from_paths) makes), and where a name is in the
+    /// list twice.
+    pub fn with_classes(mut self, classes: &[impl AsRef<str>]) -> Result<Self> {
+        let mut labels = HashMap::new();
+        for (label, class) in (0_i64..).zip(classes) {
+            let class = class.as_ref();
+            if labels.insert(class, label).is_some() {
+                return Err(self.unfit(format!("the class {class:?} is in the list twice")));
+            }
+        }
+        if self.classes.is_empty() {
+            let message = "these images have no classes that could be found in a list";
+            return Err(self.unfit(message.into()));
+        }
+        let is_unknown = |class: &&String| !labels.contains_key(class.as_str());
+        let unknown: Vec<&String> = self.classes.iter().filter(is_unknown).collect();
+        if let Some(first) = unknown.first() {
+            let more = match unknown.len() - 1 {
+                0 => String::new(),
+                more => format!(", and {more} more,"),
+            };
+            let message = format!(
+                "the class {first:?}{more} is not in the list of {} classes",
+                classes.len()
+            );
+            return Err(self.unfit(message));
+        }
+        let label_of = |own: i64| {
+            let class = usize::try_from(own).ok().and_then(|own| self.classes.get(own));
+            class.and_then(|class| labels.get(class.as_str())).copied().unwrap_or(own)
+        };
+        for run in &mut self.runs {
+            run.label = label_of(run.label);
+        }
+        self.classes = classes.iter().map(|class| class.as_ref().to_owned()).collect();
+        Ok(self)
+    }
+
+    /// All classes that any of `folders` has, each once, sorted by the bytes of their names: for
+    /// [`with_classes`](ImageFolder::with_classes) of each.
+    pub fn union_of_classes<'a>(folders: impl IntoIterator<Item = &'a ImageFolder>) -> Vec<String> {
+        let all = folders.into_iter().flat_map(|folder| &folder.classes);
+        all.collect::<BTreeSet<_>>().into_iter().cloned().collect()
+    }
+
+    fn unfit(&self, message: String) -> Error {
+        let error = Error::new(ErrorKind::InvalidArgument, message);
+        match self.prefix.is_empty() {
+            true => error,
+            false => error.with_key(Key::from_bytes(&self.prefix).display_name()),
+        }
     }
 
     /// These files in this order, with these labels; −1 for all where `labels` is `None`. Nothing

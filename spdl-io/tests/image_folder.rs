@@ -111,6 +111,56 @@ fn images_beside_class_folders_are_left_out_with_a_warning() {
     assert_eq!(found(root.path()), images(&[(0, "cat/1.jpg")]));
     let message = "2 images beside the class folders are left out".to_owned();
     assert_eq!(warnings(root.path()), [(String::new(), message)]);
+    let root = tree(&["stray.jpg", "cat/1.jpg"]);
+    let message = "1 image beside the class folders is left out".to_owned();
+    assert_eq!(warnings(root.path()), [(String::new(), message)]);
+}
+
+fn labels(images: &ImageFolder) -> Vec<i64> {
+    (0..images.len()).map(|index| images.item(index).unwrap().label).collect()
+}
+
+#[test]
+fn folders_with_one_list_of_classes_have_one_meaning_for_a_label() {
+    let photos = tree(&["cat/1.jpg", "cat/more/2.jpg", "dog/1.jpg"]);
+    let drawings = tree(&["ant/1.jpg", "cat/1.jpg"]);
+    let open = |root: &TempDir| ImageFolder::open(root.path()).unwrap();
+    assert_eq!(labels(&open(&photos)), [0, 0, 1]);
+    assert_eq!(labels(&open(&drawings)), [0, 1]);
+    let classes = ImageFolder::union_of_classes([&open(&photos), &open(&drawings)]);
+    assert_eq!(classes, ["ant", "cat", "dog"]);
+    let alike = open(&photos).with_classes(&classes).unwrap();
+    assert_eq!((labels(&alike), alike.classes()), (vec![1, 1, 2], &classes[..]));
+    assert_eq!(labels(&open(&drawings).with_classes(&classes).unwrap()), [0, 1]);
+    // The images and their order stay; a state of the other labels is told.
+    let keys = |images: &ImageFolder| -> Vec<String> {
+        (0..images.len())
+            .map(|index| below(photos.path(), &images.item(index).unwrap().value))
+            .collect()
+    };
+    assert_eq!(keys(&alike), keys(&open(&photos)));
+    assert_ne!(alike.content_hash(), open(&photos).content_hash());
+    // The list has any order, and may be changed once more.
+    let other = alike.with_classes(&["dog", "bird", "ant", "cat"]).unwrap();
+    assert_eq!(labels(&other), [3, 3, 0]);
+}
+
+#[test]
+fn a_list_without_a_class_of_the_folder_is_refused() {
+    let refused = |root: &TempDir, classes: &[&str], words: &[&str]| {
+        let images = ImageFolder::open(root.path()).unwrap();
+        let error = images.with_classes(classes).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        assert!(words.iter().all(|word| error.to_string().contains(word)), "{error}");
+    };
+    let root = tree(&["cat/1.jpg", "dog/1.jpg", "eel/1.jpg"]);
+    let name = root.path().file_name().unwrap().to_str().unwrap();
+    refused(&root, &["cat", "dog"], &["\"eel\" is not", "2 classes", name]);
+    refused(&root, &["dog"], &["\"cat\", and 1 more, is not"]);
+    refused(&root, &["cat", "dog", "eel", "cat"], &["\"cat\" is in the list twice"]);
+    refused(&tree(&["1.jpg"]), &["cat"], &["no classes"]);
+    let list = ImageFolder::from_paths(["a.jpg"], Some(&[3])).unwrap();
+    assert_eq!(list.with_classes(&["cat"]).unwrap_err().kind(), ErrorKind::InvalidArgument);
 }
 
 #[test]

@@ -130,11 +130,17 @@ impl FillImage {
     /// sample's own, and follow those that the crop was drawn with.
     ///
     /// ```
+    /// use spdl_core::StageOptions;
     /// use spdl_media::augment::{Augmenter, TrivialAugmentWide};
     /// use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, Mode};
     /// let transform = ImageTransform::new(224).mode(Mode::Train);
+    /// let augmenter = Augmenter::new().then(TrivialAugmentWide::new());
+    /// // For the stage: so a run that is resumed with others is told what differs.
+    /// let decode = StageOptions::new("decode")
+    ///     .parameters(transform.parameters())
+    ///     .parameters(augmenter.parameters());
     /// let fill = FillImage::new(&CodecRegistry::with_defaults(), &transform, &Limits::default())?
-    ///     .augment(Augmenter::new().then(TrivialAugmentWide::new()))?;
+    ///     .augment(augmenter)?;
     /// # Ok::<(), spdl_core::Error>(())
     /// ```
     ///

@@ -7,6 +7,10 @@ use crate::pixels::CHANNELS;
 
 /// Bounds that a decoder checks from the header, before it allocates.
 ///
+/// They decide which images are decoded and which fail, and so which a failure policy drops, but not
+/// what a sample looks like, nor where it comes. So they are no part of what a resumed run must
+/// share, and may be raised for the rest of a run that failed on them.
+///
 /// ```
 /// use spdl_media::Limits;
 /// let limits = Limits::default().max_pixels(50_000_000);

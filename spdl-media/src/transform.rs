@@ -167,9 +167,14 @@ impl ImageTransform {
         }
     }
 
-    /// All that decides a sample, by name, for
+    /// All settings of the transform, by name, for
     /// [`StageOptions::parameters`](spdl_core::StageOptions::parameters): so a run that is resumed
     /// with another transform is told what differs.
+    ///
+    /// Augmentations are told by their own
+    /// [`Augmenter::parameters`](crate::augment::Augmenter::parameters), behind these. Not told are the
+    /// registered codecs, and the [`Limits`](crate::Limits): those decide which images fail, not what
+    /// a sample looks like.
     ///
     /// ```
     /// use spdl_core::StageOptions;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 use spdl_core::{DatasetSource, PipelineBuilder, Shard, StateFile};
 
-use crate::common::{Folder, Run, bench, finish, spdl};
+use crate::common::{Folder, Run, bench, finish, image_name, spdl};
 
 /// What decides the batches of these runs.
 const SETTINGS: [&str; 8] = ["--mode", "train", "--epochs", "3", "--batch", "7", "--size", "32"];
@@ -390,6 +390,27 @@ fn a_change_that_is_meant_is_allowed_by_its_name() {
     }
     let run = training.run(&["--allow-change", "size"]);
     assert!(run.code == 2 && run.line().contains("--resume"), "{}", run.line());
+}
+
+#[test]
+fn a_folder_smaller_than_a_batch_is_no_change_of_the_batch() {
+    let training = Training::new(20);
+    let state = text(&training.state());
+    assert_eq!(training.run(&["--epochs", "1", "--save-state", &state]).code, 0);
+    for number in 6..20 {
+        std::fs::remove_file(training.images.join(image_name(number, 3))).unwrap();
+    }
+    // 6 images, which are fewer than the 7 of a batch.
+    let refused = training.run(&["--resume", &state]);
+    let told = refused.line();
+    assert!(refused.code == 1 && told.contains("source items was 20, is 6"), "{told}");
+    assert!(!told.contains("batch"), "{told}");
+    let allowed = ["--resume", &state, "--allow-change", "source"];
+    let run = training.run(&allowed);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    // Another --batch is a change, whatever the folder has become.
+    let other = training.run(&[&allowed[..], &["--batch", "5"]].concat());
+    assert!(other.code == 1 && other.line().contains("--batch was 7, is 5"), "{}", other.line());
 }
 
 #[test]

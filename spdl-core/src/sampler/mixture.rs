@@ -11,6 +11,10 @@ use crate::{Dataset, Result};
 /// Several data sets of the same kind of item, one behind the other: as one data set, whose items
 /// say where they come from.
 ///
+/// Items are as their data set gives them, and so are labels: where each numbers its classes by
+/// itself, one number means a class in one and another class in the next. Give them one list of
+/// classes before they are put together, as `ImageFolder::with_classes` of `spdl-io` does.
+///
 /// ```
 /// use spdl_core::sampler::{Concatenated, Until};
 /// use spdl_core::{Dataset, DatasetSource, PipelineBuilder};
@@ -218,6 +222,8 @@ pub enum Until {
 /// exact, not drawn: after any number of whole blocks of 1,024 positions, each part has had its
 /// share of the positions, rounded as Sainte-Laguë's divisor method rounds, so the error never
 /// grows. Inside a block the parts are shuffled. A part of weight 0 never comes.
+///
+/// Labels are those of each data set: see [`Concatenated`].
 ///
 /// What has come of each part is a function of the position ([`consumed`](Mixture::consumed)), so
 /// weights can be changed in the middle of a training: [`taking_over`](Mixture::taking_over).

@@ -2,12 +2,13 @@
 
 use half::{bf16, f16};
 use spdl_core::{
-    Array, Batch, BufferPool, DType, Element, Error, ErrorKind, Result, SampleRng, Stage,
-    StageContext,
+    Array, Batch, BufferPool, DType, Element, Error, ErrorKind, Fingerprint, Result, SampleRng,
+    Stage, StageContext,
 };
 
 use super::draw::{beta, check_alpha};
 use super::functional::check;
+use super::setting::{Setting, stage_parameters};
 use crate::pixels::CHANNELS;
 use crate::{Rect, Size};
 
@@ -24,16 +25,22 @@ const LABELS: &str = "labels";
 /// after another.
 ///
 /// ```
-/// # use spdl_core::{Batch, Result, SampleId, SampleRng};
+/// # use spdl_core::{Batch, PipelineBuilder, Result, SampleRng, StageOptions};
 /// # use spdl_media::augment::Mixup;
+/// // In a pipeline; a run that is resumed with another alpha is told so.
+/// # fn stage(builder: PipelineBuilder<Batch>) -> Result<PipelineBuilder<Batch>> {
+/// let mixup = Mixup::new(1000, 0.2)?;
+/// let options = StageOptions::new("mixup").parameters(mixup.parameters());
+/// let builder = builder.stage(options, move || Ok(mixup.clone()));
+/// # Ok(builder)
+/// # }
+/// // By hand:
 /// # fn mixed(batch: Batch) -> Result<Batch> {
-/// let mut mixup = Mixup::new(1000, 0.2)?;
-/// // In a pipeline: `builder.stage("mixup", || Mixup::new(1000, 0.2))`. By hand:
 /// let mut rng = SampleRng::new(7, batch.ids()[0], "mixup");
-/// mixup.apply(batch, &mut rng)
+/// Mixup::new(1000, 0.2)?.apply(batch, &mut rng)
 /// # }
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Mixup {
     alpha: f64,
     labels: SoftLabels,
@@ -47,6 +54,13 @@ impl Mixup {
     pub fn new(classes: usize, alpha: f64) -> Result<Self> {
         check_alpha(alpha)?;
         Ok(Mixup { alpha, labels: SoftLabels::new(classes)? })
+    }
+
+    /// Its name and all settings, for [`StageOptions::parameters`](spdl_core::StageOptions::parameters):
+    /// so a run that is resumed with others is told what differs.
+    pub fn parameters(&self) -> impl Iterator<Item = (String, String)> {
+        let Mixup { alpha, labels } = self;
+        stage_parameters(&labels.fingerprint("Mixup", *alpha))
     }
 
     /// Draws the proportion, and mixes.
@@ -119,8 +133,8 @@ fn blend<T: Element + Copy + Default>(array: &mut Array, blend: impl Fn(T, T) ->
 /// arXiv:1905.04899).
 ///
 /// `images` are `[batch, channels, height, width]` or `[batch, height, width, channels]`, of any type,
-/// with 3 channels or 1; `labels` are as for [`Mixup`].
-#[derive(Debug)]
+/// with 3 channels or 1; `labels` are as for [`Mixup`], and so is the stage.
+#[derive(Clone, Debug)]
 pub struct CutMix {
     alpha: f64,
     labels: SoftLabels,
@@ -135,6 +149,12 @@ impl CutMix {
     pub fn new(classes: usize, alpha: f64) -> Result<Self> {
         check_alpha(alpha)?;
         Ok(CutMix { alpha, labels: SoftLabels::new(classes)?, last: Vec::new() })
+    }
+
+    /// As [`Mixup::parameters`].
+    pub fn parameters(&self) -> impl Iterator<Item = (String, String)> {
+        let CutMix { alpha, labels, last: _ } = self;
+        stage_parameters(&labels.fingerprint("CutMix", *alpha))
     }
 
     /// Draws the rectangle, and mixes.
@@ -281,7 +301,7 @@ pub(super) fn unfit(what: &str) -> Error {
 }
 
 /// Labels as parts of classes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct SoftLabels {
     classes: usize,
     pool: BufferPool,
@@ -291,6 +311,15 @@ impl SoftLabels {
     fn new(classes: usize) -> Result<Self> {
         check(classes > 0, || "expected a class or more, found none".into())?;
         Ok(SoftLabels { classes, pool: BufferPool::new() })
+    }
+
+    /// Of an augmentation that mixes them with this alpha.
+    fn fingerprint(&self, kind: &str, alpha: f64) -> Fingerprint {
+        let SoftLabels { classes, pool: _ } = self;
+        Fingerprint::default()
+            .with("", kind)
+            .with("alpha", alpha.text())
+            .with("classes", classes.text())
     }
 
     /// `own` of each sample's classes and 1 − `own` of those before it.

@@ -1,9 +1,10 @@
 //! Random colours, sharpness and blur.
 
-use spdl_core::{Result, SampleRng};
+use spdl_core::{Fingerprint, Result, SampleRng};
 
 use super::draw::{shuffle, uniform};
 use super::functional::{self, check, check_factor, check_kernel};
+use super::setting::fingerprint_of;
 use super::{Augment, ImageMut, Scratch, check_probability, check_range};
 
 /// Changes brightness, contrast, saturation and hue, in a random order, each by a factor (a turn,
@@ -111,6 +112,10 @@ impl Augment for ColorJitter {
         Ok(())
     }
 
+    fn fingerprint(&self) -> Fingerprint {
+        fingerprint_of!(self, ColorJitter { brightness, contrast, saturation, hue })
+    }
+
     fn validate(&self) -> Result<()> {
         let factors = [
             ("brightness", self.brightness),
@@ -165,6 +170,10 @@ macro_rules! random_change {
                 }
                 let change: fn(&Self, &mut ImageMut<'_>, &mut Scratch) -> Result<()> = $change;
                 change(self, image, scratch)
+            }
+
+            fn fingerprint(&self) -> Fingerprint {
+                fingerprint_of!(self, $name { $($field,)* probability })
             }
 
             fn validate(&self) -> Result<()> {
@@ -285,6 +294,10 @@ impl Augment for GaussianBlur {
     ) -> Result<()> {
         let sigma = uniform(rng, self.sigma);
         functional::gaussian_blur(image, self.kernel, [sigma; 2], scratch)
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        fingerprint_of!(self, GaussianBlur { kernel, sigma })
     }
 
     fn validate(&self) -> Result<()> {

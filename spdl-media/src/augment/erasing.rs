@@ -1,11 +1,14 @@
 //! Random Erasing (Zhong et al. 2020, arXiv:1708.04896).
 
 use half::{bf16, f16};
-use spdl_core::{Array, Batch, DType, Element, Result, SampleRng, Stage, StageContext};
+use spdl_core::{
+    Array, Batch, DType, Element, Fingerprint, Result, SampleRng, Stage, StageContext,
+};
 
 use super::batches::{Planes, images, unfit};
 use super::draw::{integer, normal, uniform};
 use super::functional::check;
+use super::setting::{fingerprint_of, stage_parameters};
 use super::{Augment, ImageMut, Scratch, check_probability, check_range};
 use crate::pixels::CHANNELS;
 use crate::{Rect, Size};
@@ -32,11 +35,13 @@ pub enum ErasingValue {
 /// data of another kind. As an [`Augment`] it erases levels of an image, where 0 is black.
 ///
 /// ```
-/// # use spdl_core::{Batch, PipelineBuilder};
+/// # use spdl_core::{Batch, PipelineBuilder, StageOptions};
 /// # use spdl_media::augment::RandomErasing;
 /// # fn erased(builder: PipelineBuilder<Batch>) -> PipelineBuilder<Batch> {
 /// // Behind the stage that fills normalised batches.
-/// builder.stage("erase", || Ok(RandomErasing::new().probability(0.25)))
+/// let erasing = RandomErasing::new().probability(0.25);
+/// let erase = StageOptions::new("erase").parameters(erasing.parameters());
+/// builder.stage(erase, move || Ok(erasing.clone()))
 /// # }
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -85,6 +90,12 @@ impl RandomErasing {
     pub fn value(mut self, value: ErasingValue) -> Self {
         self.value = value;
         self
+    }
+
+    /// Its name and all settings, for [`StageOptions::parameters`](spdl_core::StageOptions::parameters)
+    /// of a stage on batches: so a run that is resumed with others is told what differs.
+    pub fn parameters(&self) -> impl Iterator<Item = (String, String)> {
+        stage_parameters(&Augment::fingerprint(self))
     }
 
     /// The rectangle to erase in an image of this size; `None` where nothing is erased: by the
@@ -224,6 +235,10 @@ impl Augment for RandomErasing {
             }
         }
         Ok(())
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        fingerprint_of!(self, RandomErasing { probability, area, aspect, value })
     }
 
     fn validate(&self) -> Result<()> {

@@ -1,9 +1,10 @@
 //! Random rotations, affine and perspective transforms.
 
-use spdl_core::{Result, SampleRng};
+use spdl_core::{Fingerprint, Result, SampleRng};
 
 use super::draw::{integer, uniform};
 use super::functional::{self, Affine, Interpolation, check};
+use super::setting::fingerprint_of;
 use super::{Augment, ImageMut, Scratch, check_probability, check_range};
 
 /// Rotates by an angle that is drawn uniformly; see [`functional::rotate`]. The size stays: what is
@@ -63,6 +64,10 @@ impl Augment for RandomRotation {
     ) -> Result<()> {
         let angle = uniform(rng, self.degrees);
         functional::rotate(image, angle, self.interpolation, self.center, self.fill, scratch)
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        fingerprint_of!(self, RandomRotation { degrees, interpolation, center, fill })
     }
 
     fn validate(&self) -> Result<()> {
@@ -187,6 +192,13 @@ impl Augment for RandomAffine {
         functional::affine(image, &affine, self.interpolation, self.fill, scratch)
     }
 
+    fn fingerprint(&self) -> Fingerprint {
+        fingerprint_of!(
+            self,
+            RandomAffine { degrees, translate, scale, shear, interpolation, center, fill }
+        )
+    }
+
     fn validate(&self) -> Result<()> {
         check_range("degrees", self.degrees, f64::NEG_INFINITY, f64::INFINITY)?;
         check(self.translate.iter().all(|share| (0.0..=1.0).contains(share)), || {
@@ -282,6 +294,10 @@ impl Augment for RandomPerspective {
             return Ok(());
         };
         functional::perspective(image, &coefficients, self.interpolation, self.fill, scratch)
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        fingerprint_of!(self, RandomPerspective { distortion, probability, interpolation, fill })
     }
 
     fn validate(&self) -> Result<()> {

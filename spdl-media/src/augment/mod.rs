@@ -34,11 +34,12 @@ pub mod functional;
 mod geometry;
 mod image;
 mod policy;
+mod setting;
 
 use std::fmt;
 use std::sync::Arc;
 
-use spdl_core::{Result, SampleRng};
+use spdl_core::{Fingerprint, Result, SampleRng};
 
 pub use batches::{CutMix, Mixup};
 pub use color::{
@@ -52,15 +53,18 @@ pub use image::{ImageMut, Scratch};
 pub use policy::{AugMix, AutoAugment, Operation, PolicyStep, RandAugment, TrivialAugmentWide};
 
 use functional::check;
+use setting::{Setting, parts_behind};
 
 /// A random change of an image.
 ///
 /// ```
-/// use spdl_core::{Result, SampleRng};
+/// use spdl_core::{Fingerprint, Result, SampleRng};
 /// use spdl_media::augment::{Augment, ImageMut, Scratch};
-/// /// Adds a level of red, half of the time.
+/// /// Adds levels of red, half of the time.
 /// #[derive(Debug)]
-/// struct Redder;
+/// struct Redder {
+///     levels: u8,
+/// }
 /// impl Augment for Redder {
 ///     fn apply(
 ///         &self,
@@ -69,9 +73,15 @@ use functional::check;
 ///         _scratch: &mut Scratch,
 ///     ) -> Result<()> {
 ///         if rng.chance(0.5) {
-///             image.pixels_mut().iter_mut().step_by(3).for_each(|red| *red = red.saturating_add(1));
+///             for red in image.pixels_mut().iter_mut().step_by(3) {
+///                 *red = red.saturating_add(self.levels);
+///             }
 ///         }
 ///         Ok(())
+///     }
+///
+///     fn fingerprint(&self) -> Fingerprint {
+///         Fingerprint::default().with("", "Redder").with("levels", self.levels.to_string())
 ///     }
 /// }
 /// ```
@@ -86,6 +96,12 @@ pub trait Augment: fmt::Debug + Send + Sync + 'static {
         rng: &mut SampleRng,
         scratch: &mut Scratch,
     ) -> Result<()>;
+
+    /// What it is, under the empty name, and all settings that decide what it does, each under a name
+    /// of its own: so that a run which is resumed with another augmentation is told what differs (see
+    /// [`Augmenter::parameters`]). A setting that is left out here may change unnoticed. Texts should
+    /// not depend on the compiler, as derived `Debug` of values with fields may.
+    fn fingerprint(&self) -> Fingerprint;
 
     /// Checks the parameters, before there is an image. Default: they are sound.
     ///
@@ -128,6 +144,31 @@ impl Augmenter {
     /// `InvalidArgument` where those of one are not sound: the first.
     pub fn validate(&self) -> Result<()> {
         self.steps.iter().try_for_each(|step| step.validate())
+    }
+
+    /// All augmentations and their settings, by name, for
+    /// [`StageOptions::parameters`](spdl_core::StageOptions::parameters) of the stage that applies
+    /// them: so a run that is resumed with others is told what differs. They are numbered from 1:
+    /// `augmentation 1` is what the first is, `augmentation 1 brightness` a setting of it.
+    ///
+    /// ```
+    /// use spdl_core::StageOptions;
+    /// use spdl_media::ImageTransform;
+    /// use spdl_media::augment::{Augmenter, ColorJitter};
+    /// let transform = ImageTransform::new(224);
+    /// let augmenter = Augmenter::new().then(ColorJitter::new().brightness(0.5));
+    /// let told: Vec<(String, String)> = augmenter.parameters().collect();
+    /// assert_eq!(told[0], ("augmentation 1".into(), "ColorJitter".into()));
+    /// assert_eq!(told[1], ("augmentation 1 brightness".into(), "0.5 to 1.5".into()));
+    /// let decode = StageOptions::new("decode")
+    ///     .parameters(transform.parameters())
+    ///     .parameters(augmenter.parameters());
+    /// # let _ = decode;
+    /// ```
+    pub fn parameters(&self) -> impl Iterator<Item = (String, String)> {
+        (1..).zip(&self.steps).flat_map(|(number, step)| {
+            parts_behind(&format!("augmentation {number}"), &step.fingerprint())
+        })
     }
 
     /// Whether nothing is ever changed.
@@ -185,6 +226,16 @@ impl<A: Augment> Augment for RandomApply<A> {
         scratch: &mut Scratch,
     ) -> Result<()> {
         if rng.chance(self.probability) { self.augment.apply(image, rng, scratch) } else { Ok(()) }
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        let RandomApply { augment, probability } = self;
+        let own = Fingerprint::default()
+            .with("", "RandomApply")
+            .with("probability", Setting::text(probability));
+        parts_behind("of", &augment.fingerprint())
+            .into_iter()
+            .fold(own, |all, (part, value)| all.with(part, value))
     }
 
     fn validate(&self) -> Result<()> {

@@ -1,10 +1,11 @@
 //! Policies that pick operations and their strength: RandAugment, TrivialAugment, AutoAugment and
 //! AugMix.
 
-use spdl_core::{Result, SampleRng};
+use spdl_core::{Fingerprint, Result, SampleRng};
 
 use super::draw::{check_alpha, dirichlet, integer};
 use super::functional::{self, Affine, Interpolation, check};
+use super::setting::fingerprint_of;
 use super::{Augment, ImageMut, Scratch, check_probability};
 use crate::Size;
 
@@ -196,9 +197,9 @@ impl Space {
 
 /// How a policy's operations look up pixels and what is outside.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Sampling {
-    interpolation: Interpolation,
-    fill: Option<[u8; 3]>,
+pub(super) struct Sampling {
+    pub(super) interpolation: Interpolation,
+    pub(super) fill: Option<[u8; 3]>,
 }
 
 impl Sampling {
@@ -310,6 +311,10 @@ impl Augment for RandAugment {
         Ok(())
     }
 
+    fn fingerprint(&self) -> Fingerprint {
+        fingerprint_of!(self, RandAugment { operations, magnitude, bins, sampling })
+    }
+
     fn validate(&self) -> Result<()> {
         check_bins(self.bins)?;
         check(self.magnitude < self.bins, || {
@@ -358,6 +363,10 @@ impl Augment for TrivialAugmentWide {
         let bin = rng.below(self.bins as u64) as usize;
         let magnitude = self.magnitude_of(operation, bin, image.size());
         self.sampling.apply(operation, magnitude, image, rng, scratch)
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        fingerprint_of!(self, TrivialAugmentWide { bins, sampling })
     }
 
     fn validate(&self) -> Result<()> {
@@ -432,6 +441,10 @@ impl Augment for AutoAugment {
             }
         }
         Ok(())
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        fingerprint_of!(self, AutoAugment { policies, sampling })
     }
 
     fn validate(&self) -> Result<()> {
@@ -621,6 +634,10 @@ impl Augment for AugMix {
         });
         scratch.give_floats(weights);
         outcome
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        fingerprint_of!(self, AugMix { severity, width, depth, alpha, all_operations, sampling })
     }
 
     fn validate(&self) -> Result<()> {

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use spdl_core::{
-    BatchLayout, Counter, DType, DatasetSource, ErrorKind, Field, Fill, FillContext, Labeled,
-    PipelineBuilder, Result, SampleId, SampleRng, SlotMut,
+    BatchLayout, Counter, DType, DatasetSource, ErrorKind, Field, Fill, FillContext, Fingerprint,
+    Labeled, PipelineBuilder, Result, SampleId, SampleRng, SlotMut,
 };
 use spdl_media::augment::{Augment, Augmenter, ImageMut, Scratch};
 use spdl_media::{
@@ -85,6 +85,10 @@ impl Augment for Paint {
             *value = value.wrapping_add(level);
         }
         Ok(())
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        Fingerprint::default().with("", "Paint")
     }
 }
 

@@ -24,6 +24,8 @@ mod golden;
 #[cfg(test)]
 mod jpeg;
 #[cfg(test)]
+mod parameters;
+#[cfg(test)]
 mod resize;
 #[cfg(test)]
 mod sample;
