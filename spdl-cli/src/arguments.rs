@@ -446,10 +446,12 @@ mod tests {
         let arguments = arguments.unwrap();
         assert_eq!(arguments.resume, ["a", "b"].map(PathBuf::from));
         assert_eq!(arguments.allow_change, ["seed", "order"]);
+        // Where the number of ranks has changed: from these first, and from its own file ever after.
+        let both = ["photos", "--save-state", "c", "--auto-resume", "--resume", "a", "b"];
+        assert!(parse(&both).is_ok_and(|both| both.auto_resume && both.resume.len() == 2));
         for wrong in [
             &["photos", "--auto-resume"][..],
             &["photos", "--overwrite-state"],
-            &["photos", "--save-state", "a", "--auto-resume", "--resume", "a"],
             &["photos", "--save-state", "a", "--auto-resume", "--overwrite-state"],
         ] {
             assert!(parse(wrong).is_err(), "{wrong:?}");
