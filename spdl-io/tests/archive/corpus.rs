@@ -59,6 +59,23 @@ pub(crate) fn run(
     Some((output.stdout, output.status.success(), complaints))
 }
 
+/// What a script of this folder prints about these archives, in Python; says so where there is none.
+pub(crate) fn told_by_python(
+    script: &str,
+    folder: &Path,
+    archives: &[(String, Vec<u8>)],
+) -> Option<String> {
+    let paths: String =
+        archives.iter().map(|(path, _)| format!("{}\n", folder.join(path).display())).collect();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/archive").join(script);
+    let python = std::env::var("SPDL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let Some((output, true, _)) = run(&python, &[script.to_str()?], paths.as_bytes()) else {
+        println!("SKIPPED: python3 is not there");
+        return None;
+    };
+    Some(String::from_utf8(output).unwrap())
+}
+
 /// The files on which another program and we may disagree, by reason: `NAME` of a class, a tab, and
 /// a path; each class is explained where its line starts with `class`.
 pub(crate) fn exceptions(list: &'static str) -> BTreeMap<&'static str, &'static str> {

@@ -298,17 +298,7 @@ fn data_lie_where_python_finds_them() {
     let options = TarOptions::default().accept_missing_end(true);
     // Compressed ones are not on the disk as they are.
     let archives = corpus::files(&folder, &["tar", "fuzz-tar"]);
-    let paths: String =
-        archives.iter().map(|(path, _)| format!("{}\n", folder.join(path).display())).collect();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/archive/list_tar.py");
-    let python = std::env::var("SPDL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let Some((output, true, _)) =
-        corpus::run(&python, &[script.to_str().unwrap()], paths.as_bytes())
-    else {
-        println!("SKIPPED: python3 is not there");
-        return;
-    };
-    let output = String::from_utf8(output).unwrap();
+    let Some(output) = corpus::told_by_python("list_tar.py", &folder, &archives) else { return };
     let mut lines = output.lines();
     let exceptions = corpus::exceptions(include_str!("tar_python_exceptions.tsv"));
     let (mut compared, mut alike, mut wrong) = (0, 0, Vec::new());

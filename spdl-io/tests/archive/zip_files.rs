@@ -1,7 +1,6 @@
 //! Zip archives: the lists of other projects' are those of Python, and the rules on damage hold.
 
 use std::io::{Cursor, Write};
-use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -68,18 +67,8 @@ fn errors(listing: &Listing) -> Vec<&Error> {
 fn archives_of_other_projects_are_read_as_python_reads_them() {
     let Some(folder) = corpus::folder() else { return };
     let archives = corpus::files(&folder, &["zip", "fuzz-zip"]);
-    let paths: String =
-        archives.iter().map(|(path, _)| format!("{}\n", folder.join(path).display())).collect();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/archive/list_zip.py");
-    let python = std::env::var("SPDL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let Some((output, true, _)) =
-        corpus::run(&python, &[script.to_str().unwrap()], paths.as_bytes())
-    else {
-        println!("SKIPPED: python3 is not there");
-        return;
-    };
+    let Some(output) = corpus::told_by_python("list_zip.py", &folder, &archives) else { return };
     let exceptions = corpus::exceptions(include_str!("zip_exceptions.tsv"));
-    let output = String::from_utf8(output).unwrap();
     let mut lines = output.lines();
     let (mut alike, mut listed, mut wrong) = (0, 0, Vec::new());
     for (path, archive) in &archives {
