@@ -4,13 +4,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
-use std::path::{MAIN_SEPARATOR, Path};
+use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 use std::sync::Arc;
 
 use spdl_core::{Dataset, Error, ErrorKind, Labeled, Result};
 
 use crate::Key;
-use crate::walk::{Folder, Listing, Place, Walker, bytes, os_error};
+use crate::walk::{Folder, Listing, Place, Seen, Walker, bytes, os_error};
 
 /// The name extensions, in any case, by which [`ImageFolder`] knows an image. What a file really
 /// holds is seen when it is decoded.
@@ -106,24 +106,24 @@ impl ImageFolder {
             return Err(at(root, ErrorKind::InvalidArgument, message));
         }
 
-        let mut walker = Walker::new(root, |name| is_image(name, extensions)).skip_hidden();
+        let walker = Walker::new(root, |name| is_image(name, extensions)).skip_hidden();
         let Listing { folders, files } = walker.list(&walker.root()?)?;
         let mut images = ImageFolder::empty(with_separator(root));
         let name =
             |class: &Place| Key::from_path(class.path.file_name().unwrap_or_default()).to_string();
         let classes = folders.iter().map(name).collect();
-        for (label, class) in (0..).zip(folders) {
-            let path = class.path.clone();
-            let before = images.len();
-            for folder in walker.walk(class)? {
+        let paths: Vec<PathBuf> = folders.iter().map(|class| class.path.clone()).collect();
+        for ((label, path), found) in (0..).zip(&paths).zip(walker.walk(folders)?) {
+            if found.is_empty() {
+                images.warnings.push(at(path, ErrorKind::NotFound, "a class without images"));
+            }
+            for folder in found {
                 images.push_folder(label, root, folder);
             }
-            if images.len() == before {
-                images.warnings.push(at(&path, ErrorKind::NotFound, "a class without images"));
-            }
         }
+        let mut seen = walker.into_seen();
         if images.is_empty() && files.is_empty() {
-            return Err(no_images(root, &walker, extensions));
+            return Err(no_images(root, &seen, extensions));
         }
         if images.is_empty() {
             // Flat, and folders beside the images are of no interest.
@@ -139,7 +139,7 @@ impl ImageFolder {
                 images.warnings.push(at(root, ErrorKind::InvalidArgument, message));
             }
         }
-        images.warnings.append(&mut walker.warnings);
+        images.warnings.append(&mut seen.warnings);
         // The system lists in any order; the warnings shall not depend on it.
         images.warnings.sort_by(|a, b| a.key().cmp(&b.key()));
         images.names.shrink_to_fit();
@@ -293,8 +293,8 @@ impl ImageFolder {
         // Every folder was found by joining names to the root.
         let below = folder.path.strip_prefix(root).unwrap_or(&folder.path);
         self.push_run(label, with_separator(below));
-        for name in &folder.files {
-            self.push_name(Key::from_path(name).as_bytes());
+        for name in folder.files.iter() {
+            self.push_name(name);
         }
     }
 
@@ -386,20 +386,20 @@ fn at(path: &Path, kind: ErrorKind, message: impl Into<String>) -> Error {
     Error::new(kind, message).with_key(Key::from_path(path).display_name())
 }
 
-fn no_images(root: &Path, walker: &Walker<'_>, extensions: &[&str]) -> Error {
+fn no_images(root: &Path, on_the_way: &Seen, extensions: &[&str]) -> Error {
     let count = |number: u64, one: &str, more: &str| match number {
         0 => format!("no {more}"),
         1 => format!("1 {one}"),
         number => format!("{number} {more}"),
     };
-    let mut seen = match walker.unwanted {
+    let mut seen = match on_the_way.unwanted {
         0 => "it holds no files".to_owned(),
         others => {
             format!("it holds {}", count(others, "file of another kind", "files of other kinds"))
         }
     };
-    if !walker.warnings.is_empty() {
-        let links = count(walker.warnings.len() as u64, "bad link", "bad links");
+    if !on_the_way.warnings.is_empty() {
+        let links = count(on_the_way.warnings.len() as u64, "bad link", "bad links");
         seen.push_str(&format!(" and {links}"));
     }
     let known = extensions.join(", ");

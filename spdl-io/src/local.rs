@@ -276,10 +276,10 @@ fn reserve(key: &Key, len: u64) -> Result<Vec<u8>> {
 
 fn list_folder(root: &Path) -> Result<Vec<ObjectMeta>> {
     let mut objects = Vec::new();
-    let mut walker = Walker::new(root, |_| true);
-    for folder in walker.walk(walker.root()?)? {
-        for name in folder.files {
-            let path = folder.path.join(name);
+    let walker = Walker::new(root, |_| true);
+    for folder in walker.walk(vec![walker.root()?])?.into_iter().flatten() {
+        for name in folder.files.iter() {
+            let path = folder.path.join(Key::from_bytes(name).to_path());
             match fs::metadata(&path) {
                 Ok(metadata) => {
                     let object = ObjectMeta::new(path.into(), metadata.len());

@@ -1,12 +1,15 @@
-//! Walking folders: sorted, through links but never in circles, without asking for more than names.
+//! Walking folders: sorted, through links but never in circles, without asking for more than names;
+//! many folders at once, since a cold disk or a network file system makes each of them wait.
 
 use std::collections::HashSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::{self, DirEntry};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Scope};
 
 use spdl_core::{Error, ErrorKind, Result};
 
@@ -17,22 +20,33 @@ use crate::Key;
 const MOST_NESTED_LINKS: usize = 8;
 /// So often, in all, links may lead to folders that links have led to before.
 const MOST_REVISITS: usize = 100_000;
+/// So many folders are listed at once. They wait for a disk or a server, and take little of a CPU.
+const MOST_THREADS: usize = 16;
+/// So many folders must wait for each thread before another one is started: few folders are listed
+/// sooner than threads are.
+const FOLDERS_PER_THREAD: usize = 4;
 
 /// Lists folders, and what lies below them.
 pub(crate) struct Walker<'a> {
     root: &'a Path,
     /// By its name: whether a file belongs to the result.
-    wanted: Box<dyn Fn(&OsStr) -> bool + 'a>,
+    wanted: Box<dyn Fn(&OsStr) -> bool + Sync + 'a>,
     skip_hidden: bool,
+    hashing: RandomState,
+    seen: Mutex<Seen>,
+}
+
+/// What was seen on the way beside the result.
+#[derive(Default)]
+pub(crate) struct Seen {
     /// How many files were not wanted.
     pub(crate) unwanted: u64,
     /// What was left out though it may have been meant: loops of links, broken links to folders,
-    /// and what bears a file's name but is none.
+    /// and what bears a file's name but is none. In no order.
     pub(crate) warnings: Vec<Error>,
     /// The hashes of the real paths of all folders that were reached through links: a few bytes
     /// for each, and two that share one only count as a revisit.
     reached: HashSet<u64>,
-    hashing: RandomState,
     revisits: usize,
 }
 
@@ -43,19 +57,51 @@ pub(crate) struct Place {
     /// The same without links.
     real: PathBuf,
     /// The real paths of the folders that the links on the way lie in.
-    left: Rc<[PathBuf]>,
+    left: Arc<[PathBuf]>,
 }
 
 /// What lies in one folder, each list sorted by bytes.
 pub(crate) struct Listing {
     pub(crate) folders: Vec<Place>,
-    pub(crate) files: Vec<OsString>,
+    pub(crate) files: Names,
 }
 
 /// A folder and its files, sorted by bytes.
 pub(crate) struct Folder {
     pub(crate) path: PathBuf,
-    pub(crate) files: Vec<OsString>,
+    pub(crate) files: Names,
+}
+
+/// Names of files, as the bytes of a [`Key`]: one allocation for all.
+#[derive(Default)]
+pub(crate) struct Names {
+    joined: Vec<u8>,
+    spans: Vec<Range<usize>>,
+}
+
+impl Names {
+    pub(crate) fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        self.spans.iter().map(|span| &self.joined[span.clone()])
+    }
+
+    fn push(&mut self, name: &OsStr) {
+        let start = self.joined.len();
+        self.joined.extend_from_slice(Key::from_path(name).as_bytes());
+        self.spans.push(start..self.joined.len());
+    }
+
+    fn sort(&mut self) {
+        let Names { joined, spans } = self;
+        spans.sort_unstable_by(|a, b| joined[a.clone()].cmp(&joined[b.clone()]));
+    }
 }
 
 enum Found {
@@ -66,16 +112,13 @@ enum Found {
 
 impl<'a> Walker<'a> {
     /// A walker below `root`.
-    pub(crate) fn new(root: &'a Path, wanted: impl Fn(&OsStr) -> bool + 'a) -> Self {
+    pub(crate) fn new(root: &'a Path, wanted: impl Fn(&OsStr) -> bool + Sync + 'a) -> Self {
         Walker {
             root,
             wanted: Box::new(wanted),
             skip_hidden: false,
-            unwanted: 0,
-            warnings: Vec::new(),
-            reached: HashSet::new(),
             hashing: RandomState::new(),
-            revisits: 0,
+            seen: Mutex::default(),
         }
     }
 
@@ -89,30 +132,47 @@ impl<'a> Walker<'a> {
     pub(crate) fn root(&self) -> Result<Place> {
         let real = fs::canonicalize(self.root)
             .map_err(|error| os_error("cannot list this folder", &self.root.into(), error))?;
-        Ok(Place { path: self.root.to_path_buf(), real, left: Rc::default() })
+        Ok(Place { path: self.root.to_path_buf(), real, left: Arc::default() })
     }
 
-    /// `start` and all folders below it that hold wanted files, sorted by the bytes of their paths.
-    pub(crate) fn walk(&mut self, start: Place) -> Result<Vec<Folder>> {
-        let mut found = Vec::new();
-        let mut pending = vec![start];
-        while let Some(place) = pending.pop() {
-            let Listing { folders, files } = self.list(&place)?;
-            pending.extend(folders);
-            if !files.is_empty() {
-                found.push(Folder { path: place.path, files });
-            }
+    /// What was seen so far beside the results.
+    pub(crate) fn into_seen(self) -> Seen {
+        self.seen.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For each of `starts`: itself and all folders below it that hold wanted files, sorted by the
+    /// bytes of their paths.
+    pub(crate) fn walk(&self, starts: Vec<Place>) -> Result<Vec<Vec<Folder>>> {
+        let mut found: Vec<Vec<Folder>> = starts.iter().map(|_| Vec::new()).collect();
+        // The first one on top.
+        let pending = starts.into_iter().enumerate().rev().collect();
+        let walk = Walk {
+            walker: self,
+            progress: Mutex::new(Progress { pending, threads: 1, ..Progress::default() }),
+            changed: Condvar::new(),
+        };
+        thread::scope(|scope| walk.work(scope));
+        let progress = walk.progress.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = progress.failed {
+            return Err(error);
         }
-        // By all bytes, separators included; `Path` itself compares component by component.
-        found.sort_unstable_by(|a, b| bytes(a.path.as_os_str()).cmp(bytes(b.path.as_os_str())));
+        for (start, folder) in progress.found {
+            found[start].push(folder);
+        }
+        for folders in &mut found {
+            // By all bytes, separators included; `Path` itself compares component by component.
+            folders
+                .sort_unstable_by(|a, b| bytes(a.path.as_os_str()).cmp(bytes(b.path.as_os_str())));
+        }
         Ok(found)
     }
 
     /// What lies directly in `place`.
-    pub(crate) fn list(&mut self, place: &Place) -> Result<Listing> {
+    pub(crate) fn list(&self, place: &Place) -> Result<Listing> {
         self.count_revisits(place)?;
         let failed = |error| os_error("cannot list this folder", &(&*place.path).into(), error);
-        let mut listing = Listing { folders: Vec::new(), files: Vec::new() };
+        let mut listing = Listing { folders: Vec::new(), files: Names::default() };
+        let mut unwanted = 0;
         for entry in fs::read_dir(&place.path).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name();
@@ -121,25 +181,30 @@ impl<'a> Walker<'a> {
             }
             match self.classify(place, &entry, &name)? {
                 Found::Folder(folder) => listing.folders.push(folder),
-                Found::File if (self.wanted)(&name) => listing.files.push(name),
-                Found::File => self.unwanted += 1,
+                Found::File if (self.wanted)(&name) => listing.files.push(&name),
+                Found::File => unwanted += 1,
                 Found::Nothing => {}
             }
         }
+        self.seen().unwanted += unwanted;
         listing.folders.sort_unstable_by(|a, b| a.path.file_name().cmp(&b.path.file_name()));
-        listing.files.sort_unstable();
+        listing.files.sort();
         Ok(listing)
     }
 
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Only links cost a look at what they lead to; for all else the listing has the type.
-    fn classify(&mut self, parent: &Place, entry: &DirEntry, name: &OsStr) -> Result<Found> {
+    fn classify(&self, parent: &Place, entry: &DirEntry, name: &OsStr) -> Result<Found> {
         let failed = |error| os_error("cannot look at this", &entry.path().into(), error);
         let kind = entry.file_type().map_err(failed)?;
         if kind.is_file() {
             return Ok(Found::File);
         }
         if kind.is_dir() {
-            let (real, left) = (parent.real.join(name), Rc::clone(&parent.left));
+            let (real, left) = (parent.real.join(name), Arc::clone(&parent.left));
             return Ok(Found::Folder(Place { path: entry.path(), real, left }));
         }
         if !kind.is_symlink() {
@@ -153,7 +218,7 @@ impl<'a> Walker<'a> {
             Ok(target) if target.is_file() => Ok(Found::File),
             Ok(target) if target.is_dir() => {
                 let real = fs::canonicalize(&path).map_err(failed)?;
-                let left: Rc<[PathBuf]> =
+                let left: Arc<[PathBuf]> =
                     parent.left.iter().chain([&parent.real]).cloned().collect();
                 // It would come back: its target holds one of the folders on the way to it.
                 if left.iter().any(|folder| folder.starts_with(&real)) {
@@ -177,19 +242,24 @@ impl<'a> Walker<'a> {
             // A file that cannot be reached is for the reader to report, by the pipeline's policy.
             Err(_) if (self.wanted)(name) => Ok(Found::File),
             Err(error) => {
-                self.warnings.push(os_error("this link leads nowhere", &path.into(), error));
+                let warning = os_error("this link leads nowhere", &path.into(), error);
+                self.seen().warnings.push(warning);
                 Ok(Found::Nothing)
             }
         }
     }
 
     /// Folders without links on the way are as many as the disk holds, and need no limit.
-    fn count_revisits(&mut self, place: &Place) -> Result<()> {
-        if place.left.is_empty() || self.reached.insert(self.hashing.hash_one(&place.real)) {
+    fn count_revisits(&self, place: &Place) -> Result<()> {
+        if place.left.is_empty() {
             return Ok(());
         }
-        self.revisits += 1;
-        if self.revisits <= MOST_REVISITS {
+        let mut seen = self.seen();
+        if seen.reached.insert(self.hashing.hash_one(&place.real)) {
+            return Ok(());
+        }
+        seen.revisits += 1;
+        if seen.revisits <= MOST_REVISITS {
             return Ok(());
         }
         let message = format!(
@@ -199,9 +269,77 @@ impl<'a> Walker<'a> {
         Err(limit_exceeded(&place.path, message))
     }
 
-    fn warn(&mut self, path: &Path, message: &str) {
+    fn warn(&self, path: &Path, message: &str) {
         let key = Key::from_path(path).display_name();
-        self.warnings.push(Error::new(ErrorKind::InvalidArgument, message).with_key(key));
+        let warning = Error::new(ErrorKind::InvalidArgument, message).with_key(key);
+        self.seen().warnings.push(warning);
+    }
+}
+
+/// One walk, of as many threads as there is work for.
+struct Walk<'w> {
+    walker: &'w Walker<'w>,
+    progress: Mutex<Progress>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Progress {
+    /// Folders to list, with the number of the start that they lie below.
+    pending: Vec<(usize, Place)>,
+    /// How many are being listed.
+    under_way: usize,
+    threads: usize,
+    found: Vec<(usize, Folder)>,
+    failed: Option<Error>,
+}
+
+impl Walk<'_> {
+    /// What each thread does, from the first to the last folder.
+    fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+        let mut progress = self.lock();
+        loop {
+            if progress.failed.is_some() {
+                return;
+            }
+            let Some((start, place)) = progress.pending.pop() else {
+                if progress.under_way == 0 {
+                    return;
+                }
+                progress = self.changed.wait(progress).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            progress.under_way += 1;
+            let wants_help = progress.pending.len() > FOLDERS_PER_THREAD * progress.threads
+                && progress.threads < MOST_THREADS;
+            if wants_help {
+                progress.threads += 1;
+            }
+            drop(progress);
+            if wants_help {
+                let helper = thread::Builder::new().name("spdl-list".into());
+                // Without another thread it takes longer, and that is all.
+                let _ = helper.spawn_scoped(scope, || self.work(scope));
+            }
+            let listed = self.walker.list(&place);
+            progress = self.lock();
+            progress.under_way -= 1;
+            match listed {
+                Ok(Listing { folders, files }) => {
+                    progress.pending.extend(folders.into_iter().map(|folder| (start, folder)));
+                    if !files.is_empty() {
+                        progress.found.push((start, Folder { path: place.path, files }));
+                    }
+                }
+                Err(error) => progress.failed = Some(error),
+            }
+            // Whoever waits has more to do, or nothing more.
+            self.changed.notify_all();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

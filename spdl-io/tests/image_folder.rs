@@ -78,6 +78,32 @@ fn nested_images_belong_to_the_top_class_in_the_order_of_torchvision() {
     assert_eq!(found(root.path()), images(&expected));
 }
 
+/// So many that they are listed by several threads.
+#[test]
+fn many_folders_give_the_same_list_as_few() {
+    let mut expected = Vec::new();
+    for class in 0..150 {
+        for below in ["", "a/", "a-b/", "a/c/"] {
+            let images =
+                ["1.jpg", "10.jpg", "2.jpg"].map(|name| format!("{class:03}/{below}{name}"));
+            expected.extend(images.map(|path| (class, path)));
+        }
+    }
+    // As above: within a class by the bytes of the folder, then by name.
+    expected.sort_by_key(|(class, path)| {
+        let (folder, name) = path.rsplit_once('/').unwrap();
+        (*class, folder.to_owned(), name.to_owned())
+    });
+    let names: Vec<&str> = expected.iter().map(|(_, path)| path.as_str()).collect();
+    let root = tree(&[&names[..], &["empty/", "full/not an image"]].concat());
+    assert_eq!(found(root.path()), expected);
+    let message = "a class without images".to_owned();
+    assert_eq!(
+        warnings(root.path()),
+        [("empty".to_owned(), message.clone()), ("full".to_owned(), message)]
+    );
+}
+
 #[test]
 fn extensions_are_known_in_any_case_and_nothing_else_is_an_image() {
     let names: Vec<String> = IMAGE_EXTENSIONS.iter().map(|end| format!("c/image.{end}")).collect();
