@@ -7,10 +7,11 @@ use std::fs;
 use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 use std::sync::Arc;
 
+use futures_util::StreamExt;
 use spdl_core::{Dataset, Error, ErrorKind, Labeled, Result};
 
-use crate::Key;
-use crate::walk::{Folder, Listing, Place, Seen, Walker, bytes, os_error};
+use crate::walk::{Folder, Listing, Place, Walker, bytes, os_error};
+use crate::{Fetcher, Key};
 
 /// The name extensions, in any case, by which [`ImageFolder`] knows an image. What a file really
 /// holds is seen when it is decoded.
@@ -123,7 +124,7 @@ impl ImageFolder {
         }
         let mut seen = walker.into_seen();
         if images.is_empty() && files.is_empty() {
-            return Err(no_images(root, &seen, extensions));
+            return Err(no_images(root, seen.unwanted, seen.warnings.len(), extensions));
         }
         if images.is_empty() {
             // Flat, and folders beside the images are of no interest.
@@ -132,11 +133,7 @@ impl ImageFolder {
         } else {
             images.classes = classes;
             if !files.is_empty() {
-                let message = match files.len() {
-                    1 => "1 image beside the class folders is left out".to_owned(),
-                    more => format!("{more} images beside the class folders are left out"),
-                };
-                images.warnings.push(at(root, ErrorKind::InvalidArgument, message));
+                images.warnings.push(beside_classes(root, files.len()));
             }
         }
         images.warnings.append(&mut seen.warnings);
@@ -144,6 +141,79 @@ impl ImageFolder {
         images.warnings.sort_by(|a, b| a.key().cmp(&b.key()));
         images.names.shrink_to_fit();
         images.ends.shrink_to_fit();
+        Ok(images)
+    }
+
+    /// Lists the images below `root` in a store, through a fetcher that lists: classes, order and labels
+    /// are those of the same folder on a disk, but for folders without images, which a store does not
+    /// know. The keys of the images are those of the store.
+    ///
+    /// ```
+    /// use spdl_core::Dataset;
+    /// use spdl_io::{IMAGE_EXTENSIONS, ImageFolder, MemoryFetcher};
+    /// let store = MemoryFetcher::from_iter([("photos/dog/1.jpg", "…"), ("photos/cat/1.jpg", "…")]);
+    /// let images = ImageFolder::fetch(&store, "photos", &IMAGE_EXTENSIONS);
+    /// let images = spdl_core::block_on(images)?;
+    /// assert_eq!(images.classes(), ["cat", "dog"]);
+    /// assert_eq!(images.item(1)?.value.as_str(), Some("photos/dog/1.jpg"));
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What the fetcher answers, `Unsupported` where it cannot list; `NotFound` where there is no image.
+    pub async fn fetch(
+        fetcher: &dyn Fetcher,
+        root: impl Into<Key>,
+        extensions: &[&str],
+    ) -> Result<Self> {
+        let root = root.into();
+        let mut listing = fetcher.list(&root).await?;
+        let mut prefix = root.as_bytes().to_vec();
+        if !prefix.is_empty() && !prefix.ends_with(b"/") {
+            prefix.push(b'/');
+        }
+        // Of each image the class, the folder below the root, and the name: what they are sorted by.
+        let mut found: Vec<Box<[u8]>> = Vec::new();
+        let mut unwanted = 0;
+        while let Some(object) = listing.next().await {
+            let key = object?.key;
+            let below = key.as_bytes().strip_prefix(&prefix[..]).unwrap_or(key.as_bytes());
+            let parts = below.split(|&byte| byte == b'/');
+            if parts.clone().any(|part| part.is_empty() || part.starts_with(b".")) {
+                continue;
+            }
+            let name = parts.last().unwrap_or_default();
+            match is_image(Key::from_bytes(name).to_path().as_os_str(), extensions) {
+                true => found.push(below.into()),
+                false => unwanted += 1,
+            }
+        }
+        let mut images = ImageFolder::empty(prefix.into());
+        if found.is_empty() {
+            return Err(no_images(&root.to_path(), unwanted, 0, extensions));
+        }
+        let is_flat = found.iter().all(|below| !below.contains(&b'/'));
+        let all = found.len();
+        if !is_flat {
+            found.retain(|below| below.contains(&b'/'));
+        }
+        let beside = all - found.len();
+        found.sort_unstable_by(|a, b| order(a).cmp(&order(b)));
+        for below in &found {
+            let (class, folder, name) = split(below);
+            let is_new = images.runs.last().is_none_or(|run| *run.folder != *folder);
+            if is_new {
+                let class = Key::from_bytes(class).to_string();
+                if !is_flat && images.classes.last() != Some(&class) {
+                    images.classes.push(class);
+                }
+                images.push_run(images.classes.len() as i64 - 1, folder.into());
+            }
+            images.push_name(name);
+        }
+        if beside > 0 {
+            images.warnings.push(beside_classes(&root.to_path(), beside));
+        }
         Ok(images)
     }
 
@@ -373,6 +443,28 @@ fn is_image(name: &OsStr, extensions: &[&str]) -> bool {
     })
 }
 
+/// What images are sorted by: as [`split`], but for the slash at the end of the folder.
+fn order(below: &[u8]) -> (&[u8], &[u8], &[u8]) {
+    let (class, folder, name) = split(below);
+    (class, folder.strip_suffix(b"/").unwrap_or(folder), name)
+}
+
+/// The class of an image, its folder with a slash at its end, and its name, of the path below the root.
+fn split(below: &[u8]) -> (&[u8], &[u8], &[u8]) {
+    let slash = |from: Option<usize>| from.map_or(0, |at| at + 1);
+    let class = &below[..slash(below.iter().position(|&byte| byte == b'/'))];
+    let (folder, name) = below.split_at(slash(below.iter().rposition(|&byte| byte == b'/')));
+    (class.strip_suffix(b"/").unwrap_or(class), folder, name)
+}
+
+fn beside_classes(root: &Path, images: usize) -> Error {
+    let message = match images {
+        1 => "1 image beside the class folders is left out".to_owned(),
+        more => format!("{more} images beside the class folders are left out"),
+    };
+    at(root, ErrorKind::InvalidArgument, message)
+}
+
 /// The path so that a name can follow it.
 fn with_separator(path: &Path) -> Box<[u8]> {
     let mut path = Key::from_path(path).as_bytes().to_vec();
@@ -386,20 +478,20 @@ fn at(path: &Path, kind: ErrorKind, message: impl Into<String>) -> Error {
     Error::new(kind, message).with_key(Key::from_path(path).display_name())
 }
 
-fn no_images(root: &Path, on_the_way: &Seen, extensions: &[&str]) -> Error {
+fn no_images(root: &Path, unwanted: u64, bad_links: usize, extensions: &[&str]) -> Error {
     let count = |number: u64, one: &str, more: &str| match number {
         0 => format!("no {more}"),
         1 => format!("1 {one}"),
         number => format!("{number} {more}"),
     };
-    let mut seen = match on_the_way.unwanted {
+    let mut seen = match unwanted {
         0 => "it holds no files".to_owned(),
         others => {
             format!("it holds {}", count(others, "file of another kind", "files of other kinds"))
         }
     };
-    if !on_the_way.warnings.is_empty() {
-        let links = count(on_the_way.warnings.len() as u64, "bad link", "bad links");
+    if bad_links > 0 {
+        let links = count(bad_links as u64, "bad link", "bad links");
         seen.push_str(&format!(" and {links}"));
     }
     let known = extensions.join(", ");

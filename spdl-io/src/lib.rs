@@ -51,6 +51,8 @@ mod key;
 #[cfg(feature = "local")]
 mod local;
 mod memory;
+#[cfg(feature = "cache")]
+mod prepared;
 mod resilient;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -68,6 +70,8 @@ pub use key::Key;
 #[cfg(feature = "local")]
 pub use local::LocalFetcher;
 pub use memory::MemoryFetcher;
+#[cfg(feature = "cache")]
+pub use prepared::Prepared;
 pub use resilient::{Attempt, Attempts, Resilient, ResilientOptions, ResilientStatistics};
 
 // What a fetcher of another crate needs, so that it can be written against this one alone.

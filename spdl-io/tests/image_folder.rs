@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use spdl_core::{Dataset, Error, ErrorKind, Labeled};
-use spdl_io::{IMAGE_EXTENSIONS, ImageFolder, Key};
+use spdl_io::{IMAGE_EXTENSIONS, ImageFolder, Key, LocalFetcher, MemoryFetcher};
 use tempfile::TempDir;
 
 /// A folder with these files, and empty folders where a name ends in a slash.
@@ -102,6 +102,44 @@ fn many_folders_give_the_same_list_as_few() {
         warnings(root.path()),
         [("empty".to_owned(), message.clone()), ("full".to_owned(), message)]
     );
+}
+
+#[test]
+fn a_folder_in_a_store_is_that_on_a_disk() {
+    let names = [
+        "b/1.jpg",
+        "a/x/2.jpg",
+        "a/x-y/1.jpg",
+        "a/z.jpg",
+        "a/x/w/3.JPG",
+        "a-b/1.png",
+        "a.b/1.png",
+        "A/1.png",
+        "a/notes.txt",
+        "a/.hidden.jpg",
+        ".git/x/1.jpg",
+        "stray.jpg",
+        "größe/1.jpg",
+    ];
+    for names in [&names[..], &["2.jpg", "1.jpg", "notes.txt"], &["only/deep/er/1.jpg"]] {
+        let root = tree(names);
+        let local = ImageFolder::open(root.path()).unwrap();
+        let fetcher = LocalFetcher::new();
+        let listed = ImageFolder::fetch(&fetcher, root.path(), &IMAGE_EXTENSIONS);
+        let stored = spdl_core::block_on(listed).unwrap();
+        assert_eq!(stored.classes(), local.classes());
+        let items = |images: &ImageFolder| -> Vec<_> {
+            (0..images.len()).map(|index| images.item(index).unwrap()).collect()
+        };
+        assert_eq!(items(&stored), items(&local));
+        assert_eq!(stored.content_hash(), local.content_hash(), "a run may go on with the other");
+        assert_eq!(stored.warnings().len(), local.warnings().len());
+    }
+    let store = MemoryFetcher::from_iter([("photos/a.txt", "")]);
+    let none = ImageFolder::fetch(&store, "photos", &IMAGE_EXTENSIONS);
+    let error = spdl_core::block_on(none).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.message().contains("1 file of another kind"), "{error}");
 }
 
 #[test]

@@ -351,6 +351,20 @@ impl FillImage {
         Ok(written)
     }
 
+    pub(crate) fn decoder(&mut self) -> &mut Decoder {
+        &mut self.decoder
+    }
+
+    /// Samples of another size from now on, and nothing else changed.
+    pub(crate) fn set_size(&mut self, size: Size) -> Result<()> {
+        if self.transform.size() != size {
+            self.transform = self.transform.clone().resized_to(size);
+            self.transform.validate()?;
+            self.writer = SampleWriter::new(&self.transform);
+        }
+        Ok(())
+    }
+
     fn check_room(&self, sample: &Sample<'_>) -> Result<()> {
         let expected = self.transform.values();
         let format = self.transform.sample_format();

@@ -59,7 +59,7 @@
 //! | `more-formats` | PNM, QOI, TGA, DDS, Radiance HDR, icons, farbfeld |
 //! | `turbojpeg` | `TurboJpegCodec`: JPEG by libjpeg-turbo; needs cmake, and nasm on x86 |
 //! | `zune-jpeg` | `ZuneJpegCodec`: JPEG by the crate of that name |
-//! | `encode` | `encode`: JPEG, PNG and lossless WebP from pixels |
+//! | `encode` | `encode`: JPEG, PNG, BMP and lossless WebP from pixels |
 //! | `webp-lossy` | `encode::LossyWebpEncoder`: lossy WebP by libwebp, which is built with gcc |
 //! | `testing` | `testing`: the contract suite for codecs of others |
 #![forbid(unsafe_code)]
@@ -90,6 +90,7 @@ mod registry;
 mod resize;
 mod retention;
 mod sample;
+mod shrink;
 mod simd;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -114,6 +115,7 @@ pub use pixels::PixelsMut;
 pub use registry::CodecRegistry;
 pub use resize::ResizeFilter;
 pub use sample::Sample;
+pub use shrink::Shrink;
 pub use transform::{
     IMAGENET_MEAN, IMAGENET_STD, ImageTransform, Layout, SampleColor, SampleFormat, image_fields,
 };

@@ -212,6 +212,12 @@ impl ImageTransform {
         .chain(is_normalised.then(|| ("std", format!("{std:?}"))))
     }
 
+    /// The same for another size.
+    pub(crate) fn resized_to(mut self, size: Size) -> Self {
+        self.size = size;
+        self
+    }
+
     /// What ImageNet is trained and evaluated with: sets [`crop`](Self::crop) and
     /// [`horizontal_flip`](Self::horizontal_flip), and mirrors nothing top to bottom. Default:
     /// [`Mode::Eval`].

@@ -13,6 +13,7 @@
 //! # Ok::<(), spdl_core::Error>(())
 //! ```
 
+mod bmp;
 mod jpeg;
 mod png;
 mod webp;
@@ -23,6 +24,7 @@ use std::fmt::{Debug, Display};
 
 use spdl_core::{Error, ErrorKind, Result};
 
+pub use self::bmp::BmpEncoder;
 pub use self::jpeg::{JpegEncoder, Subsampling};
 pub use self::png::{PngCompression, PngEncoder};
 pub use self::webp::WebpEncoder;

@@ -7,7 +7,7 @@ use spdl_core::ErrorKind;
 #[cfg(feature = "webp-lossy")]
 use spdl_media::encode::LossyWebpEncoder;
 use spdl_media::encode::{
-    ImageEncoder, JpegEncoder, PngCompression, PngEncoder, Subsampling, WebpEncoder,
+    BmpEncoder, ImageEncoder, JpegEncoder, PngCompression, PngEncoder, Subsampling, WebpEncoder,
 };
 use spdl_media::{CodecRegistry, Decoder, Image, Limits, Size};
 
@@ -36,6 +36,7 @@ fn lossless() -> Vec<Box<dyn ImageEncoder>> {
         Box::new(PngEncoder::new().compression(PngCompression::Fast)),
         Box::new(PngEncoder::new().compression(PngCompression::High)),
         Box::new(WebpEncoder::new()),
+        Box::new(BmpEncoder::new()),
     ]
 }
 

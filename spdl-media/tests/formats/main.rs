@@ -2,7 +2,13 @@
 //! encoders write. See `make_data.py` for where the files and the expected pixels come from.
 
 #[cfg(test)]
-#[cfg(all(feature = "encode", feature = "jpeg", feature = "png", feature = "webp"))]
+#[cfg(all(
+    feature = "bmp",
+    feature = "encode",
+    feature = "jpeg",
+    feature = "png",
+    feature = "webp"
+))]
 mod encode;
 #[cfg(test)]
 mod files;

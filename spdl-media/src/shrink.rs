@@ -1,0 +1,144 @@
+//! Images no larger than they are needed.
+
+use spdl_core::Result;
+
+use crate::{
+    CodecRegistry, Crop, FillImage, Image, ImageTransform, Limits, Rect, ResizeFilter, Sample, Size,
+};
+
+/// Decodes images and makes the large ones smaller, once, for all that is to come: for a data set
+/// that is written anew, or for a cache of decoded samples.
+///
+/// One per worker: it keeps decoders and scratch memory.
+///
+/// ```
+/// # #[cfg(feature = "jpeg")] {
+/// use spdl_media::{CodecRegistry, Limits, Shrink, Size};
+/// # let photo = include_bytes!("../tests/data/420.jpg");
+/// let mut shrink = Shrink::to_shorter_side(16, &CodecRegistry::with_defaults(), &Limits::default())?;
+/// let small = shrink.image(photo)?;
+/// assert_eq!(small.size.width.min(small.size.height), 16);
+/// // What is small enough keeps its size.
+/// assert_eq!(shrink.size(Size::new(10, 300)), Size::new(10, 300));
+/// # }
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Shrink {
+    fill: FillImage,
+    side: u32,
+    longer: bool,
+}
+
+impl Shrink {
+    /// Where the shorter side has more than `side` pixels, it gets so many.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where `side` is 0 or more than a [transform](ImageTransform::validate) allows.
+    pub fn to_shorter_side(side: u32, registry: &CodecRegistry, limits: &Limits) -> Result<Self> {
+        Shrink::new(side, false, registry, limits)
+    }
+
+    /// Where the longer side has more than `side` pixels, it gets so many.
+    ///
+    /// # Errors
+    /// As [`to_shorter_side`](Shrink::to_shorter_side).
+    pub fn to_longer_side(side: u32, registry: &CodecRegistry, limits: &Limits) -> Result<Self> {
+        Shrink::new(side, true, registry, limits)
+    }
+
+    fn new(side: u32, longer: bool, registry: &CodecRegistry, limits: &Limits) -> Result<Self> {
+        // The whole image, each pixel from the full decode.
+        let transform =
+            ImageTransform::new(side).crop(Crop::Stretch).filter(ResizeFilter::Bicubic).exact(true);
+        Ok(Shrink { fill: FillImage::new(registry, &transform, limits)?, side, longer })
+    }
+
+    /// The size that an image of this size gets: in proportion, rounded, at least 1 pixel.
+    pub fn size(&self, image: Size) -> Size {
+        let (shorter, longer) = (image.width.min(image.height), image.width.max(image.height));
+        let given = if self.longer { longer } else { shorter };
+        if given <= self.side {
+            return image;
+        }
+        let scaled = |side: u32| {
+            let (side, given) = (u64::from(side), u64::from(given));
+            (((side * u64::from(self.side) * 2 + given) / (given * 2)) as u32).max(1)
+        };
+        Size::new(scaled(image.width), scaled(image.height))
+    }
+
+    /// The size that a file's image has, and the one it gets, both upright. Reads the header alone.
+    ///
+    /// # Errors
+    /// As [`Decoder::inspect`](crate::Decoder::inspect).
+    pub fn sizes(&mut self, encoded: &[u8]) -> Result<(Size, Size)> {
+        let size = self.fill.decoder().inspect(encoded)?.upright_size();
+        Ok((size, self.size(size)))
+    }
+
+    /// The image of a file, upright, and no larger than it is to be.
+    ///
+    /// # Errors
+    /// As [`Decoder::decode_into`](crate::Decoder::decode_into); `InvalidArgument` where a side of what
+    /// was made smaller has more than 16,384 pixels still.
+    pub fn image(&mut self, encoded: &[u8]) -> Result<Image> {
+        let (from, size) = self.sizes(encoded)?;
+        if size == from {
+            return self.fill.decoder().decode_rgb(encoded);
+        }
+        self.fill.set_size(size)?;
+        let mut image = Image { size, pixels: vec![0; size.pixels() as usize * 3] };
+        let sample = Sample::U8(&mut image.pixels);
+        self.fill.write_crop(encoded, sample, Rect::full(from), false)?;
+        Ok(image)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_shrink_in_proportion_and_never_grow() {
+        let registry = CodecRegistry::with_defaults();
+        let size = |longer: bool, side, (width, height)| {
+            let shrink = Shrink::new(side, longer, &registry, &Limits::default()).unwrap();
+            let Size { width, height } = shrink.size(Size::new(width, height));
+            (width, height)
+        };
+        assert_eq!(size(true, 512, (1000, 500)), (512, 256));
+        assert_eq!(size(true, 500, (333, 1000)), (167, 500));
+        assert_eq!(size(true, 512, (512, 512)), (512, 512));
+        assert_eq!(size(true, 512, (100_000, 1)), (512, 1));
+        assert_eq!(size(false, 256, (500, 375)), (341, 256));
+        assert_eq!(size(false, 256, (255, 9000)), (255, 9000));
+    }
+
+    #[cfg(feature = "png")]
+    #[test]
+    fn what_is_small_enough_keeps_its_pixels_and_what_is_not_is_as_a_sample_of_that_size() {
+        let registry = CodecRegistry::with_defaults();
+        let file = include_bytes!("../tests/data/rgb.png");
+        let whole = crate::decode_rgb(file).unwrap();
+        let mut shrink = Shrink::to_longer_side(20_000, &registry, &Limits::default());
+        assert!(shrink.is_err(), "more than a sample may have");
+        shrink = Shrink::to_longer_side(1_000, &registry, &Limits::default());
+        assert_eq!(shrink.unwrap().image(file).unwrap(), whole);
+
+        let mut shrink = Shrink::to_shorter_side(9, &registry, &Limits::default()).unwrap();
+        for _ in 0..2 {
+            let small = shrink.image(file).unwrap();
+            assert_eq!(small.size, shrink.size(whole.size));
+            let transform = ImageTransform::with_size(small.size)
+                .crop(Crop::Stretch)
+                .filter(ResizeFilter::Bicubic)
+                .exact(true);
+            let mut fill = FillImage::new(&registry, &transform, &Limits::default()).unwrap();
+            let mut expected = vec![0; small.pixels.len()];
+            fill.write(file, Sample::U8(&mut expected), || unreachable!("nothing is drawn"))
+                .unwrap();
+            assert_eq!(small.pixels, expected);
+        }
+    }
+}
