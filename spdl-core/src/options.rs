@@ -76,9 +76,14 @@ impl StageOptions {
     }
 
     /// How many items the stage may work on at once; 0 is taken as 1. Default: the number of worker
-    /// threads for a stage that computes, 16 for one that waits. A stage that puts items together
-    /// (a batch, an aggregate) always works on one at a time. While the pipeline runs,
-    /// [`Control`](crate::Control) changes it.
+    /// threads for a stage that computes. A stage that puts items together (a batch, an aggregate)
+    /// always works on one at a time. While the pipeline runs, [`Control`](crate::Control) changes it.
+    ///
+    /// A stage that waits begins with 16 and finds out by itself what more brings, up to 512: as long
+    /// as nothing is ready behind it for 5 % of the time, it tries half as many more, and keeps them if
+    /// they bring more items a second. The [statistics](crate::Statistics) show how many there are. A
+    /// number given here stays as it is; so do the 16 where [`queue`](StageOptions::queue) is given,
+    /// or, for the last stage, the [prefetch](crate::PipelineBuilder::prefetch).
     #[must_use]
     pub fn concurrency(mut self, concurrency: usize) -> Self {
         self.concurrency = Some(concurrency.max(1));

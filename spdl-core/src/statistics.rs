@@ -479,6 +479,11 @@ impl QueueMeter {
         self.gets.record(wait, 1);
     }
 
+    /// For how long there was nothing in it, as of the last touch.
+    pub(crate) fn empty_time(&self) -> Duration {
+        Duration::from_nanos(self.empty_nanos)
+    }
+
     /// The counters as of the last touch; turn it into statistics after the lock is released.
     pub(crate) fn raw(&self, capacity: usize, len: usize, items: u64) -> QueueSnapshot {
         QueueSnapshot {

@@ -12,8 +12,8 @@ use std::time::Duration;
 use common::{WriteNumber, within_seconds};
 use common::{before_error, dawdle, delivered, delivered_sorted, layout, numbers, until};
 use spdl_core::{
-    Control, CpuExecutor, Error, ErrorKind, OnError, PipelineBuilder, Result, Stage, StageContext,
-    StageOptions, path,
+    AsyncContext, AsyncStage, Control, CpuExecutor, Error, ErrorKind, OnError, PipelineBuilder,
+    Result, Stage, StageContext, StageOptions, path,
 };
 
 /// Who did something: by name and by id.
@@ -757,5 +757,72 @@ fn a_stage_that_is_full_gives_its_worker_to_those_behind_it() {
             .threads(1)
             .prefetch(1);
         assert_eq!(delivered(builder).len(), 1500);
+    });
+}
+
+/// Waits as a store does, and counts how many do at once.
+struct Distant {
+    under_way: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+}
+
+#[spdl_core::async_trait]
+impl AsyncStage<i64> for Distant {
+    type Out = i64;
+    async fn process(&self, n: i64, cx: &AsyncContext) -> Result<i64> {
+        self.most.fetch_max(1 + self.under_way.fetch_add(1, Ordering::SeqCst), Ordering::SeqCst);
+        cx.runtime().sleep(Duration::from_millis(10)).await;
+        self.under_way.fetch_sub(1, Ordering::SeqCst);
+        Ok(n)
+    }
+}
+
+/// How many items are under way at most, and what the statistics say in the end.
+fn at_once(options: StageOptions, is_last: bool) -> (usize, usize) {
+    let most = Arc::new(AtomicUsize::new(0));
+    let distant = Distant { under_way: Arc::default(), most: Arc::clone(&most) };
+    let pipeline = PipelineBuilder::from_iter(0..4000).async_stage(options, distant);
+    let pipeline = if is_last { pipeline } else { pipeline.map("use", Ok) };
+    let mut pipeline = pipeline.deterministic().build().unwrap();
+    let items: Vec<i64> = pipeline.by_ref().map(Result::unwrap).collect();
+    assert_eq!(items, (0..4000).collect::<Vec<_>>());
+    (most.load(Ordering::SeqCst), pipeline.statistics().stages[1].concurrency)
+}
+
+#[test]
+fn a_stage_that_waits_finds_out_how_many_to_work_on() {
+    within_seconds(60, || {
+        for is_last in [false, true] {
+            let (most, told) = at_once("distant".into(), is_last);
+            assert!(most >= 48 && told > 16, "{most} at once, {told} told, last: {is_last}");
+        }
+    });
+}
+
+#[test]
+fn what_is_given_stays() {
+    within_seconds(60, || {
+        for (options, expected) in [
+            (StageOptions::new("distant").concurrency(20), 20),
+            (StageOptions::new("distant").queue(64), 16),
+        ] {
+            assert_eq!(at_once(options, false), (expected, expected));
+        }
+    });
+}
+
+#[test]
+fn what_is_set_while_it_runs_stays() {
+    within_seconds(60, || {
+        let distant = Distant { under_way: Arc::default(), most: Arc::default() };
+        let mut pipeline = PipelineBuilder::from_iter(0..4000)
+            .async_stage("distant", distant)
+            .map("use", Ok)
+            .build()
+            .unwrap();
+        pipeline.next().unwrap().unwrap();
+        pipeline.control().set_concurrency("distant", 8).unwrap();
+        assert_eq!(pipeline.by_ref().count(), 3999);
+        assert_eq!(pipeline.statistics().stages[1].concurrency, 8);
     });
 }

@@ -21,6 +21,7 @@ use crate::hooks::{Hook, Hooks, StageInfo};
 use crate::options::{StageOptions, Workers};
 use crate::pipeline::{Parts, Pipeline};
 use crate::runtime::Runtime;
+use crate::scheduler::async_node::Tuning;
 use crate::scheduler::cpu_node::Sizer;
 use crate::scheduler::crew::{Crew, Workplace};
 use crate::scheduler::queue::Queue;
@@ -29,6 +30,7 @@ use crate::scheduler::{Branch, Measure, Node, Position, Shared, StageCore};
 use crate::shard::{Divisions, Remainder};
 use crate::state::State;
 use crate::statistics::{StageKind, StageMeter};
+use crate::sync::MODELLED;
 use crate::{Error, ErrorKind, Fingerprint, Result};
 
 /// The name of the source in statistics and errors, where it has no other.
@@ -468,6 +470,20 @@ impl Plan {
         let crew = Crew::new("executor", &self.shared, place);
         self.crews.push((Arc::clone(&crew), workers.min(executor.parallelism().max(1))));
         crew
+    }
+
+    /// How a stage that waits is tuned; `None` where the caller has said what would be tuned.
+    pub(super) fn tuning(&self, options: &StageOptions, last: bool) -> Option<Tuning> {
+        let Settings { prefetch, hold, .. } = &self.settings;
+        let is_set = options.concurrency.is_some()
+            || options.queue.is_some()
+            || hold.is_some()
+            || (last && prefetch.is_some());
+        match (is_set || MODELLED, last) {
+            (true, _) => None,
+            (false, true) => Some(Tuning::LastQueue),
+            (false, false) => Some(Tuning::Queue),
+        }
     }
 
     /// The queue behind a stage; behind the last one, its capacity is the prefetch depth, but

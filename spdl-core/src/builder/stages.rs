@@ -351,6 +351,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             }
             let hooks = plan.hooks(&core);
             let capacity = options.queue.unwrap_or_else(|| core.concurrency().saturating_mul(2));
+            let tuning = plan.tuning(&options, out.last);
             let queue = plan.queue(&core, out.last, capacity, None);
             let poke = Arc::new(AtomicWaker::new());
             let (name, knob) = (Arc::clone(core.name()), Knob::Task(Arc::clone(&poke)));
@@ -364,6 +365,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 sizer: out.sizer,
                 poke,
                 ordered: options.order.unwrap_or_else(|| plan.settings.order()) == Order::Input,
+                tuning,
             };
             let task: DriverTask = Box::new(move |runtime| Box::pin(node.drive(runtime)));
             plan.drivers.push(Driver { blocks: false, task });

@@ -17,6 +17,7 @@ use futures_util::task::AtomicWaker;
 use super::cpu_node::Sizer;
 use super::queue::{Next, Queue};
 use super::reorder::Reorder;
+use super::window::Window;
 use super::{StageCore, guarded, size_of_item};
 use crate::account::Fate;
 use crate::budget::Lease;
@@ -25,6 +26,7 @@ use crate::hooks::Hooks;
 use crate::runtime::Runtime;
 use crate::sample::{Envelope, Head};
 use crate::stage::{AsyncContext, AsyncStage};
+use crate::sync::atomic::Ordering;
 use crate::{ErrorKind, Result};
 
 pub(crate) struct AsyncNode<In, Out, S: ?Sized> {
@@ -38,6 +40,16 @@ pub(crate) struct AsyncNode<In, Out, S: ?Sized> {
     /// Wakes the driver when its settings have changed.
     pub(crate) poke: Arc<AtomicWaker>,
     pub(crate) ordered: bool,
+    /// Present where the stage finds out by itself how many items to work on at once.
+    pub(crate) tuning: Option<Tuning>,
+}
+
+/// What changes with the number of items under way.
+pub(crate) enum Tuning {
+    /// The queue behind the stage follows.
+    Queue,
+    /// It is the pipeline's last one, which is tuned elsewhere too: it has room enough, at least.
+    LastQueue,
 }
 
 type Flights<Out> = FuturesUnordered<BoxFuture<'static, Landed<Out>>>;
@@ -91,6 +103,7 @@ struct Driver<In, Out> {
     incoming: VecDeque<Envelope<In>>,
     input_ended: bool,
     outbox: Outbox<Out>,
+    window: Option<Window>,
 }
 
 /// What has landed and is not yet put down: many at once cost one lock and one wake-up.
@@ -121,7 +134,11 @@ where
             incoming: VecDeque::new(),
             input_ended: false,
             outbox: Outbox { items: Vec::with_capacity(LONGEST_RUN), places: 0 },
+            window: self.tuning.as_ref().map(|_| Window::new(self.core.concurrency())),
         };
+        if let (Some(tuning), Some(window)) = (&self.tuning, &driver.window) {
+            self.make_room(tuning, window.size());
+        }
         if let Err(error) = self.hooks.started_once() {
             self.core.raise(error);
             self.input.shut();
@@ -154,8 +171,10 @@ where
             if self.take_in(driver, runtime, cx) == Verdict::Halt {
                 return Poll::Ready(());
             }
+            let under_way = driver.flights.len();
             match Pin::new(&mut driver.flights).poll_next(cx) {
                 Poll::Ready(Some(landed)) => {
+                    self.tune(driver, under_way, landed.result.is_err());
                     self.core.meter.record(1, u64::from(landed.result.is_err()), landed.time);
                     if self.land(&mut driver.sequence, &mut driver.outbox, landed) == Verdict::Halt
                     {
@@ -167,6 +186,33 @@ where
                 }
                 Poll::Ready(None) | Poll::Pending => return Poll::Pending,
             }
+        }
+    }
+
+    /// Looks, as an item lands, whether more or fewer should be under way.
+    fn tune(&self, driver: &mut Driver<In, Out>, under_way: usize, failed: bool) {
+        let (Some(tuning), Some(window)) = (&self.tuning, &mut driver.window) else { return };
+        let size = window.size();
+        // Whoever has set another number is obeyed from then on.
+        if self.core.concurrency() != size {
+            driver.window = None;
+            return;
+        }
+        let unready = || self.output.empty_time();
+        if !window.landed(Instant::now(), under_way, failed, unready) {
+            return;
+        }
+        let size = window.size();
+        self.core.meter.concurrency.store(size, Ordering::SeqCst);
+        self.make_room(tuning, size);
+    }
+
+    /// Twice as many places as may be under way: a queue that was full asks for more only when half of
+    /// it is free.
+    fn make_room(&self, tuning: &Tuning, size: usize) {
+        match tuning {
+            Tuning::Queue => self.output.resize(size.saturating_mul(2)),
+            Tuning::LastQueue => self.output.set_least(size.saturating_mul(2)),
         }
     }
 

@@ -56,6 +56,7 @@ pub(crate) mod reorder;
 pub(crate) mod route_node;
 pub(crate) mod signal;
 pub(crate) mod source_node;
+mod window;
 
 use crate::account::{Account, Fate, Member};
 use crate::budget::{Budget, Lease, MemoryStatistics};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::signal::Signal;
 use crate::SampleId;
@@ -43,6 +43,8 @@ pub(crate) struct Queue<T> {
 
 struct State<T> {
     capacity: usize,
+    /// The capacity is never made less.
+    least: usize,
     items: VecDeque<Envelope<T>>,
     /// The ends of epochs: after how many items ever put in, and which epoch.
     ends: VecDeque<(u64, u64)>,
@@ -143,6 +145,7 @@ impl<T> Queue<T> {
         Queue {
             state: Mutex::new(State {
                 capacity,
+                least: 1,
                 items: VecDeque::with_capacity(capacity.min(1024)),
                 ends: VecDeque::new(),
                 reserved: 0,
@@ -469,11 +472,28 @@ impl<T> Queue<T> {
         room_again
     }
 
-    /// Makes it a queue for `capacity` items. What is in it beyond that stays.
+    /// Makes it a queue for `capacity` items, or the least that it must have room for. What is in it
+    /// beyond that stays.
     pub(crate) fn resize(&self, capacity: usize) {
         let mut state = self.state.lock();
         state.measure();
-        state.capacity = capacity.max(1);
+        state.capacity = capacity.max(state.least);
+        drop(self.changed(state, false));
+    }
+
+    /// For how long it was empty, as long as items could still come.
+    pub(crate) fn empty_time(&self) -> Duration {
+        let mut state = self.state.lock();
+        state.measure();
+        state.meter.empty_time()
+    }
+
+    /// Says for how many items it must have room, whoever resizes it: at least one.
+    pub(crate) fn set_least(&self, least: usize) {
+        let mut state = self.state.lock();
+        state.measure();
+        state.least = least.max(1);
+        state.capacity = state.capacity.max(state.least);
         drop(self.changed(state, false));
     }
 }
