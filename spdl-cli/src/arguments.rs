@@ -73,6 +73,7 @@ Keys of the JSON object:
              as ranks; they are not missing
   ahead      [{rank, epoch}] of ranks that are in a later epoch
   ended      whether all ranks have ended the epoch before, and not begun this one
+  over       whether that was the last epoch of the run, where it was a `spdl bench`
   absent_ranks
              how many ranks there are whose states were not given
 
@@ -216,8 +217,8 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     pub(crate) seed: u64,
 
-    /// Which rank of a distributed training this is; it takes every WORLD-th image of the order
-    /// [default: 0]
+    /// Which rank of a distributed training this is, counted from 0; it takes every WORLD-th image of
+    /// the order
     #[arg(long, value_name = "RANK")]
     pub(crate) rank: Option<u32>,
 
@@ -360,10 +361,17 @@ impl BenchArguments {
     /// Which part of each epoch is this rank's.
     ///
     /// # Errors
-    /// Where there is no such rank, or nobody says how many there are.
+    /// Where there is no such rank, nobody says how many there are, or which of several this is.
     pub(crate) fn shard(&self) -> spdl_core::Result<Shard> {
-        if let (Some(rank), None) = (self.rank, self.world_size) {
-            let message = format!("--rank {rank} of how many? --world-size says it");
+        let missing = match (self.rank, self.world_size) {
+            (Some(rank), None) => Some(format!("--rank {rank} of how many? --world-size says it")),
+            // Ranks that all took themselves for the first one would all deliver its part.
+            (None, Some(world @ 2..)) => {
+                Some(format!("which rank of --world-size {world}? --rank says it"))
+            }
+            _ => None,
+        };
+        if let Some(message) = missing {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let remainder = match self.remainder {
@@ -459,14 +467,18 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_of_nobody_knows_how_many_is_refused() {
+    fn a_rank_of_nobody_knows_how_many_or_which_of_several_is_refused() {
         let shard = |arguments: &[&str]| parse(&[&["photos"], arguments].concat()).unwrap().shard();
         for rank in ["0", "3"] {
             let told = shard(&["--rank", rank]).unwrap_err().to_string();
             assert!(told.contains("--world-size"), "{told}");
         }
         assert_eq!(shard(&[]).unwrap(), Shard::WHOLE);
-        assert_eq!(shard(&["--world-size", "4"]).unwrap(), Shard::new(0, 4).unwrap());
+        assert_eq!(shard(&["--world-size", "1"]).unwrap(), Shard::WHOLE);
+        let told = shard(&["--world-size", "4"]).unwrap_err().to_string();
+        assert!(told.contains("--rank"), "{told}");
+        let first = shard(&["--rank", "0", "--world-size", "4"]).unwrap();
+        assert_eq!(first, Shard::new(0, 4).unwrap());
         assert!(shard(&["--rank", "4", "--world-size", "4"]).is_err());
     }
 

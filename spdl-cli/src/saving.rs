@@ -121,8 +121,9 @@ fn is_same(one: &Path, other: &Path) -> bool {
     one == other || one.canonicalize().is_ok_and(|one| Some(one) == other.canonicalize().ok())
 }
 
-/// Whether the run has ended all its epochs.
-fn is_complete(state: &State) -> bool {
+/// Whether the run has ended all its epochs, where it was one of this program: others do not say how many
+/// they have.
+pub(crate) fn is_complete(state: &State) -> bool {
     let epochs = state.notes.get(EPOCHS).and_then(|epochs| epochs.parse::<u64>().ok());
     epochs.is_some_and(|epochs| state.epoch() >= epochs)
 }

@@ -26,13 +26,19 @@ pub(crate) fn run(arguments: &VerifyOrderArguments) -> Result<(), Failure> {
     one_run(paths, &states)?;
     let shards = states.iter().map(|state| state.shard().unwrap_or_default());
     let divisions = Divisions::new(paths, shards);
+    let all_complete = states.iter().all(saving::is_complete);
     let audit = State::audit(states)
         .map_err(|error| Failure::of("the states cannot be compared", &error, &paths[0]))?;
+    let over = all_complete && audit.is_between_epochs();
     let absent = divisions.absent();
+    let told = match audit.epoch() {
+        epoch @ 1.. if over => format!("epoch {} has ended, the last one of the run", epoch - 1),
+        _ => audit.to_string(),
+    };
     let text = match &absent {
-        _ if arguments.json => as_json(&audit, absent.as_ref()),
-        Some(absent) => format!("{audit}\n{}: what they have done is not known\n", absent.told()),
-        None => format!("{audit}\n"),
+        _ if arguments.json => as_json(&audit, over, absent.as_ref()),
+        Some(absent) => format!("{told}\n{}: what they have done is not known\n", absent.told()),
+        None => format!("{told}\n"),
     };
     output::print(&text)?;
     let states = counted(paths.len() as u64, "state", "states");
@@ -156,7 +162,7 @@ impl AbsentRanks {
     }
 }
 
-fn as_json(audit: &OrderAudit, absent: Option<&AbsentRanks>) -> String {
+fn as_json(audit: &OrderAudit, over: bool, absent: Option<&AbsentRanks>) -> String {
     let ahead = audit.ahead().iter().map(|(rank, epoch)| json!({"rank": rank, "epoch": epoch}));
     let object = json!({
         "epoch": audit.epoch(),
@@ -169,6 +175,7 @@ fn as_json(audit: &OrderAudit, absent: Option<&AbsentRanks>) -> String {
         "remainder": entries(audit.remainder()),
         "ahead": ahead.collect::<Vec<_>>(),
         "ended": audit.is_between_epochs(),
+        "over": over,
         "absent_ranks": absent.map_or(0, |absent| absent.count),
     });
     format!("{object}\n")

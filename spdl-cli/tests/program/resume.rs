@@ -248,7 +248,7 @@ fn verify_order_tells_what_is_missing_and_what_was_done_twice() {
     let expected = serde_json::json!({
         "epoch": 0, "positions": 100, "done": 18, "missing": [[17, 18], [19, 100]], "repeated": [],
         "missing_positions": 82, "repeated_positions": 0, "remainder": [], "ahead": [],
-        "ended": false, "absent_ranks": 0,
+        "ended": false, "over": false, "absent_ranks": 0,
     });
     assert_eq!(json, expected);
     let run = verify(&all, &["--complete"]);

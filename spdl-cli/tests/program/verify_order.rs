@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use spdl_core::{DatasetSource, PipelineBuilder, Shard, StateFile};
 
-use crate::common::{Folder, Run, finish, spdl};
+use crate::common::{Folder, Run, bench, finish, spdl};
 
 /// Saves the state of a rank of 2,000 or `items` numbers after some steps.
 fn state(
@@ -131,4 +131,27 @@ fn ranks_whose_states_were_not_given_are_told() {
     let run = verify(&[&ended[0]], &["--complete"]);
     assert_eq!(run.code, 1, "{}", run.stdout);
     assert!(run.line().contains("the state of rank 1 of 2 not given"), "{}", run.line());
+}
+
+#[test]
+fn nothing_is_expected_behind_the_last_epoch_of_a_run() {
+    let (images, beside) = (Folder::with_images(6, 2), Folder::new());
+    let path = beside.join("run.state");
+    let arguments = ["--epochs", "2", "--save-state", path.to_str().unwrap()];
+    assert_eq!(bench(images.path(), &arguments).code, 0);
+    let over = || {
+        let json: Value = serde_json::from_str(&verify(&[&path], &["--json"]).stdout).unwrap();
+        (json["ended"].clone(), json["over"].clone())
+    };
+    let run = verify(&[&path], &["--complete"]);
+    assert_eq!((run.code, &*run.stdout), (0, "epoch 1 has ended, the last one of the run\n"));
+    assert_eq!(over(), (json!(true), json!(true)));
+    // The same state in a run of three epochs.
+    let file = StateFile::new(&path);
+    let mut state = file.load().unwrap();
+    state.notes.insert("spdl bench epochs".into(), "3".into());
+    file.save(&state).unwrap();
+    let told = "epoch 1 has ended; nothing of epoch 2 was delivered yet, which has 6 positions\n";
+    assert_eq!(verify(&[&path], &[]).stdout, told);
+    assert_eq!(over(), (json!(true), json!(false)));
 }

@@ -2,7 +2,9 @@
 
 mod gathering;
 mod outlet;
-pub(in crate::scheduler) mod presence;
+mod presence;
+#[cfg(all(test, spdl_loom))]
+mod presence_models;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

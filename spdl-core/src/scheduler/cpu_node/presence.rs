@@ -12,7 +12,7 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// Where two find the end at once, it may be that none is alone. Whoever leaves last looks again
 /// before it sleeps, as workers always do.
 #[derive(Debug, Default)]
-pub(in crate::scheduler) struct Presence {
+pub(super) struct Presence {
     running: AtomicUsize,
     /// Whether a worker deals with the end of an epoch.
     ending: AtomicBool,
@@ -20,38 +20,45 @@ pub(in crate::scheduler) struct Presence {
 
 impl Presence {
     /// How many workers there are.
-    pub(in crate::scheduler) fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.running.load(Ordering::SeqCst)
     }
 
     /// Counts a worker in. Says how many there were before.
-    pub(in crate::scheduler) fn enter(&self) -> usize {
+    pub(super) fn enter(&self) -> usize {
         self.running.fetch_add(1, Ordering::SeqCst)
     }
 
     /// Counts a worker out, who has put down what it took.
-    pub(in crate::scheduler) fn leave(&self) {
+    pub(super) fn leave(&self) {
         self.running.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Whether all instances are another worker's, who deals with the end of an epoch. Asked by one
     /// that has entered.
-    pub(in crate::scheduler) fn is_ending(&self) -> bool {
+    pub(super) fn is_ending(&self) -> bool {
         self.ending.load(Ordering::SeqCst)
+    }
+
+    /// Makes this the worker that deals with the end of an epoch, where nobody else does.
+    fn claim_end(&self) -> bool {
+        // Only the one that claims it writes: so it cannot be lost that it was given back.
+        self.ending.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
     /// Lets this worker, which has entered, `end` the epoch, where its end `comes_next` and nobody
     /// else is at work. Says whether it has.
-    pub(in crate::scheduler) fn end_epoch(
+    pub(super) fn end_epoch(
         &self,
         comes_next: impl Fn() -> bool,
         end: impl FnOnce() -> bool,
     ) -> bool {
-        if !comes_next() || self.ending.swap(true, Ordering::SeqCst) {
+        if !comes_next() || !self.claim_end() {
             return false;
         }
-        // Nothing can be taken while the end comes next; so if only this worker is at work now, no
-        // other one has an item. (In this order: whoever took the last one came before that.)
+        // The end may be gone since that look: another worker may have dealt with it. From here on
+        // nobody else does. Where it still comes next, nothing can be taken; so if this is the only
+        // worker now, all that came before the end has been put down.
         // The count is written, not only read: so whoever enters behind it reads what was written
         // before, too. (A load would do by the order of all `SeqCst` operations, which loom does not
         // know: it takes them as acquiring and releasing.)
