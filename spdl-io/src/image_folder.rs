@@ -18,6 +18,16 @@ use crate::{Fetcher, Key};
 pub const IMAGE_EXTENSIONS: [&str; 10] =
     ["jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff"];
 
+/// Name extensions of sound files, in any case: for [`ImageFolder::with_extensions`].
+pub const AUDIO_EXTENSIONS: [&str; 13] =
+    ["wav", "wave", "flac", "mp3", "ogg", "oga", "opus", "m4a", "aac", "aif", "aiff", "aifc", "au"];
+
+/// Name extensions of films, in any case: for [`ImageFolder::with_extensions`].
+pub const VIDEO_EXTENSIONS: [&str; 15] = [
+    "mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "ts", "mts", "m2ts", "ogv", "flv",
+    "wmv", "3gp",
+];
+
 /// The images below a folder, with their classes.
 ///
 /// ```text
@@ -90,6 +100,22 @@ impl ImageFolder {
     /// let images = ImageFolder::with_extensions(path, &extensions)?;
     /// # assert_eq!(spdl_core::Dataset::len(&images), 1);
     /// # assert!(ImageFolder::open(path).is_err());
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// Folders of sounds or films are listed in the same way:
+    ///
+    /// ```
+    /// use spdl_core::Dataset;
+    /// use spdl_io::{AUDIO_EXTENSIONS, ImageFolder};
+    /// # let folder = tempfile::tempdir()?;
+    /// # for (class, file) in [("bark", "1.wav"), ("bark", "notes.txt"), ("meow", "2.FLAC")] {
+    /// #     std::fs::create_dir_all(folder.path().join(class))?;
+    /// #     std::fs::write(folder.path().join(class).join(file), [])?;
+    /// # }
+    /// # let path = folder.path();
+    /// let sounds = ImageFolder::with_extensions(path, &AUDIO_EXTENSIONS)?;
+    /// assert_eq!((sounds.len(), sounds.classes()), (2, &["bark".to_owned(), "meow".to_owned()][..]));
     /// # Ok::<(), spdl_core::Error>(())
     /// ```
     ///

@@ -32,6 +32,8 @@
 //! | objects in memory | [`MemoryFetcher`] |
 //! | sizes and versions, bodies piece by piece, several ranges | [`Fetcher`] |
 //! | files inside tar and zip archives, and arrays of NumPy | [`archive`] |
+//! | samples of several fields: shards as of WebDataset, lists of files | [`datasets`] |
+//! | to read such samples | [`FetchRecord`], [`FetchLabeled`] |
 //!
 //! Storage of your own is one implementation of [`Fetcher`] and one call of
 //! `spdl_io::testing::fetcher_contract` (feature `testing`) in a test.
@@ -42,7 +44,9 @@ pub mod archive;
 mod body;
 #[cfg(feature = "cache")]
 mod cache;
+pub mod datasets;
 mod fetch;
+mod fetch_record;
 mod fetcher;
 mod image_folder;
 #[cfg(feature = "local")]
@@ -53,6 +57,7 @@ mod local;
 mod memory;
 #[cfg(feature = "cache")]
 mod prepared;
+mod record;
 mod resilient;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -64,15 +69,23 @@ pub use bytes::Bytes;
 #[cfg(feature = "cache")]
 pub use cache::{Cache, CacheBuilder, CachePolicy, CacheStatistics, CachedFetcher};
 pub use fetch::Fetch;
+pub use fetch_record::{FetchLabeled, FetchRecord};
 pub use fetcher::{Capability, Fetcher, ObjectMeta};
-pub use image_folder::{IMAGE_EXTENSIONS, ImageFolder};
+pub use image_folder::{AUDIO_EXTENSIONS, IMAGE_EXTENSIONS, ImageFolder, VIDEO_EXTENSIONS};
 pub use key::Key;
 #[cfg(feature = "local")]
 pub use local::LocalFetcher;
 pub use memory::MemoryFetcher;
 #[cfg(feature = "cache")]
 pub use prepared::Prepared;
+pub use record::{
+    Encoding, Extent, Field, FieldRequest, PackedRows, Record, StoredField, StoredRecord, StoredRow,
+};
 pub use resilient::{Attempt, Attempts, Resilient, ResilientOptions, ResilientStatistics};
 
 // What a fetcher of another crate needs, so that it can be written against this one alone.
 pub use spdl_core::{BoxStream, Error, ErrorKind, Result, async_trait, block_on};
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/datasets.md")]
+struct ProgramsOfTheGuide;

@@ -6,11 +6,12 @@
 #![forbid(unsafe_code)]
 
 use bytes::Bytes;
-use spdl_core::{BufferPool, Error, ErrorKind, Result};
+use spdl_core::{BufferPool, Dataset, Error, ErrorKind, Result};
 use spdl_io::archive::{
     AfterEnd, ArchiveStamp, NpyArray, NpzArchive, TarEntry, TarIndex, TarOptions, TarSlice,
     TarStream, ZipOptions, ZipSlice,
 };
+use spdl_io::datasets::{FileList, FileListOptions, ListFormat, expand_braces};
 
 /// Damage is told by one of four kinds, and where.
 fn check(error: &Error) {
@@ -130,6 +131,36 @@ pub fn npy(file: &[u8]) {
         for name in archive.names() {
             if let Err(error) = archive.get(name) {
                 check(&error);
+            }
+        }
+    }
+}
+
+/// A pattern with braces, and a list of files in each format.
+pub fn lists(file: &[u8]) {
+    if let Ok(pattern) = std::str::from_utf8(file)
+        && let Err(error) = expand_braces(pattern)
+    {
+        let kinds = [ErrorKind::InvalidArgument, ErrorKind::LimitExceeded];
+        assert!(kinds.contains(&error.kind()), "{}", error.report());
+        assert!(error.offset().is_none_or(|at| at < file.len() as u64), "{}", error.report());
+    }
+    for format in [ListFormat::Lines, ListFormat::Csv, ListFormat::JsonLines] {
+        let text = Bytes::copy_from_slice(file);
+        match FileList::parse(text, format, "data", &FileListOptions::default()) {
+            Ok(list) => {
+                for index in 0..list.len() {
+                    let item = list.item(index).expect("a row that was read before");
+                    let classes = list.classes().len() as i64;
+                    assert!(classes == 0 || (-1..classes).contains(&item.label));
+                }
+            }
+            Err(error) => {
+                assert!(error.offset().is_none_or(|at| at <= file.len() as u64));
+                // No row at all, and columns that are not known, are no damage.
+                if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidArgument) {
+                    check(&error);
+                }
             }
         }
     }

@@ -193,6 +193,18 @@ impl TarIndex {
     /// Those of the archive's headers; `Truncated` where it is cut; what the operating system
     /// answers; `Io` where it changes meanwhile.
     pub fn build(archive: impl AsRef<Path>, options: TarOptions) -> Result<Self> {
+        match TarIndex::build_until_damage(archive, options)? {
+            (index, None) => Ok(index),
+            (_, Some(damage)) => Err(damage),
+        }
+    }
+
+    /// The same, of the members before a damage of the headers, and that damage. The data of the last
+    /// member may be cut.
+    pub(crate) fn build_until_damage(
+        archive: impl AsRef<Path>,
+        options: TarOptions,
+    ) -> Result<(Self, Option<Error>)> {
         let archive = archive.as_ref();
         let key = Key::from_path(archive);
         let stamp = ArchiveStamp::of_file(archive)?;
@@ -200,11 +212,12 @@ impl TarIndex {
             .map_err(|error| os_error("cannot open this archive", &key, error))?;
         let mut index = TarIndex::empty(stamp.clone(), options);
         let mut walk = HeaderWalk::new(stamp.size, options, WindowSizes::LOCAL);
-        loop {
-            match walk.step().map_err(|error| error.with_key(key.display_name()))? {
-                Step::Entry(entry) => index.push(&entry)?,
-                Step::End => break,
-                Step::Read(range) => walk.put(&range, |bytes| {
+        let damage = loop {
+            match walk.step() {
+                Err(damage) => break Some(damage.with_key(key.display_name())),
+                Ok(Step::Entry(entry)) => index.push(&entry)?,
+                Ok(Step::End) => break None,
+                Ok(Step::Read(range)) => walk.put(&range, |bytes| {
                     let len = range.end - range.start;
                     let read = file.seek(SeekFrom::Start(range.start));
                     let read = read.and_then(|_| (&file).take(len).read_to_end(bytes));
@@ -212,13 +225,13 @@ impl TarIndex {
                         .map_err(|error| os_error("cannot read this archive", &key, error))
                 })?,
             }
-        }
+        };
         if ArchiveStamp::of_file(archive)? != stamp {
             let error = Error::new(ErrorKind::Io, "the archive changed while it was read");
             return Err(error.with_key(key.display_name()));
         }
         index.shrink();
-        Ok(index)
+        Ok((index, damage))
     }
 
     /// Makes the index of an archive in a store, by reading ranges of it.
@@ -231,13 +244,32 @@ impl TarIndex {
         stamp: ArchiveStamp,
         options: TarOptions,
     ) -> Result<Self> {
+        match TarIndex::fetch_until_damage(fetcher, key, stamp, options).await? {
+            (index, None) => Ok(index),
+            (_, Some(damage)) => Err(damage),
+        }
+    }
+
+    /// The same, of the members before a damage of the headers, and that damage. The data of the last
+    /// member may be cut.
+    pub(crate) async fn fetch_until_damage(
+        fetcher: Arc<dyn Fetcher>,
+        key: Key,
+        stamp: ArchiveStamp,
+        options: TarOptions,
+    ) -> Result<(Self, Option<Error>)> {
         let mut archive = TarRanges::with_options(fetcher, key, stamp.size, options);
         let mut index = TarIndex::empty(stamp, options);
-        while let Some(entry) = archive.next_entry().await? {
-            index.push(&entry)?;
-        }
+        let damage = loop {
+            match archive.next_entry().await {
+                Ok(Some(entry)) => index.push(&entry)?,
+                Ok(None) => break None,
+                Err(error) if archive.is_damaged() => break Some(error),
+                Err(error) => return Err(error),
+            }
+        };
         index.shrink();
-        Ok(index)
+        Ok((index, damage))
     }
 
     /// Makes an index of entries that were read otherwise, in the order of the archive.
@@ -613,6 +645,21 @@ impl TarIndex {
             true => Ok(index),
             false => Err(damaged("this index holds more than it says", fields.at)),
         }
+    }
+
+    /// Which state of an archive the bytes of a file say they are of, unchecked; `None` where they are
+    /// no such file.
+    pub(crate) fn claimed_stamp(bytes: &[u8]) -> Option<ArchiveStamp> {
+        let mut fields = Fields { bytes, at: 16 };
+        let (size, seconds) = (fields.u64().ok()?, fields.u64().ok()? as i64);
+        let (nanos, tag_len) = (fields.u32().ok()?, fields.u32().ok()?);
+        fields.at = HEADER;
+        let entity_tag = match tag_len {
+            NO_TAG => None,
+            len => Some(String::from_utf8_lossy(fields.take(len as usize).ok()?).into_owned()),
+        };
+        let modified = (seconds != UNKNOWN_TIME).then_some((seconds, nanos));
+        Some(ArchiveStamp { size, modified, entity_tag })
     }
 
     fn read_members(&mut self, bytes: &[u8], names: usize) -> Result<()> {

@@ -92,6 +92,11 @@ impl TarRanges {
         })
     }
 
+    /// Whether the last error was the archive's own, and not its fetcher's.
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.walk.is_damaged()
+    }
+
     async fn step(&mut self) -> Result<Option<TarEntry>> {
         loop {
             match self.walk.step()? {

@@ -16,6 +16,7 @@ pub(crate) struct HeaderWalk {
     len: u64,
     /// That the archive ends inside the data of the last entry.
     cut: Option<Error>,
+    is_damaged: bool,
 }
 
 /// What is to be done next.
@@ -29,7 +30,8 @@ pub(crate) enum Step {
 
 impl HeaderWalk {
     pub(crate) fn new(len: u64, options: TarOptions, sizes: WindowSizes) -> Self {
-        HeaderWalk { parser: TarParser::new(options), window: Window::new(sizes), len, cut: None }
+        let (parser, window) = (TarParser::new(options), Window::new(sizes));
+        HeaderWalk { parser, window, len, cut: None, is_damaged: false }
     }
 
     /// The part of the archive that was read last, as far as it is inside `range`.
@@ -41,8 +43,14 @@ impl HeaderWalk {
         let step = self.try_step();
         if step.is_err() {
             self.parser = TarParser::ended();
+            self.is_damaged = true;
         }
         step
+    }
+
+    /// Whether a step found the archive to be damaged.
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.is_damaged
     }
 
     fn try_step(&mut self) -> Result<Step> {

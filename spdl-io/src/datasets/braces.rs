@@ -1,0 +1,234 @@
+//! Names by a pattern with braces, as shells write them: `shard-{000000..000147}.tar`.
+
+use spdl_core::{Error, ErrorKind, Result};
+
+/// The most names that a pattern may stand for.
+const MOST_NAMES: usize = 1_000_000;
+/// The most bytes that all of them may have together.
+const MOST_BYTES: usize = 256 << 20;
+/// The longest pattern, in bytes.
+const LONGEST: usize = 64 << 10;
+/// How deep braces may lie in each other.
+const DEEPEST: usize = 32;
+
+/// The names that a pattern stands for, in the order of the pattern.
+///
+/// | pattern | names |
+/// |---|---|
+/// | `{a,b,}.tar` | `a.tar`, `b.tar`, `.tar` |
+/// | `{8..10}`, `{10..8}` | `8`, `9`, `10`; and backwards |
+/// | `{008..10}` | `008`, `009`, `010`: a leading zero pads all to the same width |
+/// | `{0..9..4}` | `0`, `4`, `8` |
+/// | `{a..e..2}` | `a`, `c`, `e`: letters of one case |
+/// | `{train,val}-{0..1}` | `train-0`, `train-1`, `val-0`, `val-1` |
+/// | `{a,b{1,2}}` | `a`, `b1`, `b2` |
+/// | `{a}`, `{}` | themselves: neither a list nor a range |
+/// | `\{`, `\}`, `\,`, `\\` | the letter behind the backslash, as it is |
+///
+/// ```
+/// use spdl_io::datasets::expand_braces;
+/// let shards = expand_braces("shard-{000000..000147}.tar")?;
+/// assert_eq!(shards.len(), 148);
+/// assert_eq!(shards[147], "shard-000147.tar");
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidArgument` where a brace is not closed or not opened, with its byte in the pattern;
+/// `LimitExceeded` for more than 1,000,000 names or 256 MiB of them, a pattern of more than 64 KiB,
+/// and braces in more than 32 levels.
+pub fn expand_braces(pattern: &str) -> Result<Vec<String>> {
+    let refused = |error: Error| match error.key() {
+        Some(_) => error,
+        None => error.with_key(pattern.chars().take(200).collect::<String>()),
+    };
+    if pattern.len() > LONGEST {
+        let message = format!("a pattern of {} bytes, of {LONGEST} allowed", pattern.len());
+        return Err(refused(Error::new(ErrorKind::LimitExceeded, message)));
+    }
+    let mut reader = Reader { pattern, at: 0, depth: 0 };
+    let names = reader.alternatives().and_then(|names| match reader.at == pattern.len() {
+        true => Ok(names),
+        false => Err(reader.wrong("this brace closes none", reader.at)),
+    });
+    names.map_err(refused)
+}
+
+struct Reader<'a> {
+    pattern: &'a str,
+    at: usize,
+    depth: usize,
+}
+
+impl Reader<'_> {
+    /// What stands until the end, or until the comma or brace that ends this part of a list.
+    fn alternatives(&mut self) -> Result<Vec<String>> {
+        let mut names = vec![String::new()];
+        let mut literal = String::new();
+        while let Some(letter) = self.pattern[self.at..].chars().next() {
+            match letter {
+                '}' => break,
+                ',' if self.depth > 0 => break,
+                '{' => {
+                    names = self.product(names, vec![std::mem::take(&mut literal)])?;
+                    let inner = self.braces()?;
+                    names = self.product(names, inner)?;
+                }
+                '\\' => {
+                    let escaped = self.pattern[self.at + 1..].chars().next();
+                    self.at += 1 + escaped.map_or(0, char::len_utf8);
+                    literal.push(escaped.unwrap_or('\\'));
+                }
+                letter => {
+                    self.at += letter.len_utf8();
+                    literal.push(letter);
+                }
+            }
+        }
+        self.product(names, vec![literal])
+    }
+
+    /// What the braces stand for that open here.
+    fn braces(&mut self) -> Result<Vec<String>> {
+        let start = self.at;
+        if self.depth == DEEPEST {
+            let message = format!("braces in more than {DEEPEST} levels");
+            let error = Error::new(ErrorKind::LimitExceeded, message);
+            return Err(error.with_offset(start as u64));
+        }
+        if let Some((range, len)) = self.range()? {
+            self.at += len;
+            return Ok(range);
+        }
+        self.at += 1;
+        self.depth += 1;
+        let mut parts = 1;
+        let mut names = self.alternatives()?;
+        while self.pattern[self.at..].starts_with(',') {
+            self.at += 1;
+            parts += 1;
+            let more = self.alternatives()?;
+            self.check(names.len() + more.len(), bytes_of(&names) + bytes_of(&more))?;
+            names.extend(more);
+        }
+        self.depth -= 1;
+        if !self.pattern[self.at..].starts_with('}') {
+            return Err(self.wrong("this brace is not closed", start));
+        }
+        self.at += 1;
+        if parts > 1 {
+            return Ok(names);
+        }
+        self.check(names.len(), bytes_of(&names) + 2 * names.len())?;
+        Ok(names.into_iter().map(|name| format!("{{{name}}}")).collect())
+    }
+
+    /// The names of a range that starts here, and its length with braces; `None` where it is none.
+    fn range(&self) -> Result<Option<(Vec<String>, usize)>> {
+        let rest = &self.pattern[self.at + 1..];
+        let Some(inner) = rest.find('}').map(|end| &rest[..end]) else { return Ok(None) };
+        let mut parts = inner.split("..");
+        let (Some(first), Some(last)) = (parts.next(), parts.next()) else { return Ok(None) };
+        let step = match (parts.next(), parts.next()) {
+            (None, _) => 1,
+            (Some(step), None) => match integer(step) {
+                // As in shells, the ends say in which direction it goes.
+                Some(step) => step.unsigned_abs().max(1),
+                None => return Ok(None),
+            },
+            _ => return Ok(None),
+        };
+        let names = if let (Some(start), Some(end)) = (integer(first), integer(last)) {
+            let is_padded = |text: &str| {
+                let digits = text.trim_start_matches('-');
+                digits.len() > 1 && digits.starts_with('0')
+            };
+            let width = match is_padded(first) || is_padded(last) {
+                true => first.len().max(last.len()),
+                false => 0,
+            };
+            let width_of_all = width.max(first.len()).max(last.len());
+            self.sequence(start, end, step, width_of_all, |number| match number < 0 {
+                true => format!("-{:0>width$}", number.unsigned_abs(), width = width.max(1) - 1),
+                false => format!("{number:0>width$}"),
+            })?
+        } else if let (Some(start), Some(end)) = (letter(first), letter(last))
+            && (start < i64::from(b'a')) == (end < i64::from(b'a'))
+        {
+            self.sequence(start, end, step, 1, |letter| {
+                u8::try_from(letter).map_or(String::new(), |letter| char::from(letter).to_string())
+            })?
+        } else {
+            return Ok(None);
+        };
+        Ok(Some((names, inner.len() + 2)))
+    }
+
+    fn sequence(
+        &self,
+        start: i64,
+        end: i64,
+        step: u64,
+        width: usize,
+        name: impl Fn(i64) -> String,
+    ) -> Result<Vec<String>> {
+        let count = start.abs_diff(end) / step;
+        let count = usize::try_from(count).unwrap_or(usize::MAX).saturating_add(1);
+        self.check(count, count.saturating_mul(width))?;
+        let numbers = (0..count as i64).map(|number| {
+            let distance = number * step as i64;
+            if start <= end { start + distance } else { start - distance }
+        });
+        Ok(numbers.map(name).collect())
+    }
+
+    /// Each of the one before each of the other.
+    fn product(&self, before: Vec<String>, behind: Vec<String>) -> Result<Vec<String>> {
+        let bytes = bytes_of(&before).saturating_mul(behind.len());
+        let bytes = bytes.saturating_add(bytes_of(&behind).saturating_mul(before.len()));
+        self.check(before.len().saturating_mul(behind.len()), bytes)?;
+        match (&before[..], &behind[..]) {
+            ([start], _) if start.is_empty() => return Ok(behind),
+            (_, [end]) if end.is_empty() => return Ok(before),
+            _ => {}
+        }
+        let join = |start: &String| {
+            let start = start.clone();
+            behind.iter().map(move |end| format!("{start}{end}"))
+        };
+        Ok(before.iter().flat_map(join).collect())
+    }
+
+    fn check(&self, names: usize, bytes: usize) -> Result<()> {
+        let message = if names > MOST_NAMES {
+            format!("the pattern stands for more than {MOST_NAMES} names")
+        } else if bytes > MOST_BYTES {
+            format!("the names of this pattern have more than {MOST_BYTES} bytes together")
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::LimitExceeded, message).with_offset(self.at as u64))
+    }
+
+    fn wrong(&self, message: &str, at: usize) -> Error {
+        Error::new(ErrorKind::InvalidArgument, message).with_offset(at as u64)
+    }
+}
+
+fn bytes_of(names: &[String]) -> usize {
+    names.iter().map(String::len).sum()
+}
+
+/// A whole number of at most 18 digits.
+fn integer(text: &str) -> Option<i64> {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let is_one = (1..=18).contains(&digits.len()) && digits.bytes().all(|it| it.is_ascii_digit());
+    if is_one { text.parse().ok() } else { None }
+}
+
+fn letter(text: &str) -> Option<i64> {
+    match text.as_bytes() {
+        [letter] if letter.is_ascii_alphabetic() => Some(i64::from(*letter)),
+        _ => None,
+    }
+}

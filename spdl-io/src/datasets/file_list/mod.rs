@@ -1,0 +1,509 @@
+//! Lists of files as data sets.
+
+mod rows;
+
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+use spdl_core::{Dataset, Error, ErrorKind, Result};
+use twox_hash::XxHash3_128;
+
+use self::rows::{corrupt, csv_row, json_line, line};
+use crate::walk::os_error;
+use crate::{Encoding, Extent, Fetcher, Field, Key, StoredRecord};
+
+/// The columns that name the file, where nothing else is said.
+const PATH_COLUMNS: [&str; 8] =
+    ["path", "file", "file_name", "filename", "file_path", "filepath", "key", "url"];
+/// The columns that name the class.
+const LABEL_COLUMNS: [&str; 3] = ["label", "class", "cls"];
+
+/// A data set of files that a list names, with a label and other fields for each.
+///
+/// | list | a row | |
+/// |---|---|---|
+/// | `.txt` | `cats/1.jpg` | one path a line, as it stands |
+/// | `.csv` | `cats/1.jpg,cat` | RFC 4180; the first row may name the columns |
+/// | `.jsonl`, `.ndjson` | `{"path": "cats/1.jpg", "label": 0, "caption": "a cat"}` | one object a line |
+///
+/// - The column of the path is the first of `path`, `file`, `file_name`, `filename`, `file_path`,
+///   `filepath`, `key` and `url` that is there; that of the label `label`, `class` or `cls`.
+///   [`FileListOptions`] may name others. The first row of CSV is a header where it names a column of
+///   paths; without a header there are one or two columns, path and label.
+/// - Labels are whole numbers, or names: where any is no whole number, all are names, and a label is the
+///   name's place among all of them sorted by their bytes: [`classes`](FileList::classes). An empty
+///   one, or none, is −1.
+/// - A path is relative to the folder of the list, unless it is absolute or an address with `://`.
+///   Nothing is looked at: a file that is missing is noticed when it is read.
+/// - Each sample has the field `file`, the file's bytes, and the list's other columns, as texts from CSV,
+///   and with their own types from JSON, sorted by their names.
+/// - Empty lines count for nothing; a mark of UTF-8 at the start is passed over.
+///
+/// In memory it takes the list itself, and 12 bytes a row.
+///
+/// ```
+/// use spdl_core::Dataset;
+/// use spdl_io::datasets::{FileList, FileListOptions, ListFormat};
+/// let text = "path,label,caption\ncats/1.jpg,cat,\"small, and grey\"\ndogs/2.jpg,dog,large\n";
+/// let list = FileList::parse(text, ListFormat::Csv, "data", &FileListOptions::default())?;
+/// assert_eq!(list.classes(), ["cat", "dog"]);
+/// let sample = list.item(1)?;
+/// assert_eq!((sample.key.as_str(), sample.label), (Some("data/dogs/2.jpg"), 1));
+/// assert_eq!(sample.names().collect::<Vec<_>>(), ["file", "caption"]);
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+pub struct FileList {
+    text: Bytes,
+    format: ListFormat,
+    /// Where each row starts.
+    starts: Vec<u32>,
+    labels: Vec<i64>,
+    classes: Vec<String>,
+    columns: Columns,
+    /// Comes before relative paths: empty, or with a separator at its end.
+    folder: Vec<u8>,
+    /// What the list is called in messages.
+    shown: Option<Arc<str>>,
+}
+
+/// How the rows of a list are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ListFormat {
+    /// One path a line.
+    Lines,
+    /// Comma-separated values.
+    Csv,
+    /// One object of JSON a line.
+    JsonLines,
+}
+
+impl ListFormat {
+    /// By the name of the list: `.csv`, `.jsonl` and `.ndjson` in any case; all others are lines.
+    pub fn of_name(name: &Key) -> Self {
+        let name = name.as_bytes().to_ascii_lowercase();
+        match &name[..] {
+            name if name.ends_with(b".csv") => ListFormat::Csv,
+            name if name.ends_with(b".jsonl") || name.ends_with(b".ndjson") => {
+                ListFormat::JsonLines
+            }
+            _ => ListFormat::Lines,
+        }
+    }
+}
+
+/// How a [`FileList`] is read.
+#[derive(Clone, Debug)]
+pub struct FileListOptions {
+    path: Option<String>,
+    label: Option<String>,
+    max_bytes: u64,
+}
+
+impl Default for FileListOptions {
+    /// Columns by their usual names, and lists of up to 1 GiB.
+    fn default() -> Self {
+        FileListOptions { path: None, label: None, max_bytes: 1 << 30 }
+    }
+}
+
+impl FileListOptions {
+    /// The column that names the file. The first row of CSV is then a header.
+    #[must_use]
+    pub fn with_path_column(mut self, name: impl Into<String>) -> Self {
+        self.path = Some(name.into());
+        self
+    }
+
+    /// The column that names the class. The first row of CSV is then a header.
+    #[must_use]
+    pub fn with_label_column(mut self, name: impl Into<String>) -> Self {
+        self.label = Some(name.into());
+        self
+    }
+
+    /// The most bytes of a list; more than 4 GiB are never read. Default: 1 GiB.
+    #[must_use]
+    pub fn with_max_bytes(mut self, max_bytes: u64) -> Self {
+        self.max_bytes = max_bytes;
+        self
+    }
+
+    fn limit(&self) -> u64 {
+        self.max_bytes.min(u64::from(u32::MAX))
+    }
+
+    fn path_columns(&self) -> Vec<&str> {
+        self.path.as_deref().map_or_else(|| PATH_COLUMNS.to_vec(), |name| vec![name])
+    }
+
+    fn label_columns(&self) -> Vec<&str> {
+        self.label.as_deref().map_or_else(|| LABEL_COLUMNS.to_vec(), |name| vec![name])
+    }
+}
+
+/// Which columns of a CSV there are, or which members of JSON are looked for.
+#[derive(Default)]
+struct Columns {
+    /// The names of all columns, as the header of a CSV gives them.
+    names: Vec<Arc<str>>,
+    /// The columns of a CSV: path and label.
+    path: usize,
+    label: Option<usize>,
+    /// The members of JSON, the first that is there: path and label.
+    path_names: Vec<String>,
+    label_names: Vec<String>,
+}
+
+/// A row, with its label not yet a number.
+struct Row<'a> {
+    path: Cow<'a, [u8]>,
+    label: Option<String>,
+    others: Vec<(Arc<str>, Field)>,
+}
+
+impl FileList {
+    /// Reads a list of this machine, of the format that its name says.
+    ///
+    /// # Errors
+    /// As [`parse`](FileList::parse), and what the operating system answers; `LimitExceeded` for a
+    /// list that is larger than allowed.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        FileList::open_with(path, &FileListOptions::default())
+    }
+
+    /// The same with options of the caller's.
+    ///
+    /// # Errors
+    /// As [`open`](FileList::open).
+    pub fn open_with(path: impl AsRef<Path>, options: &FileListOptions) -> Result<Self> {
+        use std::io::Read;
+        let path = path.as_ref();
+        let key = Key::from_path(path);
+        let failed = |error| os_error("cannot read this list", &key, error);
+        let file = std::fs::File::open(path).map_err(failed)?;
+        let mut text = Vec::new();
+        file.take(options.limit().saturating_add(1)).read_to_end(&mut text).map_err(failed)?;
+        FileList::of(key, text.into(), options)
+    }
+
+    /// Reads a list of a store, of the format that its name says. Its paths are keys of that store.
+    ///
+    /// # Errors
+    /// As [`parse`](FileList::parse), and what the fetcher answers.
+    pub async fn fetch(
+        fetcher: &dyn Fetcher,
+        key: &Key,
+        options: &FileListOptions,
+    ) -> Result<Self> {
+        let text = fetcher.read_at_most(key, options.limit()).await?;
+        FileList::of(key.clone(), text, options)
+    }
+
+    fn of(key: Key, text: Bytes, options: &FileListOptions) -> Result<Self> {
+        let name = key.as_bytes();
+        let is_separator = |byte: &u8| *byte == b'/' || (cfg!(windows) && *byte == b'\\');
+        let folder = &name[..name.iter().rposition(is_separator).map_or(0, |slash| slash + 1)];
+        let format = ListFormat::of_name(&key);
+        let list = FileList::parse(text, format, Key::from_bytes(folder), options);
+        let shown = key.display_name();
+        list.map(|list| FileList { shown: Some(Arc::clone(&shown)), ..list })
+            .map_err(|error| error.with_key(shown))
+    }
+
+    /// The files that `text` lists, whose relative paths are below `folder`.
+    ///
+    /// # Errors
+    /// With the byte in the text: `Corrupt` and `Truncated` where it is not of that format, a row of CSV
+    /// has more or fewer cells than the first one, or a row has no path; `InvalidArgument` where a
+    /// column that was asked for is missing, a CSV without a header has more than two columns, or a
+    /// column is named `file` beside that of the paths; `NotFound` where it lists nothing;
+    /// `LimitExceeded` where it is larger than allowed.
+    pub fn parse(
+        text: impl Into<Bytes>,
+        format: ListFormat,
+        folder: impl Into<Key>,
+        options: &FileListOptions,
+    ) -> Result<Self> {
+        let text = text.into();
+        if text.len() as u64 > options.limit() {
+            let message = format!("a list of more than {} bytes", options.limit());
+            return Err(Error::new(ErrorKind::LimitExceeded, message));
+        }
+        let mut folder = folder.into().as_bytes().to_vec();
+        if !folder.is_empty() && !folder.ends_with(b"/") {
+            folder.push(b'/');
+        }
+        let mut list = FileList {
+            text,
+            format,
+            starts: Vec::new(),
+            labels: Vec::new(),
+            classes: Vec::new(),
+            columns: Columns::default(),
+            folder,
+            shown: None,
+        };
+        let bytes = list.text.clone();
+        let start = if bytes.starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 };
+        let start = list.read_columns(start, options)?;
+        list.read_rows(start)?;
+        match list.starts.is_empty() {
+            true => Err(Error::new(ErrorKind::NotFound, "the list names no files")),
+            false => Ok(list),
+        }
+    }
+
+    /// Finds the columns. Returns where the rows start.
+    fn read_columns(&mut self, start: usize, options: &FileListOptions) -> Result<usize> {
+        let (path_names, label_names) = (options.path_columns(), options.label_columns());
+        let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        self.columns.path_names = owned(&path_names);
+        self.columns.label_names = owned(&label_names);
+        if self.format != ListFormat::Csv || self.text.len() == start {
+            return Ok(start);
+        }
+        let text = self.text.clone();
+        let first = csv_row(&text, start)?;
+        let names: Vec<Arc<str>> =
+            first.cells.iter().map(|cell| String::from_utf8_lossy(cell).trim().into()).collect();
+        let find = |wanted: &[&str]| {
+            wanted
+                .iter()
+                .find_map(|wanted| names.iter().position(|name| name.eq_ignore_ascii_case(wanted)))
+        };
+        let wrong = |message: String| {
+            Error::new(ErrorKind::InvalidArgument, message).with_offset(start as u64)
+        };
+        let missing =
+            |name: &str| wrong(format!("there is no column {name:?}, but {}", names.join(", ")));
+        let is_told = options.path.is_some() || options.label.is_some();
+        let (path, label) = (find(&path_names), find(&label_names));
+        let Some(path) = path else {
+            if let (true, [name]) = (options.path.is_some(), &path_names[..]) {
+                return Err(missing(name));
+            }
+            if is_told || names.len() > 2 {
+                let known = path_names.join(", ");
+                let message = format!(
+                    "the columns are {}, of which none is known to name the files ({known})",
+                    names.join(", ")
+                );
+                return Err(wrong(message));
+            }
+            self.columns.names = names;
+            self.columns.label = (self.columns.names.len() == 2).then_some(1);
+            return Ok(start);
+        };
+        if let (None, Some(name)) = (label, options.label.as_deref()) {
+            return Err(missing(name));
+        }
+        for (at, name) in names.iter().enumerate() {
+            let is_other = at != path && Some(at) != label;
+            if is_other && (&**name == "file" || names[..at].contains(name)) {
+                let message = format!("a second column, or field, would be named {name:?}");
+                return Err(wrong(message));
+            }
+        }
+        (self.columns.path, self.columns.label) = (path, label);
+        self.columns.names = names;
+        Ok(first.end)
+    }
+
+    fn read_rows(&mut self, mut start: usize) -> Result<()> {
+        let text = self.text.clone();
+        let mut numbers: HashMap<String, i64> = HashMap::new();
+        let mut names = Vec::new();
+        while start < text.len() {
+            let (first_line, next_line) = line(&text, start);
+            if first_line.iter().all(u8::is_ascii_whitespace) {
+                start = next_line;
+                continue;
+            }
+            let (row, end) = self.row(&text, start)?;
+            // Below 4 GiB, as the list is.
+            self.starts.push(start as u32);
+            self.labels.push(match row.label {
+                None => -1,
+                Some(label) => *numbers.entry(label).or_insert_with_key(|label| {
+                    names.push(label.clone());
+                    names.len() as i64 - 1
+                }),
+            });
+            start = end;
+        }
+        let values: Option<Vec<i64>> = names.iter().map(|name| name.trim().parse().ok()).collect();
+        let values = values.unwrap_or_else(|| {
+            let classes: BTreeSet<&String> = names.iter().collect();
+            self.classes = classes.into_iter().cloned().collect();
+            let place = |name| self.classes.binary_search(name).map_or(-1, |place| place as i64);
+            names.iter().map(place).collect()
+        });
+        for label in &mut self.labels {
+            *label = usize::try_from(*label).map_or(-1, |number| values[number]);
+        }
+        self.starts.shrink_to_fit();
+        self.labels.shrink_to_fit();
+        Ok(())
+    }
+
+    /// The row that starts at `start`, and where the next one does.
+    fn row<'a>(&self, text: &'a [u8], start: usize) -> Result<(Row<'a>, usize)> {
+        let (row, end) = match self.format {
+            ListFormat::Lines => {
+                let (path, end) = line(text, start);
+                (Row { path: Cow::Borrowed(path), label: None, others: Vec::new() }, end)
+            }
+            ListFormat::Csv => {
+                let row = csv_row(text, start)?;
+                (self.row_of_cells(row.cells, start)?, row.end)
+            }
+            ListFormat::JsonLines => {
+                let row = self.row_of_members(json_line(text, start)?, start)?;
+                (row, line(text, start).1)
+            }
+        };
+        match row.path.is_empty() {
+            true => Err(corrupt("a row without a path", start)),
+            false => Ok((row, end)),
+        }
+    }
+
+    fn row_of_cells<'a>(&self, cells: Vec<Cow<'a, [u8]>>, start: usize) -> Result<Row<'a>> {
+        let columns = &self.columns;
+        if cells.len() != columns.names.len() {
+            let (found, expected) = (cells.len(), columns.names.len());
+            let message = format!("a row of {found} cells, where {expected} were expected");
+            return Err(corrupt(message, start));
+        }
+        let mut row = Row { path: Cow::Borrowed(b""), label: None, others: Vec::new() };
+        for (at, (cell, name)) in cells.into_iter().zip(&columns.names).enumerate() {
+            if at == columns.path {
+                row.path = cell;
+                continue;
+            }
+            let text = std::str::from_utf8(&cell).map_err(|error| {
+                corrupt(format!("the cell {name:?} of a row is not UTF-8"), start)
+                    .with_source(error)
+            })?;
+            match Some(at) == columns.label {
+                true => row.label = Some(text.to_owned()).filter(|text| !text.trim().is_empty()),
+                false => row.others.push((Arc::clone(name), Field::Text(text.into()))),
+            }
+        }
+        Ok(row)
+    }
+
+    fn row_of_members(
+        &self,
+        mut members: Map<String, Value>,
+        start: usize,
+    ) -> Result<Row<'static>> {
+        let mut take =
+            |names: &[String]| names.iter().find_map(|name| members.remove(name.as_str()));
+        let path = match take(&self.columns.path_names) {
+            Some(Value::String(path)) => path,
+            Some(_) => return Err(corrupt("the path of a row is no text", start)),
+            None => {
+                let wanted = self.columns.path_names.join(", ");
+                return Err(corrupt(format!("a row without a path ({wanted})"), start));
+            }
+        };
+        let label = match take(&self.columns.label_names) {
+            None | Some(Value::Null) => None,
+            Some(Value::String(name)) => Some(name).filter(|name| !name.trim().is_empty()),
+            Some(Value::Number(number)) if number.is_i64() => Some(number.to_string()),
+            Some(_) => {
+                return Err(corrupt("the label of a row is no whole number and no text", start));
+            }
+        };
+        let mut others = Vec::with_capacity(members.len());
+        for (name, value) in members {
+            if name == "file" {
+                return Err(corrupt("a second field of a row would be named \"file\"", start));
+            }
+            others.push((name.into(), field_of(value)));
+        }
+        others.sort_by(|(a, _): &(Arc<str>, Field), (b, _)| a.cmp(b));
+        Ok(Row { path: Cow::Owned(path.into_bytes()), label, others })
+    }
+
+    /// The names of the classes; a label is an index into them. Empty where labels are whole numbers, and
+    /// where there are none.
+    pub fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    fn key_of(&self, path: &[u8]) -> Key {
+        let is_address = path.windows(3).any(|part| part == b"://");
+        let is_absolute = path.starts_with(b"/") || Key::from_bytes(path).to_path().is_absolute();
+        match is_address || is_absolute {
+            true => Key::from_bytes(path),
+            false => Key::from_bytes(&[&self.folder, path].concat()),
+        }
+    }
+}
+
+/// A value of JSON as a field.
+fn field_of(value: Value) -> Field {
+    match value {
+        Value::Null => Field::Null,
+        Value::Bool(value) => Field::Bool(value),
+        Value::String(text) => Field::Text(text.into()),
+        Value::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(number), _) => Field::Integer(number),
+            (None, Some(number)) => Field::Float(number),
+            (None, None) => Field::Json(Value::Number(number)),
+        },
+        other => Field::Json(other),
+    }
+}
+
+impl Dataset for FileList {
+    type Item = StoredRecord;
+
+    fn len(&self) -> u64 {
+        self.starts.len() as u64
+    }
+
+    fn item(&self, index: u64) -> Result<StoredRecord> {
+        let found = usize::try_from(index).ok();
+        let found = found.and_then(|at| self.starts.get(at).zip(self.labels.get(at)));
+        let Some((&start, &label)) = found else {
+            let message = format!("file {index} of {} was asked for", self.len());
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        };
+        let (row, _) = self.row(&self.text, start as usize)?;
+        let key = self.key_of(&row.path);
+        let mut record = StoredRecord::new(key.clone()).with_label(label);
+        record = record.with_stored("file", Extent::whole(key), Encoding::Bytes);
+        for (name, value) in row.others {
+            record = record.with_known(name, value);
+        }
+        Ok(record)
+    }
+
+    /// Of the list as it stands: half of its XXH3 sum of 128 bits. Where it lies does not matter.
+    fn content_hash(&self) -> Option<u64> {
+        Some(XxHash3_128::oneshot(&self.text) as u64)
+    }
+
+    fn key(&self, item: &StoredRecord) -> Option<Arc<str>> {
+        Some(item.key.display_name())
+    }
+}
+
+impl fmt::Debug for FileList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileList")
+            .field("list", &self.shown)
+            .field("format", &self.format)
+            .field("files", &self.len())
+            .field("classes", &self.classes.len())
+            .finish()
+    }
+}

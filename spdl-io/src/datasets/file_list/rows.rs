@@ -1,0 +1,112 @@
+//! The rows of a list of files: lines, comma-separated values, lines of JSON.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
+use spdl_core::{Error, ErrorKind, Result};
+
+/// Where a row of CSV is read, and what is left behind it.
+pub(super) struct CsvRow<'a> {
+    pub(super) cells: Vec<Cow<'a, [u8]>>,
+    /// Behind the line's end.
+    pub(super) end: usize,
+}
+
+/// The most cells of a row of CSV.
+const MOST_CELLS: usize = 10_000;
+
+/// Reads the row of CSV that starts at `start`, after RFC 4180: cells in quotation marks may hold
+/// commas, line ends, and quotation marks written twice; all else is taken as it stands. Lines end
+/// with LF or CRLF.
+///
+/// # Errors
+/// `Corrupt` for a quotation mark inside a cell without them, or one behind which the cell goes on;
+/// `Truncated` where one is not closed; with the byte. `LimitExceeded` for more than 10,000 cells.
+pub(super) fn csv_row(text: &[u8], start: usize) -> Result<CsvRow<'_>> {
+    let mut cells = Vec::new();
+    let mut at = start;
+    loop {
+        if cells.len() == MOST_CELLS {
+            let message = format!("a row of more than {MOST_CELLS} cells");
+            let error = Error::new(ErrorKind::LimitExceeded, message);
+            return Err(error.with_offset(start as u64));
+        }
+        let cell = match text.get(at) {
+            Some(b'"') => quoted_cell(text, &mut at)?,
+            _ => plain_cell(text, &mut at)?,
+        };
+        cells.push(cell);
+        match &text[at..] {
+            [b',', ..] => at += 1,
+            [] => return Ok(CsvRow { cells, end: at }),
+            [b'\n', ..] => return Ok(CsvRow { cells, end: at + 1 }),
+            [b'\r', b'\n', ..] => return Ok(CsvRow { cells, end: at + 2 }),
+            _ => return Err(corrupt("a cell goes on behind its closing quotation mark", at)),
+        }
+    }
+}
+
+fn plain_cell<'a>(text: &'a [u8], at: &mut usize) -> Result<Cow<'a, [u8]>> {
+    let start = *at;
+    let rest = &text[start..];
+    let len = rest.iter().position(|byte| matches!(byte, b',' | b'\n')).unwrap_or(rest.len());
+    let is_line_end = rest.get(len) == Some(&b'\n');
+    let len = match len.checked_sub(1) {
+        Some(before) if is_line_end && rest[before] == b'\r' => before,
+        _ => len,
+    };
+    if let Some(quote) = rest[..len].iter().position(|&byte| byte == b'"') {
+        let message = "a quotation mark inside a cell that does not start with one";
+        return Err(corrupt(message, start + quote));
+    }
+    *at += len;
+    Ok(Cow::Borrowed(&rest[..len]))
+}
+
+fn quoted_cell<'a>(text: &'a [u8], at: &mut usize) -> Result<Cow<'a, [u8]>> {
+    let opened = *at;
+    let mut cell = Cow::Borrowed(&text[opened + 1..opened + 1]);
+    *at += 1;
+    loop {
+        let rest = &text[*at..];
+        let Some(len) = rest.iter().position(|&byte| byte == b'"') else {
+            let error = Error::new(ErrorKind::Truncated, "a quotation mark is not closed");
+            return Err(error.with_offset(opened as u64));
+        };
+        let is_twice = rest.get(len + 1) == Some(&b'"');
+        let piece = &rest[..len + usize::from(is_twice)];
+        match cell.is_empty() {
+            true => cell = Cow::Borrowed(piece),
+            false => cell.to_mut().extend_from_slice(piece),
+        }
+        *at += len + 1 + usize::from(is_twice);
+        if !is_twice {
+            return Ok(cell);
+        }
+    }
+}
+
+/// The line that starts at `start` without its end, and where the next one starts.
+pub(super) fn line(text: &[u8], start: usize) -> (&[u8], usize) {
+    let rest = &text[start..];
+    let len = rest.iter().position(|&byte| byte == b'\n');
+    let next = start + len.map_or(rest.len(), |len| len + 1);
+    let line = &rest[..len.unwrap_or(rest.len())];
+    (line.strip_suffix(b"\r").unwrap_or(line), next)
+}
+
+/// The object of JSON in the line that starts at `start`.
+///
+/// # Errors
+/// `Corrupt` where it is none, with the byte.
+pub(super) fn json_line(text: &[u8], start: usize) -> Result<Map<String, Value>> {
+    let (line, _) = line(text, start);
+    serde_json::from_slice(line).map_err(|error| {
+        let column = error.column().saturating_sub(1).min(line.len());
+        corrupt("a line is no object of JSON", start + column).with_source(error)
+    })
+}
+
+pub(super) fn corrupt(message: impl Into<String>, offset: usize) -> Error {
+    Error::new(ErrorKind::Corrupt, message).with_offset(offset as u64)
+}

@@ -1,0 +1,305 @@
+//! Which archives a pattern means, and the index of each.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use spdl_core::{Error, ErrorKind, Result};
+use twox_hash::XxHash3_128;
+
+use super::WebDatasetOptions;
+use super::grouping::Shard;
+use crate::archive::{ArchiveStamp, TarIndex, TarSlice};
+use crate::datasets::expand_braces;
+use crate::walk::os_error;
+use crate::{Fetcher, Key};
+
+/// The names of archives that are compressed as a whole.
+const COMPRESSED: [&str; 9] =
+    [".gz", ".tgz", ".zst", ".tzst", ".zstd", ".bz2", ".tbz2", ".xz", ".txz"];
+/// The most bytes of headers before one member that an index beside a shard is checked by.
+const MOST_HEADER_BYTES: u64 = 1 << 20;
+/// An index is never larger than its archive, but for this.
+const INDEX_BYTES_MORE: u64 = 64 << 10;
+
+/// A pattern without its braces; one that lists a folder is split at the last slash.
+enum Place {
+    One(Key),
+    Listed { folder: String, pattern: String },
+}
+
+fn places(pattern: &str) -> Result<Vec<Place>> {
+    let place = |name: String| {
+        if name.starts_with("pipe:") {
+            let error = Error::new(ErrorKind::Unsupported, "commands are not run to get shards");
+            return Err(error.with_key(name));
+        }
+        let base = name.rfind('/').map_or(0, |slash| slash + 1);
+        // Behind a question mark, an address has no name any more.
+        let is_address = name.contains("://");
+        let is_pattern = name[base..].contains('*') || (!is_address && name[base..].contains('?'));
+        Ok(match is_pattern {
+            true => Place::Listed { folder: name[..base].into(), pattern: name[base..].into() },
+            false => Place::One(name.into()),
+        })
+    };
+    expand_braces(pattern)?.into_iter().map(place).collect()
+}
+
+/// Whether a name is one that a pattern of `*` (any letters) and `?` (any byte) means.
+pub(super) fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut at, mut from) = (0, 0);
+    // Where the last star stands, and up to where it reaches so far.
+    let mut star = None;
+    while from < name.len() {
+        match pattern.get(at) {
+            Some(b'*') => {
+                star = Some((at, from));
+                at += 1;
+            }
+            Some(&letter) if letter == b'?' || letter == name[from] => {
+                at += 1;
+                from += 1;
+            }
+            _ => match &mut star {
+                Some((star_at, reached)) => {
+                    *reached += 1;
+                    (at, from) = (*star_at + 1, *reached);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[at..].iter().all(|&letter| letter == b'*')
+}
+
+/// Stars and question marks do not mean hidden files.
+fn is_meant(pattern: &str, name: &[u8]) -> bool {
+    (pattern.starts_with('.') || !name.starts_with(b".")) && matches(pattern.as_bytes(), name)
+}
+
+fn nothing_found(folder: &str, pattern: &str) -> Error {
+    let error = Error::new(ErrorKind::NotFound, "there is no shard of such a name");
+    error.with_key(format!("{folder}{pattern}"))
+}
+
+/// The archives of this machine that a pattern means; all of a folder where it is one.
+pub(super) fn local_keys(pattern: &str) -> Result<Vec<Key>> {
+    if fs::metadata(pattern).is_ok_and(|metadata| metadata.is_dir()) {
+        let folder = format!("{}/", pattern.trim_end_matches('/'));
+        return list_folder(&folder, "*.tar");
+    }
+    let mut keys = Vec::new();
+    for place in places(pattern)? {
+        match place {
+            Place::One(key) => keys.push(key),
+            Place::Listed { folder, pattern } => keys.extend(list_folder(&folder, &pattern)?),
+        }
+    }
+    Ok(keys)
+}
+
+fn list_folder(folder: &str, pattern: &str) -> Result<Vec<Key>> {
+    let path = if folder.is_empty() { Path::new(".") } else { Path::new(folder) };
+    let failed = |error| os_error("cannot list this folder", &Key::from_path(path), error);
+    let mut keys = Vec::new();
+    for entry in fs::read_dir(path).map_err(failed)? {
+        let name = Key::from_path(entry.map_err(failed)?.file_name());
+        if is_meant(pattern, name.as_bytes()) {
+            keys.push(Key::from_bytes(&[folder.as_bytes(), name.as_bytes()].concat()));
+        }
+    }
+    keys.sort_unstable();
+    if keys.is_empty() { Err(nothing_found(folder, pattern)) } else { Ok(keys) }
+}
+
+/// The archives of a store that a pattern means.
+pub(super) async fn stored_keys(fetcher: &dyn Fetcher, pattern: &str) -> Result<Vec<Key>> {
+    let mut keys = Vec::new();
+    for place in places(pattern)? {
+        match place {
+            Place::One(key) => keys.push(key),
+            Place::Listed { folder, pattern } => {
+                let before = keys.len();
+                let mut objects = fetcher.list(&folder.as_str().into()).await?;
+                while let Some(object) = objects.try_next().await? {
+                    let name = object.key.as_bytes().strip_prefix(folder.as_bytes());
+                    let is_here = |name: &&[u8]| !name.contains(&b'/');
+                    if name.filter(is_here).is_some_and(|name| is_meant(&pattern, name)) {
+                        keys.push(object.key);
+                    }
+                }
+                if keys.len() == before {
+                    return Err(nothing_found(&folder, &pattern));
+                }
+            }
+        }
+    }
+    Ok(keys)
+}
+
+/// Refuses archives in which no member can be read on its own.
+fn check_name(key: &Key) -> Result<()> {
+    let name = key.as_bytes();
+    let name = match key.as_str() {
+        Some(text) if text.contains("://") => name.split(|&byte| byte == b'?').next(),
+        _ => Some(name),
+    };
+    let name = name.unwrap_or_default().to_ascii_lowercase();
+    if !COMPRESSED.iter().any(|end| name.ends_with(end.as_bytes())) {
+        return Ok(());
+    }
+    let message = "a compressed shard, whose samples can only be read one after another: decompress \
+        it once, or read it as a stream, by TarStream over Decompress";
+    Err(Error::new(ErrorKind::Unsupported, message).with_key(key.display_name()))
+}
+
+/// What damages a shard for good, so that its samples before that are of use.
+fn is_damage(error: &Error) -> bool {
+    use ErrorKind::{Corrupt, LimitExceeded, Truncated, Unsupported};
+    matches!(error.kind(), Corrupt | LimitExceeded | Truncated | Unsupported)
+}
+
+/// Opens archives of this machine, several at once.
+pub(super) fn open(keys: &[Key], options: &WebDatasetOptions) -> Result<Vec<Shard>> {
+    keys.iter().try_for_each(check_name)?;
+    let (next, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let opened = Mutex::new(Vec::with_capacity(keys.len()));
+    let work = || {
+        while !has_failed.load(Ordering::Relaxed) {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(key) = keys.get(number) else { break };
+            let shard = open_one(key, options);
+            if shard.is_err() {
+                has_failed.store(true, Ordering::Relaxed);
+            }
+            opened.lock().unwrap_or_else(PoisonError::into_inner).push((number, shard));
+        }
+    };
+    std::thread::scope(|threads| {
+        for _ in 1..options.concurrency.min(keys.len()) {
+            // Where the system gives no more threads, those that are there do it.
+            let _ =
+                std::thread::Builder::new().name("spdl-index".into()).spawn_scoped(threads, work);
+        }
+        work();
+    });
+    let mut opened = opened.into_inner().unwrap_or_else(PoisonError::into_inner);
+    opened.sort_unstable_by_key(|(number, _)| *number);
+    opened.into_iter().map(|(_, shard)| shard).collect()
+}
+
+fn open_one(key: &Key, options: &WebDatasetOptions) -> Result<Shard> {
+    let (index, damage) = match TarIndex::open_with(key.to_path(), options.tar) {
+        Ok(index) => (index, None),
+        Err(error) if is_damage(&error) => {
+            TarIndex::build_until_damage(key.to_path(), options.tar)?
+        }
+        Err(error) => return Err(error),
+    };
+    Shard::new(key.clone(), &index, damage)
+}
+
+/// Opens archives of a store, several at once.
+pub(super) async fn fetch(
+    fetcher: &Arc<dyn Fetcher>,
+    keys: Vec<Key>,
+    options: &WebDatasetOptions,
+) -> Result<Vec<Shard>> {
+    keys.iter().try_for_each(check_name)?;
+    let shards = keys.into_iter().map(|key| {
+        let (fetcher, options) = (Arc::clone(fetcher), options.clone());
+        async move {
+            let (index, damage) = fetch_index(&fetcher, &key, &options).await?;
+            Shard::new(key, &index, damage)
+        }
+    });
+    stream::iter(shards).buffered(options.concurrency).try_collect().await
+}
+
+async fn fetch_index(
+    fetcher: &Arc<dyn Fetcher>,
+    key: &Key,
+    options: &WebDatasetOptions,
+) -> Result<(TarIndex, Option<Error>)> {
+    let object = fetcher.stat(key).await?;
+    let stamp = ArchiveStamp::new(object.size);
+    // Without a version it cannot be seen whether the shard is still the same.
+    let kept = options.index_folder.as_deref().zip(object.version.as_deref());
+    let kept = kept.map(|(folder, version)| {
+        (kept_path(folder, key), ArchiveStamp::new(object.size).entity_tag(version))
+    });
+    if let Some((path, stamp)) = &kept
+        && let Some(index) = load(path, stamp, options)
+    {
+        return Ok((index, None));
+    }
+    let found = fetch_index_beside(fetcher, key, object.size, options).await?;
+    let (index, damage) = match found {
+        Some(index) => (index, None),
+        None => {
+            let stamp = kept.as_ref().map_or(stamp, |(_, stamp)| stamp.clone());
+            let (fetcher, key) = (Arc::clone(fetcher), key.clone());
+            let (index, damage) =
+                TarIndex::fetch_until_damage(fetcher, key, stamp, options.tar).await?;
+            if let (Some((path, _)), None) = (&kept, &damage) {
+                // An index that cannot be kept is as good for this run.
+                let _ = path.parent().map(fs::create_dir_all);
+                let _ = index.save(path);
+            }
+            (index, damage)
+        }
+    };
+    Ok((index, damage))
+}
+
+/// Where the index of a shard of a store is kept on this machine.
+fn kept_path(folder: &Path, key: &Key) -> PathBuf {
+    folder.join(format!("{:032x}.idx", XxHash3_128::oneshot(key.as_bytes())))
+}
+
+fn load(path: &Path, stamp: &ArchiveStamp, options: &WebDatasetOptions) -> Option<TarIndex> {
+    let metadata = fs::metadata(path).ok()?;
+    if metadata.len() > stamp.size().saturating_add(INDEX_BYTES_MORE) {
+        return None;
+    }
+    TarIndex::from_bytes(&fs::read(path).ok()?, stamp, options.tar).ok()
+}
+
+/// The index that is stored beside a shard, where there is one that agrees with it: by the size of the
+/// shard, and by the header of its last member.
+async fn fetch_index_beside(
+    fetcher: &Arc<dyn Fetcher>,
+    key: &Key,
+    size: u64,
+    options: &WebDatasetOptions,
+) -> Result<Option<TarIndex>> {
+    if key.as_str().is_some_and(|text| text.contains("://") && text.contains('?')) {
+        return Ok(None);
+    }
+    let beside = Key::from_bytes(&[key.as_bytes(), b".idx"].concat());
+    let most = size.saturating_add(INDEX_BYTES_MORE);
+    let bytes = match fetcher.read_at_most(&beside, most).await {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind().is_transient() => return Err(error),
+        // Stores that do not list answer so where there is nothing.
+        Err(_) => return Ok(None),
+    };
+    let claimed = TarIndex::claimed_stamp(&bytes).filter(|stamp| stamp.size() == size);
+    let index = claimed.and_then(|stamp| TarIndex::from_bytes(&bytes, &stamp, options.tar).ok());
+    let Some(index) = index else { return Ok(None) };
+    let Some(last) = index.len().checked_sub(1).and_then(|last| index.entry(last)) else {
+        return Ok(None);
+    };
+    if last.data_offset - last.header_offset > MOST_HEADER_BYTES {
+        return Ok(None);
+    }
+    let headers = fetcher.read(key, Some(last.header_offset..last.data_offset)).await?;
+    let found = TarSlice::with_options(headers, options.tar).next();
+    let agrees = found.and_then(Result::ok).is_some_and(|found| {
+        (found.key, found.size, found.kind) == (last.key, last.size, last.kind)
+    });
+    Ok(agrees.then_some(index))
+}

@@ -1,0 +1,223 @@
+//! Fields of samples are read by few requests, within limits, and only those that are asked for.
+
+use std::sync::Arc;
+
+use spdl_core::{AsyncStage, ErrorKind, Footprint, Result};
+use spdl_io::{
+    Encoding, Extent, FetchLabeled, FetchRecord, Fetcher, Field, FieldRequest, PackedRows, Record,
+    StoredRecord,
+};
+
+use crate::{Recording, process};
+
+/// A sample of three parts of one object, out of their order, an object of its own, and what is known.
+fn sample() -> (Recording, StoredRecord) {
+    let store = Recording::new([("shard", "0123456789"), ("alone", "whole")]);
+    let sample = StoredRecord::new("shard:1")
+        .with_label(3)
+        .with_stored("txt", Extent::part("shard", 6..8), Encoding::Text)
+        .with_stored("jpg", Extent::part("shard", 1..4), Encoding::Bytes)
+        .with_known("source", Field::Text("web".into()))
+        .with_stored("png", Extent::whole("alone"), Encoding::Bytes)
+        .with_stored("cls", Extent::part("shard", 4..5), Encoding::Integer)
+        .with_stored("none", Extent::part("shard", 9..9), Encoding::Text);
+    (store, sample)
+}
+
+fn fetch(stage: FetchRecord, sample: StoredRecord) -> Result<Record> {
+    process(OneSample(sample), stage).remove(0)
+}
+
+/// A data set of one sample.
+#[derive(Debug)]
+struct OneSample(StoredRecord);
+
+impl spdl_core::Dataset for OneSample {
+    type Item = StoredRecord;
+    fn len(&self) -> u64 {
+        1
+    }
+    fn item(&self, _: u64) -> Result<StoredRecord> {
+        Ok(self.0.clone())
+    }
+}
+
+#[test]
+fn parts_of_one_object_are_read_by_one_call_in_its_order() {
+    let (store, sample) = sample();
+    let record = fetch(FetchRecord::new(store.arc()), sample).unwrap();
+    let mut asked = store.asked();
+    asked.sort();
+    assert_eq!(asked, ["ranges shard [1..4, 4..5, 6..8]", "read alone"]);
+    let names: Vec<_> = record.names().collect();
+    assert_eq!(names, ["txt", "jpg", "source", "png", "cls", "none"]);
+    assert_eq!((record.key.as_str(), record.label), (Some("shard:1"), 3));
+    assert_eq!(record.get("txt").unwrap().as_str(), Some("67"));
+    assert_eq!(record.get("jpg").unwrap().as_bytes().unwrap(), "123");
+    assert_eq!(record.get("source").unwrap().as_str(), Some("web"));
+    assert_eq!(record.get("png").unwrap().as_bytes().unwrap(), "whole");
+    assert_eq!(record.get("cls").unwrap().as_i64(), Some(4));
+    assert_eq!(record.get("none").unwrap().as_str(), Some(""));
+}
+
+#[test]
+fn only_fields_that_are_asked_for_are_read_and_they_come_in_that_order() {
+    let (store, sample) = sample();
+    let stage = FetchRecord::new(store.arc()).with_fields(["cls", "source", "cls"]);
+    let record = fetch(stage, sample.clone()).unwrap();
+    assert_eq!(store.asked(), ["read shard Some(4..5)"]);
+    assert_eq!(record.names().collect::<Vec<_>>(), ["cls", "source"]);
+
+    let stage = FetchRecord::new(store.arc()).with_fields(["cls", "depth"]);
+    let error = fetch(stage, sample).unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::NotFound, Some("shard:1")));
+    assert!(error.message().contains("depth") && error.message().contains("jpg"), "{error}");
+    assert!(store.asked().is_empty(), "nothing is read for a sample that fails anyway");
+}
+
+#[test]
+fn a_sample_that_is_too_large_is_refused_before_it_is_read() {
+    let (store, sample) = sample();
+    let stage = |most| FetchRecord::new(store.arc()).with_max_bytes(most);
+    let refused = |most, fields: &[&str]| {
+        let stage = match fields {
+            [] => stage(most),
+            fields => stage(most).with_fields(fields.iter().copied()),
+        };
+        let error = fetch(stage, sample.clone()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+        store.asked()
+    };
+    assert!(refused(5, &[]).is_empty());
+    // The rest is an object whose size is not known before.
+    refused(10, &[]);
+    assert!(refused(3, &["jpg", "cls"]).is_empty());
+    assert!(fetch(stage(11), sample.clone()).is_ok());
+    assert!(fetch(stage(4).with_fields(["jpg", "cls"]), sample.clone()).is_ok());
+    let in_other_order = FetchRecord::new(store.arc()).with_fields(["jpg"]).with_max_bytes(3);
+    assert_eq!(fetch(in_other_order, sample.clone()).unwrap().fields.len(), 1);
+}
+
+#[test]
+fn two_objects_of_unknown_size_share_what_is_allowed() {
+    let store = Recording::new([("a", "123"), ("b", "456")]);
+    let sample = StoredRecord::new("1")
+        .with_stored("a", Extent::whole("a"), Encoding::Bytes)
+        .with_stored("b", Extent::whole("b"), Encoding::Bytes);
+    let stage = |most| FetchRecord::new(store.arc()).with_max_bytes(most);
+    let error = fetch(stage(5), sample.clone()).unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::LimitExceeded, Some("1")));
+    assert!(fetch(stage(6), sample).is_ok());
+}
+
+#[test]
+fn an_error_has_the_key_of_its_field_and_the_byte_of_the_object() {
+    let store = Recording::new([("shard", "0123ab\u{e4}{\"a\": }")]);
+    let failed = |encoding, range, fields: usize| {
+        let mut sample =
+            StoredRecord::new("shard:1").with_stored("x", Extent::part("shard", range), encoding);
+        for number in 1..fields {
+            let extent = Extent::part("shard", 0..2);
+            sample = sample.with_stored(format!("y{number}"), extent, Encoding::Bytes);
+        }
+        let error = fetch(FetchRecord::new(store.arc()), sample).unwrap_err();
+        (error.kind(), error.key().unwrap().to_owned(), error.offset())
+    };
+    let of_x = |kind, at| (kind, "shard:1.x".to_owned(), Some(at));
+    assert_eq!(failed(Encoding::Integer, 4..6, 1), of_x(ErrorKind::Corrupt, 4));
+    assert_eq!(failed(Encoding::Text, 5..7, 3), of_x(ErrorKind::Corrupt, 6));
+    assert_eq!(failed(Encoding::Json, 8..15, 1), of_x(ErrorKind::Corrupt, 14));
+    assert_eq!(failed(Encoding::Npy, 0..4, 1), of_x(ErrorKind::Corrupt, 0));
+    assert_eq!(failed(Encoding::Pickle, 0..4, 1), of_x(ErrorKind::Unsupported, 0));
+    assert_eq!(failed(Encoding::Bytes, 4..99, 1), of_x(ErrorKind::Truncated, 15));
+    let several = (ErrorKind::Truncated, "shard:1".to_owned(), Some(15));
+    assert_eq!(failed(Encoding::Bytes, 4..99, 3), several);
+
+    let missing = StoredRecord::new("1").with_stored("x", Extent::whole("no"), Encoding::Bytes);
+    let error = fetch(FetchRecord::new(store.arc()), missing).unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::NotFound, Some("no")));
+}
+
+#[test]
+fn json_says_the_byte_of_a_later_line() {
+    let error = Encoding::Json.decode("{\n \"a\": 1,\n  oops}".into()).unwrap_err();
+    assert_eq!(error.offset(), Some(13), "{}", error.report());
+    let deep = "[".repeat(1000);
+    assert_eq!(Encoding::Json.decode(deep.into()).unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn what_a_sample_will_hold_is_never_less_than_it_then_does() {
+    let (store, sample) = sample();
+    let all = FetchRecord::new(store.arc());
+    assert_eq!(all.output_bytes(&sample), None, "the size of a whole object is not known");
+    for fields in [&["jpg"][..], &["txt", "cls", "source"], &["none"]] {
+        let stage = all.clone().with_fields(fields.iter().copied());
+        let said = stage.output_bytes(&sample).unwrap();
+        let held = fetch(stage, sample.clone()).unwrap().footprint();
+        assert!(held <= said && said < held + 200, "{fields:?}: {said}, {held}");
+    }
+}
+
+#[test]
+fn the_value_is_the_first_field_that_is_there_and_the_label_a_field_or_the_samples_own() {
+    let (store, sample) = sample();
+    let one = |stage: FetchLabeled| process(OneSample(sample.clone()), stage).remove(0);
+    let image = one(FetchLabeled::new(store.arc())).unwrap();
+    assert_eq!((&image.value[..], image.label), (&b"123"[..], 4));
+    assert_eq!(store.asked(), ["ranges shard [1..4, 4..5]"], "and no more");
+    let own_label = FetchLabeled::new(store.arc()).with_label_field(None);
+    assert_eq!(one(own_label).unwrap().label, 3);
+    let other = FetchLabeled::new(store.arc()).with_value_fields(["gif", "png", "jpg"]);
+    assert_eq!(&one(other).unwrap().value[..], b"whole");
+    let absent = FetchLabeled::new(store.arc()).with_label_field(Some("class"));
+    assert_eq!(one(absent).unwrap().label, 3);
+
+    let error = one(FetchLabeled::new(store.arc()).with_value_fields(["gif"])).unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::NotFound, Some("shard:1")));
+    let error = one(FetchLabeled::new(store.arc()).with_value_fields(["txt"])).unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::InvalidArgument, Some("shard:1.txt")));
+    let error = one(FetchLabeled::new(store.arc()).with_label_field(Some("source"))).unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::InvalidArgument, Some("shard:1.source")));
+    let small = FetchLabeled::new(store.arc()).with_max_bytes(3);
+    assert_eq!(one(small).unwrap_err().kind(), ErrorKind::LimitExceeded);
+}
+
+/// Rows whose fields are made up.
+#[derive(Debug)]
+struct Rows(Vec<Arc<str>>);
+
+#[spdl_core::async_trait]
+impl PackedRows for Rows {
+    fn names(&self) -> &[Arc<str>] {
+        &self.0
+    }
+
+    async fn read(
+        &self,
+        fetcher: &Arc<dyn Fetcher>,
+        row: u64,
+        request: &FieldRequest,
+    ) -> Result<Vec<(Arc<str>, Field)>> {
+        let bytes = fetcher.read(&"shard".into(), Some(row..row + 1)).await?;
+        let wanted = self.0.iter().filter(|name| request.wants(name));
+        Ok(wanted.map(|name| (Arc::clone(name), Field::Bytes(bytes.clone()))).collect())
+    }
+}
+
+#[test]
+fn fields_of_a_row_come_behind_the_samples_own() {
+    let (store, sample) = sample();
+    let rows: Arc<dyn PackedRows> = Arc::new(Rows(vec!["a".into(), "b".into()]));
+    let sample = sample.with_row(Arc::clone(&rows), 5);
+    let record = fetch(FetchRecord::new(store.arc()), sample.clone()).unwrap();
+    let names: Vec<_> = record.names().collect();
+    assert_eq!(names, ["txt", "jpg", "source", "png", "cls", "none", "a", "b"]);
+    let stage = FetchRecord::new(store.arc()).with_fields(["b", "cls"]);
+    let record = fetch(stage, sample.clone()).unwrap();
+    assert_eq!(record.names().collect::<Vec<_>>(), ["b", "cls"]);
+    assert_eq!(record.get("b").unwrap().as_bytes().unwrap(), "5");
+    let far = sample.with_row(rows, 50);
+    let error = fetch(FetchRecord::new(store.arc()).with_fields(["a"]), far).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Truncated);
+}

@@ -1,0 +1,254 @@
+//! Lists of files are read as they are written, and damage has its byte.
+
+use std::fs;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use spdl_core::{Dataset, Error, ErrorKind, block_on};
+use spdl_io::datasets::{FileList, FileListOptions, ListFormat};
+use spdl_io::{FetchLabeled, FetchRecord, Field, Key, LocalFetcher, StoredField, StoredRecord};
+
+use crate::{Recording, golden, golden_lines, process, read_all};
+
+fn parse(text: &str, format: ListFormat) -> Result<FileList, Error> {
+    FileList::parse(text.to_owned(), format, "data/", &FileListOptions::default())
+}
+
+fn items(list: &FileList) -> Vec<StoredRecord> {
+    (0..list.len()).map(|index| list.item(index).unwrap()).collect()
+}
+
+fn files_and_labels(list: &FileList) -> Vec<(String, i64)> {
+    items(list).into_iter().map(|it| (it.key.as_str().unwrap().to_owned(), it.label)).collect()
+}
+
+fn known<'a>(record: &'a StoredRecord, name: &str) -> &'a Field {
+    match record.fields.iter().find(|(found, _)| **found == *name) {
+        Some((_, StoredField::Known(value))) => value,
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+#[test]
+fn cells_are_those_that_pythons_csv_wrote() {
+    let rows: Vec<Vec<String>> = golden_lines("list.tsv")
+        .into_iter()
+        .map(|line| {
+            let bytes = |hex: String| {
+                let digits = |at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+                (0..hex.len()).step_by(2).map(digits).collect::<Vec<_>>()
+            };
+            line.into_iter().map(|cell| String::from_utf8(bytes(cell)).unwrap()).collect()
+        })
+        .collect();
+    let list = FileList::open(golden("list.csv")).unwrap();
+    assert_eq!(list.classes(), ["cat", "dog"]);
+    assert_eq!(list.len() as usize, rows.len() - 1);
+    for (item, row) in items(&list).iter().zip(&rows[1..]) {
+        assert!(item.key.as_str().unwrap().ends_with(&row[0]), "{}", item.key);
+        assert_eq!(
+            item.label,
+            ["cat", "dog"].iter().position(|it| *it == row[1]).map_or(-1, |it| it as i64)
+        );
+        assert_eq!(known(item, "caption"), &Field::Text((*row[2]).into()));
+        assert_eq!(known(item, "width"), &Field::Text((*row[3]).into()));
+    }
+}
+
+#[test]
+fn lines_are_paths_as_they_stand() {
+    let list =
+        parse("\u{feff}a.jpg\r\n\n  \nb c.jpg\n#d.jpg\r\n\"e\".jpg", ListFormat::Lines).unwrap();
+    let names: Vec<_> = files_and_labels(&list).into_iter().map(|it| it.0).collect();
+    assert_eq!(names, ["data/a.jpg", "data/b c.jpg", "data/#d.jpg", "data/\"e\".jpg"]);
+    assert!(items(&list).iter().all(|item| item.label == -1));
+    assert!(list.classes().is_empty());
+    let bytes = &b"caf\xe9.jpg\n"[..];
+    let list = FileList::parse(bytes, ListFormat::Lines, "", &FileListOptions::default()).unwrap();
+    assert_eq!(list.item(0).unwrap().key, Key::from_bytes(b"caf\xe9.jpg"));
+}
+
+#[test]
+fn the_first_row_is_a_header_where_it_names_paths() {
+    let labels = |text: &str| files_and_labels(&parse(text, ListFormat::Csv).unwrap());
+    let expected = [("data/a".to_owned(), 1), ("data/b".to_owned(), 0)];
+    assert_eq!(labels("a,1\nb,0\n"), expected);
+    assert_eq!(labels("path,label\na,1\nb,0"), expected);
+    assert_eq!(labels("Label, File_Name \r\n1,a\r\n0,b\r\n"), expected);
+    assert_eq!(labels("a\nb\n"), [("data/a".to_owned(), -1), ("data/b".to_owned(), -1)]);
+    let options = FileListOptions::default().with_path_column("uri").with_label_column("y");
+    let told = FileList::parse("y,uri,path\n1,a,x\n0,b,z\n", ListFormat::Csv, "data", &options);
+    let told = told.unwrap();
+    assert_eq!(files_and_labels(&told), expected);
+    assert_eq!(known(&told.item(1).unwrap(), "path"), &Field::Text("z".into()));
+}
+
+#[test]
+fn labels_are_numbers_or_else_names_in_the_order_of_their_bytes() {
+    let labels = |text: &str| {
+        let list = parse(text, ListFormat::Csv).unwrap();
+        let labels = files_and_labels(&list).into_iter().map(|it| it.1).collect::<Vec<_>>();
+        (labels, list.classes().to_vec())
+    };
+    assert_eq!(labels("a,7\nb, -3 \nc,7\nd,\n"), (vec![7, -3, 7, -1], vec![]));
+    let (numbers, classes) = labels("a,dog\nb,7\nc,Cat\nd,dog\ne,\n");
+    assert_eq!((numbers, classes.join(" ")), (vec![2, 0, 1, 2, -1], "7 Cat dog".into()));
+}
+
+#[test]
+fn lines_of_json_keep_their_types() {
+    let text = concat!(
+        r#"{"path": "a.jpg", "label": 2, "caption": "a cat", "score": 0.5, "n": 3, "ok": true, "no": null, "box": [1, 2]}"#,
+        "\r\n\n",
+        r#"{"label": "5", "file_name": "b.jpg"}"#,
+        "\n",
+        r#"{"path": "/c.jpg", "label": null}"#
+    );
+    let list = parse(text, ListFormat::JsonLines).unwrap();
+    let expected = [("data/a.jpg", 2), ("data/b.jpg", 5), ("/c.jpg", -1)];
+    assert_eq!(files_and_labels(&list), expected.map(|(key, label)| (key.to_owned(), label)));
+    let item = list.item(0).unwrap();
+    assert_eq!(
+        item.names().collect::<Vec<_>>(),
+        ["file", "box", "caption", "n", "no", "ok", "score"]
+    );
+    assert_eq!(known(&item, "caption"), &Field::Text("a cat".into()));
+    assert_eq!(known(&item, "score"), &Field::Float(0.5));
+    assert_eq!(known(&item, "n"), &Field::Integer(3));
+    assert_eq!(known(&item, "ok"), &Field::Bool(true));
+    assert_eq!(known(&item, "no"), &Field::Null);
+    assert!(matches!(known(&item, "box"), Field::Json(_)));
+}
+
+#[test]
+fn paths_are_relative_to_the_list_unless_they_say_otherwise() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("images")).unwrap();
+    fs::write(folder.path().join("images/1.jpg"), "a picture").unwrap();
+    let path = folder.path().join("list.csv");
+    fs::write(&path, "images/1.jpg,4\n").unwrap();
+    let list = FileList::open(&path).unwrap();
+    let images = process(list, FetchLabeled::new(Arc::new(LocalFetcher::new())));
+    let image = images.into_iter().next().unwrap().unwrap();
+    assert_eq!((&image.value[..], image.label), (&b"a picture"[..], 4));
+
+    let store = Recording::new([("lists/a.txt", "1.jpg\n"), ("lists/1.jpg", "another")]);
+    let (key, options) = ("lists/a.txt".into(), FileListOptions::default());
+    let fetched = block_on(FileList::fetch(&store, &key, &options)).unwrap();
+    let records = read_all(fetched, store.arc());
+    assert_eq!(records[0].get("file").unwrap().as_bytes().unwrap(), "another");
+
+    let list = parse("https://host/1.jpg\n/a.jpg\n../b.jpg\n", ListFormat::Lines).unwrap();
+    let names: Vec<_> = files_and_labels(&list).into_iter().map(|it| it.0).collect();
+    assert_eq!(names, ["https://host/1.jpg", "/a.jpg", "data/../b.jpg"]);
+}
+
+#[test]
+fn the_format_is_that_of_the_name() {
+    for (name, format) in [
+        ("a.CSV", ListFormat::Csv),
+        ("a.jsonl", ListFormat::JsonLines),
+        ("a.ndjson", ListFormat::JsonLines),
+        ("a.txt", ListFormat::Lines),
+        ("csv", ListFormat::Lines),
+    ] {
+        assert_eq!(ListFormat::of_name(&name.into()), format);
+    }
+}
+
+#[test]
+fn damage_is_an_error_with_its_byte() {
+    use ErrorKind::{Corrupt, InvalidArgument, LimitExceeded, NotFound, Truncated};
+    use ListFormat::{Csv, JsonLines, Lines};
+    let failed = |format, text: &str| {
+        let error = parse(text, format).unwrap_err();
+        (error.kind(), error.offset())
+    };
+    assert_eq!(failed(Lines, " \n\n"), (NotFound, None));
+    assert_eq!(failed(Csv, ""), (NotFound, None));
+    assert_eq!(failed(Csv, "path,label\n"), (NotFound, None));
+    assert_eq!(failed(Csv, "a,1\nb,2,3\n"), (Corrupt, Some(4)));
+    assert_eq!(failed(Csv, "a,1\nb\n"), (Corrupt, Some(4)));
+    assert_eq!(failed(Csv, "a,1\n,2\n"), (Corrupt, Some(4)));
+    assert_eq!(failed(Csv, "a,1\nb,\"2\n"), (Truncated, Some(6)));
+    assert_eq!(failed(Csv, "a,1\n\"b\"x,2\n"), (Corrupt, Some(7)));
+    assert_eq!(failed(Csv, "a,1\nb\"x,2\n"), (Corrupt, Some(5)));
+    assert_eq!(failed(Csv, "a,b,c\n"), (InvalidArgument, Some(0)));
+    assert_eq!(failed(Csv, "path,x,x\na,b,c\n"), (InvalidArgument, Some(0)));
+    assert_eq!(failed(Csv, "path,file\na,b\n"), (InvalidArgument, Some(0)));
+    assert_eq!(failed(Csv, &",".repeat(20_000)), (LimitExceeded, Some(0)));
+    assert_eq!(failed(JsonLines, "{\"path\": \"a\"}\n{\"path\": }\n"), (Corrupt, Some(23)));
+    assert_eq!(failed(JsonLines, "{\"path\": \"a\"}\n[1]\n").0, Corrupt);
+    assert_eq!(failed(JsonLines, "{\"name\": \"a\"}\n"), (Corrupt, Some(0)));
+    assert_eq!(failed(JsonLines, "{\"path\": 1}\n"), (Corrupt, Some(0)));
+    assert_eq!(failed(JsonLines, "{\"path\": \"\"}\n"), (Corrupt, Some(0)));
+    assert_eq!(failed(JsonLines, "{\"path\": \"a\", \"label\": 0.5}\n"), (Corrupt, Some(0)));
+    assert_eq!(failed(JsonLines, "{\"path\": \"a\", \"file\": \"b\"}\n"), (Corrupt, Some(0)));
+
+    let options = FileListOptions::default().with_max_bytes(3);
+    let error = FileList::parse("a\nb\n", Lines, "", &options).unwrap_err();
+    assert_eq!(error.kind(), LimitExceeded);
+    let options = FileListOptions::default().with_label_column("y");
+    let error = FileList::parse("path,x\na,b\n", Csv, "", &options).unwrap_err();
+    assert_eq!(error.kind(), InvalidArgument);
+    assert!(error.message().contains("\"y\""), "{error}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("list.csv");
+    fs::write(&path, "a,1\nb\n").unwrap();
+    let error = FileList::open(&path).unwrap_err();
+    assert_eq!((error.key(), error.offset()), (path.to_str(), Some(4)));
+    let options = FileListOptions::default().with_max_bytes(3);
+    assert_eq!(FileList::open_with(&path, &options).unwrap_err().kind(), LimitExceeded);
+    let error = FileList::open(folder.path().join("no.txt")).unwrap_err();
+    assert_eq!(error.kind(), NotFound);
+}
+
+#[test]
+fn the_hash_is_of_the_list_and_not_of_its_place() {
+    let hash = |text: &str, folder: &str| {
+        let options = FileListOptions::default();
+        let list = FileList::parse(text.to_owned(), ListFormat::Lines, folder, &options).unwrap();
+        list.content_hash().unwrap()
+    };
+    assert_eq!(hash("a\nb\n", "x"), hash("a\nb\n", "y"));
+    assert_ne!(hash("a\nb\n", "x"), hash("b\na\n", "x"));
+}
+
+#[test]
+fn a_file_that_is_missing_fails_when_it_is_read() {
+    let list = parse("a.jpg\n", ListFormat::Lines).unwrap();
+    let store = Recording::new([("other", "")]);
+    let error = process(list, FetchRecord::new(store.arc())).remove(0).unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::NotFound, Some("data/a.jpg")));
+}
+
+proptest! {
+    #[test]
+    fn whatever_cells_are_written_are_read(
+        rows in proptest::collection::vec(proptest::collection::vec("[a\",\n\r ä]{0,4}", 2), 1..6)
+    ) {
+        let quoted = |cell: &String| format!("\"{}\"", cell.replace('"', "\"\""));
+        let mut text = "path,b,c\n".to_owned();
+        for row in &rows {
+            text += &format!("x,{},{}\r\n", quoted(&row[0]), quoted(&row[1]));
+        }
+        let list = parse(&text, ListFormat::Csv).unwrap();
+        prop_assert_eq!(list.len() as usize, rows.len());
+        for (item, row) in items(&list).iter().zip(&rows) {
+            prop_assert_eq!(known(item, "b"), &Field::Text((*row[0]).into()));
+            prop_assert_eq!(known(item, "c"), &Field::Text((*row[1]).into()));
+        }
+    }
+
+    #[test]
+    fn any_text_is_a_list_or_an_error(text in "[a\",\n\r {}:1]{0,60}") {
+        for format in [ListFormat::Lines, ListFormat::Csv, ListFormat::JsonLines] {
+            if let Ok(list) = parse(&text, format) {
+                for index in 0..list.len() {
+                    prop_assert!(list.item(index).is_ok());
+                }
+            }
+        }
+    }
+}

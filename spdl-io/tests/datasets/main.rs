@@ -1,0 +1,132 @@
+//! Samples of several fields: shards are read as webdataset reads them, lists as they are written;
+//! what is damaged or missing is an error, and what lies before it is delivered.
+#![expect(clippy::unwrap_used, reason = "helpers of tests, where a panic is the report")]
+
+mod braces;
+mod fetch_record;
+mod file_list;
+mod grouping;
+mod stored_shards;
+mod webdataset;
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use spdl_core::{AsyncStage, Dataset, DatasetSource, PipelineBuilder, Result};
+use spdl_io::{
+    Capability, FetchRecord, Fetcher, Key, MemoryFetcher, ObjectMeta, Record, StoredRecord,
+};
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/datasets/golden").join(name)
+}
+
+fn golden_lines(name: &str) -> Vec<Vec<String>> {
+    let text = std::fs::read_to_string(golden(name)).unwrap();
+    text.lines().map(|line| line.split('\t').map(str::to_owned).collect()).collect()
+}
+
+/// A tar archive of these files.
+fn archive<'a>(files: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Vec<u8> {
+    let mut tar = tar::Builder::new(Vec::new());
+    for (name, data) in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(data.len() as u64);
+        header.set_mode(0o644);
+        tar.append_data(&mut header, name, data).unwrap();
+    }
+    tar.into_inner().unwrap()
+}
+
+/// Samples `0000…` of a picture and a class each, in the order of their numbers.
+fn numbered(samples: Range<usize>) -> Vec<u8> {
+    let files = samples.flat_map(|number| {
+        [
+            (format!("{number:04}.jpg"), format!("picture {number}")),
+            (format!("{number:04}.cls"), number.to_string()),
+        ]
+    });
+    let files: Vec<_> = files.collect();
+    archive(files.iter().map(|(name, data)| (&name[..], data.as_bytes())))
+}
+
+/// A store that remembers what was asked of it.
+#[derive(Clone, Debug)]
+struct Recording {
+    store: Arc<MemoryFetcher>,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Recording {
+    fn new<K: Into<Key>, B: Into<Bytes>>(objects: impl IntoIterator<Item = (K, B)>) -> Self {
+        let store = Arc::new(objects.into_iter().collect());
+        Recording { store, asked: Arc::default() }
+    }
+
+    fn note(&self, what: String) {
+        self.asked.lock().unwrap().push(what);
+    }
+
+    /// What was asked since the last call.
+    fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut *self.asked.lock().unwrap())
+    }
+
+    fn arc(&self) -> Arc<dyn Fetcher> {
+        Arc::new(self.clone())
+    }
+}
+
+#[spdl_core::async_trait]
+impl Fetcher for Recording {
+    fn capability(&self) -> Capability {
+        self.store.capability()
+    }
+
+    async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
+        self.note(format!("read {key} {range:?}"));
+        self.store.read(key, range).await
+    }
+
+    async fn read_at_most(&self, key: &Key, max_bytes: u64) -> Result<Bytes> {
+        self.note(format!("read {key}"));
+        self.store.read_at_most(key, max_bytes).await
+    }
+
+    async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.note(format!("ranges {key} {ranges:?}"));
+        self.store.read_ranges(key, ranges).await
+    }
+
+    async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
+        self.note(format!("stat {key}"));
+        self.store.stat(key).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &Key,
+    ) -> Result<spdl_core::BoxStream<'static, Result<ObjectMeta>>> {
+        self.store.list(prefix).await
+    }
+}
+
+/// What a stage makes of samples, until the first error.
+fn process<S: AsyncStage<StoredRecord>>(
+    samples: impl Dataset<Item = StoredRecord>,
+    stage: S,
+) -> Vec<Result<S::Out>> {
+    let pipeline = PipelineBuilder::new(DatasetSource::new(samples))
+        .deterministic()
+        .async_stage("fetch", stage)
+        .build()
+        .unwrap();
+    pipeline.collect()
+}
+
+/// All fields of all samples of a store, which must be sound.
+fn read_all(samples: impl Dataset<Item = StoredRecord>, fetcher: Arc<dyn Fetcher>) -> Vec<Record> {
+    process(samples, FetchRecord::new(fetcher)).into_iter().map(Result::unwrap).collect()
+}
