@@ -204,11 +204,11 @@ impl ImageFolder {
         while let Some(object) = listing.next().await {
             let key = object?.key;
             let below = key.as_bytes().strip_prefix(&prefix[..]).unwrap_or(key.as_bytes());
-            let parts = below.split(|&byte| byte == b'/');
-            if parts.clone().any(|part| part.is_empty() || part.starts_with(b".")) {
+            let mut parts = below.split(|&byte| byte == b'/');
+            if parts.any(|part| part.is_empty() || part.starts_with(b".")) {
                 continue;
             }
-            let name = parts.last().unwrap_or_default();
+            let (_, _, name) = split(below);
             match is_image(Key::from_bytes(name).to_path().as_os_str(), extensions) {
                 true => found.push(below.into()),
                 false => unwanted += 1,

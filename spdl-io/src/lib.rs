@@ -49,7 +49,6 @@ mod fetch;
 mod fetch_record;
 mod fetcher;
 mod image_folder;
-#[cfg(feature = "local")]
 mod io_threads;
 mod key;
 #[cfg(feature = "local")]

@@ -78,8 +78,8 @@ const CARGO_FUZZ: (&str, &str) = ("cargo-fuzz", "0.13.2");
 /// The packages that have targets, in a folder `fuzz` of theirs. No two targets have one name.
 pub(crate) const PACKAGES: [&str; 2] = ["spdl-media", "spdl-io"];
 
-/// The features of `spdl-io` that read files of others by our own code.
-const OF_ARCHIVES: &str = "spdl-io/zip";
+/// The features of `spdl-io` that read files of others, by our own code at least in part.
+const OF_FILES: &str = "spdl-io/parquet,spdl-io/zip";
 
 /// Features that need more than gcc and rustup.
 const LEFT_OUT_FEATURES: [&str; 3] = ["default", "testing", "turbojpeg"];
@@ -191,7 +191,7 @@ fn build(
         lock_versions(workspace, package, &folder, &target)?;
         let features = match package {
             "spdl-media" => features(workspace, all_formats),
-            _ => OF_ARCHIVES.to_owned(),
+            _ => OF_FILES.to_owned(),
         };
         output.run(
             command(&cargo_fuzz)
@@ -413,13 +413,13 @@ fn make_seeds(workspace: &Workspace, folder: &Path) -> Result<()> {
             .with_context(|| format!("cannot create {}", folder.display()))?;
     }
     let mut number = 0_u32;
-    let mut copy = |path: &Path| -> Result<()> {
+    let mut copy = |path: &Path, format: Option<&str>| -> Result<()> {
         let Ok(metadata) = path.metadata() else { return Ok(()) };
         if metadata.is_file() && metadata.len() <= LARGEST_SEED {
             let bytes =
                 fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
             number += 1;
-            let format = format_of(&bytes).unwrap_or(OTHER);
+            let format = format.or_else(|| format_of(&bytes)).unwrap_or(OTHER);
             fs::write(folder.join(format).join(number.to_string()), bytes)?;
         }
         Ok(())
@@ -430,8 +430,15 @@ fn make_seeds(workspace: &Workspace, folder: &Path) -> Result<()> {
             let path = entry?.path();
             // Pixels and tables that belong to pictures are none.
             if !path.extension().is_some_and(|extension| extension == "rgb" || extension == "tsv") {
-                copy(&path)?;
+                copy(&path, None)?;
             }
+        }
+    }
+    // Their content does not tell what they are.
+    for (format, own) in [("mds", "mds/plain"), ("parquet", "parquet"), ("tfrecord", "tfrecord")] {
+        let own = workspace.root.join("spdl-io/tests/data").join(own);
+        for entry in fs::read_dir(&own).with_context(|| format!("cannot list {}", own.display()))? {
+            copy(&entry?.path(), Some(format))?;
         }
     }
     let corpora = match std::env::var_os("SPDL_CORPORA") {
@@ -441,7 +448,7 @@ fn make_seeds(workspace: &Workspace, folder: &Path) -> Result<()> {
     if let Ok(manifest) = fs::read_to_string(corpora.join("MANIFEST.tsv")) {
         for line in manifest.lines().skip(1) {
             if let [corpus, _, _, _, _, path] = line.split('\t').collect::<Vec<_>>()[..] {
-                copy(&corpora.join(corpus).join("files").join(path))?;
+                copy(&corpora.join(corpus).join("files").join(path), None)?;
             }
         }
     }
@@ -449,14 +456,18 @@ fn make_seeds(workspace: &Workspace, folder: &Path) -> Result<()> {
 }
 
 /// How files of each format start: the name of the format is that of its target.
-const SIGNATURES: [(&str, &[&[u8]]); 9] = [
+const SIGNATURES: [(&str, &[&[u8]]); 12] = [
     ("bmp", &[b"BM"]),
     ("gif", &[b"GIF8"]),
     ("jpeg", &[b"\xFF\xD8\xFF"]),
+    // Told by the folder they come from.
+    ("mds", &[]),
     ("npy", &[b"\x93NUMPY"]),
+    ("parquet", &[b"PAR1"]),
     ("png", &[b"\x89PNG"]),
     // Told by what stands further behind.
     ("tar", &[]),
+    ("tfrecord", &[]),
     ("tiff", &[b"II*\0", b"MM\0*"]),
     ("webp", &[b"RIFF"]),
     ("zip", &[b"PK\x03\x04", b"PK\x05\x06"]),
@@ -514,7 +525,7 @@ mod tests {
     fn a_target_starts_from_files_of_its_format() {
         let folder = Path::new("seeds");
         assert_eq!(seeds_of("jpeg_region", folder), [folder.join("jpeg")]);
-        assert_eq!(seeds_of("fill", folder).len(), 10);
+        assert_eq!(seeds_of("fill", folder).len(), 13);
         assert_eq!(seeds_of("tar_index", folder), [folder.join("tar")]);
         assert_eq!(format_of(b"MM\0*rest"), Some("tiff"));
         assert_eq!(format_of(&[&[b'a'; 257][..], b"ustar\0"].concat()), Some("tar"));

@@ -5,13 +5,19 @@
 
 #![forbid(unsafe_code)]
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use spdl_core::{BufferPool, Dataset, Error, ErrorKind, Result};
+use spdl_core::{BufferPool, Dataset, Error, ErrorKind, Result, block_on};
 use spdl_io::archive::{
     AfterEnd, ArchiveStamp, NpyArray, NpzArchive, TarEntry, TarIndex, TarOptions, TarSlice,
     TarStream, ZipOptions, ZipSlice,
 };
-use spdl_io::datasets::{FileList, FileListOptions, ListFormat, expand_braces};
+use spdl_io::datasets::{
+    FileList, FileListOptions, ListFormat, MdsDataset, ParquetDataset, ParquetOptions,
+    TfRecordDataset, expand_braces, parse_example,
+};
+use spdl_io::{Fetcher, FieldRequest, MemoryFetcher, StoredRecord};
 
 /// Damage is told by one of four kinds, and where.
 fn check(error: &Error) {
@@ -164,4 +170,69 @@ pub fn lists(file: &[u8]) {
             }
         }
     }
+}
+/// Some samples of a data set, if it can be opened.
+fn samples<D: Dataset<Item = StoredRecord>>(fetcher: &Arc<dyn Fetcher>, opened: Result<D>) {
+    let samples = match opened {
+        Ok(samples) => samples,
+        Err(error) => return check_key(&error),
+    };
+    for index in 0..samples.len().min(8) {
+        let record = samples.item(index).expect("a sample within the length");
+        let row = record.row.expect("a row");
+        let request = FieldRequest::all(1 << 20);
+        if let Err(error) = block_on(row.group.read(fetcher, row.row, &request)) {
+            check_key(&error);
+        }
+    }
+}
+
+fn check_key(error: &Error) {
+    // An index may name files that are not there.
+    if error.kind() != ErrorKind::NotFound {
+        check(error);
+    }
+    assert!(error.key().is_some(), "{}", error.report());
+}
+
+/// A TFRecord file, whose checksums nobody compares here; and a record of one.
+pub fn tfrecord(file: &[u8]) {
+    let record = Bytes::copy_from_slice(file);
+    if let Err(error) = parse_example(&record, &FieldRequest::all(1 << 20)) {
+        check(&error);
+    }
+    let fetcher: Arc<dyn Fetcher> = Arc::new(MemoryFetcher::from_iter([("a", record)]));
+    let opened = TfRecordDataset::open(Arc::clone(&fetcher), ["a"], Default::default());
+    samples(&fetcher, block_on(opened));
+}
+
+/// The index of an MDS data set; and a shard that has a column of every kind.
+pub fn mds(file: &[u8]) {
+    let shard = Bytes::copy_from_slice(file);
+    let samples_there = u32::from_le_bytes(*file.first_chunk().unwrap_or(&[0; 4]));
+    let index = format!(
+        r#"{{"version": 2, "shards": [{{"version": 2, "format": "mds", "compression": null,
+        "column_names": ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"],
+        "column_encodings": ["int", "ndarray", "ndarray:float32", "ndarray:uint8:2,2", "pil", "json",
+            "str", "list[jpeg]", "jpeg_array", "float16"],
+        "column_sizes": [8, null, null, 4, null, null, null, null, null, 2],
+        "samples": {samples_there}, "zip_data": null,
+        "raw_data": {{"basename": "shard", "bytes": {}, "hashes": {{}}}}}}]}}"#,
+        file.len()
+    );
+    for index in [Bytes::from(index), shard.clone()] {
+        let objects = [("a/index.json", index), ("a/shard", shard.clone())];
+        let fetcher: Arc<dyn Fetcher> = Arc::new(MemoryFetcher::from_iter(objects));
+        let opened = MdsDataset::open(Arc::clone(&fetcher), "a", Default::default());
+        samples(&fetcher, block_on(opened));
+    }
+}
+
+/// A Parquet file.
+pub fn parquet(file: &[u8]) {
+    let objects = [("a", Bytes::copy_from_slice(file))];
+    let fetcher: Arc<dyn Fetcher> = Arc::new(MemoryFetcher::from_iter(objects));
+    let options = ParquetOptions::default().max_column_bytes(1 << 24);
+    let opened = ParquetDataset::open(Arc::clone(&fetcher), ["a"], options);
+    samples(&fetcher, block_on(opened));
 }

@@ -165,16 +165,30 @@ impl NpyArray {
         let data = if is_big_endian == cfg!(target_endian = "big") || element.size() == 1 {
             data
         } else {
-            let size = match element {
-                NpyType::Complex(size) => usize::from(size) / 2,
-                other => other.size(),
-            };
-            let mut swapped = data.to_vec();
-            swapped.chunks_exact_mut(size).for_each(<[u8]>::reverse);
-            swapped.into()
+            swapped(&data, element)
         };
         file.advance(data_end);
         Ok(NpyArray { element, shape, is_fortran_order, data })
+    }
+
+    /// An array of elements that are stored otherwise: in the order of C, the least significant byte
+    /// first.
+    ///
+    /// # Errors
+    /// `Corrupt` where there are more or fewer bytes than elements need.
+    pub(crate) fn from_little_endian(
+        element: NpyType,
+        shape: Vec<usize>,
+        data: Bytes,
+    ) -> Result<Self> {
+        let bytes =
+            shape.iter().try_fold(element.size(), |bytes, &extent| bytes.checked_mul(extent));
+        if bytes != Some(data.len()) {
+            let message = format!("{} bytes for an array of {element} {shape:?}", data.len());
+            return Err(Error::new(ErrorKind::Corrupt, message));
+        }
+        let data = if cfg!(target_endian = "big") { swapped(&data, element) } else { data };
+        Ok(NpyArray { element, shape, is_fortran_order: false, data })
     }
 
     /// The type of the elements.
@@ -236,6 +250,17 @@ impl fmt::Debug for NpyArray {
         let order = if self.is_fortran_order { ", Fortran order" } else { "" };
         write!(f, "NpyArray({} {:?}{order})", self.element, self.shape)
     }
+}
+
+/// The bytes of each number in the other order.
+fn swapped(data: &[u8], element: NpyType) -> Bytes {
+    let size = match element {
+        NpyType::Complex(size) => usize::from(size) / 2,
+        other => other.size(),
+    };
+    let mut swapped = data.to_vec();
+    swapped.chunks_exact_mut(size).for_each(<[u8]>::reverse);
+    swapped.into()
 }
 
 fn corrupt(message: impl Into<String>, offset: usize) -> Error {

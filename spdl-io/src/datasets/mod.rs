@@ -4,15 +4,33 @@
 //! |---|---|---|
 //! | tar shards, as of the Python library `webdataset` | [`WebDataset`] | an index beside each, or one walk over its headers |
 //! | lists of files: lines, CSV, lines of JSON | [`FileList`] | the list |
+//! | TFRecord files of `tf.train.Example` | [`TfRecordDataset`] | one walk over the lengths, or an index file |
+//! | MDS shards of MosaicML Streaming | [`MdsDataset`] | `index.json` |
+//! | Parquet files, as Hugging Face writes them (feature `parquet`) | `ParquetDataset` | the end of each file |
 //!
 //! Each is a [`Dataset`](spdl_core::Dataset) of [`StoredRecord`](crate::StoredRecord)s: opening one
 //! finds out where its samples are, and [`FetchRecord`](crate::FetchRecord) or
-//! [`FetchLabeled`](crate::FetchLabeled) reads them.
+//! [`FetchLabeled`](crate::FetchLabeled) reads them later, as a stage. How many samples each file has
+//! goes to a [`ShardWindow`](spdl_core::sampler::ShardWindow), so that a shuffled run reads a few
+//! files, or row groups, at a time.
+//!
+//! Nothing here runs code that a file brings along: pickles are `Unsupported`.
 
 mod braces;
+mod crc32c;
 mod file_list;
+mod files;
+mod mds;
+#[cfg(feature = "parquet")]
+mod parquet;
+mod parts;
+mod tfrecord;
 mod webdataset;
 
 pub use braces::expand_braces;
 pub use file_list::{FileList, FileListOptions, ListFormat};
+pub use mds::{MdsDataset, MdsOptions};
+#[cfg(feature = "parquet")]
+pub use parquet::{ParquetDataset, ParquetOptions};
+pub use tfrecord::{TfRecordDataset, TfRecordOptions, parse_example};
 pub use webdataset::{WebDataset, WebDatasetOptions};

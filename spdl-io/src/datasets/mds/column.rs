@@ -1,0 +1,324 @@
+//! The columns of MDS: how each says its value.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use spdl_core::{Error, ErrorKind, Result};
+
+use crate::archive::{NpyArray, NpyType};
+use crate::datasets::files::{half_to_f64, u32_at, unsigned};
+use crate::{Encoding, Field, FieldRequest};
+
+/// The most bytes strings in a list of images: each takes more memory than bytes of the file.
+const MAX_IMAGES: usize = 1 << 20;
+
+/// The columns of a shard, in the order in which samples hold them.
+#[derive(Debug, PartialEq)]
+pub(super) struct Columns {
+    pub(super) names: Vec<Arc<str>>,
+    columns: Vec<Column>,
+}
+
+#[derive(Debug, PartialEq)]
+struct Column {
+    encoding: ColumnEncoding,
+    /// In bytes; `None` where each sample says its own.
+    size: Option<u32>,
+}
+
+#[derive(Debug, PartialEq)]
+enum ColumnEncoding {
+    /// As all formats have them.
+    Common(Encoding),
+    Number(NpyType),
+    Float,
+    Array {
+        element: Option<NpyType>,
+        shape: Option<Vec<usize>>,
+    },
+    /// Pixels as they are: width, height and mode before them.
+    Pixels,
+    /// Byte strings behind a number and their sizes; after so many bytes that say nothing.
+    List {
+        skip: usize,
+    },
+    /// What only a name is known of.
+    Unknown(Box<str>),
+}
+
+impl Columns {
+    pub(super) fn new(
+        names: &[String],
+        encodings: &[String],
+        sizes: &[Option<u64>],
+    ) -> Result<Self> {
+        if names.is_empty() || names.len() != encodings.len() || names.len() != sizes.len() {
+            let (names, encodings, sizes) = (names.len(), encodings.len(), sizes.len());
+            let message =
+                format!("{names} names of columns, {encodings} encodings and {sizes} sizes");
+            return Err(Error::new(ErrorKind::Corrupt, message));
+        }
+        if let Some(twice) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name))
+        {
+            let message = format!("the column {:?} is there twice", twice.1);
+            return Err(Error::new(ErrorKind::Corrupt, message));
+        }
+        let columns = encodings.iter().zip(sizes).map(|(encoding, size)| {
+            // 0 says, as `null` does, that each sample says its own.
+            let size = size.filter(|size| *size > 0).map(u32::try_from).transpose();
+            let size = size.map_err(|_| {
+                Error::new(ErrorKind::Corrupt, "the size of a column is more than 4 GiB")
+            })?;
+            Ok(Column { encoding: ColumnEncoding::parse(encoding), size })
+        });
+        let columns = columns.collect::<Result<_>>()?;
+        Ok(Columns { names: names.iter().map(|name| name.as_str().into()).collect(), columns })
+    }
+
+    /// The fields of a sample: first the sizes of the columns that have none of their own, then the
+    /// values. Offsets of errors are within the sample.
+    pub(super) fn decode(
+        &self,
+        sample: &Bytes,
+        request: &FieldRequest,
+    ) -> Result<Vec<(Arc<str>, Field)>> {
+        let cut = || Error::new(ErrorKind::Corrupt, "the sample is smaller than its columns");
+        let mut header = 0;
+        let mut at = 4 * self.columns.iter().filter(|column| column.size.is_none()).count();
+        let mut fields = Vec::new();
+        for (name, column) in self.names.iter().zip(&self.columns) {
+            let size = match column.size {
+                Some(size) => size,
+                None => {
+                    header += 4;
+                    u32_at(sample, header - 4).ok_or_else(cut)?
+                }
+            };
+            let end = at.checked_add(size as usize).filter(|end| *end <= sample.len());
+            let end = end.ok_or_else(|| cut().with_offset(at as u64))?;
+            if request.wants(name) {
+                let value = column.encoding.decode(sample.slice(at..end)).map_err(|error| {
+                    let within = error.offset().unwrap_or_default();
+                    in_column(name, error).with_offset(at as u64 + within)
+                })?;
+                fields.push((Arc::clone(name), value));
+            }
+            at = end;
+        }
+        if at != sample.len() {
+            let message =
+                format!("{} bytes are behind the columns of the sample", sample.len() - at);
+            return Err(Error::new(ErrorKind::Corrupt, message).with_offset(at as u64));
+        }
+        Ok(fields)
+    }
+}
+
+fn in_column(name: &str, error: Error) -> Error {
+    let column = Error::new(error.kind(), format!("column {name:?}: {}", error.message()));
+    match std::error::Error::source(&error) {
+        Some(cause) => column.with_source(cause.to_string()),
+        None => column,
+    }
+}
+
+impl ColumnEncoding {
+    fn parse(text: &str) -> Self {
+        let number = |element| ColumnEncoding::Number(element);
+        match text {
+            // Compressed images are bytes here: a decoder knows them by their content.
+            "bytes" | "jpeg" | "png" => ColumnEncoding::Common(Encoding::Bytes),
+            // Decimal fractions of any length have no other type.
+            "str" | "str_decimal" => ColumnEncoding::Common(Encoding::Text),
+            "json" => ColumnEncoding::Common(Encoding::Json),
+            "pkl" => ColumnEncoding::Common(Encoding::Pickle),
+            "str_int" => ColumnEncoding::Common(Encoding::Integer),
+            "str_float" => ColumnEncoding::Float,
+            "int" => number(NpyType::Int(8)),
+            "pil" => ColumnEncoding::Pixels,
+            "jpeg_array" | "jpegarray" => ColumnEncoding::List { skip: 0 },
+            "list[jpeg]" | "list[png]" => ColumnEncoding::List { skip: 4 },
+            "ndarray" => ColumnEncoding::Array { element: None, shape: None },
+            _ => match text.strip_prefix("ndarray:") {
+                Some(parts) => ColumnEncoding::array(parts),
+                None => element_of(text).map(number),
+            }
+            .unwrap_or_else(|| ColumnEncoding::Unknown(text.into())),
+        }
+    }
+
+    /// `float32`, or `float32:2,3`.
+    fn array(parts: &str) -> Option<Self> {
+        let (element, shape) = match parts.split_once(':') {
+            Some((element, shape)) => (element, Some(shape)),
+            None => (parts, None),
+        };
+        let element = Some(element_of(element)?);
+        let extents = |shape: &str| -> Option<Vec<usize>> {
+            shape.split(',').map(|extent| extent.trim().parse().ok()).collect()
+        };
+        let shape = match shape {
+            Some(shape) => Some(extents(shape)?),
+            None => None,
+        };
+        Some(ColumnEncoding::Array { element, shape })
+    }
+
+    fn decode(&self, bytes: Bytes) -> Result<Field> {
+        match self {
+            ColumnEncoding::Common(encoding) => encoding.decode(bytes),
+            ColumnEncoding::Number(element) => number(*element, &bytes),
+            ColumnEncoding::Float => {
+                let text = std::str::from_utf8(&bytes).ok();
+                let number = text.and_then(|text| text.trim().parse().ok());
+                number.map(Field::Float).ok_or_else(|| corrupt("a number was expected"))
+            }
+            ColumnEncoding::Array { element, shape } => array(*element, shape.as_deref(), bytes),
+            ColumnEncoding::Pixels => pixels(bytes),
+            ColumnEncoding::List { skip } => list(&bytes, *skip),
+            ColumnEncoding::Unknown(name) => {
+                let message = format!("the encoding {name:?} is not known here");
+                Err(Error::new(ErrorKind::Unsupported, message))
+            }
+        }
+    }
+}
+
+/// The type by NumPy's name, of those that MDS has.
+fn element_of(name: &str) -> Option<NpyType> {
+    let (kind, bits): (fn(u8) -> NpyType, _) = if let Some(bits) = name.strip_prefix("uint") {
+        (NpyType::UInt, bits)
+    } else if let Some(bits) = name.strip_prefix("int") {
+        (NpyType::Int, bits)
+    } else {
+        (NpyType::Float, name.strip_prefix("float")?)
+    };
+    let element = match bits {
+        "8" => kind(1),
+        "16" => kind(2),
+        "32" => kind(4),
+        "64" => kind(8),
+        _ => return None,
+    };
+    (element != NpyType::Float(1)).then_some(element)
+}
+
+fn corrupt(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Corrupt, message)
+}
+
+fn number(element: NpyType, bytes: &[u8]) -> Result<Field> {
+    let wrong = || corrupt(format!("{} bytes for a number of type {element}", bytes.len()));
+    if bytes.len() != element.size() {
+        return Err(wrong());
+    }
+    let bits = bytes.iter().rev().fold(0_u64, |bits, &byte| bits << 8 | u64::from(byte));
+    let unused = 64 - 8 * element.size() as u32;
+    match element {
+        NpyType::UInt(_) => unsigned(bits),
+        // The sign is brought to the highest bit and back.
+        NpyType::Int(_) => Ok(Field::Integer((bits << unused) as i64 >> unused)),
+        NpyType::Float(2) => Ok(Field::Float(half_to_f64(bits as u16))),
+        NpyType::Float(4) => Ok(Field::Float(f64::from(f32::from_bits(bits as u32)))),
+        NpyType::Float(8) => Ok(Field::Float(f64::from_bits(bits))),
+        _ => Err(wrong()),
+    }
+}
+
+/// An array, with its type and shape before it where the column does not tell them.
+fn array(element: Option<NpyType>, shape: Option<&[usize]>, mut bytes: Bytes) -> Result<Field> {
+    let mut first = |what: &str| {
+        (!bytes.is_empty())
+            .then(|| bytes.split_to(1)[0])
+            .ok_or_else(|| corrupt(format!("no {what}")))
+    };
+    let element = match element {
+        Some(element) => element,
+        None => {
+            let code = first("type of the array")?;
+            let element = match code {
+                8 => Some(NpyType::UInt(1)),
+                9 => Some(NpyType::Int(1)),
+                16 => Some(NpyType::UInt(2)),
+                17 => Some(NpyType::Int(2)),
+                18 => Some(NpyType::Float(2)),
+                32 => Some(NpyType::UInt(4)),
+                33 => Some(NpyType::Int(4)),
+                34 => Some(NpyType::Float(4)),
+                64 => Some(NpyType::UInt(8)),
+                65 => Some(NpyType::Int(8)),
+                66 => Some(NpyType::Float(8)),
+                _ => None,
+            };
+            element.ok_or_else(|| corrupt(format!("no array has the type {code}")))?
+        }
+    };
+    let shape = match shape {
+        Some(shape) => shape.to_vec(),
+        None => {
+            // The number of dimensions, and in the lowest two bits the size of an extent.
+            let code = first("shape of the array")?;
+            let size = 1 << (code & 3);
+            let len = usize::from(code >> 2) * size;
+            if len > bytes.len() {
+                return Err(corrupt("the shape of the array is cut"));
+            }
+            let extents = bytes.split_to(len);
+            let extent = |bytes: &[u8]| {
+                bytes.iter().rev().fold(0_usize, |extent, &byte| extent << 8 | usize::from(byte))
+            };
+            extents.chunks_exact(size).map(extent).collect()
+        }
+    };
+    NpyArray::from_little_endian(element, shape, bytes).map(Field::Array)
+}
+
+/// An image of Pillow: width, height, length of the mode's name, that name, pixels row by row. It
+/// becomes an array of height × width, and channels where there are several.
+fn pixels(bytes: Bytes) -> Result<Field> {
+    let word = |at: usize| {
+        let word = u32_at(&bytes, at).ok_or_else(|| corrupt("the image's header is cut"));
+        word.map(|word| word as usize)
+    };
+    let (width, height, len) = (word(0)?, word(4)?, word(8)?);
+    let start = 12_usize.checked_add(len).filter(|start| *start <= bytes.len());
+    let start = start.ok_or_else(|| corrupt("the name of the image's mode is cut"))?;
+    let (element, channels) = match &bytes[12..start] {
+        b"L" | b"P" => (NpyType::UInt(1), 1),
+        b"LA" | b"PA" => (NpyType::UInt(1), 2),
+        b"RGB" | b"YCbCr" | b"LAB" | b"HSV" => (NpyType::UInt(1), 3),
+        b"RGBA" | b"RGBX" | b"CMYK" => (NpyType::UInt(1), 4),
+        b"I;16" => (NpyType::UInt(2), 1),
+        b"I" => (NpyType::Int(4), 1),
+        b"F" => (NpyType::Float(4), 1),
+        mode => {
+            let message = format!("images of Pillow's mode '{}'", mode.escape_ascii());
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+    };
+    let mut shape = vec![height, width];
+    if channels > 1 {
+        shape.push(channels);
+    }
+    NpyArray::from_little_endian(element, shape, bytes.slice(start..)).map(Field::Array)
+}
+
+/// Byte strings: their number and the size of each, then all of them.
+fn list(bytes: &Bytes, skip: usize) -> Result<Field> {
+    let cut = || corrupt("the list of images is cut");
+    let count = u32_at(bytes, skip).ok_or_else(cut)? as usize;
+    if count > MAX_IMAGES {
+        let message = format!("a list of {count} images, of {MAX_IMAGES} allowed");
+        return Err(Error::new(ErrorKind::LimitExceeded, message));
+    }
+    let sizes = skip + 4;
+    let mut at = sizes + 4 * count;
+    let mut items = Vec::new();
+    for item in 0..count {
+        let size = u32_at(bytes, sizes + 4 * item).ok_or_else(cut)? as usize;
+        let end = at.checked_add(size).filter(|end| *end <= bytes.len()).ok_or_else(cut)?;
+        items.push(Field::Bytes(bytes.slice(at..end)));
+        at = end;
+    }
+    if at == bytes.len() { Ok(Field::List(items)) } else { Err(cut()) }
+}

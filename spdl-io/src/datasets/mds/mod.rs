@@ -1,0 +1,373 @@
+//! Data sets in MDS, the format of MosaicML Streaming.
+
+mod column;
+mod index;
+
+use std::fmt;
+use std::io::Read;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use spdl_core::{Dataset, Error, ErrorKind, Result};
+
+use self::index::{Compression, FileInfo, ShardInfo};
+use super::files::{ContentHash, Firsts, check_size, row_key, shown, u32_at};
+use super::parts::{HeldBytes, Parts};
+use crate::archive::{Decompress, DecompressLimits};
+use crate::{Fetcher, Field, FieldRequest, Key, PackedRows, StoredRecord};
+
+/// The largest `index.json` that is read, in bytes: that of some 500,000 shards.
+const MAX_INDEX_BYTES: u64 = 1 << 28;
+
+/// Samples in the shards of an MDS data set, version 2, as MosaicML's `MDSWriter` writes it.
+///
+/// Opening reads `index.json` alone, which says how many samples there are. A sample of a shard that
+/// is not compressed is read by itself, by one range; of such a shard the offsets of its samples are
+/// kept, 4 bytes each. A shard that is compressed is read and decompressed as a whole, once for all who
+/// read it at the time, and kept while there is room ([`MdsOptions::cache_bytes`]).
+///
+/// | column | field |
+/// |---|---|
+/// | `int`, `int8` to `int64`, `uint8` to `uint64`, `str_int` | [`Field::Integer`] |
+/// | `float16`, `float32`, `float64`, `str_float` | [`Field::Float`] |
+/// | `str`, `str_decimal` | [`Field::Text`] |
+/// | `bytes`, `jpeg`, `png` | [`Field::Bytes`], compressed as they are |
+/// | `list[jpeg]`, `list[png]`, `jpeg_array` | [`Field::List`] of those |
+/// | `ndarray` with or without type and shape; `pil` | [`Field::Array`] |
+/// | `json` | [`Field::Json`] |
+/// | `pkl` | `Unsupported`: reading it would run code |
+///
+/// Of the sums in the index `xxh64`, `xxh3_64` and `xxh3_128` are compared, where a shard is read as a
+/// whole, that is where it is compressed. Names in the index that lead out of the folder are refused.
+///
+/// ```
+/// use std::sync::Arc;
+/// use spdl_core::Dataset;
+/// use spdl_core::sampler::ShardWindow;
+/// use spdl_io::{LocalFetcher, datasets::MdsDataset};
+/// # let folder = "tests/data/mds/plain";
+/// let fetcher = Arc::new(LocalFetcher::new());
+/// let open = MdsDataset::open(fetcher, folder, Default::default());
+/// let samples = spdl_core::block_on(open)?;
+/// let order = ShardWindow::new(samples.shard_lens(), 10_000, 7)?;
+/// println!("{} samples, {} shards open at once", samples.len(), order.open_shards());
+/// # assert_eq!(samples.len(), 5);
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+pub struct MdsDataset {
+    shards: Vec<Arc<SharedShard>>,
+    firsts: Firsts,
+}
+
+/// How shards of MDS are read.
+#[derive(Clone, Debug)]
+pub struct MdsOptions {
+    cache_bytes: u64,
+    max_shard_bytes: u64,
+}
+
+impl Default for MdsOptions {
+    fn default() -> Self {
+        MdsOptions { cache_bytes: 1 << 30, max_shard_bytes: 1 << 30 }
+    }
+}
+
+impl MdsOptions {
+    /// How many bytes of decompressed shards, and of offsets, are kept for the next sample; the part
+    /// used last is kept in any case. Default: 1 GiB. Where samples are shuffled, all shards that are
+    /// open at once should fit
+    /// ([`ShardWindow::open_shards`](spdl_core::sampler::ShardWindow::open_shards)): else they are read
+    /// again and again.
+    #[must_use]
+    pub fn cache_bytes(mut self, bytes: u64) -> Self {
+        self.cache_bytes = bytes;
+        self
+    }
+
+    /// The largest compressed shard that is read, in bytes once decompressed. Default: 1 GiB.
+    #[must_use]
+    pub fn max_shard_bytes(mut self, bytes: u64) -> Self {
+        self.max_shard_bytes = bytes;
+        self
+    }
+}
+
+impl MdsDataset {
+    /// Opens the data set whose `index.json` lies in `folder`; the empty name is the store's root.
+    ///
+    /// # Errors
+    /// What the fetcher answers for the index; `Corrupt` where that is no index, contradicts itself, or
+    /// names files outside the folder; `Unsupported` for other versions and formats, and for shards
+    /// compressed by something else than `zstd` (feature `zstd`) and `gz` (feature `gzip`).
+    pub async fn open(
+        fetcher: Arc<dyn Fetcher>,
+        folder: impl Into<Key>,
+        options: MdsOptions,
+    ) -> Result<Self> {
+        let mut folder = folder.into().as_bytes().to_vec();
+        if folder.last().is_some_and(|last| *last != b'/') {
+            folder.push(b'/');
+        }
+        let index = Key::from_bytes(&[&folder, &b"index.json"[..]].concat());
+        let text = fetcher.read_at_most(&index, MAX_INDEX_BYTES).await?;
+        let located = |error: Error| error.with_key(index.display_name());
+        let infos = index::parse(&text).map_err(located)?;
+        for (_, compression) in infos.iter().filter_map(|info| info.zip.as_ref()) {
+            check_feature(*compression).map_err(located)?;
+        }
+        let firsts = Firsts::new(infos.iter().map(|info| u64::from(info.samples)))?;
+        let parts = Arc::new(Parts::new(options.cache_bytes));
+        let shards = infos.into_iter().enumerate().map(|(number, info)| {
+            let key =
+                |file: &FileInfo| Key::from_bytes(&[&folder, file.basename.as_bytes()].concat());
+            let zip = info.zip.as_ref().map(|(zip, _)| key(zip));
+            let raw = key(&info.raw);
+            let max_bytes = options.max_shard_bytes;
+            let shard = Shard { number, raw, zip, info, max_bytes, parts: Arc::clone(&parts) };
+            Arc::new(SharedShard(Arc::new(shard)))
+        });
+        Ok(MdsDataset { shards: shards.collect(), firsts })
+    }
+
+    /// How many samples each shard holds: for [`ShardWindow`](spdl_core::sampler::ShardWindow).
+    pub fn shard_lens(&self) -> Vec<u64> {
+        self.firsts.lens()
+    }
+}
+
+fn check_feature(compression: Compression) -> Result<()> {
+    let (is_there, feature) = match compression {
+        Compression::Zstd => (cfg!(feature = "zstd"), "zstd"),
+        Compression::Gzip => (cfg!(feature = "gzip"), "gzip"),
+    };
+    if is_there {
+        return Ok(());
+    }
+    let message = format!("shards are compressed, and this build lacks the feature {feature}");
+    Err(Error::new(ErrorKind::Unsupported, message))
+}
+
+struct Shard {
+    /// Its place in the index.
+    number: usize,
+    raw: Key,
+    zip: Option<Key>,
+    info: ShardInfo,
+    max_bytes: u64,
+    parts: Arc<Parts<usize, ShardPart>>,
+}
+
+/// What of a shard is kept for the samples that follow.
+struct ShardPart {
+    /// Where the samples start, and where the last one ends.
+    offsets: Vec<u32>,
+    /// The whole shard, where it was compressed.
+    data: Option<Bytes>,
+}
+
+impl HeldBytes for ShardPart {
+    fn held_bytes(&self) -> u64 {
+        let data = self.data.as_ref().map_or(0, |data| data.len());
+        (data + 4 * self.offsets.len()) as u64
+    }
+}
+
+impl Shard {
+    /// The bytes of the shard before the description of its columns: a number, and the offsets.
+    fn head_bytes(&self) -> u64 {
+        4 * (u64::from(self.info.samples) + 2)
+    }
+
+    async fn part(self: &Arc<Self>, fetcher: &Arc<dyn Fetcher>) -> Result<Arc<ShardPart>> {
+        let read = || {
+            let (shard, fetcher) = (Arc::clone(self), Arc::clone(fetcher));
+            async move {
+                match &shard.zip {
+                    None => shard.read_offsets(&fetcher).await,
+                    Some(zip) => shard.read_whole(&fetcher, zip).await,
+                }
+            }
+        };
+        self.parts.get(self.number, read).await
+    }
+
+    async fn read_offsets(&self, fetcher: &Arc<dyn Fetcher>) -> Result<ShardPart> {
+        if self.head_bytes() > self.info.raw.bytes {
+            return Err(self.too_small());
+        }
+        let head = fetcher.read(&self.raw, Some(0..self.head_bytes())).await?;
+        Ok(ShardPart { offsets: self.check_offsets(&head)?, data: None })
+    }
+
+    async fn read_whole(
+        self: &Arc<Self>,
+        fetcher: &Arc<dyn Fetcher>,
+        zip: &Key,
+    ) -> Result<ShardPart> {
+        let Some((file, _)) = &self.info.zip else { return Err(self.too_small()) };
+        let largest = self.info.raw.bytes.max(file.bytes);
+        if largest > self.max_bytes {
+            let message = format!("a shard of {largest} bytes, of {} allowed", self.max_bytes);
+            let error = Error::new(ErrorKind::LimitExceeded, message);
+            return Err(error.with_key(zip.display_name()));
+        }
+        let compressed = fetcher.read_at_most(zip, file.bytes).await?;
+        let shard = Arc::clone(self);
+        let work = move || shard.decompress(&compressed);
+        self.parts.threads().run(work).await.map_err(|error| error.with_key(zip.display_name()))
+    }
+
+    /// The shard as it was before it was compressed. Offsets of errors are within what is compressed.
+    fn decompress(&self, compressed: &[u8]) -> Result<ShardPart> {
+        let Some((file, _)) = &self.info.zip else { return Err(self.too_small()) };
+        if (compressed.len() as u64) < file.bytes {
+            let message = format!("{} bytes, of {} in the index", compressed.len(), file.bytes);
+            return Err(Error::new(ErrorKind::Truncated, message));
+        }
+        file.check_hashes(compressed)?;
+        let limits = DecompressLimits::default().max_bytes(self.info.raw.bytes);
+        let mut data = Vec::new();
+        Decompress::detect(compressed, limits)?.read_to_end(&mut data).map_err(
+            |error| match error.downcast::<Error>() {
+                Ok(typed) => typed,
+                Err(other) => other.into(),
+            },
+        )?;
+        if data.len() as u64 != self.info.raw.bytes {
+            let message = format!(
+                "{} bytes come out of a compressed shard, where the index says {}",
+                data.len(),
+                self.info.raw.bytes
+            );
+            return Err(Error::new(ErrorKind::Corrupt, message));
+        }
+        self.info.raw.check_hashes(&data)?;
+        if self.head_bytes() > data.len() as u64 {
+            return Err(self.too_small());
+        }
+        data.shrink_to_fit();
+        Ok(ShardPart { offsets: self.check_offsets(&data)?, data: Some(data.into()) })
+    }
+
+    /// The offsets from the start of the shard, which holds all of them.
+    fn check_offsets(&self, shard: &[u8]) -> Result<Vec<u32>> {
+        let corrupt = |message: String, at: usize| {
+            let error = Error::new(ErrorKind::Corrupt, message).with_offset(at as u64);
+            error.with_key(self.raw.display_name())
+        };
+        let samples = self.info.samples;
+        if u32_at(shard, 0) != Some(samples) {
+            let found = u32_at(shard, 0).unwrap_or_default();
+            let message = format!("{found} samples in a shard of {samples} by the index");
+            return Err(corrupt(message, 0));
+        }
+        let offsets: Vec<u32> =
+            (1..samples as usize + 2).map_while(|word| u32_at(shard, 4 * word)).collect();
+        let mut before = self.head_bytes();
+        for (sample, &offset) in offsets.iter().enumerate() {
+            if u64::from(offset) < before || u64::from(offset) > self.info.raw.bytes {
+                let message = format!(
+                    "sample {sample} starts at byte {offset}, not within {before} and {}",
+                    self.info.raw.bytes
+                );
+                return Err(corrupt(message, 4 * (sample + 1)));
+            }
+            before = offset.into();
+        }
+        Ok(offsets)
+    }
+
+    fn too_small(&self) -> Error {
+        let message = format!(
+            "a shard of {} bytes cannot hold {} samples",
+            self.info.raw.bytes, self.info.samples
+        );
+        Error::new(ErrorKind::Corrupt, message).with_key(self.raw.display_name())
+    }
+}
+
+/// The shard as what samples hold: a name of its own, as the trait is not for `Arc`.
+#[derive(Debug)]
+struct SharedShard(Arc<Shard>);
+
+#[async_trait]
+impl PackedRows for SharedShard {
+    fn names(&self) -> &[Arc<str>] {
+        &self.0.info.columns.names
+    }
+
+    async fn read(
+        &self,
+        fetcher: &Arc<dyn Fetcher>,
+        row: u64,
+        request: &FieldRequest,
+    ) -> Result<Vec<(Arc<str>, Field)>> {
+        let SharedShard(shard) = self;
+        let part = shard.part(fetcher).await?;
+        let pair = usize::try_from(row).ok().and_then(|row| part.offsets.get(row..)?.first_chunk());
+        let Some([start, end]) = pair.copied() else {
+            let message = format!("sample {row} of {} was asked for", shard.info.samples);
+            let error = Error::new(ErrorKind::InvalidArgument, message);
+            return Err(error.with_key(shard.raw.display_name()));
+        };
+        // Errors of what is in the shard name the sample, and the byte of the shard.
+        let located = |error: Error| {
+            let offset = error.offset().unwrap_or_default();
+            let key = row_key(&shard.raw, row).display_name();
+            error.with_key(key).with_offset(u64::from(start) + offset)
+        };
+        check_size((end - start).into(), request.max_bytes()).map_err(located)?;
+        let sample = match &part.data {
+            // A copy, so that a sample does not keep the whole shard.
+            Some(data) => Bytes::copy_from_slice(&data[start as usize..end as usize]),
+            None => fetcher.read(&shard.raw, Some(start.into()..end.into())).await?,
+        };
+        shard.info.columns.decode(&sample, request).map_err(located)
+    }
+}
+
+impl Dataset for MdsDataset {
+    type Item = StoredRecord;
+
+    fn len(&self) -> u64 {
+        self.firsts.total()
+    }
+
+    fn item(&self, index: u64) -> Result<StoredRecord> {
+        let (shard, row) = self.firsts.locate(index)?;
+        let shard = Arc::clone(&self.shards[shard]);
+        Ok(StoredRecord::new(row_key(&shard.0.raw, row)).with_row(shard, row))
+    }
+
+    /// Of the names of the shards and their columns, their sizes and numbers of samples.
+    fn content_hash(&self) -> Option<u64> {
+        let mut hash = ContentHash::new("mds");
+        for SharedShard(shard) in self.shards.iter().map(AsRef::as_ref) {
+            hash.bytes(shard.info.raw.basename.as_bytes());
+            hash.number(shard.info.raw.bytes);
+            hash.number(shard.info.samples.into());
+            let names = &shard.info.columns.names;
+            hash.number(names.len() as u64);
+            names.iter().for_each(|name| hash.bytes(name.as_bytes()));
+        }
+        Some(hash.finish())
+    }
+
+    fn key(&self, item: &StoredRecord) -> Option<Arc<str>> {
+        shown(item)
+    }
+}
+
+impl fmt::Debug for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Shard({} with {} samples)", self.raw, self.info.samples)
+    }
+}
+
+impl fmt::Debug for MdsDataset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (samples, shards) = (self.firsts.total(), self.shards.len());
+        write!(f, "MdsDataset({samples} samples in {shards} shards)")
+    }
+}

@@ -1,0 +1,280 @@
+//! A column of a row group, decoded, and its values as fields.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parquet::basic::{CompressionCodec, Type as PhysicalType};
+use parquet::column::reader::ColumnReaderImpl;
+use parquet::data_type::{
+    BoolType, ByteArray, ByteArrayType, DataType, DoubleType, FixedLenByteArray,
+    FixedLenByteArrayType, FloatType, Int32Type, Int64Type,
+};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::ColumnChunkMetaData;
+use parquet::file::serialized_reader::SerializedPageReader;
+use spdl_core::{Error, ErrorKind, Result};
+
+use super::pages::{self, CheckedPages};
+use super::schema::{Column, Kind};
+use crate::datasets::files::{half_to_f64, unsigned};
+use crate::datasets::parts::HeldBytes;
+use crate::{Encoding, Field};
+
+/// How many rows are decoded at once.
+const STEP: usize = 4096;
+
+/// Where a column of a row group lies, and what it is compressed by.
+#[derive(Clone, Debug)]
+pub(super) struct Chunk {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) codec: CompressionCodec,
+    pub(super) has_dictionary: bool,
+    pub(super) values: i64,
+}
+
+/// A column of a row group.
+pub(super) struct ColumnPart {
+    rows: Rows,
+    values: Values,
+    held_bytes: u64,
+}
+
+/// Which values are those of a row.
+enum Rows {
+    /// One each.
+    Required,
+    /// One each, or [`NULL`].
+    Optional(Vec<u32>),
+    /// Those from one start to the next.
+    Lists { starts: Vec<u32>, items: Vec<u32> },
+}
+
+/// In place of a value: none, a list of no items, no list.
+const NULL: u32 = u32::MAX;
+const EMPTY: u32 = u32::MAX - 1;
+const NO_LIST: u32 = u32::MAX - 2;
+
+enum Values {
+    Bools(Vec<bool>),
+    Ints(Vec<i32>),
+    Longs(Vec<i64>),
+    Floats(Vec<f32>),
+    Doubles(Vec<f64>),
+    Bytes(Vec<ByteArray>),
+    Fixed(Vec<FixedLenByteArray>),
+}
+
+impl HeldBytes for ColumnPart {
+    fn held_bytes(&self) -> u64 {
+        self.held_bytes
+    }
+}
+
+impl ColumnPart {
+    /// Decodes the bytes of a chunk that has `rows` rows. Offsets of errors are within the chunk.
+    pub(super) fn decode(
+        column: &Column,
+        chunk: &Chunk,
+        bytes: Bytes,
+        rows: u64,
+        max_bytes: u64,
+    ) -> Result<ColumnPart> {
+        let page_bytes = pages::check(&bytes, &column.descriptor, rows, max_bytes)?;
+        // The crate is thorough with damaged files, but was not written never to panic on one.
+        let decoded = catch_unwind(AssertUnwindSafe(|| decode(column, chunk, bytes, rows)));
+        let mut part = decoded.unwrap_or_else(|_| {
+            Err(Error::new(ErrorKind::Corrupt, "the values of a column make no sense"))
+        })?;
+        part.held_bytes += page_bytes;
+        Ok(part)
+    }
+
+    /// The value of a row.
+    pub(super) fn field(&self, column: &Column, row: u64) -> Result<Field> {
+        let none = || Error::new(ErrorKind::InvalidArgument, format!("there is no row {row}"));
+        let row = usize::try_from(row).map_err(|_| none())?;
+        match &self.rows {
+            Rows::Required => self.value(column.kind, row),
+            Rows::Optional(rows) => match *rows.get(row).ok_or_else(none)? {
+                NULL => Ok(Field::Null),
+                value => self.value(column.kind, value as usize),
+            },
+            Rows::Lists { starts, items } => {
+                let [start, end] =
+                    starts.get(row..).and_then(<[u32]>::first_chunk).ok_or_else(none)?;
+                match items.get(*start as usize..*end as usize).ok_or_else(none)? {
+                    [NO_LIST] => Ok(Field::Null),
+                    [EMPTY] => self.list(column.kind, &[]),
+                    items => self.list(column.kind, items),
+                }
+            }
+        }
+    }
+
+    fn list(&self, kind: Kind, items: &[u32]) -> Result<Field> {
+        let value = |item: &u32| match *item {
+            NULL => Ok(Field::Null),
+            item => self.value(kind, item as usize),
+        };
+        let fields = items.iter().map(value).collect::<Result<Vec<Field>>>()?;
+        let is_whole = |kinds: &[Kind]| kinds.contains(&kind) && !items.contains(&NULL);
+        if is_whole(&[Kind::Integer, Kind::SmallUnsigned, Kind::Unsigned]) {
+            return Ok(Field::Integers(fields.iter().filter_map(Field::as_i64).collect()));
+        }
+        if is_whole(&[Kind::Float, Kind::Half]) {
+            return Ok(Field::Floats(fields.iter().filter_map(Field::as_f64).collect()));
+        }
+        Ok(Field::List(fields))
+    }
+
+    fn value(&self, kind: Kind, at: usize) -> Result<Field> {
+        let field = match &self.values {
+            Values::Bools(values) => values.get(at).map(|value| Ok(Field::Bool(*value))),
+            Values::Ints(values) => values.get(at).map(|value| match kind {
+                Kind::SmallUnsigned => Ok(Field::Integer(i64::from(*value as u32))),
+                _ => Ok(Field::Integer((*value).into())),
+            }),
+            Values::Longs(values) => values.get(at).map(|value| match kind {
+                Kind::Unsigned => unsigned(*value as u64),
+                _ => Ok(Field::Integer(*value)),
+            }),
+            Values::Floats(values) => values.get(at).map(|value| Ok(Field::Float((*value).into()))),
+            Values::Doubles(values) => values.get(at).map(|value| Ok(Field::Float(*value))),
+            Values::Bytes(values) => values.get(at).map(|value| bytes_field(kind, value.data())),
+            Values::Fixed(values) => values.get(at).map(|value| bytes_field(kind, value.data())),
+        };
+        field.unwrap_or_else(|| {
+            Err(Error::new(ErrorKind::Corrupt, "a column has fewer values than rows"))
+        })
+    }
+}
+
+/// A copy, so that a sample does not keep the pages of its row group.
+fn bytes_field(kind: Kind, bytes: &[u8]) -> Result<Field> {
+    let encoding = match kind {
+        Kind::Half => {
+            let bits = <[u8; 2]>::try_from(bytes).map(u16::from_le_bytes).map_err(|_| {
+                Error::new(ErrorKind::Corrupt, "a number of 16 bits in more or fewer bytes")
+            })?;
+            return Ok(Field::Float(half_to_f64(bits)));
+        }
+        Kind::Text => Encoding::Text,
+        Kind::Json => Encoding::Json,
+        _ => Encoding::Bytes,
+    };
+    encoding.decode(Bytes::copy_from_slice(bytes))
+}
+
+fn decode(column: &Column, chunk: &Chunk, bytes: Bytes, rows: u64) -> Result<ColumnPart> {
+    match column.descriptor.physical_type() {
+        PhysicalType::BOOLEAN => typed::<BoolType>(column, chunk, bytes, rows, Values::Bools),
+        PhysicalType::INT32 => typed::<Int32Type>(column, chunk, bytes, rows, Values::Ints),
+        PhysicalType::INT64 => typed::<Int64Type>(column, chunk, bytes, rows, Values::Longs),
+        PhysicalType::FLOAT => typed::<FloatType>(column, chunk, bytes, rows, Values::Floats),
+        PhysicalType::DOUBLE => typed::<DoubleType>(column, chunk, bytes, rows, Values::Doubles),
+        PhysicalType::BYTE_ARRAY => {
+            typed::<ByteArrayType>(column, chunk, bytes, rows, Values::Bytes)
+        }
+        PhysicalType::FIXED_LEN_BYTE_ARRAY => {
+            typed::<FixedLenByteArrayType>(column, chunk, bytes, rows, Values::Fixed)
+        }
+        PhysicalType::INT96 => Err(Error::new(ErrorKind::Unsupported, "times of 96 bits")),
+    }
+}
+
+fn typed<T: DataType>(
+    column: &Column,
+    chunk: &Chunk,
+    bytes: Bytes,
+    rows: u64,
+    wrap: fn(Vec<T::T>) -> Values,
+) -> Result<ColumnPart> {
+    let descriptor = &column.descriptor;
+    // The chunk is all there is to read, and starts at 0.
+    let metadata = ColumnChunkMetaData::builder(Arc::clone(descriptor))
+        .set_compression_codec(chunk.codec)
+        .set_num_values(chunk.values)
+        .set_total_compressed_size(bytes.len() as i64)
+        .set_data_page_offset(0)
+        .set_dictionary_page_offset(chunk.has_dictionary.then_some(0))
+        .build()
+        .map_err(failed)?;
+    let row_count = usize::try_from(rows).map_err(|_| fewer(rows, 0))?;
+    let pages =
+        SerializedPageReader::new(Arc::new(bytes), &metadata, row_count, None).map_err(failed)?;
+    let (definition, repetition) = (descriptor.max_def_level(), descriptor.max_rep_level());
+    let pages =
+        CheckedPages { pages, has_repetition: repetition > 0, has_definition: definition > 0 };
+    let mut reader = ColumnReaderImpl::<T>::new(Arc::clone(descriptor), Box::new(pages));
+    let (mut values, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
+    let mut read = 0;
+    while read < row_count {
+        let step = STEP.min(row_count - read);
+        let (records, _, levels) = reader
+            .read_records(step, Some(&mut definitions), Some(&mut repetitions), &mut values)
+            .map_err(failed)?;
+        if records == 0 && levels == 0 {
+            return Err(fewer(rows, read));
+        }
+        read += records;
+    }
+    let rows = match column.item_level {
+        Some(item_level) => lists(&definitions, &repetitions, definition, item_level),
+        None if definition > 0 => Rows::Optional(numbered(&definitions, definition)),
+        None => Rows::Required,
+    };
+    let entries = match &rows {
+        Rows::Required => 0,
+        Rows::Optional(rows) => rows.len(),
+        Rows::Lists { starts, items } => starts.len() + items.len(),
+    };
+    let held_bytes = (4 * entries + size_of::<T::T>() * values.len()) as u64;
+    values.shrink_to_fit();
+    Ok(ColumnPart { rows, values: wrap(values), held_bytes })
+}
+
+/// The number of the value for each level that says there is one.
+fn numbered(definitions: &[i16], definition: i16) -> Vec<u32> {
+    let mut next = 0;
+    let number = |level: &i16| {
+        if *level < definition {
+            return NULL;
+        }
+        next += 1;
+        next - 1
+    };
+    definitions.iter().map(number).collect()
+}
+
+fn lists(definitions: &[i16], repetitions: &[i16], definition: i16, item_level: i16) -> Rows {
+    let mut items = numbered(definitions, definition);
+    let mut starts = Vec::new();
+    for (at, (item, level)) in items.iter_mut().zip(definitions).enumerate() {
+        if repetitions.get(at) == Some(&0) {
+            starts.push(at as u32);
+        }
+        // One level below that of items the list is there, and holds none.
+        if *level < item_level {
+            *item = if *level == item_level - 1 { EMPTY } else { NO_LIST };
+        }
+    }
+    starts.push(items.len() as u32);
+    Rows::Lists { starts, items }
+}
+
+fn fewer(rows: u64, found: usize) -> Error {
+    let message = format!("a column of {found} rows in a row group of {rows}");
+    Error::new(ErrorKind::Corrupt, message)
+}
+
+/// An error of the crate `parquet`.
+pub(super) fn failed(error: ParquetError) -> Error {
+    match error {
+        ParquetError::NYI(what) => {
+            Error::new(ErrorKind::Unsupported, format!("this cannot be read: {what}"))
+        }
+        error => Error::new(ErrorKind::Corrupt, "the file is damaged").with_source(error),
+    }
+}

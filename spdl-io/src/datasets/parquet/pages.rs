@@ -1,0 +1,292 @@
+//! What a column chunk's pages claim, looked at before anything is decompressed or decoded.
+//!
+//! The crate `parquet` takes memory for what headers of pages say; here it is seen first that they may
+//! say so. Headers are in Thrift's compact protocol.
+
+use bytes::Bytes;
+use parquet::basic::{Encoding, Type};
+use parquet::column::page::{Page, PageMetadata, PageReader};
+use parquet::errors::ParquetError;
+use parquet::schema::types::ColumnDescriptor;
+use spdl_core::{Error, ErrorKind, Result};
+
+/// The most values of a column in a row group: a page says how many it has in a few bytes, however
+/// many they are.
+const MAX_VALUES: u64 = 1 << 24;
+/// How deep the parts of a header may lie in one another.
+const MAX_DEPTH: u32 = 16;
+
+/// What a page's header says.
+#[derive(Debug, Default)]
+struct Header {
+    uncompressed: u64,
+    compressed: u64,
+    data_values: u64,
+    dictionary_values: u64,
+}
+
+/// Refuses a chunk of `rows` rows whose pages take more than `max_bytes` when decompressed, or claim
+/// more values than they can have. Returns what they take. Offsets of errors are within the chunk.
+pub(super) fn check(
+    chunk: &[u8],
+    column: &ColumnDescriptor,
+    rows: u64,
+    max_bytes: u64,
+) -> Result<u64> {
+    let (mut at, mut bytes, mut values) = (0, 0_u64, 0_u64);
+    while at < chunk.len() {
+        let located = |error: Error| error.with_offset(at as u64);
+        let mut thrift = Thrift { bytes: chunk, at };
+        let header = thrift.header().map_err(located)?;
+        let end = usize::try_from(header.compressed).ok();
+        let end = end.and_then(|size| thrift.at.checked_add(size));
+        let end = end.filter(|end| *end <= chunk.len()).ok_or_else(|| {
+            let message = format!("a page of {} bytes reaches past its column", header.compressed);
+            located(Error::new(ErrorKind::Truncated, message))
+        })?;
+        bytes = bytes.saturating_add(header.uncompressed);
+        values = values.saturating_add(header.data_values);
+        if bytes > max_bytes || values > MAX_VALUES {
+            let message = format!(
+                "{values} values in {bytes} bytes of pages, of {MAX_VALUES} in {max_bytes} allowed"
+            );
+            return Err(located(Error::new(ErrorKind::LimitExceeded, message)));
+        }
+        // A dictionary has all its values one behind the other, and each takes its room.
+        let least = match column.physical_type() {
+            Type::INT64 | Type::DOUBLE => 8,
+            Type::INT96 => 12,
+            Type::FIXED_LEN_BYTE_ARRAY | Type::BOOLEAN => 1,
+            Type::INT32 | Type::FLOAT | Type::BYTE_ARRAY => 4,
+        };
+        if header.dictionary_values > header.uncompressed / least {
+            let message = format!(
+                "a dictionary of {} values in {} bytes",
+                header.dictionary_values, header.uncompressed
+            );
+            return Err(located(Error::new(ErrorKind::Corrupt, message)));
+        }
+        at = end;
+    }
+    // A row has one value or null, and a list at least what says that it is empty.
+    let is_list = column.max_rep_level() > 0;
+    if values < rows || values > rows && !is_list {
+        let message = format!("{values} values in the pages of a column of {rows} rows");
+        return Err(Error::new(ErrorKind::Corrupt, message));
+    }
+    Ok(bytes)
+}
+
+/// The types of values in the compact protocol.
+const BINARY: u8 = 8;
+const STRUCT: u8 = 12;
+
+struct Thrift<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Thrift<'_> {
+    fn header(&mut self) -> Result<Header> {
+        let mut header = Header::default();
+        let mut id = 0;
+        while let Some(kind) = self.field(&mut id)? {
+            match (id, kind) {
+                (2, 5) => header.uncompressed = self.size()?,
+                (3, 5) => header.compressed = self.size()?,
+                // Data of version 1, a dictionary, data of version 2: the first field of each.
+                (5 | 8, STRUCT) => header.data_values = self.values()?,
+                (7, STRUCT) => header.dictionary_values = self.values()?,
+                (_, kind) => self.skip(kind, 0)?,
+            }
+        }
+        Ok(header)
+    }
+
+    /// The number of values, of the header of a page of some kind.
+    fn values(&mut self) -> Result<u64> {
+        let (mut id, mut values) = (0, 0);
+        while let Some(kind) = self.field(&mut id)? {
+            match (id, kind) {
+                (1, 5) => values = self.size()?,
+                (_, kind) => self.skip(kind, 0)?,
+            }
+        }
+        Ok(values)
+    }
+
+    /// The type of the next field, and its number in `id`; `None` at the end.
+    fn field(&mut self, id: &mut i64) -> Result<Option<u8>> {
+        let byte = self.byte()?;
+        if byte == 0 {
+            return Ok(None);
+        }
+        match byte >> 4 {
+            0 => *id = self.zigzag()?,
+            delta => *id += i64::from(delta),
+        }
+        Ok(Some(byte & 0xF))
+    }
+
+    fn skip(&mut self, kind: u8, depth: u32) -> Result<()> {
+        if depth == MAX_DEPTH {
+            return Err(Error::new(ErrorKind::LimitExceeded, "a page's header is nested too deep"));
+        }
+        match kind {
+            // True and false, which are their types.
+            1 | 2 => {}
+            3 => drop(self.byte()?),
+            4..=6 => drop(self.varint()?),
+            7 => self.take(8)?,
+            BINARY => {
+                let len = self.varint()?;
+                self.take(len)?;
+            }
+            9 | 10 => {
+                let head = self.byte()?;
+                let len = if head >> 4 == 15 { self.varint()? } else { u64::from(head >> 4) };
+                for _ in 0..len {
+                    // A truth value takes a byte in a list.
+                    match head & 0xF {
+                        1 | 2 => self.take(1)?,
+                        kind => self.skip(kind, depth + 1)?,
+                    }
+                }
+            }
+            STRUCT => {
+                let mut id = 0;
+                while let Some(kind) = self.field(&mut id)? {
+                    self.skip(kind, depth + 1)?;
+                }
+            }
+            _ => return Err(Error::new(ErrorKind::Corrupt, "a page's header is malformed")),
+        }
+        Ok(())
+    }
+
+    fn byte(&mut self) -> Result<u8> {
+        let byte = self.bytes.get(self.at).copied();
+        self.take(1)?;
+        byte.ok_or_else(cut)
+    }
+
+    fn take(&mut self, len: u64) -> Result<()> {
+        let end = usize::try_from(len).ok().and_then(|len| self.at.checked_add(len));
+        self.at = end.filter(|end| *end <= self.bytes.len()).ok_or_else(cut)?;
+        Ok(())
+    }
+
+    fn varint(&mut self) -> Result<u64> {
+        let mut number = 0;
+        for shift in (0..70).step_by(7) {
+            let byte = self.byte()?;
+            number |= u64::from(byte & 0x7F) << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        Err(Error::new(ErrorKind::Corrupt, "a number of more than ten bytes in a page's header"))
+    }
+
+    fn zigzag(&mut self) -> Result<i64> {
+        let number = self.varint()?;
+        Ok((number >> 1) as i64 ^ -((number & 1) as i64))
+    }
+
+    fn size(&mut self) -> Result<u64> {
+        let size = self.zigzag()?;
+        u64::try_from(size).map_err(|_| {
+            Error::new(ErrorKind::Corrupt, format!("a page's header says {size} for a size"))
+        })
+    }
+}
+
+fn cut() -> Error {
+    Error::new(ErrorKind::Truncated, "a page's header is cut")
+}
+
+/// Pages that are handed on if their encoding is one that takes no more memory than they justify.
+pub(super) struct CheckedPages<P> {
+    pub(super) pages: P,
+    pub(super) has_repetition: bool,
+    pub(super) has_definition: bool,
+}
+
+impl<P: PageReader> CheckedPages<P> {
+    fn check(&self, page: Page) -> parquet::errors::Result<Page> {
+        let (encoding, values) = (page.encoding(), page.num_values());
+        match encoding {
+            Encoding::DELTA_BYTE_ARRAY => {
+                Err(ParquetError::NYI(format!("values encoded by {encoding}")))
+            }
+            // The values start with the number of lengths, for which memory is taken.
+            Encoding::DELTA_LENGTH_BYTE_ARRAY => {
+                let lengths = self.values(&page).and_then(|values| delta_count(&values));
+                match lengths {
+                    Some(lengths) if lengths <= u64::from(values) => Ok(page),
+                    _ => Err(ParquetError::General("a page has no such lengths".into())),
+                }
+            }
+            _ => Ok(page),
+        }
+    }
+
+    /// The values of a page, behind the levels.
+    fn values(&self, page: &Page) -> Option<Bytes> {
+        match page {
+            Page::DataPage { buf, .. } => {
+                let mut rest = buf.clone();
+                for is_there in [self.has_repetition, self.has_definition] {
+                    if is_there {
+                        let len = u32::from_le_bytes(*rest.first_chunk()?) as usize;
+                        rest = rest
+                            .get(4..4_usize.checked_add(len)?)
+                            .map(|_| rest.slice(4 + len..))?;
+                    }
+                }
+                Some(rest)
+            }
+            Page::DataPageV2 { buf, rep_levels_byte_len, def_levels_byte_len, .. } => {
+                let start =
+                    (*rep_levels_byte_len as usize).checked_add(*def_levels_byte_len as usize)?;
+                (start <= buf.len()).then(|| buf.slice(start..))
+            }
+            Page::DictionaryPage { .. } => None,
+        }
+    }
+}
+
+/// How many numbers there are by the header of `DELTA_BINARY_PACKED`: its third number.
+fn delta_count(values: &[u8]) -> Option<u64> {
+    let mut thrift = Thrift { bytes: values, at: 0 };
+    thrift.varint().ok()?;
+    thrift.varint().ok()?;
+    thrift.varint().ok()
+}
+
+impl<P: PageReader> Iterator for CheckedPages<P> {
+    type Item = parquet::errors::Result<Page>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.get_next_page().transpose()
+    }
+}
+
+impl<P: PageReader> PageReader for CheckedPages<P> {
+    fn get_next_page(&mut self) -> parquet::errors::Result<Option<Page>> {
+        let page = self.pages.get_next_page()?;
+        page.map(|page| self.check(page)).transpose()
+    }
+
+    fn peek_next_page(&mut self) -> parquet::errors::Result<Option<PageMetadata>> {
+        self.pages.peek_next_page()
+    }
+
+    fn skip_next_page(&mut self) -> parquet::errors::Result<()> {
+        self.pages.skip_next_page()
+    }
+
+    fn at_record_boundary(&mut self) -> parquet::errors::Result<bool> {
+        self.pages.at_record_boundary()
+    }
+}

@@ -1,0 +1,207 @@
+//! Parts of files that many samples share, read once.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
+use spdl_core::Result;
+
+use crate::io_threads::IoThreads;
+
+/// How long a thread waits for more work before it ends.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// Parts that were read, kept while there is room for their bytes; the least recently used go first.
+///
+/// Whoever asks for a part that is being read waits for that read. Where all who wait give up, the
+/// read rests until the next one asks. A read that failed is not kept.
+pub(crate) struct Parts<K, T> {
+    max_bytes: u64,
+    /// Decompress and decode, which takes longer than a thread that polls may be kept.
+    threads: Arc<IoThreads>,
+    kept: Mutex<Kept<K, T>>,
+}
+
+type Reading<T> = Shared<BoxFuture<'static, Result<Arc<T>>>>;
+
+struct Kept<K, T> {
+    parts: HashMap<K, Part<T>>,
+    bytes: u64,
+    /// Counts uses, so that the least recent one is known.
+    uses: u64,
+}
+
+struct Part<T> {
+    reading: Reading<T>,
+    last_use: u64,
+    /// 0 until it was read.
+    bytes: u64,
+}
+
+impl<K: Clone + Eq + Hash, T: Send + Sync + 'static> Parts<K, T> {
+    /// Keeps parts of `max_bytes` together, and always the one that was used last.
+    pub(crate) fn new(max_bytes: u64) -> Self {
+        let kept = Mutex::new(Kept { parts: HashMap::new(), bytes: 0, uses: 0 });
+        let threads = std::thread::available_parallelism().map_or(2, |threads| threads.get());
+        let threads = Arc::new(IoThreads::new("spdl-parts", threads, LINGER));
+        Parts { max_bytes, threads, kept }
+    }
+
+    /// Threads for what a read has to compute.
+    pub(crate) fn threads(&self) -> Arc<IoThreads> {
+        Arc::clone(&self.threads)
+    }
+
+    /// The part of this key: the one that is kept, or what `read` gives, with its size in bytes.
+    pub(crate) async fn get<F>(&self, key: K, read: impl FnOnce() -> F) -> Result<Arc<T>>
+    where
+        F: Future<Output = Result<T>> + Send + 'static,
+        T: Sized + HeldBytes,
+    {
+        let reading = {
+            let mut kept = self.kept();
+            kept.uses += 1;
+            let last_use = kept.uses;
+            let part = kept.parts.entry(key.clone()).or_insert_with(|| {
+                let reading = read().map(|part| part.map(Arc::new)).boxed().shared();
+                Part { reading, last_use, bytes: 0 }
+            });
+            part.last_use = last_use;
+            part.reading.clone()
+        };
+        let result = reading.clone().await;
+        let mut kept = self.kept();
+        // Another read may have taken its place meanwhile.
+        let Some(part) = kept.parts.get_mut(&key).filter(|part| part.reading.ptr_eq(&reading))
+        else {
+            return result;
+        };
+        match &result {
+            Ok(read) if part.bytes == 0 => {
+                part.bytes = read.held_bytes().max(1);
+                kept.bytes += read.held_bytes().max(1);
+                kept.make_room(self.max_bytes, &key);
+            }
+            Ok(_) => {}
+            Err(_) => {
+                kept.parts.remove(&key);
+            }
+        }
+        result
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept<K, T>> {
+        // Nothing that panics runs under the lock.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Clone + Eq + Hash, T> Kept<K, T> {
+    fn make_room(&mut self, max_bytes: u64, newest: &K) {
+        while self.bytes > max_bytes {
+            let read = self.parts.iter().filter(|(key, part)| part.bytes > 0 && *key != newest);
+            let Some((oldest, _)) = read.min_by_key(|(_, part)| part.last_use) else { break };
+            let oldest = oldest.clone();
+            self.bytes -= self.parts.remove(&oldest).map_or(0, |part| part.bytes);
+        }
+    }
+}
+
+impl<K, T> fmt::Debug for Parts<K, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let (parts, bytes) = (kept.parts.len(), kept.bytes);
+        write!(f, "Parts({parts} of {bytes} bytes, of {} allowed)", self.max_bytes)
+    }
+}
+
+/// How much memory a part takes.
+pub(crate) trait HeldBytes {
+    /// In bytes, about.
+    fn held_bytes(&self) -> u64;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use futures_util::future::{join_all, pending};
+    use spdl_core::{Error, ErrorKind, block_on};
+
+    use super::*;
+
+    impl HeldBytes for u64 {
+        fn held_bytes(&self) -> u64 {
+            *self
+        }
+    }
+
+    #[test]
+    fn a_part_is_read_once_for_all_who_ask() {
+        let parts = Parts::new(100);
+        let reads = Arc::new(AtomicU64::new(0));
+        let get = || {
+            parts.get("a", || {
+                let reads = Arc::clone(&reads);
+                async move { Ok(reads.fetch_add(1, Ordering::Relaxed) + 7) }
+            })
+        };
+        let all = block_on(join_all([get(), get(), get()]));
+        assert!(all.into_iter().all(|part| *part.unwrap() == 7));
+        assert_eq!(reads.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn the_least_recently_used_part_goes_first_and_the_newest_never() {
+        let parts = Parts::new(100);
+        let reads = AtomicU64::new(0);
+        let get = |key: &'static str, size: u64| {
+            let read = || {
+                reads.fetch_add(1, Ordering::Relaxed);
+                async move { Ok(size) }
+            };
+            block_on(parts.get(key, read)).unwrap();
+            reads.load(Ordering::Relaxed)
+        };
+        assert_eq!((get("a", 50), get("b", 50)), (1, 2));
+        // "a" is used again, so "b" makes room for "c".
+        assert_eq!((get("a", 50), get("c", 50), get("a", 50)), (2, 3, 3));
+        assert_eq!(get("b", 50), 4);
+        // Larger than everything allowed: kept as long as nothing else is asked for.
+        assert_eq!((get("d", 500), get("d", 500)), (5, 5));
+        assert_eq!((get("b", 50), get("d", 500)), (6, 7));
+    }
+
+    #[test]
+    fn a_read_that_fails_is_tried_again_by_the_next() {
+        let parts: Parts<u8, u64> = Parts::new(100);
+        let failed =
+            block_on(parts.get(1, || async { Err(Error::new(ErrorKind::Timeout, "slow")) }));
+        assert_eq!(failed.unwrap_err().kind(), ErrorKind::Timeout);
+        assert_eq!(*block_on(parts.get(1, || async { Ok(3) })).unwrap(), 3);
+    }
+
+    #[test]
+    fn a_read_that_is_given_up_is_gone_on_with() {
+        let parts: Parts<u8, u64> = Parts::new(100);
+        let (sender, receiver) = futures_channel::oneshot::channel::<u64>();
+        let read = || async {
+            receiver.await.map_err(|_| Error::new(ErrorKind::Internal, "nobody answers"))
+        };
+        {
+            let given_up = parts.get(1, read);
+            let both = futures_util::future::select(
+                Box::pin(given_up),
+                Box::pin(async { futures_util::future::ready(()).await }),
+            );
+            block_on(both);
+        }
+        sender.send(9).unwrap();
+        assert_eq!(*block_on(parts.get(1, pending)).unwrap(), 9);
+    }
+}

@@ -1,0 +1,327 @@
+//! `tf.train.Example` and `tf.train.SequenceExample`: names and lists of bytes or numbers.
+//!
+//! The messages are those of TensorFlow's `example.proto` and `feature.proto`, in the wire format of
+//! protocol buffers. Only what they need of that format is read here.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use spdl_core::{Error, ErrorKind, Result};
+
+use crate::{Field, FieldRequest};
+
+/// The most features of a record.
+const MAX_FEATURES: usize = 4096;
+/// The most byte strings, or steps of a sequence, in a list: each takes more memory than bytes of the
+/// record.
+const MAX_ITEMS: usize = 1 << 20;
+
+/// The features of a serialised `tf.train.Example` that are asked for, in their order.
+///
+/// A feature of one value is that value ([`Field::Bytes`], [`Field::Integer`], [`Field::Float`]); of
+/// any other number, a list ([`Field::List`] of bytes, [`Field::Integers`], [`Field::Floats`]); one of
+/// no kind is [`Field::Null`]. Texts are bytes, as TensorFlow does not tell them apart. Of a
+/// `SequenceExample`, the features of its context come first; the others are [`Field::List`]s with an
+/// item for each step. Bytes are parts of the record, not copies.
+///
+/// ```
+/// use spdl_io::datasets::parse_example;
+/// use spdl_io::{Bytes, Field, FieldRequest};
+/// // features { feature { key: "label" value { int64_list { value: 7 } } } }
+/// let record = Bytes::from_static(b"\x0a\x10\x0a\x0e\x0a\x05label\x12\x05\x1a\x03\x0a\x01\x07");
+/// let features = parse_example(&record, &FieldRequest::all(1 << 20))?;
+/// assert_eq!(features, [("label".into(), Field::Integer(7))]);
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+///
+/// # Errors
+/// `Truncated` where a part is longer than what it is in, `Corrupt` where the bytes are no such
+/// message, both with the byte in the record; `LimitExceeded` for more than 4,096 features, lists of
+/// more than 1,048,576 byte strings or steps, and where the fields are larger than the request allows.
+pub fn parse_example(record: &Bytes, request: &FieldRequest) -> Result<Vec<(Arc<str>, Field)>> {
+    let mut parser = Features { record, request, fields: Vec::new(), bytes: 0 };
+    let mut message = Message::whole(record);
+    while let Some(part) = message.next_part()? {
+        match part {
+            // The features of an example, or the context of a sequence.
+            Part { number: 1, value: Value::Bytes(at, len) } => {
+                parser.map(message.inside(at, len), Features::feature)?;
+            }
+            Part { number: 2, value: Value::Bytes(at, len) } => {
+                parser.map(message.inside(at, len), Features::sequence)?;
+            }
+            Part { number: 1 | 2, .. } => return Err(message.wrong_kind()),
+            _ => {}
+        }
+    }
+    Ok(parser.fields)
+}
+
+struct Features<'a> {
+    record: &'a Bytes,
+    request: &'a FieldRequest,
+    fields: Vec<(Arc<str>, Field)>,
+    /// What the fields hold together.
+    bytes: u64,
+}
+
+type ReadValue<'a> = fn(&mut Features<'a>, Message<'a>) -> Result<Field>;
+
+impl<'a> Features<'a> {
+    /// A map from names to values: a message with an entry for each. Of two with one name the last
+    /// counts, as in all readers of protocol buffers.
+    fn map(&mut self, mut map: Message<'a>, read: ReadValue<'a>) -> Result<()> {
+        while let Some(part) = map.next_part()? {
+            let Part { number: 1, value } = part else { continue };
+            let Value::Bytes(at, len) = value else { return Err(map.wrong_kind()) };
+            let mut entry = map.inside(at, len);
+            let mut name = "";
+            let mut feature = Message { bytes: map.bytes, at, end: at };
+            while let Some(part) = entry.next_part()? {
+                match part {
+                    Part { number: 1, value: Value::Bytes(at, len) } => {
+                        name =
+                            std::str::from_utf8(&entry.bytes[at..at + len]).map_err(|error| {
+                                corrupt("the name of a feature is no UTF-8", at).with_source(error)
+                            })?;
+                    }
+                    Part { number: 2, value: Value::Bytes(at, len) } => {
+                        feature = entry.inside(at, len);
+                    }
+                    Part { number: 1 | 2, .. } => return Err(entry.wrong_kind()),
+                    _ => {}
+                }
+            }
+            if !self.request.wants(name) {
+                continue;
+            }
+            let value = read(self, feature)?;
+            match self.fields.iter().position(|(found, _)| **found == *name) {
+                Some(before) => self.fields[before].1 = value,
+                None if self.fields.len() == MAX_FEATURES => {
+                    return Err(too_many(MAX_FEATURES, "features in a record", at));
+                }
+                None => self.fields.push((name.into(), value)),
+            }
+        }
+        Ok(())
+    }
+
+    fn sequence(&mut self, mut list: Message<'a>) -> Result<Field> {
+        let mut steps = Vec::new();
+        while let Some(part) = list.next_part()? {
+            let Part { number: 1, value } = part else { continue };
+            let Value::Bytes(at, len) = value else { return Err(list.wrong_kind()) };
+            if steps.len() == MAX_ITEMS {
+                return Err(too_many(MAX_ITEMS, "steps in a sequence", at));
+            }
+            self.count(size_of::<Field>(), at)?;
+            steps.push(self.feature(list.inside(at, len))?);
+        }
+        Ok(Field::List(steps))
+    }
+
+    fn feature(&mut self, mut feature: Message<'a>) -> Result<Field> {
+        let mut found: Option<(u32, List)> = None;
+        while let Some(part) = feature.next_part()? {
+            let Part { number: kind @ 1..=3, value } = part else { continue };
+            let Value::Bytes(at, len) = value else { return Err(feature.wrong_kind()) };
+            // The last kind counts; two lists of one kind are one.
+            let mut list = match found.take() {
+                Some((before, list)) if before == kind => list,
+                _ => List::of(kind),
+            };
+            let mut values = feature.inside(at, len);
+            while let Some(part) = values.next_part()? {
+                if part.number == 1 {
+                    self.push(&mut list, part.value, &values)?;
+                }
+            }
+            found = Some((kind, list));
+        }
+        Ok(found.map_or(Field::Null, |(_, list)| list.into_field()))
+    }
+
+    fn push(&mut self, list: &mut List, value: Value, values: &Message<'a>) -> Result<()> {
+        match (list, value) {
+            (List::Bytes(list), Value::Bytes(at, len)) => {
+                if list.len() == MAX_ITEMS {
+                    return Err(too_many(MAX_ITEMS, "byte strings in a list", at));
+                }
+                self.count(len + size_of::<Field>(), at)?;
+                list.push(Field::Bytes(self.record.slice(at..at + len)));
+            }
+            (List::Floats(list), Value::Bytes(at, len)) => {
+                let (floats, rest) = values.bytes[at..at + len].as_chunks::<4>();
+                if !rest.is_empty() {
+                    return Err(corrupt("a list of floats of no whole number of floats", at));
+                }
+                self.count(floats.len() * 8, at)?;
+                list.extend(floats.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes))));
+            }
+            (List::Floats(list), Value::Fixed32(bits)) => {
+                self.count(8, values.at)?;
+                list.push(f64::from(f32::from_bits(bits)));
+            }
+            (List::Integers(list), Value::Bytes(at, len)) => {
+                let mut packed = values.inside(at, len);
+                while packed.at < packed.end {
+                    self.count(8, packed.at)?;
+                    list.push(packed.varint()? as i64);
+                }
+            }
+            (List::Integers(list), Value::Varint(number)) => {
+                self.count(8, values.at)?;
+                list.push(number as i64);
+            }
+            _ => return Err(values.wrong_kind()),
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, bytes: usize, at: usize) -> Result<()> {
+        self.bytes = self.bytes.saturating_add(bytes as u64);
+        let allowed = self.request.max_bytes();
+        if self.bytes <= allowed {
+            return Ok(());
+        }
+        let message = format!("the features take more than {allowed} bytes, which are allowed");
+        Err(Error::new(ErrorKind::LimitExceeded, message).with_offset(at as u64))
+    }
+}
+
+enum List {
+    Bytes(Vec<Field>),
+    Floats(Vec<f64>),
+    Integers(Vec<i64>),
+}
+
+impl List {
+    fn of(kind: u32) -> List {
+        match kind {
+            1 => List::Bytes(Vec::new()),
+            2 => List::Floats(Vec::new()),
+            _ => List::Integers(Vec::new()),
+        }
+    }
+
+    fn into_field(self) -> Field {
+        match self {
+            List::Bytes(mut list) if list.len() == 1 => list.pop().unwrap_or(Field::Null),
+            List::Bytes(list) => Field::List(list),
+            List::Floats(list) => match list[..] {
+                [one] => Field::Float(one),
+                _ => Field::Floats(list),
+            },
+            List::Integers(list) => match list[..] {
+                [one] => Field::Integer(one),
+                _ => Field::Integers(list),
+            },
+        }
+    }
+}
+
+/// A message of protocol buffers: numbered parts, one behind the other.
+#[derive(Clone, Copy)]
+struct Message<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    end: usize,
+}
+
+struct Part {
+    number: u32,
+    value: Value,
+}
+
+enum Value {
+    Varint(u64),
+    Fixed64,
+    /// Where they start, and their number; within the message.
+    Bytes(usize, usize),
+    Fixed32(u32),
+}
+
+impl<'a> Message<'a> {
+    fn whole(bytes: &'a [u8]) -> Self {
+        Message { bytes, at: 0, end: bytes.len() }
+    }
+
+    /// The message within this one that [`Value::Bytes`] tells.
+    fn inside(&self, at: usize, len: usize) -> Self {
+        Message { bytes: self.bytes, at, end: at + len }
+    }
+
+    fn next_part(&mut self) -> Result<Option<Part>> {
+        if self.at == self.end {
+            return Ok(None);
+        }
+        let start = self.at;
+        let tag = self.varint()?;
+        let number = u32::try_from(tag >> 3).ok().filter(|number| (1..1 << 29).contains(number));
+        let number = number.ok_or_else(|| corrupt("a part without a valid number", start))?;
+        let value = match tag & 7 {
+            0 => Value::Varint(self.varint()?),
+            1 => {
+                self.take(8)?;
+                Value::Fixed64
+            }
+            2 => {
+                let len = self.varint()?;
+                // What does not fit into an address does not fit into the message.
+                let at = self.take(usize::try_from(len).unwrap_or(usize::MAX))?;
+                Value::Bytes(at, self.at - at)
+            }
+            5 => {
+                let at = self.take(4)?;
+                Value::Fixed32(crate::datasets::files::u32_at(self.bytes, at).unwrap_or_default())
+            }
+            kind => return Err(corrupt(format!("a part of the unknown kind {kind}"), start)),
+        };
+        Ok(Some(Part { number, value }))
+    }
+
+    /// Passes over so many bytes, and says where they start.
+    fn take(&mut self, len: usize) -> Result<usize> {
+        let at = self.at;
+        if len > self.end - at {
+            let message = format!("a part of {len} bytes, of which {} are there", self.end - at);
+            return Err(Error::new(ErrorKind::Truncated, message).with_offset(at as u64));
+        }
+        self.at += len;
+        Ok(at)
+    }
+
+    /// A number in groups of seven bits, the lowest first, at most ten of them.
+    fn varint(&mut self) -> Result<u64> {
+        let start = self.at;
+        let mut number = 0;
+        for shift in (0..70).step_by(7) {
+            if self.at == self.end {
+                let error = Error::new(ErrorKind::Truncated, "the record ends inside a number");
+                return Err(error.with_offset(start as u64));
+            }
+            let byte = self.bytes[self.at];
+            self.at += 1;
+            // Of the tenth byte only one bit has a place.
+            number |= u64::from(byte & 0x7F) << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        Err(corrupt("a number of more than ten bytes", start))
+    }
+
+    fn wrong_kind(&self) -> Error {
+        corrupt("a part is of another kind than in tf.train.Example", self.at)
+    }
+}
+
+fn corrupt(message: impl Into<String>, at: usize) -> Error {
+    Error::new(ErrorKind::Corrupt, message).with_offset(at as u64)
+}
+
+fn too_many(allowed: usize, what: &str, at: usize) -> Error {
+    let message = format!("more than {allowed} {what}");
+    Error::new(ErrorKind::LimitExceeded, message).with_offset(at as u64)
+}

@@ -1,0 +1,273 @@
+//! Data sets in TFRecord files.
+
+mod example;
+mod framing;
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use spdl_core::{Dataset, Error, ErrorKind, Result};
+
+use super::files::{ContentHash, Firsts, check_size, row_key, shown};
+use crate::{Fetcher, Field, FieldRequest, Key, PackedRows, StoredRecord};
+
+pub use example::parse_example;
+
+/// The largest index file that is read, in bytes: one of some 50 million records.
+const MAX_INDEX_BYTES: u64 = 1 << 30;
+
+/// Samples in TFRecord files, each a `tf.train.Example`: its features are the fields.
+///
+/// What a feature becomes [`parse_example`] says. A record is read by itself, by one range, and its
+/// checksum is compared; no more than the features that are asked for are taken from it.
+///
+/// Opening walks over the lengths of all records, for which a file of small records is read as a
+/// whole. An index beside it makes that unnecessary: `FILE.idx`, with a line for each record, its
+/// offset and its size in bytes, as DALI's `tfrecord2idx` and the Python package `tfrecord` write it.
+/// An index that is not of the file as it is now is not used.
+///
+/// In memory a record takes 8 bytes. Files that are compressed as a whole are `Unsupported`, since they
+/// have no single records to read.
+///
+/// ```
+/// use std::sync::Arc;
+/// use spdl_core::Dataset;
+/// use spdl_io::{MemoryFetcher, datasets::TfRecordDataset};
+/// # let file = std::fs::read("tests/data/tfrecord/a.tfrecord")?;
+/// # let fetcher: MemoryFetcher = [("train-00000.tfrecord", file)].into_iter().collect();
+/// let files = ["train-00000.tfrecord"];
+/// let open = TfRecordDataset::open(Arc::new(fetcher), files, Default::default());
+/// let samples = spdl_core::block_on(open)?;
+/// assert_eq!(samples.len(), 5);
+/// let sample = samples.item(0)?;
+/// assert_eq!(sample.key.as_str(), Some("train-00000.tfrecord:0"));
+/// assert!(sample.names().any(|name| name == "image/class/label"));
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+///
+/// The format is that of TensorFlow's guide "TFRecord and tf.train.Example".
+pub struct TfRecordDataset {
+    shards: Vec<Arc<Shard>>,
+    firsts: Firsts,
+}
+
+/// How TFRecord files are opened and read.
+#[derive(Clone, Debug)]
+pub struct TfRecordOptions {
+    raw: bool,
+    verify: bool,
+    index_suffix: Option<String>,
+    concurrency: usize,
+}
+
+impl Default for TfRecordOptions {
+    fn default() -> Self {
+        let index_suffix = Some(".idx".to_owned());
+        TfRecordOptions { raw: false, verify: true, index_suffix, concurrency: 8 }
+    }
+}
+
+impl TfRecordOptions {
+    /// Whether a record is one field, `record`, of bytes as they are: for records that are no
+    /// `tf.train.Example`. Default: false.
+    #[must_use]
+    pub fn raw(mut self, raw: bool) -> Self {
+        self.raw = raw;
+        self
+    }
+
+    /// Whether the checksum of the data is compared when a record is read. That of the length always
+    /// is. Default: true.
+    #[must_use]
+    pub fn verify(mut self, verify: bool) -> Self {
+        self.verify = verify;
+        self
+    }
+
+    /// What follows the name of a file in that of its index; `None` where there are no indices, and
+    /// nobody shall look for one. Default: `.idx`.
+    #[must_use]
+    pub fn index_suffix(mut self, suffix: Option<&str>) -> Self {
+        self.index_suffix = suffix.map(str::to_owned);
+        self
+    }
+
+    /// How many files are opened at once, at least 1. Default: 8.
+    #[must_use]
+    pub fn concurrency(mut self, files: usize) -> Self {
+        self.concurrency = files.max(1);
+        self
+    }
+}
+
+impl TfRecordDataset {
+    /// Finds the records of these files, in their order.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where there are no files; `Corrupt` where a length does not agree with its
+    /// checksum, `Truncated` where a file ends inside a record, both with the byte; `Unsupported` for
+    /// compressed files, and for a fetcher that tells no sizes or reads no ranges; what the fetcher
+    /// answers.
+    pub async fn open(
+        fetcher: Arc<dyn Fetcher>,
+        files: impl IntoIterator<Item = impl Into<Key>>,
+        options: TfRecordOptions,
+    ) -> Result<Self> {
+        let files: Vec<Key> = files.into_iter().map(Into::into).collect();
+        if files.is_empty() {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "the list of TFRecord files is empty",
+            ));
+        }
+        let (found, wanted) = (&fetcher, &options);
+        let read = |key: Key| async move {
+            let ends = find_records(found, &key, wanted).await?;
+            Ok::<_, Error>((key, ends))
+        };
+        let found = stream::iter(files).map(read).buffered(options.concurrency);
+        let found: Vec<(Key, Vec<u64>)> = found.try_collect().await?;
+        let firsts = Firsts::new(found.iter().map(|(_, ends)| ends.len() as u64))?;
+        let shard = |(key, ends), names| Shard {
+            key,
+            ends,
+            names,
+            raw: options.raw,
+            verify: options.verify,
+        };
+        let mut names: Arc<[Arc<str>]> =
+            if options.raw { [RECORD.into()].into() } else { [].into() };
+        if let Some((key, ends)) = found.iter().find(|(_, ends)| !ends.is_empty())
+            && !options.raw
+        {
+            // The features of the first record are those that all are expected to have.
+            let first = shard((key.clone(), ends[..1].to_vec()), Arc::clone(&names));
+            let features = first.read(&fetcher, 0, &FieldRequest::all(u64::MAX)).await?;
+            names = features.into_iter().map(|(name, _)| name).collect();
+        }
+        let shards = found.into_iter().map(|found| Arc::new(shard(found, Arc::clone(&names))));
+        Ok(TfRecordDataset { shards: shards.collect(), firsts })
+    }
+
+    /// How many records each file holds: for [`ShardWindow`](spdl_core::sampler::ShardWindow).
+    pub fn shard_lens(&self) -> Vec<u64> {
+        self.firsts.lens()
+    }
+}
+
+async fn find_records(
+    fetcher: &Arc<dyn Fetcher>,
+    key: &Key,
+    options: &TfRecordOptions,
+) -> Result<Vec<u64>> {
+    let size = fetcher.stat(key).await?.size;
+    if let Some(suffix) = &options.index_suffix {
+        let index = Key::from_bytes(&[key.as_bytes(), suffix.as_bytes()].concat());
+        match fetcher.read_at_most(&index, MAX_INDEX_BYTES).await {
+            Ok(text) => {
+                if let Some(ends) = framing::parse_index(&text, size) {
+                    return Ok(ends);
+                }
+            }
+            // Without an index, or with one that is no use, the file itself tells.
+            Err(error) if !error.kind().is_transient() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    framing::walk(fetcher, key, size).await
+}
+
+/// The one field of a record that is not looked into.
+const RECORD: &str = "record";
+
+/// A file, and where its records end.
+struct Shard {
+    key: Key,
+    ends: Vec<u64>,
+    names: Arc<[Arc<str>]>,
+    raw: bool,
+    verify: bool,
+}
+
+#[async_trait]
+impl PackedRows for Shard {
+    fn names(&self) -> &[Arc<str>] {
+        &self.names
+    }
+
+    async fn read(
+        &self,
+        fetcher: &Arc<dyn Fetcher>,
+        row: u64,
+        request: &FieldRequest,
+    ) -> Result<Vec<(Arc<str>, Field)>> {
+        let row = usize::try_from(row).unwrap_or(usize::MAX);
+        let Some(&end) = self.ends.get(row) else {
+            let message = format!("record {row} of {} was asked for", self.ends.len());
+            return Err(
+                Error::new(ErrorKind::InvalidArgument, message).with_key(self.key.display_name())
+            );
+        };
+        let start = row.checked_sub(1).map_or(0, |before| self.ends[before]);
+        // Errors of what is in the file name the sample, and the byte of the file.
+        let located = |error: Error, from: u64| {
+            let offset = error.offset().unwrap_or_default();
+            let key = row_key(&self.key, row as u64).display_name();
+            error.with_key(key).with_offset(start + from + offset)
+        };
+        check_size(end - start, request.max_bytes().saturating_add(framing::FRAME))
+            .map_err(|error| located(error, 0))?;
+        let record = fetcher.read(&self.key, Some(start..end)).await?;
+        let data =
+            framing::check_record(&record, self.verify).map_err(|error| located(error, 0))?;
+        if self.raw {
+            let field = request.wants(RECORD).then(|| (RECORD.into(), Field::Bytes(data)));
+            return Ok(field.into_iter().collect());
+        }
+        parse_example(&data, request).map_err(|error| located(error, framing::HEADER))
+    }
+}
+
+impl Dataset for TfRecordDataset {
+    type Item = StoredRecord;
+
+    fn len(&self) -> u64 {
+        self.firsts.total()
+    }
+
+    fn item(&self, index: u64) -> Result<StoredRecord> {
+        let (shard, row) = self.firsts.locate(index)?;
+        let shard = Arc::clone(&self.shards[shard]);
+        Ok(StoredRecord::new(row_key(&shard.key, row)).with_row(shard, row))
+    }
+
+    /// Of the names of the files, without their folders, and of the ends of all records.
+    fn content_hash(&self) -> Option<u64> {
+        let mut hash = ContentHash::new("tfrecord");
+        for shard in &self.shards {
+            hash.name(&shard.key);
+            hash.number(shard.ends.len() as u64);
+            shard.ends.iter().for_each(|&end| hash.number(end));
+        }
+        Some(hash.finish())
+    }
+
+    fn key(&self, item: &StoredRecord) -> Option<Arc<str>> {
+        shown(item)
+    }
+}
+
+impl fmt::Debug for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Shard({} with {} records)", self.key, self.ends.len())
+    }
+}
+
+impl fmt::Debug for TfRecordDataset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (records, files) = (self.firsts.total(), self.shards.len());
+        write!(f, "TfRecordDataset({records} records in {files} files)")
+    }
+}

@@ -1,0 +1,71 @@
+//! Data sets in formats of other programs: the values that were written, and errors for damage.
+#![expect(clippy::unwrap_used, reason = "helpers of tests, where a panic is the report")]
+
+mod damaged;
+mod mds;
+#[cfg(feature = "parquet")]
+mod parquet;
+mod tfrecord;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use spdl_core::{Dataset, Result, block_on};
+use spdl_io::{Bytes, Fetcher, Field, FieldRequest, MemoryFetcher, StoredRecord};
+
+/// The fields of a sample by their names.
+type Fields = BTreeMap<String, Field>;
+
+/// A file below `tests/data`.
+fn golden(name: &str) -> Vec<u8> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
+    fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// A store with these files of `tests/data`.
+fn store(names: &[&str]) -> Arc<MemoryFetcher> {
+    Arc::new(names.iter().map(|name| (*name, golden(name))).collect())
+}
+
+/// A store with all files of a folder of `tests/data`.
+fn folder(name: &str) -> Arc<MemoryFetcher> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
+    let fetcher = MemoryFetcher::new();
+    for entry in fs::read_dir(path).unwrap() {
+        let file = entry.unwrap().file_name().into_string().unwrap();
+        let key = format!("{name}/{file}");
+        fetcher.insert(key.as_str(), golden(&key));
+    }
+    Arc::new(fetcher)
+}
+
+/// Reads a sample's fields.
+fn read(
+    fetcher: &Arc<MemoryFetcher>,
+    record: &StoredRecord,
+    request: &FieldRequest,
+) -> Result<Fields> {
+    let fetcher: Arc<dyn Fetcher> = fetcher.clone();
+    let row = record.row.as_ref().unwrap();
+    let fields = block_on(row.group.read(&fetcher, row.row, request))?;
+    let count = fields.len();
+    let fields: Fields =
+        fields.into_iter().map(|(name, field)| (name.to_string(), field)).collect();
+    assert_eq!(fields.len(), count, "no name is there twice");
+    Ok(fields)
+}
+
+/// All fields of sample `index`.
+fn sample(
+    fetcher: &Arc<MemoryFetcher>,
+    samples: &dyn Dataset<Item = StoredRecord>,
+    index: u64,
+) -> Result<Fields> {
+    read(fetcher, &samples.item(index)?, &FieldRequest::all(1 << 30))
+}
+
+fn bytes(data: &[u8]) -> Field {
+    Field::Bytes(Bytes::copy_from_slice(data))
+}

@@ -1,0 +1,192 @@
+//! TFRecord files, as the Python package `tfrecord` writes them.
+
+use std::sync::Arc;
+
+use spdl_core::{Dataset, ErrorKind, Result, block_on};
+use spdl_io::datasets::{TfRecordDataset, TfRecordOptions};
+use spdl_io::{Bytes, Field, FieldRequest, MemoryFetcher};
+
+use super::{bytes, read, sample, store};
+
+const A: &str = "tfrecord/a.tfrecord";
+const B: &str = "tfrecord/b.tfrecord";
+const INDEX: &str = "tfrecord/b.tfrecord.idx";
+
+pub(crate) fn open(fetcher: &Arc<MemoryFetcher>, files: &[&str]) -> Result<TfRecordDataset> {
+    open_with(fetcher, files, TfRecordOptions::default())
+}
+
+fn open_with(
+    fetcher: &Arc<MemoryFetcher>,
+    files: &[&str],
+    options: TfRecordOptions,
+) -> Result<TfRecordDataset> {
+    let fetcher = Arc::clone(fetcher);
+    block_on(TfRecordDataset::open(fetcher, files.iter().copied(), options))
+}
+
+#[test]
+fn features_are_those_that_were_written() {
+    let fetcher = store(&[A, B, INDEX]);
+    let samples = open(&fetcher, &[A, B]).unwrap();
+    assert_eq!((samples.len(), samples.shard_lens()), (8, vec![5, 3]));
+    let names: Vec<_> = samples.item(0).unwrap().names().map(str::to_owned).collect();
+    assert_eq!(names.len(), 7);
+    for i in 0..8_u8 {
+        let item = samples.item(i.into()).unwrap();
+        let place = if i < 5 { format!("{A}:{i}") } else { format!("{B}:{}", i - 5) };
+        assert_eq!(item.key.as_str(), Some(&*place));
+        let found = sample(&fetcher, &samples, i.into()).unwrap();
+        let image = found["image/encoded"].as_bytes().unwrap();
+        assert_eq!(image.len(), 200 + 37 * usize::from(i));
+        let tokens: Vec<i64> = (0..i.into()).collect();
+        let tokens = if i == 1 { Field::Integer(0) } else { Field::Integers(tokens) };
+        assert_eq!(found["image/class/label"], Field::Integer(i64::from(i) - 2));
+        assert_eq!(found["image/class/text"], bytes(format!("class {i}").as_bytes()));
+        assert_eq!(found["boxes"], Field::Floats(vec![0.5 * f64::from(i), 0.25, -1.5]));
+        assert_eq!(found["score"], Field::Float(0.125 * f64::from(i)));
+        assert_eq!(found["tokens"], tokens);
+        assert_eq!(found["parts"], Field::List(vec![bytes(b"a"), bytes(b""), bytes(&[i])]));
+        assert_eq!(found.len(), names.len());
+    }
+    assert_eq!(samples.item(8).unwrap_err().kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn only_the_features_that_are_asked_for_are_read() {
+    let fetcher = store(&[A]);
+    let samples = open(&fetcher, &[A]).unwrap();
+    let request = FieldRequest::all(1 << 20).only(["score", "none"]);
+    let found = read(&fetcher, &samples.item(2).unwrap(), &request).unwrap();
+    assert_eq!(found.into_iter().collect::<Vec<_>>(), [("score".into(), Field::Float(0.25))]);
+}
+
+#[test]
+fn steps_of_a_sequence_are_a_list_each() {
+    let name = "tfrecord/sequence.tfrecord";
+    let fetcher = store(&[name]);
+    let samples = open(&fetcher, &[name]).unwrap();
+    let found = sample(&fetcher, &samples, 1).unwrap();
+    assert_eq!(found["length"], Field::Integer(2));
+    assert_eq!(found["frames"], Field::List(vec![bytes(b"f0"), bytes(b"f1")]));
+    let ids = vec![Field::Integers(vec![1, 2]), Field::Integer(3)];
+    assert_eq!(found["ids"], Field::List(ids));
+}
+
+#[test]
+fn numbers_that_are_not_packed_and_what_readers_must_bear_are_read() {
+    let name = "tfrecord/unpacked.tfrecord";
+    let fetcher = store(&[name]);
+    let samples = open(&fetcher, &[name]).unwrap();
+    let found = sample(&fetcher, &samples, 0).unwrap();
+    assert_eq!(found["ints"], Field::Integers(vec![5, -1]));
+    assert_eq!(found["floats"], Field::Floats(vec![1.5, -2.0]));
+    assert_eq!(found["none"], Field::Null);
+    // The last of two with one name counts.
+    assert_eq!(found["twice"], bytes(b"2"));
+}
+
+#[test]
+fn an_index_gives_the_records_that_a_walk_finds() {
+    let (with, without) = (store(&[B, INDEX]), store(&[B]));
+    let walked = open(&without, &[B]).unwrap();
+    let by_index = open(&with, &[B]).unwrap();
+    assert_eq!(by_index.content_hash(), walked.content_hash());
+    // It was used: where only the index knows the records, they are found.
+    let mut damaged = super::golden(B);
+    let second = by_index_offset(1);
+    damaged[second] ^= 1;
+    with.insert(B, damaged.clone());
+    without.insert(B, damaged);
+    assert_eq!(open(&with, &[B]).unwrap().len(), 3);
+    let error = open(&without, &[B]).unwrap_err();
+    assert_eq!((error.kind(), error.offset()), (ErrorKind::Corrupt, Some(second as u64)));
+}
+
+fn by_index_offset(record: usize) -> usize {
+    let text = String::from_utf8(super::golden(INDEX)).unwrap();
+    let line = text.lines().nth(record).unwrap();
+    line.split_once(' ').unwrap().0.parse().unwrap()
+}
+
+#[test]
+fn an_index_of_another_state_of_the_file_is_not_used() {
+    for index in ["", "0 100\n", "5 1849\n", "0 1854 1\n", "zero 1854\n", "0 1853\n"] {
+        let fetcher = store(&[B]);
+        fetcher.insert(INDEX, index.to_owned());
+        assert_eq!(open(&fetcher, &[B]).unwrap().len(), 3, "{index:?}");
+    }
+}
+
+#[test]
+fn data_that_do_not_agree_with_their_checksum_are_an_error_with_place_and_name() {
+    let fetcher = store(&[A]);
+    let samples = open(&fetcher, &[A]).unwrap();
+    let mut file = super::golden(A);
+    let start = {
+        // The second record starts behind the first.
+        let len = u64::from_le_bytes(*file.first_chunk().unwrap());
+        len as usize + 16
+    };
+    file[start + 12 + 30] ^= 4;
+    fetcher.insert(A, file);
+    assert!(sample(&fetcher, &samples, 0).is_ok());
+    let error = sample(&fetcher, &samples, 1).unwrap_err();
+    assert_eq!((error.kind(), error.offset()), (ErrorKind::Corrupt, Some(start as u64 + 12)));
+    assert_eq!(error.key(), Some("tfrecord/a.tfrecord:1"));
+    let lenient = open_with(&fetcher, &[A], TfRecordOptions::default().verify(false)).unwrap();
+    assert!(sample(&fetcher, &lenient, 2).is_ok());
+}
+
+#[test]
+fn a_truncated_file_is_an_error() {
+    let file = super::golden(A);
+    for cut in [1, 5, 16, file.len() / 2] {
+        let fetcher = store(&[A]);
+        fetcher.insert(A, file[..file.len() - cut].to_vec());
+        let error = open(&fetcher, &[A]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Truncated, "{cut}");
+        assert_eq!(error.key(), Some(A));
+    }
+    let fetcher = store(&[A]);
+    fetcher.insert(A, Bytes::new());
+    assert_eq!(open(&fetcher, &[A]).unwrap().len(), 0);
+}
+
+#[test]
+fn a_file_that_is_compressed_as_a_whole_is_unsupported_and_says_why() {
+    let fetcher = store(&[]);
+    fetcher.insert("x.tfrecord.gz", b"\x1f\x8b\x08\0\0\0\0\0\0\x03some compressed bytes".to_vec());
+    let error = open(&fetcher, &["x.tfrecord.gz"]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.message().contains("gzip"), "{error}");
+}
+
+#[test]
+fn a_record_larger_than_allowed_is_not_read() {
+    let fetcher = store(&[A]);
+    let samples = open(&fetcher, &[A]).unwrap();
+    let item = samples.item(4).unwrap();
+    let error = read(&fetcher, &item, &FieldRequest::all(100)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+}
+
+#[test]
+fn a_record_that_is_no_example_is_read_as_it_is() {
+    let fetcher = store(&[A]);
+    let samples = open_with(&fetcher, &[A], TfRecordOptions::default().raw(true)).unwrap();
+    let found = sample(&fetcher, &samples, 0).unwrap();
+    let file = super::golden(A);
+    let len = u64::from_le_bytes(*file.first_chunk().unwrap()) as usize;
+    assert_eq!(found["record"], bytes(&file[12..12 + len]));
+}
+
+#[test]
+fn another_file_gives_another_content_hash_and_another_folder_does_not() {
+    let fetcher = store(&[A, B]);
+    fetcher.insert("elsewhere/a.tfrecord", super::golden(A));
+    let hash = |files: &[&str]| open(&fetcher, files).unwrap().content_hash().unwrap();
+    assert_eq!(hash(&[A]), hash(&["elsewhere/a.tfrecord"]));
+    assert_ne!(hash(&[A]), hash(&[B]));
+    assert_ne!(hash(&[A, B]), hash(&[B, A]));
+}
