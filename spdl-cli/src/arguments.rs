@@ -7,7 +7,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use spdl_core::{Error, ErrorKind, Shard};
 use spdl_media::SampleFormat;
 
-/// Turns folders of images into training batches, and measures how fast that goes.
+use crate::data::arguments::{CatArguments, LsArguments, StatArguments, VerifyArguments};
+use crate::pack::PackArguments;
+
+/// Turns images into training batches and measures how fast that goes, and packs data sets into shards
 #[derive(Debug, Parser)]
 #[command(
     name = "spdl",
@@ -22,8 +25,13 @@ Examples:
                                         the same for training, with charts in a file
   spdl bench photos/ --json             the figures for a program
   spdl verify-order rank*.state         is anything missing or done twice?
+  spdl pack photos/ shards/ --shuffle 7 tar shards with index, checksums and manifest
+  spdl ls shards/                       which shards, or samples, are there?
+  spdl cat shards/ cat/1.jpg > 1.jpg    a field of a sample
+  spdl verify shards/                   is every byte sound, and every image whole?
+  spdl stat shards/ --html shards.html  counts, sizes, histograms, a contact sheet
 
-`spdl bench --help` explains every option.
+`spdl COMMAND --help` explains every option.
 
 Exit codes:
   0  done
@@ -40,6 +48,11 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Bench(BenchArguments),
     VerifyOrder(VerifyOrderArguments),
+    Pack(PackArguments),
+    Ls(LsArguments),
+    Cat(CatArguments),
+    Verify(VerifyArguments),
+    Stat(StatArguments),
 }
 
 /// Says what of an epoch is done, what is missing, and what was done twice, by the saved states of
@@ -287,7 +300,7 @@ pub(crate) struct BenchArguments {
 }
 
 /// A number from 1 to `most`.
-fn count<T: TryFrom<u64> + Clone + Send + Sync>(most: u64) -> RangedU64ValueParser<T>
+pub(crate) fn count<T: TryFrom<u64> + Clone + Send + Sync>(most: u64) -> RangedU64ValueParser<T>
 where
     <T as TryFrom<u64>>::Error: std::error::Error + Send + Sync + 'static,
 {

@@ -186,7 +186,8 @@ fn stopped(outcome: &Outcome, signal: i32) -> Failure {
     Failure::new(&told, file.display(), reason).by_signal(signal)
 }
 
-fn list(folder: &Path) -> Result<(ImageFolder, Duration), Failure> {
+/// The images of a folder, and how long it took to list them.
+pub(crate) fn list(folder: &Path) -> Result<(ImageFolder, Duration), Failure> {
     let start = Instant::now();
     let extensions: Vec<&str> = IMAGE_EXTENSIONS.into_iter().chain(more_extensions()).collect();
     let images = ImageFolder::with_extensions(folder, &extensions)

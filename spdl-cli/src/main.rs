@@ -1,4 +1,5 @@
-//! `spdl`: how fast does a folder of images become training batches, and what limits it?
+//! `spdl`: how fast does a folder of images become training batches, and what limits it? And what does a
+//! data set hold, packed or not?
 //!
 //! ```text
 //! arguments ──► bench ──► output (text or JSON) ──► standard output
@@ -6,17 +7,21 @@
 //!               ├── progress   on standard error, for people
 //!               ├── saving     how far it has come, in a file
 //!               └── watch      snapshots of the statistics, for the report
+//!           ──► pack ───► shards in a folder
+//!           ──► data ───► ls, cat, verify, stat: what shards, archives and folders hold
 //! ```
 #![forbid(unsafe_code)]
 
 mod arguments;
 mod bench;
 mod changes;
+mod data;
 mod delivery;
 mod failure;
 mod format;
 mod machine;
 mod output;
+mod pack;
 mod progress;
 mod report;
 mod saving;
@@ -34,6 +39,11 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::VerifyOrder(arguments) => verify_order::run(&arguments),
+        Command::Pack(arguments) => pack::run(&arguments),
+        Command::Ls(arguments) => data::ls::run(&arguments),
+        Command::Cat(arguments) => data::cat::run(&arguments),
+        Command::Verify(arguments) => data::verify::run(&arguments),
+        Command::Stat(arguments) => data::stat::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -373,22 +373,22 @@ pub(crate) fn share(part: Duration, whole: Duration) -> f64 {
 }
 
 /// Columns of text, the first ones to the left, the others to the right.
-struct Table {
+pub(crate) struct Table {
     rows: Vec<Vec<String>>,
     left: usize,
 }
 
 impl Table {
-    fn new(header: &[&str], left: usize) -> Self {
+    pub(crate) fn new(header: &[&str], left: usize) -> Self {
         let header = header.iter().map(|&name| name.to_owned()).collect();
         Table { rows: vec![header], left }
     }
 
-    fn add(&mut self, row: impl Into<Vec<String>>) {
+    pub(crate) fn add(&mut self, row: impl Into<Vec<String>>) {
         self.rows.push(row.into());
     }
 
-    fn draw(&self) -> String {
+    pub(crate) fn draw(&self) -> String {
         let columns = self.rows.first().map_or(0, Vec::len);
         let width = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));

@@ -1,6 +1,7 @@
 //! The report: one HTML file that needs nothing beside it. It is well-formed XML, too.
 
 mod chart;
+mod data_set;
 mod file;
 mod series;
 
@@ -16,6 +17,7 @@ use crate::format::{bytes, count, counted, date, measured, percent, printable, t
 use crate::machine::Machine;
 use crate::output::{self, Failures, describe, figures, key_of, reason_of, share};
 
+pub(crate) use data_set::{data_set, overview};
 pub(crate) use file::ReportFile;
 
 /// A browser still scrolls well through so many.

@@ -29,11 +29,13 @@
 //! | you want | see |
 //! |---|---|
 //! | reads that survive a store's failures | [`Resilient`] |
+//! | web servers, S3, Google Cloud Storage, Azure, by address | [`StoreRegistry`] |
 //! | objects in memory | [`MemoryFetcher`] |
 //! | sizes and versions, bodies piece by piece, several ranges | [`Fetcher`] |
 //! | files inside tar and zip archives, and arrays of NumPy | [`archive`] |
 //! | samples of several fields: shards as of WebDataset, lists of files | [`datasets`] |
 //! | to read such samples | [`FetchRecord`], [`FetchLabeled`] |
+//! | a data set written as tar shards | [`shards`] |
 //!
 //! Storage of your own is one implementation of [`Fetcher`] and one call of
 //! `spdl_io::testing::fetcher_contract` (feature `testing`) in a test.
@@ -48,16 +50,24 @@ pub mod datasets;
 mod fetch;
 mod fetch_record;
 mod fetcher;
+#[cfg(feature = "http")]
+mod http;
 mod image_folder;
 mod io_threads;
 mod key;
 #[cfg(feature = "local")]
 mod local;
 mod memory;
+#[cfg(feature = "http")]
+mod network;
+#[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
+mod object_store;
 #[cfg(feature = "cache")]
 mod prepared;
 mod record;
 mod resilient;
+pub mod shards;
+mod stores;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod walk;
@@ -70,17 +80,22 @@ pub use cache::{Cache, CacheBuilder, CachePolicy, CacheStatistics, CachedFetcher
 pub use fetch::Fetch;
 pub use fetch_record::{FetchLabeled, FetchRecord};
 pub use fetcher::{Capability, Fetcher, ObjectMeta};
+#[cfg(feature = "http")]
+pub use http::HttpFetcher;
 pub use image_folder::{AUDIO_EXTENSIONS, IMAGE_EXTENSIONS, ImageFolder, VIDEO_EXTENSIONS};
 pub use key::Key;
 #[cfg(feature = "local")]
 pub use local::LocalFetcher;
 pub use memory::MemoryFetcher;
+#[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
+pub use object_store::ObjectStoreFetcher;
 #[cfg(feature = "cache")]
 pub use prepared::Prepared;
 pub use record::{
     Encoding, Extent, Field, FieldRequest, PackedRows, Record, StoredField, StoredRecord, StoredRow,
 };
 pub use resilient::{Attempt, Attempts, Resilient, ResilientOptions, ResilientStatistics};
+pub use stores::{Address, Location, Secret, SourceOptions, StoreFactory, StoreRegistry};
 
 // What a fetcher of another crate needs, so that it can be written against this one alone.
 pub use spdl_core::{BoxStream, Error, ErrorKind, Result, async_trait, block_on};

@@ -251,8 +251,6 @@ impl Placement {
     }
 }
 
-/// The size to which an image is resized that is to cover another: the longer side is cut to whole
-/// pixels, as torchvision does.
 /// What is wrong with a range that a number is drawn from.
 fn unsound_range(name: &str, (low, high): (f64, f64)) -> Option<String> {
     if low > high {
@@ -262,6 +260,8 @@ fn unsound_range(name: &str, (low, high): (f64, f64)) -> Option<String> {
     (!sound).then(|| format!("{name} is {low} to {high}; expected more than 0 and less than 10^6"))
 }
 
+/// The size to which an image is resized that is to cover another: the longer side is cut to whole
+/// pixels, as torchvision does.
 fn cover(image: Size, covering: Size) -> Size {
     let [w, h] = [image.width, image.height].map(u64::from);
     let [cw, ch] = [covering.width, covering.height].map(u64::from);
@@ -370,6 +370,16 @@ mod tests {
     }
 
     #[test]
+    fn eval_resizes_to_the_next_whole_size() {
+        // 96 / 0.875 = 109.7, 64 / 0.875 = 73.1. Of a tall image, the longer side is cut:
+        // 73 * 500 / 375 = 97.3.
+        let covering = Size::new(110, 73);
+        assert_eq!(Crop::eval(Size::new(96, 64)), Crop::ResizedCenter { covering });
+        assert_eq!(cover(Size::new(375, 500), square(73)), Size::new(73, 97));
+        assert_eq!(cover(Size::new(500, 375), square(73)), Size::new(97, 73));
+    }
+
+    #[test]
     fn what_is_resized_to_less_than_the_sample_lies_in_its_middle() {
         // 100 x 50 becomes 40 x 20; of 30 x 31, rows 5 to 25 are seen.
         let crop = Crop::ResizedCenter { covering: square(20) };
@@ -385,6 +395,11 @@ mod tests {
         let tall = place(crop, Size::new(30, 90), Size::new(61, 31), 0);
         assert_eq!(tall.target, Rect { left: 25, top: 0, width: 10, height: 31 });
         assert_eq!(tall.source, Rect::full(Size::new(30, 90)).into());
+        // 61 * 25 / 60 = 25.4, 31 * 60 / 45 = 41.3; 61 * 19 / 45 = 25.8.
+        let rounded = |w: u32, h: u32| place(crop, Size::new(w, h), Size::new(61, 31), 0).target;
+        assert_eq!(rounded(60, 25), Rect { left: 0, top: 3, width: 61, height: 25 });
+        assert_eq!(rounded(60, 45), Rect { left: 10, top: 0, width: 41, height: 31 });
+        assert_eq!(rounded(45, 19), Rect { left: 0, top: 2, width: 61, height: 26 });
         let line = place(crop, Size::new(5000, 1), Size::new(61, 31), 0);
         assert_eq!(line.target, Rect { left: 0, top: 15, width: 61, height: 1 });
     }
@@ -444,9 +459,71 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_image_falls_back_to_its_centre() {
-        let placement = place(Crop::TRAIN, Size::new(1000, 10), square(8), 0);
-        assert_eq!(placement.bounds, Rect { left: 493, top: 0, width: 13, height: 10 });
+    fn an_image_that_no_part_fits_falls_back_to_its_centre() {
+        let bounds =
+            |width, height| place(Crop::TRAIN, Size::new(width, height), square(8), 0).bounds;
+        assert_eq!(bounds(1000, 10), Rect { left: 493, top: 0, width: 13, height: 10 });
+        assert_eq!(bounds(10, 1000), Rect { left: 0, top: 493, width: 10, height: 13 });
+        // Of sides in the range, it is the whole.
+        let whole = Crop::RandomResized { area: (2.0, 2.0), aspect: (0.5, 2.0) };
+        let image = Size::new(40, 30);
+        assert_eq!(place(whole, image, square(8), 0).bounds, Rect::full(image));
+    }
+
+    /// The parts of an image of 400 x 300 that 4000 samples draw.
+    fn parts(area: (f64, f64), aspect: (f64, f64)) -> Vec<Rect> {
+        let crop = Crop::RandomResized { area, aspect };
+        (0..4000).map(|seed| place(crop, Size::new(400, 300), square(8), seed).bounds).collect()
+    }
+
+    fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+        let count = values.len() as f64;
+        values.sum::<f64>() / count
+    }
+
+    #[test]
+    fn random_parts_are_drawn_evenly_over_areas_aspects_and_places() {
+        // All of these fit: nothing is drawn again.
+        let (area, aspect) = ((0.1, 0.3), (0.5, 2.0));
+        let parts = parts(area, aspect);
+        let areas = || parts.iter().map(|it| it.size().pixels() as f64 / 120_000.0);
+        // Means of 4000 are this near, five standard deviations and more.
+        assert!((mean(areas()) - 0.2).abs() < 0.005);
+        assert!(areas().any(|it| it < 0.101) && areas().any(|it| it > 0.299));
+        assert!(areas().all(|it| (0.098..0.302).contains(&it)));
+        let aspects = parts.iter().map(|it| f64::from(it.width) / f64::from(it.height));
+        assert!(mean(aspects.map(f64::ln)).abs() < 0.04);
+        let places = |place: fn(&Rect) -> (u32, u32)| {
+            let shares = parts.iter().map(place).map(|(at, most)| f64::from(at) / f64::from(most));
+            let shares: Vec<f64> = shares.collect();
+            assert!((mean(shares.iter().copied()) - 0.5).abs() < 0.025);
+            assert!(shares.contains(&0.0) && shares.contains(&1.0));
+        };
+        places(|part| (part.left, 400 - part.width));
+        places(|part| (part.top, 300 - part.height));
+    }
+
+    #[test]
+    fn parts_that_do_not_fit_are_drawn_again() {
+        // More than half of what is drawn is too wide or too high; ten in a row are 1 in 200.
+        let parts = parts((0.5, 1.0), (0.5, 2.0));
+        let whole = parts.iter().filter(|it| it.size().pixels() == 120_000).count();
+        assert!(whole < 100, "{whole}");
+    }
+
+    #[test]
+    fn what_is_drawn_of_a_seed_stays_the_same() {
+        // Runs of older builds go on with the same parts: area, aspect, top, left, in this order, and
+        // sides rounded to the nearest.
+        let mut rng = SampleRng::new(5, SampleId::default(), "t");
+        let target = 120_000.0 * rng.range(0.1, 0.3);
+        let aspect = rng.range(0.5_f64.ln(), 2.0_f64.ln()).exp();
+        let (width, height) = ((target * aspect).sqrt().round(), (target / aspect).sqrt().round());
+        let (width, height) = (width as u32, height as u32);
+        let top = rng.below(u64::from(300 - height) + 1) as u32;
+        let left = rng.below(u64::from(400 - width) + 1) as u32;
+        let expected = Rect { left, top, width, height };
+        assert_eq!(parts((0.1, 0.3), (0.5, 2.0))[5], expected);
     }
 
     proptest! {

@@ -202,10 +202,11 @@ impl FillImage {
         self.write_plan(encoded, sample, &Plan::new(&info, placement), rng)
     }
 
-    /// Writes `encoded` to a field of a slot, as [`write`](FillImage::write) does with the random numbers
-    /// of the context: for a [`Fill`] of yours that writes other fields too. Two of them that are given
-    /// the same context, as an image and its mask, draw the same crop and the same mirroring, where both
-    /// have the same [`Crop`](crate::Crop) and flips, and their images are of one size.
+    /// Writes `encoded` to a field of a slot, as [`write`](FillImage::write) does with the random
+    /// numbers of the context: for a [`Fill`] of yours that writes other fields too. Two of them that
+    /// are given the same context, as an image and its mask, draw the same crop and the same
+    /// mirroring, where both have the same [`Crop`](crate::Crop) and flips, and their images are of
+    /// one size.
     ///
     /// # Errors
     /// As for [`write`](FillImage::write) and [`check_field`](FillImage::check_field).
@@ -412,19 +413,20 @@ impl Fill<Labeled<Bytes>> for FillImage {
         slot.set(LABELS, item.label)
     }
 
-    /// As [`check_field`](FillImage::check_field) of the first; the second is of `i64`.
+    /// As [`check_field`](FillImage::check_field) of the first; the second is an `i64`.
     fn check_fields(&self, fields: &[Field]) -> Result<()> {
         check_count(fields)?;
         self.check_field(&fields[IMAGES])?;
         let labels = &fields[LABELS];
-        if labels.dtype == DType::I64 {
+        if labels.dtype == DType::I64 && labels.shape.is_empty() {
             return Ok(());
         }
         Err(mismatch(format!(
-            "labels are {}, but the field {:?} of the batch is {}",
+            "a label is one {}, but the field {:?} of the batch is {} {:?}",
             DType::I64,
             labels.name,
-            labels.dtype
+            labels.dtype,
+            labels.shape
         )))
     }
 }
@@ -579,7 +581,14 @@ mod tests {
         let region = Rect { left: 42, top: 0, width: 312, height: 300 };
         assert_eq!(request.region_of(stored), region);
         assert_eq!(request.smallest(), Some(Size::new(117, 113)));
-        assert_eq!(plan.decode_request(&transform.exact(true)).smallest(), None);
+        assert_eq!(plan.decode_request(&transform.clone().exact(true)).smallest(), None);
+        // A part that nothing else has influence on is all of what is decoded, however far the
+        // filter looks.
+        let part = Rect { left: 10, top: 120, width: 200, height: 160 };
+        let plan = Plan::new(&info, Placement::part(part, transform.size()));
+        let wide = transform.clone().filter(ResizeFilter::Lanczos3);
+        let region = Rect { left: 120, top: 90, width: 160, height: 200 };
+        assert_eq!(plan.decode_request(&wide).region_of(stored), region);
         // Nothing is asked for that is larger than the region.
         let larger = ImageTransform::new(900).crop(Crop::Stretch);
         let plan = Plan::new(&info, larger.place(info.upright_size(), none));

@@ -31,8 +31,9 @@
 //! much larger than the sample are decoded at a smaller size: on photographs, luma and chroma by
 //! themselves give 40 dB (PSNR) or more against the exact sample.
 //!
-//! Not supported: AVIF and HEIF; JPEG with 12 bits or lossless; TIFF with chroma of lower resolution
-//! outside JPEG, with JPEG of unusual luma and chroma or with common tables of old, or with 12 bits.
+//! Not supported, which the error says: AVIF, HEIF and JPEG 2000; JPEG that is lossless, hierarchical,
+//! or of 12 bits; TIFF of 12 bits, with chroma of lower resolution outside JPEG, with JPEG of unusual
+//! luma and chroma, or with old-style JPEG (compression 6) whose tables are kept apart from the data.
 //!
 //! # Damage
 //!

@@ -99,6 +99,9 @@ mod tests {
             error.message().to_owned()
         };
         assert!(message(b"\0\0\0\x20ftypavif\0\0\0\0").contains("AVIF"));
+        // Of this kind by its second name; what follows the names is none.
+        assert!(message(b"\0\0\0\x18ftypmif1\0\0\0\0mif1avifmiaf").contains("AVIF"));
+        assert!(message(b"\0\0\0\x14ftypmif1\0\0\0\0mif1avifmiaf").contains("HEIF"));
         assert!(message(b"\0\0\0\x20ftypheic\0\0\0\0").contains("HEIF"));
         assert!(message(b"\0\0\0\x20ftypisom\0\0\0\0").contains("known format"));
         assert!(message(b"\0\0\0\x0CJXL \r\n\x87\n").contains("`jxl`"));

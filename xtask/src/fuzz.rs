@@ -17,11 +17,11 @@ use crate::tools::{Output, Workspace, cargo_tool, command, require_programs};
 
 /// Let libFuzzer look for files that our decoders and readers cannot stand.
 ///
-/// Every target (one for each format, for what is made of images, and for archives) is built with cargo-fuzz, which
-/// is installed into target/tools, and runs for the given time on the small files of the repository
-/// and on the files of ../shared/corpora where that is; what it learns stays in target/fuzz/corpus.
-/// The fuzzer's unstable flags are allowed for this build alone, so the stable toolchain will do. A
-/// C++ compiler is needed for libFuzzer itself.
+/// Every target (one for each format, for what is made of images, and for archives) is built with
+/// cargo-fuzz, which is installed into target/tools, and runs for the given time on the small files
+/// of the repository and on the files of ../shared/corpora where that is; what it learns stays in
+/// target/fuzz/corpus. The fuzzer's unstable flags are allowed for this build alone, so the stable
+/// toolchain will do. A C++ compiler is needed for libFuzzer itself.
 ///
 /// What it finds is written to target/fuzz/artifacts, and printed with the command that repeats it;
 /// then the command fails.

@@ -226,7 +226,7 @@ fn describe_stage(stage: &StageStatistics) -> String {
 }
 
 /// A chart with its words: `summary` is what people hear who do not see it.
-fn figure(id: &str, title: &str, caption: &str, summary: &str, svg: Svg) -> String {
+pub(super) fn figure(id: &str, title: &str, caption: &str, summary: &str, svg: Svg) -> String {
     format!(
         "<figure>\n<figcaption><h2>{title}</h2><p>{caption}</p></figcaption>\n\
          <svg viewBox=\"0 0 {WIDTH} {height}\" xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" \
@@ -242,44 +242,44 @@ fn figure(id: &str, title: &str, caption: &str, summary: &str, svg: Svg) -> Stri
 }
 
 /// Where curves are drawn, from its upper edge downwards.
-struct Area {
-    top: f64,
-    height: f64,
+pub(super) struct Area {
+    pub(super) top: f64,
+    pub(super) height: f64,
 }
 
 impl Area {
-    fn bottom(&self) -> f64 {
+    pub(super) fn bottom(&self) -> f64 {
         self.top + self.height
     }
 
     /// The height of a part in 0..=1 of the scale.
-    fn y(&self, part: f64) -> f64 {
+    pub(super) fn y(&self, part: f64) -> f64 {
         self.bottom() - part.clamp(0.0, 1.0) * self.height
     }
 }
 
 /// Elements of a drawing.
-struct Svg {
+pub(super) struct Svg {
     height: f64,
-    left: f64,
+    pub(super) left: f64,
     body: String,
 }
 
 impl Svg {
-    fn new(height: f64) -> Self {
+    pub(super) fn new(height: f64) -> Self {
         Svg { height, left: LEFT, body: String::new() }
     }
 
-    fn right(&self) -> f64 {
+    pub(super) fn right(&self) -> f64 {
         WIDTH - RIGHT
     }
 
-    fn middle(&self) -> f64 {
+    pub(super) fn middle(&self) -> f64 {
         self.x(0.5)
     }
 
     /// The place of a part in 0..=1 of the horizontal axis.
-    fn x(&self, part: f64) -> f64 {
+    pub(super) fn x(&self, part: f64) -> f64 {
         self.left + part.clamp(0.0, 1.0) * (self.right() - self.left)
     }
 
@@ -288,7 +288,7 @@ impl Svg {
         let _ = writeln!(self.body, "{element}");
     }
 
-    fn text(&mut self, x: f64, y: f64, anchor: &str, class: &str, text: &str) {
+    pub(super) fn text(&mut self, x: f64, y: f64, anchor: &str, class: &str, text: &str) {
         self.add(format_args!(
             r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}" class="{class}">{}</text>"#,
             Escaped(text)
@@ -296,7 +296,7 @@ impl Svg {
     }
 
     /// A grid line with its label.
-    fn horizontal(&mut self, y: f64, label: &str) {
+    pub(super) fn horizontal(&mut self, y: f64, label: &str) {
         let (left, right) = (self.left, self.right());
         self.add(format_args!(
             r#"<line x1="{left:.1}" x2="{right:.1}" y1="{y:.1}" y2="{y:.1}" class="grid" />"#
@@ -353,7 +353,7 @@ impl Svg {
         self.text(self.middle(), area.bottom() + 29.0, "middle", "axis", "busy");
     }
 
-    fn bar(&mut self, y: f64, height: f64, part: f64, colour: usize) {
+    pub(super) fn bar(&mut self, y: f64, height: f64, part: f64, colour: usize) {
         let (left, width) = (self.left, self.x(part) - self.left);
         let (full, colour) = (self.right() - left, colour % COLOURS);
         self.add(format_args!(
@@ -365,7 +365,7 @@ impl Svg {
     }
 
     /// A curve of steps, filled below.
-    fn steps(&mut self, area: &Area, series: &Series, end: f64, colour: usize) {
+    pub(super) fn steps(&mut self, area: &Area, series: &Series, end: f64, colour: usize) {
         let bins = series.values.len().max(1) as f64;
         let mut path = String::new();
         for (bin, value) in series.values.iter().enumerate() {
@@ -418,14 +418,14 @@ impl Svg {
 }
 
 /// A scale from 0 with round ticks.
-struct Linear {
-    ticks: Vec<f64>,
-    end: f64,
+pub(super) struct Linear {
+    pub(super) ticks: Vec<f64>,
+    pub(super) end: f64,
 }
 
 impl Linear {
     /// Ticks by 1, 2 or 5 times a power of ten, four to six mostly, the last at or above `most`.
-    fn up_to(most: f64) -> Self {
+    pub(super) fn up_to(most: f64) -> Self {
         if !(most.is_finite() && most > 0.0) {
             return Linear { ticks: vec![0.0, 1.0], end: 1.0 };
         }
@@ -443,7 +443,7 @@ impl Linear {
     }
 }
 
-fn measured_tick(value: f64) -> String {
+pub(super) fn measured_tick(value: f64) -> String {
     match value {
         value if value >= 1000.0 => measured(value),
         // Steps are 1, 2 or 5 times a power of ten: few digits are enough.

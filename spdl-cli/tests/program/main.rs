@@ -3,6 +3,8 @@
 
 mod bench;
 mod common;
+mod data;
+mod pack;
 mod report;
 mod resume;
 mod saving;

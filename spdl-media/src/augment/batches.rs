@@ -21,8 +21,8 @@ const LABELS: &str = "labels";
 /// 2018, arXiv:1710.09412).
 ///
 /// `images` are `f32`, `f16`, `bf16` or `u8`: all but `f32` are computed in `f32` and rounded to the
-/// nearest, ties to even. `labels` become `f32 [batch, classes]`: each class's part. They may be so before, for one mix
-/// after another.
+/// nearest, ties to even. `labels` become `f32 [batch, classes]`: each class's part. They may be so
+/// before, for one mix after another.
 ///
 /// ```
 /// # use spdl_core::{Batch, PipelineBuilder, Result, SampleRng, StageOptions};

@@ -94,22 +94,26 @@ fn codec<F: frame::Format>() -> Arc<dyn ImageCodec> {
 
 /// Why files that start like this cannot be decoded, where their format is known.
 pub(crate) fn why_not(head: &[u8]) -> Option<&'static str> {
-    // A file of the ISO base media format starts with its kind: ISO/IEC 14496-12, 4.3.
-    let brand = head.get(8..12).filter(|_| head.get(4..8) == Some(b"ftyp"));
-    match brand {
-        Some(b"avif" | b"avis") => {
+    // A file of the ISO base media format starts with its kind, and with others that it may be taken
+    // for: ISO/IEC 14496-12, 4.3. Of some AVIF files the first is that of HEIF, their container.
+    if head.get(4..8) == Some(b"ftyp") {
+        let length = head.first_chunk().map_or(0, |length| u32::from_be_bytes(*length) as usize);
+        let kinds = head.get(8..length.min(head.len())).unwrap_or_default().as_chunks().0;
+        let is_one_of = |names: &[&[u8; 4]]| kinds.iter().any(|kind| names.contains(&kind));
+        if is_one_of(&[b"avif", b"avis"]) {
             return Some(
-                "AVIF, which is not supported: decoders of AV1 are C libraries of the system, or \
-                 want unsafe code; convert the file to PNG, WebP or JPEG XL",
+                "AVIF, which is not supported: decoders of AV1 are C libraries of the system, have \
+                 a licence that we do not accept, or want unsafe code; convert the file to PNG, \
+                 WebP or JPEG XL",
             );
         }
-        Some(b"heic" | b"heix" | b"heim" | b"heis" | b"hevc" | b"hevx" | b"mif1" | b"msf1") => {
+        let names = [b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"];
+        if is_one_of(&names) {
             return Some(
                 "HEIF, which is not supported: HEVC, its compression, is under patents, and its \
                  decoders are C libraries of the system; convert the file to JPEG or PNG",
             );
         }
-        _ => {}
     }
     let starts = |magic: &[u8]| head.starts_with(magic);
     if starts(b"\xFF\x0A") || starts(b"\0\0\0\x0CJXL ") {

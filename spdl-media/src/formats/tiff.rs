@@ -100,7 +100,9 @@ impl Format for Tiff {
             Compression::Jpeg { is_old: true }
                 if decoder.find_tag(Tag::Unknown(JPEG_START)).map_err(error)?.is_none() =>
             {
-                return Err(unsupported("old JPEG in a TIFF, in parts with common tables"));
+                return Err(unsupported(
+                    "old-style JPEG in a TIFF (compression 6) whose tables are kept apart from the data",
+                ));
             }
             Compression::Jpeg { is_old } => read_jpeg(&mut decoder, photometric, is_old, &mut job),
         };

@@ -365,6 +365,26 @@ mod tests {
     }
 
     #[test]
+    fn weights_have_as_many_bits_as_fit() {
+        // The largest weight is 1, a half, and less than a thousandth.
+        for (length, bits) in [(1, 14), (2, 15), (2000, MAX_BITS)] {
+            let mut axis = Axis::default();
+            axis.prepare(&AxisRequest {
+                start: 0.0,
+                extent: f64::from(length),
+                first: 0,
+                end: length,
+                origin: 0,
+                target: 1,
+                filter: ResizeFilter::Area,
+                turned: None,
+                reversed: false,
+            });
+            assert_eq!(axis.bits, bits, "of {length}");
+        }
+    }
+
+    #[test]
     fn nothing_but_the_pixel_itself_counts_where_nothing_is_resized() {
         for filter in ResizeFilter::ALL {
             let mut axis = Axis::default();

@@ -223,6 +223,8 @@ fn options_of_lossy_webp_out_of_range_are_refused() {
             error.message()
         );
     }
+    // As documented, and as libwebp has them.
+    assert_eq!(encoder(), encoder().quality(75).alpha_quality(100).effort(4));
     for encoder in [encoder().quality(0), encoder().quality(100), encoder().effort(6)] {
         assert_eq!(decode(&encoder.encode(&[90; 16 * 16 * 3], size).unwrap()).size, size);
     }

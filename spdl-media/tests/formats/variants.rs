@@ -9,7 +9,7 @@ use spdl_media::{
     decode_rgb,
 };
 
-use crate::files::{common, names, own};
+use crate::files::{common, corpora, names, own};
 
 const FOLDER: &str = "tests/formats/variants";
 
@@ -278,6 +278,27 @@ fn a_damaged_jpeg_in_a_tiff_is_an_error_or_gives_the_rows_above() {
             matches!(kind, Some(ErrorKind::Corrupt | ErrorKind::Truncated)),
             "{name}: {kind:?}"
         );
+    }
+}
+
+#[test]
+fn an_old_jpeg_in_a_tiff_whose_tables_are_kept_apart_is_refused_with_the_reason() {
+    let mut file = variant("old-jpeg.tiff");
+    assert_eq!(kind_of(&file), None);
+    // Where the JPEG starts is not told: the number of that tag becomes another one's.
+    let start = tag_value(&file, 513) - 8;
+    file[start..start + 2].copy_from_slice(&512_u16.to_le_bytes());
+    let error = decode_rgb(&file).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    for words in ["old-style JPEG", "compression 6", "tables are kept apart", "not supported"] {
+        assert!(error.message().contains(words), "{error}");
+    }
+    // One of the corpora.
+    if let Some(corpora) = corpora() {
+        let file = corpora.join("image-rs-tiff/files/tests/libtiffpic/zackthecat.tif");
+        let error = decode_rgb(&std::fs::read(file).unwrap()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.message().contains("tables are kept apart"), "{error}");
     }
 }
 

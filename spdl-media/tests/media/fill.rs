@@ -254,14 +254,57 @@ fn a_layout_that_does_not_fit_the_transform_is_refused_when_the_pipeline_is_buil
             assert!(message.contains(part), "{part}: {message}");
         }
     }
-    let labels = |dtype| vec![image_fields(&transform)[0].clone(), Field::new("ages", dtype, &[])];
-    let message = error(labels(DType::F32)).unwrap();
-    assert!(message.contains("\"ages\" of the batch is float32"), "{message}");
-    let more = [image_fields(&transform), labels(DType::I64)].concat();
+    let labels = |dtype, shape: &[usize]| {
+        vec![image_fields(&transform)[0].clone(), Field::new("ages", dtype, shape)]
+    };
+    let message = error(labels(DType::F32, &[])).unwrap();
+    assert!(message.contains("\"ages\" of the batch is float32 []"), "{message}");
+    // All of them would be the same.
+    let message = error(labels(DType::I64, &[10])).unwrap();
+    assert!(message.contains("\"ages\" of the batch is int64 [10]"), "{message}");
+    let more = [image_fields(&transform), labels(DType::I64, &[])].concat();
     let message = error(more).unwrap();
     assert!(message.contains("has 4: images, labels, images, ages"), "{message}");
     assert!(message.contains("write_field"), "{message}");
-    assert_eq!(error(labels(DType::I64)), None);
+    assert_eq!(error(labels(DType::I64, &[])), None);
+    let message = error(image_fields(&transform)[..1].to_vec()).unwrap();
+    assert!(message.contains("has 1: images"), "{message}");
+}
+
+/// Hands everything on, but for the check of the fields.
+struct Wrapped(FillImage);
+
+impl Fill<Labeled<Bytes>> for Wrapped {
+    fn fill(
+        &mut self,
+        item: Labeled<Bytes>,
+        slot: SlotMut<'_>,
+        cx: &mut FillContext<'_>,
+    ) -> Result<()> {
+        self.0.fill(item, slot, cx)
+    }
+}
+
+#[test]
+fn a_layout_that_nobody_has_checked_is_refused_with_the_first_image() {
+    let transform = ImageTransform::new(SIDE);
+    let fields = image_fields(&transform);
+    let more = vec![fields[0].clone(), fields[1].clone(), Field::new("ages", DType::I64, &[])];
+    for (fields, words) in [
+        (more, "has 3: images, labels, ages"),
+        (fields[..1].to_vec(), "has 1: images"),
+        (image_fields(&transform.clone().layout(Layout::Nchw)), "gives uint8 [24, 24, 3]"),
+    ] {
+        let item = Labeled { value: Bytes::from(data("rgb.png")), label: 3 };
+        let transform = transform.clone();
+        let mut pipeline = PipelineBuilder::new(DatasetSource::new(vec![item]))
+            .fill("image", BatchLayout::new(1, fields), move || Ok(Wrapped(filler(&transform))))
+            .build()
+            .unwrap();
+        let error = pipeline.next().unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.to_string().contains(words), "{error}");
+    }
 }
 
 /// An image and its mask, each a file.
@@ -481,6 +524,9 @@ fn a_pipeline_gives_the_same_batches_for_any_number_of_threads() {
     for format in [SampleFormat::NHWC_U8, SampleFormat::NCHW_F32] {
         let one = run(1, format);
         assert_eq!(one.iter().map(|(_, labels)| labels.len()).collect::<Vec<_>>(), [8, 8, 7]);
+        let mut labels: Vec<i64> = one.iter().flat_map(|(_, labels)| labels.clone()).collect();
+        labels.sort_unstable();
+        assert!(labels.into_iter().eq(0..23), "{format}");
         assert!(one == run(3, format), "{format}");
     }
 }

@@ -582,6 +582,34 @@ fn scans_without_coefficients_cost_next_to_nothing() {
 }
 
 #[test]
+fn kinds_of_jpeg_that_are_not_read_are_refused_with_the_reason() {
+    let file = data("444.jpg");
+    // Marker, length, bits, sides, the number of components, then three bytes for each.
+    let frame = file.windows(2).position(|pair| pair == [0xFF, 0xC0]).unwrap();
+    for (changes, words) in [
+        (&[(1, 0xC1), (4, 12)][..], "12 bits a sample; expected 8"),
+        (&[(1, 0xC2), (4, 12)], "12 bits a sample; expected 8"),
+        (&[(1, 0xC3)], "a lossless JPEG"),
+        (&[(1, 0xCB)], "a lossless JPEG"),
+        (&[(1, 0xC5)], "a hierarchical JPEG"),
+        (&[(1, 0xCF)], "a hierarchical JPEG"),
+        (&[(11, 0x31), (14, 0x21)], "sampling factors that do not divide each other"),
+    ] {
+        let mut file = file.clone();
+        changes.iter().for_each(|&(at, byte)| file[frame + at] = byte);
+        let found = [
+            decoder().inspect(&file).unwrap_err(),
+            pixels(&file, DecodeRequest::full()).unwrap_err(),
+            planes(&file, DecodeRequest::full()).unwrap_err(),
+        ];
+        for error in found {
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            assert!(error.message().contains(words) && error.offset().is_some(), "{error}");
+        }
+    }
+}
+
+#[test]
 fn the_first_exif_block_tells_the_orientation() {
     // As Pillow 13.0.0, which takes the others for the first one's continuation.
     let block = |entries: &[u8]| {

@@ -148,10 +148,11 @@ fn a_random_crop_is_somewhere_in_the_padded_image() {
         if inside { pixel(&image.pixels, 37, x as u32, y as u32) } else { [9; 3] }
     };
     let mut places = Vec::new();
+    // One worker: what it has computed for a crop is not the next one's.
+    let mut fill = filler(&transform);
     for index in 0..40 {
         let mut found = vec![0; 16 * 16 * 3];
         let rng = || SampleRng::new(3, SampleId { epoch: 0, index }, "sample");
-        let mut fill = filler(&transform);
         fill.write(&data("rgb.png"), Sample::U8(&mut found), rng).unwrap();
         let mut candidates =
             (-4..=37 + 4 - 16).flat_map(|x| (-4..=29 + 4 - 16).map(move |y| (x, y)));

@@ -28,11 +28,20 @@ pub(super) fn measure(workspace: &Workspace, data: &Path) -> Option<String> {
     }
 }
 
-/// The steps of `decode_speed` from which shares follow: what each does beyond the one before.
-const STEPS: [(&str, &str); 3] = [
-    ("entropy, skipped", "entropy decoding"),
+/// The steps of `decode_speed` from which shares follow: what each does beyond the one before. All
+/// decode the whole image.
+type Steps = [(&'static str, &'static str); 3];
+
+const ENTROPY: &str = "entropy, skipped";
+const TO_RGB: Steps = [
+    (ENTROPY, "entropy decoding"),
     ("planes", "inverse transform"),
     ("RGB", "upsampling and colour"),
+];
+const TO_BATCH: Steps = [
+    (ENTROPY, "entropy decoding"),
+    ("planes", "inverse transform"),
+    ("fill eval, whole", "crop, resize, colour, writing"),
 ];
 
 /// The names and medians of lines such as `planes, region   123.4   120.1`: the name, the median and
@@ -50,21 +59,30 @@ pub(super) fn medians(text: &str) -> Vec<(String, f64)> {
     figures
 }
 
-/// The figures as tables: what each step adds.
+fn find(figures: &[(String, f64)], name: &str) -> Option<f64> {
+    figures.iter().find(|(found, _)| found == name).map(|(_, time)| *time)
+}
+
+/// What each step adds; nothing where one was not measured.
+fn added(title: &str, steps: Steps, figures: &[(String, f64)]) -> String {
+    let [Some(first), Some(second), Some(whole)] = steps.map(|(step, _)| find(figures, step))
+    else {
+        return String::new();
+    };
+    let mut table = format!("| {title} | µs | share |\n|---|--:|--:|\n");
+    for ((_, name), time) in steps.into_iter().zip([first, second - first, whole - second]) {
+        let _ = writeln!(table, "| {name} | {time:.0} | {:.0} % |", 100.0 * time / whole);
+    }
+    table.push('\n');
+    table
+}
+
+/// The figures as tables.
 pub(super) fn table(text: &str) -> String {
     let figures = medians(text);
-    let of = |name: &str| figures.iter().find(|(found, _)| found == name).map(|(_, time)| *time);
-    let mut table = String::new();
-    if let (Some(whole), Some(planes), Some(entropy)) = (of("RGB"), of(STEPS[1].0), of(STEPS[0].0))
-    {
-        table.push_str("| of decoding a whole image to RGB | µs | share |\n|---|--:|--:|\n");
-        let mut before = 0.0;
-        for ((_, name), until) in STEPS.into_iter().zip([entropy, planes, whole]) {
-            let time = until - before;
-            let _ = writeln!(table, "| {name} | {time:.0} | {:.0} % |", 100.0 * time / whole);
-            before = until;
-        }
-        table.push('\n');
+    let mut table = added("of decoding a whole image to RGB", TO_RGB, &figures);
+    table += &added("of the whole way of a whole image into a batch", TO_BATCH, &figures);
+    if let Some(entropy) = find(&figures, ENTROPY) {
         let rest: Vec<_> = figures.iter().filter(|(name, _)| name.starts_with("fill")).collect();
         if !rest.is_empty() {
             table.push_str(
@@ -89,12 +107,14 @@ mod tests {
     fn shares_are_what_each_step_adds() {
         let text = "2 images of x: µs per image, median and least:\n\
             entropy, skipped         60.0      59.0\nplanes      80.0   79.0\n\
-            RGB   100.0 99.0\nfill eval nhwc-u8  120.0 110.0\n";
+            RGB   100.0 99.0\nfill eval nhwc-u8  120.0 110.0\nfill eval, whole  160.0 150.0\n";
         let tables = table(text);
         for row in [
             "| entropy decoding | 60 | 60 % |",
             "| inverse transform | 20 | 20 % |",
             "| upsampling and colour | 20 | 20 % |",
+            "| entropy decoding | 60 | 38 % |",
+            "| crop, resize, colour, writing | 80 | 50 % |",
             "| fill eval nhwc-u8 | 120 | 50 % |",
         ] {
             assert!(tables.contains(row), "{row} in {tables}");

@@ -209,9 +209,9 @@ impl Scans {
         }
     }
 
-    /// Reads all scans of an image, or those with coefficients that are `kept`. Says how many of its rows of units, from the top, have all
-    /// their coefficients: all of them, except where the data end early and `on_truncated` allows
-    /// that; then it also says where they end.
+    /// Reads all scans of an image, or those with coefficients that are `kept`. Says how many of its
+    /// rows of units, from the top, have all their coefficients: all of them, except where the data
+    /// end early and `on_truncated` allows that; then it also says where they end.
     pub(super) fn read_all(
         &mut self,
         encoded: &[u8],

@@ -1,17 +1,4 @@
-//! The contract of [`Fetcher`] as a test that anyone can call.
-//!
-//! Store [`contract_objects`] in a folder of the storage, then call [`fetcher_contract`]:
-//!
-//! ```
-//! # let folder = tempfile::tempdir().unwrap();
-//! for (name, bytes) in spdl_io::testing::contract_objects() {
-//!     let path = folder.path().join(name);
-//!     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-//!     std::fs::write(path, bytes).unwrap();
-//! }
-//! # #[cfg(feature = "local")]
-//! spdl_io::testing::fetcher_contract(&spdl_io::LocalFetcher::new(), &folder.path().into());
-//! ```
+//! The contract of [`Fetcher`]: every rule, checked against a folder of known objects.
 
 use std::future::poll_fn;
 use std::ops::Range;

@@ -1,0 +1,161 @@
+//! The command lines of `spdl ls`, `cat`, `verify` and `stat`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::arguments::count;
+
+/// Lists shards, or the samples in them
+///
+/// Of a folder that was packed, or of tar archives: the shards, with their samples and bytes. Of one
+/// archive, or with --samples: the samples. Members that follow each other and share a key (their name
+/// up to the first dot of its last part) are one sample. Nothing is written.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  spdl ls shards/                          the shards
+  spdl ls shards/ --samples | wc -l        how many samples are there?
+  spdl ls shards/shard-000000.tar --long   the samples of one, with their members
+
+Keys of the JSON objects, one a line:
+  for shards   name, samples, members, bytes, xxh3_128 (null where no manifest tells it)
+  for samples  key, shard, fields: {FIELD: {offset, bytes}}; the offset is that of the data in the
+               shard. Bytes of names that are not UTF-8 are replaced
+
+Exit codes:
+  0  done
+  1  something could not be read; standard error says why, in one line
+  2  the command line makes no sense")]
+pub(crate) struct LsArguments {
+    /// A folder with shards, or tar archives
+    #[arg(value_name = "DST", required = true)]
+    pub(crate) paths: Vec<PathBuf>,
+
+    /// List the samples, also of several shards
+    #[arg(long)]
+    pub(crate) samples: bool,
+
+    /// Tell more: of shards their checksums, of samples their members
+    #[arg(long, short)]
+    pub(crate) long: bool,
+
+    /// Print one JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Writes a field of a sample to standard output
+///
+/// KEY is the whole name of a member (`cat/1.jpg`), or, with --field, the key of a sample (`cat/1`). Of
+/// several members with one name it is the last, as it is when an archive is unpacked. Only the member
+/// is read, where there is an index beside the archive.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  spdl cat shards/ cat/1.jpg > 1.jpg
+  spdl cat shards/ cat/1 --field cls
+  spdl cat shard-000000.tar cat/1.json | jq .
+
+Exit codes:
+  0  done
+  1  there is no such member, or it could not be read; standard error says why, in one line
+  2  the command line makes no sense, or a terminal would get what is no text")]
+pub(crate) struct CatArguments {
+    /// A folder with shards, or a tar archive
+    #[arg(value_name = "DST")]
+    pub(crate) path: PathBuf,
+
+    /// The name of a member, or with --field the key of a sample
+    #[arg(value_name = "KEY")]
+    pub(crate) key: OsString,
+
+    /// Which field of the sample
+    #[arg(long, value_name = "FIELD")]
+    pub(crate) field: Option<String>,
+}
+
+/// Checks every checksum and decodes every image
+///
+/// Of a folder that was packed: the sizes and checksums of the shards, and of each member, by which is
+/// told what is bad; nothing may be missing, and nothing more be there. Of all, also other tar archives
+/// and folders of images: each image is decoded whole. Behind a damaged header the rest of an archive
+/// cannot be found; how many members that are is told.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  spdl verify shards/
+  spdl verify *.tar --json | jq -r '.bad[].key'
+  spdl verify photos/              a folder of images
+
+Keys of the JSON object:
+  sound          whether nothing is bad
+  archives       that were read
+  members        files in them, or images in the folder
+  images         members that were decoded
+  checksums      members that have a checksum, and were compared with it
+  bytes          of all members
+  bad            [{shard, key, offset, kind, reason}]; `key` is the name of the member, null where
+                 it is not about one; `offset`, in bytes, is that in the shard where its structure is
+                 damaged, else that of the member's data; 100,000 at most
+  bad_total      how many there are
+
+Exit codes:
+  0  all is sound
+  1  something is bad, or could not be read; standard error says how much, in one line
+  2  the command line makes no sense")]
+pub(crate) struct VerifyArguments {
+    /// A folder with shards, tar archives, or a folder of images
+    #[arg(value_name = "DST", required = true)]
+    pub(crate) paths: Vec<PathBuf>,
+
+    /// Worker threads that decode [default: the CPUs that this process may use]
+    #[arg(long, value_name = "N", value_parser = count::<u32>(1024))]
+    pub(crate) threads: Option<u32>,
+
+    /// Print one JSON object, and no progress
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Tells what a data set holds: counts, sizes, resolutions, formats, classes
+///
+/// Reads all members and the headers of all images; pixels only of those on the contact sheet.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  spdl stat shards/
+  spdl stat shards/ --html shards.html    with histograms and a contact sheet, in one file
+  spdl stat photos/ --json
+
+Keys of the JSON object:
+  samples, members, bytes       in all
+  fields         {FIELD: {members, bytes}}; a name's part behind its first dot
+  formats        {FORMAT: images}, by content
+  unreadable     images whose header cannot be read, and members that could not be
+  width, height, image_bytes
+                 {min, p10, p50, p90, max, mean} of images, turned upright; null without images
+  classes        [{class, name, samples}], by number; from the fields `cls`, or the folder
+
+Exit codes:
+  0  done
+  1  something could not be read; standard error says why, in one line
+  2  the command line makes no sense")]
+pub(crate) struct StatArguments {
+    /// A folder with shards, tar archives, or a folder of images
+    #[arg(value_name = "DST", required = true)]
+    pub(crate) paths: Vec<PathBuf>,
+
+    /// Write a page with histograms and thumbnails to this file: self-contained HTML
+    #[arg(long, value_name = "FILE.html")]
+    pub(crate) html: Option<PathBuf>,
+
+    /// Worker threads [default: the CPUs that this process may use]
+    #[arg(long, value_name = "N", value_parser = count::<u32>(1024))]
+    pub(crate) threads: Option<u32>,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,293 @@
+//! All members of a data set, one pass over its bytes.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use spdl_core::{Dataset, Error, ErrorKind};
+use spdl_io::archive::{TarKind, TarStream};
+use spdl_io::shards::Sums;
+use spdl_io::{ImageFolder, Key};
+use twox_hash::xxhash3_128::Hasher;
+
+use super::{Archive, DataSet};
+
+/// No image of a folder is larger, in bytes; the same holds for members of archives.
+const LARGEST: u64 = 1 << 30;
+
+/// What a pass comes upon.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Member(Member),
+    /// Something is wrong with an archive, or with what lies beside it.
+    Bad(Bad),
+    /// An archive is done. Whether its own checksum was wrong.
+    End {
+        archive: usize,
+        wrong_sum: bool,
+    },
+}
+
+/// A file, with its bytes.
+#[derive(Debug)]
+pub(crate) struct Member {
+    /// The number of its archive; 0 for files of a folder.
+    pub(crate) archive: usize,
+    pub(crate) name: Key,
+    /// Where in the archive its data lie.
+    pub(crate) offset: Option<u64>,
+    pub(crate) data: Bytes,
+    /// The checksum that it should have.
+    pub(crate) sum: Option<u128>,
+    /// The number of its class, where that is known otherwise than by a field.
+    pub(crate) label: Option<i64>,
+}
+
+/// What is wrong, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Bad {
+    pub(crate) archive: usize,
+    /// The member, where it is one.
+    pub(crate) name: Option<Key>,
+    pub(crate) offset: Option<u64>,
+    pub(crate) kind: ErrorKind,
+    pub(crate) reason: String,
+}
+
+impl Bad {
+    pub(crate) fn new(archive: usize, name: Option<Key>, error: &Error) -> Self {
+        // The offset is told by itself.
+        let mut reason = error.message().to_owned();
+        let mut cause = std::error::Error::source(error);
+        while let Some(error) = cause {
+            reason = format!("{reason}: {error}");
+            cause = error.source();
+        }
+        Bad { archive, name, offset: error.offset(), kind: error.kind(), reason }
+    }
+
+    fn corrupt(archive: usize, name: Option<Key>, reason: String) -> Self {
+        Bad { archive, name, offset: None, kind: ErrorKind::Corrupt, reason }
+    }
+}
+
+/// An iterator over a data set.
+pub(crate) fn all(set: &Arc<DataSet>) -> Box<dyn Iterator<Item = Found> + Send> {
+    let set = Arc::clone(set);
+    match &*set {
+        DataSet::Archives { archives, .. } => {
+            let number = archives.len();
+            Box::new((0..number).flat_map(move |at| match &*set {
+                DataSet::Archives { archives, .. } => Pass::open(at, &archives[at]),
+                DataSet::Images(_) => unreachable!("it was one of archives"),
+            }))
+        }
+        DataSet::Images(images) => {
+            let number = images.len();
+            Box::new((0..number).map(move |at| match &*set {
+                DataSet::Images(images) => image(images, at),
+                DataSet::Archives { .. } => unreachable!("it was one of images"),
+            }))
+        }
+    }
+}
+
+fn image(images: &ImageFolder, number: u64) -> Found {
+    let image = match images.item(number) {
+        Ok(image) => image,
+        Err(error) => return Found::Bad(Bad::new(0, None, &error)),
+    };
+    match read_file(&image.value) {
+        Ok(data) => Found::Member(Member {
+            archive: 0,
+            name: image.value,
+            offset: None,
+            data,
+            sum: None,
+            label: (image.label >= 0).then_some(image.label),
+        }),
+        Err(error) => Found::Bad(Bad::new(0, Some(image.value), &error)),
+    }
+}
+
+fn read_file(path: &Key) -> spdl_core::Result<Bytes> {
+    let mut data = Vec::new();
+    File::open(path.to_path())?.take(LARGEST + 1).read_to_end(&mut data)?;
+    if data.len() as u64 > LARGEST {
+        let message = format!("a file of more than {LARGEST} bytes");
+        return Err(Error::new(ErrorKind::LimitExceeded, message));
+    }
+    Ok(data.into())
+}
+
+/// A pass over one archive.
+struct Pass {
+    archive: usize,
+    /// What is told first.
+    told: VecDeque<Found>,
+    stream: Option<TarStream<Summing>>,
+    sum: Arc<Mutex<Hasher>>,
+    /// The sum that the archive should have.
+    expected: Option<u128>,
+    /// Those that its members should have; `None` where nobody knows.
+    sums: Option<Sums>,
+    members: usize,
+    is_sound: bool,
+}
+
+/// Sums up what is read through it.
+struct Summing {
+    file: File,
+    sum: Arc<Mutex<Hasher>>,
+}
+
+impl Read for Summing {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        // A sum is never left half done.
+        self.sum.lock().unwrap_or_else(PoisonError::into_inner).write(&buffer[..read]);
+        Ok(read)
+    }
+}
+
+impl Pass {
+    fn open(number: usize, archive: &Archive) -> Self {
+        let sum = Arc::new(Mutex::new(Hasher::new()));
+        let mut pass = Pass {
+            archive: number,
+            told: VecDeque::new(),
+            stream: None,
+            sum: Arc::clone(&sum),
+            expected: None,
+            sums: None,
+            members: 0,
+            is_sound: true,
+        };
+        match File::open(&archive.path) {
+            Ok(file) => pass.stream = Some(TarStream::new(Summing { file, sum })),
+            Err(error) => {
+                pass.bad(Bad::new(number, None, &Error::from(error)));
+                return pass;
+            }
+        }
+        let Some(record) = &archive.record else { return pass };
+        pass.expected = record.sum();
+        match fs::metadata(&archive.path).map(|found| found.len()) {
+            Ok(found) if found != record.bytes => {
+                let reason = format!("it has {found} bytes, and had {}", record.bytes);
+                pass.bad(Bad::corrupt(number, None, reason));
+            }
+            _ => {}
+        }
+        match Sums::read(&archive.path) {
+            Ok((sums, sum)) if Some(sum) == record.sum_of_sums() => pass.sums = Some(sums),
+            Ok(_) => {
+                let reason = "the file of its members' checksums is not the one that was written";
+                pass.bad(Bad::corrupt(number, None, reason.to_owned()));
+            }
+            Err(error) => pass.bad(Bad::new(number, None, &error)),
+        }
+        pass
+    }
+
+    fn bad(&mut self, bad: Bad) {
+        self.is_sound = false;
+        self.told.push_back(Found::Bad(bad));
+    }
+
+    /// The checksum of the next member, and its name.
+    fn promised(&self) -> Option<(Key, u128)> {
+        let sum = self.sums.as_ref()?.as_slice().get(self.members)?;
+        Some((sum.name.clone(), sum.xxh3_128))
+    }
+
+    /// Reads up to the next member.
+    fn step(&mut self) {
+        let Some(stream) = &mut self.stream else { return };
+        let entry = match stream.next_entry() {
+            Ok(Some(entry)) => entry,
+            Ok(None) => return self.end(),
+            Err(error) => return self.broken(&error),
+        };
+        if entry.kind != TarKind::File {
+            return;
+        }
+        let data = stream.data();
+        let promised = self.promised();
+        self.members += 1;
+        let sum = match (&self.sums, promised) {
+            (None, _) => None,
+            (Some(_), Some((name, sum))) if name == entry.key => Some(sum),
+            (Some(_), other) => {
+                let other = other.map_or("none was".to_owned(), |(name, _)| format!("{name} was"));
+                let reason = format!("{other} written in its place");
+                self.bad(Bad::corrupt(self.archive, Some(entry.key.clone()), reason));
+                None
+            }
+        };
+        match data {
+            Ok(data) => self.told.push_back(Found::Member(Member {
+                archive: self.archive,
+                name: entry.key,
+                offset: Some(entry.data_offset),
+                data,
+                sum,
+                label: None,
+            })),
+            Err(error) => self.bad(Bad::new(self.archive, Some(entry.key), &error)),
+        }
+    }
+
+    /// A header, or the end of the archive, is damaged: nothing behind it can be found.
+    fn broken(&mut self, error: &Error) {
+        self.stream = None;
+        let all = self.sums.as_ref().map_or(0, |sums| sums.as_slice().len());
+        let promised = self.promised();
+        let mut bad = Bad::new(self.archive, promised.map(|(name, _)| name), error);
+        match all.saturating_sub(self.members + 1) {
+            0 => {}
+            1 => bad.reason.push_str("; the member behind it could not be checked"),
+            more => {
+                bad.reason.push_str(&format!("; {more} members behind it could not be checked"))
+            }
+        }
+        self.bad(bad);
+        self.told.push_back(Found::End { archive: self.archive, wrong_sum: false });
+    }
+
+    fn end(&mut self) {
+        self.stream = None;
+        if let Some((name, _)) = self.promised() {
+            let reason = "it was written, and is not there".to_owned();
+            self.bad(Bad::corrupt(self.archive, Some(name), reason));
+        }
+        let found = self.sum.lock().unwrap_or_else(PoisonError::into_inner).finish_128();
+        let wrong_sum = self.is_sound && self.expected.is_some_and(|sum| sum != found);
+        self.told.push_back(Found::End { archive: self.archive, wrong_sum });
+    }
+}
+
+impl Iterator for Pass {
+    type Item = Found;
+
+    fn next(&mut self) -> Option<Found> {
+        loop {
+            if let Some(found) = self.told.pop_front() {
+                return Some(found);
+            }
+            // Once it is done there is none.
+            self.stream.as_ref()?;
+            self.step();
+        }
+    }
+}
+
+impl Member {
+    /// Takes the bytes out.
+    pub(crate) fn take_data(&mut self) -> Bytes {
+        mem::take(&mut self.data)
+    }
+}

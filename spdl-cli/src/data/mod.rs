@@ -1,0 +1,179 @@
+//! What was packed, and how it is looked at: `spdl ls`, `cat`, `verify` and `stat`.
+//!
+//! ```text
+//! paths ──► DataSet (which archives, or a folder of images)
+//!             ├── indexes ──► ls, cat
+//!             └── members, one pass over all bytes ──► verify, stat
+//! ```
+
+pub(crate) mod arguments;
+pub(crate) mod cat;
+pub(crate) mod ls;
+mod members;
+pub(crate) mod stat;
+pub(crate) mod statistics;
+pub(crate) mod verify;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use spdl_core::{Error, ErrorKind};
+use spdl_io::ImageFolder;
+use spdl_io::archive::{ArchiveStamp, TarIndex, TarOptions};
+use spdl_io::shards::{MANIFEST, Manifest, ShardRecord};
+
+use crate::bench;
+use crate::failure::Failure;
+
+/// The endings by which a member is known as an image.
+pub(crate) const IMAGE_FIELDS: [&str; 20] = [
+    "jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "jxl", "exr", "pnm",
+    "pbm", "pgm", "ppm", "qoi", "tga", "hdr", "ico",
+];
+
+/// What is looked at.
+#[derive(Debug)]
+pub(crate) enum DataSet {
+    Archives { archives: Vec<Archive>, manifest: Option<Box<Manifest>> },
+    Images(Box<ImageFolder>),
+}
+
+/// A tar archive.
+#[derive(Clone, Debug)]
+pub(crate) struct Archive {
+    pub(crate) path: PathBuf,
+    /// What a manifest says of it.
+    pub(crate) record: Option<ShardRecord>,
+}
+
+impl DataSet {
+    /// A folder that was packed, a folder of tar archives, tar archives, or a folder of images.
+    pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, Failure> {
+        let tars = |paths: Vec<PathBuf>| DataSet::Archives {
+            archives: paths.into_iter().map(|path| Archive { path, record: None }).collect(),
+            manifest: None,
+        };
+        match paths {
+            [folder] if folder.is_dir() => {
+                if let Some(set) = packed(folder)? {
+                    return Ok(set);
+                }
+                match archives_in(folder)? {
+                    found if found.is_empty() => {
+                        Ok(DataSet::Images(Box::new(bench::list(folder)?.0)))
+                    }
+                    found => Ok(tars(found)),
+                }
+            }
+            _ => {
+                for path in paths {
+                    let metadata = fs::metadata(path)
+                        .map_err(|error| Failure::new("cannot open", path.display(), error))?;
+                    if !metadata.is_file() {
+                        let reason = "of several paths, each is a tar archive";
+                        return Err(Failure::new("cannot open", path.display(), reason));
+                    }
+                }
+                Ok(tars(paths.to_vec()))
+            }
+        }
+    }
+
+    pub(crate) fn classes(&self) -> &[String] {
+        match self {
+            DataSet::Archives { manifest: Some(manifest), .. } => manifest.classes(),
+            DataSet::Archives { manifest: None, .. } => &[],
+            DataSet::Images(images) => images.classes(),
+        }
+    }
+
+    /// The archives, for a command that knows nothing else.
+    pub(crate) fn archives(&self, path: &Path) -> Result<&[Archive], Failure> {
+        match self {
+            DataSet::Archives { archives, .. } => Ok(archives),
+            DataSet::Images(_) => {
+                let reason = "a folder of images, but shards or tar archives were expected";
+                Err(Failure::new("cannot open", path.display(), reason))
+            }
+        }
+    }
+}
+
+/// What `spdl pack` has written; `None` where it has not.
+fn packed(folder: &Path) -> Result<Option<DataSet>, Failure> {
+    if folder.join("manifest.journal").exists() {
+        let reason = "this set is not complete; the same `spdl pack` again goes on with it";
+        return Err(Failure::new("cannot open", folder.display(), reason));
+    }
+    let manifest = match Manifest::read(folder) {
+        Ok(manifest) => manifest,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Failure::of("cannot open", &error, &folder.join(MANIFEST))),
+    };
+    let archive = |record: &ShardRecord| Archive {
+        path: folder.join(&record.name),
+        record: Some(record.clone()),
+    };
+    let archives = manifest.shards.iter().map(archive).collect();
+    Ok(Some(DataSet::Archives { archives, manifest: Some(Box::new(manifest)) }))
+}
+
+/// The tar archives directly in a folder, by their names.
+fn archives_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let failed = |error| Failure::new("cannot list", folder.display(), error);
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.extension().is_some_and(|ending| ending == "tar") && path.is_file() {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+impl Archive {
+    /// Where its members lie: by the index beside it, or by a walk over it. Nothing is written.
+    pub(crate) fn index(&self) -> Result<TarIndex, Failure> {
+        let options = TarOptions::default();
+        let failed = |error: Error| Failure::of("cannot read an archive", &error, &self.path);
+        let stamp = ArchiveStamp::of_file(&self.path).map_err(failed)?;
+        TarIndex::load(&self.path, &stamp, options)
+            .or_else(|_| TarIndex::build(&self.path, options))
+            .map_err(failed)
+    }
+}
+
+/// The key of a member's sample and the name of its field, as WebDataset divides a name: at the first
+/// dot of its last part. `None` where it has none, or begins with it.
+pub(crate) fn key_and_field(name: &[u8]) -> Option<(&[u8], &[u8])> {
+    let file = name.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
+    let dot = name[file..].iter().position(|&byte| byte == b'.').filter(|&dot| dot > 0)?;
+    Some((&name[..file + dot], &name[file + dot + 1..]))
+}
+
+/// Whether a member is an image, by its name.
+pub(crate) fn is_image(name: &[u8]) -> bool {
+    let ending = name.rsplit(|&byte| byte == b'.').next().unwrap_or_default();
+    IMAGE_FIELDS.iter().any(|known| ending.eq_ignore_ascii_case(known.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_divided_as_webdataset_divides_them() {
+        for (name, divided) in [
+            ("a.jpg", Some(("a", "jpg"))),
+            ("d.x/a.seg.png", Some(("d.x/a", "seg.png"))),
+            ("d/a", None),
+            ("d/.hidden", None),
+            ("a.", Some(("a", ""))),
+        ] {
+            let divided = divided.map(|(key, field)| (key.as_bytes(), field.as_bytes()));
+            assert_eq!(key_and_field(name.as_bytes()), divided, "{name}");
+        }
+        assert!(is_image(b"a/b.seg.PNG") && !is_image(b"a/png") && !is_image(b"a.cls"));
+    }
+}

@@ -1,0 +1,302 @@
+//! `spdl stat`: what a data set holds.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use spdl_core::{PipelineBuilder, Result, SampleId, SampleRng, Stage, StageContext};
+use spdl_io::Key;
+use spdl_media::encode::{ImageEncoder, JpegEncoder};
+use spdl_media::{
+    CodecRegistry, Crop, Decoder, FillImage, Image, ImageTransform, Limits, Sample, Size,
+};
+use twox_hash::XxHash3_128;
+
+use super::arguments::StatArguments;
+use super::members::{Found, Member};
+use super::statistics::{ImageFacts, Spread, Summary};
+use super::{DataSet, is_image, key_and_field, members};
+use crate::failure::Failure;
+use crate::format::{bytes, count, measured, percent, printable};
+use crate::output::{self, Table};
+use crate::report::{self, ReportFile};
+
+/// So many classes are shown to people.
+const CLASSES_SHOWN: usize = 40;
+/// So many images are on the contact sheet, and so large, in pixels.
+const THUMBNAILS: usize = 48;
+const THUMBNAIL: u32 = 120;
+
+pub(crate) fn run(arguments: &StatArguments) -> std::result::Result<(), Failure> {
+    let page = arguments.html.as_deref().map(ReportFile::prepare).transpose()?;
+    let set = Arc::new(DataSet::open(&arguments.paths)?);
+    let path = &arguments.paths[0];
+    let (summary, thumbnails) = gather(&set, arguments, page.is_some())
+        .map_err(|error| Failure::of("cannot read the data set", &error, path))?;
+    let classes = summary.classes(set.classes());
+    if let Some(page) = page {
+        let name = path.display().to_string();
+        page.write(&report::data_set(&name, &summary, &classes, &thumbnails.into_sheet()))?;
+    }
+    let text = match arguments.json {
+        true => format!("{}\n", as_json(&summary, &classes)),
+        false => as_text(&summary, &classes),
+    };
+    output::print(&text)
+}
+
+/// A small picture of an image on the contact sheet.
+#[derive(Debug)]
+pub(crate) struct Thumbnail {
+    pub(crate) name: String,
+    /// JPEG.
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Those images whose names have the smallest hashes: the same ones each time, from all parts of a set.
+#[derive(Debug, Default)]
+struct Thumbnails(BTreeMap<u128, Option<Thumbnail>>);
+
+impl Thumbnails {
+    fn offer(&mut self, name: &Key, data: &[u8]) {
+        let hash = XxHash3_128::oneshot(name.as_bytes());
+        let largest = self.0.last_key_value().map(|(hash, _)| *hash);
+        if self.0.len() >= THUMBNAILS && largest.is_some_and(|largest| hash >= largest) {
+            return;
+        }
+        // An image that cannot be decoded keeps its place, so that the others are the same.
+        self.0.insert(hash, thumbnail(name, data).ok());
+        while self.0.len() > THUMBNAILS {
+            self.0.pop_last();
+        }
+    }
+
+    fn into_sheet(self) -> Vec<Thumbnail> {
+        let mut sheet: Vec<_> = self.0.into_values().flatten().collect();
+        sheet.sort_by(|a, b| a.name.cmp(&b.name));
+        sheet
+    }
+}
+
+fn thumbnail(name: &Key, data: &[u8]) -> Result<Thumbnail> {
+    let size = Size::new(THUMBNAIL, THUMBNAIL);
+    let transform = ImageTransform::with_size(size).crop(Crop::ResizedCenter { covering: size });
+    let mut fill = FillImage::new(&CodecRegistry::with_defaults(), &transform, &Limits::default())?;
+    let mut pixels = vec![0; size.pixels() as usize * 3];
+    let rng = || SampleRng::new(0, SampleId { epoch: 0, index: 0 }, "thumbnail");
+    fill.write(data, Sample::U8(&mut pixels), rng)?;
+    let bytes = JpegEncoder::new().quality(75).encode_image(&Image { size, pixels })?;
+    Ok(Thumbnail { name: name.to_string(), bytes })
+}
+
+/// A member, and what its header says where it is an image.
+struct Looked {
+    archive: usize,
+    name: Key,
+    data: Bytes,
+    label: Option<i64>,
+    image: Option<Result<(&'static str, ImageFacts)>>,
+}
+
+/// Reads the headers of images.
+struct Look {
+    registry: CodecRegistry,
+    decoder: Decoder,
+    all_are_images: bool,
+}
+
+impl Look {
+    fn image(&mut self, data: &[u8]) -> Result<(&'static str, ImageFacts)> {
+        let format = self.registry.find(data)?.name();
+        let Size { width, height } = self.decoder.inspect(data)?.upright_size();
+        Ok((format, ImageFacts { width, height, bytes: data.len() as u64 }))
+    }
+}
+
+impl Stage<Found> for Look {
+    type Out = Option<Looked>;
+
+    fn process(&mut self, found: Found, cx: &mut StageContext<'_, Self::Out>) -> Result<()> {
+        match found {
+            Found::Member(Member { archive, name, data, label, .. }) => {
+                let is_image = self.all_are_images || is_image(name.as_bytes());
+                let image = is_image.then(|| self.image(&data));
+                cx.emit(Some(Looked { archive, name, data, label, image }))
+            }
+            Found::Bad(_) => cx.emit(None),
+            Found::End { .. } => {
+                cx.filter_out();
+                Ok(())
+            }
+        }
+    }
+}
+
+fn gather(
+    set: &Arc<DataSet>,
+    arguments: &StatArguments,
+    with_sheet: bool,
+) -> Result<(Summary, Thumbnails)> {
+    let available = || thread::available_parallelism().map_or(1, usize::from);
+    let threads = arguments.threads.map_or_else(available, |threads| threads as usize);
+    let all_are_images = matches!(**set, DataSet::Images(_));
+    let pipeline = PipelineBuilder::from_iter(members::all(set))
+        .measured_by(|found| match found {
+            Found::Member(member) => member.data.len(),
+            _ => 0,
+        })
+        .stage("look", move || {
+            let registry = CodecRegistry::with_defaults();
+            let decoder = Decoder::new(&registry, &Limits::default());
+            Ok(Look { registry, decoder, all_are_images })
+        })
+        .measured_by(|looked: &Option<Looked>| {
+            looked.as_ref().map_or(0, |looked| looked.data.len())
+        })
+        .deterministic()
+        .threads(threads)
+        .build()?;
+    let (mut summary, mut thumbnails) = (Summary::default(), Thumbnails::default());
+    let mut last: Option<(usize, Key)> = None;
+    for looked in pipeline {
+        let Some(looked) = looked? else {
+            summary.unreadable += 1;
+            continue;
+        };
+        let name = looked.name.as_bytes();
+        let (key, field) = match key_and_field(name) {
+            Some(divided) if !all_are_images => divided,
+            // In a folder each file is a sample, whatever dots are in its name.
+            _ => (name, name.rsplit(|&byte| byte == b'.').next().unwrap_or_default()),
+        };
+        let sample = (looked.archive, Key::from_bytes(key));
+        if last.as_ref() != Some(&sample) {
+            summary.samples += 1;
+            last = Some(sample);
+        }
+        let size = looked.data.len() as u64;
+        summary.members += 1;
+        summary.bytes += size;
+        let field = Key::from_bytes(field).to_string();
+        let class =
+            looked.label.or_else(|| (field == "cls").then(|| class_of(&looked.data)).flatten());
+        let of_field = summary.fields.entry(field).or_default();
+        *of_field = (of_field.0 + 1, of_field.1 + size);
+        if let Some(class) = class {
+            *summary.classes.entry(class).or_default() += 1;
+        }
+        match looked.image {
+            Some(Ok((format, facts))) => {
+                *summary.formats.entry(format.to_owned()).or_default() += 1;
+                summary.images.push(facts);
+                if with_sheet {
+                    thumbnails.offer(&looked.name, &looked.data);
+                }
+            }
+            Some(Err(_)) => summary.unreadable += 1,
+            None => {}
+        }
+    }
+    Ok((summary, thumbnails))
+}
+
+/// The number in a field `cls`.
+fn class_of(data: &[u8]) -> Option<i64> {
+    std::str::from_utf8(data).ok()?.trim().parse().ok()
+}
+
+/// What people are told of the images: a name, the numbers, and how one of them is written.
+pub(crate) type Measure = (&'static str, Vec<f64>, fn(f64) -> String);
+
+/// The measures of images, in the order in which they are told.
+pub(crate) fn measures(summary: &Summary) -> [Measure; 3] {
+    let pixels = |value: f64| count(value.round() as u64);
+    [
+        ("width", summary.of_images(|image| image.width.into()), pixels),
+        ("height", summary.of_images(|image| image.height.into()), pixels),
+        ("image_bytes", summary.of_images(|image| image.bytes as f64), |value| {
+            bytes(value.round() as u64)
+        }),
+    ]
+}
+
+type Classes = [(i64, Option<String>, u64)];
+
+fn as_json(summary: &Summary, classes: &Classes) -> Value {
+    let fields = summary.fields.iter().map(|(name, (members, bytes))| {
+        (name.clone(), json!({"members": members, "bytes": bytes}))
+    });
+    let mut object = json!({
+        "samples": summary.samples,
+        "members": summary.members,
+        "bytes": summary.bytes,
+        "fields": fields.collect::<serde_json::Map<_, _>>(),
+        "formats": summary.formats,
+        "unreadable": summary.unreadable,
+    });
+    for (name, values, _) in measures(summary) {
+        object[name] = Spread::of(&values).map_or(Value::Null, |spread| {
+            json!({
+                "min": spread.min, "p10": spread.p10, "p50": spread.p50, "p90": spread.p90,
+                "max": spread.max, "mean": spread.mean,
+            })
+        });
+    }
+    let classes = classes
+        .iter()
+        .map(|(class, name, samples)| json!({"class": class, "name": name, "samples": samples}));
+    object["classes"] = classes.collect();
+    object
+}
+
+fn as_text(summary: &Summary, classes: &Classes) -> String {
+    let mut parts = vec![
+        report::overview(summary)
+            .into_iter()
+            .map(|(name, value)| format!("{name:<14}{value}"))
+            .collect::<Vec<_>>()
+            .join("\n"),
+    ];
+    let mut fields = Table::new(&["field", "members", "bytes", "mean"], 1);
+    for (name, (members, size)) in &summary.fields {
+        let mean = size / members.max(&1);
+        fields.add([printable(name), count(*members), bytes(*size), bytes(mean)]);
+    }
+    parts.push(fields.draw());
+    if !summary.images.is_empty() {
+        let mut formats = Table::new(&["format", "images", "share"], 1);
+        for (name, images) in &summary.formats {
+            let share = *images as f64 / summary.images.len() as f64;
+            formats.add([name.clone(), count(*images), percent(share)]);
+        }
+        parts.push(formats.draw());
+        let mut spreads = Table::new(&["images", "min", "p10", "p50", "p90", "max", "mean"], 1);
+        for (name, values, show) in measures(summary) {
+            if let Some(spread) = Spread::of(&values) {
+                let Spread { min, p10, p50, p90, max, mean } = spread;
+                let mut row = vec![name.replace("image_", "")];
+                row.extend([min, p10, p50, p90, max, mean].map(show));
+                spreads.add(row);
+            }
+        }
+        parts.push(spreads.draw());
+    }
+    if !classes.is_empty() {
+        let mut table = Table::new(&["class", "name", "samples"], 2);
+        for (class, name, samples) in classes.iter().take(CLASSES_SHOWN) {
+            let name = printable(name.as_deref().unwrap_or_default());
+            table.add([class.to_string(), name, count(*samples)]);
+        }
+        let more = classes.len().saturating_sub(CLASSES_SHOWN);
+        let more = if more > 0 {
+            format!("\nand {} more (--json lists all)", count(more as u64))
+        } else {
+            String::new()
+        };
+        let mean = summary.samples as f64 / classes.len() as f64;
+        parts.push(format!("{}{more}\nmean {} samples a class", table.draw(), measured(mean)));
+    }
+    parts.join("\n\n") + "\n"
+}

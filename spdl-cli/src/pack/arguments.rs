@@ -1,0 +1,212 @@
+//! The command line of `spdl pack`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use spdl_io::shards::ShardPlan;
+
+use crate::arguments::{OnError, count};
+
+/// Writes a folder of images as tar shards, in the layout of WebDataset
+///
+/// Each image becomes a sample of two members: the image, and its class's number (`.cls`), where there
+/// are classes. Images go over byte for byte, unless --max-side or --format asks for others. The same
+/// images and options give the same bytes, on any number of threads.
+///
+/// Ended in any way (Ctrl-C, `kill -9`, a full disk, no power) and given again, the same command goes on
+/// behind the shards that are finished, and gives what it would have given undisturbed.
+#[derive(Clone, Debug, Args)]
+#[command(
+    args_override_self = true,
+    after_help = "\
+Examples:
+  spdl pack photos/ shards/
+      all images as they are, in their order
+
+  spdl pack photos/ shards/ --max-side 512 --shuffle 7
+      images larger than 512 pixels become smaller ones, JPEG of quality 90; shuffled
+
+  spdl pack photos/ shards/ --name train --shard-size 1GB --on-error skip --json
+      train-000000.tar and so on, of 1 GB at most; what is no image is left out and listed
+
+  spdl verify shards/ && spdl stat shards/ --html shards.html
+      is all of it sound, and what does it look like?
+
+The folder, SRC:
+  as for `spdl bench`: SRC/CLASS/**/IMAGE, or images directly in SRC
+
+Files written, all in DST:
+  NAME-000000.tar …  samples: KEY.jpg and KEY.cls, one behind the other
+  *.tar.idx          where the members lie: for fast access; made anew where it is missing
+  *.tar.sums         a checksum (XXH3, 128 bits) for each member, as `xxh128sum` writes them
+  manifest.json      sizes, checksums, counts, fields, classes and options; written last
+  manifest.journal   while the set is not complete: which shards are; and *.partial
+  DST is made where it is missing. A folder that holds anything else is not written to.
+
+The key of a sample:
+  the image's path below SRC without its last extension. Other dots in the file's name become '_', as a
+  dot ends a key; where two images would have one key, the second is KEY_2, and so on
+
+Keys of the JSON object:
+  samples           in the set
+  shards, bytes     tar files, and their sizes together
+  skipped           images that were left out (--on-error skip)
+  skipped_samples   [{position, key, reason}] of them, 100,000 at most
+  classes           how many there are
+  resumed           samples that were there when this run began
+  unchanged, encoded
+                    images of this run that went over as they were, and that were encoded anew
+  seconds           that this run took, without listing the folder
+  manifest          the path of the manifest
+
+Exit codes:
+  0  done, or nothing was left to do
+  1  the run failed; standard error says why, in one line
+  2  the command line makes no sense"
+)]
+pub(crate) struct PackArguments {
+    /// The folder of images
+    #[arg(value_name = "SRC")]
+    pub(crate) source: PathBuf,
+
+    /// The folder for the shards
+    #[arg(value_name = "DST")]
+    pub(crate) destination: PathBuf,
+
+    /// What the names of shards begin with
+    #[arg(long, value_name = "NAME", default_value = "shard")]
+    pub(crate) name: String,
+
+    /// Make images smaller whose longer side has more pixels than this, in proportion; they are JPEG
+    /// then, or what --format says [default: no image is changed]
+    #[arg(long, value_name = "PIXELS", value_parser = count::<u32>(65_535))]
+    pub(crate) max_side: Option<u32>,
+
+    /// The quality of JPEG that is written, 1 to 100 [default: 90]
+    #[arg(long, value_name = "QUALITY", value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub(crate) quality: Option<u8>,
+
+    /// The format of all images; those that have another one are encoded anew
+    /// [default: each keeps its own, and what --max-side makes smaller becomes JPEG]
+    #[arg(long, value_enum)]
+    pub(crate) format: Option<Format>,
+
+    /// Shuffle the images by this seed
+    #[arg(long, value_name = "SEED")]
+    pub(crate) shuffle: Option<u64>,
+
+    /// The most bytes of a shard: 500000, 256MB, 1.5GB, 64MiB
+    #[arg(long, value_name = "BYTES", default_value = "256MB", value_parser = byte_size)]
+    pub(crate) shard_size: u64,
+
+    /// The most samples of a shard [default: as many as fit]
+    #[arg(long, value_name = "N", value_parser = count::<u64>(u64::MAX))]
+    pub(crate) shard_samples: Option<u64>,
+
+    /// Worker threads that decode and encode [default: the CPUs that this process may use]
+    #[arg(long, value_name = "N", value_parser = count::<u32>(1024))]
+    pub(crate) threads: Option<u32>,
+
+    /// What happens when an image cannot be read, or decoded where that is needed
+    #[arg(long, value_enum, default_value_t = OnError::Raise)]
+    pub(crate) on_error: OnError,
+
+    /// Write anew where DST holds a set that is complete, or that was begun with other images or
+    /// options. The old one is lost then
+    #[arg(long)]
+    pub(crate) overwrite: bool,
+
+    /// Print one JSON object instead of a summary, and no progress
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What images become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// JPEG
+    Jpeg,
+    /// PNG, without loss
+    Png,
+    /// WebP, without loss
+    Webp,
+    /// Its own, also where it is made smaller; what cannot be written so (GIF, BMP, TIFF) becomes PNG
+    Keep,
+}
+
+impl PackArguments {
+    /// Whether any image may be encoded anew.
+    pub(crate) fn may_encode(&self) -> bool {
+        self.max_side.is_some() || !matches!(self.format, None | Some(Format::Keep))
+    }
+
+    /// The shards as they are asked for; what of it comes from the source is to be added.
+    pub(crate) fn plan(&self) -> ShardPlan {
+        let plan =
+            ShardPlan::new(&self.name).shard_bytes(self.shard_size).overwrite(self.overwrite);
+        let plan = match self.shard_samples {
+            Some(samples) => plan.shard_samples(samples),
+            None => plan,
+        };
+        let order =
+            self.shuffle.map_or("as listed".to_owned(), |seed| format!("shuffled, seed {seed}"));
+        let plan = plan.recipe("order", order);
+        if !self.may_encode() {
+            return plan;
+        }
+        let side = self.max_side.map_or("any".to_owned(), |side| side.to_string());
+        let format = self.format.map_or("as is".to_owned(), crate::arguments::name_of);
+        plan.recipe("max side", side)
+            .recipe("format", format)
+            .recipe("quality", self.quality())
+            // Another version may encode otherwise.
+            .recipe("encoder", concat!("spdl ", env!("CARGO_PKG_VERSION")))
+    }
+
+    pub(crate) fn quality(&self) -> u8 {
+        self.quality.unwrap_or(90)
+    }
+}
+
+/// A number of bytes, as people write it: powers of 1000 (`kB`, `MB`), or of 1024 (`KiB`, `MiB`).
+fn byte_size(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit = unit.trim().to_ascii_lowercase();
+    let (letter, base) = match unit.strip_suffix("ib") {
+        Some(letter) => (letter, 1024_f64),
+        None => (unit.strip_suffix('b').unwrap_or(&unit), 1000_f64),
+    };
+    let power = ["", "k", "m", "g", "t"].iter().position(|known| *known == letter);
+    let value = number.parse::<f64>().ok().zip(power).map(|(n, power)| n * base.powi(power as i32));
+    match value {
+        // All whole numbers up to there are exact.
+        Some(value) if (1.0..9e15).contains(&value) => Ok(value as u64),
+        _ => Err("expected a number of bytes such as 500000, 256MB or 1.5GiB".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        for (text, bytes) in [
+            ("1", 1),
+            ("500000", 500_000),
+            ("256MB", 256_000_000),
+            ("256 mb", 256_000_000),
+            ("1.5GB", 1_500_000_000),
+            ("64MiB", 64 << 20),
+            ("2k", 2000),
+            ("1TiB", 1 << 40),
+        ] {
+            assert_eq!(byte_size(text), Ok(bytes), "{text}");
+        }
+        for bad in ["", "MB", "0", "0.5", "-1", "1XB", "1e3", "1.2.3MB", "99999999TB", "inf", "nan"]
+        {
+            assert!(byte_size(bad).is_err(), "{bad}");
+        }
+    }
+}

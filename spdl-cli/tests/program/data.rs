@@ -1,0 +1,246 @@
+//! `spdl ls`, `cat`, `verify` and `stat`: what they tell of shards, archives and folders.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::common::{Folder, Run, damaged, finish, image_name, png, spdl};
+
+fn run(command: &str, path: &Path, arguments: &[&str]) -> Run {
+    finish(spdl().arg(command).arg(path).args(arguments).output().unwrap())
+}
+
+/// A set of 30 images in three classes, in several shards.
+fn packed() -> (Folder, PathBuf) {
+    let (source, place) = (Folder::with_images(30, 3), Folder::new());
+    let shards = place.join("set");
+    let mut command = spdl();
+    command.arg("pack").args([source.path(), &shards]).args(["--shard-samples", "12"]);
+    assert_eq!(finish(command.output().unwrap()).code, 0);
+    (place, shards)
+}
+
+/// What `spdl verify --json` tells of a set that is not sound.
+fn bad(path: &Path) -> Value {
+    let run = run("verify", path, &["--json"]);
+    assert_eq!(run.code, 1, "{}", run.stdout);
+    assert!(run.line().contains("not sound"), "{}", run.line());
+    let json: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(json["sound"], false);
+    json
+}
+
+fn flip(path: &Path, at: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[at] ^= 0x10;
+    fs::write(path, bytes).unwrap();
+}
+
+/// Where the data of the image of sample `number` of a shard lie.
+fn place_of(shard: &Path, number: usize) -> (String, usize, usize) {
+    let listed = run("ls", shard, &["--json"]).stdout;
+    let sample: Value = serde_json::from_str(listed.lines().nth(number).unwrap()).unwrap();
+    let field = &sample["fields"]["png"];
+    let number = |name: &str| field[name].as_u64().unwrap() as usize;
+    (sample["key"].as_str().unwrap().to_owned(), number("offset"), number("bytes"))
+}
+
+#[test]
+fn one_flipped_byte_is_found_with_the_key_of_its_sample() {
+    let (_place, shards) = packed();
+    assert_eq!(run("verify", &shards, &[]).code, 0);
+    let shard = shards.join("shard-000001.tar");
+    let (key, offset, bytes) = place_of(&shard, 7);
+    for at in [offset, offset + bytes / 2, offset + bytes - 1] {
+        flip(&shard, at);
+        let told = bad(&shards);
+        assert_eq!(told["bad_total"], 1, "{told}");
+        let first = &told["bad"][0];
+        assert_eq!(first["shard"], "shard-000001.tar");
+        assert_eq!(
+            (&first["key"], &first["offset"]),
+            (&format!("{key}.png").into(), &offset.into())
+        );
+        flip(&shard, at);
+    }
+    let told = run("verify", &shards, &["--json"]).json();
+    assert_eq!((&told["members"], &told["checksums"]), (&60.into(), &60.into()));
+    assert_eq!((&told["images"], &told["archives"]), (&30.into(), &3.into()));
+}
+
+#[test]
+fn damage_anywhere_in_a_shard_or_beside_it_is_found() {
+    let (_place, shards) = packed();
+    let shard = shards.join("shard-000000.tar");
+    let (key, offset, bytes) = place_of(&shard, 3);
+    let name = format!("{key}.png");
+    let len = fs::metadata(&shard).unwrap().len() as usize;
+    let padding = offset + bytes.next_multiple_of(512) - 1;
+    assert!(padding >= offset + bytes, "the image fills its blocks");
+    for (at, expected, words) in [
+        // In the header of the image: its name.
+        (offset - 512, Some(name.as_str()), "members behind it could not be checked"),
+        (padding, None, "the damage is in headers"),
+        (len - 1, None, ""),
+    ] {
+        flip(&shard, at);
+        let told = bad(&shards);
+        assert_eq!(told["bad_total"], 1, "{at}: {told}");
+        let first = &told["bad"][0];
+        assert_eq!(first["key"].as_str(), expected, "{at}: {told}");
+        assert!(first["reason"].as_str().unwrap().contains(words), "{at}: {told}");
+        flip(&shard, at);
+    }
+    let sums = shards.join("shard-000000.tar.sums");
+    flip(&sums, 40);
+    assert_eq!(bad(&shards)["bad"][0]["shard"], "shard-000000.tar");
+    flip(&sums, 40);
+    let whole = fs::read(&shard).unwrap();
+    fs::write(&shard, &whole[..len / 2]).unwrap();
+    assert!(bad(&shards)["bad_total"].as_u64() >= Some(1));
+    fs::remove_file(&shard).unwrap();
+    let told = bad(&shards);
+    assert_eq!(
+        (&told["bad"][0]["kind"], &told["archives"]),
+        (&"not-found".into(), &2.into()),
+        "{told}"
+    );
+    fs::write(&shard, whole).unwrap();
+    assert_eq!(run("verify", &shards, &[]).code, 0);
+}
+
+#[test]
+fn a_packed_image_that_cannot_be_decoded_is_found() {
+    let (source, place) = (Folder::with_images(3, 1), Folder::new());
+    // Its header is whole, so it is packed as it is.
+    source.add("class-0/cut.png", &damaged(0));
+    let shards = place.join("set");
+    let mut command = spdl();
+    assert_eq!(
+        finish(command.arg("pack").args([source.path(), &shards]).output().unwrap()).code,
+        0
+    );
+    let told = bad(&shards);
+    assert_eq!(
+        (&told["bad"][0]["key"], &told["bad_total"]),
+        (&"class-0/cut.png".into(), &1.into())
+    );
+    // In the folder, too.
+    let told = bad(source.path());
+    assert!(told["bad"][0]["key"].as_str().unwrap().ends_with("class-0/cut.png"));
+    assert_eq!((&told["images"], &told["archives"]), (&4.into(), &0.into()));
+}
+
+#[test]
+fn archives_of_others_are_listed_read_and_verified() {
+    let (source, place) = (Folder::with_images(4, 2), Folder::new());
+    let archive = place.join("other.tar");
+    let tar =
+        Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(source.path()).arg(".").status();
+    if !tar.is_ok_and(|status| status.success()) {
+        println!("SKIPPED: tar is not there");
+        return;
+    }
+    let keys = run("ls", &archive, &[]).stdout;
+    assert_eq!(keys.lines().count(), 4);
+    assert!(keys.contains("./class-1/0003"), "{keys}");
+    let shard = run("ls", place.path(), &[]).stdout;
+    assert!(shard.starts_with("other.tar  4 samples  "), "{shard}");
+    let name = format!("./{}", image_name(2, 2));
+    let image = spdl().arg("cat").args([&archive]).arg(&name).output().unwrap();
+    assert_eq!(image.stdout, png(2));
+    let told = run("verify", &archive, &["--json"]).json();
+    assert_eq!((&told["images"], &told["checksums"]), (&4.into(), &0.into()));
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1, "no index was written");
+}
+
+#[test]
+fn what_is_not_there_is_told() {
+    let (_place, shards) = packed();
+    let key = image_name(4, 3);
+    let key = key.trim_end_matches(".png");
+    let told = run("cat", &shards, &[key]);
+    assert!(told.code == 1 && told.line().contains("the fields png, cls"), "{}", told.line());
+    let told = run("cat", &shards, &["no/such.png"]);
+    assert!(
+        told.code == 1 && told.line().contains("no such member in 3 archives"),
+        "{}",
+        told.line()
+    );
+    let told = run("ls", &shards.join("missing"), &[]);
+    assert!(told.code == 1 && told.line().contains("missing"), "{}", told.line());
+    let images = Folder::with_images(2, 1);
+    let told = run("ls", images.path(), &[]);
+    assert!(told.code == 1 && told.line().contains("folder of images"), "{}", told.line());
+}
+
+#[test]
+fn shards_and_samples_are_listed() {
+    let (_place, shards) = packed();
+    let listed = run("ls", &shards, &["--long"]).stdout;
+    let lines: Vec<_> = listed.lines().collect();
+    assert_eq!(lines.len(), 4, "{listed}");
+    assert!(
+        lines[0].starts_with("shard-000000.tar  12 samples  ") && lines[0].contains("xxh3-128 ")
+    );
+    assert!(lines[3].starts_with("3 shards, 30 samples, "), "{listed}");
+    let samples = run("ls", &shards, &["--samples"]).stdout;
+    assert_eq!(samples.lines().count(), 30);
+    let long = run("ls", &shards.join("shard-000002.tar"), &["--long"]).stdout;
+    assert_eq!(long.lines().count(), 6 * 3, "{long}");
+    assert!(long.contains("  .cls  1 bytes at "), "{long}");
+}
+
+#[test]
+fn a_data_set_is_told_in_numbers_packed_or_not() {
+    let source = Folder::with_images(30, 3);
+    let (_place, shards) = packed();
+    let of_shards = run("stat", &shards, &["--json"]).json();
+    let of_folder = run("stat", source.path(), &["--json"]).json();
+    for key in ["samples", "formats", "width", "height", "image_bytes", "classes"] {
+        assert_eq!(of_shards[key], of_folder[key], "{key}");
+    }
+    assert_eq!(of_shards["fields"]["cls"]["members"], 30);
+    assert_eq!(of_shards["classes"][2]["name"], "class-2");
+    assert_eq!(
+        (&of_shards["width"]["min"], &of_shards["width"]["max"]),
+        (&40.0.into(), &46.0.into())
+    );
+    let text = run("stat", &shards, &[]).stdout;
+    for words in ["samples       30", "png", "class-1", "p50"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+}
+
+#[test]
+fn the_page_of_a_data_set_needs_nothing_beside_it() {
+    let source = Folder::with_images(60, 2);
+    source.add("class-1/<b>&\"'.png", &png(99));
+    let page = source.join("page.html");
+    let told = run("stat", source.path(), &["--html", page.to_str().unwrap()]);
+    assert_eq!(told.code, 0, "{}", told.stderr);
+    let text = fs::read_to_string(&page).unwrap();
+    let xml = text.replacen("<!DOCTYPE html>", "", 1);
+    let document = roxmltree::Document::parse(&xml).unwrap();
+    let images: Vec<_> = document.descendants().filter(|node| node.has_tag_name("img")).collect();
+    assert_eq!(images.len(), 48);
+    let sources = images.iter().map(|image| image.attribute("src").unwrap());
+    assert!(sources.clone().all(|source| source.starts_with("data:image/jpeg;base64,/9j/")));
+    assert_eq!(document.descendants().filter(|node| node.tag_name().name() == "svg").count(), 4);
+    assert!(!text.contains("http://") || text.matches("http://").count() == 4, "only names of SVG");
+    assert!(!text.contains("https://"));
+}
+
+#[test]
+fn a_set_that_is_not_complete_is_told_as_such() {
+    let (_place, shards) = packed();
+    let mut journal = fs::File::create(shards.join("manifest.journal")).unwrap();
+    journal.write_all(b"x").unwrap();
+    for command in ["ls", "verify", "stat"] {
+        let told = run(command, &shards, &[]);
+        assert!(told.code == 1 && told.line().contains("not complete"), "{}", told.line());
+    }
+}

@@ -1,0 +1,300 @@
+//! `spdl pack`: what is written, and that interruptions change no byte of it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Instant;
+
+use serde_json::Value;
+
+use crate::common::{Folder, Run, damaged, encode, finish, image_name, png, spdl};
+
+fn run(command: &str, paths: &[&Path], arguments: &[&str]) -> Run {
+    finish(spdl().arg(command).args(paths).args(arguments).output().unwrap())
+}
+
+fn pack(source: &Folder, shards: &Path, arguments: &[&str]) -> Run {
+    run("pack", &[source.path(), shards], arguments)
+}
+
+/// All files of a folder but indexes, which hold times.
+fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let entries = entries.filter(|path| path.extension().is_none_or(|ending| ending != "idx"));
+    entries.map(|path| (path.file_name().unwrap().into(), fs::read(&path).unwrap())).collect()
+}
+
+/// A program of this machine, where it is there.
+fn other(program: &str, arguments: &[&Path]) -> Option<String> {
+    let output = Command::new(program).args(arguments).output().ok()?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn images_go_over_unchanged_with_their_classes() {
+    let (source, shards) = (Folder::with_images(20, 3), Folder::new());
+    let json = pack(&source, &shards.join("set"), &["--json"]).json();
+    assert_eq!((&json["samples"], &json["shards"]), (&20.into(), &1.into()));
+    assert_eq!((&json["unchanged"], &json["encoded"]), (&20.into(), &0.into()));
+    for number in 0..20 {
+        let name = image_name(number, 3);
+        let image = spdl().arg("cat").arg(shards.join("set")).arg(&name).output().unwrap();
+        assert_eq!(image.stdout, png(number), "{name}");
+        let key = name.trim_end_matches(".png");
+        let class = run("cat", &[&shards.join("set")], &[key, "--field", "cls"]);
+        assert_eq!(class.stdout, (number % 3).to_string());
+    }
+    let manifest: Value =
+        serde_json::from_slice(&fs::read(shards.join("set/manifest.json")).unwrap()).unwrap();
+    assert_eq!(manifest["plan"]["classes"], serde_json::json!(["class-0", "class-1", "class-2"]));
+    let again = pack(&source, &shards.join("set"), &[]);
+    assert!(again.stdout.contains("nothing was left to do"), "{}", again.stdout);
+}
+
+#[test]
+fn the_number_of_threads_changes_no_byte() {
+    let source = Folder::with_images(60, 2);
+    let mut expected = None;
+    for threads in ["1", "2", "8"] {
+        let shards = Folder::new();
+        let options =
+            ["--threads", threads, "--shuffle", "3", "--max-side", "32", "--shard-size", "20kB"];
+        assert_eq!(pack(&source, shards.path(), &options).code, 0);
+        let found = files(shards.path());
+        assert!(found.len() > 6, "{} files", found.len());
+        assert!(expected.get_or_insert_with(|| found.clone()) == &found, "{threads} threads");
+    }
+}
+
+#[test]
+fn what_is_larger_is_made_smaller_and_all_else_stays() {
+    let source = Folder::new();
+    source.add("small.png", &png(1));
+    source.add("large.png", &encode(200, 100, &[90; 200 * 100 * 3]));
+    for (options, field, size) in [
+        (&["--max-side", "50"][..], "jpg", (50, 25)),
+        (&["--max-side", "50", "--format", "keep"], "png", (50, 25)),
+        (&["--max-side", "50", "--format", "webp"], "webp", (50, 25)),
+        (&["--max-side", "200"], "png", (200, 100)),
+    ] {
+        let shards = Folder::new();
+        assert_eq!(pack(&source, shards.path(), options).code, 0);
+        let archive = shards.join("shard-000000.tar");
+        let listed = run("ls", &[&archive], &["--json"]).stdout;
+        let large: Value = serde_json::from_str(listed.lines().next().unwrap()).unwrap();
+        assert!(large["fields"].get(field).is_some(), "{options:?}: {listed}");
+        let stat = run("stat", &[shards.path()], &["--json"]).json();
+        assert_eq!(stat["width"]["max"], f64::from(size.0), "{options:?}");
+        if !options.contains(&"webp") {
+            let small = spdl().arg("cat").arg(shards.path()).arg("small.png").output().unwrap();
+            assert_eq!(small.stdout, png(1));
+        }
+        assert_eq!(run("verify", &[shards.path()], &[]).code, 0);
+    }
+}
+
+#[test]
+fn other_programs_read_what_was_written() {
+    let (source, shards) = (Folder::new(), Folder::new());
+    let long = format!("{}/{}.png", "l".repeat(120), "n".repeat(150));
+    let names = [
+        "a b.png",
+        "größe/猫.png",
+        "new\nline/1.png",
+        "back\\slash.png",
+        &long,
+        "-dash.png",
+        "*?.png",
+    ];
+    for (number, name) in (0..).zip(names) {
+        // Two folders deep, so that all is in one class.
+        source.add(Path::new("class").join(name), &png(number));
+    }
+    assert_eq!(pack(&source, shards.path(), &[]).code, 0);
+    let archive = shards.join("shard-000000.tar");
+    let verbose = [Path::new("-tvf"), &archive];
+    match other("tar", &verbose) {
+        Some(listed) => {
+            assert_eq!(listed.lines().count(), 2 * names.len());
+            assert!(listed.lines().all(|line| line.starts_with("-rw-r--r-- 0/0 ")), "{listed}");
+        }
+        None => println!("SKIPPED: tar is not there"),
+    }
+    let script = "\
+import hashlib, json, sys, tarfile
+with tarfile.open(sys.argv[1]) as archive:
+    print(json.dumps([[m.name, hashlib.sha256(archive.extractfile(m).read()).hexdigest()] for m in archive]))
+";
+    let path = shards.join("list.py");
+    fs::write(&path, script).unwrap();
+    let python = std::env::var("SPDL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let Some(told) = other(&python, &[&path, &archive]) else {
+        println!("SKIPPED: python3 is not there");
+        return;
+    };
+    let members: Vec<(String, String)> = serde_json::from_str(&told).unwrap();
+    let hash = |bytes: &[u8]| {
+        let copy = shards.join("copy");
+        fs::write(&copy, bytes).unwrap();
+        other("sha256sum", &[Path::new("--"), &copy]).map(|line| line[..64].to_owned())
+    };
+    let hashes: BTreeMap<_, _> = members.into_iter().collect();
+    for (number, name) in (0..).zip(names) {
+        let found = hashes.get(&format!("class/{name}"));
+        if let Some(expected) = hash(&png(number)) {
+            assert_eq!(found, Some(&expected), "{name}");
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn names_need_not_be_text() {
+    use std::os::unix::ffi::OsStrExt;
+    let (source, shards) = (Folder::new(), Folder::new());
+    let short = std::ffi::OsStr::from_bytes(b"caf\xe9.png");
+    let long = [&b"\xff".repeat(140)[..], b".png"].concat();
+    let long = std::ffi::OsStr::from_bytes(&long);
+    source.add(short, &png(1));
+    source.add(long, &png(2));
+    assert_eq!(pack(&source, shards.path(), &[]).code, 0);
+    for (name, number) in [(short, 1), (long, 2)] {
+        let image = spdl().arg("cat").arg(shards.path()).arg(name).output().unwrap();
+        assert_eq!(image.stdout, png(number));
+    }
+    let archive = shards.join("shard-000000.tar");
+    if let Some(listed) = other("tar", &[Path::new("-tf"), &archive]) {
+        assert!(listed.lines().any(|line| line == "caf\\351.png"), "{listed}");
+        assert!(
+            listed.lines().any(|line| line == format!("{}.png", "\\377".repeat(140))),
+            "{listed}"
+        );
+    }
+    assert_eq!(run("verify", &[shards.path()], &[]).code, 0);
+}
+
+#[test]
+fn what_is_no_image_ends_the_run_or_is_left_out_and_listed() {
+    let (source, shards) = (Folder::with_images(8, 1), Folder::new());
+    for number in 1..3 {
+        source.add(format!("class-0/bad-{number}.png"), &damaged(number));
+    }
+    let run = pack(&source, &shards.join("set"), &[]);
+    assert_eq!(run.code, 1);
+    assert!(
+        run.line().contains("cannot pack an image") && run.line().contains("bad-1.png"),
+        "{}",
+        run.line()
+    );
+    // The same set goes on, with another policy.
+    let json = pack(&source, &shards.join("set"), &["--on-error", "skip", "--json"]).json();
+    assert_eq!((&json["samples"], &json["skipped"]), (&8.into(), &2.into()));
+    assert_eq!(json["skipped_samples"][0]["key"], "class-0/bad-1.png");
+    let empty = Folder::new();
+    empty.add("x.png", &damaged(1));
+    let run = pack(&empty, &shards.join("none"), &["--on-error", "skip"]);
+    assert_eq!(run.code, 1);
+    assert!(run.stderr.contains("none of 1 images could be used"), "{}", run.stderr);
+}
+
+#[test]
+fn other_options_or_images_are_refused_until_they_may_overwrite() {
+    let (source, shards) = (Folder::with_images(8, 1), Folder::new());
+    let set = shards.join("set");
+    assert_eq!(pack(&source, &set, &[]).code, 0);
+    let before = files(&set);
+    let run = pack(&source, &set, &["--shuffle", "1"]);
+    assert_eq!(run.code, 1);
+    let words = ["order was as listed and is shuffled, seed 1", "--overwrite"];
+    assert!(words.iter().all(|words| run.line().contains(words)), "{}", run.line());
+    source.add("class-0/more.png", &png(77));
+    assert!(pack(&source, &set, &[]).line().contains("source items was 8 and is 9"));
+    assert_eq!(files(&set), before);
+    assert_eq!(pack(&source, &set, &["--overwrite"]).code, 0);
+    assert_ne!(files(&set), before);
+    shards.add("other/notes.txt", b"mine");
+    let run = pack(&source, &shards.join("other"), &["--overwrite"]);
+    assert!(run.code == 1 && run.line().contains("notes.txt"), "{}", run.line());
+    assert_eq!(pack(&source, &set, &["--quality", "50"]).code, 2);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_killed_run_goes_on_to_the_same_bytes() {
+    let source = Folder::with_images(120, 3);
+    let options = ["--shuffle", "5", "--max-side", "36", "--shard-size", "30kB"];
+    let whole = Folder::new();
+    let start = Instant::now();
+    assert_eq!(pack(&source, whole.path(), &options).code, 0);
+    let took = start.elapsed();
+    let expected = files(whole.path());
+    let (mut killed, mut resumed) = (0, 0);
+    // Kills spread over the run; on a busy machine some come too late.
+    for attempt in 0..60_u32 {
+        if killed == 20 {
+            break;
+        }
+        let shards = Folder::new();
+        let mut child = spdl()
+            .arg("pack")
+            .args([source.path(), shards.path()])
+            .args(options)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        thread::sleep(took.mul_f64(f64::from(attempt * 7 % 23 + 1) / 26.0));
+        child.kill().unwrap();
+        killed += u32::from(!child.wait().unwrap().success());
+        let json = pack(&source, shards.path(), &[&options[..], &["--json"]].concat()).json();
+        resumed += u32::from(json["resumed"] != 0);
+        assert_eq!(files(shards.path()), expected, "attempt {attempt}");
+    }
+    assert_eq!(killed, 20, "runs that were killed before their end");
+    assert!(resumed > 3, "only {resumed} runs went on from finished shards");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_full_disk_leaves_finished_shards_to_go_on_from() {
+    let (source, whole, shards) = (Folder::with_images(60, 2), Folder::new(), Folder::new());
+    let options = ["--shard-size", "60kB"];
+    assert_eq!(pack(&source, whole.path(), &options).code, 0);
+    // No file may be larger than 32 blocks of 1 KiB, so the first shard does not fit.
+    let limited = |blocks: u32, shards: &Path| {
+        let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$@\"");
+        let mut command = Command::new("bash");
+        command.args(["-c", &script, "bash"]).arg(env!("CARGO_BIN_EXE_spdl")).arg("pack");
+        let run = command.args([source.path(), shards]).args(options).output().unwrap();
+        finish(run)
+    };
+    let run = limited(32, shards.path());
+    assert_eq!(run.code, 1, "{}", run.stderr);
+    assert!(run.line().contains("cannot write this shard"), "{}", run.line());
+    let left: Vec<_> = files(shards.path()).into_keys().collect();
+    assert_eq!(left, [PathBuf::from("manifest.journal")], "no partial file is left");
+    let told = self::run("verify", &[shards.path()], &[]);
+    assert!(told.code == 1 && told.line().contains("not complete"), "{}", told.line());
+    assert_eq!(pack(&source, shards.path(), &options).code, 0);
+    assert_eq!(files(shards.path()), files(whole.path()));
+}
+
+#[test]
+fn nothing_is_written_outside_the_folder() {
+    let (place, source) = (Folder::new(), Folder::with_images(6, 1));
+    let before = fs::read_dir(source.join("class-0")).unwrap().count();
+    assert_eq!(pack(&source, &place.join("a/b/set"), &[]).code, 0);
+    let found: Vec<_> =
+        fs::read_dir(place.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(found, ["a"]);
+    assert_eq!(fs::read_dir(place.join("a/b")).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(source.path()).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(source.join("class-0")).unwrap().count(), before);
+    for name in ["../x", "/x", "", ".x", "a/b"] {
+        let run = pack(&source, &place.join("other"), &["--name", name]);
+        assert_ne!(run.code, 0, "{name}");
+        assert!(!place.join("x-000000.tar").exists());
+    }
+}

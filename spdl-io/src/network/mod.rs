@@ -1,0 +1,110 @@
+//! What all stores of the network have in common: who waits for their answers, how they are
+//! connected to, and what their refusals mean.
+
+mod body;
+mod reactor;
+mod refusal;
+
+use std::error::Error as StdError;
+use std::io;
+
+use reqwest::redirect::Policy;
+use spdl_core::{Error, ErrorKind, Result};
+
+pub(crate) use self::body::{collect, exact};
+pub(crate) use self::reactor::{Connections, Reactor};
+pub(crate) use self::refusal::Refusal;
+use crate::SourceOptions;
+
+/// No object reaches farther, and servers know no greater number.
+pub(crate) const FARTHEST: u64 = i64::MAX as u64;
+
+/// A client that asks once, follows nothing, and keeps one connection for each request under way:
+/// they carry more than one that all share.
+pub(crate) fn client(options: &SourceOptions, is_local: bool) -> Result<reqwest::Client> {
+    let mut builder = reqwest::Client::builder()
+        .http1_only()
+        .redirect(Policy::none())
+        .referer(false)
+        .retry(reqwest::retry::never())
+        .connect_timeout(options.connect_timeout)
+        .user_agent(concat!("spdl/", env!("CARGO_PKG_VERSION")));
+    if is_local {
+        builder = builder.no_proxy();
+    }
+    builder.build().map_err(|error| {
+        let message = format!("cannot set up a client for HTTP: {}", causes(&error.without_url()));
+        Error::new(ErrorKind::Io, message)
+    })
+}
+
+/// Whether `authority` (`host:port`) is this machine, which is reached without a proxy.
+pub(crate) fn is_this_machine(authority: &str) -> bool {
+    ["localhost", "127.0.0.1", "[::1]"].iter().any(|host| {
+        authority.strip_prefix(host).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+    })
+}
+
+/// An error that no status tells about: of a connection, or of a body under way.
+pub(crate) fn broken(error: reqwest::Error) -> Error {
+    let error = error.without_url();
+    let is_handshake = error.is_connect() && has_cause(&error, io::ErrorKind::InvalidData);
+    let (kind, what) = if error.is_timeout() {
+        (ErrorKind::Timeout, "the server cannot be reached in time")
+    } else if is_handshake {
+        // A certificate that nobody vouches for does not get better with time.
+        (ErrorKind::Io, "no secure connection to the server")
+    } else if error.is_connect() {
+        (ErrorKind::Unavailable, "cannot connect to the server")
+    } else if error.is_builder() {
+        (ErrorKind::InvalidArgument, "this cannot be asked for")
+    } else if error.is_body() || error.is_decode() {
+        (ErrorKind::Unavailable, "the answer broke off")
+    } else {
+        (ErrorKind::Unavailable, "the connection broke")
+    };
+    Error::new(kind, format!("{what}: {}", causes(&error)))
+}
+
+fn has_cause(error: &(dyn StdError + 'static), kind: io::ErrorKind) -> bool {
+    chain(error).any(|cause| {
+        cause.downcast_ref::<io::Error>().is_some_and(|cause| {
+            // An error of TLS travels inside two of these.
+            let inner = cause.get_ref().and_then(|inner| inner.downcast_ref::<io::Error>());
+            cause.kind() == kind || inner.is_some_and(|inner| inner.kind() == kind)
+        })
+    })
+}
+
+pub(crate) fn chain<'a>(
+    error: &'a (dyn StdError + 'static),
+) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
+}
+
+/// The causes of an error in one line, none twice.
+pub(crate) fn causes(error: &(dyn StdError + 'static)) -> String {
+    let mut texts: Vec<String> = Vec::new();
+    for cause in chain(error) {
+        let text = cause.to_string();
+        if !texts.iter().any(|known| known.contains(&text)) {
+            texts.push(text);
+        }
+    }
+    texts.join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_machine_is_reached_without_a_proxy() {
+        for host in ["localhost", "127.0.0.1:80", "[::1]:9000", "localhost:1"] {
+            assert!(is_this_machine(host), "{host}");
+        }
+        for host in ["localhost.example.org", "127.0.0.10", "example.org"] {
+            assert!(!is_this_machine(host), "{host}");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! The thread that waits for the network, so that any executor may poll what waits for it.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::thread::{self, JoinHandle};
+
+use futures_channel::oneshot;
+use futures_core::Stream;
+use spdl_core::{Error, ErrorKind, Result};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// One thread that moves bytes between sockets and whoever reads; started by the first read, ended
+/// with the last handle. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct Reactor(Arc<Mutex<Option<Started>>>);
+
+struct Started {
+    handle: Handle,
+    /// Dropped, it ends the thread.
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reactor {
+    /// What can only be polled where tokio is, made so that it can be polled anywhere.
+    ///
+    /// # Errors
+    /// `Io` where the system refuses a thread.
+    pub(crate) fn within<T>(&self, make: impl FnOnce() -> T) -> Result<Within<T>> {
+        let handle = self.handle()?;
+        let inner = {
+            let _within = handle.enter();
+            make()
+        };
+        Ok(Within { inner: Some(Box::pin(inner)), handle, _reactor: self.clone() })
+    }
+
+    fn handle(&self) -> Result<Handle> {
+        let mut started = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(started) = &*started {
+            return Ok(started.handle.clone());
+        }
+        let new = Started::new().map_err(|error| {
+            let message = "cannot start the thread that waits for the network";
+            Error::new(ErrorKind::Io, message).with_source(error)
+        })?;
+        Ok(started.insert(new).handle.clone())
+    }
+}
+
+impl fmt::Debug for Reactor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reactor")
+    }
+}
+
+impl Started {
+    fn new() -> std::io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let thread = thread::Builder::new().name("spdl-network".into()).spawn(move || {
+            // An error says that the other side is gone, which is what is waited for.
+            let _ = runtime.block_on(stopped);
+            // Whoever still looks a name up is not waited for.
+            runtime.shutdown_background();
+        })?;
+        Ok(Started { handle, stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let thread = self.thread.take();
+        // The last handle may be let go by the thread itself.
+        if let Some(thread) = thread.filter(|it| it.thread().id() != thread::current().id()) {
+            // It holds nothing that a panic could have left behind.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A future or a stream that finds tokio around it wherever it is polled, and dropped.
+pub(crate) struct Within<T> {
+    inner: Option<Pin<Box<T>>>,
+    handle: Handle,
+    /// The thread lives as long as anybody waits for it.
+    _reactor: Reactor,
+}
+
+impl<T: Future> Future for Within<T> {
+    type Output = T::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T::Output> {
+        let this = &mut *self;
+        let _within = this.handle.enter();
+        match &mut this.inner {
+            Some(inner) => inner.as_mut().poll(cx),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl<T: Stream> Stream for Within<T> {
+    type Item = T::Item;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T::Item>> {
+        let this = &mut *self;
+        let _within = this.handle.enter();
+        match &mut this.inner {
+            Some(inner) => inner.as_mut().poll_next(cx),
+            None => Poll::Ready(None),
+        }
+    }
+}
+
+impl<T> Drop for Within<T> {
+    fn drop(&mut self) {
+        // A connection that goes back to its pool may start a task there.
+        let _within = self.handle.enter();
+        drop(self.inner.take());
+    }
+}
+
+/// How many requests to one store may be under way.
+#[derive(Clone, Debug)]
+pub(crate) struct Connections(Arc<Semaphore>);
+
+impl Connections {
+    pub(crate) fn new(most: usize) -> Self {
+        Connections(Arc::new(Semaphore::new(most.clamp(1, Semaphore::MAX_PERMITS))))
+    }
+
+    /// Waits for its turn; to be held until the answer has been read.
+    pub(crate) async fn take(&self) -> Result<OwnedSemaphorePermit> {
+        let permit = Arc::clone(&self.0).acquire_owned().await;
+        permit.map_err(|_| Error::new(ErrorKind::Stopped, "the store was closed"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spdl_core::block_on;
+    use std::time::Duration;
+
+    #[test]
+    fn no_thread_is_started_before_it_is_needed_and_it_ends_with_the_last_handle() {
+        let reactor = Reactor::default();
+        assert!(reactor.0.lock().unwrap().is_none());
+        let wait = || tokio::time::sleep(Duration::from_millis(1));
+        block_on(reactor.within(wait).unwrap());
+        let waiting = reactor.within(wait).unwrap();
+        let started = Arc::downgrade(&reactor.0);
+        drop(reactor);
+        block_on(waiting);
+        assert!(started.upgrade().is_none(), "the thread outlives its handles");
+    }
+
+    #[test]
+    fn so_many_requests_are_under_way_and_no_more() {
+        let connections = Connections::new(2);
+        let first = block_on(connections.take()).unwrap();
+        let _second = block_on(connections.take()).unwrap();
+        let mut third = Box::pin(connections.take());
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        assert!(third.as_mut().poll(&mut cx).is_pending());
+        drop(first);
+        assert!(third.as_mut().poll(&mut cx).is_ready());
+    }
+}

@@ -1,0 +1,183 @@
+//! An answer that is none: what its status and headers say.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use reqwest::StatusCode;
+use reqwest::header::{CONTENT_RANGE, HeaderMap, RETRY_AFTER};
+use spdl_core::{Error, ErrorKind};
+
+/// A status that is no success, with what its headers tell. Nothing of it comes from a body, but for
+/// the code of an object store.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    /// How long the server wants to be left alone.
+    pub(crate) retry_after: Option<Duration>,
+    /// The length of the object, where a range lies behind its end.
+    pub(crate) size: Option<u64>,
+    /// The region in which a bucket really is.
+    region: Option<String>,
+    /// What an object store calls it.
+    code: Option<String>,
+}
+
+impl Refusal {
+    pub(crate) fn new(status: StatusCode, headers: &HeaderMap) -> Self {
+        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let size = text(CONTENT_RANGE.as_str()).and_then(|value| value.strip_prefix("bytes */"));
+        Refusal {
+            status,
+            retry_after: text(RETRY_AFTER.as_str())
+                .and_then(|value| retry_after(value, SystemTime::now())),
+            size: size.and_then(|size| size.trim().parse().ok()),
+            region: text("x-amz-bucket-region").filter(|it| is_word(it)).map(str::to_owned),
+            code: text("x-ms-error-code").filter(|it| is_word(it)).map(str::to_owned),
+        }
+    }
+
+    /// Takes the code from a body of XML. The rest of it may hold what we sent, and is not shown.
+    #[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
+    pub(crate) fn with_body(mut self, body: &[u8]) -> Self {
+        let body = String::from_utf8_lossy(body);
+        let code = body.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
+        let code = code.map(|(code, _)| code.trim()).filter(|code| is_word(code));
+        self.code = code.map(str::to_owned).or(self.code);
+        self
+    }
+
+    pub(crate) fn to_error(&self) -> Error {
+        let status = self.status.as_u16();
+        let kind = match (status, self.code.as_deref()) {
+            (_, Some("RequestTimeout")) | (408, _) => ErrorKind::Timeout,
+            (_, Some("SlowDown" | "InternalError" | "ServiceUnavailable")) => {
+                ErrorKind::Unavailable
+            }
+            (_, Some("ExpiredToken" | "InvalidToken" | "RequestTimeTooSkewed")) => {
+                ErrorKind::PermissionDenied
+            }
+            (404 | 410, _) => ErrorKind::NotFound,
+            (401 | 403 | 407, _) => ErrorKind::PermissionDenied,
+            (412, _) => ErrorKind::Changed,
+            (416, _) => ErrorKind::Truncated,
+            (405 | 501 | 505, _) => ErrorKind::Unsupported,
+            (425 | 429 | 500..=599, _) => ErrorKind::Unavailable,
+            (400..=499, _) => ErrorKind::InvalidArgument,
+            _ => ErrorKind::Corrupt,
+        };
+        let error = Error::new(kind, self.to_string());
+        match self.retry_after {
+            Some(delay) => error.with_retry_after(delay),
+            None => error,
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the server answers {}", self.status.as_u16())?;
+        if let Some(reason) = self.status.canonical_reason() {
+            write!(f, " {reason}")?;
+        }
+        if let Some(code) = &self.code {
+            write!(f, " ({code})")?;
+        }
+        if let Some(region) = &self.region
+            && self.status.is_redirection()
+        {
+            write!(f, "; the bucket is in the region {region}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Whether it is a short name, as codes and regions are.
+fn is_word(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    (1..=64).contains(&text.len()) && text.bytes().all(is_plain)
+}
+
+/// The header `Retry-After`: seconds, or the time of day when to come back (RFC 9110, 10.2.3).
+fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
+    let value = value.trim();
+    if let Ok(seconds) = value.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let at = httpdate::parse_http_date(value).ok()?;
+    // What is past is now.
+    Some(at.duration_since(now).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(status: u16, headers: &[(&'static str, &str)]) -> Refusal {
+        let headers = headers.iter().map(|(name, value)| {
+            (reqwest::header::HeaderName::from_static(name), value.parse().unwrap())
+        });
+        Refusal::new(StatusCode::from_u16(status).unwrap(), &headers.collect())
+    }
+
+    #[test]
+    fn a_status_is_the_kind_that_says_what_to_do() {
+        for (status, kind) in [
+            (301, ErrorKind::Corrupt),
+            (400, ErrorKind::InvalidArgument),
+            (401, ErrorKind::PermissionDenied),
+            (403, ErrorKind::PermissionDenied),
+            (404, ErrorKind::NotFound),
+            (408, ErrorKind::Timeout),
+            (410, ErrorKind::NotFound),
+            (412, ErrorKind::Changed),
+            (416, ErrorKind::Truncated),
+            (429, ErrorKind::Unavailable),
+            (500, ErrorKind::Unavailable),
+            (501, ErrorKind::Unsupported),
+            (502, ErrorKind::Unavailable),
+            (503, ErrorKind::Unavailable),
+            (599, ErrorKind::Unavailable),
+        ] {
+            assert_eq!(refusal(status, &[]).to_error().kind(), kind, "{status}");
+        }
+    }
+
+    #[test]
+    fn a_wait_is_told_in_seconds_or_as_a_time_of_day() {
+        let now = httpdate::parse_http_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
+        let seconds = |value| retry_after(value, now).map(|delay| delay.as_secs());
+        assert_eq!(seconds("120"), Some(120));
+        assert_eq!(seconds("Sun, 06 Nov 1994 08:50:07 GMT"), Some(30));
+        assert_eq!(seconds("Sun, 06 Nov 1994 08:40:00 GMT"), Some(0));
+        assert_eq!(seconds("soon"), None);
+        assert_eq!(seconds("-1"), None);
+        let error = refusal(503, &[("retry-after", "7")]).to_error();
+        assert_eq!(error.retry_after(), Some(Duration::from_secs(7)));
+    }
+
+    #[test]
+    fn a_range_behind_the_end_tells_the_length() {
+        assert_eq!(refusal(416, &[("content-range", "bytes */1234")]).size, Some(1234));
+        assert_eq!(refusal(416, &[("content-range", "bytes */x")]).size, None);
+    }
+
+    #[cfg(feature = "s3")]
+    #[test]
+    fn of_a_body_only_the_code_is_taken() {
+        let shown = |body: &str| refusal(400, &[]).with_body(body.as_bytes()).to_error();
+        let error = shown("<Error><Code>ExpiredToken</Code><Token>canary</Token></Error>");
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+        assert_eq!(error.to_string(), "the server answers 400 Bad Request (ExpiredToken)");
+        let error = shown("<Code>a b canary</Code>");
+        assert_eq!(error.to_string(), "the server answers 400 Bad Request");
+        assert_eq!(shown("<Code>SlowDown</Code>").kind(), ErrorKind::Unavailable);
+    }
+
+    #[test]
+    fn a_bucket_elsewhere_is_told() {
+        let error = refusal(301, &[("x-amz-bucket-region", "eu-west-1")]).to_error();
+        assert!(error.message().ends_with("the bucket is in the region eu-west-1"), "{error}");
+    }
+}

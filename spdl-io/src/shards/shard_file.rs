@@ -1,0 +1,188 @@
+//! One shard while it is written.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use spdl_core::{Error, ErrorKind, Result};
+use twox_hash::XxHash3_128;
+use twox_hash::xxhash3_128::Hasher;
+
+use super::header::{END, headers, padded};
+use super::{FieldSummary, ShardRecord, Sums, files, sums};
+use crate::Key;
+use crate::archive::{ArchiveStamp, TarEntry, TarIndex, TarKind, TarOptions};
+
+/// An index has to be younger than its archive; so often it is written until it is, and with twice the
+/// wait each time, from a millisecond on.
+const INDEX_ATTEMPTS: u32 = 6;
+
+/// A shard under way, in a partial file that is removed with this value unless it is finished.
+pub(super) struct ShardFile {
+    path: PathBuf,
+    partial: PathBuf,
+    file: Option<BufWriter<File>>,
+    sum: Hasher,
+    bytes: u64,
+    samples: u64,
+    fields: BTreeMap<String, FieldSummary>,
+    entries: Vec<TarEntry>,
+    sums: Vec<u8>,
+    /// Hashes of the keys of all samples.
+    keys: HashSet<u128>,
+}
+
+/// A sample in the form in which it is written.
+pub(super) struct Members<'a> {
+    key: &'a [u8],
+    fields: &'a [(&'a str, &'a [u8])],
+    headers: Vec<Vec<u8>>,
+    /// What it takes in an archive.
+    pub(super) bytes: u64,
+}
+
+impl<'a> Members<'a> {
+    /// # Errors
+    /// `LimitExceeded` where a field is too large for tar.
+    pub(super) fn new(key: &'a [u8], fields: &'a [(&'a str, &'a [u8])]) -> Result<Self> {
+        let mut members = Members { key, fields, headers: Vec::new(), bytes: 0 };
+        for (field, data) in fields {
+            let name = [key, b".", field.as_bytes()].concat();
+            let headers = headers(&name, data.len() as u64)?;
+            members.bytes += (headers.len() + padded(data.len())) as u64;
+            members.headers.push(headers);
+        }
+        Ok(members)
+    }
+}
+
+impl ShardFile {
+    pub(super) fn create(path: PathBuf) -> Result<Self> {
+        let partial = files::partial_of(&path);
+        let file = files::create(&partial)?;
+        Ok(ShardFile {
+            path,
+            partial,
+            file: Some(BufWriter::with_capacity(1 << 20, file)),
+            sum: Hasher::new(),
+            bytes: 0,
+            samples: 0,
+            fields: BTreeMap::new(),
+            entries: Vec::new(),
+            sums: Vec::new(),
+            keys: HashSet::new(),
+        })
+    }
+
+    pub(super) fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// What the file would hold with another sample.
+    pub(super) fn bytes_with(&self, members: &Members<'_>) -> u64 {
+        self.bytes + members.bytes + END as u64
+    }
+
+    /// Writes a sample.
+    pub(super) fn add(&mut self, members: &Members<'_>) -> Result<()> {
+        if !self.keys.insert(XxHash3_128::oneshot(members.key)) {
+            let message = "two samples of one shard have this key, and would be read as one";
+            let key = Key::from_bytes(members.key).display_name();
+            return Err(Error::new(ErrorKind::InvalidArgument, message).with_key(key));
+        }
+        for ((field, data), headers) in members.fields.iter().zip(&members.headers) {
+            let name = [members.key, b".", field.as_bytes()].concat();
+            let header_offset = self.bytes;
+            self.write(headers)?;
+            let data_offset = self.bytes;
+            self.write(data)?;
+            self.write(&[0; 512][..padded(data.len()) - data.len()])?;
+            sums::append(&mut self.sums, &name, XxHash3_128::oneshot(data));
+            let summary = self.fields.entry((*field).to_owned()).or_default();
+            summary.samples += 1;
+            summary.bytes += data.len() as u64;
+            self.entries.push(TarEntry {
+                key: Key::from_bytes(&name),
+                kind: TarKind::File,
+                link_target: None,
+                size: data.len() as u64,
+                header_offset,
+                data_offset,
+                mtime: Some(0),
+            });
+        }
+        self.samples += 1;
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.sum.write(bytes);
+        self.bytes += bytes.len() as u64;
+        match &mut self.file {
+            Some(file) => file
+                .write_all(bytes)
+                .map_err(|error| files::failed("cannot write this shard", &self.path, error)),
+            None => unreachable!("the file is taken when the shard is finished, which consumes it"),
+        }
+    }
+
+    /// Ends the archive, and puts it and what lies beside it into place.
+    pub(super) fn finish(mut self, folder: &Path, first: u64, end: u64) -> Result<ShardRecord> {
+        self.write(&[0; END])?;
+        let Some(file) = self.file.take() else {
+            unreachable!("it is taken here only, and this consumes the shard")
+        };
+        let failed = |error| files::failed("cannot write this shard", &self.path, error);
+        let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
+        files::write_whole(&Sums::path_of(&self.path), &self.sums)?;
+        files::finish(&file, &self.partial, &self.path)?;
+        drop(file);
+        self.save_index()?;
+        files::sync_folder(folder)?;
+        let name = self.path.file_name().unwrap_or_default();
+        Ok(ShardRecord {
+            name: name.to_string_lossy().into_owned(),
+            bytes: self.bytes,
+            samples: self.samples,
+            xxh3_128: format!("{:032x}", self.sum.finish_128()),
+            sums_xxh3_128: format!("{:032x}", XxHash3_128::oneshot(&self.sums)),
+            first,
+            end,
+            fields: std::mem::take(&mut self.fields),
+        })
+    }
+
+    /// Writes the index. One that readers would not take yet, as it is as old as the archive by the
+    /// system's coarse clock, is written again.
+    fn save_index(&mut self) -> Result<()> {
+        let stamp = ArchiveStamp::of_file(&self.path)?;
+        let options = TarOptions::default();
+        let entries = std::mem::take(&mut self.entries).into_iter().map(Ok);
+        let index = TarIndex::from_entries(entries, stamp.clone(), options)?;
+        for attempt in 0..INDEX_ATTEMPTS {
+            index.save(TarIndex::path_of(&self.path))?;
+            if TarIndex::load(&self.path, &stamp, options).is_ok() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(1 << attempt));
+        }
+        // Without one, readers make their own.
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for ShardFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ShardFile({}, {} samples)", Key::from_path(&self.path), self.samples)
+    }
+}
+
+impl Drop for ShardFile {
+    fn drop(&mut self) {
+        // Once it is finished there is none. What cannot be removed is removed by the next run.
+        let _ = fs::remove_file(&self.partial);
+    }
+}

@@ -1,0 +1,177 @@
+//! The checksums of a shard's members.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use spdl_core::{Error, ErrorKind, Result};
+use twox_hash::XxHash3_128;
+
+use super::manifest::sum_of;
+use crate::Key;
+use crate::walk::os_error;
+
+/// No file of checksums is larger, in bytes.
+const LARGEST: u64 = 1 << 30;
+
+/// The checksums of a shard's members, in their order: the file `SHARD.tar.sums`.
+///
+/// A line for each: the XXH3 sum of 128 bits of the member's data as 32 hexadecimal digits, two spaces,
+/// and its name. In a name, a backslash is `\\`, a line feed `\n` and a carriage return `\r`, and its
+/// line begins with a backslash then. So `xxh128sum --check` knows it in a folder into which the
+/// shard was unpacked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sums(Vec<Sum>);
+
+/// The checksum of a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sum {
+    /// The name of the member, byte for byte.
+    pub name: Key,
+    /// The XXH3 sum of 128 bits of its data.
+    pub xxh3_128: u128,
+}
+
+impl Sums {
+    /// Where the checksums of a shard are: `.sums` is added to its name.
+    pub fn path_of(shard: impl AsRef<Path>) -> PathBuf {
+        let mut path = shard.as_ref().as_os_str().to_owned();
+        path.push(".sums");
+        path.into()
+    }
+
+    /// Reads the checksums of a shard's members, and the sum of 128 bits of the file that holds them.
+    ///
+    /// # Errors
+    /// What the operating system answers: `NotFound` where there are none; `Corrupt` with the byte at
+    /// which a line is none; `LimitExceeded` where the file is larger than 1 GiB.
+    pub fn read(shard: impl AsRef<Path>) -> Result<(Self, u128)> {
+        let path = Sums::path_of(shard);
+        let key = Key::from_path(&path);
+        let failed = |error| os_error("cannot read these checksums", &key, error);
+        let mut text = Vec::new();
+        let file = File::open(&path).map_err(failed)?;
+        file.take(LARGEST + 1).read_to_end(&mut text).map_err(failed)?;
+        if text.len() as u64 > LARGEST {
+            let message = format!("checksums of more than {LARGEST} bytes");
+            return Err(Error::new(ErrorKind::LimitExceeded, message).with_key(key.display_name()));
+        }
+        let sums = Sums::parse(&text).map_err(|error| error.with_key(key.display_name()))?;
+        Ok((sums, XxHash3_128::oneshot(&text)))
+    }
+
+    /// The checksums, in the order of the members.
+    pub fn as_slice(&self) -> &[Sum] {
+        &self.0
+    }
+
+    pub(super) fn parse(text: &[u8]) -> Result<Self> {
+        let mut sums = Vec::new();
+        let mut at = 0;
+        while at < text.len() {
+            let bad =
+                || Error::new(ErrorKind::Corrupt, "no line of a checksum").with_offset(at as u64);
+            let len = text[at..].iter().position(|&byte| byte == b'\n').ok_or_else(bad)?;
+            sums.push(line(&text[at..at + len]).ok_or_else(bad)?);
+            at += len + 1;
+        }
+        Ok(Sums(sums))
+    }
+}
+
+/// Appends the line of a member.
+pub(super) fn append(lines: &mut Vec<u8>, name: &[u8], sum: u128) {
+    let special = |byte: &u8| matches!(byte, b'\\' | b'\n' | b'\r');
+    if name.iter().any(special) {
+        lines.push(b'\\');
+    }
+    lines.extend_from_slice(format!("{sum:032x}  ").as_bytes());
+    for &byte in name {
+        match byte {
+            b'\\' => lines.extend_from_slice(b"\\\\"),
+            b'\n' => lines.extend_from_slice(b"\\n"),
+            b'\r' => lines.extend_from_slice(b"\\r"),
+            other => lines.push(other),
+        }
+    }
+    lines.push(b'\n');
+}
+
+fn line(line: &[u8]) -> Option<Sum> {
+    let (escaped, line) = match line.strip_prefix(b"\\") {
+        Some(rest) => (true, rest),
+        None => (false, line),
+    };
+    let (digits, rest) = line.split_at_checked(32)?;
+    let xxh3_128 = sum_of(std::str::from_utf8(digits).ok()?)?;
+    let name = rest.strip_prefix(b"  ").filter(|name| !name.is_empty())?;
+    if !escaped {
+        return Some(Sum { name: Key::from_bytes(name), xxh3_128 });
+    }
+    let mut plain = Vec::with_capacity(name.len());
+    let mut bytes = name.iter();
+    while let Some(&byte) = bytes.next() {
+        plain.push(match byte {
+            b'\\' => match bytes.next()? {
+                b'\\' => b'\\',
+                b'n' => b'\n',
+                b'r' => b'\r',
+                _ => return None,
+            },
+            other => other,
+        });
+    }
+    Some(Sum { name: Key::from_bytes(&plain), xxh3_128 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_name_is_read_as_it_was_written() {
+        let names = [
+            &b"a.jpg"[..],
+            b"a b",
+            b"  c",
+            b"line\nfeed\\n",
+            b"\\",
+            b"\r",
+            b"caf\xe9",
+            "猫".as_bytes(),
+        ];
+        let mut text = Vec::new();
+        for (sum, name) in (7_u128..).zip(names) {
+            append(&mut text, name, sum << 96);
+        }
+        assert_eq!(text.iter().filter(|&&byte| byte == b'\n').count(), names.len());
+        let sums = Sums::parse(&text).unwrap();
+        for (sum, (number, name)) in sums.as_slice().iter().zip((7_u128..).zip(names)) {
+            assert_eq!((sum.name.as_bytes(), sum.xxh3_128), (name, number << 96));
+        }
+        assert_eq!(sums.as_slice().len(), names.len());
+    }
+
+    #[test]
+    fn a_line_that_is_none_is_told_with_its_place() {
+        let mut good = Vec::new();
+        append(&mut good, b"a", 1);
+        for bad in [
+            &b"zz"[..],
+            b"0123456789abcdef0123456789abcdef a\n",
+            b"\n",
+            b"\\0123456789abcdef0123456789abcdef  a\\x\n",
+            b"+123456789abcdef0123456789abcdef  a\n",
+        ] {
+            let error = Sums::parse(&[&good, bad].concat()).unwrap_err();
+            assert_eq!(
+                (error.kind(), error.offset()),
+                (ErrorKind::Corrupt, Some(good.len() as u64))
+            );
+        }
+        // Cut anywhere but between lines.
+        for len in 1..good.len() {
+            assert!(Sums::parse(&good[..len]).is_err());
+        }
+    }
+}

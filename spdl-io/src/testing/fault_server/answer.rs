@@ -1,0 +1,164 @@
+//! Answers: the right ones, and how they go wrong on their way.
+
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::fault::Fault;
+use super::request::{PATIENCE, is_timeout};
+
+/// Between two bytes of a body that trickles.
+const TRICKLE: Duration = Duration::from_millis(20);
+
+/// A status, headers, and a body.
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) headers: Vec<(&'static str, String)>,
+    pub(super) body: Bytes,
+    /// Of the body, what was asked for and how long the whole is, for a range.
+    pub(super) part: Option<(u64, u64)>,
+}
+
+impl Answer {
+    pub(super) fn new(status: u16, body: impl Into<Bytes>) -> Self {
+        Answer { status, headers: Vec::new(), body: body.into(), part: None }
+    }
+
+    /// A refusal as S3 words it.
+    pub(super) fn refusal(status: u16, code: &str) -> Self {
+        let body = format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code></Error>");
+        Answer::new(status, body).with("Content-Type", "application/xml")
+    }
+
+    pub(super) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.retain(|(known, _)| *known != name);
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    /// Says which part of an object of `size` bytes the body is, from byte `start` on.
+    pub(super) fn of_part(mut self, start: u64, size: u64) -> Self {
+        let len = self.body.len() as u64;
+        self.status = 206;
+        self.part = Some((start, size));
+        self.with("Content-Range", format!("bytes {start}-{}/{size}", start + len.max(1) - 1))
+    }
+
+    fn head(&self, announced: usize) -> String {
+        let mut head = format!("HTTP/1.1 {} {}\r\n", self.status, reason(self.status));
+        for (name, value) in &self.headers {
+            // Writing into a string cannot fail.
+            let _ = write!(head, "{name}: {value}\r\n");
+        }
+        let _ = write!(head, "Content-Length: {announced}\r\n\r\n");
+        head
+    }
+}
+
+fn reason(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        206 => "Partial Content",
+        307 => "Temporary Redirect",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        412 => "Precondition Failed",
+        416 => "Range Not Satisfiable",
+        429 => "Too Many Requests",
+        500 => "Internal Server Error",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        _ => "Answer",
+    }
+}
+
+/// What becomes of the connection.
+#[derive(Debug, PartialEq)]
+pub(super) enum After {
+    KeepAlive,
+    Close,
+}
+
+/// Sends an answer, with what goes wrong on its way; `bytes` counts those of bodies.
+pub(super) fn send(
+    stream: &mut TcpStream,
+    answer: &Answer,
+    is_head: bool,
+    fault: Option<Fault>,
+    closed: &AtomicBool,
+    bytes: &mut u64,
+) -> io::Result<After> {
+    let body = if is_head { &[][..] } else { &answer.body };
+    let announced = match fault {
+        Some(Fault::LongLength) => answer.body.len() + 10,
+        _ => answer.body.len(),
+    };
+    let mut write = |stream: &mut TcpStream, part: &[u8]| {
+        stream.write_all(part)?;
+        *bytes += part.len() as u64;
+        Ok::<(), io::Error>(())
+    };
+    match fault {
+        Some(Fault::Closed | Fault::Reset) => return Ok(After::Close),
+        Some(Fault::NoAnswer) => hold(stream, closed)?,
+        Some(Fault::Garbage) => stream.write_all(b"\x15\x03\x01\x00\x02\x02\x28\r\n\r\n")?,
+        Some(Fault::GarbageHeader) => {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n")?;
+        }
+        Some(Fault::ClosedInBody | Fault::ResetInBody | Fault::StalledBody) => {
+            stream.write_all(answer.head(announced).as_bytes())?;
+            write(stream, &body[..body.len() / 2])?;
+            if fault == Some(Fault::StalledBody) {
+                hold(stream, closed)?;
+            }
+        }
+        Some(Fault::Trickle) => {
+            stream.write_all(answer.head(announced).as_bytes())?;
+            for byte in body {
+                if closed.load(Ordering::Acquire) {
+                    break;
+                }
+                write(stream, &[*byte])?;
+                std::thread::sleep(TRICKLE);
+            }
+            return Ok(After::KeepAlive);
+        }
+        _ => {
+            let mut all = answer.head(announced).into_bytes();
+            // In one piece, which is one packet where it is small.
+            let first = body.len().min(16 << 10);
+            all.extend_from_slice(&body[..first]);
+            stream.write_all(&all)?;
+            *bytes += first as u64;
+            stream.write_all(&body[first..])?;
+            *bytes += (body.len() - first) as u64;
+            match fault {
+                Some(Fault::RepeatedBytes) => {
+                    stream.write_all(&body[body.len() - body.len().min(100)..])?;
+                }
+                Some(Fault::LongLength) => {}
+                _ => return Ok(After::KeepAlive),
+            }
+        }
+    }
+    Ok(After::Close)
+}
+
+/// Waits until the other side, or the server, ends.
+fn hold(stream: &mut TcpStream, closed: &AtomicBool) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    while !closed.load(Ordering::Acquire) {
+        match stream.read(&mut [0; 1024]) {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(error) if is_timeout(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

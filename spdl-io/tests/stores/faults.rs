@@ -1,0 +1,216 @@
+//! Every way to fail, at three rates, with three seeds: what is read is what was stored, or the
+//! error says why not, in time.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use spdl_io::testing::{Fault, FaultPlan, FaultServer};
+use spdl_io::{
+    ErrorKind, Key, Location, ReadRequest, ResilientOptions, Result, SourceOptions, StoreRegistry,
+    block_on,
+};
+
+use crate::contents;
+
+const SIZES: [usize; 8] = [0, 1, 100, 1_000, 4_096, 20_000, 60_000, 5_000];
+const BUDGET: Duration = Duration::from_secs(5);
+
+fn objects() -> Vec<(String, Bytes)> {
+    SIZES.iter().enumerate().map(|(n, len)| (format!("data/{n}"), contents(n, *len))).collect()
+}
+
+fn patience() -> ResilientOptions {
+    ResilientOptions::default()
+        .attempts(20)
+        .budget(BUDGET)
+        .first_delay(Duration::from_millis(2))
+        .most_delay(Duration::from_millis(20))
+        .retry_tokens(10_000.0)
+        .stall_timeout(Duration::from_millis(250))
+        .least_bytes(64)
+        .seed(7)
+}
+
+fn stores(server: &FaultServer, options: ResilientOptions) -> [Location; 2] {
+    let http = SourceOptions::default().resilience(options.clone());
+    let s3 = SourceOptions::default()
+        .endpoint(server.url())
+        .allow_plain_http(true)
+        .anonymous(true)
+        .resilience(options);
+    let stores = StoreRegistry::new().with_options("http:", http).with_options("s3:", s3);
+    [format!("{}/data", server.url()), "s3://data".to_owned()]
+        .map(|address| stores.open(&address).unwrap())
+}
+
+fn key(place: &Location, n: usize) -> Key {
+    match place.key.as_str() {
+        Some("") => n.to_string().into(),
+        _ => format!("data/{n}").into(),
+    }
+}
+
+/// Reads all objects, whole and in parts, at once.
+fn epoch(place: &Location) -> Vec<(Result<Bytes>, Bytes, Duration)> {
+    let all = objects();
+    let parts = |len: usize| -> Vec<Option<Range<u64>>> {
+        let len = len as u64;
+        vec![None, Some(len / 3..len), Some(0..len / 2)]
+    };
+    let reads = all.iter().enumerate().flat_map(|(n, (_, bytes))| {
+        parts(bytes.len()).into_iter().map(move |range| async move {
+            let start = Instant::now();
+            let read = place.fetcher.read(&key(place, n), range.clone()).await;
+            let wanted = range.map_or_else(
+                || bytes.clone(),
+                |range| bytes.slice(range.start as usize..range.end as usize),
+            );
+            (read, wanted, start.elapsed())
+        })
+    });
+    block_on(join_all(reads))
+}
+
+/// Checks a cell of the grid; says how many requests went wrong.
+fn cell(server: &FaultServer, place: &Location, fault: Fault, share: f64, seed: u64) -> u64 {
+    let before = server.served().faults;
+    server.set_faults(FaultPlan::random(seed, share, &[fault]).retry_after(Duration::ZERO));
+    for (read, wanted, time) in epoch(place) {
+        match read {
+            Ok(bytes) => assert!(bytes == wanted, "{fault:?} {share} {seed}: other bytes"),
+            // That is what the answers say, and no patience helps against it.
+            Err(error) if fault == Fault::OtherVersion => {
+                assert_eq!(error.kind(), ErrorKind::Changed, "{}", error.report());
+            }
+            Err(error) => panic!("{place} {fault:?} {share} {seed}: {}", error.report()),
+        }
+        assert!(time < BUDGET + Duration::from_secs(1), "{fault:?} {share} {seed}: {time:?}");
+    }
+    server.served().faults - before
+}
+
+/// Runs `work` for all places below `count`, a few at once.
+fn in_parallel(count: usize, work: impl Fn(usize) + Sync) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                loop {
+                    let place = next.fetch_add(1, Ordering::Relaxed);
+                    if place >= count {
+                        return;
+                    }
+                    work(place);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn what_is_read_is_what_was_stored_whatever_fails() {
+    in_parallel(Fault::ALL.len(), |place| {
+        let fault = Fault::ALL[place];
+        let server = FaultServer::start(objects());
+        let [http, s3] = stores(&server, patience());
+        let mut faults = 0;
+        for share in [0.01, 0.1, 0.3] {
+            for seed in 0..3 {
+                faults += cell(&server, &http, fault, share, seed);
+            }
+        }
+        faults += cell(&server, &s3, fault, 0.3, 0);
+        assert!(faults > 20, "{fault:?} happened {faults} times");
+    });
+}
+
+#[test]
+fn what_is_read_is_what_was_stored_though_everything_fails_now_and_then() {
+    let server = FaultServer::start(objects());
+    let faults: Vec<Fault> =
+        Fault::ALL.into_iter().filter(|fault| *fault != Fault::OtherVersion).collect();
+    for place in stores(&server, patience()) {
+        server.set_faults(FaultPlan::random(1, 0.3, &faults).retry_after(Duration::ZERO));
+        for (read, wanted, _) in epoch(&place) {
+            assert!(read.unwrap_or_else(|error| panic!("{}", error.report())) == wanted);
+        }
+    }
+}
+
+#[test]
+fn where_nothing_helps_the_error_says_why_within_its_time() {
+    let budget = Duration::from_millis(700);
+    let server = FaultServer::start(objects());
+    for (fault, kinds) in [
+        // The last attempt may find its time over, whatever was wrong with the others.
+        (Fault::NoAnswer, &[ErrorKind::Timeout][..]),
+        (Fault::StalledBody, &[ErrorKind::Timeout]),
+        (Fault::Trickle, &[ErrorKind::Timeout]),
+        (Fault::Closed, &[ErrorKind::Unavailable, ErrorKind::Timeout]),
+        (Fault::Unavailable, &[ErrorKind::Unavailable, ErrorKind::Timeout]),
+    ] {
+        server.set_faults(FaultPlan::script(move |_| Some(fault)));
+        for place in stores(&server, patience().budget(budget)) {
+            let start = Instant::now();
+            let error = block_on(place.fetcher.read(&key(&place, 6), None)).unwrap_err();
+            assert!(kinds.contains(&error.kind()), "{place} {fault:?}: {}", error.report());
+            let time = start.elapsed();
+            assert!(time < budget + Duration::from_secs(1), "{place} {fault:?}: {time:?}");
+        }
+    }
+}
+
+#[test]
+fn another_version_than_was_asked_for_is_changed_at_once() {
+    let server = FaultServer::start(objects());
+    for place in stores(&server, ResilientOptions::default()) {
+        let request = ReadRequest::whole().of_version("\"this one\"");
+        let error = block_on(place.fetcher.open(&key(&place, 6), &request)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Changed, "{place}: {}", error.report());
+    }
+    assert_eq!(server.served().requests, 2);
+}
+
+#[test]
+fn an_object_that_changes_between_attempts_is_always_noticed() {
+    let server = Arc::new(FaultServer::start(objects()));
+    for round in 0..10 {
+        for place in stores(&server, patience()) {
+            server.insert("data/6", contents(6, SIZES[6]));
+            let other = contents(100 + round, SIZES[6]);
+            let weak = Arc::downgrade(&server);
+            server.set_faults(FaultPlan::script(move |request| {
+                let is_first = request.attempt == 1 && request.range.is_empty();
+                if is_first && let Some(server) = weak.upgrade() {
+                    // The plan is asked while the server is locked.
+                    let other = other.clone();
+                    std::thread::spawn(move || server.insert("data/6", other));
+                }
+                is_first.then_some(Fault::ClosedInBody)
+            }));
+            let read = block_on(place.fetcher.read(&key(&place, 6), None));
+            // Where nothing came of the first attempt, the second may find the other one whole.
+            match read {
+                Ok(bytes) => assert!(bytes == contents(100 + round, SIZES[6]), "a mixture"),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Changed, "{}", error.report()),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_store_that_asks_to_wait_is_left_alone_that_long() {
+    let server = FaultServer::start(objects());
+    for place in stores(&server, patience()) {
+        server.set_faults(FaultPlan::script(|request| {
+            (request.attempt == 1).then_some(Fault::Unavailable)
+        }));
+        let start = Instant::now();
+        block_on(place.fetcher.read(&key(&place, 3), None)).unwrap();
+        assert!(start.elapsed() >= Duration::from_secs(1), "{:?}", start.elapsed());
+    }
+}

@@ -1,0 +1,192 @@
+//! S3, Google Cloud Storage and Azure: a real server where there is one, and one that answers alike.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::TryStreamExt;
+use spdl_io::testing::{Fault, FaultPlan, FaultServer, fetcher_contract};
+use spdl_io::{
+    ErrorKind, Fetcher, Key, Location, ObjectStoreFetcher, SourceOptions, StoreRegistry, block_on,
+};
+
+use crate::s3_server::S3Server;
+use crate::{contents, contract_objects};
+
+fn options(url: &str) -> SourceOptions {
+    SourceOptions::default()
+        .endpoint(url)
+        .allow_plain_http(true)
+        .region("us-east-1")
+        .without_resilience()
+}
+
+fn open(address: &str, options: SourceOptions) -> Location {
+    StoreRegistry::new().with_options("", options).open(address).unwrap()
+}
+
+fn anonymous(server: &FaultServer, address: &str) -> Location {
+    open(address, options(&server.url()).anonymous(true))
+}
+
+#[test]
+fn a_real_s3_server_keeps_the_contract() {
+    let root = tempfile::tempdir().unwrap();
+    for (name, bytes) in contract_objects("bucket/some folder") {
+        let path = root.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    }
+    let server = S3Server::start(root.path(), "reader", "right");
+    let signed = |secret: &str| {
+        let options = options(&server.url).credential("access_key_id", "reader");
+        open("s3://bucket/some folder", options.credential("secret_access_key", secret))
+    };
+    let place = signed("right");
+    fetcher_contract(&*place.fetcher, &place.key);
+    let error = block_on(signed("wrong").fetcher.read(&"a".into(), None)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{}", error.report());
+}
+
+#[test]
+fn stores_keep_the_contract_with_listings_of_many_pages() {
+    let server = FaultServer::start(contract_objects("bucket/folder"));
+    server.insert("bucket/folder2/x", "beside it");
+    server.set_page(2);
+    for address in ["s3://bucket/folder", "gs://bucket/folder"] {
+        let place = anonymous(&server, address);
+        fetcher_contract(&*place.fetcher, &place.key);
+    }
+}
+
+#[test]
+fn stores_of_the_crate_object_store_keep_the_contract() {
+    use object_store::{ObjectStoreExt, memory::InMemory, path::Path};
+    let store = InMemory::new();
+    for (name, bytes) in contract_objects("folder") {
+        block_on(store.put(&Path::parse(name).unwrap(), bytes.into())).unwrap();
+    }
+    let fetcher = ObjectStoreFetcher::new(Arc::new(store), "memory");
+    // Its memory takes a range behind the end for an error of its own kind.
+    for (name, bytes) in contract_objects("folder") {
+        assert_eq!(block_on(fetcher.read(&name.into(), None)).unwrap(), bytes);
+    }
+    let listed: Vec<_> =
+        block_on(async { fetcher.list(&"folder".into()).await?.try_collect().await }).unwrap();
+    assert_eq!(listed.len(), contract_objects("").len());
+}
+
+#[test]
+fn azure_reads_objects_and_ranges() {
+    let server = FaultServer::start([("box/a b", "some bytes"), ("account/box/a b", "some bytes")]);
+    let options = options(&server.url()).anonymous(true).credential("account_name", "account");
+    let place = open("az://box/a b", options);
+    assert_eq!(block_on(place.fetcher.read(&place.key, None)).unwrap(), "some bytes");
+    assert_eq!(block_on(place.fetcher.read(&place.key, Some(5..10))).unwrap(), "bytes");
+}
+
+#[test]
+fn names_are_sent_as_they_are() {
+    let names = ["a#b", "a?b", "a%20b", "a b+c", "größe", "a&b=c", "a\\b", "~x*'()!$,;:@"];
+    let server = FaultServer::start(names.map(|name| (format!("bucket/{name}"), name.to_owned())));
+    for store in ["s3", "gs"] {
+        for name in names {
+            let place = anonymous(&server, &format!("{store}://bucket/{name}"));
+            let read = block_on(place.fetcher.read(&place.key, None));
+            let read = read.unwrap_or_else(|error| panic!("{store} {name}: {}", error.report()));
+            assert_eq!(read, name, "{store}");
+        }
+    }
+    for name in ["a//b", "/a", "a/", "a/../b", "a\nb", ""] {
+        let place = anonymous(&server, "s3://bucket");
+        let error = block_on(place.fetcher.read(&Key::from(name), None)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{name:?}: {}", error.report());
+    }
+}
+
+#[test]
+fn a_refusal_keeps_its_kind_and_the_wait_that_is_asked_for_and_nothing_is_tried_twice() {
+    let server = FaultServer::start([("bucket/a", contents(1, 10_000))]);
+    for store in ["s3", "gs", "az"] {
+        let options = options(&server.url()).anonymous(true).credential("account_name", "bucket");
+        let options =
+            if store == "az" { options } else { self::options(&server.url()).anonymous(true) };
+        let place = open(&format!("{store}://bucket/a"), options);
+        for (fault, kind) in [
+            (Fault::InternalError, ErrorKind::Unavailable),
+            (Fault::BadGateway, ErrorKind::Unavailable),
+            (Fault::Unavailable, ErrorKind::Unavailable),
+            (Fault::TooManyRequests, ErrorKind::Unavailable),
+            (Fault::RequestTimeout, ErrorKind::Timeout),
+            (Fault::Closed, ErrorKind::Unavailable),
+            (Fault::Garbage, ErrorKind::Unavailable),
+        ] {
+            let plan = FaultPlan::script(move |_| Some(fault));
+            server.set_faults(plan.retry_after(Duration::from_secs(7)));
+            let before = server.served().requests;
+            let error = block_on(place.fetcher.read(&place.key, None)).unwrap_err();
+            assert_eq!(error.kind(), kind, "{store} {fault:?}: {}", error.report());
+            assert_eq!(error.key(), Some("a"));
+            let asks = matches!(fault, Fault::Unavailable | Fault::TooManyRequests);
+            assert_eq!(error.retry_after(), asks.then_some(Duration::from_secs(7)), "{fault:?}");
+            assert_eq!(server.served().requests, before + 1, "{store} {fault:?}");
+        }
+        server.set_faults(FaultPlan::script(|_| Some(Fault::ClosedInBody)));
+        let before = server.served().requests;
+        let key = &place.key;
+        if store != "az" {
+            let error = block_on(place.fetcher.read(key, None)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{store}: {}", error.report());
+            assert_eq!(server.served().requests, before + 1, "{store}");
+        }
+    }
+}
+
+#[test]
+fn a_bucket_of_another_region_is_told() {
+    let url = crate::canned(|_| {
+        "HTTP/1.1 301 Moved Permanently\r\nx-amz-bucket-region: eu-west-1\r\n\
+         Content-Length: 0\r\nConnection: close\r\n\r\n"
+            .to_owned()
+    });
+    let place = open("s3://bucket/a", options(&url).anonymous(true));
+    let error = block_on(place.fetcher.read(&place.key, None)).unwrap_err();
+    assert!(error.message().contains("region eu-west-1"), "{}", error.report());
+}
+
+#[test]
+fn a_listing_that_is_out_of_order_is_refused() {
+    let page = |keys: &[&str]| {
+        let lines: String = keys
+            .iter()
+            .map(|key| {
+                format!(
+                    "<Contents><Key>{key}</Key><LastModified>1994-11-06T08:49:37.000Z\
+                     </LastModified><Size>1</Size></Contents>"
+                )
+            })
+            .collect();
+        format!("<ListBucketResult><IsTruncated>false</IsTruncated>{lines}</ListBucketResult>")
+    };
+    let body = page(&["b", "a"]);
+    let url = crate::canned(move |_| {
+        let len = body.len();
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n{body}")
+    });
+    let place = open("s3://bucket", options(&url).anonymous(true));
+    let listed: Result<Vec<_>, _> =
+        block_on(async { place.fetcher.list(&"".into()).await?.try_collect().await });
+    let error = listed.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", error.report());
+}
+
+#[test]
+fn settings_that_make_no_sense_are_refused_without_being_shown() {
+    let server = FaultServer::start([("bucket/a", "x")]);
+    let bad = options(&server.url()).credential("no_such_setting", "canary");
+    for address in ["s3://bucket/a", "gs://bucket/a", "az://bucket/a"] {
+        let stores = StoreRegistry::new().with_options("", bad.clone());
+        let error = stores.open(address).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{}", error.report());
+        assert!(!error.report().contains("canary"), "{}", error.report());
+    }
+}
