@@ -10,7 +10,7 @@ use spdl_core::{AsyncContext, AsyncStage, Error, ErrorKind, Footprint, Labeled, 
 
 use crate::record::no_such_field;
 use crate::{
-    Encoding, Extent, Fetch, Fetcher, Field, FieldRequest, IMAGE_EXTENSIONS, Key, Record,
+    Encoding, Extent, Fetch, Fetcher, FieldRequest, FieldValue, IMAGE_EXTENSIONS, Key, Record,
     StoredField, StoredRecord,
 };
 
@@ -187,7 +187,7 @@ impl AsyncStage<StoredRecord> for FetchLabeled {
         };
         let request = self.request(Arc::clone(&value), label.clone());
         let mut record = read_record(&self.fetcher, item, &request).await?;
-        let wrong = |key: &Key, name: &str, wanted: &str, found: &Field| {
+        let wrong = |key: &Key, name: &str, wanted: &str, found: &FieldValue| {
             let message = format!("{wanted} was expected, but this is {}", found.kind());
             let error = Error::new(ErrorKind::InvalidArgument, message);
             error.with_key(field_key(key, name).display_name())
@@ -200,7 +200,7 @@ impl AsyncStage<StoredRecord> for FetchLabeled {
             }
         };
         match record.take(&value)? {
-            Field::Bytes(value) => Ok(Labeled { value, label }),
+            FieldValue::Bytes(value) => Ok(Labeled { value, label }),
             other => Err(wrong(&record.key, &value, "bytes", &other)),
         }
     }
@@ -228,7 +228,7 @@ fn known_bytes(item: &StoredRecord, request: &FieldRequest) -> Option<usize> {
             // A value of JSON takes more memory than its text, by no fixed factor.
             StoredField::At(_, Encoding::Json) => return None,
             StoredField::At(extent, _) => {
-                size_of::<Field>().checked_add(usize::try_from(extent.size()?).ok()?)?
+                size_of::<FieldValue>().checked_add(usize::try_from(extent.size()?).ok()?)?
             }
         };
         bytes = bytes.checked_add(of_field)?.checked_add(name.footprint())?;
@@ -290,7 +290,7 @@ async fn read_record(
 }
 
 enum Slot {
-    Value(Field),
+    Value(FieldValue),
     /// The number of the extent.
     Extent(usize, Encoding),
 }
@@ -394,17 +394,20 @@ fn of_field(
     of_field.with_source(error)
 }
 
-impl Footprint for Field {
+impl Footprint for FieldValue {
     fn footprint(&self) -> usize {
         let heap = match self {
-            Field::Bytes(bytes) => bytes.len(),
-            Field::Text(text) => text.len(),
-            Field::Integers(numbers) => size_of_val(&numbers[..]),
-            Field::Floats(numbers) => size_of_val(&numbers[..]),
-            Field::List(fields) => fields.iter().map(Footprint::footprint).sum(),
-            Field::Array(array) => array.data().len() + size_of_val(array.shape()),
-            Field::Json(value) => json_heap(value),
-            Field::Bool(_) | Field::Integer(_) | Field::Float(_) | Field::Null => 0,
+            FieldValue::Bytes(bytes) => bytes.len(),
+            FieldValue::Text(text) => text.len(),
+            FieldValue::Integers(numbers) => size_of_val(&numbers[..]),
+            FieldValue::Floats(numbers) => size_of_val(&numbers[..]),
+            FieldValue::List(fields) => fields.iter().map(Footprint::footprint).sum(),
+            FieldValue::Array(array) => array.data().len() + size_of_val(array.shape()),
+            FieldValue::Json(value) => json_heap(value),
+            FieldValue::Bool(_)
+            | FieldValue::Integer(_)
+            | FieldValue::Float(_)
+            | FieldValue::Null => 0,
         };
         size_of::<Self>() + heap
     }

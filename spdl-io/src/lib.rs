@@ -92,7 +92,8 @@ pub use object_store::ObjectStoreFetcher;
 #[cfg(feature = "cache")]
 pub use prepared::Prepared;
 pub use record::{
-    Encoding, Extent, Field, FieldRequest, PackedRows, Record, StoredField, StoredRecord, StoredRow,
+    Encoding, Extent, FieldRequest, FieldValue, PackedRows, Record, StoredField, StoredRecord,
+    StoredRow,
 };
 pub use resilient::{Attempt, Attempts, Resilient, ResilientOptions, ResilientStatistics};
 pub use stores::{Address, Location, Secret, SourceOptions, StoreFactory, StoreRegistry};

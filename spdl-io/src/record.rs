@@ -56,7 +56,7 @@ impl fmt::Display for Extent {
 /// The value of a field of a sample, ready to use.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq)]
-pub enum Field {
+pub enum FieldValue {
     /// Bytes as they are: an image, a sound, or what is decoded elsewhere.
     Bytes(Bytes),
     /// Text.
@@ -72,7 +72,7 @@ pub enum Field {
     /// A list of numbers.
     Floats(Vec<f64>),
     /// A list of anything.
-    List(Vec<Field>),
+    List(Vec<FieldValue>),
     /// An array of NumPy.
     Array(NpyArray),
     /// What a JSON text says.
@@ -81,28 +81,28 @@ pub enum Field {
     Null,
 }
 
-impl Field {
+impl FieldValue {
     /// What it is, for messages: `bytes`, `text`, `a list of integers`.
     pub fn kind(&self) -> &'static str {
         match self {
-            Field::Bytes(_) => "bytes",
-            Field::Text(_) => "text",
-            Field::Bool(_) => "a truth value",
-            Field::Integer(_) => "an integer",
-            Field::Float(_) => "a number",
-            Field::Integers(_) => "a list of integers",
-            Field::Floats(_) => "a list of numbers",
-            Field::List(_) => "a list",
-            Field::Array(_) => "an array",
-            Field::Json(_) => "JSON",
-            Field::Null => "null",
+            FieldValue::Bytes(_) => "bytes",
+            FieldValue::Text(_) => "text",
+            FieldValue::Bool(_) => "a truth value",
+            FieldValue::Integer(_) => "an integer",
+            FieldValue::Float(_) => "a number",
+            FieldValue::Integers(_) => "a list of integers",
+            FieldValue::Floats(_) => "a list of numbers",
+            FieldValue::List(_) => "a list",
+            FieldValue::Array(_) => "an array",
+            FieldValue::Json(_) => "JSON",
+            FieldValue::Null => "null",
         }
     }
 
     /// The bytes; `None` where it is something else.
     pub fn as_bytes(&self) -> Option<&Bytes> {
         match self {
-            Field::Bytes(bytes) => Some(bytes),
+            FieldValue::Bytes(bytes) => Some(bytes),
             _ => None,
         }
     }
@@ -110,8 +110,8 @@ impl Field {
     /// The text, also where it is a text in JSON; `None` where it is something else.
     pub fn as_str(&self) -> Option<&str> {
         match self {
-            Field::Text(text) => Some(text),
-            Field::Json(value) => value.as_str(),
+            FieldValue::Text(text) => Some(text),
+            FieldValue::Json(value) => value.as_str(),
             _ => None,
         }
     }
@@ -119,8 +119,8 @@ impl Field {
     /// The whole number, also where it is one in JSON; `None` where it is something else.
     pub fn as_i64(&self) -> Option<i64> {
         match self {
-            Field::Integer(number) => Some(*number),
-            Field::Json(value) => value.as_i64(),
+            FieldValue::Integer(number) => Some(*number),
+            FieldValue::Json(value) => value.as_i64(),
             _ => None,
         }
     }
@@ -129,9 +129,9 @@ impl Field {
     /// something else.
     pub fn as_f64(&self) -> Option<f64> {
         match self {
-            Field::Float(number) => Some(*number),
-            Field::Integer(number) => Some(*number as f64),
-            Field::Json(value) => value.as_f64(),
+            FieldValue::Float(number) => Some(*number),
+            FieldValue::Integer(number) => Some(*number as f64),
+            FieldValue::Json(value) => value.as_f64(),
             _ => None,
         }
     }
@@ -141,15 +141,15 @@ impl Field {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
-    /// They are the value: [`Field::Bytes`].
+    /// They are the value: [`FieldValue::Bytes`].
     Bytes,
-    /// Text in UTF-8: [`Field::Text`], as it stands, line ends included.
+    /// Text in UTF-8: [`FieldValue::Text`], as it stands, line ends included.
     Text,
-    /// A whole number in decimal digits, with space around it allowed: [`Field::Integer`].
+    /// A whole number in decimal digits, with space around it allowed: [`FieldValue::Integer`].
     Integer,
-    /// JSON of at most 128 levels: [`Field::Json`].
+    /// JSON of at most 128 levels: [`FieldValue::Json`].
     Json,
-    /// An array of NumPy, `.npy`: [`Field::Array`].
+    /// An array of NumPy, `.npy`: [`FieldValue::Array`].
     Npy,
     /// Python's pickle. Reading it would run code that the file brings along, so its value is
     /// `Unsupported`, always. Where the bytes are wanted, say [`Encoding::Bytes`].
@@ -160,8 +160,8 @@ impl Encoding {
     /// The value that these bytes say. `Bytes` and arrays are not copied.
     ///
     /// ```
-    /// use spdl_io::{Encoding, Field};
-    /// assert_eq!(Encoding::Integer.decode("7\n".into())?, Field::Integer(7));
+    /// use spdl_io::{Encoding, FieldValue};
+    /// assert_eq!(Encoding::Integer.decode("7\n".into())?, FieldValue::Integer(7));
     /// assert_eq!(Encoding::Text.decode("a cat".into())?.as_str(), Some("a cat"));
     /// assert!(Encoding::Pickle.decode("I7\n.".into()).is_err());
     /// # Ok::<(), spdl_core::Error>(())
@@ -171,23 +171,26 @@ impl Encoding {
     /// `Corrupt` where they do not say such a value, and `Truncated` where an array is cut, with the
     /// byte at which that was noticed; `Unsupported` for pickles, and for arrays of which
     /// [`NpyArray`] says so.
-    pub fn decode(self, bytes: Bytes) -> Result<Field> {
+    pub fn decode(self, bytes: Bytes) -> Result<FieldValue> {
         match self {
-            Encoding::Bytes => Ok(Field::Bytes(bytes)),
-            Encoding::Text => Ok(Field::Text(text(&bytes)?.into())),
+            Encoding::Bytes => Ok(FieldValue::Bytes(bytes)),
+            Encoding::Text => Ok(FieldValue::Text(text(&bytes)?.into())),
             Encoding::Integer => {
                 let text = text(&bytes)?;
                 let number = text.trim().parse().map_err(|error| {
                     corrupt(format!("a whole number was expected, and {} found", shown(text)), 0)
                         .with_source(error)
                 })?;
-                Ok(Field::Integer(number))
+                Ok(FieldValue::Integer(number))
             }
-            Encoding::Json => serde_json::from_slice(&bytes).map(Field::Json).map_err(|error| {
-                let offset = line_start(&bytes, error.line()) + error.column().saturating_sub(1);
-                corrupt("this is no JSON", offset.min(bytes.len())).with_source(error)
-            }),
-            Encoding::Npy => NpyArray::from_bytes(bytes).map(Field::Array),
+            Encoding::Json => {
+                serde_json::from_slice(&bytes).map(FieldValue::Json).map_err(|error| {
+                    let offset =
+                        line_start(&bytes, error.line()) + error.column().saturating_sub(1);
+                    corrupt("this is no JSON", offset.min(bytes.len())).with_source(error)
+                })
+            }
+            Encoding::Npy => NpyArray::from_bytes(bytes).map(FieldValue::Array),
             Encoding::Pickle => {
                 let message = "a pickle of Python, which is not read: that would run code that the \
                     file brings along. Select other fields, or take this one as bytes";
@@ -231,7 +234,7 @@ fn corrupt(message: impl Into<String>, offset: usize) -> Error {
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoredField {
     /// Its value is known already: nothing has to be read.
-    Known(Field),
+    Known(FieldValue),
     /// Its value is to be read there, and decoded so.
     At(Extent, Encoding),
 }
@@ -240,11 +243,11 @@ pub enum StoredField {
 /// with several fields names, and [`FetchRecord`](crate::FetchRecord) reads.
 ///
 /// ```
-/// use spdl_io::{Encoding, Extent, Field, StoredRecord};
+/// use spdl_io::{Encoding, Extent, FieldValue, StoredRecord};
 /// let record = StoredRecord::new("shard-000000.tar:0001")
 ///     .with_label(7)
 ///     .with_stored("jpg", Extent::part("shard-000000.tar", 512..9000), Encoding::Bytes)
-///     .with_known("source", Field::Text("web".into()));
+///     .with_known("source", FieldValue::Text("web".into()));
 /// assert_eq!(record.names().collect::<Vec<_>>(), ["jpg", "source"]);
 /// ```
 #[non_exhaustive]
@@ -275,7 +278,7 @@ impl StoredRecord {
 
     /// Adds a field whose value is known.
     #[must_use]
-    pub fn with_known(mut self, name: impl Into<Arc<str>>, value: Field) -> Self {
+    pub fn with_known(mut self, name: impl Into<Arc<str>>, value: FieldValue) -> Self {
         self.fields.push((name.into(), StoredField::Known(value)));
         self
     }
@@ -339,7 +342,7 @@ pub trait PackedRows: fmt::Debug + Send + Sync + 'static {
         fetcher: &Arc<dyn Fetcher>,
         row: u64,
         request: &FieldRequest,
-    ) -> Result<Vec<(Arc<str>, Field)>>;
+    ) -> Result<Vec<(Arc<str>, FieldValue)>>;
 }
 
 /// Which fields of a sample are to be read, and how large they may be.
@@ -387,11 +390,11 @@ impl FieldRequest {
 /// A sample with the values of its fields.
 ///
 /// ```
-/// use spdl_io::{Field, Record};
-/// let mut record = Record::new("shard-000000.tar:0001").with_field("txt", Field::Text("cat".into()));
+/// use spdl_io::{FieldValue, Record};
+/// let mut record = Record::new("shard-000000.tar:0001").with_field("txt", FieldValue::Text("cat".into()));
 /// assert_eq!(record.get("txt")?.as_str(), Some("cat"));
 /// assert!(record.get("jpg").unwrap_err().message().contains("txt"));
-/// assert_eq!(record.take("txt")?, Field::Text("cat".into()));
+/// assert_eq!(record.take("txt")?, FieldValue::Text("cat".into()));
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 #[non_exhaustive]
@@ -402,7 +405,7 @@ pub struct Record {
     /// The class, counted from 0; −1 where there is none, or it is in a field.
     pub label: i64,
     /// Names and values, in their order; no name is there twice.
-    pub fields: Vec<(Arc<str>, Field)>,
+    pub fields: Vec<(Arc<str>, FieldValue)>,
 }
 
 impl Record {
@@ -420,7 +423,7 @@ impl Record {
 
     /// Adds a field.
     #[must_use]
-    pub fn with_field(mut self, name: impl Into<Arc<str>>, value: Field) -> Self {
+    pub fn with_field(mut self, name: impl Into<Arc<str>>, value: FieldValue) -> Self {
         self.fields.push((name.into(), value));
         self
     }
@@ -434,7 +437,7 @@ impl Record {
     ///
     /// # Errors
     /// `NotFound` where there is no field of this name, with the names of those that are there.
-    pub fn get(&self, name: &str) -> Result<&Field> {
+    pub fn get(&self, name: &str) -> Result<&FieldValue> {
         let found = self.fields.iter().find(|(found, _)| **found == *name);
         found.map(|(_, value)| value).ok_or_else(|| self.lacks(name))
     }
@@ -443,7 +446,7 @@ impl Record {
     ///
     /// # Errors
     /// As [`get`](Record::get).
-    pub fn take(&mut self, name: &str) -> Result<Field> {
+    pub fn take(&mut self, name: &str) -> Result<FieldValue> {
         let at = self.fields.iter().position(|(found, _)| **found == *name);
         at.map(|at| self.fields.remove(at).1).ok_or_else(|| self.lacks(name))
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use spdl_core::{Error, ErrorKind, Result};
 use twox_hash::XxHash3_128;
 
-use crate::{Field, Key, StoredRecord};
+use crate::{FieldValue, Key, StoredRecord};
 
 /// The number of each shard's first sample, and of all together at the end.
 #[derive(Clone, Debug)]
@@ -116,8 +116,8 @@ pub(crate) fn half_to_f64(bits: u16) -> f64 {
 }
 
 /// A field for a whole number, which has room for those below 2⁶³.
-pub(crate) fn unsigned(number: u64) -> Result<Field> {
-    i64::try_from(number).map(Field::Integer).map_err(|_| {
+pub(crate) fn unsigned(number: u64) -> Result<FieldValue> {
+    i64::try_from(number).map(FieldValue::Integer).map_err(|_| {
         let message = format!("the number {number} is larger than a field of integers holds");
         Error::new(ErrorKind::Unsupported, message)
     })

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use spdl_core::{AsyncStage, ErrorKind, Footprint, Result};
 use spdl_io::{
-    Encoding, Extent, FetchLabeled, FetchRecord, Fetcher, Field, FieldRequest, PackedRows, Record,
-    StoredRecord,
+    Encoding, Extent, FetchLabeled, FetchRecord, Fetcher, FieldRequest, FieldValue, PackedRows,
+    Record, StoredRecord,
 };
 
 use crate::{Recording, process};
@@ -17,7 +17,7 @@ fn sample() -> (Recording, StoredRecord) {
         .with_label(3)
         .with_stored("txt", Extent::part("shard", 6..8), Encoding::Text)
         .with_stored("jpg", Extent::part("shard", 1..4), Encoding::Bytes)
-        .with_known("source", Field::Text("web".into()))
+        .with_known("source", FieldValue::Text("web".into()))
         .with_stored("png", Extent::whole("alone"), Encoding::Bytes)
         .with_stored("cls", Extent::part("shard", 4..5), Encoding::Integer)
         .with_stored("none", Extent::part("shard", 9..9), Encoding::Text);
@@ -198,10 +198,10 @@ impl PackedRows for Rows {
         fetcher: &Arc<dyn Fetcher>,
         row: u64,
         request: &FieldRequest,
-    ) -> Result<Vec<(Arc<str>, Field)>> {
+    ) -> Result<Vec<(Arc<str>, FieldValue)>> {
         let bytes = fetcher.read(&"shard".into(), Some(row..row + 1)).await?;
         let wanted = self.0.iter().filter(|name| request.wants(name));
-        Ok(wanted.map(|name| (Arc::clone(name), Field::Bytes(bytes.clone()))).collect())
+        Ok(wanted.map(|name| (Arc::clone(name), FieldValue::Bytes(bytes.clone()))).collect())
     }
 }
 

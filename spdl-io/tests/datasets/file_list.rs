@@ -6,7 +6,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use spdl_core::{Dataset, Error, ErrorKind, block_on};
 use spdl_io::datasets::{FileList, FileListOptions, ListFormat};
-use spdl_io::{FetchLabeled, FetchRecord, Field, Key, LocalFetcher, StoredField, StoredRecord};
+use spdl_io::{
+    FetchLabeled, FetchRecord, FieldValue, Key, LocalFetcher, StoredField, StoredRecord,
+};
 
 use crate::{Recording, golden, golden_lines, process, read_all};
 
@@ -22,7 +24,7 @@ fn files_and_labels(list: &FileList) -> Vec<(String, i64)> {
     items(list).into_iter().map(|it| (it.key.as_str().unwrap().to_owned(), it.label)).collect()
 }
 
-fn known<'a>(record: &'a StoredRecord, name: &str) -> &'a Field {
+fn known<'a>(record: &'a StoredRecord, name: &str) -> &'a FieldValue {
     match record.fields.iter().find(|(found, _)| **found == *name) {
         Some((_, StoredField::Known(value))) => value,
         other => panic!("{name}: {other:?}"),
@@ -50,8 +52,8 @@ fn cells_are_those_that_pythons_csv_wrote() {
             item.label,
             ["cat", "dog"].iter().position(|it| *it == row[1]).map_or(-1, |it| it as i64)
         );
-        assert_eq!(known(item, "caption"), &Field::Text((*row[2]).into()));
-        assert_eq!(known(item, "width"), &Field::Text((*row[3]).into()));
+        assert_eq!(known(item, "caption"), &FieldValue::Text((*row[2]).into()));
+        assert_eq!(known(item, "width"), &FieldValue::Text((*row[3]).into()));
     }
 }
 
@@ -80,7 +82,7 @@ fn the_first_row_is_a_header_where_it_names_paths() {
     let told = FileList::parse("y,uri,path\n1,a,x\n0,b,z\n", ListFormat::Csv, "data", &options);
     let told = told.unwrap();
     assert_eq!(files_and_labels(&told), expected);
-    assert_eq!(known(&told.item(1).unwrap(), "path"), &Field::Text("z".into()));
+    assert_eq!(known(&told.item(1).unwrap(), "path"), &FieldValue::Text("z".into()));
 }
 
 #[test]
@@ -112,12 +114,12 @@ fn lines_of_json_keep_their_types() {
         item.names().collect::<Vec<_>>(),
         ["file", "box", "caption", "n", "no", "ok", "score"]
     );
-    assert_eq!(known(&item, "caption"), &Field::Text("a cat".into()));
-    assert_eq!(known(&item, "score"), &Field::Float(0.5));
-    assert_eq!(known(&item, "n"), &Field::Integer(3));
-    assert_eq!(known(&item, "ok"), &Field::Bool(true));
-    assert_eq!(known(&item, "no"), &Field::Null);
-    assert!(matches!(known(&item, "box"), Field::Json(_)));
+    assert_eq!(known(&item, "caption"), &FieldValue::Text("a cat".into()));
+    assert_eq!(known(&item, "score"), &FieldValue::Float(0.5));
+    assert_eq!(known(&item, "n"), &FieldValue::Integer(3));
+    assert_eq!(known(&item, "ok"), &FieldValue::Bool(true));
+    assert_eq!(known(&item, "no"), &FieldValue::Null);
+    assert!(matches!(known(&item, "box"), FieldValue::Json(_)));
 }
 
 #[test]
@@ -236,8 +238,8 @@ proptest! {
         let list = parse(&text, ListFormat::Csv).unwrap();
         prop_assert_eq!(list.len() as usize, rows.len());
         for (item, row) in items(&list).iter().zip(&rows) {
-            prop_assert_eq!(known(item, "b"), &Field::Text((*row[0]).into()));
-            prop_assert_eq!(known(item, "c"), &Field::Text((*row[1]).into()));
+            prop_assert_eq!(known(item, "b"), &FieldValue::Text((*row[0]).into()));
+            prop_assert_eq!(known(item, "c"), &FieldValue::Text((*row[1]).into()));
         }
     }
 

@@ -7,19 +7,19 @@ use spdl_core::sampler::{Sampler, ShardWindow};
 use spdl_core::{Dataset, DatasetSource, ErrorKind, OnError, PipelineBuilder};
 use spdl_io::archive::TarIndex;
 use spdl_io::datasets::{WebDataset, WebDatasetOptions};
-use spdl_io::{Encoding, FetchLabeled, FetchRecord, Field, IMAGE_EXTENSIONS, LocalFetcher};
+use spdl_io::{Encoding, FetchLabeled, FetchRecord, FieldValue, IMAGE_EXTENSIONS, LocalFetcher};
 
 use crate::{archive, golden, golden_lines, numbered, process, read_all};
 
 /// A value as the golden list shows it.
-fn shown(value: &Field) -> String {
+fn shown(value: &FieldValue) -> String {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     match value {
-        Field::Bytes(bytes) => format!("bytes {}", hex(bytes)),
-        Field::Text(text) => format!("text {}", hex(text.as_bytes())),
-        Field::Integer(number) => format!("integer {number}"),
-        Field::Json(value) => format!("json {value}"),
-        Field::Array(array) => format!("array {} {:?}", array.element(), array.shape()),
+        FieldValue::Bytes(bytes) => format!("bytes {}", hex(bytes)),
+        FieldValue::Text(text) => format!("text {}", hex(text.as_bytes())),
+        FieldValue::Integer(number) => format!("integer {number}"),
+        FieldValue::Json(value) => format!("json {value}"),
+        FieldValue::Array(array) => format!("array {} {:?}", array.element(), array.shape()),
         other => panic!("{other:?}"),
     }
 }

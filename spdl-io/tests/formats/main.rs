@@ -13,10 +13,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use spdl_core::{Dataset, Result, block_on};
-use spdl_io::{Bytes, Fetcher, Field, FieldRequest, MemoryFetcher, StoredRecord};
+use spdl_io::{Bytes, Fetcher, FieldRequest, FieldValue, MemoryFetcher, StoredRecord};
 
 /// The fields of a sample by their names.
-type Fields = BTreeMap<String, Field>;
+type Fields = BTreeMap<String, FieldValue>;
 
 /// A file below `tests/data`.
 fn golden(name: &str) -> Vec<u8> {
@@ -66,6 +66,6 @@ fn sample(
     read(fetcher, &samples.item(index)?, &FieldRequest::all(1 << 30))
 }
 
-fn bytes(data: &[u8]) -> Field {
-    Field::Bytes(Bytes::copy_from_slice(data))
+fn bytes(data: &[u8]) -> FieldValue {
+    FieldValue::Bytes(Bytes::copy_from_slice(data))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use spdl_core::{Dataset, ErrorKind, Result, block_on};
 use spdl_io::archive::NpyType;
 use spdl_io::datasets::{MdsDataset, MdsOptions};
-use spdl_io::{Field, FieldRequest, MemoryFetcher};
+use spdl_io::{FieldRequest, FieldValue, MemoryFetcher};
 
 use super::{folder, golden, read, sample};
 
@@ -31,19 +31,19 @@ fn columns_are_those_that_were_written() {
         let number = i64::from(i);
         let float = f64::from(i);
         let expected = [
-            ("label", Field::Integer(number - 1)),
-            ("i8", Field::Integer(-number)),
-            ("i16", Field::Integer(-number * 300)),
-            ("u16", Field::Integer(60_000 + number)),
-            ("u32", Field::Integer(4_000_000_000 + number)),
-            ("u64", Field::Integer(number)),
-            ("digits", Field::Integer(123_456 + number)),
-            ("f16", Field::Float(0.5 * float)),
-            ("f32", Field::Float(0.25 * float)),
-            ("f64", Field::Float(0.1 * float)),
-            ("decimal", Field::Float(1.5 * float)),
-            ("text", Field::Text(format!("größe {i}").into())),
-            ("info", Field::Json(serde_json::json!({"id": i, "tags": ["a", null]}))),
+            ("label", FieldValue::Integer(number - 1)),
+            ("i8", FieldValue::Integer(-number)),
+            ("i16", FieldValue::Integer(-number * 300)),
+            ("u16", FieldValue::Integer(60_000 + number)),
+            ("u32", FieldValue::Integer(4_000_000_000 + number)),
+            ("u64", FieldValue::Integer(number)),
+            ("digits", FieldValue::Integer(123_456 + number)),
+            ("f16", FieldValue::Float(0.5 * float)),
+            ("f32", FieldValue::Float(0.25 * float)),
+            ("f64", FieldValue::Float(0.1 * float)),
+            ("decimal", FieldValue::Float(1.5 * float)),
+            ("text", FieldValue::Text(format!("größe {i}").into())),
+            ("info", FieldValue::Json(serde_json::json!({"id": i, "tags": ["a", null]}))),
         ];
         for (name, value) in expected {
             assert_eq!(found[name], value, "{name} of {i}");
@@ -51,7 +51,9 @@ fn columns_are_those_that_were_written() {
         assert_eq!(found["blob"].as_bytes().unwrap().len(), 200 + 37 * usize::from(i));
         assert!(found["image"].as_bytes().unwrap().starts_with(b"\x89PNG"));
         let array = |name: &str| match &found[name] {
-            Field::Array(array) => (array.element(), array.shape().to_vec(), array.data().to_vec()),
+            FieldValue::Array(array) => {
+                (array.element(), array.shape().to_vec(), array.data().to_vec())
+            }
             other => panic!("{name} is {other:?}"),
         };
         let numbers: Vec<u8> = (0..=i).collect();
@@ -72,7 +74,7 @@ fn only_the_columns_that_are_asked_for_are_decoded() {
     let samples = open(&fetcher, "mds/pickle").unwrap();
     let item = samples.item(0).unwrap();
     let label = FieldRequest::all(1 << 20).only(["label"]);
-    assert_eq!(read(&fetcher, &item, &label).unwrap()["label"], Field::Integer(1));
+    assert_eq!(read(&fetcher, &item, &label).unwrap()["label"], FieldValue::Integer(1));
     let error = read(&fetcher, &item, &FieldRequest::all(1 << 20)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.message().contains("object"), "{error}");
@@ -86,7 +88,7 @@ fn check_small(name: &str, options: MdsOptions) {
     let originals = open(&plain, "mds/plain").unwrap();
     for i in [4, 0, 3, 1, 2] {
         let found = sample(&fetcher, &samples, i).unwrap();
-        assert_eq!(found["label"], Field::Integer(i as i64));
+        assert_eq!(found["label"], FieldValue::Integer(i as i64));
         assert_eq!(found["blob"], sample(&plain, &originals, i).unwrap()["blob"]);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use spdl_core::{Dataset, ErrorKind, Result, block_on};
 use spdl_io::datasets::{ParquetDataset, ParquetOptions};
-use spdl_io::{Field, FieldRequest, MemoryFetcher};
+use spdl_io::{FieldRequest, FieldValue, MemoryFetcher};
 
 use super::{folder, golden, read, sample};
 
@@ -26,20 +26,20 @@ fn expected(name: &str) -> Vec<Value> {
 }
 
 /// A field as `make_formats.py` writes what pyarrow reads.
-fn shown(field: &Field) -> Value {
+fn shown(field: &FieldValue) -> Value {
     match field {
-        Field::Null => Value::Null,
-        Field::Bool(value) => (*value).into(),
-        Field::Integer(value) => (*value).into(),
-        Field::Float(value) => (*value).into(),
-        Field::Text(value) => (**value).into(),
-        Field::Bytes(bytes) => {
+        FieldValue::Null => Value::Null,
+        FieldValue::Bool(value) => (*value).into(),
+        FieldValue::Integer(value) => (*value).into(),
+        FieldValue::Float(value) => (*value).into(),
+        FieldValue::Text(value) => (**value).into(),
+        FieldValue::Bytes(bytes) => {
             let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
             serde_json::json!({ "hex": hex })
         }
-        Field::Integers(list) => list.clone().into(),
-        Field::Floats(list) => list.clone().into(),
-        Field::List(list) => list.iter().map(shown).collect::<Vec<_>>().into(),
+        FieldValue::Integers(list) => list.clone().into(),
+        FieldValue::Floats(list) => list.clone().into(),
+        FieldValue::List(list) => list.iter().map(shown).collect::<Vec<_>>().into(),
         other => panic!("{other:?}"),
     }
 }
@@ -85,7 +85,7 @@ fn check_kinds(fetcher: &Arc<MemoryFetcher>, samples: &ParquetDataset, rows: &[V
             };
             match name.as_str() {
                 // pyarrow makes a time of it.
-                "when" => assert_eq!(found["when"], Field::Integer(i as i64 * 1000)),
+                "when" => assert_eq!(found["when"], FieldValue::Integer(i as i64 * 1000)),
                 _ => assert_eq!(shown(&found[&name]), *wanted, "{name} of {i}"),
             }
         }
@@ -147,12 +147,12 @@ fn a_row_group_is_read_once_for_its_rows_and_again_where_nothing_may_be_kept() {
         let samples = open_with(&fetcher, &[file], options).unwrap();
         let request = FieldRequest::all(1 << 20).only(["label"]);
         let label = |index| read(&fetcher, &samples.item(index).unwrap(), &request);
-        assert_eq!(label(0).unwrap()["label"], Field::Integer(0));
-        assert_eq!(label(4).unwrap()["label"], Field::Integer(1));
+        assert_eq!(label(0).unwrap()["label"], FieldValue::Integer(0));
+        assert_eq!(label(4).unwrap()["label"], FieldValue::Integer(1));
         fetcher.remove(&file.into());
         assert_eq!(label(1).is_ok(), is_kept);
         // The one that was read last is kept in any case.
-        assert_eq!(label(5).unwrap()["label"], Field::Integer(2));
+        assert_eq!(label(5).unwrap()["label"], FieldValue::Integer(2));
     }
 }
 
@@ -163,7 +163,7 @@ fn several_files_are_one_data_set() {
     let samples = open(&fetcher, &files).unwrap();
     assert_eq!((samples.len(), samples.shard_lens()), (19, vec![4, 4, 2, 4, 4, 1]));
     let last = sample(&fetcher, &samples, 17).unwrap();
-    assert_eq!(last["u8"], Field::Integer(252));
+    assert_eq!(last["u8"], FieldValue::Integer(252));
     let turned = open(&fetcher, &[files[1], files[0]]).unwrap();
     assert_ne!(samples.content_hash(), turned.content_hash());
 }

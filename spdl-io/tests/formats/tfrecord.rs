@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use spdl_core::{Dataset, ErrorKind, Result, block_on};
 use spdl_io::datasets::{TfRecordDataset, TfRecordOptions};
-use spdl_io::{Bytes, Field, FieldRequest, MemoryFetcher};
+use spdl_io::{Bytes, FieldRequest, FieldValue, MemoryFetcher};
 
 use super::{bytes, read, sample, store};
 
@@ -40,13 +40,13 @@ fn features_are_those_that_were_written() {
         let image = found["image/encoded"].as_bytes().unwrap();
         assert_eq!(image.len(), 200 + 37 * usize::from(i));
         let tokens: Vec<i64> = (0..i.into()).collect();
-        let tokens = if i == 1 { Field::Integer(0) } else { Field::Integers(tokens) };
-        assert_eq!(found["image/class/label"], Field::Integer(i64::from(i) - 2));
+        let tokens = if i == 1 { FieldValue::Integer(0) } else { FieldValue::Integers(tokens) };
+        assert_eq!(found["image/class/label"], FieldValue::Integer(i64::from(i) - 2));
         assert_eq!(found["image/class/text"], bytes(format!("class {i}").as_bytes()));
-        assert_eq!(found["boxes"], Field::Floats(vec![0.5 * f64::from(i), 0.25, -1.5]));
-        assert_eq!(found["score"], Field::Float(0.125 * f64::from(i)));
+        assert_eq!(found["boxes"], FieldValue::Floats(vec![0.5 * f64::from(i), 0.25, -1.5]));
+        assert_eq!(found["score"], FieldValue::Float(0.125 * f64::from(i)));
         assert_eq!(found["tokens"], tokens);
-        assert_eq!(found["parts"], Field::List(vec![bytes(b"a"), bytes(b""), bytes(&[i])]));
+        assert_eq!(found["parts"], FieldValue::List(vec![bytes(b"a"), bytes(b""), bytes(&[i])]));
         assert_eq!(found.len(), names.len());
     }
     assert_eq!(samples.item(8).unwrap_err().kind(), ErrorKind::InvalidArgument);
@@ -58,7 +58,7 @@ fn only_the_features_that_are_asked_for_are_read() {
     let samples = open(&fetcher, &[A]).unwrap();
     let request = FieldRequest::all(1 << 20).only(["score", "none"]);
     let found = read(&fetcher, &samples.item(2).unwrap(), &request).unwrap();
-    assert_eq!(found.into_iter().collect::<Vec<_>>(), [("score".into(), Field::Float(0.25))]);
+    assert_eq!(found.into_iter().collect::<Vec<_>>(), [("score".into(), FieldValue::Float(0.25))]);
 }
 
 #[test]
@@ -67,10 +67,10 @@ fn steps_of_a_sequence_are_a_list_each() {
     let fetcher = store(&[name]);
     let samples = open(&fetcher, &[name]).unwrap();
     let found = sample(&fetcher, &samples, 1).unwrap();
-    assert_eq!(found["length"], Field::Integer(2));
-    assert_eq!(found["frames"], Field::List(vec![bytes(b"f0"), bytes(b"f1")]));
-    let ids = vec![Field::Integers(vec![1, 2]), Field::Integer(3)];
-    assert_eq!(found["ids"], Field::List(ids));
+    assert_eq!(found["length"], FieldValue::Integer(2));
+    assert_eq!(found["frames"], FieldValue::List(vec![bytes(b"f0"), bytes(b"f1")]));
+    let ids = vec![FieldValue::Integers(vec![1, 2]), FieldValue::Integer(3)];
+    assert_eq!(found["ids"], FieldValue::List(ids));
 }
 
 #[test]
@@ -79,9 +79,9 @@ fn numbers_that_are_not_packed_and_what_readers_must_bear_are_read() {
     let fetcher = store(&[name]);
     let samples = open(&fetcher, &[name]).unwrap();
     let found = sample(&fetcher, &samples, 0).unwrap();
-    assert_eq!(found["ints"], Field::Integers(vec![5, -1]));
-    assert_eq!(found["floats"], Field::Floats(vec![1.5, -2.0]));
-    assert_eq!(found["none"], Field::Null);
+    assert_eq!(found["ints"], FieldValue::Integers(vec![5, -1]));
+    assert_eq!(found["floats"], FieldValue::Floats(vec![1.5, -2.0]));
+    assert_eq!(found["none"], FieldValue::Null);
     // The last of two with one name counts.
     assert_eq!(found["twice"], bytes(b"2"));
 }

@@ -15,7 +15,7 @@ use twox_hash::XxHash3_128;
 
 use self::rows::{corrupt, csv_row, json_line, line};
 use crate::walk::os_error;
-use crate::{Encoding, Extent, Fetcher, Field, Key, StoredRecord};
+use crate::{Encoding, Extent, Fetcher, FieldValue, Key, StoredRecord};
 
 /// The columns that name the file, where nothing else is said.
 const PATH_COLUMNS: [&str; 8] =
@@ -163,7 +163,7 @@ struct Columns {
 struct Row<'a> {
     path: Cow<'a, [u8]>,
     label: Option<String>,
-    others: Vec<(Arc<str>, Field)>,
+    others: Vec<(Arc<str>, FieldValue)>,
 }
 
 impl FileList {
@@ -392,7 +392,7 @@ impl FileList {
             })?;
             match Some(at) == columns.label {
                 true => row.label = Some(text.to_owned()).filter(|text| !text.trim().is_empty()),
-                false => row.others.push((Arc::clone(name), Field::Text(text.into()))),
+                false => row.others.push((Arc::clone(name), FieldValue::Text(text.into()))),
             }
         }
         Ok(row)
@@ -428,7 +428,7 @@ impl FileList {
             }
             others.push((name.into(), field_of(value)));
         }
-        others.sort_by(|(a, _): &(Arc<str>, Field), (b, _)| a.cmp(b));
+        others.sort_by(|(a, _): &(Arc<str>, FieldValue), (b, _)| a.cmp(b));
         Ok(Row { path: Cow::Owned(path.into_bytes()), label, others })
     }
 
@@ -449,17 +449,17 @@ impl FileList {
 }
 
 /// A value of JSON as a field.
-fn field_of(value: Value) -> Field {
+fn field_of(value: Value) -> FieldValue {
     match value {
-        Value::Null => Field::Null,
-        Value::Bool(value) => Field::Bool(value),
-        Value::String(text) => Field::Text(text.into()),
+        Value::Null => FieldValue::Null,
+        Value::Bool(value) => FieldValue::Bool(value),
+        Value::String(text) => FieldValue::Text(text.into()),
         Value::Number(number) => match (number.as_i64(), number.as_f64()) {
-            (Some(number), _) => Field::Integer(number),
-            (None, Some(number)) => Field::Float(number),
-            (None, None) => Field::Json(Value::Number(number)),
+            (Some(number), _) => FieldValue::Integer(number),
+            (None, Some(number)) => FieldValue::Float(number),
+            (None, None) => FieldValue::Json(Value::Number(number)),
         },
-        other => Field::Json(other),
+        other => FieldValue::Json(other),
     }
 }
 

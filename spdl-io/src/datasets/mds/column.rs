@@ -7,7 +7,7 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use crate::archive::{NpyArray, NpyType};
 use crate::datasets::files::{half_to_f64, u32_at, unsigned};
-use crate::{Encoding, Field, FieldRequest};
+use crate::{Encoding, FieldRequest, FieldValue};
 
 /// The most bytes strings in a list of images: each takes more memory than bytes of the file.
 const MAX_IMAGES: usize = 1 << 20;
@@ -81,7 +81,7 @@ impl Columns {
         &self,
         sample: &Bytes,
         request: &FieldRequest,
-    ) -> Result<Vec<(Arc<str>, Field)>> {
+    ) -> Result<Vec<(Arc<str>, FieldValue)>> {
         let cut = || Error::new(ErrorKind::Corrupt, "the sample is smaller than its columns");
         let mut header = 0;
         let mut at = 4 * self.columns.iter().filter(|column| column.size.is_none()).count();
@@ -164,14 +164,14 @@ impl ColumnEncoding {
         Some(ColumnEncoding::Array { element, shape })
     }
 
-    fn decode(&self, bytes: Bytes) -> Result<Field> {
+    fn decode(&self, bytes: Bytes) -> Result<FieldValue> {
         match self {
             ColumnEncoding::Common(encoding) => encoding.decode(bytes),
             ColumnEncoding::Number(element) => number(*element, &bytes),
             ColumnEncoding::Float => {
                 let text = std::str::from_utf8(&bytes).ok();
                 let number = text.and_then(|text| text.trim().parse().ok());
-                number.map(Field::Float).ok_or_else(|| corrupt("a number was expected"))
+                number.map(FieldValue::Float).ok_or_else(|| corrupt("a number was expected"))
             }
             ColumnEncoding::Array { element, shape } => array(*element, shape.as_deref(), bytes),
             ColumnEncoding::Pixels => pixels(bytes),
@@ -207,7 +207,7 @@ fn corrupt(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Corrupt, message)
 }
 
-fn number(element: NpyType, bytes: &[u8]) -> Result<Field> {
+fn number(element: NpyType, bytes: &[u8]) -> Result<FieldValue> {
     let wrong = || corrupt(format!("{} bytes for a number of type {element}", bytes.len()));
     if bytes.len() != element.size() {
         return Err(wrong());
@@ -217,16 +217,20 @@ fn number(element: NpyType, bytes: &[u8]) -> Result<Field> {
     match element {
         NpyType::UInt(_) => unsigned(bits),
         // The sign is brought to the highest bit and back.
-        NpyType::Int(_) => Ok(Field::Integer((bits << unused) as i64 >> unused)),
-        NpyType::Float(2) => Ok(Field::Float(half_to_f64(bits as u16))),
-        NpyType::Float(4) => Ok(Field::Float(f64::from(f32::from_bits(bits as u32)))),
-        NpyType::Float(8) => Ok(Field::Float(f64::from_bits(bits))),
+        NpyType::Int(_) => Ok(FieldValue::Integer((bits << unused) as i64 >> unused)),
+        NpyType::Float(2) => Ok(FieldValue::Float(half_to_f64(bits as u16))),
+        NpyType::Float(4) => Ok(FieldValue::Float(f64::from(f32::from_bits(bits as u32)))),
+        NpyType::Float(8) => Ok(FieldValue::Float(f64::from_bits(bits))),
         _ => Err(wrong()),
     }
 }
 
 /// An array, with its type and shape before it where the column does not tell them.
-fn array(element: Option<NpyType>, shape: Option<&[usize]>, mut bytes: Bytes) -> Result<Field> {
+fn array(
+    element: Option<NpyType>,
+    shape: Option<&[usize]>,
+    mut bytes: Bytes,
+) -> Result<FieldValue> {
     let mut first = |what: &str| {
         (!bytes.is_empty())
             .then(|| bytes.split_to(1)[0])
@@ -270,12 +274,12 @@ fn array(element: Option<NpyType>, shape: Option<&[usize]>, mut bytes: Bytes) ->
             extents.chunks_exact(size).map(extent).collect()
         }
     };
-    NpyArray::from_little_endian(element, shape, bytes).map(Field::Array)
+    NpyArray::from_little_endian(element, shape, bytes).map(FieldValue::Array)
 }
 
 /// An image of Pillow: width, height, length of the mode's name, that name, pixels row by row. It
 /// becomes an array of height × width, and channels where there are several.
-fn pixels(bytes: Bytes) -> Result<Field> {
+fn pixels(bytes: Bytes) -> Result<FieldValue> {
     let word = |at: usize| {
         let word = u32_at(&bytes, at).ok_or_else(|| corrupt("the image's header is cut"));
         word.map(|word| word as usize)
@@ -300,11 +304,11 @@ fn pixels(bytes: Bytes) -> Result<Field> {
     if channels > 1 {
         shape.push(channels);
     }
-    NpyArray::from_little_endian(element, shape, bytes.slice(start..)).map(Field::Array)
+    NpyArray::from_little_endian(element, shape, bytes.slice(start..)).map(FieldValue::Array)
 }
 
 /// Byte strings: their number and the size of each, then all of them.
-fn list(bytes: &Bytes, skip: usize) -> Result<Field> {
+fn list(bytes: &Bytes, skip: usize) -> Result<FieldValue> {
     let cut = || corrupt("the list of images is cut");
     let count = u32_at(bytes, skip).ok_or_else(cut)? as usize;
     if count > MAX_IMAGES {
@@ -317,8 +321,8 @@ fn list(bytes: &Bytes, skip: usize) -> Result<Field> {
     for item in 0..count {
         let size = u32_at(bytes, sizes + 4 * item).ok_or_else(cut)? as usize;
         let end = at.checked_add(size).filter(|end| *end <= bytes.len()).ok_or_else(cut)?;
-        items.push(Field::Bytes(bytes.slice(at..end)));
+        items.push(FieldValue::Bytes(bytes.slice(at..end)));
         at = end;
     }
-    if at == bytes.len() { Ok(Field::List(items)) } else { Err(cut()) }
+    if at == bytes.len() { Ok(FieldValue::List(items)) } else { Err(cut()) }
 }

@@ -15,7 +15,7 @@ use self::index::{Compression, FileInfo, ShardInfo};
 use super::files::{ContentHash, Firsts, check_size, row_key, shown, u32_at};
 use super::parts::{HeldBytes, Parts};
 use crate::archive::{Decompress, DecompressLimits};
-use crate::{Fetcher, Field, FieldRequest, Key, PackedRows, StoredRecord};
+use crate::{Fetcher, FieldRequest, FieldValue, Key, PackedRows, StoredRecord};
 
 /// The largest `index.json` that is read, in bytes: that of some 500,000 shards.
 const MAX_INDEX_BYTES: u64 = 1 << 28;
@@ -29,13 +29,13 @@ const MAX_INDEX_BYTES: u64 = 1 << 28;
 ///
 /// | column | field |
 /// |---|---|
-/// | `int`, `int8` to `int64`, `uint8` to `uint64`, `str_int` | [`Field::Integer`] |
-/// | `float16`, `float32`, `float64`, `str_float` | [`Field::Float`] |
-/// | `str`, `str_decimal` | [`Field::Text`] |
-/// | `bytes`, `jpeg`, `png` | [`Field::Bytes`], compressed as they are |
-/// | `list[jpeg]`, `list[png]`, `jpeg_array` | [`Field::List`] of those |
-/// | `ndarray` with or without type and shape; `pil` | [`Field::Array`] |
-/// | `json` | [`Field::Json`] |
+/// | `int`, `int8` to `int64`, `uint8` to `uint64`, `str_int` | [`FieldValue::Integer`] |
+/// | `float16`, `float32`, `float64`, `str_float` | [`FieldValue::Float`] |
+/// | `str`, `str_decimal` | [`FieldValue::Text`] |
+/// | `bytes`, `jpeg`, `png` | [`FieldValue::Bytes`], compressed as they are |
+/// | `list[jpeg]`, `list[png]`, `jpeg_array` | [`FieldValue::List`] of those |
+/// | `ndarray` with or without type and shape; `pil` | [`FieldValue::Array`] |
+/// | `json` | [`FieldValue::Json`] |
 /// | `pkl` | `Unsupported`: reading it would run code |
 ///
 /// Of the sums in the index `xxh64`, `xxh3_64` and `xxh3_128` are compared, where a shard is read as a
@@ -302,7 +302,7 @@ impl PackedRows for SharedShard {
         fetcher: &Arc<dyn Fetcher>,
         row: u64,
         request: &FieldRequest,
-    ) -> Result<Vec<(Arc<str>, Field)>> {
+    ) -> Result<Vec<(Arc<str>, FieldValue)>> {
         let SharedShard(shard) = self;
         let part = shard.part(fetcher).await?;
         let pair = usize::try_from(row).ok().and_then(|row| part.offsets.get(row..)?.first_chunk());

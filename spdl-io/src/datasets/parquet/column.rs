@@ -19,7 +19,7 @@ use super::pages::{self, CheckedPages};
 use super::schema::{Column, Kind};
 use crate::datasets::files::{half_to_f64, unsigned};
 use crate::datasets::parts::HeldBytes;
-use crate::{Encoding, Field};
+use crate::{Encoding, FieldValue};
 
 /// How many rows are decoded at once.
 const STEP: usize = 4096;
@@ -92,20 +92,20 @@ impl ColumnPart {
     }
 
     /// The value of a row.
-    pub(super) fn field(&self, column: &Column, row: u64) -> Result<Field> {
+    pub(super) fn field(&self, column: &Column, row: u64) -> Result<FieldValue> {
         let none = || Error::new(ErrorKind::InvalidArgument, format!("there is no row {row}"));
         let row = usize::try_from(row).map_err(|_| none())?;
         match &self.rows {
             Rows::Required => self.value(column.kind, row),
             Rows::Optional(rows) => match *rows.get(row).ok_or_else(none)? {
-                NULL => Ok(Field::Null),
+                NULL => Ok(FieldValue::Null),
                 value => self.value(column.kind, value as usize),
             },
             Rows::Lists { starts, items } => {
                 let [start, end] =
                     starts.get(row..).and_then(<[u32]>::first_chunk).ok_or_else(none)?;
                 match items.get(*start as usize..*end as usize).ok_or_else(none)? {
-                    [NO_LIST] => Ok(Field::Null),
+                    [NO_LIST] => Ok(FieldValue::Null),
                     [EMPTY] => self.list(column.kind, &[]),
                     items => self.list(column.kind, items),
                 }
@@ -113,35 +113,39 @@ impl ColumnPart {
         }
     }
 
-    fn list(&self, kind: Kind, items: &[u32]) -> Result<Field> {
+    fn list(&self, kind: Kind, items: &[u32]) -> Result<FieldValue> {
         let value = |item: &u32| match *item {
-            NULL => Ok(Field::Null),
+            NULL => Ok(FieldValue::Null),
             item => self.value(kind, item as usize),
         };
-        let fields = items.iter().map(value).collect::<Result<Vec<Field>>>()?;
+        let fields = items.iter().map(value).collect::<Result<Vec<FieldValue>>>()?;
         let is_whole = |kinds: &[Kind]| kinds.contains(&kind) && !items.contains(&NULL);
         if is_whole(&[Kind::Integer, Kind::SmallUnsigned, Kind::Unsigned]) {
-            return Ok(Field::Integers(fields.iter().filter_map(Field::as_i64).collect()));
+            return Ok(FieldValue::Integers(
+                fields.iter().filter_map(FieldValue::as_i64).collect(),
+            ));
         }
         if is_whole(&[Kind::Float, Kind::Half]) {
-            return Ok(Field::Floats(fields.iter().filter_map(Field::as_f64).collect()));
+            return Ok(FieldValue::Floats(fields.iter().filter_map(FieldValue::as_f64).collect()));
         }
-        Ok(Field::List(fields))
+        Ok(FieldValue::List(fields))
     }
 
-    fn value(&self, kind: Kind, at: usize) -> Result<Field> {
+    fn value(&self, kind: Kind, at: usize) -> Result<FieldValue> {
         let field = match &self.values {
-            Values::Bools(values) => values.get(at).map(|value| Ok(Field::Bool(*value))),
+            Values::Bools(values) => values.get(at).map(|value| Ok(FieldValue::Bool(*value))),
             Values::Ints(values) => values.get(at).map(|value| match kind {
-                Kind::SmallUnsigned => Ok(Field::Integer(i64::from(*value as u32))),
-                _ => Ok(Field::Integer((*value).into())),
+                Kind::SmallUnsigned => Ok(FieldValue::Integer(i64::from(*value as u32))),
+                _ => Ok(FieldValue::Integer((*value).into())),
             }),
             Values::Longs(values) => values.get(at).map(|value| match kind {
                 Kind::Unsigned => unsigned(*value as u64),
-                _ => Ok(Field::Integer(*value)),
+                _ => Ok(FieldValue::Integer(*value)),
             }),
-            Values::Floats(values) => values.get(at).map(|value| Ok(Field::Float((*value).into()))),
-            Values::Doubles(values) => values.get(at).map(|value| Ok(Field::Float(*value))),
+            Values::Floats(values) => {
+                values.get(at).map(|value| Ok(FieldValue::Float((*value).into())))
+            }
+            Values::Doubles(values) => values.get(at).map(|value| Ok(FieldValue::Float(*value))),
             Values::Bytes(values) => values.get(at).map(|value| bytes_field(kind, value.data())),
             Values::Fixed(values) => values.get(at).map(|value| bytes_field(kind, value.data())),
         };
@@ -152,13 +156,13 @@ impl ColumnPart {
 }
 
 /// A copy, so that a sample does not keep the pages of its row group.
-fn bytes_field(kind: Kind, bytes: &[u8]) -> Result<Field> {
+fn bytes_field(kind: Kind, bytes: &[u8]) -> Result<FieldValue> {
     let encoding = match kind {
         Kind::Half => {
             let bits = <[u8; 2]>::try_from(bytes).map(u16::from_le_bytes).map_err(|_| {
                 Error::new(ErrorKind::Corrupt, "a number of 16 bits in more or fewer bytes")
             })?;
-            return Ok(Field::Float(half_to_f64(bits)));
+            return Ok(FieldValue::Float(half_to_f64(bits)));
         }
         Kind::Text => Encoding::Text,
         Kind::Json => Encoding::Json,

@@ -18,7 +18,7 @@ use self::footer::RowGroup;
 use self::schema::{Column, Kind};
 use super::files::{ContentHash, Firsts, check_size, row_key, shown};
 use super::parts::Parts;
-use crate::{Fetcher, Field, FieldRequest, Key, PackedRows, StoredRecord};
+use crate::{Fetcher, FieldRequest, FieldValue, Key, PackedRows, StoredRecord};
 
 /// The rows of Parquet files, as Hugging Face's `datasets` and others write them.
 ///
@@ -30,14 +30,14 @@ use crate::{Fetcher, Field, FieldRequest, Key, PackedRows, StoredRecord};
 ///
 /// | column | field |
 /// |---|---|
-/// | an image, as Hugging Face has it: a group of `bytes` and `path` | [`Field::Bytes`] under the group's name, and [`Field::Text`] under that and `.path` |
-/// | binary, of fixed or any length | [`Field::Bytes`] |
-/// | string, enum; JSON | [`Field::Text`]; [`Field::Json`] |
-/// | boolean; integers of 8 to 64 bits; floats of 16 to 64 | [`Field::Bool`]; [`Field::Integer`]; [`Field::Float`] |
-/// | dates and times | [`Field::Integer`]: days, or the units of the column |
-/// | lists of these | [`Field::Integers`], [`Field::Floats`]; with nulls, or of others, [`Field::List`] |
+/// | an image, as Hugging Face has it: a group of `bytes` and `path` | [`FieldValue::Bytes`] under the group's name, and [`FieldValue::Text`] under that and `.path` |
+/// | binary, of fixed or any length | [`FieldValue::Bytes`] |
+/// | string, enum; JSON | [`FieldValue::Text`]; [`FieldValue::Json`] |
+/// | boolean; integers of 8 to 64 bits; floats of 16 to 64 | [`FieldValue::Bool`]; [`FieldValue::Integer`]; [`FieldValue::Float`] |
+/// | dates and times | [`FieldValue::Integer`]: days, or the units of the column |
+/// | lists of these | [`FieldValue::Integers`], [`FieldValue::Floats`]; with nulls, or of others, [`FieldValue::List`] |
 /// | members of other groups | a field each, the names joined by dots |
-/// | null | [`Field::Null`] |
+/// | null | [`FieldValue::Null`] |
 ///
 /// Decimal numbers, lists of lists and times of 96 bits are left out, and `Unsupported` where they are
 /// asked for by name; so is the encoding `DELTA_BYTE_ARRAY`. Pages may be compressed by Snappy, gzip,
@@ -244,7 +244,7 @@ impl PackedRows for Group {
         fetcher: &Arc<dyn Fetcher>,
         row: u64,
         request: &FieldRequest,
-    ) -> Result<Vec<(Arc<str>, Field)>> {
+    ) -> Result<Vec<(Arc<str>, FieldValue)>> {
         // Errors of a value name the sample.
         let key = row_key(&self.file.key, self.first_row.saturating_add(row)).display_name();
         if row >= self.rows.rows {
@@ -282,13 +282,13 @@ impl PackedRows for Group {
 }
 
 /// How many bytes a value takes, about.
-fn size_of_field(field: &Field) -> u64 {
+fn size_of_field(field: &FieldValue) -> u64 {
     match field {
-        Field::Bytes(bytes) => bytes.len() as u64,
-        Field::Text(text) => text.len() as u64,
-        Field::Integers(list) => 8 * list.len() as u64,
-        Field::Floats(list) => 8 * list.len() as u64,
-        Field::List(list) => list.iter().map(size_of_field).sum(),
+        FieldValue::Bytes(bytes) => bytes.len() as u64,
+        FieldValue::Text(text) => text.len() as u64,
+        FieldValue::Integers(list) => 8 * list.len() as u64,
+        FieldValue::Floats(list) => 8 * list.len() as u64,
+        FieldValue::List(list) => list.iter().map(size_of_field).sum(),
         _ => 8,
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 
-use crate::{Field, FieldRequest};
+use crate::{FieldRequest, FieldValue};
 
 /// The most features of a record.
 const MAX_FEATURES: usize = 4096;
@@ -18,19 +18,19 @@ const MAX_ITEMS: usize = 1 << 20;
 
 /// The features of a serialised `tf.train.Example` that are asked for, in their order.
 ///
-/// A feature of one value is that value ([`Field::Bytes`], [`Field::Integer`], [`Field::Float`]); of
-/// any other number, a list ([`Field::List`] of bytes, [`Field::Integers`], [`Field::Floats`]); one of
-/// no kind is [`Field::Null`]. Texts are bytes, as TensorFlow does not tell them apart. Of a
-/// `SequenceExample`, the features of its context come first; the others are [`Field::List`]s with an
+/// A feature of one value is that value ([`FieldValue::Bytes`], [`FieldValue::Integer`], [`FieldValue::Float`]); of
+/// any other number, a list ([`FieldValue::List`] of bytes, [`FieldValue::Integers`], [`FieldValue::Floats`]); one of
+/// no kind is [`FieldValue::Null`]. Texts are bytes, as TensorFlow does not tell them apart. Of a
+/// `SequenceExample`, the features of its context come first; the others are [`FieldValue::List`]s with an
 /// item for each step. Bytes are parts of the record, not copies.
 ///
 /// ```
 /// use spdl_io::datasets::parse_example;
-/// use spdl_io::{Bytes, Field, FieldRequest};
+/// use spdl_io::{Bytes, FieldValue, FieldRequest};
 /// // features { feature { key: "label" value { int64_list { value: 7 } } } }
 /// let record = Bytes::from_static(b"\x0a\x10\x0a\x0e\x0a\x05label\x12\x05\x1a\x03\x0a\x01\x07");
 /// let features = parse_example(&record, &FieldRequest::all(1 << 20))?;
-/// assert_eq!(features, [("label".into(), Field::Integer(7))]);
+/// assert_eq!(features, [("label".into(), FieldValue::Integer(7))]);
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 ///
@@ -38,7 +38,10 @@ const MAX_ITEMS: usize = 1 << 20;
 /// `Truncated` where a part is longer than what it is in, `Corrupt` where the bytes are no such
 /// message, both with the byte in the record; `LimitExceeded` for more than 4,096 features, lists of
 /// more than 1,048,576 byte strings or steps, and where the fields are larger than the request allows.
-pub fn parse_example(record: &Bytes, request: &FieldRequest) -> Result<Vec<(Arc<str>, Field)>> {
+pub fn parse_example(
+    record: &Bytes,
+    request: &FieldRequest,
+) -> Result<Vec<(Arc<str>, FieldValue)>> {
     let mut parser = Features { record, request, fields: Vec::new(), bytes: 0 };
     let mut message = Message::whole(record);
     while let Some(part) = message.next_part()? {
@@ -60,12 +63,12 @@ pub fn parse_example(record: &Bytes, request: &FieldRequest) -> Result<Vec<(Arc<
 struct Features<'a> {
     record: &'a Bytes,
     request: &'a FieldRequest,
-    fields: Vec<(Arc<str>, Field)>,
+    fields: Vec<(Arc<str>, FieldValue)>,
     /// What the fields hold together.
     bytes: u64,
 }
 
-type ReadValue<'a> = fn(&mut Features<'a>, Message<'a>) -> Result<Field>;
+type ReadValue<'a> = fn(&mut Features<'a>, Message<'a>) -> Result<FieldValue>;
 
 impl<'a> Features<'a> {
     /// A map from names to values: a message with an entry for each. Of two with one name the last
@@ -107,7 +110,7 @@ impl<'a> Features<'a> {
         Ok(())
     }
 
-    fn sequence(&mut self, mut list: Message<'a>) -> Result<Field> {
+    fn sequence(&mut self, mut list: Message<'a>) -> Result<FieldValue> {
         let mut steps = Vec::new();
         while let Some(part) = list.next_part()? {
             let Part { number: 1, value } = part else { continue };
@@ -115,13 +118,13 @@ impl<'a> Features<'a> {
             if steps.len() == MAX_ITEMS {
                 return Err(too_many(MAX_ITEMS, "steps in a sequence", at));
             }
-            self.count(size_of::<Field>(), at)?;
+            self.count(size_of::<FieldValue>(), at)?;
             steps.push(self.feature(list.inside(at, len))?);
         }
-        Ok(Field::List(steps))
+        Ok(FieldValue::List(steps))
     }
 
-    fn feature(&mut self, mut feature: Message<'a>) -> Result<Field> {
+    fn feature(&mut self, mut feature: Message<'a>) -> Result<FieldValue> {
         let mut found: Option<(u32, List)> = None;
         while let Some(part) = feature.next_part()? {
             let Part { number: kind @ 1..=3, value } = part else { continue };
@@ -139,7 +142,7 @@ impl<'a> Features<'a> {
             }
             found = Some((kind, list));
         }
-        Ok(found.map_or(Field::Null, |(_, list)| list.into_field()))
+        Ok(found.map_or(FieldValue::Null, |(_, list)| list.into_field()))
     }
 
     fn push(&mut self, list: &mut List, value: Value, values: &Message<'a>) -> Result<()> {
@@ -148,8 +151,8 @@ impl<'a> Features<'a> {
                 if list.len() == MAX_ITEMS {
                     return Err(too_many(MAX_ITEMS, "byte strings in a list", at));
                 }
-                self.count(len + size_of::<Field>(), at)?;
-                list.push(Field::Bytes(self.record.slice(at..at + len)));
+                self.count(len + size_of::<FieldValue>(), at)?;
+                list.push(FieldValue::Bytes(self.record.slice(at..at + len)));
             }
             (List::Floats(list), Value::Bytes(at, len)) => {
                 let (floats, rest) = values.bytes[at..at + len].as_chunks::<4>();
@@ -191,7 +194,7 @@ impl<'a> Features<'a> {
 }
 
 enum List {
-    Bytes(Vec<Field>),
+    Bytes(Vec<FieldValue>),
     Floats(Vec<f64>),
     Integers(Vec<i64>),
 }
@@ -205,17 +208,17 @@ impl List {
         }
     }
 
-    fn into_field(self) -> Field {
+    fn into_field(self) -> FieldValue {
         match self {
-            List::Bytes(mut list) if list.len() == 1 => list.pop().unwrap_or(Field::Null),
-            List::Bytes(list) => Field::List(list),
+            List::Bytes(mut list) if list.len() == 1 => list.pop().unwrap_or(FieldValue::Null),
+            List::Bytes(list) => FieldValue::List(list),
             List::Floats(list) => match list[..] {
-                [one] => Field::Float(one),
-                _ => Field::Floats(list),
+                [one] => FieldValue::Float(one),
+                _ => FieldValue::Floats(list),
             },
             List::Integers(list) => match list[..] {
-                [one] => Field::Integer(one),
-                _ => Field::Integers(list),
+                [one] => FieldValue::Integer(one),
+                _ => FieldValue::Integers(list),
             },
         }
     }

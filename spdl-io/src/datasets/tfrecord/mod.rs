@@ -11,7 +11,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 use super::files::{ContentHash, Firsts, check_size, row_key, shown};
-use crate::{Fetcher, Field, FieldRequest, Key, PackedRows, StoredRecord};
+use crate::{Fetcher, FieldRequest, FieldValue, Key, PackedRows, StoredRecord};
 
 pub use example::parse_example;
 
@@ -202,7 +202,7 @@ impl PackedRows for Shard {
         fetcher: &Arc<dyn Fetcher>,
         row: u64,
         request: &FieldRequest,
-    ) -> Result<Vec<(Arc<str>, Field)>> {
+    ) -> Result<Vec<(Arc<str>, FieldValue)>> {
         let row = usize::try_from(row).unwrap_or(usize::MAX);
         let Some(&end) = self.ends.get(row) else {
             let message = format!("record {row} of {} was asked for", self.ends.len());
@@ -223,7 +223,7 @@ impl PackedRows for Shard {
         let data =
             framing::check_record(&record, self.verify).map_err(|error| located(error, 0))?;
         if self.raw {
-            let field = request.wants(RECORD).then(|| (RECORD.into(), Field::Bytes(data)));
+            let field = request.wants(RECORD).then(|| (RECORD.into(), FieldValue::Bytes(data)));
             return Ok(field.into_iter().collect());
         }
         parse_example(&data, request).map_err(|error| located(error, framing::HEADER))
