@@ -8,6 +8,7 @@ use spdl_core::{Error, ErrorKind, Shard};
 use spdl_media::SampleFormat;
 
 use crate::data::arguments::{CatArguments, LsArguments, StatArguments, VerifyArguments};
+use crate::format::byte_size;
 use crate::pack::PackArguments;
 
 /// Turns images into training batches and measures how fast that goes, and packs data sets into shards
@@ -109,13 +110,13 @@ pub(crate) struct VerifyOrderArguments {
     pub(crate) json: bool,
 }
 
-/// Measures how fast a folder of images becomes training batches
+/// Measures how fast a folder of images, or another data set, becomes training batches
 ///
-/// Reads every image of the folder, decodes, crops and resizes it into a batch, and drops the
+/// Reads every image of it, decodes, crops and resizes it into a batch, and drops the
 /// batch. Then tells the rate, what it cost, what each stage did, which images failed, and what
 /// limits.
 ///
-/// The order and every byte of the batches depend on the folder, the settings and the seed, never
+/// The order and every byte of the batches depend on the data, the settings and the seed, never
 /// on the number of threads.
 #[derive(Clone, Debug, Args)]
 // The last of several values holds, so that a script can add to what it was given.
@@ -148,9 +149,22 @@ Examples:
   spdl bench photos/ --report report.html
       with charts over time, in one file to look at, send or print
 
-The folder:
-  PATH/CLASS/**/IMAGE, a class for each folder directly in PATH; or images directly in PATH.
-  What a file holds is seen by its content; its name only has to end as that of an image.
+  spdl bench \"s3://bucket/shard-{0000..0147}.tar\" --cache /scratch/cache --epochs 3
+      shards of a store; what was read is kept on a disk of this machine
+
+The data, DATA:
+  FOLDER              FOLDER/CLASS/**/IMAGE, a class for each folder directly in FOLDER; or images
+                      directly in FOLDER. What a file holds is seen by its content; its name only
+                      has to end as that of an image. A folder with tar shards (as `spdl pack`
+                      writes them), Parquet, TFRecord or MDS files is that data set
+  *.tar               tar shards as of webdataset: members that share a name are a sample
+  *.parquet           Parquet files, as Hugging Face writes them (feature `parquet`)
+  *.tfrecord          TFRecord files of tf.train.Example
+  *.txt *.csv *.jsonl a list of files, with classes
+  Each may be a path of this machine, or `https://…` and `http://…` (feature `http`), `s3://…`
+  (`s3`), `gs://…` (`gcs`), `az://…` (`azure`). Credentials are those of the store's own tools, from the
+  environment. Braces name many: {0000..0147}, {train,val}; so do `*` and `?` in the last part of
+  a name, where the store lists.
 
 The file of a state, FILE:
   It is replaced whole or not at all. The state before is kept as FILE.previous, and is used where
@@ -184,6 +198,9 @@ Keys of the JSON object:
                     from source to consumer; `queue` is the one behind the stage, and the
                     items in the last one are batches; `fill_rate`, 0 to 1, is the share that
                     is not padding of what a stage groups, null where it groups nothing
+  kind              what the data are stored as: `image folder`, `tar shards`, …
+  cache             {hits, misses, hit_rate, memory_bytes, disk_bytes} of the whole run; null
+                    without a cache
   checksum          of all delivered pixels and labels in order, whatever the batch size: a chain
                     of XXH3-128 over all images, one over all labels, and that of both;
                     null with --no-checksum. Of a resumed run it is over what was delivered
@@ -198,9 +215,9 @@ With --save-state, SIGTERM and Ctrl-C end it after the batch at hand, by that si
 state saved and the figures so far; a second one ends it at once."
 )]
 pub(crate) struct BenchArguments {
-    /// The folder of images
-    #[arg(value_name = "PATH")]
-    pub(crate) path: PathBuf,
+    /// A folder of images, tar shards, or another data set, here or in a store; several files of one kind
+    #[arg(value_name = "DATA", required = true)]
+    pub(crate) data: Vec<PathBuf>,
 
     /// How an image is cut to size
     #[arg(long, value_enum, default_value_t = Mode::Eval)]
@@ -293,6 +310,32 @@ pub(crate) struct BenchArguments {
     /// (`batch`, say); may be given several times
     #[arg(long, value_name = "PART")]
     pub(crate) allow_change: Vec<String>,
+
+    /// The field of a sample that is its image [default: by the usual names, such as jpg, png, image]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) image_field: Option<String>,
+
+    /// The field of a sample that is its class [default: by the usual names, such as cls, label]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) label_field: Option<String>,
+
+    /// Keep images in this folder, and read each from where it came only once. Several runs, and all ranks
+    /// of a host, may share it. Where not all fit, a part that never changes is kept
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) cache: Option<PathBuf>,
+
+    /// The most bytes of --cache
+    #[arg(long, value_name = "BYTES", default_value = "10GB", value_parser = byte_size)]
+    pub(crate) cache_size: u64,
+
+    /// Keep images in memory, of so many bytes together
+    #[arg(long, value_name = "BYTES", value_parser = byte_size)]
+    pub(crate) cache_memory: Option<u64>,
+
+    /// Keep images decoded, the shorter side of large ones made so long: less work and more room in each
+    /// later epoch. Samples then are cut from what is kept, and not from the files
+    #[arg(long, value_name = "PIXELS", value_parser = count::<u32>(16_384))]
+    pub(crate) cache_pixels: Option<u32>,
 
     /// Write a report with charts to this file: self-contained HTML
     #[arg(long, value_name = "FILE.html")]
@@ -393,6 +436,11 @@ impl BenchArguments {
             Remainder::Uneven => spdl_core::Remainder::Uneven,
         };
         Ok(Shard::new(self.rank(), self.world())?.remainder(remainder))
+    }
+
+    /// The addresses as they may be shown.
+    pub(crate) fn shown(&self) -> PathBuf {
+        crate::source::shown(&self.data)
     }
 
     /// How many of an epoch's images, so many, come to this rank.

@@ -1,4 +1,4 @@
-//! `spdl bench`: runs the main job on a folder of images and measures it.
+//! `spdl bench`: runs the main job on images and measures it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,10 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use spdl_core::{
-    Batch, BatchLayout, Counter, Dataset, DatasetSource, Error, ErrorKind, Pipeline,
-    PipelineBuilder, SampleId, StageOptions, State, Statistics,
+    Batch, BatchLayout, Counter, Error, ErrorKind, Pipeline, SampleId, StageOptions, State,
+    Statistics,
 };
-use spdl_io::{Fetch, IMAGE_EXTENSIONS, ImageFolder, LocalFetcher};
+use spdl_io::datasets::DatasetKind;
+use spdl_io::{CacheStatistics, Fetch, IMAGE_EXTENSIONS, ImageFolder};
 use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, image_fields};
 
 use crate::arguments::{BenchArguments, Mode, OnError, OnTruncated};
@@ -21,6 +22,7 @@ use crate::output;
 use crate::progress::Progress;
 use crate::report::{self, ReportFile};
 use crate::saving::{self, Before, Begun, Resumed, Saving};
+use crate::source::{Source, more_extensions};
 use crate::watch::{Snapshot, Watcher};
 
 /// The part of a state's fingerprint that tells it.
@@ -30,9 +32,12 @@ const BATCH_SIZE: &str = "stage decode: batch size";
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) arguments: BenchArguments,
-    /// Images in the folder.
+    /// Images in the data set.
     pub(crate) images_found: u64,
     pub(crate) classes: usize,
+    pub(crate) kind: DatasetKind,
+    /// What the cache did; `None` without one.
+    pub(crate) cache: Option<CacheStatistics>,
     /// How long it took to list them.
     pub(crate) listing: Duration,
     /// Where the run went on; `None` where it began.
@@ -93,13 +98,15 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     let _lock = saving::prepare(arguments)?;
     let resumed = saving::resume(arguments, shard)?;
     let checksum = checksum_before(arguments, resumed.as_ref())?;
-    let (images, listing) = list(&arguments.path)?;
-    let (images_found, classes) = (images.len(), images.classes().len());
+    let (images, listing) = Source::open(arguments)?;
+    let (images_found, classes) = (images.len(), images.classes());
+    let (kind, cache) = (images.kind(), images.cache());
+    let shown = arguments.shown();
     check_memory(arguments, images_found)?;
 
     let what = |error: &Error| {
         let stage = error.stage().unwrap_or("pipeline");
-        Failure::of(&format!("{stage} failed"), error, &arguments.path)
+        Failure::of(&format!("{stage} failed"), error, &shown)
     };
     let (state, resumed_from) = match resumed {
         Some(Resumed { state, path, .. }) => (Some(state), Some(path)),
@@ -113,7 +120,7 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     };
     let partial = Counter::default();
     let mut pipeline =
-        build(arguments, images, state, &partial).map_err(|error| match &resumed_from {
+        build(arguments, &images, state, &partial).map_err(|error| match &resumed_from {
             Some(path) => Failure::of("cannot resume", &error, path),
             None => what(&error),
         })?;
@@ -126,12 +133,12 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     let monitor = pipeline.monitor();
     let watcher =
         arguments.report.as_deref().map(|_| Watcher::start(monitor.clone())).transpose().map_err(
-            |error| Failure::new("cannot watch the run", arguments.path.display(), error),
+            |error| Failure::new("cannot watch the run", shown.display(), error),
         )?;
     let delivery = delivery::take_all(&mut pipeline, start, checksum, saving, |last| {
         progress.at(images_done(last, world, of_rank));
     });
-    drop(pipeline);
+    drop((pipeline, images));
     let cpu_time = machine::cpu_time().saturating_sub(cpu_before);
     let snapshots = watcher.map(Watcher::stop).unwrap_or_default();
     drop(progress);
@@ -139,7 +146,9 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         arguments: arguments.clone(),
         images_found,
         classes,
+        kind,
         listing,
+        cache: cache.map(|cache| cache.statistics()),
         begun,
         delivery: delivery.map_err(|error| what(&error))?,
         cpu_time,
@@ -196,19 +205,6 @@ pub(crate) fn list(folder: &Path) -> Result<(ImageFolder, Duration), Failure> {
     Ok((images, start.elapsed()))
 }
 
-/// The name extensions of formats that this build reads beside the usual ones.
-fn more_extensions() -> impl Iterator<Item = &'static str> {
-    let groups: [(bool, &[&str]); 3] = [
-        (cfg!(feature = "jxl"), &["jxl"]),
-        (cfg!(feature = "exr"), &["exr"]),
-        (
-            cfg!(feature = "more-formats"),
-            &["pnm", "pbm", "pgm", "ppm", "pam", "qoi", "tga", "dds", "hdr", "ico", "ff"],
-        ),
-    ];
-    groups.into_iter().filter(|(read, _)| *read).flat_map(|(_, names)| names.iter().copied())
-}
-
 /// Refuses batches that this process has no memory for, before the system ends it for them.
 fn check_memory(arguments: &BenchArguments, images_found: u64) -> Result<(), Failure> {
     let (layout, workers) = (layout(arguments, images_found), worker_threads(arguments));
@@ -228,7 +224,7 @@ fn check_memory(arguments: &BenchArguments, images_found: u64) -> Result<(), Fai
     }
 }
 
-/// What a batch looks like. None is fuller than the folder.
+/// What a batch looks like. None is fuller than the data set.
 fn layout(arguments: &BenchArguments, images_found: u64) -> BatchLayout {
     let images = images_found.min(u64::from(arguments.batch)) as usize;
     BatchLayout::new(images, image_fields(&transform(arguments)))
@@ -253,37 +249,30 @@ fn worker_threads(arguments: &BenchArguments) -> usize {
     arguments.threads.map_or_else(available, |threads| threads as usize)
 }
 
-/// keys ──► fetch (files' bytes) ──► decode (pixels and labels, in a batch)
+/// keys ──► fetch (images' bytes) ──► decode (pixels and labels, in a batch)
 fn build(
     arguments: &BenchArguments,
-    images: ImageFolder,
+    images: &Source,
     state: Option<State>,
     partial: &Counter,
 ) -> spdl_core::Result<Pipeline<Batch>> {
     let layout = layout(arguments, images.len());
     let room = layout.live_bytes(worker_threads(arguments)).max(Fetch::READ_AHEAD_BYTES);
     let state = state.map(|state| same_batch(state, arguments));
-    let source = DatasetSource::new(images);
-    let source = match arguments.mode {
-        Mode::Train => source.shuffled(arguments.seed),
-        Mode::Eval => source,
-    };
     let transform = transform(arguments);
     let registry = CodecRegistry::with_defaults();
     let limits = Limits::default();
     let partial = partial.clone();
     let decode = StageOptions::new("decode").parameters(transform.parameters());
+    let decode = match arguments.cache_pixels {
+        Some(side) => decode.parameters([("kept with a shorter side of", side.to_string())]),
+        None => decode,
+    };
     let filled =
         move || Ok(FillImage::new(&registry, &transform, &limits)?.count_partial(partial.clone()));
 
-    let fetcher = LocalFetcher::new();
-    // No more at once than there are threads to read, so that the stage is seen busy when they are.
-    let fetch =
-        StageOptions::new("fetch").concurrency(fetcher.max_threads()).queue(Fetch::READ_AHEAD);
-
-    let pipeline = PipelineBuilder::new(source)
-        .async_stage(fetch, Fetch::new(Arc::new(fetcher)))
-        .measured()
+    let pipeline = images
+        .pipeline(arguments)?
         .fill(decode, layout, filled)
         // As much for files as for the batches that are made of them; neither takes the other's.
         .largest_item(room)
@@ -315,7 +304,7 @@ fn same_batch(state: State, arguments: &BenchArguments) -> State {
 
 /// Every image failed, and the policy was to go on.
 fn nothing_delivered(outcome: &Outcome) -> Failure {
-    let path = &outcome.arguments.path;
+    let path = &outcome.arguments.shown();
     let none = format!("none of {} images could be used", format::count(outcome.images_found));
     match outcome.statistics.dropped.first() {
         Some(first) => {

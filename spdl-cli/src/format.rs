@@ -128,6 +128,24 @@ pub(crate) fn date(unix_seconds: u64) -> String {
     format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", second / 3600, second / 60 % 60)
 }
 
+/// A number of bytes, as people write it: powers of 1000 (`kB`, `MB`), or of 1024 (`KiB`, `MiB`).
+pub(crate) fn byte_size(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit = unit.trim().to_ascii_lowercase();
+    let (letter, base) = match unit.strip_suffix("ib") {
+        Some(letter) => (letter, 1024_f64),
+        None => (unit.strip_suffix('b').unwrap_or(&unit), 1000_f64),
+    };
+    let power = ["", "k", "m", "g", "t"].iter().position(|known| *known == letter);
+    let value = number.parse::<f64>().ok().zip(power).map(|(n, power)| n * base.powi(power as i32));
+    match value {
+        // All whole numbers up to there are exact.
+        Some(value) if (1.0..9e15).contains(&value) => Ok(value as u64),
+        _ => Err("expected a number of bytes such as 500000, 256MB or 1.5GiB".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,5 +194,25 @@ mod tests {
         assert_eq!(date(951_782_400), "2000-02-29 00:00 UTC");
         assert_eq!(date(1_795_241_027), "2026-11-21 06:03 UTC");
         assert_eq!(date(4_107_542_400), "2100-03-01 00:00 UTC");
+    }
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        for (text, bytes) in [
+            ("1", 1),
+            ("500000", 500_000),
+            ("256MB", 256_000_000),
+            ("256 mb", 256_000_000),
+            ("1.5GB", 1_500_000_000),
+            ("64MiB", 64 << 20),
+            ("2k", 2000),
+            ("1TiB", 1 << 40),
+        ] {
+            assert_eq!(byte_size(text), Ok(bytes), "{text}");
+        }
+        for bad in ["", "MB", "0", "0.5", "-1", "1XB", "1e3", "1.2.3MB", "99999999TB", "inf", "nan"]
+        {
+            assert!(byte_size(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! ```text
 //! arguments ──► bench ──► output (text or JSON) ──► standard output
 //!               │   └───► report (HTML) ──────────► a file
+//!               ├── source     what lies at the addresses, and a cache in front of it
 //!               ├── progress   on standard error, for people
 //!               ├── saving     how far it has come, in a file
 //!               └── watch      snapshots of the statistics, for the report
@@ -25,6 +26,7 @@ mod pack;
 mod progress;
 mod report;
 mod saving;
+mod source;
 mod verify_order;
 mod watch;
 

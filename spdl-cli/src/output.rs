@@ -10,6 +10,7 @@ use spdl_core::{Dropped, Error, StageStatistics, Statistics};
 
 use crate::arguments::{Remainder, name_of};
 use crate::bench::Outcome;
+use spdl_io::datasets::DatasetKind;
 use crate::failure::Failure;
 use crate::format::{bytes, count, counted, measured, percent, printable, time, wrap};
 
@@ -93,6 +94,14 @@ fn as_json(outcome: &Outcome) -> Value {
         "left_out": outcome.arguments.left_to_no_rank(outcome.images_found),
         "partial": outcome.partial,
         "stages": stages_as_json(&outcome.statistics),
+        "kind": outcome.kind.to_string(),
+        "cache": outcome.cache.map(|cache| json!({
+            "hits": cache.memory_hits + cache.disk_hits,
+            "misses": cache.misses,
+            "hit_rate": cache.hit_rate(),
+            "memory_bytes": cache.memory_bytes,
+            "disk_bytes": cache.disk_bytes,
+        })),
         "checksum": outcome.delivery.checksum.map(|checksum| format!("{checksum:032x}")),
     })
 }
@@ -157,11 +166,12 @@ fn as_text(outcome: &Outcome) -> String {
 /// What was run, in a sentence's worth of settings.
 pub(crate) fn describe(outcome: &Outcome) -> String {
     let arguments = &outcome.arguments;
-    let path = printable(&arguments.path.display().to_string());
+    let path = printable(&arguments.shown().display().to_string());
     let images = counted(outcome.images_found, "image", "images");
-    let classes = match outcome.classes {
-        0 => "without classes".into(),
-        classes => format!("in {}", counted(classes as u64, "class", "classes")),
+    let classes = match (outcome.classes, outcome.kind) {
+        (0, DatasetKind::ImageFolder) => "without classes".into(),
+        (0, kind) => format!("in {kind}"),
+        (classes, _) => format!("in {}", counted(classes as u64, "class", "classes")),
     };
     let rank = match arguments.world() {
         1 => String::new(),
@@ -240,6 +250,7 @@ pub(crate) fn figures(outcome: &Outcome) -> Vec<(&'static str, String)> {
         ("first batch", outcome.delivery.first.map_or_else(unknown, time)),
         ("data readiness", percent(outcome.statistics.data_readiness())),
     ]);
+    figures.extend(outcome.cache.map(|cache| ("cache hits", percent(cache.hit_rate()))));
     figures
 }
 

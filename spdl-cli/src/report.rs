@@ -26,7 +26,7 @@ const FAILURES_SHOWN: usize = 2000;
 /// The report as text.
 pub(crate) fn page(outcome: &Outcome) -> String {
     let statistics = &outcome.statistics;
-    let path = outcome.arguments.path.display().to_string();
+    let path = outcome.arguments.shown().display().to_string();
     let limit = output::verdict(outcome);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let charts = chart::all(outcome).join("\n");
@@ -162,7 +162,8 @@ fn settings(outcome: &Outcome, machine: &Machine) -> String {
     let classes = counted(outcome.classes as u64, "class", "classes");
     let memory = machine.memory.map_or_else(|| "unknown".into(), bytes);
     let run = [
-        ("folder", arguments.path.display().to_string()),
+        ("data", arguments.shown().display().to_string()),
+        ("stored as", outcome.kind.to_string()),
         ("images", format!("{} in {classes}", count(outcome.images_found))),
         ("listed in", time(outcome.listing)),
         ("mode", name_of(arguments.mode)),

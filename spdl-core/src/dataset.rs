@@ -61,6 +61,30 @@ impl<T: Clone + Debug + Send + Sync + 'static> Dataset for Vec<T> {
     }
 }
 
+impl<D: Dataset + ?Sized> Dataset for Arc<D> {
+    type Item = D::Item;
+
+    fn len(&self) -> u64 {
+        (**self).len()
+    }
+
+    fn is_empty(&self) -> bool {
+        (**self).is_empty()
+    }
+
+    fn item(&self, index: u64) -> Result<D::Item> {
+        (**self).item(index)
+    }
+
+    fn content_hash(&self) -> Option<u64> {
+        (**self).content_hash()
+    }
+
+    fn key(&self, item: &D::Item) -> Option<Arc<str>> {
+        (**self).key(item)
+    }
+}
+
 /// A [`Dataset`] as a [`Source`]: in its own order, shuffled anew each epoch, or in the order of
 /// any other [`Sampler`].
 ///

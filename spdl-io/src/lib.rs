@@ -62,8 +62,6 @@ mod memory;
 mod network;
 #[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
 mod object_store;
-#[cfg(feature = "cache")]
-mod prepared;
 mod record;
 mod resilient;
 pub mod shards;
@@ -89,8 +87,6 @@ pub use local::LocalFetcher;
 pub use memory::MemoryFetcher;
 #[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
 pub use object_store::ObjectStoreFetcher;
-#[cfg(feature = "cache")]
-pub use prepared::Prepared;
 pub use record::{
     Encoding, Extent, FieldRequest, FieldValue, PackedRows, Record, StoredField, StoredRecord,
     StoredRow,

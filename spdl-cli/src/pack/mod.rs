@@ -146,7 +146,7 @@ fn build(arguments: &PackArguments, source: Source, start: u64) -> Result<Pipeli
     PipelineBuilder::new(source)
         .async_stage(read, Read(Arc::new(fetcher)))
         .measured_by(|(_, file)| file.as_ref().map_or(0, Bytes::len))
-        .stage("encode", move || Ok(Encode { recoder: Recoder::new(&arguments), start }))
+        .stage("encode", move || Ok(Encode { recoder: Recoder::new(&arguments)?, start }))
         .measured_by(|packed: &Packed| packed.outcome.as_ref().map_or(0, |image| image.bytes.len()))
         .deterministic()
         .threads(threads)
@@ -189,7 +189,7 @@ impl Stage<(Item, Result<Bytes>)> for Encode {
         (item, file): (Item, Result<Bytes>),
         cx: &mut StageContext<'_, Packed>,
     ) -> Result<()> {
-        let outcome = file.and_then(|file| self.recoder.recode(file, || cx.rng()));
+        let outcome = file.and_then(|file| self.recoder.recode(file));
         let position = self.start + cx.id().index;
         cx.emit(Packed { item, position, outcome })
     }

@@ -1,21 +1,17 @@
 //! From the bytes of an image's file to those of its sample: the same, or encoded anew.
 
 use bytes::Bytes;
-use spdl_core::{Result, SampleRng};
+use spdl_core::Result;
 use spdl_media::encode::{ImageEncoder, JpegEncoder, PngEncoder, WebpEncoder};
-use spdl_media::{
-    CodecRegistry, Crop, Decoder, FillImage, Image, ImageTransform, Limits, ResizeFilter, Sample,
-    Size,
-};
+use spdl_media::{CodecRegistry, Decoder, Limits, Shrink};
 
 use super::arguments::{Format, PackArguments};
 
 /// What images become; one per worker, as it keeps decoders.
 pub(crate) struct Recoder {
     registry: CodecRegistry,
-    limits: Limits,
     decoder: Decoder,
-    max_side: Option<u32>,
+    shrink: Option<Shrink>,
     format: Option<Format>,
     quality: u8,
 }
@@ -31,31 +27,38 @@ pub(crate) struct Recoded {
 }
 
 impl Recoder {
-    pub(crate) fn new(arguments: &PackArguments) -> Self {
+    /// # Errors
+    /// As [`Shrink::to_longer_side`].
+    pub(crate) fn new(arguments: &PackArguments) -> Result<Self> {
         let (registry, limits) = (CodecRegistry::with_defaults(), Limits::default());
-        Recoder {
+        let shrink = arguments.max_side.map(|side| Shrink::to_longer_side(side, &registry, &limits));
+        Ok(Recoder {
             decoder: Decoder::new(&registry, &limits),
+            shrink: shrink.transpose()?,
             registry,
-            limits,
-            max_side: arguments.max_side,
             format: arguments.format,
             quality: arguments.quality(),
-        }
+        })
     }
 
-    /// Only the header is read of what goes over as it is. `rng` is there for what never draws.
+    /// Only the header is read of what goes over as it is.
     ///
     /// # Errors
     /// Those of decoding and encoding; `Unsupported` for what is no image.
-    pub(crate) fn recode(
-        &mut self,
-        file: Bytes,
-        rng: impl FnOnce() -> SampleRng,
-    ) -> Result<Recoded> {
+    pub(crate) fn recode(&mut self, file: Bytes) -> Result<Recoded> {
         let own = self.registry.find(&file)?.name();
-        let size = self.decoder.inspect(&file)?.upright_size();
-        let smaller = self.max_side.and_then(|most| fitted(size, most));
-        let wanted = match (self.format, smaller) {
+        let (is_to_shrink, max) = match &mut self.shrink {
+            Some(shrink) => {
+                let (from, to) = shrink.sizes(&file)?;
+                (from != to, Some(shrink))
+            }
+            None => {
+                self.decoder.inspect(&file)?;
+                (false, None)
+            }
+        };
+        let smaller = max.filter(|_| is_to_shrink);
+        let wanted = match (self.format, &smaller) {
             (None, Some(_)) => "jpeg",
             (None | Some(Format::Keep), None) => own,
             (Some(Format::Keep), Some(_)) if ["jpeg", "webp"].contains(&own) => own,
@@ -68,7 +71,7 @@ impl Recoder {
             return Ok(Recoded { field: extension(own).to_owned(), bytes: file, encoded: false });
         }
         let image = match smaller {
-            Some(size) => self.resized(&file, size, rng)?,
+            Some(shrink) => shrink.image(&file)?,
             None => self.decoder.decode_rgb(&file)?,
         };
         let bytes = match wanted {
@@ -78,28 +81,6 @@ impl Recoder {
         };
         Ok(Recoded { field: extension(wanted).to_owned(), bytes: bytes.into(), encoded: true })
     }
-
-    fn resized(&self, file: &[u8], size: Size, rng: impl FnOnce() -> SampleRng) -> Result<Image> {
-        let transform = ImageTransform::with_size(size)
-            .crop(Crop::Stretch)
-            .filter(ResizeFilter::Bicubic)
-            .exact(true);
-        let mut fill = FillImage::new(&self.registry, &transform, &self.limits)?;
-        let mut pixels = vec![0; size.pixels() as usize * 3];
-        fill.write(file, Sample::U8(&mut pixels), rng)?;
-        Ok(Image { size, pixels })
-    }
-}
-
-/// The size in proportion whose longer side is `most`; `None` where the image is no larger.
-fn fitted(size: Size, most: u32) -> Option<Size> {
-    let longer = size.width.max(size.height);
-    let scaled = |side: u32| {
-        let (side, longer) = (u64::from(side), u64::from(longer));
-        // Rounded; no larger than `most`, as `side` is no larger than `longer`.
-        (((side * u64::from(most) * 2 + longer) / (longer * 2)) as u32).max(1)
-    };
-    (longer > most).then(|| Size::new(scaled(size.width), scaled(size.height)))
 }
 
 /// The usual ending of files of a format.
@@ -108,24 +89,5 @@ pub(crate) fn extension(format: &str) -> &str {
         "jpeg" => "jpg",
         "tiff" => "tif",
         other => other,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn images_shrink_in_proportion_and_never_grow() {
-        for ((width, height), most, expected) in [
-            ((1000, 500), 512, Some((512, 256))),
-            ((333, 1000), 500, Some((167, 500))),
-            ((512, 512), 512, None),
-            ((10, 20), 512, None),
-            ((100_000, 1), 512, Some((512, 1))),
-        ] {
-            let expected = expected.map(|(width, height)| Size::new(width, height));
-            assert_eq!(fitted(Size::new(width, height), most), expected);
-        }
     }
 }

@@ -14,6 +14,8 @@
 //! goes to a [`ShardWindow`](spdl_core::sampler::ShardWindow), so that a shuffled run reads a few
 //! files, or row groups, at a time.
 //!
+//! [`OpenedDataset`] opens whichever of them lies at an address, and folders of images too.
+//!
 //! Nothing here runs code that a file brings along: pickles are `Unsupported`.
 
 mod braces;
@@ -21,6 +23,7 @@ mod crc32c;
 mod file_list;
 mod files;
 mod mds;
+mod opening;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod parts;
@@ -30,6 +33,7 @@ mod webdataset;
 pub use braces::expand_braces;
 pub use file_list::{FileList, FileListOptions, ListFormat};
 pub use mds::{MdsDataset, MdsOptions};
+pub use opening::{DatasetKind, OpenedDataset};
 #[cfg(feature = "parquet")]
 pub use parquet::{ParquetDataset, ParquetOptions};
 pub use tfrecord::{TfRecordDataset, TfRecordOptions, parse_example};

@@ -16,7 +16,9 @@ use super::files;
 use super::{ShardPlan, ShardRecord, Skipped};
 use crate::Key;
 
-pub(super) const JOURNAL: &str = "manifest.journal";
+/// The file in which a set that is being written says how far it has come. Where it is there, the set
+/// is not complete.
+pub const JOURNAL: &str = "manifest.journal";
 /// No journal is larger, in bytes.
 const LARGEST: u64 = 1 << 30;
 const VERSION: u32 = 1;

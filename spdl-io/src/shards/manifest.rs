@@ -113,6 +113,9 @@ impl Manifest {
         }
     }
 
+    /// The most bytes that a manifest may have: 256 MiB.
+    pub const MAX_BYTES: u64 = LARGEST;
+
     /// Reads the manifest of a folder.
     ///
     /// # Errors
@@ -133,7 +136,11 @@ impl Manifest {
         Manifest::parse(&text).map_err(|error| error.with_key(key.display_name()))
     }
 
-    fn parse(text: &[u8]) -> Result<Self> {
+    /// Reads the text of a manifest.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Unsupported` as [`read`](Manifest::read).
+    pub fn parse(text: &[u8]) -> Result<Self> {
         #[derive(Deserialize)]
         struct Head {
             format: String,

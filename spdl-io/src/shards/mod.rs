@@ -43,6 +43,7 @@ mod shard_file;
 mod sums;
 mod writer;
 
+pub use journal::JOURNAL;
 pub use manifest::{FieldSummary, MANIFEST, Manifest, ShardRecord, Skipped};
 pub use plan::ShardPlan;
 pub use sums::{Sum, Sums};

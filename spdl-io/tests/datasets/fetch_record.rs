@@ -166,18 +166,18 @@ fn the_value_is_the_first_field_that_is_there_and_the_label_a_field_or_the_sampl
     let image = one(FetchLabeled::new(store.arc())).unwrap();
     assert_eq!((&image.value[..], image.label), (&b"123"[..], 4));
     assert_eq!(store.asked(), ["ranges shard [1..4, 4..5]"], "and no more");
-    let own_label = FetchLabeled::new(store.arc()).with_label_field(None);
+    let own_label = FetchLabeled::new(store.arc()).with_label_fields([""; 0]);
     assert_eq!(one(own_label).unwrap().label, 3);
     let other = FetchLabeled::new(store.arc()).with_value_fields(["gif", "png", "jpg"]);
     assert_eq!(&one(other).unwrap().value[..], b"whole");
-    let absent = FetchLabeled::new(store.arc()).with_label_field(Some("class"));
+    let absent = FetchLabeled::new(store.arc()).with_label_fields(["class"]);
     assert_eq!(one(absent).unwrap().label, 3);
 
     let error = one(FetchLabeled::new(store.arc()).with_value_fields(["gif"])).unwrap_err();
     assert_eq!((error.kind(), error.key()), (ErrorKind::NotFound, Some("shard:1")));
     let error = one(FetchLabeled::new(store.arc()).with_value_fields(["txt"])).unwrap_err();
     assert_eq!((error.kind(), error.key()), (ErrorKind::InvalidArgument, Some("shard:1.txt")));
-    let error = one(FetchLabeled::new(store.arc()).with_label_field(Some("source"))).unwrap_err();
+    let error = one(FetchLabeled::new(store.arc()).with_label_fields(["source"])).unwrap_err();
     assert_eq!((error.kind(), error.key()), (ErrorKind::InvalidArgument, Some("shard:1.source")));
     let small = FetchLabeled::new(store.arc()).with_max_bytes(3);
     assert_eq!(one(small).unwrap_err().kind(), ErrorKind::LimitExceeded);

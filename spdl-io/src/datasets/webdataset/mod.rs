@@ -1,7 +1,7 @@
 //! Shards of tar archives, as the Python library `webdataset` writes them.
 
 mod grouping;
-mod shards;
+pub(super) mod shards;
 
 use std::collections::HashMap;
 use std::fmt;

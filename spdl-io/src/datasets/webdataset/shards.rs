@@ -116,7 +116,10 @@ fn list_folder(folder: &str, pattern: &str) -> Result<Vec<Key>> {
 }
 
 /// The archives of a store that a pattern means.
-pub(super) async fn stored_keys(fetcher: &dyn Fetcher, pattern: &str) -> Result<Vec<Key>> {
+pub(in crate::datasets) async fn stored_keys(
+    fetcher: &dyn Fetcher,
+    pattern: &str,
+) -> Result<Vec<Key>> {
     let mut keys = Vec::new();
     for place in places(pattern)? {
         match place {
