@@ -1,7 +1,6 @@
 //! `spdl bench`: runs the main job on images and measures it.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -131,10 +130,12 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     let progress = Progress::new(of_rank * u64::from(arguments.epochs), !arguments.json);
     let (cpu_before, start) = (machine::cpu_time(), Instant::now());
     let monitor = pipeline.monitor();
-    let watcher =
-        arguments.report.as_deref().map(|_| Watcher::start(monitor.clone())).transpose().map_err(
-            |error| Failure::new("cannot watch the run", shown.display(), error),
-        )?;
+    let watcher = arguments
+        .report
+        .as_deref()
+        .map(|_| Watcher::start(monitor.clone()))
+        .transpose()
+        .map_err(|error| Failure::new("cannot watch the run", shown.display(), error))?;
     let delivery = delivery::take_all(&mut pipeline, start, checksum, saving, |last| {
         progress.at(images_done(last, world, of_rank));
     });

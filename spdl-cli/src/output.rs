@@ -10,9 +10,9 @@ use spdl_core::{Dropped, Error, StageStatistics, Statistics};
 
 use crate::arguments::{Remainder, name_of};
 use crate::bench::Outcome;
-use spdl_io::datasets::DatasetKind;
 use crate::failure::Failure;
 use crate::format::{bytes, count, counted, measured, percent, printable, time, wrap};
+use spdl_io::datasets::DatasetKind;
 
 /// No line of prose is longer.
 const WIDTH: usize = 90;

@@ -11,8 +11,7 @@ use spdl_core::{
 };
 use spdl_io::datasets::{DatasetKind, OpenedDataset};
 use spdl_io::{
-    Address, Bytes, Cache, Fetch, FetchLabeled, IMAGE_EXTENSIONS, LocalFetcher,
-    StoreRegistry,
+    Address, Bytes, Cache, Fetch, FetchLabeled, IMAGE_EXTENSIONS, LocalFetcher, StoreRegistry,
 };
 use spdl_media::encode::{BmpEncoder, ImageEncoder};
 use spdl_media::{CodecRegistry, Limits, Shrink};
@@ -50,7 +49,9 @@ pub(crate) fn shown(addresses: &[PathBuf]) -> PathBuf {
 
 impl Source {
     /// Opens what lies at the addresses; how long that took.
-    pub(crate) fn open(arguments: &BenchArguments) -> std::result::Result<(Self, Duration), Failure> {
+    pub(crate) fn open(
+        arguments: &BenchArguments,
+    ) -> std::result::Result<(Self, Duration), Failure> {
         let start = Instant::now();
         let shown = arguments.shown();
         let failed = |error: Error| Failure::of("cannot open the images", &error, &shown);
@@ -137,10 +138,7 @@ impl Source {
 }
 
 /// The cache that the arguments ask for.
-fn cache(
-    arguments: &BenchArguments,
-    shown: &Path,
-) -> std::result::Result<Option<Cache>, Failure> {
+fn cache(arguments: &BenchArguments, shown: &Path) -> std::result::Result<Option<Cache>, Failure> {
     let BenchArguments { cache, cache_size, cache_memory, cache_pixels, .. } = arguments;
     let memory = cache_memory.unwrap_or(0);
     if cache.is_none() && memory == 0 {
@@ -153,8 +151,7 @@ fn cache(
     }
     // What is kept is of these addresses, wherever the program was started, and prepared in this way.
     let places = arguments.data.iter().map(|place| {
-        std::fs::canonicalize(place)
-            .map_or_else(|_| crate::source::shown(std::slice::from_ref(place)), |path| path)
+        std::fs::canonicalize(place).unwrap_or_else(|_| self::shown(std::slice::from_ref(place)))
     });
     let places: Vec<String> = places.map(|place| place.display().to_string()).collect();
     let prepared = cache_pixels.map_or("as read".to_owned(), |side| format!("{side} pixels, bmp"));

@@ -175,9 +175,11 @@ impl ImageFolder {
     /// know. The keys of the images are those of the store.
     ///
     /// ```
+    /// use std::sync::Arc;
     /// use spdl_core::Dataset;
-    /// use spdl_io::{IMAGE_EXTENSIONS, ImageFolder, MemoryFetcher};
-    /// let store = MemoryFetcher::from_iter([("photos/dog/1.jpg", "…"), ("photos/cat/1.jpg", "…")]);
+    /// use spdl_io::{Fetcher, IMAGE_EXTENSIONS, ImageFolder, MemoryFetcher};
+    /// let objects = [("photos/dog/1.jpg", "…"), ("photos/cat/1.jpg", "…")];
+    /// let store: Arc<dyn Fetcher> = Arc::new(MemoryFetcher::from_iter(objects));
     /// let images = ImageFolder::fetch(&store, "photos", &IMAGE_EXTENSIONS);
     /// let images = spdl_core::block_on(images)?;
     /// assert_eq!(images.classes(), ["cat", "dog"]);
@@ -188,7 +190,7 @@ impl ImageFolder {
     /// # Errors
     /// What the fetcher answers, `Unsupported` where it cannot list; `NotFound` where there is no image.
     pub async fn fetch(
-        fetcher: &dyn Fetcher,
+        fetcher: &Arc<dyn Fetcher>,
         root: impl Into<Key>,
         extensions: &[&str],
     ) -> Result<Self> {

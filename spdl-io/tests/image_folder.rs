@@ -3,9 +3,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use spdl_core::{Dataset, Error, ErrorKind, Labeled};
-use spdl_io::{IMAGE_EXTENSIONS, ImageFolder, Key, LocalFetcher, MemoryFetcher};
+use spdl_io::{Fetcher, IMAGE_EXTENSIONS, ImageFolder, Key, LocalFetcher, MemoryFetcher};
 use tempfile::TempDir;
 
 /// A folder with these files, and empty folders where a name ends in a slash.
@@ -124,7 +125,7 @@ fn a_folder_in_a_store_is_that_on_a_disk() {
     for names in [&names[..], &["2.jpg", "1.jpg", "notes.txt"], &["only/deep/er/1.jpg"]] {
         let root = tree(names);
         let local = ImageFolder::open(root.path()).unwrap();
-        let fetcher = LocalFetcher::new();
+        let fetcher: Arc<dyn Fetcher> = Arc::new(LocalFetcher::new());
         let listed = ImageFolder::fetch(&fetcher, root.path(), &IMAGE_EXTENSIONS);
         let stored = spdl_core::block_on(listed).unwrap();
         assert_eq!(stored.classes(), local.classes());
@@ -135,7 +136,7 @@ fn a_folder_in_a_store_is_that_on_a_disk() {
         assert_eq!(stored.content_hash(), local.content_hash(), "a run may go on with the other");
         assert_eq!(stored.warnings().len(), local.warnings().len());
     }
-    let store = MemoryFetcher::from_iter([("photos/a.txt", "")]);
+    let store: Arc<dyn Fetcher> = Arc::new(MemoryFetcher::from_iter([("photos/a.txt", "")]));
     let none = ImageFolder::fetch(&store, "photos", &IMAGE_EXTENSIONS);
     let error = spdl_core::block_on(none).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);

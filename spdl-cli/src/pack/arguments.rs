@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use spdl_io::shards::ShardPlan;
 
-use crate::format::byte_size;
 use crate::arguments::{OnError, count};
+use crate::format::byte_size;
 
 /// Writes a folder of images as tar shards, in the layout of WebDataset
 ///

@@ -31,7 +31,8 @@ impl Recoder {
     /// As [`Shrink::to_longer_side`].
     pub(crate) fn new(arguments: &PackArguments) -> Result<Self> {
         let (registry, limits) = (CodecRegistry::with_defaults(), Limits::default());
-        let shrink = arguments.max_side.map(|side| Shrink::to_longer_side(side, &registry, &limits));
+        let shrink =
+            arguments.max_side.map(|side| Shrink::to_longer_side(side, &registry, &limits));
         Ok(Recoder {
             decoder: Decoder::new(&registry, &limits),
             shrink: shrink.transpose()?,

@@ -14,8 +14,8 @@ use spdl_io::archive::{
     TarStream, ZipOptions, ZipSlice,
 };
 use spdl_io::datasets::{
-    FileList, FileListOptions, ListFormat, MdsDataset, ParquetDataset, ParquetOptions,
-    TfRecordDataset, expand_braces, parse_example,
+    FileList, FileListOptions, ListFormat, MdsDataset, MdsOptions, ParquetDataset, ParquetOptions,
+    TfRecordDataset, TfRecordOptions, expand_braces, parse_example,
 };
 use spdl_io::{Fetcher, FieldRequest, MemoryFetcher, StoredRecord};
 
@@ -202,7 +202,8 @@ pub fn tfrecord(file: &[u8]) {
         check(&error);
     }
     let fetcher: Arc<dyn Fetcher> = Arc::new(MemoryFetcher::from_iter([("a", record)]));
-    let opened = TfRecordDataset::open(Arc::clone(&fetcher), ["a"], Default::default());
+    let options = TfRecordOptions::default();
+    let opened = TfRecordDataset::fetch_files(&fetcher, ["a"], &options);
     samples(&fetcher, block_on(opened));
 }
 
@@ -223,7 +224,7 @@ pub fn mds(file: &[u8]) {
     for index in [Bytes::from(index), shard.clone()] {
         let objects = [("a/index.json", index), ("a/shard", shard.clone())];
         let fetcher: Arc<dyn Fetcher> = Arc::new(MemoryFetcher::from_iter(objects));
-        let opened = MdsDataset::open(Arc::clone(&fetcher), "a", Default::default());
+        let opened = MdsDataset::fetch(&fetcher, "a", &MdsOptions::default());
         samples(&fetcher, block_on(opened));
     }
 }
@@ -233,6 +234,6 @@ pub fn parquet(file: &[u8]) {
     let objects = [("a", Bytes::copy_from_slice(file))];
     let fetcher: Arc<dyn Fetcher> = Arc::new(MemoryFetcher::from_iter(objects));
     let options = ParquetOptions::default().max_column_bytes(1 << 24);
-    let opened = ParquetDataset::open(Arc::clone(&fetcher), ["a"], options);
+    let opened = ParquetDataset::fetch_files(&fetcher, ["a"], &options);
     samples(&fetcher, block_on(opened));
 }

@@ -5,7 +5,15 @@ use std::sync::Arc;
 use spdl_core::{Error, ErrorKind, Result};
 use twox_hash::XxHash3_128;
 
+#[cfg(feature = "local")]
+use crate::{Fetcher, LocalFetcher};
 use crate::{FieldValue, Key, StoredRecord};
+
+/// The files of this machine, for what is opened by its path.
+#[cfg(feature = "local")]
+pub(crate) fn local_fetcher() -> Arc<dyn Fetcher> {
+    Arc::new(LocalFetcher::new())
+}
 
 /// The number of each shard's first sample, and of all together at the end.
 #[derive(Clone, Debug)]

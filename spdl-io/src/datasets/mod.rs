@@ -27,6 +27,7 @@ mod opening;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod parts;
+mod pattern;
 mod tfrecord;
 mod webdataset;
 

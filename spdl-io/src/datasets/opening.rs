@@ -8,7 +8,7 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use spdl_core::{Dataset, Error, ErrorKind, Labeled, Result};
 
-use super::webdataset::shards::stored_keys;
+use super::pattern::{Names, stored_keys};
 use super::{
     FileList, FileListOptions, MdsDataset, MdsOptions, TfRecordDataset, TfRecordOptions,
     WebDataset, WebDatasetOptions,
@@ -21,6 +21,8 @@ use crate::{
     StoreRegistry, StoredRecord,
 };
 
+/// Where files are named, nothing is a folder; and what lies beside them is an index.
+const NAMES: Names<'static> = Names { in_folder: "*", index_suffix: Some(".idx") };
 /// So many objects of a folder in a store are looked at to see what it holds.
 const LOOKED_AT: usize = 1000;
 
@@ -159,7 +161,7 @@ impl OpenedDataset {
                 let mut keys = Vec::new();
                 for place in &places {
                     let found = match place.key.as_str() {
-                        Some(pattern) => stored_keys(&**opening.fetcher, pattern).await?,
+                        Some(pattern) => stored_keys(&**opening.fetcher, pattern, &NAMES).await?,
                         None => vec![place.key.clone()],
                     };
                     keys.extend(found);
@@ -261,7 +263,7 @@ impl Opening<'_> {
         match kind {
             DatasetKind::TfRecord => {
                 let options = TfRecordOptions::default();
-                let samples = TfRecordDataset::fetch(fetcher, keys, options).await?;
+                let samples = TfRecordDataset::fetch_files(fetcher, keys, &options).await?;
                 let lens = samples.shard_lens();
                 Ok(self.opened(kind, samples, lens))
             }
@@ -270,10 +272,8 @@ impl Opening<'_> {
                 let options = WebDatasetOptions::default();
                 // Beside archives of this machine their indices are kept.
                 let samples = match self.is_local {
-                    true => {
-                        WebDataset::open_shards(keys.iter().map(|key| key.to_path()), &options)?
-                    }
-                    false => WebDataset::fetch_shards(fetcher, keys, &options).await?,
+                    true => WebDataset::open_files(keys.iter().map(|key| key.to_path()), &options)?,
+                    false => WebDataset::fetch_files(fetcher, keys, &options).await?,
                 };
                 let (lens, warnings) = (samples.shard_lens(), warnings(&samples));
                 let opened = self.opened(DatasetKind::TarShards, samples, lens);
@@ -285,7 +285,7 @@ impl Opening<'_> {
     #[cfg(feature = "parquet")]
     async fn parquet(&self, keys: Vec<Key>) -> Result<OpenedDataset> {
         let options = ParquetOptions::default();
-        let samples = ParquetDataset::fetch(self.fetcher, keys, options).await?;
+        let samples = ParquetDataset::fetch_files(self.fetcher, keys, &options).await?;
         let lens = samples.shard_lens();
         Ok(self.opened(DatasetKind::Parquet, samples, lens))
     }
@@ -301,13 +301,13 @@ impl Opening<'_> {
     }
 
     async fn file_list(&self, key: &Key) -> Result<OpenedDataset> {
-        let list = FileList::fetch(&**self.fetcher, key, &FileListOptions::default()).await?;
+        let list = FileList::fetch(self.fetcher, key.clone(), &FileListOptions::default()).await?;
         let classes = list.classes().to_vec();
         Ok(OpenedDataset { classes, ..self.opened(DatasetKind::FileList, list, Vec::new()) })
     }
 
     async fn mds(&self, folder: Key) -> Result<OpenedDataset> {
-        let samples = MdsDataset::fetch(self.fetcher, folder, MdsOptions::default()).await?;
+        let samples = MdsDataset::fetch(self.fetcher, folder, &MdsOptions::default()).await?;
         let lens = samples.shard_lens();
         Ok(self.opened(DatasetKind::Mds, samples, lens))
     }
@@ -347,7 +347,7 @@ impl Opening<'_> {
         }
         let images = match self.is_local {
             true => ImageFolder::with_extensions(folder.to_path(), self.extensions)?,
-            false => ImageFolder::fetch(&**self.fetcher, folder.clone(), self.extensions).await?,
+            false => ImageFolder::fetch(self.fetcher, folder.clone(), self.extensions).await?,
         };
         let (classes, warnings) = (images.classes().to_vec(), images.warnings().to_vec());
         let opened = self.opened(DatasetKind::ImageFolder, FolderRecords(images), Vec::new());

@@ -78,7 +78,7 @@ fn the_first_row_is_a_header_where_it_names_paths() {
     assert_eq!(labels("path,label\na,1\nb,0"), expected);
     assert_eq!(labels("Label, File_Name \r\n1,a\r\n0,b\r\n"), expected);
     assert_eq!(labels("a\nb\n"), [("data/a".to_owned(), -1), ("data/b".to_owned(), -1)]);
-    let options = FileListOptions::default().with_path_column("uri").with_label_column("y");
+    let options = FileListOptions::default().path_column("uri").label_column("y");
     let told = FileList::parse("y,uri,path\n1,a,x\n0,b,z\n", ListFormat::Csv, "data", &options);
     let told = told.unwrap();
     assert_eq!(files_and_labels(&told), expected);
@@ -135,8 +135,8 @@ fn paths_are_relative_to_the_list_unless_they_say_otherwise() {
     assert_eq!((&image.value[..], image.label), (&b"a picture"[..], 4));
 
     let store = Recording::new([("lists/a.txt", "1.jpg\n"), ("lists/1.jpg", "another")]);
-    let (key, options) = ("lists/a.txt".into(), FileListOptions::default());
-    let fetched = block_on(FileList::fetch(&store, &key, &options)).unwrap();
+    let options = FileListOptions::default();
+    let fetched = block_on(FileList::fetch(&store.arc(), "lists/a.txt", &options)).unwrap();
     let records = read_all(fetched, store.arc());
     assert_eq!(records[0].get("file").unwrap().as_bytes().unwrap(), "another");
 
@@ -187,10 +187,10 @@ fn damage_is_an_error_with_its_byte() {
     assert_eq!(failed(JsonLines, "{\"path\": \"a\", \"label\": 0.5}\n"), (Corrupt, Some(0)));
     assert_eq!(failed(JsonLines, "{\"path\": \"a\", \"file\": \"b\"}\n"), (Corrupt, Some(0)));
 
-    let options = FileListOptions::default().with_max_bytes(3);
+    let options = FileListOptions::default().max_bytes(3);
     let error = FileList::parse("a\nb\n", Lines, "", &options).unwrap_err();
     assert_eq!(error.kind(), LimitExceeded);
-    let options = FileListOptions::default().with_label_column("y");
+    let options = FileListOptions::default().label_column("y");
     let error = FileList::parse("path,x\na,b\n", Csv, "", &options).unwrap_err();
     assert_eq!(error.kind(), InvalidArgument);
     assert!(error.message().contains("\"y\""), "{error}");
@@ -200,7 +200,7 @@ fn damage_is_an_error_with_its_byte() {
     fs::write(&path, "a,1\nb\n").unwrap();
     let error = FileList::open(&path).unwrap_err();
     assert_eq!((error.key(), error.offset()), (path.to_str(), Some(4)));
-    let options = FileListOptions::default().with_max_bytes(3);
+    let options = FileListOptions::default().max_bytes(3);
     assert_eq!(FileList::open_with(&path, &options).unwrap_err().kind(), LimitExceeded);
     let error = FileList::open(folder.path().join("no.txt")).unwrap_err();
     assert_eq!(error.kind(), NotFound);

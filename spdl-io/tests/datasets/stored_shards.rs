@@ -95,7 +95,7 @@ fn an_index_that_does_not_agree_with_its_shard_is_not_believed() {
 #[test]
 fn an_index_that_was_kept_is_used_until_the_shard_changes() {
     let folder = tempfile::tempdir().unwrap();
-    let options = WebDatasetOptions::default().with_index_folder(folder.path().join("new/folder"));
+    let options = WebDatasetOptions::default().index_folder(folder.path().join("new/folder"));
     let store = Recording::new([("s.tar", numbered(0..50))]);
     let first = fetch(&store, "s.tar", &options);
     assert!(store.asked().len() > 1);

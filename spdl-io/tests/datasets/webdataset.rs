@@ -33,7 +33,7 @@ fn samples_and_values_are_those_of_pythons_webdataset() {
     }
     let pattern = format!("{}/shard-{{000000..000002}}.tar", folder.path().display());
     // What is not read is compared as bytes.
-    let options = WebDatasetOptions::default().with_encoding("pyd", Encoding::Bytes);
+    let options = WebDatasetOptions::default().encoding("pyd", Encoding::Bytes);
     let samples = WebDataset::open_with(&pattern, &options).unwrap();
     assert_eq!(samples.shards().len(), 3);
     assert_eq!(samples.len(), samples.shard_lens().iter().sum::<u64>());
@@ -78,7 +78,7 @@ fn patterns_and_folders_mean_shards_in_the_order_of_their_names() {
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(error.key().unwrap().contains(".tar"), "{error}");
     }
-    let error = WebDataset::open_shards([""; 0], &WebDatasetOptions::default()).unwrap_err();
+    let error = WebDataset::open_files([""; 0], &WebDatasetOptions::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
 }
 
@@ -90,8 +90,8 @@ fn many_shards_keep_their_order_however_many_are_opened_at_once() {
         fs::write(path, numbered(3 * number..3 * number + 3)).unwrap();
     }
     for concurrency in [0, 1, 3, 64] {
-        let options = WebDatasetOptions::default().with_concurrency(concurrency);
-        let samples = WebDataset::open_shards(&paths, &options).unwrap();
+        let options = WebDatasetOptions::default().concurrency(concurrency);
+        let samples = WebDataset::open_files(&paths, &options).unwrap();
         assert_eq!(samples.shard_lens(), [3; 20]);
         let name = |index| samples.item(index).unwrap().key.to_string();
         for index in 0..60 {
@@ -133,7 +133,7 @@ fn what_lies_before_a_damage_is_delivered_and_then_comes_the_error() {
         fs::write(&path, &bytes).unwrap();
         let next = folder.path().join("next.tar");
         fs::write(&next, numbered(10..12)).unwrap();
-        let open = || WebDataset::open_shards([&path, &next], &WebDatasetOptions::default());
+        let open = || WebDataset::open_files([&path, &next], &WebDatasetOptions::default());
         let samples = open().unwrap();
         assert_eq!(samples.shard_lens(), [sound + 1, 2]);
         let failure = samples.failures().next().unwrap().clone();
@@ -188,7 +188,7 @@ fn a_pickle_is_never_read_and_its_bytes_only_where_that_is_said() {
         assert_eq!(process(open(), fetch.clone().with_fields(["jpg"])).len(), 1);
 
         let extension = extension.to_lowercase();
-        let options = WebDatasetOptions::default().with_encoding(&*extension, Encoding::Bytes);
+        let options = WebDatasetOptions::default().encoding(&*extension, Encoding::Bytes);
         let as_bytes = WebDataset::open_with(path.to_str().unwrap(), &options).unwrap();
         let record = process(as_bytes, fetch).remove(0).unwrap();
         assert_eq!(record.get(&extension).unwrap().as_bytes().unwrap(), &pickle[..]);

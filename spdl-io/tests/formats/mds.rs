@@ -18,7 +18,7 @@ fn open_with(
     folder: &str,
     options: MdsOptions,
 ) -> Result<MdsDataset> {
-    block_on(MdsDataset::open(Arc::clone(fetcher) as _, folder, options))
+    block_on(MdsDataset::fetch(&(Arc::clone(fetcher) as _), folder, &options))
 }
 
 #[test]

@@ -18,7 +18,11 @@ fn open_with(
     files: &[&str],
     options: ParquetOptions,
 ) -> Result<ParquetDataset> {
-    block_on(ParquetDataset::open(Arc::clone(fetcher) as _, files.iter().copied(), options))
+    block_on(ParquetDataset::fetch_files(
+        &(Arc::clone(fetcher) as _),
+        files.iter().copied(),
+        &options,
+    ))
 }
 
 fn expected(name: &str) -> Vec<Value> {

@@ -22,7 +22,7 @@ fn open_with(
     options: TfRecordOptions,
 ) -> Result<TfRecordDataset> {
     let fetcher = Arc::clone(fetcher);
-    block_on(TfRecordDataset::open(fetcher, files.iter().copied(), options))
+    block_on(TfRecordDataset::fetch_files(&fetcher, files.iter().copied(), &options))
 }
 
 #[test]

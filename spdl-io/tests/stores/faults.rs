@@ -197,7 +197,7 @@ fn an_object_that_changes_between_attempts_is_always_noticed() {
             // may come before the change.
             let whole = [contents(6, SIZES[6]), contents(100 + round, SIZES[6])];
             match read {
-                Ok(bytes) => assert!(whole.iter().any(|it| bytes == *it), "a mixture"),
+                Ok(bytes) => assert!(whole.contains(&bytes), "a mixture"),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Changed, "{}", error.report()),
             }
         }

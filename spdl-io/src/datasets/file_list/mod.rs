@@ -114,21 +114,21 @@ impl Default for FileListOptions {
 impl FileListOptions {
     /// The column that names the file. The first row of CSV is then a header.
     #[must_use]
-    pub fn with_path_column(mut self, name: impl Into<String>) -> Self {
+    pub fn path_column(mut self, name: impl Into<String>) -> Self {
         self.path = Some(name.into());
         self
     }
 
     /// The column that names the class. The first row of CSV is then a header.
     #[must_use]
-    pub fn with_label_column(mut self, name: impl Into<String>) -> Self {
+    pub fn label_column(mut self, name: impl Into<String>) -> Self {
         self.label = Some(name.into());
         self
     }
 
     /// The most bytes of a list; more than 4 GiB are never read. Default: 1 GiB.
     #[must_use]
-    pub fn with_max_bytes(mut self, max_bytes: u64) -> Self {
+    pub fn max_bytes(mut self, max_bytes: u64) -> Self {
         self.max_bytes = max_bytes;
         self
     }
@@ -196,12 +196,13 @@ impl FileList {
     /// # Errors
     /// As [`parse`](FileList::parse), and what the fetcher answers.
     pub async fn fetch(
-        fetcher: &dyn Fetcher,
-        key: &Key,
+        fetcher: &Arc<dyn Fetcher>,
+        key: impl Into<Key>,
         options: &FileListOptions,
     ) -> Result<Self> {
-        let text = fetcher.read_at_most(key, options.limit()).await?;
-        FileList::of(key.clone(), text, options)
+        let key = key.into();
+        let text = fetcher.read_at_most(&key, options.limit()).await?;
+        FileList::of(key, text, options)
     }
 
     fn of(key: Key, text: Bytes, options: &FileListOptions) -> Result<Self> {

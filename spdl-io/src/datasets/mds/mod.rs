@@ -5,13 +5,19 @@ mod index;
 
 use std::fmt;
 use std::io::Read;
+#[cfg(feature = "local")]
+use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+#[cfg(feature = "local")]
+use spdl_core::block_on;
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 use self::index::{Compression, FileInfo, ShardInfo};
+#[cfg(feature = "local")]
+use super::files::local_fetcher;
 use super::files::{ContentHash, Firsts, check_size, row_key, shown, u32_at};
 use super::parts::{HeldBytes, Parts};
 use crate::archive::{Decompress, DecompressLimits};
@@ -42,17 +48,16 @@ const MAX_INDEX_BYTES: u64 = 1 << 28;
 /// whole, that is where it is compressed. Names in the index that lead out of the folder are refused.
 ///
 /// ```
-/// use std::sync::Arc;
 /// use spdl_core::Dataset;
 /// use spdl_core::sampler::ShardWindow;
-/// use spdl_io::{LocalFetcher, datasets::MdsDataset};
+/// use spdl_io::datasets::MdsDataset;
+/// # #[cfg(feature = "local")] {
 /// # let folder = "tests/data/mds/plain";
-/// let fetcher = Arc::new(LocalFetcher::new());
-/// let open = MdsDataset::open(fetcher, folder, Default::default());
-/// let samples = spdl_core::block_on(open)?;
+/// let samples = MdsDataset::open(folder)?; // "data/imagenet/train"
 /// let order = ShardWindow::new(samples.shard_lens(), 10_000, 7)?;
 /// println!("{} samples, {} shards open at once", samples.len(), order.open_shards());
 /// # assert_eq!(samples.len(), 5);
+/// # }
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 pub struct MdsDataset {
@@ -94,16 +99,35 @@ impl MdsOptions {
 }
 
 impl MdsDataset {
-    /// Opens the data set whose `index.json` lies in `folder`; the empty name is the store's root.
+    /// The data set of this machine whose `index.json` lies in `folder`. Waits until that is read: async
+    /// code calls [`fetch`](MdsDataset::fetch).
+    ///
+    /// # Errors
+    /// As [`fetch`](MdsDataset::fetch).
+    #[cfg(feature = "local")]
+    pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
+        MdsDataset::open_with(folder, &MdsOptions::default())
+    }
+
+    /// The same with options of the caller's.
+    ///
+    /// # Errors
+    /// As [`fetch`](MdsDataset::fetch).
+    #[cfg(feature = "local")]
+    pub fn open_with(folder: impl AsRef<Path>, options: &MdsOptions) -> Result<Self> {
+        block_on(MdsDataset::fetch(&local_fetcher(), Key::from_path(folder), options))
+    }
+
+    /// The data set of a store whose `index.json` lies in `folder`; the empty name is the store's root.
     ///
     /// # Errors
     /// What the fetcher answers for the index; `Corrupt` where that is no index, contradicts itself, or
     /// names files outside the folder; `Unsupported` for other versions and formats, and for shards
     /// compressed by something else than `zstd` (feature `zstd`) and `gz` (feature `gzip`).
-    pub async fn open(
-        fetcher: Arc<dyn Fetcher>,
+    pub async fn fetch(
+        fetcher: &Arc<dyn Fetcher>,
         folder: impl Into<Key>,
-        options: MdsOptions,
+        options: &MdsOptions,
     ) -> Result<Self> {
         let mut folder = folder.into().as_bytes().to_vec();
         if folder.last().is_some_and(|last| *last != b'/') {

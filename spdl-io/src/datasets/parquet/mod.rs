@@ -6,19 +6,29 @@ mod pages;
 mod schema;
 
 use std::fmt;
+#[cfg(feature = "local")]
+use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use futures_util::{StreamExt, TryStreamExt, stream};
+#[cfg(feature = "local")]
+use spdl_core::block_on;
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 use self::column::ColumnPart;
 use self::footer::RowGroup;
 use self::schema::{Column, Kind};
+#[cfg(feature = "local")]
+use super::files::local_fetcher;
 use super::files::{ContentHash, Firsts, check_size, row_key, shown};
 use super::parts::Parts;
+use super::pattern::{self, Names};
 use crate::{Fetcher, FieldRequest, FieldValue, Key, PackedRows, StoredRecord};
+
+/// What Parquet files are called.
+const NAMES: Names<'static> = Names { in_folder: "*.parquet", index_suffix: None };
 
 /// The rows of Parquet files, as Hugging Face's `datasets` and others write them.
 ///
@@ -44,16 +54,15 @@ use crate::{Fetcher, FieldRequest, FieldValue, Key, PackedRows, StoredRecord};
 /// Brotli, LZ4 or Zstandard. Checksums of pages are compared where there are any.
 ///
 /// ```
-/// use std::sync::Arc;
 /// use spdl_core::Dataset;
-/// use spdl_io::{LocalFetcher, datasets::ParquetDataset};
-/// let files = ["train-00000-of-00002.parquet", "train-00001-of-00002.parquet"];
-/// # let files = ["tests/data/parquet/images.parquet"; 2];
-/// let open = ParquetDataset::open(Arc::new(LocalFetcher::new()), files, Default::default());
-/// let samples = spdl_core::block_on(open)?;
+/// use spdl_io::datasets::ParquetDataset;
+/// # #[cfg(feature = "local")] {
+/// # let pattern = "tests/data/parquet/{images,images}.parquet";
+/// let samples = ParquetDataset::open(pattern)?; // "data/train-*.parquet"
 /// println!("{} samples in {} row groups", samples.len(), samples.shard_lens().len());
 /// println!("{:?}", samples.item(0)?.names().collect::<Vec<_>>());
 /// # assert_eq!(samples.len(), 20);
+/// # }
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 pub struct ParquetDataset {
@@ -103,7 +112,56 @@ impl ParquetOptions {
 }
 
 impl ParquetDataset {
-    /// Opens these files, whose rows follow each other in this order. They need not have the same
+    /// The files of this machine that `pattern` means, as for
+    /// [`WebDataset::open`](super::WebDataset::open); of a folder, all its `*.parquet`. Waits until
+    /// they are opened: async code calls [`fetch`](ParquetDataset::fetch).
+    ///
+    /// # Errors
+    /// As [`fetch_files`](ParquetDataset::fetch_files); `NotFound` where the pattern means no files;
+    /// as [`expand_braces`](super::expand_braces).
+    #[cfg(feature = "local")]
+    pub fn open(pattern: &str) -> Result<Self> {
+        ParquetDataset::open_with(pattern, &ParquetOptions::default())
+    }
+
+    /// The same with options of the caller's.
+    ///
+    /// # Errors
+    /// As [`open`](ParquetDataset::open).
+    #[cfg(feature = "local")]
+    pub fn open_with(pattern: &str, options: &ParquetOptions) -> Result<Self> {
+        let files = pattern::local_keys(pattern, &NAMES)?;
+        block_on(ParquetDataset::fetch_files(&local_fetcher(), files, options))
+    }
+
+    /// These files of this machine, in this order.
+    ///
+    /// # Errors
+    /// As [`open`](ParquetDataset::open); `InvalidArgument` where there are none.
+    #[cfg(feature = "local")]
+    pub fn open_files<P: AsRef<Path>>(
+        paths: impl IntoIterator<Item = P>,
+        options: &ParquetOptions,
+    ) -> Result<Self> {
+        let files: Vec<_> = paths.into_iter().map(Key::from_path).collect();
+        block_on(ParquetDataset::fetch_files(&local_fetcher(), files, options))
+    }
+
+    /// The files of a store that `pattern` means, as for [`open`](ParquetDataset::open); a folder ends with a
+    /// slash here. It, `*` and `?` need a store that lists.
+    ///
+    /// # Errors
+    /// As [`fetch_files`](ParquetDataset::fetch_files), and `NotFound` where the pattern means no files.
+    pub async fn fetch(
+        fetcher: &Arc<dyn Fetcher>,
+        pattern: &str,
+        options: &ParquetOptions,
+    ) -> Result<Self> {
+        let files = pattern::stored_keys(&**fetcher, pattern, &NAMES).await?;
+        ParquetDataset::fetch_files(fetcher, files, options).await
+    }
+
+    /// These files of a store, whose rows follow each other in this order. They need not have the same
     /// columns.
     ///
     /// # Errors
@@ -111,10 +169,10 @@ impl ParquetDataset {
     /// itself; `LimitExceeded` where a file's description is longer than 64 MiB; `Unsupported` for
     /// encrypted files, and for a fetcher that tells no sizes or reads no ranges; what the fetcher
     /// answers.
-    pub async fn open(
-        fetcher: Arc<dyn Fetcher>,
+    pub async fn fetch_files(
+        fetcher: &Arc<dyn Fetcher>,
         files: impl IntoIterator<Item = impl Into<Key>>,
-        options: ParquetOptions,
+        options: &ParquetOptions,
     ) -> Result<Self> {
         let files: Vec<Key> = files.into_iter().map(Into::into).collect();
         if files.is_empty() {
@@ -123,8 +181,7 @@ impl ParquetDataset {
         }
         let file_count = files.len();
         let parts = Arc::new(Parts::new(options.cache_bytes));
-        let threads = parts.threads();
-        let (fetcher, threads) = (&fetcher, &threads);
+        let threads = &parts.threads();
         let read = |key: Key| async move {
             let read = async {
                 let (data_end, footer) = footer::read(fetcher, &key).await?;

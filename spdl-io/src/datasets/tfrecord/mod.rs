@@ -4,13 +4,20 @@ mod example;
 mod framing;
 
 use std::fmt;
+#[cfg(feature = "local")]
+use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::{StreamExt, TryStreamExt, stream};
+#[cfg(feature = "local")]
+use spdl_core::block_on;
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 
+#[cfg(feature = "local")]
+use super::files::local_fetcher;
 use super::files::{ContentHash, Firsts, check_size, row_key, shown};
+use super::pattern::{self, Names};
 use crate::{Fetcher, FieldRequest, FieldValue, Key, PackedRows, StoredRecord};
 
 pub use example::parse_example;
@@ -32,18 +39,16 @@ const MAX_INDEX_BYTES: u64 = 1 << 30;
 /// have no single records to read.
 ///
 /// ```
-/// use std::sync::Arc;
 /// use spdl_core::Dataset;
-/// use spdl_io::{MemoryFetcher, datasets::TfRecordDataset};
-/// # let file = std::fs::read("tests/data/tfrecord/a.tfrecord")?;
-/// # let fetcher: MemoryFetcher = [("train-00000.tfrecord", file)].into_iter().collect();
-/// let files = ["train-00000.tfrecord"];
-/// let open = TfRecordDataset::open(Arc::new(fetcher), files, Default::default());
-/// let samples = spdl_core::block_on(open)?;
-/// assert_eq!(samples.len(), 5);
-/// let sample = samples.item(0)?;
-/// assert_eq!(sample.key.as_str(), Some("train-00000.tfrecord:0"));
+/// use spdl_io::datasets::TfRecordDataset;
+/// # #[cfg(feature = "local")] {
+/// # let pattern = "tests/data/tfrecord/a.tfrecord";
+/// let samples = TfRecordDataset::open(pattern)?; // "data/train-*-of-00128.tfrecord"
+/// println!("{} samples in {} files", samples.len(), samples.shard_lens().len());
+/// let sample = samples.item(0)?; // data/train-00000-of-00128.tfrecord:0
+/// # assert_eq!((samples.len(), sample.key.as_str()), (5, Some("tests/data/tfrecord/a.tfrecord:0")));
 /// assert!(sample.names().any(|name| name == "image/class/label"));
+/// # }
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 ///
@@ -100,20 +105,73 @@ impl TfRecordOptions {
         self.concurrency = files.max(1);
         self
     }
+
+    fn names(&self) -> Names<'_> {
+        Names { in_folder: "*.tfrecord", index_suffix: self.index_suffix.as_deref() }
+    }
 }
 
 impl TfRecordDataset {
-    /// Finds the records of these files, in their order.
+    /// The files of this machine that `pattern` means, as for
+    /// [`WebDataset::open`](super::WebDataset::open); of a folder, all its `*.tfrecord`. Waits until
+    /// they are opened: async code calls [`fetch`](TfRecordDataset::fetch).
+    ///
+    /// # Errors
+    /// As [`fetch_files`](TfRecordDataset::fetch_files); `NotFound` where the pattern means no files;
+    /// as [`expand_braces`](super::expand_braces).
+    #[cfg(feature = "local")]
+    pub fn open(pattern: &str) -> Result<Self> {
+        TfRecordDataset::open_with(pattern, &TfRecordOptions::default())
+    }
+
+    /// The same with options of the caller's.
+    ///
+    /// # Errors
+    /// As [`open`](TfRecordDataset::open).
+    #[cfg(feature = "local")]
+    pub fn open_with(pattern: &str, options: &TfRecordOptions) -> Result<Self> {
+        let files = pattern::local_keys(pattern, &options.names())?;
+        block_on(TfRecordDataset::fetch_files(&local_fetcher(), files, options))
+    }
+
+    /// These files of this machine, in this order.
+    ///
+    /// # Errors
+    /// As [`open`](TfRecordDataset::open); `InvalidArgument` where there are none.
+    #[cfg(feature = "local")]
+    pub fn open_files<P: AsRef<Path>>(
+        paths: impl IntoIterator<Item = P>,
+        options: &TfRecordOptions,
+    ) -> Result<Self> {
+        let files: Vec<_> = paths.into_iter().map(Key::from_path).collect();
+        block_on(TfRecordDataset::fetch_files(&local_fetcher(), files, options))
+    }
+
+    /// The files of a store that `pattern` means, as for [`open`](TfRecordDataset::open); a folder ends with a
+    /// slash here. It, `*` and `?` need a store that lists.
+    ///
+    /// # Errors
+    /// As [`fetch_files`](TfRecordDataset::fetch_files), and `NotFound` where the pattern means no files.
+    pub async fn fetch(
+        fetcher: &Arc<dyn Fetcher>,
+        pattern: &str,
+        options: &TfRecordOptions,
+    ) -> Result<Self> {
+        let files = pattern::stored_keys(&**fetcher, pattern, &options.names()).await?;
+        TfRecordDataset::fetch_files(fetcher, files, options).await
+    }
+
+    /// These files of a store, in this order.
     ///
     /// # Errors
     /// `InvalidArgument` where there are no files; `Corrupt` where a length does not agree with its
     /// checksum, `Truncated` where a file ends inside a record, both with the byte; `Unsupported` for
     /// compressed files, and for a fetcher that tells no sizes or reads no ranges; what the fetcher
     /// answers.
-    pub async fn open(
-        fetcher: Arc<dyn Fetcher>,
+    pub async fn fetch_files(
+        fetcher: &Arc<dyn Fetcher>,
         files: impl IntoIterator<Item = impl Into<Key>>,
-        options: TfRecordOptions,
+        options: &TfRecordOptions,
     ) -> Result<Self> {
         let files: Vec<Key> = files.into_iter().map(Into::into).collect();
         if files.is_empty() {
@@ -122,9 +180,8 @@ impl TfRecordDataset {
                 "the list of TFRecord files is empty",
             ));
         }
-        let (found, wanted) = (&fetcher, &options);
         let read = |key: Key| async move {
-            let ends = find_records(found, &key, wanted).await?;
+            let ends = find_records(fetcher, &key, options).await?;
             Ok::<_, Error>((key, ends))
         };
         let found = stream::iter(files).map(read).buffered(options.concurrency);
@@ -144,7 +201,7 @@ impl TfRecordDataset {
         {
             // The features of the first record are those that all are expected to have.
             let first = shard((key.clone(), ends[..1].to_vec()), Arc::clone(&names));
-            let features = first.read(&fetcher, 0, &FieldRequest::all(u64::MAX)).await?;
+            let features = first.read(fetcher, 0, &FieldRequest::all(u64::MAX)).await?;
             names = features.into_iter().map(|(name, _)| name).collect();
         }
         let shards = found.into_iter().map(|found| Arc::new(shard(found, Arc::clone(&names))));

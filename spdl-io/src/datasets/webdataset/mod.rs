@@ -1,7 +1,7 @@
 //! Shards of tar archives, as the Python library `webdataset` writes them.
 
 mod grouping;
-pub(super) mod shards;
+mod shards;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,8 +12,12 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 use twox_hash::XxHash3_128;
 
 use self::grouping::Shard;
+use super::pattern::{self, Names};
 use crate::archive::TarOptions;
 use crate::{Encoding, Extent, Fetcher, Key, StoredField, StoredRecord};
+
+/// What shards are called, and the indices beside them.
+const NAMES: Names<'static> = Names { in_folder: "*.tar", index_suffix: Some(".idx") };
 
 /// The samples of tar archives, each of the members that follow each other and share a name.
 ///
@@ -44,7 +48,7 @@ use crate::{Encoding, Extent, Fetcher, Key, StoredField, StoredRecord};
 /// | `pyd`, `pkl`, `pickle`, `pth`, `pt` | refused where they are asked for: reading them runs code |
 /// | all others: `jpg`, `png`, `mp4`, `flac`, … | bytes |
 ///
-/// What counts is the part behind the last dot; [`WebDatasetOptions::with_encoding`] says otherwise.
+/// What counts is the part behind the last dot; [`WebDatasetOptions::encoding`] says otherwise.
 ///
 /// Only the headers of a shard are read, once: the index is kept beside archives of this machine
 /// ([`TarIndex`](crate::archive::TarIndex)), and looked for there in a store. In memory a sample takes
@@ -113,14 +117,14 @@ impl Default for WebDatasetOptions {
 impl WebDatasetOptions {
     /// What is allowed in an archive. Default: [`TarOptions::default`].
     #[must_use]
-    pub fn with_tar_options(mut self, options: TarOptions) -> Self {
+    pub fn tar_options(mut self, options: TarOptions) -> Self {
         self.tar = options;
         self
     }
 
     /// How many shards are opened at once; 0 counts as 1. Default: 16.
     #[must_use]
-    pub fn with_concurrency(mut self, shards: usize) -> Self {
+    pub fn concurrency(mut self, shards: usize) -> Self {
         self.concurrency = shards.max(1);
         self
     }
@@ -129,7 +133,7 @@ impl WebDatasetOptions {
     /// headers are read once and not in every run. Only for stores that know versions: an index is
     /// used as long as the shard's version is the same. Default: none.
     #[must_use]
-    pub fn with_index_folder(mut self, folder: impl Into<PathBuf>) -> Self {
+    pub fn index_folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.index_folder = Some(folder.into());
         self
     }
@@ -137,7 +141,7 @@ impl WebDatasetOptions {
     /// How the field `extension` (as `cls` or `meta.json`, in lower case) is stored, instead of what its
     /// last part says.
     #[must_use]
-    pub fn with_encoding(mut self, extension: impl Into<String>, encoding: Encoding) -> Self {
+    pub fn encoding(mut self, extension: impl Into<String>, encoding: Encoding) -> Self {
         self.encodings.push((extension.into(), encoding));
         self
     }
@@ -163,7 +167,9 @@ fn usual_encoding(extension: &str) -> Encoding {
 impl WebDataset {
     /// The shards of this machine that `pattern` means: braces as of
     /// [`expand_braces`](super::expand_braces); in the last part of the path also `*` for any letters
-    /// and `?` for one, sorted by their bytes; or a folder, for all its `*.tar`.
+    /// and `?` for one, sorted by their bytes, without hidden files and the indices beside others; or a
+    /// folder, for all its `*.tar`. Waits until all are opened: async code calls
+    /// [`fetch`](WebDataset::fetch).
     ///
     /// # Errors
     /// `NotFound` where a shard is missing, or a folder holds none; as
@@ -178,14 +184,14 @@ impl WebDataset {
     /// # Errors
     /// As [`open`](WebDataset::open).
     pub fn open_with(pattern: &str, options: &WebDatasetOptions) -> Result<Self> {
-        WebDataset::new(shards::open(&shards::local_keys(pattern)?, options)?, options)
+        WebDataset::new(shards::open(&pattern::local_keys(pattern, &NAMES)?, options)?, options)
     }
 
     /// These shards of this machine, in this order.
     ///
     /// # Errors
     /// As [`open`](WebDataset::open); `InvalidArgument` where there are none.
-    pub fn open_shards<P: AsRef<Path>>(
+    pub fn open_files<P: AsRef<Path>>(
         paths: impl IntoIterator<Item = P>,
         options: &WebDatasetOptions,
     ) -> Result<Self> {
@@ -193,8 +199,8 @@ impl WebDataset {
         WebDataset::new(shards::open(&keys, options)?, options)
     }
 
-    /// The shards of a store that `pattern` means, as for [`open`](WebDataset::open); `*` and `?` need
-    /// a store that lists.
+    /// The shards of a store that `pattern` means, as for [`open`](WebDataset::open); a folder ends with
+    /// a slash here. It, `*` and `?` need a store that lists.
     ///
     /// The index beside a shard (`SHARD.tar.idx`) is taken where it agrees with the shard, by its size
     /// and the header of its last member; else the headers are read through the fetcher.
@@ -207,15 +213,15 @@ impl WebDataset {
         pattern: &str,
         options: &WebDatasetOptions,
     ) -> Result<Self> {
-        let keys = shards::stored_keys(&**fetcher, pattern).await?;
-        WebDataset::fetch_shards(fetcher, keys, options).await
+        let keys = pattern::stored_keys(&**fetcher, pattern, &NAMES).await?;
+        WebDataset::fetch_files(fetcher, keys, options).await
     }
 
     /// These shards of a store, in this order.
     ///
     /// # Errors
     /// As [`fetch`](WebDataset::fetch); `InvalidArgument` where there are none.
-    pub async fn fetch_shards(
+    pub async fn fetch_files(
         fetcher: &Arc<dyn Fetcher>,
         keys: impl IntoIterator<Item = Key>,
         options: &WebDatasetOptions,

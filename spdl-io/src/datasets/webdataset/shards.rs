@@ -1,4 +1,4 @@
-//! Which archives a pattern means, and the index of each.
+//! The index of each archive.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,6 @@ use twox_hash::XxHash3_128;
 use super::WebDatasetOptions;
 use super::grouping::Shard;
 use crate::archive::{ArchiveStamp, TarIndex, TarSlice};
-use crate::datasets::expand_braces;
-use crate::walk::os_error;
 use crate::{Fetcher, Key};
 
 /// The names of archives that are compressed as a whole.
@@ -23,125 +21,6 @@ const COMPRESSED: [&str; 9] =
 const MOST_HEADER_BYTES: u64 = 1 << 20;
 /// An index is never larger than its archive, but for this.
 const INDEX_BYTES_MORE: u64 = 64 << 10;
-
-/// A pattern without its braces; one that lists a folder is split at the last slash.
-enum Place {
-    One(Key),
-    Listed { folder: String, pattern: String },
-}
-
-fn places(pattern: &str) -> Result<Vec<Place>> {
-    let place = |name: String| {
-        if name.starts_with("pipe:") {
-            let error = Error::new(ErrorKind::Unsupported, "commands are not run to get shards");
-            return Err(error.with_key(name));
-        }
-        let base = name.rfind('/').map_or(0, |slash| slash + 1);
-        // Behind a question mark, an address has no name any more.
-        let is_address = name.contains("://");
-        let is_pattern = name[base..].contains('*') || (!is_address && name[base..].contains('?'));
-        Ok(match is_pattern {
-            true => Place::Listed { folder: name[..base].into(), pattern: name[base..].into() },
-            false => Place::One(name.into()),
-        })
-    };
-    expand_braces(pattern)?.into_iter().map(place).collect()
-}
-
-/// Whether a name is one that a pattern of `*` (any letters) and `?` (any byte) means.
-pub(super) fn matches(pattern: &[u8], name: &[u8]) -> bool {
-    let (mut at, mut from) = (0, 0);
-    // Where the last star stands, and up to where it reaches so far.
-    let mut star = None;
-    while from < name.len() {
-        match pattern.get(at) {
-            Some(b'*') => {
-                star = Some((at, from));
-                at += 1;
-            }
-            Some(&letter) if letter == b'?' || letter == name[from] => {
-                at += 1;
-                from += 1;
-            }
-            _ => match &mut star {
-                Some((star_at, reached)) => {
-                    *reached += 1;
-                    (at, from) = (*star_at + 1, *reached);
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern[at..].iter().all(|&letter| letter == b'*')
-}
-
-/// Stars and question marks do not mean hidden files.
-fn is_meant(pattern: &str, name: &[u8]) -> bool {
-    (pattern.starts_with('.') || !name.starts_with(b".")) && matches(pattern.as_bytes(), name)
-}
-
-fn nothing_found(folder: &str, pattern: &str) -> Error {
-    let error = Error::new(ErrorKind::NotFound, "there is no shard of such a name");
-    error.with_key(format!("{folder}{pattern}"))
-}
-
-/// The archives of this machine that a pattern means; all of a folder where it is one.
-pub(super) fn local_keys(pattern: &str) -> Result<Vec<Key>> {
-    if fs::metadata(pattern).is_ok_and(|metadata| metadata.is_dir()) {
-        let folder = format!("{}/", pattern.trim_end_matches('/'));
-        return list_folder(&folder, "*.tar");
-    }
-    let mut keys = Vec::new();
-    for place in places(pattern)? {
-        match place {
-            Place::One(key) => keys.push(key),
-            Place::Listed { folder, pattern } => keys.extend(list_folder(&folder, &pattern)?),
-        }
-    }
-    Ok(keys)
-}
-
-fn list_folder(folder: &str, pattern: &str) -> Result<Vec<Key>> {
-    let path = if folder.is_empty() { Path::new(".") } else { Path::new(folder) };
-    let failed = |error| os_error("cannot list this folder", &Key::from_path(path), error);
-    let mut keys = Vec::new();
-    for entry in fs::read_dir(path).map_err(failed)? {
-        let name = Key::from_path(entry.map_err(failed)?.file_name());
-        if is_meant(pattern, name.as_bytes()) {
-            keys.push(Key::from_bytes(&[folder.as_bytes(), name.as_bytes()].concat()));
-        }
-    }
-    keys.sort_unstable();
-    if keys.is_empty() { Err(nothing_found(folder, pattern)) } else { Ok(keys) }
-}
-
-/// The archives of a store that a pattern means.
-pub(in crate::datasets) async fn stored_keys(
-    fetcher: &dyn Fetcher,
-    pattern: &str,
-) -> Result<Vec<Key>> {
-    let mut keys = Vec::new();
-    for place in places(pattern)? {
-        match place {
-            Place::One(key) => keys.push(key),
-            Place::Listed { folder, pattern } => {
-                let before = keys.len();
-                let mut objects = fetcher.list(&folder.as_str().into()).await?;
-                while let Some(object) = objects.try_next().await? {
-                    let name = object.key.as_bytes().strip_prefix(folder.as_bytes());
-                    let is_here = |name: &&[u8]| !name.contains(&b'/');
-                    if name.filter(is_here).is_some_and(|name| is_meant(&pattern, name)) {
-                        keys.push(object.key);
-                    }
-                }
-                if keys.len() == before {
-                    return Err(nothing_found(&folder, &pattern));
-                }
-            }
-        }
-    }
-    Ok(keys)
-}
 
 /// Refuses archives in which no member can be read on its own.
 fn check_name(key: &Key) -> Result<()> {

@@ -1,0 +1,160 @@
+//! Which files a pattern means: `train-{000..147}.tar`, `data/*.parquet`, or a folder.
+
+use std::fs;
+use std::path::Path;
+
+use futures_util::TryStreamExt;
+use spdl_core::{Error, ErrorKind, Result};
+
+use super::expand_braces;
+use crate::walk::os_error;
+use crate::{Fetcher, Key};
+
+/// What the files of a data set are called.
+#[derive(Clone, Copy)]
+pub(super) struct Names<'a> {
+    /// Which files of a folder are meant, where a folder is given.
+    pub(super) in_folder: &'a str,
+    /// What follows the name of a file in that of its index, which no pattern means.
+    pub(super) index_suffix: Option<&'a str>,
+}
+
+impl Names<'_> {
+    /// These in order, without the indices of others among them; `None` where there are none.
+    fn sort(&self, mut keys: Vec<Key>) -> Option<Vec<Key>> {
+        keys.sort_unstable();
+        if let Some(suffix) = self.index_suffix.filter(|suffix| !suffix.is_empty()) {
+            let all = keys.clone();
+            keys.retain(|key| {
+                let indexed = key.as_bytes().strip_suffix(suffix.as_bytes());
+                indexed.is_none_or(|file| all.binary_search(&Key::from_bytes(file)).is_err())
+            });
+        }
+        if keys.is_empty() { None } else { Some(keys) }
+    }
+}
+
+/// A pattern without its braces; one that lists a folder is split at the last slash.
+enum Place {
+    One(Key),
+    Listed { folder: String, pattern: String },
+}
+
+fn places(pattern: &str) -> Result<Vec<Place>> {
+    let place = |name: String| {
+        if name.starts_with("pipe:") {
+            let error = Error::new(ErrorKind::Unsupported, "commands are not run to get shards");
+            return Err(error.with_key(name));
+        }
+        let base = name.rfind('/').map_or(0, |slash| slash + 1);
+        // Behind a question mark, an address has no name any more.
+        let is_address = name.contains("://");
+        let is_pattern = name[base..].contains('*') || (!is_address && name[base..].contains('?'));
+        Ok(match is_pattern {
+            true => Place::Listed { folder: name[..base].into(), pattern: name[base..].into() },
+            false => Place::One(name.into()),
+        })
+    };
+    expand_braces(pattern)?.into_iter().map(place).collect()
+}
+
+/// Whether a name is one that a pattern of `*` (any letters) and `?` (any byte) means.
+fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut at, mut from) = (0, 0);
+    // Where the last star stands, and up to where it reaches so far.
+    let mut star = None;
+    while from < name.len() {
+        match pattern.get(at) {
+            Some(b'*') => {
+                star = Some((at, from));
+                at += 1;
+            }
+            Some(&letter) if letter == b'?' || letter == name[from] => {
+                at += 1;
+                from += 1;
+            }
+            _ => match &mut star {
+                Some((star_at, reached)) => {
+                    *reached += 1;
+                    (at, from) = (*star_at + 1, *reached);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[at..].iter().all(|&letter| letter == b'*')
+}
+
+/// Stars and question marks do not mean hidden files.
+fn is_meant(pattern: &str, name: &[u8]) -> bool {
+    (pattern.starts_with('.') || !name.starts_with(b".")) && matches(pattern.as_bytes(), name)
+}
+
+fn nothing_found(folder: &str, pattern: &str) -> Error {
+    let error = Error::new(ErrorKind::NotFound, "there is no file of such a name");
+    error.with_key(format!("{folder}{pattern}"))
+}
+
+/// The files of this machine that a pattern means; where it is a folder, its files.
+pub(super) fn local_keys(pattern: &str, names: &Names<'_>) -> Result<Vec<Key>> {
+    if fs::metadata(pattern).is_ok_and(|metadata| metadata.is_dir()) {
+        let folder = format!("{}/", pattern.trim_end_matches('/'));
+        return list_folder(&folder, names.in_folder, names);
+    }
+    let mut keys = Vec::new();
+    for place in places(pattern)? {
+        match place {
+            Place::One(key) => keys.push(key),
+            Place::Listed { folder, pattern } => {
+                keys.extend(list_folder(&folder, &pattern, names)?);
+            }
+        }
+    }
+    Ok(keys)
+}
+
+fn list_folder(folder: &str, pattern: &str, names: &Names<'_>) -> Result<Vec<Key>> {
+    let path = if folder.is_empty() { Path::new(".") } else { Path::new(folder) };
+    let failed = |error| os_error("cannot list this folder", &Key::from_path(path), error);
+    let mut keys = Vec::new();
+    for entry in fs::read_dir(path).map_err(failed)? {
+        let name = Key::from_path(entry.map_err(failed)?.file_name());
+        if is_meant(pattern, name.as_bytes()) {
+            keys.push(Key::from_bytes(&[folder.as_bytes(), name.as_bytes()].concat()));
+        }
+    }
+    names.sort(keys).ok_or_else(|| nothing_found(folder, pattern))
+}
+
+/// The objects of a store that a pattern means; where it ends with a slash, those of that folder.
+pub(super) async fn stored_keys(
+    fetcher: &dyn Fetcher,
+    pattern: &str,
+    names: &Names<'_>,
+) -> Result<Vec<Key>> {
+    let mut keys = Vec::new();
+    for place in places(pattern)? {
+        let (folder, pattern) = match place {
+            Place::One(folder) if folder.as_bytes().ends_with(b"/") => {
+                (folder, names.in_folder.to_owned())
+            }
+            Place::One(key) => {
+                keys.push(key);
+                continue;
+            }
+            Place::Listed { folder, pattern } => (folder.into(), pattern),
+        };
+        let mut objects = fetcher.list(&folder).await?;
+        let mut found = Vec::new();
+        while let Some(object) = objects.try_next().await? {
+            let name = object.key.as_bytes().strip_prefix(folder.as_bytes());
+            let is_here = |name: &&[u8]| !name.contains(&b'/');
+            if name.filter(is_here).is_some_and(|name| is_meant(&pattern, name)) {
+                found.push(object.key);
+            }
+        }
+        let found = names.sort(found);
+        keys.extend(found.ok_or_else(|| nothing_found(&folder.to_string(), &pattern))?);
+    }
+    Ok(keys)
+}
