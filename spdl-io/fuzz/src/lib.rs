@@ -224,7 +224,8 @@ pub fn mds(file: &[u8]) {
     for index in [Bytes::from(index), shard.clone()] {
         let objects = [("a/index.json", index), ("a/shard", shard.clone())];
         let fetcher: Arc<dyn Fetcher> = Arc::new(MemoryFetcher::from_iter(objects));
-        let opened = MdsDataset::fetch(&fetcher, "a", &MdsOptions::default());
+        let options = MdsOptions::default();
+        let opened = MdsDataset::fetch(&fetcher, "a", &options);
         samples(&fetcher, block_on(opened));
     }
 }

@@ -21,8 +21,11 @@ fn open_with(
     files: &[&str],
     options: TfRecordOptions,
 ) -> Result<TfRecordDataset> {
-    let fetcher = Arc::clone(fetcher);
-    block_on(TfRecordDataset::fetch_files(&fetcher, files.iter().copied(), &options))
+    block_on(TfRecordDataset::fetch_files(
+        &(Arc::clone(fetcher) as _),
+        files.iter().copied(),
+        &options,
+    ))
 }
 
 #[test]
