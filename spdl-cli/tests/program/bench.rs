@@ -7,7 +7,7 @@ use std::process::Stdio;
 use crate::common::{Folder, bench, damaged, encode, finish, flat_png, image_name, png, spdl};
 use serde_json::Value;
 
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 17] = [
     "images",
     "seconds",
     "images_per_s",
@@ -22,6 +22,8 @@ const KEYS: [&str; 15] = [
     "left_out",
     "partial",
     "stages",
+    "kind",
+    "cache",
     "checksum",
 ];
 
@@ -277,7 +279,7 @@ fn folders_without_images_are_told_in_one_line() {
     folder.add("texts/a/readme.txt", b"nothing to see");
     folder.add("file.jpg", &png(0));
     for (path, reason) in [
-        ("missing", "there is no such folder"),
+        ("missing", "there is no such file or folder"),
         ("empty", "no images found"),
         ("texts", "no images found"),
         ("file.jpg", "this is a file"),
@@ -286,7 +288,7 @@ fn folders_without_images_are_told_in_one_line() {
             let run = bench(&folder.join(path), json);
             assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{path}");
             let line = run.line();
-            assert!(line.starts_with("spdl: cannot list the images: "), "{line}");
+            assert!(line.starts_with("spdl: cannot open the images: "), "{line}");
             assert!(line.contains(path) && line.contains(reason), "{line}");
         }
     }
@@ -296,11 +298,10 @@ fn folders_without_images_are_told_in_one_line() {
 fn a_command_line_that_makes_no_sense_ends_with_2() {
     let folder = Folder::with_images(2, 1);
     let path = folder.path().to_str().unwrap();
-    let mistakes: [&[&str]; 16] = [
+    let mistakes: [&[&str]; 15] = [
         &[],
         &["bench"],
         &["train", path],
-        &["bench", path, "more"],
         &["bench", path, "--size", "0"],
         &["bench", path, "--size", "16385"],
         &["bench", path, "--size", "large"],

@@ -4,6 +4,7 @@
 mod bench;
 mod common;
 mod data;
+mod data_sets;
 mod pack;
 mod report;
 mod resume;

@@ -403,7 +403,7 @@ fn local_names(folder: &Key) -> Result<Vec<Key>> {
         let message = match error.kind() {
             std::io::ErrorKind::NotFound => "there is no such file or folder",
             std::io::ErrorKind::NotADirectory => {
-                "this is no folder, and its name does not say what it holds: .tar, .parquet, \
+                "this is a file, and its name does not say what it holds: .tar, .parquet, \
                  .tfrecord, .txt, .csv and .jsonl are known"
             }
             _ => "cannot list this folder",

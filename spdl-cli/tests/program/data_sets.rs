@@ -1,0 +1,300 @@
+//! `spdl bench` on data sets of every kind, here and in stores, and with a cache.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::common::{Folder, Run, bench, finish, image_name, png, spdl};
+
+const IMAGES: u32 = 60;
+const CLASSES: u32 = 4;
+
+/// Runs `spdl bench DATA… --json`, with small images.
+fn bench_all<A: AsRef<OsStr>>(data: &[A], arguments: &[&str], environment: &[(&str, &str)]) -> Run {
+    let mut command = spdl();
+    command.arg("bench").args(data).args(["--size", "24", "--batch", "16", "--json"]);
+    finish(command.args(arguments).envs(environment.iter().copied()).output().unwrap())
+}
+
+fn checksum(json: &Map<String, Value>) -> String {
+    json["checksum"].as_str().unwrap().to_owned()
+}
+
+/// A folder of images, and the same packed in `shards` beside it.
+fn packed() -> (Folder, Map<String, Value>) {
+    let folder = Folder::new();
+    for number in 0..IMAGES {
+        folder.add(format!("images/{}", image_name(number, CLASSES)), &png(number));
+    }
+    let mut pack = spdl();
+    pack.arg("pack").arg(folder.join("images")).arg(folder.join("shards"));
+    let run = finish(pack.args(["--shard-samples", "7"]).output().unwrap());
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let json = bench_all(&[folder.join("images")], &[], &[]).json();
+    assert_eq!((&json["images"], &json["kind"]), (&IMAGES.into(), &"image folder".into()));
+    (folder, json)
+}
+
+/// The tar archives of a folder, in order.
+fn shards(folder: &Path) -> Vec<std::path::PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut shards: Vec<_> =
+        entries.filter(|path| path.extension().is_some_and(|it| it == "tar")).collect();
+    shards.sort();
+    shards
+}
+
+#[test]
+fn the_same_images_give_the_same_batches_however_they_are_stored() {
+    let (folder, expected) = packed();
+    let mut rows = "path,label\n".to_owned();
+    for class in 0..CLASSES {
+        for number in (class..IMAGES).step_by(CLASSES as usize) {
+            rows += &format!("images/{},{class}\n", image_name(number, CLASSES));
+        }
+    }
+    folder.add("list.csv", rows.as_bytes());
+    let all = shards(&folder.join("shards"));
+    assert_eq!(all.len(), 9);
+    let braces = folder.join("shards/shard-00000{0..8}.tar");
+    for (data, kind) in [
+        (vec![folder.join("shards")], "tar shards"),
+        (all, "tar shards"),
+        (vec![braces], "tar shards"),
+        (vec![folder.join("shards/*.tar")], "tar shards"),
+        (vec![folder.join("list.csv")], "list of files"),
+    ] {
+        for mode in ["eval", "train"] {
+            let json = bench_all(&data, &["--mode", mode], &[]).json();
+            assert_eq!((&json["images"], &json["kind"]), (&IMAGES.into(), &kind.into()));
+            let expected = match mode {
+                "eval" => checksum(&expected),
+                // Shuffled, with random crops and flips: the same for the same seed.
+                _ => checksum(&bench_all(&[folder.join("images")], &["--mode", mode], &[]).json()),
+            };
+            assert_eq!(checksum(&json), expected, "{kind}, {mode}");
+        }
+    }
+}
+
+#[test]
+fn what_makes_no_data_set_is_refused_in_one_line() {
+    let (folder, _) = packed();
+    folder.add("broken/manifest.json", b"{}");
+    folder.add("broken/shard-000000.tar", b"");
+    folder.add("notes/readme.md", b"");
+    let join = |name: &str| folder.join(name);
+    for (data, code, told) in [
+        (vec![join("absent")], 1, "there is no such file or folder"),
+        (vec![join("absent.tar")], 1, "absent.tar"),
+        (vec![join("notes/readme.md")], 1, "its name does not say what it holds"),
+        (vec![join("notes")], 1, "no images found"),
+        (vec![join("broken")], 1, "manifest"),
+        (vec![join("images"), join("shards")], 1, "only one folder"),
+        (vec![join("images"), join("shards/shard-000000.tar")], 1, "one kind in one store"),
+        (vec!["ftp://host/x.tar".into()], 1, "nobody knows the scheme `ftp:`"),
+    ] {
+        let run = bench_all(&data, &[], &[]);
+        assert_eq!(run.code, code, "{data:?}: {}", run.stderr);
+        assert!(run.line().contains(told), "{data:?}: {}", run.line());
+    }
+    if !cfg!(feature = "azure") {
+        let run = bench_all(&["az://container/x.tar"], &[], &[]);
+        assert!(run.line().contains("`azure`"), "{}", run.line());
+    }
+    let run = bench_all(&[join("images")], &["--cache-pixels", "32"], &[]);
+    assert_eq!(run.code, 2);
+    assert!(run.line().contains("--cache"), "{}", run.line());
+    let run = bench_all(&[join("shards")], &["--image-field", "gif"], &[]);
+    assert!(run.line().contains("there is no field \"gif\""), "{}", run.line());
+}
+
+#[test]
+fn a_cache_gives_the_same_batches_and_reads_each_image_once() {
+    let (folder, expected) = packed();
+    let cache = folder.join("cache");
+    let with = |data: &str, more: &[&str]| {
+        let arguments = [&["--cache", cache.to_str().unwrap()], more].concat();
+        bench_all(&[folder.join(data)], &arguments, &[]).json()
+    };
+    for data in ["images", "shards"] {
+        let first = with(data, &["--epochs", "3"]);
+        assert_eq!(first["cache"]["misses"], IMAGES);
+        assert_eq!(first["cache"]["hits"], 2 * IMAGES);
+        let second = with(data, &[]);
+        assert_eq!(
+            (&second["cache"]["misses"], &second["cache"]["hit_rate"]),
+            (&0.into(), &1.0.into())
+        );
+        assert_eq!(checksum(&second), checksum(&expected));
+    }
+    // What lies in the files now is not looked at any more.
+    for number in 0..IMAGES {
+        folder.add(format!("images/{}", image_name(number, CLASSES)), b"no image");
+    }
+    assert_eq!(checksum(&with("images", &[])), checksum(&expected));
+    let without = bench_all(&[folder.join("images")], &["--on-error", "skip"], &[]);
+    assert_eq!(without.code, 1, "{}", without.stderr);
+}
+
+#[test]
+fn decoded_images_are_kept_as_they_are_where_they_are_small_enough() {
+    let (folder, _) = packed();
+    let arguments = |pixels| ["--cache-memory", "64MB", "--cache-pixels", pixels, "--epochs", "2"];
+    let two = bench_all(&[folder.join("images")], &["--epochs", "2"], &[]).json();
+    let same = bench_all(&[folder.join("shards")], &arguments("1000"), &[]).json();
+    assert_eq!(checksum(&same), checksum(&two));
+    assert_eq!(same["cache"]["hits"], IMAGES);
+    // 30 to 34 rows become 20: other pixels, and the same every time.
+    let small = bench_all(&[folder.join("images")], &arguments("20"), &[]).json();
+    assert_ne!(checksum(&small), checksum(&two));
+    let again = bench_all(&[folder.join("shards")], &arguments("20"), &[]).json();
+    assert_eq!(checksum(&small), checksum(&again));
+    assert!(small["cache"]["memory_bytes"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn room_for_a_fifth_of_the_data_gives_a_fifth_of_hits_in_each_later_epoch() {
+    let folder = Folder::with_images(600, 3);
+    let all = Folder::new();
+    let arguments = ["--cache", all.path().to_str().unwrap()];
+    let json = bench_all(&[folder.path()], &arguments, &[]).json();
+    let room = (json["cache"]["disk_bytes"].as_u64().unwrap() / 5).to_string();
+    let cache = Folder::new();
+    let arguments = ["--cache", cache.path().to_str().unwrap(), "--cache-size", &room];
+    let share = |epochs: &str| {
+        let arguments = [&arguments[..], &["--mode", "train", "--epochs", epochs]].concat();
+        let json = bench_all(&[folder.path()], &arguments, &[]).json();
+        json["cache"]["hits"].as_f64().unwrap()
+    };
+    assert_eq!(share("1"), 0.0);
+    let hits = share("4") / (4.0 * 600.0);
+    assert!((0.19..=0.21).contains(&hits), "{hits}");
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn images_in_parquet_are_those_in_files() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../spdl-io/tests/data/parquet");
+    let rows: Vec<Value> =
+        serde_json::from_slice(&fs::read(data.join("images.json")).unwrap()).unwrap();
+    let folder = Folder::new();
+    let mut list = String::new();
+    for (number, row) in rows.iter().enumerate() {
+        let digits = row["image"]["bytes"]["hex"].as_str().unwrap();
+        let pairs = (0..digits.len()).step_by(2);
+        let bytes: Vec<u8> =
+            pairs.map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect();
+        folder.add(format!("{number}.png"), &bytes);
+        list += &format!("{number}.png,{}\n", row["label"]);
+    }
+    folder.add("list.csv", list.as_bytes());
+    let json = bench_all(&[data.join("images.parquet")], &[], &[]).json();
+    assert_eq!((&json["images"], &json["kind"]), (&10.into(), &"Parquet files".into()));
+    let expected = bench_all(&[folder.join("list.csv")], &[], &[]).json();
+    assert_eq!(checksum(&json), checksum(&expected));
+}
+
+#[cfg(not(feature = "parquet"))]
+#[test]
+fn parquet_names_its_feature() {
+    let run = bench_all(&["x.parquet"], &[], &[]);
+    assert!(run.line().contains("`parquet`"), "{}", run.line());
+}
+
+#[cfg(feature = "s3")]
+mod stores {
+    use spdl_io::testing::{Fault, FaultPlan, FaultServer};
+
+    use super::*;
+
+    const PASSWORD: &str = "canary-password-51";
+    const SIGNATURE: &str = "canary-signature-52";
+
+    fn environment(server: &FaultServer) -> [(&'static str, String); 5] {
+        [
+            ("AWS_ENDPOINT_URL", server.url()),
+            ("AWS_ALLOW_HTTP", "true".to_owned()),
+            ("AWS_ACCESS_KEY_ID", "somebody".to_owned()),
+            ("AWS_SECRET_ACCESS_KEY", "canary-secret-53".to_owned()),
+            ("AWS_REGION", "nowhere-1".to_owned()),
+        ]
+    }
+
+    /// The folder under `bucket/`.
+    fn serve(folder: &Folder) -> FaultServer {
+        let outer = Folder::new();
+        fs::rename(folder.path(), outer.join("bucket")).unwrap();
+        let server = FaultServer::of_folder(outer.path());
+        fs::rename(outer.join("bucket"), folder.path()).unwrap();
+        server
+    }
+
+    #[test]
+    fn stores_give_the_same_batches_as_files_and_faults_change_nothing() {
+        let (folder, expected) = packed();
+        let server = serve(&folder);
+        let environment = environment(&server);
+        let environment: Vec<_> =
+            environment.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let url = server.url();
+        for faults in [
+            FaultPlan::none(),
+            FaultPlan::random(7, 0.1, &[Fault::InternalError, Fault::ClosedInBody]),
+        ] {
+            server.set_faults(faults);
+            for (data, kind) in [
+                ("s3://bucket/images".to_owned(), "image folder"),
+                ("s3://bucket/shards/".to_owned(), "tar shards"),
+                ("s3://bucket/shards/shard-00000{0..8}.tar".to_owned(), "tar shards"),
+                ("s3://bucket/shards/*.tar".to_owned(), "tar shards"),
+                (format!("{url}/bucket/shards/shard-00000{{0..8}}.tar"), "tar shards"),
+            ] {
+                let json = bench_all(&[&data], &[], &environment).json();
+                assert_eq!((&json["images"], &json["kind"]), (&IMAGES.into(), &kind.into()));
+                assert_eq!(checksum(&json), checksum(&expected), "{data}");
+            }
+        }
+        let run = bench_all(&[format!("{url}/bucket/images/")], &[], &[]);
+        assert!(run.line().contains("its server does not list"), "{}", run.line());
+    }
+
+    #[test]
+    fn later_epochs_read_nothing_from_the_store() {
+        let (folder, _) = packed();
+        let server = serve(&folder);
+        let data = [format!("{}/bucket/shards/shard-00000{{0..8}}.tar", server.url())];
+        let cache = folder.join("cache");
+        let arguments = ["--cache", cache.to_str().unwrap(), "--epochs"];
+        bench_all(&data, &[&arguments[..], &["1"]].concat(), &[]).json();
+        let first = server.served().requests;
+        let json = bench_all(&data, &[&arguments[..], &["3"]].concat(), &[]).json();
+        assert_eq!(json["cache"]["misses"], 0);
+        // The shards' indices are looked at once more, and no image.
+        let second = server.served().requests - first;
+        assert!(second < first && second <= 3 * 9, "{first}, then {second}");
+    }
+
+    #[test]
+    fn what_is_secret_in_an_address_is_never_shown() {
+        let (folder, _) = packed();
+        let server = serve(&folder);
+        let place = server.url().replace("http://", &format!("http://me:{PASSWORD}@"));
+        let report = folder.join("report.html");
+        for name in ["shards/shard-000000.tar", "absent.tar", "images/"] {
+            let data = [format!("{place}/bucket/{name}?signature={SIGNATURE}")];
+            let arguments = ["--report", report.to_str().unwrap()];
+            let run = bench_all(&data, &arguments, &[("RUST_BACKTRACE", "1")]);
+            let told = fs::read_to_string(&report).unwrap_or_default() + &run.stdout + &run.stderr;
+            for secret in [PASSWORD, SIGNATURE] {
+                assert!(!told.contains(secret), "{name}: {told}");
+            }
+        }
+        assert!(report.exists(), "the first one is a shard");
+        let text = bench(Path::new(&format!("{place}/bucket/shards/shard-000000.tar")), &[]);
+        assert_eq!(text.code, 0, "{}", text.stderr);
+        assert!(!(text.stdout + &text.stderr).contains(PASSWORD));
+    }
+}
