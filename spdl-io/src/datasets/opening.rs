@@ -154,29 +154,12 @@ impl OpenedDataset {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let opening = Opening { fetcher: &first.fetcher, is_local: first.is_local, extensions };
-        match kinds[0] {
-            Some(
-                kind @ (DatasetKind::TarShards | DatasetKind::Parquet | DatasetKind::TfRecord),
-            ) => {
-                let mut keys = Vec::new();
-                for place in &places {
-                    let found = match place.key.as_str() {
-                        Some(pattern) => stored_keys(&**opening.fetcher, pattern, &NAMES).await?,
-                        None => vec![place.key.clone()],
-                    };
-                    keys.extend(found);
-                }
-                opening.files(kind, keys).await
-            }
-            _ if places.len() > 1 => {
-                let message = "only one folder, or one list of files, can be opened at a time";
-                Err(Error::new(ErrorKind::InvalidArgument, message)
-                    .with_key(places[1].key.display_name()))
-            }
-            Some(DatasetKind::FileList) => opening.file_list(&first.key).await,
-            Some(DatasetKind::Mds) => opening.mds(folder_of(&first.key)).await,
-            _ => opening.folder(&first.key).await,
-        }
+        let opened = opening.places(kinds[0], &places).await;
+        // What lies at the top of a store has no name in it.
+        opened.map_err(|error| match error.key() {
+            None | Some("") => error.with_key(Arc::clone(&first.address)),
+            Some(_) => error,
+        })
     }
 
     /// The stage that reads an image and its label of each sample, by the names that such fields
@@ -191,20 +174,22 @@ struct Place {
     fetcher: Arc<dyn Fetcher>,
     key: Key,
     is_local: bool,
+    /// As it may be shown.
+    address: Arc<str>,
 }
 
 fn places(addresses: &[impl AsRef<OsStr>], stores: &StoreRegistry) -> Result<Vec<Place>> {
     let mut places = Vec::with_capacity(addresses.len());
     for address in addresses {
-        let address = address.as_ref();
+        let given = address.as_ref();
         // What is not UTF-8 is a path.
-        let (text, key) = match address.to_str() {
+        let (text, key) = match given.to_str() {
             Some(text) => (text, None),
-            None => (".", Some(Key::from_path(Path::new(address)))),
+            None => (".", Some(Key::from_path(Path::new(given)))),
         };
         let is_local = crate::Address::parse(text)?.scheme() == "file";
-        let Location { fetcher, key: named, .. } = stores.open(text)?;
-        places.push(Place { fetcher, key: key.unwrap_or(named), is_local });
+        let Location { fetcher, key: named, address } = stores.open(text)?;
+        places.push(Place { fetcher, key: key.unwrap_or(named), is_local, address });
     }
     Ok(places)
 }
@@ -255,6 +240,33 @@ impl Opening<'_> {
             classes: Vec::new(),
             shard_lens,
             warnings: Vec::new(),
+        }
+    }
+
+    /// What lies at places that go together, of which there is at least one.
+    async fn places(&self, kind: Option<DatasetKind>, places: &[Place]) -> Result<OpenedDataset> {
+        match kind {
+            Some(
+                kind @ (DatasetKind::TarShards | DatasetKind::Parquet | DatasetKind::TfRecord),
+            ) => {
+                let mut keys = Vec::new();
+                for place in places {
+                    let found = match place.key.as_str() {
+                        Some(pattern) => stored_keys(&**self.fetcher, pattern, &NAMES).await?,
+                        None => vec![place.key.clone()],
+                    };
+                    keys.extend(found);
+                }
+                self.files(kind, keys).await
+            }
+            _ if places.len() > 1 => {
+                let message = "only one folder, or one list of files, can be opened at a time";
+                Err(Error::new(ErrorKind::InvalidArgument, message)
+                    .with_key(places[1].key.display_name()))
+            }
+            Some(DatasetKind::FileList) => self.file_list(&places[0].key).await,
+            Some(DatasetKind::Mds) => self.mds(folder_of(&places[0].key)).await,
+            _ => self.folder(&places[0].key).await,
         }
     }
 

@@ -14,9 +14,11 @@ one fits: a file that is missing is a `FileNotFoundError` too.
 """
 
 from ._errors import (
+    ChangedError,
     CorruptError,
     DataError,
     DatasetWarning,
+    InternalError,
     InvalidArgumentError,
     IoError,
     LimitExceededError,
@@ -44,6 +46,7 @@ from ._statistics import (
 
 __all__ = [
     "BufferStatistics",
+    "ChangedError",
     "ConsumerStatistics",
     "CorruptError",
     "DataError",
@@ -51,6 +54,7 @@ __all__ = [
     "Dropped",
     "ImageBatches",
     "ImageLoader",
+    "InternalError",
     "InvalidArgumentError",
     "IoError",
     "LimitExceededError",

@@ -65,6 +65,10 @@ class TimedOutError(SpdlError, TimeoutError):
     """Something took longer than it was allowed to. Trying again later may help."""
 
 
+class ChangedError(SpdlError, OSError):
+    """The file is another one than it was when reading it began. Trying again may help."""
+
+
 class DataError(SpdlError):
     """The file was read, but gives no image. Its subclasses say why."""
 
@@ -97,6 +101,10 @@ class StoppedError(SpdlError, RuntimeError):
     """The pipeline was stopped while this was under way."""
 
 
+class InternalError(SpdlError, RuntimeError):
+    """What should hold does not, which is a bug in SPDL."""
+
+
 class DatasetWarning(UserWarning):
     """A file or folder was left out of a data set, or is not as one might think."""
 
@@ -107,6 +115,7 @@ _BY_KIND: dict[str, type[SpdlError]] = {
     "io": IoError,
     "unavailable": UnavailableError,
     "timeout": TimedOutError,
+    "changed": ChangedError,
     "corrupt": CorruptError,
     "truncated": TruncatedError,
     "unsupported": UnsupportedError,
@@ -115,6 +124,7 @@ _BY_KIND: dict[str, type[SpdlError]] = {
     "panicked": PanickedError,
     "stopped": StoppedError,
     "user": SpdlError,
+    "internal": InternalError,
 }
 
 # Tracebacks shall show the name by which users catch them.
