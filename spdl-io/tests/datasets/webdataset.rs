@@ -18,9 +18,23 @@ fn shown(value: &FieldValue) -> String {
         FieldValue::Bytes(bytes) => format!("bytes {}", hex(bytes)),
         FieldValue::Text(text) => format!("text {}", hex(text.as_bytes())),
         FieldValue::Integer(number) => format!("integer {number}"),
-        FieldValue::Json(value) => format!("json {value}"),
+        FieldValue::Json(value) => format!("json {}", with_sorted_names(value)),
         FieldValue::Array(array) => format!("array {} {:?}", array.element(), array.shape()),
         other => panic!("{other:?}"),
+    }
+}
+
+/// Whether the crate keeps the order of names depends on what else is built.
+fn with_sorted_names(value: &serde_json::Value) -> String {
+    match value {
+        serde_json::Value::Object(members) => {
+            let mut names: Vec<_> = members.keys().collect();
+            names.sort();
+            let member =
+                |name: &String| format!("{name:?}:{}", with_sorted_names(&members[name.as_str()]));
+            format!("{{{}}}", names.into_iter().map(member).collect::<Vec<_>>().join(","))
+        }
+        other => other.to_string(),
     }
 }
 
