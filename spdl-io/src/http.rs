@@ -348,13 +348,19 @@ fn part_of(response: &Response) -> Result<(Range<u64>, u64)> {
         });
     }
     let value = response.headers().get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
-    let parsed = value.and_then(|value| {
-        let (range, size) = value.trim().strip_prefix("bytes ")?.split_once('/')?;
-        let (start, last) = range.split_once('-')?;
-        let (start, last): (u64, u64) = (start.parse().ok()?, last.parse().ok()?);
-        Some((start..last.checked_add(1)?, size.parse().ok()?))
-    });
-    parsed.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the server does not say which bytes come"))
+    value
+        .and_then(content_range)
+        .ok_or_else(|| Error::new(ErrorKind::Corrupt, "the server does not say which bytes come"))
+}
+
+/// The range and the length of a header `Content-Range`; `None` for a range that is none, or reaches
+/// past the length (RFC 9110, 14.4).
+fn content_range(value: &str) -> Option<(Range<u64>, u64)> {
+    let (range, size) = value.trim().strip_prefix("bytes ")?.split_once('/')?;
+    let (start, last) = range.split_once('-')?;
+    let (start, last): (u64, u64) = (start.parse().ok()?, last.parse().ok()?);
+    let size = size.parse().ok()?;
+    (start <= last && last < size).then(|| (start..last + 1, size))
 }
 
 fn version_of(headers: &HeaderMap) -> Option<Arc<str>> {
@@ -425,6 +431,18 @@ mod tests {
         assert_eq!(url(""), "http://h/base/?q=1");
         assert_eq!(url("//x"), "http://h/base///x?q=1");
         assert_eq!(url("\\..\\"), "http://h/base/%5C..%5C?q=1");
+    }
+
+    #[test]
+    fn a_range_that_is_none_is_no_answer() {
+        assert_eq!(content_range("bytes 2-4/9"), Some((2..5, 9)));
+        assert_eq!(content_range("bytes 8-8/9"), Some((8..9, 9)));
+        let last = u64::MAX;
+        for value in ["bytes 8-9/9", "bytes 5-4/9", "bytes 10-4/5", "bytes 0-1/*", "bytes */9", ""]
+        {
+            assert_eq!(content_range(value), None, "{value}");
+        }
+        assert_eq!(content_range(&format!("bytes 0-{last}/{last}")), None);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,8 +14,9 @@ use std::sync::Arc;
 /// that is not Unicode is held with its bad parts replaced, so that reading it fails as not found.
 ///
 /// Displayed, a key is one line of printable text: bytes that are not UTF-8, and control
-/// characters, appear as `\x` and two hexadecimal digits each. Keys are compared, hashed and sorted
-/// by their bytes.
+/// characters, appear as `\x` and two hexadecimal digits each. Of an address (`https://…`) a name and
+/// password are left out, and `***` stands for its query, which may be a signature, and all behind it.
+/// Keys are compared, hashed and sorted by their bytes.
 ///
 /// ```
 /// use spdl_io::Key;
@@ -24,6 +26,9 @@ use std::sync::Arc;
 /// let key = Key::from_bytes(b"caf\xe9\n.jpg");
 /// assert_eq!(key.as_str(), None);
 /// assert_eq!(key.to_string(), r"caf\xe9\x0a.jpg");
+///
+/// let key = Key::from("https://me:hunter2@host/a.jpg?signature=abc");
+/// assert_eq!(key.to_string(), "https://host/a.jpg?***");
 /// ```
 #[derive(Clone)]
 pub struct Key(Repr);
@@ -76,7 +81,11 @@ impl Key {
     /// What [`Display`](fmt::Display) shows. Costs no allocation for ordinary names.
     pub fn display_name(&self) -> Arc<str> {
         match &self.0 {
-            Repr::Text(text) if !text.contains(char::is_control) => Arc::clone(text),
+            Repr::Text(text)
+                if !text.contains(char::is_control) && secret_parts(text.as_bytes()).is_none() =>
+            {
+                Arc::clone(text)
+            }
             _ => self.to_string().into(),
         }
     }
@@ -138,19 +147,46 @@ impl From<PathBuf> for Key {
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for chunk in self.as_bytes().utf8_chunks() {
-            for character in chunk.valid().chars() {
-                if character.is_control() {
-                    let mut buffer = [0; 4];
-                    write_escaped(f, character.encode_utf8(&mut buffer).as_bytes())?;
-                } else {
-                    fmt::Write::write_char(f, character)?;
-                }
-            }
-            write_escaped(f, chunk.invalid())?;
-        }
-        Ok(())
+        let bytes = self.as_bytes();
+        let Some((user, query)) = secret_parts(bytes) else { return write_shown(f, bytes) };
+        write_shown(f, &bytes[..user.start])?;
+        write_shown(f, &bytes[user.end..query.unwrap_or(bytes.len())])?;
+        if query.is_some() { f.write_str("?***") } else { Ok(()) }
     }
+}
+
+/// Where an address holds a name and password, and where its query starts; `None` for what is no
+/// address, and for one with neither.
+fn secret_parts(bytes: &[u8]) -> Option<(Range<usize>, Option<usize>)> {
+    let colon = bytes.iter().position(|&byte| byte == b':')?;
+    let host = colon + 3;
+    let is_scheme = |byte: &u8| byte.is_ascii_alphanumeric() || b"+.-".contains(byte);
+    if colon == 0 || !bytes[..colon].iter().all(is_scheme) || bytes.get(colon..host)? != b"://" {
+        return None;
+    }
+    let rest = &bytes[host..];
+    let host_end = rest.iter().position(|byte| b"/?#".contains(byte)).unwrap_or(rest.len());
+    let at = rest[..host_end].iter().rposition(|&byte| byte == b'@');
+    let query = rest.iter().position(|&byte| byte == b'?').map(|mark| host + mark);
+    if at.is_none() && query.is_none() {
+        return None;
+    }
+    Some((host..at.map_or(host, |at| host + at + 1), query))
+}
+
+fn write_shown(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
+    for chunk in bytes.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            if character.is_control() {
+                let mut buffer = [0; 4];
+                write_escaped(f, character.encode_utf8(&mut buffer).as_bytes())?;
+            } else {
+                fmt::Write::write_char(f, character)?;
+            }
+        }
+        write_escaped(f, chunk.invalid())?;
+    }
+    Ok(())
 }
 
 fn write_escaped(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
@@ -206,6 +242,27 @@ mod tests {
         let key = Key::from("a\n\x1b[31m\u{85}b");
         assert_eq!(key.to_string(), r"a\x0a\x1b[31m\xc2\x85b");
         assert_eq!(&*key.display_name(), key.to_string());
+    }
+
+    #[test]
+    fn of_an_address_nothing_secret_is_shown() {
+        for (key, shown) in [
+            ("https://me:canary@host/a?sig=canary", "https://host/a?***"),
+            ("https://host/a?sig=can:ary:0001", "https://host/a?***"),
+            ("s3+x://canary@bucket", "s3+x://bucket"),
+            ("https://host?canary@x", "https://host?***"),
+            ("https://a@b:canary@host/x@y", "https://host/x@y"),
+            ("https://host/a@b", "https://host/a@b"),
+            ("what?/a://b@c?d", "what?/a://b@c?d"),
+            ("a:b?c", "a:b?c"),
+            ("://u@x?y", "://u@x?y"),
+        ] {
+            let key = Key::from(key);
+            assert_eq!((&*key.to_string(), &*key.display_name()), (shown, shown));
+            assert_eq!(format!("{key:?}"), format!("Key({shown})"));
+        }
+        let key = Key::from_bytes(b"https://u:canary\xff@h/\xff?canary");
+        assert_eq!(key.to_string(), r"https://h/\xff?***");
     }
 
     #[cfg(unix)]

@@ -2,6 +2,8 @@
 
 use spdl_core::{Error, ErrorKind, Result};
 
+use crate::Key;
+
 /// The most names that a pattern may stand for.
 const MOST_NAMES: usize = 1_000_000;
 /// The most bytes that all of them may have together.
@@ -40,7 +42,10 @@ const DEEPEST: usize = 32;
 pub fn expand_braces(pattern: &str) -> Result<Vec<String>> {
     let refused = |error: Error| match error.key() {
         Some(_) => error,
-        None => error.with_key(pattern.chars().take(200).collect::<String>()),
+        None => {
+            let start: String = pattern.chars().take(200).collect();
+            error.with_key(Key::from(start).display_name())
+        }
     };
     if pattern.len() > LONGEST {
         let message = format!("a pattern of {} bytes, of {LONGEST} allowed", pattern.len());

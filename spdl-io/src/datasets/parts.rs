@@ -18,8 +18,8 @@ const LINGER: Duration = Duration::from_secs(5);
 
 /// Parts that were read, kept while there is room for their bytes; the least recently used go first.
 ///
-/// Whoever asks for a part that is being read waits for that read. Where all who wait give up, the
-/// read rests until the next one asks. A read that failed is not kept.
+/// Whoever asks for a part that is being read waits for that read. Where all who wait give up, it is
+/// given up, with the connection that it may hold. A read that failed is not kept.
 pub(crate) struct Parts<K, T> {
     max_bytes: u64,
     /// Decompress and decode, which takes longer than a thread that polls may be kept.
@@ -41,6 +41,8 @@ struct Part<T> {
     last_use: u64,
     /// 0 until it was read.
     bytes: u64,
+    /// How many wait for it.
+    waiting: usize,
 }
 
 impl<K: Clone + Eq + Hash, T: Send + Sync + 'static> Parts<K, T> {
@@ -69,12 +71,15 @@ impl<K: Clone + Eq + Hash, T: Send + Sync + 'static> Parts<K, T> {
             let last_use = kept.uses;
             let part = kept.parts.entry(key.clone()).or_insert_with(|| {
                 let reading = read().map(|part| part.map(Arc::new)).boxed().shared();
-                Part { reading, last_use, bytes: 0 }
+                Part { reading, last_use, bytes: 0, waiting: 0 }
             });
             part.last_use = last_use;
+            part.waiting += 1;
             part.reading.clone()
         };
+        let waiting = Waiting { parts: self, key: &key, reading: &reading };
         let result = reading.clone().await;
+        drop(waiting);
         let mut kept = self.kept();
         // Another read may have taken its place meanwhile.
         let Some(part) = kept.parts.get_mut(&key).filter(|part| part.reading.ptr_eq(&reading))
@@ -98,6 +103,28 @@ impl<K: Clone + Eq + Hash, T: Send + Sync + 'static> Parts<K, T> {
     fn kept(&self) -> MutexGuard<'_, Kept<K, T>> {
         // Nothing that panics runs under the lock.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One who waits for a part. The last of those who give up takes the read along.
+struct Waiting<'a, K: Eq + Hash, T> {
+    parts: &'a Parts<K, T>,
+    key: &'a K,
+    reading: &'a Reading<T>,
+}
+
+impl<K: Eq + Hash, T> Drop for Waiting<'_, K, T> {
+    fn drop(&mut self) {
+        let given_up = {
+            let mut kept = self.parts.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let part = kept.parts.get_mut(self.key);
+            let Some(part) = part.filter(|part| part.reading.ptr_eq(self.reading)) else { return };
+            part.waiting -= 1;
+            let is_given_up = part.waiting == 0 && part.reading.peek().is_none();
+            if is_given_up { kept.parts.remove(self.key) } else { None }
+        };
+        // Outside the lock, as it may wait for something.
+        drop(given_up);
     }
 }
 
@@ -129,6 +156,7 @@ pub(crate) trait HeldBytes {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
+    use std::task::{Context, Waker};
 
     use futures_util::future::{join_all, pending};
     use spdl_core::{Error, ErrorKind, block_on};
@@ -186,22 +214,39 @@ mod tests {
         assert_eq!(*block_on(parts.get(1, || async { Ok(3) })).unwrap(), 3);
     }
 
+    /// Polls a read once, and gives it up.
+    fn give_up(parts: &Parts<u8, u64>, read: impl Future<Output = Result<u64>> + Send + 'static) {
+        let mut waiting = Box::pin(parts.get(1, || read));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(waiting.as_mut().poll(&mut cx).is_pending());
+    }
+
     #[test]
-    fn a_read_that_is_given_up_is_gone_on_with() {
+    fn a_read_that_all_have_given_up_holds_nothing() {
+        let parts: Parts<u8, u64> = Parts::new(100);
+        let connection = Arc::new(());
+        let held = Arc::clone(&connection);
+        give_up(&parts, async move {
+            let _held = held;
+            pending().await
+        });
+        assert_eq!(Arc::strong_count(&connection), 1);
+        assert_eq!(*block_on(parts.get(1, || async { Ok(3) })).unwrap(), 3);
+    }
+
+    #[test]
+    fn a_read_that_one_of_two_gives_up_goes_on_for_the_other() {
         let parts: Parts<u8, u64> = Parts::new(100);
         let (sender, receiver) = futures_channel::oneshot::channel::<u64>();
         let read = || async {
             receiver.await.map_err(|_| Error::new(ErrorKind::Internal, "nobody answers"))
         };
-        {
-            let given_up = parts.get(1, read);
-            let both = futures_util::future::select(
-                Box::pin(given_up),
-                Box::pin(async { futures_util::future::ready(()).await }),
-            );
-            block_on(both);
-        }
+        let mut other = Box::pin(parts.get(1, read));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(other.as_mut().poll(&mut cx).is_pending());
+        give_up(&parts, pending());
         sender.send(9).unwrap();
+        assert_eq!(*block_on(other).unwrap(), 9);
         assert_eq!(*block_on(parts.get(1, pending)).unwrap(), 9);
     }
 }

@@ -44,7 +44,8 @@ fn places(pattern: &str) -> Result<Vec<Place>> {
     let place = |name: String| {
         if name.starts_with("pipe:") {
             let error = Error::new(ErrorKind::Unsupported, "commands are not run to get shards");
-            return Err(error.with_key(name));
+            // The command may hold what is secret.
+            return Err(error.with_key("pipe:"));
         }
         let base = name.rfind('/').map_or(0, |slash| slash + 1);
         // Behind a question mark, an address has no name any more.
@@ -92,7 +93,7 @@ fn is_meant(pattern: &str, name: &[u8]) -> bool {
 
 fn nothing_found(folder: &str, pattern: &str) -> Error {
     let error = Error::new(ErrorKind::NotFound, "there is no file of such a name");
-    error.with_key(format!("{folder}{pattern}"))
+    error.with_key(Key::from(format!("{folder}{pattern}")).display_name())
 }
 
 /// The files of this machine that a pattern means; where it is a folder, its files.

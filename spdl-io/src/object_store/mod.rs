@@ -122,7 +122,7 @@ impl ObjectStoreFetcher {
         if end > size {
             return Err(past_the_end(key, start..end, size));
         }
-        if result.range != (start..end) {
+        if result.range != (start..end) || end < start {
             let message = format!("bytes {start}..{end} were asked for, and others came");
             return Err(Error::new(ErrorKind::Corrupt, message));
         }

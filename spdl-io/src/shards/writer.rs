@@ -23,7 +23,7 @@ pub enum Opened {
     Writing(ShardWriter),
 }
 
-/// Writes samples into shards; see the [module](self) for an example.
+/// Writes samples into shards; see the [module](crate::shards) for an example.
 ///
 /// A sample is a key and fields with their bytes. Samples are added in the order of their source, each
 /// with its position there; the writer asks to go on at a position after it was interrupted. What is
@@ -239,6 +239,8 @@ impl ShardWriter {
     fn check_position(&self, position: u64) -> Result<()> {
         let message = if self.failed {
             "a writer that has failed writes nothing more; open another one to go on".to_owned()
+        } else if position == u64::MAX {
+            "no source has so many samples".to_owned()
         } else if position < self.position {
             format!("position {position} comes after {} positions are done", self.position)
         } else {

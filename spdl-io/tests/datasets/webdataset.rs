@@ -212,10 +212,12 @@ fn a_pickle_is_never_read_and_its_bytes_only_where_that_is_said() {
 
 #[test]
 fn what_cannot_be_read_by_parts_and_what_is_a_command_is_unsupported() {
-    for name in ["a.tar.gz", "a.tgz", "a.TAR.ZST", "pipe:cat a.tar"] {
+    // Of a command no more is shown than that it is one.
+    let command = "pipe:curl -H canary a.tar";
+    for name in ["a.tar.gz", "a.tgz", "a.TAR.ZST", command] {
         let error = WebDataset::open(name).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{name}");
-        assert_eq!(error.key(), Some(name));
+        assert_eq!(error.key(), Some(if name == command { "pipe:" } else { name }));
     }
 }
 

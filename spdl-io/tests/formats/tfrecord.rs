@@ -193,3 +193,27 @@ fn another_file_gives_another_content_hash_and_another_folder_does_not() {
     assert_ne!(hash(&[A]), hash(&[B]));
     assert_ne!(hash(&[A, B]), hash(&[B, A]));
 }
+
+#[cfg(feature = "local")]
+#[test]
+fn a_pattern_means_files_and_not_the_indices_beside_them() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in [A, B, INDEX] {
+        let file = name.rsplit('/').next().unwrap();
+        std::fs::write(folder.path().join(file), super::golden(name)).unwrap();
+    }
+    let root = folder.path().to_str().unwrap();
+    for pattern in ["", "/*", "/{a,b}.tfrecord", "/?.tfrecord*"] {
+        let samples = TfRecordDataset::open(&format!("{root}{pattern}")).unwrap();
+        assert_eq!(samples.shard_lens(), [5, 3], "{pattern}");
+    }
+    let error = TfRecordDataset::open(&format!("{root}/*.nothing")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+
+    let store: Arc<dyn spdl_io::Fetcher> = store(&[A, B, INDEX]);
+    let options = TfRecordOptions::default();
+    for pattern in ["tfrecord/", "tfrecord/*", "tfrecord/{a,b}.tfrecord"] {
+        let samples = block_on(TfRecordDataset::fetch(&store, pattern, &options)).unwrap();
+        assert_eq!(samples.shard_lens(), [5, 3], "{pattern}");
+    }
+}

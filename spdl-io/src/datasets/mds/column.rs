@@ -12,6 +12,9 @@ use crate::{Encoding, FieldRequest, FieldValue};
 /// The most bytes strings in a list of images: each takes more memory than bytes of the file.
 const MAX_IMAGES: usize = 1 << 20;
 
+/// The most columns of a shard.
+const MAX_COLUMNS: usize = 4096;
+
 /// The columns of a shard, in the order in which samples hold them.
 #[derive(Debug, PartialEq)]
 pub(super) struct Columns {
@@ -57,6 +60,10 @@ impl Columns {
             let message =
                 format!("{names} names of columns, {encodings} encodings and {sizes} sizes");
             return Err(Error::new(ErrorKind::Corrupt, message));
+        }
+        if names.len() > MAX_COLUMNS {
+            let message = format!("{} columns, of {MAX_COLUMNS} allowed", names.len());
+            return Err(Error::new(ErrorKind::LimitExceeded, message));
         }
         if let Some(twice) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name))
         {

@@ -4,6 +4,7 @@ mod column;
 mod footer;
 mod pages;
 mod schema;
+mod thrift;
 
 use std::fmt;
 #[cfg(feature = "local")]

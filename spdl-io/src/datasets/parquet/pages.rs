@@ -1,7 +1,7 @@
 //! What a column chunk's pages claim, looked at before anything is decompressed or decoded.
 //!
 //! The crate `parquet` takes memory for what headers of pages say; here it is seen first that they may
-//! say so. Headers are in Thrift's compact protocol.
+//! say so.
 
 use bytes::Bytes;
 use parquet::basic::{Encoding, Type};
@@ -10,11 +10,11 @@ use parquet::errors::ParquetError;
 use parquet::schema::types::ColumnDescriptor;
 use spdl_core::{Error, ErrorKind, Result};
 
+use super::thrift::{self, Thrift};
+
 /// The most values of a column in a row group: a page says how many it has in a few bytes, however
 /// many they are.
 const MAX_VALUES: u64 = 1 << 24;
-/// How deep the parts of a header may lie in one another.
-const MAX_DEPTH: u32 = 16;
 
 /// What a page's header says.
 #[derive(Debug, Default)]
@@ -77,15 +77,6 @@ pub(super) fn check(
     Ok(bytes)
 }
 
-/// The types of values in the compact protocol.
-const BINARY: u8 = 8;
-const STRUCT: u8 = 12;
-
-struct Thrift<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
 impl Thrift<'_> {
     fn header(&mut self) -> Result<Header> {
         let mut header = Header::default();
@@ -95,8 +86,8 @@ impl Thrift<'_> {
                 (2, 5) => header.uncompressed = self.size()?,
                 (3, 5) => header.compressed = self.size()?,
                 // Data of version 1, a dictionary, data of version 2: the first field of each.
-                (5 | 8, STRUCT) => header.data_values = self.values()?,
-                (7, STRUCT) => header.dictionary_values = self.values()?,
+                (5 | 8, thrift::STRUCT) => header.data_values = self.values()?,
+                (7, thrift::STRUCT) => header.dictionary_values = self.values()?,
                 (_, kind) => self.skip(kind, 0)?,
             }
         }
@@ -114,95 +105,6 @@ impl Thrift<'_> {
         }
         Ok(values)
     }
-
-    /// The type of the next field, and its number in `id`; `None` at the end.
-    fn field(&mut self, id: &mut i64) -> Result<Option<u8>> {
-        let byte = self.byte()?;
-        if byte == 0 {
-            return Ok(None);
-        }
-        match byte >> 4 {
-            0 => *id = self.zigzag()?,
-            delta => *id += i64::from(delta),
-        }
-        Ok(Some(byte & 0xF))
-    }
-
-    fn skip(&mut self, kind: u8, depth: u32) -> Result<()> {
-        if depth == MAX_DEPTH {
-            return Err(Error::new(ErrorKind::LimitExceeded, "a page's header is nested too deep"));
-        }
-        match kind {
-            // True and false, which are their types.
-            1 | 2 => {}
-            3 => drop(self.byte()?),
-            4..=6 => drop(self.varint()?),
-            7 => self.take(8)?,
-            BINARY => {
-                let len = self.varint()?;
-                self.take(len)?;
-            }
-            9 | 10 => {
-                let head = self.byte()?;
-                let len = if head >> 4 == 15 { self.varint()? } else { u64::from(head >> 4) };
-                for _ in 0..len {
-                    // A truth value takes a byte in a list.
-                    match head & 0xF {
-                        1 | 2 => self.take(1)?,
-                        kind => self.skip(kind, depth + 1)?,
-                    }
-                }
-            }
-            STRUCT => {
-                let mut id = 0;
-                while let Some(kind) = self.field(&mut id)? {
-                    self.skip(kind, depth + 1)?;
-                }
-            }
-            _ => return Err(Error::new(ErrorKind::Corrupt, "a page's header is malformed")),
-        }
-        Ok(())
-    }
-
-    fn byte(&mut self) -> Result<u8> {
-        let byte = self.bytes.get(self.at).copied();
-        self.take(1)?;
-        byte.ok_or_else(cut)
-    }
-
-    fn take(&mut self, len: u64) -> Result<()> {
-        let end = usize::try_from(len).ok().and_then(|len| self.at.checked_add(len));
-        self.at = end.filter(|end| *end <= self.bytes.len()).ok_or_else(cut)?;
-        Ok(())
-    }
-
-    fn varint(&mut self) -> Result<u64> {
-        let mut number = 0;
-        for shift in (0..70).step_by(7) {
-            let byte = self.byte()?;
-            number |= u64::from(byte & 0x7F) << shift;
-            if byte < 0x80 {
-                return Ok(number);
-            }
-        }
-        Err(Error::new(ErrorKind::Corrupt, "a number of more than ten bytes in a page's header"))
-    }
-
-    fn zigzag(&mut self) -> Result<i64> {
-        let number = self.varint()?;
-        Ok((number >> 1) as i64 ^ -((number & 1) as i64))
-    }
-
-    fn size(&mut self) -> Result<u64> {
-        let size = self.zigzag()?;
-        u64::try_from(size).map_err(|_| {
-            Error::new(ErrorKind::Corrupt, format!("a page's header says {size} for a size"))
-        })
-    }
-}
-
-fn cut() -> Error {
-    Error::new(ErrorKind::Truncated, "a page's header is cut")
 }
 
 /// Pages that are handed on if their encoding is one that takes no more memory than they justify.
