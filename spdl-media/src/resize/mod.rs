@@ -540,6 +540,73 @@ mod tests {
     }
 
     #[test]
+    fn memory_between_the_passes_is_limited_beside_that_of_weights() {
+        let tall = Size::new(1, 200_000);
+        let mut picture = Picture::new();
+        picture.start_rgb(tall, Rect::full(tall)).unwrap();
+        let request = ResizeRequest {
+            source: Rect::full(tall).into(),
+            bounds: Rect::full(tall),
+            orientation: Orientation::Upright,
+            mirrored: (false, false),
+            target: Size::new(224, 224),
+            filter: ResizeFilter::Bilinear,
+        };
+        let resize = |limits: &Limits| {
+            let mut resizer = Resizer::new(limits);
+            let outcome = resizer.resize(&picture, &request, &mut ResizedPlanes::default());
+            let weights = resizer.axes[0].across.bytes() + resizer.axes[0].down.bytes();
+            (outcome.map_err(|error| error.kind()), weights, resizer.scratch.held_bytes())
+        };
+        let (outcome, weights, scratch) = resize(&Limits::default());
+        assert_eq!(outcome, Ok(()));
+        // Enough for the weights, not for what is between the passes.
+        let limits = Limits::default().max_bytes((weights + scratch / 2) as u64);
+        assert_eq!(resize(&limits), (Err(ErrorKind::LimitExceeded), weights, 0));
+    }
+
+    #[test]
+    fn what_was_computed_for_another_request_is_not_used() {
+        let image = Size::new(40, 40);
+        let picture = noise(image, Rect::full(image), ColorModel::YCbCr, 2, 3);
+        let bounds = Rect { left: 4, top: 4, width: 32, height: 32 };
+        let first = ResizeRequest {
+            source: CropBox { left: 8.0, top: 8.0, width: 20.0, height: 20.0 },
+            bounds,
+            orientation: Orientation::Upright,
+            mirrored: (false, false),
+            target: Size::new(10, 10),
+            filter: ResizeFilter::Bicubic,
+        };
+        let with = |source: CropBox| ResizeRequest { source, ..first };
+        let resize = |resizer: &mut Resizer, request: &ResizeRequest| {
+            let mut resized = ResizedPlanes::default();
+            resizer.resize(&picture, request, &mut resized).unwrap();
+            rows(&resized)
+        };
+        for other in [
+            with(CropBox { left: 9.0, ..first.source }),
+            with(CropBox { top: 9.0, ..first.source }),
+            with(CropBox { width: 21.0, ..first.source }),
+            with(CropBox { height: 21.0, ..first.source }),
+            ResizeRequest { bounds: Rect { left: 8, ..bounds }, ..first },
+            ResizeRequest { bounds: Rect { height: 24, ..bounds }, ..first },
+            ResizeRequest { orientation: Orientation::Rotated90, ..first },
+            ResizeRequest { mirrored: (true, false), ..first },
+            ResizeRequest { mirrored: (false, true), ..first },
+            ResizeRequest { target: Size::new(11, 10), ..first },
+            ResizeRequest { target: Size::new(10, 11), ..first },
+            ResizeRequest { filter: ResizeFilter::Lanczos3, ..first },
+        ] {
+            let mut resizer = Resizer::new(&Limits::default());
+            let before = resize(&mut resizer, &first);
+            let found = resize(&mut resizer, &other);
+            assert!(found != before, "{other:?}");
+            assert!(found == resize(&mut Resizer::new(&Limits::default()), &other), "{other:?}");
+        }
+    }
+
+    #[test]
     fn memory_for_an_unusual_image_is_given_back() {
         let resize = |resizer: &mut Resizer, image: Size| {
             let mut picture = Picture::new();

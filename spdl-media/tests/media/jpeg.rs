@@ -786,6 +786,58 @@ fn of_a_cut_file_a_region_may_be_whole() {
 }
 
 #[test]
+fn a_reduced_row_of_a_cut_file_is_valid_where_all_of_it_is_there() {
+    let (encoded, ..) = &photographs()[1];
+    let mut partial = 0;
+    // Regions that begin inside a reduced row of the image, and not.
+    for (scale, top) in [(2, 33), (4, 42), (8, 0), (8, 51)] {
+        let region = Rect { left: 5, top, width: 96, height: 200 };
+        let request = DecodeRequest::full()
+            .region(region)
+            .at_least(Size::new(region.width / scale, region.height / scale))
+            .on_truncated(OnTruncated::Partial);
+        let (whole, _) = planes(encoded, request).unwrap();
+        for tenth in 1..10 {
+            let cut = &encoded[..encoded.len() * tenth / 10];
+            let Ok((picture, decoded)) = planes(cut, request) else { continue };
+            let (luma, whole) = (&picture.planes()[0], &whole.planes()[0]);
+            let shape = luma.shape();
+            assert_eq!(shape.down, scale);
+            let rows = shape.area.height;
+            let black = |&row: &u32| luma.row(row).iter().all(|&sample| sample == 0);
+            let there = (0..rows).find(black).unwrap_or(rows);
+            assert!((0..there).all(|row| luma.row(row) == whole.row(row)), "1/{scale}, {tenth}");
+            let pixels = (shape.area.top + there) * scale - top;
+            let valid = (pixels / scale).min(decoded.size.height);
+            assert_eq!(decoded.rows_valid, valid, "1/{scale} from {top}, {tenth}");
+            partial += u32::from(valid < decoded.size.height);
+        }
+    }
+    assert!(partial > 4, "{partial}");
+}
+
+#[test]
+fn what_is_cut_below_a_region_is_not_missing_from_it() {
+    // Down to the end of a row of units, and no whole number of eighths.
+    let region = Rect { left: 0, top: 3, width: 16, height: 13 };
+    let request = DecodeRequest::full().region(region).on_truncated(OnTruncated::Partial);
+    let eighth = request.at_least(Size::new(1, 1));
+    for name in ["444.jpg", "444-progressive.jpg", "grey.jpg", "grey-progressive.jpg"] {
+        let encoded = data(name);
+        let mut whole = 0;
+        for cut in 0..encoded.len() {
+            let Ok((_, decoded)) = pixels(&encoded[..cut], request) else { continue };
+            if decoded.rows_valid == region.height {
+                whole += 1;
+                let (_, decoded) = planes(&encoded[..cut], eighth).unwrap();
+                assert_eq!(decoded, Decoded::new(Size::new(2, 2)), "{name} to {cut}");
+            }
+        }
+        assert!(whole > 2, "{name}: {whole}");
+    }
+}
+
+#[test]
 fn a_decoder_is_not_told_by_its_last_image() {
     // Tables, planes and windows are kept; what they held before must not matter.
     let mut decoder = decoder();

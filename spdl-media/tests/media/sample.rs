@@ -121,20 +121,23 @@ fn a_centre_crop_is_the_image_itself_within_its_fill() {
 
 #[test]
 fn a_mirrored_letterbox_is_the_mirror_of_the_plain_one() {
-    // 29 rows of 34: 2 are missing above, 3 below.
-    let plain =
-        ImageTransform::with_size(Size::new(37, 34)).crop(Crop::Letterbox { fill: [1, 2, 3] });
-    let found = bytes(&plain, &data("rgb.png"));
-    let flipped = bytes(&plain.clone().vertical_flip(1.0), &data("rgb.png"));
+    let file = data("rgb.png");
     let image = image();
-    for y in 0..34 {
-        for x in 0..37 {
-            let expected = match y {
-                2..31 => pixel(&image.pixels, 37, x, y - 2),
-                _ => [1, 2, 3],
-            };
-            assert_eq!(pixel(&found, 37, x, y), expected, "({x}, {y})");
-            assert_eq!(pixel(&flipped, 37, x, 33 - y), expected, "({x}, {y}), upended");
+    // 29 rows of 34: 2 are missing above, 3 below. 37 columns of 42: 2 are missing left, 3 right.
+    for (width, height) in [(37, 34), (42, 29)] {
+        let (left, top) = ((width - 37) / 2, (height - 29) / 2);
+        let plain = ImageTransform::with_size(Size::new(width, height))
+            .crop(Crop::Letterbox { fill: [1, 2, 3] });
+        let found = bytes(&plain, &file);
+        let mirrored = bytes(&plain.clone().horizontal_flip(1.0), &file);
+        let upended = bytes(&plain.clone().vertical_flip(1.0), &file);
+        for (x, y) in (0..height).flat_map(|y| (0..width).map(move |x| (x, y))) {
+            let inside = (left..left + 37).contains(&x) && (top..top + 29).contains(&y);
+            let expected =
+                if inside { pixel(&image.pixels, 37, x - left, y - top) } else { [1, 2, 3] };
+            assert_eq!(pixel(&found, width, x, y), expected, "({x}, {y})");
+            assert_eq!(pixel(&mirrored, width, width - 1 - x, y), expected, "({x}, {y}), mirrored");
+            assert_eq!(pixel(&upended, width, x, height - 1 - y), expected, "({x}, {y}), upended");
         }
     }
 }
