@@ -62,6 +62,8 @@ mod memory;
 mod network;
 #[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
 mod object_store;
+#[cfg(feature = "local")]
+mod read_buffers;
 mod record;
 mod resilient;
 pub mod shards;

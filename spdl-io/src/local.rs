@@ -15,6 +15,8 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use crate::fetcher::{check_limit, check_version, past_the_end, range_len};
 use crate::io_threads::IoThreads;
+use crate::read_buffers::ReadBuffers;
+use crate::resilient::joining::join;
 use crate::walk::{Walker, os_error};
 use crate::{Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest};
 
@@ -22,6 +24,12 @@ const LINGER: Duration = Duration::from_secs(10);
 
 /// The length of the pieces of a body: long enough that the way through the threads costs little.
 const PIECE: u64 = 1 << 20;
+
+/// Ranges with no more than so many bytes between them are read as one, as the members of a sample in
+/// a tar archive: that is less than another call costs.
+const RANGE_GAP: u64 = 4 << 10;
+/// Ranges are joined up to so many bytes.
+const RANGE_LIMIT: u64 = 1 << 20;
 
 /// Reads files of this machine; keys are paths.
 ///
@@ -34,6 +42,10 @@ const PIECE: u64 = 1 << 20;
 /// Dropping the fetcher cancels what was not started and joins the threads. A read that the
 /// operating system does not give back within 200 ms, as from a network share that is gone, is left
 /// to its thread, which ends with it.
+///
+/// Memory is used again: reads of 4 KiB to 1 MiB keep theirs for later ones, up to 8 MiB while nobody
+/// uses it. Ranges with at most 4 KiB between them are read as one, of up to 1 MiB, whose memory stays
+/// as long as any of its parts.
 ///
 /// A file is read as it is at that moment: one that grows or shrinks meanwhile gives what was
 /// there. Symbolic links are followed. Devices and pipes are refused, since reading them may never
@@ -62,6 +74,7 @@ const PIECE: u64 = 1 << 20;
 #[derive(Debug)]
 pub struct LocalFetcher {
     threads: Arc<IoThreads>,
+    buffers: Arc<ReadBuffers>,
 }
 
 impl LocalFetcher {
@@ -76,7 +89,10 @@ impl LocalFetcher {
     /// A fetcher with up to `max_threads` threads, at least one: so many reads are under way at
     /// once. More than the default pays off where each read waits long, as on network file systems.
     pub fn with_threads(max_threads: usize) -> Self {
-        LocalFetcher { threads: Arc::new(IoThreads::new("spdl-io", max_threads, LINGER)) }
+        LocalFetcher {
+            threads: Arc::new(IoThreads::new("spdl-io", max_threads, LINGER)),
+            buffers: Arc::default(),
+        }
     }
 
     /// The most threads it uses.
@@ -98,17 +114,17 @@ impl Fetcher for LocalFetcher {
     }
 
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
-        let key = key.clone();
+        let (key, buffers) = (key.clone(), Arc::clone(&self.buffers));
         let work = move || match range {
-            Some(range) => read_range(&key, range),
-            None => read_whole(&key, u64::MAX),
+            Some(range) => read_range(&key, range, &buffers),
+            None => read_whole(&key, u64::MAX, &buffers),
         };
         self.threads.run(work).await
     }
 
     async fn read_at_most(&self, key: &Key, max_bytes: u64) -> Result<Bytes> {
-        let key = key.clone();
-        self.threads.run(move || read_whole(&key, max_bytes)).await
+        let (key, buffers) = (key.clone(), Arc::clone(&self.buffers));
+        self.threads.run(move || read_whole(&key, max_bytes, &buffers)).await
     }
 
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
@@ -123,21 +139,16 @@ impl Fetcher for LocalFetcher {
             .await
     }
 
-    /// Opens the file once for all ranges.
+    /// Opens the file once for all ranges, and reads those that lie near each other as one.
     async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let (key, ranges) = (key.clone(), ranges.to_vec());
-        self.threads
-            .run(move || {
-                let (mut file, metadata) = open(&key)?;
-                let len = metadata.len();
-                ranges.into_iter().map(|range| read_part(&key, &mut file, len, range)).collect()
-            })
-            .await
+        let (key, ranges, buffers) = (key.clone(), ranges.to_vec(), Arc::clone(&self.buffers));
+        self.threads.run(move || read_parts(&key, &ranges, &buffers)).await
     }
 
     async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
         let (key, request) = (key.clone(), request.clone());
-        let opened = self.threads.run(move || OpenFile::open(key, request)).await?;
+        let buffers = Arc::clone(&self.buffers);
+        let opened = self.threads.run(move || OpenFile::open(key, request, buffers)).await?;
         let (size, version) = (opened.size, Arc::clone(&opened.version));
         // The body keeps the threads until it is read, though the fetcher may be gone.
         let threads = Arc::clone(&self.threads);
@@ -164,6 +175,7 @@ impl Fetcher for LocalFetcher {
 struct OpenFile {
     key: Key,
     file: File,
+    buffers: Arc<ReadBuffers>,
     size: u64,
     version: Arc<str>,
     next: u64,
@@ -171,7 +183,7 @@ struct OpenFile {
 }
 
 impl OpenFile {
-    fn open(key: Key, request: ReadRequest) -> Result<Self> {
+    fn open(key: Key, request: ReadRequest, buffers: Arc<ReadBuffers>) -> Result<Self> {
         let (file, metadata) = open(&key)?;
         let (size, version) = (metadata.len(), version(&metadata));
         check_version(&key, request.version.as_ref(), Some(&version))?;
@@ -180,12 +192,13 @@ impl OpenFile {
         if end > size {
             return Err(past_the_end(&key, start..end, size));
         }
-        Ok(OpenFile { key, file, size, version, next: start, end })
+        Ok(OpenFile { key, file, buffers, size, version, next: start, end })
     }
 
     fn read_piece(mut self) -> Result<(Bytes, Self)> {
         let range = self.next..self.end.min(self.next + PIECE);
-        let piece = read_part(&self.key, &mut self.file, self.size, range.clone());
+        let (key, size) = (&self.key, self.size);
+        let piece = read_part(key, &mut self.file, size, range.clone(), &self.buffers);
         let metadata = self.file.metadata();
         let metadata =
             metadata.map_err(|error| os_error("cannot look at this file", &self.key, error))?;
@@ -206,39 +219,112 @@ fn version(metadata: &fs::Metadata) -> Arc<str> {
     format!("{}@{sign}{}", metadata.len(), distance.as_nanos()).into()
 }
 
-fn read_whole(key: &Key, max_bytes: u64) -> Result<Bytes> {
-    let (file, metadata) = open(key)?;
+fn read_whole(key: &Key, max_bytes: u64, buffers: &ReadBuffers) -> Result<Bytes> {
+    let (mut file, metadata) = open(key)?;
     let len = metadata.len();
     check_limit(key, len, max_bytes)?;
-    let mut bytes = reserve(key, len)?;
+    let bytes = read_up_to(key, &mut file, len, buffers)?;
+    if (bytes.len() as u64) < len {
+        return Ok(bytes);
+    }
     // One byte past the limit is enough to see that a growing file has crossed it.
-    let read = file.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes);
+    let (mut more, most) = (Vec::new(), (max_bytes - len).saturating_add(1));
+    let read = file.take(most).read_to_end(&mut more);
     read.map_err(|error| os_error("cannot read this file", key, error))?;
-    check_limit(key, bytes.len() as u64, max_bytes)?;
-    Ok(bytes.into())
+    if more.is_empty() {
+        return Ok(bytes);
+    }
+    check_limit(key, len + more.len() as u64, max_bytes)?;
+    Ok([&bytes[..], &more].concat().into())
 }
 
-fn read_range(key: &Key, range: Range<u64>) -> Result<Bytes> {
+fn read_range(key: &Key, range: Range<u64>, buffers: &ReadBuffers) -> Result<Bytes> {
     range_len(key, &range)?;
     let (mut file, metadata) = open(key)?;
-    read_part(key, &mut file, metadata.len(), range)
+    read_part(key, &mut file, metadata.len(), range, buffers)
+}
+
+fn read_parts(key: &Key, ranges: &[Range<u64>], buffers: &ReadBuffers) -> Result<Vec<Bytes>> {
+    let (mut file, metadata) = open(key)?;
+    let len = metadata.len();
+    for range in ranges {
+        check_range(key, len, range)?;
+    }
+    let mut parts = vec![Bytes::new(); ranges.len()];
+    for joined in join(ranges, RANGE_GAP, RANGE_LIMIT) {
+        let start = joined.range.start;
+        let bytes = read_part(key, &mut file, len, joined.range, buffers)?;
+        for place in joined.members {
+            let Range { start: from, end } = ranges[place];
+            // They lie within what was read, which fits into memory.
+            parts[place] = bytes.slice((from - start) as usize..(end - start) as usize);
+        }
+    }
+    Ok(parts)
+}
+
+/// The length of a range of a file of `len` bytes.
+fn check_range(key: &Key, len: u64, range: &Range<u64>) -> Result<u64> {
+    let wanted = range_len(key, range)?;
+    if range.end > len { Err(past_the_end(key, range.clone(), len)) } else { Ok(wanted) }
 }
 
 /// A range of a file of `len` bytes.
-fn read_part(key: &Key, file: &mut File, len: u64, range: Range<u64>) -> Result<Bytes> {
-    let wanted = range_len(key, &range)?;
-    if range.end > len {
-        return Err(past_the_end(key, range, len));
-    }
+fn read_part(
+    key: &Key,
+    file: &mut File,
+    len: u64,
+    range: Range<u64>,
+    buffers: &ReadBuffers,
+) -> Result<Bytes> {
+    let wanted = check_range(key, len, &range)?;
     let failed = |error| os_error("cannot read this file", key, error);
-    let mut bytes = reserve(key, wanted)?;
     file.seek(SeekFrom::Start(range.start)).map_err(failed)?;
-    let read = file.take(wanted).read_to_end(&mut bytes).map_err(failed)? as u64;
+    let bytes = read_up_to(key, file, wanted, buffers)?;
+    let read = bytes.len() as u64;
     if read < wanted {
         let end = range.start + read;
         return Err(past_the_end(key, range, end));
     }
+    Ok(bytes)
+}
+
+/// The next `wanted` bytes of a file, or as many as there are.
+fn read_up_to(key: &Key, file: &mut File, wanted: u64, buffers: &ReadBuffers) -> Result<Bytes> {
+    let failed = |error| os_error("cannot read this file", key, error);
+    let buffer = usize::try_from(wanted).ok().and_then(|wanted| buffers.take(wanted));
+    if let Some(mut buffer) = buffer {
+        let read = fill(file, buffer.bytes_mut()).map_err(failed)?;
+        return Ok(buffer.into_bytes(read));
+    }
+    let mut bytes = reserve(key, wanted)?;
+    file.take(wanted).read_to_end(&mut bytes).map_err(failed)?;
     Ok(bytes.into())
+}
+
+/// Memory of just the length that the file claims. A claim that cannot be met (a sparse file of
+/// petabytes) is an error, not an abort.
+fn reserve(key: &Key, len: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let reserved = usize::try_from(len).ok().and_then(|len| bytes.try_reserve_exact(len).ok());
+    reserved.map(|()| bytes).ok_or_else(|| {
+        let message = format!("cannot get memory for {len} bytes");
+        Error::new(ErrorKind::LimitExceeded, message).with_key(key.display_name())
+    })
+}
+
+/// Reads until the buffer is full, or the file has ended; tells how many bytes came.
+fn fill(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut at = 0;
+    while at < buffer.len() {
+        match file.read(&mut buffer[at..]) {
+            Ok(0) => break,
+            Ok(read) => at += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(at)
 }
 
 /// Opens a regular file; tells its length and its time of change too.
@@ -261,17 +347,6 @@ fn check_file(key: &Key, metadata: &fs::Metadata) -> Result<()> {
     let message =
         if metadata.is_dir() { "this is a folder, not a file" } else { "not a regular file" };
     Err(Error::new(ErrorKind::InvalidArgument, message).with_key(key.display_name()))
-}
-
-/// Memory of just the length that the file claims. A claim that cannot be met (a sparse file of
-/// petabytes) is an error, not an abort.
-fn reserve(key: &Key, len: u64) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let reserved = usize::try_from(len).ok().and_then(|len| bytes.try_reserve_exact(len).ok());
-    reserved.map(|()| bytes).ok_or_else(|| {
-        let message = format!("cannot get memory for {len} bytes");
-        Error::new(ErrorKind::LimitExceeded, message).with_key(key.display_name())
-    })
 }
 
 fn list_folder(root: &Path) -> Result<Vec<ObjectMeta>> {

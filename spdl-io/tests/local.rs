@@ -193,3 +193,63 @@ fn a_file_of_another_version_is_not_opened() {
     let error = block_on(fetcher.open(&key, &request)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Changed);
 }
+
+#[test]
+fn near_and_far_ranges_in_any_order_give_their_own_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("numbers");
+    let content: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
+    fs::write(&path, &content).unwrap();
+    let fetcher = LocalFetcher::new();
+    let key = Key::from_path(&path);
+    // Near each other, far from each other, within another, the same twice, and empty.
+    let ranges = [
+        300_000..300_100,
+        0..5_000,
+        5_600..5_603,
+        9_699..20_000,
+        10_000..10_001,
+        0..5_000,
+        399_999..400_000,
+        70_000..70_000,
+    ];
+    let parts = block_on(fetcher.read_ranges(&key, &ranges)).unwrap();
+    assert_eq!(parts.len(), ranges.len());
+    for (part, range) in parts.iter().zip(&ranges) {
+        assert_eq!(part, &content[range.start as usize..range.end as usize], "{range:?}");
+    }
+    let error = block_on(fetcher.read_ranges(&key, &[0..1, 399_999..400_001])).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Truncated);
+}
+
+#[test]
+fn what_was_read_stays_the_same_while_others_are_read_and_dropped() {
+    let folder = tempfile::tempdir().unwrap();
+    let fetcher = LocalFetcher::new();
+    let key = |number: u8| Key::from_path(folder.path().join(number.to_string()));
+    // Of about the same length, so that each may get the memory of one that was dropped.
+    let content = |number: u8| vec![number; 50_000 + 10 * usize::from(number)];
+    for number in 0..20 {
+        fs::write(key(number).to_path(), content(number)).unwrap();
+    }
+    let mut kept = Vec::new();
+    for round in 0..10 {
+        for number in 0..20 {
+            let read = block_on(fetcher.read(&key(number), None)).unwrap();
+            assert_eq!(read, content(number));
+            // A third stays in use for a while, as a whole or in part.
+            match (usize::from(number) + round) % 3 {
+                0 => kept.push((number, read)),
+                1 => kept.push((number, read.slice(7..9))),
+                _ => {}
+            }
+        }
+        for (number, bytes) in &kept {
+            assert!(bytes.iter().all(|byte| byte == number), "{number} in round {round}");
+        }
+        kept.truncate(13);
+    }
+    // What is still in use outlives the fetcher.
+    drop(fetcher);
+    assert!(kept.iter().all(|(number, bytes)| bytes.iter().all(|byte| byte == number)));
+}

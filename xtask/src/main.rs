@@ -47,6 +47,7 @@ use crate::tools::Workspace;
   cargo xtask corpus DIR            every file of a folder through every decoder, in child processes
   cargo xtask fuzz                  a minute of every fuzz target
   cargo xtask bench overhead        what the scheduler costs per item and stage
+  cargo xtask bench tar             tar shards against webdataset and upstream
 
 Each task has its own help: cargo xtask TASK --help"
 )]

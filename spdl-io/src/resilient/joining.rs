@@ -4,17 +4,17 @@ use std::ops::Range;
 
 /// Several ranges that are read as one.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Joined {
-    pub(super) range: Range<u64>,
+pub(crate) struct Joined {
+    pub(crate) range: Range<u64>,
     /// Which of the ranges lie in it, by their places.
-    pub(super) members: Vec<usize>,
+    pub(crate) members: Vec<usize>,
     /// How many of its bytes nobody asked for.
-    pub(super) unasked: u64,
+    pub(crate) unasked: u64,
 }
 
 /// Joins ranges with at most `gap` bytes between them into ones of at most `limit` bytes; a longer
 /// one stays alone, unless others lie within it. No range may end before it starts.
-pub(super) fn join(ranges: &[Range<u64>], gap: u64, limit: u64) -> Vec<Joined> {
+pub(crate) fn join(ranges: &[Range<u64>], gap: u64, limit: u64) -> Vec<Joined> {
     let mut places: Vec<usize> = (0..ranges.len()).collect();
     places.sort_by_key(|&place| (ranges[place].start, ranges[place].end));
     let mut all: Vec<Joined> = Vec::new();

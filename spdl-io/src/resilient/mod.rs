@@ -2,7 +2,7 @@
 //! that does not come.
 
 mod clock;
-mod joining;
+pub(crate) mod joining;
 mod load;
 mod options;
 mod persistence;

@@ -26,7 +26,7 @@ pub(crate) struct Contestant {
 /// What one run of a contestant took.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
-    pub(crate) images: u64,
+    pub(crate) samples: u64,
     pub(crate) seconds: f64,
     pub(crate) cpu_s_per_1000: f64,
     pub(crate) first_batch_ms: f64,
@@ -36,8 +36,8 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    pub(crate) fn images_per_s(&self) -> f64 {
-        self.images as f64 / self.seconds
+    pub(crate) fn samples_per_s(&self) -> f64 {
+        self.samples as f64 / self.seconds
     }
 }
 
@@ -50,16 +50,16 @@ impl Contestant {
         self.runs.iter().map(value).collect()
     }
 
-    /// The median rate, in images per second.
+    /// The median rate, in samples per second.
     pub(crate) fn rate(&self) -> f64 {
-        median(self.of(Run::images_per_s))
+        median(self.of(Run::samples_per_s))
     }
 
     /// The median of the ratios of this one's rates to another's: neighbours in time are compared,
     /// so that a slow minute of the machine hits both.
     pub(crate) fn ratio_to(&self, other: &Contestant) -> f64 {
         let pairs = self.runs.iter().zip(&other.runs);
-        median(pairs.map(|(own, other)| own.images_per_s() / other.images_per_s()).collect())
+        median(pairs.map(|(own, other)| own.samples_per_s() / other.samples_per_s()).collect())
     }
 }
 
@@ -82,18 +82,18 @@ pub(crate) fn measure_all(contestants: &mut Vec<Contestant>, repeats: u32) -> Re
         for contestant in contestants.iter_mut() {
             let run = contestant.measure()?;
             eprintln!(
-                "run {repeat} of {repeats}: {}: {:.0} images/s (others took {:.0} % of the CPUs)",
+                "run {repeat} of {repeats}: {}: {:.0} samples/s (others took {:.0} % of the CPUs)",
                 contestant.name,
-                run.images_per_s(),
+                run.samples_per_s(),
                 100.0 * run.foreign_cpu
             );
             contestant.runs.push(run);
         }
     }
-    let delivered = contestants[0].runs[0].images;
+    let delivered = contestants[0].runs[0].samples;
     for contestant in contestants.iter() {
-        if let Some(run) = contestant.runs.iter().find(|run| run.images != delivered) {
-            bail!("{} delivered {} images, ours {delivered}", contestant.name, run.images);
+        if let Some(run) = contestant.runs.iter().find(|run| run.samples != delivered) {
+            bail!("{} delivered {} samples, ours {delivered}", contestant.name, run.samples);
         }
     }
     Ok(())
@@ -116,11 +116,12 @@ impl Contestant {
         let number = |key: &str| {
             result[key].as_f64().with_context(|| format!("{} reports no {key}", self.name))
         };
-        let images =
-            result["images"].as_u64().with_context(|| format!("{}: no images", self.name))?;
-        ensure!(images > 0, "{} delivered nothing", self.name);
+        // Loaders of images call them that.
+        let samples = result["samples"].as_u64().or_else(|| result["images"].as_u64());
+        let samples = samples.with_context(|| format!("{}: no samples", self.name))?;
+        ensure!(samples > 0, "{} delivered nothing", self.name);
         Ok(Run {
-            images,
+            samples,
             seconds: number("seconds")?,
             cpu_s_per_1000: number("cpu_s_per_1000")?,
             first_batch_ms: number("first_batch_ms")?,

@@ -1,6 +1,5 @@
 //! `cargo xtask bench images`: JPEG files to batches, beside the usual Python loaders.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -8,10 +7,9 @@ use std::thread;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 
-use super::contest::{self, Contestant, Run, median};
+use super::contest::{self, Contestant};
 use super::peers::{self, Peer, Task};
-use super::plot::{self, Bar};
-use super::{promises, shares};
+use super::{plot, promises, shares, table};
 use crate::dataset::{self, Settings, Shape};
 use crate::demo::{Mode, build_spdl};
 use crate::tools::Workspace;
@@ -134,7 +132,7 @@ pub(super) fn run(workspace: &Workspace, arguments: &Images) -> Result<()> {
     contestants.extend(peers::prepare(workspace, chosen, &task)?);
     contest::measure_all(&mut contestants, arguments.repeats)?;
 
-    let table = table(&contestants);
+    let table = table::of_medians(&contestants, "images/s");
     println!("\n{table}");
     let figures = if arguments.no_shares { None } else { shares::measure(workspace, &data) };
     let shares = figures.as_deref().map(shares::table);
@@ -146,11 +144,11 @@ pub(super) fn run(workspace: &Workspace, arguments: &Images) -> Result<()> {
         let name = format!("docs/benchmarks/{kind}-{}.md", arguments.mode.name());
         let page = arguments.out.clone().unwrap_or_else(|| workspace.root.join(name));
         let plot = page.with_extension("svg");
-        write(&plot, &picture(arguments, &contestants))?;
+        table::write(&plot, &picture(arguments, &contestants))?;
         let plot_name = plot.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let text = Report { arguments, contestants: &contestants, workers, cpus, plot: &plot_name }
             .text(&table, shares.as_deref());
-        write(&page, &text)?;
+        table::write(&page, &text)?;
     }
     if !arguments.check {
         return Ok(());
@@ -161,12 +159,6 @@ pub(super) fn run(workspace: &Workspace, arguments: &Images) -> Result<()> {
         unmeasured == 0 || arguments.allow_unmeasured,
         "{unmeasured} of the promises were not measured (--allow-unmeasured passes over that)"
     );
-    Ok(())
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    println!("written to {}", path.display());
     Ok(())
 }
 
@@ -186,54 +178,12 @@ fn ours(
     Contestant::new(name, workspace.program("release", "spdl"), words)
 }
 
-/// A Markdown table of medians. The first contestant is ours.
-fn table(contestants: &[Contestant]) -> String {
-    let width = contestants.iter().map(|contestant| contestant.name.len()).max().unwrap_or(0);
-    let mut text = format!(
-        "| {:<width$} | images/s | spread | CPU s/1,000 | first ms | mem MB | others' CPU | ours / this |\n\
-         |-{}-|---------:|-------:|------------:|---------:|-------:|------------:|------------:|\n",
-        "loader",
-        "-".repeat(width)
-    );
-    for contestant in contestants {
-        let (least, most) = range(contestant);
-        let rate = contestant.rate();
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            text,
-            "| {:<width$} | {:>8.0} | {:>5.1}% | {:>11.2} | {:>8.0} | {:>6.0} | {:>10.0}% | {:>11.2} |",
-            contestant.name,
-            rate,
-            100.0 * (most - least) / rate,
-            median(contestant.of(|run| run.cpu_s_per_1000)),
-            median(contestant.of(|run| run.first_batch_ms)),
-            median(contestant.of(|run| run.peak_memory_bytes as f64)) / 1e6,
-            100.0 * median(contestant.of(|run| run.foreign_cpu)),
-            contestants[0].ratio_to(contestant),
-        );
-    }
-    text
-}
-
-/// The smallest and the largest rate.
-fn range(contestant: &Contestant) -> (f64, f64) {
-    let rates = contestant.of(Run::images_per_s);
-    let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
-    (least, rates.into_iter().fold(0.0, f64::max))
-}
-
 fn picture(arguments: &Images, contestants: &[Contestant]) -> String {
-    let bars = contestants.iter().map(|contestant| Bar {
-        label: contestant.name.to_owned(),
-        value: contestant.rate(),
-        range: range(contestant),
-        ours: contestant.name == OURS,
-    });
     let what = if arguments.photos { "Photographs" } else { "JPEG files" };
     let title = format!("{what} to batches, {} crop", arguments.mode.name());
     let unit =
         format!("images/s, median of {} runs; the line shows their range", arguments.repeats);
-    plot::bars(&title, &unit, bars.collect())
+    plot::bars(&title, &unit, table::bars(contestants, |name| name == OURS))
 }
 
 struct Report<'a> {
@@ -247,9 +197,7 @@ struct Report<'a> {
 impl Report<'_> {
     fn text(&self, table: &str, shares: Option<&str>) -> String {
         let Report { arguments, contestants, workers, cpus, plot } = self;
-        let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let cpu = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-        let cpu = cpu.map_or("unknown CPU", |(_, name)| name.trim());
+        let cpu = table::cpu_model();
         let what = match arguments.mode {
             Mode::Eval => "Resize shorter side to 256, centre crop 224",
             Mode::Train => "Random resized crop 224, horizontal flip",
@@ -261,11 +209,7 @@ impl Report<'_> {
             }
             (None, true) => "JPEGs of 2 to 12 megapixels, made from the demo's photographs.",
         };
-        let versions: String = contestants
-            .iter()
-            .filter(|contestant| !contestant.versions.is_empty())
-            .map(|contestant| format!("- {}: {}\n", contestant.name, contestant.versions))
-            .collect();
+        let versions = table::versions(contestants);
         let shares = match shares {
             Some(shares) => format!(
                 "\n## Where our time goes\n\nOne thread, files in memory, µs per image \
@@ -291,7 +235,7 @@ impl Report<'_> {
              Made by `cargo xtask bench images{photos} --mode {mode} --repeats {repeats} --epochs {epochs}`, \
              with `--all-peers` or some of them.\n\
              {shares}",
-            images = contestants[0].runs[0].images,
+            images = contestants[0].runs[0].samples,
             turbo = Peer::LibjpegTurbo.name(),
             aliased = Peer::TensorflowAliased.name(),
             repeats = arguments.repeats,
@@ -299,37 +243,5 @@ impl Report<'_> {
             mode = arguments.mode.name(),
             epochs = arguments.epochs,
         )
-    }
-}
-
-#[cfg(test)]
-pub(super) mod tests {
-    use super::*;
-
-    pub(in crate::bench) fn contestant(name: &'static str, seconds: &[f64]) -> Contestant {
-        let run = |&seconds: &f64| Run {
-            images: 1000,
-            seconds,
-            cpu_s_per_1000: 1.5,
-            first_batch_ms: 40.0,
-            peak_memory_bytes: 100_000_000,
-            foreign_cpu: 0.02,
-        };
-        let mut contestant = Contestant::new(name, PathBuf::new(), Vec::new());
-        contestant.runs = seconds.iter().map(run).collect();
-        contestant
-    }
-
-    #[test]
-    fn ratios_are_medians_of_neighbouring_runs() {
-        // The machine was slow in the second round, which hit both.
-        let ours = contestant("ours", &[1.0, 4.0, 1.0]);
-        let peer = contestant("peer", &[2.0, 8.0, 2.0]);
-        let table = table(&[ours, peer]);
-        let cells =
-            |row: &str| row.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
-        let rows: Vec<_> = table.lines().map(cells).collect();
-        assert_eq!(rows[2][1..9], ["ours", "1000", "75.0%", "1.50", "40", "100", "2%", "1.00"]);
-        assert_eq!(rows[3][1..9], ["peer", "500", "75.0%", "1.50", "40", "100", "2%", "2.00"]);
     }
 }

@@ -6,6 +6,9 @@ mod peers;
 mod plot;
 mod promises;
 mod shares;
+mod table;
+mod tar;
+mod tar_shards;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -21,6 +24,7 @@ pub(crate) enum Benchmark {
     Scaling(Scaling),
     Stragglers(Stragglers),
     Saving(Saving),
+    Tar(tar::Tar),
 }
 
 pub(crate) fn run(workspace: &Workspace, benchmark: &Benchmark) -> Result<()> {
@@ -30,5 +34,6 @@ pub(crate) fn run(workspace: &Workspace, benchmark: &Benchmark) -> Result<()> {
         Benchmark::Scaling(arguments) => engine_bench::scaling(workspace, arguments),
         Benchmark::Stragglers(arguments) => engine_bench::stragglers(workspace, arguments),
         Benchmark::Saving(arguments) => engine_bench::saving(workspace, arguments),
+        Benchmark::Tar(arguments) => tar::run(workspace, arguments),
     }
 }

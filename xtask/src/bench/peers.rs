@@ -155,7 +155,7 @@ fn contestant(workspace: &Workspace, peer: Peer, python: PathBuf, task: &Task<'_
 }
 
 /// `Pillow 13.0.0, numpy 2.4.6`: those of the packages that are there.
-fn versions(python: &Path, packages: &[&str]) -> String {
+pub(super) fn versions(python: &Path, packages: &[&str]) -> String {
     const SCRIPT: &str = "\
 import importlib.metadata as metadata, sys
 found = []

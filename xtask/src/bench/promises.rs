@@ -112,7 +112,7 @@ pub(super) fn check(
 #[cfg(test)]
 mod tests {
     use super::super::contest::Contestant;
-    use super::super::images::tests::contestant;
+    use super::super::table::tests::contestant;
     use super::*;
 
     fn checked(photos: bool, mode: Mode, other: &'static str, seconds: f64) -> Result<usize> {

@@ -1,0 +1,67 @@
+"""What the readers of tar shards share: their arguments, timing, the result.
+
+Every reader does the same work: all shards from their first byte to their last, and of each sample
+the bytes of its members, not decoded. Time is counted from making the reader to its last sample,
+imports excluded; CPU time likewise, of the process and of the workers it has waited for.
+"""
+
+import argparse
+import json
+import resource
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+
+def arguments():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("way")
+    parser.add_argument("epochs", type=int)
+    parser.add_argument("shards", nargs="+")
+    return parser.parse_args()
+
+
+def _cpu_seconds():
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def grouped(members):
+    """(samples, bytes, when the first came) of (name, data): those that share a name up to the first dot."""
+    last, samples, size, first = None, 0, 0, None
+    for name, data in members:
+        stem = name[: name.index(".")]
+        if stem != last:
+            samples, last = samples + 1, stem
+            if first is None:
+                first = time.perf_counter()
+        size += len(data)
+    return samples, size, first
+
+
+def in_threads(threads, shards, read):
+    """The sum of what `read(shard)` says of each shard."""
+    if threads == 1:
+        found = [read(shard) for shard in shards]
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            found = list(pool.map(read, shards))
+    samples, sizes, firsts = zip(*found)
+    return sum(samples), sum(sizes), min(firsts)
+
+
+def measure(run):
+    """Calls `run()`, which says how many samples, how many bytes, and when the first was there."""
+    cpu_start, start = _cpu_seconds(), time.perf_counter()
+    samples, size, first = run()
+    seconds = time.perf_counter() - start
+    print(
+        json.dumps(
+            {
+                "samples": samples,
+                "bytes": size,
+                "seconds": seconds,
+                "cpu_s_per_1000": (_cpu_seconds() - cpu_start) * 1000 / max(samples, 1),
+                "first_batch_ms": 1000 * (first - start),
+            }
+        )
+    )
