@@ -129,7 +129,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCo
 /// How long each target runs in `cargo xtask test`.
 const TEST_SECONDS: u64 = 60;
 
-/// The step of `cargo xtask test`: every target for a minute, as many at a time as there are CPUs.
+/// The step of `cargo xtask test`: every target for a minute, two at a time for each CPU.
 /// Each counts as a test, which fails by a finding, and where not a file was tried.
 pub(crate) fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     if let Err(reason) = require_programs(output, "libFuzzer", &["g++"]) {
@@ -138,7 +138,8 @@ pub(crate) fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts>
     let targets = targets(workspace)?;
     ensure!(!targets.is_empty(), "there are no fuzz targets");
     let built = build(workspace, output, Sanitizer::Address, false)?;
-    let jobs = thread::available_parallelism().map_or(1, usize::from);
+    // Two for each CPU: a minute of each target, in an hour for everything.
+    let jobs = 2 * thread::available_parallelism().map_or(1, usize::from);
     let runs = fuzz_all(workspace, &built, &targets, TEST_SECONDS, jobs, false)?;
     output.say(&table(&runs));
     let mut counts = counted(&runs);
