@@ -63,6 +63,7 @@ impl IoThreads {
         IoThreads { shared: Arc::new(Shared { name, max_threads, linger, state, work, ended }) }
     }
 
+    #[cfg(feature = "local")]
     pub(crate) fn max_threads(&self) -> usize {
         self.shared.max_threads
     }

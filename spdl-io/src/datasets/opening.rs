@@ -303,6 +303,7 @@ impl Opening<'_> {
     }
 
     #[cfg(not(feature = "parquet"))]
+    #[expect(clippy::unused_async, reason = "the same call with and without the feature")]
     async fn parquet(&self, keys: Vec<Key>) -> Result<OpenedDataset> {
         let message = "Parquet files need the feature `parquet` of spdl-io";
         let error = Error::new(ErrorKind::Unsupported, message);
