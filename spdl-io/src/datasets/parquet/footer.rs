@@ -68,7 +68,14 @@ pub(super) async fn read(fetcher: &Arc<dyn Fetcher>, key: &Key) -> Result<(u64, 
 
 /// What a description says, of a file whose data end at byte `data_end`.
 pub(super) fn parse(footer: &[u8], data_end: u64) -> Result<Footer> {
-    check_depth(footer)?;
+    check_depth(footer).map_err(|error| match error.kind() {
+        // All of it was read, so nothing is missing: it says more than it holds.
+        ErrorKind::Truncated => {
+            Error::new(ErrorKind::Corrupt, "the description of the file ends early")
+                .with_source(error)
+        }
+        _ => error,
+    })?;
     // The crate is thorough with damaged files, but was not written never to panic on one.
     catch_unwind(AssertUnwindSafe(|| parse_inner(footer, data_end))).unwrap_or_else(|_| {
         Err(Error::new(ErrorKind::Corrupt, "the description of the file makes no sense"))
