@@ -169,10 +169,34 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         self.declared = pieces;
     }
 
-    /// Notes the outputs of an item that may have more of them, before they are handed on.
-    fn settle_so_far(&mut self) {
-        // Behind an item there is one more piece: itself.
-        let open = u64::from(self.first.is_some());
+    /// Hands on what was made so far, where that is as much as may wait, since one more output is at
+    /// hand. So the last one goes on when its item is done, and never seems to be one of many.
+    fn make_room(&mut self) -> Result<()> {
+        if self.run.outputs.len() <= self.run.places.max(1) {
+            return Ok(());
+        }
+        let started = Instant::now();
+        if !self.in_turn() {
+            // Out of turn, an ordered stage keeps its outputs, but not without bound.
+            if self.run.outputs.len() <= self.run.places + MOST_OUT_OF_TURN {
+                return Ok(());
+            }
+            while !self.in_turn() && !self.node.output.is_shut() {
+                self.crew
+                    .help(&self.node.position, || self.in_turn() || self.node.output.is_shut());
+            }
+        }
+        // The output at hand is counted already, and keeps its item from being done.
+        self.note_outputs(0);
+        self.tell();
+        let flushed =
+            if self.cut() { Err(stopped()) } else { self.node.flush(self.crew, &mut self.run) };
+        self.waited += started.elapsed();
+        flushed
+    }
+
+    /// Notes that an item is as many pieces as it has outputs so far, and `open` more.
+    fn note_outputs(&mut self, open: u64) {
         if self.emitted + open > self.declared
             && !self.node.gathers
             && let Some(last) = self.run.outputs.last()
@@ -181,6 +205,12 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
             self.notes.push(Note::More(last.head.member(), more));
             self.declared += more;
         }
+    }
+
+    /// Notes the outputs of an item that may have more of them, before they are handed on.
+    fn settle_so_far(&mut self) {
+        // Behind an item there is one more piece: itself.
+        self.note_outputs(u64::from(self.first.is_some()));
         if let Some(last) = self.last.as_mut().filter(|last| !last.open) {
             self.notes.push(Note::More(last.head.member(), 1));
             last.open = true;
@@ -237,26 +267,9 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
         let lease = given.as_mut().and_then(|given| given.lease.take());
         let lease = self.lease(&value, lease);
         let head = self.head(head, given);
+        let room = self.make_room();
         self.run.outputs.push(Envelope { head, value, lease });
-        if self.run.outputs.len() <= self.run.places.max(1) {
-            return Ok(());
-        }
-        let started = Instant::now();
-        if !self.in_turn() {
-            // Out of turn, an ordered stage keeps its outputs, but not without bound.
-            if self.run.outputs.len() <= self.run.places + MOST_OUT_OF_TURN {
-                return Ok(());
-            }
-            while !self.in_turn() && !self.node.output.is_shut() {
-                self.crew
-                    .help(&self.node.position, || self.in_turn() || self.node.output.is_shut());
-            }
-        }
-        self.settle_so_far();
-        let flushed =
-            if self.cut() { Err(stopped()) } else { self.node.flush(self.crew, &mut self.run) };
-        self.waited += started.elapsed();
-        flushed
+        room
     }
 
     fn filter_out(&mut self) {

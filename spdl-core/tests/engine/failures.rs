@@ -1,13 +1,11 @@
 //! Failures: what is delivered, what is reported, and what ends the pipeline.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::common::{WriteNumber, bad_number, layout, numbers, within_seconds};
 use async_trait::async_trait;
-use common::{WriteNumber, bad_number, layout, numbers, within_seconds};
 use spdl_core::{
     AsyncContext, AsyncStage, BatchLayout, BoxStream, Cursor, DType, Error, ErrorKind, Field, Fill,
     FillContext, OnError, Pipeline, PipelineBuilder, Result, SampleId, SlotMut, Source, Stage,

@@ -2,13 +2,13 @@
 //! random numbers.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{WriteNumber, bad_number, before_error, dawdle, layout, numbers, within_seconds};
+use crate::common::{
+    WriteNumber, bad_number, before_error, dawdle, layout, numbers, within_seconds,
+};
 use spdl_core::{
     ErrorKind, OnError, Order, OrderRecord, PipelineBuilder, Result, SampleId, Stage, StageContext,
     StageOptions,

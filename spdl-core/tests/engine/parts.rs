@@ -3,13 +3,11 @@
 #![cfg(feature = "serde")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-use common::{bad_number, numbers, until, within_seconds};
+use crate::common::{bad_number, numbers, until, within_seconds};
 use futures_util::{StreamExt, stream};
 use spdl_core::sampler::{Concatenated, Mixture, Sampler, Until};
 use spdl_core::{

@@ -1,11 +1,9 @@
 //! Order: which items come out, and when.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::{WriteNumber, dawdle, layout, numbers, within_seconds};
+use crate::common::{WriteNumber, dawdle, layout, numbers, within_seconds};
 use proptest::prelude::*;
 use spdl_core::{
     OnError, Order, PipelineBuilder, Result, Stage, StageContext, StageOptions, stage_fn,

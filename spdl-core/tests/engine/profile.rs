@@ -1,10 +1,8 @@
 //! Profiles: each stage alone, with every concurrency.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{bad_number, numbers, within_seconds};
+use crate::common::{bad_number, numbers, within_seconds};
 use spdl_core::{
     DatasetSource, ErrorKind, OnError, Order, PipelineBuilder, Profile, ProfileOptions,
     StageOptions, path,

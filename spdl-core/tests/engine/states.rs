@@ -2,9 +2,7 @@
 #![cfg(feature = "serde")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
-use common::{numbers, within_seconds};
+use crate::common::{numbers, within_seconds};
 use futures_util::{StreamExt, stream};
 use spdl_core::{
     BoxStream, Choice, Cursor, Error, ErrorKind, MergePolicy, OnError, OrderRecord, Pipeline,

@@ -1,12 +1,10 @@
 //! What hooks are told by whole pipelines, and what their errors and panics do.
 
-mod common;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{WriteNumber, numbers, within_seconds};
+use crate::common::{WriteNumber, numbers, within_seconds};
 use spdl_core::{
     AsyncContext, AsyncStage, BatchLayout, DType, Error, ErrorKind, Field, Hook, ItemInfo,
     ItemOutcome, OnError, PipelineBuilder, Result, StageInfo, StageKind, async_trait, stage_fn,
@@ -84,13 +82,13 @@ impl AsyncStage<i64> for Nap {
     async fn process(&self, n: i64, cx: &AsyncContext) -> Result<i64> {
         let naps = if n == 1000 { Duration::from_secs(3600) } else { Duration::from_micros(50) };
         cx.runtime().sleep(naps).await;
-        if n == 7 { Err(common::bad_number(n)) } else { Ok(n) }
+        if n == 7 { Err(crate::common::bad_number(n)) } else { Ok(n) }
     }
 }
 
 fn compute(n: i64) -> Result<i64> {
     assert!(n != 9, "{n} makes this panic");
-    if n == 8 { Err(common::bad_number(n)) } else { Ok(n) }
+    if n == 8 { Err(crate::common::bad_number(n)) } else { Ok(n) }
 }
 
 fn number_layout() -> BatchLayout {

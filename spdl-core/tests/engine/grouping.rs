@@ -1,12 +1,10 @@
 //! Buckets and packed sequences in whole pipelines: identities, memory, failures, statistics.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-use common::{dawdle, numbers, until, within_seconds};
+use crate::common::{dawdle, numbers, until, within_seconds};
 use proptest::prelude::*;
 use spdl_core::{
     Bucketing, Construct, ErrorKind, OnError, Packing, PipelineBuilder, Result, SampleId, Stage,

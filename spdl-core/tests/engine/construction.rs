@@ -1,14 +1,14 @@
 //! Putting pipelines together: sources, stages, batches, merges, routes, epochs, definitions.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{bad_number, before_error, dawdle, delivered, delivered_sorted, numbers, until};
-use common::{layout, within_seconds};
+use crate::common::{
+    bad_number, before_error, dawdle, delivered, delivered_sorted, numbers, until,
+};
+use crate::common::{layout, within_seconds};
 use futures_util::{StreamExt, stream};
 use spdl_core::{
     Aggregator, Arrival, AsyncStage, BoxStream, Choice, Cursor, ErrorKind, MergePolicy, OnError,
@@ -1314,7 +1314,7 @@ fn a_fill_behind_a_merge_keeps_epochs_apart_and_batches_full() {
         let batches = by_epoch(
             merged
                 .fill("write", layout(8), || {
-                    Ok(common::WriteNumber { fails: |n| n == 3, panics: |_| false })
+                    Ok(crate::common::WriteNumber { fails: |n| n == 3, panics: |_| false })
                 })
                 .on_error(OnError::SKIP)
                 .epochs(0..3),

@@ -1,11 +1,9 @@
 //! Mixtures whose weights are changed while an epoch is under way, and what a state tells of them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{dawdle, within_seconds};
+use crate::common::{dawdle, within_seconds};
 use proptest::prelude::*;
 use spdl_core::sampler::{
     Concatenated, Limited, Mixture, Part, Repeated, Sampler, Sequential, Shuffled, Until,

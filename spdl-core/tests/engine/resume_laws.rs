@@ -2,12 +2,10 @@
 //! broken off, the same suffix comes, and all ranks together deliver each sample once.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use common::{bad_number, dawdle, numbers, within_seconds};
+use crate::common::{bad_number, dawdle, numbers, within_seconds};
 use proptest::prelude::*;
 use spdl_core::sampler::{Mixture, Part, Repeated, ShardWindow, Shuffled, Until, Weighted};
 use spdl_core::{
@@ -744,7 +742,7 @@ fn what_a_cut_item_has_given_in_front_of_a_short_last_sequence_comes_again() {
         let mut pipeline = build().build().unwrap();
         let mut seen: Vec<Vec<i64>> = vec![pipeline.next().unwrap().unwrap()];
         let monitor = pipeline.monitor();
-        common::until("all is made", || {
+        crate::common::until("all is made", || {
             let statistics = monitor.statistics();
             statistics.left_out == 1 && statistics.stages.last().is_some_and(|it| it.items == 3)
         });

@@ -1,14 +1,14 @@
 //! Failure policies: budgets, what is still delivered, who is told, and trying again.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::within_seconds;
-use common::{WriteNumber, bad_number, before_error, dawdle, delivered, layout, numbers, until};
+use crate::common::within_seconds;
+use crate::common::{
+    WriteNumber, bad_number, before_error, dawdle, delivered, layout, numbers, until,
+};
 use futures_util::{StreamExt, stream};
 use spdl_core::{
     AsyncContext, AsyncStage, BoxStream, Counter, Cursor, Error, ErrorKind, OnError, Order,

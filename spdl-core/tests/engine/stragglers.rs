@@ -1,14 +1,12 @@
 //! Slow items: in completion order they hold nothing back, in input order a bounded number.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use crate::common::{WriteNumber, layout, numbers, within_seconds};
 use async_trait::async_trait;
-use common::{WriteNumber, layout, numbers, within_seconds};
 use spdl_core::{
     AsyncContext, AsyncStage, Order, PipelineBuilder, Result, StageFn, StageOptions, stage_fn,
 };

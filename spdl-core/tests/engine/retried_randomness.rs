@@ -1,13 +1,11 @@
 //! Random numbers of samples that are tried again: those of the first attempt.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{numbers, within_seconds};
+use crate::common::{numbers, within_seconds};
 use spdl_core::{
     AsyncContext, AsyncStage, Counter, Error, ErrorKind, PipelineBuilder, Result, Retried,
     RetriedStage, Retry, SampleRng, Stage, StageContext, async_trait,

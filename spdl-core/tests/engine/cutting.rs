@@ -2,13 +2,11 @@
 //! once, and a run that goes on delivers just what is left, cut as it was.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{bad_number, until, within_seconds};
+use crate::common::{bad_number, until, within_seconds};
 use proptest::prelude::*;
 use spdl_core::{
     Aggregator, Bucketing, ConcatAndSplit, DatasetSource, OnError, Packed, Piece, Pipeline,

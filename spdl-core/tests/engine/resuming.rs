@@ -2,11 +2,9 @@
 //! twice, for any graph and at any point.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::{WriteNumber, bad_number, dawdle, layout, numbers, within_seconds};
+use crate::common::{WriteNumber, bad_number, dawdle, layout, numbers, within_seconds};
 use futures_util::{StreamExt, stream};
 use proptest::prelude::*;
 use spdl_core::{
@@ -871,7 +869,7 @@ fn what_vanished_in_part_does_not_come_again_into_other_lists() {
     let mut pipeline = build().build().unwrap();
     assert_eq!(pipeline.next().unwrap().unwrap().0, 0);
     let monitor = pipeline.monitor();
-    common::until("all is made", || {
+    crate::common::until("all is made", || {
         monitor.statistics().stages.last().is_some_and(|stage| stage.items == 6)
     });
     let state = pipeline.state().unwrap();
