@@ -180,6 +180,7 @@ Keys of the JSON object:
   cpu_s_per_1000    CPU seconds of the whole process per 1,000 images, also without the listing
   peak_rss_bytes    the most memory the process had at any time
   first_batch_ms    from the start to the first batch
+  epoch_starts_s    [seconds], from the start to the first batch of each epoch, of the first 64
   data_readiness    the share of the time in which a batch was ready, 0 to 1
   dropped           [{key, reason}], one for each image that failed, in every epoch;
                     at most 100,000

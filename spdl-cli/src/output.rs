@@ -77,6 +77,7 @@ fn as_json(outcome: &Outcome) -> Value {
         "cpu_s_per_1000": outcome.cpu_seconds_per_1000(),
         "peak_rss_bytes": outcome.peak_rss,
         "first_batch_ms": outcome.delivery.first.map(milliseconds),
+        "epoch_starts_s": outcome.delivery.epochs.iter().map(Duration::as_secs_f64).collect::<Vec<_>>(),
         "data_readiness": outcome.statistics.data_readiness(),
         "dropped": dropped,
         "resumed": outcome.begun.map(|begun| json!({

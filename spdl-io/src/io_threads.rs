@@ -102,8 +102,12 @@ impl IoThreads {
             state.jobs.pop_back();
             return Err(Error::new(ErrorKind::Io, "cannot start an I/O thread").with_source(error));
         }
+        // Waking nobody is a call of the system, too.
+        let wakes = state.idle > 0;
         drop(state);
-        self.shared.work.notify_one();
+        if wakes {
+            self.shared.work.notify_one();
+        }
         Ok(())
     }
 

@@ -63,6 +63,8 @@ mod network;
 #[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
 mod object_store;
 #[cfg(feature = "local")]
+mod read_at_once;
+#[cfg(feature = "local")]
 mod read_buffers;
 mod record;
 mod resilient;

@@ -15,8 +15,9 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use crate::fetcher::{check_limit, check_version, past_the_end, range_len};
 use crate::io_threads::IoThreads;
+use crate::read_at_once::ReadAtOnce;
 use crate::read_buffers::ReadBuffers;
-use crate::resilient::joining::join;
+use crate::resilient::joining::{Joined, join};
 use crate::walk::{Walker, os_error};
 use crate::{Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest};
 
@@ -33,8 +34,9 @@ const RANGE_LIMIT: u64 = 1 << 20;
 
 /// Reads files of this machine; keys are paths.
 ///
-/// Reads block their thread: for microseconds in the page cache, for long on a cold disk or a
-/// network file system. So they run on I/O threads that belong to this fetcher, named `spdl-io-N`.
+/// What Linux has in memory, up to 1 MiB, is read at once, on the thread that asks: that takes less
+/// than handing it on. Everything else may wait for long, for a cold disk or a network file system, and
+/// so runs on I/O threads that belong to this fetcher, named `spdl-io-N`.
 /// Those start when they are needed, only as long as all others are busy and there are fewer than
 /// [`DEFAULT_THREADS`](LocalFetcher::DEFAULT_THREADS) (or the number given); one that is idle for
 /// 10 s ends. The futures wait for nothing but their answer, so any executor may poll them.
@@ -75,6 +77,7 @@ const RANGE_LIMIT: u64 = 1 << 20;
 pub struct LocalFetcher {
     threads: Arc<IoThreads>,
     buffers: Arc<ReadBuffers>,
+    at_once: ReadAtOnce,
 }
 
 impl LocalFetcher {
@@ -92,6 +95,7 @@ impl LocalFetcher {
         LocalFetcher {
             threads: Arc::new(IoThreads::new("spdl-io", max_threads, LINGER)),
             buffers: Arc::default(),
+            at_once: ReadAtOnce::default(),
         }
     }
 
@@ -114,15 +118,15 @@ impl Fetcher for LocalFetcher {
     }
 
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
-        let (key, buffers) = (key.clone(), Arc::clone(&self.buffers));
-        let work = move || match range {
-            Some(range) => read_range(&key, range, &buffers),
-            None => read_whole(&key, u64::MAX, &buffers),
-        };
-        self.threads.run(work).await
+        let Some(range) = range else { return self.read_at_most(key, u64::MAX).await };
+        let mut parts = self.read_ranges(key, &[range]).await?;
+        parts.pop().ok_or_else(|| Error::new(ErrorKind::Internal, "a part of a file is lost"))
     }
 
     async fn read_at_most(&self, key: &Key, max_bytes: u64) -> Result<Bytes> {
+        if let Some(bytes) = self.at_once.whole(key, max_bytes, &self.buffers) {
+            return Ok(bytes);
+        }
         let (key, buffers) = (key.clone(), Arc::clone(&self.buffers));
         self.threads.run(move || read_whole(&key, max_bytes, &buffers)).await
     }
@@ -141,8 +145,15 @@ impl Fetcher for LocalFetcher {
 
     /// Opens the file once for all ranges, and reads those that lie near each other as one.
     async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        for range in ranges {
+            range_len(key, range)?;
+        }
+        let joined = join(ranges, RANGE_GAP, RANGE_LIMIT);
+        if let Some(bytes) = self.at_once.parts(key, &joined, &self.buffers) {
+            return Ok(divided(ranges, &joined, &bytes));
+        }
         let (key, ranges, buffers) = (key.clone(), ranges.to_vec(), Arc::clone(&self.buffers));
-        self.threads.run(move || read_parts(&key, &ranges, &buffers)).await
+        self.threads.run(move || read_parts(&key, &ranges, &joined, &buffers)).await
     }
 
     async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
@@ -238,29 +249,36 @@ fn read_whole(key: &Key, max_bytes: u64, buffers: &ReadBuffers) -> Result<Bytes>
     Ok([&bytes[..], &more].concat().into())
 }
 
-fn read_range(key: &Key, range: Range<u64>, buffers: &ReadBuffers) -> Result<Bytes> {
-    range_len(key, &range)?;
-    let (mut file, metadata) = open(key)?;
-    read_part(key, &mut file, metadata.len(), range, buffers)
-}
-
-fn read_parts(key: &Key, ranges: &[Range<u64>], buffers: &ReadBuffers) -> Result<Vec<Bytes>> {
+fn read_parts(
+    key: &Key,
+    ranges: &[Range<u64>],
+    joined: &[Joined],
+    buffers: &ReadBuffers,
+) -> Result<Vec<Bytes>> {
     let (mut file, metadata) = open(key)?;
     let len = metadata.len();
     for range in ranges {
         check_range(key, len, range)?;
     }
+    let read = joined
+        .iter()
+        .map(|joined| read_part(key, &mut file, len, joined.range.clone(), buffers))
+        .collect::<Result<Vec<_>>>()?;
+    Ok(divided(ranges, joined, &read))
+}
+
+/// The ranges out of those that they were joined into, of which the bytes are `read`.
+fn divided(ranges: &[Range<u64>], joined: &[Joined], read: &[Bytes]) -> Vec<Bytes> {
     let mut parts = vec![Bytes::new(); ranges.len()];
-    for joined in join(ranges, RANGE_GAP, RANGE_LIMIT) {
+    for (joined, bytes) in joined.iter().zip(read) {
         let start = joined.range.start;
-        let bytes = read_part(key, &mut file, len, joined.range, buffers)?;
-        for place in joined.members {
+        for &place in &joined.members {
             let Range { start: from, end } = ranges[place];
             // They lie within what was read, which fits into memory.
             parts[place] = bytes.slice((from - start) as usize..(end - start) as usize);
         }
     }
-    Ok(parts)
+    parts
 }
 
 /// The length of a range of a file of `len` bytes.

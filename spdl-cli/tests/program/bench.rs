@@ -7,13 +7,14 @@ use std::process::Stdio;
 use crate::common::{Folder, bench, damaged, encode, finish, flat_png, image_name, png, spdl};
 use serde_json::Value;
 
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 18] = [
     "images",
     "seconds",
     "images_per_s",
     "cpu_s_per_1000",
     "peak_rss_bytes",
     "first_batch_ms",
+    "epoch_starts_s",
     "data_readiness",
     "dropped",
     "resumed",
@@ -45,6 +46,11 @@ fn the_json_object_has_the_documented_keys_and_sound_values() {
     assert!((1e6..1e9).contains(&number("peak_rss_bytes")));
     assert!(number("first_batch_ms") > 0.0);
     assert!(number("first_batch_ms") <= number("seconds") * 1e3);
+    let starts: Vec<f64> =
+        json["epoch_starts_s"].as_array().unwrap().iter().map(|at| at.as_f64().unwrap()).collect();
+    assert_eq!(starts.len(), 2);
+    assert!(starts[0] * 1e3 == number("first_batch_ms"), "{starts:?}");
+    assert!(starts[0] < starts[1] && starts[1] < number("seconds"), "{starts:?}");
     assert!((0.0..=1.0).contains(&number("data_readiness")));
     assert_eq!(json["dropped"], Value::Array(vec![]));
     assert_eq!(json["partial"], Value::Null);

@@ -225,10 +225,8 @@ mod stores {
 
     /// The folder under `bucket/`.
     fn serve(folder: &Folder) -> FaultServer {
-        let outer = Folder::new();
-        fs::rename(folder.path(), outer.join("bucket")).unwrap();
-        let server = FaultServer::of_folder(outer.path());
-        fs::rename(outer.join("bucket"), folder.path()).unwrap();
+        let server = FaultServer::start(Vec::<(String, Vec<u8>)>::new());
+        server.insert_folder(folder.path(), "bucket/");
         server
     }
 

@@ -20,7 +20,11 @@ pub(crate) struct Contestant {
     arguments: Vec<String>,
     /// The packages that it is made of, with their versions; empty for ours.
     pub(crate) versions: String,
+    /// Whether the first epoch is left out of what counts.
+    warm: bool,
     pub(crate) runs: Vec<Run>,
+    /// What it printed in each run.
+    pub(crate) reports: Vec<Value>,
 }
 
 /// What one run of a contestant took.
@@ -43,7 +47,13 @@ impl Run {
 
 impl Contestant {
     pub(crate) fn new(name: &'static str, program: PathBuf, arguments: Vec<String>) -> Self {
-        Contestant { name, program, arguments, versions: String::new(), runs: Vec::new() }
+        let (versions, runs, reports) = Default::default();
+        Contestant { name, program, arguments, versions, warm: false, runs, reports }
+    }
+
+    /// Only what comes behind the first epoch counts. It tells `epoch_starts_s`.
+    pub(crate) fn warm(self) -> Self {
+        Contestant { warm: true, ..self }
     }
 
     pub(crate) fn of(&self, value: fn(&Run) -> f64) -> Vec<f64> {
@@ -80,7 +90,7 @@ pub(crate) fn measure_all(contestants: &mut Vec<Contestant>, repeats: u32) -> Re
     }
     for repeat in 1..=repeats {
         for contestant in contestants.iter_mut() {
-            let run = contestant.measure()?;
+            let (run, report) = contestant.measure()?;
             eprintln!(
                 "run {repeat} of {repeats}: {}: {:.0} samples/s (others took {:.0} % of the CPUs)",
                 contestant.name,
@@ -88,6 +98,7 @@ pub(crate) fn measure_all(contestants: &mut Vec<Contestant>, repeats: u32) -> Re
                 100.0 * run.foreign_cpu
             );
             contestant.runs.push(run);
+            contestant.reports.push(report);
         }
     }
     let delivered = contestants[0].runs[0].samples;
@@ -100,7 +111,7 @@ pub(crate) fn measure_all(contestants: &mut Vec<Contestant>, repeats: u32) -> Re
 }
 
 impl Contestant {
-    fn measure(&self) -> Result<Run> {
+    fn measure(&self) -> Result<(Run, Value)> {
         let mut command = command(&self.program);
         command
             .args(&self.arguments)
@@ -120,14 +131,22 @@ impl Contestant {
         let samples = result["samples"].as_u64().or_else(|| result["images"].as_u64());
         let samples = samples.with_context(|| format!("{}: no samples", self.name))?;
         ensure!(samples > 0, "{} delivered nothing", self.name);
-        Ok(Run {
+        let mut run = Run {
             samples,
             seconds: number("seconds")?,
             cpu_s_per_1000: number("cpu_s_per_1000")?,
             first_batch_ms: number("first_batch_ms")?,
             peak_memory_bytes,
             foreign_cpu,
-        })
+        };
+        if self.warm {
+            let starts = result["epoch_starts_s"].as_array().map_or(&[][..], Vec::as_slice);
+            let second = starts.get(1).and_then(Value::as_f64);
+            let second = second.with_context(|| format!("{} has one epoch", self.name))?;
+            run.samples -= run.samples / starts.len() as u64;
+            run.seconds -= second;
+        }
+        Ok((run, result))
     }
 }
 

@@ -6,6 +6,7 @@ mod peers;
 mod plot;
 mod promises;
 mod shares;
+mod store;
 mod table;
 mod tar;
 mod tar_shards;
@@ -24,6 +25,7 @@ pub(crate) enum Benchmark {
     Scaling(Scaling),
     Stragglers(Stragglers),
     Saving(Saving),
+    Store(store::Store),
     Tar(tar::Tar),
 }
 
@@ -34,6 +36,7 @@ pub(crate) fn run(workspace: &Workspace, benchmark: &Benchmark) -> Result<()> {
         Benchmark::Scaling(arguments) => engine_bench::scaling(workspace, arguments),
         Benchmark::Stragglers(arguments) => engine_bench::stragglers(workspace, arguments),
         Benchmark::Saving(arguments) => engine_bench::saving(workspace, arguments),
+        Benchmark::Store(arguments) => store::run(workspace, arguments),
         Benchmark::Tar(arguments) => tar::run(workspace, arguments),
     }
 }

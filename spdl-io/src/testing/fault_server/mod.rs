@@ -139,16 +139,21 @@ impl FaultServer {
     /// As [`start`](FaultServer::start), and where the folder cannot be read.
     pub fn of_folder(path: impl AsRef<Path>) -> Self {
         let server = FaultServer::start(Vec::<(String, Bytes)>::new());
-        server.insert_folder(path.as_ref(), "");
+        server.insert_folder(path, "");
         server
     }
 
-    fn insert_folder(&self, path: &Path, prefix: &str) {
+    /// Stores the files below a folder, as they are now, under their paths relative to it behind
+    /// `prefix`, which is `bucket/` for S3, say.
+    ///
+    /// # Panics
+    /// Where the folder cannot be read.
+    pub fn insert_folder(&self, path: impl AsRef<Path>, prefix: &str) {
         for entry in std::fs::read_dir(path).expect("a folder that can be read") {
             let entry = entry.expect("a folder that can be read");
             let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
             if entry.path().is_dir() {
-                self.insert_folder(&entry.path(), &format!("{name}/"));
+                self.insert_folder(entry.path(), &format!("{name}/"));
             } else {
                 self.insert(name, std::fs::read(entry.path()).expect("a file that can be read"));
             }

@@ -1,0 +1,418 @@
+//! `cargo xtask bench store`: a store far away, beside the same files on this machine.
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::{fs, thread};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use serde_json::Value;
+
+use super::contest::{self, Contestant, median};
+use super::{plot, table};
+use crate::dataset::{self, Settings, Shape};
+use crate::tools::{Output, Workspace, cargo, command};
+
+/// Images of a store with latency to batches, against the same files on this machine.
+///
+/// `spdl bench`, with no option that tunes anything, reads a folder; the same files from an S3 server
+/// on loopback whose answers come late; and from one that never answers some of the requests. The
+/// servers are processes of their own and have the last CPU to themselves, where there are two or
+/// more; each loader has all others. Contestants take turns (A B C A B C) after one warm-up each. What
+/// counts is what comes behind the first epoch, in which the number of requests under way is found.
+///
+/// The table and a plot are written to docs/benchmarks.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cargo xtask bench store
+  cargo xtask bench store --check
+  cargo xtask bench store --latency 100 --print-only")]
+pub(crate) struct Store {
+    /// Runs of each contestant
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    repeats: u32,
+    /// How often the data set is read in a run
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=64))]
+    epochs: u32,
+    /// Milliseconds that each answer of the stores comes late
+    #[arg(long, value_name = "MS", default_value_t = 30)]
+    latency: u32,
+    /// Fail where a figure that we promise is missed
+    #[arg(long)]
+    check: bool,
+    /// Write no files
+    #[arg(long)]
+    print_only: bool,
+}
+
+const LOCAL: &str = "files of this machine";
+const STORE: &str = "a store";
+const LOSSY: &str = "a store that loses 1 % of the requests";
+const BUCKET: &str = "bucket";
+const LOST: f64 = 0.01;
+
+/// At least so much of the rate of files of this machine, and of that of a store that loses nothing.
+const OF_LOCAL: f64 = 0.95;
+const OF_CLEAN: f64 = 0.95;
+/// At most so many times the median time of a read.
+const P99_TO_P50: f64 = 3.0;
+/// At most so many requests more than there are reads.
+const MORE_REQUESTS: f64 = 0.05;
+
+pub(super) fn run(workspace: &Workspace, arguments: &Store) -> Result<()> {
+    let settings = Settings { shape: Shape::Imagenet, images: 2000, classes: 50, seed: 0 };
+    let photos = workspace.root.join("assets/photos");
+    let data = dataset::prepare(&photos, &workspace.target.join("demo"), settings)?;
+    build(workspace)?;
+
+    let cpus = Cpus::of_this_machine();
+    let clean = Server::start(workspace, &data, arguments.latency, 0.0, &cpus)?;
+    let lossy = Server::start(workspace, &data, arguments.latency, LOST, &cpus)?;
+    let contestant = |name, data: &str, server: Option<&Server>| {
+        let program = workspace.program("release", "spdl").display().to_string();
+        let epochs = arguments.epochs.to_string();
+        let mut words = server.map_or_else(Vec::new, Server::environment);
+        words.extend(cpus.of_the_loader());
+        words.extend([program, "bench".into(), data.into(), "--json".into()]);
+        words.extend(["--epochs".into(), epochs]);
+        Contestant::new(name, PathBuf::from("env"), words).warm()
+    };
+    let bucket = format!("s3://{BUCKET}/");
+    let mut contestants = vec![
+        contestant(LOCAL, &data.display().to_string(), None),
+        contestant(STORE, &bucket, Some(&clean)),
+        contestant(LOSSY, &bucket, Some(&lossy)),
+    ];
+    contest::measure_all(&mut contestants, arguments.repeats)?;
+    ensure!(contestants.len() == 3, "not every contestant ran");
+    let checksums = contestants.iter().flat_map(|it| &it.reports).map(|it| &it["checksum"]);
+    let checksums: Vec<&Value> = checksums.collect();
+    ensure!(
+        checksums.iter().all(|checksum| checksum.is_string() && *checksum == checksums[0]),
+        "the batches differ: {checksums:?}"
+    );
+    let reads = (u64::from(arguments.repeats) + 1) * u64::from(arguments.epochs) * 2000;
+    let more = lossy.stop()?.more_than(reads);
+    let clean = clean.stop()?.more_than(reads);
+
+    let table = table::of_medians(&contestants, "images/s");
+    let reads = reads_table(&contestants);
+    let verdicts = verdicts(&contestants, clean, more);
+    println!("\n{table}\n{reads}");
+    verdicts.iter().for_each(|(_, line)| println!("{line}"));
+    if !arguments.print_only {
+        write(workspace, arguments, &contestants, &cpus, &verdicts)?;
+    }
+    let missed = verdicts.iter().filter(|(kept, _)| !kept).count();
+    ensure!(!arguments.check || missed == 0, "{missed} of the promises were missed");
+    Ok(())
+}
+
+fn build(workspace: &Workspace) -> Result<()> {
+    for words in [
+        &["-p", "spdl-cli", "--features", "s3"][..],
+        &["-p", "spdl-io", "--features", "testing", "--example", "store_server"],
+    ] {
+        let mut build = cargo();
+        build.args(["build", "--release"]).args(words);
+        Output::Terminal.run(build.current_dir(&workspace.root))?;
+    }
+    Ok(())
+}
+
+/// Which CPUs the two sides have.
+struct Cpus {
+    loader: String,
+    /// `None` where there is only one, which both share.
+    server: Option<String>,
+}
+
+impl Cpus {
+    fn of_this_machine() -> Self {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        Cpus::divided(&numbers(allowed.unwrap_or_default()))
+    }
+
+    fn divided(cpus: &[usize]) -> Self {
+        let list = |cpus: &[usize]| cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+        match cpus {
+            [loader @ .., server] if !loader.is_empty() => {
+                Cpus { loader: list(loader), server: Some(server.to_string()) }
+            }
+            both => Cpus { loader: list(both), server: None },
+        }
+    }
+
+    fn of_the_loader(&self) -> Vec<String> {
+        let shared = self.server.is_none();
+        if shared { Vec::new() } else { ["taskset", "-c", &self.loader].map(str::to_owned).into() }
+    }
+
+    fn told(&self) -> String {
+        match &self.server {
+            Some(server) => format!("Loaders had CPU {}, the servers CPU {server}", self.loader),
+            None => "Loaders and servers shared the one CPU".to_owned(),
+        }
+    }
+}
+
+/// The numbers of a list such as `0-3,8`.
+fn numbers(list: &str) -> Vec<usize> {
+    let ranges = list.trim().split(',').filter_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(first.parse().ok()?..=last.parse::<usize>().ok()?)
+    });
+    ranges.flatten().collect()
+}
+
+/// A store in a process of its own.
+struct Server {
+    process: Child,
+    /// It ends when this does.
+    input: Option<ChildStdin>,
+    output: BufReader<std::process::ChildStdout>,
+    url: String,
+}
+
+/// What a server has done.
+struct Served {
+    requests: u64,
+}
+
+impl Served {
+    /// How many requests came for each read, less the one there must be. Listings are in it.
+    fn more_than(&self, reads: u64) -> f64 {
+        self.requests as f64 / reads as f64 - 1.0
+    }
+}
+
+impl Server {
+    fn start(
+        workspace: &Workspace,
+        data: &Path,
+        latency: u32,
+        lost: f64,
+        cpus: &Cpus,
+    ) -> Result<Self> {
+        let program = workspace.program("release/examples", "store_server");
+        let mut server = match &cpus.server {
+            Some(cpu) => {
+                let mut pinned = command("taskset");
+                pinned.args(["-c", cpu]).arg(program);
+                pinned
+            }
+            None => Command::new(program),
+        };
+        server.arg(data).args([BUCKET, &latency.to_string(), &lost.to_string()]);
+        server.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = server.spawn().context("cannot start the server (with `taskset`)")?;
+        let input = process.stdin.take();
+        let output = process.stdout.take().context("the server's output is not captured")?;
+        let mut server =
+            Server { process, input, output: BufReader::new(output), url: String::new() };
+        server.url = server.line().context("the server tells no address")?;
+        Ok(server)
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        ensure!(!line.is_empty(), "it has ended");
+        Ok(line.trim().to_owned())
+    }
+
+    /// What `env` is given, so that the loader finds it.
+    fn environment(&self) -> Vec<String> {
+        let variables = [
+            ("AWS_ENDPOINT_URL", self.url.as_str()),
+            ("AWS_ALLOW_HTTP", "true"),
+            ("AWS_ACCESS_KEY_ID", "somebody"),
+            ("AWS_SECRET_ACCESS_KEY", "nothing secret"),
+            ("AWS_REGION", "nowhere-1"),
+        ];
+        variables.map(|(name, value)| format!("{name}={value}")).into()
+    }
+
+    fn stop(mut self) -> Result<Served> {
+        drop(self.input.take());
+        let told: Value = serde_json::from_str(&self.line()?)?;
+        let requests = told["requests"].as_u64().context("the server tells no requests")?;
+        Ok(Served { requests })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// How a contestant's reads went, as medians over its runs.
+#[derive(Clone, Copy)]
+struct Reads {
+    p50_ms: f64,
+    p99_ms: f64,
+    under_way: f64,
+}
+
+fn reads(contestant: &Contestant) -> Reads {
+    let of = |find: &dyn Fn(&Value) -> Option<f64>| {
+        let reports = contestant.reports.iter();
+        let values: Vec<f64> = reports.filter_map(|report| find(fetch_stage(report)?)).collect();
+        if values.is_empty() { f64::NAN } else { median(values) }
+    };
+    Reads {
+        p50_ms: of(&|stage| stage["service_ms"]["p50"].as_f64()),
+        p99_ms: of(&|stage| stage["service_ms"]["p99"].as_f64()),
+        under_way: of(&|stage| stage["concurrency"].as_f64()),
+    }
+}
+
+fn fetch_stage(report: &Value) -> Option<&Value> {
+    report["stages"].as_array()?.iter().find(|stage| stage["name"] == "fetch")
+}
+
+fn reads_table(contestants: &[Contestant]) -> String {
+    let mut text = "| reads | p50 ms | p99 ms | under way at the end |\n\
+                    |-------|-------:|-------:|---------------------:|\n"
+        .to_owned();
+    for contestant in contestants {
+        let Reads { p50_ms, p99_ms, under_way } = reads(contestant);
+        let name = contestant.name;
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "| {name} | {p50_ms:.2} | {p99_ms:.2} | {under_way:.0} |");
+    }
+    text
+}
+
+/// What is promised, what was measured, and whether it holds. The last two are the shares of requests
+/// beyond one for each read.
+fn verdicts(contestants: &[Contestant], clean_more: f64, lossy_more: f64) -> Vec<(bool, String)> {
+    let [local, store, lossy] = contestants else { return Vec::new() };
+    let said = |kept: bool, line: String| {
+        (kept, format!("{} {line}", if kept { "kept:  " } else { "MISSED:" }))
+    };
+    let of_local = store.ratio_to(local);
+    let of_clean = lossy.ratio_to(store);
+    let Reads { p50_ms, p99_ms, .. } = reads(lossy);
+    let tail = p99_ms / p50_ms;
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    vec![
+        said(
+            of_local >= OF_LOCAL,
+            format!("{of_local:.3} x the rate of {LOCAL}; promised: {OF_LOCAL}"),
+        ),
+        said(
+            of_clean >= OF_CLEAN,
+            format!(
+                "{of_clean:.3} x that where 1 % of the requests are lost; promised: {OF_CLEAN}"
+            ),
+        ),
+        said(
+            tail < P99_TO_P50,
+            format!("p99 of reads {tail:.2} x their p50 there; promised: below {P99_TO_P50}"),
+        ),
+        said(
+            lossy_more <= MORE_REQUESTS,
+            format!(
+                "{} more requests than reads there, {} where none are lost; promised: {}",
+                percent(lossy_more),
+                percent(clean_more),
+                percent(MORE_REQUESTS)
+            ),
+        ),
+    ]
+}
+
+fn write(
+    workspace: &Workspace,
+    arguments: &Store,
+    contestants: &[Contestant],
+    cpus: &Cpus,
+    verdicts: &[(bool, String)],
+) -> Result<()> {
+    let folder = workspace.root.join("docs/benchmarks");
+    let Store { repeats, epochs, latency, .. } = arguments;
+    let unit = format!("images/s, median of {repeats} runs; the line shows their range");
+    let bars = table::bars(contestants, |_| true);
+    table::write(&folder.join("store.svg"), &plot::bars("A store far away", &unit, bars))?;
+    let count = thread::available_parallelism().map_or(1, usize::from);
+    let mut text = format!(
+        "# A store far away\n\n\
+         2,000 images like ImageNet's to batches of 32 x 224 x 224 x 3 unsigned bytes by `spdl bench`, \
+         with all defaults: from a folder, in the page cache; from an S3 server on loopback, each \
+         answer of which comes {latency} ms late; and from one that never answers 1 % of the requests. \
+         {count} CPUs ({cpu}). {pinned}: so it is seen what a store costs the loader, not what serving \
+         one costs this machine. Contestants took turns, one warm-up and {repeats} runs of {epochs} \
+         epochs each; medians; spread = (largest - smallest) / median. What counts is what comes behind \
+         the first epoch, in which the number of requests under way is found; \"first ms\", CPU and \
+         memory are of the whole run. All delivered the same bytes. The last column is the median of \
+         the ratios of neighbouring runs, of the first row to this one.\n\n\
+         Made by `cargo xtask bench store --repeats {repeats} --latency {latency}`.\n\n\
+         ![The rates as bars](store.svg)\n\n{table}\n\
+         How long one read takes, from its request to its last byte, with second attempts; and how many \
+         are under way, as it was found without being told.\n\n{reads}\n\
+         What is promised:\n\n",
+        cpu = table::cpu_model(),
+        pinned = cpus.told(),
+        table = table::of_medians(contestants, "images/s"),
+        reads = reads_table(contestants),
+    );
+    for (_, line) in verdicts {
+        let _ = writeln!(text, "- {line}");
+    }
+    table::write(&folder.join("store.md"), &text)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::table::tests::contestant;
+    use super::*;
+
+    fn kept(seconds: [f64; 3], p99: f64, more: f64) -> Vec<bool> {
+        let mut all: Vec<_> = [LOCAL, STORE, LOSSY]
+            .into_iter()
+            .zip(seconds)
+            .map(|(name, s)| contestant(name, &[s]))
+            .collect();
+        for contestant in &mut all {
+            let fetch =
+                json!({"name": "fetch", "concurrency": 64, "service_ms": {"p50": 30, "p99": p99}});
+            contestant.reports = vec![json!({"stages": [{"name": "source"}, fetch]})];
+        }
+        verdicts(&all, 0.0, more).into_iter().map(|(kept, _)| kept).collect()
+    }
+
+    #[test]
+    fn each_promise_is_judged_by_itself() {
+        assert_eq!(kept([1.0, 1.05, 1.10], 89.0, 0.05), [true; 4]);
+        assert_eq!(kept([1.0, 1.06, 1.10], 89.0, 0.05), [false, true, true, true]);
+        assert_eq!(kept([1.0, 1.05, 1.11], 89.0, 0.05), [true, false, true, true]);
+        assert_eq!(kept([1.0, 1.05, 1.10], 90.0, 0.05), [true, true, false, true]);
+        assert_eq!(kept([1.0, 1.05, 1.10], 89.0, 0.051), [true, true, true, false]);
+    }
+
+    #[test]
+    fn the_server_has_the_last_cpu_where_there_are_two() {
+        let divided = |list| {
+            let Cpus { loader, server } = Cpus::divided(&numbers(list));
+            (loader, server)
+        };
+        assert_eq!(divided("\t0-1\n"), ("0".to_owned(), Some("1".to_owned())));
+        assert_eq!(divided("2,4-6"), ("2,4,5".to_owned(), Some("6".to_owned())));
+        assert_eq!(divided("3"), ("3".to_owned(), None));
+        assert_eq!(divided(""), (String::new(), None));
+    }
+
+    #[test]
+    fn requests_are_counted_beyond_the_reads() {
+        assert!((Served { requests: 1050 }.more_than(1000) - 0.05).abs() < 1e-12);
+    }
+}
