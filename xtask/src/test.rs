@@ -41,7 +41,11 @@ const STEPS: [Step; 16] = [
     Step { name: "tidy", about: "crate layers, unsafe code, paths, manifests", run: tidy },
     Step { name: "clippy", about: "all lints, all features; warnings are errors", run: clippy },
     Step { name: "test", about: "unit, integration and doc tests, all features", run: test },
-    Step { name: "test-default", about: "the same with default features", run: test_default },
+    Step {
+        name: "test-default",
+        about: "unit and doc tests, and the program, with default features",
+        run: test_default,
+    },
     Step { name: "example", about: "a fetcher of somebody else, on spdl-io alone", run: example },
     Step { name: "doc", about: "cargo doc; warnings are errors", run: doc },
     Step {
@@ -147,7 +151,13 @@ fn test_default(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
         output.say("every crate's default features are all it has");
         return Ok(Counts::one_passed());
     }
-    cargo_test(workspace, output, 1, |cargo| cargo.args(packages))
+    // Whole pipelines do not depend on features; what each crate promises by itself may.
+    let (units, docs) = (["--lib", "--bins", "--test", "program"], ["--doc"]);
+    let mut counts = Counts::default();
+    for targets in [&units[..], &docs] {
+        counts.add(cargo_test(workspace, output, 1, |cargo| cargo.args(&packages).args(targets))?);
+    }
+    Ok(counts)
 }
 
 /// A crate that is no part of the workspace, as those of other people are not.

@@ -73,7 +73,13 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode> {
-    let program = build_worker(workspace, &mut Output::Terminal)?;
+    let mut build = cargo();
+    build
+        .args(["build", "--quiet", "--profile", "corpus", "-p", "spdl-media"])
+        .args(["--all-features", "--example", WORKER])
+        .current_dir(&workspace.root);
+    Output::Terminal.run(&mut build)?;
+    let program = workspace.program("corpus/examples", WORKER);
     let settings = Settings {
         mutants: arguments.mutants,
         seed: arguments.seed,
@@ -105,7 +111,14 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCo
 /// A step of `cargo xtask test`: the small files of the repository, much damaged, and the corpora
 /// where they are, a little.
 pub(crate) fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    let program = build_worker(workspace, output)?;
+    // Just what the tests have built: decoders are optimised there, and every check is on.
+    let mut build = cargo();
+    build
+        .args(["build", "--quiet", "--workspace", "--exclude", "spdl-python"])
+        .args(["--all-features", "--example", WORKER])
+        .current_dir(&workspace.root);
+    output.run(&mut build)?;
+    let program = workspace.program("debug/examples", WORKER);
     let mut counts = Counts::default();
     let own = workspace.root.join("spdl-media/tests/data");
     let corpora = match std::env::var_os("SPDL_CORPORA") {
@@ -126,15 +139,8 @@ pub(crate) fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts>
     Ok(counts)
 }
 
-fn build_worker(workspace: &Workspace, output: &mut Output) -> Result<PathBuf> {
-    output.run(
-        cargo()
-            .args(["build", "--quiet", "--profile", "corpus", "-p", "spdl-media"])
-            .args(["--all-features", "--example", "corpus_worker"])
-            .current_dir(&workspace.root),
-    )?;
-    Ok(workspace.program("corpus/examples", "corpus_worker"))
-}
+/// The example that tries files in a process of its own.
+const WORKER: &str = "corpus_worker";
 
 /// Decoders that no registry has by itself.
 const ON_REQUEST: [&str; 2] = ["turbojpeg", "zune-jpeg"];
