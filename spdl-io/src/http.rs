@@ -14,9 +14,10 @@ use reqwest::header::{
 use reqwest::{Method, Response, StatusCode, Url};
 use spdl_core::{Error, ErrorKind, Result};
 
-use crate::fetcher::{check_version, past_the_end, range_len};
+use crate::fetcher::{check_limit, check_version, past_the_end, range_len};
 use crate::network::{
-    self, Connections, FARTHEST, Reactor, Refusal, broken, collect, exact, is_this_machine,
+    self, Connections, FARTHEST, Reactor, Refusal, broken, collect, exact, gathered,
+    is_this_machine,
 };
 use crate::{Address, Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest, SourceOptions};
 
@@ -101,26 +102,18 @@ impl HttpFetcher {
         })))
     }
 
-    /// Runs a call where the network is waited for; its error names the key.
-    async fn call<T, F>(&self, key: &Key, call: impl FnOnce(Arc<Server>, Key) -> F) -> Result<T>
-    where
-        F: Future<Output = Result<T>>,
-    {
-        let future = self.0.reactor.within(|| call(Arc::clone(&self.0), key.clone()));
-        let answer = match future {
-            Ok(future) => future.await,
-            Err(error) => Err(error),
-        };
-        answer.map_err(|error| error.with_key(key.display_name()))
+    async fn read_limited(&self, key: &Key, request: ReadRequest, max_bytes: u64) -> Result<Bytes> {
+        let end = request.end.map(|end| end.saturating_sub(request.start));
+        let body = self.open_limited(key, request, max_bytes).await?;
+        let len = end.or(body.size).unwrap_or(0);
+        collect(body, key, len, max_bytes).await
     }
 
-    async fn read_limited(&self, key: &Key, request: ReadRequest, max_bytes: u64) -> Result<Bytes> {
-        let body = self.open(key, &request).await?;
-        let len = match (request.end, body.size) {
-            (Some(end), _) => end - request.start,
-            (None, size) => size.unwrap_or(0),
-        };
-        collect(body, key, len, max_bytes).await
+    /// Refuses a body of more bytes, where its length is told, before it is read.
+    async fn open_limited(&self, key: &Key, request: ReadRequest, max_bytes: u64) -> Result<Body> {
+        let (server, asked) = (Arc::clone(&self.0), key.clone());
+        let call = async move { server.open(&asked, &request, max_bytes).await };
+        self.0.reactor.run(key, call).await
     }
 }
 
@@ -140,7 +133,8 @@ impl Fetcher for HttpFetcher {
     }
 
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
-        self.call(key, |server, key| async move { server.stat(&key).await }).await
+        let (server, asked) = (Arc::clone(&self.0), key.clone());
+        self.0.reactor.run(key, async move { server.stat(&asked).await }).await
     }
 
     /// Reads 8 ranges at once.
@@ -151,8 +145,7 @@ impl Fetcher for HttpFetcher {
     }
 
     async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
-        let request = request.clone();
-        self.call(key, |server, key| async move { server.open(&key, &request).await }).await
+        self.open_limited(key, request.clone(), u64::MAX).await
     }
 }
 
@@ -163,7 +156,7 @@ impl fmt::Debug for HttpFetcher {
 }
 
 impl Server {
-    async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
+    async fn open(&self, key: &Key, request: &ReadRequest, max_bytes: u64) -> Result<Body> {
         let ReadRequest { start, end, ref version } = *request;
         let mut headers = HeaderMap::new();
         let is_range = start > 0 || end.is_some();
@@ -222,7 +215,8 @@ impl Server {
         };
         let mut body = Body::new(self.reactor.within(|| pieces)?.boxed());
         (body.size, body.version) = (size, found);
-        Ok(body)
+        check_limit(key, len.unwrap_or(0), max_bytes)?;
+        Ok(gathered(body, len).await)
     }
 
     /// No bytes at all, where the place they are asked for at is none behind the end.

@@ -1,14 +1,47 @@
 //! Bodies: read as a whole, and just as long as they should be.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use futures_core::Stream;
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 use spdl_core::{Error, ErrorKind, Result};
+use tokio::time::{Instant, timeout_at};
 
 use crate::body::JoinedPieces;
 use crate::fetcher::check_limit;
 use crate::{Body, Key};
+
+/// So many bytes of a body may wait for the rest of it, for so long: few wake whoever waits for them,
+/// and a slow one is still seen to get on.
+const GATHERED: u64 = 1 << 20;
+const PATIENCE: Duration = Duration::from_millis(10);
+
+/// A body of which the first pieces, those that come at once, are one. `len` is how many bytes are
+/// expected.
+pub(crate) async fn gathered(mut body: Body, len: Option<u64>) -> Body {
+    let until = Instant::now() + PATIENCE;
+    let mut joined = JoinedPieces::default();
+    joined.expect(len.unwrap_or(0).min(GATHERED));
+    let (mut fault, mut has_ended) = (None, false);
+    while !has_ended && (joined.len() as u64) < GATHERED {
+        match timeout_at(until, body.pieces.next()).await {
+            Ok(Some(Ok(piece))) => joined.push(piece),
+            Ok(Some(Err(error))) => {
+                fault = Some(Err(error));
+                has_ended = true;
+            }
+            Ok(None) => has_ended = true,
+            Err(_) => break,
+        }
+    }
+    let first = joined.finish();
+    let first = (!first.is_empty()).then_some(Ok(first));
+    let first = stream::iter(first.into_iter().chain(fault));
+    body.pieces = if has_ended { first.boxed() } else { first.chain(body.pieces).boxed() };
+    body
+}
 
 /// All of a body, unless it holds more than `max_bytes`: refused before it is read, where its
 /// length was told.
@@ -61,12 +94,44 @@ pub(crate) fn exact<G: Send + 'static>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::network::Reactor;
     use spdl_core::block_on;
 
     fn read(pieces: &[&'static str], len: u64) -> Result<Bytes> {
         let pieces: Vec<_> = pieces.iter().map(|piece| Ok(Bytes::from(*piece))).collect();
         let pieces = exact(stream::iter(pieces), &"k".into(), 10, len, ());
         block_on(Body::new(pieces).bytes())
+    }
+
+    /// The pieces of a body of which some come late, joined where they come at once.
+    fn gather(pieces: Vec<(u64, Result<&'static str>)>) -> Vec<Result<Bytes>> {
+        let reactor = Reactor::default();
+        let pieces = stream::iter(pieces).then(|(delay, piece)| async move {
+            tokio::time::sleep(Duration::from_millis(delay)).await;
+            piece.map(Bytes::from)
+        });
+        let body = Body::new(reactor.within(|| pieces).unwrap().boxed());
+        let key = "k".into();
+        let body = block_on(reactor.run(&key, async { Ok(gathered(body, Some(4)).await) }));
+        block_on(body.unwrap().pieces.collect())
+    }
+
+    #[test]
+    fn pieces_that_come_at_once_are_one_and_late_ones_come_by_themselves() {
+        let told = |pieces: Vec<Result<Bytes>>| -> Vec<String> {
+            let told = |piece: Result<Bytes>| match piece {
+                Ok(piece) => String::from_utf8_lossy(&piece).into_owned(),
+                Err(error) => format!("{:?}", error.kind()),
+            };
+            pieces.into_iter().map(told).collect()
+        };
+        assert_eq!(told(gather(vec![(0, Ok("ab")), (0, Ok("c")), (0, Ok("d"))])), ["abcd"]);
+        assert_eq!(told(gather(vec![])), [""; 0]);
+        let late = vec![(0, Ok("ab")), (0, Ok("c")), (300, Ok("d")), (0, Ok("e"))];
+        assert_eq!(told(gather(late)), ["abc", "d", "e"]);
+        let error = || Err(Error::new(ErrorKind::Truncated, "cut"));
+        let cut = vec![(0, Ok("ab")), (0, Ok("c")), (0, error()), (0, Ok("never"))];
+        assert_eq!(told(gather(cut)), ["abc", "Truncated"]);
     }
 
     #[test]

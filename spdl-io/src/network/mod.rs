@@ -11,7 +11,7 @@ use std::io;
 use reqwest::redirect::Policy;
 use spdl_core::{Error, ErrorKind, Result};
 
-pub(crate) use self::body::{collect, exact};
+pub(crate) use self::body::{collect, exact, gathered};
 pub(crate) use self::reactor::{Connections, Reactor};
 pub(crate) use self::refusal::Refusal;
 use crate::SourceOptions;

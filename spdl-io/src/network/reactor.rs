@@ -4,13 +4,16 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::thread::{self, JoinHandle};
+use std::thread;
 
 use futures_channel::oneshot;
 use futures_core::Stream;
 use spdl_core::{Error, ErrorKind, Result};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::{JoinError, JoinHandle};
+
+use crate::Key;
 
 /// One thread that moves bytes between sockets and whoever reads; started by the first read, ended
 /// with the last handle. Cheap to clone.
@@ -21,10 +24,27 @@ struct Started {
     handle: Handle,
     /// Dropped, it ends the thread.
     stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Reactor {
+    /// Runs a call on the thread: whoever waits for it is woken once, by its answer. Its error names the
+    /// key. Dropped, it ends the call.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        key: &Key,
+        call: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let answer = match self.handle() {
+            Ok(handle) => {
+                let mut task = Task(handle.spawn(call));
+                (&mut task.0).await.unwrap_or_else(|error| Err(ended(&error)))
+            }
+            Err(error) => Err(error),
+        };
+        answer.map_err(|error| error.with_key(key.display_name()))
+    }
+
     /// What can only be polled where tokio is, made so that it can be polled anywhere.
     ///
     /// # Errors
@@ -49,6 +69,22 @@ impl Reactor {
         })?;
         Ok(started.insert(new).handle.clone())
     }
+}
+
+/// A call on the thread, which nobody needs without whoever waits for it.
+struct Task<T>(JoinHandle<T>);
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn ended(error: &JoinError) -> Error {
+    if error.is_panic() {
+        return Error::new(ErrorKind::Panicked, "the thread that waits for the network panicked");
+    }
+    Error::new(ErrorKind::Stopped, "the store was closed")
 }
 
 impl fmt::Debug for Reactor {
@@ -159,6 +195,37 @@ mod tests {
         drop(reactor);
         block_on(waiting);
         assert!(started.upgrade().is_none(), "the thread outlives its handles");
+    }
+
+    #[test]
+    fn a_call_runs_on_the_thread_and_names_its_key() {
+        let (reactor, key) = (Reactor::default(), Key::from("the key"));
+        let name = || Ok(thread::current().name().map(str::to_owned));
+        let name = block_on(reactor.run(&key, async move { name() })).unwrap();
+        assert_eq!(name.as_deref(), Some("spdl-network"));
+        let failing = async { Err::<(), _>(Error::new(ErrorKind::Corrupt, "bad")) };
+        let error = block_on(reactor.run(&key, failing)).unwrap_err();
+        assert_eq!((error.kind(), error.key()), (ErrorKind::Corrupt, Some("the key")));
+        let error = block_on(reactor.run(&key, async { panic!("on purpose") })).map(|(): ()| ());
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::Panicked);
+    }
+
+    #[test]
+    fn a_call_that_nobody_waits_for_any_more_ends() {
+        let (reactor, key) = (Reactor::default(), Key::from("the key"));
+        let (begun, begins) = std::sync::mpsc::channel();
+        let (held, ends) = std::sync::mpsc::channel::<()>();
+        let mut call = Box::pin(reactor.run(&key, async move {
+            let _held = held;
+            let _ = begun.send(());
+            std::future::pending::<Result<()>>().await
+        }));
+        assert!(
+            call.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())).is_pending()
+        );
+        begins.recv().unwrap();
+        drop(call);
+        assert!(ends.recv().is_err(), "what it held is dropped");
     }
 
     #[test]

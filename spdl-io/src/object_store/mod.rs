@@ -18,8 +18,10 @@ use spdl_core::{Error, ErrorKind, Result};
 
 pub(crate) use self::cloud::open;
 use self::connector::NoIdentity;
-use crate::fetcher::{check_version, past_the_end, range_len};
-use crate::network::{Connections, FARTHEST, Reactor, Refusal, causes, chain, collect, exact};
+use crate::fetcher::{check_limit, check_version, past_the_end, range_len};
+use crate::network::{
+    Connections, FARTHEST, Reactor, Refusal, causes, chain, collect, exact, gathered,
+};
 use crate::{Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest, Secret};
 
 const RANGES_AT_ONCE: usize = 8;
@@ -66,29 +68,21 @@ impl ObjectStoreFetcher {
         }
     }
 
-    /// Runs a call where the network is waited for; its error names the key.
-    async fn call<T, F>(&self, key: &Key, call: impl FnOnce(Self, Key) -> F) -> Result<T>
-    where
-        F: Future<Output = Result<T>>,
-    {
-        let future = self.reactor.within(|| call(self.clone(), key.clone()));
-        let answer = match future {
-            Ok(future) => future.await,
-            Err(error) => Err(error),
-        };
-        answer.map_err(|error| error.with_key(key.display_name()))
-    }
-
     async fn read_limited(&self, key: &Key, request: ReadRequest, max_bytes: u64) -> Result<Bytes> {
-        let body = self.open(key, &request).await?;
-        let len = match (request.end, body.size) {
-            (Some(end), _) => end - request.start,
-            (None, size) => size.unwrap_or(0),
-        };
+        let end = request.end.map(|end| end.saturating_sub(request.start));
+        let body = self.open_limited(key, request, max_bytes).await?;
+        let len = end.or(body.size).unwrap_or(0);
         collect(body, key, len, max_bytes).await
     }
 
-    async fn get(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
+    /// Refuses a body of more bytes before it is read.
+    async fn open_limited(&self, key: &Key, request: ReadRequest, max_bytes: u64) -> Result<Body> {
+        let (fetcher, asked) = (self.clone(), key.clone());
+        let call = async move { fetcher.get(&asked, &request, max_bytes).await };
+        self.reactor.run(key, call).await
+    }
+
+    async fn get(&self, key: &Key, request: &ReadRequest, max_bytes: u64) -> Result<Body> {
         let ReadRequest { start, end, ref version } = *request;
         let range = match end {
             Some(end) if range_len(key, &(start..end))? == 0 || start >= FARTHEST => {
@@ -130,7 +124,8 @@ impl ObjectStoreFetcher {
         let pieces = exact(pieces, key, start, end - start, permit);
         let mut body = Body::new(self.reactor.within(|| pieces)?.boxed()).with_size(size);
         body.version = found;
-        Ok(body)
+        check_limit(key, end - start, max_bytes)?;
+        Ok(gathered(body, Some(end - start)).await)
     }
 
     fn pieces(&self, result: GetResult) -> BoxStream<'static, Result<Bytes>> {
@@ -229,7 +224,8 @@ impl Fetcher for ObjectStoreFetcher {
     }
 
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
-        self.call(key, |fetcher, key| async move { fetcher.head(&key).await }).await
+        let (fetcher, asked) = (self.clone(), key.clone());
+        self.reactor.run(key, async move { fetcher.head(&asked).await }).await
     }
 
     /// Reads 8 ranges at once.
@@ -240,8 +236,7 @@ impl Fetcher for ObjectStoreFetcher {
     }
 
     async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
-        let request = request.clone();
-        self.call(key, |fetcher, key| async move { fetcher.get(&key, &request).await }).await
+        self.open_limited(key, request.clone(), u64::MAX).await
     }
 
     /// Page by page, as they are asked for.

@@ -18,10 +18,11 @@ use crate::tools::{Output, Workspace, cargo, command};
 /// Images of a store with latency to batches, against the same files on this machine.
 ///
 /// `spdl bench`, with no option that tunes anything, reads a folder; the same files from an S3 server
-/// on loopback whose answers come late; and from one that never answers some of the requests. The
-/// servers are processes of their own and have the last CPU to themselves, where there are two or
-/// more; each loader has all others. Contestants take turns (A B C A B C) after one warm-up each. What
-/// counts is what comes behind the first epoch, in which the number of requests under way is found.
+/// on loopback whose answers come late; and from one that never answers some of the requests. All decode
+/// on as many threads as there are CPUs, but for one: that is left to what a network costs, and to the
+/// servers, which are processes of their own on the last CPU. Contestants take turns (A B C A B C) after
+/// one warm-up each. What counts is what comes behind the first epoch, in which the number of requests
+/// under way is found.
 ///
 /// The table and a plot are written to docs/benchmarks.
 #[derive(Debug, Args)]
@@ -67,16 +68,17 @@ pub(super) fn run(workspace: &Workspace, arguments: &Store) -> Result<()> {
     let data = dataset::prepare(&photos, &workspace.target.join("demo"), settings)?;
     build(workspace)?;
 
-    let cpus = Cpus::of_this_machine();
-    let clean = Server::start(workspace, &data, arguments.latency, 0.0, &cpus)?;
-    let lossy = Server::start(workspace, &data, arguments.latency, LOST, &cpus)?;
+    let cpus = allowed_cpus();
+    let threads = cpus.len().saturating_sub(1).max(1);
+    let last = cpus.last().filter(|_| cpus.len() > 1).copied();
+    let clean = Server::start(workspace, &data, arguments.latency, 0.0, last)?;
+    let lossy = Server::start(workspace, &data, arguments.latency, LOST, last)?;
     let contestant = |name, data: &str, server: Option<&Server>| {
         let program = workspace.program("release", "spdl").display().to_string();
         let epochs = arguments.epochs.to_string();
         let mut words = server.map_or_else(Vec::new, Server::environment);
-        words.extend(cpus.of_the_loader());
         words.extend([program, "bench".into(), data.into(), "--json".into()]);
-        words.extend(["--epochs".into(), epochs]);
+        words.extend(["--epochs".into(), epochs, "--threads".into(), threads.to_string()]);
         Contestant::new(name, PathBuf::from("env"), words).warm()
     };
     let bucket = format!("s3://{BUCKET}/");
@@ -103,7 +105,7 @@ pub(super) fn run(workspace: &Workspace, arguments: &Store) -> Result<()> {
     println!("\n{table}\n{reads}");
     verdicts.iter().for_each(|(_, line)| println!("{line}"));
     if !arguments.print_only {
-        write(workspace, arguments, &contestants, &cpus, &verdicts)?;
+        write(workspace, arguments, &contestants, threads, &verdicts)?;
     }
     let missed = verdicts.iter().filter(|(kept, _)| !kept).count();
     ensure!(!arguments.check || missed == 0, "{missed} of the promises were missed");
@@ -122,41 +124,11 @@ fn build(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Which CPUs the two sides have.
-struct Cpus {
-    loader: String,
-    /// `None` where there is only one, which both share.
-    server: Option<String>,
-}
-
-impl Cpus {
-    fn of_this_machine() -> Self {
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-        Cpus::divided(&numbers(allowed.unwrap_or_default()))
-    }
-
-    fn divided(cpus: &[usize]) -> Self {
-        let list = |cpus: &[usize]| cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
-        match cpus {
-            [loader @ .., server] if !loader.is_empty() => {
-                Cpus { loader: list(loader), server: Some(server.to_string()) }
-            }
-            both => Cpus { loader: list(both), server: None },
-        }
-    }
-
-    fn of_the_loader(&self) -> Vec<String> {
-        let shared = self.server.is_none();
-        if shared { Vec::new() } else { ["taskset", "-c", &self.loader].map(str::to_owned).into() }
-    }
-
-    fn told(&self) -> String {
-        match &self.server {
-            Some(server) => format!("Loaders had CPU {}, the servers CPU {server}", self.loader),
-            None => "Loaders and servers shared the one CPU".to_owned(),
-        }
-    }
+/// The CPUs that this process may use.
+fn allowed_cpus() -> Vec<usize> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    numbers(allowed.unwrap_or_default())
 }
 
 /// The numbers of a list such as `0-3,8`.
@@ -195,13 +167,13 @@ impl Server {
         data: &Path,
         latency: u32,
         lost: f64,
-        cpus: &Cpus,
+        cpu: Option<usize>,
     ) -> Result<Self> {
         let program = workspace.program("release/examples", "store_server");
-        let mut server = match &cpus.server {
+        let mut server = match cpu {
             Some(cpu) => {
                 let mut pinned = command("taskset");
-                pinned.args(["-c", cpu]).arg(program);
+                pinned.args(["-c", &cpu.to_string()]).arg(program);
                 pinned
             }
             None => Command::new(program),
@@ -333,7 +305,7 @@ fn write(
     workspace: &Workspace,
     arguments: &Store,
     contestants: &[Contestant],
-    cpus: &Cpus,
+    threads: usize,
     verdicts: &[(bool, String)],
 ) -> Result<()> {
     let folder = workspace.root.join("docs/benchmarks");
@@ -347,8 +319,8 @@ fn write(
          2,000 images like ImageNet's to batches of 32 x 224 x 224 x 3 unsigned bytes by `spdl bench`, \
          with all defaults: from a folder, in the page cache; from an S3 server on loopback, each \
          answer of which comes {latency} ms late; and from one that never answers 1 % of the requests. \
-         {count} CPUs ({cpu}). {pinned}: so it is seen what a store costs the loader, not what serving \
-         one costs this machine. Contestants took turns, one warm-up and {repeats} runs of {epochs} \
+         {count} CPUs ({cpu}). All decoded on {threads} \
+         threads: what a network costs, and serving it, had a CPU. Contestants took turns, one warm-up and {repeats} runs of {epochs} \
          epochs each; medians; spread = (largest - smallest) / median. What counts is what comes behind \
          the first epoch, in which the number of requests under way is found; \"first ms\", CPU and \
          memory are of the whole run. All delivered the same bytes. The last column is the median of \
@@ -359,7 +331,6 @@ fn write(
          are under way, as it was found without being told.\n\n{reads}\n\
          What is promised:\n\n",
         cpu = table::cpu_model(),
-        pinned = cpus.told(),
         table = table::of_medians(contestants, "images/s"),
         reads = reads_table(contestants),
     );
@@ -400,15 +371,10 @@ mod tests {
     }
 
     #[test]
-    fn the_server_has_the_last_cpu_where_there_are_two() {
-        let divided = |list| {
-            let Cpus { loader, server } = Cpus::divided(&numbers(list));
-            (loader, server)
-        };
-        assert_eq!(divided("\t0-1\n"), ("0".to_owned(), Some("1".to_owned())));
-        assert_eq!(divided("2,4-6"), ("2,4,5".to_owned(), Some("6".to_owned())));
-        assert_eq!(divided("3"), ("3".to_owned(), None));
-        assert_eq!(divided(""), (String::new(), None));
+    fn lists_of_cpus_are_read() {
+        assert_eq!(numbers("\t0-1\n"), [0, 1]);
+        assert_eq!(numbers("2,4-6"), [2, 4, 5, 6]);
+        assert_eq!(numbers(""), [0_usize; 0]);
     }
 
     #[test]
