@@ -442,3 +442,24 @@ fn odd_images_beside_the_classes_are_warned_of() {
     assert!(run.line().starts_with("spdl: warning: "), "{}", run.stderr);
     assert_eq!(run.json()["images"], 4);
 }
+
+/// Each thread has memory of its own to decode in, and fills one more batch; nothing else.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_thread_more_takes_memory_for_its_own_image_and_batch_alone() {
+    let folder = Folder::new();
+    let image = encode(640, 480, &[40, 90, 200].repeat(640 * 480));
+    for number in 0..256 {
+        folder.add(image_name(number, 2), &image);
+    }
+    let peak = |threads: u64| {
+        let threads = threads.to_string();
+        let json = bench(folder.path(), &["--json", "--epochs", "2", "--threads", &threads]).json();
+        json["peak_rss_bytes"].as_u64().unwrap()
+    };
+    let (few, many) = (peak(2), peak(32));
+    let batch = 32 * 224 * 224 * 3;
+    let own = 2 * 640 * 480 * 4 + batch;
+    println!("2 threads: {few} bytes, 32 threads: {many} bytes");
+    assert!(many < few + 30 * own, "{few} bytes with 2 threads, {many} with 32");
+}

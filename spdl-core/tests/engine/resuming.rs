@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::common::{WriteNumber, bad_number, dawdle, layout, numbers, within_seconds};
 use futures_util::{StreamExt, stream};
@@ -901,6 +902,35 @@ fn lists_that_cannot_come_again_as_they_were_are_repeated_only_when_asked() {
     let whole = State::combine([after(in_order(), 6).repeat_parts()]).unwrap();
     let rank = |rank| rest(in_order().shard(Shard::new(rank, 2).unwrap()), whole.clone());
     assert_eq!((rank(0), rank(1)), (vec![4, 6, 8, 10], vec![5, 7, 9, 11]));
+}
+
+/// A list that takes its time to tell that it has no more items.
+struct SlowToEnd(Vec<i64>);
+
+impl IntoIterator for SlowToEnd {
+    type Item = i64;
+    type IntoIter = Box<dyn Iterator<Item = i64>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        let nothing = || {
+            std::thread::sleep(Duration::from_millis(200));
+            None
+        };
+        Box::new(self.0.into_iter().chain(std::iter::from_fn(nothing)))
+    }
+}
+
+#[test]
+fn behind_its_last_item_a_list_is_done_though_its_stage_did_not_know_that_it_was_the_last() {
+    let build = || {
+        PipelineBuilder::new(numbers(8))
+            .map("pass", Ok)
+            .batch("batch", 4, false)
+            .map("slow", |list| Ok(SlowToEnd(list)))
+            .unbatch(StageOptions::new("apart").concurrency(1))
+            .prefetch(8)
+    };
+    assert_eq!(rest(build(), after(build(), 4)).len(), 4);
 }
 
 /// Gives one sample twice, and another not at all.
