@@ -98,8 +98,7 @@ impl Source {
         };
         let mut stage = StageOptions::new("fetch");
         if self.opened.is_local {
-            // No more at once than there are threads to read, so that the stage is seen busy when
-            // they are. From a store, the stage finds out how many.
+            // No more at once than there are threads to read what is not in memory. From a store, the stage finds out how many.
             let threads = LocalFetcher::new().max_threads();
             stage = stage.concurrency(threads).queue(Fetch::READ_AHEAD);
         }

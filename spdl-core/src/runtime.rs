@@ -67,7 +67,8 @@ impl Wake for ThreadWaker {
 
 /// The built-in runtime: one thread that polls all its tasks, with a timer.
 ///
-/// Enough for the drivers of async stages, which only wait; reads and decodes run elsewhere.
+/// Enough for the drivers of async stages, which wait, or copy what is in memory; long reads and
+/// decodes run elsewhere.
 /// Dropping the last handle drops unfinished tasks and joins the thread.
 #[derive(Debug)]
 pub struct ThreadRuntime {

@@ -23,7 +23,8 @@ fn main() -> Result<()> {
         return Err(wrong("FOLDER BUCKET LATENCY_MS LOST_SHARE are needed"));
     };
     let latency = latency.parse().map_err(|_| wrong("LATENCY_MS is a whole number"))?;
-    let lost = lost.parse().map_err(|_| wrong("LOST_SHARE is a number from 0 to 1"))?;
+    let lost = lost.parse().ok().filter(|lost| (0.0..=1.0).contains(lost));
+    let lost = lost.ok_or_else(|| wrong("LOST_SHARE is a number from 0 to 1"))?;
 
     let server = FaultServer::start(Vec::<(String, Vec<u8>)>::new());
     server.insert_folder(folder, &format!("{bucket}/"));

@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use futures_core::stream::BoxStream;
@@ -26,7 +27,32 @@ pub struct ReadRequest {
     pub end: Option<u64>,
     /// The version that the object must have. Default: any.
     pub version: Option<Arc<str>>,
+    /// Who is told when the first byte has come.
+    pub(crate) first_byte: Option<Arc<FirstByte>>,
 }
+
+/// When the first byte of an answer came: a fetcher may have gathered more before it hands that on.
+#[derive(Debug, Default)]
+pub(crate) struct FirstByte(OnceLock<Instant>);
+
+impl FirstByte {
+    pub(crate) fn has_come(&self, at: Instant) {
+        self.0.get_or_init(|| at);
+    }
+
+    pub(crate) fn time(&self) -> Option<Instant> {
+        self.0.get().copied()
+    }
+}
+
+/// Requests are equal whoever is told.
+impl PartialEq for FirstByte {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for FirstByte {}
 
 impl ReadRequest {
     /// All of an object.
@@ -36,12 +62,12 @@ impl ReadRequest {
 
     /// What lies in `range`, all of it.
     pub fn range(range: Range<u64>) -> Self {
-        ReadRequest { start: range.start, end: Some(range.end), version: None }
+        ReadRequest { start: range.start, end: Some(range.end), ..ReadRequest::default() }
     }
 
     /// All from byte `start` on: nothing, where that is the end.
     pub fn starting_at(start: u64) -> Self {
-        ReadRequest { start, end: None, version: None }
+        ReadRequest { start, ..ReadRequest::default() }
     }
 
     /// Of this version only, as [`ObjectMeta::version`](crate::ObjectMeta::version) or

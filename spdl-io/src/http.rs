@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use reqwest::header::{
     ACCEPT_ENCODING, ACCEPT_RANGES, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap,
-    HeaderName, HeaderValue, IF_MATCH, LAST_MODIFIED, LOCATION, RANGE,
+    HeaderName, HeaderValue, IF_MATCH, LAST_MODIFIED, LOCATION, RANGE, TRANSFER_ENCODING,
 };
 use reqwest::{Method, Response, StatusCode, Url};
 use spdl_core::{Error, ErrorKind, Result};
@@ -157,7 +157,7 @@ impl fmt::Debug for HttpFetcher {
 
 impl Server {
     async fn open(&self, key: &Key, request: &ReadRequest, max_bytes: u64) -> Result<Body> {
-        let ReadRequest { start, end, ref version } = *request;
+        let ReadRequest { start, end, ref version, .. } = *request;
         let mut headers = HeaderMap::new();
         let is_range = start > 0 || end.is_some();
         match end {
@@ -186,6 +186,11 @@ impl Server {
         let found = version_of(response.headers());
         check_version(key, version.as_ref(), found.as_ref())?;
         let told = content_length(&response)?;
+        if told.is_none() && !is_chunked(&response) && !is_range {
+            let message = "the server tells no length, and ends its answer by closing the connection: \
+                           one that is cut would look whole";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         let (len, size) = if is_range {
             let (part, size) = part_of(&response)?;
             let end = end.unwrap_or(size);
@@ -216,7 +221,7 @@ impl Server {
         let mut body = Body::new(self.reactor.within(|| pieces)?.boxed());
         (body.size, body.version) = (size, found);
         check_limit(key, len.unwrap_or(0), max_bytes)?;
-        Ok(gathered(body, len).await)
+        Ok(gathered(body, len, request).await)
     }
 
     /// No bytes at all, where the place they are asked for at is none behind the end.
@@ -309,6 +314,12 @@ impl Server {
         url.set_query(self.query.as_ref().map(crate::Secret::reveal));
         Ok(url)
     }
+}
+
+/// Whether the end of its body is marked.
+fn is_chunked(response: &Response) -> bool {
+    let codings = response.headers().get_all(TRANSFER_ENCODING).into_iter();
+    codings.filter_map(|it| it.to_str().ok()).any(|it| it.to_ascii_lowercase().ends_with("chunked"))
 }
 
 fn is_redirect(status: StatusCode) -> bool {

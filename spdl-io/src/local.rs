@@ -1,4 +1,4 @@
-//! Files of this machine, by plain reads on threads of their own.
+//! Files of this machine, by plain reads: at once where they are in memory, else on threads of their own.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -34,9 +34,10 @@ const RANGE_LIMIT: u64 = 1 << 20;
 
 /// Reads files of this machine; keys are paths.
 ///
-/// What Linux has in memory, up to 1 MiB, is read at once, on the thread that asks: that takes less
-/// than handing it on. Everything else may wait for long, for a cold disk or a network file system, and
-/// so runs on I/O threads that belong to this fetcher, named `spdl-io-N`.
+/// What Linux has of a disk in memory, less than 256 KiB, is read at once, on the thread that asks: that
+/// takes less than handing it on. For parts, up to 16 files stay open, until others take their places or
+/// the fetcher is dropped. Everything else may wait for long, for a cold disk or a network file system,
+/// and so runs on I/O threads that belong to this fetcher, named `spdl-io-N`.
 /// Those start when they are needed, only as long as all others are busy and there are fewer than
 /// [`DEFAULT_THREADS`](LocalFetcher::DEFAULT_THREADS) (or the number given); one that is idle for
 /// 10 s ends. The futures wait for nothing but their answer, so any executor may poll them.
@@ -77,7 +78,8 @@ const RANGE_LIMIT: u64 = 1 << 20;
 pub struct LocalFetcher {
     threads: Arc<IoThreads>,
     buffers: Arc<ReadBuffers>,
-    at_once: ReadAtOnce,
+    /// `None` where all is left to the threads.
+    at_once: Option<ReadAtOnce>,
 }
 
 impl LocalFetcher {
@@ -95,8 +97,15 @@ impl LocalFetcher {
         LocalFetcher {
             threads: Arc::new(IoThreads::new("spdl-io", max_threads, LINGER)),
             buffers: Arc::default(),
-            at_once: ReadAtOnce::default(),
+            at_once: Some(ReadAtOnce::default()),
         }
+    }
+
+    /// Reads nothing on the thread that asks: where that must not even copy what is in memory.
+    #[must_use]
+    pub fn on_threads_alone(mut self) -> Self {
+        self.at_once = None;
+        self
     }
 
     /// The most threads it uses.
@@ -124,7 +133,8 @@ impl Fetcher for LocalFetcher {
     }
 
     async fn read_at_most(&self, key: &Key, max_bytes: u64) -> Result<Bytes> {
-        if let Some(bytes) = self.at_once.whole(key, max_bytes, &self.buffers) {
+        let at_once = self.at_once.as_ref();
+        if let Some(bytes) = at_once.and_then(|it| it.whole(key, max_bytes, &self.buffers)) {
             return Ok(bytes);
         }
         let (key, buffers) = (key.clone(), Arc::clone(&self.buffers));
@@ -149,7 +159,8 @@ impl Fetcher for LocalFetcher {
             range_len(key, range)?;
         }
         let joined = join(ranges, RANGE_GAP, RANGE_LIMIT);
-        if let Some(bytes) = self.at_once.parts(key, &joined, &self.buffers) {
+        let at_once = self.at_once.as_ref();
+        if let Some(bytes) = at_once.and_then(|it| it.parts(key, &joined, &self.buffers)) {
             return Ok(divided(ranges, &joined, &bytes));
         }
         let (key, ranges, buffers) = (key.clone(), ranges.to_vec(), Arc::clone(&self.buffers));

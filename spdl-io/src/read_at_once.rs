@@ -3,7 +3,9 @@
 //! Handing a read to another thread and being woken by it takes longer than copying a small file out
 //! of the page cache. Linux tells a read that would have to wait from one that would not: a path is
 //! looked up, and bytes are copied, only where both are in memory (`RESOLVE_CACHED` of openat2(2),
-//! `RWF_NOWAIT` of preadv2(2)). What is not, and whatever is unusual, is left to the threads.
+//! `RWF_NOWAIT` of preadv2(2)). That holds on file systems of disks; those of networks, and those that
+//! a process serves, may wait all the same. What would wait, and whatever is unusual, is left to the
+//! threads.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -15,9 +17,8 @@ use crate::read_buffers::ReadBuffers;
 use crate::resilient::joining::Joined;
 
 /// More bytes are left to the threads, so that nobody else waits long for the thread that asks.
-pub(crate) const MOST: u64 = 1 << 20;
-/// What took longer had to wait after all, as file systems in user space do: the asking thread sleeps
-/// meanwhile, and many such reads would come one after the other.
+pub(crate) const MOST: u64 = 256 << 10;
+/// What took longer had to wait after all.
 const TOO_LONG: Duration = Duration::from_millis(1);
 /// So many files stay open of which parts were read, as shards are read again and again.
 #[cfg(target_os = "linux")]
@@ -32,13 +33,22 @@ pub(crate) struct ReadAtOnce {
     misses: AtomicU32,
     /// So many reads are not tried.
     rest: AtomicU32,
-    open: system::OpenFiles,
+    files: system::Files,
+}
+
+/// What became of a read.
+enum Attempt<T> {
+    Read(T),
+    /// There is no use in trying, which says nothing of the next one.
+    TooLong,
+    /// It would wait, or is unusual.
+    Missed,
 }
 
 impl ReadAtOnce {
     /// A whole file of at most `max_bytes`; `None` where the threads must look.
     pub(crate) fn whole(&self, key: &Key, max_bytes: u64, buffers: &ReadBuffers) -> Option<Bytes> {
-        self.attempt(|| system::whole(key, max_bytes.min(MOST), buffers))
+        self.attempt(|| self.files.whole(key, max_bytes.min(MOST), buffers))
     }
 
     /// Parts of one file; `None` where the threads must look.
@@ -55,11 +65,11 @@ impl ReadAtOnce {
         }
         self.attempt(|| {
             let ranges = joined.iter().map(|joined| joined.range.clone());
-            self.open.ranges(key, ranges, buffers)
+            self.files.ranges(key, ranges, buffers)
         })
     }
 
-    fn attempt<T>(&self, read: impl FnOnce() -> Option<T>) -> Option<T> {
+    fn attempt<T>(&self, read: impl FnOnce() -> Attempt<T>) -> Option<T> {
         // Threads that meet here may try one read more or less, which does not matter.
         let rest = self.rest.load(Ordering::Relaxed);
         if rest > 0 {
@@ -68,20 +78,25 @@ impl ReadAtOnce {
         }
         let started = Instant::now();
         let read = read();
-        if read.is_some() && started.elapsed() <= TOO_LONG {
-            self.misses.store(0, Ordering::Relaxed);
-        } else {
-            let misses = self.misses.load(Ordering::Relaxed);
-            self.misses.store(misses.saturating_add(1), Ordering::Relaxed);
-            let rest = 1_u32.checked_shl(misses).unwrap_or(LONGEST_REST);
-            self.rest.store(rest.min(LONGEST_REST), Ordering::Relaxed);
+        match &read {
+            Attempt::Read(_) if started.elapsed() <= TOO_LONG => {
+                self.misses.store(0, Ordering::Relaxed);
+            }
+            Attempt::TooLong => {}
+            Attempt::Read(_) | Attempt::Missed => {
+                let misses = self.misses.load(Ordering::Relaxed);
+                self.misses.store(misses.saturating_add(1), Ordering::Relaxed);
+                let rest = 1_u32.checked_shl(misses).unwrap_or(LONGEST_REST);
+                self.rest.store(rest.min(LONGEST_REST), Ordering::Relaxed);
+            }
         }
-        read
+        if let Attempt::Read(value) = read { Some(value) } else { None }
     }
 }
 
 #[cfg(target_os = "linux")]
 mod system {
+    use std::collections::HashMap;
     use std::io::IoSliceMut;
     use std::ops::Range;
     use std::os::fd::OwnedFd;
@@ -94,24 +109,23 @@ mod system {
     };
     use rustix::io::{ReadWriteFlags, preadv2};
 
-    use super::MOST_OPEN;
+    use super::{Attempt, MOST_OPEN};
     use crate::Key;
     use crate::read_buffers::ReadBuffers;
 
-    pub(super) fn whole(key: &Key, most: u64, buffers: &ReadBuffers) -> Option<Bytes> {
-        let path = key.to_path();
-        let size = regular(&path)?.size;
-        if size > most {
-            return None;
-        }
-        // One byte more, to see that it has not grown.
-        let bytes = read(&open(&path)?, 0, size + 1, buffers)?;
-        (bytes.len() as u64 == size).then_some(bytes)
-    }
+    /// File systems that wait for nothing but their disk, and say so.
+    const OF_DISKS: [&str; 9] =
+        ["bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs"];
 
-    /// Files of which parts were read, the last one first.
+    type Device = (u32, u32);
+
     #[derive(Debug, Default)]
-    pub(super) struct OpenFiles(Mutex<Vec<OpenFile>>);
+    pub(super) struct Files {
+        /// Those of which parts were read, the last one first.
+        open: Mutex<Vec<OpenFile>>,
+        /// Whether the file system of a device is one of disks.
+        devices: Mutex<HashMap<Device, bool>>,
+    }
 
     #[derive(Clone, Debug)]
     struct OpenFile {
@@ -123,73 +137,120 @@ mod system {
     /// Another file of that name, and one that was changed, has another one.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct Identity {
-        device: (u32, u32),
+        device: Device,
         inode: u64,
         size: u64,
         changed: (i64, u32),
     }
 
-    impl OpenFiles {
+    impl Files {
+        pub(super) fn whole(&self, key: &Key, most: u64, buffers: &ReadBuffers) -> Attempt<Bytes> {
+            let path = key.to_path();
+            let Some(Identity { size, .. }) = self.regular(&path) else { return Attempt::Missed };
+            if size >= most {
+                return Attempt::TooLong;
+            }
+            // One byte more, to see that it has not grown.
+            let bytes = open(&path).and_then(|file| read(&file, 0, size + 1, buffers));
+            match bytes.filter(|bytes| bytes.len() as u64 == size) {
+                Some(bytes) => Attempt::Read(bytes),
+                None => Attempt::Missed,
+            }
+        }
+
         pub(super) fn ranges(
             &self,
             key: &Key,
             mut ranges: impl Iterator<Item = Range<u64>>,
             buffers: &ReadBuffers,
-        ) -> Option<Vec<Bytes>> {
-            let (file, size) = self.get(key)?;
-            ranges.try_fold(Vec::new(), |mut parts, Range { start, end }| {
+        ) -> Attempt<Vec<Bytes>> {
+            let Some((file, size)) = self.file(key) else { return Attempt::Missed };
+            let parts = ranges.try_fold(Vec::new(), |mut parts, Range { start, end }| {
                 let wanted = end.checked_sub(start).filter(|_| end <= size)?;
                 let bytes = read(&file, start, wanted, buffers)?;
                 let is_all = bytes.len() as u64 == wanted;
                 parts.push(bytes);
                 is_all.then_some(parts)
+            });
+            parts.map_or(Attempt::Missed, Attempt::Read)
+        }
+
+        /// The file, and its size.
+        fn file(&self, key: &Key) -> Option<(Arc<OwnedFd>, u64)> {
+            let path = key.to_path();
+            let found = self.regular(&path);
+            if let Some(file) = self.known(key, found) {
+                return Some((file, found?.size));
+            }
+            let identity = found?;
+            let file = Arc::new(open(&path)?);
+            // It may have become another one since.
+            if self.regular(&path)? == identity {
+                let entry = OpenFile { key: key.clone(), identity, file: Arc::clone(&file) };
+                let mut open = lock(&self.open);
+                let known = open.iter().position(|open| open.key == *key);
+                let replaced = known.map(|place| open.remove(place));
+                open.insert(0, entry);
+                let most = open.len().min(MOST_OPEN);
+                let oldest = open.split_off(most);
+                drop(open);
+                // Closing one may wait, and nobody for that.
+                drop((replaced, oldest));
+            }
+            Some((file, identity.size))
+        }
+
+        /// The file that is open already, where it is still this one.
+        fn known(&self, key: &Key, found: Option<Identity>) -> Option<Arc<OwnedFd>> {
+            let mut open = lock(&self.open);
+            let place = open.iter().position(|open| open.key == *key)?;
+            if found == Some(open[place].identity) {
+                open[..=place].rotate_right(1);
+                return Some(Arc::clone(&open[0].file));
+            }
+            // What is kept open holds its place on the disk, though it was removed.
+            let old = open.remove(place);
+            drop(open);
+            drop(old);
+            None
+        }
+
+        /// What a path leads to, where that is a file on a disk; looked at without opening it, as
+        /// that alone may do something to what is no file.
+        fn regular(&self, path: &Path) -> Option<Identity> {
+            let how = OFlags::PATH | OFlags::CLOEXEC;
+            let place = openat2(CWD, path, how, Mode::empty(), ResolveFlags::CACHED).ok()?;
+            let wanted = StatxFlags::TYPE | StatxFlags::SIZE | StatxFlags::INO | StatxFlags::MTIME;
+            let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+            let found = statx(&place, "", how, wanted).ok()?;
+            let device = (found.stx_dev_major, found.stx_dev_minor);
+            let is_file = FileType::from_raw_mode(found.stx_mode.into()) == FileType::RegularFile;
+            (is_file && self.is_of_disks(device)).then_some(Identity {
+                device,
+                inode: found.stx_ino,
+                size: found.stx_size,
+                changed: (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec),
+            })
+        }
+
+        fn is_of_disks(&self, device: Device) -> bool {
+            *lock(&self.devices).entry(device).or_insert_with(|| {
+                let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+                file_system(&mounts, device).is_some_and(|name| OF_DISKS.contains(&name))
             })
         }
 
         #[cfg(test)]
         pub(super) fn count(&self) -> usize {
-            self.0.lock().unwrap().len()
-        }
-
-        /// The file, and its size.
-        fn get(&self, key: &Key) -> Option<(Arc<OwnedFd>, u64)> {
-            let path = key.to_path();
-            let found = regular(&path);
-            let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let known = files.iter().position(|open| open.key == *key);
-            match (known, found) {
-                (Some(place), Some(identity)) if files[place].identity == identity => {
-                    files[..=place].rotate_right(1);
-                    return Some((Arc::clone(&files[0].file), identity.size));
-                }
-                // What is kept open holds its place on the disk, though it was removed.
-                (Some(place), _) => drop(files.remove(place)),
-                (None, _) => {}
-            }
-            drop(files);
-            let identity = found?;
-            let file = Arc::new(open(&path)?);
-            // It may have become another one since.
-            if regular(&path)? == identity {
-                let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-                files.insert(0, OpenFile { key: key.clone(), identity, file: Arc::clone(&file) });
-                files.truncate(MOST_OPEN);
-            }
-            Some((file, identity.size))
+            lock(&self.open).len()
         }
     }
 
-    /// Looked at before it is opened, as that alone may do something to what is no file.
-    fn regular(path: &Path) -> Option<Identity> {
-        let wanted = StatxFlags::TYPE | StatxFlags::SIZE | StatxFlags::INO | StatxFlags::MTIME;
-        let found = statx(CWD, path, AtFlags::STATX_DONT_SYNC, wanted).ok()?;
-        let is_file = FileType::from_raw_mode(found.stx_mode.into()) == FileType::RegularFile;
-        is_file.then_some(Identity {
-            device: (found.stx_dev_major, found.stx_dev_minor),
-            inode: found.stx_ino,
-            size: found.stx_size,
-            changed: (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec),
-        })
+    /// The file system of a device, by the lines of `/proc/self/mountinfo`: see proc_pid_mountinfo(5).
+    pub(super) fn file_system(mounts: &str, (major, minor): Device) -> Option<&str> {
+        let device = format!("{major}:{minor}");
+        let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&device))?;
+        line.split_once(" - ")?.1.split(' ').next()
     }
 
     fn open(path: &Path) -> Option<OwnedFd> {
@@ -205,6 +266,11 @@ mod system {
         let read = preadv2(file, into, start, ReadWriteFlags::NOWAIT).ok()?;
         Some(buffer.into_bytes(read))
     }
+
+    fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+        // Nothing that may panic happens in the middle of a change.
+        mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Elsewhere the threads read everything.
@@ -214,24 +280,25 @@ mod system {
 
     use bytes::Bytes;
 
+    use super::Attempt;
     use crate::Key;
     use crate::read_buffers::ReadBuffers;
 
-    pub(super) fn whole(_: &Key, _: u64, _: &ReadBuffers) -> Option<Bytes> {
-        None
-    }
-
     #[derive(Debug, Default)]
-    pub(super) struct OpenFiles;
+    pub(super) struct Files;
 
-    impl OpenFiles {
+    impl Files {
+        pub(super) fn whole(&self, _: &Key, _: u64, _: &ReadBuffers) -> Attempt<Bytes> {
+            Attempt::Missed
+        }
+
         pub(super) fn ranges(
             &self,
             _: &Key,
             _: impl Iterator<Item = Range<u64>>,
             _: &ReadBuffers,
-        ) -> Option<Vec<Bytes>> {
-            None
+        ) -> Attempt<Vec<Bytes>> {
+            Attempt::Missed
         }
     }
 }
@@ -260,38 +327,60 @@ mod tests {
     /// Whether the system under the tests tells what is in memory.
     fn is_told() -> bool {
         let (_folder, key) = file(b"some");
-        let told = system::whole(&key, MOST, &ReadBuffers::default()).is_some();
+        let told = whole(&key, MOST).is_some();
         if !told {
             println!("SKIPPED: this file system does not tell what is in memory");
         }
         told
     }
 
+    fn whole(key: &Key, most: u64) -> Option<Bytes> {
+        read(system::Files::default().whole(key, most, &ReadBuffers::default()))
+    }
+
+    fn read<T>(attempt: Attempt<T>) -> Option<T> {
+        if let Attempt::Read(value) = attempt { Some(value) } else { None }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..Default::default() })]
         #[test]
         fn what_is_in_memory_comes_as_it_is(
-            len in prop_oneof![0..10_usize, 4000..5000_usize, 60_000..300_000_usize],
-            ranges in prop::collection::vec((0..300_000_u64, 0..9000_u64), 0..6),
+            len in prop_oneof![0..10_usize, 4000..5000_usize, 60_000..250_000_usize],
+            ranges in prop::collection::vec((0..250_000_u64, 0..9000_u64), 0..6),
         ) {
-            prop_assume!(is_told());
             let bytes = contents(len);
             let (_folder, key) = file(&bytes);
-            let (reads, buffers) = (ReadAtOnce::default(), ReadBuffers::default());
-            let whole = reads.whole(&key, MOST, &buffers);
-            prop_assert_eq!(whole.as_deref(), Some(&bytes[..]));
+            let Some(found) = whole(&key, MOST) else {
+                // Where nothing is told, the next test says so.
+                return Ok(());
+            };
+            prop_assert_eq!(&found[..], &bytes[..]);
             let ranges: Vec<_> = ranges
                 .into_iter()
                 .map(|(start, len)| start..start + len)
                 .filter(|range| range.end <= bytes.len() as u64)
                 .collect();
             let joined = join(&ranges, 100, MOST);
-            let parts = reads.parts(&key, &joined, &buffers).unwrap();
+            let (files, buffers) = (system::Files::default(), ReadBuffers::default());
+            let ranges = joined.iter().map(|joined| joined.range.clone());
+            let parts = read(files.ranges(&key, ranges, &buffers)).unwrap();
             for (part, joined) in parts.iter().zip(&joined) {
                 let Range { start, end } = joined.range;
                 prop_assert_eq!(&part[..], &bytes[start as usize..end as usize]);
             }
         }
+    }
+
+    #[test]
+    fn file_systems_of_networks_and_processes_are_left_to_the_threads() {
+        let mounts = "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+                      30 21 0:45 / /mnt/a rw,noatime shared:5 master:1 - nfs4 host:/a rw\n\
+                      31 21 0:46 / /mnt/b\\040c rw shared:6 - fuse.sshfs host: rw\n";
+        let found = [(8, 1), (0, 45), (0, 46), (0, 4)].map(|it| system::file_system(mounts, it));
+        assert_eq!(found, [Some("ext4"), Some("nfs4"), Some("fuse.sshfs"), None]);
+        // No disk, and so nobody knows how long it takes.
+        assert!(whole(&Key::from("/proc/self/mountinfo"), MOST).is_none());
     }
 
     #[test]
@@ -301,9 +390,7 @@ mod tests {
         }
         let (folder, key) = file(&contents(100));
         let buffers = ReadBuffers::default();
-        let whole = |key: &Key, most| system::whole(key, most, &buffers);
-        assert!(whole(&key, 100).is_some());
-        assert!(whole(&key, 99).is_none(), "longer than allowed");
+        assert!(whole(&key, 101).is_some());
         assert!(whole(&Key::from_path(folder.path()), 100).is_none(), "a folder");
         assert!(whole(&Key::from_path(&folder.path().join("none")), 100).is_none());
         let pipe = folder.path().join("pipe");
@@ -311,8 +398,9 @@ mod tests {
         assert!(whole(&Key::from_path(&pipe), 100).is_none(), "a pipe");
         assert!(whole(&Key::from("/dev/zero"), 100).is_none(), "a device");
 
-        let open = system::OpenFiles::default();
-        let ranges = |ranges: &[Range<u64>]| open.ranges(&key, ranges.iter().cloned(), &buffers);
+        let files = system::Files::default();
+        let ranges =
+            |ranges: &[Range<u64>]| read(files.ranges(&key, ranges.iter().cloned(), &buffers));
         assert!(ranges(&[0..100, 5..7]).is_some());
         assert!(ranges(&[0..10, 95..101]).is_none(), "past the end");
         assert!(ranges(&[100..100]).is_some() && ranges(&[101..101]).is_none());
@@ -320,6 +408,7 @@ mod tests {
         let reads = ReadAtOnce::default();
         let long = join(&[0..MOST, MOST + 1..2 * MOST], 0, u64::MAX);
         assert!(reads.parts(&key, &long, &buffers).is_none());
+        assert!(reads.whole(&key, 100, &buffers).is_none(), "as long as is allowed, or longer");
         assert_eq!(reads.rest.load(Ordering::Relaxed), 0, "what is too long is no miss");
     }
 
@@ -330,8 +419,9 @@ mod tests {
         }
         let (folder, key) = file(b"first");
         let (path, other) = (key.to_path().into_owned(), folder.path().join("other"));
-        let (open, buffers) = (system::OpenFiles::default(), ReadBuffers::default());
-        let part = || open.ranges(&key, [1..3].into_iter(), &buffers).map(|parts| parts[0].clone());
+        let (open, buffers) = (system::Files::default(), ReadBuffers::default());
+        let part =
+            || read(open.ranges(&key, [1..3].into_iter(), &buffers)).map(|parts| parts[0].clone());
         assert_eq!(part().unwrap(), "ir");
         assert_eq!(part().unwrap(), "ir", "open already");
         fs::write(&other, "other").unwrap();
@@ -349,13 +439,13 @@ mod tests {
             return;
         }
         let folder = tempfile::tempdir().unwrap();
-        let (open, buffers) = (system::OpenFiles::default(), ReadBuffers::default());
+        let (open, buffers) = (system::Files::default(), ReadBuffers::default());
         for round in 0..2 {
             for number in 0..3 * MOST_OPEN {
                 let path = folder.path().join(number.to_string());
                 fs::write(&path, [number as u8; 10]).unwrap();
                 let parts = open.ranges(&Key::from_path(&path), [2..4].into_iter(), &buffers);
-                assert_eq!(parts.unwrap()[0], [number as u8; 2][..], "round {round}");
+                assert_eq!(read(parts).unwrap()[0], [number as u8; 2][..], "round {round}");
                 assert!(open.count() <= MOST_OPEN);
             }
         }
@@ -365,25 +455,23 @@ mod tests {
     #[test]
     fn after_misses_few_reads_are_tried_and_after_a_success_all() {
         let reads = ReadAtOnce::default();
-        let tried = |count: usize, found: Option<()>| {
+        let tried = |count: usize, found: fn() -> Attempt<()>| {
             let mut tried = 0;
             for _ in 0..count {
                 let _ = reads.attempt(|| {
                     tried += 1;
-                    found
+                    found()
                 });
             }
             tried
         };
-        assert_eq!(tried(100, Some(())), 100);
-        assert_eq!(tried(3, None), 2, "the first, and after a rest of one the third");
-        let many = tried(100_000, None);
+        let (read, missed) = (|| Attempt::Read(()), || Attempt::Missed);
+        assert_eq!(tried(100, || Attempt::TooLong), 100);
+        assert_eq!(tried(3, missed), 2, "the first, and after a rest of one the third");
+        let many = tried(100_000, missed);
         assert!((90..=120).contains(&many), "{many}");
-        assert!(
-            tried(LONGEST_REST as usize + 1, Some(())) > 0,
-            "one is tried within the longest rest"
-        );
-        assert_eq!(tried(50, Some(())), 50);
+        assert!(tried(LONGEST_REST as usize + 1, read) > 0, "one is tried within the longest rest");
+        assert_eq!(tried(50, read), 50);
     }
 
     #[test]
@@ -391,10 +479,10 @@ mod tests {
         let reads = ReadAtOnce::default();
         let late = reads.attempt(|| {
             std::thread::sleep(TOO_LONG + Duration::from_millis(1));
-            Some(7)
+            Attempt::Read(7)
         });
         assert_eq!(late, Some(7));
-        assert_eq!(reads.attempt(|| Some(8)), None, "the next one rests");
-        assert_eq!(reads.attempt(|| Some(9)), Some(9));
+        assert_eq!(reads.attempt(|| Attempt::Read(8)), None, "the next one rests");
+        assert_eq!(reads.attempt(|| Attempt::Read(9)), Some(9));
     }
 }

@@ -191,6 +191,33 @@ fn ranks_share_a_folder() {
 }
 
 #[test]
+fn many_open_a_new_folder_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    for round in 0..50 {
+        let path = folder.path().join(round.to_string());
+        let together = std::sync::Barrier::new(8);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    together.wait();
+                    let cache = Cache::builder().folder(&path, 1 << 20).open().unwrap();
+                    block_on(cache.put(b"name", &contents(1)));
+                });
+            }
+        });
+    }
+    // What a process left that was killed while it made the folder.
+    let path = folder.path().join("killed");
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("spdl-cache"), "").unwrap();
+    Cache::builder().folder(&path, 1 << 20).open().unwrap();
+    fs::create_dir(folder.path().join("other")).unwrap();
+    fs::write(folder.path().join("other/file"), "").unwrap();
+    let refused = Cache::builder().folder(&folder.path().join("other"), 1 << 20).open();
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
 fn damage_is_a_miss_and_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kept");

@@ -24,8 +24,15 @@ fn local_files_keep_the_contract() {
         fs::write(path, bytes).unwrap();
     }
     for threads in [1, 3, LocalFetcher::DEFAULT_THREADS] {
-        fetcher_contract(&LocalFetcher::with_threads(threads), &folder.path().into());
+        let fetcher = LocalFetcher::with_threads(threads);
+        fetcher_contract(&fetcher, &folder.path().into());
+        fetcher_contract(&fetcher.on_threads_alone(), &folder.path().into());
     }
+}
+
+/// One that reads at once what is in memory, and one that does not.
+fn fetchers() -> [LocalFetcher; 2] {
+    [LocalFetcher::new(), LocalFetcher::new().on_threads_alone()]
 }
 
 #[test]
@@ -200,7 +207,6 @@ fn near_and_far_ranges_in_any_order_give_their_own_bytes() {
     let path = folder.path().join("numbers");
     let content: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
     fs::write(&path, &content).unwrap();
-    let fetcher = LocalFetcher::new();
     let key = Key::from_path(&path);
     // Near each other, far from each other, within another, the same twice, and empty.
     let ranges = [
@@ -213,19 +219,24 @@ fn near_and_far_ranges_in_any_order_give_their_own_bytes() {
         399_999..400_000,
         70_000..70_000,
     ];
-    let parts = block_on(fetcher.read_ranges(&key, &ranges)).unwrap();
-    assert_eq!(parts.len(), ranges.len());
-    for (part, range) in parts.iter().zip(&ranges) {
-        assert_eq!(part, &content[range.start as usize..range.end as usize], "{range:?}");
+    for fetcher in fetchers() {
+        let parts = block_on(fetcher.read_ranges(&key, &ranges)).unwrap();
+        assert_eq!(parts.len(), ranges.len());
+        for (part, range) in parts.iter().zip(&ranges) {
+            assert_eq!(part, &content[range.start as usize..range.end as usize], "{range:?}");
+        }
+        let error = block_on(fetcher.read_ranges(&key, &[0..1, 399_999..400_001])).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Truncated);
     }
-    let error = block_on(fetcher.read_ranges(&key, &[0..1, 399_999..400_001])).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Truncated);
 }
 
 #[test]
 fn what_was_read_stays_the_same_while_others_are_read_and_dropped() {
+    fetchers().map(what_was_read_stays_the_same);
+}
+
+fn what_was_read_stays_the_same(fetcher: LocalFetcher) {
     let folder = tempfile::tempdir().unwrap();
-    let fetcher = LocalFetcher::new();
     let key = |number: u8| Key::from_path(folder.path().join(number.to_string()));
     // Of about the same length, so that each may get the memory of one that was dropped.
     let content = |number: u8| vec![number; 50_000 + 10 * usize::from(number)];

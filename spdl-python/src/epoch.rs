@@ -122,7 +122,7 @@ fn start(
     check_memory(&layout, batches, threads)?;
     let room = batches.max(Fetch::READ_AHEAD_BYTES);
     let fetcher = LocalFetcher::new();
-    // No more at once than there are threads to read, so that the stage is seen busy when they are.
+    // No more at once than there are threads to read what is not in memory.
     let fetch =
         StageOptions::new("fetch").concurrency(fetcher.max_threads()).queue(Fetch::READ_AHEAD);
     let fetcher: Arc<dyn Fetcher> = Arc::new(fetcher);

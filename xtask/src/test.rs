@@ -152,7 +152,9 @@ fn test_default(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
         return Ok(Counts::one_passed());
     }
     // Whole pipelines do not depend on features; what each crate promises by itself may.
-    let (units, docs) = (["--lib", "--bins", "--test", "program"], ["--doc"]);
+    let units =
+        ["--lib", "--bins", "--test", "program", "--test", "local", "--test", "image_folder"];
+    let docs = ["--doc"];
     let mut counts = Counts::default();
     for targets in [&units[..], &docs] {
         counts.add(cargo_test(workspace, output, 1, |cargo| cargo.args(&packages).args(targets))?);

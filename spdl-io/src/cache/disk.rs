@@ -31,6 +31,8 @@ use crate::Key;
 use crate::walk::os_error;
 
 const MARKER: &str = "spdl-cache";
+/// How many of those this process has written.
+static MARKERS: AtomicU64 = AtomicU64::new(0);
 const VERSION: &str = "1";
 const NEW: &str = "new";
 
@@ -402,14 +404,16 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// Makes the folder a cache, or checks that it is one.
+/// Makes the folder a cache, or checks that it is one. Several processes may do so at once.
 fn claim(folder: &Path) -> Result<()> {
     let key = Key::from_path(folder);
     let failed = |error| os_error("cannot make this folder a cache", &key, error);
     fs::create_dir_all(folder).map_err(failed)?;
     let marker = folder.join(MARKER);
-    match fs::read_to_string(&marker) {
-        Ok(version) if version.trim() == VERSION => Ok(()),
+    let has_marker = || match fs::read_to_string(&marker) {
+        Ok(version) if version.trim() == VERSION => Ok(true),
+        // What a process left that was killed while it wrote.
+        Ok(version) if version.is_empty() => Ok(false),
         Ok(version) => {
             let version: String = version.trim().chars().take(20).collect();
             let message = format!(
@@ -418,17 +422,26 @@ fn claim(folder: &Path) -> Result<()> {
             );
             Err(Error::new(ErrorKind::Unsupported, message).with_key(key.display_name()))
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            if fs::read_dir(folder).map_err(failed)?.next().is_some() {
-                let message = "this folder holds other files than those of a cache; give an empty \
-                               one, or one that does not exist";
-                let error = Error::new(ErrorKind::InvalidArgument, message);
-                return Err(error.with_key(key.display_name()));
-            }
-            fs::write(&marker, format!("{VERSION}\n")).map_err(failed)
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(failed(error)),
+    };
+    if has_marker()? {
+        return Ok(());
     }
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        let is_marker = name.to_string_lossy().starts_with(MARKER);
+        // Whoever puts something else here has put the marker here before.
+        if !is_marker && !has_marker()? {
+            let message = "this folder holds other files than those of a cache; give an empty one, \
+                           or one that does not exist";
+            let error = Error::new(ErrorKind::InvalidArgument, message);
+            return Err(error.with_key(key.display_name()));
+        }
+    }
+    let number = MARKERS.fetch_add(1, Ordering::Relaxed);
+    let new = folder.join(format!("{MARKER}.{}-{number}", std::process::id()));
+    fs::write(&new, format!("{VERSION}\n")).and_then(|()| fs::rename(&new, &marker)).map_err(failed)
 }
 
 /// Opens a file of ours, and makes it where it is missing.

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::body::JoinedPieces;
 use crate::fetcher::check_limit;
-use crate::{Body, Key};
+use crate::{Body, Key, ReadRequest};
 
 /// So many bytes of a body may wait for the rest of it, for so long: few wake whoever waits for them,
 /// and a slow one is still seen to get on.
@@ -20,14 +20,28 @@ const PATIENCE: Duration = Duration::from_millis(10);
 
 /// A body of which the first pieces, those that come at once, are one. `len` is how many bytes are
 /// expected.
-pub(crate) async fn gathered(mut body: Body, len: Option<u64>) -> Body {
-    let until = Instant::now() + PATIENCE;
+pub(crate) async fn gathered(body: Body, len: Option<u64>, request: &ReadRequest) -> Body {
+    gathered_within(PATIENCE, body, len, request).await
+}
+
+async fn gathered_within(
+    patience: Duration,
+    mut body: Body,
+    len: Option<u64>,
+    request: &ReadRequest,
+) -> Body {
+    let until = Instant::now() + patience;
     let mut joined = JoinedPieces::default();
     joined.expect(len.unwrap_or(0).min(GATHERED));
     let (mut fault, mut has_ended) = (None, false);
     while !has_ended && (joined.len() as u64) < GATHERED {
         match timeout_at(until, body.pieces.next()).await {
-            Ok(Some(Ok(piece))) => joined.push(piece),
+            Ok(Some(Ok(piece))) => {
+                if let Some(first_byte) = &request.first_byte {
+                    first_byte.has_come(std::time::Instant::now());
+                }
+                joined.push(piece);
+            }
             Ok(Some(Err(error))) => {
                 fault = Some(Err(error));
                 has_ended = true;
@@ -103,21 +117,34 @@ mod tests {
         block_on(Body::new(pieces).bytes())
     }
 
-    /// The pieces of a body of which some come late, joined where they come at once.
-    fn gather(pieces: Vec<(u64, Result<&'static str>)>) -> Vec<Result<Bytes>> {
-        let reactor = Reactor::default();
-        let pieces = stream::iter(pieces).then(|(delay, piece)| async move {
-            tokio::time::sleep(Duration::from_millis(delay)).await;
-            piece.map(Bytes::from)
-        });
-        let body = Body::new(reactor.within(|| pieces).unwrap().boxed());
-        let key = "k".into();
-        let body = block_on(reactor.run(&key, async { Ok(gathered(body, Some(4)).await) }));
-        block_on(body.unwrap().pieces.collect())
+    /// The pieces of a body of which those in `at_once` are there, and those in `late` come when it has
+    /// been looked at.
+    fn gather(at_once: Vec<Result<Bytes>>, late: Vec<Result<Bytes>>) -> Vec<Result<Bytes>> {
+        let (reactor, key) = (Reactor::default(), "k".into());
+        let (send, pieces) = futures_channel::mpsc::unbounded();
+        let send_all = |pieces: Vec<Result<Bytes>>| {
+            pieces.into_iter().for_each(|piece| send.unbounded_send(piece).unwrap());
+        };
+        send_all(at_once);
+        let has_ended = late.is_empty();
+        if has_ended {
+            send.close_channel();
+        }
+        let gathered = block_on(reactor.run(&key, async {
+            let request = ReadRequest::whole();
+            Ok(gathered_within(Duration::ZERO, Body::new(pieces.boxed()), Some(4), &request).await)
+        }));
+        if !has_ended {
+            send_all(late);
+            send.close_channel();
+        }
+        block_on(gathered.unwrap().pieces.collect())
     }
 
     #[test]
     fn pieces_that_come_at_once_are_one_and_late_ones_come_by_themselves() {
+        let piece = |text: &'static str| Ok(Bytes::from(text));
+        let cut = || Err(Error::new(ErrorKind::Truncated, "cut"));
         let told = |pieces: Vec<Result<Bytes>>| -> Vec<String> {
             let told = |piece: Result<Bytes>| match piece {
                 Ok(piece) => String::from_utf8_lossy(&piece).into_owned(),
@@ -125,13 +152,23 @@ mod tests {
             };
             pieces.into_iter().map(told).collect()
         };
-        assert_eq!(told(gather(vec![(0, Ok("ab")), (0, Ok("c")), (0, Ok("d"))])), ["abcd"]);
-        assert_eq!(told(gather(vec![])), [""; 0]);
-        let late = vec![(0, Ok("ab")), (0, Ok("c")), (300, Ok("d")), (0, Ok("e"))];
-        assert_eq!(told(gather(late)), ["abc", "d", "e"]);
-        let error = || Err(Error::new(ErrorKind::Truncated, "cut"));
-        let cut = vec![(0, Ok("ab")), (0, Ok("c")), (0, error()), (0, Ok("never"))];
-        assert_eq!(told(gather(cut)), ["abc", "Truncated"]);
+        assert_eq!(told(gather(vec![piece("ab"), piece("c"), piece("d")], vec![])), ["abcd"]);
+        assert_eq!(told(gather(vec![], vec![])), [""; 0]);
+        let late = gather(vec![piece("ab"), piece("c")], vec![piece("d"), piece("e")]);
+        assert_eq!(told(late), ["abc", "d", "e"]);
+        assert_eq!(told(gather(vec![], vec![piece("d")])), ["d"]);
+        let cut = gather(vec![piece("ab"), piece("c"), cut(), piece("never")], vec![]);
+        assert_eq!(told(cut), ["abc", "Truncated"]);
+    }
+
+    #[test]
+    fn what_is_gathered_is_bounded_though_no_length_is_told() {
+        let piece = Bytes::from(vec![7; 300_000]);
+        let pieces = (0..5).map(|_| Ok(piece.clone())).collect();
+        let lengths = |pieces: Vec<Result<Bytes>>| -> Vec<usize> {
+            pieces.into_iter().map(|piece| piece.unwrap().len()).collect()
+        };
+        assert_eq!(lengths(gather(pieces, vec![])), [1_200_000, 300_000]);
     }
 
     #[test]

@@ -38,7 +38,7 @@ impl Reactor {
         let answer = match self.handle() {
             Ok(handle) => {
                 let mut task = Task(handle.spawn(call));
-                (&mut task.0).await.unwrap_or_else(|error| Err(ended(&error)))
+                (&mut task.0).await.unwrap_or_else(|error| Err(ended(error)))
             }
             Err(error) => Err(error),
         };
@@ -80,11 +80,13 @@ impl<T> Drop for Task<T> {
     }
 }
 
-fn ended(error: &JoinError) -> Error {
-    if error.is_panic() {
-        return Error::new(ErrorKind::Panicked, "the thread that waits for the network panicked");
-    }
-    Error::new(ErrorKind::Stopped, "the store was closed")
+fn ended(error: JoinError) -> Error {
+    let Ok(panic) = error.try_into_panic() else {
+        return Error::new(ErrorKind::Stopped, "the store was closed");
+    };
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    Error::new(ErrorKind::Panicked, format!("a call to a store panicked: {text}"))
 }
 
 impl fmt::Debug for Reactor {
@@ -206,8 +208,9 @@ mod tests {
         let failing = async { Err::<(), _>(Error::new(ErrorKind::Corrupt, "bad")) };
         let error = block_on(reactor.run(&key, failing)).unwrap_err();
         assert_eq!((error.kind(), error.key()), (ErrorKind::Corrupt, Some("the key")));
-        let error = block_on(reactor.run(&key, async { panic!("on purpose") })).map(|(): ()| ());
-        assert_eq!(error.unwrap_err().kind(), ErrorKind::Panicked);
+        let error = block_on(reactor.run::<()>(&key, async { panic!("on purpose") })).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Panicked);
+        assert!(error.message().contains("on purpose"), "{error}");
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl ObjectStoreFetcher {
     }
 
     async fn get(&self, key: &Key, request: &ReadRequest, max_bytes: u64) -> Result<Body> {
-        let ReadRequest { start, end, ref version } = *request;
+        let ReadRequest { start, end, ref version, .. } = *request;
         let range = match end {
             Some(end) if range_len(key, &(start..end))? == 0 || start >= FARTHEST => {
                 return self.nothing(key, request).await;
@@ -125,7 +125,7 @@ impl ObjectStoreFetcher {
         let mut body = Body::new(self.reactor.within(|| pieces)?.boxed()).with_size(size);
         body.version = found;
         check_limit(key, end - start, max_bytes)?;
-        Ok(gathered(body, Some(end - start)).await)
+        Ok(gathered(body, Some(end - start), request).await)
     }
 
     fn pieces(&self, result: GetResult) -> BoxStream<'static, Result<Bytes>> {

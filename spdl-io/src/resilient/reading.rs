@@ -12,7 +12,7 @@ use spdl_core::{BoxFuture, Error, ErrorKind, Result};
 
 use super::Shared;
 use super::persistence::{Persistence, may_pass};
-use crate::body::JoinedPieces;
+use crate::body::{FirstByte, JoinedPieces};
 use crate::fetcher::{check_limit, check_version, range_len};
 use crate::{Body, Fetcher, Key, ReadRequest};
 
@@ -244,6 +244,7 @@ impl Reading {
             // the very thing that is wrong.
             end: self.request.end,
             version: self.version.clone().filter(|_| self.inner.capability().versions),
+            first_byte: None,
         };
         let opened = self.race(request).await.map_err(|error| {
             // What is past the end for one answer was the middle of the object for another.
@@ -292,9 +293,12 @@ impl Reading {
         let (shared, inner, key) =
             (Arc::clone(&self.shared), Arc::clone(&self.inner), self.key.clone());
         let Shared { options, clock, counts, .. } = &*shared;
-        let send = || {
+        let first_bytes = [(); 2].map(|()| Arc::<FirstByte>::default());
+        let send = |place: usize| {
             counts.requests.add(1);
-            send(Arc::clone(&inner), key.clone(), request.clone())
+            let first_byte = Some(Arc::clone(&first_bytes[place]));
+            let request = ReadRequest { first_byte, ..request.clone() };
+            send(Arc::clone(&inner), key.clone(), request)
         };
         let began = clock.now();
         let patience = options.stall_timeout.min(self.persistence.time_left());
@@ -302,7 +306,7 @@ impl Reading {
         let mut stall = clock.sleep(patience);
         let mut late_in = hedge_delay.map(|delay| clock.sleep(delay));
         let mut is_late = false;
-        let mut first = Some(send());
+        let mut first = Some(send(0));
         let mut second: Option<BoxFuture<'static, Result<Opened>>> = None;
         let mut failed = None;
         let opened = poll_fn(|cx| {
@@ -314,7 +318,7 @@ impl Reading {
                     match answer {
                         Ok(opened) => {
                             counts.hedges_won.add(place as u64);
-                            return Poll::Ready(Ok(opened));
+                            return Poll::Ready(Ok((opened, first_bytes[place].time())));
                         }
                         Err(error) => {
                             failed.get_or_insert(error);
@@ -330,6 +334,10 @@ impl Reading {
                     return Poll::Pending;
                 }
                 late_in = None;
+                if first.is_some() && first_bytes[0].time().is_some() {
+                    // The answer has begun, and only its bytes are still gathered.
+                    return Poll::Pending;
+                }
                 let mut load = shared.load();
                 if !is_late {
                     is_late = true;
@@ -337,7 +345,7 @@ impl Reading {
                 }
                 if load.take_hedge() {
                     counts.hedges.add(1);
-                    second = Some(send());
+                    second = Some(send(1));
                 } else {
                     // There may be a token for it later.
                     late_in = hedge_delay.map(|delay| clock.sleep(delay.max(LEAST_WAIT)));
@@ -345,15 +353,17 @@ impl Reading {
             }
         })
         .await;
-        match &opened {
-            Ok(_) => {
-                let time = clock.now().saturating_duration_since(began);
-                shared.load().first_byte(time, is_late);
+        match opened {
+            Ok((opened, first_byte)) => {
+                let came = first_byte.unwrap_or_else(|| clock.now());
+                shared.load().first_byte(came.saturating_duration_since(began), is_late);
+                Ok(opened)
             }
-            Err(error) if error.kind() == ErrorKind::Timeout => counts.stalls.add(1),
-            Err(_) => {}
+            Err(error) => {
+                counts.stalls.add(u64::from(error.kind() == ErrorKind::Timeout));
+                Err(error)
+            }
         }
-        opened
     }
 
     /// Makes ready for another attempt.

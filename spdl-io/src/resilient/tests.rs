@@ -116,6 +116,8 @@ enum Answer {
     TooLong,
     /// Nothing for so long, then all is well.
     Late(Duration),
+    /// The first byte after 10 ms; then the fetcher gathers the rest for so long.
+    Gathers(Duration),
     /// One byte, each after so long.
     Trickles(Duration),
     /// So many bytes, each time after so long.
@@ -185,6 +187,12 @@ impl Fetcher for Faulty {
                 return Err(error.with_retry_after(delay));
             }
             Answer::Late(delay) => self.clock.nap(delay).await,
+            Answer::Gathers(delay) => {
+                self.clock.nap(10 * MS).await;
+                let first_byte = request.first_byte.as_ref().unwrap();
+                first_byte.has_come(self.clock.start + self.clock.elapsed());
+                self.clock.nap(delay).await;
+            }
             _ => {}
         }
         let mut told = self.objects.stat(key).await?;
@@ -592,6 +600,20 @@ fn a_request_that_is_lost_is_overtaken_by_a_second_one() {
         latencies(options().hedge_share(0.0), 5000, lost, |request| request % 100 == 99);
     assert!(times[4990] >= 2 * SECOND);
     assert_eq!(statistics.hedges, 0);
+}
+
+#[test]
+fn an_answer_that_has_begun_is_not_asked_for_twice_however_long_it_is_gathered() {
+    let requests = AtomicU64::new(0);
+    let setup = setup_with(able(), options(), move |_, _, _| {
+        let request = requests.fetch_add(1, Ordering::Relaxed);
+        Answer::Gathers(if request.is_multiple_of(10) { 10 * MS } else { Duration::ZERO })
+    });
+    for _ in 0..1000 {
+        setup.read().unwrap();
+    }
+    let statistics = setup.statistics();
+    assert_eq!((statistics.hedges, statistics.requests), (0, 1000), "{statistics:?}");
 }
 
 #[test]

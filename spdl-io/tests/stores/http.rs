@@ -149,6 +149,14 @@ fn a_body_without_a_length_is_read_to_its_end() {
 }
 
 #[test]
+fn a_body_that_ends_with_its_connection_is_refused_as_it_may_be_cut() {
+    let url = canned(|_| "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabcde".to_owned());
+    let error = block_on(fetcher(&url).read(&"a".into(), None)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", error.report());
+    assert!(error.message().contains("length"), "{error}");
+}
+
+#[test]
 fn a_redirect_is_followed_and_no_secret_goes_along_to_another_server() {
     let other = FaultServer::start([("b", "there")]);
     let target = format!("{}/b", other.url());

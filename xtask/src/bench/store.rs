@@ -17,7 +17,7 @@ use crate::tools::{Output, Workspace, cargo, command};
 
 /// Images of a store with latency to batches, against the same files on this machine.
 ///
-/// `spdl bench`, with no option that tunes anything, reads a folder; the same files from an S3 server
+/// `spdl bench`, told nothing of how many requests to have under way, reads a folder; the same files from an S3 server
 /// on loopback whose answers come late; and from one that never answers some of the requests. All decode
 /// on as many threads as there are CPUs, but for one: that is left to what a network costs, and to the
 /// servers, which are processes of their own on the last CPU. Contestants take turns (A B C A B C) after
@@ -95,7 +95,8 @@ pub(super) fn run(workspace: &Workspace, arguments: &Store) -> Result<()> {
         checksums.iter().all(|checksum| checksum.is_string() && *checksum == checksums[0]),
         "the batches differ: {checksums:?}"
     );
-    let reads = (u64::from(arguments.repeats) + 1) * u64::from(arguments.epochs) * 2000;
+    let reads = (u64::from(arguments.repeats) + 1) * u64::from(arguments.epochs);
+    let reads = reads * u64::from(settings.images);
     let more = lossy.stop()?.more_than(reads);
     let clean = clean.stop()?.more_than(reads);
 
@@ -316,8 +317,8 @@ fn write(
     let count = thread::available_parallelism().map_or(1, usize::from);
     let mut text = format!(
         "# A store far away\n\n\
-         2,000 images like ImageNet's to batches of 32 x 224 x 224 x 3 unsigned bytes by `spdl bench`, \
-         with all defaults: from a folder, in the page cache; from an S3 server on loopback, each \
+         2,000 images like ImageNet's to batches of 32 x 224 x 224 x 3 unsigned bytes by `spdl bench`: \
+         from a folder, in the page cache; from an S3 server on loopback, each \
          answer of which comes {latency} ms late; and from one that never answers 1 % of the requests. \
          {count} CPUs ({cpu}). All decoded on {threads} \
          threads: what a network costs, and serving it, had a CPU. Contestants took turns, one warm-up and {repeats} runs of {epochs} \
@@ -325,10 +326,10 @@ fn write(
          the first epoch, in which the number of requests under way is found; \"first ms\", CPU and \
          memory are of the whole run. All delivered the same bytes. The last column is the median of \
          the ratios of neighbouring runs, of the first row to this one.\n\n\
-         Made by `cargo xtask bench store --repeats {repeats} --latency {latency}`.\n\n\
+         Made by `cargo xtask bench store --repeats {repeats} --epochs {epochs} --latency {latency}`.\n\n\
          ![The rates as bars](store.svg)\n\n{table}\n\
-         How long one read takes, from its request to its last byte, with second attempts; and how many \
-         are under way, as it was found without being told.\n\n{reads}\n\
+         How long one read takes, from its request to its last byte, with second attempts, in all epochs; and \
+         how many are under way, as it was found without being told.\n\n{reads}\n\
          What is promised:\n\n",
         cpu = table::cpu_model(),
         table = table::of_medians(contestants, "images/s"),

@@ -172,13 +172,13 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
     /// Hands on what was made so far, where that is as much as may wait, since one more output is at
     /// hand. So the last one goes on when its item is done, and never seems to be one of many.
     fn make_room(&mut self) -> Result<()> {
-        if self.run.outputs.len() <= self.run.places.max(1) {
+        if self.run.outputs.len() < self.run.places.max(1) {
             return Ok(());
         }
         let started = Instant::now();
         if !self.in_turn() {
             // Out of turn, an ordered stage keeps its outputs, but not without bound.
-            if self.run.outputs.len() <= self.run.places + MOST_OUT_OF_TURN {
+            if self.run.outputs.len() < self.run.places + MOST_OUT_OF_TURN {
                 return Ok(());
             }
             while !self.in_turn() && !self.node.output.is_shut() {
