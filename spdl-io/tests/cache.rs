@@ -213,7 +213,7 @@ fn many_open_a_new_folder_at_once() {
     Cache::builder().folder(&path, 1 << 20).open().unwrap();
     fs::create_dir(folder.path().join("other")).unwrap();
     fs::write(folder.path().join("other/file"), "").unwrap();
-    let refused = Cache::builder().folder(&folder.path().join("other"), 1 << 20).open();
+    let refused = Cache::builder().folder(folder.path().join("other"), 1 << 20).open();
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument);
 }
 
