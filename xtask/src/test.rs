@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything that must hold before a change is merged.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
@@ -185,10 +186,46 @@ fn doc(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     Ok(Counts::one_passed())
 }
 
+/// The crate with the most features, which is checked beside all others.
+const MEDIA_CRATE: &str = "spdl-media";
+
 /// Clippy instead of `cargo check`: it shares all dependencies with the step before, and denies
-/// warnings in our crates alone. All features together are left to that step.
+/// warnings in our crates alone. All features together are left to that step. One crate takes one CPU,
+/// so two are checked at a time; the other has a target folder and a log of its own.
 fn features(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    let checks = combinations(workspace)?;
+    if checks.is_empty() {
+        output.say("no crate has optional features");
+        return Ok(Counts::one_passed());
+    }
+    let (media, others): (Vec<_>, Vec<_>) =
+        checks.into_iter().partition(|(package, _)| *package == MEDIA_CRATE);
+    let target = workspace.target.join("features");
+    fs::create_dir_all(&target).with_context(|| format!("cannot create {}", target.display()))?;
+    let mut log = Output::log(target.join("features.log"), STEP_LIMIT)?;
     let mut counts = Counts::default();
+    let of_media = std::thread::scope(|scope| {
+        let beside = scope.spawn(|| {
+            let counts = check_all(
+                workspace,
+                &mut log,
+                &media,
+                &["--target-dir".as_ref(), target.as_os_str()],
+            );
+            (counts, log)
+        });
+        counts.add(check_all(workspace, output, &others, &[]));
+        beside.join()
+    });
+    let Ok((of_media, log)) = of_media else { bail!("the other thread panicked") };
+    counts.add(of_media);
+    output.say(&log.text()?);
+    Ok(counts)
+}
+
+/// Crates, each with features that must compile together.
+fn combinations(workspace: &Workspace) -> Result<Vec<(&str, String)>> {
+    let mut all = Vec::new();
     for package in &workspace.packages {
         let name = package["name"].as_str().unwrap_or_default();
         let features = Features::of(package);
@@ -203,27 +240,37 @@ fn features(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
                 groups.extend(features::groups(Path::new(root))?);
             }
         }
-        for combination in features.combinations(&groups) {
-            let result = output.run(
-                cargo()
-                    .args(["clippy", "--quiet", "-p", name, "--no-default-features"])
-                    .args(["--features", &combination.join(","), "--", "-D", "warnings"])
-                    .current_dir(&workspace.root),
-            );
-            match result {
-                Ok(()) => counts.passed += 1,
-                Err(error) => {
-                    output.say(&format!("error: {error:#}"));
-                    counts.failed += 1;
-                }
+        let combinations = features.combinations(&groups).into_iter();
+        all.extend(combinations.map(|combination| (name, combination.join(","))));
+    }
+    Ok(all)
+}
+
+fn check_all(
+    workspace: &Workspace,
+    output: &mut Output,
+    checks: &[(&str, String)],
+    arguments: &[&OsStr],
+) -> Counts {
+    let mut counts = Counts::default();
+    for (package, features) in checks {
+        let result = output.run(
+            cargo()
+                .args(["clippy", "--quiet", "-p", package, "--no-default-features"])
+                .args(["--features", features])
+                .args(arguments)
+                .args(["--", "-D", "warnings"])
+                .current_dir(&workspace.root),
+        );
+        match result {
+            Ok(()) => counts.passed += 1,
+            Err(error) => {
+                output.say(&format!("error: {error:#}"));
+                counts.failed += 1;
             }
         }
     }
-    if counts.ran() == 0 {
-        output.say("no crate has optional features");
-        return Ok(Counts::one_passed());
-    }
-    Ok(counts)
+    counts
 }
 
 fn loom(workspace: &Workspace, output: &mut Output) -> Result<Counts> {

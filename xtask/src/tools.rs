@@ -112,6 +112,14 @@ impl Output {
         }
     }
 
+    /// What was written to a log so far.
+    pub(crate) fn text(&self) -> Result<String> {
+        match self {
+            Output::Terminal => Ok(String::new()),
+            Output::Log { path, .. } => Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned()),
+        }
+    }
+
     /// Runs a command and fails unless it succeeds.
     pub(crate) fn run(&mut self, command: &mut Command) -> Result<()> {
         let status = self.status(command)?;
