@@ -7,7 +7,7 @@ use crate::Key;
 /// The most names that a pattern may stand for.
 const MOST_NAMES: usize = 1_000_000;
 /// The most bytes that all of them may have together.
-const MOST_BYTES: usize = 256 << 20;
+const MOST_BYTES: usize = 64 << 20;
 /// The longest pattern, in bytes.
 const LONGEST: usize = 64 << 10;
 /// How deep braces may lie in each other.
@@ -37,7 +37,7 @@ const DEEPEST: usize = 32;
 ///
 /// # Errors
 /// `InvalidArgument` where a brace is not closed or not opened, with its byte in the pattern;
-/// `LimitExceeded` for more than 1,000,000 names or 256 MiB of them, a pattern of more than 64 KiB,
+/// `LimitExceeded` for more than 1,000,000 names or 64 MiB of them, a pattern of more than 64 KiB,
 /// and braces in more than 32 levels.
 pub fn expand_braces(pattern: &str) -> Result<Vec<String>> {
     let refused = |error: Error| match error.key() {
