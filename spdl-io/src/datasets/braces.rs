@@ -4,10 +4,11 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use crate::Key;
 
-/// The most names that a pattern may stand for.
-const MOST_NAMES: usize = 1_000_000;
+/// The most names that a pattern may stand for; fewer for the fuzzer, whose allocator keeps what was
+/// freed.
+const MOST_NAMES: usize = if cfg!(fuzzing) { 10_000 } else { 1_000_000 };
 /// The most bytes that all of them may have together.
-const MOST_BYTES: usize = 64 << 20;
+const MOST_BYTES: usize = if cfg!(fuzzing) { 1 << 20 } else { 64 << 20 };
 /// The longest pattern, in bytes.
 const LONGEST: usize = 64 << 10;
 /// How deep braces may lie in each other.
