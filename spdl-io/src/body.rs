@@ -36,6 +36,7 @@ pub struct ReadRequest {
 pub(crate) struct FirstByte(OnceLock<Instant>);
 
 impl FirstByte {
+    #[cfg(any(feature = "http", test))]
     pub(crate) fn has_come(&self, at: Instant) {
         self.0.get_or_init(|| at);
     }
