@@ -162,9 +162,21 @@ The data, DATA:
   *.tfrecord          TFRecord files of tf.train.Example
   *.txt *.csv *.jsonl a list of files, with classes
   Each may be a path of this machine, or `https://…` and `http://…` (feature `http`), `s3://…`
-  (`s3`), `gs://…` (`gcs`), `az://…` (`azure`). Credentials are those of the store's own tools, from the
-  environment. Braces name many: {0000..0147}, {train,val}; so do `*` and `?` in the last part of
+  (`s3`), `gs://…` (`gcs`), `az://…` (`azure`). Braces name many: {0000..0147}, {train,val}; so do `*` and `?` in the last part of
   a name, where the store lists.
+
+Stores are reached by these variables of the environment; files such as ~/.aws are not read:
+  s3  AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; or the machine's role
+      AWS_REGION          where the bucket is [default: us-east-1]
+      AWS_ENDPOINT_URL    another server than Amazon's, https://…; http://… on this machine, and
+                          elsewhere with AWS_ALLOW_HTTP=true
+      AWS_SKIP_SIGNATURE  true: anonymous access, for public data
+  gs  GOOGLE_SERVICE_ACCOUNT or GOOGLE_APPLICATION_CREDENTIALS, a file; or the machine's account
+      GOOGLE_SKIP_SIGNATURE  true: anonymous access
+  az  AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN; or the
+      machine's identity
+      AZURE_SKIP_SIGNATURE   true: anonymous access
+  web name and password in the address; HTTPS_PROXY and NO_PROXY hold for all
 
 The file of a state, FILE:
   It is replaced whole or not at all. The state before is kept as FILE.previous, and is used where
@@ -321,7 +333,10 @@ pub(crate) struct BenchArguments {
     pub(crate) label_field: Option<String>,
 
     /// Keep images in this folder, and read each from where it came only once. Several runs, and all ranks
-    /// of a host, may share it. Where not all fit, a part that never changes is kept
+    /// of a host, may share it. Where not all fit, a part that never changes is kept. A file of this
+    /// machine that has changed is read again, and so are images and tar shards of a store that tells
+    /// versions; of lists of addresses, and of Parquet, TFRecord and MDS files in stores, changes are not
+    /// noticed: give those another folder
     #[arg(long, value_name = "FOLDER")]
     pub(crate) cache: Option<PathBuf>,
 

@@ -105,7 +105,11 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
 
     let what = |error: &Error| {
         let stage = error.stage().unwrap_or("pipeline");
-        Failure::of(&format!("{stage} failed"), error, &shown)
+        let error = match error.key() {
+            Some(key) => error.clone().renamed(images.address_of(key)),
+            None => error.clone(),
+        };
+        Failure::of(&format!("{stage} failed"), &error, &shown)
     };
     let (state, resumed_from) = match resumed {
         Some(Resumed { state, path, .. }) => (Some(state), Some(path)),
@@ -139,24 +143,41 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     let delivery = delivery::take_all(&mut pipeline, start, checksum, saving, |last| {
         progress.at(images_done(last, world, of_rank));
     });
+    let delivery = delivery.map_err(|error| what(&error));
     drop((pipeline, images));
+    let cache = cache.map(|cache| cache.statistics());
     let cpu_time = machine::cpu_time().saturating_sub(cpu_before);
     let snapshots = watcher.map(Watcher::stop).unwrap_or_default();
     drop(progress);
+    if let Some(warning) = cache.as_ref().and_then(not_kept) {
+        output::note(&format!("spdl: warning: {warning}"));
+    }
     Ok(Outcome {
         arguments: arguments.clone(),
         images_found,
         classes,
         kind,
         listing,
-        cache: cache.map(|cache| cache.statistics()),
+        cache,
         begun,
-        delivery: delivery.map_err(|error| what(&error))?,
+        delivery: delivery?,
         cpu_time,
         peak_rss: machine::peak_rss(),
         partial: (arguments.on_truncated == OnTruncated::Partial).then(|| partial.get()),
         statistics: monitor.statistics(),
         snapshots,
+    })
+}
+
+/// What a cache could not keep, though it has room by its limit: its disk is full, say.
+fn not_kept(cache: &CacheStatistics) -> Option<String> {
+    (cache.unwritten > 0).then(|| {
+        format!(
+            "the cache could not write {}, as where its disk is full; it keeps {}, and the rest is \
+             read again in each epoch",
+            format::counted(cache.unwritten, "entry", "entries"),
+            format::bytes(cache.disk_bytes),
+        )
     })
 }
 
@@ -322,6 +343,16 @@ fn nothing_delivered(outcome: &Outcome) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cache_that_cannot_write_says_how_much_it_keeps() {
+        let mut cache = CacheStatistics::default();
+        assert_eq!(not_kept(&cache), None);
+        (cache.unwritten, cache.disk_bytes) = (1200, 5_000_000);
+        let told = not_kept(&cache).unwrap();
+        assert!(told.starts_with("the cache could not write 1,200 entries, "), "{told}");
+        assert!(told.contains(&format!("it keeps {}", format::bytes(5_000_000))), "{told}");
+    }
 
     #[test]
     fn a_rank_is_done_with_its_own_images_and_not_with_those_of_all() {

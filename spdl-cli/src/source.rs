@@ -77,6 +77,11 @@ impl Source {
         self.opened.kind
     }
 
+    /// The address of what an error calls `key`, as it may be shown.
+    pub(crate) fn address_of(&self, key: &str) -> String {
+        self.opened.address_of(key)
+    }
+
     /// The cache, to be asked what it did.
     pub(crate) fn cache(&self) -> Option<Cache> {
         self.cache.clone()

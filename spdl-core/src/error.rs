@@ -149,6 +149,13 @@ impl Error {
         self
     }
 
+    /// Calls what it is about by another name, which says more.
+    #[must_use]
+    pub fn renamed(mut self, key: impl Into<Arc<str>>) -> Self {
+        Arc::make_mut(&mut self.0).key = Some(key.into());
+        self
+    }
+
     /// Says at which byte of the data the failure was noticed.
     #[must_use]
     pub fn with_offset(mut self, offset: u64) -> Self {
@@ -294,8 +301,12 @@ impl Error {
     fn append_causes(&self, text: &mut String) {
         let mut cause = self.source();
         while let Some(error) = cause {
-            text.push_str(": ");
-            text.push_str(&error.to_string());
+            let told = error.to_string();
+            // A cause may be for programs alone.
+            if !told.is_empty() {
+                text.push_str(": ");
+                text.push_str(&told);
+            }
             cause = error.source();
         }
     }

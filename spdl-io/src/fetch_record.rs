@@ -11,6 +11,8 @@ use spdl_core::{AsyncContext, AsyncStage, Error, ErrorKind, Footprint, Labeled, 
 
 #[cfg(feature = "cache")]
 use crate::Cache;
+#[cfg(feature = "cache")]
+use crate::cache::local_version;
 #[cfg(feature = "local")]
 use crate::io_threads::IoThreads;
 use crate::record::no_such_field;
@@ -192,8 +194,14 @@ impl FetchLabeled {
     }
 
     /// Keeps samples, value and label together, in a cache, and asks it before the store. What is kept
-    /// is what is delivered, prepared where it is; so give each way to prepare, and each version of the
-    /// data, a [namespace](crate::CacheBuilder::namespace).
+    /// is what is delivered, prepared where it is; so give each way to prepare a
+    /// [namespace](crate::CacheBuilder::namespace).
+    ///
+    /// What has changed is read again where its version is known: that of files of this machine, which
+    /// are looked at each time ([`Capability::local_versions`](crate::Capability::local_versions)), and
+    /// of images and tar shards in a store as they were when the data set was opened
+    /// ([`StoredRecord::version`]). Of all else, as of lists of addresses, an object that changes under
+    /// the same key is not noticed: give each version of such data a namespace.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -264,11 +272,15 @@ impl AsyncStage<StoredRecord> for FetchLabeled {
         #[cfg(feature = "cache")]
         if let Some(cache) = &self.cache {
             let name = name_in_cache(&item, &value, label.as_deref());
-            if let Some(sample) = cache.get(&name).await.and_then(from_cache) {
-                return Ok(sample);
+            let version = version_in_cache(&*self.fetcher, &item, &value, label.as_deref()).await?;
+            let kept = cache.get_version(&name, version.as_deref()).await;
+            if let Some(sample) = kept.and_then(from_cache) {
+                // What the data set says may be another label than it was.
+                let label = known_label(&item, label.as_deref()).unwrap_or(sample.label);
+                return Ok(Labeled { label, ..sample });
             }
             let sample = self.read(item, value, label).await?;
-            cache.put(&name, &for_cache(&sample)).await;
+            cache.put_version(&name, version.as_deref(), &for_cache(&sample)).await;
             return Ok(sample);
         }
         self.read(item, value, label).await
@@ -335,6 +347,49 @@ fn name_in_cache(item: &StoredRecord, value: &str, label: Option<&str>) -> Vec<u
     // Its parts cannot run into each other: no name has a zero.
     let parts = [b"sample".as_slice(), item.key.as_bytes(), value.as_bytes(), place.as_bytes()];
     [&parts.join(&0)[..], &[0], label.unwrap_or_default().as_bytes()].concat()
+}
+
+/// The label of a sample, where it need not be read.
+#[cfg(feature = "cache")]
+fn known_label(item: &StoredRecord, name: Option<&str>) -> Option<i64> {
+    let Some(name) = name else { return Some(item.label) };
+    match item.fields.iter().find(|(own, _)| **own == *name) {
+        Some((_, StoredField::Known(value))) => value.as_i64(),
+        _ => None,
+    }
+}
+
+/// Which version of a sample is wanted: that of the objects which its value and its label lie in, where
+/// the fetcher tells it without asking a server, or else what the data set was told of them.
+///
+/// # Errors
+/// As [`Fetcher::stat`]: what cannot be looked at cannot be read either.
+#[cfg(feature = "cache")]
+async fn version_in_cache(
+    fetcher: &dyn Fetcher,
+    item: &StoredRecord,
+    value: &str,
+    label: Option<&str>,
+) -> Result<Option<Vec<u8>>> {
+    if !fetcher.capability().local_versions {
+        return Ok(item.version.map(|version| version.to_le_bytes().to_vec()));
+    }
+    let mut objects: Vec<&Key> = Vec::new();
+    for name in [Some(value), label].into_iter().flatten() {
+        let object = match item.fields.iter().find(|(own, _)| **own == *name) {
+            Some((_, StoredField::At(extent, _))) => Some(&extent.object),
+            Some((_, StoredField::Known(_))) => None,
+            None => item.row.as_ref().and_then(|row| row.group.object()),
+        };
+        objects.extend(object.filter(|object| !objects.contains(object)));
+    }
+    let mut versions = Vec::new();
+    for object in objects {
+        let version = local_version(fetcher, object).await?.unwrap_or_default();
+        versions.extend_from_slice(version.as_bytes());
+        versions.push(0);
+    }
+    Ok((!versions.is_empty()).then_some(versions))
 }
 
 /// The label, and the value behind it.

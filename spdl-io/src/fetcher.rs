@@ -183,6 +183,9 @@ pub struct Capability {
     /// Its objects have versions: [`stat`](Fetcher::stat) and [`open`](Fetcher::open) tell them, and
     /// a read can be bound to one. Implies [`stat`](Capability::stat).
     pub versions: bool,
+    /// [`stat`](Fetcher::stat) tells them without asking a server: a cache does so before each read.
+    /// Implies [`versions`](Capability::versions).
+    pub local_versions: bool,
     /// It hands on large objects piece by piece, as they come.
     pub streams: bool,
 }
@@ -214,6 +217,13 @@ impl Capability {
     pub fn with_versions(mut self) -> Self {
         self.versions = true;
         self.with_stat()
+    }
+
+    /// Says that the fetcher tells versions, and so sizes too, without asking a server.
+    #[must_use]
+    pub fn with_local_versions(mut self) -> Self {
+        self.local_versions = true;
+        self.with_versions()
     }
 
     /// Says that the fetcher hands on objects piece by piece.
@@ -249,6 +259,14 @@ impl ObjectMeta {
     pub fn with_version(mut self, version: impl Into<Arc<str>>) -> Self {
         self.version = Some(version.into());
         self
+    }
+
+    /// Size and version in few bytes.
+    pub(crate) fn version_hash(&self) -> u64 {
+        let version = self.version.as_deref().unwrap_or_default();
+        let told = [&self.size.to_le_bytes()[..], version.as_bytes()].concat();
+        // Half of the bits are a hash as well.
+        twox_hash::XxHash3_128::oneshot(&told) as u64
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use reqwest::header::{
     ACCEPT_ENCODING, ACCEPT_RANGES, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap,
@@ -146,6 +147,12 @@ impl Fetcher for HttpFetcher {
 
     async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
         self.open_limited(key, request.clone(), u64::MAX).await
+    }
+
+    async fn list(&self, prefix: &Key) -> Result<BoxStream<'static, Result<ObjectMeta>>> {
+        let message = "a web server does not list what it holds; name the files, many at once as in \
+            shard-{0000..0007}.tar";
+        Err(Error::new(ErrorKind::Unsupported, message).with_key(prefix.display_name()))
     }
 }
 
@@ -349,7 +356,9 @@ fn part_of(response: &Response) -> Result<(Range<u64>, u64)> {
         return Err(if knows_ranges {
             Error::new(ErrorKind::Corrupt, "a range was asked for, and all of the object came")
         } else {
-            Error::new(ErrorKind::Unsupported, "the server does not read ranges")
+            let message = "this server sends whole files only, and shards need parts of files (byte \
+                ranges): use a server that knows ranges, as most do, or copy the shards to this machine";
+            Error::new(ErrorKind::Unsupported, message)
         });
     }
     let value = response.headers().get(CONTENT_RANGE).and_then(|value| value.to_str().ok());

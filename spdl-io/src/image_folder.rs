@@ -53,8 +53,8 @@ pub const VIDEO_EXTENSIONS: [&str; 15] = [
 ///
 /// See [`warnings`](ImageFolder::warnings) for what was left out.
 ///
-/// A million images take about as many bytes as their file names have, and 8 for each; listing
-/// them does not look at each file.
+/// A million images take about as many bytes as their file names have, and 8 for each, or 16 in a
+/// store; listing them does not look at each file.
 pub struct ImageFolder {
     /// Comes before every name: the root with a separator, or nothing.
     prefix: Box<[u8]>,
@@ -64,6 +64,8 @@ pub struct ImageFolder {
     names: Vec<u8>,
     /// Where each name ends.
     ends: Vec<usize>,
+    /// A hash of each image's size and version; empty where a listing does not tell them.
+    versions: Vec<u64>,
     classes: Vec<String>,
     warnings: Vec<Error>,
 }
@@ -201,10 +203,11 @@ impl ImageFolder {
             prefix.push(b'/');
         }
         // Of each image the class, the folder below the root, and the name: what they are sorted by.
-        let mut found: Vec<Box<[u8]>> = Vec::new();
+        let mut found: Vec<(Box<[u8]>, u64)> = Vec::new();
         let mut unwanted = 0;
         while let Some(object) = listing.next().await {
-            let key = object?.key;
+            let object = object?;
+            let key = &object.key;
             let below = key.as_bytes().strip_prefix(&prefix[..]).unwrap_or(key.as_bytes());
             let mut parts = below.split(|&byte| byte == b'/');
             if parts.any(|part| part.is_empty() || part.starts_with(b".")) {
@@ -212,7 +215,7 @@ impl ImageFolder {
             }
             let (_, _, name) = split(below);
             match is_image(Key::from_bytes(name).to_path().as_os_str(), extensions) {
-                true => found.push(below.into()),
+                true => found.push((below.into(), object.version_hash())),
                 false => unwanted += 1,
             }
         }
@@ -220,14 +223,14 @@ impl ImageFolder {
         if found.is_empty() {
             return Err(no_images(&root.to_path(), unwanted, 0, extensions));
         }
-        let is_flat = found.iter().all(|below| !below.contains(&b'/'));
+        let is_flat = found.iter().all(|(below, _)| !below.contains(&b'/'));
         let all = found.len();
         if !is_flat {
-            found.retain(|below| below.contains(&b'/'));
+            found.retain(|(below, _)| below.contains(&b'/'));
         }
         let beside = all - found.len();
-        found.sort_unstable_by(|a, b| order(a).cmp(&order(b)));
-        for below in &found {
+        found.sort_unstable_by(|(a, _), (b, _)| order(a).cmp(&order(b)));
+        for (below, version) in &found {
             let (class, folder, name) = split(below);
             let is_new = images.runs.last().is_none_or(|run| *run.folder != *folder);
             if is_new {
@@ -238,6 +241,7 @@ impl ImageFolder {
                 images.push_run(images.classes.len() as i64 - 1, folder.into());
             }
             images.push_name(name);
+            images.versions.push(*version);
         }
         if beside > 0 {
             images.warnings.push(beside_classes(&root.to_path(), beside));
@@ -376,12 +380,18 @@ impl ImageFolder {
         &self.warnings
     }
 
+    /// What tells an image from another of the same key, where the listing of a store told it.
+    pub(crate) fn version(&self, index: u64) -> Option<u64> {
+        self.versions.get(usize::try_from(index).ok()?).copied()
+    }
+
     fn empty(prefix: Box<[u8]>) -> Self {
         ImageFolder {
             prefix,
             runs: Vec::new(),
             names: Vec::new(),
             ends: Vec::new(),
+            versions: Vec::new(),
             classes: Vec::new(),
             warnings: Vec::new(),
         }

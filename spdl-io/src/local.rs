@@ -123,7 +123,7 @@ impl Default for LocalFetcher {
 #[async_trait]
 impl Fetcher for LocalFetcher {
     fn capability(&self) -> Capability {
-        Capability::default().with_ranges().with_list().with_versions().with_streams()
+        Capability::default().with_ranges().with_list().with_local_versions().with_streams()
     }
 
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {

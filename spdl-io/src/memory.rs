@@ -94,7 +94,7 @@ fn part(key: &Key, object: &Object, range: Range<u64>) -> Result<Bytes> {
 #[async_trait]
 impl Fetcher for MemoryFetcher {
     fn capability(&self) -> Capability {
-        Capability::default().with_ranges().with_list().with_versions()
+        Capability::default().with_ranges().with_list().with_local_versions()
     }
 
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {

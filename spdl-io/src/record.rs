@@ -261,12 +261,15 @@ pub struct StoredRecord {
     pub fields: Vec<(Arc<str>, StoredField)>,
     /// A row that is read together with others; its fields come behind the own ones.
     pub row: Option<StoredRow>,
+    /// What tells the objects that it lies in from others of the same keys, as a listing told: a hash of
+    /// their sizes and versions, for caches. `None` where nobody has said it.
+    pub version: Option<u64>,
 }
 
 impl StoredRecord {
     /// A sample of no fields, without a label.
     pub fn new(key: impl Into<Key>) -> Self {
-        StoredRecord { key: key.into(), label: -1, fields: Vec::new(), row: None }
+        StoredRecord { key: key.into(), label: -1, fields: Vec::new(), row: None, version: None }
     }
 
     /// Says which class it is of.
@@ -292,6 +295,13 @@ impl StoredRecord {
         encoding: Encoding,
     ) -> Self {
         self.fields.push((name.into(), StoredField::At(extent, encoding)));
+        self
+    }
+
+    /// Says which version of its objects it lies in.
+    #[must_use]
+    pub fn with_version(mut self, version: Option<u64>) -> Self {
+        self.version = version;
         self
     }
 
@@ -329,6 +339,11 @@ pub struct StoredRow {
 pub trait PackedRows: fmt::Debug + Send + Sync + 'static {
     /// The names of the fields that every row has, in their order.
     fn names(&self) -> &[Arc<str>];
+
+    /// The object that they are read from, where it is one: a cache asks whether it has changed.
+    fn object(&self) -> Option<&Key> {
+        None
+    }
 
     /// The fields of a row that are asked for, in their order. One that is asked for and not there
     /// is left out: the caller says so.

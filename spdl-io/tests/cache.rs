@@ -386,6 +386,48 @@ fn warm_epochs_read_nothing_from_the_store() {
     }
 }
 
+#[test]
+fn a_file_that_changes_is_read_again_and_its_old_bytes_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, kept) = (folder.path().join("object"), folder.path().join("kept"));
+    let key = Key::from_path(&path);
+    for (number, builder) in [
+        Cache::builder().memory(1 << 20),
+        Cache::builder().folder(&kept, 1 << 20),
+        Cache::builder().memory(1 << 20).policy(CachePolicy::Recent),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let cache = builder.open().unwrap();
+        let fetcher = CachedFetcher::new(Arc::new(spdl_io::LocalFetcher::new()), cache.clone());
+        let mut before = cache.statistics();
+        for version in 0..3 {
+            let bytes = contents(100 * number as u64 + version);
+            fs::write(&path, &bytes).unwrap();
+            for misses in [3, 0] {
+                assert_eq!(block_on(fetcher.read(&key, None)).unwrap(), bytes);
+                assert_eq!(block_on(fetcher.read(&key, Some(3..90))).unwrap(), bytes[3..90]);
+                let parts =
+                    block_on(fetcher.read_ranges(&key, std::slice::from_ref(&(5..7)))).unwrap();
+                assert_eq!(parts, [bytes.slice(5..7)]);
+                assert_eq!(block_on(fetcher.read_at_most(&key, 2_000)).unwrap(), bytes);
+                let now = cache.statistics();
+                assert_eq!(now.since(&before).misses, misses, "version {version}");
+                before = now;
+            }
+        }
+        assert_eq!(before.damaged, 0);
+        assert!(before.memory_bytes < 2 * 1400, "{before:?}");
+    }
+    assert_eq!(files(&kept).0.len(), 3, "one whole object and two ranges, of the last version");
+    fs::remove_file(&path).unwrap();
+    let cache = Cache::builder().folder(&kept, 1 << 20).open().unwrap();
+    let fetcher = CachedFetcher::new(Arc::new(spdl_io::LocalFetcher::new()), cache);
+    let error = block_on(fetcher.read(&key, None)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "what is gone is not given");
+}
+
 #[cfg(feature = "testing")]
 #[test]
 fn a_cached_fetcher_keeps_the_contract() {

@@ -63,7 +63,11 @@ impl Bad {
         let mut reason = error.message().to_owned();
         let mut cause = std::error::Error::source(error);
         while let Some(error) = cause {
-            reason = format!("{reason}: {error}");
+            let told = error.to_string();
+            // A cause may be for programs alone.
+            if !told.is_empty() {
+                reason = format!("{reason}: {told}");
+            }
             cause = error.source();
         }
         Bad { archive, name, offset: error.offset(), kind: error.kind(), reason }

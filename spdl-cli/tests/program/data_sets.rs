@@ -85,8 +85,10 @@ fn what_makes_no_data_set_is_refused_in_one_line() {
     folder.add("broken/manifest.json", b"{}");
     folder.add("broken/shard-000000.tar", b"");
     folder.add("notes/readme.md", b"");
+    folder.add("empty.tfrecord", b"");
     let join = |name: &str| folder.join(name);
     for (data, code, told) in [
+        (vec![join("empty.tfrecord")], 1, "holds no samples"),
         (vec![join("absent")], 1, "there is no such file or folder"),
         (vec![join("absent.tar")], 1, "absent.tar"),
         (vec![join("notes/readme.md")], 1, "its name does not say what it holds"),
@@ -130,13 +132,58 @@ fn a_cache_gives_the_same_batches_and_reads_each_image_once() {
         );
         assert_eq!(checksum(&second), checksum(&expected));
     }
-    // What lies in the files now is not looked at any more.
-    for number in 0..IMAGES {
-        folder.add(format!("images/{}", image_name(number, CLASSES)), b"no image");
+}
+
+#[test]
+fn a_file_that_has_changed_is_read_again_and_no_other() {
+    let (folder, _) = packed();
+    let rows = (0..IMAGES).map(|number| format!("images/{},3\n", image_name(number, CLASSES)));
+    folder.add("list.csv", rows.collect::<String>().as_bytes());
+    let cache = folder.join("cache");
+    for data in ["images", "list.csv"] {
+        let run = |arguments: &[&str]| bench_all(&[folder.join(data)], arguments, &[]).json();
+        let with_cache = ["--cache", cache.to_str().unwrap()];
+        run(&with_cache);
+        let before = run(&with_cache);
+        assert_eq!(before["cache"]["misses"], 0);
+        let changed = folder.join("images").join(image_name(7, CLASSES));
+        let old = fs::read(&changed).unwrap();
+        fs::write(&changed, png(IMAGES + 1)).unwrap();
+        let after = run(&with_cache);
+        assert_eq!(after["cache"]["misses"], 1, "{data}");
+        assert_ne!(checksum(&after), checksum(&before), "{data}");
+        assert_eq!(checksum(&after), checksum(&run(&[])), "{data}");
+        // The old version is not kept beside the new one.
+        let [disk, disk_before] = [&after, &before].map(|it| it["cache"]["disk_bytes"].as_i64());
+        let grown = disk.unwrap() - disk_before.unwrap();
+        assert_eq!(grown, png(IMAGES + 1).len() as i64 - old.len() as i64, "{data}");
+        fs::write(&changed, old).unwrap();
     }
-    assert_eq!(checksum(&with("images", &[])), checksum(&expected));
-    let without = bench_all(&[folder.join("images")], &["--on-error", "skip"], &[]);
-    assert_eq!(without.code, 1, "{}", without.stderr);
+    // A class that comes first gives all others another label.
+    folder.add("images/a new one/1.png", &png(1));
+    let arguments = ["--cache", cache.to_str().unwrap()];
+    let kept = bench_all(&[folder.join("images")], &arguments, &[]).json();
+    let read = bench_all(&[folder.join("images")], &[], &[]).json();
+    assert_eq!(checksum(&kept), checksum(&read));
+}
+
+#[test]
+fn a_shard_that_has_changed_is_read_again_and_no_other() {
+    let (folder, _) = packed();
+    let cache = folder.join("cache");
+    let arguments = ["--cache", cache.to_str().unwrap()];
+    let run = |arguments: &[&str]| bench_all(&[folder.join("shards")], arguments, &[]).json();
+    run(&arguments);
+    // An image's bytes change, where they lie does not: the time of the file does.
+    let shard = &shards(&folder.join("shards"))[3];
+    let mut bytes = fs::read(shard).unwrap();
+    let image = png(3 * 7);
+    let at = bytes.windows(4).position(|it| it == &image[..4]).unwrap();
+    let end = bytes[at..].windows(4).position(|it| it == b"IEND").unwrap() + at;
+    bytes[end - 6] ^= 0x10;
+    fs::write(shard, bytes).unwrap();
+    let after = run(&[&arguments[..], &["--on-error", "skip"]].concat());
+    assert_eq!(after["cache"]["misses"], 7, "the samples of one shard");
 }
 
 #[test]
@@ -273,6 +320,124 @@ mod stores {
         // The shards' indices are looked at once more, and no image.
         let second = server.served().requests - first;
         assert!(second < first && second <= 3 * 9, "{first}, then {second}");
+    }
+
+    /// A server that gives every request the same answer, and how many there were.
+    fn answering(answer: &'static str) -> (String, std::sync::Arc<std::sync::atomic::AtomicU32>) {
+        use std::io::{BufRead, BufReader, Write};
+        use std::sync::atomic::Ordering;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let count = std::sync::Arc::<std::sync::atomic::AtomicU32>::default();
+        let counted = std::sync::Arc::clone(&count);
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                lines.map_while(Result::ok).take_while(|line| !line.is_empty()).for_each(drop);
+                counted.fetch_add(1, Ordering::Relaxed);
+                let _ = stream.write_all(answer.as_bytes());
+            }
+        });
+        (address, count)
+    }
+
+    #[test]
+    fn an_endpoint_that_is_none_is_refused_by_its_name_and_nothing_panics() {
+        for (endpoint, told) in [
+            ("127.0.0.1:8766", "it has to begin with https:// or http://"),
+            ("http://192.0.2.1:9000", "AWS_ALLOW_HTTP=true"),
+        ] {
+            let run = bench_all(&["s3://b/x/"], &[], &[("AWS_ENDPOINT_URL", endpoint)]);
+            assert_eq!(run.code, 1, "{}", run.stderr);
+            let line = run.line();
+            assert!(line.contains("AWS_ENDPOINT_URL is") && line.contains(told), "{line}");
+        }
+        // A header cannot hold it, and what signs does not expect that.
+        let (address, _) = answering("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+        let environment = [
+            ("AWS_ENDPOINT_URL", &*format!("http://{address}")),
+            ("AWS_ACCESS_KEY_ID", "a\nb"),
+            ("AWS_SECRET_ACCESS_KEY", "c"),
+        ];
+        let run = bench_all(&["s3://b/x/"], &[], &environment);
+        assert_eq!(run.code, 1, "{}", run.stderr);
+        assert!(run.stderr.contains("spdl: cannot open the images: s3://b/x/: "), "{}", run.stderr);
+    }
+
+    #[test]
+    fn a_bucket_in_another_region_is_asked_for_once_and_named_by_its_address() {
+        let (address, count) = answering(
+            "HTTP/1.1 301 Moved Permanently\r\nContent-Length: 45\r\nConnection: close\r\n\r\n\
+             <Error><Code>PermanentRedirect</Code></Error>",
+        );
+        let environment = [
+            ("AWS_ENDPOINT_URL", &*format!("http://{address}")),
+            ("AWS_ACCESS_KEY_ID", "a"),
+            ("AWS_SECRET_ACCESS_KEY", "c"),
+        ];
+        let run = bench_all(&["s3://b/x/"], &[], &environment);
+        let line = run.line();
+        assert!(line.contains(": s3://b/x/: "), "{line}");
+        assert!(line.ends_with("the bucket is in another region; set AWS_REGION"), "{line}");
+        assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn an_identity_service_that_refuses_is_asked_once() {
+        let (address, count) =
+            answering("HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        let environment = [("AWS_METADATA_ENDPOINT", &*format!("http://{address}"))];
+        let run = bench_all(&["s3://b/x/"], &[], &environment);
+        let line = run.line();
+        assert!(line.contains("no credentials: set AWS_ACCESS_KEY_ID"), "{line}");
+        assert!(line.contains("~/.aws is not read"), "{line}");
+        assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn failures_in_a_store_name_the_address() {
+        let (folder, _) = packed();
+        let server = serve(&folder);
+        let environment = environment(&server);
+        let environment: Vec<_> =
+            environment.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let web = format!("{}/bucket/absent.tar", server.url());
+        for data in ["s3://bucket/absent.tar", "s3://bucket/absent/", "s3://empty", &web] {
+            let run = bench_all(&[data], &[], &environment);
+            assert!(run.line().contains(&format!(": {data}")), "{data}: {}", run.line());
+        }
+        // Also what fails in the run.
+        server.insert("bucket/images/class-0/bad.png", b"no image".to_vec());
+        let run = bench_all(&["s3://bucket/images"], &[], &environment);
+        assert!(run.line().contains(": s3://bucket/images/class-0/bad.png: "), "{}", run.line());
+    }
+
+    #[test]
+    fn an_object_that_has_changed_is_read_again_where_the_store_tells_versions() {
+        let (folder, _) = packed();
+        let server = serve(&folder);
+        let environment = environment(&server);
+        let environment: Vec<_> =
+            environment.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let cache = folder.join("cache");
+        let arguments = ["--cache", cache.to_str().unwrap()];
+        let shards = format!("{}/bucket/shards/shard-00000{{0..8}}.tar", server.url());
+        let run = |data: &str| bench_all(&[data], &arguments, &environment).json();
+        for (data, object, misses) in [
+            ("s3://bucket/images", format!("bucket/images/{}", image_name(7, CLASSES)), 1),
+            (&shards, "bucket/shards/shard-000003.tar".to_owned(), 7),
+        ] {
+            run(data);
+            assert_eq!(run(data)["cache"]["misses"], 0, "{data}");
+            let bytes = match misses {
+                1 => png(IMAGES + 1),
+                _ => [&fs::read(folder.join("shards/shard-000003.tar")).unwrap()[..], &[0; 512]]
+                    .concat(),
+            };
+            server.insert(object, bytes);
+            assert_eq!(run(data)["cache"]["misses"], misses, "{data}");
+            assert_eq!(run(data)["cache"]["misses"], 0, "{data}");
+        }
     }
 
     #[test]

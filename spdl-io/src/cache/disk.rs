@@ -26,7 +26,7 @@ use spdl_core::{Error, ErrorKind, Result};
 use twox_hash::XxHash3_128;
 
 use super::CachePolicy;
-use super::entry::EntryId;
+use super::entry::{EntryId, Found};
 use crate::Key;
 use crate::walk::os_error;
 
@@ -188,13 +188,13 @@ impl Disk {
         ((id.hash >> 64) as u64) < self.known_ceiling.load(Ordering::Relaxed)
     }
 
-    /// Reads an entry; removes one that is damaged.
+    /// Reads an entry; removes one that is damaged, or of another version.
     pub(super) fn get(&self, id: &EntryId) -> Kept {
         let path = self.path(id.hash);
         let Ok((file, len)) = open_entry(&path) else { return Kept::Nothing };
-        if len <= self.max_bytes
-            && let Some(contents) = read(&file, len).and_then(|bytes| id.contents(bytes))
-        {
+        let bytes = if len <= self.max_bytes { read(&file, len) } else { None };
+        let found = bytes.map_or(Found::Damaged, |bytes| id.contents(bytes));
+        if let Found::Contents(contents) = found {
             if self.policy == CachePolicy::Recent {
                 // Where times cannot be set, all are as old as when they were written.
                 let _ = file.set_modified(SystemTime::now());
@@ -211,7 +211,7 @@ impl Disk {
             // What cannot be counted now is counted when the folder is opened.
             let _ = self.write_usage(&usage);
         }
-        Kept::Damaged
+        if found == Found::Other { Kept::Nothing } else { Kept::Damaged }
     }
 
     /// Writes an entry, where there is a place for it. Says whether it did.

@@ -15,8 +15,10 @@ use crate::{Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest};
 /// Reads through a [`Cache`]: from it what it has, and all else from another fetcher, which then goes
 /// into the cache.
 ///
-/// An object, and each range of one, is an entry of its own. Entries are found by their keys alone:
-/// where objects may change under the same key, give each version of the data a
+/// An object, and each range of one, is an entry of its own. Where the other fetcher tells versions
+/// without asking a server ([`Capability::local_versions`]), as for files of this machine, it is asked
+/// before each read, and what has changed is read again. Entries of all others are found by their keys
+/// alone: where objects may change under the same key, give each version of the data a
 /// [`namespace`](super::CacheBuilder::namespace). Listings, sizes, and bodies that are read piece by piece
 /// ([`open`](Fetcher::open)) are never kept.
 #[derive(Clone, Debug)]
@@ -34,6 +36,17 @@ impl CachedFetcher {
     /// The cache.
     pub fn cache(&self) -> &Cache {
         &self.cache
+    }
+}
+
+/// The version of an object, where it is told without asking a server.
+///
+/// # Errors
+/// As [`Fetcher::stat`]: what cannot be looked at cannot be read either.
+pub(crate) async fn local_version(fetcher: &dyn Fetcher, key: &Key) -> Result<Option<Arc<str>>> {
+    match fetcher.capability().local_versions {
+        true => Ok(fetcher.stat(key).await?.version),
+        false => Ok(None),
     }
 }
 
@@ -60,22 +73,26 @@ impl Fetcher for CachedFetcher {
 
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
         let name = entry_name(key, range.as_ref());
-        if let Some(bytes) = self.cache.get(&name).await {
+        let version = local_version(&*self.inner, key).await?;
+        let version = version.as_deref().map(str::as_bytes);
+        if let Some(bytes) = self.cache.get_version(&name, version).await {
             return Ok(bytes);
         }
         let bytes = self.inner.read(key, range).await?;
-        self.cache.put(&name, &bytes).await;
+        self.cache.put_version(&name, version, &bytes).await;
         Ok(bytes)
     }
 
     async fn read_at_most(&self, key: &Key, max_bytes: u64) -> Result<Bytes> {
         let name = entry_name(key, None);
-        if let Some(bytes) = self.cache.get(&name).await {
+        let version = local_version(&*self.inner, key).await?;
+        let version = version.as_deref().map(str::as_bytes);
+        if let Some(bytes) = self.cache.get_version(&name, version).await {
             check_limit(key, bytes.len() as u64, max_bytes)?;
             return Ok(bytes);
         }
         let bytes = self.inner.read_at_most(key, max_bytes).await?;
-        self.cache.put(&name, &bytes).await;
+        self.cache.put_version(&name, version, &bytes).await;
         Ok(bytes)
     }
 
@@ -84,9 +101,11 @@ impl Fetcher for CachedFetcher {
     }
 
     async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let version = local_version(&*self.inner, key).await?;
+        let version = version.as_deref().map(str::as_bytes);
         let mut parts = Vec::with_capacity(ranges.len());
         for range in ranges {
-            parts.push(self.cache.get(&entry_name(key, Some(range))).await);
+            parts.push(self.cache.get_version(&entry_name(key, Some(range)), version).await);
         }
         let missing = ranges.iter().zip(&parts).filter(|(_, part)| part.is_none());
         let missing: Vec<_> = missing.map(|(range, _)| range.clone()).collect();
@@ -96,7 +115,7 @@ impl Fetcher for CachedFetcher {
         let mut read = self.inner.read_ranges(key, &missing).await?.into_iter();
         for (range, part) in ranges.iter().zip(&mut parts).filter(|(_, part)| part.is_none()) {
             if let Some(bytes) = read.next() {
-                self.cache.put(&entry_name(key, Some(range)), &bytes).await;
+                self.cache.put_version(&entry_name(key, Some(range)), version, &bytes).await;
                 *part = Some(bytes);
             }
         }

@@ -20,6 +20,7 @@ use self::memory::Memory;
 use crate::io_threads::IoThreads;
 
 pub use self::fetcher::CachedFetcher;
+pub(crate) use self::fetcher::local_version;
 
 /// Threads that read and write the files of a cache, at most.
 const THREADS: usize = 8;
@@ -119,8 +120,8 @@ impl CacheBuilder {
         self
     }
 
-    /// Tells entries apart that have the same key and differ all the same: another version of the
-    /// data, another way to prepare them. Default: the empty name.
+    /// Tells entries apart that have the same key and differ all the same: another way to prepare
+    /// them, another version of data whose versions nobody tells. Default: the empty name.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = namespace.into();
         self
@@ -157,8 +158,27 @@ impl Cache {
     ///
     /// Never fails: what cannot be read, or is damaged, is not kept.
     pub async fn get(&self, name: &[u8]) -> Option<Bytes> {
+        self.get_version(name, None).await
+    }
+
+    /// The bytes of this name, where they are kept and of this version. `None` is a version like any
+    /// other: that of what was kept without one.
+    ///
+    /// Bytes of another version are forgotten, as those that come will take their place.
+    ///
+    /// ```
+    /// use spdl_io::{Bytes, Cache};
+    /// let cache = Cache::builder().memory(1 << 20).open()?;
+    /// spdl_core::block_on(async {
+    ///     cache.put_version(b"cat.jpg", Some(b"1"), &Bytes::from_static(b"meow")).await;
+    ///     assert!(cache.get_version(b"cat.jpg", Some(b"1")).await.is_some());
+    ///     assert!(cache.get_version(b"cat.jpg", Some(b"2")).await.is_none());
+    /// });
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    pub async fn get_version(&self, name: &[u8], version: Option<&[u8]>) -> Option<Bytes> {
         let shared = &self.shared;
-        let id = EntryId::new(&shared.namespace, name);
+        let id = EntryId::new(&shared.namespace, name, version);
         if let Some(bytes) = shared.memory.as_ref().and_then(|memory| memory.get(&id)) {
             shared.counters.memory_hits.fetch_add(1, Ordering::Relaxed);
             return Some(bytes);
@@ -196,7 +216,12 @@ impl Cache {
     /// Never fails: a full disk is a cache that keeps less, counted in
     /// [`unwritten`](CacheStatistics::unwritten).
     pub async fn put(&self, name: &[u8], bytes: &Bytes) {
-        let id = EntryId::new(&self.shared.namespace, name);
+        self.put_version(name, None, bytes).await;
+    }
+
+    /// The same for bytes of a version, which [`get_version`](Cache::get_version) asks for.
+    pub async fn put_version(&self, name: &[u8], version: Option<&[u8]>, bytes: &Bytes) {
+        let id = EntryId::new(&self.shared.namespace, name, version);
         let Some(memory) = &self.shared.memory else {
             return self.put_to_disk(vec![(id, bytes.clone())]).await;
         };

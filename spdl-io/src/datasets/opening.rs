@@ -103,6 +103,8 @@ pub struct OpenedDataset {
     pub shard_lens: Vec<u64>,
     /// What was left out, or is not as one might think.
     pub warnings: Vec<Error>,
+    /// The address of the store, without what is secret in it; `None` for files of this machine.
+    pub store: Option<Arc<str>>,
 }
 
 impl OpenedDataset {
@@ -155,17 +157,40 @@ impl OpenedDataset {
         }
         let opening = Opening { fetcher: &first.fetcher, is_local: first.is_local, extensions };
         let opened = opening.places(kinds[0], &places).await;
-        // What lies at the top of a store has no name in it.
-        opened.map_err(|error| match error.key() {
-            None | Some("") => error.with_key(Arc::clone(&first.address)),
-            Some(_) => error,
-        })
+        let opened = opened.and_then(|opened| match opened.samples.is_empty() {
+            true => Err(Error::new(ErrorKind::NotFound, "this data set holds no samples")),
+            false => Ok(opened),
+        });
+        match opened {
+            Ok(opened) => Ok(OpenedDataset { store: first.store.clone(), ..opened }),
+            // Keys say nothing of the store; and what lies at the top of it has no name in it.
+            Err(error) => {
+                let address = match error.key() {
+                    None | Some("") => first.address.to_string(),
+                    Some(key) => address_in(first.store.as_deref(), key),
+                };
+                Err(error.renamed(address))
+            }
+        }
+    }
+
+    /// The address of what an error calls `key`, as it may be shown: with the store that it lies in.
+    pub fn address_of(&self, key: &str) -> String {
+        address_in(self.store.as_deref(), key)
     }
 
     /// The stage that reads an image and its label of each sample, by the names that such fields
     /// usually have.
     pub fn fetch_labeled(&self) -> FetchLabeled {
         FetchLabeled::new(Arc::clone(&self.fetcher))
+    }
+}
+
+/// The address of an object in a store.
+fn address_in(store: Option<&str>, key: &str) -> String {
+    match store {
+        Some(store) if !key.contains("://") => format!("{store}/{key}"),
+        _ => key.to_owned(),
     }
 }
 
@@ -176,6 +201,8 @@ struct Place {
     is_local: bool,
     /// As it may be shown.
     address: Arc<str>,
+    /// That of its store; `None` for files of this machine.
+    store: Option<Arc<str>>,
 }
 
 fn places(addresses: &[impl AsRef<OsStr>], stores: &StoreRegistry) -> Result<Vec<Place>> {
@@ -187,9 +214,11 @@ fn places(addresses: &[impl AsRef<OsStr>], stores: &StoreRegistry) -> Result<Vec
             Some(text) => (text, None),
             None => (".", Some(Key::from_path(Path::new(given)))),
         };
-        let is_local = crate::Address::parse(text)?.scheme() == "file";
+        let parsed = crate::Address::parse(text)?;
+        let is_local = parsed.scheme() == "file";
+        let store = (!is_local).then(|| parsed.store().into());
         let Location { fetcher, key: named, address } = stores.open(text)?;
-        places.push(Place { fetcher, key: key.unwrap_or(named), is_local, address });
+        places.push(Place { fetcher, key: key.unwrap_or(named), is_local, address, store });
     }
     Ok(places)
 }
@@ -240,6 +269,7 @@ impl Opening<'_> {
             classes: Vec::new(),
             shard_lens,
             warnings: Vec::new(),
+            store: None,
         }
     }
 
@@ -305,7 +335,8 @@ impl Opening<'_> {
     #[cfg(not(feature = "parquet"))]
     #[expect(clippy::unused_async, reason = "the same call with and without the feature")]
     async fn parquet(&self, keys: Vec<Key>) -> Result<OpenedDataset> {
-        let message = "Parquet files need the feature `parquet` of spdl-io";
+        let message =
+            "Parquet files need the feature `parquet`, which this program was built without";
         let error = Error::new(ErrorKind::Unsupported, message);
         Err(match keys.first() {
             Some(key) => error.with_key(key.display_name()),
@@ -453,6 +484,7 @@ impl Dataset for FolderRecords {
     fn item(&self, index: u64) -> Result<StoredRecord> {
         let Labeled { value: key, label } = self.0.item(index)?;
         let record = StoredRecord::new(key.clone()).with_label(label);
+        let record = record.with_version(self.0.version(index));
         Ok(record.with_stored("image", Extent::whole(key), Encoding::Bytes))
     }
 

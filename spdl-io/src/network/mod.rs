@@ -12,6 +12,8 @@ use reqwest::redirect::Policy;
 use spdl_core::{Error, ErrorKind, Result};
 
 pub(crate) use self::body::{collect, exact, gathered};
+#[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
+pub(crate) use self::reactor::panicked;
 pub(crate) use self::reactor::{Connections, Reactor};
 pub(crate) use self::refusal::Refusal;
 use crate::SourceOptions;

@@ -1,5 +1,6 @@
 //! The thread that waits for the network, so that any executor may poll what waits for it.
 
+use std::any::Any;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -84,6 +85,11 @@ fn ended(error: JoinError) -> Error {
     let Ok(panic) = error.try_into_panic() else {
         return Error::new(ErrorKind::Stopped, "the store was closed");
     };
+    panicked(&*panic)
+}
+
+/// What a call to a store panicked with.
+pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Error {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
     Error::new(ErrorKind::Panicked, format!("a call to a store panicked: {text}"))

@@ -58,6 +58,9 @@ impl Refusal {
             }
             (404 | 410, _) => ErrorKind::NotFound,
             (401 | 403 | 407, _) => ErrorKind::PermissionDenied,
+            // Another region, which asking again does not mend.
+            (_, Some("PermanentRedirect")) => ErrorKind::InvalidArgument,
+            (301, _) if self.region.is_some() => ErrorKind::InvalidArgument,
             (412, _) => ErrorKind::Changed,
             (416, _) => ErrorKind::Truncated,
             (405 | 501 | 505, _) => ErrorKind::Unsupported,
@@ -82,12 +85,16 @@ impl fmt::Display for Refusal {
         if let Some(code) = &self.code {
             write!(f, " ({code})")?;
         }
-        if let Some(region) = &self.region
-            && self.status.is_redirection()
-        {
-            write!(f, "; the bucket is in the region {region}")?;
+        let is_redirect = self.status.is_redirection();
+        match (&self.region, self.code.as_deref()) {
+            (Some(region), code) if is_redirect || code == Some("AuthorizationHeaderMalformed") => {
+                write!(f, "; the bucket is in another region; set AWS_REGION to {region}")
+            }
+            (None, Some("PermanentRedirect" | "AuthorizationHeaderMalformed")) => {
+                f.write_str("; the bucket is in another region; set AWS_REGION")
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -178,6 +185,18 @@ mod tests {
     #[test]
     fn a_bucket_elsewhere_is_told() {
         let error = refusal(301, &[("x-amz-bucket-region", "eu-west-1")]).to_error();
-        assert!(error.message().ends_with("the bucket is in the region eu-west-1"), "{error}");
+        let told = "the bucket is in another region; set AWS_REGION to eu-west-1";
+        assert!(error.message().ends_with(told), "{error}");
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "it is not asked for again");
+    }
+
+    #[cfg(feature = "s3")]
+    #[test]
+    fn a_bucket_elsewhere_is_told_without_its_region_too_and_not_asked_for_again() {
+        let body = b"<Error><Code>PermanentRedirect</Code></Error>";
+        let error = refusal(301, &[]).with_body(body).to_error();
+        let told = "the bucket is in another region; set AWS_REGION";
+        assert!(error.message().ends_with(told), "{error}");
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     }
 }

@@ -1,5 +1,6 @@
 //! Buckets and containers by address, with each store's usual credentials.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -9,8 +10,9 @@ use object_store::{
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::connector::Connector;
+use super::endpoint;
 use super::{ObjectStoreFetcher, scrub};
-use crate::network::{self, Connections, Reactor, causes, is_this_machine};
+use crate::network::{self, Connections, Reactor, causes, is_this_machine, panicked};
 use crate::{Address, Secret, SourceOptions};
 
 /// A fetcher for the bucket or the container of an address.
@@ -19,11 +21,21 @@ pub(crate) fn open(
     options: &SourceOptions,
     reactor: Reactor,
 ) -> Result<ObjectStoreFetcher> {
+    endpoint::check(address.scheme(), options, |name| std::env::var(name).ok())?;
     let host = options.endpoint.as_deref().and_then(|url| url.split_once("://")).map(|it| it.1);
     let client = network::client(options, host.is_some_and(is_this_machine))?;
-    let setup = Setup { bucket: address.authority(), options, connector: Connector(client) };
+    let identity_service = std::env::var("AWS_METADATA_ENDPOINT").ok();
+    let identity_service = identity_service.and_then(|url| {
+        let (_, rest) = url.split_once("://")?;
+        Some(rest.split('/').next().unwrap_or_default().to_owned())
+    });
+    let setup = Setup {
+        bucket: address.authority(),
+        options,
+        connector: Connector { client, identity_service },
+    };
     let secrets: Arc<[Secret]> = secrets(options).into();
-    let store = match address.scheme() {
+    let build = || match address.scheme() {
         #[cfg(feature = "s3")]
         "s3" => setup.s3(),
         #[cfg(feature = "gcs")]
@@ -32,6 +44,8 @@ pub(crate) fn open(
         "az" => setup.azure(),
         other => Err(invalid(format!("`{other}:` is no scheme of an object store"))),
     };
+    // Its builders unwrap what they read from the environment.
+    let store = catch_unwind(AssertUnwindSafe(build)).unwrap_or_else(|it| Err(panicked(&*it)));
     let store = store.map_err(|error| {
         Error::new(
             error.kind(),
@@ -56,13 +70,15 @@ struct Setup<'a> {
 impl Setup<'_> {
     #[cfg(feature = "s3")]
     fn s3(self) -> Result<Arc<dyn ObjectStore>> {
-        use object_store::aws::AmazonS3Builder;
+        use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
         let mut builder = AmazonS3Builder::from_env();
         for (key, value) in self.settings()? {
             builder = builder.with_config(key, value);
         }
         if let Some(endpoint) = &self.options.endpoint {
+            // Both names, so that neither of the environment goes before the options.
             builder = builder.with_endpoint(endpoint);
+            builder = builder.with_config(AmazonS3ConfigKey::S3Endpoint, endpoint);
         }
         if let Some(region) = &self.options.region {
             builder = builder.with_region(region);

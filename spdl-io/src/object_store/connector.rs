@@ -23,7 +23,11 @@ const IDENTITY_SERVICES: [&str; 5] =
     ["169.254.169.254", "169.254.170.2", "metadata.google.internal", "metadata", "[fd00:ec2::254]"];
 
 #[derive(Clone)]
-pub(super) struct Connector(pub(super) reqwest::Client);
+pub(super) struct Connector {
+    pub(super) client: reqwest::Client,
+    /// Another identity service that the environment names: its host and port.
+    pub(super) identity_service: Option<String>,
+}
 
 impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -42,16 +46,18 @@ impl HttpService for Connector {
     /// A refusal comes back as an error that holds a [`Refusal`]: `object_store` knows its status
     /// else, but neither `Retry-After` nor the length behind which a range lies.
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let asks_identity =
-            request.uri().host().is_some_and(|host| IDENTITY_SERVICES.contains(&host));
+        let uri = request.uri();
+        let asks_identity = uri.host().is_some_and(|host| IDENTITY_SERVICES.contains(&host))
+            || uri.authority().map(|it| it.as_str()) == self.identity_service.as_deref()
+                && self.identity_service.is_some();
         if asks_identity {
-            let answer = tokio::time::timeout(IDENTITY_TIMEOUT, self.0.call(request)).await;
+            let answer = tokio::time::timeout(IDENTITY_TIMEOUT, self.client.call(request)).await;
             return match answer {
-                Ok(Ok(answer)) => Ok(answer),
-                Ok(Err(_)) | Err(_) => Err(HttpError::new(HttpErrorKind::Unknown, NoIdentity)),
+                Ok(Ok(answer)) if !refuses_for_good(answer.status().as_u16()) => Ok(answer),
+                Ok(_) | Err(_) => Err(HttpError::new(HttpErrorKind::Unknown, NoIdentity)),
             };
         }
-        let response = self.0.call(request).await?;
+        let response = self.client.call(request).await?;
         if response.status().is_success() {
             return Ok(response);
         }
@@ -69,16 +75,41 @@ impl HttpService for Connector {
     }
 }
 
+/// Whether an identity service has nothing for us, now and later. Old ones refuse a token, and are
+/// asked without where `AWS_IMDSV1_FALLBACK` says so.
+fn refuses_for_good(status: u16) -> bool {
+    let is_asked_otherwise = || std::env::var_os("AWS_IMDSV1_FALLBACK").is_some();
+    (400..500).contains(&status) && !(matches!(status, 403 | 404) && is_asked_otherwise())
+}
+
 /// There are no credentials, and no cloud around that would give some.
 #[derive(Debug)]
 pub(super) struct NoIdentity;
 
+impl NoIdentity {
+    /// What to do about it, where the store is that of this address.
+    pub(super) fn advice(store: &str) -> &'static str {
+        match store.split_once(':').map_or(store, |(scheme, _)| scheme) {
+            "s3" => {
+                "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or, for public \
+                 data, anonymous access by AWS_SKIP_SIGNATURE=true (~/.aws is not read)"
+            }
+            "gs" => {
+                "no credentials: set GOOGLE_SERVICE_ACCOUNT to the file of a service account, or, for \
+                 public data, anonymous access by GOOGLE_SKIP_SIGNATURE=true"
+            }
+            "az" => {
+                "no credentials: set AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN, or, for \
+                 public data, anonymous access by AZURE_SKIP_SIGNATURE=true"
+            }
+            _ => "no credentials",
+        }
+    }
+}
+
 impl fmt::Display for NoIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "no credentials: there are none in the environment, and this machine has no identity \
-             of a cloud; public data can be read by anonymous access",
-        )
+        f.write_str("no credentials, and this machine has no identity of a cloud")
     }
 }
 

@@ -2,9 +2,11 @@
 
 mod cloud;
 mod connector;
+mod endpoint;
 
 use std::fmt;
 use std::ops::Range;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -20,7 +22,7 @@ pub(crate) use self::cloud::open;
 use self::connector::NoIdentity;
 use crate::fetcher::{check_limit, check_version, past_the_end, range_len};
 use crate::network::{
-    Connections, FARTHEST, Reactor, Refusal, causes, chain, collect, exact, gathered,
+    Connections, FARTHEST, Reactor, Refusal, causes, chain, collect, exact, gathered, panicked,
 };
 use crate::{Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest, Secret};
 
@@ -169,7 +171,8 @@ impl ObjectStoreFetcher {
                 return refusal.to_error();
             }
             if let Some(NoIdentity) = cause.downcast_ref() {
-                return Error::new(ErrorKind::PermissionDenied, NoIdentity.to_string());
+                let advice = NoIdentity::advice(&self.name);
+                return Error::new(ErrorKind::PermissionDenied, advice);
             }
         }
         if let Some(error) = chain(&error).find_map(|cause| cause.downcast_ref::<HttpError>()) {
@@ -249,14 +252,26 @@ impl Fetcher for ObjectStoreFetcher {
         };
         let fetcher = self.clone();
         let make = || fetcher.store.list(Some(&path));
-        let lines = self.reactor.within(make)?;
+        let lines = guarded(self.reactor.within(make)?);
         let (fetcher, prefix) = (self.clone(), prefix.clone());
         let lines = lines.map(move |line| match line {
-            Ok(told) => Ok(meta(Key::from(told.location.as_ref()), &told)),
-            Err(error) => Err(fetcher.judge(error).with_key(prefix.display_name())),
+            Ok(Ok(told)) => Ok(meta(Key::from(told.location.as_ref()), &told)),
+            Ok(Err(error)) => Err(fetcher.judge(error).with_key(prefix.display_name())),
+            Err(panicked) => Err(panicked.with_key(prefix.display_name())),
         });
         Ok(in_order(lines).boxed())
     }
+}
+
+/// What a stream of the crate `object_store` gives; where it panics, an error is the last.
+fn guarded<S: futures_core::Stream + Unpin + Send + 'static>(
+    stream: S,
+) -> BoxStream<'static, Result<S::Item>>
+where
+    S::Item: Send,
+{
+    let caught = AssertUnwindSafe(stream).catch_unwind();
+    caught.map_err(|panic| panicked(&*panic)).boxed()
 }
 
 /// Listings go on behind the last line that was told, so their order is what all relies on.

@@ -69,8 +69,21 @@ impl Attempts {
     }
 }
 
+impl Attempts {
+    /// Whether all of them failed for the same reason, which the last word tells.
+    fn are_equal(&self) -> bool {
+        let mut reasons = self.list.iter().map(|attempt| attempt.error.reason());
+        let first = reasons.next();
+        reasons.all(|reason| Some(&reason) == first.as_ref())
+    }
+}
+
+/// Each with its time and reason; nothing where all have one reason, as the error itself tells that.
 impl fmt::Display for Attempts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.are_equal() {
+            return Ok(());
+        }
         for (place, Attempt { after, error }) in self.list.iter().enumerate() {
             let separator = if place == 0 { "" } else { "; " };
             write!(f, "{separator}after {:.3} s: {}", after.as_secs_f64(), error.reason())?;
@@ -126,7 +139,7 @@ impl Persistence {
         self.note(&error);
         self.failures += 1;
         if self.failures >= self.shared.options.attempts {
-            return Err(self.give_up(key, error, "as often as is allowed"));
+            return Err(self.give_up(key, error, None));
         }
         let mut delay = self.shared.jittered(self.failures);
         if let Some(asked) = asked {
@@ -138,7 +151,7 @@ impl Persistence {
                 Some(_) => "the store asks for a longer wait than its time allows",
                 None => "its time is over",
             };
-            return Err(self.give_up(key, error, why));
+            return Err(self.give_up(key, error, Some(why)));
         }
         self.shared.clock.sleep(delay).await;
         loop {
@@ -146,7 +159,11 @@ impl Persistence {
             let Err(wait) = taken else { break };
             let wait = wait.saturating_add(self.shared.jittered(1));
             if wait >= self.time_left() {
-                return Err(self.give_up(key, error, "all retries of this fetcher are used up"));
+                return Err(self.give_up(
+                    key,
+                    error,
+                    Some("all retries of this fetcher are used up"),
+                ));
             }
             self.shared.clock.sleep(wait).await;
         }
@@ -161,7 +178,7 @@ impl Persistence {
             return error.with_key(key.display_name());
         }
         self.note(&error);
-        self.give_up(key, error, "trying again makes no sense")
+        self.give_up(key, error, Some("trying again makes no sense"))
     }
 
     fn note(&mut self, error: &Error) {
@@ -173,19 +190,21 @@ impl Persistence {
         }
     }
 
-    fn give_up(&mut self, key: &Key, error: Error, why: &str) -> Error {
+    fn give_up(&mut self, key: &Key, error: Error, why: Option<&str>) -> Error {
         self.shared.counts.failed.add(1);
         let attempts = std::mem::take(&mut self.attempts);
         if attempts.count() == 1 && self.shared.options.attempts == 1 {
             return error.with_key(key.display_name());
         }
         let spent = self.shared.clock.now().saturating_duration_since(self.began).as_secs_f64();
-        let plural = if attempts.count() == 1 { "" } else { "s" };
-        let message = format!(
-            "{} (given up after {} attempt{plural} in {spent:.1} s: {why})",
-            error.message(),
-            attempts.count(),
-        );
+        let tried = match attempts.count() {
+            1 => "tried once".to_owned(),
+            // More digits than count for anything are none that help.
+            count if spent >= 10.0 => format!("tried {count} times in {spent:.0} s"),
+            count => format!("tried {count} times in {spent:.1} s"),
+        };
+        let why = why.map_or(String::new(), |why| format!("; {why}"));
+        let message = format!("{} ({tried}{why})", error.message());
         let mut last = Error::new(error.kind(), message).with_key(key.display_name());
         if let Some(offset) = error.offset() {
             last = last.with_offset(offset);

@@ -375,8 +375,8 @@ fn the_last_word_tells_every_attempt() {
     let times: Vec<_> = attempts.list().iter().map(|attempt| attempt.after).collect();
     assert_eq!(times, setup.log().into_iter().map(|(at, _)| at).collect::<Vec<_>>());
     let report = error.report();
-    assert!(report.contains("given up after 3 attempts in 0."), "{report}");
-    assert!(report.contains("after 0.000 s: on purpose; after 0."), "{report}");
+    assert!(report.contains("on purpose (tried 3 times in 0."), "{report}");
+    assert_eq!(report.matches("on purpose").count(), 1, "equal ones are told once: {report}");
 
     // A failure that will not pass ends the row, and what was before it is told too.
     let setup = super::tests::setup(|attempt, _| match attempt {
@@ -386,6 +386,17 @@ fn the_last_word_tells_every_attempt() {
     let error = setup.read().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PermissionDenied);
     assert_eq!(Attempts::of(&error).unwrap().count(), 2);
+}
+
+#[test]
+fn attempts_that_failed_in_different_ways_are_told_one_by_one() {
+    let setup = setup_with(able(), options().attempts(3), |_, attempt, _| match attempt {
+        2 => Answer::Stalls(0),
+        _ => Answer::Refused(ErrorKind::Unavailable),
+    });
+    let report = setup.read().unwrap_err().report();
+    assert!(report.contains(": after 0.000 s: on purpose; after "), "{report}");
+    assert_eq!(report.matches("; after ").count(), 2, "{report}");
 }
 
 #[test]

@@ -72,8 +72,9 @@ impl SourceOptions {
         self
     }
 
-    /// Whether an object store may be spoken to without TLS, and whether a web server may send us
-    /// from HTTPS to HTTP. An address that says `http:` itself needs no leave. Default: no.
+    /// Whether an object store on another machine may be spoken to without TLS, and whether a web
+    /// server may send us from HTTPS to HTTP. An address that says `http:` itself needs no leave, nor
+    /// does an endpoint on this machine. Default: no, or what the environment says (`AWS_ALLOW_HTTP`).
     #[must_use]
     pub fn allow_plain_http(mut self, allow: bool) -> Self {
         self.allow_plain_http = allow;

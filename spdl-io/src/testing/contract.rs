@@ -163,6 +163,7 @@ fn sizes_and_versions_are_told_or_refused(
 ) {
     let capability = fetcher.capability();
     assert!(capability.stat || !capability.versions, "who knows versions, knows sizes");
+    assert!(capability.versions || !capability.local_versions, "who knows them here, knows them");
     for (key, bytes) in objects {
         let told = block_on(fetcher.stat(key));
         if !capability.stat {

@@ -150,7 +150,8 @@ fn a_bucket_of_another_region_is_told() {
     });
     let place = open("s3://bucket/a", options(&url).anonymous(true));
     let error = block_on(place.fetcher.read(&place.key, None)).unwrap_err();
-    assert!(error.message().contains("region eu-west-1"), "{}", error.report());
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "it is not tried again");
+    assert!(error.message().contains("set AWS_REGION to eu-west-1"), "{}", error.report());
 }
 
 #[test]

@@ -155,8 +155,8 @@ impl TarParser {
             }
             State::Header if self.options.accepts_missing_end() => Ok(()),
             State::Header => truncated(
-                "the archive ends without its end marker, so it may be cut \
-                 (TarOptions::accept_missing_end reads it nevertheless)",
+                "the archive ends without its end marker, so it may be cut; copy it again from \
+                 where it came",
             ),
         }
     }

@@ -321,6 +321,10 @@ impl PackedRows for SharedShard {
         &self.0.info.columns.names
     }
 
+    fn object(&self) -> Option<&Key> {
+        Some(self.0.zip.as_ref().unwrap_or(&self.0.raw))
+    }
+
     async fn read(
         &self,
         fetcher: &Arc<dyn Fetcher>,

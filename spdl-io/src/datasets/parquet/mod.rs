@@ -297,6 +297,10 @@ impl PackedRows for Group {
         &self.file.names
     }
 
+    fn object(&self) -> Option<&Key> {
+        Some(&self.file.key)
+    }
+
     async fn read(
         &self,
         fetcher: &Arc<dyn Fetcher>,

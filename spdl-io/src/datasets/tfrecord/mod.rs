@@ -254,6 +254,10 @@ impl PackedRows for Shard {
         &self.names
     }
 
+    fn object(&self) -> Option<&Key> {
+        Some(&self.key)
+    }
+
     async fn read(
         &self,
         fetcher: &Arc<dyn Fetcher>,

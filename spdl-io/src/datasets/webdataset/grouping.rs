@@ -13,6 +13,8 @@ use crate::archive::{TarIndex, TarKind};
 pub(super) struct Shard {
     /// The archive.
     pub(super) key: Key,
+    /// A hash of its size and version, where a store told them.
+    pub(super) version: Option<u64>,
     samples: Vec<Sample>,
     /// The names of all samples, joined.
     names: Vec<u8>,
@@ -65,6 +67,7 @@ impl Shard {
         let mut grouping = Grouping {
             shard: Shard {
                 key,
+                version: None,
                 samples: Vec::new(),
                 names: Vec::new(),
                 members: Vec::new(),

@@ -298,6 +298,7 @@ impl Dataset for WebDataset {
         let members = shard.members(sample)?;
         let mut record =
             StoredRecord::new(shard.shown(shard.name(sample).unwrap_or_default(), None));
+        record.version = shard.version;
         record.fields = members
             .iter()
             .map(|member| {

@@ -12,7 +12,7 @@ use twox_hash::XxHash3_128;
 use super::WebDatasetOptions;
 use super::grouping::Shard;
 use crate::archive::{ArchiveStamp, TarIndex, TarSlice};
-use crate::{Fetcher, Key};
+use crate::{Fetcher, Key, ObjectMeta};
 
 /// The names of archives that are compressed as a whole.
 const COMPRESSED: [&str; 9] =
@@ -34,7 +34,7 @@ fn check_name(key: &Key) -> Result<()> {
         return Ok(());
     }
     let message = "a compressed shard, whose samples can only be read one after another: decompress \
-        it once, or read it as a stream, by TarStream over Decompress";
+        it it once (`gunzip`, `unzstd`), or pack its samples anew";
     Err(Error::new(ErrorKind::Unsupported, message).with_key(key.display_name()))
 }
 
@@ -94,8 +94,11 @@ pub(super) async fn fetch(
     let shards = keys.into_iter().map(|key| {
         let (fetcher, options) = (Arc::clone(fetcher), options.clone());
         async move {
-            let (index, damage) = fetch_index(&fetcher, &key, &options).await?;
-            Shard::new(key, &index, damage)
+            let object = fetcher.stat(&key).await?;
+            let (index, damage) = fetch_index(&fetcher, &object, &options).await?;
+            let mut shard = Shard::new(key, &index, damage)?;
+            shard.version = Some(object.version_hash());
+            Ok(shard)
         }
     });
     stream::iter(shards).buffered(options.concurrency).try_collect().await
@@ -103,10 +106,10 @@ pub(super) async fn fetch(
 
 async fn fetch_index(
     fetcher: &Arc<dyn Fetcher>,
-    key: &Key,
+    object: &ObjectMeta,
     options: &WebDatasetOptions,
 ) -> Result<(TarIndex, Option<Error>)> {
-    let object = fetcher.stat(key).await?;
+    let key = &object.key;
     let stamp = ArchiveStamp::new(object.size);
     // Without a version it cannot be seen whether the shard is still the same.
     let kept = options.index_folder.as_deref().zip(object.version.as_deref());
