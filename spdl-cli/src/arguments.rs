@@ -193,6 +193,7 @@ Keys of the JSON object:
   peak_rss_bytes    the most memory the process had at any time
   first_batch_ms    from the start to the first batch
   epoch_starts_s    [seconds], from the start to the first batch of each epoch, of the first 64
+  verdict           what limits the rate, in a sentence, as the table says it
   data_readiness    the share of the time in which a batch was ready, 0 to 1
   dropped           [{key, reason}], one for each image that failed, in every epoch;
                     at most 100,000
@@ -340,9 +341,9 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_name = "FOLDER")]
     pub(crate) cache: Option<PathBuf>,
 
-    /// The most bytes of --cache
-    #[arg(long, value_name = "BYTES", default_value = "10GB", value_parser = byte_size)]
-    pub(crate) cache_size: u64,
+    /// The most bytes of --cache [default: 10GB]
+    #[arg(long, value_name = "BYTES", value_parser = byte_size)]
+    pub(crate) cache_size: Option<u64>,
 
     /// Keep images in memory, of so many bytes together
     #[arg(long, value_name = "BYTES", value_parser = byte_size)]

@@ -41,9 +41,20 @@ impl Failure {
         }
     }
 
+    /// A failed run, told in a sentence.
+    pub(crate) fn sentence(line: String) -> Self {
+        Failure { line, code: FAILED, signal: None }
+    }
+
     /// A command line that makes no sense.
     pub(crate) fn usage(reason: impl fmt::Display) -> Self {
         Failure { line: reason.to_string(), code: BAD_USAGE, signal: None }
+    }
+
+    /// The same, with what can be done about it.
+    pub(crate) fn and(mut self, advice: &str) -> Self {
+        self.line = format!("{}; {advice}", self.line);
+        self
     }
 
     /// The same, of a run that this signal ended.

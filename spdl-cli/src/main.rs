@@ -6,6 +6,7 @@
 //!               │   └───► report (HTML) ──────────► a file
 //!               ├── source     what lies at the addresses, and a cache in front of it
 //!               ├── progress   on standard error, for people
+//!               ├── verdict    what limits
 //!               ├── saving     how far it has come, in a file
 //!               └── watch      snapshots of the statistics, for the report
 //!           ──► pack ───► shards in a folder
@@ -27,6 +28,7 @@ mod progress;
 mod report;
 mod saving;
 mod source;
+mod verdict;
 mod verify_order;
 mod watch;
 

@@ -12,6 +12,7 @@ use crate::arguments::{Remainder, name_of};
 use crate::bench::Outcome;
 use crate::failure::Failure;
 use crate::format::{bytes, count, counted, measured, percent, printable, time, wrap};
+use crate::verdict::{cpu_used, verdict};
 use spdl_io::datasets::DatasetKind;
 
 /// No line of prose is longer.
@@ -78,6 +79,7 @@ fn as_json(outcome: &Outcome) -> Value {
         "peak_rss_bytes": outcome.peak_rss,
         "first_batch_ms": outcome.delivery.first.map(milliseconds),
         "epoch_starts_s": outcome.delivery.epochs.iter().map(Duration::as_secs_f64).collect::<Vec<_>>(),
+        "verdict": verdict(outcome),
         "data_readiness": outcome.statistics.data_readiness(),
         "dropped": dropped,
         "resumed": outcome.begun.map(|begun| json!({
@@ -190,20 +192,6 @@ pub(crate) fn describe(outcome: &Outcome) -> String {
     )
 }
 
-/// What limits the run, or that nothing of it was left.
-pub(crate) fn verdict(outcome: &Outcome) -> String {
-    if !outcome.was_complete() {
-        return outcome.statistics.limit().to_string();
-    }
-    let total = outcome.delivery.total;
-    format!(
-        "already complete: {}, {} delivered, {} dropped; nothing was left to do",
-        counted(outcome.arguments.epochs.into(), "epoch", "epochs"),
-        counted(total.delivered, "image", "images"),
-        count(total.dropped),
-    )
-}
-
 /// What no rank takes of each epoch, or several do; `None` where every image is one rank's.
 fn left_out(outcome: &Outcome) -> Option<String> {
     let (images, ranks) = (outcome.images_found, outcome.arguments.world());
@@ -247,6 +235,7 @@ pub(crate) fn figures(outcome: &Outcome) -> Vec<(&'static str, String)> {
         ("images/s", measured(outcome.images_per_second())),
         ("seconds", measured(outcome.delivery.took.as_secs_f64())),
         ("CPU s / 1,000", outcome.cpu_seconds_per_1000().map_or_else(unknown, measured)),
+        ("CPU used", cpu_used(outcome)),
         ("peak RSS", outcome.peak_rss.map_or_else(unknown, bytes)),
         ("first batch", outcome.delivery.first.map_or_else(unknown, time)),
         ("data readiness", percent(outcome.statistics.data_readiness())),

@@ -16,6 +16,7 @@ use crate::bench::Outcome;
 use crate::format::{bytes, count, counted, date, measured, percent, printable, time};
 use crate::machine::Machine;
 use crate::output::{self, Failures, describe, figures, key_of, reason_of, share};
+use crate::verdict::verdict;
 
 pub(crate) use data_set::{data_set, overview};
 pub(crate) use file::ReportFile;
@@ -27,7 +28,7 @@ const FAILURES_SHOWN: usize = 2000;
 pub(crate) fn page(outcome: &Outcome) -> String {
     let statistics = &outcome.statistics;
     let path = outcome.arguments.shown().display().to_string();
-    let limit = output::verdict(outcome);
+    let limit = verdict(outcome);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let charts = chart::all(outcome).join("\n");
     format!(

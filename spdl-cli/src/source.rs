@@ -22,6 +22,8 @@ use crate::output;
 
 /// Samples that are shuffled with each other where shards can only be read as a whole.
 const WINDOW: u64 = 10_000;
+/// The size of a cache's folder where none is given.
+const CACHE_SIZE: u64 = 10_000_000_000;
 
 /// The images of a run.
 pub(crate) struct Source {
@@ -144,6 +146,10 @@ impl Source {
 /// The cache that the arguments ask for.
 fn cache(arguments: &BenchArguments, shown: &Path) -> std::result::Result<Option<Cache>, Failure> {
     let BenchArguments { cache, cache_size, cache_memory, cache_pixels, .. } = arguments;
+    if cache_size.is_some() && cache.is_none() {
+        let reason = "--cache-size says how much is kept; --cache says where";
+        return Err(Failure::usage(reason));
+    }
     let memory = cache_memory.unwrap_or(0);
     if cache.is_none() && memory == 0 {
         return match cache_pixels {
@@ -162,7 +168,7 @@ fn cache(arguments: &BenchArguments, shown: &Path) -> std::result::Result<Option
     let namespace = format!("spdl bench\n{}\n{prepared}", places.join("\n"));
     let mut builder = Cache::builder().memory(memory).namespace(namespace);
     if let Some(folder) = cache {
-        builder = builder.folder(folder, *cache_size);
+        builder = builder.folder(folder, cache_size.unwrap_or(CACHE_SIZE));
     }
     let otherwise = cache.as_deref().unwrap_or(shown);
     builder

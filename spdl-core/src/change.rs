@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// A part of a pipeline that is not what it was when a state was taken: one of
-/// [`Error::changes`](crate::Error::changes).
+/// A part of a pipeline that is not what it was when a state was taken, or of whatever else was made
+/// under other conditions: one of [`Error::changes`](crate::Error::changes).
 ///
 /// Displayed, it reads `PART was VALUE, is VALUE`, with `absent` for what is not there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Which part: `seed`, or a name of [`State::fingerprint`](crate::State::fingerprint). It is what
-    /// [`State::allow_change`](crate::State::allow_change) takes.
+    /// Which part: of a pipeline `seed`, or a name of [`State::fingerprint`](crate::State::fingerprint),
+    /// which is what [`State::allow_change`](crate::State::allow_change) takes.
     pub part: String,
     /// What it was; `None` where there was no such part.
     pub was: Option<String>,

@@ -206,15 +206,18 @@ impl Error {
         &self.0.others
     }
 
-    /// Says what has changed since the state was taken that is refused.
-    pub(crate) fn with_changes(mut self, changes: Vec<Change>) -> Self {
+    /// Says what has changed since that was made that is refused: a state, or a data set that was begun.
+    #[must_use]
+    pub fn with_changes(mut self, changes: Vec<Change>) -> Self {
         Arc::make_mut(&mut self.0).changes = changes;
         self
     }
 
     /// Where [`build`](crate::PipelineBuilder::build) refuses to go on from a state since the pipeline
     /// is another one: every part that has changed and that the state does not
-    /// [allow](crate::State::allow_change) to. Empty for all other errors.
+    /// [allow](crate::State::allow_change) to. The same where something else is refused that was made
+    /// under other conditions, and its author says [in what they differ](Error::with_changes). Empty for
+    /// all other errors.
     ///
     /// ```
     /// use spdl_core::{DatasetSource, PipelineBuilder};

@@ -30,7 +30,7 @@ Exit codes:
   2  the command line makes no sense")]
 pub(crate) struct LsArguments {
     /// A folder with shards, or tar archives
-    #[arg(value_name = "DST", required = true)]
+    #[arg(value_name = "DATA", required = true)]
     pub(crate) paths: Vec<PathBuf>,
 
     /// List the samples, also of several shards
@@ -64,7 +64,7 @@ Exit codes:
   2  the command line makes no sense, or a terminal would get what is no text")]
 pub(crate) struct CatArguments {
     /// A folder with shards, or a tar archive
-    #[arg(value_name = "DST")]
+    #[arg(value_name = "DATA")]
     pub(crate) path: PathBuf,
 
     /// The name of a member, or with --field the key of a sample
@@ -79,9 +79,10 @@ pub(crate) struct CatArguments {
 /// Checks every checksum and decodes every image
 ///
 /// Of a folder that was packed: the sizes and checksums of the shards, and of each member, by which is
-/// told what is bad; nothing may be missing, and nothing more be there. Of all, also other tar archives
-/// and folders of images: each image is decoded whole. Behind a damaged header the rest of an archive
-/// cannot be found; how many members that are is told.
+/// told what is bad; nothing may be missing, and no other archive be there. Of other tar archives: the
+/// checksums of the members, where they lie beside the archive (ARCHIVE.tar.sums); without them only
+/// damage to images and headers can be seen. Of all, also folders of images: each image is decoded whole.
+/// Behind a damaged header the rest of an archive cannot be found; how many members that are is told.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -95,19 +96,21 @@ Keys of the JSON object:
   members        files in them, or images in the folder
   images         members that were decoded
   checksums      members that have a checksum, and were compared with it
+  without_checksums
+                 archives that have none, and no manifest that asks for them
   bytes          of all members
-  bad            [{shard, key, offset, kind, reason}]; `key` is the name of the member, null where
-                 it is not about one; `offset`, in bytes, is that in the shard where its structure is
+  bad            [{shard, key, offset, kind, reason}]; `shard` is the archive, null in a folder of
+                 images; `key` is the name of the member, null where it is not about one; `offset`, in bytes, is that in the shard where its structure is
                  damaged, else that of the member's data; 100,000 at most
   bad_total      how many there are
 
 Exit codes:
-  0  all is sound
+  0  nothing is bad
   1  something is bad, or could not be read; standard error says how much, in one line
   2  the command line makes no sense")]
 pub(crate) struct VerifyArguments {
     /// A folder with shards, tar archives, or a folder of images
-    #[arg(value_name = "DST", required = true)]
+    #[arg(value_name = "DATA", required = true)]
     pub(crate) paths: Vec<PathBuf>,
 
     /// Worker threads that decode [default: the CPUs that this process may use]
@@ -133,18 +136,21 @@ Keys of the JSON object:
   samples, members, bytes       in all
   fields         {FIELD: {members, bytes}}; a name's part behind its first dot
   formats        {FORMAT: images}, by content
-  unreadable     images whose header cannot be read, and members that could not be
+  unreadable     images whose header cannot be read, and members and archives that could not be
   width, height, image_bytes
                  {min, p10, p50, p90, max, mean} of images, turned upright; null without images
   classes        [{class, name, samples}], by number; from the fields `cls`, or the folder
+  unreadable_members
+                 [{shard, key, offset, kind, reason}] as of `spdl verify`; 1,000 at most
 
 Exit codes:
   0  done
-  1  something could not be read; standard error says why, in one line
+  1  something could not be read: what there is of the rest is told, then what and why; standard
+     error says how much, in one line
   2  the command line makes no sense")]
 pub(crate) struct StatArguments {
     /// A folder with shards, tar archives, or a folder of images
-    #[arg(value_name = "DST", required = true)]
+    #[arg(value_name = "DATA", required = true)]
     pub(crate) paths: Vec<PathBuf>,
 
     /// Write a page with histograms and thumbnails to this file: self-contained HTML

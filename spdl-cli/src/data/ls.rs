@@ -35,11 +35,10 @@ pub(crate) fn run(arguments: &LsArguments) -> Result<(), Failure> {
 
 /// The line of a shard.
 fn shard(arguments: &LsArguments, archive: &Archive) -> Result<String, Failure> {
-    let name = name_of(archive);
+    let name = &archive.name;
     let (samples, members, size, sum) = match &archive.record {
         Some(record) => {
-            let members = record.fields.values().map(|field| field.samples).sum();
-            (record.samples, members, record.bytes, Some(record.xxh3_128.as_str()))
+            (record.samples, record.members(), record.bytes, Some(record.xxh3_128.as_str()))
         }
         None => {
             let index = archive.index()?;
@@ -54,7 +53,7 @@ fn shard(arguments: &LsArguments, archive: &Archive) -> Result<String, Failure> 
         return Ok(format!("{object}\n"));
     }
     let told =
-        format!("{}  {}  {}", printable(&name), counted(samples, "sample", "samples"), bytes(size));
+        format!("{}  {}  {}", printable(name), counted(samples, "sample", "samples"), bytes(size));
     match sum.filter(|_| arguments.long) {
         Some(sum) => Ok(format!("{told}  xxh3-128 {sum}\n")),
         None => Ok(format!("{told}\n")),
@@ -64,7 +63,7 @@ fn shard(arguments: &LsArguments, archive: &Archive) -> Result<String, Failure> 
 /// The lines of the samples of an archive.
 fn samples(arguments: &LsArguments, archive: &Archive) -> Result<String, Failure> {
     let mut text = String::new();
-    let shard = name_of(archive);
+    let shard = &archive.name;
     for (key, members) in grouped(&archive.index()?) {
         let field = |entry: &TarEntry| {
             let name = entry.key.as_bytes();
@@ -107,9 +106,4 @@ fn grouped(index: &TarIndex) -> Vec<(Key, Vec<TarEntry>)> {
         }
     }
     samples
-}
-
-/// The name of an archive's file.
-pub(super) fn name_of(archive: &Archive) -> String {
-    archive.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }

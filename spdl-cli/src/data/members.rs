@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use spdl_core::{Dataset, Error, ErrorKind};
 use spdl_io::archive::{TarKind, TarStream};
-use spdl_io::shards::Sums;
+use spdl_io::shards::{ShardRecord, Sums};
 use spdl_io::{ImageFolder, Key};
 use twox_hash::xxhash3_128::Hasher;
 
+use super::bad::Bad;
 use super::{Archive, DataSet};
 
 /// No image of a folder is larger, in bytes; the same holds for members of archives.
@@ -24,11 +25,21 @@ pub(crate) enum Found {
     Member(Member),
     /// Something is wrong with an archive, or with what lies beside it.
     Bad(Bad),
-    /// An archive is done. Whether its own checksum was wrong.
-    End {
-        archive: usize,
-        wrong_sum: bool,
-    },
+    End(End),
+}
+
+/// An archive is done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End {
+    pub(crate) archive: usize,
+    /// Whether it could be opened.
+    pub(crate) was_read: bool,
+    /// Whether its own checksum was wrong.
+    pub(crate) wrong_sum: bool,
+    /// Whether there are no checksums to compare, and nobody says that there should be some.
+    pub(crate) lacks_sums: bool,
+    /// How many members it has, as far as anybody knows.
+    pub(crate) members: u64,
 }
 
 /// A file, with its bytes.
@@ -42,50 +53,30 @@ pub(crate) struct Member {
     pub(crate) data: Bytes,
     /// The checksum that it should have.
     pub(crate) sum: Option<u128>,
+    /// What is wrong with it, whatever its bytes are.
+    pub(crate) bad: Option<Bad>,
     /// The number of its class, where that is known otherwise than by a field.
     pub(crate) label: Option<i64>,
 }
 
-/// What is wrong, and where.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Bad {
-    pub(crate) archive: usize,
-    /// The member, where it is one.
-    pub(crate) name: Option<Key>,
-    pub(crate) offset: Option<u64>,
-    pub(crate) kind: ErrorKind,
-    pub(crate) reason: String,
-}
-
-impl Bad {
-    pub(crate) fn new(archive: usize, name: Option<Key>, error: &Error) -> Self {
-        // The offset is told by itself.
-        let mut reason = error.message().to_owned();
-        let mut cause = std::error::Error::source(error);
-        while let Some(error) = cause {
-            let told = error.to_string();
-            // A cause may be for programs alone.
-            if !told.is_empty() {
-                reason = format!("{reason}: {told}");
-            }
-            cause = error.source();
-        }
-        Bad { archive, name, offset: error.offset(), kind: error.kind(), reason }
-    }
-
-    fn corrupt(archive: usize, name: Option<Key>, reason: String) -> Self {
-        Bad { archive, name, offset: None, kind: ErrorKind::Corrupt, reason }
-    }
+/// Whether checksums are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Checksums {
+    Compared,
+    Ignored,
 }
 
 /// An iterator over a data set.
-pub(crate) fn all(set: &Arc<DataSet>) -> Box<dyn Iterator<Item = Found> + Send> {
+pub(crate) fn all(
+    set: &Arc<DataSet>,
+    checksums: Checksums,
+) -> Box<dyn Iterator<Item = Found> + Send> {
     let set = Arc::clone(set);
     match &*set {
         DataSet::Archives { archives, .. } => {
             let number = archives.len();
             Box::new((0..number).flat_map(move |at| match &*set {
-                DataSet::Archives { archives, .. } => Pass::open(at, &archives[at]),
+                DataSet::Archives { archives, .. } => Pass::open(at, &archives[at], checksums),
                 DataSet::Images(_) => unreachable!("it was one of archives"),
             }))
         }
@@ -111,6 +102,7 @@ fn image(images: &ImageFolder, number: u64) -> Found {
             offset: None,
             data,
             sum: None,
+            bad: None,
             label: (image.label >= 0).then_some(image.label),
         }),
         Err(error) => Found::Bad(Bad::new(0, Some(image.value), &error)),
@@ -138,7 +130,10 @@ struct Pass {
     expected: Option<u128>,
     /// Those that its members should have; `None` where nobody knows.
     sums: Option<Sums>,
+    lacks_sums: bool,
     members: usize,
+    /// How many there are by the manifest, or by their checksums.
+    known_members: u64,
     is_sound: bool,
 }
 
@@ -158,7 +153,7 @@ impl Read for Summing {
 }
 
 impl Pass {
-    fn open(number: usize, archive: &Archive) -> Self {
+    fn open(number: usize, archive: &Archive, checksums: Checksums) -> Self {
         let sum = Arc::new(Mutex::new(Hasher::new()));
         let mut pass = Pass {
             archive: number,
@@ -167,39 +162,74 @@ impl Pass {
             sum: Arc::clone(&sum),
             expected: None,
             sums: None,
+            lacks_sums: false,
             members: 0,
+            known_members: archive.record.as_ref().map_or(0, ShardRecord::members),
             is_sound: true,
         };
         match File::open(&archive.path) {
             Ok(file) => pass.stream = Some(TarStream::new(Summing { file, sum })),
             Err(error) => {
                 pass.bad(Bad::new(number, None, &Error::from(error)));
+                pass.done(false, false);
                 return pass;
             }
         }
-        let Some(record) = &archive.record else { return pass };
-        pass.expected = record.sum();
-        match fs::metadata(&archive.path).map(|found| found.len()) {
-            Ok(found) if found != record.bytes => {
-                let reason = format!("it has {found} bytes, and had {}", record.bytes);
-                pass.bad(Bad::corrupt(number, None, reason));
+        if let Some(record) = &archive.record {
+            match fs::metadata(&archive.path).map(|found| found.len()) {
+                Ok(found) if found != record.bytes => {
+                    let reason = format!("it has {found} bytes, and had {}", record.bytes);
+                    pass.bad(Bad::corrupt(number, None, reason));
+                }
+                _ => {}
             }
-            _ => {}
         }
-        match Sums::read(&archive.path) {
-            Ok((sums, sum)) if Some(sum) == record.sum_of_sums() => pass.sums = Some(sums),
-            Ok(_) => {
-                let reason = "the file of its members' checksums is not the one that was written";
-                pass.bad(Bad::corrupt(number, None, reason.to_owned()));
-            }
-            Err(error) => pass.bad(Bad::new(number, None, &error)),
+        if checksums == Checksums::Compared {
+            pass.open_checksums(archive);
         }
         pass
+    }
+
+    fn open_checksums(&mut self, archive: &Archive) {
+        let record = archive.record.as_ref();
+        self.expected = record.and_then(ShardRecord::sum);
+        match Sums::read(&archive.path) {
+            Ok((_, sum)) if record.is_some_and(|record| record.sum_of_sums() != Some(sum)) => {
+                let reason = "the file of its members' checksums is not the one that was written";
+                self.bad(Bad::corrupt(self.archive, None, reason));
+            }
+            Ok((sums, _)) => {
+                self.known_members = self.known_members.max(sums.as_slice().len() as u64);
+                self.sums = Some(sums);
+            }
+            Err(error) if record.is_none() && error.kind() == ErrorKind::NotFound => {
+                self.lacks_sums = true;
+            }
+            Err(error) => {
+                let mut bad = Bad::new(self.archive, None, &error);
+                let file = Sums::path_of(&archive.path);
+                let file = file.file_name().unwrap_or_default().to_string_lossy();
+                bad.reason = format!("{file}: {}", bad.reason);
+                self.bad(bad);
+            }
+        }
     }
 
     fn bad(&mut self, bad: Bad) {
         self.is_sound = false;
         self.told.push_back(Found::Bad(bad));
+    }
+
+    /// Nothing of the archive comes any more.
+    fn done(&mut self, was_read: bool, wrong_sum: bool) {
+        self.stream = None;
+        self.told.push_back(Found::End(End {
+            archive: self.archive,
+            was_read,
+            wrong_sum,
+            lacks_sums: self.lacks_sums,
+            members: self.known_members.max(self.members as u64),
+        }));
     }
 
     /// The checksum of the next member, and its name.
@@ -222,16 +252,16 @@ impl Pass {
         let data = stream.data();
         let promised = self.promised();
         self.members += 1;
-        let sum = match (&self.sums, promised) {
-            (None, _) => None,
-            (Some(_), Some((name, sum))) if name == entry.key => Some(sum),
+        let (sum, bad) = match (&self.sums, promised) {
+            (None, _) => (None, None),
+            (Some(_), Some((name, sum))) if name == entry.key => (Some(sum), None),
             (Some(_), other) => {
                 let other = other.map_or("none was".to_owned(), |(name, _)| format!("{name} was"));
                 let reason = format!("{other} written in its place");
-                self.bad(Bad::corrupt(self.archive, Some(entry.key.clone()), reason));
-                None
+                (None, Some(Bad::corrupt(self.archive, Some(entry.key.clone()), reason)))
             }
         };
+        self.is_sound &= bad.is_none();
         match data {
             Ok(data) => self.told.push_back(Found::Member(Member {
                 archive: self.archive,
@@ -239,6 +269,7 @@ impl Pass {
                 offset: Some(entry.data_offset),
                 data,
                 sum,
+                bad,
                 label: None,
             })),
             Err(error) => self.bad(Bad::new(self.archive, Some(entry.key), &error)),
@@ -247,7 +278,6 @@ impl Pass {
 
     /// A header, or the end of the archive, is damaged: nothing behind it can be found.
     fn broken(&mut self, error: &Error) {
-        self.stream = None;
         let all = self.sums.as_ref().map_or(0, |sums| sums.as_slice().len());
         let promised = self.promised();
         let mut bad = Bad::new(self.archive, promised.map(|(name, _)| name), error);
@@ -259,18 +289,17 @@ impl Pass {
             }
         }
         self.bad(bad);
-        self.told.push_back(Found::End { archive: self.archive, wrong_sum: false });
+        self.done(true, false);
     }
 
     fn end(&mut self) {
-        self.stream = None;
         if let Some((name, _)) = self.promised() {
-            let reason = "it was written, and is not there".to_owned();
+            let reason = "it was written, and is not there";
             self.bad(Bad::corrupt(self.archive, Some(name), reason));
         }
         let found = self.sum.lock().unwrap_or_else(PoisonError::into_inner).finish_128();
         let wrong_sum = self.is_sound && self.expected.is_some_and(|sum| sum != found);
-        self.told.push_back(Found::End { archive: self.archive, wrong_sum });
+        self.done(true, wrong_sum);
     }
 }
 

@@ -7,6 +7,7 @@
 //! ```
 
 pub(crate) mod arguments;
+mod bad;
 pub(crate) mod cat;
 pub(crate) mod ls;
 mod members;
@@ -14,6 +15,7 @@ pub(crate) mod stat;
 pub(crate) mod statistics;
 pub(crate) mod verify;
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -34,13 +36,21 @@ pub(crate) const IMAGE_FIELDS: [&str; 20] = [
 /// What is looked at.
 #[derive(Debug)]
 pub(crate) enum DataSet {
-    Archives { archives: Vec<Archive>, manifest: Option<Box<Manifest>> },
+    Archives {
+        archives: Vec<Archive>,
+        /// Others beside them that the manifest does not name, where they were
+        /// [looked for](DataSet::look_for_unlisted).
+        unlisted: Vec<Archive>,
+        manifest: Option<Box<Manifest>>,
+    },
     Images(Box<ImageFolder>),
 }
 
 /// A tar archive.
 #[derive(Clone, Debug)]
 pub(crate) struct Archive {
+    /// As it is shown.
+    pub(crate) name: String,
     pub(crate) path: PathBuf,
     /// What a manifest says of it.
     pub(crate) record: Option<ShardRecord>,
@@ -50,7 +60,8 @@ impl DataSet {
     /// A folder that was packed, a folder of tar archives, tar archives, or a folder of images.
     pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, Failure> {
         let tars = |paths: Vec<PathBuf>| DataSet::Archives {
-            archives: paths.into_iter().map(|path| Archive { path, record: None }).collect(),
+            archives: of_others(paths),
+            unlisted: Vec::new(),
             manifest: None,
         };
         match paths {
@@ -87,6 +98,22 @@ impl DataSet {
         }
     }
 
+    /// Looks for archives in the folder of a manifest that does not name them.
+    pub(crate) fn look_for_unlisted(&mut self, folder: &Path) -> Result<(), Failure> {
+        if let DataSet::Archives { archives, unlisted, manifest: Some(_) } = self {
+            let listed: HashSet<&PathBuf> = archives.iter().map(|archive| &archive.path).collect();
+            let found = archives_in(folder)?.into_iter().filter(|path| !listed.contains(path));
+            *unlisted = of_others(found.collect());
+        }
+        Ok(())
+    }
+
+    /// The name of an archive; those that are not listed are counted behind the others.
+    pub(crate) fn archive_name(&self, number: usize) -> Option<&str> {
+        let DataSet::Archives { archives, unlisted, .. } = self else { return None };
+        archives.iter().chain(unlisted).nth(number).map(|archive| &*archive.name)
+    }
+
     /// The archives, for a command that knows nothing else.
     pub(crate) fn archives(&self, path: &Path) -> Result<&[Archive], Failure> {
         match self {
@@ -111,11 +138,16 @@ fn packed(folder: &Path) -> Result<Option<DataSet>, Failure> {
         Err(error) => return Err(Failure::of("cannot open", &error, &folder.join(MANIFEST))),
     };
     let archive = |record: &ShardRecord| Archive {
+        name: record.name.clone(),
         path: folder.join(&record.name),
         record: Some(record.clone()),
     };
     let archives = manifest.shards.iter().map(archive).collect();
-    Ok(Some(DataSet::Archives { archives, manifest: Some(Box::new(manifest)) }))
+    Ok(Some(DataSet::Archives {
+        archives,
+        unlisted: Vec::new(),
+        manifest: Some(Box::new(manifest)),
+    }))
 }
 
 /// The tar archives directly in a folder, by their names.
@@ -130,6 +162,19 @@ fn archives_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     }
     found.sort();
     Ok(found)
+}
+
+/// Archives of which no manifest says anything. Where they lie in several folders, they are named by
+/// their paths.
+fn of_others(paths: Vec<PathBuf>) -> Vec<Archive> {
+    let folder = paths.first().and_then(|path| path.parent());
+    let in_one = paths.iter().all(|path| path.parent() == folder);
+    let name = |path: &Path| match path.file_name() {
+        Some(name) if in_one => name.to_string_lossy().into_owned(),
+        _ => path.to_string_lossy().into_owned(),
+    };
+    let archive = |path: PathBuf| Archive { name: name(&path), path, record: None };
+    paths.iter().cloned().map(archive).collect()
 }
 
 impl Archive {

@@ -6,7 +6,7 @@ use std::thread;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use spdl_core::{PipelineBuilder, Result, SampleId, SampleRng, Stage, StageContext};
+use spdl_core::{Dataset, PipelineBuilder, Result, SampleId, SampleRng, Stage, StageContext};
 use spdl_io::Key;
 use spdl_media::encode::{ImageEncoder, JpegEncoder};
 use spdl_media::{
@@ -15,7 +15,8 @@ use spdl_media::{
 use twox_hash::XxHash3_128;
 
 use super::arguments::StatArguments;
-use super::members::{Found, Member};
+use super::bad::{Bad, BadList};
+use super::members::{Checksums, End, Found, Member};
 use super::statistics::{ImageFacts, Spread, Summary};
 use super::{DataSet, is_image, key_and_field, members};
 use crate::failure::Failure;
@@ -25,6 +26,9 @@ use crate::report::{self, ReportFile};
 
 /// So many classes are shown to people.
 const CLASSES_SHOWN: usize = 40;
+/// So many of what cannot be read are shown to people, and listed for programs and on the page.
+const SHOWN: usize = 20;
+const LISTED: usize = 1000;
 /// So many images are on the contact sheet, and so large, in pixels.
 const THUMBNAILS: usize = 48;
 const THUMBNAIL: u32 = 120;
@@ -33,18 +37,35 @@ pub(crate) fn run(arguments: &StatArguments) -> std::result::Result<(), Failure>
     let page = arguments.html.as_deref().map(ReportFile::prepare).transpose()?;
     let set = Arc::new(DataSet::open(&arguments.paths)?);
     let path = &arguments.paths[0];
-    let (summary, thumbnails) = gather(&set, arguments, page.is_some())
-        .map_err(|error| Failure::of("cannot read the data set", &error, path))?;
+    let Gathered { summary, unreadable, known_members, thumbnails } =
+        gather(&set, arguments, page.is_some())
+            .map_err(|error| Failure::of("cannot read the data set", &error, path))?;
     let classes = summary.classes(set.classes());
     if let Some(page) = page {
         let name = path.display().to_string();
-        page.write(&report::data_set(&name, &summary, &classes, &thumbnails.into_sheet()))?;
+        let listed = unreadable.first(LISTED).map(|bad| [bad.place(&set), bad.told()]).collect();
+        let sheet = thumbnails.into_sheet();
+        page.write(&report::data_set(&name, &summary, &classes, listed, &sheet))?;
     }
     let text = match arguments.json {
-        true => format!("{}\n", as_json(&summary, &classes)),
-        false => as_text(&summary, &classes),
+        true => {
+            let listed = unreadable.as_json(&set, LISTED);
+            format!("{}\n", as_json(&summary, &classes, listed))
+        }
+        false => {
+            let listed = unreadable.as_text(&set, SHOWN, "1,000");
+            let title = if listed.is_empty() { "" } else { "\nunreadable:\n" };
+            format!("{}{title}{listed}", as_text(&summary, &classes))
+        }
     };
-    output::print(&text)
+    output::print(&text)?;
+    match unreadable.total() {
+        0 => Ok(()),
+        _ => {
+            let wrong = ["cannot be read"; 2];
+            Err(Failure::sentence(unreadable.sentence(&set, known_members, wrong)))
+        }
+    }
 }
 
 /// A small picture of an image on the contact sheet.
@@ -97,7 +118,14 @@ struct Looked {
     name: Key,
     data: Bytes,
     label: Option<i64>,
-    image: Option<Result<(&'static str, ImageFacts)>>,
+    image: Option<std::result::Result<(&'static str, ImageFacts), Bad>>,
+}
+
+/// What was looked at.
+enum Seen {
+    Member(Looked),
+    Bad(Bad),
+    End(End),
 }
 
 /// Reads the headers of images.
@@ -116,33 +144,39 @@ impl Look {
 }
 
 impl Stage<Found> for Look {
-    type Out = Option<Looked>;
+    type Out = Seen;
 
-    fn process(&mut self, found: Found, cx: &mut StageContext<'_, Self::Out>) -> Result<()> {
-        match found {
-            Found::Member(Member { archive, name, data, label, .. }) => {
+    fn process(&mut self, found: Found, cx: &mut StageContext<'_, Seen>) -> Result<()> {
+        cx.emit(match found {
+            Found::Member(Member { archive, name, offset, data, label, .. }) => {
                 let is_image = self.all_are_images || is_image(name.as_bytes());
-                let image = is_image.then(|| self.image(&data));
-                cx.emit(Some(Looked { archive, name, data, label, image }))
+                let image = is_image.then(|| {
+                    self.image(&data)
+                        .map_err(|error| Bad::in_member(archive, name.clone(), offset, &error))
+                });
+                Seen::Member(Looked { archive, name, data, label, image })
             }
-            Found::Bad(_) => cx.emit(None),
-            Found::End { .. } => {
-                cx.filter_out();
-                Ok(())
-            }
-        }
+            Found::Bad(bad) => Seen::Bad(bad),
+            Found::End(end) => Seen::End(end),
+        })
     }
 }
 
-fn gather(
-    set: &Arc<DataSet>,
-    arguments: &StatArguments,
-    with_sheet: bool,
-) -> Result<(Summary, Thumbnails)> {
+/// What a pass gave.
+#[derive(Debug, Default)]
+struct Gathered {
+    summary: Summary,
+    unreadable: BadList,
+    /// Members that there are, also those that could not be read.
+    known_members: u64,
+    thumbnails: Thumbnails,
+}
+
+fn gather(set: &Arc<DataSet>, arguments: &StatArguments, with_sheet: bool) -> Result<Gathered> {
     let available = || thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.threads.map_or_else(available, |threads| threads as usize);
     let all_are_images = matches!(**set, DataSet::Images(_));
-    let pipeline = PipelineBuilder::from_iter(members::all(set))
+    let pipeline = PipelineBuilder::from_iter(members::all(set, Checksums::Ignored))
         .measured_by(|found| match found {
             Found::Member(member) => member.data.len(),
             _ => 0,
@@ -152,18 +186,30 @@ fn gather(
             let decoder = Decoder::new(&registry, &Limits::default());
             Ok(Look { registry, decoder, all_are_images })
         })
-        .measured_by(|looked: &Option<Looked>| {
-            looked.as_ref().map_or(0, |looked| looked.data.len())
+        .measured_by(|seen: &Seen| match seen {
+            Seen::Member(looked) => looked.data.len(),
+            _ => 0,
         })
         .deterministic()
         .threads(threads)
         .build()?;
-    let (mut summary, mut thumbnails) = (Summary::default(), Thumbnails::default());
+    let mut gathered = Gathered::default();
+    if let DataSet::Images(images) = &**set {
+        gathered.known_members = images.len();
+    }
     let mut last: Option<(usize, Key)> = None;
-    for looked in pipeline {
-        let Some(looked) = looked? else {
-            summary.unreadable += 1;
-            continue;
+    for seen in pipeline {
+        let Gathered { summary, unreadable, known_members, thumbnails } = &mut gathered;
+        let looked = match seen? {
+            Seen::Member(looked) => looked,
+            Seen::Bad(bad) => {
+                unreadable.add(bad);
+                continue;
+            }
+            Seen::End(end) => {
+                *known_members += end.members;
+                continue;
+            }
         };
         let name = looked.name.as_bytes();
         let (key, field) = match key_and_field(name) {
@@ -195,11 +241,12 @@ fn gather(
                     thumbnails.offer(&looked.name, &looked.data);
                 }
             }
-            Some(Err(_)) => summary.unreadable += 1,
+            Some(Err(bad)) => unreadable.add(bad),
             None => {}
         }
     }
-    Ok((summary, thumbnails))
+    gathered.summary.unreadable = gathered.unreadable.total();
+    Ok(gathered)
 }
 
 /// The number in a field `cls`.
@@ -224,7 +271,7 @@ pub(crate) fn measures(summary: &Summary) -> [Measure; 3] {
 
 type Classes = [(i64, Option<String>, u64)];
 
-fn as_json(summary: &Summary, classes: &Classes) -> Value {
+fn as_json(summary: &Summary, classes: &Classes, unreadable: Vec<Value>) -> Value {
     let fields = summary.fields.iter().map(|(name, (members, bytes))| {
         (name.clone(), json!({"members": members, "bytes": bytes}))
     });
@@ -248,6 +295,7 @@ fn as_json(summary: &Summary, classes: &Classes) -> Value {
         .iter()
         .map(|(class, name, samples)| json!({"class": class, "name": name, "samples": samples}));
     object["classes"] = classes.collect();
+    object["unreadable_members"] = unreadable.into();
     object
 }
 

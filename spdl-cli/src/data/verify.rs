@@ -4,74 +4,54 @@ use std::sync::Arc;
 use std::thread;
 
 use serde_json::json;
-use spdl_core::{ErrorKind, PipelineBuilder, Result, Stage, StageContext};
+use spdl_core::{Dataset, PipelineBuilder, Result, Stage, StageContext};
+use spdl_io::shards::MANIFEST;
 use spdl_media::{CodecRegistry, Decoder, Limits};
 use twox_hash::XxHash3_128;
 
 use super::arguments::VerifyArguments;
-use super::members::{Bad, Found, Member};
-use super::{DataSet, is_image, ls, members};
+use super::bad::{Bad, BadList};
+use super::members::{Checksums, End, Found, Member};
+use super::{DataSet, is_image, members};
 use crate::failure::Failure;
-use crate::format::{bytes, count, counted, printable};
+use crate::format::{bytes, count, counted, printable, wrap};
 use crate::output;
 use crate::progress::Progress;
 
-/// So many that are bad are listed for people, and for programs.
+/// So many that are bad are listed for people.
 const SHOWN: usize = 1000;
-const LISTED: usize = 100_000;
+/// No line of prose is longer.
+const WIDTH: usize = 90;
 
 pub(crate) fn run(arguments: &VerifyArguments) -> std::result::Result<(), Failure> {
-    let set = Arc::new(DataSet::open(&arguments.paths)?);
     let path = &arguments.paths[0];
+    let mut set = DataSet::open(&arguments.paths)?;
+    set.look_for_unlisted(path)?;
+    let set = Arc::new(set);
     let failed = |error| Failure::of("cannot verify", &error, path);
     let report = check(&set, arguments).map_err(failed)?;
-    let shard = |bad: &Bad| match &*set {
-        DataSet::Archives { archives, .. } => archives.get(bad.archive).map(ls::name_of),
-        DataSet::Images(_) => None,
-    };
     if arguments.json {
-        let bad = report.bad.iter().map(|bad| {
-            json!({
-                "shard": shard(bad),
-                "key": bad.name.as_ref().map(ToString::to_string),
-                "offset": bad.offset,
-                "kind": bad.kind.as_str(),
-                "reason": bad.reason,
-            })
-        });
         let object = json!({
-            "sound": report.bad_total == 0,
+            "sound": report.bad.total() == 0,
             "archives": report.archives,
             "members": report.members,
             "images": report.images,
             "checksums": report.checksums,
+            "without_checksums": report.without_checksums,
             "bytes": report.bytes,
-            "bad": bad.collect::<Vec<_>>(),
-            "bad_total": report.bad_total,
+            "bad": report.bad.as_json(&set, usize::MAX),
+            "bad_total": report.bad.total(),
         });
         output::print(&format!("{object}\n"))?;
     } else {
-        let mut text = String::new();
-        for bad in report.bad.iter().take(SHOWN) {
-            let places = shard(bad).into_iter().chain(bad.name.as_ref().map(ToString::to_string));
-            let place = printable(&places.collect::<Vec<_>>().join(": "));
-            let offset =
-                bad.offset.map_or(String::new(), |offset| format!(" (at byte {})", count(offset)));
-            let reason = printable(&bad.reason);
-            text.push_str(&format!("{place}{offset}\n    {}: {reason}\n", bad.kind));
-        }
-        if report.bad_total > SHOWN as u64 {
-            let more = count(report.bad_total - SHOWN as u64);
-            text.push_str(&format!("and {more} more (--json lists up to 100,000)\n"));
-        }
-        text.push_str(&report.told());
-        output::print(&text)?;
+        let bad = report.bad.as_text(&set, SHOWN, "100,000");
+        output::print(&format!("{bad}{}", report.told()))?;
     }
-    match report.bad_total {
+    match report.bad.total() {
         0 => Ok(()),
-        1 => Err(Failure::new("not sound", path.display(), "1 thing is bad")),
-        bad => {
-            Err(Failure::new("not sound", path.display(), format!("{} things are bad", count(bad))))
+        _ => {
+            let told = report.bad.sentence(&set, report.known_members, ["is bad", "are bad"]);
+            Err(Failure::sentence(format!("not sound: {told}")))
         }
     }
 }
@@ -84,9 +64,13 @@ struct Report {
     images: u64,
     checksums: u64,
     bytes: u64,
-    /// Not all, where there are many.
-    bad: Vec<Bad>,
-    bad_total: u64,
+    /// Members that there are, also those that could not be read.
+    known_members: u64,
+    /// Archives that have no checksums,
+    without_checksums: u64,
+    /// and where those of the first one would be.
+    missing: Option<String>,
+    bad: BadList,
 }
 
 impl Report {
@@ -95,24 +79,45 @@ impl Report {
             0 => String::new(),
             archives => format!("{}, ", counted(archives, "archive", "archives")),
         };
-        format!(
-            "{archives}{} ({}): {} compared, {} decoded, {}\n",
+        let outcome = match self.bad.total() {
+            // It is told below what that means.
+            0 if self.without_checksums > 0 => String::new(),
+            0 => ", all sound".to_owned(),
+            bad => format!(", {} bad", count(bad)),
+        };
+        let told = format!(
+            "{archives}{} ({}): {} compared, {} decoded{outcome}\n",
             counted(self.members, "member", "members"),
             bytes(self.bytes),
             counted(self.checksums, "checksum", "checksums"),
             counted(self.images, "image", "images"),
-            match self.bad_total {
-                0 => "all sound".to_owned(),
-                bad => format!("{} bad", count(bad)),
-            }
-        )
+        );
+        match self.what_cannot_be_seen() {
+            Some(limits) => told + &wrap(&limits, WIDTH) + "\n",
+            None => told,
+        }
     }
 
-    fn add(&mut self, bad: Bad) {
-        self.bad_total += 1;
-        if self.bad.len() < LISTED {
-            self.bad.push(bad);
-        }
+    /// That some archives have no checksums, if so.
+    fn what_cannot_be_seen(&self) -> Option<String> {
+        let missing = printable(self.missing.as_ref()?);
+        let sound = match (self.bad.total(), self.images) {
+            (0, 0) => "every member can be read; ",
+            (0, _) => "no image is damaged; ",
+            _ => "",
+        };
+        let (has, where_it_is) = match (self.without_checksums, self.archives) {
+            (1, 1) => ("there are no checksums to compare".to_owned(), "seen"),
+            (1, _) => ("1 archive has no checksums to compare".to_owned(), "seen in it"),
+            (some, _) => {
+                (format!("{} archives have no checksums to compare", count(some)), "seen in them")
+            }
+        };
+        let more = match self.without_checksums {
+            1 => "is missing".to_owned(),
+            more => format!("and {} more are missing", count(more - 1)),
+        };
+        Some(format!("{sound}{has} ({missing} {more}), so other damage cannot be {where_it_is}"))
     }
 }
 
@@ -122,13 +127,13 @@ fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
             manifest.fields.values().map(|field| field.samples).sum()
         }
         DataSet::Archives { .. } => 0,
-        DataSet::Images(images) => spdl_core::Dataset::len(&**images),
+        DataSet::Images(images) => images.len(),
     };
     let progress = Progress::new(members, !arguments.json && members > 0);
     let available = || thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.threads.map_or_else(available, |threads| threads as usize);
     let all_are_images = matches!(**set, DataSet::Images(_));
-    let pipeline = PipelineBuilder::from_iter(members::all(set))
+    let pipeline = PipelineBuilder::from_iter(members::all(set, Checksums::Compared))
         .measured_by(|found| match found {
             Found::Member(member) => member.data.len(),
             _ => 0,
@@ -141,6 +146,15 @@ fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
         .threads(threads)
         .build()?;
     let mut report = Report::default();
+    match &**set {
+        DataSet::Images(images) => report.known_members = images.len(),
+        DataSet::Archives { archives, unlisted, .. } => {
+            for (number, _) in (archives.len()..).zip(unlisted) {
+                let reason = format!("{MANIFEST} does not name this archive");
+                report.bad.add(Bad::corrupt(number, None, reason));
+            }
+        }
+    }
     // Whether a member of the archive under way is bad.
     let mut seen_bad = false;
     for checked in pipeline {
@@ -151,21 +165,25 @@ fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
                 report.images += u64::from(is_image);
                 report.checksums += u64::from(compared);
                 seen_bad |= bad.is_some();
-                bad.into_iter().for_each(|bad| report.add(bad));
+                bad.into_iter().for_each(|bad| report.bad.add(bad));
                 progress.at(report.members);
             }
             Checked::Bad(bad) => {
                 seen_bad = true;
-                report.add(bad);
+                report.bad.add(bad);
             }
-            Checked::End { archive, wrong_sum } => {
-                report.archives += 1;
+            Checked::End(End { archive, was_read, wrong_sum, lacks_sums, members }) => {
+                report.archives += u64::from(was_read);
+                report.known_members += members;
                 if wrong_sum && !seen_bad {
                     let reason = "its checksum is wrong, and those of all members are right: the damage \
                                   is in headers, or between members";
-                    let kind = ErrorKind::Corrupt;
-                    let reason = reason.to_owned();
-                    report.add(Bad { archive, name: None, offset: None, kind, reason });
+                    report.bad.add(Bad::corrupt(archive, None, reason));
+                }
+                if lacks_sums {
+                    report.without_checksums += 1;
+                    let sums = || set.archive_name(archive).map(|name| format!("{name}.sums"));
+                    report.missing = report.missing.take().or_else(sums);
                 }
                 seen_bad = false;
             }
@@ -177,7 +195,7 @@ fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
 enum Checked {
     Member { bytes: u64, is_image: bool, compared: bool, bad: Option<Bad> },
     Bad(Bad),
-    End { archive: usize, wrong_sum: bool },
+    End(End),
 }
 
 /// Compares a member with its checksum, and decodes it where it is an image.
@@ -192,23 +210,16 @@ impl Check {
         let is_image = self.all_are_images || is_image(member.name.as_bytes());
         let compared = member.sum.is_some();
         let found = XxHash3_128::oneshot(&data);
-        let bad = match member.sum {
-            Some(sum) if sum != found => Some(Bad {
-                archive: member.archive,
-                name: Some(member.name),
-                offset: member.offset,
-                kind: ErrorKind::Corrupt,
-                reason: format!("its checksum is {found:032x}, and was {sum:032x}"),
-            }),
-            _ if is_image => self.decoder.decode_rgb(&data).err().map(|error| {
-                let mut bad = Bad::new(member.archive, Some(member.name), &error);
-                // Offsets of decoders are those in the member.
-                bad.offset =
-                    member.offset.map(|start| start + bad.offset.unwrap_or(0)).or(bad.offset);
-                bad
-            }),
-            _ => None,
-        };
+        let wrong_sum = member.sum.filter(|sum| *sum != found).map(|sum| {
+            let reason = format!("its checksum is {found:032x}, and was {sum:032x}");
+            let mut bad = Bad::corrupt(member.archive, Some(member.name.clone()), reason);
+            bad.offset = member.offset;
+            bad
+        });
+        let bad = member.bad.or(wrong_sum).or_else(|| {
+            let error = is_image.then(|| self.decoder.decode_rgb(&data).err())??;
+            Some(Bad::in_member(member.archive, member.name, member.offset, &error))
+        });
         Checked::Member { bytes: data.len() as u64, is_image, compared, bad }
     }
 }
@@ -220,7 +231,7 @@ impl Stage<Found> for Check {
         cx.emit(match found {
             Found::Member(member) => self.member(member),
             Found::Bad(bad) => Checked::Bad(bad),
-            Found::End { archive, wrong_sum } => Checked::End { archive, wrong_sum },
+            Found::End(end) => Checked::End(end),
         })
     }
 }

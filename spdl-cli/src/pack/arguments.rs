@@ -42,7 +42,8 @@ Files written, all in DST:
   *.tar.sums         a checksum (XXH3, 128 bits) for each member, as `xxh128sum` writes them
   manifest.json      sizes, checksums, counts, fields, classes and options; written last
   manifest.journal   while the set is not complete: which shards are; and *.partial
-  DST is made where it is missing. A folder that holds anything else is not written to.
+  DST is a folder of this machine, and not in SRC. It is made where it is missing. A folder that holds
+  anything else is not written to.
 
 The key of a sample:
   the image's path below SRC without its last extension. Other dots in the file's name become '_', as a

@@ -5,6 +5,8 @@
 //! ```
 
 mod arguments;
+mod checks;
+mod other_set;
 mod recode;
 mod source;
 
@@ -38,12 +40,12 @@ const SKIPPED_SHOWN: usize = 20;
 
 /// Runs the command.
 pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure> {
-    if arguments.quality.is_some() && !arguments.may_encode() {
-        let reason = "--quality without --max-side or --format: no image is encoded";
-        return Err(Failure::usage(reason));
-    }
+    checks::command_line(arguments)?;
     let (images, _) = bench::list(&arguments.source)?;
-    let failed = |what: &str, error: &Error| Failure::of(what, error, &arguments.destination);
+    let failed = |what: &str, error: &Error| {
+        let failure = Failure::of(what, error, &arguments.destination);
+        failure.and("the same command goes on behind the shards that are finished")
+    };
     let source = Source::of_folder(&arguments.source, images)
         .map_err(|error| Failure::of("cannot list the images", &error, &arguments.source))?;
     let names = source.content_hash().map_or("unknown".to_owned(), |hash| format!("{hash:016x}"));
@@ -67,7 +69,10 @@ pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure>
             write(arguments, source, &mut writer, &mut done)
                 .map_err(|error| failed("cannot pack", &error))?
                 .map_or(Ok(()), |error| {
-                    Err(Failure::of("cannot pack an image", &error, &arguments.source))
+                    let failure = Failure::of("cannot pack an image", &error, &arguments.source);
+                    Err(failure.and(
+                        "without it, or with --on-error skip, the same command goes on from here",
+                    ))
                 })?;
             writer.finish(done.items).map_err(|error| failed("cannot pack", &error))?
         }
@@ -197,13 +202,16 @@ impl Stage<(Item, Result<Bytes>)> for Encode {
 
 /// Another set is there, or other files.
 fn refused(error: &Error, arguments: &PackArguments) -> Failure {
+    if let Some(told) = other_set::told(error.changes(), arguments) {
+        return Failure::sentence(told);
+    }
     let what = "cannot pack into this folder";
+    let failure = Failure::of(what, error, &arguments.destination);
     match error.kind() {
         spdl_core::ErrorKind::InvalidArgument if !arguments.overwrite => {
-            let reason = format!("{}; --overwrite replaces a set of shards", error.reason());
-            Failure::new(what, error.key().unwrap_or_default(), reason)
+            failure.and("--overwrite replaces a set of shards")
         }
-        _ => Failure::of(what, error, &arguments.destination),
+        _ => failure,
     }
 }
 
@@ -240,10 +248,10 @@ fn tell(
         });
         return output::print(&format!("{object}\n"));
     }
-    output::print(&summary(manifest, done, &path))
+    output::print(&summary(arguments, manifest, done, &path))
 }
 
-fn summary(manifest: &Manifest, done: &Done, path: &Path) -> String {
+fn summary(arguments: &PackArguments, manifest: &Manifest, done: &Done, path: &Path) -> String {
     let mut lines = vec![format!(
         "{} in {}, {}",
         counted(manifest.samples, "sample", "samples"),
@@ -262,6 +270,13 @@ fn summary(manifest: &Manifest, done: &Done, path: &Path) -> String {
             count(done.unchanged),
             count(done.encoded),
             time(done.took)
+        ));
+    }
+    if done.unchanged > 0 {
+        let folder = printable(&arguments.destination.display().to_string());
+        lines.push(format!(
+            "of images that are as they were only the headers were read; `spdl verify {folder}` decodes \
+             them"
         ));
     }
     if manifest.skipped > 0 {

@@ -21,6 +21,7 @@ pub(crate) fn data_set(
     name: &str,
     summary: &Summary,
     classes: &[(i64, Option<String>, u64)],
+    unreadable: Vec<[String; 2]>,
     thumbnails: &[Thumbnail],
 ) -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -43,6 +44,14 @@ pub(crate) fn data_set(
     if !classes.is_empty() {
         let title = counted(classes.len() as u64, "class", "classes");
         sections.push(table(&title, "numbers", &["class", "name", "samples"], 2, listed));
+    }
+    if !unreadable.is_empty() {
+        let title = match summary.unreadable as usize - unreadable.len() {
+            0 => "Unreadable".to_owned(),
+            more => format!("Unreadable: the first, and {} more", count(more as u64)),
+        };
+        let rows = unreadable.into_iter().map(Vec::from);
+        sections.push(table(&title, "dropped", &["member", "reason"], 2, rows));
     }
     format!(
         r#"<!DOCTYPE html>

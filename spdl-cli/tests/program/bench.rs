@@ -7,7 +7,7 @@ use std::process::Stdio;
 use crate::common::{Folder, bench, damaged, encode, finish, flat_png, image_name, png, spdl};
 use serde_json::Value;
 
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 19] = [
     "images",
     "seconds",
     "images_per_s",
@@ -15,6 +15,7 @@ const KEYS: [&str; 18] = [
     "peak_rss_bytes",
     "first_batch_ms",
     "epoch_starts_s",
+    "verdict",
     "data_readiness",
     "dropped",
     "resumed",
@@ -52,6 +53,8 @@ fn the_json_object_has_the_documented_keys_and_sound_values() {
     assert!((starts[0] * 1e3 - number("first_batch_ms")).abs() < 1e-6, "{starts:?}");
     assert!(starts[0] < starts[1] && starts[1] < number("seconds"), "{starts:?}");
     assert!((0.0..=1.0).contains(&number("data_readiness")));
+    let verdict = json["verdict"].as_str().unwrap();
+    assert!(verdict.ends_with('.'), "{verdict}");
     assert_eq!(json["dropped"], Value::Array(vec![]));
     assert_eq!(json["partial"], Value::Null);
     let checksum = json["checksum"].as_str().unwrap();
@@ -388,6 +391,7 @@ fn the_text_for_people_has_all_parts_and_no_long_lines() {
         "50 images in 3 classes",
         "images/s",
         "CPU s / 1,000",
+        "CPU used",
         "peak RSS",
         "first batch",
         "data readiness",

@@ -33,6 +33,11 @@ fn bad(path: &Path) -> Value {
     json
 }
 
+/// A text whose lines were broken to fit.
+fn unwrapped(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 fn flip(path: &Path, at: usize) {
     let mut bytes = fs::read(path).unwrap();
     bytes[at] ^= 0x10;
@@ -41,9 +46,14 @@ fn flip(path: &Path, at: usize) {
 
 /// Where the data of the image of sample `number` of a shard lie.
 fn place_of(shard: &Path, number: usize) -> (String, usize, usize) {
+    place_of_field(shard, number, "png")
+}
+
+/// The key of a sample, and where the data of a field of it lie.
+fn place_of_field(shard: &Path, number: usize, field: &str) -> (String, usize, usize) {
     let listed = run("ls", shard, &["--json"]).stdout;
     let sample: Value = serde_json::from_str(listed.lines().nth(number).unwrap()).unwrap();
-    let field = &sample["fields"]["png"];
+    let field = &sample["fields"][field];
     let number = |name: &str| field[name].as_u64().unwrap() as usize;
     (sample["key"].as_str().unwrap().to_owned(), number("offset"), number("bytes"))
 }
@@ -154,6 +164,12 @@ fn archives_of_others_are_listed_read_and_verified() {
     assert_eq!(image.stdout, png(2));
     let told = run("verify", &archive, &["--json"]).json();
     assert_eq!((&told["images"], &told["checksums"]), (&4.into(), &0.into()));
+    assert_eq!((&told["sound"], &told["without_checksums"]), (&true.into(), &1.into()));
+    let told = run("verify", &archive, &[]);
+    let words =
+        "no image is damaged; there are no checksums to compare (other.tar.sums is missing)";
+    assert!(told.code == 0 && unwrapped(&told.stdout).contains(words), "{}", told.stdout);
+    assert!(!told.stdout.contains("sound"), "{}", told.stdout);
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1, "no index was written");
 }
 
@@ -242,5 +258,133 @@ fn a_set_that_is_not_complete_is_told_as_such() {
     for command in ["ls", "verify", "stat"] {
         let told = run(command, &shards, &[]);
         assert!(told.code == 1 && told.line().contains("not complete"), "{}", told.line());
+    }
+}
+
+#[test]
+fn checksums_beside_archives_are_compared_without_a_manifest() {
+    let (_place, shards) = packed();
+    let archives = [0, 1, 2].map(|number| shards.join(format!("shard-{number:06}.tar")));
+    // No decoder sees that a class has changed.
+    let (key, offset, _) = place_of_field(&archives[1], 3, "cls");
+    let name = format!("{key}.cls");
+    let whole = run("verify", &archives[1], &["--json"]).json();
+    assert_eq!((&whole["checksums"], &whole["without_checksums"]), (&24.into(), &0.into()));
+    assert!(run("verify", &archives[1], &[]).stdout.contains("all sound"));
+    flip(&archives[1], offset);
+    let told = bad(&archives[1]);
+    assert_eq!((&told["bad_total"], &told["bad"][0]["key"]), (&1.into(), &name.as_str().into()));
+    // Several, and a folder whose manifest is lost.
+    let several = finish(spdl().arg("verify").args(&archives).output().unwrap());
+    assert_eq!(several.code, 1, "{}", several.stdout);
+    fs::remove_file(shards.join("manifest.json")).unwrap();
+    assert_eq!(bad(&shards)["bad"][0]["key"], name);
+    // Checksums that cannot be read are not taken for none.
+    let sums = shards.join("shard-000001.tar.sums");
+    fs::write(&sums, "no checksums\n").unwrap();
+    let told = bad(&archives[1]);
+    let reason = told["bad"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("shard-000001.tar.sums"), "{told}");
+    assert_eq!(told["without_checksums"], 0);
+    // Without any, the rest is compared, and it is told of which archive nothing more is known.
+    fs::remove_file(&sums).unwrap();
+    let told = run("verify", &shards, &[]);
+    let words = "1 archive has no checksums to compare (shard-000001.tar.sums is missing)";
+    assert!(told.code == 0 && unwrapped(&told.stdout).contains(words), "{}", told.stdout);
+    assert_eq!(run("verify", &shards, &["--json"]).json()["checksums"], 36);
+}
+
+#[test]
+fn the_last_line_of_verify_names_what_is_bad() {
+    let (_place, shards) = packed();
+    let archives = [0, 1, 2].map(|number| shards.join(format!("shard-{number:06}.tar")));
+    let (_, offset, _) = place_of(&archives[2], 0);
+    flip(&archives[2], offset + 40);
+    for paths in [&archives[..], std::slice::from_ref(&shards)] {
+        let told = finish(spdl().arg("verify").args(paths).output().unwrap());
+        let words = "not sound: 1 of 60 members in 3 archives is bad (shard-000002.tar)";
+        assert!(told.code == 1 && told.line().contains(words), "{}", told.line());
+    }
+    // A missing shard: its members are not counted as sound ones.
+    flip(&archives[2], offset + 40);
+    fs::remove_file(&archives[0]).unwrap();
+    let told = run("verify", &shards, &[]);
+    assert!(told.line().contains("1 of 3 archives is bad (shard-000000.tar)"), "{}", told.line());
+    let images = Folder::with_images(3, 1);
+    images.add("class-0/bad.png", &damaged(1));
+    let told = run("verify", images.path(), &[]);
+    let words = "1 of 4 images is bad (";
+    assert!(told.line().contains(words) && told.line().contains("bad.png"), "{}", told.line());
+}
+
+#[test]
+fn archives_that_a_manifest_does_not_name_are_bad() {
+    let (_place, shards) = packed();
+    fs::copy(shards.join("shard-000000.tar"), shards.join("stray.tar")).unwrap();
+    let told = bad(&shards);
+    assert_eq!((&told["bad_total"], &told["bad"][0]["shard"]), (&1.into(), &"stray.tar".into()));
+    assert_eq!((&told["archives"], &told["members"]), (&3.into(), &60.into()));
+    let told = run("verify", &shards, &[]);
+    assert!(told.line().contains("1 of 4 archives is bad (stray.tar)"), "{}", told.line());
+    // What reads the set leaves it alone.
+    let listed = run("ls", &shards, &[]).stdout;
+    assert!(!listed.contains("stray"), "{listed}");
+}
+
+/// What `spdl stat` tells of what it cannot read, in all three ways.
+fn unreadable(path: &Path, most: usize) -> (Value, String) {
+    let place = Folder::new();
+    let page = place.join("page.html");
+    let text = run("stat", path, &["--html", page.to_str().unwrap()]);
+    let json = run("stat", path, &["--json"]);
+    assert_eq!((text.code, json.code), (1, 1), "{}", text.stdout);
+    assert_eq!(text.line(), json.line());
+    assert!(text.line().contains("cannot be read ("), "{}", text.line());
+    let object: Value = serde_json::from_str(&json.stdout).unwrap();
+    let listed = object["unreadable_members"].as_array().unwrap();
+    assert_eq!(listed.len() as u64, object["unreadable"].as_u64().unwrap());
+    let page = fs::read_to_string(&page).unwrap();
+    roxmltree::Document::parse(&page.replacen("<!DOCTYPE html>", "", 1)).unwrap();
+    for (number, bad) in listed.iter().enumerate() {
+        let name = bad["key"].as_str().or(bad["shard"].as_str()).unwrap();
+        assert!(!bad["reason"].as_str().unwrap().is_empty());
+        assert_eq!(text.stdout.contains(name), number < most, "{name}: {}", text.stdout);
+        assert!(page.contains(name), "{name} on the page");
+    }
+    (object, text.line().to_owned())
+}
+
+#[test]
+fn what_stat_cannot_read_is_named_and_fails() {
+    let images = Folder::with_images(5, 1);
+    for number in 0..25 {
+        images.add(format!("class-0/bad-{number:02}.png"), b"This is not an image.\n");
+    }
+    let (told, line) = unreadable(images.path(), 20);
+    assert_eq!((&told["unreadable"], &told["samples"]), (&25.into(), &30.into()));
+    assert!(line.contains("25 of 30 images cannot be read ("), "{line}");
+    assert!(line.contains("bad-00.png") && line.contains("and 22 more"), "{line}");
+
+    let (_place, shards) = packed();
+    fs::remove_file(shards.join("shard-000001.tar")).unwrap();
+    let (told, line) = unreadable(&shards, 20);
+    assert_eq!((&told["unreadable"], &told["samples"]), (&1.into(), &18.into()));
+    assert_eq!(told["unreadable_members"][0]["kind"], "not-found");
+    assert!(line.contains("1 of 3 archives cannot be read (shard-000001.tar)"), "{line}");
+
+    let place = Folder::new();
+    place.add("notes.tar", b"This is not an archive.\n");
+    let (told, line) = unreadable(&place.join("notes.tar"), 20);
+    assert_eq!((&told["unreadable"], &told["samples"]), (&1.into(), &0.into()));
+    assert!(line.contains("notes.tar"), "{line}");
+    assert_eq!(run("stat", &shards.join("shard-000000.tar"), &[]).code, 0);
+}
+
+#[test]
+fn what_is_looked_at_is_called_data() {
+    for command in ["ls", "cat", "verify", "stat"] {
+        let help = finish(spdl().args([command, "--help"]).output().unwrap()).stdout;
+        assert!(help.contains("<DATA>") && !help.contains("DST"), "{help}");
+        assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
     }
 }

@@ -106,11 +106,37 @@ fn what_makes_no_data_set_is_refused_in_one_line() {
         let run = bench_all(&["az://container/x.tar"], &[], &[]);
         assert!(run.line().contains("`azure`"), "{}", run.line());
     }
+    let run = bench_all(&[join("images")], &["--cache-size", "1MB", "--cache-memory", "1MB"], &[]);
+    assert!(run.code == 2 && run.line().contains("--cache says where"), "{}", run.line());
     let run = bench_all(&[join("images")], &["--cache-pixels", "32"], &[]);
     assert_eq!(run.code, 2);
     assert!(run.line().contains("--cache"), "{}", run.line());
     let run = bench_all(&[join("shards")], &["--image-field", "gif"], &[]);
     assert!(run.line().contains("there is no field \"gif\""), "{}", run.line());
+}
+
+#[test]
+fn a_shard_that_has_another_size_than_the_manifest_says_is_refused() {
+    let (folder, _) = packed();
+    let set = folder.join("shards");
+    let shard = shards(&set).swap_remove(4);
+    let whole = fs::read(&shard).unwrap();
+    let longer = [&whole[..], &[0; 1024]].concat();
+    // The second is cut between two members, so that its structure alone shows little.
+    for changed in [&longer[..], &whole[..whole.len() - 1024]] {
+        fs::write(&shard, changed).unwrap();
+        let run = bench_all(&[&set], &[], &[]);
+        let line = run.line();
+        let (found, expected) = (changed.len().to_string(), whole.len().to_string());
+        let name = shard.file_name().unwrap().to_str().unwrap();
+        for words in [name, &found, &expected, "`spdl verify DATA` tells more"] {
+            assert!(run.code == 1 && line.contains(words), "{words:?} is missing in {line}");
+        }
+        // By itself it is as good as it is.
+        assert_eq!(bench_all(&[&shard], &["--on-error", "skip"], &[]).code, 0);
+    }
+    fs::write(&shard, whole).unwrap();
+    assert_eq!(bench_all(&[&set], &[], &[]).code, 0);
 }
 
 #[test]

@@ -185,7 +185,9 @@ fn what_is_no_image_ends_the_run_or_is_left_out_and_listed() {
     let run = pack(&source, &shards.join("set"), &[]);
     assert_eq!(run.code, 1);
     assert!(
-        run.line().contains("cannot pack an image") && run.line().contains("bad-1.png"),
+        run.line().contains("cannot pack an image")
+            && run.line().contains("bad-1.png")
+            && run.line().ends_with("with --on-error skip, the same command goes on from here"),
         "{}",
         run.line()
     );
@@ -208,10 +210,10 @@ fn other_options_or_images_are_refused_until_they_may_overwrite() {
     let before = files(&set);
     let run = pack(&source, &set, &["--shuffle", "1"]);
     assert_eq!(run.code, 1);
-    let words = ["order was as listed and is shuffled, seed 1", "--overwrite"];
+    let words = [&*set.to_string_lossy(), "without --shuffle; now it is 1", "--overwrite"];
     assert!(words.iter().all(|words| run.line().contains(words)), "{}", run.line());
     source.add("class-0/more.png", &png(77));
-    assert!(pack(&source, &set, &[]).line().contains("source items was 8 and is 9"));
+    assert!(pack(&source, &set, &[]).line().contains("from 8 images; now there are 9"));
     assert_eq!(files(&set), before);
     assert_eq!(pack(&source, &set, &["--overwrite"]).code, 0);
     assert_ne!(files(&set), before);
@@ -219,6 +221,76 @@ fn other_options_or_images_are_refused_until_they_may_overwrite() {
     let run = pack(&source, &shards.join("other"), &["--overwrite"]);
     assert!(run.code == 1 && run.line().contains("notes.txt"), "{}", run.line());
     assert_eq!(pack(&source, &set, &["--quality", "50"]).code, 2);
+}
+
+#[test]
+fn a_set_of_other_options_is_told_by_what_was_typed() {
+    let (source, shards) = (Folder::with_images(4, 1), Folder::new());
+    let (plain, small) = (shards.join("plain"), shards.join("small"));
+    assert_eq!(pack(&source, &plain, &[]).code, 0);
+    let options = ["--max-side", "32", "--quality", "70"];
+    assert_eq!(pack(&source, &small, &options).code, 0);
+    for (set, arguments, differs) in [
+        (&plain, &["--max-side", "512"][..], "without --max-side; now it is 512"),
+        (&plain, &["--format", "png"], "without --format; now it is png"),
+        (&plain, &["--name", "train"], "with --name shard; now it is train"),
+        (&plain, &["--shard-size", "1MB"], "with --shard-size 256000000; now it is 1000000"),
+        (&plain, &["--shard-samples", "2"], "without --shard-samples; now it is 2"),
+        (&small, &["--max-side", "32"], "with --quality 70; now it is not given"),
+        (&small, &["--max-side", "40", "--quality", "70"], "with --max-side 32; now it is 40"),
+        (
+            &small,
+            &[],
+            "with --max-side 32; now it is not given; and with --quality 70; now it is not given",
+        ),
+    ] {
+        let run = pack(&source, set, arguments);
+        let expected = format!(
+            "spdl: the set in {} was packed {differs}; give another folder, or --overwrite",
+            set.display()
+        );
+        assert_eq!((run.code, run.line()), (1, &*expected), "{arguments:?}");
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_anything_is_read() {
+    let (source, place) = (Folder::with_images(4, 2), Folder::new());
+    let set = place.join("set");
+    for name in ["a/b", "../x", "", ".x"] {
+        let run = pack(&source, &set, &["--name", name]);
+        assert_eq!(run.code, 2, "{name:?}: {}", run.line());
+        assert!(run.line().starts_with("spdl: the name of shards"), "{}", run.line());
+    }
+    for format in ["webp", "png"] {
+        let run = pack(&source, &set, &["--format", format, "--quality", "50"]);
+        assert!(run.code == 2 && run.line().contains("--quality"), "{}", run.line());
+    }
+    for address in ["s3://bucket/set", "gs://b/x", "https://user:secret@host/x", "file:///x"] {
+        let run = pack(&source, Path::new(address), &[]);
+        assert!(run.code == 2 && run.line().contains("a folder of this machine"), "{}", run.line());
+        assert!(!run.line().contains("secret"), "{}", run.line());
+    }
+    assert!(fs::read_dir(place.path()).unwrap().next().is_none(), "nothing was written");
+    for inside in ["", "shards", "class-0", "new/../shards"] {
+        let run = pack(&source, &source.join(inside), &[]);
+        assert!(run.code == 2 && run.line().contains("lies in"), "{}", run.line());
+    }
+    assert_eq!(fs::read_dir(source.path()).unwrap().count(), 2, "nothing was written");
+    assert!(!Path::new("s3:").exists());
+    let beside = source.path().with_extension("shards");
+    assert_eq!(pack(&source, &beside, &[]).code, 0, "a folder beside it");
+    fs::remove_dir_all(beside).unwrap();
+}
+
+#[test]
+fn it_is_told_what_was_not_decoded() {
+    let (source, place) = (Folder::with_images(4, 2), Folder::new());
+    let told = pack(&source, &place.join("plain"), &[]).stdout;
+    let words = format!("`spdl verify {}`", place.join("plain").display());
+    assert!(told.contains(&words) && told.contains("only the headers were read"), "{told}");
+    let told = pack(&source, &place.join("jpeg"), &["--format", "jpeg"]).stdout;
+    assert!(!told.contains("spdl verify"), "{told}");
 }
 
 #[cfg(unix)]
@@ -273,6 +345,7 @@ fn a_full_disk_leaves_finished_shards_to_go_on_from() {
     let run = limited(32, shards.path());
     assert_eq!(run.code, 1, "{}", run.stderr);
     assert!(run.line().contains("cannot write this shard"), "{}", run.line());
+    assert!(run.line().contains("; the same command goes on"), "{}", run.line());
     let left: Vec<_> = files(shards.path()).into_keys().collect();
     assert_eq!(left, [PathBuf::from("manifest.journal")], "no partial file is left");
     let told = self::run("verify", &[shards.path()], &[]);

@@ -124,7 +124,8 @@ impl OpenedDataset {
     /// # Errors
     /// As [`StoreRegistry::open`], and those of each data set; `NotFound` where nothing is there;
     /// `InvalidArgument` for no address, and for several that do not go together; `Unsupported` for a
-    /// folder of a server that does not list.
+    /// folder of a server that does not list; `Corrupt` for a shard that has not the size
+    /// that the manifest of its set says.
     pub async fn open(
         addresses: &[impl AsRef<OsStr>],
         stores: &StoreRegistry,
@@ -310,18 +311,22 @@ impl Opening<'_> {
                 Ok(self.opened(kind, samples, lens))
             }
             DatasetKind::Parquet => self.parquet(keys).await,
-            _ => {
-                let options = WebDatasetOptions::default();
-                // Beside archives of this machine their indices are kept.
-                let samples = match self.is_local {
-                    true => WebDataset::open_files(keys.iter().map(|key| key.to_path()), &options)?,
-                    false => WebDataset::fetch_files(fetcher, keys, &options).await?,
-                };
-                let (lens, warnings) = (samples.shard_lens(), warnings(&samples));
-                let opened = self.opened(DatasetKind::TarShards, samples, lens);
-                Ok(OpenedDataset { warnings, ..opened })
-            }
+            _ => Ok(self.opened_tar(self.tar(keys).await?)),
         }
+    }
+
+    async fn tar(&self, keys: Vec<Key>) -> Result<WebDataset> {
+        let options = WebDatasetOptions::default();
+        match self.is_local {
+            // Beside archives of this machine their indices are kept.
+            true => WebDataset::open_files(keys.iter().map(|key| key.to_path()), &options),
+            false => WebDataset::fetch_files(self.fetcher, keys, &options).await,
+        }
+    }
+
+    fn opened_tar(&self, samples: WebDataset) -> OpenedDataset {
+        let (lens, warnings) = (samples.shard_lens(), warnings(&samples));
+        OpenedDataset { warnings, ..self.opened(DatasetKind::TarShards, samples, lens) }
     }
 
     #[cfg(feature = "parquet")]
@@ -404,8 +409,19 @@ impl Opening<'_> {
         let manifest =
             Manifest::parse(&text).map_err(|error| error.with_key(manifest.display_name()))?;
         let keys = manifest.shards.iter().map(|shard| inside(&shard.name.as_str().into()));
-        let opened = self.files(DatasetKind::TarShards, keys.collect()).await?;
-        Ok(OpenedDataset { classes: manifest.classes().to_vec(), ..opened })
+        let samples = self.tar(keys.collect()).await?;
+        for ((shard, found), key) in
+            manifest.shards.iter().zip(samples.shard_bytes()).zip(samples.shards())
+        {
+            if found != shard.bytes {
+                let message = format!(
+                    "this shard has {found} bytes, and {} by {MANIFEST}; `spdl verify DATA` tells more",
+                    shard.bytes
+                );
+                return Err(Error::new(ErrorKind::Corrupt, message).with_key(key.display_name()));
+            }
+        }
+        Ok(OpenedDataset { classes: manifest.classes().to_vec(), ..self.opened_tar(samples) })
     }
 
     /// The names directly in a folder of a store, as far as the first objects tell.

@@ -193,6 +193,11 @@ impl ShardRecord {
         sum_of(&self.xxh3_128)
     }
 
+    /// How many members it has: the fields of all its samples.
+    pub fn members(&self) -> u64 {
+        self.fields.values().map(|field| field.samples).sum()
+    }
+
     /// The sum of the file with the members' checksums.
     pub fn sum_of_sums(&self) -> Option<u128> {
         sum_of(&self.sums_xxh3_128)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use spdl_core::{Error, ErrorKind, Result};
+use spdl_core::{Change, Error, ErrorKind, Result};
 
 /// So long may the name of a set of shards be, in bytes.
 const LONGEST_NAME: usize = 100;
@@ -87,7 +87,13 @@ impl ShardPlan {
         format!("{}-{number:06}.tar", self.name)
     }
 
-    pub(super) fn validate(&self) -> Result<()> {
+    /// Checks what can be checked before a folder is looked at; [`ShardWriter::open`] does, too.
+    ///
+    /// [`ShardWriter::open`]: super::ShardWriter::open
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a name that no file can begin with everywhere, and for shards of nothing.
+    pub fn validate(&self) -> Result<()> {
         let invalid = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         let name = self.name.as_bytes();
@@ -107,40 +113,44 @@ impl ShardPlan {
 
     /// An error that says in what the plan of the set that is there differs from this one.
     pub(super) fn check_same(&self, there: &ShardPlan) -> Result<()> {
-        let absent = || "nothing".to_owned();
-        let samples = |plan: &ShardPlan| plan.shard_samples.map_or_else(absent, |n| n.to_string());
-        let mut differ = Vec::new();
-        let mut compare = |part: &str, was: String, is: String| {
+        let mut changes = Vec::new();
+        let mut compare = |part: &str, was: Option<String>, is: Option<String>| {
             if was != is {
-                differ.push(format!("{part} was {was} and is {is}"));
+                changes.push(Change { part: part.to_owned(), was, is });
             }
         };
-        compare("the name", there.name.clone(), self.name.clone());
-        compare(
-            "the bytes of a shard",
-            there.shard_bytes.to_string(),
-            self.shard_bytes.to_string(),
-        );
+        let samples = |plan: &ShardPlan| plan.shard_samples.map(|samples| samples.to_string());
+        compare("the name", Some(there.name.clone()), Some(self.name.clone()));
+        let bytes = |plan: &ShardPlan| Some(plan.shard_bytes.to_string());
+        compare("the bytes of a shard", bytes(there), bytes(self));
         compare("the samples of a shard", samples(there), samples(self));
         for part in there
             .recipe
             .keys()
             .chain(self.recipe.keys().filter(|part| !there.recipe.contains_key(*part)))
         {
-            let of = |plan: &ShardPlan| plan.recipe.get(part).cloned().unwrap_or_else(absent);
-            compare(part, of(there), of(self));
+            compare(part, there.recipe.get(part).cloned(), self.recipe.get(part).cloned());
         }
         if there.classes != self.classes {
-            differ.push(format!(
-                "there were {} classes, and are {}, or others",
-                there.classes.len(),
-                self.classes.len()
-            ));
+            let classes = |plan: &ShardPlan| Some(plan.classes.join(", "));
+            compare("classes", classes(there), classes(self));
         }
-        if differ.is_empty() {
+        if changes.is_empty() {
             return Ok(());
         }
-        let message = format!("another set was written here: {}", differ.join("; "));
-        Err(Error::new(ErrorKind::InvalidArgument, message))
+        let differ = changes.iter().map(|Change { part, was, is }| {
+            let [was, is] = [was, is].map(|value| value.as_deref().unwrap_or("nothing"));
+            match part.as_str() {
+                "classes" => format!(
+                    "there were {} classes, and are {}, or others",
+                    there.classes.len(),
+                    self.classes.len()
+                ),
+                part => format!("{part} was {was} and is {is}"),
+            }
+        });
+        let differ = differ.collect::<Vec<_>>().join("; ");
+        let message = format!("another set was written here: {differ}");
+        Err(Error::new(ErrorKind::InvalidArgument, message).with_changes(changes))
     }
 }

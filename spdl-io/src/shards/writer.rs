@@ -61,8 +61,8 @@ impl ShardWriter {
     ///
     /// # Errors
     /// `InvalidArgument` where the plan makes no sense, where a set of another plan was written there
-    /// or begun (unless it is to be [overwritten](ShardPlan::overwrite)), and where the folder holds
-    /// other files; `Unavailable` where another program writes there; `NotFound` and `Corrupt` where a
+    /// or begun (unless it is to be [overwritten](ShardPlan::overwrite)), with what differs in its
+    /// [changes](Error::changes), and where the folder holds other files; `Unavailable` where another program writes there; `NotFound` and `Corrupt` where a
     /// complete set lacks a shard, or one has another size; as [`Manifest::read`]; what the operating
     /// system answers.
     pub fn open(folder: impl AsRef<Path>, plan: &ShardPlan) -> Result<Opened> {

@@ -15,6 +15,8 @@ pub(super) struct Shard {
     pub(super) key: Key,
     /// A hash of its size and version, where a store told them.
     pub(super) version: Option<u64>,
+    /// Its size.
+    pub(super) bytes: u64,
     samples: Vec<Sample>,
     /// The names of all samples, joined.
     names: Vec<u8>,
@@ -68,6 +70,7 @@ impl Shard {
             shard: Shard {
                 key,
                 version: None,
+                bytes: index.stamp().size(),
                 samples: Vec::new(),
                 names: Vec::new(),
                 members: Vec::new(),

@@ -269,6 +269,11 @@ impl WebDataset {
         self.shards.iter().map(|shard| shard.len() as u64).collect()
     }
 
+    /// The size of each shard in bytes, as it was when it was opened.
+    pub(super) fn shard_bytes(&self) -> impl ExactSizeIterator<Item = u64> {
+        self.shards.iter().map(|shard| shard.bytes)
+    }
+
     /// The names of all fields that some sample has, in the order in which they first come.
     pub fn field_names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.fields.iter().map(|(name, _)| &**name)

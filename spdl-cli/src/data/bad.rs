@@ -1,0 +1,225 @@
+//! What is wrong with a data set, and how it is told.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use spdl_core::{Error, ErrorKind};
+use spdl_io::Key;
+
+use super::DataSet;
+use crate::format::{count, counted, printable};
+
+/// So many are kept; more are counted.
+const LISTED: usize = 100_000;
+/// So many places are named in a sentence.
+const PLACES: usize = 3;
+
+/// What is wrong, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Bad {
+    /// The number of its archive; 0 for files of a folder.
+    pub(crate) archive: usize,
+    /// The member, where it is one.
+    pub(crate) name: Option<Key>,
+    pub(crate) offset: Option<u64>,
+    pub(crate) kind: ErrorKind,
+    pub(crate) reason: String,
+}
+
+impl Bad {
+    pub(crate) fn new(archive: usize, name: Option<Key>, error: &Error) -> Self {
+        // The offset is told by itself.
+        let mut reason = error.message().to_owned();
+        let mut cause = std::error::Error::source(error);
+        while let Some(error) = cause {
+            let told = error.to_string();
+            // A cause may be for programs alone.
+            if !told.is_empty() {
+                reason = format!("{reason}: {told}");
+            }
+            cause = error.source();
+        }
+        Bad { archive, name, offset: error.offset(), kind: error.kind(), reason }
+    }
+
+    pub(crate) fn corrupt(archive: usize, name: Option<Key>, reason: impl Into<String>) -> Self {
+        Bad { archive, name, offset: None, kind: ErrorKind::Corrupt, reason: reason.into() }
+    }
+
+    /// That the data of a member, which begin there in the archive, are damaged.
+    pub(crate) fn in_member(archive: usize, name: Key, start: Option<u64>, error: &Error) -> Self {
+        let mut bad = Bad::new(archive, Some(name), error);
+        // Offsets of decoders are those in the member.
+        bad.offset = start.map(|start| start + bad.offset.unwrap_or(0)).or(bad.offset);
+        bad
+    }
+
+    /// The archive and the member.
+    pub(crate) fn place(&self, set: &DataSet) -> String {
+        let places = set.archive_name(self.archive).map(str::to_owned).into_iter();
+        let places = places.chain(self.name.as_ref().map(ToString::to_string));
+        printable(&places.collect::<Vec<_>>().join(": "))
+    }
+
+    /// The kind and the reason, for people.
+    pub(crate) fn told(&self) -> String {
+        format!("{}: {}", self.kind, printable(&self.reason))
+    }
+}
+
+/// All that is wrong: what comes first, and how much there is.
+#[derive(Debug, Default)]
+pub(crate) struct BadList {
+    first: Vec<Bad>,
+    total: u64,
+    /// How many of all are members. The others are archives, or lie beside them.
+    members: u64,
+    /// In which archives something is wrong.
+    archives: BTreeSet<usize>,
+}
+
+impl BadList {
+    pub(crate) fn add(&mut self, bad: Bad) {
+        self.total += 1;
+        self.members += u64::from(bad.name.is_some());
+        self.archives.insert(bad.archive);
+        if self.first.len() < LISTED {
+            self.first.push(bad);
+        }
+    }
+
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The first ones.
+    pub(crate) fn first(&self, most: usize) -> impl Iterator<Item = &Bad> {
+        self.first.iter().take(most)
+    }
+
+    /// An object for each of the first ones.
+    pub(crate) fn as_json(&self, set: &DataSet, most: usize) -> Vec<Value> {
+        let object = |bad: &Bad| {
+            json!({
+                "shard": set.archive_name(bad.archive),
+                "key": bad.name.as_ref().map(ToString::to_string),
+                "offset": bad.offset,
+                "kind": bad.kind.as_str(),
+                "reason": bad.reason,
+            })
+        };
+        self.first(most).map(object).collect()
+    }
+
+    /// Two lines for each of the first ones, and how many more `--json` lists.
+    pub(crate) fn as_text(&self, set: &DataSet, most: usize, listed: &str) -> String {
+        let mut text = String::new();
+        for bad in self.first(most) {
+            let offset =
+                bad.offset.map_or(String::new(), |offset| format!(" (at byte {})", count(offset)));
+            text.push_str(&format!("{}{offset}\n    {}\n", bad.place(set), bad.told()));
+        }
+        if self.total > most as u64 {
+            let more = count(self.total - most as u64);
+            text.push_str(&format!("and {more} more (--json lists up to {listed})\n"));
+        }
+        text
+    }
+
+    /// How much of how many members is wrong, and where: `1 of 30 members in 2 archives is bad
+    /// (a.tar)`. `wrong` says what one thing is, and what several are.
+    pub(crate) fn sentence(&self, set: &DataSet, members: u64, wrong: [&str; 2]) -> String {
+        let of = |number: u64, whole: String| {
+            let [one, many] = wrong;
+            format!("{} of {whole} {}", count(number), if number == 1 { one } else { many })
+        };
+        let (archives, is_folder) = match set {
+            DataSet::Archives { archives, unlisted, .. } => {
+                (archives.len() + unlisted.len(), false)
+            }
+            DataSet::Images(_) => (0, true),
+        };
+        let archives = counted(archives as u64, "archive", "archives");
+        let others = self.total - self.members;
+        let told = match (self.members, others) {
+            (bad, _) if is_folder => of(bad.max(self.total), counted(members, "image", "images")),
+            (0, _) => of(self.archives.len() as u64, archives),
+            (bad, others) => {
+                let members = counted(members, "member", "members");
+                let told = of(bad, format!("{members} in {archives}"));
+                match others {
+                    0 => told,
+                    1 => format!("{told}, and 1 thing more"),
+                    _ => format!("{told}, and {} things more", count(others)),
+                }
+            }
+        };
+        format!("{told} ({})", self.places(set, is_folder))
+    }
+
+    /// The names of the first archives, or images, of which something is wrong.
+    fn places(&self, set: &DataSet, is_folder: bool) -> String {
+        let (mut names, all): (Vec<String>, u64) = if is_folder {
+            (self.first(PLACES).map(|bad| bad.place(set)).collect(), self.total)
+        } else {
+            let names = self.archives.iter().take(PLACES);
+            let names = names.filter_map(|&number| set.archive_name(number));
+            (names.map(printable).collect(), self.archives.len() as u64)
+        };
+        let more = all.saturating_sub(names.len() as u64);
+        if more > 0 {
+            names.push(format!("and {} more", count(more)));
+        }
+        names.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::of_others;
+
+    fn set(archives: usize) -> DataSet {
+        DataSet::Archives {
+            archives: of_others((0..archives).map(|at| format!("{at}.tar").into()).collect()),
+            unlisted: Vec::new(),
+            manifest: None,
+        }
+    }
+
+    #[test]
+    fn the_sentence_names_how_much_is_wrong_and_where() {
+        let bad = |archive, name: Option<&str>| Bad::corrupt(archive, name.map(Key::from), "x");
+        let told = |all: &[Bad], archives| {
+            let mut list = BadList::default();
+            all.iter().cloned().for_each(|bad| list.add(bad));
+            list.sentence(&set(archives), 30, ["is bad", "are bad"])
+        };
+        let a = bad(1, Some("a"));
+        assert_eq!(
+            told(std::slice::from_ref(&a), 2),
+            "1 of 30 members in 2 archives is bad (1.tar)"
+        );
+        assert_eq!(
+            told(&[bad(0, Some("b")), a.clone()], 2),
+            "2 of 30 members in 2 archives are bad (0.tar, 1.tar)"
+        );
+        assert_eq!(told(&[bad(0, None)], 1), "1 of 1 archive is bad (0.tar)");
+        assert_eq!(
+            told(&[a, bad(0, None)], 2),
+            "1 of 30 members in 2 archives is bad, and 1 thing more (0.tar, 1.tar)"
+        );
+        let many: Vec<Bad> = (0..5).map(|archive| bad(archive, None)).collect();
+        assert_eq!(told(&many, 9), "5 of 9 archives are bad (0.tar, 1.tar, 2.tar, and 2 more)");
+    }
+
+    #[test]
+    fn what_is_not_kept_is_counted() {
+        let mut list = BadList::default();
+        (0..LISTED + 5).for_each(|_| list.add(Bad::corrupt(0, None, "x")));
+        assert_eq!((list.total(), list.first(usize::MAX).count()), (LISTED as u64 + 5, LISTED));
+        let text = list.as_text(&set(1), 2, "100,000");
+        assert_eq!(text.lines().count(), 5);
+        assert!(text.ends_with("and 100,003 more (--json lists up to 100,000)\n"), "{text}");
+    }
+}
