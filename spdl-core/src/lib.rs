@@ -195,7 +195,7 @@ pub use merge::{Arrival, Choice, MergePolicy, RoundRobin, WeightedMerge};
 #[cfg(feature = "metrics")]
 pub use metrics_exporter::MetricsExporter;
 pub use options::{Order, StageOptions};
-pub use pipeline::{Epoch, Monitor, Pipeline, PipelineStream};
+pub use pipeline::{Epoch, Event, Monitor, Pipeline, PipelineStream};
 pub use profile::{Profile, ProfileOptions, Rate, StageProfile};
 #[cfg(feature = "serde")]
 pub use quarantine::{Entry, Quarantine, QuarantineList};

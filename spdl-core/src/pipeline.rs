@@ -93,6 +93,8 @@ pub struct Pipeline<T> {
     waker: Option<(thread::ThreadId, Waker)>,
     /// The process whose threads do the work.
     process: u32,
+    /// How long the end waits for threads that are still at work; `None`: until they are done.
+    patience: Option<Duration>,
 }
 
 /// How deep the last queue is: what comes in a moment, since a sleep and a wake-up take longer than
@@ -197,6 +199,15 @@ impl fmt::Debug for Monitor {
     }
 }
 
+/// What [`Pipeline::next_event`] gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event<T> {
+    /// The next item.
+    Item(T),
+    /// All items of this epoch have been given.
+    EpochEnd(u64),
+}
+
 /// What comes next for the consumer.
 enum Step<T> {
     Item(T),
@@ -242,6 +253,7 @@ impl<T: Send + 'static> Pipeline<T> {
             waiting_since: None,
             waker: None,
             process: 0,
+            patience: None,
         }
     }
 
@@ -352,6 +364,40 @@ impl<T: Send + 'static> Pipeline<T> {
                 Poll::Ready(step) => return Poll::Ready(step.into_item()),
             }
         }
+    }
+
+    /// As [`next_timeout`](Self::next_timeout), and tells where an epoch ends.
+    ///
+    /// ```
+    /// # use spdl_core::{DatasetSource, Event, PipelineBuilder};
+    /// # use std::{task::Poll, time::Duration};
+    /// let mut numbers = PipelineBuilder::new(DatasetSource::new(vec![7])).epochs(0..2).build()?;
+    /// let mut events = Vec::new();
+    /// loop {
+    ///     match numbers.next_event(Duration::from_millis(50)) {
+    ///         Poll::Ready(Some(event)) => events.push(event?),
+    ///         Poll::Ready(None) => break,
+    ///         Poll::Pending => {}
+    ///     }
+    /// }
+    /// let epoch = |number| [Event::Item(7), Event::EpochEnd(number)];
+    /// assert_eq!(events, [epoch(0), epoch(1)].concat());
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    pub fn next_event(&mut self, timeout: Duration) -> Poll<Option<Result<Event<T>>>> {
+        self.step(timeout).map(|step| match step {
+            Step::Item(item) => Some(Ok(Event::Item(item))),
+            Step::EpochEnd => Some(Ok(Event::EpochEnd(self.epoch))),
+            Step::Failed(error) => Some(Err(error)),
+            Step::End => None,
+        })
+    }
+
+    /// How long the pipeline waits, when it has ended by itself, for threads that are still at work
+    /// on an item that nobody wants any more: those in front of a stage that has failed. They end by
+    /// themselves when it is done. Default: it waits until all of them have ended.
+    pub fn set_patience(&mut self, at_most: Duration) {
+        self.patience = Some(at_most);
     }
 
     /// The next item, where one is ready: `Pending` where none is.
@@ -549,7 +595,8 @@ impl<T: Send + 'static> Pipeline<T> {
                 self.shared.mark_end();
                 // The end of data is only believed once no failure explains it.
                 let mut error = self.shared.failures.take_fatal();
-                self.stop();
+                let until = self.patience.and_then(|time| Instant::now().checked_add(time));
+                self.wind_down(until);
                 // Others may have failed while they were wound down.
                 if let Some(late) = self.shared.failures.take_fatal() {
                     error = Some(match error {
@@ -626,6 +673,23 @@ impl<T: Send + 'static> Pipeline<T> {
             "after {timeout:?} some threads are still at work on an item; they end when it is done"
         );
         Err(Error::new(ErrorKind::Timeout, message))
+    }
+
+    /// The failure that ends the pipeline, or is about to, where the consumer has not been told of it
+    /// yet. For those who stop a pipeline before its end, and want to know whether it was sound.
+    ///
+    /// ```
+    /// # use spdl_core::{Error, ErrorKind, PipelineBuilder};
+    /// let refuse = |_: i32| -> spdl_core::Result<i32> { Err(Error::new(ErrorKind::User, "no")) };
+    /// let mut pipeline = PipelineBuilder::from_iter([1]).map("refuse", refuse).build()?;
+    /// assert!(pipeline.take_failure().is_none());
+    /// assert!(pipeline.next().is_some_and(|item| item.is_err()));
+    /// // That was told already.
+    /// assert!(pipeline.take_failure().is_none());
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    pub fn take_failure(&mut self) -> Option<Error> {
+        self.failed.take().or_else(|| self.shared.failures.take_fatal())
     }
 
     /// The same items for an async consumer, on any executor.

@@ -4,6 +4,7 @@
 //! python/spdl_rs   what users see: classes, types, documentation, checks of arguments
 //!       │
 //!   this crate     ImageFolder ──► Epoch(Settings) ──► Array: the memory of a NumPy array
+//!       │          pipeline: stages of Python code, on threads of Python's
 //!       │          wait: the GIL is free, Ctrl-C is heard; error: exceptions by kind; home: forks
 //!       ▼
 //! spdl-core, spdl-io, spdl-media
@@ -16,6 +17,7 @@ mod error;
 mod home;
 mod images;
 mod monitor;
+mod pipeline;
 mod settings;
 mod statistics;
 mod wait;
@@ -31,6 +33,8 @@ mod _spdl_rs {
     use crate::images::ImageFolder;
     #[pymodule_export]
     use crate::monitor::Monitor;
+    #[pymodule_export]
+    use crate::pipeline::{Feed, Graph, Inbox, ItemIterator, Job, PipelineRun, Stage, Workers};
     #[pymodule_export]
     use crate::settings::Settings;
 

@@ -11,6 +11,7 @@ import shutil
 
 import pytest
 import spdl_rs
+import spdl_rs.pipeline
 from spdl_rs import _errors, _image_loader, _spdl_rs
 
 
@@ -26,12 +27,34 @@ def test_the_examples_in_docstrings_run(module, beside_photos):
     assert result.attempted > 2 and result.failed == 0
 
 
+@pytest.mark.parametrize(
+    "module",
+    [
+        spdl_rs.pipeline,
+        spdl_rs.pipeline._build,
+        spdl_rs.pipeline._builder,
+        spdl_rs.pipeline._markers,
+        spdl_rs.pipeline._pipeline,
+        spdl_rs.pipeline.defs,
+        spdl_rs.pipeline.defs._aggregators,
+        spdl_rs.pipeline.defs._factories,
+    ],
+    ids=lambda module: module.__name__,
+)
+def test_the_examples_of_pipelines_run(module):
+    result = doctest.testmod(module)
+    assert result.attempted > 1 and result.failed == 0
+
+
 def test_the_example_in_the_readme_prints_what_it_says(beside_photos, capsys):
     text = (pathlib.Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     (printed,) = re.findall(r"prints\n\n```text\n(.*?)```", text, flags=re.DOTALL)
     exec(code, {})
     assert capsys.readouterr().out == printed
+
+
+PROTOCOLS = ("__array_interface__", "__call__", "__iter__", "__len__", "__next__")
 
 
 def test_the_stub_has_what_the_native_module_has():
@@ -53,14 +76,14 @@ def test_the_stub_has_what_the_native_module_has():
         members = {
             member
             for member in vars(native)
-            if not member.startswith("__") or member in ("__array_interface__", "__len__")
+            if not member.startswith("__") or member in PROTOCOLS
         }
         if native.__new__ is not object.__new__ and native.__text_signature__:
             members.add("__new__")
         assert members == set(functions), name
         for function in functions.values():
             decorators = [decorator.id for decorator in function.decorator_list]
-            if "property" in decorators or function.name.startswith("__len"):
+            if "property" in decorators or function.name in PROTOCOLS:
                 continue
             found = native if function.name == "__new__" else getattr(native, function.name)
             signature = inspect.signature(found)

@@ -1,0 +1,78 @@
+"""Functions that run on an executor of the user's."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from .._errors import StoppedError
+
+_END = object()
+
+
+class Cancelled(StoppedError):
+    """The pipeline was stopped before the executor began with this."""
+
+
+class InExecutor:
+    """Calls a function on an executor, and waits for its result."""
+
+    def __init__(self, executor: concurrent.futures.Executor, function: Callable[..., Any]) -> None:
+        self._executor = executor
+        self._function = function
+        self._waiting: set[concurrent.futures.Future[Any]] = set()
+        self._cancelled = False
+
+    def __call__(self, item: Any) -> Any:
+        return self._call(self._function, item)
+
+    def cancel(self) -> None:
+        """Cancels what has not begun, and begins nothing more."""
+        self._cancelled = True
+        for future in list(self._waiting):
+            future.cancel()
+
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        future = self._executor.submit(function, *arguments)
+        self._waiting.add(future)
+        try:
+            if self._cancelled:
+                future.cancel()
+            return future.result()
+        except concurrent.futures.CancelledError:
+            if self._cancelled:
+                raise Cancelled("the pipeline was stopped") from None
+            raise
+        finally:
+            self._waiting.discard(future)
+
+
+class IterateInExecutor(InExecutor):
+    """Iterates what a function returns, each step on an executor."""
+
+    def __call__(self, item: Any) -> Iterator[Any]:
+        if _has_own_objects(self._executor):
+            # A generator cannot leave the process that made it.
+            yield from self._call(_exhaust, self._function, item)
+            return
+        results = iter(self._call(self._function, item))
+        try:
+            while (result := self._call(next, results, _END)) is not _END:
+                yield result
+        finally:
+            close = getattr(results, "close", None)
+            if close is not None:
+                close()
+
+
+def _exhaust(function: Callable[[Any], Iterable[Any]], item: Any) -> list[Any]:
+    return list(function(item))
+
+
+def _has_own_objects(executor: concurrent.futures.Executor) -> bool:
+    """Whether its workers share no objects with this interpreter."""
+    interpreters = getattr(concurrent.futures, "InterpreterPoolExecutor", ())
+    return isinstance(executor, concurrent.futures.ProcessPoolExecutor) or isinstance(
+        executor, interpreters
+    )

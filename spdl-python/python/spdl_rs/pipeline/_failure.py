@@ -1,0 +1,133 @@
+"""What users are told of failures: the log, notes on exceptions, and `PipelineFailure`."""
+
+from __future__ import annotations
+
+import logging
+import reprlib
+import sys
+from collections.abc import Sequence
+
+from ._executors import Cancelled
+
+_LOGGER = logging.getLogger("spdl_rs.pipeline")
+
+_STAGE = "Pipeline stage: "
+_MOST_CHARACTERS = 200
+
+if sys.version_info >= (3, 11):
+
+    class PipelineFailure(ExceptionGroup[Exception]):  # noqa: F821
+        """One or several stages failed for good.
+
+        `exceptions` are what was raised, of the types they had; their notes name the stage and
+        the item. `except*` works with it.
+
+        On Python 3.10 this is a `RuntimeError`, with `exceptions` all the same.
+
+        Args:
+            errs: Pairs of the name of a stage and its exception.
+
+        >>> from spdl_rs.pipeline import PipelineFailure
+        >>> failure = PipelineFailure([("0:1:decode", ValueError("no image"))])
+        >>> failure.exceptions
+        (ValueError('no image'),)
+        """
+
+        def __new__(cls, errs: Sequence[tuple[str, Exception]]) -> PipelineFailure:
+            failure = super().__new__(cls, _message(errs), _noted(errs))
+            failure._stages = [stage for stage, _ in errs]
+            return failure
+
+        def derive(self, excs: Sequence[Exception]) -> PipelineFailure:  # pyright: ignore[reportIncompatibleMethodOverride]
+            known = zip(self._stages, self.exceptions, strict=True)
+            stages = {id(error): stage for stage, error in known}
+            return PipelineFailure([(stages.get(id(error), ""), error) for error in excs])
+
+else:
+
+    class PipelineFailure(RuntimeError):
+        """One or several stages failed for good.
+
+        `exceptions` are what was raised, of the types they had; their notes name the stage and
+        the item. From Python 3.11 on this is an `ExceptionGroup`.
+
+        Args:
+            errs: Pairs of the name of a stage and its exception.
+        """
+
+        exceptions: tuple[Exception, ...]
+
+        def __init__(self, errs: Sequence[tuple[str, Exception]]) -> None:
+            super().__init__(errs)
+            self.exceptions = tuple(_noted(errs))
+            self.__cause__ = self.exceptions[0]
+
+        def __str__(self) -> str:
+            return _message(self.args[0])
+
+
+PipelineFailure.__module__ = "spdl_rs.pipeline"
+
+
+def _message(errs: Sequence[tuple[str, Exception]]) -> str:
+    stages = dict.fromkeys(stage for stage, _ in errs if stage)
+    return f"the pipeline failed in {', '.join(stages)}" if stages else "the pipeline failed"
+
+
+def _noted(errs: Sequence[tuple[str, Exception]]) -> list[Exception]:
+    for stage, error in errs:
+        _note(error, stage)
+    return [error for _, error in errs]
+
+
+def _note(error: BaseException, stage: str, *more: str) -> None:
+    """Notes the stage on an exception, once: it may be raised again and again."""
+    notes: list[str] = getattr(error, "__notes__", [])
+    if stage and not any(note.startswith(_STAGE) for note in notes):
+        _add_notes(error, f"{_STAGE}{stage}", *more)
+
+
+def _add_notes(error: BaseException, *notes: str) -> None:
+    # `add_note` came with Python 3.11; an exception with slots takes no notes before.
+    try:
+        error.__notes__ = [*getattr(error, "__notes__", []), *notes]  # pyright: ignore[reportAttributeAccessIssue]
+    except AttributeError:
+        pass
+
+
+def _describe(item: object) -> str:
+    """A short text for an item that may be a whole batch."""
+    if isinstance(item, (bytes, bytearray, memoryview)):
+        return f"<{type(item).__name__} of {len(item)}>"
+    # Cuts what is long, and copes with what raises.
+    text = reprlib.repr(item)
+    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
+
+
+def item_failed(error: BaseException, stage: str, item: object) -> None:
+    """Says that a stage failed on an item. The native module calls this."""
+    if isinstance(error, Cancelled):
+        return
+    described = _describe(item)
+    _note(error, stage, f"Item: {described}")
+    _LOGGER.error("%s failed on %s", stage, described, exc_info=error)
+
+
+def stage_failed(error: BaseException, stage: str) -> None:
+    """Says that a source, a router or the end of an epoch failed. The native module calls this."""
+    _note(error, stage)
+    _LOGGER.error("%s failed", stage, exc_info=error)
+
+
+def from_native(errors: list[tuple[str | None, Exception, str]]) -> PipelineFailure:
+    """Makes the failure of a pipeline: of stages, exceptions, and what the engine says of each."""
+    for _, error, said in errors:
+        budget, over, _ = said.partition("; the last: ")
+        if over:
+            _add_notes(error, f"Why the pipeline ends: {budget}")
+    return PipelineFailure([(stage or "", error) for stage, error, _ in errors])
+
+
+def add_context(error: BaseException, note: str) -> None:
+    """Notes something on an exception that is raised while a pipeline is built."""
+    _add_notes(error, note)

@@ -1,0 +1,41 @@
+"""What goes through queues beside items."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class _Marker:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def __reduce__(self) -> str:
+        # Pickled by name, so that it is the same object on the other side.
+        return self._name
+
+
+_EOF = _Marker("_EOF")
+_EPOCH_END = _Marker("_EPOCH_END")
+
+
+def is_eof(item: Any) -> bool:
+    """Whether `item` marks the end of all data, in a queue. Never true of what a pipeline gives.
+
+    >>> from spdl_rs.pipeline import is_eof
+    >>> is_eof(None)
+    False
+    """
+    return item is _EOF
+
+
+def is_epoch_end(item: Any) -> bool:
+    """Whether `item` marks the end of an epoch, in a queue. Never true of what a pipeline gives.
+
+    >>> from spdl_rs.pipeline import is_epoch_end
+    >>> is_epoch_end(0)
+    False
+    """
+    return item is _EPOCH_END

@@ -1,0 +1,65 @@
+"""What kind of function an op is, and what it is called."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+Kind: TypeAlias = Literal["call", "iterate", "await", "iterate-async"]
+
+
+def unwrap(op: Any) -> Any:
+    """The function inside partial applications."""
+    while isinstance(op, functools.partial):
+        op = op.func
+    return op
+
+
+def name_of(op: Any) -> str:
+    """The name of a function, or else of its class."""
+    op = unwrap(op)
+    name = getattr(op, "__name__", None)
+    return name if isinstance(name, str) else type(op).__name__
+
+
+def function_of(op: Any) -> Callable[[Any], Any]:
+    """What is called for each item: the op, or its `__getitem__`.
+
+    Raises:
+        TypeError: It can be neither called nor indexed.
+    """
+    if callable(op):
+        return op
+    if hasattr(type(op), "__getitem__"):
+        return op.__getitem__
+    raise TypeError(
+        f"an op must be callable, or have __getitem__; {type(op).__name__!r} objects are neither"
+    )
+
+
+def kind_of(op: Any) -> Kind:
+    """In what way an op gives its results."""
+    function = unwrap(op)
+    # An object with `__call__` is what that is.
+    method = type(function).__call__ if callable(function) else None
+    for candidate in (function, method):
+        if inspect.isasyncgenfunction(candidate):
+            return "iterate-async"
+        if inspect.iscoroutinefunction(candidate):
+            return "await"
+        if inspect.isgeneratorfunction(candidate):
+            return "iterate"
+    return "call"
+
+
+def where(op: Any) -> str:
+    """File and line of an op's definition, where it has one: `decode at train.py:12`."""
+    function = unwrap(op)
+    code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
+    name = name_of(op)
+    if code is None:
+        return name
+    return f"{name} at {os.path.basename(code.co_filename)}:{code.co_firstlineno}"

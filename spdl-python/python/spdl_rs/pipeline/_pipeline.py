@@ -1,0 +1,246 @@
+"""A pipeline that can be run."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import itertools
+import queue
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar, cast
+
+from .. import _spdl_rs
+from .._statistics import Statistics
+from ._assembly import Assembly
+from .defs._configs import PipelineConfig
+
+T = TypeVar("T")
+
+_END_OF_DATA = "the pipeline, or its epoch, has no more items"
+# Functions that run when the process ends are waited for, but not longer.
+_MOST_SECONDS_AT_EXIT = 10.0
+
+_numbers = itertools.count()
+_runs: weakref.WeakSet[_spdl_rs.PipelineRun] = weakref.WeakSet()
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+class Pipeline(Generic[T]):
+    """Gives the items that a source and stages make, while these are at work on the next ones.
+
+    `PipelineBuilder.build` and `build_pipeline` make it. It starts with the first item that is
+    asked for, or by `start`. Iterating gives all items, or, where the source is continuous, those
+    of one epoch. Any thread may ask for items. Leaving a loop does not stop it: the next one goes
+    on where that was left.
+
+    It ends with its data, by `stop`, by Ctrl-C while it is waited for, and when nobody holds it
+    any more. When the process ends, functions that are under way are waited for, for 10 s at most.
+
+    >>> from spdl_rs.pipeline import PipelineBuilder
+    >>> builder = PipelineBuilder().add_source("ab", continuous=True).add_sink()
+    >>> pipeline = builder.build(num_threads=1)
+    >>> with pipeline.auto_stop():
+    ...     for epoch in range(2):
+    ...         print(list(pipeline))
+    ['a', 'b']
+    ['a', 'b']
+    """
+
+    def __init__(
+        self,
+        config: PipelineConfig[T],
+        num_threads: int,
+        max_failures: int | float,
+        stage_id: int,
+    ) -> None:
+        self._config = config
+        self._number = next(_numbers)
+        self._assemble = functools.partial(
+            Assembly, config, self._number, num_threads, max_failures, stage_id
+        )
+        # What cannot be put together is told now, not when it is started.
+        self._assemble()
+        self._lock = threading.Lock()
+        self._run: _spdl_rs.PipelineRun | None = None
+        self._threads: list[threading.Thread] = []
+        self._assembly: Assembly | None = None
+
+    def start(self, *, timeout: float | None = None, **kwargs: Any) -> None:
+        """Starts the work.
+
+        Args:
+            timeout: Changes nothing: starting does not wait.
+
+        Raises:
+            RuntimeError: It was started already, or stopped.
+        """
+        del timeout
+        if kwargs:
+            warnings.warn(
+                f"these arguments have no meaning: {', '.join(kwargs)}", UserWarning, stacklevel=2
+            )
+        with self._lock:
+            if self._run is not None:
+                raise RuntimeError("the pipeline was already started; build another one")
+            self._start()
+
+    def stop(self, *, timeout: float | None = None) -> None:
+        """Ends the work, and waits for the functions that are under way. Items are dropped.
+
+        Does nothing before the start, or the second time.
+
+        Args:
+            timeout: How many seconds to wait. Default: as long as it takes.
+
+        Raises:
+            TimeoutError: Some functions are still under way. Their threads end with them.
+            PipelineFailure: The pipeline has failed, and nobody has been told yet.
+        """
+        run = self._run
+        if run is None:
+            return
+        deadline = None if timeout is None else time.monotonic() + timeout
+        run.halt()
+        if self._assembly is not None:
+            for in_executor in self._assembly.in_executors:
+                in_executor.cancel()
+        ended = run.stop(timeout)
+        for thread in self._threads:
+            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            ended = ended and not thread.is_alive()
+        if not ended:
+            raise TimeoutError(f"some functions are still under way after {timeout} s")
+        failure = run.take_failure()
+        if failure is not None:
+            raise failure
+
+    @contextlib.contextmanager
+    def auto_stop(self, *, timeout: float | None = None) -> Iterator[None]:
+        """Starts the work, and ends it when the `with` block is left.
+
+        Args:
+            timeout: As for `stop`.
+
+        Raises:
+            RuntimeError: It was started already.
+            TimeoutError, PipelineFailure: As for `stop`.
+        """
+        self.start()
+        try:
+            yield
+        finally:
+            self.stop(timeout=timeout)
+
+    def get_item(self, *, timeout: float | None = None) -> T:
+        """Waits for the next item. Starts the work where that has not been done.
+
+        Args:
+            timeout: How many seconds to wait. Default: as long as it takes.
+
+        Raises:
+            EOFError: There is none: the pipeline has ended or was stopped, or an epoch of a
+                continuous one has ended. After the end of an epoch, the next call gives the first
+                item of the next one.
+            TimeoutError: None was ready in time.
+            PipelineFailure: The pipeline has failed; all that was finished before was given.
+        """
+        item = self._started().next(timeout)
+        if item is None:
+            raise EOFError(_END_OF_DATA)
+        return cast(T, item[0])
+
+    def get_item_nowait(self) -> T:
+        """The next item, where one is ready. Starts the work where that has not been done.
+
+        Raises:
+            queue.Empty: None is ready.
+            EOFError, PipelineFailure: As for `get_item`.
+        """
+        try:
+            return self.get_item(timeout=0)
+        except TimeoutError:
+            raise queue.Empty from None
+
+    def get_iterator(self, *, timeout: float | None = None) -> Iterator[T]:
+        """Iterates all items, or those of one epoch of a continuous source.
+
+        Args:
+            timeout: How many seconds to wait for each.
+
+        Raises:
+            TimeoutError, PipelineFailure: As for `get_item`, while it is iterated.
+        """
+        return _spdl_rs.ItemIterator(self._started(), timeout)
+
+    def __iter__(self) -> Iterator[T]:
+        """The same, without a timeout."""
+        return self.get_iterator()
+
+    def stats(self) -> Statistics:
+        """What was done so far, also after the end: items, failures and times of each stage, and
+        what limits the whole.
+
+        >>> from spdl_rs.pipeline import PipelineBuilder
+        >>> builder = PipelineBuilder().add_source(range(5)).pipe(str).aggregate(2).add_sink()
+        >>> pipeline = builder.build(num_threads=1)
+        >>> list(pipeline)
+        [['0', '1'], ['2', '3'], ['4']]
+        >>> [(stage["name"].split(":")[-1], stage["items"]) for stage in pipeline.stats()["stages"]]
+        [('src', 5), ('str', 5), ('aggregate', 5)]
+        """
+        monitor = _spdl_rs.Monitor() if self._run is None else self._run.monitor
+        return monitor.statistics()
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {self._number}: {self._state()}>"
+
+    def __str__(self) -> str:
+        return f"Pipeline {self._number}, {self._state()}\n{self._config!r}"
+
+    def _state(self) -> str:
+        if self._run is None:
+            return "not started"
+        return "ended" if self._run.ended else "running"
+
+    def _started(self) -> _spdl_rs.PipelineRun:
+        run = self._run
+        if run is not None:
+            return run
+        with self._lock:
+            return self._start() if self._run is None else self._run
+
+    def _start(self) -> _spdl_rs.PipelineRun:
+        assembly = self._assemble()
+        run = assembly.run
+        _runs.add(run)
+        try:
+            for name, target in assembly.threads:
+                thread = threading.Thread(target=target, name=name, daemon=True)
+                thread.start()
+                self._threads.append(thread)
+                _threads.add(thread)
+            run.start()
+        except BaseException:
+            run.stop(0)
+            raise
+        self._assembly, self._run = assembly, run
+        return run
+
+
+def _end_all() -> None:
+    """Ends every pipeline before Python ends: no thread may ask for the GIL afterwards."""
+    deadline = time.monotonic() + _MOST_SECONDS_AT_EXIT
+    with contextlib.suppress(KeyboardInterrupt):
+        for run in list(_runs):
+            run.stop(max(0.0, deadline - time.monotonic()))
+        for thread in list(_threads):
+            thread.join(max(0.0, deadline - time.monotonic()))
+    _spdl_rs.Workers.forbid_python()
+
+
+atexit.register(_end_all)

@@ -1,0 +1,58 @@
+"""The description of pipelines as data: configurations, and functions that make them.
+
+>>> from spdl_rs.pipeline import build_pipeline
+>>> from spdl_rs.pipeline.defs import Aggregate, Merge, Pipe, PipelineConfig
+>>> from spdl_rs.pipeline.defs import SinkConfig, SourceConfig
+>>> def numbers(*source):
+...     return PipelineConfig(SourceConfig(source), [Pipe(str)], SinkConfig(2))
+>>> config = PipelineConfig(Merge([numbers(1), numbers(2)]), [Aggregate(2)], SinkConfig(1))
+>>> print(config)
+PipelineConfig
+ - Source: Merge
+   - PipelineConfig
+      - Source: SourceConfig(source=(1,))
+      - Pipes:
+        - str(concurrency=1)
+      - Sink: SinkConfig(buffer_size=2)
+   - PipelineConfig
+      - Source: SourceConfig(source=(2,))
+      - Pipes:
+        - str(concurrency=1)
+      - Sink: SinkConfig(buffer_size=2)
+ - Pipes:
+   - aggregate(Collate(2))
+ - Sink: SinkConfig(buffer_size=1)
+>>> [sorted(batch) for batch in build_pipeline(config, num_threads=1)]
+[['1', '2']]
+"""
+
+from ._aggregators import Aggregator, Collate
+from ._configs import (
+    AggregateConfig,
+    DisaggregateConfig,
+    MergeConfig,
+    PathVariantsConfig,
+    PipeConfig,
+    PipelineConfig,
+    SinkConfig,
+    SourceConfig,
+)
+from ._factories import Aggregate, Disaggregate, Merge, PathVariants, Pipe
+
+__all__ = [
+    "Aggregate",
+    "AggregateConfig",
+    "Aggregator",
+    "Collate",
+    "Disaggregate",
+    "DisaggregateConfig",
+    "Merge",
+    "MergeConfig",
+    "PathVariants",
+    "PathVariantsConfig",
+    "Pipe",
+    "PipeConfig",
+    "PipelineConfig",
+    "SinkConfig",
+    "SourceConfig",
+]

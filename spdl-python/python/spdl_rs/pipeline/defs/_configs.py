@@ -1,0 +1,254 @@
+"""Configurations: what a pipeline is made of. They are plain data, and never change."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+from .. import _ops
+from ._aggregators import Aggregator
+from ._checks import budget, whole
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+@dataclass(frozen=True)
+class SourceConfig(Generic[T]):
+    """Where items come from.
+
+    Args:
+        source: What is iterated, on a thread of its own; an async one on the event loop.
+        continuous: Whether it is iterated again and again. Each pass is an epoch.
+
+    Raises:
+        ValueError: `source` can be iterated in neither way.
+    """
+
+    source: Iterable[T] | AsyncIterable[T]
+    continuous: bool = False
+
+    def __post_init__(self) -> None:
+        if not (hasattr(self.source, "__iter__") or hasattr(self.source, "__aiter__")):
+            raise ValueError(
+                "a source must have __iter__ or __aiter__; "
+                f"{type(self.source).__name__!r} objects have neither"
+            )
+
+    def __repr__(self) -> str:
+        continuous = ", continuous=True" if self.continuous else ""
+        return f"SourceConfig(source={self.source!r}{continuous})"
+
+
+@dataclass(frozen=True)
+class PipeConfig(Generic[T, U]):
+    """A stage that calls a function for each item. `Pipe` makes it.
+
+    Raises:
+        TypeError: `op` can be neither called nor indexed, or an argument is of the wrong type.
+        ValueError: `concurrency` is less than 1, `output_order` is not known, an async function
+            is given an `executor`, or an async generator `output_order="input"`.
+    """
+
+    name: str
+    op: Any
+    concurrency: int = 1
+    executor: concurrent.futures.Executor | None = None
+    output_order: Literal["completion", "input"] = "completion"
+    max_failures: int | Fraction | None = None
+
+    def __post_init__(self) -> None:
+        _ops.function_of(self.op)
+        whole("concurrency", self.concurrency)
+        if self.output_order not in ("completion", "input"):
+            raise ValueError(
+                f'output_order must be "completion" or "input", not {self.output_order!r}'
+            )
+        kind = _ops.kind_of(self.op)
+        if self.executor is not None and kind in ("await", "iterate-async"):
+            raise ValueError("an async op runs on the event loop; it takes no executor")
+        if kind == "iterate-async" and self.output_order == "input":
+            raise ValueError('the results of an async generator cannot keep the order of "input"')
+        if self.max_failures is not None:
+            budget(self.max_failures)
+
+    def __repr__(self) -> str:
+        parts = [f"concurrency={self.concurrency}"]
+        if self.output_order == "input":
+            parts.append('output_order="input"')
+        if self.executor is not None:
+            parts.append(f"executor={type(self.executor).__name__}")
+        if self.max_failures is not None:
+            parts.append(f"max_failures={self.max_failures}")
+        where = _ops.where(self.op)
+        if " at " in where:
+            parts.append(f"op={where}")
+        return f"{self.name}({', '.join(parts)})"
+
+
+@dataclass(frozen=True)
+class AggregateConfig(Generic[T]):
+    """A stage that makes one item of several. `Aggregate` makes it.
+
+    Raises:
+        TypeError: `op` is no `Aggregator`.
+    """
+
+    name: str
+    op: Aggregator
+    drop_last: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.op, Aggregator):
+            raise TypeError(
+                f"an int or an Aggregator is needed to put items together, not {self.op!r}"
+            )
+
+    def __repr__(self) -> str:
+        op = repr(self.op) if type(self.op).__repr__ is not object.__repr__ else self.op.__class__
+        op = op if isinstance(op, str) else op.__name__
+        return f"{self.name}({op}{', drop_last=True' if self.drop_last else ''})"
+
+
+@dataclass(frozen=True)
+class DisaggregateConfig(Generic[T]):
+    """A stage that takes lists apart. `Disaggregate` makes it."""
+
+    name: str = "disaggregate"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+Router: TypeAlias = (
+    Callable[[Any], int]
+    | Callable[[Any], Awaitable[int]]
+    | Callable[[Sequence[Any]], Sequence[int]]
+    | Callable[[Sequence[Any]], Awaitable[Sequence[int]]]
+)
+
+
+@dataclass(frozen=True)
+class PathVariantsConfig(Generic[T]):
+    """Paths, of which a function chooses one for each item. `PathVariants` makes it.
+
+    Raises:
+        TypeError: `router` cannot be called.
+        ValueError: There are no paths, or one holds something else than stages.
+    """
+
+    name: str
+    router: Router
+    paths: tuple[tuple[StageConfig, ...], ...]
+    batched: bool = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.router):
+            raise TypeError(f"a router must be callable, not {self.router!r}")
+        if not self.paths:
+            raise ValueError("there must be at least one path")
+        for at, path in enumerate(self.paths):
+            for config in path:
+                if not isinstance(config, STAGES):
+                    raise ValueError(
+                        f"path {at} holds a {type(config).__name__}; only stages may be on a path"
+                    )
+
+    def __repr__(self) -> str:
+        paths = ", ".join(f"path{at}={list(path)!r}" for at, path in enumerate(self.paths))
+        return f"{self.name}({paths}{', batched=True' if self.batched else ''})"
+
+
+StageConfig: TypeAlias = (
+    PipeConfig[Any, Any] | AggregateConfig[Any] | DisaggregateConfig[Any] | PathVariantsConfig[Any]
+)
+STAGES = (PipeConfig, AggregateConfig, DisaggregateConfig, PathVariantsConfig)
+
+
+@dataclass(frozen=True)
+class SinkConfig(Generic[T]):
+    """How many finished items may wait for whoever takes them.
+
+    Raises:
+        ValueError: `buffer_size` is no int, or less than 1.
+    """
+
+    buffer_size: int
+
+    def __post_init__(self) -> None:
+        whole("buffer_size", self.buffer_size)
+
+
+@dataclass(frozen=True)
+class MergeConfig:
+    """Several pipelines as a source. `Merge` makes it.
+
+    Raises:
+        ValueError: There are none, or some are continuous and some are not.
+    """
+
+    pipeline_configs: tuple[PipelineConfig[Any], ...]
+    op: Any = None
+
+    def __post_init__(self) -> None:
+        if not self.pipeline_configs:
+            raise ValueError("there must be at least one pipeline to merge")
+        continuous = {is_continuous(config) for config in self.pipeline_configs}
+        if len(continuous) > 1:
+            raise ValueError("either all of the merged pipelines are continuous, or none is")
+
+    def __repr__(self) -> str:
+        op = "" if self.op is None else f"(op={_ops.where(self.op)})"
+        parts = [_item(repr(config), 0) for config in self.pipeline_configs]
+        return "\n".join([f"Merge{op}", *parts])
+
+
+@dataclass(frozen=True)
+class PipelineConfig(Generic[U]):
+    """A whole pipeline.
+
+    Args:
+        src: Where items come from: one source, or several pipelines.
+        pipes: The stages, in their order.
+        sink: What is kept ready for whoever takes the items.
+
+    Raises:
+        TypeError: A part is none of these.
+    """
+
+    src: SourceConfig[Any] | MergeConfig
+    pipes: Sequence[StageConfig]
+    sink: SinkConfig[U]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.src, (SourceConfig, MergeConfig)):
+            raise TypeError(f"src must be a SourceConfig or a MergeConfig, not {self.src!r}")
+        for config in self.pipes:
+            if not isinstance(config, STAGES):
+                raise TypeError(f"pipes must be stages; {config!r} is none")
+        if not isinstance(self.sink, SinkConfig):
+            raise TypeError(f"sink must be a SinkConfig, not {self.sink!r}")
+
+    def __repr__(self) -> str:
+        lines = ["PipelineConfig", _item(f"Source: {self.src!r}", 1)]
+        if self.pipes:
+            lines.append(_item("Pipes:", 1))
+            lines.extend(_item(repr(pipe), 3) for pipe in self.pipes)
+        lines.append(_item(f"Sink: {self.sink!r}", 1))
+        return "\n".join(lines)
+
+
+def is_continuous(config: PipelineConfig[Any]) -> bool:
+    """Whether a pipeline goes through its source again and again."""
+    src = config.src
+    if isinstance(src, MergeConfig):
+        return is_continuous(src.pipeline_configs[0])
+    return src.continuous
+
+
+def _item(text: str, by: int) -> str:
+    """A point of a list, indented, with all its lines."""
+    return " " * by + "- " + text.replace("\n", "\n" + " " * (by + 2))

@@ -1,0 +1,86 @@
+"""Functions that make configurations, with the arguments of the builder's methods."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, Literal
+
+from .. import _ops
+from ._aggregators import Aggregator, Collate
+from ._configs import (
+    AggregateConfig,
+    DisaggregateConfig,
+    MergeConfig,
+    PathVariantsConfig,
+    PipeConfig,
+    PipelineConfig,
+    Router,
+    StageConfig,
+)
+
+
+def Pipe(
+    op: Any,
+    /,
+    *,
+    concurrency: int = 1,
+    executor: concurrent.futures.Executor | None = None,
+    name: str | None = None,
+    output_order: Literal["completion", "input"] = "completion",
+    max_failures: int | Fraction | None = None,
+) -> PipeConfig[Any, Any]:
+    """A stage that calls `op` for each item: see `PipelineBuilder.pipe`.
+
+    >>> from spdl_rs.pipeline.defs import Pipe
+    >>> Pipe(len, concurrency=2)
+    len(concurrency=2)
+    """
+    name = _ops.name_of(op) if name is None else name
+    return PipeConfig(name, op, concurrency, executor, output_order, max_failures)
+
+
+def Aggregate(input: int | Aggregator, /, *, drop_last: bool = False) -> AggregateConfig[Any]:
+    """A stage that makes one item of several: see `PipelineBuilder.aggregate`.
+
+    >>> from spdl_rs.pipeline.defs import Aggregate
+    >>> Aggregate(32, drop_last=True)
+    aggregate(Collate(32), drop_last=True)
+    """
+    if not isinstance(input, (int, Aggregator)):
+        raise TypeError(f"an int or an Aggregator is needed to put items together, not {input!r}")
+    op = input if isinstance(input, Aggregator) else Collate(input)
+    return AggregateConfig("aggregate", op, bool(drop_last))
+
+
+def Disaggregate() -> DisaggregateConfig[Any]:
+    """A stage that takes lists apart: see `PipelineBuilder.disaggregate`."""
+    return DisaggregateConfig()
+
+
+def Merge(pipeline_configs: Sequence[PipelineConfig[Any]], op: Any = None) -> MergeConfig:
+    """The items of several pipelines as a source, as they come.
+
+    Their sinks are ignored. The source ends when all of them have ended. Where they are
+    continuous, an epoch ends when that of each has; epochs never mix.
+
+    Args:
+        pipeline_configs: The pipelines.
+        op: Not supported yet.
+
+    Raises:
+        ValueError: There are no pipelines, or some are continuous and some are not.
+    """
+    return MergeConfig(tuple(pipeline_configs), op)
+
+
+def PathVariants(
+    router: Router,
+    paths: Sequence[Sequence[StageConfig]],
+    name: str | None = None,
+    batched: bool = False,
+) -> PathVariantsConfig[Any]:
+    """Paths, of which `router` chooses one for each item: see `PipelineBuilder.path_variants`."""
+    name = "path_variants" if name is None else name
+    return PathVariantsConfig(name, router, tuple(tuple(path) for path in paths), bool(batched))

@@ -1,0 +1,108 @@
+//! Several items put together: lists of `n`, and aggregators of the user's.
+
+use std::sync::Arc;
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use spdl_core::{Aggregator, Batcher, Result};
+
+use super::Item;
+use super::call::Op;
+use super::raised::{fatal_failure, item_failure};
+use super::workers::{try_python, with_python};
+
+/// Lists of Python's.
+pub(super) struct Lists(Batcher<Item>);
+
+impl Lists {
+    pub(super) fn new(size: usize, drop_last: bool) -> Result<Self> {
+        Ok(Lists(Batcher::new(size, drop_last)?))
+    }
+}
+
+/// A list of Python's.
+pub(super) fn list(py: Python<'_>, items: Vec<Item>) -> PyResult<Item> {
+    Ok(PyList::new(py, items)?.into_any().unbind())
+}
+
+fn list_of(items: Option<Vec<Item>>) -> Result<Option<Item>> {
+    let Some(items) = items else { return Ok(None) };
+    with_python(|py| list(py, items).map_err(|error| fatal_failure(py, error, "aggregate")))?
+        .map(Some)
+}
+
+impl Aggregator<Item> for Lists {
+    type Out = Item;
+
+    fn accumulate(&mut self, item: Item) -> Result<Option<Item>> {
+        list_of(self.0.accumulate(item)?)
+    }
+
+    fn flush(&mut self) -> Result<Option<Item>> {
+        list_of(self.0.flush()?)
+    }
+
+    fn left_out(&mut self) -> u64 {
+        self.0.left_out()
+    }
+}
+
+/// An aggregator with `accumulate` and `flush`, for one epoch.
+pub(super) struct Custom {
+    stage: String,
+    aggregator: Item,
+    drop_last: bool,
+    /// Items that have been taken in since the last aggregate.
+    held: u64,
+    left_out: u64,
+}
+
+impl Custom {
+    /// `make.function` makes a fresh aggregator.
+    pub(super) fn new(make: &Arc<Op>, drop_last: bool) -> Result<Self> {
+        let aggregator = try_python(|py| {
+            let made = make.function.call0(py);
+            made.map_err(|error| fatal_failure(py, error, &make.stage))
+        })?;
+        let stage = make.stage.clone();
+        Ok(Custom { stage, aggregator, drop_last, held: 0, left_out: 0 })
+    }
+}
+
+impl Aggregator<Item> for Custom {
+    type Out = Item;
+
+    fn accumulate(&mut self, item: Item) -> Result<Option<Item>> {
+        let result = try_python(|py| {
+            let method = intern!(py, "accumulate");
+            let result = self.aggregator.bind(py).call_method1(method, (&item,));
+            let result =
+                result.map_err(|error| item_failure(py, error, &self.stage, Some(&item)))?;
+            Ok((!result.is_none()).then(|| result.unbind()))
+        })?;
+        self.held = if result.is_some() { 0 } else { self.held + 1 };
+        Ok(result)
+    }
+
+    fn flush(&mut self) -> Result<Option<Item>> {
+        let result = if self.drop_last {
+            None
+        } else {
+            try_python(|py| {
+                let result = self.aggregator.bind(py).call_method0(intern!(py, "flush"));
+                let result = result.map_err(|error| fatal_failure(py, error, &self.stage))?;
+                Ok((!result.is_none()).then(|| result.unbind()))
+            })?
+        };
+        let held = std::mem::take(&mut self.held);
+        if result.is_none() {
+            self.left_out += held;
+        }
+        Ok(result)
+    }
+
+    fn left_out(&mut self) -> u64 {
+        std::mem::take(&mut self.left_out)
+    }
+}

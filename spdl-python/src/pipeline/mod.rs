@@ -1,0 +1,40 @@
+//! Pipelines of Python code on the engine of `spdl-core`.
+//!
+//! ```text
+//! Feed ──► Stage (op, op, …) ──► PipelineRun ──► whoever asks for the next item
+//!  │         │                       │
+//!  │         └─ Inbox: coroutines ──► the event loop, a thread of Python's
+//!  └─ iterables, on a thread of Python's
+//! ```
+//!
+//! Every thread that runs Python code is one of `threading`, so that thread-locals, names and
+//! debuggers work as in any Python program: the [`Workers`] lend theirs to the engine. The engine's
+//! own threads never hold the GIL, but for the failure of a coroutine. The GIL is held only inside
+//! Python code; no lock is held while it is waited for, and none is waited for while it is held.
+//!
+//! A `Py` that is dropped without the GIL is kept by `pyo3` until the next thread holds it.
+
+mod aggregate;
+mod call;
+mod feed;
+mod graph;
+mod inbox;
+mod iterator;
+mod raised;
+mod route;
+mod run;
+mod stage;
+mod workers;
+
+use pyo3::prelude::*;
+
+pub(crate) use feed::Feed;
+pub(crate) use graph::Graph;
+pub(crate) use inbox::{Inbox, Job};
+pub(crate) use iterator::ItemIterator;
+pub(crate) use run::PipelineRun;
+pub(crate) use stage::Stage;
+pub(crate) use workers::Workers;
+
+/// What goes through a pipeline. Dropping it needs no GIL.
+pub(crate) type Item = Py<PyAny>;

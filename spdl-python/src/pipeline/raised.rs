@@ -1,0 +1,129 @@
+//! Exceptions of Python code on their way through the engine, and out of it.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use pyo3::exceptions::PyException;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use spdl_core::{Error, ErrorKind};
+
+/// An exception as the cause of an error.
+struct Raised {
+    exception: PyErr,
+    /// What can be said of it without the GIL.
+    words: String,
+}
+
+impl fmt::Debug for Raised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+impl fmt::Display for Raised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+impl StdError for Raised {}
+
+/// The failure of a stage of Python code on an item. Notes are added to the exception, and it is
+/// logged. What is no `Exception`, `SystemExit` say, ends the pipeline whatever the policy.
+pub(super) fn item_failure(
+    py: Python<'_>,
+    exception: PyErr,
+    stage: &str,
+    item: Option<&Py<PyAny>>,
+) -> Error {
+    static ITEM_FAILED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    // With its traceback, which the value alone has only from Python 3.12 on.
+    let value = exception.clone_ref(py).into_value(py);
+    tell(py, &ITEM_FAILED, "item_failed", (value, stage, item));
+    let fatal = !exception.is_instance_of::<PyException>(py);
+    let error = of_exception(py, exception);
+    if fatal { error.fatal() } else { error }
+}
+
+/// A failure that ends the pipeline whatever the policy: of a source, a router.
+pub(super) fn fatal_failure(py: Python<'_>, exception: PyErr, stage: &str) -> Error {
+    static STAGE_FAILED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let value = exception.clone_ref(py).into_value(py);
+    tell(py, &STAGE_FAILED, "stage_failed", (value, stage));
+    of_exception(py, exception).fatal()
+}
+
+/// Calls a function of `_failure.py`. A failure in there must not hide the one that it is about.
+fn tell<'py, A>(py: Python<'py>, function: &PyOnceLock<Py<PyAny>>, name: &str, arguments: A)
+where
+    A: pyo3::call::PyCallArgs<'py>,
+{
+    let told = function
+        .import(py, "spdl_rs.pipeline._failure", name)
+        .and_then(|function| function.call1(arguments));
+    if let Err(error) = told {
+        error.write_unraisable(py, None);
+    }
+}
+
+fn of_exception(py: Python<'_>, exception: PyErr) -> Error {
+    let words = words(py, &exception);
+    Error::new(ErrorKind::User, "raised an exception").with_source(Raised { exception, words })
+}
+
+/// `ValueError: no such thing`.
+fn words(py: Python<'_>, exception: &PyErr) -> String {
+    let value = exception.value(py);
+    let name = exception.get_type(py).getattr(intern!(py, "__name__"));
+    let name = name.map_or_else(|_| "exception".into(), |name| name.to_string());
+    match value.str() {
+        Ok(text) if !text.to_string_lossy().is_empty() => {
+            format!("{name}: {}", text.to_string_lossy())
+        }
+        _ => name,
+    }
+}
+
+/// What the consumer is to be told: a `PipelineFailure` with all that failed, or what is no
+/// `Exception` as it is.
+pub(super) fn to_failure(py: Python<'_>, error: &Error) -> PyErr {
+    static FROM_NATIVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let mut all = Vec::new();
+    for error in std::iter::once(error).chain(error.others()) {
+        match raised(error) {
+            Some(raised) if !raised.is_instance_of::<PyException>(py) => {
+                return raised.clone_ref(py);
+            }
+            Some(raised) => all.push((error.stage(), raised.clone_ref(py), error.message())),
+            None => {
+                let exception = crate::error::to_exception(py, error);
+                all.push((error.stage(), exception, error.message()));
+            }
+        }
+    }
+    let all: Vec<_> = all
+        .into_iter()
+        .map(|(stage, exception, message)| (stage, exception.into_value(py), message))
+        .collect();
+    let made = FROM_NATIVE
+        .import(py, "spdl_rs.pipeline._failure", "from_native")
+        .and_then(|from_native| from_native.call1((all,)));
+    match made {
+        Ok(failure) => PyErr::from_value(failure),
+        Err(error) => error,
+    }
+}
+
+/// The exception behind an error.
+fn raised(error: &Error) -> Option<&PyErr> {
+    let mut cause: Option<&(dyn StdError + 'static)> = error.source();
+    while let Some(error) = cause {
+        if let Some(raised) = error.downcast_ref::<Raised>() {
+            return Some(&raised.exception);
+        }
+        cause = error.source();
+    }
+    None
+}

@@ -1,0 +1,338 @@
+//! A pipeline that runs: its next item, its end, its statistics.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::{PyRuntimeError, PyTimeoutError};
+use pyo3::prelude::*;
+use spdl_core::{Error, ErrorKind, Event, Pipeline};
+
+use super::Item;
+use super::feed::Line;
+use super::graph::Graph;
+use super::inbox::Inbox;
+use super::raised::to_failure;
+use super::stage::on_error;
+use super::workers::{Pool, Workers};
+use crate::error::to_exception;
+use crate::home::Home;
+use crate::monitor::Monitor;
+use crate::wait::{SLICE, drop_within};
+
+/// How long a pipeline that nobody holds any more may take to end before Python goes on without it.
+const WIND_DOWN: Duration = Duration::from_millis(500);
+/// How long the end of data waits for items in front of a stage that has failed.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// No wait is longer.
+const FOREVER: Duration = Duration::from_secs(1 << 30);
+
+/// A pipeline that runs. Any thread may ask for the next item.
+#[pyclass(frozen, weakref, module = "spdl_rs._spdl_rs")]
+pub(crate) struct PipelineRun {
+    /// `None` once it has ended.
+    run: Mutex<Option<Run>>,
+    helpers: Arc<Helpers>,
+    ending: AtomicBool,
+    failure: Mutex<Failure>,
+    monitor: Py<Monitor>,
+    continuous: bool,
+    home: Home,
+}
+
+/// What runs, in the order in which it is dropped.
+struct Run {
+    engine: Pipeline<Item>,
+    _pools: ClosePools,
+}
+
+/// What Python's threads wait for.
+struct Helpers {
+    lines: Vec<Arc<Line>>,
+    pools: Vec<Arc<Pool>>,
+    inbox: Option<Inbox>,
+}
+
+impl Helpers {
+    /// Ends what waits for the engine, or for an event loop.
+    fn halt(&self) {
+        self.lines.iter().for_each(|line| line.close());
+        self.inbox.iter().for_each(Inbox::shut);
+    }
+}
+
+/// Lets the workers go, once the engine needs them no more.
+struct ClosePools(Arc<Helpers>);
+
+impl Drop for ClosePools {
+    fn drop(&mut self) {
+        self.0.pools.iter().for_each(|pool| pool.close());
+    }
+}
+
+/// What went wrong, and whether anybody has been told.
+#[derive(Default)]
+struct Failure {
+    raised: Option<PyErr>,
+    told: bool,
+}
+
+#[pymethods]
+impl PipelineRun {
+    /// Makes what the graph describes. `workers` are the pool of stages without one of their own;
+    /// `pools` are those.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        graph: &Graph,
+        workers: &Workers,
+        pools: Vec<PyRef<'_, Workers>>,
+        inbox: Option<PyRef<'_, Inbox>>,
+        prefetch: usize,
+        max_failures: Bound<'_, PyAny>,
+    ) -> PyResult<Self> {
+        let described = graph.take()?;
+        let on_error = on_error(&max_failures)?;
+        let mut all = vec![Arc::clone(&workers.pool)];
+        all.extend(pools.iter().map(|workers| Arc::clone(&workers.pool)));
+        let inbox = inbox.map(|inbox| inbox.clone());
+        let helpers = Arc::new(Helpers { lines: described.lines, pools: all, inbox });
+        let mut pipeline = described
+            .pipeline
+            .executor(Arc::<Pool>::clone(&workers.pool))
+            .prefetch(prefetch)
+            .on_error(on_error);
+        if described.continuous {
+            pipeline = pipeline.epochs(0..);
+        }
+        let built = py.detach(|| pipeline.build());
+        let mut engine = built.map_err(|error| to_exception(py, &error))?;
+        engine.set_patience(PATIENCE);
+        let monitor = Py::new(py, Monitor::of(engine.monitor(), None))?;
+        let run = Run { engine, _pools: ClosePools(Arc::clone(&helpers)) };
+        Ok(PipelineRun {
+            run: Mutex::new(Some(run)),
+            helpers,
+            ending: AtomicBool::new(false),
+            failure: Mutex::default(),
+            monitor,
+            continuous: described.continuous,
+            home: Home::here(),
+        })
+    }
+
+    /// Starts the engine.
+    fn start(&self, py: Python<'_>) -> PyResult<()> {
+        let started = py.detach(|| self.run().as_mut().map_or(Ok(()), |run| run.engine.start()));
+        started.map_err(|error| to_exception(py, &error))
+    }
+
+    /// Waits for the next item; `None` at the end, and where an epoch ends.
+    #[pyo3(name = "next", signature = (timeout=None))]
+    fn next_or_none(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<(Item,)>> {
+        Ok(self.next(py, timeout)?.map(|item| (item,)))
+    }
+
+    /// Begins to end the work. What fails from now on fails since it is stopped, and is not told.
+    fn halt(&self, py: Python<'_>) {
+        if self.home.is_elsewhere() || self.ending.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let failure = py.detach(|| {
+            let failure = self.run().as_mut().and_then(|run| run.engine.take_failure());
+            self.monitor.get().end();
+            self.helpers.halt();
+            failure
+        });
+        self.keep_failure(py, failure);
+    }
+
+    /// Ends the work. Says whether all of it has ended within `timeout` seconds; the rest ends when
+    /// the items are done that are under way.
+    #[pyo3(signature = (timeout=None))]
+    fn stop(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        if self.home.is_elsewhere() {
+            return Ok(true);
+        }
+        self.halt(py);
+        let deadline = deadline(timeout);
+        let (done, ended) = mpsc::channel::<()>();
+        let run = py.detach(|| self.run().take());
+        let Some(run) = run else { return Ok(true) };
+        let work = move || {
+            drop(run);
+            drop(done);
+        };
+        // Where no thread is to be had, `work` is dropped here, and the run with it.
+        let thread = py.detach(|| thread::Builder::new().name("spdl-wind-down".into()).spawn(work));
+        let mut ended = ended;
+        loop {
+            let left = left(deadline);
+            let slice = SLICE.min(left);
+            let lent = &mut ended;
+            match py.detach(move || lent.recv_timeout(slice)) {
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) if left.is_zero() => return Ok(false),
+                Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            }
+        }
+        // A panic has been printed, and there is nothing left to save.
+        py.detach(|| thread.map(thread::JoinHandle::join).is_ok());
+        Ok(true)
+    }
+
+    /// Whether it has ended.
+    #[getter]
+    fn ended(&self, py: Python<'_>) -> bool {
+        self.home.is_elsewhere() || py.detach(|| self.run().is_none())
+    }
+
+    /// The failure that nobody has been told of yet.
+    fn take_failure(&self) -> Option<PyErr> {
+        let mut failure = self.failure();
+        if std::mem::replace(&mut failure.told, true) {
+            return None;
+        }
+        drop(failure);
+        self.raised()
+    }
+
+    /// Tells what was done so far, also when this has long been dropped.
+    #[getter]
+    fn monitor(&self, py: Python<'_>) -> Py<Monitor> {
+        self.monitor.clone_ref(py)
+    }
+}
+
+/// What polling gives.
+enum Polled {
+    Item(Item),
+    EpochEnd,
+    End(Option<Error>),
+    Pending,
+}
+
+impl PipelineRun {
+    /// Waits for the next item; `None` at the end, and where an epoch ends.
+    pub(super) fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Item>> {
+        if self.home.is_elsewhere() {
+            let message = "this pipeline belongs to the process that started it, of which this one \
+                           is a fork; build another one here";
+            return Err(PyRuntimeError::new_err(message));
+        }
+        let deadline = deadline(timeout);
+        loop {
+            let left = left(deadline);
+            match py.detach(|| self.poll(SLICE.min(left))) {
+                Polled::Item(item) => return Ok(Some(item)),
+                Polled::EpochEnd if self.continuous => return Ok(None),
+                Polled::EpochEnd => {}
+                Polled::End(error) => {
+                    self.keep_failure(py, error);
+                    self.failure().told = true;
+                    return self.raised().map_or(Ok(None), Err);
+                }
+                Polled::Pending => {
+                    if let Err(raised) = py.check_signals() {
+                        // Whoever pressed Ctrl-C shall not wait for an item to be done.
+                        self.end_within(py, Duration::ZERO);
+                        return Err(raised);
+                    }
+                    if left.is_zero() {
+                        let seconds = timeout.unwrap_or_default();
+                        let message = format!("no item was ready within {seconds} s");
+                        return Err(PyTimeoutError::new_err(message));
+                    }
+                }
+            }
+        }
+    }
+
+    fn poll(&self, slice: Duration) -> Polled {
+        if self.ending.load(Ordering::SeqCst) {
+            return Polled::End(None);
+        }
+        let mut run = self.run();
+        let Some(running) = &mut *run else { return Polled::End(None) };
+        match running.engine.next_event(slice) {
+            Poll::Pending => Polled::Pending,
+            Poll::Ready(Some(Ok(Event::Item(item)))) => Polled::Item(item),
+            Poll::Ready(Some(Ok(Event::EpochEnd(_)))) => Polled::EpochEnd,
+            Poll::Ready(end) => {
+                let ended = run.take();
+                drop(run);
+                self.monitor.get().end();
+                self.helpers.halt();
+                drop(ended);
+                Polled::End(end.and_then(Result::err))
+            }
+        }
+    }
+
+    fn keep_failure(&self, py: Python<'_>, error: Option<Error>) {
+        if let Some(error) = error.filter(|error| error.kind() != ErrorKind::Stopped) {
+            let raised = to_failure(py, &error);
+            self.failure().raised.get_or_insert(raised);
+        }
+    }
+
+    fn raised(&self) -> Option<PyErr> {
+        Python::attach(|py| self.failure().raised.as_ref().map(|raised| raised.clone_ref(py)))
+    }
+
+    fn failure(&self) -> MutexGuard<'_, Failure> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) -> MutexGuard<'_, Option<Run>> {
+        self.run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end_within(&self, py: Python<'_>, at_most: Duration) {
+        self.ending.store(true, Ordering::SeqCst);
+        py.detach(|| {
+            let run = self.run().take();
+            self.monitor.get().end();
+            self.helpers.halt();
+            if let Some(run) = run {
+                drop_within(run, at_most);
+            }
+        });
+    }
+}
+
+impl Drop for PipelineRun {
+    fn drop(&mut self) {
+        let mut run = self.run.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if self.home.is_elsewhere() {
+            // There are no threads to join, and what they had locked stays locked.
+            std::mem::forget(run);
+            return;
+        }
+        let helpers = Arc::clone(&self.helpers);
+        let monitor = self.monitor.get();
+        let mut end = move || {
+            monitor.end();
+            helpers.halt();
+            if let Some(run) = run.take() {
+                drop_within(run, WIND_DOWN);
+            }
+        };
+        if Python::try_attach(|py| py.detach(&mut end)).is_none() {
+            // Python is shutting down: nobody is held up.
+            end();
+        }
+    }
+}
+
+fn deadline(timeout: Option<f64>) -> Option<Instant> {
+    let time = Duration::try_from_secs_f64(timeout?.max(0.0)).unwrap_or(FOREVER);
+    Instant::now().checked_add(time.min(FOREVER))
+}
+
+fn left(deadline: Option<Instant>) -> Duration {
+    deadline.map_or(FOREVER, |deadline| deadline.saturating_duration_since(Instant::now()))
+}

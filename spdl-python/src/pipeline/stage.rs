@@ -1,0 +1,246 @@
+//! Stages as Python describes them, and how they are added to the engine's description.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use spdl_core::{OnError, Order, PipelineBuilder, StageOptions, path};
+
+use super::Item;
+use super::aggregate::{Custom, Lists};
+use super::call::{Await, Call, Iterate, IterateAsync, Op, Present};
+use super::inbox::Inbox;
+use super::route::{Router, items_of, list_of};
+use super::workers::{Pool, Workers};
+
+/// What is added to a stage's name for one that belongs to it.
+const PART: &str = "/part";
+
+/// The description of a stage. May be used in several pipelines.
+#[pyclass(frozen, module = "spdl_rs._spdl_rs")]
+pub(crate) struct Stage {
+    spec: Arc<Spec>,
+}
+
+struct Spec {
+    op: Arc<Op>,
+    kind: Kind,
+    concurrency: usize,
+    ordered: bool,
+    on_error: Option<OnError>,
+    /// Present where the stage has threads of its own.
+    pool: Option<Arc<Pool>>,
+}
+
+enum Kind {
+    Call,
+    Iterate,
+    Await(Inbox),
+    IterateAsync(Inbox),
+    Lists { size: usize, drop_last: bool },
+    Custom { drop_last: bool },
+    Route { paths: Vec<Vec<Arc<Spec>>>, batched: bool, inbox: Option<Inbox> },
+}
+
+#[pymethods]
+impl Stage {
+    /// A stage that calls `function` for each item, and takes its result in the way of `kind`:
+    /// `"call"`, `"iterate"`, `"await"` or `"iterate-async"`.
+    #[staticmethod]
+    #[pyo3(signature = (
+        kind, name, function, *, concurrency, ordered, max_failures=None, workers=None, inbox=None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn function(
+        kind: &str,
+        name: String,
+        function: Py<PyAny>,
+        concurrency: usize,
+        ordered: bool,
+        max_failures: Option<Bound<'_, PyAny>>,
+        workers: Option<PyRef<'_, Workers>>,
+        inbox: Option<PyRef<'_, Inbox>>,
+    ) -> PyResult<Self> {
+        let inbox = inbox.map(|inbox| inbox.clone());
+        let kind = match (kind, inbox) {
+            ("call", _) => Kind::Call,
+            ("iterate", _) => Kind::Iterate,
+            ("await", Some(inbox)) => Kind::Await(inbox),
+            ("iterate-async", Some(inbox)) => Kind::IterateAsync(inbox),
+            (kind, _) => {
+                let message = format!("there is no stage of kind {kind:?}, or it lacks an inbox");
+                return Err(PyValueError::new_err(message));
+            }
+        };
+        let on_error = max_failures.map(|budget| on_error(&budget)).transpose()?;
+        let pool = workers.map(|workers| Arc::clone(&workers.pool));
+        Ok(Stage::new(name, function, kind, concurrency, ordered, on_error, pool))
+    }
+
+    /// Lists of `size` items.
+    #[staticmethod]
+    fn lists(py: Python<'_>, name: String, size: usize, drop_last: bool) -> Self {
+        let kind = Kind::Lists { size, drop_last };
+        Stage::new(name, py.None(), kind, 1, false, None, None)
+    }
+
+    /// What aggregators give that `make()` makes, one for each epoch.
+    #[staticmethod]
+    fn aggregate(name: String, make: Py<PyAny>, drop_last: bool) -> Self {
+        Stage::new(name, make, Kind::Custom { drop_last }, 1, false, None, None)
+    }
+
+    /// Paths, of which `router(item)` chooses one; or for each item of a list.
+    #[staticmethod]
+    #[pyo3(signature = (name, router, paths, *, batched, inbox=None))]
+    fn route(
+        name: String,
+        router: Py<PyAny>,
+        paths: Vec<Vec<PyRef<'_, Stage>>>,
+        batched: bool,
+        inbox: Option<PyRef<'_, Inbox>>,
+    ) -> Self {
+        let specs = |stages: &Vec<PyRef<'_, Stage>>| {
+            stages.iter().map(|stage| Arc::clone(&stage.spec)).collect()
+        };
+        let paths = paths.iter().map(specs).collect();
+        let inbox = inbox.map(|inbox| inbox.clone());
+        Stage::new(name, router, Kind::Route { paths, batched, inbox }, 1, false, None, None)
+    }
+}
+
+impl Stage {
+    fn new(
+        name: String,
+        function: Py<PyAny>,
+        kind: Kind,
+        concurrency: usize,
+        ordered: bool,
+        on_error: Option<OnError>,
+        pool: Option<Arc<Pool>>,
+    ) -> Self {
+        let op = Arc::new(Op { stage: name, function: Arc::new(function) });
+        Stage { spec: Arc::new(Spec { op, kind, concurrency, ordered, on_error, pool }) }
+    }
+
+    pub(super) fn add_to(&self, pipeline: PipelineBuilder<Item>) -> PipelineBuilder<Item> {
+        self.spec.add_to(pipeline)
+    }
+}
+
+impl Spec {
+    fn options(&self) -> StageOptions {
+        let order = if self.ordered { Order::Input } else { Order::Completion };
+        let options = StageOptions::new(&self.op.stage)
+            .concurrency(self.concurrency)
+            .queue(between(self.concurrency))
+            .order(order);
+        let options = match self.on_error {
+            Some(on_error) => options.on_error(on_error),
+            None => options,
+        };
+        match &self.pool {
+            Some(pool) => options.executor(Arc::<Pool>::clone(pool)),
+            None => options,
+        }
+    }
+
+    /// The options of a stage that does a part of this one's work.
+    fn part(&self, at: usize) -> StageOptions {
+        let ordered = if self.ordered { Order::Input } else { Order::Completion };
+        StageOptions::new(&format!("{}{PART}{at}", self.op.stage))
+            .concurrency(1)
+            .queue(between(1))
+            .order(ordered)
+    }
+
+    fn add_to(&self, pipeline: PipelineBuilder<Item>) -> PipelineBuilder<Item> {
+        let (op, options) = (Arc::clone(&self.op), self.options());
+        match &self.kind {
+            Kind::Call => pipeline.stage(options, move || Ok(Call(Arc::clone(&op)))),
+            Kind::Iterate => pipeline.stage(options, move || Ok(Iterate(Arc::clone(&op)))),
+            Kind::Await(inbox) => pipeline
+                .async_stage(options, Await { op, inbox: inbox.clone() })
+                .stage(self.part(0), || Ok(Present)),
+            Kind::IterateAsync(inbox) => {
+                let inbox = inbox.clone();
+                let make = move || {
+                    let (op, inbox) = (Arc::clone(&op), inbox.clone());
+                    Ok(IterateAsync { op, inbox })
+                };
+                pipeline.stage(options, make)
+            }
+            &Kind::Lists { size, drop_last } => {
+                pipeline.aggregate(options, move || Lists::new(size, drop_last))
+            }
+            &Kind::Custom { drop_last } => {
+                pipeline.aggregate(options, move || Custom::new(&op, drop_last))
+            }
+            Kind::Route { paths, batched, inbox } => {
+                let router = Router { op, paths: paths.len(), inbox: inbox.clone() };
+                if *batched {
+                    self.route_lists(pipeline, options, router, paths)
+                } else {
+                    let paths: Vec<_> = paths
+                        .iter()
+                        .cloned()
+                        .map(|stages| path(move |items| add_all(&stages, items)))
+                        .collect();
+                    pipeline.route(options, move |item| router.path(item), paths)
+                }
+            }
+        }
+    }
+
+    /// list ──► its items ──► paths, of lists ──► items ──► list
+    fn route_lists(
+        &self,
+        pipeline: PipelineBuilder<Item>,
+        options: StageOptions,
+        router: Router,
+        paths: &[Vec<Arc<Spec>>],
+    ) -> PipelineBuilder<Item> {
+        let name = &self.op.stage;
+        let name_of = || name.clone();
+        let paths: Vec<_> = paths
+            .iter()
+            .cloned()
+            .enumerate()
+            .map(|(at, stages)| {
+                let (before, after) = (name_of(), name_of());
+                let (first, last) = (self.part(2 * at + 2), self.part(2 * at + 3));
+                path(move |items: PipelineBuilder<Vec<Item>>| {
+                    let lists = items.map(first, move |items| list_of(&before, items));
+                    let lists = add_all(&stages, lists);
+                    lists.map(last, move |list| items_of(&after, &list))
+                })
+            })
+            .collect();
+        let (before, after) = (name_of(), name_of());
+        pipeline
+            .map(self.part(0), move |list| items_of(&before, &list))
+            .route_lists(options, move |items| router.paths(items), paths)
+            .map(self.part(1), move |items| list_of(&after, items))
+    }
+}
+
+fn add_all(stages: &[Arc<Spec>], pipeline: PipelineBuilder<Item>) -> PipelineBuilder<Item> {
+    stages.iter().fold(pipeline, |pipeline, stage| stage.add_to(pipeline))
+}
+
+/// How many items wait between stages: as many as can be taken up at once, and no fewer than two,
+/// since nobody knows how large they are.
+pub(super) fn between(concurrency: usize) -> usize {
+    concurrency.max(2)
+}
+
+/// A budget of failures: a number of items, any number where it is negative; or a share, a float.
+pub(super) fn on_error(budget: &Bound<'_, PyAny>) -> PyResult<OnError> {
+    if let Ok(most) = budget.extract::<i64>() {
+        return Ok(OnError::Skip { at_most: u64::try_from(most).ok() });
+    }
+    match budget.extract::<f64>() {
+        Ok(at_most) => Ok(OnError::SkipShare { at_most }),
+        Err(_) => Err(PyTypeError::new_err("a budget of failures is an int or a float")),
+    }
+}

@@ -1,0 +1,73 @@
+"""What the tests of pipelines share."""
+
+import contextlib
+import threading
+import time
+
+from spdl_rs.pipeline import PipelineBuilder
+
+
+def source(items=range(5), **options):
+    return PipelineBuilder().add_source(items, **options)
+
+
+def build(builder, *, buffer_size=3, num_threads=2, **options):
+    return builder.add_sink(buffer_size).build(num_threads=num_threads, **options)
+
+
+def run(builder, **options):
+    """All items of a pipeline that is expected to end within a minute."""
+    pipeline = build(builder, **options)
+    with pipeline.auto_stop():
+        return list(pipeline.get_iterator(timeout=60))
+
+
+def identity(item):
+    return item
+
+
+def refuse(item):
+    raise ValueError(f"no {item!r}")
+
+
+def refuse_odd(item):
+    return refuse(item) if item % 2 else item
+
+
+def threads():
+    return sorted(thread.name for thread in threading.enumerate() if "spdl" in thread.name)
+
+
+def wait_until(condition, within_s=20.0):
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def assert_no_threads():
+    wait_until(lambda: not threads())
+
+
+class Counter:
+    """Counts how many calls are under way at once."""
+
+    def __init__(self, seconds=0.0):
+        self.seconds, self.now, self.most, self.calls = seconds, 0, 0, 0
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def _counted(self):
+        with self._lock:
+            self.now, self.calls = self.now + 1, self.calls + 1
+            self.most = max(self.most, self.now)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.now -= 1
+
+    def __call__(self, item):
+        with self._counted():
+            time.sleep(self.seconds)
+            return item

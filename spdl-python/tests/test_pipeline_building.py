@@ -1,0 +1,427 @@
+"""Group B of the features: how pipelines are put together."""
+
+import asyncio
+import concurrent.futures
+import dataclasses
+import functools
+import pickle
+import threading
+from fractions import Fraction
+
+import pytest
+from pipelines import build, identity, run, source
+from spdl_rs.pipeline import PipelineBuilder, build_pipeline, defs
+from spdl_rs.pipeline.defs import (
+    Aggregate,
+    Aggregator,
+    Collate,
+    Disaggregate,
+    Merge,
+    PathVariants,
+    Pipe,
+    PipelineConfig,
+    SinkConfig,
+    SourceConfig,
+)
+
+
+def spell(word):
+    yield from word
+
+
+async def spell_async(word):
+    for letter in word:
+        yield letter
+
+
+async def double_async(item):
+    await asyncio.sleep(0)
+    return item * 2
+
+
+def test_b01_every_method_gives_the_builder_back_and_nothing_runs_before_build():
+    called = []
+
+    def numbers():
+        called.append(1)
+        yield 1
+
+    builder = PipelineBuilder()
+    assert builder.add_source(numbers()) is builder
+    assert builder.pipe(called.append) is builder
+    assert builder.aggregate(2) is builder
+    assert builder.disaggregate() is builder
+    assert builder.path_variants(identity, [[]]) is builder
+    assert builder.add_sink() is builder
+    pipeline = builder.build(num_threads=1)
+    assert called == []
+    assert repr(pipeline).endswith("not started>")
+
+
+def test_b01_the_text_of_a_builder_shows_its_stages_and_where_they_are_defined():
+    text = repr(source([1]).pipe(identity, concurrency=3).aggregate(2, drop_last=True).add_sink(5))
+    line = identity.__code__.co_firstlineno
+    assert text.splitlines() == [
+        "PipelineBuilder",
+        " - Source: SourceConfig(source=[1])",
+        " - Pipes:",
+        f"   - identity(concurrency=3, op=identity at pipelines.py:{line})",
+        "   - aggregate(Collate(2), drop_last=True)",
+        " - Sink: SinkConfig(buffer_size=5)",
+    ]
+
+
+def test_b02_a_second_source_is_refused():
+    with pytest.raises(ValueError, match="already set"):
+        source().add_source([1])
+
+
+@pytest.mark.parametrize("wrong", [3, None, object()])
+def test_b02_what_cannot_be_iterated_is_no_source(wrong):
+    with pytest.raises(ValueError, match="neither"):
+        source(wrong)
+
+
+def test_b02_a_source_is_iterated_on_a_thread_of_its_own():
+    def numbers():
+        for _ in range(3):
+            yield threading.current_thread().name
+
+    assert set(run(source(numbers()))) == {"spdl_sync_source"}
+
+
+def test_b02_what_is_local_to_a_thread_lasts():
+    local = threading.local()
+
+    def count(_):
+        local.count = getattr(local, "count", 0) + 1
+        return local.count
+
+    def numbers():
+        for _ in range(5):
+            yield count(None)
+
+    assert run(source(numbers()).pipe(lambda n: (n, count(n))), num_threads=1) == [
+        (n, n) for n in range(1, 6)
+    ]
+
+
+def test_b02_async_iterables_are_sources():
+    class Numbers:
+        def __aiter__(self):
+            return spell_async("ab")
+
+    assert run(source(spell_async("abc"))) == ["a", "b", "c"]
+    assert run(source(Numbers())) == ["a", "b"]
+
+
+def test_b03_none_drops_the_item():
+    assert run(source(range(6)).pipe(lambda n: n if n % 2 else None)) == [1, 3, 5]
+
+
+def test_b03_none_drops_the_item_of_async_functions_and_generators():
+    async def odd(n):
+        return n if n % 2 else None
+
+    def odd_only(n):
+        yield None
+        if n % 2:
+            yield n
+
+    async def odd_async(n):
+        yield None
+        if n % 2:
+            yield n
+
+    for op in (odd, odd_only, odd_async):
+        assert run(source(range(6)).pipe(op)) == [1, 3, 5]
+
+
+def test_b03_none_of_a_source_is_an_item():
+    assert run(source([1, None]).pipe(lambda item: (item,))) == [(1,), (None,)]
+
+
+class Callable:
+    def __call__(self, item):
+        return item * 2
+
+
+class AsyncCallable:
+    async def __call__(self, item):
+        return item * 2
+
+
+class Generating:
+    def method(self, item):
+        yield item * 2
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        lambda item: item * 2,
+        Callable(),
+        AsyncCallable(),
+        double_async,
+        functools.partial(double_async),
+        Generating().method,
+        functools.partial(Generating().method),
+        [0, 2, 4],
+        (0, 2, 4),
+        {0: 0, 1: 2, 2: 4},
+        range(0, 10, 2),
+        (2).__mul__,
+    ],
+    ids=str,
+)
+def test_b03_every_kind_of_op_is_called_as_what_it_is(op):
+    assert run(source(range(3)).pipe(op, output_order="input")) == [0, 2, 4]
+
+
+@pytest.mark.parametrize("op", [spell, spell_async])
+def test_b03_what_a_generator_yields_goes_on_at_once(op):
+    gate = threading.Event()
+
+    def slow(word):
+        yield "first"
+        assert gate.wait(20)
+        yield "second"
+
+    async def slow_async(word):
+        yield "first"
+        while not gate.is_set():
+            await asyncio.sleep(0.001)
+        yield "second"
+
+    pipeline = build(source(["x"]).pipe(slow if op is spell else slow_async))
+    with pipeline.auto_stop():
+        assert pipeline.get_item(timeout=20) == "first"
+        gate.set()
+        assert pipeline.get_item(timeout=20) == "second"
+
+
+@pytest.mark.parametrize(
+    "arguments, error",
+    [
+        ({"concurrency": 0}, ValueError),
+        ({"concurrency": 1.5}, ValueError),
+        ({"output_order": "random"}, ValueError),
+        ({"max_failures": 0.1}, TypeError),
+        ({"max_failures": True}, TypeError),
+        ({"max_failures": Fraction(3, 2)}, ValueError),
+        ({"max_failures": Fraction(0)}, ValueError),
+    ],
+)
+def test_b03_arguments_that_make_no_sense_are_refused(arguments, error):
+    with pytest.raises(error):
+        source().pipe(identity, **arguments)
+
+
+def test_b03_async_ops_take_no_executor_and_async_generators_keep_no_order():
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        for op in (double_async, spell_async):
+            with pytest.raises(ValueError, match="executor"):
+                source().pipe(op, executor=executor)
+    with pytest.raises(ValueError, match="order"):
+        source().pipe(spell_async, output_order="input")
+
+
+def test_b03_what_can_be_neither_called_nor_indexed_is_no_op():
+    with pytest.raises(TypeError, match="callable"):
+        source().pipe(3)
+
+
+def test_b03_a_stage_is_called_what_its_function_is_called():
+    partial = functools.partial(functools.partial(spell))
+    names = [Pipe(op).name for op in (spell, partial, Callable(), "".join, [1], lambda: 0)]
+    assert names == ["spell", "spell", "Callable", "join", "list", "<lambda>"]
+    assert Pipe(spell, name="other").name == "other"
+
+
+def test_b04_lists_of_n_with_the_rest_at_the_end():
+    assert run(source(range(7)).aggregate(3)) == [[0, 1, 2], [3, 4, 5], [6]]
+    assert run(source(range(7)).aggregate(3, drop_last=True)) == [[0, 1, 2], [3, 4, 5]]
+    assert run(source([]).aggregate(3)) == []
+
+
+@pytest.mark.parametrize("wrong, error", [("3", TypeError), (True, TypeError), (0, ValueError)])
+def test_b04_aggregate_takes_a_number_or_an_aggregator(wrong, error):
+    with pytest.raises(error):
+        source().aggregate(wrong)
+
+
+class UpTo(Aggregator):
+    def __init__(self, most):
+        self.most, self.held = most, []
+
+    def accumulate(self, item):
+        self.held.append(item)
+        return self.flush() if sum(self.held) >= self.most else None
+
+    def flush(self):
+        held, self.held = self.held, []
+        return held or None
+
+
+def test_b04_an_aggregator_of_ones_own_decides_when_an_item_is_complete():
+    assert run(source([4, 5, 6, 7]).aggregate(UpTo(8))) == [[4, 5], [6, 7]]
+    assert run(source([4, 5, 6]).aggregate(UpTo(8))) == [[4, 5], [6]]
+    assert run(source([4, 5, 6]).aggregate(UpTo(8), drop_last=True)) == [[4, 5]]
+
+
+def test_b05_disaggregate_takes_lists_apart():
+    assert run(source([[1, 2], [], "ab"]).disaggregate()) == [1, 2, "a", "b"]
+
+
+def test_b06_regions_are_refused_with_a_clear_message():
+    with pytest.raises(NotImplementedError, match="not supported yet"):
+        source().to(object())
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, None, True])
+def test_b08_the_sink_holds_at_least_one_item(wrong):
+    with pytest.raises(ValueError):
+        source().add_sink(wrong)
+
+
+def test_b08_a_second_sink_is_refused_and_the_default_holds_three():
+    assert source().add_sink().get_config().sink == SinkConfig(3)
+    with pytest.raises(ValueError, match="already set"):
+        source().add_sink().add_sink()
+
+
+def test_b09_a_pipeline_needs_a_source_and_a_sink():
+    with pytest.raises(RuntimeError, match="source"):
+        PipelineBuilder().add_sink().get_config()
+    with pytest.raises(RuntimeError, match="sink"):
+        source().get_config()
+
+
+def test_b10_the_number_of_threads_bounds_what_runs_at_once():
+    with pytest.raises(TypeError):
+        source().add_sink().build()
+    for wrong, error in [(0, ValueError), (1.5, TypeError)]:
+        with pytest.raises(error):
+            source().add_sink().build(num_threads=wrong)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        {"report_stats_interval": 1.0},
+        {"queue_class": object},
+        {"task_hook_factory": lambda info: []},
+    ],
+)
+def test_b10_what_is_not_supported_yet_is_refused(argument):
+    with pytest.raises(NotImplementedError, match="not supported yet"):
+        build(source(), **argument)
+
+
+def test_b11_what_is_raised_while_building_has_the_configuration_as_a_note():
+    with pytest.raises(TypeError) as raised:
+        build(source([1, 2]).pipe(identity), max_failures=0.5)
+    assert any("identity(concurrency=1" in note for note in raised.value.__notes__)
+
+
+def test_b11_a_configuration_can_be_built_again_and_again():
+    config = source([1, 2]).pipe(identity).add_sink().get_config()
+    for _ in range(2):
+        assert list(build_pipeline(config, num_threads=1)) == [1, 2]
+
+
+def test_b12_configurations_are_frozen_and_can_be_pickled():
+    config = PipelineConfig(
+        Merge([source([1, 2]).pipe(identity).add_sink().get_config()]),
+        [Pipe(str), Aggregate(2), Disaggregate(), PathVariants(len, [[Pipe(int)], []])],
+        SinkConfig(2),
+    )
+    again = pickle.loads(pickle.dumps(config))
+    assert repr(again) == repr(config)
+    for part in (config, config.src, *config.pipes, config.sink):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            part.name = "other"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: PipelineConfig([1], [], SinkConfig(1)),
+        lambda: PipelineConfig(SourceConfig([1]), [len], SinkConfig(1)),
+        lambda: PipelineConfig(SourceConfig([1]), [], 3),
+    ],
+)
+def test_b12_parts_of_the_wrong_type_are_refused(wrong):
+    with pytest.raises(TypeError):
+        wrong()
+
+
+def test_b13_factories_take_the_arguments_of_the_methods():
+    def configured(builder):
+        return builder.add_sink().get_config().pipes
+
+    assert configured(source().pipe(identity, concurrency=2, name="x", max_failures=3)) == (
+        Pipe(identity, concurrency=2, name="x", max_failures=3),
+    )
+    assert repr(configured(source().aggregate(2, drop_last=True))[0]) == repr(
+        Aggregate(2, drop_last=True)
+    )
+    assert configured(source().disaggregate()) == (Disaggregate(),)
+    assert configured(source().path_variants(len, [[]], "way", True)) == (
+        PathVariants(len, [[]], "way", True),
+    )
+
+
+class Threes(Aggregator):
+    """Keeps what it holds in itself, and does not hand it on without `flush`."""
+
+    def __init__(self):
+        self.held = []
+
+    def accumulate(self, item):
+        self.held.append(item)
+        if len(self.held) < 3:
+            return None
+        held, self.held = self.held, []
+        return held
+
+    def flush(self):
+        return self.held or None
+
+
+@pytest.mark.parametrize("aggregator", [3, Collate(3), Threes()])
+def test_b14_nothing_leaks_from_one_build_into_the_next(aggregator):
+    config = source(range(1, 8)).aggregate(aggregator, drop_last=True).add_sink().get_config()
+    for _ in range(3):
+        batches = list(build_pipeline(config, num_threads=1))
+        assert batches == [[1, 2, 3], [4, 5, 6]]
+
+
+@pytest.mark.parametrize("aggregator", [3, Collate(3), Threes()])
+def test_b14_nothing_leaks_from_one_epoch_into_the_next(aggregator):
+    builder = source(range(1, 8), continuous=True).aggregate(aggregator, drop_last=True)
+    pipeline = build(builder)
+    with pipeline.auto_stop():
+        for _ in range(3):
+            assert list(pipeline) == [[1, 2, 3], [4, 5, 6]]
+
+
+def test_b14_the_aggregator_that_was_given_stays_as_it_was():
+    aggregator = Threes()
+    run(source(range(7)).aggregate(aggregator))
+    assert aggregator.held == []
+
+
+def test_b14_an_aggregator_that_cannot_be_copied_is_refused_when_the_pipeline_is_built():
+    class Locked(Threes):
+        def __init__(self):
+            self.lock = threading.Lock()
+
+    with pytest.raises(TypeError, match="__deepcopy__"):
+        build(source().aggregate(Locked()))
+
+
+def test_b16_everything_that_is_listed_can_be_imported():
+    names = {}
+    exec("from spdl_rs.pipeline.defs import *", names)
+    assert set(defs.__all__) <= set(names)

@@ -1,0 +1,449 @@
+"""Group L of the features: start, stop, waiting, garbage, the end of the process."""
+
+import functools
+import gc
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+
+import pytest
+from pipelines import (
+    assert_no_threads,
+    build,
+    identity,
+    refuse,
+    run,
+    source,
+    threads,
+    wait_until,
+)
+from spdl_rs.pipeline import PipelineFailure
+from spdl_rs.pipeline.defs import Aggregator
+
+
+def numbers_without_end():
+    number = 0
+    while True:
+        yield number
+        number += 1
+
+
+def test_l01_a_pipeline_starts_once():
+    pipeline = build(source())
+    pipeline.start()
+    with pytest.raises(RuntimeError, match="already started"):
+        pipeline.start()
+    pipeline.stop()
+    with pytest.raises(RuntimeError, match="already started"):
+        pipeline.start()
+
+
+def test_l01_arguments_without_meaning_are_warned_about():
+    pipeline = build(source())
+    with pytest.warns(UserWarning, match="daemon"):
+        pipeline.start(daemon=True)
+    pipeline.stop()
+
+
+def test_l02_stop_ends_every_thread_and_may_be_called_at_any_time():
+    pipeline = build(source(numbers_without_end()).pipe(identity, concurrency=2))
+    pipeline.stop()
+    assert pipeline.get_item(timeout=20) == 0
+    assert len(threads()) == 3
+    pipeline.stop()
+    assert threads() == []
+    pipeline.stop()
+    with pytest.raises(EOFError):
+        pipeline.get_item()
+
+
+def test_l02_stop_waits_for_functions_under_way_as_long_as_it_may():
+    entered, gate = threading.Event(), threading.Event()
+
+    def slow(item):
+        entered.set()
+        assert gate.wait(20)
+        return item
+
+    pipeline = build(source().pipe(slow))
+    pipeline.start()
+    assert entered.wait(20)
+    with pytest.raises(TimeoutError, match="under way"):
+        pipeline.stop(timeout=0.05)
+    gate.set()
+    pipeline.stop(timeout=20)
+    assert_no_threads()
+
+
+def test_l02_stop_tells_of_a_failure_that_nobody_has_been_told_of():
+    pipeline = build(source([1]).pipe(refuse), max_failures=0)
+    pipeline.start()
+    wait_until(lambda: pipeline.stats()["stages"][1]["failures"])
+    with pytest.raises(PipelineFailure):
+        pipeline.stop()
+    pipeline.stop()
+
+
+def test_l02_stop_is_no_end_of_data():
+    ended = []
+
+    class Listen(Aggregator):
+        def accumulate(self, item):
+            return None
+
+        def flush(self):
+            ended.append("flush")
+
+    def numbers():
+        yield from range(3)
+        gate.wait(20)
+
+    gate = threading.Event()
+    pipeline = build(source(numbers()).pipe(identity).aggregate(Listen()))
+    pipeline.start()
+    wait_until(lambda: pipeline.stats()["stages"][-1]["items"] == 3)
+    threading.Timer(0.1, gate.set).start()
+    pipeline.stop()
+    assert ended == []
+
+
+def test_l03_auto_stop_stops_whatever_happens():
+    pipeline = build(source(numbers_without_end()).pipe(identity))
+    with pytest.raises(LookupError), pipeline.auto_stop():
+        raise LookupError
+    assert threads() == []
+
+
+def test_l04_get_item_starts_the_pipeline_and_ends_with_eof():
+    pipeline = build(source([1, 2]))
+    assert [pipeline.get_item(), pipeline.get_item(timeout=20)] == [1, 2]
+    for _ in range(2):
+        with pytest.raises(EOFError):
+            pipeline.get_item()
+    assert_no_threads()
+
+
+def test_l04_get_item_waits_no_longer_than_it_may_and_can_be_asked_again():
+    gate = threading.Event()
+    pipeline = build(source([1]).pipe(lambda item: gate.wait(20) and item))
+    with pipeline.auto_stop():
+        started = time.monotonic()
+        with pytest.raises(TimeoutError, match="0.05 s"):
+            pipeline.get_item(timeout=0.05)
+        assert 0.05 <= time.monotonic() - started < 5
+        gate.set()
+        assert pipeline.get_item(timeout=20) == 1
+
+
+def test_l04_a_failure_comes_after_what_was_finished_before_and_every_time():
+    pipeline = build(source([2, 4, 1]).pipe(lambda n: refuse(n) if n == 1 else n), max_failures=0)
+    assert [pipeline.get_item(), pipeline.get_item()] == [2, 4]
+    for _ in range(2):
+        with pytest.raises(PipelineFailure):
+            pipeline.get_item()
+    # Nobody is told twice by stopping.
+    pipeline.stop()
+
+
+def test_l05_get_item_nowait_does_not_wait():
+    gate = threading.Event()
+    pipeline = build(source([1]).pipe(lambda item: gate.wait(20) and item))
+    with pytest.raises(queue.Empty):
+        pipeline.get_item_nowait()
+    gate.set()
+    items = []
+
+    def is_there():
+        try:
+            items.append(pipeline.get_item_nowait())
+        except queue.Empty:
+            return False
+        return True
+
+    wait_until(is_there)
+    assert items == [1]
+    with pytest.raises(EOFError):
+        pipeline.get_item()
+    with pytest.raises(EOFError):
+        pipeline.get_item_nowait()
+
+
+def test_l06_a_loop_that_was_left_is_gone_on_with():
+    pipeline = build(source(range(6)))
+    for item in pipeline:
+        if item == 2:
+            break
+    assert list(pipeline) == [3, 4, 5]
+    assert list(pipeline) == []
+
+
+def test_l06_an_iterator_has_a_timeout_for_each_item():
+    gate = threading.Event()
+    pipeline = build(source([1]).pipe(lambda item: gate.wait(20)))
+    with pytest.raises(TimeoutError):
+        next(pipeline.get_iterator(timeout=0.05))
+    gate.set()
+    pipeline.stop()
+
+
+def test_l07_a_pipeline_that_nobody_holds_ends():
+    def started(builder):
+        pipeline = build(builder)
+        pipeline.get_item(timeout=20)
+        return pipeline
+
+    async def double(item):
+        return item * 2
+
+    for op in (identity, double):
+        pipeline = started(source(numbers_without_end()).pipe(op))
+        assert threads()
+        del pipeline
+        assert_no_threads()
+    for _ in source(numbers_without_end()).pipe(identity).add_sink().build(num_threads=1):
+        break
+    assert_no_threads()
+
+
+def test_l07_an_iterator_keeps_its_pipeline():
+    iterator = iter(build(source(range(50)).pipe(identity)))
+    gc.collect()
+    assert list(iterator) == list(range(50))
+
+
+def test_l07_items_and_functions_are_freed_with_the_pipeline():
+    class Item:
+        pass
+
+    class Op:
+        def __call__(self, item):
+            return item
+
+    op, held = Op(), []
+
+    def items():
+        while True:
+            item = Item()
+            held.append(weakref.ref(item))
+            yield item
+
+    op_held = weakref.ref(op)
+    pipeline = build(source(items()).pipe(op))
+    del op
+    pipeline.get_item(timeout=20)
+    pipeline.stop()
+    del pipeline
+    gc.collect()
+    wait_until(lambda: op_held() is None and all(item() is None for item in held))
+
+
+def is_freed(held):
+    # What a thread drops without the GIL is freed when the next one takes it.
+    gc.collect()
+    return held() is None
+
+
+def test_l07_a_pipeline_in_a_cycle_with_its_own_function_is_freed_after_its_end():
+    class Loader:
+        def __init__(self, items):
+            self.pipeline = build(source(items).pipe(self.load))
+
+        def load(self, item):
+            return item
+
+    for items in ([], [1, 2]):
+        loader = Loader(items)
+        assert list(loader.pipeline) == items
+        held = weakref.ref(loader)
+        del loader
+        gc.collect()
+        wait_until(functools.partial(is_freed, held))
+
+
+PREAMBLE = """
+import asyncio, sys, threading, time
+from spdl_rs.pipeline import PipelineBuilder
+def numbers():
+    while True:
+        yield 1
+def build(op, source=None, **options):
+    builder = PipelineBuilder().add_source(source or numbers()).pipe(op, **options)
+    return builder.add_sink().build(num_threads=2)
+async def wait(item):
+    await asyncio.sleep(0.001)
+    return item
+async def wait_long(item):
+    await asyncio.sleep(1000)
+def spin(item):
+    for _ in range(1000):
+        pass
+    return item
+"""
+
+
+def script(text):
+    return subprocess.Popen(
+        [sys.executable, "-c", PREAMBLE + text],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Programs in the background are started with SIGINT ignored, and pass that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "p = build(spin); p.get_item()",
+        "p = build(spin, concurrency=2); p.get_item(); sys.exit(0)",
+        "p = build(wait, concurrency=8); p.get_item()",
+        "p = build(wait_long, concurrency=8); p.start(); time.sleep(0.1)",
+        "p = build(lambda item: time.sleep(0.2)); p.start(); time.sleep(0.1)",
+        "p = build(spin); threading.Thread(target=list, args=(p,), daemon=True).start()",
+        "p = build(spin); p.get_item(); c = [p]; c.append(c); del p",
+        "p = build(spin, source=build(spin)); p.get_item()",
+        "import atexit; p = build(spin); atexit.register(lambda: p.get_item())",
+    ],
+)
+def test_l07_a_process_may_end_at_any_moment(ending):
+    with script(ending) as process:
+        assert process.communicate(timeout=60) == ("", "")
+        assert process.returncode == 0
+
+
+def test_l08_the_output_queue_of_threads_changes_nothing_and_statistics_stay():
+    pipeline = build(source(range(100)).pipe(identity), use_thread_output_queue=True)
+    assert list(pipeline) == list(range(100))
+    statistics = pipeline.stats()
+    assert [stage["items"] for stage in statistics["stages"]] == [100, 100]
+    assert statistics["consumer"]["items"] == 100
+    assert 0 <= statistics["data_readiness"] <= 1
+
+
+def test_l09_who_does_not_consume_holds_everything_up():
+    made = []
+
+    def numbers():
+        for number in range(1000):
+            made.append(number)
+            yield number
+            # Longer than the moment within which a source is read ahead.
+            time.sleep(0.001)
+
+    pipeline = build(source(numbers()).pipe(identity), buffer_size=2)
+    with pipeline.auto_stop():
+        pipeline.get_item(timeout=20)
+        wait_until(lambda: len(made) >= 5)
+        time.sleep(0.3)
+        assert len(made) < 20
+
+
+def test_l10_ctrl_c_is_heard_within_100_ms_though_a_function_sleeps():
+    heard = []
+    # More than once, since other programs may keep this machine busy.
+    for _ in range(5):
+        text = """
+p = build(lambda item: time.sleep(1.5))
+p.start()
+print("waiting", flush=True)
+try:
+    p.get_item()
+except KeyboardInterrupt:
+    print(time.monotonic(), flush=True)
+    raise
+"""
+        with script(text) as process:
+            assert process.stdout.readline() == "waiting\n"
+            time.sleep(0.2)
+            pressed = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            output, errors = process.communicate(timeout=30)
+        assert "KeyboardInterrupt" in errors and process.returncode == -signal.SIGINT
+        heard.append(float(output) - pressed)
+        assert heard[-1] > 0
+        if heard[-1] < 0.1:
+            break
+    assert min(heard) < 0.1, heard
+
+
+def test_l10_after_ctrl_c_the_pipeline_winds_down():
+    def handler(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, handler)
+    pipeline = build(source(numbers_without_end()).pipe(lambda item: None))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.get_item()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    with pytest.raises(EOFError):
+        pipeline.get_item()
+    assert_no_threads()
+
+
+def test_a_fork_gets_an_error_and_can_build_a_pipeline_of_its_own():
+    text = """
+import os, warnings
+warnings.simplefilter("ignore")
+p = build(spin)
+p.get_item()
+child = os.fork()
+if child == 0:
+    try:
+        p.get_item()
+    except RuntimeError as error:
+        assert "fork" in str(error)
+    else:
+        os._exit(3)
+    p.stop(timeout=1)
+    assert build(spin).get_item() == 1
+    del p
+    sys.exit(0)
+_, status = os.waitpid(child, 0)
+p.get_item()
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+    with script(text) as process:
+        assert process.communicate(timeout=60) == ("", "")
+        assert process.returncode == 0
+
+
+def test_threads_may_share_a_pipeline():
+    pipeline = build(source(range(300)).pipe(identity, concurrency=2))
+    taken = [[] for _ in range(4)]
+    takers = [threading.Thread(target=items.extend, args=(pipeline,)) for items in taken]
+    for taker in takers:
+        taker.start()
+    for taker in takers:
+        taker.join(60)
+    assert sorted(sum(taken, [])) == list(range(300))
+
+
+def test_no_cycle_of_start_and_stop_leaves_a_thread_or_a_file():
+    async def double(item):
+        return item * 2
+
+    def descriptors():
+        return len(os.listdir("/proc/self/fd"))
+
+    run(source([1]).pipe(double))
+    before = descriptors()
+    for cycle in range(24):
+        pipeline = build(source(numbers_without_end()).pipe(identity).pipe(double))
+        if cycle % 3:
+            pipeline.get_item(timeout=20)
+        if cycle % 2:
+            pipeline.stop()
+        del pipeline
+    assert_no_threads()
+    gc.collect()
+    wait_until(lambda: descriptors() <= before)
