@@ -5,6 +5,7 @@
 //!       │
 //!   this crate     ImageFolder ──► Epoch(Settings) ──► Array: the memory of a NumPy array
 //!       │          pipeline: stages of Python code, on threads of Python's
+//!       │          RankOrder ──► Indices: what a distributed sampler draws
 //!       │          wait: the GIL is free, Ctrl-C is heard; error: exceptions by kind; home: forks
 //!       ▼
 //! spdl-core, spdl-io, spdl-media
@@ -18,6 +19,7 @@ mod home;
 mod images;
 mod monitor;
 mod pipeline;
+mod sampler;
 mod settings;
 mod statistics;
 mod wait;
@@ -35,6 +37,8 @@ mod _spdl_rs {
     use crate::monitor::Monitor;
     #[pymodule_export]
     use crate::pipeline::{Feed, Graph, Inbox, ItemIterator, Job, PipelineRun, Stage, Workers};
+    #[pymodule_export]
+    use crate::sampler::{Indices, RankOrder};
     #[pymodule_export]
     use crate::settings::Settings;
 

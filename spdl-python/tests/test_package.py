@@ -54,7 +54,14 @@ def test_the_example_in_the_readme_prints_what_it_says(beside_photos, capsys):
     assert capsys.readouterr().out == printed
 
 
-PROTOCOLS = ("__array_interface__", "__call__", "__iter__", "__len__", "__next__")
+PROTOCOLS = (
+    "__array_interface__",
+    "__call__",
+    "__iter__",
+    "__len__",
+    "__length_hint__",
+    "__next__",
+)
 
 
 def test_the_stub_has_what_the_native_module_has():

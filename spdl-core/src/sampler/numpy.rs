@@ -90,10 +90,22 @@ impl NumpyRandom {
     /// Draws with weights, `p = weights / np.sum(weights)`, and with replacement.
     ///
     /// # Errors
-    /// `InvalidArgument` where a weight is negative, infinite or not a number, or none is positive.
+    /// `InvalidArgument` where a weight is negative, infinite or not a number, or their sum is 0 or
+    /// infinite.
     pub fn weights(self, weights: impl Into<Vec<f64>>) -> Result<Self> {
         let mut weights = weights.into();
+        if let Some(at) = weights.iter().position(|weight| !weight.is_finite() || *weight < 0.0) {
+            let found = weights[at];
+            return Err(invalid(format!(
+                "item {at} has the weight {found}; weights are finite and not negative"
+            )));
+        }
         let total = numpy_sum(&weights);
+        if !total.is_finite() || total <= 0.0 {
+            return Err(invalid(format!(
+                "the weights add up to {total}, and no chances follow from that"
+            )));
+        }
         weights.iter_mut().for_each(|weight| *weight /= total);
         self.probabilities(weights)
     }
@@ -108,8 +120,7 @@ impl NumpyRandom {
         if let Some(at) = p.iter().position(|p| p.is_nan() || *p < 0.0) {
             let found = p[at];
             return Err(invalid(format!(
-                "item {at} has the probability {found}; probabilities are not negative, and at \
-                 least one weight is positive"
+                "item {at} has the probability {found}; probabilities are not negative"
             )));
         }
         let (mut sum, mut lost) = (0.0, 0.0);
@@ -634,7 +645,11 @@ mod tests {
             NumpyRandom::new(0).epoch(1 << 63, 0).unwrap_err(),
             NumpyRandom::new(0).multiple_of(0).unwrap_err(),
             NumpyRandom::new(0).weights([1.0, -1.0, 2.0]).unwrap_err(),
+            // Divided by their sum they would be positive.
+            NumpyRandom::new(0).weights([-1.0, -2.0]).unwrap_err(),
             NumpyRandom::new(0).weights([0.0]).unwrap_err(),
+            NumpyRandom::new(0).weights([f64::MAX, f64::MAX]).unwrap_err(),
+            NumpyRandom::new(0).weights([]).unwrap_err(),
             NumpyRandom::new(0).weights([1.0, f64::NAN]).unwrap_err(),
             NumpyRandom::new(0).weights([1.0, f64::INFINITY]).unwrap_err(),
             NumpyRandom::new(0).weights([1.0]).unwrap().epoch(2, 0).unwrap_err(),
@@ -646,6 +661,8 @@ mod tests {
             Distributed::new(Sequential, 3, 3).unwrap_err(),
             Distributed::new(Sequential, 0, 0).unwrap_err(),
         ];
+        let negative = NumpyRandom::new(0).weights([1.0, -1.0, 2.0]).unwrap_err();
+        assert!(negative.to_string().contains("item 1 has the weight -1"), "{negative}");
         let error = NumpyRandom::new(0).epoch(1 << 62, 0).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::LimitExceeded);
         for error in errors {

@@ -380,7 +380,7 @@ fn every_cut_is_told_and_what_came_before_is_delivered() {
 #[test]
 fn an_end_without_its_marker_is_accepted_on_demand_only() {
     let archive = Archive::default().file("a", b"123");
-    archive.refused(ErrorKind::Truncated, 1024, "accept_missing_end");
+    archive.refused(ErrorKind::Truncated, 1024, "without its end marker");
     let options = TarOptions::default().accept_missing_end(true);
     assert_eq!(archive.read_with(options).0, [file("a", 3)]);
     assert!(archive.read_with(options).1.is_none());

@@ -1,6 +1,6 @@
 """The native module: private, and thin. `spdl_rs` is what to use."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, final
 
 from ._statistics import Statistics
@@ -175,3 +175,31 @@ class ItemIterator:
     def __new__(cls, run: PipelineRun, timeout: float | None = None) -> ItemIterator: ...
     def __iter__(self) -> ItemIterator: ...
     def __next__(self) -> Any: ...
+
+@final
+class RankOrder:
+    """One rank's part of a data set's order."""
+
+    @staticmethod
+    def sequential(items: int, rank: int, world_size: int, drop_last_round: bool) -> RankOrder: ...
+    @staticmethod
+    def random(
+        items: int,
+        draws: int,
+        weights: Sequence[float] | None,
+        rank: int,
+        world_size: int,
+        drop_last_round: bool,
+    ) -> RankOrder: ...
+    def indices(self, seed: int, position: int) -> Indices: ...
+    def __len__(self) -> int: ...
+
+@final
+class Indices(Iterator[int]):
+    """The items of one pass, one by one, and how many were given."""
+
+    def __iter__(self) -> Indices: ...
+    def __next__(self) -> int: ...
+    def __length_hint__(self) -> int: ...
+    @property
+    def position(self) -> int: ...

@@ -20,6 +20,7 @@ The interface is that of SPDL. The GIL is held only inside functions of Python; 
 interrupted by Ctrl-C.
 """
 
+from .._cache_iterator import cache_iterator
 from ._build import build_pipeline
 from ._builder import PipelineBuilder
 from ._failure import PipelineFailure
@@ -31,6 +32,7 @@ __all__ = [
     "PipelineBuilder",
     "PipelineFailure",
     "build_pipeline",
+    "cache_iterator",
     "is_eof",
     "is_epoch_end",
 ]

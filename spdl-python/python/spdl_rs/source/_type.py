@@ -1,0 +1,43 @@
+"""What sources can do: protocols, for type checkers and for `isinstance`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sized
+from typing import Protocol, TypeVar, runtime_checkable
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@runtime_checkable
+class IterableWithShuffle(Iterable[T_co], Protocol[T_co]):
+    """An iterable whose order can be changed between passes.
+
+    >>> from spdl_rs.source import DistributedRandomSampler, IterableWithShuffle
+    >>> isinstance(DistributedRandomSampler(9, rank=0, world_size=3), IterableWithShuffle)
+    True
+    >>> isinstance([1, 2, 3], IterableWithShuffle)
+    False
+    """
+
+    def shuffle(self, seed: int) -> None:
+        """Gives the next pass the order of `seed`."""
+        ...
+
+
+@runtime_checkable
+class SizedIterable(Sized, Iterable[T_co], Protocol[T_co]):
+    """An iterable that knows how many items a pass has.
+
+    >>> from spdl_rs.source import SizedIterable
+    >>> isinstance([1, 2, 3], SizedIterable), isinstance(iter([1, 2, 3]), SizedIterable)
+    (True, False)
+    """
+
+
+@runtime_checkable
+class SizedIterableWithShuffle(SizedIterable[T_co], Protocol[T_co]):
+    """An iterable that knows its length, and whose order can be changed between passes."""
+
+    def shuffle(self, seed: int) -> None:
+        """Gives the next pass the order of `seed`. It may be computed only when that begins."""
+        ...
