@@ -50,11 +50,12 @@
 //! # Features
 //!
 //! One per format, on by default and building with gcc and rustup alone: `jpeg`, `png`, `webp`,
-//! `gif`, `bmp`, `tiff`; and `augment`, on by default too.
+//! `gif`, `bmp`, `tiff`; and `augment` and `wav`, on by default too.
 //!
 //! | feature | adds |
 //! |---|---|
 //! | `augment` | [`augment`]: random changes of training images |
+//! | `wav` | [`audio`]: the header of WAV files |
 //! | `jxl` | JPEG XL |
 //! | `exr` | OpenEXR |
 //! | `more-formats` | PNM, QOI, TGA, DDS, Radiance HDR, icons, farbfeld |
@@ -66,6 +67,8 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "wav")]
+pub mod audio;
 #[cfg(feature = "augment")]
 pub mod augment;
 mod codec;

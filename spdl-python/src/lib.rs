@@ -6,6 +6,7 @@
 //!   this crate     ImageFolder ──► Epoch(Settings) ──► Array: the memory of a NumPy array
 //!       │          pipeline: stages of Python code, on threads of Python's
 //!       │          RankOrder ──► Indices: what a distributed sampler draws
+//!       │          io: headers of archives, arrays and WAV, of which Python makes views
 //!       │          wait: the GIL is free, Ctrl-C is heard; error: exceptions by kind; home: forks
 //!       ▼
 //! spdl-core, spdl-io, spdl-media
@@ -17,6 +18,7 @@ mod epoch;
 mod error;
 mod home;
 mod images;
+mod io;
 mod monitor;
 mod pipeline;
 mod sampler;
@@ -33,6 +35,8 @@ mod _spdl_rs {
     use crate::epoch::Epoch;
     #[pymodule_export]
     use crate::images::ImageFolder;
+    #[pymodule_export]
+    use crate::io::{NpyHeader, TarFiles, WavHeader, ZipDirectory};
     #[pymodule_export]
     use crate::monitor::Monitor;
     #[pymodule_export]

@@ -57,6 +57,8 @@ def test_the_example_in_the_readme_prints_what_it_says(beside_photos, capsys):
 PROTOCOLS = (
     "__array_interface__",
     "__call__",
+    "__dlpack__",
+    "__dlpack_device__",
     "__iter__",
     "__len__",
     "__length_hint__",
@@ -128,3 +130,12 @@ def test_every_kind_of_error_has_its_class():
         assert error.__name__ in spdl_rs.__all__ and error.__module__ == "spdl_rs"
     # A kind that is newer than this list.
     assert type(_errors.from_native("words", "new", None, None, None, None)) is spdl_rs.SpdlError
+
+
+def test_modules_are_there_without_being_imported_one_by_one():
+    assert spdl_rs.pipeline.PipelineBuilder
+    assert spdl_rs.source.DistributedRandomSampler
+    assert spdl_rs.dataloader.CacheDataLoader
+    assert spdl_rs.io.load_npy
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        spdl_rs.nothing  # noqa: B018

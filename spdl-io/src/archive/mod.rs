@@ -4,8 +4,8 @@
 //! |---|---|---|---|---|
 //! | tar | [`TarSlice`] | [`TarStream`] | [`TarRanges`] | [`TarIndex`] |
 //! | tar, compressed | | [`TarStream`] over [`Decompress`] | | |
-//! | zip (feature `zip`) | `ZipSlice` | | `ZipRanges` | its own directory |
-//! | `.npy`; `.npz` (feature `zip`) | [`NpyArray`]; `NpzArchive` | | | |
+//! | zip (feature `zip`) | `ZipSlice` | | `ZipRanges` | its own: `ZipDirectory` |
+//! | `.npy`; `.npz` (feature `zip`) | [`NpyArray`]; `NpzArchive` | | [`NpyHeader`]; `ZipDirectory` | |
 //!
 //! Names of members are data: nothing here writes a file by such a name, or opens one. What can be
 //! understood in two ways (two names or two sizes for one member, members inside one another) is
@@ -16,6 +16,7 @@
 
 mod decompress;
 mod npy;
+mod npy_header;
 mod tar;
 mod tar_index;
 #[cfg(feature = "zip")]
@@ -25,10 +26,11 @@ pub use decompress::{Decompress, DecompressLimits};
 #[cfg(feature = "zip")]
 pub use npy::NpzArchive;
 pub use npy::{NpyArray, NpyType};
+pub use npy_header::NpyHeader;
 pub use tar::{
     AfterEnd, TarEntry, TarEvent, TarFile, TarKind, TarOptions, TarParser, TarRanges, TarSlice,
     TarStream,
 };
 pub use tar_index::{ArchiveStamp, TarIndex};
 #[cfg(feature = "zip")]
-pub use zip::{ZipEntry, ZipKind, ZipMethod, ZipOptions, ZipRanges, ZipSlice};
+pub use zip::{ZipDirectory, ZipEntry, ZipKind, ZipMethod, ZipOptions, ZipRanges, ZipSlice};

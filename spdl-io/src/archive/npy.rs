@@ -5,10 +5,8 @@ use std::fmt;
 use bytes::{Buf, Bytes};
 use spdl_core::{Array, BufferPool, DType, Error, ErrorKind, Result};
 
-/// The longest header that is read, in bytes. NumPy refuses more than 10,000 itself.
-const MAX_HEADER: usize = 64 << 10;
-/// More dimensions than this NumPy does not have.
-const MAX_DIMENSIONS: usize = 64;
+use super::NpyHeader;
+use super::npy_header::unknown_elements;
 
 /// The type of the elements of a [`NpyArray`]: numbers in the order of this machine.
 #[non_exhaustive]
@@ -48,7 +46,7 @@ impl NpyType {
     }
 
     /// The type by NumPy's letter and size.
-    fn of(letter: u8, size: &[u8]) -> Option<Self> {
+    pub(super) fn of(letter: u8, size: &[u8]) -> Option<Self> {
         let size = match size {
             [digit @ b'1'..=b'8'] => digit - b'0',
             b"16" => 16,
@@ -129,45 +127,24 @@ impl NpyArray {
     /// # Errors
     /// As [`from_bytes`](Self::from_bytes); the bytes are as they were.
     pub fn take(file: &mut Bytes) -> Result<Self> {
-        let cut = |what: &str| {
-            let message = format!("the file ends inside {what}");
-            Error::new(ErrorKind::Truncated, message).with_offset(file.len() as u64)
-        };
-        let magic = b"\x93NUMPY";
-        if !file.starts_with(&magic[..file.len().min(magic.len())]) {
-            return Err(corrupt("this is no .npy file", 0));
-        }
-        let version = file.get(6..8).ok_or_else(|| cut("its first bytes"))?;
-        let (start, len) = match version {
-            [1, 0] => (10, file.get(8..10)),
-            [2 | 3, 0] => (12, file.get(8..12)),
-            other => {
-                let message = format!("version {}.{} of .npy", other[0], other[1]);
-                return Err(Error::new(ErrorKind::Unsupported, message).with_offset(6));
-            }
-        };
-        let len = len.ok_or_else(|| cut("its first bytes"))?;
-        let len = len.iter().rev().fold(0_usize, |len, &byte| len << 8 | usize::from(byte));
-        if len > MAX_HEADER {
-            let message = format!("a header of {len} bytes, of {MAX_HEADER} allowed");
-            return Err(Error::new(ErrorKind::LimitExceeded, message).with_offset(8));
-        }
-        let header = file.get(start..start + len).ok_or_else(|| cut("its header"))?;
-        let Header { element, is_big_endian, is_fortran_order, shape } =
-            Literal { text: header, at: 0, start }.header()?;
-        let bytes =
-            shape.iter().try_fold(element.size(), |bytes, &extent| bytes.checked_mul(extent));
-        // Where one extent is 0, the others may be anything.
-        let bytes = if shape.contains(&0) { Some(0) } else { bytes };
-        let data_end = bytes.and_then(|bytes| bytes.checked_add(start + len));
-        let data_end = data_end.filter(|&end| end <= file.len()).ok_or_else(|| cut("its data"))?;
-        let data = file.slice(start + len..data_end);
-        let data = if is_big_endian == cfg!(target_endian = "big") || element.size() == 1 {
+        let header = NpyHeader::read(file.len() as u64, |range| {
+            Ok(file.slice(range.start as usize..range.end as usize))
+        })?;
+        let element = header.element().ok_or_else(|| {
+            let message = unknown_elements(header.descr().as_bytes());
+            let error = Error::new(ErrorKind::Unsupported, message);
+            error.with_offset(header.descr_offset as u64)
+        })?;
+        // Both lie within the file, which is in memory.
+        let (start, end) = (header.data_range().start as usize, header.data_range().end as usize);
+        let data = file.slice(start..end);
+        let data = if header.is_big_endian() == cfg!(target_endian = "big") || element.size() == 1 {
             data
         } else {
             swapped(&data, element)
         };
-        file.advance(data_end);
+        file.advance(end);
+        let (shape, is_fortran_order) = (header.shape().to_vec(), header.is_fortran_order());
         Ok(NpyArray { element, shape, is_fortran_order, data })
     }
 
@@ -263,157 +240,8 @@ fn swapped(data: &[u8], element: NpyType) -> Bytes {
     swapped.into()
 }
 
-fn corrupt(message: impl Into<String>, offset: usize) -> Error {
+pub(super) fn corrupt(message: impl Into<String>, offset: usize) -> Error {
     Error::new(ErrorKind::Corrupt, message).with_offset(offset as u64)
-}
-
-struct Header {
-    element: NpyType,
-    is_big_endian: bool,
-    is_fortran_order: bool,
-    shape: Vec<usize>,
-}
-
-/// The header: a dictionary as Python writes it, of three known keys. It is read letter by letter,
-/// and never evaluated.
-struct Literal<'a> {
-    text: &'a [u8],
-    at: usize,
-    /// Where in the file the text starts.
-    start: usize,
-}
-
-impl<'a> Literal<'a> {
-    fn header(mut self) -> Result<Header> {
-        let (mut descr, mut order, mut shape) = (None, None, None);
-        self.expect(b'{')?;
-        while !self.next_is(b'}') {
-            let at = self.at;
-            let key = self.string()?;
-            self.expect(b':')?;
-            let is_new = match key {
-                b"descr" => descr.replace(self.descr()?).is_none(),
-                b"fortran_order" => order.replace(self.truth()?).is_none(),
-                b"shape" => shape.replace(self.shape()?).is_none(),
-                _ => false,
-            };
-            if !is_new {
-                return Err(corrupt("a key that is unknown or there twice", self.start + at));
-            }
-            if !self.next_is(b',') {
-                self.expect(b'}')?;
-                break;
-            }
-        }
-        self.skip_spaces();
-        if self.at != self.text.len() {
-            return Err(self.malformed());
-        }
-        match (descr, order, shape) {
-            (Some((element, is_big_endian)), Some(is_fortran_order), Some(shape)) => {
-                Ok(Header { element, is_big_endian, is_fortran_order, shape })
-            }
-            _ => Err(corrupt("the header lacks descr, fortran_order or shape", self.start)),
-        }
-    }
-
-    fn malformed(&self) -> Error {
-        corrupt("the header of this array is malformed", self.start + self.at)
-    }
-
-    fn skip_spaces(&mut self) {
-        let spaces = |byte: &&u8| matches!(byte, b' ' | b'\n' | b'\t');
-        self.at += self.text[self.at..].iter().take_while(spaces).count();
-    }
-
-    /// Whether this letter is next; if so, it is passed over.
-    fn next_is(&mut self, letter: u8) -> bool {
-        self.skip_spaces();
-        let is_it = self.text.get(self.at) == Some(&letter);
-        self.at += usize::from(is_it);
-        is_it
-    }
-
-    fn expect(&mut self, letter: u8) -> Result<()> {
-        if self.next_is(letter) { Ok(()) } else { Err(self.malformed()) }
-    }
-
-    /// A text in quotation marks, with nothing escaped.
-    fn string(&mut self) -> Result<&'a [u8]> {
-        self.skip_spaces();
-        let quote = self.text.get(self.at).copied().filter(|&quote| matches!(quote, b'\'' | b'"'));
-        let quote = quote.ok_or_else(|| self.malformed())?;
-        let rest = &self.text[self.at + 1..];
-        let len = rest.iter().position(|&byte| byte == quote || byte == b'\\');
-        let len = len.filter(|&len| rest[len] == quote).ok_or_else(|| self.malformed())?;
-        self.at += len + 2;
-        Ok(&rest[..len])
-    }
-
-    fn truth(&mut self) -> Result<bool> {
-        self.skip_spaces();
-        for (word, value) in [(&b"True"[..], true), (b"False", false)] {
-            if self.text[self.at..].starts_with(word) {
-                self.at += word.len();
-                return Ok(value);
-            }
-        }
-        Err(self.malformed())
-    }
-
-    /// The type, and whether the most significant byte comes first.
-    fn descr(&mut self) -> Result<(NpyType, bool)> {
-        let unsupported = |message: String, at: usize| {
-            Err(Error::new(ErrorKind::Unsupported, message).with_offset(at as u64))
-        };
-        self.skip_spaces();
-        let at = self.start + self.at;
-        if matches!(self.text.get(self.at), Some(b'[' | b'(')) {
-            return unsupported("an array of records".to_owned(), at);
-        }
-        let text = self.string()?;
-        let (order, rest) = match text {
-            [order @ (b'<' | b'>' | b'|' | b'='), rest @ ..] => (*order, rest),
-            rest => (b'=', rest),
-        };
-        if let [b'O', ..] = rest {
-            let message = "an array of Python objects: reading it would run code of the file";
-            return unsupported(message.to_owned(), at);
-        }
-        let element = rest.split_first().and_then(|(&letter, size)| NpyType::of(letter, size));
-        match element {
-            Some(element) => {
-                let is_big = order == b'>' || (order != b'<' && cfg!(target_endian = "big"));
-                Ok((element, is_big))
-            }
-            None => unsupported(format!("elements of type '{}'", text.escape_ascii()), at),
-        }
-    }
-
-    fn shape(&mut self) -> Result<Vec<usize>> {
-        self.expect(b'(')?;
-        let mut shape = Vec::new();
-        while !self.next_is(b')') {
-            self.skip_spaces();
-            let digits = self.text[self.at..].iter().take_while(|byte| byte.is_ascii_digit());
-            let digits = &self.text[self.at..self.at + digits.count()];
-            let value = std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok());
-            shape.push(value.ok_or_else(|| self.malformed())?);
-            if shape.len() > MAX_DIMENSIONS {
-                let message = format!("an array of more than {MAX_DIMENSIONS} dimensions");
-                let error = Error::new(ErrorKind::LimitExceeded, message);
-                return Err(error.with_offset((self.start + self.at) as u64));
-            }
-            self.at += digits.len();
-            // Python 2 marks long numbers.
-            self.at += usize::from(self.text.get(self.at) == Some(&b'L'));
-            if !self.next_is(b',') {
-                self.expect(b')')?;
-                break;
-            }
-        }
-        Ok(shape)
-    }
 }
 
 /// The arrays of a `.npz` file, by name.

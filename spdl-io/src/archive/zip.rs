@@ -110,13 +110,90 @@ impl ZipOptions {
     }
 }
 
-/// The members of a zip archive.
+/// The members of a zip archive, wherever it lies: only its directory is read.
 ///
 /// Members that overlap, lie behind the directory, or are more or fewer than the archive says, make
 /// the whole archive `Corrupt`.
-struct Directory {
+///
+/// ```
+/// use spdl_io::archive::{ZipDirectory, ZipOptions};
+/// # let mut archive = b"PK\x05\x06".to_vec();
+/// # archive.resize(22, 0);
+/// # let archive = bytes::Bytes::from(archive);
+/// let read = |range: std::ops::Range<u64>| Ok(archive.slice(range.start as usize..range.end as usize));
+/// let directory = ZipDirectory::read(archive.len() as u64, ZipOptions::default(), read)?;
+/// for entry in directory.entries() {
+///     println!("{}: bytes {:?}", entry.key, directory.stored_range(entry, read)?);
+/// }
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+pub struct ZipDirectory {
     entries: Vec<ZipEntry>,
     by_name: HashMap<Key, usize>,
+    options: ZipOptions,
+}
+
+impl ZipDirectory {
+    /// Reads the directory of an archive of `len` bytes. `read` is asked for parts of it.
+    ///
+    /// # Errors
+    /// As [`ZipSlice::new`], and what `read` answers.
+    pub fn read(
+        len: u64,
+        options: ZipOptions,
+        mut read: impl FnMut(Range<u64>) -> Result<Bytes>,
+    ) -> Result<Self> {
+        let tail = tail(len);
+        let end = End::find(&read(tail.clone())?, tail.start, len)?;
+        let end = match end.far_record() {
+            Some(range) => end.with_record(&read(range.clone())?, range.start)?,
+            None => end,
+        };
+        let range = end.directory(&options)?;
+        ZipDirectory::parse(&read(range.clone())?, &end, range, options)
+    }
+
+    /// The members, in the order of the directory.
+    pub fn entries(&self) -> &[ZipEntry] {
+        &self.entries
+    }
+
+    /// The member with this name; of several, the last.
+    pub fn find(&self, name: &Key) -> Option<&ZipEntry> {
+        self.entries.get(*self.by_name.get(name)?)
+    }
+
+    /// Where in the archive the data of a member are, as they are stored. `read` is asked for the
+    /// header in front of them. Nobody has compared them with [`ZipEntry::crc32`] then.
+    ///
+    /// # Errors
+    /// As [`ZipSlice::data`], and what `read` answers.
+    pub fn stored_range(
+        &self,
+        entry: &ZipEntry,
+        mut read: impl FnMut(Range<u64>) -> Result<Bytes>,
+    ) -> Result<Range<u64>> {
+        let span = entry.check(&self.options)?;
+        let header = span.start + (LOCAL + entry.raw_name.len()) as u64;
+        let start = entry.check_local(&read(span.start..header.min(span.end))?)?;
+        let start = span.start + start as u64;
+        let end = start.checked_add(entry.compressed_size).filter(|&end| end <= span.end);
+        let end =
+            end.ok_or_else(|| entry.corrupt("reaches into the next member or the directory"))?;
+        Ok(start..end)
+    }
+
+    /// The data of a member, decompressed. `read` is asked for their part of the archive.
+    ///
+    /// # Errors
+    /// As [`ZipSlice::data`], and what `read` answers.
+    pub fn data(
+        &self,
+        entry: &ZipEntry,
+        mut read: impl FnMut(Range<u64>) -> Result<Bytes>,
+    ) -> Result<Bytes> {
+        entry.extract(read(entry.check(&self.options)?)?)
+    }
 }
 
 /// A zip archive in memory.
@@ -133,8 +210,7 @@ struct Directory {
 /// ```
 pub struct ZipSlice {
     archive: Bytes,
-    directory: Directory,
-    options: ZipOptions,
+    directory: ZipDirectory,
 }
 
 impl ZipSlice {
@@ -153,17 +229,9 @@ impl ZipSlice {
     /// As [`new`](Self::new).
     pub fn with_options(archive: impl Into<Bytes>, options: ZipOptions) -> Result<Self> {
         let archive = archive.into();
-        let len = archive.len() as u64;
-        let read = |range: Range<u64>| archive.slice(range.start as usize..range.end as usize);
-        let tail = tail(len);
-        let end = End::find(&read(tail.clone()), tail.start, len)?;
-        let end = match end.far_record() {
-            Some(range) => end.with_record(&read(range.clone()), range.start)?,
-            None => end,
-        };
-        let range = end.directory(&options)?;
-        let directory = Directory::parse(&read(range.clone()), &end, range)?;
-        Ok(ZipSlice { archive, directory, options })
+        let read = |range| part(&archive, range);
+        let directory = ZipDirectory::read(archive.len() as u64, options, read)?;
+        Ok(ZipSlice { archive, directory })
     }
 
     /// The members, in the order of the directory.
@@ -183,14 +251,18 @@ impl ZipSlice {
     /// where they are encrypted, or compressed by something else than DEFLATE; `LimitExceeded` for a
     /// file larger than [`ZipOptions::max_file_bytes`].
     pub fn data(&self, entry: &ZipEntry) -> Result<Bytes> {
-        let range = entry.check(&self.options)?;
-        let span = (usize::try_from(range.start), usize::try_from(range.end));
-        match span {
-            (Ok(start), Ok(end)) if end <= self.archive.len() => {
-                entry.extract(self.archive.slice(start..end))
-            }
-            _ => Err(entry.corrupt("lies behind the end of the archive")),
+        let behind = |_| entry.corrupt("lies behind the end of the archive");
+        self.directory.data(entry, |range| part(&self.archive, range).map_err(behind))
+    }
+}
+
+/// A part of an archive in memory.
+fn part(archive: &Bytes, range: Range<u64>) -> Result<Bytes> {
+    match (usize::try_from(range.start), usize::try_from(range.end)) {
+        (Ok(start), Ok(end)) if start <= end && end <= archive.len() => {
+            Ok(archive.slice(start..end))
         }
+        _ => Err(corrupt("the archive ends before that", archive.len() as u64)),
     }
 }
 
@@ -206,8 +278,7 @@ impl fmt::Debug for ZipSlice {
 pub struct ZipRanges {
     fetcher: Arc<dyn Fetcher>,
     key: Key,
-    directory: Directory,
-    options: ZipOptions,
+    directory: ZipDirectory,
 }
 
 impl ZipRanges {
@@ -239,8 +310,8 @@ impl ZipRanges {
         } else {
             fetch(&*fetcher, &key, range.clone()).await?
         };
-        let directory = Directory::parse(&bytes, &end, range).map_err(named)?;
-        Ok(ZipRanges { fetcher, key, directory, options })
+        let directory = ZipDirectory::parse(&bytes, &end, range, options).map_err(named)?;
+        Ok(ZipRanges { fetcher, key, directory })
     }
 
     /// The members, in the order of the directory.
@@ -258,7 +329,7 @@ impl ZipRanges {
     /// # Errors
     /// As [`ZipSlice::data`], and what the fetcher answers.
     pub async fn data(&self, entry: &ZipEntry) -> Result<Bytes> {
-        let range = entry.check(&self.options)?;
+        let range = entry.check(&self.directory.options)?;
         entry.extract(fetch(&*self.fetcher, &self.key, range).await?)
     }
 }
@@ -273,9 +344,9 @@ async fn fetch(fetcher: &dyn Fetcher, key: &Key, range: Range<u64>) -> Result<By
     Ok(bytes)
 }
 
-impl fmt::Debug for Directory {
+impl fmt::Debug for ZipDirectory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Directory({} members)", self.entries.len())
+        write!(f, "ZipDirectory({} members)", self.entries.len())
     }
 }
 
@@ -435,8 +506,8 @@ impl End {
     }
 }
 
-impl Directory {
-    fn parse(bytes: &Bytes, end: &End, range: Range<u64>) -> Result<Self> {
+impl ZipDirectory {
+    fn parse(bytes: &Bytes, end: &End, range: Range<u64>, options: ZipOptions) -> Result<Self> {
         // What stands before an archive (a program that unpacks it, say) shifts all of it.
         let shift = range.start - end.directory_offset;
         let mut entries = Vec::new();
@@ -464,11 +535,7 @@ impl Directory {
         check_overlap(&mut entries, range.start)?;
         let by_name =
             entries.iter().enumerate().map(|(at, entry)| (entry.key.clone(), at)).collect();
-        Ok(Directory { entries, by_name })
-    }
-
-    fn find(&self, name: &Key) -> Option<&ZipEntry> {
-        self.entries.get(*self.by_name.get(name)?)
+        Ok(ZipDirectory { entries, by_name, options })
     }
 }
 
@@ -617,6 +684,11 @@ fn crc32(bytes: &[u8]) -> u32 {
 }
 
 impl ZipEntry {
+    /// The checksum that the data should have, once decompressed: CRC-32.
+    pub fn crc32(&self) -> u32 {
+        self.crc32
+    }
+
     fn corrupt(&self, message: impl Into<String>) -> Error {
         corrupt(message, self.header_offset).with_key(self.key.display_name())
     }

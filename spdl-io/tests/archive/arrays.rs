@@ -5,7 +5,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use spdl_core::{BufferPool, ErrorKind};
-use spdl_io::archive::{NpyArray, NpyType};
+use spdl_io::archive::{NpyArray, NpyHeader, NpyType};
 
 use crate::corpus::{self, Random};
 
@@ -107,6 +107,42 @@ fn data_are_a_part_of_the_file() {
     let bytes = Bytes::from(file(header, &[1; 8]));
     let array = NpyArray::from_bytes(bytes.clone()).unwrap();
     assert_eq!(array.data().as_ptr(), bytes[bytes.len() - 8..].as_ptr());
+}
+
+#[test]
+fn a_header_is_read_without_the_elements() {
+    let header = "{'descr': '>i2', 'fortran_order': True, 'shape': (1000, 1000), }";
+    let start = file(header, b"");
+    // Of the rest there is nothing to be read.
+    let read = |range: std::ops::Range<u64>| {
+        Ok(Bytes::copy_from_slice(&start[range.start as usize..range.end as usize]))
+    };
+    let len = start.len() as u64;
+    let found = NpyHeader::read(len + 2_000_000, read).unwrap();
+    assert_eq!((found.descr(), found.element()), (">i2", Some(NpyType::Int(2))));
+    assert_eq!((found.is_big_endian(), found.is_fortran_order()), (true, true));
+    assert_eq!((found.shape(), found.data_range()), (&[1000, 1000][..], len..len + 2_000_000));
+    let error = NpyHeader::read(len + 1_999_999, read).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Truncated);
+}
+
+#[test]
+fn elements_that_are_no_numbers_have_their_size() {
+    let sizes = [("<U3", 12), ("S5", 5), ("|V7", 7), ("<M8[25us]", 8), (">m8", 8), ("<f16", 16)];
+    for (descr, size) in sizes {
+        let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (2,)}}");
+        let file = Bytes::from(file(&header, &[0; 64]));
+        let read =
+            |range: std::ops::Range<u64>| Ok(file.slice(range.start as usize..range.end as usize));
+        let found = NpyHeader::read(file.len() as u64, read).unwrap();
+        let range = found.data_range();
+        assert_eq!((found.descr(), range.end - range.start), (descr, 2 * size));
+        assert_eq!(found.element(), None);
+    }
+    for descr in ["<U0", "S", "<M8[s", "<M8[)]", "<M4[s]", "U-1", "S99999999999999999999"] {
+        let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (2,)}}");
+        assert_eq!(kind(&header, &[0; 64]), Some(ErrorKind::Unsupported), "{descr}");
+    }
 }
 
 #[test]

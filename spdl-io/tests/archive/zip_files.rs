@@ -7,7 +7,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use spdl_core::{Error, ErrorKind, Result, block_on};
 use spdl_io::Key;
-use spdl_io::archive::{ZipEntry, ZipMethod, ZipOptions, ZipRanges, ZipSlice};
+use spdl_io::archive::{ZipDirectory, ZipEntry, ZipMethod, ZipOptions, ZipRanges, ZipSlice};
 
 use crate::corpus::{self, Random};
 use crate::tar_files::InMemory;
@@ -43,6 +43,20 @@ fn every_way_agrees(archive: &[u8], options: ZipOptions, name: &str) -> Listing 
         Ok(members)
     });
     assert_eq!(kinds(&slice), kinds(&ranges), "{name}");
+    let read =
+        |range: std::ops::Range<u64>| Ok(bytes.slice(range.start as usize..range.end as usize));
+    if let (Ok(directory), Ok(members)) =
+        (ZipDirectory::read(bytes.len() as u64, options, read), &slice)
+    {
+        for (entry, data) in members {
+            let Ok(data) = data else { continue };
+            let range = directory.stored_range(entry, read).expect("a range");
+            assert_eq!(range.end - range.start, entry.compressed_size, "{name}");
+            if entry.method == ZipMethod::Stored {
+                assert_eq!(bytes[range.start as usize..range.end as usize], data[..], "{name}");
+            }
+        }
+    }
     for error in errors(&slice) {
         let known = [
             ErrorKind::Corrupt,

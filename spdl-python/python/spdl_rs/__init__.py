@@ -13,6 +13,11 @@
 one fits: a file that is missing is a `FileNotFoundError` too.
 """
 
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from . import io as io
 from ._errors import (
     ChangedError,
     CorruptError,
@@ -44,6 +49,11 @@ from ._statistics import (
     Statistics,
 )
 
+if TYPE_CHECKING:
+    from . import dataloader as dataloader
+    from . import pipeline as pipeline
+    from . import source as source
+
 __all__ = [
     "BufferStatistics",
     "ChangedError",
@@ -73,3 +83,10 @@ __all__ = [
     "UnsupportedError",
     "__version__",
 ]
+
+
+def __getattr__(name: str) -> ModuleType:
+    # Imported when they are asked for: who loads images need not wait for them.
+    if name in ("dataloader", "pipeline", "source"):
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -69,8 +69,8 @@ class ChangedError(SpdlError, OSError):
     """The file is another one than it was when reading it began. Trying again may help."""
 
 
-class DataError(SpdlError):
-    """The file was read, but gives no image. Its subclasses say why."""
+class DataError(SpdlError, ValueError):
+    """The file was read, but gives no image or array. Its subclasses say why."""
 
 
 class CorruptError(DataError):

@@ -1,7 +1,7 @@
 """The native module: private, and thin. `spdl_rs` is what to use."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, final
+from typing import Any, Literal, final
 
 from ._statistics import Statistics
 
@@ -9,10 +9,97 @@ __version__: str
 
 @final
 class Array:
-    """Owns the memory of an array; `numpy.asarray` reads and writes it in place."""
+    """An array in memory of this machine: `Array(shape, dtype)` is one of zeros, of `uint8`,
+    `int64`, `float16`, `bfloat16` or `float32`.
 
+    `numpy.asarray` reads and writes it in place, and so do `spdl_rs.io.to_torch` and the like, and
+    what takes DLPack. Each keeps it alive; with the last of them the memory goes back to the pool
+    that it came from. It is aligned to 64 bytes, its last index changes fastest, and Python may
+    write to it.
+    """
+
+    def __new__(cls, shape: tuple[int, ...] | list[int], dtype: str) -> Array: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> str: ...
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+@final
+class NpyHeader:
+    """What a `.npy` file in memory says of its array."""
+
+    def __new__(cls, data: Any) -> NpyHeader: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def order(self) -> Literal["C", "F"]: ...
+    @property
+    def offset(self) -> int: ...
+
+@final
+class ZipDirectory:
+    """The directory of a zip archive in memory."""
+
+    def __new__(cls, data: Any) -> ZipDirectory: ...
+    def names(self) -> list[str]: ...
+    def inflated_bytes(self) -> int: ...
+    def stored(self, name: str) -> tuple[int, int, int] | None: ...
+    def inflated(self, name: str) -> Array: ...
+
+@final
+class TarFiles:
+    """The files of a tar archive as pairs of a name and the contents."""
+
+    def __new__(cls, source: Any, accept_missing_end: bool) -> TarFiles: ...
+    def __iter__(self) -> Iterator[tuple[str, Any]]: ...
+    def __next__(self) -> tuple[str, Any]: ...
+
+@final
+class WAVHeader:
+    """What a WAV file says of its samples: `spdl_rs.io.parse_wav` makes it."""
+
+    def __new__(cls, data: Any) -> WAVHeader: ...
+    @property
+    def audio_format(self) -> int:
+        """The format as stored: 1 is PCM, 3 floating point, 65534 extensible."""
+    @property
+    def num_channels(self) -> int:
+        """The number of channels."""
+    @property
+    def sample_rate(self) -> int:
+        """Frames per second."""
+    @property
+    def byte_rate(self) -> int:
+        """Bytes per second, as stored."""
+    @property
+    def block_align(self) -> int:
+        """The size of a frame, one sample of each channel, in bytes."""
+    @property
+    def bits_per_sample(self) -> int:
+        """The bits of a sample."""
+    @property
+    def data_size(self) -> int:
+        """The size of all samples in bytes."""
+    @property
+    def num_frames(self) -> int:
+        """The number of frames."""
+    def _stretch(
+        self, time_offset_seconds: float | None, duration_seconds: float | None
+    ) -> tuple[str, int, int]: ...
+    def _widened(self, data: Any, start: int, frames: int) -> Array: ...
 
 @final
 class ImageFolder:

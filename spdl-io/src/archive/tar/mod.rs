@@ -52,7 +52,7 @@ impl TarEntry {
 
     /// Whether a reader of files passes over it: what is no file, and has no data that would be
     /// missed. A hard link is a file, whose data are elsewhere.
-    fn is_no_file(&self) -> bool {
+    pub fn is_no_file(&self) -> bool {
         match self.kind {
             TarKind::File | TarKind::HardLink | TarKind::Sparse => false,
             TarKind::Other(_) => self.size == 0,
@@ -60,8 +60,22 @@ impl TarEntry {
         }
     }
 
+    /// The error where an archive of this length ends inside the data of this member: `Truncated`.
+    pub fn data_cut(&self, archive_len: u64) -> Error {
+        let there = archive_len.saturating_sub(self.data_offset).min(self.size);
+        let message =
+            format!("the archive ends after {there} of this member's {} bytes", self.size);
+        Error::new(ErrorKind::Truncated, message)
+            .with_key(self.key.display_name())
+            .with_offset(archive_len)
+    }
+
     /// Refuses what has no data that could be read as a file's.
-    pub(super) fn check_readable(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// `Unsupported` for sparse files, links and members of an unknown kind; `InvalidArgument` for
+    /// what is no file.
+    pub fn check_readable(&self) -> Result<()> {
         let (kind, message) = match (self.kind, &self.link_target) {
             (TarKind::File, _) => return Ok(()),
             (TarKind::Sparse, _) => (
@@ -235,13 +249,4 @@ impl TarOptions {
             .with_key(entry.key.display_name())
             .with_offset(entry.header_offset))
     }
-}
-
-/// That an archive ends inside the data of a member.
-fn data_cut(entry: &TarEntry, archive_len: u64) -> Error {
-    let there = archive_len.saturating_sub(entry.data_offset).min(entry.size);
-    let message = format!("the archive ends after {there} of this member's {} bytes", entry.size);
-    Error::new(ErrorKind::Truncated, message)
-        .with_key(entry.key.display_name())
-        .with_offset(archive_len)
 }

@@ -7,7 +7,7 @@ use futures_core::Stream;
 use futures_util::stream;
 use spdl_core::Result;
 
-use super::{HeaderWalk, Step, TarEntry, TarOptions, WindowSizes, data_cut};
+use super::{HeaderWalk, Step, TarEntry, TarOptions, WindowSizes};
 use crate::{Fetcher, Key};
 
 /// The members of a tar archive that a [`Fetcher`] reads by ranges: each header, and the data of
@@ -76,7 +76,7 @@ impl TarRanges {
         self.options.check_file(entry)?;
         let range = entry.data_range();
         if range.end > self.len {
-            return Err(data_cut(entry, self.len));
+            return Err(entry.data_cut(self.len));
         }
         match self.walk.get(&range) {
             Some(bytes) => Ok(Bytes::copy_from_slice(bytes)),

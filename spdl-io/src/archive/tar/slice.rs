@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::{TarEntry, TarEvent, TarFile, TarOptions, TarParser, data_cut};
+use super::{TarEntry, TarEvent, TarFile, TarOptions, TarParser};
 
 /// The members of a tar archive that lies in memory; nothing is copied.
 ///
@@ -56,7 +56,7 @@ impl TarSlice {
             (Ok(start), Ok(end)) if start <= end && end <= len => {
                 Ok(self.archive.slice(start..end))
             }
-            _ => Err(data_cut(entry, len as u64)),
+            _ => Err(entry.data_cut(len as u64)),
         }
     }
 
@@ -101,7 +101,7 @@ impl TarSlice {
                     TarEvent::End => return Ok(None),
                     TarEvent::Entry(entry) => {
                         if entry.data_range().end > len as u64 {
-                            self.cut = Some(data_cut(&entry, len as u64));
+                            self.cut = Some(entry.data_cut(len as u64));
                         }
                         return Ok(Some(entry));
                     }

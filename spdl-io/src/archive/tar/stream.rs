@@ -6,7 +6,7 @@ use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::slice::at_end;
-use super::{TarEntry, TarEvent, TarFile, TarOptions, TarParser, data_cut};
+use super::{TarEntry, TarEvent, TarFile, TarOptions, TarParser};
 
 /// The size of the buffer between the stream and the archive, in bytes. Larger pieces are read
 /// without it.
@@ -124,7 +124,7 @@ impl<R: Read> TarStream<R> {
         if let Some((entry, _)) = self.entry.take() {
             self.skip_to(entry.data_range().end)?;
             if self.position < entry.data_range().end {
-                return Err(data_cut(&entry, self.position));
+                return Err(entry.data_cut(self.position));
             }
         }
         loop {
@@ -173,7 +173,7 @@ impl<R: Read> TarStream<R> {
         self.position += data.len() as u64;
         read.map_err(|error| failed(error, self.position).with_key(entry.key.display_name()))?;
         if (data.len() as u64) < entry.size {
-            return Err(data_cut(entry, self.position));
+            return Err(entry.data_cut(self.position));
         }
         Ok(data.into())
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::slice::at_end;
-use super::{TarEntry, TarEvent, TarOptions, TarParser, data_cut};
+use super::{TarEntry, TarEvent, TarOptions, TarParser};
 
 /// The headers of an archive of known length. It says what to read; who drives it reads.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl HeaderWalk {
                 TarEvent::End => return Ok(Step::End),
                 TarEvent::Entry(entry) => {
                     if entry.data_range().end > self.len {
-                        self.cut = Some(data_cut(&entry, self.len));
+                        self.cut = Some(entry.data_cut(self.len));
                     }
                     return Ok(Step::Entry(entry));
                 }

@@ -1,0 +1,5 @@
+//! Audio: what a file says of its samples.
+
+mod wav;
+
+pub use wav::{WavHeader, WavSample};

@@ -1,0 +1,315 @@
+//! WAV headers, and where the samples are.
+#![cfg(feature = "wav")]
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use spdl_core::{ErrorKind, Result};
+use spdl_media::audio::{WavHeader, WavSample};
+
+const EXTENSIBLE: u16 = 0xFFFE;
+
+fn chunk(name: &[u8; 4], content: &[u8]) -> Vec<u8> {
+    let mut chunk = [&name[..], &(content.len() as u32).to_le_bytes(), content].concat();
+    chunk.resize(chunk.len().next_multiple_of(2), 0);
+    chunk
+}
+
+fn riff(chunks: &[Vec<u8>]) -> Bytes {
+    let content = chunks.concat();
+    let size = (content.len() as u32 + 4).to_le_bytes();
+    [b"RIFF", &size[..], b"WAVE", &content].concat().into()
+}
+
+fn format(tag: u16, bits: u16, channels: u16, rate: u32) -> Vec<u8> {
+    let block = channels * (bits / 8);
+    let mut format = Vec::new();
+    format.extend_from_slice(&tag.to_le_bytes());
+    format.extend_from_slice(&channels.to_le_bytes());
+    format.extend_from_slice(&rate.to_le_bytes());
+    format.extend_from_slice(&(rate * u32::from(block)).to_le_bytes());
+    format.extend_from_slice(&block.to_le_bytes());
+    format.extend_from_slice(&bits.to_le_bytes());
+    format
+}
+
+fn extensible(subformat: u16, bits: u16, channels: u16) -> Vec<u8> {
+    let guid_tail = b"\x00\x00\x00\x00\x10\x00\x80\x00\x00\xAA\x00\x38\x9B\x71";
+    let mut format = format(EXTENSIBLE, bits, channels, 8000);
+    format.extend_from_slice(&22_u16.to_le_bytes());
+    format.extend_from_slice(&bits.to_le_bytes());
+    format.extend_from_slice(&0_u32.to_le_bytes());
+    format.extend_from_slice(&subformat.to_le_bytes());
+    format.extend_from_slice(guid_tail);
+    format
+}
+
+fn file(format: &[u8], samples: &[u8]) -> Bytes {
+    riff(&[chunk(b"fmt ", format), chunk(b"data", samples)])
+}
+
+fn kind<T: std::fmt::Debug>(result: Result<T>) -> ErrorKind {
+    result.expect_err("an error").kind()
+}
+
+#[test]
+fn each_format_of_samples_is_told() {
+    let formats = [
+        (1, 8, WavSample::U8),
+        (1, 16, WavSample::I16),
+        (1, 24, WavSample::I24),
+        (1, 32, WavSample::I32),
+        (3, 32, WavSample::F32),
+        (3, 64, WavSample::F64),
+    ];
+    for (tag, bits, expected) in formats {
+        for format in [format(tag, bits, 3, 8000), extensible(tag, bits, 3)] {
+            let samples = vec![7; expected.size() * 3 * 5];
+            let file = file(&format, &samples);
+            let header = WavHeader::from_bytes(&file).unwrap();
+            assert_eq!(header.sample().unwrap(), expected);
+            assert_eq!((header.channels(), header.sample_rate(), header.frames()), (3, 8000, 5));
+            assert_eq!(usize::from(header.block_align()), expected.size() * 3);
+            let range = header.data_range();
+            assert_eq!(file[range.start as usize..range.end as usize], samples);
+        }
+    }
+}
+
+#[test]
+fn the_format_of_an_extensible_file_is_its_subformat() {
+    let header = WavHeader::from_bytes(&file(&extensible(3, 32, 1), &[0; 8])).unwrap();
+    assert_eq!((header.format(), header.sample().unwrap()), (EXTENSIBLE, WavSample::F32));
+    let mut other = extensible(1, 16, 1);
+    other[30] ^= 1;
+    let header = WavHeader::from_bytes(&file(&other, &[0; 8])).unwrap();
+    assert_eq!(kind(header.sample()), ErrorKind::Unsupported);
+    let short = &extensible(1, 16, 1)[..26];
+    assert_eq!(kind(WavHeader::from_bytes(&file(short, &[0; 8]))), ErrorKind::Corrupt);
+}
+
+#[test]
+fn companded_and_compressed_samples_are_unsupported_by_name() {
+    let names = [(6, 8, "A-law"), (7, 8, "µ-law"), (2, 4, "ADPCM"), (0x55, 0, "MPEG")];
+    for (tag, bits, name) in names.into_iter().chain([(1, 12, "PCM"), (3, 16, "floating")]) {
+        let header = WavHeader::from_bytes(&file(&format(tag, bits, 1, 8000), &[0; 8])).unwrap();
+        assert_eq!(header.format(), tag);
+        let error = header.sample().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.message().contains(name), "{error}");
+    }
+}
+
+#[test]
+fn chunks_of_an_odd_size_are_followed_by_one_byte() {
+    let chunks = [
+        chunk(b"LIST", b"odd"),
+        chunk(b"fmt ", &format(1, 16, 1, 8000)),
+        chunk(b"note", b"x"),
+        chunk(b"data", b"abcd"),
+        chunk(b"LIST", b"behind"),
+    ];
+    let file = riff(&chunks);
+    let range = WavHeader::from_bytes(&file).unwrap().data_range();
+    assert_eq!(file[range.start as usize..range.end as usize], *b"abcd");
+}
+
+#[test]
+fn sizes_that_contradict_each_other_are_corrupt() {
+    let mut block = format(1, 16, 2, 8000);
+    block[12] = 6;
+    let header = WavHeader::from_bytes(&file(&block, &[0; 12])).unwrap();
+    assert_eq!(kind(header.sample()), ErrorKind::Corrupt);
+    let header = WavHeader::from_bytes(&file(&format(1, 16, 2, 8000), &[0; 7])).unwrap();
+    assert_eq!((header.frames(), kind(header.sample())), (1, ErrorKind::Corrupt));
+    let header = WavHeader::from_bytes(&file(&format(1, 16, 0, 8000), &[0; 8])).unwrap();
+    assert_eq!((header.frames(), kind(header.sample())), (0, ErrorKind::Corrupt));
+
+    let (format, data) = (chunk(b"fmt ", &format(1, 16, 1, 8000)), chunk(b"data", b"ab"));
+    for chunks in [&[data.clone(), format.clone()][..], &[format.clone(), format.clone(), data]] {
+        assert_eq!(kind(WavHeader::from_bytes(&riff(chunks))), ErrorKind::Corrupt);
+    }
+    let short = [chunk(b"fmt ", &[1; 15]), chunk(b"data", b"ab")];
+    assert_eq!(kind(WavHeader::from_bytes(&riff(&short))), ErrorKind::Corrupt);
+    assert_eq!(
+        kind(WavHeader::from_bytes(&Bytes::from_static(b"OggS\0\0\0\0"))),
+        ErrorKind::Corrupt
+    );
+    let wrong_end = Bytes::from_static(b"RIFX\0\0\0\0WAVE");
+    assert_eq!(kind(WavHeader::from_bytes(&wrong_end)), ErrorKind::Unsupported);
+}
+
+#[test]
+fn every_cut_is_truncated() {
+    let whole = file(&extensible(1, 24, 2), &[5; 24]);
+    for len in 0..whole.len() {
+        let error = WavHeader::from_bytes(&whole.slice(..len)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Truncated, "{len}: {error}");
+        assert_eq!(error.offset(), Some(len as u64));
+    }
+}
+
+#[test]
+fn samples_of_unknown_size_go_to_the_end_of_the_file() {
+    let mut piped = file(&format(1, 16, 2, 8000), &[1; 10]).to_vec();
+    piped[40..44].fill(0xFF);
+    let header = WavHeader::from_bytes(&piped.into()).unwrap();
+    assert_eq!((header.frames(), header.data_range()), (2, 44..52));
+    header.sample().unwrap();
+}
+
+#[test]
+fn files_of_more_than_4_gib_have_sizes_of_64_bits() {
+    let long = |sizes: &[u8], name: &[u8; 4]| {
+        let chunks = [chunk(b"ds64", sizes), chunk(b"fmt ", &format(1, 8, 1, 8000))];
+        let mut file = riff(&chunks).to_vec();
+        file[..4].copy_from_slice(name);
+        file.extend_from_slice(b"data\xFF\xFF\xFF\xFF");
+        file
+    };
+    let size = 5_u64 << 30;
+    let sizes = [&[0; 8], &size.to_le_bytes()[..], &[0; 12]].concat();
+    for name in [b"RF64", b"BW64"] {
+        let start = long(&sizes, name);
+        // Only what is asked for is there.
+        let read = |range: std::ops::Range<u64>| {
+            Ok(Bytes::copy_from_slice(&start[range.start as usize..range.end as usize]))
+        };
+        let header = WavHeader::read(start.len() as u64 + size, read).unwrap();
+        assert_eq!(header.frames(), size);
+        assert_eq!(kind(WavHeader::read(size, read)), ErrorKind::Truncated);
+    }
+    assert_eq!(
+        kind(WavHeader::from_bytes(&long(&sizes[..12], b"RF64").into())),
+        ErrorKind::Corrupt
+    );
+    // Without them, or where they do not belong.
+    let mut without = long(&sizes, b"RF64");
+    without[12..16].copy_from_slice(b"junk");
+    assert_eq!(kind(WavHeader::from_bytes(&without.into())), ErrorKind::Corrupt);
+    let header = WavHeader::from_bytes(&long(&sizes, b"RIFF").into()).unwrap();
+    assert_eq!(header.frames(), 0);
+}
+
+#[test]
+fn endless_chunks_are_a_limit() {
+    let chunks = vec![chunk(b"junk", b""); 10_001];
+    assert_eq!(kind(WavHeader::from_bytes(&riff(&chunks))), ErrorKind::LimitExceeded);
+}
+
+#[test]
+fn a_stretch_of_time_is_cut_to_frames() {
+    let header = WavHeader::from_bytes(&file(&format(1, 8, 1, 100), &[0; 200])).unwrap();
+    let frames = |offset, duration| header.frames_between(offset, duration).unwrap();
+    assert_eq!(frames(None, None), 0..200);
+    assert_eq!(frames(Some(0.5), None), 50..200);
+    assert_eq!(frames(Some(0.5), Some(0.25)), 50..75);
+    assert_eq!(frames(None, Some(9.0)), 0..200);
+    assert_eq!(frames(Some(1.0), Some(f64::MAX)), 100..200);
+    assert_eq!(frames(Some(0.5), Some(0.0)), 50..50);
+    // Within a frame, and on one whose time floating point does not have.
+    assert_eq!(frames(Some(0.019), Some(0.019)), 1..2);
+    assert_eq!(frames(Some(0.29), Some(0.29)), 29..58);
+    for (offset, duration) in [(-0.1, 1.0), (f64::NAN, 1.0), (0.0, f64::INFINITY), (0.0, -1.0)] {
+        let kind = kind(header.frames_between(Some(offset), Some(duration)));
+        assert_eq!(kind, ErrorKind::InvalidArgument, "{offset} {duration}");
+    }
+    assert_eq!(kind(header.frames_between(Some(2.0), None)), ErrorKind::InvalidArgument);
+    let empty = WavHeader::from_bytes(&file(&format(1, 8, 1, 100), &[])).unwrap();
+    assert_eq!(empty.frames_between(Some(0.0), None).unwrap(), 0..0);
+    assert_eq!(kind(empty.frames_between(Some(0.01), None)), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn samples_of_24_bits_become_the_upper_ones_of_32() {
+    let values = [0, 1, -1, 0x7F_FFFF, -0x80_0000, 0x12_3456];
+    let packed: Vec<u8> =
+        values.iter().flat_map(|value: &i32| value.to_le_bytes()[..3].to_vec()).collect();
+    let mut wide = vec![9; values.len() * 4];
+    WavSample::widen(&packed, &mut wide).unwrap();
+    let found: Vec<i32> =
+        wide.as_chunks::<4>().0.iter().map(|&bytes| i32::from_le_bytes(bytes)).collect();
+    assert_eq!(found, values.map(|value| value << 8));
+    for (from, to) in [(3, 3), (4, 4), (6, 4), (3, 8)] {
+        let kind = kind(WavSample::widen(&vec![0; from], &mut vec![0; to]));
+        assert_eq!(kind, ErrorKind::InvalidArgument);
+    }
+}
+
+#[test]
+fn headers_of_the_corpora_are_read() {
+    let folder = std::env::var_os("SPDL_CORPORA").map_or_else(
+        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/corpora"),
+        PathBuf::from,
+    );
+    let assets = "androidx-media/files/libraries/test_data/src/test/assets/media/wav";
+    let resources = "torchcodec/files/test/resources";
+    let files = [
+        ("cpython/files/audiodata/pluck-pcm32.wav".to_owned(), Some(WavSample::I32)),
+        (format!("{resources}/sine_mono_u8.wav"), Some(WavSample::U8)),
+        (format!("{resources}/sine_mono_s24.wav"), Some(WavSample::I24)),
+        (format!("{resources}/sine_mono_s32.wav"), Some(WavSample::I32)),
+        (format!("{assets}/sine_24le.wav"), Some(WavSample::I24)),
+        (format!("{assets}/sample_ima_adpcm.wav"), None),
+    ];
+    for (name, expected) in files {
+        let Ok(bytes) = std::fs::read(folder.join(&name)) else {
+            println!("SKIPPED: corpora not present");
+            return;
+        };
+        let header = WavHeader::from_bytes(&bytes.into()).unwrap();
+        assert_eq!(header.sample().ok(), expected, "{name}: {header:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_panic_and_samples_lie_within_the_file(
+        mut bytes in proptest::collection::vec(any::<u8>(), 0..200),
+        has_start: bool,
+        offset in proptest::option::of(any::<f64>()),
+        duration in proptest::option::of(any::<f64>()),
+    ) {
+        if has_start {
+            bytes.splice(0..0, *b"RIFF\0\0\0\0WAVE");
+        }
+        check(&bytes.into(), offset, duration);
+    }
+
+    #[test]
+    fn no_damage_panics_and_samples_lie_within_the_file(
+        changes in proptest::collection::vec((0..100_usize, any::<u8>()), 0..4),
+        is_long: bool,
+        offset in proptest::option::of(0.0..2.0),
+        duration in proptest::option::of(0.0..2.0),
+    ) {
+        let chunks = [
+            chunk(if is_long { b"ds64" } else { b"LIST" }, &[3; 24]),
+            chunk(b"fmt ", &extensible(3, 32, 2)),
+            chunk(b"data", &[1; 40]),
+        ];
+        let mut file = riff(&chunks).to_vec();
+        if is_long {
+            file[..4].copy_from_slice(b"RF64");
+        }
+        for (at, byte) in changes {
+            file[at] = byte;
+        }
+        check(&file.into(), offset, duration);
+    }
+}
+
+fn check(file: &Bytes, offset: Option<f64>, duration: Option<f64>) {
+    let Ok(header) = WavHeader::from_bytes(file) else { return };
+    let data = header.data_range();
+    assert!(data.start <= data.end && data.end <= file.len() as u64);
+    assert!(header.frames() * u64::from(header.block_align()) <= data.end - data.start);
+    if let Ok(frames) = header.frames_between(offset, duration) {
+        assert!(frames.start <= frames.end && frames.end <= header.frames());
+    }
+    if let Ok(sample) = header.sample() {
+        let bytes = header.frames() * u64::from(header.channels()) * sample.size() as u64;
+        assert_eq!(bytes, data.end - data.start);
+    }
+}

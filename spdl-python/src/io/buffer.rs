@@ -1,0 +1,92 @@
+//! The memory of a Python object, read piece by piece.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyMemoryView, PySlice};
+use spdl_core::{Error, ErrorKind, Result};
+
+/// Bytes that a Python object holds, kept as long as this is: a `memoryview` of single bytes.
+pub(super) struct Buffer {
+    view: Py<PyAny>,
+    /// The object itself, where it is one of `bytes`: nobody can change those.
+    whole: Option<Bytes>,
+    len: usize,
+}
+
+impl Buffer {
+    /// # Errors
+    /// `TypeError` for what has no memory to show, `ValueError` where that is not in one piece.
+    pub(super) fn of(data: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let py = data.py();
+        let view = PyMemoryView::from(data)?;
+        if !view.getattr("c_contiguous")?.extract::<bool>()? {
+            return Err(PyValueError::new_err("the bytes do not lie one behind the other"));
+        }
+        let len = view.getattr("nbytes")?.extract()?;
+        let is_flat = view.getattr("ndim")?.extract::<usize>()? == 1
+            && view.getattr("format")?.extract::<String>()? == "B";
+        let view = match (is_flat, len) {
+            (true, _) => view.into_any(),
+            // Where there is nothing, `cast` does not want to see it otherwise.
+            (false, 0) => PyMemoryView::from(&PyBytes::new(py, b""))?.into_any(),
+            (false, _) => view.call_method1("cast", ("B",))?,
+        };
+        let whole = match view.getattr("obj")?.cast_into::<PyBytes>() {
+            Ok(object) if object.as_bytes().len() == len => {
+                Some(Bytes::from_owner(PyBackedBytes::from(object)))
+            }
+            _ => None,
+        };
+        Ok(Buffer { view: view.unbind(), whole, len })
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    /// A part of the bytes: shared where nobody can change them, else a copy.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what is behind the end.
+    pub(super) fn read(&self, py: Python<'_>, range: Range<u64>) -> Result<Bytes> {
+        let part = self.part(range)?;
+        if let Some(whole) = &self.whole {
+            return Ok(whole.slice(part));
+        }
+        let copy = self.slice(py, part).and_then(|part| part.call_method0("tobytes"));
+        let copy = copy.and_then(|copy| Ok(copy.cast_into::<PyBytes>()?));
+        let copy = copy.map_err(|error| Error::new(ErrorKind::User, error.to_string()))?;
+        Ok(Bytes::from_owner(PyBackedBytes::from(copy)))
+    }
+
+    /// A `memoryview` of a part of the bytes.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what is behind the end.
+    pub(super) fn view<'py>(
+        &self,
+        py: Python<'py>,
+        range: Range<u64>,
+    ) -> Result<PyResult<Bound<'py, PyAny>>> {
+        Ok(self.slice(py, self.part(range)?))
+    }
+
+    fn slice<'py>(&self, py: Python<'py>, part: Range<usize>) -> PyResult<Bound<'py, PyAny>> {
+        // No object is larger than `isize::MAX`.
+        self.view.bind(py).get_item(PySlice::new(py, part.start as isize, part.end as isize, 1))
+    }
+
+    fn part(&self, range: Range<u64>) -> Result<Range<usize>> {
+        match (usize::try_from(range.start), usize::try_from(range.end)) {
+            (Ok(start), Ok(end)) if start <= end && end <= self.len => Ok(start..end),
+            _ => {
+                let message = format!("bytes {range:?} of {}", self.len);
+                Err(Error::new(ErrorKind::InvalidArgument, message))
+            }
+        }
+    }
+}

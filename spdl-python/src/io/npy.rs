@@ -1,0 +1,46 @@
+//! The header of a `.npy` file.
+
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use spdl_io::archive;
+
+use super::buffer::Buffer;
+use crate::error::to_exception;
+
+/// What a `.npy` file in memory says of its array.
+#[pyclass(frozen, module = "spdl_rs._spdl_rs")]
+pub(crate) struct NpyHeader(archive::NpyHeader);
+
+#[pymethods]
+impl NpyHeader {
+    #[new]
+    fn new(data: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let py = data.py();
+        let buffer = Buffer::of(data)?;
+        let header = archive::NpyHeader::read(buffer.len(), |range| buffer.read(py, range));
+        header.map(NpyHeader).map_err(|error| to_exception(py, &error))
+    }
+
+    /// NumPy's code of the type of the elements.
+    #[getter]
+    fn dtype(&self) -> &str {
+        self.0.descr()
+    }
+
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.0.shape())
+    }
+
+    /// `"F"` where the first index is the one that changes fastest, else `"C"`.
+    #[getter]
+    fn order(&self) -> &'static str {
+        if self.0.is_fortran_order() { "F" } else { "C" }
+    }
+
+    /// Where the elements start, in bytes.
+    #[getter]
+    fn offset(&self) -> u64 {
+        self.0.data_range().start
+    }
+}

@@ -1,0 +1,213 @@
+//! The files of a tar archive, one after another.
+
+use bytes::Bytes;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyString};
+use spdl_core::{Error, ErrorKind};
+use spdl_io::Key;
+use spdl_io::archive::{TarEntry, TarEvent, TarOptions, TarParser};
+
+use super::buffer::Buffer;
+use crate::error::to_exception;
+
+/// How much is asked for at once, in bytes. What a damaged header claims is not believed before it
+/// is there.
+const MOST_AT_ONCE: u64 = 16 << 20;
+/// How much is read at once of what nobody wants.
+const SKIPPED_AT_ONCE: u64 = 1 << 20;
+
+/// The files of a tar archive as pairs of a name and the contents.
+#[pyclass(module = "spdl_rs._spdl_rs")]
+pub(crate) struct TarFiles {
+    archive: Archive,
+    parser: TarParser,
+}
+
+/// Where an archive is read from.
+enum Archive {
+    /// Memory: what is read are views of it.
+    Memory(Buffer),
+    /// An object with a method `read`.
+    File(File),
+}
+
+struct File {
+    read: Py<PyAny>,
+    /// How many bytes were read.
+    position: u64,
+}
+
+#[pymethods]
+impl TarFiles {
+    #[new]
+    #[pyo3(signature = (source, accept_missing_end))]
+    fn new(source: &Bound<'_, PyAny>, accept_missing_end: bool) -> PyResult<Self> {
+        let archive = match Buffer::of(source) {
+            Ok(buffer) => Archive::Memory(buffer),
+            Err(error) if error.is_instance_of::<PyTypeError>(source.py()) => {
+                let read = source.getattr_opt("read")?.ok_or_else(|| {
+                    let kind = source.get_type().name().map(|name| name.to_string());
+                    let kind = kind.unwrap_or_default();
+                    let message = format!("src must hold bytes or have a method read, not {kind}");
+                    PyTypeError::new_err(message)
+                })?;
+                Archive::File(File { read: read.unbind(), position: 0 })
+            }
+            Err(error) => return Err(error),
+        };
+        let options = TarOptions::default().accept_missing_end(accept_missing_end);
+        Ok(TarFiles { archive, parser: TarParser::new(options) })
+    }
+
+    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __next__<'py>(
+        &mut self,
+        py: Python<'py>,
+    ) -> PyResult<Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
+        while let Some(entry) = self.entry(py)? {
+            if entry.is_no_file() {
+                continue;
+            }
+            entry.check_readable().map_err(|error| to_exception(py, &error))?;
+            let data = self.data(py, &entry)?;
+            return Ok(Some((name(py, &entry.key)?, data)));
+        }
+        Ok(None)
+    }
+}
+
+impl TarFiles {
+    /// The next member, whatever it is.
+    fn entry(&mut self, py: Python<'_>) -> PyResult<Option<TarEntry>> {
+        let fault = |error: Error| to_exception(py, &error);
+        loop {
+            let wanted = self.parser.wants();
+            let (piece, end) = match &mut self.archive {
+                Archive::Memory(buffer) => {
+                    let end = wanted.end.min(buffer.len());
+                    let start = wanted.start.min(end);
+                    (buffer.read(py, start..end).map_err(fault)?, buffer.len())
+                }
+                Archive::File(file) => {
+                    file.skip_to(py, wanted.start)?;
+                    let piece = file.read(py, wanted.end - wanted.start)?;
+                    (Bytes::from_owner(PyBackedBytes::from(piece)), file.position)
+                }
+            };
+            if (piece.len() as u64) < wanted.end - wanted.start {
+                let finished = self.parser.finish(&piece);
+                self.end();
+                return finished.map(|()| None).map_err(|error| match error.kind() {
+                    // A cut archive ends where it ends, also where that is inside the padding.
+                    ErrorKind::Truncated => fault(error.with_offset(end)),
+                    _ => fault(error),
+                });
+            }
+            match self.parser.supply(&piece).map_err(fault)? {
+                TarEvent::More => {}
+                TarEvent::Entry(entry) => return Ok(Some(entry)),
+                TarEvent::End => {
+                    if let Archive::File(file) = &mut self.archive {
+                        // A compressed stream has its checksum behind the end.
+                        file.skip_to(py, u64::MAX)?;
+                    }
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    fn data<'py>(&mut self, py: Python<'py>, entry: &TarEntry) -> PyResult<Bound<'py, PyAny>> {
+        let range = entry.data_range();
+        let (data, there) = match &mut self.archive {
+            Archive::Memory(buffer) => {
+                let end = range.end.min(buffer.len());
+                let start = range.start.min(end);
+                let view = buffer.view(py, start..end).map_err(|error| to_exception(py, &error))?;
+                (view?, buffer.len())
+            }
+            Archive::File(file) => {
+                // Behind the headers that were read last, so nothing lies between.
+                let data = file.read(py, entry.size)?;
+                (data.into_any(), file.position)
+            }
+        };
+        if there < range.end {
+            self.end();
+            return Err(to_exception(py, &entry.data_cut(there)));
+        }
+        Ok(data)
+    }
+
+    /// Makes this give nothing more.
+    fn end(&mut self) {
+        // A parser wants nothing behind an error, and here it is given too little on purpose.
+        let _ = self.parser.finish(&[]);
+    }
+}
+
+impl File {
+    /// So many bytes, or those that are left.
+    fn read<'py>(&mut self, py: Python<'py>, len: u64) -> PyResult<Bound<'py, PyBytes>> {
+        let mut pieces = Vec::new();
+        let mut missing = len;
+        while missing > 0 {
+            let piece = self.piece(py, missing.min(MOST_AT_ONCE))?;
+            let piece_len = piece.as_bytes().len() as u64;
+            if piece_len == len {
+                return Ok(piece);
+            }
+            if piece_len == 0 {
+                break;
+            }
+            missing -= piece_len;
+            pieces.push(piece);
+        }
+        let joined = PyBytes::new(py, b"").call_method1("join", (pieces,))?;
+        Ok(joined.cast_into()?)
+    }
+
+    /// Passes over what lies before a byte of the archive, or all there is.
+    fn skip_to(&mut self, py: Python<'_>, offset: u64) -> PyResult<()> {
+        while self.position < offset {
+            let piece = self.piece(py, (offset - self.position).min(SKIPPED_AT_ONCE))?;
+            if piece.as_bytes().is_empty() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// What one call gives: so many bytes at most, and none at the end.
+    fn piece<'py>(&mut self, py: Python<'py>, most: u64) -> PyResult<Bound<'py, PyBytes>> {
+        let piece = self.read.bind(py).call1((most,))?;
+        let piece = piece.cast_into::<PyBytes>().map_err(|error| {
+            let kind = error.into_inner().get_type().name().map(|name| name.to_string());
+            let kind = kind.unwrap_or_default();
+            PyTypeError::new_err(format!("the method read of src gave {kind}, and not bytes"))
+        })?;
+        let len = piece.as_bytes().len() as u64;
+        if len > most {
+            let message =
+                format!("the method read of src gave {len} bytes, and was asked for {most}");
+            return Err(PyValueError::new_err(message));
+        }
+        self.position += len;
+        Ok(piece)
+    }
+}
+
+/// The name as text; bytes that are none are kept as lone surrogates, as by `os.fsdecode`.
+fn name<'py>(py: Python<'py>, key: &Key) -> PyResult<Bound<'py, PyAny>> {
+    match std::str::from_utf8(key.as_bytes()) {
+        Ok(text) => Ok(PyString::new(py, text).into_any()),
+        Err(_) => {
+            PyBytes::new(py, key.as_bytes()).call_method1("decode", ("utf-8", "surrogateescape"))
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The header of a WAV file.
+
+use pyo3::exceptions::{PyNotImplementedError, PyValueError};
+use pyo3::prelude::*;
+use spdl_media::audio::{self, WavSample};
+
+use super::buffer::Buffer;
+use crate::array::Array;
+use crate::error::to_exception;
+
+/// What a WAV file says of its samples: `spdl_rs.io.parse_wav` makes it.
+#[pyclass(frozen, eq, name = "WAVHeader", module = "spdl_rs.io")]
+#[derive(PartialEq)]
+pub(crate) struct WavHeader(audio::WavHeader);
+
+#[pymethods]
+impl WavHeader {
+    #[new]
+    fn new(data: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let py = data.py();
+        let buffer = Buffer::of(data)?;
+        let header = audio::WavHeader::read(buffer.len(), |range| buffer.read(py, range));
+        header.map(WavHeader).map_err(|error| to_exception(py, &error))
+    }
+
+    /// The format as stored: 1 is PCM, 3 floating point, 65534 extensible.
+    #[getter]
+    fn audio_format(&self) -> u16 {
+        self.0.format()
+    }
+
+    /// The number of channels.
+    #[getter]
+    fn num_channels(&self) -> u16 {
+        self.0.channels()
+    }
+
+    /// Frames per second.
+    #[getter]
+    fn sample_rate(&self) -> u32 {
+        self.0.sample_rate()
+    }
+
+    /// Bytes per second, as stored.
+    #[getter]
+    fn byte_rate(&self) -> u32 {
+        self.0.byte_rate()
+    }
+
+    /// The size of a frame, one sample of each channel, in bytes.
+    #[getter]
+    fn block_align(&self) -> u16 {
+        self.0.block_align()
+    }
+
+    /// The bits of a sample.
+    #[getter]
+    fn bits_per_sample(&self) -> u16 {
+        self.0.bits_per_sample()
+    }
+
+    /// The size of all samples in bytes.
+    #[getter]
+    fn data_size(&self) -> u64 {
+        let data = self.0.data_range();
+        data.end - data.start
+    }
+
+    /// The number of frames.
+    #[getter]
+    fn num_frames(&self) -> u64 {
+        self.0.frames()
+    }
+
+    /// How the samples of a stretch of time are stored, at which byte they start, and how many
+    /// frames they are.
+    #[pyo3(signature = (time_offset_seconds, duration_seconds))]
+    fn _stretch(
+        &self,
+        py: Python<'_>,
+        time_offset_seconds: Option<f64>,
+        duration_seconds: Option<f64>,
+    ) -> PyResult<(&'static str, u64, u64)> {
+        let fault = |error| to_exception(py, &error);
+        let sample = self.0.sample().map_err(fault)?;
+        let frames = self.0.frames_between(time_offset_seconds, duration_seconds).map_err(fault)?;
+        // Within the file, whose size there are numbers for.
+        let start = self.0.data_range().start + frames.start * u64::from(self.0.block_align());
+        Ok((type_string(sample)?, start, frames.end - frames.start))
+    }
+
+    /// Samples of 24 bits as the bytes of samples of 32, of which they are the upper ones.
+    fn _widened(&self, data: &Bound<'_, PyAny>, start: u64, frames: u64) -> PyResult<Array> {
+        let py = data.py();
+        let buffer = Buffer::of(data)?;
+        let size = frames.checked_mul(u64::from(self.0.block_align()));
+        let end = size.and_then(|size| start.checked_add(size));
+        let end = end.ok_or_else(|| PyValueError::new_err("these are no frames of a file"))?;
+        let widen = || {
+            let packed = Python::attach(|py| buffer.read(py, start..end))?;
+            // Four bytes for three; the last frame may be a part of one where `data` is another file.
+            Array::of_bytes(packed.len() / 3 * 4, |wide| WavSample::widen(&packed, wide))
+        };
+        py.detach(widen).map_err(|error| to_exception(py, &error))
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "WAVHeader(audio_format={}, num_channels={}, sample_rate={}, bits_per_sample={}, \
+             num_frames={})",
+            self.0.format(),
+            self.0.channels(),
+            self.0.sample_rate(),
+            self.0.bits_per_sample(),
+            self.0.frames()
+        )
+    }
+}
+
+/// NumPy's code, but for samples of 24 bits: it has none.
+fn type_string(sample: WavSample) -> PyResult<&'static str> {
+    Ok(match sample {
+        WavSample::U8 => "|u1",
+        WavSample::I16 => "<i2",
+        WavSample::I24 => "<i3",
+        WavSample::I32 => "<i4",
+        WavSample::F32 => "<f4",
+        WavSample::F64 => "<f8",
+        other => {
+            let message = format!("samples of {other} cannot be handed to NumPy yet");
+            return Err(PyNotImplementedError::new_err(message));
+        }
+    })
+}
