@@ -287,18 +287,19 @@ impl Reading {
         Ok(())
     }
 
-    /// Sends a request, and a second one where the first is late; the first to bring a byte is
-    /// taken.
+    /// Sends a request, and another one where it is late, and once more where that one is, too; the
+    /// first to bring a byte is taken.
     async fn race(&mut self, request: ReadRequest) -> Result<Opened> {
         let (shared, inner, key) =
             (Arc::clone(&self.shared), Arc::clone(&self.inner), self.key.clone());
         let Shared { options, clock, counts, .. } = &*shared;
-        let first_bytes = [(); 2].map(|()| Arc::<FirstByte>::default());
-        let send = |place: usize| {
+        let send = |is_hedge| {
             counts.requests.add(1);
-            let first_byte = Some(Arc::clone(&first_bytes[place]));
-            let request = ReadRequest { first_byte, ..request.clone() };
-            send(Arc::clone(&inner), key.clone(), request)
+            let first_byte = Arc::<FirstByte>::default();
+            let told = Some(Arc::clone(&first_byte));
+            let request = ReadRequest { first_byte: told, ..request.clone() };
+            let answer = send(Arc::clone(&inner), key.clone(), request);
+            Sent { answer, first_byte, is_hedge }
         };
         let began = clock.now();
         let patience = options.stall_timeout.min(self.persistence.time_left());
@@ -306,27 +307,26 @@ impl Reading {
         let mut stall = clock.sleep(patience);
         let mut late_in = hedge_delay.map(|delay| clock.sleep(delay));
         let mut is_late = false;
-        let mut first = Some(send(0));
-        let mut second: Option<BoxFuture<'static, Result<Opened>>> = None;
+        let mut sent = vec![send(false)];
+        let mut hedges = 0;
         let mut failed = None;
         let opened = poll_fn(|cx| {
             loop {
-                for (place, sent) in [&mut first, &mut second].into_iter().enumerate() {
-                    let Some(answer) = sent else { continue };
-                    let Poll::Ready(answer) = answer.poll_unpin(cx) else { continue };
-                    *sent = None;
-                    match answer {
-                        Ok(opened) => {
-                            counts.hedges_won.add(place as u64);
-                            return Poll::Ready(Ok((opened, first_bytes[place].time())));
+                let mut place = 0;
+                while let Some(Sent { answer, first_byte, is_hedge }) = sent.get_mut(place) {
+                    match answer.poll_unpin(cx) {
+                        Poll::Pending => place += 1,
+                        Poll::Ready(Ok(opened)) => {
+                            counts.hedges_won.add(u64::from(*is_hedge));
+                            return Poll::Ready(Ok((opened, first_byte.time())));
                         }
-                        Err(error) => {
+                        Poll::Ready(Err(error)) => {
                             failed.get_or_insert(error);
+                            drop(sent.remove(place));
                         }
                     }
                 }
-                let none_left = first.is_none() && second.is_none();
-                if none_left || stall.poll_unpin(cx).is_ready() {
+                if sent.is_empty() || stall.poll_unpin(cx).is_ready() {
                     return Poll::Ready(Err(failed.take().unwrap_or_else(|| no_answer(patience))));
                 }
                 let Some(timer) = &mut late_in else { return Poll::Pending };
@@ -334,7 +334,7 @@ impl Reading {
                     return Poll::Pending;
                 }
                 late_in = None;
-                if first.is_some() && first_bytes[0].time().is_some() {
+                if sent.iter().any(|sent| sent.first_byte.time().is_some()) {
                     // The answer has begun, and only its bytes are still gathered.
                     return Poll::Pending;
                 }
@@ -343,12 +343,16 @@ impl Reading {
                     is_late = true;
                     load.late();
                 }
+                let Some(delay) = hedge_delay else { return Poll::Pending };
                 if load.take_hedge() {
                     counts.hedges.add(1);
-                    second = Some(send(1));
+                    hedges += 1;
+                    sent.push(send(true));
+                    // That one may be lost, too.
+                    late_in = (hedges < MOST_HEDGES).then(|| clock.sleep(delay));
                 } else {
                     // There may be a token for it later.
-                    late_in = hedge_delay.map(|delay| clock.sleep(delay.max(LEAST_WAIT)));
+                    late_in = Some(clock.sleep(delay.max(LEAST_WAIT)));
                 }
             }
         })
@@ -431,6 +435,16 @@ impl Reading {
         Error::new(ErrorKind::Timeout, message).with_offset(self.next)
     }
 }
+
+/// A request under way.
+struct Sent {
+    answer: BoxFuture<'static, Result<Opened>>,
+    first_byte: Arc<FirstByte>,
+    is_hedge: bool,
+}
+
+/// So many more requests for one read, at most, while none has been answered.
+const MOST_HEDGES: u32 = 2;
 
 /// One request, up to the first piece of its body.
 fn send(

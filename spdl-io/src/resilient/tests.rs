@@ -614,6 +614,19 @@ fn a_request_that_is_lost_is_overtaken_by_a_second_one() {
 }
 
 #[test]
+fn a_second_request_that_is_lost_too_is_followed_by_a_third() {
+    // After enough to know what is late, two in a row are lost.
+    let lost = |request: u32| request >= 200 && (request - 200) % 100 < 2;
+    let (times, statistics) = latencies(options(), 2000, 3600 * SECOND, lost);
+    assert!(times[1999] < 100 * MS, "{:?}", times[1999]);
+    assert!(
+        statistics.hedges >= 30 && statistics.hedges * 20 <= statistics.requests,
+        "{statistics:?}"
+    );
+    assert_eq!(statistics.stalls, 0);
+}
+
+#[test]
 fn an_answer_that_has_begun_is_not_asked_for_twice_however_long_it_is_gathered() {
     let requests = AtomicU64::new(0);
     let setup = setup_with(able(), options(), move |_, _, _| {
