@@ -4,12 +4,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::common::{WriteNumber, bad_number, layout, numbers, within_seconds};
+use crate::common::{WriteNumber, bad_number, before_error, layout, numbers, within_seconds};
 use async_trait::async_trait;
 use spdl_core::{
     AsyncContext, AsyncStage, BatchLayout, BoxStream, Cursor, DType, Error, ErrorKind, Field, Fill,
-    FillContext, OnError, Pipeline, PipelineBuilder, Result, SampleId, SlotMut, Source, Stage,
-    StageContext, StageOptions, ThreadRuntime, stage_fn,
+    FillContext, OnError, PipelineBuilder, Result, SampleId, SlotMut, Source, Stage, StageContext,
+    StageOptions, ThreadRuntime, stage_fn,
 };
 
 fn picky(bad: fn(i64) -> bool) -> impl Fn() -> Result<spdl_core::StageFn<PickyFn>> {
@@ -19,21 +19,6 @@ fn picky(bad: fn(i64) -> bool) -> impl Fn() -> Result<spdl_core::StageFn<PickyFn
 }
 type PickyFn = Box<dyn FnMut(i64) -> Result<i64> + Send>;
 
-/// Collects until the error, which must be the last thing said.
-fn until_error(mut pipeline: Pipeline<i64>) -> (Vec<i64>, Error) {
-    let mut items = Vec::new();
-    loop {
-        match pipeline.next() {
-            Some(Ok(item)) => items.push(item),
-            Some(Err(error)) => {
-                assert!(pipeline.next().is_none(), "an error is said once");
-                return (items, error);
-            }
-            None => panic!("ended without the error"),
-        }
-    }
-}
-
 #[test]
 fn raise_ends_the_pipeline_with_the_error_and_its_place() {
     within_seconds(60, || {
@@ -42,7 +27,7 @@ fn raise_ends_the_pipeline_with_the_error_and_its_place() {
             .deterministic()
             .build()
             .unwrap();
-        let (items, error) = until_error(pipeline);
+        let (items, error) = before_error(pipeline);
         assert_eq!(items, (0..items.len() as i64).collect::<Vec<_>>());
         assert!(items.len() <= 100);
         assert_eq!(error.kind(), ErrorKind::Corrupt);
@@ -140,7 +125,7 @@ fn a_failing_constructor_is_an_ordinary_error() {
             Err(Error::new(ErrorKind::Unsupported, "no such device"))
         };
         let pipeline = PipelineBuilder::new(numbers(10)).stage("device", no_stage).build().unwrap();
-        let (items, error) = until_error(pipeline);
+        let (items, error) = before_error(pipeline);
         assert!(items.is_empty());
         assert_eq!(error.to_string(), "device: no such device");
 
@@ -252,16 +237,16 @@ fn a_source_fails_by_the_same_rules() {
             pipeline.on_error(on_error).deterministic().build().unwrap()
         };
         let faulty = || Faulty { error_at: Some(5), panic_at: None };
-        let (_, error) = until_error(build(faulty(), OnError::Raise));
+        let (_, error) = before_error(build(faulty(), OnError::Raise));
         assert_eq!(error.to_string(), "source: 5 is bad");
         let items: Result<Vec<i64>> = build(faulty(), OnError::SKIP).collect();
         assert_eq!(items.unwrap(), (0..20).filter(|&n| n != 5).collect::<Vec<_>>());
         let panics = Faulty { error_at: None, panic_at: Some(7) };
-        let (_, error) = until_error(build(panics, OnError::SKIP));
+        let (_, error) = before_error(build(panics, OnError::SKIP));
         assert_eq!((error.kind(), error.stage()), (ErrorKind::Panicked, Some("source")));
         let no_epoch =
             PipelineBuilder::new(Faulty { error_at: None, panic_at: None }).epochs(8..10);
-        let (items, error) = until_error(no_epoch.build().unwrap());
+        let (items, error) = before_error(no_epoch.build().unwrap());
         assert_eq!(items.len(), 20, "the epoch before it was delivered");
         assert_eq!(error.to_string(), "source: no epoch 9");
     });
@@ -277,7 +262,7 @@ fn errors_and_drops_name_the_key() {
                 .build()
                 .unwrap()
         };
-        let (_, error) = until_error(build(OnError::Raise));
+        let (_, error) = before_error(build(OnError::Raise));
         assert_eq!(error.to_string(), "picky: number-3: 3 is bad");
         let mut pipeline = build(OnError::SKIP);
         pipeline.by_ref().for_each(drop);
@@ -308,7 +293,7 @@ fn async_stages_fail_by_the_same_rules() {
                 .build()
                 .unwrap()
         };
-        let (_, error) = until_error(build(OnError::Raise));
+        let (_, error) = before_error(build(OnError::Raise));
         assert_eq!(error.stage(), Some("wait"));
         let mut pipeline = build(OnError::SKIP);
         let items: Vec<i64> = pipeline.by_ref().map(|item| item.unwrap()).collect();
@@ -337,7 +322,7 @@ impl Source for Nameless {
 #[test]
 fn a_panic_while_naming_an_item_is_an_error() {
     within_seconds(60, || {
-        let (_, error) = until_error(PipelineBuilder::new(Nameless).build().unwrap());
+        let (_, error) = before_error(PipelineBuilder::new(Nameless).build().unwrap());
         assert_eq!(error.to_string(), "source: panicked: no name for 3");
     });
 }
@@ -355,7 +340,7 @@ fn a_runtime_that_drops_its_tasks_ends_the_pipeline() {
         let mut running = build(&runtime);
         running.next().unwrap().unwrap();
         runtime.shut_down();
-        assert_eq!(until_error(running).1.kind(), ErrorKind::Stopped);
+        assert_eq!(before_error(running).1.kind(), ErrorKind::Stopped);
         let error = build(&runtime).next().unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Stopped);
     });
@@ -386,7 +371,7 @@ fn a_panic_in_a_destructor_ends_the_pipeline_and_does_not_hang_it() {
             .threads(2)
             .build()
             .unwrap();
-        let (_, error) = until_error(pipeline);
+        let (_, error) = before_error(pipeline);
         assert_eq!(error.kind(), ErrorKind::Panicked);
         assert!(error.to_string().contains("cannot even go"), "{error}");
     });
