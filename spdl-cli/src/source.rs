@@ -30,7 +30,7 @@ pub(crate) struct Source {
     opened: OpenedDataset,
     cache: Option<Cache>,
     /// What holds the connections of the stores.
-    _stores: StoreRegistry,
+    stores: StoreRegistry,
 }
 
 /// The addresses as they may be shown: without passwords and signatures.
@@ -64,7 +64,7 @@ impl Source {
         let opened = opened.map_err(failed)?;
         output::warn(&opened.warnings);
         let cache = cache(arguments, &shown)?;
-        Ok((Source { opened, cache, _stores: stores }, start.elapsed()))
+        Ok((Source { opened, cache, stores }, start.elapsed()))
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -103,13 +103,16 @@ impl Source {
             }
             (Mode::Train, _) => source.shuffled(arguments.seed),
         };
+        let mut pipeline = PipelineBuilder::new(source);
         let mut stage = StageOptions::new("fetch");
-        if self.opened.is_local {
+        if !self.opened.is_local {
+            pipeline = pipeline.runtime(self.stores.runtime()?);
+        } else {
             // No more at once than there are threads to read what is not in memory. From a store, the stage finds out how many.
             let threads = LocalFetcher::new().max_threads();
             stage = stage.concurrency(threads).queue(Fetch::READ_AHEAD);
         }
-        Ok(PipelineBuilder::new(source).async_stage(stage, self.fetch(arguments)?).measured())
+        Ok(pipeline.async_stage(stage, self.fetch(arguments)?).measured())
     }
 
     fn fetch(&self, arguments: &BenchArguments) -> Result<FetchLabeled> {

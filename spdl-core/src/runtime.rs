@@ -88,7 +88,34 @@ struct Inbox {
     tasks: Vec<BoxFuture<'static, ()>>,
     timers: Vec<Timer>,
     closed: bool,
+    thread: Now,
 }
+
+/// What the thread does.
+#[derive(Clone, Copy, Default)]
+enum Now {
+    /// It looks into the inbox before it sleeps.
+    #[default]
+    Works,
+    Sleeps,
+    SleepsUntil(Instant),
+}
+
+impl Inbox {
+    /// Whether the thread has to be woken for a timer that was just put in. Most are for later than what
+    /// it wakes for anyway, and dropped before they are due.
+    fn is_urgent(&self, at: Instant) -> bool {
+        match self.thread {
+            Now::Works => false,
+            Now::Sleeps => true,
+            // Of those that were dropped, no more than so many are kept.
+            Now::SleepsUntil(then) => at < then || self.timers.len() >= MOST_WAITING,
+        }
+    }
+}
+
+/// So many timers may wait for the thread to take them in.
+const MOST_WAITING: usize = 1024;
 
 /// When to wake whom; nobody, where the sleep was dropped.
 struct Timer {
@@ -168,8 +195,13 @@ impl Runtime for ThreadRuntime {
                     let new = Arc::new(Sleeper(Mutex::new(Some(cx.waker().clone()))));
                     let timer = Timer { at, sleeper: Arc::downgrade(&new) };
                     sleeper = Some(new);
-                    shared.inbox().timers.push(timer);
-                    shared.wake();
+                    let mut inbox = shared.inbox();
+                    inbox.timers.push(timer);
+                    let is_urgent = inbox.is_urgent(at);
+                    drop(inbox);
+                    if is_urgent {
+                        shared.wake();
+                    }
                 }
             }
             Poll::Pending
@@ -219,6 +251,7 @@ fn run(shared: &Shared) {
     loop {
         {
             let mut inbox = shared.inbox();
+            inbox.thread = Now::Works;
             if inbox.closed {
                 // Tasks may hold the last handle of something that locks the inbox.
                 let unstarted = std::mem::take(&mut inbox.tasks);
@@ -244,12 +277,21 @@ fn run(shared: &Shared) {
         match Pin::new(&mut tasks).poll_next(&mut cx) {
             Poll::Ready(Some(())) => {}
             // A wake between the poll and here leaves a token, so that `park` returns at once.
-            Poll::Ready(None) | Poll::Pending => match timers.peek() {
-                Some(Reverse(timer)) => {
-                    thread::park_timeout(timer.0.at.saturating_duration_since(Instant::now()));
+            Poll::Ready(None) | Poll::Pending => {
+                let due = timers.peek().map(|Reverse(timer)| timer.0.at);
+                let mut inbox = shared.inbox();
+                if !inbox.timers.is_empty() {
+                    continue;
                 }
-                None => thread::park(),
-            },
+                inbox.thread = due.map_or(Now::Sleeps, Now::SleepsUntil);
+                drop(inbox);
+                match due {
+                    Some(due) => {
+                        thread::park_timeout(due.saturating_duration_since(Instant::now()));
+                    }
+                    None => thread::park(),
+                }
+            }
         }
     }
 }
@@ -332,6 +374,40 @@ mod tests {
         }));
         drop(runtime);
         assert_eq!(Arc::strong_count(&alive), 1);
+    }
+
+    #[test]
+    fn a_sleep_that_ends_sooner_than_what_the_thread_waits_for_ends_in_time() {
+        let runtime = Arc::new(ThreadRuntime::new().unwrap());
+        let (send, receive) = mpsc::channel();
+        let long = runtime.sleep(Duration::from_secs(3600));
+        runtime.spawn(Box::pin(long));
+        // By now it sleeps.
+        while !matches!(runtime.shared.inbox().thread, Now::SleepsUntil(_)) {
+            std::thread::yield_now();
+        }
+        let nap = runtime.sleep(Duration::from_millis(1));
+        std::thread::spawn(move || {
+            block_on(nap);
+            let _ = send.send(());
+        });
+        receive.recv_timeout(Duration::from_secs(60)).expect("the thread was not woken");
+    }
+
+    #[test]
+    fn the_thread_is_woken_for_timers_that_are_due_sooner_and_for_many() {
+        let then = Instant::now() + Duration::from_secs(60);
+        let sooner = then - Duration::from_secs(1);
+        let timer = || Timer { at: then, sleeper: Weak::new() };
+        let mut inbox = Inbox { timers: vec![timer()], ..Inbox::default() };
+        assert!(!inbox.is_urgent(sooner), "it looks before it sleeps");
+        inbox.thread = Now::Sleeps;
+        assert!(inbox.is_urgent(then));
+        inbox.thread = Now::SleepsUntil(then);
+        assert!(!inbox.is_urgent(then), "it wakes by then anyway");
+        assert!(inbox.is_urgent(sooner));
+        inbox.timers.extend((1..MOST_WAITING).map(|_| timer()));
+        assert!(inbox.is_urgent(then), "dropped ones are not kept without end");
     }
 
     #[test]

@@ -6,10 +6,11 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::thread;
+use std::time::Duration;
 
 use futures_channel::oneshot;
 use futures_core::Stream;
-use spdl_core::{Error, ErrorKind, Result};
+use spdl_core::{BoxFuture, Error, ErrorKind, Result, Runtime};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, JoinHandle};
@@ -57,6 +58,14 @@ impl Reactor {
             make()
         };
         Ok(Within { inner: Some(Box::pin(inner)), handle, _reactor: self.clone() })
+    }
+
+    /// An executor whose tasks run on the thread: what they read needs no other one to be woken.
+    ///
+    /// # Errors
+    /// `Io` where the system refuses a thread.
+    pub(crate) fn runtime(&self) -> Result<ReactorRuntime> {
+        Ok(ReactorRuntime { handle: self.handle()?, _reactor: self.clone() })
     }
 
     fn handle(&self) -> Result<Handle> {
@@ -128,6 +137,24 @@ impl Drop for Started {
     }
 }
 
+/// Runs tasks on the thread, which lives as long as this does.
+#[derive(Debug)]
+pub(crate) struct ReactorRuntime {
+    handle: Handle,
+    _reactor: Reactor,
+}
+
+impl Runtime for ReactorRuntime {
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        drop(self.handle.spawn(task));
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        let _within = self.handle.enter();
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
 /// A future or a stream that finds tokio around it wherever it is polled, and dropped.
 pub(crate) struct Within<T> {
     inner: Option<Pin<Box<T>>>,
@@ -190,7 +217,6 @@ impl Connections {
 mod tests {
     use super::*;
     use spdl_core::block_on;
-    use std::time::Duration;
 
     #[test]
     fn no_thread_is_started_before_it_is_needed_and_it_ends_with_the_last_handle() {
@@ -217,6 +243,21 @@ mod tests {
         let error = block_on(reactor.run::<()>(&key, async { panic!("on purpose") })).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Panicked);
         assert!(error.message().contains("on purpose"), "{error}");
+    }
+
+    #[test]
+    fn a_runtime_of_it_keeps_the_thread_and_runs_there() {
+        let runtime = std::sync::Arc::new(Reactor::default().runtime().unwrap());
+        let (send, received) = std::sync::mpsc::channel();
+        let nap = runtime.sleep(Duration::from_millis(1));
+        runtime.spawn(Box::pin(async move {
+            nap.await;
+            let _ = send.send(thread::current().name().map(str::to_owned));
+        }));
+        assert_eq!(received.recv().unwrap().as_deref(), Some("spdl-network"));
+        let ended = Arc::downgrade(&runtime._reactor.0);
+        drop(runtime);
+        assert!(ended.upgrade().is_none(), "nobody holds it any more");
     }
 
     #[test]

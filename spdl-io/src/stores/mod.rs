@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use spdl_core::{Error, ErrorKind, Result, Runtime, ThreadRuntime};
+#[cfg(not(feature = "http"))]
+use spdl_core::ThreadRuntime;
+use spdl_core::{Error, ErrorKind, Result, Runtime};
 
 pub use self::address::Address;
 #[cfg(feature = "testing")]
@@ -186,10 +188,28 @@ impl StoreRegistry {
         }
     }
 
-    fn runtime(&self) -> Result<Arc<dyn Runtime>> {
+    /// The executor for a pipeline that reads from these stores over a network: its stages run on the
+    /// thread that waits for the network, so that no other one is woken for each sample. For what must
+    /// not hold up reads, as a stage that blocks, the pipeline's own executor is the better place.
+    ///
+    /// ```
+    /// use spdl_core::PipelineBuilder;
+    /// use spdl_io::StoreRegistry;
+    /// let stores = StoreRegistry::new();
+    /// let numbers = PipelineBuilder::from_iter([1, 2, 3]).runtime(stores.runtime()?);
+    /// # assert_eq!(numbers.build()?.count(), 3);
+    /// # Ok::<(), spdl_io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Io` where the system refuses a thread.
+    pub fn runtime(&self) -> Result<Arc<dyn Runtime>> {
         if let Some(runtime) = self.runtime.get() {
             return Ok(Arc::clone(runtime));
         }
+        #[cfg(feature = "http")]
+        let new: Arc<dyn Runtime> = Arc::new(self.reactor.runtime()?);
+        #[cfg(not(feature = "http"))]
         let new: Arc<dyn Runtime> = Arc::new(ThreadRuntime::new()?);
         Ok(Arc::clone(self.runtime.get_or_init(|| new)))
     }

@@ -20,7 +20,7 @@ pub(crate) struct Contestant {
     arguments: Vec<String>,
     /// The packages that it is made of, with their versions; empty for ours.
     pub(crate) versions: String,
-    /// Whether the first epoch is left out of what counts.
+    /// Whether an epoch behind the first one is what counts, of which the median is taken.
     warm: bool,
     pub(crate) runs: Vec<Run>,
     /// What it printed in each run.
@@ -51,7 +51,7 @@ impl Contestant {
         Contestant { name, program, arguments, versions, warm: false, runs, reports }
     }
 
-    /// Only what comes behind the first epoch counts. It tells `epoch_starts_s`.
+    /// What counts is the median of the epochs behind the first. It tells `epoch_starts_s`.
     pub(crate) fn warm(self) -> Self {
         Contestant { warm: true, ..self }
     }
@@ -141,10 +141,14 @@ impl Contestant {
         };
         if self.warm {
             let starts = result["epoch_starts_s"].as_array().map_or(&[][..], Vec::as_slice);
-            let second = starts.get(1).and_then(Value::as_f64);
-            let second = second.with_context(|| format!("{} has one epoch", self.name))?;
-            run.samples -= run.samples / starts.len() as u64;
-            run.seconds -= second;
+            let epochs = starts.len() as u64;
+            let ends = starts.iter().filter_map(Value::as_f64).chain([run.seconds]);
+            let ends: Vec<f64> = ends.collect();
+            let lasted = ends.windows(2).skip(1).map(|pair| pair[1] - pair[0]);
+            let lasted: Vec<f64> = lasted.collect();
+            ensure!(!lasted.is_empty(), "{} has one epoch", self.name);
+            run.samples /= epochs;
+            run.seconds = median(lasted);
         }
         Ok((run, result))
     }

@@ -21,8 +21,8 @@ use crate::tools::{Output, Workspace, cargo, command};
 /// on loopback whose answers come late; and from one that never answers some of the requests. All decode
 /// on as many threads as there are CPUs, but for one: that is left to what a network costs, and to the
 /// servers, which are processes of their own on the last CPU. Contestants take turns (A B C A B C) after
-/// one warm-up each. What counts is what comes behind the first epoch, in which the number of requests
-/// under way is found.
+/// one warm-up each. What counts is the median of the epochs behind the first, in which the number of
+/// requests under way is found.
 ///
 /// The table and a plot are written to docs/benchmarks.
 #[derive(Debug, Args)]
@@ -35,7 +35,7 @@ pub(crate) struct Store {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
     /// How often the data set is read in a run
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=64))]
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(2..=64))]
     epochs: u32,
     /// Milliseconds that each answer of the stores comes late
     #[arg(long, value_name = "MS", default_value_t = 30)]
@@ -322,8 +322,8 @@ fn write(
          answer of which comes {latency} ms late; and from one that never answers 1 % of the requests. \
          {count} CPUs ({cpu}). All decoded on {threads} \
          threads: what a network costs, and serving it, had a CPU. Contestants took turns, one warm-up and {repeats} runs of {epochs} \
-         epochs each; medians; spread = (largest - smallest) / median. What counts is what comes behind \
-         the first epoch, in which the number of requests under way is found; \"first ms\", CPU and \
+         epochs each; medians; spread = (largest - smallest) / median. What counts is the median \
+         of the epochs behind the first, in which the number of requests under way is found; \"first ms\", CPU and \
          memory are of the whole run. All delivered the same bytes. The last column is the median of \
          the ratios of neighbouring runs, of the first row to this one.\n\n\
          Made by `cargo xtask bench store --repeats {repeats} --epochs {epochs} --latency {latency}`.\n\n\

@@ -1,7 +1,7 @@
 //! Answers: the right ones, and how they go wrong on their way.
 
 use std::fmt::Write as _;
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -129,14 +129,8 @@ pub(super) fn send(
             return Ok(After::KeepAlive);
         }
         _ => {
-            let mut all = answer.head(announced).into_bytes();
-            // In one piece, which is one packet where it is small.
-            let first = body.len().min(16 << 10);
-            all.extend_from_slice(&body[..first]);
-            stream.write_all(&all)?;
-            *bytes += first as u64;
-            stream.write_all(&body[first..])?;
-            *bytes += (body.len() - first) as u64;
+            write_together(stream, answer.head(announced).as_bytes(), body)?;
+            *bytes += body.len() as u64;
             match fault {
                 Some(Fault::RepeatedBytes) => {
                     stream.write_all(&body[body.len() - body.len().min(100)..])?;
@@ -147,6 +141,19 @@ pub(super) fn send(
         }
     }
     Ok(After::Close)
+}
+
+/// Writes a head and a body in one call, where the system takes so much: in few packets, and so that the
+/// other side wakes once.
+fn write_together(stream: &mut TcpStream, head: &[u8], body: &[u8]) -> io::Result<()> {
+    let written = loop {
+        match stream.write_vectored(&[IoSlice::new(head), IoSlice::new(body)]) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            written => break written?,
+        }
+    };
+    stream.write_all(head.get(written..).unwrap_or_default())?;
+    stream.write_all(&body[written.saturating_sub(head.len())..])
 }
 
 /// Waits until the other side, or the server, ends.
