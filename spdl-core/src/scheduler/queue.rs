@@ -26,7 +26,7 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// before it has been taken out itself.
 ///
 /// **A queue that was full** asks for more only when it has drained by half (by one, where it is
-/// short). A sleep and a wake-up cost more than many small items.
+/// short; by [`MOST_DRAINED`], where it is long). A sleep and a wake-up cost more than many small items.
 pub(crate) struct Queue<T> {
     state: Mutex<State<T>>,
     /// The workers that put items in; `None` where a task does.
@@ -66,6 +66,10 @@ struct State<T> {
     sender: Option<Waker>,
     meter: QueueMeter,
 }
+
+/// A longer queue that was full asks for more when so many have been taken: more at once would come in
+/// bursts, as requests to a store, and what is read be cold in the caches when its turn comes.
+const MOST_DRAINED: usize = 32;
 
 /// Who must be woken after a change of a queue. They are woken when this is dropped: not under a
 /// lock, since the woken thread may run at once, in place of this one.
@@ -128,7 +132,8 @@ impl<T> State<T> {
 
     /// At how many items a queue that was full has drained far enough.
     fn low_water(&self) -> usize {
-        self.capacity - if self.capacity < 16 { 1 } else { self.capacity / 2 }
+        let drained = if self.capacity < 16 { 1 } else { self.capacity / 2 };
+        self.capacity - drained.min(MOST_DRAINED)
     }
 
     /// Counts the time since the last change. Comes before every change.
@@ -542,5 +547,16 @@ impl<T: Send> AnyQueue for Queue<T> {
         let mut state = self.state.lock();
         state.measure();
         state.meter.raw(state.capacity, state.items.len(), state.taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_that_was_full_asks_for_more_once_half_of_it_or_32_were_taken() {
+        let taken = |capacity| capacity - Queue::<u8>::new(capacity, None).state.lock().low_water();
+        assert_eq!([1, 15, 16, 40, 64, 240].map(taken), [1, 1, 8, 20, 32, 32]);
     }
 }

@@ -74,7 +74,12 @@ impl Load {
     /// `None` as long as too little is known.
     pub(super) fn begin(&mut self) -> Option<Duration> {
         self.hedges = (self.hedges + self.hedge_share).min(MOST_HEDGES);
-        if self.hedge_share > 0.0 { self.hedge_delay } else { None }
+        self.hedge_delay()
+    }
+
+    /// As [`begin`](Load::begin), for a request that has begun before.
+    pub(super) fn hedge_delay(&self) -> Option<Duration> {
+        self.hedge_delay.filter(|_| self.hedge_share > 0.0)
     }
 
     /// A request is late.

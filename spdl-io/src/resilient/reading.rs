@@ -303,9 +303,13 @@ impl Reading {
         };
         let began = clock.now();
         let patience = options.stall_timeout.min(self.persistence.time_left());
-        let hedge_delay = shared.load().begin().filter(|delay| *delay < patience);
+        let mut hedge_delay = shared.load().begin();
         let mut stall = clock.sleep(patience);
-        let mut late_in = hedge_delay.map(|delay| clock.sleep(delay));
+        // Where nothing is known yet, the first answers to others tell.
+        let mut late_in = (options.hedge_share > 0.0)
+            .then(|| hedge_delay.unwrap_or(FIRST_LOOK))
+            .filter(|delay| *delay < patience)
+            .map(|delay| clock.sleep(delay));
         let mut is_late = false;
         let mut sent = vec![send(false)];
         let mut hedges = 0;
@@ -339,11 +343,17 @@ impl Reading {
                     return Poll::Pending;
                 }
                 let mut load = shared.load();
+                let Some(delay) = hedge_delay else {
+                    hedge_delay = load.hedge_delay();
+                    let waited = clock.now().saturating_duration_since(began);
+                    let rest = hedge_delay.map_or(FIRST_LOOK, |it| it.saturating_sub(waited));
+                    late_in = (waited + rest < patience).then(|| clock.sleep(rest));
+                    continue;
+                };
                 if !is_late {
                     is_late = true;
                     load.late();
                 }
-                let Some(delay) = hedge_delay else { return Poll::Pending };
                 if load.take_hedge() {
                     counts.hedges.add(1);
                     hedges += 1;
@@ -464,6 +474,9 @@ fn no_answer(patience: Duration) -> Error {
     let message = format!("no answer in {:.1} s", patience.as_secs_f64());
     Error::new(ErrorKind::Timeout, message)
 }
+
+/// Between two looks at how long answers take, where that is not known yet.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
 
 /// Between two looks for a token.
 const LEAST_WAIT: Duration = Duration::from_millis(1);

@@ -627,6 +627,21 @@ fn a_second_request_that_is_lost_too_is_followed_by_a_third() {
 }
 
 #[test]
+fn a_request_that_is_lost_before_it_is_known_what_is_late_waits_for_what_others_tell() {
+    let requests = AtomicU64::new(0);
+    let setup = setup_with(able(), options(), move |_, _, _| {
+        let is_lost = requests.fetch_add(1, Ordering::Relaxed) == 0;
+        Answer::Late(if is_lost { 3600 * SECOND } else { 10 * MS })
+    });
+    let key = Key::from("a");
+    let reads = join_all((0..64).map(|_| setup.fetcher.read(&key, None)));
+    assert!(setup.clock.run(reads).into_iter().all(|read| read.is_ok()));
+    let took = setup.clock.elapsed();
+    assert!(took < 200 * MS, "{took:?}, and the stall timeout is 2 s");
+    assert_eq!(setup.statistics().hedges, 1);
+}
+
+#[test]
 fn an_answer_that_has_begun_is_not_asked_for_twice_however_long_it_is_gathered() {
     let requests = AtomicU64::new(0);
     let setup = setup_with(able(), options(), move |_, _, _| {
