@@ -15,7 +15,7 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use crate::fetcher::{check_limit, check_version, past_the_end, range_len};
 use crate::io_threads::IoThreads;
-use crate::read_at_once::ReadAtOnce;
+use crate::read_at_once::{FileStamp, ReadAtOnce};
 use crate::read_buffers::ReadBuffers;
 use crate::resilient::joining::{Joined, join};
 use crate::walk::{Walker, os_error};
@@ -142,6 +142,10 @@ impl Fetcher for LocalFetcher {
     }
 
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
+        let known = self.at_once.as_ref().and_then(|it| it.stat(key));
+        if let Some(FileStamp { size, changed }) = known {
+            return Ok(ObjectMeta::new(key.clone(), size).with_version(version_of(size, changed)));
+        }
         let key = key.clone();
         self.threads
             .run(move || {
@@ -234,11 +238,15 @@ impl OpenFile {
 fn version(metadata: &fs::Metadata) -> Arc<str> {
     // What has no time of change is told apart by its length alone.
     let changed = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-    let (sign, distance) = match changed.duration_since(SystemTime::UNIX_EPOCH) {
-        Ok(after) => ("", after),
-        Err(before) => ("-", before.duration()),
+    let nanoseconds = match changed.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(after) => after.as_nanos() as i128,
+        Err(before) => -(before.duration().as_nanos() as i128),
     };
-    format!("{}@{sign}{}", metadata.len(), distance.as_nanos()).into()
+    version_of(metadata.len(), nanoseconds)
+}
+
+fn version_of(size: u64, changed: i128) -> Arc<str> {
+    format!("{size}@{changed}").into()
 }
 
 fn read_whole(key: &Key, max_bytes: u64, buffers: &ReadBuffers) -> Result<Bytes> {

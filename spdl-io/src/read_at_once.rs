@@ -36,6 +36,14 @@ pub(crate) struct ReadAtOnce {
     files: system::Files,
 }
 
+/// What tells a file from what it was before.
+pub(crate) struct FileStamp {
+    /// In bytes.
+    pub(crate) size: u64,
+    /// In nanoseconds since 1970.
+    pub(crate) changed: i128,
+}
+
 /// What became of a read.
 enum Attempt<T> {
     Read(T),
@@ -67,6 +75,11 @@ impl ReadAtOnce {
             let ranges = joined.iter().map(|joined| joined.range.clone());
             self.files.ranges(key, ranges, buffers)
         })
+    }
+
+    /// How long a file is, and when it was changed; `None` where the threads must look.
+    pub(crate) fn stat(&self, key: &Key) -> Option<FileStamp> {
+        self.attempt(|| self.files.stat(key))
     }
 
     fn attempt<T>(&self, read: impl FnOnce() -> Attempt<T>) -> Option<T> {
@@ -109,7 +122,7 @@ mod system {
     };
     use rustix::io::{ReadWriteFlags, preadv2};
 
-    use super::{Attempt, MOST_OPEN};
+    use super::{Attempt, FileStamp, MOST_OPEN};
     use crate::Key;
     use crate::read_buffers::ReadBuffers;
 
@@ -144,6 +157,14 @@ mod system {
     }
 
     impl Files {
+        pub(super) fn stat(&self, key: &Key) -> Attempt<FileStamp> {
+            let found = self.regular(&key.to_path());
+            found.map_or(Attempt::Missed, |Identity { size, changed: (seconds, rest), .. }| {
+                let changed = i128::from(seconds) * 1_000_000_000 + i128::from(rest);
+                Attempt::Read(FileStamp { size, changed })
+            })
+        }
+
         pub(super) fn whole(&self, key: &Key, most: u64, buffers: &ReadBuffers) -> Attempt<Bytes> {
             let path = key.to_path();
             let Some(Identity { size, .. }) = self.regular(&path) else { return Attempt::Missed };
@@ -280,7 +301,7 @@ mod system {
 
     use bytes::Bytes;
 
-    use super::Attempt;
+    use super::{Attempt, FileStamp};
     use crate::Key;
     use crate::read_buffers::ReadBuffers;
 
@@ -288,6 +309,10 @@ mod system {
     pub(super) struct Files;
 
     impl Files {
+        pub(super) fn stat(&self, _: &Key) -> Attempt<FileStamp> {
+            Attempt::Missed
+        }
+
         pub(super) fn whole(&self, _: &Key, _: u64, _: &ReadBuffers) -> Attempt<Bytes> {
             Attempt::Missed
         }
@@ -382,6 +407,39 @@ mod tests {
         assert_eq!(found, [Some("ext4"), Some("nfs4"), Some("fuse.sshfs"), None]);
         // No disk, and so nobody knows how long it takes.
         assert!(whole(&Key::from("/proc/self/mountinfo"), MOST).is_none());
+    }
+
+    #[test]
+    fn a_file_is_of_the_same_version_whoever_looks_at_it() {
+        use std::time::{Duration, SystemTime};
+        let (_folder, key) = file(b"some");
+        if ReadAtOnce::default().stat(&key).is_none() {
+            println!("SKIPPED: this file system does not tell what is in memory");
+            return;
+        }
+        let (at_once, threads) =
+            (crate::LocalFetcher::new(), crate::LocalFetcher::new().on_threads_alone());
+        let ages = [Duration::ZERO, Duration::new(1, 5), Duration::from_secs(3)];
+        for age in ages {
+            for changed in [SystemTime::UNIX_EPOCH + age, SystemTime::UNIX_EPOCH - age] {
+                fs::File::options()
+                    .append(true)
+                    .open(key.to_path())
+                    .unwrap()
+                    .set_modified(changed)
+                    .unwrap();
+                let stat = |fetcher: &crate::LocalFetcher| {
+                    spdl_core::block_on(crate::Fetcher::stat(fetcher, &key)).unwrap()
+                };
+                let (one, other) = (stat(&at_once), stat(&threads));
+                assert_eq!((one.size, &one.version), (4, &other.version));
+                let nanoseconds = match changed.duration_since(SystemTime::UNIX_EPOCH) {
+                    Ok(after) => format!("{}", after.as_nanos()),
+                    Err(before) => format!("-{}", before.duration().as_nanos()),
+                };
+                assert_eq!(one.version.as_deref(), Some(&*format!("4@{nanoseconds}")));
+            }
+        }
     }
 
     #[test]

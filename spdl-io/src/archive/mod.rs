@@ -11,6 +11,10 @@
 //! understood in two ways (two names or two sizes for one member, members inside one another) is
 //! `Corrupt`, as that is how one archive shows different members to different programs.
 //!
+//! What is in memory may be a file that is mapped, by the crate `memmap2` say: members are views of it,
+//! without copies. Nothing here maps files by itself, as a mapped file that somebody cuts short ends the
+//! process.
+//!
 //! A damaged archive is an error with the byte at which the damage is. Of a tar archive, what comes
 //! before it is delivered first.
 
