@@ -61,11 +61,18 @@ pub(crate) fn build(workspace: &Workspace, output: &mut Output, dev: bool) -> Re
 
 /// Builds the wheel and installs it, with what its tests need, into `target/venv-test`.
 pub(crate) fn install_for_tests(workspace: &Workspace, output: &mut Output) -> Result<Venv> {
-    let wheel = build(workspace, output, false)?;
-    let venv = Venv::prepare(workspace, output, "venv-test", &["numpy", "pytest"])?;
+    let venv = install(workspace, output, "venv-test")?;
+    venv.install(output, &["pytest"])?;
     if venv.install(output, &["pillow"]).is_err() {
         output.say("pillow could not be installed: tests that compare with it skip themselves");
     }
+    Ok(venv)
+}
+
+/// Builds the wheel and installs it into an environment of that name below target/.
+pub(crate) fn install(workspace: &Workspace, output: &mut Output, name: &str) -> Result<Venv> {
+    let wheel = build(workspace, output, false)?;
+    let venv = Venv::prepare(workspace, output, name, &["numpy"])?;
     output.say("installing the wheel");
     venv.install(output, &["--force-reinstall".into(), "--no-deps".into(), wheel])?;
     Ok(venv)

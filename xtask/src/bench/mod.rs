@@ -5,6 +5,7 @@ mod images;
 mod peers;
 mod plot;
 mod promises;
+mod python;
 mod shares;
 mod store;
 mod table;
@@ -22,6 +23,7 @@ use crate::tools::Workspace;
 pub(crate) enum Benchmark {
     Images(images::Images),
     Overhead(Overhead),
+    Python(python::Python),
     Scaling(Scaling),
     Stragglers(Stragglers),
     Saving(Saving),
@@ -33,6 +35,7 @@ pub(crate) fn run(workspace: &Workspace, benchmark: &Benchmark) -> Result<()> {
     match benchmark {
         Benchmark::Images(arguments) => images::run(workspace, arguments),
         Benchmark::Overhead(arguments) => engine_bench::overhead(workspace, arguments),
+        Benchmark::Python(arguments) => python::run(workspace, arguments),
         Benchmark::Scaling(arguments) => engine_bench::scaling(workspace, arguments),
         Benchmark::Stragglers(arguments) => engine_bench::stragglers(workspace, arguments),
         Benchmark::Saving(arguments) => engine_bench::saving(workspace, arguments),

@@ -124,7 +124,8 @@ pub(crate) fn prepare(
     Ok(contestants)
 }
 
-fn interpreter(workspace: &Workspace, peer: Peer, task: &Task<'_>) -> Result<PathBuf> {
+/// The interpreter that a peer is installed for.
+pub(crate) fn interpreter(workspace: &Workspace, peer: Peer, task: &Task<'_>) -> Result<PathBuf> {
     if let Some(python) = task.torch_python.filter(|_| peer.needs_torch()) {
         return Ok(python.to_owned());
     }

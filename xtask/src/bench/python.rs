@@ -1,0 +1,304 @@
+//! `cargo xtask bench python`: the Python package beside our program, torch's loader and upstream's.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use serde_json::Value;
+
+use super::contest::{self, Contestant, median};
+use super::peers::{self, Peer, Task};
+use super::{plot, table};
+use crate::dataset::{self, Settings, Shape};
+use crate::demo::build_spdl;
+use crate::tools::{Output, Workspace};
+use crate::wheel;
+
+/// `spdl_rs` beside our program, torchvision in torch's DataLoader, and upstream's SPDL.
+///
+/// Three questions, each measured in turns (A B C A B C) after one warm-up each: how many images
+/// `ImageLoader` delivers; what an item costs in a pipeline of Python functions; and how much a training
+/// loop that holds the GIL loses to a loader beside it.
+///
+/// The tables and a plot are written to docs/benchmarks.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cargo xtask bench python
+  cargo xtask bench python --check
+  cargo xtask bench python --no-peers --print-only")]
+pub(crate) struct Python {
+    /// Runs of each contestant
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    repeats: u32,
+    /// How often the data set is read in a run
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    epochs: u32,
+    /// Do not install torch, torchvision and upstream's package; what they are compared by is not measured
+    #[arg(long)]
+    no_peers: bool,
+    /// An interpreter that can import torch, torchvision, numpy and PIL, instead of installing them
+    #[arg(long, value_name = "PROGRAM")]
+    torch_python: Option<PathBuf>,
+    /// Fail where a figure that we promise is missed or was not measured
+    #[arg(long)]
+    check: bool,
+    /// Write no files
+    #[arg(long)]
+    print_only: bool,
+}
+
+const LOADER: &str = "spdl_rs.ImageLoader";
+const PROGRAM: &str = "spdl bench, our program";
+const FUNCTIONS: &str = "spdl_rs, three functions";
+const UPSTREAM_FUNCTIONS: &str = "spdl (Python, C++), three functions";
+const BESIDE_LOADER: &str = "beside an ImageLoader";
+const BESIDE_PROCESS: &str = "beside the same work in another process";
+const ALONE: &str = "alone";
+
+/// Processes of torch's loader.
+const WORKERS: usize = 2;
+/// At least so many times the rate of others.
+const OF_PROGRAM: f64 = 0.95;
+const OF_TORCHVISION: f64 = 1.5;
+const OF_UPSTREAM: f64 = 2.5;
+/// At most so much of the memory of torch's loader.
+const OF_TORCH_MEMORY: f64 = 0.2;
+/// At most so many milliseconds from the first line of a program to the first batch.
+const FIRST_BATCH_MS: f64 = 300.0;
+/// At most so many microseconds for an item and stage.
+const ITEM_US: f64 = 5.0;
+const STAGES: f64 = 3.0;
+/// What the training loop keeps of its speed, of that beside another process.
+const OF_TRAINER: f64 = 0.97;
+
+pub(super) fn run(workspace: &Workspace, arguments: &Python) -> Result<()> {
+    let settings = Settings { shape: Shape::Imagenet, images: 2000, classes: 50, seed: 0 };
+    let photos = workspace.root.join("assets/photos");
+    let data = dataset::prepare(&photos, &workspace.target.join("demo"), settings)?;
+    build_spdl(workspace)?;
+    let python = wheel::install(workspace, &mut Output::Terminal, "venv-bench-python")?.python();
+    let program = workspace.program("release", "spdl").display().to_string();
+    let folder = data.display().to_string();
+    let epochs = arguments.epochs.to_string();
+    let script = |name: &'static str, script: &str, python: &Path, words: &[&str]| {
+        let script = workspace.root.join("xtask/python_bench").join(script).display().to_string();
+        let words = words.iter().map(|&word| word.to_owned());
+        Contestant::new(name, python.to_owned(), [script].into_iter().chain(words).collect())
+    };
+
+    let rust = ["bench", &folder, "--epochs", &epochs, "--json", "--no-checksum"];
+    let rust = rust.map(str::to_owned).to_vec();
+    let mut images = vec![
+        script(LOADER, "image_loader.py", &python, &[&folder, "--epochs", &epochs]),
+        Contestant::new(PROGRAM, workspace.program("release", "spdl"), rust),
+    ];
+    let mut functions = vec![script(FUNCTIONS, "functions.py", &python, &["spdl_rs"])];
+    if !arguments.no_peers {
+        let task = Task {
+            data: &data,
+            mode: "eval",
+            epochs: arguments.epochs,
+            workers: WORKERS,
+            torch_python: arguments.torch_python.as_deref(),
+        };
+        images.extend(peers::prepare(workspace, &[Peer::Torchvision, Peer::Spdl], &task)?);
+        match peers::interpreter(workspace, Peer::Spdl, &task) {
+            Ok(python) => {
+                let words = ["spdl", "--passes", "1"];
+                functions.push(script(UPSTREAM_FUNCTIONS, "functions.py", &python, &words));
+            }
+            Err(error) => println!("SKIPPED: {UPSTREAM_FUNCTIONS}: {error:#}"),
+        }
+    }
+    let trainer = |name, words: &[&str]| {
+        let words: Vec<&str> = [folder.as_str()].iter().chain(words).copied().collect();
+        script(name, "trainer.py", &python, &words)
+    };
+    let mut trainers = vec![
+        trainer(BESIDE_LOADER, &["loader"]),
+        trainer(BESIDE_PROCESS, &["process", "--program", &program]),
+        trainer(ALONE, &["nothing"]),
+    ];
+    for contestants in [&mut images, &mut functions, &mut trainers] {
+        contest::measure_all(contestants, arguments.repeats)?;
+    }
+
+    let parts = [
+        Part {
+            title: "Images to batches",
+            note: "JPEG files like ImageNet's to batches of 32 x 224 x 224 x 3 unsigned bytes, files in the \
+                   page cache; torch's loader has 2 worker processes. Time counts from making the iterator to \
+                   the last batch, imports excluded.",
+            unit: "images/s",
+            contestants: &images,
+        },
+        Part {
+            title: "Pipelines of Python functions",
+            note: "20,000 numbers through three functions that do nothing, each with concurrency 2. One item and \
+                   stage takes 1,000,000 / (3 x the rate) microseconds.",
+            unit: "items/s",
+            contestants: &functions,
+        },
+        Part {
+            title: "A training loop that holds the GIL half of the time",
+            note: "Each step computes in pure Python, and then waits 5 ms. A loader with one thread runs \
+                   beside it, as fast as it can; the same work in another process costs the machine as much, and \
+                   no GIL.",
+            unit: "steps/s",
+            contestants: &trainers,
+        },
+    ];
+    let verdicts = verdicts(&images, &functions, &trainers);
+    for Part { title, unit, contestants, .. } in &parts {
+        println!("\n{title}\n\n{}", table::of_medians(contestants, unit));
+    }
+    verdicts.iter().for_each(|(_, line)| println!("{line}"));
+    if !arguments.print_only {
+        write(workspace, arguments, &parts, &verdicts)?;
+    }
+    let missed = verdicts.iter().filter(|(kept, _)| !kept).count();
+    ensure!(
+        !arguments.check || missed == 0,
+        "{missed} of the promises were missed or not measured"
+    );
+    Ok(())
+}
+
+/// One question, and those who answer it.
+struct Part<'a> {
+    title: &'static str,
+    note: &'static str,
+    unit: &'static str,
+    contestants: &'a [Contestant],
+}
+
+/// What is promised, what was measured, and whether it holds. What was not measured does not.
+fn verdicts(
+    images: &[Contestant],
+    functions: &[Contestant],
+    trainers: &[Contestant],
+) -> Vec<(bool, String)> {
+    let named = |name: &str| {
+        let all = [images, functions, trainers].into_iter().flatten();
+        all.into_iter().find(|contestant| contestant.name == name)
+    };
+    let said = |kept: bool, line: String| {
+        (kept, format!("{} {line}", if kept { "kept:  " } else { "MISSED:" }))
+    };
+    let least = |ours: &str, other: &str, times: f64| match (named(ours), named(other)) {
+        (Some(ours), Some(other)) => {
+            let ratio = ours.ratio_to(other);
+            said(
+                ratio >= times,
+                format!(
+                    "{}: {ratio:.3} x {other}; promised: {times}",
+                    ours.name,
+                    other = other.name
+                ),
+            )
+        }
+        _ => said(false, format!("not measured: {ours} beside {other}")),
+    };
+    let most = |what: &str, found: Option<f64>, limit: f64| match found {
+        Some(found) => {
+            said(found <= limit, format!("{found:.2} {what}; promised: at most {limit}"))
+        }
+        None => said(false, format!("not measured: {what}")),
+    };
+    let memory =
+        |name: &str| named(name).map(|it| median(it.of(|run| run.peak_memory_bytes as f64)));
+    let torch = Peer::Torchvision.name();
+    let share = memory(LOADER).zip(memory(torch)).map(|(ours, other)| ours / other);
+    let first = named(LOADER).and_then(|loader| {
+        let of = |report: &Value| report["import_to_first_batch_ms"].as_f64();
+        let told: Vec<f64> = loader.reports.iter().filter_map(of).collect();
+        (!told.is_empty()).then(|| median(told))
+    });
+    let item_us = named(FUNCTIONS).map(|it| 1e6 / (STAGES * it.rate()));
+    vec![
+        least(LOADER, PROGRAM, OF_PROGRAM),
+        least(LOADER, torch, OF_TORCHVISION),
+        least(LOADER, Peer::Spdl.name(), OF_UPSTREAM),
+        most("of the memory of torch's loader", share, OF_TORCH_MEMORY),
+        most("ms from the first import to the first batch", first, FIRST_BATCH_MS),
+        most("us for an item and stage of Python functions", item_us, ITEM_US),
+        least(BESIDE_LOADER, BESIDE_PROCESS, OF_TRAINER),
+    ]
+}
+
+fn write(
+    workspace: &Workspace,
+    arguments: &Python,
+    parts: &[Part<'_>],
+    verdicts: &[(bool, String)],
+) -> Result<()> {
+    let folder = workspace.root.join("docs/benchmarks");
+    let count = thread::available_parallelism().map_or(1, usize::from);
+    let Python { repeats, epochs, .. } = arguments;
+    let mut text = format!(
+        "# Python\n\n\
+         {count} CPUs ({cpu}). Contestants took turns, one warm-up and {repeats} runs each; medians; \
+         spread = (largest - smallest) / median. Memory is the peak of the sum over all processes (PSS). The \
+         last column is the median of the ratios of neighbouring runs, of the first row to this one.\n\n\
+         Made by `cargo xtask bench python --repeats {repeats} --epochs {epochs}`.\n",
+        cpu = table::cpu_model(),
+    );
+    if let [images, ..] = parts {
+        let unit = format!("images/s, median of {repeats} runs; the line shows their range");
+        let bars = table::bars(images.contestants, |name| name == LOADER);
+        table::write(&folder.join("python.svg"), &plot::bars("Python", &unit, bars))?;
+        text.push_str("\n![The rates as bars](python.svg)\n");
+    }
+    for Part { title, note, unit, contestants } in parts {
+        let (table, versions) =
+            (table::of_medians(contestants, unit), table::versions(contestants));
+        // Writing to a string cannot fail.
+        let _ = write!(text, "\n## {title}\n\n{note}\n\n{table}");
+        if !versions.is_empty() {
+            let _ = write!(text, "\nVersions:\n\n{versions}");
+        }
+    }
+    text.push_str("\n## What is promised\n\n");
+    for (_, line) in verdicts {
+        let _ = writeln!(text, "- {line}");
+    }
+    table::write(&folder.join("python.md"), &text)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::table::tests::contestant;
+    use super::*;
+
+    fn kept(loader_s: f64, item_s: f64, beside_s: f64, first_ms: f64) -> Vec<bool> {
+        let mut loader = contestant(LOADER, &[loader_s]);
+        loader.reports = vec![json!({ "import_to_first_batch_ms": first_ms })];
+        let mut torch = contestant(Peer::Torchvision.name(), &[1.6]);
+        torch.runs[0].peak_memory_bytes *= 6;
+        let images =
+            [loader, contestant(PROGRAM, &[1.0]), torch, contestant(Peer::Spdl.name(), &[2.6])];
+        let functions = [contestant(FUNCTIONS, &[item_s])];
+        let trainers = [contestant(BESIDE_LOADER, &[beside_s]), contestant(BESIDE_PROCESS, &[1.0])];
+        verdicts(&images, &functions, &trainers).into_iter().map(|(kept, _)| kept).collect()
+    }
+
+    #[test]
+    fn what_is_missed_is_said() {
+        // 1000 items in 15 ms are 5 us for an item and stage.
+        assert_eq!(kept(1.0, 0.014, 1.02, 299.0), [true; 7]);
+        assert_eq!(
+            kept(1.07, 0.016, 1.04, 301.0),
+            [false, false, false, true, false, false, false]
+        );
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_kept() {
+        let verdicts = verdicts(&[contestant(LOADER, &[1.0])], &[], &[]);
+        assert!(verdicts.iter().filter(|(kept, _)| *kept).count() == 0, "{verdicts:?}");
+    }
+}
