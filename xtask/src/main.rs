@@ -1,5 +1,5 @@
 //! Development tasks of SPDL in Rust: `cargo xtask demo`, `test`, `soak`, `wheel`, `bench`, `corpus`,
-//! `fuzz`.
+//! `fuzz`, `features`.
 //!
 //! Each task does all its own set-up below `target/` and says what it installs. The tasks depend on
 //! no crate of the workspace, so that they build, and can report, when one of those does not.
@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "this program's results are what it prints")]
 
+mod acceptance;
 mod bench;
 mod corpus;
 mod dataset;
@@ -46,6 +47,7 @@ use crate::tools::Workspace;
   cargo xtask bench images          speed against the usual Python loaders
   cargo xtask corpus DIR            every file of a folder through every decoder, in child processes
   cargo xtask fuzz                  a minute of every fuzz target
+  cargo xtask features              which of upstream's features work here, by their tests
   cargo xtask bench overhead        what the scheduler costs per item and stage
   cargo xtask bench tar             tar shards against webdataset and upstream
 
@@ -66,6 +68,7 @@ enum Task {
     Bench(bench::Benchmark),
     Corpus(corpus::Arguments),
     Fuzz(fuzz::Arguments),
+    Features(acceptance::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -87,6 +90,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Wheel(arguments) => wheel::run(&workspace, &arguments)?,
         Task::Bench(benchmark) => bench::run(&workspace, &benchmark)?,
         Task::Corpus(arguments) => return corpus::run(&workspace, &arguments),
+        Task::Features(arguments) => return acceptance::run(&workspace, &arguments),
         Task::Fuzz(arguments) => return fuzz::run(&workspace, &arguments),
     }
     Ok(ExitCode::SUCCESS)
