@@ -13,7 +13,7 @@ import threading
 import time
 
 WAIT = 0.005
-OPERATIONS = 60_000
+OPERATIONS = 180_000
 
 
 def compute():

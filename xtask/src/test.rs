@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     list: bool,
 }
 
-const STEPS: [Step; 16] = [
+const STEPS: [Step; 17] = [
     Step { name: "programs", about: "what optional features are built with", run: programs },
     Step { name: "fmt", about: "cargo fmt --check", run: fmt },
     Step { name: "tidy", about: "crate layers, unsafe code, paths, manifests", run: tidy },
@@ -59,6 +59,7 @@ const STEPS: [Step; 16] = [
     Step { name: "loom", about: "every interleaving of the models named loom_*", run: loom },
     Step { name: "shuttle", about: "whole pipelines under random schedules", run: shuttle },
     Step { name: "python", about: "the wheel, and its tests in target/venv-test", run: python },
+    Step { name: "types", about: "the wheel's types, by pyright and stubtest", run: types },
     Step { name: "deny", about: "licences, sources and duplicates of dependencies", run: deny },
     Step { name: "advisories", about: "known vulnerabilities of dependencies", run: advisories },
 ];
@@ -290,6 +291,39 @@ fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
             .current_dir(&workspace.root),
     )?;
     finish_tests(output, Counts::of_pytest(&text), 1, status.success())
+}
+
+/// Versions that do not change what they complain of from one day to the next.
+const TYPE_CHECKERS: [&str; 2] = ["mypy==1.18.2", "pyright==1.1.414"];
+
+/// Pyright checks the package's own code, and stubtest that the native module is what its stub says.
+fn types(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    let venv = wheel::install(workspace, output, "venv-types")?;
+    venv.install(output, &TYPE_CHECKERS)?;
+    let mut stubtest = command(venv.python());
+    stubtest
+        .args(["-m", "mypy.stubtest", "spdl_rs._spdl_rs", "--allowlist"])
+        .arg(workspace.root.join("spdl-python/tests/stubtest-allowlist.txt"))
+        // Where no folder is named like the package.
+        .current_dir(&workspace.target);
+    output.run(&mut stubtest)?;
+    let mut counts = Counts::one_passed();
+    let (status, text) = output.run_and_read(
+        command(venv.program("pyright"))
+            .arg("--pythonpath")
+            .arg(venv.python())
+            .arg("spdl-python/python")
+            .current_dir(&workspace.root),
+    )?;
+    // It says how many it found, where it ran at all: it needs Node.js, which it fetches where it is not.
+    counts.add(match (status.success(), text.contains(" errors, ") || text.contains(" error, ")) {
+        (true, true) => Counts::one_passed(),
+        (false, true) => bail!("pyright failed: {status}"),
+        (_, false) => {
+            Counts::one_skipped("pyright does not run here (Node.js could not be set up)")
+        }
+    });
+    Ok(counts)
 }
 
 const DENY: (&str, &str) = ("cargo-deny", "0.20.2");

@@ -6,6 +6,7 @@ import logging
 import reprlib
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ._executors import Cancelled
 
@@ -32,6 +33,12 @@ if sys.version_info >= (3, 11):
         >>> failure.exceptions
         (ValueError('no image'),)
         """
+
+        _stages: list[str]
+
+        if TYPE_CHECKING:
+            # That of the class above takes what `__new__` gives to it.
+            def __init__(self, errs: Sequence[tuple[str, Exception]]) -> None: ...
 
         def __new__(cls, errs: Sequence[tuple[str, Exception]]) -> PipelineFailure:
             failure = super().__new__(cls, _message(errs), _noted(errs))
