@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar, cast
 from .. import _spdl_rs
 from .._statistics import Statistics
 from ._assembly import Assembly
+from ._failure import PipelineFailure
 from .defs._configs import PipelineConfig
 
 T = TypeVar("T")
@@ -121,7 +122,8 @@ class Pipeline(Generic[T]):
 
     @contextlib.contextmanager
     def auto_stop(self, *, timeout: float | None = None) -> Iterator[None]:
-        """Starts the work, and ends it when the `with` block is left.
+        """Starts the work, and ends it when the `with` block is left. Left by Ctrl-C, it does not
+        wait for the functions that are under way.
 
         Args:
             timeout: As for `stop`.
@@ -133,7 +135,14 @@ class Pipeline(Generic[T]):
         self.start()
         try:
             yield
-        finally:
+        except KeyboardInterrupt:
+            with contextlib.suppress(TimeoutError, PipelineFailure):
+                self.stop(timeout=0)
+            raise
+        except BaseException:
+            self.stop(timeout=timeout)
+            raise
+        else:
             self.stop(timeout=timeout)
 
     def get_item(self, *, timeout: float | None = None) -> T:

@@ -1,0 +1,164 @@
+"""What only shows after many times: leaks, and Ctrl-C at unhappy moments.
+
+Each test runs in a Python of its own. How many times is up to SPDL_CYCLES (200) and SPDL_SIGINTS (20);
+`cargo xtask soak` takes 10,000 and 200.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+CYCLES = int(os.environ.get("SPDL_CYCLES", "200"))
+SIGINTS = int(os.environ.get("SPDL_SIGINTS", "20"))
+
+
+def told_by(script, *arguments, within_s):
+    """What a script prints, as JSON."""
+    process = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=within_s,
+        # Programs in the background are started with SIGINT ignored, and pass that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.returncode == 0, process.stderr[-4000:]
+    return json.loads(process.stdout)
+
+
+def test_no_number_of_starts_breaks_and_drops_leaves_anything(photos):
+    script = """
+        import asyncio, gc, json, os, random, sys, time
+        import numpy, spdl_rs
+        from spdl_rs.pipeline import PipelineBuilder
+
+        folder, cycles = sys.argv[1], int(sys.argv[2])
+        rng = random.Random(0)
+        kept = {}
+
+        async def later(item):
+            await asyncio.sleep(0)
+            return item
+
+        def functions():
+            builder = PipelineBuilder().add_source(range(1000)).pipe(lambda item: [item])
+            if rng.random() < 0.2:
+                builder = builder.pipe(later, concurrency=4)
+            pipeline = builder.aggregate(3).add_sink(2).build(num_threads=2)
+            way = rng.randrange(4)
+            if way == 0:
+                return  # Never started.
+            if way == 1:
+                with pipeline.auto_stop():
+                    for _ in zip(range(rng.randrange(5)), pipeline):
+                        pass
+            elif way == 2:
+                for _ in zip(range(rng.randrange(1, 5)), pipeline):
+                    pass
+            else:
+                iterator = iter(pipeline)
+                kept["last"] = next(iterator)
+                pipeline.stop()
+
+        def images():
+            loader = spdl_rs.ImageLoader(folder, batch_size=2, size=16, threads=1)
+            batches = iter(loader)
+            for _ in range(rng.randrange(3)):
+                kept["batch"] = next(batches, None)
+            if rng.random() < 0.5:
+                batches.close()
+
+        def ours():
+            names = [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
+            return sum(name.startswith("spdl") for name in names)
+
+        def state():
+            gc.collect()
+            deadline = time.monotonic() + 20
+            # Threads that wind down are not leaked.
+            while ours() and time.monotonic() < deadline:
+                time.sleep(0.1)
+            with open("/proc/self/status") as status:
+                rss = next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+            tasks, files = len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+            return {"ours": ours(), "threads": tasks, "files": files, "kib": rss, "objects": len(gc.get_objects())}
+
+        def cycle(number):
+            (images if number % 5 == 0 else functions)()
+
+        for number in range(max(50, cycles // 10)):
+            cycle(number)
+        before = state()
+        for number in range(cycles):
+            cycle(number)
+        print(json.dumps([before, state()]))
+    """
+    before, after = told_by(script, photos, CYCLES, within_s=120 + CYCLES)
+    assert after["ours"] == 0 and after["threads"] == before["threads"], (before, after)
+    assert after["files"] == before["files"], (before, after)
+    assert after["objects"] <= before["objects"] + 50, (before, after)
+    # What allocators keep for later varies, but not with the number of cycles.
+    assert after["kib"] <= before["kib"] + 16 * 1024, (before, after)
+
+
+def test_ctrl_c_at_any_moment_is_heard_soon(photos):
+    script = """
+        import asyncio, json, os, random, signal, sys, threading, time
+        import spdl_rs
+        from spdl_rs.pipeline import PipelineBuilder
+
+        folder, times = sys.argv[1], int(sys.argv[2])
+        rng = random.Random(1)
+
+        def slow(item):
+            time.sleep(0.3)
+            return item
+
+        async def slow_async(item):
+            await asyncio.sleep(0.3)
+            return item
+
+        def functions(op):
+            builder = PipelineBuilder().add_source(range(10**9)).pipe(op, concurrency=2)
+            return builder.add_sink(2).build(num_threads=2)
+
+        def images():
+            while True:
+                for _ in spdl_rs.ImageLoader(folder, batch_size=2, size=64, threads=1):
+                    pass
+
+        def items(op):
+            pipeline = functions(op)
+            with pipeline.auto_stop():
+                for _ in pipeline:
+                    pass
+
+        ways = [images, lambda: items(slow), lambda: items(slow_async), lambda: items(abs)]
+        pressed = 0.0
+
+        def press():
+            global pressed
+            pressed = time.monotonic()
+            os.kill(os.getpid(), signal.SIGINT)
+
+        heard = []
+        for number in range(times):
+            timer = threading.Timer(rng.uniform(0.0, 0.05), press)
+            try:
+                timer.start()
+                ways[number % len(ways)]()
+                raise SystemExit("it ended by itself")
+            except KeyboardInterrupt:
+                heard.append(time.monotonic() - pressed)
+            timer.join()
+        print(json.dumps(heard))
+    """
+    heard = told_by(script, photos, SIGINTS, within_s=120 + 2 * SIGINTS)
+    assert len(heard) == SIGINTS
+    # Other programs may keep this machine busy for a moment.
+    late = [seconds for seconds in heard if seconds > 0.1]
+    assert len(late) <= 1 + SIGINTS // 50 and max(heard) < 2, sorted(heard)[-10:]
