@@ -18,6 +18,7 @@ mod epoch;
 mod error;
 mod home;
 mod images;
+mod intervals;
 mod io;
 mod monitor;
 mod pipeline;
@@ -35,6 +36,8 @@ mod _spdl_rs {
     use crate::epoch::Epoch;
     #[pymodule_export]
     use crate::images::ImageFolder;
+    #[pymodule_export]
+    use crate::intervals::Intervals;
     #[pymodule_export]
     use crate::io::{NpyHeader, TarFiles, WavHeader, ZipDirectory};
     #[pymodule_export]

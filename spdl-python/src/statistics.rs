@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use spdl_core::{Dropped, Quantiles, QueueStatistics, StageStatistics, Statistics};
+use spdl_core::{Dropped, Interval, Quantiles, QueueStatistics, StageStatistics, Statistics};
 
 /// A dictionary with everything that is known; `partial` counts images that are black in part.
 pub(crate) fn to_dict<'py>(
@@ -27,7 +27,7 @@ pub(crate) fn to_dict<'py>(
     let dict = PyDict::new(py);
     dict.set_item("elapsed_s", from.elapsed.as_secs_f64())?;
     dict.set_item("threads", from.threads)?;
-    dict.set_item("stages", list(py, &from.stages, |one| stage(py, one, from))?)?;
+    dict.set_item("stages", list(py, &from.stages, |one| stage(py, one, from.elapsed))?)?;
     dict.set_item("queues", list(py, &from.queues, |one| queue(py, one))?)?;
     dict.set_item("consumer", consumer)?;
     dict.set_item("buffers", buffers)?;
@@ -37,6 +37,18 @@ pub(crate) fn to_dict<'py>(
     dict.set_item("left_out", from.left_out)?;
     dict.set_item("partial", partial)?;
     dict.set_item("diagnosis", from.limit().to_string())?;
+    Ok(dict)
+}
+
+/// What happened in an interval: the same numbers, of that time alone.
+pub(crate) fn interval_to_dict<'py>(
+    py: Python<'py>,
+    from: &Interval,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("length_s", from.length.as_secs_f64())?;
+    dict.set_item("stages", list(py, &from.stages, |one| stage(py, one, from.length))?)?;
+    dict.set_item("queues", list(py, &from.queues, |one| queue(py, one))?)?;
     Ok(dict)
 }
 
@@ -51,7 +63,7 @@ fn list<'py, T>(
 fn stage<'py>(
     py: Python<'py>,
     stage: &StageStatistics,
-    all: &Statistics,
+    elapsed: Duration,
 ) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("name", &*stage.name)?;
@@ -60,7 +72,7 @@ fn stage<'py>(
     dict.set_item("items", stage.items)?;
     dict.set_item("failures", stage.failures)?;
     dict.set_item("busy_s", stage.busy.as_secs_f64())?;
-    dict.set_item("busy_share", stage.busy_share(all.elapsed))?;
+    dict.set_item("busy_share", stage.busy_share(elapsed))?;
     dict.set_item("fill_rate", stage.fill_rate)?;
     dict.set_item("service_ms", quantiles(py, &stage.service)?)?;
     Ok(dict)
@@ -74,6 +86,9 @@ fn queue<'py>(py: Python<'py>, queue: &QueueStatistics) -> PyResult<Bound<'py, P
     dict.set_item("mean_len", queue.mean_len)?;
     dict.set_item("put_wait_s", queue.put_wait.as_secs_f64())?;
     dict.set_item("get_wait_s", queue.get_wait.as_secs_f64())?;
+    dict.set_item("wait_per_put_ms", quantiles(py, &queue.wait_per_put)?)?;
+    dict.set_item("wait_per_get_ms", quantiles(py, &queue.wait_per_get)?)?;
+    dict.set_item("occupancy", queue.occupancy)?;
     Ok(dict)
 }
 

@@ -305,17 +305,11 @@ def test_b10_the_number_of_threads_bounds_what_runs_at_once():
             source().add_sink().build(num_threads=wrong)
 
 
-@pytest.mark.parametrize(
-    "argument",
-    [
-        {"report_stats_interval": 1.0},
-        {"queue_class": object},
-        {"task_hook_factory": lambda info: []},
-    ],
-)
-def test_b10_what_is_not_supported_yet_is_refused(argument):
-    with pytest.raises(NotImplementedError, match="not supported yet"):
-        build(source(), **argument)
+def test_b10_a_factory_that_makes_something_else_is_refused():
+    with pytest.raises(TypeError, match="no AsyncQueue"):
+        build(source(), queue_class=lambda info, buffer_size: object())
+    with pytest.raises(TypeError, match="no TaskHook"):
+        build(source().pipe(identity), task_hook_factory=lambda info: [object()])
 
 
 def test_b11_what_is_raised_while_building_has_the_configuration_as_a_note():

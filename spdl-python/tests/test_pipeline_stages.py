@@ -321,15 +321,6 @@ def test_m01_a_source_that_fails_ends_the_whole():
     assert type(raised.value.exceptions[0]) is LookupError
 
 
-def test_m02_merge_functions_are_refused_with_a_clear_message():
-    async def op(info, inputs, output):
-        pass
-
-    whole = PipelineConfig(Merge([config([1])], op), [], SinkConfig(1))
-    with pytest.raises(NotImplementedError, match="Merge"):
-        build_pipeline(whole, num_threads=1)
-
-
 def test_m02_items_are_never_taken_for_markers():
     assert not any(is_eof(item) or is_epoch_end(item) for item in (None, 0, "", object()))
 

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Literal, final
 
-from ._statistics import Statistics
+from ._statistics import Interval, Statistics
 
 __version__: str
 
@@ -150,6 +150,14 @@ class Monitor:
 
     def __new__(cls) -> Monitor: ...
     def statistics(self) -> Statistics: ...
+
+@final
+class Intervals:
+    """What a pipeline does in each interval."""
+
+    def __new__(cls, seconds: float) -> Intervals: ...
+    def next(self) -> Interval | None: ...
+
 @final
 class Inbox:
     """What an event loop is to run."""
@@ -175,7 +183,12 @@ class Feed:
     """A source, and the body of the thread that iterates it."""
 
     def __new__(
-        cls, name: str, source: Any, continuous: bool, inbox: Inbox | None = None
+        cls,
+        name: str,
+        source: Any,
+        continuous: bool,
+        inbox: Inbox | None = None,
+        epoch_end: Any = None,
     ) -> Feed: ...
     def __call__(self) -> None: ...
     def close(self) -> None: ...
@@ -244,6 +257,7 @@ class PipelineRun:
         inbox: Inbox | None,
         prefetch: int,
         max_failures: int | float,
+        intervals: Intervals | None = None,
     ) -> PipelineRun: ...
     def start(self) -> None: ...
     def next(self, timeout: float | None = None) -> tuple[Any] | None: ...

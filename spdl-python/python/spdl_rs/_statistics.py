@@ -57,6 +57,23 @@ class QueueStatistics(TypedDict):
     """Seconds for which it was full, so that the stage before it had to wait."""
     get_wait_s: float
     """Seconds for which it was empty, so that the stage after it had to wait."""
+    wait_per_put_ms: Quantiles
+    """How long putting one item in had to wait for room."""
+    wait_per_get_ms: Quantiles
+    """How long taking one item out had to wait for it."""
+    occupancy: float
+    """The share of the time in which it was not empty, in 0..=1."""
+
+
+class Interval(TypedDict):
+    """What a pipeline did in a stretch of time."""
+
+    length_s: float
+    """How long that is, in seconds."""
+    stages: list[StageStatistics]
+    """The stages from source to consumer."""
+    queues: list[QueueStatistics]
+    """The queues between them: `queues[i]` follows `stages[i]`."""
 
 
 class ConsumerStatistics(TypedDict):

@@ -26,7 +26,8 @@ const DEPTH_TIME: Duration = Duration::from_millis(1);
 /// For how long the source's thread holds the GIL, where iterating does not let go of it.
 const HOLD: Duration = Duration::from_micros(50);
 
-/// A source, and the body of the thread that iterates it: `threading.Thread(target=feed)`.
+/// A source, and the body of the thread that iterates it: `threading.Thread(target=feed)`. The
+/// source may be what another pipeline gives, through a queue of Python's.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Feed {
     name: String,
@@ -34,21 +35,27 @@ pub(crate) struct Feed {
     /// Present where the source is an async iterable.
     inbox: Option<Inbox>,
     continuous: bool,
+    /// What ends an epoch, where the source gives those of another pipeline.
+    epoch_end: Option<Py<PyAny>>,
     pub(super) line: Arc<Line>,
 }
 
 #[pymethods]
 impl Feed {
     #[new]
-    #[pyo3(signature = (name, source, continuous, inbox=None))]
+    #[pyo3(signature = (name, source, continuous, inbox=None, epoch_end=None))]
     fn new(
         name: String,
         source: Py<PyAny>,
         continuous: bool,
         inbox: Option<PyRef<'_, Inbox>>,
+        epoch_end: Option<Py<PyAny>>,
     ) -> Self {
         let inbox = inbox.map(|inbox| inbox.clone());
-        Feed { name, source: Mutex::new(Some(source)), inbox, continuous, line: Arc::default() }
+        // What waits in a queue of the user's is to wait there.
+        let deepest = if epoch_end.is_some() { SHALLOWEST } else { DEEPEST };
+        let line = Arc::new(Line::new(deepest));
+        Feed { name, source: Mutex::new(Some(source)), inbox, continuous, epoch_end, line }
     }
 
     /// Iterates the source to its end, or until `close`.
@@ -94,10 +101,18 @@ impl Feed {
                 }
             }
             // A pass without items would be followed by another one, and so on for ever.
-            if !self.continuous || !any || !self.line.push(Fed::EpochEnd) {
+            if !self.continuous
+                || self.epoch_end.is_some()
+                || !any
+                || !self.line.push(Fed::EpochEnd)
+            {
                 return Fed::End;
             }
         }
+    }
+
+    fn ends_epoch(&self, item: &Bound<'_, PyAny>) -> bool {
+        self.epoch_end.as_ref().is_some_and(|end| item.is(end))
     }
 
     /// Begins a pass.
@@ -146,6 +161,10 @@ impl Feed {
             let mut asked = since;
             loop {
                 match iterator.next() {
+                    Some(Ok(item)) if self.ends_epoch(&item) => {
+                        let pushed = self.line.push(Fed::EpochEnd);
+                        return Ok(if pushed { Push::GoOn } else { Push::Closed });
+                    }
                     Some(Ok(item)) => {
                         *any = true;
                         let now = Instant::now();
@@ -197,7 +216,6 @@ enum Fed {
 }
 
 /// The items that wait for the engine.
-#[derive(Default)]
 pub(super) struct Line {
     state: Mutex<LineState>,
     room: Condvar,
@@ -205,6 +223,8 @@ pub(super) struct Line {
 
 #[derive(Default)]
 struct LineState {
+    /// The most items that may wait.
+    deepest: usize,
     fed: VecDeque<Fed>,
     /// What wakes the engine, where it waits.
     waker: Option<Waker>,
@@ -219,11 +239,16 @@ struct LineState {
 impl LineState {
     fn depth(&self) -> usize {
         let depth = DEPTH_TIME.as_nanos() as f64 / self.nanos.max(1.0);
-        (depth as usize).clamp(SHALLOWEST, DEEPEST)
+        (depth as usize).clamp(SHALLOWEST, self.deepest)
     }
 }
 
 impl Line {
+    fn new(deepest: usize) -> Self {
+        let state = LineState { deepest, ..LineState::default() };
+        Line { state: Mutex::new(state), room: Condvar::new() }
+    }
+
     fn state(&self) -> MutexGuard<'_, LineState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

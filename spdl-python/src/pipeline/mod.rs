@@ -4,7 +4,8 @@
 //! Feed ──► Stage (op, op, …) ──► PipelineRun ──► whoever asks for the next item
 //!  │         │                       │
 //!  │         └─ Inbox: coroutines ──► the event loop, a thread of Python's
-//!  └─ iterables, on a thread of Python's
+//!  └─ iterables, on a thread of Python's; and what comes out of a queue of Python's, into which
+//!     another PipelineRun puts what it gives
 //! ```
 //!
 //! Every thread that runs Python code is one of `threading`, so that thread-locals, names and

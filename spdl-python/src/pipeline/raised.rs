@@ -31,7 +31,8 @@ impl fmt::Display for Raised {
 impl StdError for Raised {}
 
 /// The failure of a stage of Python code on an item. Notes are added to the exception, and it is
-/// logged. What is no `Exception`, `SystemExit` say, ends the pipeline whatever the policy.
+/// logged. What is no `Exception`, `SystemExit` say, ends the pipeline whatever the policy, and so
+/// does what `_failure.py` says is no failure of an item: that of a hook around the stage.
 pub(super) fn item_failure(
     py: Python<'_>,
     exception: PyErr,
@@ -41,8 +42,9 @@ pub(super) fn item_failure(
     static ITEM_FAILED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     // With its traceback, which the value alone has only from Python 3.12 on.
     let value = exception.clone_ref(py).into_value(py);
-    tell(py, &ITEM_FAILED, "item_failed", (value, stage, item));
-    let fatal = !exception.is_instance_of::<PyException>(py);
+    let told = tell(py, &ITEM_FAILED, "item_failed", (value, stage, item));
+    let of_stage = told.is_some_and(|told| told.is_truthy().unwrap_or(false));
+    let fatal = of_stage || !exception.is_instance_of::<PyException>(py);
     let error = of_exception(py, exception);
     if fatal { error.fatal() } else { error }
 }
@@ -56,16 +58,19 @@ pub(super) fn fatal_failure(py: Python<'_>, exception: PyErr, stage: &str) -> Er
 }
 
 /// Calls a function of `_failure.py`. A failure in there must not hide the one that it is about.
-fn tell<'py, A>(py: Python<'py>, function: &PyOnceLock<Py<PyAny>>, name: &str, arguments: A)
+fn tell<'py, A>(
+    py: Python<'py>,
+    function: &PyOnceLock<Py<PyAny>>,
+    name: &str,
+    arguments: A,
+) -> Option<Bound<'py, PyAny>>
 where
     A: pyo3::call::PyCallArgs<'py>,
 {
     let told = function
         .import(py, "spdl_rs.pipeline._failure", name)
         .and_then(|function| function.call1(arguments));
-    if let Err(error) = told {
-        error.write_unraisable(py, None);
-    }
+    told.map_err(|error| error.write_unraisable(py, None)).ok()
 }
 
 fn of_exception(py: Python<'_>, exception: PyErr) -> Error {

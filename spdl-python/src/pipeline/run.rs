@@ -20,6 +20,7 @@ use super::stage::on_error;
 use super::workers::{Pool, Workers};
 use crate::error::to_exception;
 use crate::home::Home;
+use crate::intervals::Intervals;
 use crate::monitor::Monitor;
 use crate::wait::{SLICE, drop_within};
 
@@ -83,8 +84,10 @@ struct Failure {
 #[pymethods]
 impl PipelineRun {
     /// Makes what the graph describes. `workers` are the pool of stages without one of their own;
-    /// `pools` are those.
+    /// `pools` are those. `intervals` are told what it does, if any.
     #[new]
+    #[pyo3(signature = (graph, workers, pools, inbox, prefetch, max_failures, intervals=None))]
+    #[expect(clippy::too_many_arguments, reason = "they are what a run is made of")]
     fn new(
         py: Python<'_>,
         graph: &Graph,
@@ -93,6 +96,7 @@ impl PipelineRun {
         inbox: Option<PyRef<'_, Inbox>>,
         prefetch: usize,
         max_failures: Bound<'_, PyAny>,
+        intervals: Option<PyRef<'_, Intervals>>,
     ) -> PyResult<Self> {
         let described = graph.take()?;
         let on_error = on_error(&max_failures)?;
@@ -105,6 +109,9 @@ impl PipelineRun {
             .executor(Arc::<Pool>::clone(&workers.pool))
             .prefetch(prefetch)
             .on_error(on_error);
+        if let Some((length, listener)) = intervals.and_then(|intervals| intervals.listener()) {
+            pipeline = pipeline.every(length, listener);
+        }
         if described.continuous {
             pipeline = pipeline.epochs(0..);
         }

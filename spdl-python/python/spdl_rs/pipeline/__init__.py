@@ -20,19 +20,60 @@ The interface is that of SPDL. The GIL is held only inside functions of Python; 
 interrupted by Ctrl-C.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from .._cache_iterator import cache_iterator
+from ._background import BackgroundTask, BackgroundTaskFactory
 from ._build import build_pipeline
 from ._builder import PipelineBuilder
 from ._failure import PipelineFailure
+from ._hooks import TaskHook, TaskPerfStats, TaskStatsHook
 from ._markers import is_eof, is_epoch_end
 from ._pipeline import Pipeline
+from ._stage_info import StageInfo
+
+if TYPE_CHECKING:
+    from ._process_group import ProcessGroupResourceUsage
+    from ._process_group_monitor import ProcessGroupStatsMonitor
+    from ._queues import AsyncQueue, QueuePerfStats, StatsQueue
+    from ._tasks import create_task
 
 __all__ = [
+    "AsyncQueue",
+    "BackgroundTask",
+    "BackgroundTaskFactory",
     "Pipeline",
     "PipelineBuilder",
     "PipelineFailure",
+    "ProcessGroupResourceUsage",
+    "ProcessGroupStatsMonitor",
+    "QueuePerfStats",
+    "StageInfo",
+    "StatsQueue",
+    "TaskHook",
+    "TaskPerfStats",
+    "TaskStatsHook",
     "build_pipeline",
     "cache_iterator",
+    "create_task",
     "is_eof",
     "is_epoch_end",
 ]
+
+# What needs asyncio is imported when it is asked for: that takes longer than all else together.
+_WITH_ASYNCIO = {
+    "AsyncQueue": "_queues",
+    "ProcessGroupResourceUsage": "_process_group",
+    "ProcessGroupStatsMonitor": "_process_group_monitor",
+    "QueuePerfStats": "_queues",
+    "StatsQueue": "_queues",
+    "create_task": "_tasks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WITH_ASYNCIO:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{_WITH_ASYNCIO[name]}"), name)

@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import AsyncIterable, Callable, Sequence
-from typing import Any
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from .. import _spdl_rs
 from . import _ops
 from ._executors import InExecutor, IterateInExecutor
+from ._instrumentation import Instrumentation
+from ._markers import _EPOCH_END
+from ._stage_info import StageInfo
 from .defs._aggregators import Aggregator, Collate
 from .defs._checks import native_budget
 from .defs._configs import (
-    AggregateConfig,
     DisaggregateConfig,
     MergeConfig,
     PathVariantsConfig,
     PipeConfig,
     PipelineConfig,
     StageConfig,
+    is_continuous,
 )
+
+if TYPE_CHECKING:
+    from ._companions import Companions
+    from ._queues import AsyncQueue
+    from ._reporting import Reporter
+    from ._segments import SharedLimits
+
+# How many items the queues between stages hold.
+_BETWEEN = 2
 
 
 class Assembly:
@@ -29,75 +41,219 @@ class Assembly:
     Args:
         config: The pipeline.
         number: Its number in this process.
-        num_threads: Threads that its stages share.
-        max_failures: The budget of failures, as the engine takes it.
-        stage_id: The number of the first stage.
+        instrumentation: What it has around its stages, and how it is built.
     """
 
     def __init__(
         self,
         config: PipelineConfig[Any],
         number: int,
-        num_threads: int,
-        max_failures: int | float,
-        stage_id: int,
+        instrumentation: Instrumentation,
     ) -> None:
-        self._prefix = f"{number}:"
+        options = instrumentation.options
+        self._number = number
+        self._instrumentation = instrumentation
+        self._companions = instrumentation.companions
+        self._limits: SharedLimits | None = None
         self._inbox: _spdl_rs.Inbox | None = None
         self._pools: list[_spdl_rs.Workers] = []
         self.threads: list[tuple[str, Callable[[], None]]] = []
         """The names of all threads, and what they run."""
         self.in_executors: list[InExecutor] = []
         """What waits for executors of the user's."""
+        self.inner_runs: list[_spdl_rs.PipelineRun] = []
+        """Runs that put what they give into queues of Python's."""
+        self._reporters: list[Callable[[], Reporter]] = []
+        self.errands: list[Callable[[], Any]] = []
+        """Coroutines that run on the event loop meanwhile."""
 
-        graph = self._graph(config, "", stage_id)
-        workers = _spdl_rs.Workers(num_threads)
-        self.threads += [(f"spdl_worker_thread_{at}", workers) for at in range(num_threads)]
+        last = options.stage_id + 1 + len(config.pipes)
+        self._sink = StageInfo(number, str(last), "sink")
+        if instrumentation.merges or self._is_used_for_real(self._sink, config.sink.buffer_size):
+            from ._segments import SharedLimits
+
+            self._limits = SharedLimits(options.num_threads, options.max_failures)
+        graph = self._line(config, "", options.stage_id)
+        if self._companions is not None:
+            self._event_loop()
+        max_failures = options.max_failures if self._limits is None else -1
+        self.run = self._run(graph, self._inbox, config.sink.buffer_size, max_failures)
         if self._inbox is not None:
             # Importing asyncio takes longer than all else together.
             from ._event_loop import EventLoop
 
-            self.threads.append(("spdl_event_loop_thread", EventLoop(self._inbox)))
-        self.run = _spdl_rs.PipelineRun(
-            graph, workers, self._pools, self._inbox, config.sink.buffer_size, max_failures
-        )
+            loop = EventLoop(self._inbox, self._companions)
+            self.threads.append(("spdl_event_loop_thread", loop))
 
-    def _graph(self, config: PipelineConfig[Any], outer: str, first: int) -> _spdl_rs.Graph:
-        source, names = config.src, f"{outer}{first}"
-        if isinstance(source, MergeConfig):
-            parts = enumerate(source.pipeline_configs)
-            graph = _spdl_rs.Graph.merge(
-                [self._graph(part, f"{names}.{at}.", 0) for at, part in parts]
-            )
-        else:
-            is_async = isinstance(source.source, AsyncIterable)
-            feed = _spdl_rs.Feed(
-                f"{self._prefix}{names}:src",
-                source.source,
-                source.continuous,
-                self._event_loop() if is_async else None,
-            )
+    def begin(self) -> None:
+        """Prepares the companions, where this is what is run."""
+        self.threads += [("spdl_report_thread", make()) for make in self._reporters]
+        if self._companions is not None:
+            for errand in self.errands:
+                self._companions.add_errand(errand)
+
+    def _line(self, config: PipelineConfig[Any], outer: str, first: int) -> _spdl_rs.Graph:
+        """A source and the stages behind it."""
+        graph, name, info = self._source(config, outer, first)
+        is_outermost = not outer
+        for at, stage in enumerate(config.pipes, start=first + 1):
+            if is_outermost and info is not None:
+                graph = self._queue(graph, name, info, _BETWEEN, config)
+            place = f"{outer}{at}"
+            name, info = f"{self._number}:{place}:{stage.name}", self._info(stage, place)
+            graph = graph.then([self._stage(stage, name, place, info)])
+        if is_outermost:
+            graph = self._queue(graph, name, self._sink, config.sink.buffer_size, config)
+        return graph
+
+    def _source(
+        self, config: PipelineConfig[Any], outer: str, first: int
+    ) -> tuple[_spdl_rs.Graph, str, StageInfo | None]:
+        source, place = config.src, f"{outer}{first}"
+        if not isinstance(source, MergeConfig):
+            name = f"{self._number}:{place}:src"
+            inbox = self._event_loop() if isinstance(source.source, AsyncIterable) else None
+            feed = _spdl_rs.Feed(name, source.source, source.continuous, inbox)
             self.threads.append(("spdl_sync_source", feed))
-            graph = _spdl_rs.Graph.source(feed)
-        return graph.then(self._stages(config.pipes, outer, first + 1))
+            return _spdl_rs.Graph.source(feed), name, StageInfo(self._number, place, "src")
+        name = f"{self._number}:{place}:merge"
+        parts = (
+            self._line(part, f"{place}.{at}.", 0) for at, part in enumerate(source.pipeline_configs)
+        )
+        if source.op is None:
+            return _spdl_rs.Graph.merge(list(parts)), name, None
+        info = StageInfo(self._number, place, "merge")
+        return self._merge_by(source.op, parts, name, info, is_continuous(config)), name, info
 
-    def _stages(self, pipes: Sequence[StageConfig], outer: str, first: int) -> list[_spdl_rs.Stage]:
-        return [self._stage(pipe, f"{outer}{first + at}") for at, pipe in enumerate(pipes)]
+    def _merge_by(
+        self,
+        op: Any,
+        parts: Iterable[_spdl_rs.Graph],
+        name: str,
+        info: StageInfo,
+        continuous: bool,
+    ) -> _spdl_rs.Graph:
+        """What a function makes of several runs."""
+        from ._queues import AsyncQueue
+        from ._segments import Merging
 
-    def _stage(self, config: StageConfig, place: str) -> _spdl_rs.Stage:
-        name = f"{self._prefix}{place}:{config.name}"
+        companions = self._needed_companions()
+        inputs, halts = [], []
+        for at, part in enumerate(parts):
+            place = StageInfo(self._number, f"{info.stage_id}.{at}", "merge_input")
+            queue = AsyncQueue(place, buffer_size=_BETWEEN)
+            inputs.append(queue)
+            halts.append(self._pump(part, queue).halt)
+        output = AsyncQueue(info, buffer_size=_BETWEEN)
+        merging = Merging(op, info, inputs, halts, output, companions)
+        self.errands.append(merging.run)
+        return self._relay(output, name, continuous)
+
+    def _queue(
+        self,
+        graph: _spdl_rs.Graph,
+        name: str,
+        info: StageInfo,
+        buffer_size: int,
+        config: PipelineConfig[Any],
+    ) -> _spdl_rs.Graph:
+        """What comes out of the queue behind a stage."""
+        queue = self._instrumentation.queue(info, buffer_size)
+        if queue is not None and self._is_used_for_real(info, buffer_size):
+            self._pump(graph, queue)
+            return self._relay(queue, f"{name}_queue", is_continuous(config))
+        self._instrumentation.watch(name, info, buffer_size)
+        return graph
+
+    def _is_used_for_real(self, info: StageInfo, buffer_size: int) -> bool:
+        """Whether items go through a queue of Python's behind a stage."""
+        queue = self._instrumentation.queue(info, buffer_size)
+        if queue is None:
+            return False
+        from ._queues import is_used_for_real
+
+        return is_used_for_real(queue)
+
+    def _pump(self, graph: _spdl_rs.Graph, queue: AsyncQueue) -> _spdl_rs.PipelineRun:
+        """Has a run of its own put what it gives into a queue."""
+        from ._segments import Pump
+
+        # The inbox is closed by the last run.
+        run = self._run(graph, None, 1, -1)
+        self.inner_runs.append(run)
+        self.threads.append(("spdl_queue_thread", Pump(run, queue, self._needed_companions())))
+        return run
+
+    def _relay(self, queue: AsyncQueue, name: str, continuous: bool) -> _spdl_rs.Graph:
+        """A source that gives what comes out of a queue."""
+        from ._segments import Relay
+
+        relay = Relay(queue, self._needed_companions())
+        feed = _spdl_rs.Feed(name, relay, continuous, None, _EPOCH_END)
+        self.threads.append(("spdl_queue_thread", feed))
+        return _spdl_rs.Graph.source(feed)
+
+    def _needed_companions(self) -> Companions:
+        if self._companions is None:
+            raise RuntimeError("nothing was said of queues of Python's")
+        return self._companions
+
+    def _run(
+        self,
+        graph: _spdl_rs.Graph,
+        inbox: _spdl_rs.Inbox | None,
+        prefetch: int,
+        max_failures: int | float,
+    ) -> _spdl_rs.PipelineRun:
+        """What runs the stages that were made since the last run, and who tells of it."""
+        interval = self._instrumentation.interval()
+        intervals = None if interval is None else _spdl_rs.Intervals(interval)
+        threads, self._pools, pools = self._shared_threads(), [], self._pools
+        run = _spdl_rs.PipelineRun(graph, threads, pools, inbox, prefetch, max_failures, intervals)
+        if intervals is not None:
+            reporter = self._instrumentation.reporter
+            self._reporters.append(functools.partial(reporter, intervals, run.monitor))
+        return run
+
+    def _shared_threads(self) -> _spdl_rs.Workers:
+        """The threads of a run for stages without threads of their own."""
+        count = self._instrumentation.options.num_threads
+        workers = _spdl_rs.Workers(count)
+        self.threads += [(f"spdl_worker_thread_{at}", workers) for at in range(count)]
+        return workers
+
+    def _info(self, config: StageConfig, place: str) -> StageInfo:
+        concurrency = config.concurrency if isinstance(config, PipeConfig) else None
+        return StageInfo(self._number, place, config.name, concurrency)
+
+    def _stages(self, pipes: Sequence[StageConfig], outer: str) -> list[_spdl_rs.Stage]:
+        stages = []
+        for at, pipe in enumerate(pipes):
+            place = f"{outer}{at}"
+            name = f"{self._number}:{place}:{pipe.name}"
+            stages.append(self._stage(pipe, name, place, self._info(pipe, place)))
+        return stages
+
+    def _stage(self, config: StageConfig, name: str, place: str, info: StageInfo) -> _spdl_rs.Stage:
+        if isinstance(config, PathVariantsConfig):
+            return self._paths(config, name, place)
         if isinstance(config, PipeConfig):
-            return self._pipe(config, name)
-        if isinstance(config, AggregateConfig):
-            if type(config.op) is Collate:
-                return _spdl_rs.Stage.lists(name, config.op.n, config.drop_last)
-            make = functools.partial(copy.deepcopy, _pristine(config.op))
-            return _spdl_rs.Stage.aggregate(name, make, config.drop_last)
+            return self._pipe(config, name, info)
+        hooks = self._instrumentation.hooks(name, info)
         if isinstance(config, DisaggregateConfig):
-            return _spdl_rs.Stage.function("iterate", name, iter, concurrency=1, ordered=False)
-        return self._paths(config, name, place)
+            each = iter if hooks is None else hooks.wrap("iterate", iter)
+            if self._limits is not None:
+                each = self._limits.wrap("iterate", name, each, True)
+            return _spdl_rs.Stage.function("iterate", name, each, concurrency=1, ordered=False)
+        if hooks is None and type(config.op) is Collate:
+            return _spdl_rs.Stage.lists(name, config.op.n, config.drop_last)
+        make = functools.partial(copy.deepcopy, _pristine(config.op))
+        make = make if hooks is None else hooks.wrap_aggregators(make)
+        if self._limits is not None:
+            make = self._limits.wrap_aggregators(name, make)
+        return _spdl_rs.Stage.aggregate(name, make, config.drop_last)
 
-    def _pipe(self, config: PipeConfig[Any, Any], name: str) -> _spdl_rs.Stage:
+    def _pipe(self, config: PipeConfig[Any, Any], name: str, info: StageInfo) -> _spdl_rs.Stage:
         kind, function = _ops.kind_of(config.op), _ops.function_of(config.op)
         workers: _spdl_rs.Workers | None = None
         if config.executor is not None:
@@ -108,7 +264,12 @@ class Assembly:
         elif kind == "iterate-async":
             # They wait for the event loop, and must not keep others from working meanwhile.
             workers = self._own_threads(config.concurrency)
+        hooks = self._instrumentation.hooks(name, info)
+        if hooks is not None:
+            function = hooks.wrap(kind, function)
         budget = None if config.max_failures is None else native_budget(config.max_failures)
+        if self._limits is not None and budget is None:
+            function = self._limits.wrap(kind, name, function, workers is None)
         return _spdl_rs.Stage.function(
             kind,
             name,
@@ -121,7 +282,7 @@ class Assembly:
         )
 
     def _paths(self, config: PathVariantsConfig[Any], name: str, place: str) -> _spdl_rs.Stage:
-        paths = [self._stages(path, f"{place}.{at}.", 0) for at, path in enumerate(config.paths)]
+        paths = [self._stages(path, f"{place}.{at}.") for at, path in enumerate(config.paths)]
         is_async = _ops.kind_of(config.router) == "await"
         inbox = self._event_loop() if is_async else None
         return _spdl_rs.Stage.route(name, config.router, paths, batched=config.batched, inbox=inbox)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from ._background import BackgroundTaskFactory
+from ._defaults import defaults
 from ._failure import add_context
+from ._options import BuildOptions, QueueFactory, TaskHookFactory
 from ._pipeline import Pipeline
 from .defs._checks import budget, native_budget, whole
-from .defs._configs import MergeConfig, PipelineConfig
+from .defs._configs import PipelineConfig
 
 U = TypeVar("U")
 
@@ -20,10 +24,10 @@ def build_pipeline(
     num_threads: int,
     max_failures: int | Fraction = -1,
     report_stats_interval: float = -1,
-    queue_class: type[Any] | None = None,
-    task_hook_factory: Any | None = None,
+    queue_class: QueueFactory | None = None,
+    task_hook_factory: TaskHookFactory | None = None,
     stage_id: int = 0,
-    background_tasks: list[Any] | None = None,
+    background_tasks: Sequence[BackgroundTaskFactory] | None = None,
     use_thread_output_queue: bool = False,
 ) -> Pipeline[U]:
     """Makes the pipeline that a configuration describes. Nothing runs before it is started.
@@ -35,18 +39,24 @@ def build_pipeline(
         max_failures: How many items may fail in all stages without a budget of their own, before
             the pipeline ends with a `PipelineFailure`: a number, or a share (a `Fraction`) of those
             tried, judged from the 100th on. Negative: any number; failures are logged only.
-        report_stats_interval: Not supported yet; must not be positive.
-        queue_class: Not supported yet; must be `None`.
-        task_hook_factory: Not supported yet; must be `None`.
+        report_stats_interval: After how many seconds the statistics of stages and queues are
+            logged each time, at INFO under `spdl_rs.pipeline`. Where it is not positive, they are
+            logged at the end only. Defaults of `spdl_rs.pipeline.config` are told it.
+        queue_class: Makes the queue behind each stage: an `AsyncQueue`, say a `StatsQueue` of
+            your own. Called with a `StageInfo` and `buffer_size=`. Default: as
+            `config.set_default_queue_class` says; native queues, which are logged.
+        task_hook_factory: Gives the hooks of each stage, for a `StageInfo`: a list of `TaskHook`s.
+            Default: as `config.set_default_hook_class` says; none, and the native statistics are
+            logged.
         stage_id: The number of the first stage, in names.
-        background_tasks: Not supported yet; must be `None` or empty.
+        background_tasks: Make what runs beside the pipeline: `BackgroundTask`s. Default: as
+            `config.set_default_background_tasks` says; none.
         use_thread_output_queue: Changes nothing: items are always handed over quickly, and with
             all statistics.
 
     Raises:
         TypeError: An argument is of the wrong type: `max_failures` a float, say.
         ValueError: An argument is out of range.
-        NotImplementedError: An argument asks for what is not supported yet.
 
     From Python 3.11 on, exceptions that are raised here have the configuration as a note.
 
@@ -62,29 +72,23 @@ def build_pipeline(
             raise TypeError(f"a PipelineConfig is needed, not {pipeline_cfg!r}")
         whole("num_threads", num_threads, TypeError)
         budget(max_failures)
-        _refuse(
-            {
-                "report_stats_interval": report_stats_interval > 0,
-                "queue_class": queue_class is not None,
-                "task_hook_factory": task_hook_factory is not None,
-                "background_tasks": bool(background_tasks),
-                "Merge(op=)": _has_merge_op(pipeline_cfg),
-            }
+        if not isinstance(report_stats_interval, (int, float)):
+            raise TypeError(
+                "report_stats_interval must be a number of seconds, not "
+                f"{type(report_stats_interval).__name__}"
+            )
+        options = BuildOptions.of(
+            num_threads,
+            native_budget(max_failures),
+            stage_id,
+            report_stats_interval,
+            queue_class,
+            task_hook_factory,
+            background_tasks,
         )
-        return Pipeline(pipeline_cfg, num_threads, native_budget(max_failures), stage_id)
+        if defaults.build_callback is not None:
+            defaults.build_callback(pipeline_cfg)
+        return Pipeline(pipeline_cfg, options)
     except Exception as error:
         add_context(error, f"While building:\n{pipeline_cfg!r}")
         raise
-
-
-def _refuse(asked: dict[str, bool]) -> None:
-    for argument, is_asked in asked.items():
-        if is_asked:
-            raise NotImplementedError(f"{argument} is not supported yet")
-
-
-def _has_merge_op(config: PipelineConfig[Any]) -> bool:
-    src = config.src
-    return isinstance(src, MergeConfig) and (
-        src.op is not None or any(_has_merge_op(part) for part in src.pipeline_configs)
-    )

@@ -7,7 +7,9 @@ from collections.abc import AsyncIterable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any, Generic, Literal, TypeVar
 
+from ._background import BackgroundTaskFactory
 from ._build import build_pipeline
+from ._options import QueueFactory, TaskHookFactory
 from ._pipeline import Pipeline
 from .defs import _configs as configs
 from .defs import _factories as factories
@@ -213,10 +215,11 @@ class PipelineBuilder(Generic[T, U]):
         num_threads: int,
         max_failures: int | Fraction = -1,
         report_stats_interval: float = -1,
-        queue_class: type[Any] | None = None,
-        task_hook_factory: Any | None = None,
+        queue_class: QueueFactory | None = None,
+        task_hook_factory: TaskHookFactory | None = None,
         stage_id: int = 0,
         use_thread_output_queue: bool = False,
+        background_tasks: Sequence[BackgroundTaskFactory] | None = None,
     ) -> Pipeline[U]:
         """Makes the pipeline: see `build_pipeline`.
 
@@ -231,6 +234,7 @@ class PipelineBuilder(Generic[T, U]):
             queue_class=queue_class,
             task_hook_factory=task_hook_factory,
             stage_id=stage_id,
+            background_tasks=background_tasks,
             use_thread_output_queue=use_thread_output_queue,
         )
 

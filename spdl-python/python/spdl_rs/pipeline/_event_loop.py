@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from .. import _spdl_rs
 
+if TYPE_CHECKING:
+    from ._companions import Companions
+
 
 class EventLoop:
-    """Awaits what comes through an inbox, until that is closed."""
+    """Awaits what comes through an inbox, until that is closed.
 
-    def __init__(self, inbox: _spdl_rs.Inbox) -> None:
+    Args:
+        inbox: Where it comes from.
+        companions: What else runs meanwhile.
+    """
+
+    def __init__(self, inbox: _spdl_rs.Inbox, companions: Companions | None = None) -> None:
         self._inbox = inbox
+        self._companions = companions
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._unwanted: set[int] = set()
 
@@ -30,6 +40,8 @@ class EventLoop:
 
     async def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         closed = loop.create_future()
+        if self._companions is not None:
+            self._companions.begin()
         loop.add_reader(self._inbox.fileno(), self._take, loop, closed)
         try:
             await closed
@@ -40,6 +52,8 @@ class EventLoop:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if self._companions is not None:
+                await self._companions.end()
 
     def _take(self, loop: asyncio.AbstractEventLoop, closed: asyncio.Future[None]) -> None:
         jobs, unwanted, end = self._inbox.take()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import reprlib
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ._executors import Cancelled
-
-_LOGGER = logging.getLogger("spdl_rs.pipeline")
+from ._logging import log_failure
 
 _STAGE = "Pipeline stage: "
 _MOST_CHARACTERS = 200
@@ -67,6 +65,7 @@ else:
         def __init__(self, errs: Sequence[tuple[str, Exception]]) -> None:
             super().__init__(errs)
             self.exceptions = tuple(_noted(errs))
+            self._stages = [stage for stage, _ in errs]
             self.__cause__ = self.exceptions[0]
 
         def __str__(self) -> str:
@@ -111,19 +110,41 @@ def _describe(item: object) -> str:
     return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
 
 
-def item_failed(error: BaseException, stage: str, item: object) -> None:
-    """Says that a stage failed on an item. The native module calls this."""
-    if isinstance(error, Cancelled):
-        return
-    described = _describe(item)
-    _note(error, stage, f"Item: {described}")
-    _LOGGER.error("%s failed on %s", stage, described, exc_info=error)
+class EndsPipeline(Exception):
+    """What a stage raises instead of `error`, where that ends the pipeline whatever its budget.
+    Whoever raises it has it logged."""
+
+    def __init__(self, stage: str, error: Exception) -> None:
+        super().__init__(stage, error)
+        self.stage = stage
+        self.error = error
+
+
+def item_failed(error: BaseException, stage: str, item: object) -> bool:
+    """Says that a stage failed on an item. The native module calls this.
+
+    Returns:
+        Whether the pipeline ends with it.
+    """
+    if isinstance(error, EndsPipeline):
+        return True
+    if not isinstance(error, Cancelled):
+        described = _describe(item)
+        _note(error, stage, f"Item: {described}")
+        log_failure(stage, error, described)
+    return False
 
 
 def stage_failed(error: BaseException, stage: str) -> None:
     """Says that a source, a router or the end of an epoch failed. The native module calls this."""
+    if isinstance(error, EndsPipeline):
+        return
     _note(error, stage)
-    _LOGGER.error("%s failed", stage, exc_info=error)
+    log_failure(stage, error)
+
+
+def _unwrapped(stage: str, error: Exception) -> tuple[str, Exception]:
+    return (error.stage, error.error) if isinstance(error, EndsPipeline) else (stage, error)
 
 
 def from_native(errors: list[tuple[str | None, Exception, str]]) -> PipelineFailure:
@@ -132,7 +153,23 @@ def from_native(errors: list[tuple[str | None, Exception, str]]) -> PipelineFail
         budget, over, _ = said.partition("; the last: ")
         if over:
             _add_notes(error, f"Why the pipeline ends: {budget}")
-    return PipelineFailure([(stage or "", error) for stage, error, _ in errors])
+    return PipelineFailure([_unwrapped(stage or "", error) for stage, error, _ in errors])
+
+
+def with_others(
+    failure: PipelineFailure | None, others: Sequence[tuple[str, Exception]]
+) -> PipelineFailure | None:
+    """The failure of a pipeline, with what failed beside its stages."""
+    known = [] if failure is None else list(failure.exceptions)
+    more = [pair for pair in others if not any(pair[1] is error for error in known)]
+    if not more:
+        return failure
+    return PipelineFailure([*([] if failure is None else stages_and_errors(failure)), *more])
+
+
+def stages_and_errors(failure: PipelineFailure) -> list[tuple[str, Exception]]:
+    """What `PipelineFailure` was made of."""
+    return list(zip(failure._stages, failure.exceptions, strict=True))
 
 
 def add_context(error: BaseException, note: str) -> None:

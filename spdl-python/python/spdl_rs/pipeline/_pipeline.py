@@ -12,13 +12,18 @@ import time
 import warnings
 import weakref
 from collections.abc import Iterator
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from .. import _spdl_rs
 from .._statistics import Statistics
 from ._assembly import Assembly
 from ._failure import PipelineFailure
-from .defs._configs import PipelineConfig
+from ._instrumentation import Instrumentation
+from ._options import BuildOptions
+from .defs._configs import PipelineConfig, has_merge_op
+
+if TYPE_CHECKING:
+    from ._supervised_run import SupervisedRun
 
 T = TypeVar("T")
 
@@ -55,19 +60,16 @@ class Pipeline(Generic[T]):
     def __init__(
         self,
         config: PipelineConfig[T],
-        num_threads: int,
-        max_failures: int | float,
-        stage_id: int,
+        options: BuildOptions,
     ) -> None:
         self._config = config
         self._number = next(_numbers)
-        self._assemble = functools.partial(
-            Assembly, config, self._number, num_threads, max_failures, stage_id
-        )
+        self._instrumentation = Instrumentation(options, has_merge_op(config))
+        self._assemble = functools.partial(Assembly, config, self._number, self._instrumentation)
         # What cannot be put together is told now, not when it is started.
         self._assemble()
         self._lock = threading.Lock()
-        self._run: _spdl_rs.PipelineRun | None = None
+        self._run: _spdl_rs.PipelineRun | SupervisedRun | None = None
         self._threads: list[threading.Thread] = []
         self._assembly: Assembly | None = None
 
@@ -184,7 +186,10 @@ class Pipeline(Generic[T]):
         Raises:
             TimeoutError, PipelineFailure: As for `get_item`, while it is iterated.
         """
-        return _spdl_rs.ItemIterator(self._started(), timeout)
+        run = self._started()
+        if isinstance(run, _spdl_rs.PipelineRun):
+            return _spdl_rs.ItemIterator(run, timeout)
+        return run.items(timeout)
 
     def __iter__(self) -> Iterator[T]:
         """The same, without a timeout."""
@@ -216,18 +221,19 @@ class Pipeline(Generic[T]):
             return "not started"
         return "ended" if self._run.ended else "running"
 
-    def _started(self) -> _spdl_rs.PipelineRun:
+    def _started(self) -> _spdl_rs.PipelineRun | SupervisedRun:
         run = self._run
         if run is not None:
             return run
         with self._lock:
             return self._start() if self._run is None else self._run
 
-    def _start(self) -> _spdl_rs.PipelineRun:
+    def _start(self) -> _spdl_rs.PipelineRun | SupervisedRun:
         assembly = self._assemble()
         run = assembly.run
-        _runs.add(run)
+        _runs.update([run, *assembly.inner_runs])
         try:
+            assembly.begin()
             for name, target in assembly.threads:
                 thread = threading.Thread(target=target, name=name, daemon=True)
                 thread.start()
@@ -238,7 +244,12 @@ class Pipeline(Generic[T]):
             run.stop(0)
             raise
         self._assembly, self._run = assembly, run
-        return run
+        companions = self._instrumentation.companions
+        if companions is not None:
+            from ._supervised_run import SupervisedRun
+
+            self._run = SupervisedRun(run, assembly.inner_runs, companions)
+        return self._run
 
 
 def _end_all() -> None:

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from .. import _ops
+from .._stage_info import StageInfo
 from ._aggregators import Aggregator
 from ._checks import budget, whole
 
@@ -182,18 +183,25 @@ class SinkConfig(Generic[T]):
         whole("buffer_size", self.buffer_size)
 
 
+# The queues are `spdl_rs.pipeline.AsyncQueue`s.
+MergeOp: TypeAlias = Callable[[StageInfo, Sequence[Any], Any], Awaitable[None]]
+
+
 @dataclass(frozen=True)
 class MergeConfig:
     """Several pipelines as a source. `Merge` makes it.
 
     Raises:
+        TypeError: `op` cannot be called.
         ValueError: There are none, or some are continuous and some are not.
     """
 
     pipeline_configs: tuple[PipelineConfig[Any], ...]
-    op: Any = None
+    op: MergeOp | None = None
 
     def __post_init__(self) -> None:
+        if self.op is not None and not callable(self.op):
+            raise TypeError(f"a merge op must be an async function, not {self.op!r}")
         if not self.pipeline_configs:
             raise ValueError("there must be at least one pipeline to merge")
         continuous = {is_continuous(config) for config in self.pipeline_configs}
@@ -247,6 +255,14 @@ def is_continuous(config: PipelineConfig[Any]) -> bool:
     if isinstance(src, MergeConfig):
         return is_continuous(src.pipeline_configs[0])
     return src.continuous
+
+
+def has_merge_op(config: PipelineConfig[Any]) -> bool:
+    """Whether functions of the user's merge sources."""
+    src = config.src
+    return isinstance(src, MergeConfig) and (
+        src.op is not None or any(has_merge_op(part) for part in src.pipeline_configs)
+    )
 
 
 def _item(text: str, by: int) -> str:

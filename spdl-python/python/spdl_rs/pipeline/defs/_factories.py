@@ -13,6 +13,7 @@ from ._configs import (
     AggregateConfig,
     DisaggregateConfig,
     MergeConfig,
+    MergeOp,
     PathVariantsConfig,
     PipeConfig,
     PipelineConfig,
@@ -59,18 +60,41 @@ def Disaggregate() -> DisaggregateConfig[Any]:
     return DisaggregateConfig()
 
 
-def Merge(pipeline_configs: Sequence[PipelineConfig[Any]], op: Any = None) -> MergeConfig:
-    """The items of several pipelines as a source, as they come.
+def Merge(
+    pipeline_configs: Sequence[PipelineConfig[Any]], op: MergeOp | None = None
+) -> MergeConfig:
+    """The items of several pipelines as a source, as they come, or as a function merges them.
 
     Their sinks are ignored. The source ends when all of them have ended. Where they are
     continuous, an epoch ends when that of each has; epochs never mix.
 
     Args:
         pipeline_configs: The pipelines.
-        op: Not supported yet.
+        op: An async function that merges: `op(info, input_queues, output_queue)` is run on the
+            pipeline's event loop, with an `AsyncQueue` for each pipeline. It takes items out of
+            them (`await queue.get()`) and puts what it makes of them into the last one. From each
+            queue comes a marker at the end (`is_eof`), and one at the end of each epoch of
+            continuous pipelines (`is_epoch_end`), which ends an epoch where it is put into the
+            output. When the function returns, the source ends, and so do the pipelines that have
+            not; what it raises ends the whole.
 
     Raises:
+        TypeError: `op` cannot be called.
         ValueError: There are no pipelines, or some are continuous and some are not.
+
+    >>> from spdl_rs.pipeline import build_pipeline, is_eof
+    >>> from spdl_rs.pipeline.defs import Merge, PipelineConfig, SinkConfig, SourceConfig
+    >>> async def in_turn(info, input_queues, output_queue):
+    ...     while True:
+    ...         for queue in input_queues:
+    ...             item = await queue.get()
+    ...             if is_eof(item):
+    ...                 return
+    ...             await output_queue.put(item)
+    >>> parts = [PipelineConfig(SourceConfig(word), [], SinkConfig(1)) for word in ("ace", "bd")]
+    >>> config = PipelineConfig(Merge(parts, in_turn), [], SinkConfig(1))
+    >>> list(build_pipeline(config, num_threads=1))
+    ['a', 'b', 'c', 'd', 'e']
     """
     return MergeConfig(tuple(pipeline_configs), op)
 

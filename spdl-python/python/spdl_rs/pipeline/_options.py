@@ -1,0 +1,84 @@
+"""How a pipeline is to be built, beside what it is made of."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ._background import BackgroundTaskFactory
+from ._defaults import defaults
+from ._hooks import TaskHook, TaskStatsHook
+from ._stage_info import StageInfo
+
+if TYPE_CHECKING:
+    from ._queues import AsyncQueue
+
+TaskHookFactory: TypeAlias = Callable[[StageInfo], Sequence[TaskHook]]
+QueueFactory: TypeAlias = "Callable[..., AsyncQueue]"
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How a pipeline is to be built."""
+
+    num_threads: int
+    max_failures: int | float
+    """As the engine takes it."""
+    stage_id: int
+    report_stats_interval: float
+    hook_factory: TaskHookFactory | None
+    """`None` where no hooks are run."""
+    logs_stages: bool
+    """Whether the native statistics of stages are logged."""
+    queue_factory: QueueFactory | None
+    """`None` where no queues of Python's are made, and the native statistics are logged."""
+    background_tasks: Sequence[BackgroundTaskFactory]
+
+    @staticmethod
+    def of(
+        num_threads: int,
+        max_failures: int | float,
+        stage_id: int,
+        report_stats_interval: float,
+        queue_class: QueueFactory | None,
+        task_hook_factory: TaskHookFactory | None,
+        background_tasks: Sequence[BackgroundTaskFactory] | None,
+    ) -> BuildOptions:
+        """Takes the defaults of this process for what is `None`."""
+        interval = float(report_stats_interval)
+        hook_class = defaults.hook_class
+        hooks = task_hook_factory
+        if hooks is None and hook_class not in (None, TaskStatsHook):
+            hooks = functools.partial(_hooks, hook_class, interval)
+        logs_stages = task_hook_factory is None and hook_class is TaskStatsHook
+        queues = queue_class
+        if queues is None and defaults.queue_class is not None:
+            queues = _default_queues(defaults.queue_class, interval)
+        if background_tasks is None:
+            background_tasks = defaults.background_tasks or ()
+        return BuildOptions(
+            num_threads,
+            max_failures,
+            stage_id,
+            interval,
+            hooks,
+            logs_stages,
+            queues,
+            tuple(background_tasks),
+        )
+
+
+def _hooks(hook_class: Callable[..., TaskHook], interval: float, info: StageInfo) -> list[TaskHook]:
+    return [hook_class(info, interval)]
+
+
+def _default_queues(queue_class: type[Any], interval: float) -> QueueFactory | None:
+    from ._queues import StatsQueue
+
+    if queue_class is StatsQueue:
+        return None
+    if issubclass(queue_class, StatsQueue):
+        return functools.partial(queue_class, interval=interval)
+    return queue_class

@@ -1,0 +1,94 @@
+"""A run with companions: its end is that of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from .. import _spdl_rs
+from .._statistics import Statistics
+from ._companions import Companions
+from ._failure import PipelineFailure, with_others
+
+
+class SupervisedRun:
+    """A run that has ended when its companions have, and fails where they do.
+
+    Args:
+        run: The run.
+        inner_runs: What gives it items, the first first.
+        companions: What runs beside it.
+    """
+
+    def __init__(
+        self,
+        run: _spdl_rs.PipelineRun,
+        inner_runs: Sequence[_spdl_rs.PipelineRun],
+        companions: Companions,
+    ) -> None:
+        self._run = run
+        # Not the runs, which end when nobody holds them.
+        self._monitors = [inner.monitor for inner in inner_runs] + [run.monitor]
+        self._companions = companions
+        self._is_told = False
+
+    @property
+    def ended(self) -> bool:
+        return self._run.ended
+
+    @property
+    def monitor(self) -> AllMonitors:
+        return AllMonitors(self._monitors)
+
+    def next(self, timeout: float | None = None) -> tuple[Any] | None:
+        failure = None
+        try:
+            item = self._run.next(timeout)
+            if item is not None or not self._run.ended:
+                return item
+        except PipelineFailure as error:
+            failure = error
+        self._companions.over.wait()
+        self._is_told = True
+        failure = with_others(failure, self._companions.failures)
+        if failure is not None:
+            raise failure
+        return None
+
+    def items(self, timeout: float | None) -> Iterator[Any]:
+        while (item := self.next(timeout)) is not None:
+            yield item[0]
+
+    def halt(self) -> None:
+        self._run.halt()
+
+    def stop(self, timeout: float | None = None) -> bool:
+        return self._run.stop(timeout)
+
+    def take_failure(self) -> BaseException | None:
+        """The failure that nobody has been told of yet. To be asked after the end."""
+        failure = self._run.take_failure()
+        if self._is_told:
+            return None
+        self._is_told = True
+        if failure is None or isinstance(failure, PipelineFailure):
+            return with_others(failure, self._companions.failures)
+        return failure
+
+
+class AllMonitors:
+    """What several runs did that follow each other."""
+
+    def __init__(self, monitors: Sequence[_spdl_rs.Monitor]) -> None:
+        self._monitors = monitors
+
+    def statistics(self) -> Statistics:
+        """The numbers of the last run, with the stages, queues and failures of all."""
+        every = [monitor.statistics() for monitor in self._monitors]
+        whole = every[-1]
+        whole["stages"] = [stage for one in every for stage in one["stages"]]
+        whole["queues"] = [queue for one in every for queue in one["queues"]]
+        whole["dropped"] = [dropped for one in every for dropped in one["dropped"]]
+        whole["dropped_total"] = sum(one["dropped_total"] for one in every)
+        whole["left_out"] = sum(one["left_out"] for one in every)
+        return whole

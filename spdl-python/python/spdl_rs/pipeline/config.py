@@ -1,0 +1,93 @@
+"""What holds for all pipelines of this process that are built from now on.
+
+>>> from spdl_rs.pipeline import config
+>>> config.set_default_hook_class(None)
+>>> config.get_default_hook_class() is None
+True
+>>> config.set_default_hook_class()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ._background import BackgroundTaskFactory
+from ._defaults import defaults
+from ._hooks import TaskHook, TaskStatsHook
+from ._logging import set_compact_log
+
+if TYPE_CHECKING:
+    from ._queues import AsyncQueue
+    from .defs._configs import PipelineConfig
+
+__all__ = [
+    "get_default_background_tasks",
+    "get_default_build_callback",
+    "get_default_hook_class",
+    "get_default_queue_class",
+    "set_compact_log",
+    "set_default_background_tasks",
+    "set_default_build_callback",
+    "set_default_hook_class",
+    "set_default_queue_class",
+]
+
+
+def set_default_hook_class(hook_class: type[TaskHook] | None = TaskStatsHook) -> None:
+    """Sets which hook stages have where `task_hook_factory` is not given.
+
+    Args:
+        hook_class: Is called with a `StageInfo` and the interval of reports. For `TaskStatsHook`
+            itself the native statistics are logged, which cost nothing. `None` is no hook.
+    """
+    defaults.hook_class = hook_class
+
+
+def get_default_hook_class() -> type[TaskHook] | None:
+    """Which hook stages have where `task_hook_factory` is not given."""
+    return defaults.hook_class
+
+
+def set_default_queue_class(queue_class: type[AsyncQueue] | None = None) -> None:
+    """Sets which queues are between stages where `queue_class` is not given.
+
+    Args:
+        queue_class: Is called with a `StageInfo` and `buffer_size=`, and, where it is a
+            `StatsQueue`, with `interval=`. `None` is `StatsQueue`. For that itself the native
+            statistics are logged, which cost nothing.
+    """
+    defaults.queue_class = queue_class
+
+
+def get_default_queue_class() -> type[AsyncQueue]:
+    """Which queues are between stages where `queue_class` is not given."""
+    if defaults.queue_class is None:
+        from ._queues import StatsQueue
+
+        return StatsQueue
+    return defaults.queue_class
+
+
+def set_default_background_tasks(tasks: list[BackgroundTaskFactory] | None) -> None:
+    """Sets what runs beside pipelines for which `background_tasks` is not given."""
+    defaults.background_tasks = tasks
+
+
+def get_default_background_tasks() -> list[BackgroundTaskFactory] | None:
+    """What runs beside pipelines for which `background_tasks` is not given."""
+    return defaults.background_tasks
+
+
+def set_default_build_callback(callback: Callable[[PipelineConfig[Any]], None] | None) -> None:
+    """Sets what is called with each configuration that is built, before anything is made.
+
+    Args:
+        callback: What it raises ends the building. `None` is nothing.
+    """
+    defaults.build_callback = callback
+
+
+def get_default_build_callback() -> Callable[[PipelineConfig[Any]], None] | None:
+    """What is called with each configuration that is built."""
+    return defaults.build_callback

@@ -1,0 +1,258 @@
+"""What runs beside a pipeline, what holds for all of them, and how failures are logged."""
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+from pipelines import assert_no_threads, build, identity, refuse, run, source
+from spdl_rs.pipeline import (
+    AsyncQueue,
+    BackgroundTask,
+    StatsQueue,
+    TaskHook,
+    TaskStatsHook,
+    build_pipeline,
+    config,
+    create_task,
+)
+
+
+@pytest.fixture(autouse=True)
+def defaults():
+    yield
+    config.set_default_hook_class()
+    config.set_default_queue_class()
+    config.set_default_background_tasks(None)
+    config.set_default_build_callback(None)
+    config.set_compact_log(None)
+
+
+class Watch(BackgroundTask):
+    events = []
+
+    async def run(self):
+        Watch.events.append(("begins", threading.current_thread().name))
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            Watch.events.append("cancelled")
+            raise
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_s08_a_background_task_lives_as_long_as_the_pipeline(stopped):
+    Watch.events.clear()
+    pipeline = build(source([1, 2, 3]).pipe(identity), background_tasks=[Watch])
+    assert Watch.events == []
+    if stopped:
+        pipeline.get_item(timeout=20)
+        pipeline.stop()
+    else:
+        assert list(pipeline) == [1, 2, 3]
+    assert Watch.events == [("begins", "spdl_event_loop_thread"), "cancelled"]
+    assert_no_threads()
+
+
+def test_s08_errors_of_background_tasks_are_logged_and_end_nothing(caplog):
+    class Broken(BackgroundTask):
+        async def run(self):
+            raise LookupError("no more")
+
+    def unmakeable():
+        raise LookupError("not made")
+
+    assert run(source([1, 2]), background_tasks=[Broken, unmakeable, BackgroundTask]) == [1, 2]
+    for said in ("no more", "not made", "does not define run"):
+        assert said in caplog.text
+
+
+def test_s08_a_task_that_ends_early_ends_nothing():
+    class Short(BackgroundTask):
+        async def run(self):
+            pass
+
+    assert run(source([1, 2]), background_tasks=[Short]) == [1, 2]
+
+
+def test_s08_default_tasks_run_beside_each_pipeline_unless_others_are_given():
+    made = []
+
+    def make():
+        made.append(1)
+        return Watch()
+
+    config.set_default_background_tasks([make])
+    assert config.get_default_background_tasks() == [make]
+    run(source([1]))
+    run(source([1]), background_tasks=[])
+    assert made == [1]
+
+
+def test_s07_the_default_hook_class_is_made_for_each_stage_with_the_interval():
+    made = []
+
+    class Own(TaskStatsHook):
+        def __init__(self, info, interval=-1):
+            super().__init__(info, interval)
+            made.append((info.stage_name, interval))
+
+    assert config.get_default_hook_class() is TaskStatsHook
+    config.set_default_hook_class(Own)
+    run(source([1]).pipe(identity, name="op"), report_stats_interval=7)
+    assert made == [("op", 7)]
+    run(source([1]).pipe(identity, name="op"), task_hook_factory=lambda info: [])
+    assert len(made) == 1
+
+
+def test_s07_no_default_hook_logs_no_stage(caplog):
+    caplog.set_level(logging.INFO, "spdl_rs.pipeline")
+    config.set_default_hook_class(None)
+    run(source([1]).pipe(identity, name="op"))
+    assert not any("tasks" in message for message in caplog.messages)
+    assert any("sink" in message for message in caplog.messages)
+
+
+def test_s07_the_default_queue_class_is_made_with_the_interval_where_it_takes_one():
+    made = []
+
+    class Own(StatsQueue):
+        def __init__(self, info, *, buffer_size=1, interval=-1):
+            super().__init__(info, buffer_size=buffer_size, interval=interval)
+            made.append((info.stage_name, buffer_size, interval))
+
+    class Plain(AsyncQueue):
+        def __init__(self, info, *, buffer_size=1):
+            super().__init__(info, buffer_size=buffer_size)
+            made.append(info.stage_name)
+
+    assert config.get_default_queue_class() is StatsQueue
+    config.set_default_queue_class(Own)
+    run(source([1]), report_stats_interval=7, buffer_size=4)
+    config.set_default_queue_class(Plain)
+    assert config.get_default_queue_class() is Plain
+    run(source([1]), report_stats_interval=7)
+    assert made == [("sink", 4, 7), "sink"]
+
+
+def test_b15_the_build_callback_is_given_each_configuration():
+    given = []
+    config.set_default_build_callback(given.append)
+    assert config.get_default_build_callback() == given.append
+    whole = source([1]).pipe(identity).add_sink().get_config()
+    build_pipeline(whole, num_threads=1)
+    assert given == [whole]
+
+    def refuse_all(config):
+        raise LookupError("not this one")
+
+    config.set_default_build_callback(refuse_all)
+    with pytest.raises(LookupError):
+        build_pipeline(whole, num_threads=1)
+
+
+def test_c10_the_failure_of_a_task_is_logged_with_its_name(caplog):
+    async def main():
+        async def broken():
+            raise LookupError("no more")
+
+        task = create_task(broken(), name="mine")
+        assert task.get_name() == "mine"
+        with pytest.raises(LookupError):
+            await task
+        assert await create_task(asyncio.sleep(0, 3)) == 3
+
+    asyncio.run(main())
+    (record,) = caplog.records
+    assert record.getMessage() == "task mine failed" and "LookupError" in caplog.text
+
+
+@pytest.mark.parametrize("log_cancelled", [True, False])
+def test_c10_cancelled_tasks_are_logged_where_that_is_asked_for(log_cancelled, caplog):
+    async def main():
+        task = create_task(asyncio.sleep(100), name="mine", log_cancelled=log_cancelled)
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+    assert [record.getMessage() for record in caplog.records] == (
+        ["task mine was cancelled"] if log_cancelled else []
+    )
+
+
+@pytest.mark.parametrize("suppress", [True, False])
+def test_c10_repeated_failures_are_logged_less_often_where_that_is_asked_for(suppress, caplog):
+    async def broken():
+        raise LookupError("no more")
+
+    async def main():
+        for _ in range(12):
+            task = create_task(
+                broken(),
+                suppress_repeated_logs=suppress,
+                suppression_threshold=3,
+                suppression_warning_interval=4,
+            )
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+    levels = [record.levelname for record in caplog.records]
+    # The 4th says that there will be no more; the 7th and the 11th are reminders.
+    assert levels == (["ERROR"] * 3 + ["WARNING"] * 3 if suppress else ["ERROR"] * 12)
+
+
+@pytest.mark.parametrize(
+    ("value", "variable", "compact"),
+    [
+        (True, None, True),
+        (False, "1", False),
+        (None, "1", True),
+        (None, "yes", True),
+        (None, "0", False),
+        (None, None, False),
+    ],
+)
+def test_t04_a_compact_log_says_a_failure_in_one_line(
+    value, variable, compact, caplog, monkeypatch
+):
+    monkeypatch.delenv("SPDL_PIPELINE_COMPACT_LOG", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("SPDL_PIPELINE_COMPACT_LOG", variable)
+    config.set_compact_log(value)
+    run(source([1]).pipe(refuse))
+    (record,) = caplog.records
+    assert "refuse failed on 1" in record.getMessage()
+    assert (record.exc_info is None) == compact
+    assert ("ValueError: no 1" in record.getMessage()) == compact
+    assert ("pipelines.py:" in record.getMessage()) == compact
+
+
+def test_t04_a_variable_that_says_neither_is_warned_of(caplog, monkeypatch):
+    monkeypatch.setenv("SPDL_PIPELINE_COMPACT_LOG", "perhaps")
+    run(source([1]).pipe(refuse))
+    assert "perhaps" in caplog.text and "Traceback" in caplog.text
+
+
+def test_b10_who_uses_none_of_it_does_not_import_asyncio():
+    script = (
+        "import sys, spdl_rs.pipeline as p\n"
+        "from spdl_rs.pipeline import config, TaskHook, BackgroundTask\n"
+        "b = p.PipelineBuilder().add_source([1]).pipe(str).add_sink()\n"
+        "assert list(b.build(num_threads=1)) == ['1']\n"
+        "assert 'asyncio' not in sys.modules\n"
+        "p.StatsQueue\n"
+        "assert 'asyncio' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, env=dict(os.environ))
+
+
+def test_s07_what_needs_asyncio_is_found_all_the_same():
+    import spdl_rs.pipeline
+
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        spdl_rs.pipeline.Nothing  # noqa: B018
+    assert issubclass(StatsQueue, AsyncQueue) and issubclass(TaskStatsHook, TaskHook)
