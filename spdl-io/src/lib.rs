@@ -62,6 +62,7 @@ mod memory;
 mod network;
 #[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
 mod object_store;
+mod open_files;
 #[cfg(feature = "local")]
 mod read_at_once;
 #[cfg(feature = "local")]

@@ -15,6 +15,7 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use crate::fetcher::{check_limit, check_version, past_the_end, range_len};
 use crate::io_threads::IoThreads;
+use crate::open_files;
 use crate::read_at_once::{FileStamp, ReadAtOnce};
 use crate::read_buffers::ReadBuffers;
 use crate::resilient::joining::{Joined, join};
@@ -36,7 +37,8 @@ const RANGE_LIMIT: u64 = 1 << 20;
 ///
 /// What Linux has of a disk in memory, less than 256 KiB, is read at once, on the thread that asks: that
 /// takes less than handing it on. For parts, up to 16 files stay open, until others take their places or
-/// the fetcher is dropped. Everything else may wait for long, for a cold disk or a network file system,
+/// the fetcher is dropped. Where this process has as many files open as it may, those are closed, and
+/// a read waits up to 2 s for another one; then it is `Unavailable`. Everything else may wait for long, for a cold disk or a network file system,
 /// and so runs on I/O threads that belong to this fetcher, named `spdl-io-N`.
 /// Those start when they are needed, only as long as all others are busy and there are fewer than
 /// [`DEFAULT_THREADS`](LocalFetcher::DEFAULT_THREADS) (or the number given); one that is idle for
@@ -79,7 +81,7 @@ pub struct LocalFetcher {
     threads: Arc<IoThreads>,
     buffers: Arc<ReadBuffers>,
     /// `None` where all is left to the threads.
-    at_once: Option<ReadAtOnce>,
+    at_once: Option<Arc<ReadAtOnce>>,
 }
 
 impl LocalFetcher {
@@ -97,7 +99,7 @@ impl LocalFetcher {
         LocalFetcher {
             threads: Arc::new(IoThreads::new("spdl-io", max_threads, LINGER)),
             buffers: Arc::default(),
-            at_once: Some(ReadAtOnce::default()),
+            at_once: Some(Arc::default()),
         }
     }
 
@@ -138,7 +140,8 @@ impl Fetcher for LocalFetcher {
             return Ok(bytes);
         }
         let (key, buffers) = (key.clone(), Arc::clone(&self.buffers));
-        self.threads.run(move || read_whole(&key, max_bytes, &buffers)).await
+        let kept = self.at_once.clone();
+        self.threads.run(move || read_whole(&key, max_bytes, &buffers, kept.as_deref())).await
     }
 
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
@@ -168,13 +171,16 @@ impl Fetcher for LocalFetcher {
             return Ok(divided(ranges, &joined, &bytes));
         }
         let (key, ranges, buffers) = (key.clone(), ranges.to_vec(), Arc::clone(&self.buffers));
-        self.threads.run(move || read_parts(&key, &ranges, &joined, &buffers)).await
+        let kept = self.at_once.clone();
+        let read = move || read_parts(&key, &ranges, &joined, &buffers, kept.as_deref());
+        self.threads.run(read).await
     }
 
     async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
         let (key, request) = (key.clone(), request.clone());
-        let buffers = Arc::clone(&self.buffers);
-        let opened = self.threads.run(move || OpenFile::open(key, request, buffers)).await?;
+        let (buffers, kept) = (Arc::clone(&self.buffers), self.at_once.clone());
+        let open = move || OpenFile::open(key, request, buffers, kept.as_deref());
+        let opened = self.threads.run(open).await?;
         let (size, version) = (opened.size, Arc::clone(&opened.version));
         // The body keeps the threads until it is read, though the fetcher may be gone.
         let threads = Arc::clone(&self.threads);
@@ -209,8 +215,13 @@ struct OpenFile {
 }
 
 impl OpenFile {
-    fn open(key: Key, request: ReadRequest, buffers: Arc<ReadBuffers>) -> Result<Self> {
-        let (file, metadata) = open(&key)?;
+    fn open(
+        key: Key,
+        request: ReadRequest,
+        buffers: Arc<ReadBuffers>,
+        kept: Option<&ReadAtOnce>,
+    ) -> Result<Self> {
+        let (file, metadata) = open(&key, kept)?;
         let (size, version) = (metadata.len(), version(&metadata));
         check_version(&key, request.version.as_ref(), Some(&version))?;
         let (start, end) = (request.start, request.end.unwrap_or(size.max(request.start)));
@@ -249,8 +260,13 @@ fn version_of(size: u64, changed: i128) -> Arc<str> {
     format!("{size}@{changed}").into()
 }
 
-fn read_whole(key: &Key, max_bytes: u64, buffers: &ReadBuffers) -> Result<Bytes> {
-    let (mut file, metadata) = open(key)?;
+fn read_whole(
+    key: &Key,
+    max_bytes: u64,
+    buffers: &ReadBuffers,
+    kept: Option<&ReadAtOnce>,
+) -> Result<Bytes> {
+    let (mut file, metadata) = open(key, kept)?;
     let len = metadata.len();
     check_limit(key, len, max_bytes)?;
     let bytes = read_up_to(key, &mut file, len, buffers)?;
@@ -273,8 +289,9 @@ fn read_parts(
     ranges: &[Range<u64>],
     joined: &[Joined],
     buffers: &ReadBuffers,
+    kept: Option<&ReadAtOnce>,
 ) -> Result<Vec<Bytes>> {
-    let (mut file, metadata) = open(key)?;
+    let (mut file, metadata) = open(key, kept)?;
     let len = metadata.len();
     for range in ranges {
         check_range(key, len, range)?;
@@ -364,13 +381,15 @@ fn fill(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(at)
 }
 
-/// Opens a regular file; tells its length and its time of change too.
-fn open(key: &Key) -> Result<(File, fs::Metadata)> {
+/// Opens a regular file; tells its length and its time of change too. Where too many are open, those
+/// that are `kept` make room.
+fn open(key: &Key, kept: Option<&ReadAtOnce>) -> Result<(File, fs::Metadata)> {
     let path = key.to_path();
     let failed = |error| os_error("cannot open this file", key, error);
     // Looked at before it is opened: opening a pipe would wait for somebody to write into it.
     check_file(key, &fs::metadata(&path).map_err(failed)?)?;
-    let file = File::open(&path).map_err(failed)?;
+    let let_go = || kept.into_iter().for_each(ReadAtOnce::close_all);
+    let file = open_files::patiently(|| File::open(&path), let_go).map_err(failed)?;
     // Another file may have taken the name since.
     let metadata = file.metadata().map_err(failed)?;
     check_file(key, &metadata)?;

@@ -82,6 +82,11 @@ impl ReadAtOnce {
         self.attempt(|| self.files.stat(key))
     }
 
+    /// Closes the files that are kept open; those that are being read from, after that.
+    pub(crate) fn close_all(&self) {
+        self.files.close_all();
+    }
+
     fn attempt<T>(&self, read: impl FnOnce() -> Attempt<T>) -> Option<T> {
         // Threads that meet here may try one read more or less, which does not matter.
         let rest = self.rest.load(Ordering::Relaxed);
@@ -236,6 +241,11 @@ mod system {
             None
         }
 
+        pub(super) fn close_all(&self) {
+            let closed = std::mem::take(&mut *lock(&self.open));
+            drop(closed);
+        }
+
         /// What a path leads to, where that is a file on a disk; looked at without opening it, as
         /// that alone may do something to what is no file.
         fn regular(&self, path: &Path) -> Option<Identity> {
@@ -255,10 +265,16 @@ mod system {
         }
 
         fn is_of_disks(&self, device: Device) -> bool {
-            *lock(&self.devices).entry(device).or_insert_with(|| {
-                let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-                file_system(&mounts, device).is_some_and(|name| OF_DISKS.contains(&name))
-            })
+            let mut devices = lock(&self.devices);
+            if let Some(&is_of_disks) = devices.get(&device) {
+                return is_of_disks;
+            }
+            // What cannot be looked at now, as too many files are open, is not remembered.
+            let Ok(mounts) = std::fs::read_to_string("/proc/self/mountinfo") else { return false };
+            let is_of_disks =
+                file_system(&mounts, device).is_some_and(|name| OF_DISKS.contains(&name));
+            devices.insert(device, is_of_disks);
+            is_of_disks
         }
 
         #[cfg(test)]
@@ -325,6 +341,8 @@ mod system {
         ) -> Attempt<Vec<Bytes>> {
             Attempt::Missed
         }
+
+        pub(super) fn close_all(&self) {}
     }
 }
 

@@ -13,7 +13,7 @@ use std::thread::{self, Scope};
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use crate::Key;
+use crate::{Key, open_files};
 
 /// So many links may lie on the way to a folder. Links to folders full of links double the number of
 /// ways with every level.
@@ -355,6 +355,13 @@ pub(crate) fn bytes(name: &OsStr) -> &[u8] {
 
 /// A failure of the operating system, its words kept as the cause.
 pub(crate) fn os_error(message: &str, key: &Key, error: io::Error) -> Error {
+    if open_files::are_too_many(&error) {
+        // Others close theirs, sooner or later.
+        let message = format!("{message}, as too many files are open (see `ulimit -n`)");
+        return Error::new(ErrorKind::Unavailable, message)
+            .with_key(key.display_name())
+            .with_source(error);
+    }
     let kind = match error.kind() {
         io::ErrorKind::NotADirectory => ErrorKind::NotFound,
         other => Error::from(io::Error::from(other)).kind(),

@@ -42,7 +42,7 @@ use crate::tools::Workspace;
   cargo xtask demo                  see 2,000 JPEGs become training batches, with a report
   cargo xtask test                  everything that must hold before a change is merged
   cargo xtask test --only clippy    one step of it
-  cargo xtask soak                  the long versions of the core's tests
+  cargo xtask soak                  the long versions of tests, and faults for half an hour
   cargo xtask wheel                 the Python wheel, in target/wheels
   cargo xtask bench images          speed against the usual Python loaders
   cargo xtask corpus DIR            every file of a folder through every decoder, in child processes

@@ -9,7 +9,8 @@ use clap::Args;
 use crate::steps::{self, Counts, Step, Tally, cargo_test, model_tests};
 use crate::tools::{Output, Workspace};
 
-/// Run the long versions of the tests of spdl-core: more cycles, schedules, cases, seconds.
+/// Run the long versions of tests: more cycles, schedules, cases, seconds; and faults of a network,
+/// mixed, for half an hour.
 ///
 /// One round of all steps, each with other random numbers; with --minutes, rounds until the time is
 /// over or one has failed. A step that has begun is finished. What a step prints is kept in
@@ -17,7 +18,8 @@ use crate::tools::{Output, Workspace};
 /// the sum: `N passed, N failed, N skipped`.
 ///
 /// The same tests run in `cargo xtask test`, for a shorter time. How long is up to these variables:
-/// SPDL_CYCLES, SPDL_SCHEDULES, PROPTEST_CASES, SPDL_MEMORY_SECONDS.
+/// SPDL_CYCLES, SPDL_SCHEDULES, PROPTEST_CASES, SPDL_MEMORY_SECONDS, SPDL_FAULT_SECONDS (and
+/// SPDL_FAULT_SEED, where its random numbers begin).
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask soak                        one round, before a release
@@ -37,11 +39,12 @@ pub(crate) struct Arguments {
     list: bool,
 }
 
-const STEPS: [Step; 4] = [
+const STEPS: [Step; 5] = [
     Step { name: "cycles", about: "10,000 pipelines that end in every way", run: cycles },
     Step { name: "shuttle", about: "whole pipelines under 100,000 schedules", run: shuttle },
     Step { name: "properties", about: "property tests, 20,000 cases each", run: properties },
     Step { name: "memory", about: "a slow consumer and mixed sizes for 60 s", run: memory },
+    Step { name: "faults", about: "mixed faults of a network for 30 minutes", run: faults },
 ];
 
 /// A test that hangs must not hang everything.
@@ -110,4 +113,16 @@ fn properties(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
 
 fn memory(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     core_test(workspace, output, "memory", ("SPDL_MEMORY_SECONDS", "60"))
+}
+
+/// Prints a line a minute, with its seed.
+fn faults(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    let (name, usual) = ("SPDL_FAULT_SECONDS", "1800");
+    let value = std::env::var(name).unwrap_or_else(|_| usual.to_owned());
+    output.say(&format!("with {name}={value}"));
+    cargo_test(workspace, output, 1, |cargo| {
+        cargo
+            .args(["-p", "spdl-io", "--release", "--all-features", "--test", "stores", "soak::"])
+            .env(name, value)
+    })
 }

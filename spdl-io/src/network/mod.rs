@@ -8,6 +8,7 @@ mod refusal;
 use std::error::Error as StdError;
 use std::io;
 
+use reqwest::Certificate;
 use reqwest::redirect::Policy;
 use spdl_core::{Error, ErrorKind, Result};
 
@@ -34,10 +35,31 @@ pub(crate) fn client(options: &SourceOptions, is_local: bool) -> Result<reqwest:
     if is_local {
         builder = builder.no_proxy();
     }
+    for pem in &options.ca_certificates {
+        builder = builder.tls_certs_merge(certificates(pem)?);
+    }
     builder.build().map_err(|error| {
         let message = format!("cannot set up a client for HTTP: {}", causes(&error.without_url()));
         Error::new(ErrorKind::Io, message)
     })
+}
+
+/// The certificates of a PEM file.
+fn certificates(pem: &[u8]) -> Result<Vec<Certificate>> {
+    let invalid = |why: &str| {
+        let message = format!("these are no certificates of authorities: {why}");
+        Error::new(ErrorKind::InvalidArgument, message)
+    };
+    let found = Certificate::from_pem_bundle(pem).map_err(|error| invalid(&causes(&error)))?;
+    if found.is_empty() {
+        return Err(invalid("a PEM file has `-----BEGIN CERTIFICATE-----`"));
+    }
+    // One by one, as a client that cannot be set up does not say which of them is to blame.
+    for certificate in &found {
+        let alone = reqwest::Client::builder().tls_certs_only([certificate.clone()]).build();
+        alone.map_err(|error| invalid(&causes(&error)))?;
+    }
+    Ok(found)
 }
 
 /// Whether `authority` (`host:port`) is this machine, which is reached without a proxy.
@@ -56,6 +78,9 @@ pub(crate) fn broken(error: reqwest::Error) -> Error {
     } else if is_handshake {
         // A certificate that nobody vouches for does not get better with time.
         (ErrorKind::Io, "no secure connection to the server")
+    } else if is_unknown_name(&error) {
+        // Name servers fail as others do, and do not always say whether a name is unknown for good.
+        (ErrorKind::Unavailable, "no address is known for the name of the server")
     } else if error.is_connect() {
         (ErrorKind::Unavailable, "cannot connect to the server")
     } else if error.is_builder() {
@@ -66,6 +91,11 @@ pub(crate) fn broken(error: reqwest::Error) -> Error {
         (ErrorKind::Unavailable, "the connection broke")
     };
     Error::new(kind, format!("{what}: {}", causes(&error)))
+}
+
+/// Whether the name of a server led to no address, which the connector says in words alone.
+pub(crate) fn is_unknown_name(error: &(dyn StdError + 'static)) -> bool {
+    chain(error).any(|cause| cause.to_string() == "dns error")
 }
 
 fn has_cause(error: &(dyn StdError + 'static), kind: io::ErrorKind) -> bool {

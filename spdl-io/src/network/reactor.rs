@@ -15,7 +15,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, JoinHandle};
 
-use crate::Key;
+use crate::{Key, open_files};
 
 /// One thread that moves bytes between sockets and whoever reads; started by the first read, ended
 /// with the last handle. Cheap to clone.
@@ -75,7 +75,9 @@ impl Reactor {
         }
         let new = Started::new().map_err(|error| {
             let message = "cannot start the thread that waits for the network";
-            Error::new(ErrorKind::Io, message).with_source(error)
+            let is_passing = open_files::are_too_many(&error);
+            let kind = if is_passing { ErrorKind::Unavailable } else { ErrorKind::Io };
+            Error::new(kind, message).with_source(error)
         })?;
         Ok(started.insert(new).handle.clone())
     }

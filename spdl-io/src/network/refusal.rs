@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use reqwest::StatusCode;
-use reqwest::header::{CONTENT_RANGE, HeaderMap, RETRY_AFTER};
+use reqwest::header::{CONTENT_RANGE, DATE, HeaderMap, RETRY_AFTER};
 use spdl_core::{Error, ErrorKind};
 
 /// A status that is no success, with what its headers tell. Nothing of it comes from a body, but for
@@ -28,8 +28,11 @@ impl Refusal {
         let size = text(CONTENT_RANGE.as_str()).and_then(|value| value.strip_prefix("bytes */"));
         Refusal {
             status,
-            retry_after: text(RETRY_AFTER.as_str())
-                .and_then(|value| retry_after(value, SystemTime::now())),
+            retry_after: text(RETRY_AFTER.as_str()).and_then(|value| {
+                // By the server's own clock, where it tells the time: this machine's may be wrong.
+                let now = text(DATE.as_str()).and_then(|now| httpdate::parse_http_date(now).ok());
+                retry_after(value, now.unwrap_or_else(SystemTime::now))
+            }),
             size: size.and_then(|size| size.trim().parse().ok()),
             region: text("x-amz-bucket-region").filter(|it| is_word(it)).map(str::to_owned),
             code: text("x-ms-error-code").filter(|it| is_word(it)).map(str::to_owned),
@@ -162,6 +165,17 @@ mod tests {
         assert_eq!(seconds("-1"), None);
         let error = refusal(503, &[("retry-after", "7")]).to_error();
         assert_eq!(error.retry_after(), Some(Duration::from_secs(7)));
+    }
+
+    #[test]
+    fn a_wait_until_a_time_of_day_is_counted_by_the_servers_clock() {
+        // Ours is years ahead, and would take this for the past.
+        let headers = [
+            ("date", "Sun, 06 Nov 1994 08:49:37 GMT"),
+            ("retry-after", "Sun, 06 Nov 1994 08:50:07 GMT"),
+        ];
+        let error = refusal(503, &headers).to_error();
+        assert_eq!(error.retry_after(), Some(Duration::from_secs(30)));
     }
 
     #[test]

@@ -22,7 +22,8 @@ pub(crate) use self::cloud::open;
 use self::connector::NoIdentity;
 use crate::fetcher::{check_limit, check_version, past_the_end, range_len};
 use crate::network::{
-    Connections, FARTHEST, Reactor, Refusal, causes, chain, collect, exact, gathered, panicked,
+    Connections, FARTHEST, Reactor, Refusal, causes, chain, collect, exact, gathered,
+    is_unknown_name, panicked,
 };
 use crate::{Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest, Secret};
 
@@ -177,6 +178,9 @@ impl ObjectStoreFetcher {
         }
         if let Some(error) = chain(&error).find_map(|cause| cause.downcast_ref::<HttpError>()) {
             let (kind, what) = match error.kind() {
+                _ if is_unknown_name(error) => {
+                    (ErrorKind::Unavailable, "no address is known for the name of the store")
+                }
                 HttpErrorKind::Timeout => (ErrorKind::Timeout, "no answer in time"),
                 HttpErrorKind::Connect => (ErrorKind::Unavailable, "cannot connect to the store"),
                 _ => (ErrorKind::Unavailable, "the connection broke"),

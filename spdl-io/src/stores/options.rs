@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::{ResilientOptions, Secret};
 
 /// How one source is reached: where it is, who asks, and how patiently. For a
@@ -31,6 +33,8 @@ pub struct SourceOptions {
     pub credentials: Vec<(String, Secret)>,
     /// See [`header`](SourceOptions::header): names and values.
     pub headers: Vec<(String, Secret)>,
+    /// See [`ca_certificates`](SourceOptions::ca_certificates).
+    pub ca_certificates: Vec<Bytes>,
     /// See [`connect_timeout`](SourceOptions::connect_timeout).
     pub connect_timeout: Duration,
     /// See [`connections`](SourceOptions::connections).
@@ -49,6 +53,7 @@ impl Default for SourceOptions {
             anonymous: false,
             credentials: Vec::new(),
             headers: Vec::new(),
+            ca_certificates: Vec::new(),
             connect_timeout: Duration::from_secs(2),
             connections: 256,
             resilience: Some(ResilientOptions::default()),
@@ -102,6 +107,22 @@ impl SourceOptions {
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<Secret>) -> Self {
         self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// Certificates of authorities whose word is taken for this source's servers, beside those that
+    /// the machine trusts: the bytes of a PEM file, which may hold several. For servers whose
+    /// certificate comes from an authority of one's own; called again, it adds more. What is no such
+    /// file is `InvalidArgument` when the source is opened. Default: none.
+    ///
+    /// ```no_run
+    /// use spdl_io::SourceOptions;
+    /// let options = SourceOptions::default().ca_certificates(std::fs::read("our-ca.pem")?);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[must_use]
+    pub fn ca_certificates(mut self, pem: impl Into<Bytes>) -> Self {
+        self.ca_certificates.push(pem.into());
         self
     }
 

@@ -8,7 +8,11 @@ mod http;
 mod object_stores;
 mod s3_server;
 mod secrets;
+mod soak;
 mod tail;
+mod tls;
+mod tls_front;
+mod unknown_names;
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

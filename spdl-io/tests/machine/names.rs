@@ -1,0 +1,78 @@
+//! Names that do not resolve now and then.
+
+use std::time::{Duration, Instant};
+
+use futures_util::{StreamExt, stream};
+use spdl_io::testing::FaultServer;
+use spdl_io::{ErrorKind, Key, Location, ResilientOptions, SourceOptions, StoreRegistry, block_on};
+
+use crate::contents;
+use crate::own_process::OwnProcess;
+
+const BUDGET: Duration = Duration::from_secs(5);
+const OBJECTS: usize = 30;
+
+fn server() -> FaultServer {
+    FaultServer::start((0..OBJECTS).map(|n| (n.to_string(), contents(n, 2_000))))
+}
+
+/// The server by another name.
+fn place(server: &FaultServer, host: &str) -> Location {
+    let patience = ResilientOptions::default()
+        .attempts(30)
+        .budget(BUDGET)
+        .first_delay(Duration::from_millis(2))
+        .most_delay(Duration::from_millis(20))
+        .retry_tokens(10_000.0)
+        .seed(7);
+    let options = SourceOptions::default().resilience(patience);
+    let stores = StoreRegistry::new().with_options("http:", options);
+    stores.open(&server.url().replace("127.0.0.1", host)).unwrap()
+}
+
+fn read_all(place: &Location) {
+    let reads = stream::iter(0..OBJECTS).map(|n| async move {
+        let start = Instant::now();
+        let read = place.fetcher.read(&Key::from(n.to_string()), None).await;
+        let read = read.unwrap_or_else(|error| panic!("{place}: {}", error.report()));
+        assert!(read == contents(n, 2_000), "{place}: {n}");
+        assert!(start.elapsed() < BUDGET + Duration::from_secs(1), "{place}: {n}");
+    });
+    block_on(reads.buffer_unordered(10).for_each(|()| async {}));
+}
+
+#[test]
+fn what_is_read_is_what_was_stored_though_names_do_not_resolve_now_and_then() {
+    let name = "names::what_is_read_is_what_was_stored_though_names_do_not_resolve_now_and_then";
+    let Some(process) = OwnProcess::with_faulty_libc() else { return };
+    process.run(name, || {
+        let server = server();
+        for share in [1, 10, 30] {
+            for seed in 0..3 {
+                // Other fetchers ask for the name again.
+                for _ in 0..3 {
+                    read_all(&place(&server, &format!("fails-{share}-{seed}.test")));
+                }
+            }
+        }
+        for failures in 1..=20 {
+            read_all(&place(&server, &format!("first-{failures}-fail.test")));
+        }
+    });
+}
+
+#[test]
+fn a_name_that_never_resolves_is_told_and_retried_within_its_time() {
+    let name = "names::a_name_that_never_resolves_is_told_and_retried_within_its_time";
+    let Some(process) = OwnProcess::with_faulty_libc() else { return };
+    process.run(name, || {
+        let place = place(&server(), "fails-100-0.test");
+        let start = Instant::now();
+        let error = block_on(place.fetcher.read(&"0".into(), None)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{}", error.report());
+        let told = "no address is known for the name of the server";
+        assert!(error.message().contains(told), "{error}");
+        assert!(error.message().contains("tried 30 times"), "{error}");
+        assert!(start.elapsed() < BUDGET + Duration::from_secs(1), "{:?}", start.elapsed());
+    });
+}

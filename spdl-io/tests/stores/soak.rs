@@ -1,0 +1,254 @@
+//! All that goes wrong over a network, mixed, for as long as is asked: no wrong byte, and nothing that
+//! grows.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::ops::Range;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use spdl_io::testing::{Fault, FaultPlan, FaultServer};
+use spdl_io::{
+    Cache, CachedFetcher, ErrorKind, Fetcher, Key, Location, ReadRequest, ResilientOptions, Result,
+    SourceOptions, StoreRegistry, block_on,
+};
+
+use crate::contents;
+use crate::tls_front::{AUTHORITY, CUTS, Plan, TlsFront};
+
+/// How long it goes on; 3 where it is not set.
+const SECONDS: &str = "SPDL_FAULT_SECONDS";
+/// Where the random numbers begin; 0 where it is not set.
+const SEED: &str = "SPDL_FAULT_SEED";
+/// Set in the process of the test.
+const WITHIN: &str = "SPDL_TEST_WITHIN";
+const NAME: &str = "soak::mixed_faults_change_no_byte_and_leave_nothing_behind";
+
+const OBJECTS: usize = 100;
+const LARGEST: usize = 60_000;
+const BUDGET: Duration = Duration::from_secs(10);
+/// What memory may be larger at the end than after the first third, in KiB: what is free is not given
+/// back at once.
+const MOST_GROWTH: u64 = 16 << 10;
+
+fn object(number: usize) -> Bytes {
+    contents(number, number * 7_919 % LARGEST)
+}
+
+/// What this process holds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Held {
+    threads: u64,
+    files: u64,
+    resident_kib: u64,
+}
+
+impl Held {
+    fn now() -> Self {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let number = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.split_whitespace().next().unwrap().parse().unwrap()
+        };
+        let files = fs::read_dir("/proc/self/fd").unwrap().count() as u64;
+        Held { threads: number("Threads:"), files, resident_kib: number("VmRSS:") }
+    }
+
+    /// What is held when threads and connections have ended that were about to; more than `before`
+    /// where they do not.
+    fn after_the_end(before: Option<Held>) -> Self {
+        let start = Instant::now();
+        loop {
+            let now = Held::now();
+            let is_back = before
+                .is_some_and(|before| now.threads <= before.threads && now.files <= before.files);
+            if is_back || start.elapsed() > Duration::from_secs(5) {
+                return now;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// What a round has done.
+#[derive(Debug, Default)]
+struct Done {
+    reads: u64,
+    bytes: u64,
+    faults: u64,
+    cuts: u64,
+}
+
+/// The data by HTTP, by HTTPS, and as a bucket.
+fn stores(plain: &FaultServer, front: &TlsFront, seed: u64) -> [Location; 3] {
+    let patience = ResilientOptions::default()
+        .attempts(50)
+        .budget(BUDGET)
+        .first_delay(Duration::from_millis(2))
+        .most_delay(Duration::from_millis(20))
+        .retry_tokens(10_000.0)
+        .stall_timeout(Duration::from_millis(250))
+        .least_bytes(64)
+        .seed(seed);
+    let options =
+        || SourceOptions::default().ca_certificates(AUTHORITY).resilience(patience.clone());
+    let s3 = options().endpoint(plain.url()).allow_plain_http(true).anonymous(true);
+    let stores = StoreRegistry::new()
+        .with_options("http:", options())
+        .with_options("https:", options())
+        .with_options("s3:", s3);
+    [format!("{}/data", plain.url()), format!("{}/data", front.url()), "s3://data".to_owned()]
+        .map(|address| stores.open(&address).unwrap())
+}
+
+/// Reads an object whole, in part, or piece by piece.
+async fn read(
+    fetcher: &dyn Fetcher,
+    key: &Key,
+    how: u64,
+    len: usize,
+) -> Result<(Range<usize>, Bytes)> {
+    let part = len / 3..len - len / 4;
+    match how % 3 {
+        0 => Ok((0..len, fetcher.read(key, None).await?)),
+        1 => {
+            let range = part.start as u64..part.end as u64;
+            Ok((part, fetcher.read(key, Some(range)).await?))
+        }
+        _ => Ok((0..len, piece_by_piece(fetcher, key).await?)),
+    }
+}
+
+/// Reads a body, and another one where that ends with an error: of what was handed on already nothing
+/// can be taken back when the store contradicts itself, as on the length ([`Fault::LongLength`]).
+async fn piece_by_piece(fetcher: &dyn Fetcher, key: &Key) -> Result<Bytes> {
+    let mut tries = 0;
+    loop {
+        let body = fetcher.open(key, &ReadRequest::whole()).await?;
+        match body.pieces.try_collect::<Vec<Bytes>>().await {
+            Err(error) if error.kind() == ErrorKind::Corrupt && tries < 20 => tries += 1,
+            pieces => return Ok(pieces?.concat().into()),
+        }
+    }
+}
+
+/// An epoch over each store, with faults of this seed.
+fn round(seed: u64) -> Done {
+    let plain = FaultServer::start((0..OBJECTS).map(|n| (format!("data/{n}"), object(n))));
+    let front = TlsFront::start(&plain);
+    // What names another version is `Changed`, whatever is done.
+    let faults: Vec<Fault> =
+        Fault::ALL.into_iter().filter(|fault| *fault != Fault::OtherVersion).collect();
+    let share = [0.01, 0.1, 0.3][seed as usize % 3];
+    plain.set_faults(FaultPlan::random(seed, share, &faults).retry_after(Duration::ZERO));
+    front.set_plan(Plan { cut: CUTS[seed as usize / 3 % 3], share, seed });
+    let folder = tempfile::tempdir().unwrap();
+    let mut done = Done::default();
+    for (place, store) in stores(&plain, &front, seed).into_iter().zip(0..) {
+        let is_bucket = place.key.as_str() == Some("");
+        let fetcher: Arc<dyn Fetcher> = match seed % 4 {
+            0 => {
+                let cache =
+                    Cache::builder().memory(1 << 20).folder(folder.path().join("cache"), 1 << 20);
+                let cache = cache.namespace(store.to_string()).open().unwrap();
+                Arc::new(CachedFetcher::new(Arc::clone(&place.fetcher), cache))
+            }
+            _ => Arc::clone(&place.fetcher),
+        };
+        let reads = stream::iter(0..OBJECTS).map(|n| {
+            let (fetcher, place) = (&fetcher, &place);
+            async move {
+                let key: Key = if is_bucket { n.to_string() } else { format!("data/{n}") }.into();
+                let (wanted, start) = (object(n), Instant::now());
+                let (range, bytes) = read(&**fetcher, &key, seed + n as u64, wanted.len())
+                    .await
+                    .unwrap_or_else(|error| panic!("seed {seed}, {place}: {}", error.report()));
+                assert!(bytes == wanted[range], "seed {seed}, {place}, object {n}: other bytes");
+                // A body that gets on may take longer than what fails.
+                let most = 3 * BUDGET;
+                assert!(start.elapsed() < most, "seed {seed}, {place}: {:?}", start.elapsed());
+                bytes.len() as u64
+            }
+        });
+        let bytes: Vec<u64> = block_on(reads.buffered(16).collect());
+        done.reads += bytes.len() as u64;
+        done.bytes += bytes.iter().sum::<u64>();
+    }
+    done.faults = plain.served().faults;
+    done.cuts = front.cuts();
+    done
+}
+
+fn variable(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |value| value.parse().unwrap())
+}
+
+fn soak() {
+    let (length, first) = (Duration::from_secs(variable(SECONDS, 3)), variable(SEED, 0));
+    let start = Instant::now();
+    let (mut sum, mut minutes) = (Done::default(), 0);
+    // What is held after each round; the first ones load what stays.
+    let mut held: Vec<Held> = Vec::new();
+    for seed in first.. {
+        let done = round(seed);
+        sum.reads += done.reads;
+        sum.bytes += done.bytes;
+        sum.faults += done.faults;
+        sum.cuts += done.cuts;
+        let now = Held::after_the_end(held.get(1).copied());
+        held.push(now);
+        if let Some(before) = held.get(1) {
+            let is_back = now.threads <= before.threads && now.files <= before.files;
+            assert!(is_back, "seed {seed}: {before:?} became {now:?}");
+        }
+        let is_over = start.elapsed() >= length && held.len() >= 4;
+        if is_over || start.elapsed().as_secs() / 60 > minutes {
+            minutes = start.elapsed().as_secs() / 60;
+            let seconds = start.elapsed().as_secs();
+            println!("{seconds} s, up to seed {seed}: {sum:?}, {now:?}");
+        }
+        if is_over {
+            break;
+        }
+    }
+    let third = held.len() / 3;
+    let smallest = |rounds: &[Held]| rounds.iter().map(|held| held.resident_kib).min().unwrap();
+    let [early, late] = [smallest(&held[third..2 * third + 1]), smallest(&held[2 * third..])];
+    println!(
+        "{} rounds; memory was {early} KiB in the second third and {late} KiB in the last",
+        held.len()
+    );
+    assert!(late <= early + MOST_GROWTH, "memory grew from {early} KiB to {late} KiB");
+    assert!(sum.faults > 100 && sum.cuts > 0, "{sum:?}");
+}
+
+#[test]
+fn mixed_faults_change_no_byte_and_leave_nothing_behind() {
+    if std::env::var_os(WITHIN).is_some() {
+        return soak();
+    }
+    if !cfg!(target_os = "linux") {
+        return println!("SKIPPED: what a process holds is looked up as Linux has it");
+    }
+    // In a process of its own, as others hold threads and files too.
+    let mut process = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", NAME, "--nocapture", "--test-threads", "1"])
+        .env(WITHIN, "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Line by line, as they come; but for what the harness says, which is counted.
+    for line in BufReader::new(process.stdout.take().unwrap()).lines() {
+        let line = line.unwrap();
+        let is_count = ["running ", "test result:"].iter().any(|it| line.starts_with(it));
+        if !is_count && !["", "ok"].contains(&line.as_str()) {
+            let line = line.strip_prefix(&format!("test {NAME} ... ")).unwrap_or(&line);
+            writeln!(std::io::stdout(), "{line}").unwrap();
+        }
+    }
+    let status = process.wait().unwrap();
+    assert!(status.success(), "{status}");
+}

@@ -1,0 +1,145 @@
+//! Secure connections that end where they must not, and certificates of an authority of one's own.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use spdl_io::testing::FaultServer;
+use spdl_io::{
+    Error, ErrorKind, Location, ResilientOptions, Result, SourceOptions, StoreRegistry, block_on,
+};
+
+use crate::contents;
+use crate::tls_front::{AUTHORITY, CUTS, Cut, Plan, TlsFront};
+
+const BUDGET: Duration = Duration::from_secs(5);
+const OBJECTS: usize = 30;
+const LEN: usize = 20_000;
+
+fn server() -> FaultServer {
+    FaultServer::start((0..OBJECTS).map(|n| (format!("data/{n}"), contents(n, LEN))))
+}
+
+fn patience() -> ResilientOptions {
+    ResilientOptions::default()
+        .attempts(20)
+        .budget(BUDGET)
+        .first_delay(Duration::from_millis(2))
+        .most_delay(Duration::from_millis(20))
+        .retry_tokens(10_000.0)
+        .seed(7)
+}
+
+const WEB: usize = 0;
+const BUCKET: usize = 1;
+
+/// The data by the web and as a bucket, for a client that takes the authority's word.
+fn stores(front: &TlsFront) -> [Location; 2] {
+    let url = front.url();
+    let options = || SourceOptions::default().ca_certificates(AUTHORITY).resilience(patience());
+    let s3 = options().endpoint(&url).anonymous(true);
+    let stores = StoreRegistry::new().with_options("https:", options()).with_options("s3:", s3);
+    [format!("{url}/data"), "s3://data".to_owned()].map(|it| stores.open(&it).unwrap())
+}
+
+/// Reads an object; tells how long that took.
+async fn read(place: &Location, n: usize) -> (Result<Bytes>, Duration) {
+    let is_bucket = place.key.as_str() == Some("");
+    let key = if is_bucket { n.to_string() } else { format!("data/{n}") };
+    let start = Instant::now();
+    (place.fetcher.read(&key.into(), None).await, start.elapsed())
+}
+
+/// Reads all objects, eight at once.
+fn epoch(place: &Location) -> Vec<(Result<Bytes>, Duration)> {
+    let reads = stream::iter(0..OBJECTS).map(|n| read(place, n));
+    block_on(reads.buffered(8).collect())
+}
+
+/// Checks a cell of the grid. Another fetcher makes other connections.
+fn cell(front: &TlsFront, store: usize, plan: Plan) {
+    front.set_plan(plan);
+    let place = &stores(front)[store];
+    for (n, (read, time)) in epoch(place).into_iter().enumerate() {
+        let bytes = read.unwrap_or_else(|error| panic!("{place} {plan:?}: {}", error.report()));
+        assert!(bytes == contents(n, LEN), "{place} {plan:?}: other bytes");
+        assert!(time < BUDGET + Duration::from_secs(1), "{place} {plan:?}: {time:?}");
+    }
+}
+
+#[test]
+fn what_is_read_is_what_was_stored_though_secure_connections_end_anywhere() {
+    let plain = server();
+    let front = TlsFront::start(&plain);
+    for cut in CUTS {
+        let before = front.cuts();
+        for share in [0.01, 0.1, 0.3] {
+            for seed in 0..3 {
+                cell(&front, WEB, Plan { cut, share, seed });
+            }
+        }
+        cell(&front, BUCKET, Plan { cut, share: 0.3, seed: 0 });
+        let cuts = front.cuts() - before;
+        println!("{cut:?}: {cuts} connections were cut");
+        assert!(cuts >= 5, "{cut:?} happened {cuts} times");
+    }
+}
+
+#[test]
+fn where_every_answer_is_cut_it_is_put_together_from_its_parts() {
+    let plain = server();
+    let front = TlsFront::start(&plain);
+    for store in [WEB, BUCKET] {
+        cell(&front, store, Plan { cut: Cut::InBody, share: 1.1, seed: 0 });
+    }
+}
+
+#[test]
+fn where_no_secure_connection_brings_anything_the_error_says_so_and_may_pass() {
+    let plain = server();
+    let front = TlsFront::start(&plain);
+    for cut in [Cut::Handshake, Cut::BeforeAnswer] {
+        front.set_plan(Plan { cut, share: 1.1, seed: 0 });
+        for place in stores(&front) {
+            let (read, time) = block_on(read(&place, 0));
+            let error = read.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{place} {cut:?}: {}", error.report());
+            assert!(time < BUDGET + Duration::from_secs(1), "{place} {cut:?}: {time:?}");
+        }
+    }
+}
+
+fn refusal(front: &TlsFront, options: SourceOptions) -> Error {
+    let stores = StoreRegistry::new().with_options("https:", options);
+    let url = format!("{}/data/0", front.url());
+    let place = match stores.open(&url) {
+        Ok(place) => place,
+        Err(error) => return error,
+    };
+    block_on(place.fetcher.read(&place.key, None)).unwrap_err()
+}
+
+#[test]
+fn a_certificate_that_nobody_vouches_for_is_refused_at_once() {
+    let plain = server();
+    let front = TlsFront::start(&plain);
+    let start = Instant::now();
+    let error = refusal(&front, SourceOptions::default().resilience(patience()));
+    assert_eq!(error.kind(), ErrorKind::Io, "{}", error.report());
+    assert!(error.message().contains("no secure connection"), "{error}");
+    assert!(start.elapsed() < BUDGET, "nothing is tried again: {:?}", start.elapsed());
+    assert_eq!(plain.served().requests, 0);
+}
+
+#[test]
+fn what_are_no_certificates_of_authorities_is_an_invalid_argument() {
+    let plain = server();
+    let front = TlsFront::start(&plain);
+    let begin = "-----BEGIN CERTIFICATE-----\n";
+    let end = "\n-----END CERTIFICATE-----\n";
+    for pem in ["", "some text", &format!("{begin}AAAA{end}"), &format!("{begin}?{end}"), begin] {
+        let error = refusal(&front, SourceOptions::default().ca_certificates(pem.to_owned()));
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{pem:?}: {}", error.report());
+        assert!(error.message().contains("certificates of authorities"), "{error}");
+    }
+}

@@ -1,0 +1,34 @@
+//! Servers whose names lead nowhere.
+
+use std::time::{Duration, Instant};
+
+use spdl_io::{ErrorKind, ResilientOptions, SourceOptions, StoreRegistry, block_on};
+
+#[test]
+fn a_name_that_does_not_resolve_is_told_within_its_time() {
+    // Nobody may ever have a name that ends so (RFC 6761, 6.4).
+    let host = "no-such-host.invalid";
+    let budget = Duration::from_millis(700);
+    let patience = || ResilientOptions::default().budget(budget).attempts(20);
+    let options = || SourceOptions::default().resilience(patience());
+    let s3 = options().endpoint(format!("https://{host}")).anonymous(true);
+    let stores = StoreRegistry::new()
+        .with_options("http:", options())
+        .with_options("https:", options())
+        .with_options("s3:", s3);
+    for address in [format!("http://{host}/a"), format!("https://{host}/a"), "s3://b/a".to_owned()]
+    {
+        let place = stores.open(&address).unwrap();
+        let start = Instant::now();
+        let error = block_on(place.fetcher.read(&place.key, None)).unwrap_err();
+        let time = start.elapsed();
+        assert!(time < budget + Duration::from_secs(1), "{address}: {time:?}");
+        match error.kind() {
+            ErrorKind::Unavailable => {
+                assert!(error.message().contains("no address is known for the name"), "{error}");
+            }
+            // A name server that is lost itself answers nothing.
+            kind => assert_eq!(kind, ErrorKind::Timeout, "{}", error.report()),
+        }
+    }
+}
