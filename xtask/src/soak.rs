@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::Args;
 
-use crate::steps::{self, Counts, Step, Tally, cargo_test, model_tests};
-use crate::tools::{Output, Workspace};
+use crate::steps::{self, Counts, Step, Tally, cargo_test, finish_tests, model_tests};
+use crate::tools::{Output, Workspace, command};
+use crate::wheel;
 
 /// Run the long versions of tests: more cycles, schedules, cases, seconds; and faults of a network,
 /// mixed, for half an hour.
@@ -18,7 +19,7 @@ use crate::tools::{Output, Workspace};
 /// the sum: `N passed, N failed, N skipped`.
 ///
 /// The same tests run in `cargo xtask test`, for a shorter time. How long is up to these variables:
-/// SPDL_CYCLES, SPDL_SCHEDULES, PROPTEST_CASES, SPDL_MEMORY_SECONDS, SPDL_FAULT_SECONDS (and
+/// SPDL_CYCLES, SPDL_SIGINTS, SPDL_SCHEDULES, PROPTEST_CASES, SPDL_MEMORY_SECONDS, SPDL_FAULT_SECONDS (and
 /// SPDL_FAULT_SEED, where its random numbers begin).
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -39,11 +40,16 @@ pub(crate) struct Arguments {
     list: bool,
 }
 
-const STEPS: [Step; 5] = [
+const STEPS: [Step; 6] = [
     Step { name: "cycles", about: "10,000 pipelines that end in every way", run: cycles },
     Step { name: "shuttle", about: "whole pipelines under 100,000 schedules", run: shuttle },
     Step { name: "properties", about: "property tests, 20,000 cases each", run: properties },
     Step { name: "memory", about: "a slow consumer and mixed sizes for 60 s", run: memory },
+    Step {
+        name: "python",
+        about: "10,000 Python pipelines that are dropped, 200 times Ctrl-C",
+        run: python,
+    },
     Step { name: "faults", about: "mixed faults of a network for 30 minutes", run: faults },
 ];
 
@@ -113,6 +119,27 @@ fn properties(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
 
 fn memory(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     core_test(workspace, output, "memory", ("SPDL_MEMORY_SECONDS", "60"))
+}
+
+fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    let venv = wheel::install_for_tests(workspace, output)?;
+    let mut tests = command(venv.python());
+    tests.args([
+        "-m",
+        "pytest",
+        "-rfEs",
+        "-p",
+        "no:cacheprovider",
+        "spdl-python/tests/test_soak.py",
+    ]);
+    tests.env("PYTHONDONTWRITEBYTECODE", "1").current_dir(&workspace.root);
+    for (name, usual) in [("SPDL_CYCLES", "10000"), ("SPDL_SIGINTS", "200")] {
+        let value = std::env::var(name).unwrap_or_else(|_| usual.to_owned());
+        output.say(&format!("with {name}={value}"));
+        tests.env(name, value);
+    }
+    let (status, text) = output.run_and_read(&mut tests)?;
+    finish_tests(output, Counts::of_pytest(&text), 2, status.success())
 }
 
 /// Prints a line a minute, with its seed.
