@@ -457,7 +457,7 @@ impl BenchArguments {
 
     /// The addresses as they may be shown.
     pub(crate) fn shown(&self) -> PathBuf {
-        crate::source::shown(&self.data)
+        crate::opened::shown(&self.data)
     }
 
     /// How many of an epoch's images, so many, come to this rank.

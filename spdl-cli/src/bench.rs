@@ -9,7 +9,7 @@ use spdl_core::{
     Statistics,
 };
 use spdl_io::datasets::DatasetKind;
-use spdl_io::{CacheStatistics, Fetch, IMAGE_EXTENSIONS, ImageFolder};
+use spdl_io::{CacheStatistics, Fetch};
 use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, image_fields};
 
 use crate::arguments::{BenchArguments, Mode, OnError, OnTruncated};
@@ -21,7 +21,7 @@ use crate::output;
 use crate::progress::Progress;
 use crate::report::{self, ReportFile};
 use crate::saving::{self, Before, Begun, Resumed, Saving};
-use crate::source::{Source, more_extensions};
+use crate::source::Source;
 use crate::watch::{Snapshot, Watcher};
 
 /// The part of a state's fingerprint that tells it.
@@ -215,16 +215,6 @@ fn stopped(outcome: &Outcome, signal: i32) -> Failure {
     let told = format!("stopped after {}", format::counted(batches, "batch", "batches"));
     let reason = "its state is saved; --resume with this file goes on, as --auto-resume does";
     Failure::new(&told, file.display(), reason).by_signal(signal)
-}
-
-/// The images of a folder, and how long it took to list them.
-pub(crate) fn list(folder: &Path) -> Result<(ImageFolder, Duration), Failure> {
-    let start = Instant::now();
-    let extensions: Vec<&str> = IMAGE_EXTENSIONS.into_iter().chain(more_extensions()).collect();
-    let images = ImageFolder::with_extensions(folder, &extensions)
-        .map_err(|error| Failure::of("cannot list the images", &error, folder))?;
-    output::warn(images.warnings());
-    Ok((images, start.elapsed()))
 }
 
 /// Refuses batches that this process has no memory for, before the system ends it for them.

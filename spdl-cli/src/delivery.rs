@@ -23,12 +23,27 @@ pub(crate) struct Delivery {
     pub(crate) took: Duration,
     /// From the start to the first batch of each epoch, of the first [`EPOCHS_KEPT`] epochs.
     pub(crate) epochs: Vec<Duration>,
+    /// The images of each epoch, and when the last of them came.
+    pub(crate) epoch_ends: Vec<(u64, Duration)>,
     /// Of this run and those that it goes on from; `None` where it is not wanted.
     pub(crate) checksum: Option<u128>,
     /// What became of samples in the whole run: in this part of it and in those before.
     pub(crate) total: SampleCounts,
     /// The signal that ended the run early.
     pub(crate) stopped_by: Option<i32>,
+}
+
+impl Delivery {
+    /// Images per second of each epoch, from the last image of the one before, or the start, to its own
+    /// last one.
+    pub(crate) fn epoch_rates(&self) -> Vec<f64> {
+        let mut before = Duration::ZERO;
+        let rate = |&(images, end): &(u64, Duration)| {
+            let took = end.saturating_sub(std::mem::replace(&mut before, end)).as_secs_f64();
+            if took > 0.0 { images as f64 / took } else { 0.0 }
+        };
+        self.epoch_ends.iter().map(rate).collect()
+    }
 }
 
 /// Takes all batches. `checksum` is that of what was delivered before this run, where there is to be
@@ -64,10 +79,15 @@ pub(crate) fn take_all(
         };
         delivery.took = start.elapsed();
         delivery.first.get_or_insert(delivery.took);
-        if epoch.replace(batch.epoch()) != Some(batch.epoch())
-            && delivery.epochs.len() < EPOCHS_KEPT
-        {
-            delivery.epochs.push(delivery.took);
+        if epoch.replace(batch.epoch()) != Some(batch.epoch()) {
+            if delivery.epochs.len() < EPOCHS_KEPT {
+                delivery.epochs.push(delivery.took);
+            }
+            delivery.epoch_ends.push((0, delivery.took));
+        }
+        if let Some((images, end)) = delivery.epoch_ends.last_mut() {
+            *images += batch.len() as u64;
+            *end = delivery.took;
         }
         delivery.batches += 1;
         delivery.images += batch.len() as u64;
@@ -142,6 +162,14 @@ fn hash_of_both(first: u128, second: u128) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_rate_of_an_epoch_is_that_since_the_one_before() {
+        let seconds = Duration::from_secs;
+        let epoch_ends = vec![(20, seconds(2)), (20, seconds(3)), (5, seconds(3))];
+        let delivery = Delivery { epoch_ends, ..Delivery::default() };
+        assert_eq!(delivery.epoch_rates(), [10.0, 20.0, 0.0]);
+    }
 
     /// Of batches of two arrays, with rows of a byte.
     fn checksum(batches: &[[&[u8]; 2]]) -> u128 {

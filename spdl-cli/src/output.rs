@@ -231,8 +231,9 @@ pub(crate) fn figures(outcome: &Outcome) -> Vec<(&'static str, String)> {
         figures.push(("dropped in all", count(total.dropped)));
     }
     figures.extend(outcome.partial.map(|partial| ("partial", count(partial))));
+    figures.extend([("images/s", measured(outcome.images_per_second()))]);
+    figures.extend(each_epoch(&outcome.delivery.epoch_rates()).map(|rates| ("each epoch", rates)));
     figures.extend([
-        ("images/s", measured(outcome.images_per_second())),
         ("seconds", measured(outcome.delivery.took.as_secs_f64())),
         ("CPU s / 1,000", outcome.cpu_seconds_per_1000().map_or_else(unknown, measured)),
         ("CPU used", cpu_used(outcome)),
@@ -242,6 +243,20 @@ pub(crate) fn figures(outcome: &Outcome) -> Vec<(&'static str, String)> {
     ]);
     figures.extend(outcome.cache.map(|cache| ("cache hits", percent(cache.hit_rate()))));
     figures
+}
+
+/// The images per second of the first and the last epochs; `None` where there was one.
+fn each_epoch(rates: &[f64]) -> Option<String> {
+    const SHOWN: usize = 4;
+    let told = |rates: &[f64]| rates.iter().map(|rate| measured(*rate)).collect::<Vec<_>>();
+    match rates.len() {
+        0 | 1 => None,
+        all if all <= 2 * SHOWN => Some(told(rates).join("  ")),
+        all => {
+            let [first, last] = [told(&rates[..SHOWN]), told(&rates[all - SHOWN..])];
+            Some(format!("{}  …  {}", first.join("  "), last.join("  ")))
+        }
+    }
 }
 
 fn headline(outcome: &Outcome) -> String {
@@ -415,6 +430,15 @@ mod tests {
     use spdl_core::{Packing, PipelineBuilder};
 
     use super::*;
+
+    #[test]
+    fn the_rates_of_the_first_and_the_last_epochs_are_told() {
+        assert_eq!(each_epoch(&[5.0]), None);
+        assert_eq!(each_epoch(&[900.0, 1200.0]).unwrap(), "900.0  1,200");
+        let many: Vec<f64> = (0..9).map(|epoch| f64::from(1000 + epoch)).collect();
+        let told = "1,000  1,001  1,002  1,003  …  1,005  1,006  1,007  1,008";
+        assert_eq!(each_epoch(&many).unwrap(), told);
+    }
 
     #[test]
     fn columns_are_aligned_by_characters_not_bytes() {

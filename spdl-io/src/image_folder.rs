@@ -48,6 +48,7 @@ pub const VIDEO_EXTENSIONS: [&str; 15] = [
 /// - Files and folders whose name starts with a dot are left out (torchvision takes them).
 /// - Links are followed, up to 8 on the way to a folder. One that leads back to a folder which it
 ///   lies in is left out, with a warning. A link with an image's name that leads nowhere is an image that cannot be read.
+/// - Where all classes are named as parts of a data set (`train`, `val`, …), there is a warning.
 /// - A class folder without an image is kept as a class, with a warning (torchvision refuses it).
 ///   Images beside the class folders are left out, with a warning.
 ///
@@ -160,6 +161,7 @@ impl ImageFolder {
             images.push_folder(-1, root, Folder { path: root.to_path_buf(), files });
         } else {
             images.classes = classes;
+            images.warnings.extend(parts_for_classes(root, &images.classes));
             if !files.is_empty() {
                 images.warnings.push(beside_classes(root, files.len()));
             }
@@ -243,6 +245,7 @@ impl ImageFolder {
             images.push_name(name);
             images.versions.push(*version);
         }
+        images.warnings.extend(parts_for_classes(&root.to_path(), &images.classes));
         if beside > 0 {
             images.warnings.push(beside_classes(&root.to_path(), beside));
         }
@@ -501,6 +504,21 @@ fn beside_classes(root: &Path, images: usize) -> Error {
         more => format!("{more} images beside the class folders are left out"),
     };
     at(root, ErrorKind::InvalidArgument, message)
+}
+
+/// Folders that are named as the parts of a data set are hardly its classes.
+fn parts_for_classes(root: &Path, classes: &[String]) -> Option<Error> {
+    const PARTS: [&str; 8] =
+        ["train", "training", "val", "valid", "validation", "test", "testing", "dev"];
+    let is_part = |class: &String| PARTS.contains(&&*class.to_lowercase());
+    let first = classes.first().filter(|_| classes.len() > 1 && classes.iter().all(is_part))?;
+    let names = classes.join(", ");
+    let part = classes.iter().find(|class| class.to_lowercase().starts_with("train"));
+    let part = part.unwrap_or(first);
+    let part = root.join(part).display().to_string();
+    let message =
+        format!("the folders {names} are taken for classes; for one part of the data, give {part}");
+    Some(at(root, ErrorKind::InvalidArgument, message))
 }
 
 /// The path so that a name can follow it.

@@ -106,6 +106,27 @@ fn many_folders_give_the_same_list_as_few() {
 }
 
 #[test]
+fn parts_of_a_data_set_that_would_be_classes_are_told() {
+    let root = tree(&["Train/cat/1.jpg", "val/cat/2.jpg"]);
+    let path = root.path().join("Train").display().to_string();
+    let message = format!(
+        "the folders Train, val are taken for classes; for one part of the data, give {path}"
+    );
+    assert_eq!(warnings(root.path()), [(String::new(), message)]);
+    for classes in
+        [&["train/1.jpg"][..], &["train/1.jpg", "tram/1.jpg"], &["cat/1.jpg", "val/1.jpg"]]
+    {
+        assert_eq!(warnings(tree(classes).path()), [], "{classes:?}");
+    }
+    let objects = [("a/test/1.jpg", ""), ("a/validation/2.jpg", "")];
+    let store: Arc<dyn Fetcher> = Arc::new(MemoryFetcher::from_iter(objects));
+    let images = spdl_core::block_on(ImageFolder::fetch(&store, "a", &IMAGE_EXTENSIONS)).unwrap();
+    let told: Vec<_> = images.warnings().iter().map(|it| it.message()).collect();
+    assert_eq!(told.len(), 1);
+    assert!(told[0].ends_with("give a/test"), "{told:?}");
+}
+
+#[test]
 fn a_folder_in_a_store_is_that_on_a_disk() {
     let names = [
         "b/1.jpg",

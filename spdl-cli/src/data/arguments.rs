@@ -9,27 +9,37 @@ use crate::arguments::count;
 
 /// Lists shards, or the samples in them
 ///
-/// Of a folder that was packed, or of tar archives: the shards, with their samples and bytes. Of one
-/// archive, or with --samples: the samples. Members that follow each other and share a key (their name
-/// up to the first dot of its last part) are one sample. Nothing is written.
+/// Of a folder that was packed, of tar archives, and of other files that hold many samples: the files,
+/// with their samples and bytes. Of one archive of this machine, of folders of images, of lists, and
+/// with --samples: the samples. In tar archives, members that follow each other and share a key (their
+/// name up to the first dot of its last part) are one sample. No sample is read, and nothing is written.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
   spdl ls shards/                          the shards
   spdl ls shards/ --samples | wc -l        how many samples are there?
   spdl ls shards/shard-000000.tar --long   the samples of one, with their members
+  spdl ls s3://bucket/train/               the shards in a store
+
+The data, DATA:
+  tar archives, a folder with them, or what `spdl pack` has written; or any other data set that
+  `spdl bench` reads: folders of images, lists of files, Parquet, TFRecord, MDS, and addresses
+  (http://, https://, s3://, gs://, az://), as far as they are built in
 
 Keys of the JSON objects, one a line:
-  for shards   name, samples, members, bytes, xxh3_128 (null where no manifest tells it)
-  for samples  key, shard, fields: {FIELD: {offset, bytes}}; the offset is that of the data in the
-               shard. Bytes of names that are not UTF-8 are replaced
+  for shards   name, samples, members, bytes (of the file; of files in stores and others than tar those
+               of all fields, null where only reading would tell), xxh3_128 (null where no manifest
+               tells it, and in stores)
+  for samples  key, shard (null where each sample is a file), fields: {FIELD: {offset, bytes}}; the
+               offset is that of the data in the shard; both are null where only reading would tell.
+               Bytes of names that are not UTF-8 are replaced
 
 Exit codes:
   0  done
   1  something could not be read; standard error says why, in one line
   2  the command line makes no sense")]
 pub(crate) struct LsArguments {
-    /// A folder with shards, or tar archives
+    /// A folder, files, or an address
     #[arg(value_name = "DATA", required = true)]
     pub(crate) paths: Vec<PathBuf>,
 
@@ -48,22 +58,29 @@ pub(crate) struct LsArguments {
 
 /// Writes a field of a sample to standard output
 ///
-/// KEY is the whole name of a member (`cat/1.jpg`), or, with --field, the key of a sample (`cat/1`). Of
-/// several members with one name it is the last, as it is when an archive is unpacked. Only the member
-/// is read, where there is an index beside the archive.
+/// KEY is the whole name of a member (`cat/1.jpg`), or, with --field, the key of a sample (`cat/1`), as
+/// `spdl ls --samples` tells it. Of several members with one name it is the last, as it is when an
+/// archive is unpacked; of other data sets, the first sample with the key. Only the member is read,
+/// where there is an index beside the archive.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
   spdl cat shards/ cat/1.jpg > 1.jpg
   spdl cat shards/ cat/1 --field cls
   spdl cat shard-000000.tar cat/1.json | jq .
+  spdl cat train.parquet train.parquet:17 --field caption
+
+The data, DATA:
+  tar archives, a folder with them, or what `spdl pack` has written; or any other data set that
+  `spdl bench` reads: folders of images, lists of files, Parquet, TFRecord, MDS, and addresses
+  (http://, https://, s3://, gs://, az://), as far as they are built in
 
 Exit codes:
   0  done
   1  there is no such member, or it could not be read; standard error says why, in one line
   2  the command line makes no sense, or a terminal would get what is no text")]
 pub(crate) struct CatArguments {
-    /// A folder with shards, or a tar archive
+    /// A folder, files, or an address
     #[arg(value_name = "DATA")]
     pub(crate) path: PathBuf,
 
@@ -89,19 +106,30 @@ Examples:
   spdl verify shards/
   spdl verify *.tar --json | jq -r '.bad[].key'
   spdl verify photos/              a folder of images
+  spdl verify 's3://bucket/*.tar'  in a store
+
+The data, DATA:
+  tar archives, a folder with them, or what `spdl pack` has written; or any other data set that
+  `spdl bench` reads: folders of images, lists of files, Parquet, TFRecord, MDS, and addresses
+  (http://, https://, s3://, gs://, az://), as far as they are built in
 
 Keys of the JSON object:
   sound          whether nothing is bad
   archives       that were read
-  members        files in them, or images in the folder
+  members        files in them; of other data sets, fields of samples
   images         members that were decoded
   checksums      members that have a checksum, and were compared with it
   without_checksums
                  archives that have none, and no manifest that asks for them
   bytes          of all members
-  bad            [{shard, key, offset, kind, reason}]; `shard` is the archive, null in a folder of
-                 images; `key` is the name of the member, null where it is not about one; `offset`, in bytes, is that in the shard where its structure is
-                 damaged, else that of the member's data; 100,000 at most
+  unseen         members that a manifest or checksums name and that were not come upon: behind damage,
+                 or in an archive that is missing
+  archives_without_end
+                 that are damaged or cut where nobody tells how many members they had
+  bad            [{shard, key, offset, kind, reason}]; `shard` is the archive, null in other data
+                 sets; `key` is the name of the member, null where it is not about one; `offset`, in
+                 bytes, is that in the shard where its structure is damaged, else that of the member's
+                 data; 100,000 at most
   bad_total      how many there are
 
 Exit codes:
@@ -109,7 +137,7 @@ Exit codes:
   1  something is bad, or could not be read; standard error says how much, in one line
   2  the command line makes no sense")]
 pub(crate) struct VerifyArguments {
-    /// A folder with shards, tar archives, or a folder of images
+    /// A folder, files, or an address
     #[arg(value_name = "DATA", required = true)]
     pub(crate) paths: Vec<PathBuf>,
 
@@ -132,13 +160,20 @@ Examples:
   spdl stat shards/ --html shards.html    with histograms and a contact sheet, in one file
   spdl stat photos/ --json
 
+The data, DATA:
+  tar archives, a folder with them, or what `spdl pack` has written; or any other data set that
+  `spdl bench` reads: folders of images, lists of files, Parquet, TFRecord, MDS, and addresses
+  (http://, https://, s3://, gs://, az://), as far as they are built in
+
 Keys of the JSON object:
   samples, members, bytes       in all
-  fields         {FIELD: {members, bytes}}; a name's part behind its first dot
+  fields         {FIELD: {members, bytes}}; of tar archives, a name's part behind its first dot
   formats        {FORMAT: images}, by content
   unreadable     images whose header cannot be read, and members and archives that could not be
   width, height, image_bytes
                  {min, p10, p50, p90, max, mean} of images, turned upright; null without images
+  unseen, archives_without_end
+                 as of `spdl verify`
   classes        [{class, name, samples}], by number; from the fields `cls`, or the folder
   unreadable_members
                  [{shard, key, offset, kind, reason}] as of `spdl verify`; 1,000 at most
@@ -149,7 +184,7 @@ Exit codes:
      error says how much, in one line
   2  the command line makes no sense")]
 pub(crate) struct StatArguments {
-    /// A folder with shards, tar archives, or a folder of images
+    /// A folder, files, or an address
     #[arg(value_name = "DATA", required = true)]
     pub(crate) paths: Vec<PathBuf>,
 

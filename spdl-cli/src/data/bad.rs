@@ -133,16 +133,18 @@ impl BadList {
             let [one, many] = wrong;
             format!("{} of {whole} {}", count(number), if number == 1 { one } else { many })
         };
-        let (archives, is_folder) = match set {
-            DataSet::Archives { archives, unlisted, .. } => {
-                (archives.len() + unlisted.len(), false)
+        let archives = match set {
+            DataSet::Archives { archives, unlisted, .. } => archives.len() + unlisted.len(),
+            DataSet::Samples(samples) => {
+                let all = samples.len();
+                let [one, many] = samples.noun();
+                let told = of(self.total.min(all), counted(all, one, many));
+                return format!("{told} ({})", self.places(set, true));
             }
-            DataSet::Images(_) => (0, true),
         };
         let archives = counted(archives as u64, "archive", "archives");
         let others = self.total - self.members;
         let told = match (self.members, others) {
-            (bad, _) if is_folder => of(bad.max(self.total), counted(members, "image", "images")),
             (0, _) => of(self.archives.len() as u64, archives),
             (bad, others) => {
                 let members = counted(members, "member", "members");
@@ -154,12 +156,12 @@ impl BadList {
                 }
             }
         };
-        format!("{told} ({})", self.places(set, is_folder))
+        format!("{told} ({})", self.places(set, false))
     }
 
-    /// The names of the first archives, or images, of which something is wrong.
-    fn places(&self, set: &DataSet, is_folder: bool) -> String {
-        let (mut names, all): (Vec<String>, u64) = if is_folder {
+    /// The names of the first archives, or samples, of which something is wrong.
+    fn places(&self, set: &DataSet, are_samples: bool) -> String {
+        let (mut names, all): (Vec<String>, u64) = if are_samples {
             (self.first(PLACES).map(|bad| bad.place(set)).collect(), self.total)
         } else {
             let names = self.archives.iter().take(PLACES);
@@ -172,6 +174,27 @@ impl BadList {
         }
         names.join(", ")
     }
+}
+
+/// That something was not come upon, in a line of its own; nothing where all was.
+pub(crate) fn unseen(members: u64, archives_without_end: u64) -> String {
+    let mut told = String::new();
+    if members > 0 {
+        let were = if members == 1 { "was" } else { "were" };
+        let members = counted(members, "member", "members");
+        told += &format!("{members} {were} not seen: behind damage, or in what is missing\n");
+    }
+    match archives_without_end {
+        0 => {}
+        1 => told += "1 archive has no sound end; how many members it had is not known\n",
+        more => {
+            let more = count(more);
+            told += &format!(
+                "{more} archives have no sound end; how many members they had is not known\n"
+            );
+        }
+    }
+    told
 }
 
 #[cfg(test)]

@@ -2,45 +2,109 @@
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Seek, SeekFrom, Write};
+use std::sync::Arc;
 
-use spdl_io::Key;
+use spdl_core::Error;
 use spdl_io::archive::{TarEntry, TarIndex};
+use spdl_io::{Key, StoredRecord};
 
 use super::arguments::CatArguments;
+use super::samples::Samples;
 use super::{Archive, DataSet, key_and_field};
 use crate::failure::Failure;
 use crate::format::{counted, printable};
+use crate::opened::shown;
 
 const WHAT: &str = "cannot read a member";
 
 pub(crate) fn run(arguments: &CatArguments) -> Result<(), Failure> {
-    let set = DataSet::open(std::slice::from_ref(&arguments.path))?;
     let key = Key::from_path(&arguments.key);
     let name = match &arguments.field {
         Some(field) => Key::from_bytes(&[key.as_bytes(), b".", field.as_bytes()].concat()),
         None => key.clone(),
     };
-    let archives = set.archives(&arguments.path)?;
-    let mut fields = Vec::new();
-    for archive in archives {
-        let index = archive.index()?;
-        if let Some(number) = index.find(name.as_bytes()) {
-            let failed = |error| Failure::of(WHAT, &error, &archive.path);
-            return write(archive, &index.file(number).map_err(failed)?);
+    let (fields, searched) = match &DataSet::open(std::slice::from_ref(&arguments.path))? {
+        DataSet::Archives { archives, .. } => {
+            let mut fields = Vec::new();
+            for archive in archives {
+                let index = archive.index()?;
+                if let Some(number) = index.find(name.as_bytes()) {
+                    let failed = |error| Failure::of(WHAT, &error, &archive.path);
+                    return of_archive(archive, &index.file(number).map_err(failed)?);
+                }
+                fields.extend(fields_of(&index, key.as_bytes()));
+            }
+            (fields, counted(archives.len() as u64, "archive", "archives"))
         }
-        fields.extend(fields_of(&index, key.as_bytes()));
-    }
+        DataSet::Samples(set) => match find(set, &key, arguments) {
+            Ok((record, field)) => return of_sample(set, record, &field, arguments),
+            Err(fields) => {
+                let [one, many] = set.noun();
+                (fields, counted(set.len(), one, many))
+            }
+        },
+    };
     let reason = match &fields[..] {
-        [] => format!(
-            "there is no such member in {}",
-            counted(archives.len() as u64, "archive", "archives")
-        ),
+        [] => format!("there is no such member in {searched}"),
         fields => format!(
             "the sample has the fields {}; give its name with one, or --field",
             fields.join(", ")
         ),
     };
     Err(Failure::new(WHAT, name, reason))
+}
+
+/// The sample with this key and the name of its field that is asked for; else the names of the fields of
+/// the sample that has the key.
+fn find(
+    set: &Samples,
+    key: &Key,
+    arguments: &CatArguments,
+) -> Result<(StoredRecord, Arc<str>), Vec<String>> {
+    let key = key.as_bytes();
+    let mut fields = Vec::new();
+    // A sample that is damaged has no fields.
+    for record in (0..set.len()).filter_map(|number| set.record(number).ok()) {
+        let names = || record.names().map(Arc::<str>::from);
+        let rest = |own: &[u8]| key.strip_prefix(own);
+        let rests = [rest(record.key.as_bytes()), rest(set.short_name(&record))];
+        let found = rests.iter().flatten().find_map(|rest| match (&arguments.field, *rest) {
+            (Some(field), b"") => names().find(|name| **name == **field),
+            // A file is its sample.
+            (None, b"") if set.are_files() => names().next(),
+            (None, [b'.', field @ ..]) => names().find(|name| name.as_bytes() == field),
+            _ => None,
+        });
+        if let Some(field) = found {
+            return Ok((record, field));
+        }
+        if fields.is_empty() && rests.contains(&Some(b"")) {
+            fields.extend(record.names().map(printable));
+        }
+    }
+    Err(fields)
+}
+
+fn of_sample(
+    set: &Samples,
+    record: StoredRecord,
+    field: &str,
+    arguments: &CatArguments,
+) -> Result<(), Failure> {
+    let key = record.key.to_string();
+    let failed = |error: Error| {
+        let address = error.key().map(|key| set.opened.set.address_of(key));
+        let error = address.map_or(error.clone(), |address| error.renamed(address));
+        Failure::of(WHAT, &error, &shown(std::slice::from_ref(&arguments.path)))
+    };
+    match &set.field(record, field).map_err(failed)?[..] {
+        [file] => write(&format!("{key}.{field}"), &mut &file.data[..], None),
+        [] => Err(Failure::new(WHAT, format!("{key}.{field}"), "it is there, and empty")),
+        files => {
+            let reason = format!("it is a list of {} values of bytes", files.len());
+            Err(Failure::new(WHAT, format!("{key}.{field}"), reason))
+        }
+    }
 }
 
 /// The names of the fields of a sample.
@@ -50,31 +114,37 @@ fn fields_of(index: &TarIndex, key: &[u8]) -> Vec<String> {
     of_sample.map(|(_, field)| printable(&Key::from_bytes(field).to_string())).collect()
 }
 
-fn write(archive: &Archive, entry: &TarEntry) -> Result<(), Failure> {
+fn of_archive(archive: &Archive, entry: &TarEntry) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::new(WHAT, archive.path.display(), error);
     let mut file = File::open(&archive.path).map_err(failed)?;
     file.seek(SeekFrom::Start(entry.data_offset)).map_err(failed)?;
-    let mut data = file.take(entry.size);
+    let place = archive.path.display().to_string();
+    write(&entry.key.to_string(), &mut file.take(entry.size), Some((&place, entry.size)))
+}
+
+/// Writes the data of a member to standard output; `whole` says where they lie, and how many bytes there
+/// should be.
+fn write(name: &str, data: &mut dyn Read, whole: Option<(&str, u64)>) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     if stdout.is_terminal() {
         let mut text = Vec::new();
-        data.read_to_end(&mut text).map_err(failed)?;
+        let place = whole.map_or(name, |(place, _)| place);
+        data.read_to_end(&mut text).map_err(|error| Failure::new(WHAT, place, error))?;
         let is_text = std::str::from_utf8(&text)
             .is_ok_and(|text| !text.chars().any(|c| c.is_control() && !"\n\r\t".contains(c)));
         if !is_text {
-            let reason = format!("{} is no text: not to a terminal, but > FILE", entry.key);
+            let reason = format!("{name} is no text: not to a terminal, but > FILE");
             return Err(Failure::usage(reason));
         }
         return finish(stdout.write_all(&text).and_then(|()| stdout.flush()));
     }
-    match io::copy(&mut data, &mut stdout) {
-        Ok(copied) if copied < entry.size => {
-            let reason =
-                format!("the archive ends after {copied} of the member's {} bytes", entry.size);
-            Err(Failure::new(WHAT, archive.path.display(), reason))
+    match (io::copy(data, &mut stdout), whole) {
+        (Ok(copied), Some((place, size))) if copied < size => {
+            let reason = format!("the archive ends after {copied} of the member's {size} bytes");
+            Err(Failure::new(WHAT, place, reason))
         }
-        Ok(_) => finish(stdout.flush()),
-        Err(error) => finish(Err(error)),
+        (Ok(_), _) => finish(stdout.flush()),
+        (Err(error), _) => finish(Err(error)),
     }
 }
 

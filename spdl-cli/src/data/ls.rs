@@ -1,36 +1,156 @@
 //! `spdl ls`: which shards, or which samples, there are.
 
-use serde_json::{Map, json};
-use spdl_io::Key;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use spdl_core::Error;
 use spdl_io::archive::{TarEntry, TarIndex, TarKind};
+use spdl_io::{Key, StoredField, StoredRecord};
 
 use super::arguments::LsArguments;
+use super::samples::Samples;
 use super::{Archive, DataSet, key_and_field};
 use crate::failure::Failure;
 use crate::format::{bytes, count, counted, printable};
+use crate::opened::shown;
 use crate::output;
 
 pub(crate) fn run(arguments: &LsArguments) -> Result<(), Failure> {
-    let set = DataSet::open(&arguments.paths)?;
-    let archives = set.archives(&arguments.paths[0])?;
-    let one_file = matches!(&arguments.paths[..], [path] if path.is_file());
-    if arguments.samples || one_file {
-        for archive in archives {
-            output::print(&samples(arguments, archive)?)?;
+    match &DataSet::open(&arguments.paths)? {
+        DataSet::Archives { archives, manifest, .. } => {
+            let one_file = matches!(&arguments.paths[..], [path] if path.is_file());
+            if arguments.samples || one_file {
+                return archives
+                    .iter()
+                    .try_for_each(|archive| output::print(&samples(arguments, archive)?));
+            }
+            for archive in archives {
+                output::print(&shard(arguments, archive)?)?;
+            }
+            match manifest.as_ref().filter(|_| !arguments.json) {
+                Some(manifest) => {
+                    let shards = counted(manifest.shards.len() as u64, "shard", "shards");
+                    let samples = counted(manifest.samples, "sample", "samples");
+                    let bytes = bytes(manifest.bytes);
+                    output::print(&format!("{shards}, {samples}, {bytes}\n"))
+                }
+                None => Ok(()),
+            }
         }
+        DataSet::Samples(set) if arguments.samples || set.are_files() => {
+            each(arguments, set, |record| output::print(&sample(arguments, set, record)))
+        }
+        DataSet::Samples(set) => objects(arguments, set),
+    }
+}
+
+/// Calls this for each sample; none is read.
+fn each(
+    arguments: &LsArguments,
+    set: &Samples,
+    mut tell: impl FnMut(&StoredRecord) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let failed = |error: Error| Failure::of("cannot list", &error, &shown(&arguments.paths));
+    (0..set.len()).try_for_each(|number| tell(&set.record(number).map_err(failed)?))
+}
+
+/// The samples of an object that holds several, as far as they were counted.
+struct Object {
+    key: Key,
+    samples: u64,
+    members: u64,
+    /// The bytes of their fields; `None` where only reading would tell.
+    bytes: Option<u64>,
+}
+
+/// The lines of the objects that samples lie in.
+fn objects(arguments: &LsArguments, set: &Samples) -> Result<(), Failure> {
+    let tell = |object: &Object| {
+        let name = set.opened.set.address_of(&object.key.to_string());
+        let Object { samples, members, bytes: size, .. } = *object;
+        if arguments.json {
+            let object = json!({
+                "name": name, "samples": samples, "members": members, "bytes": size,
+                "xxh3_128": null,
+            });
+            return output::print(&format!("{object}\n"));
+        }
+        let size = size.map_or(String::new(), |size| format!("  {}", bytes(size)));
+        let samples = counted(samples, "sample", "samples");
+        output::print(&format!("{}  {samples}{size}\n", printable(&name)))
+    };
+    let (mut last, mut number): (Option<Object>, u64) = (None, 0);
+    each(arguments, set, |record| {
+        let Some(key) = set.shard_of(record) else { return Ok(()) };
+        if last.as_ref().is_none_or(|last| last.key != *key) {
+            number += 1;
+            if let Some(done) =
+                last.replace(Object { key: key.clone(), samples: 0, members: 0, bytes: Some(0) })
+            {
+                tell(&done)?;
+            }
+        }
+        if let Some(object) = &mut last {
+            object.samples += 1;
+            object.members += record.names().count() as u64;
+            let size = size_of_fields(record);
+            object.bytes = object.bytes.zip(size).map(|(before, size)| before.saturating_add(size));
+        }
+        Ok(())
+    })?;
+    last.iter().try_for_each(tell)?;
+    if arguments.json {
         return Ok(());
     }
-    for archive in archives {
-        output::print(&shard(arguments, archive)?)?;
+    let samples = counted(set.len(), "sample", "samples");
+    output::print(&format!("{}, {samples}\n", counted(number, "file", "files")))
+}
+
+/// The bytes of all fields of a sample; `None` where only reading would tell.
+fn size_of_fields(record: &StoredRecord) -> Option<u64> {
+    match record.row {
+        Some(_) => None,
+        None => record.fields.iter().map(|(_, field)| place(field)?.1).sum(),
     }
-    if !arguments.json
-        && let DataSet::Archives { manifest: Some(manifest), .. } = &set
-    {
-        let shards = counted(manifest.shards.len() as u64, "shard", "shards");
-        let samples = counted(manifest.samples, "sample", "samples");
-        output::print(&format!("{shards}, {samples}, {}\n", bytes(manifest.bytes)))?;
+}
+
+/// Where a field that is to be read lies in its object, and its size, as far as that is known.
+fn place(field: &StoredField) -> Option<(Option<u64>, Option<u64>)> {
+    match field {
+        StoredField::At(extent, _) => {
+            Some((extent.range.as_ref().map(|range| range.start), extent.size()))
+        }
+        _ => None,
     }
-    Ok(())
+}
+
+/// The lines of a sample.
+fn sample(arguments: &LsArguments, set: &Samples, record: &StoredRecord) -> String {
+    let of_row = record.row.iter().flat_map(|row| row.group.names());
+    let own = record.fields.iter().map(|(name, field)| (name, place(field)));
+    let fields = own.chain(of_row.map(|name| (name, None)));
+    let fields = fields.map(|(name, place)| (name, place.unwrap_or_default()));
+    let key = Key::from_bytes(set.short_name(record));
+    if arguments.json {
+        let told = |(name, (offset, size)): (&Arc<str>, (Option<u64>, Option<u64>))| {
+            (name.to_string(), json!({"offset": offset, "bytes": size}))
+        };
+        let shard = set
+            .shard_of(record)
+            .map_or(Value::Null, |shard| set.opened.set.address_of(&shard.to_string()).into());
+        let key = String::from_utf8_lossy(key.as_bytes());
+        let object = json!({
+            "key": key, "shard": shard, "fields": fields.map(told).collect::<Map<_, _>>(),
+        });
+        return format!("{object}\n");
+    }
+    let mut text = printable(&key.to_string()) + "\n";
+    for (name, (offset, size)) in fields.filter(|_| arguments.long) {
+        let size = size.map_or(String::new(), |size| format!("  {} bytes", count(size)));
+        let offset = offset.map_or(String::new(), |offset| format!(" at {}", count(offset)));
+        text += &format!("  .{}{size}{offset}\n", printable(name));
+    }
+    text
 }
 
 /// The line of a shard.

@@ -7,17 +7,14 @@ use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use spdl_core::{Dataset, Error, ErrorKind};
+use spdl_core::{Error, ErrorKind};
+use spdl_io::Key;
 use spdl_io::archive::{TarKind, TarStream};
 use spdl_io::shards::{ShardRecord, Sums};
-use spdl_io::{ImageFolder, Key};
 use twox_hash::xxhash3_128::Hasher;
 
 use super::bad::Bad;
-use super::{Archive, DataSet};
-
-/// No image of a folder is larger, in bytes; the same holds for members of archives.
-const LARGEST: u64 = 1 << 30;
+use super::{Archive, DataSet, is_image, key_and_field};
 
 /// What a pass comes upon.
 #[derive(Debug)]
@@ -38,8 +35,12 @@ pub(crate) struct End {
     pub(crate) wrong_sum: bool,
     /// Whether there are no checksums to compare, and nobody says that there should be some.
     pub(crate) lacks_sums: bool,
-    /// How many members it has, as far as anybody knows.
+    /// How many members it has, as far as anybody knows,
     pub(crate) members: u64,
+    /// and how many of them were not come upon, as the archive ends before them, or is damaged.
+    pub(crate) unseen: u64,
+    /// Whether its end was not come upon, and nobody knows how many members there were.
+    pub(crate) lacks_end: bool,
 }
 
 /// A file, with its bytes.
@@ -47,6 +48,11 @@ pub(crate) struct End {
 pub(crate) struct Member {
     /// The number of its archive; 0 for files of a folder.
     pub(crate) archive: usize,
+    /// The key of its sample, and what it is there.
+    pub(crate) sample: Key,
+    pub(crate) field: String,
+    /// Whether it should be an image.
+    pub(crate) is_image: bool,
     pub(crate) name: Key,
     /// Where in the archive its data lie.
     pub(crate) offset: Option<u64>,
@@ -55,7 +61,7 @@ pub(crate) struct Member {
     pub(crate) sum: Option<u128>,
     /// What is wrong with it, whatever its bytes are.
     pub(crate) bad: Option<Bad>,
-    /// The number of its class, where that is known otherwise than by a field.
+    /// The number of its sample's class, by one of its members.
     pub(crate) label: Option<i64>,
 }
 
@@ -70,53 +76,21 @@ pub(crate) enum Checksums {
 pub(crate) fn all(
     set: &Arc<DataSet>,
     checksums: Checksums,
-) -> Box<dyn Iterator<Item = Found> + Send> {
+) -> spdl_core::Result<Box<dyn Iterator<Item = Found> + Send>> {
+    if let DataSet::Samples(samples) = &**set {
+        return Ok(Box::new(samples.found()?));
+    }
     let set = Arc::clone(set);
-    match &*set {
-        DataSet::Archives { archives, .. } => {
-            let number = archives.len();
-            Box::new((0..number).flat_map(move |at| match &*set {
-                DataSet::Archives { archives, .. } => Pass::open(at, &archives[at], checksums),
-                DataSet::Images(_) => unreachable!("it was one of archives"),
-            }))
-        }
-        DataSet::Images(images) => {
-            let number = images.len();
-            Box::new((0..number).map(move |at| match &*set {
-                DataSet::Images(images) => image(images, at),
-                DataSet::Archives { .. } => unreachable!("it was one of images"),
-            }))
-        }
-    }
-}
-
-fn image(images: &ImageFolder, number: u64) -> Found {
-    let image = match images.item(number) {
-        Ok(image) => image,
-        Err(error) => return Found::Bad(Bad::new(0, None, &error)),
+    let archives = move |at| match &*set {
+        DataSet::Archives { archives, .. } => Some(Pass::open(at, archives.get(at)?, checksums)),
+        DataSet::Samples(_) => None,
     };
-    match read_file(&image.value) {
-        Ok(data) => Found::Member(Member {
-            archive: 0,
-            name: image.value,
-            offset: None,
-            data,
-            sum: None,
-            bad: None,
-            label: (image.label >= 0).then_some(image.label),
-        }),
-        Err(error) => Found::Bad(Bad::new(0, Some(image.value), &error)),
-    }
+    Ok(Box::new((0..).map_while(archives).flatten()))
 }
 
-fn read_file(path: &Key) -> spdl_core::Result<Bytes> {
-    let mut data = Vec::new();
-    File::open(path.to_path())?.take(LARGEST + 1).read_to_end(&mut data)?;
-    if data.len() as u64 > LARGEST {
-        let message = format!("a file of more than {LARGEST} bytes");
-        return Err(Error::new(ErrorKind::LimitExceeded, message));
-    }
-    Ok(data.into())
+/// The number in a field `cls`.
+fn class_of(data: &[u8]) -> Option<i64> {
+    std::str::from_utf8(data).ok()?.trim().parse().ok()
 }
 
 /// A pass over one archive.
@@ -171,7 +145,7 @@ impl Pass {
             Ok(file) => pass.stream = Some(TarStream::new(Summing { file, sum })),
             Err(error) => {
                 pass.bad(Bad::new(number, None, &Error::from(error)));
-                pass.done(false, false);
+                pass.done(false, false, false);
                 return pass;
             }
         }
@@ -184,8 +158,14 @@ impl Pass {
                 _ => {}
             }
         }
-        if checksums == Checksums::Compared {
-            pass.open_checksums(archive);
+        match checksums {
+            Checksums::Compared => pass.open_checksums(archive),
+            // They also tell how many members there were.
+            Checksums::Ignored if pass.known_members == 0 => {
+                let sums = Sums::read(&archive.path);
+                pass.known_members = sums.map_or(0, |(sums, _)| sums.as_slice().len() as u64);
+            }
+            Checksums::Ignored => {}
         }
         pass
     }
@@ -221,14 +201,17 @@ impl Pass {
     }
 
     /// Nothing of the archive comes any more.
-    fn done(&mut self, was_read: bool, wrong_sum: bool) {
+    fn done(&mut self, was_read: bool, wrong_sum: bool, is_whole: bool) {
         self.stream = None;
+        let seen = self.members as u64;
         self.told.push_back(Found::End(End {
             archive: self.archive,
             was_read,
             wrong_sum,
             lacks_sums: self.lacks_sums,
-            members: self.known_members.max(self.members as u64),
+            members: self.known_members.max(seen),
+            unseen: self.known_members.saturating_sub(seen),
+            lacks_end: !is_whole && self.known_members == 0,
         }));
     }
 
@@ -263,15 +246,26 @@ impl Pass {
         };
         self.is_sound &= bad.is_none();
         match data {
-            Ok(data) => self.told.push_back(Found::Member(Member {
-                archive: self.archive,
-                name: entry.key,
-                offset: Some(entry.data_offset),
-                data,
-                sum,
-                bad,
-                label: None,
-            })),
+            Ok(data) => {
+                let name = entry.key.as_bytes();
+                let ending = name.rsplit(|&byte| byte == b'.').next().unwrap_or_default();
+                let (sample, field) = key_and_field(name).unwrap_or((name, ending));
+                let (sample, is_image) = (Key::from_bytes(sample), is_image(name));
+                let field = Key::from_bytes(field).to_string();
+                let label = if field == "cls" { class_of(&data) } else { None };
+                self.told.push_back(Found::Member(Member {
+                    archive: self.archive,
+                    sample,
+                    field,
+                    is_image,
+                    name: entry.key,
+                    offset: Some(entry.data_offset),
+                    data,
+                    sum,
+                    bad,
+                    label,
+                }));
+            }
             Err(error) => self.bad(Bad::new(self.archive, Some(entry.key), &error)),
         }
     }
@@ -289,7 +283,7 @@ impl Pass {
             }
         }
         self.bad(bad);
-        self.done(true, false);
+        self.done(true, false, false);
     }
 
     fn end(&mut self) {
@@ -299,7 +293,7 @@ impl Pass {
         }
         let found = self.sum.lock().unwrap_or_else(PoisonError::into_inner).finish_128();
         let wrong_sum = self.is_sound && self.expected.is_some_and(|sum| sum != found);
-        self.done(true, wrong_sum);
+        self.done(true, wrong_sum, true);
     }
 }
 

@@ -1,9 +1,9 @@
 //! What was packed, and how it is looked at: `spdl ls`, `cat`, `verify` and `stat`.
 //!
 //! ```text
-//! paths ──► DataSet (which archives, or a folder of images)
-//!             ├── indexes ──► ls, cat
-//!             └── members, one pass over all bytes ──► verify, stat
+//! addresses ──► DataSet (tar archives of this machine, or samples of any other kind and place)
+//!                 ├── indexes, or where samples lie ──► ls, cat
+//!                 └── members, one pass over all bytes ──► verify, stat
 //! ```
 
 pub(crate) mod arguments;
@@ -11,6 +11,7 @@ mod bad;
 pub(crate) mod cat;
 pub(crate) mod ls;
 mod members;
+mod samples;
 pub(crate) mod stat;
 pub(crate) mod statistics;
 pub(crate) mod verify;
@@ -20,12 +21,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use spdl_core::{Error, ErrorKind};
-use spdl_io::ImageFolder;
 use spdl_io::archive::{ArchiveStamp, TarIndex, TarOptions};
+use spdl_io::datasets::local_files;
 use spdl_io::shards::{MANIFEST, Manifest, ShardRecord};
 
-use crate::bench;
+use self::samples::Samples;
 use crate::failure::Failure;
+use crate::opened::{Opened, is_address};
 
 /// The endings by which a member is known as an image.
 pub(crate) const IMAGE_FIELDS: [&str; 20] = [
@@ -43,7 +45,7 @@ pub(crate) enum DataSet {
         unlisted: Vec<Archive>,
         manifest: Option<Box<Manifest>>,
     },
-    Images(Box<ImageFolder>),
+    Samples(Box<Samples>),
 }
 
 /// A tar archive.
@@ -57,44 +59,51 @@ pub(crate) struct Archive {
 }
 
 impl DataSet {
-    /// A folder that was packed, a folder of tar archives, tar archives, or a folder of images.
+    /// A folder that was packed, a folder of tar archives, tar archives, or any other data set.
     pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, Failure> {
         let tars = |paths: Vec<PathBuf>| DataSet::Archives {
             archives: of_others(paths),
             unlisted: Vec::new(),
             manifest: None,
         };
-        match paths {
-            [folder] if folder.is_dir() => {
-                if let Some(set) = packed(folder)? {
-                    return Ok(set);
-                }
-                match archives_in(folder)? {
-                    found if found.is_empty() => {
-                        Ok(DataSet::Images(Box::new(bench::list(folder)?.0)))
-                    }
-                    found => Ok(tars(found)),
-                }
+        if let [folder] = paths
+            && folder.is_dir()
+        {
+            if let Some(set) = packed(folder)? {
+                return Ok(set);
             }
-            _ => {
-                for path in paths {
-                    let metadata = fs::metadata(path)
-                        .map_err(|error| Failure::new("cannot open", path.display(), error))?;
-                    if !metadata.is_file() {
-                        let reason = "of several paths, each is a tar archive";
-                        return Err(Failure::new("cannot open", path.display(), reason));
-                    }
+            let found = archives_in(folder)?;
+            return if found.is_empty() { samples(paths) } else { Ok(tars(found)) };
+        }
+        if !paths.iter().all(|path| is_archive(path)) {
+            return samples(paths);
+        }
+        let mut archives = Vec::new();
+        for path in paths {
+            match path.to_str() {
+                Some(pattern) if !path.exists() => {
+                    let failed = |error| Failure::of("cannot open", &error, path);
+                    archives.extend(local_files(pattern).map_err(failed)?);
                 }
-                Ok(tars(paths.to_vec()))
+                _ => archives.push(path.clone()),
             }
         }
+        for path in &archives {
+            let metadata = fs::metadata(path)
+                .map_err(|error| Failure::new("cannot open", path.display(), error))?;
+            if !metadata.is_file() {
+                let reason = "of several paths, each is a tar archive";
+                return Err(Failure::new("cannot open", path.display(), reason));
+            }
+        }
+        Ok(tars(archives))
     }
 
     pub(crate) fn classes(&self) -> &[String] {
         match self {
             DataSet::Archives { manifest: Some(manifest), .. } => manifest.classes(),
             DataSet::Archives { manifest: None, .. } => &[],
-            DataSet::Images(images) => images.classes(),
+            DataSet::Samples(samples) => samples.classes(),
         }
     }
 
@@ -108,22 +117,36 @@ impl DataSet {
         Ok(())
     }
 
+    /// Archives of which it is known from the beginning that their ends cannot be read.
+    pub(crate) fn cut_shards(&self) -> u64 {
+        match self {
+            DataSet::Archives { .. } => 0,
+            DataSet::Samples(samples) => samples.opened.set.cut_shards,
+        }
+    }
+
     /// The name of an archive; those that are not listed are counted behind the others.
     pub(crate) fn archive_name(&self, number: usize) -> Option<&str> {
         let DataSet::Archives { archives, unlisted, .. } = self else { return None };
         archives.iter().chain(unlisted).nth(number).map(|archive| &*archive.name)
     }
+}
 
-    /// The archives, for a command that knows nothing else.
-    pub(crate) fn archives(&self, path: &Path) -> Result<&[Archive], Failure> {
-        match self {
-            DataSet::Archives { archives, .. } => Ok(archives),
-            DataSet::Images(_) => {
-                let reason = "a folder of images, but shards or tar archives were expected";
-                Err(Failure::new("cannot open", path.display(), reason))
-            }
-        }
+fn samples(addresses: &[PathBuf]) -> Result<DataSet, Failure> {
+    let opened = Opened::open(addresses, "cannot open")?;
+    Ok(DataSet::Samples(Box::new(Samples { opened })))
+}
+
+/// Whether it is a tar archive of this machine, by its name; a file of which the name says nothing is
+/// taken for one.
+fn is_archive(path: &Path) -> bool {
+    if is_address(path) {
+        return false;
     }
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    let others = [".parquet", ".tfrecord", ".tfrecords", ".txt", ".csv", ".jsonl"];
+    let is_other = name == "index.json" || others.iter().any(|ending| name.ends_with(ending));
+    !is_other && (path.is_file() || name.ends_with(".tar"))
 }
 
 /// What `spdl pack` has written; `None` where it has not.

@@ -6,7 +6,7 @@ use std::thread;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use spdl_core::{Dataset, PipelineBuilder, Result, SampleId, SampleRng, Stage, StageContext};
+use spdl_core::{PipelineBuilder, Result, SampleId, SampleRng, Stage, StageContext};
 use spdl_io::Key;
 use spdl_media::encode::{ImageEncoder, JpegEncoder};
 use spdl_media::{
@@ -15,12 +15,13 @@ use spdl_media::{
 use twox_hash::XxHash3_128;
 
 use super::arguments::StatArguments;
-use super::bad::{Bad, BadList};
+use super::bad::{self, Bad, BadList};
 use super::members::{Checksums, End, Found, Member};
 use super::statistics::{ImageFacts, Spread, Summary};
-use super::{DataSet, is_image, key_and_field, members};
+use super::{DataSet, members};
 use crate::failure::Failure;
 use crate::format::{bytes, count, measured, percent, printable};
+use crate::opened::shown;
 use crate::output::{self, Table};
 use crate::report::{self, ReportFile};
 
@@ -36,13 +37,13 @@ const THUMBNAIL: u32 = 120;
 pub(crate) fn run(arguments: &StatArguments) -> std::result::Result<(), Failure> {
     let page = arguments.html.as_deref().map(ReportFile::prepare).transpose()?;
     let set = Arc::new(DataSet::open(&arguments.paths)?);
-    let path = &arguments.paths[0];
+    let place = shown(&arguments.paths);
     let Gathered { summary, unreadable, known_members, thumbnails } =
         gather(&set, arguments, page.is_some())
-            .map_err(|error| Failure::of("cannot read the data set", &error, path))?;
+            .map_err(|error| Failure::of("cannot read the data set", &error, &place))?;
     let classes = summary.classes(set.classes());
     if let Some(page) = page {
-        let name = path.display().to_string();
+        let name = place.display().to_string();
         let listed = unreadable.first(LISTED).map(|bad| [bad.place(&set), bad.told()]).collect();
         let sheet = thumbnails.into_sheet();
         page.write(&report::data_set(&name, &summary, &classes, listed, &sheet))?;
@@ -55,7 +56,8 @@ pub(crate) fn run(arguments: &StatArguments) -> std::result::Result<(), Failure>
         false => {
             let listed = unreadable.as_text(&set, SHOWN, "1,000");
             let title = if listed.is_empty() { "" } else { "\nunreadable:\n" };
-            format!("{}{title}{listed}", as_text(&summary, &classes))
+            let unseen = bad::unseen(summary.unseen, summary.lack_ends);
+            format!("{}{title}{listed}{unseen}", as_text(&summary, &classes))
         }
     };
     output::print(&text)?;
@@ -115,6 +117,8 @@ fn thumbnail(name: &Key, data: &[u8]) -> Result<Thumbnail> {
 /// A member, and what its header says where it is an image.
 struct Looked {
     archive: usize,
+    sample: Key,
+    field: String,
     name: Key,
     data: Bytes,
     label: Option<i64>,
@@ -132,7 +136,6 @@ enum Seen {
 struct Look {
     registry: CodecRegistry,
     decoder: Decoder,
-    all_are_images: bool,
 }
 
 impl Look {
@@ -148,13 +151,14 @@ impl Stage<Found> for Look {
 
     fn process(&mut self, found: Found, cx: &mut StageContext<'_, Seen>) -> Result<()> {
         cx.emit(match found {
-            Found::Member(Member { archive, name, offset, data, label, .. }) => {
-                let is_image = self.all_are_images || is_image(name.as_bytes());
+            Found::Member(member) => {
+                let Member { archive, sample, field, is_image, name, offset, data, label, .. } =
+                    member;
                 let image = is_image.then(|| {
                     self.image(&data)
                         .map_err(|error| Bad::in_member(archive, name.clone(), offset, &error))
                 });
-                Seen::Member(Looked { archive, name, data, label, image })
+                Seen::Member(Looked { archive, sample, field, name, data, label, image })
             }
             Found::Bad(bad) => Seen::Bad(bad),
             Found::End(end) => Seen::End(end),
@@ -175,8 +179,7 @@ struct Gathered {
 fn gather(set: &Arc<DataSet>, arguments: &StatArguments, with_sheet: bool) -> Result<Gathered> {
     let available = || thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.threads.map_or_else(available, |threads| threads as usize);
-    let all_are_images = matches!(**set, DataSet::Images(_));
-    let pipeline = PipelineBuilder::from_iter(members::all(set, Checksums::Ignored))
+    let pipeline = PipelineBuilder::from_iter(members::all(set, Checksums::Ignored)?)
         .measured_by(|found| match found {
             Found::Member(member) => member.data.len(),
             _ => 0,
@@ -184,7 +187,7 @@ fn gather(set: &Arc<DataSet>, arguments: &StatArguments, with_sheet: bool) -> Re
         .stage("look", move || {
             let registry = CodecRegistry::with_defaults();
             let decoder = Decoder::new(&registry, &Limits::default());
-            Ok(Look { registry, decoder, all_are_images })
+            Ok(Look { registry, decoder })
         })
         .measured_by(|seen: &Seen| match seen {
             Seen::Member(looked) => looked.data.len(),
@@ -194,9 +197,7 @@ fn gather(set: &Arc<DataSet>, arguments: &StatArguments, with_sheet: bool) -> Re
         .threads(threads)
         .build()?;
     let mut gathered = Gathered::default();
-    if let DataSet::Images(images) = &**set {
-        gathered.known_members = images.len();
-    }
+    gathered.summary.lack_ends = set.cut_shards();
     let mut last: Option<(usize, Key)> = None;
     for seen in pipeline {
         let Gathered { summary, unreadable, known_members, thumbnails } = &mut gathered;
@@ -208,16 +209,12 @@ fn gather(set: &Arc<DataSet>, arguments: &StatArguments, with_sheet: bool) -> Re
             }
             Seen::End(end) => {
                 *known_members += end.members;
+                summary.unseen += end.unseen;
+                summary.lack_ends += u64::from(end.lacks_end);
                 continue;
             }
         };
-        let name = looked.name.as_bytes();
-        let (key, field) = match key_and_field(name) {
-            Some(divided) if !all_are_images => divided,
-            // In a folder each file is a sample, whatever dots are in its name.
-            _ => (name, name.rsplit(|&byte| byte == b'.').next().unwrap_or_default()),
-        };
-        let sample = (looked.archive, Key::from_bytes(key));
+        let sample = (looked.archive, looked.sample);
         if last.as_ref() != Some(&sample) {
             summary.samples += 1;
             last = Some(sample);
@@ -225,12 +222,9 @@ fn gather(set: &Arc<DataSet>, arguments: &StatArguments, with_sheet: bool) -> Re
         let size = looked.data.len() as u64;
         summary.members += 1;
         summary.bytes += size;
-        let field = Key::from_bytes(field).to_string();
-        let class =
-            looked.label.or_else(|| (field == "cls").then(|| class_of(&looked.data)).flatten());
-        let of_field = summary.fields.entry(field).or_default();
+        let of_field = summary.fields.entry(looked.field).or_default();
         *of_field = (of_field.0 + 1, of_field.1 + size);
-        if let Some(class) = class {
+        if let Some(class) = looked.label {
             *summary.classes.entry(class).or_default() += 1;
         }
         match looked.image {
@@ -247,11 +241,6 @@ fn gather(set: &Arc<DataSet>, arguments: &StatArguments, with_sheet: bool) -> Re
     }
     gathered.summary.unreadable = gathered.unreadable.total();
     Ok(gathered)
-}
-
-/// The number in a field `cls`.
-fn class_of(data: &[u8]) -> Option<i64> {
-    std::str::from_utf8(data).ok()?.trim().parse().ok()
 }
 
 /// What people are told of the images: a name, the numbers, and how one of them is written.
@@ -282,6 +271,8 @@ fn as_json(summary: &Summary, classes: &Classes, unreadable: Vec<Value>) -> Valu
         "fields": fields.collect::<serde_json::Map<_, _>>(),
         "formats": summary.formats,
         "unreadable": summary.unreadable,
+        "unseen": summary.unseen,
+        "archives_without_end": summary.lack_ends,
     });
     for (name, values, _) in measures(summary) {
         object[name] = Spread::of(&values).map_or(Value::Null, |spread| {

@@ -13,6 +13,10 @@ pub(crate) struct Summary {
     /// Images, by format.
     pub(crate) formats: BTreeMap<String, u64>,
     pub(crate) unreadable: u64,
+    /// Members that there are and that were not come upon,
+    pub(crate) unseen: u64,
+    /// and archives that end too soon, of which nobody knows how many members they had.
+    pub(crate) lack_ends: u64,
     pub(crate) images: Vec<ImageFacts>,
     /// Samples, by the number of the class.
     pub(crate) classes: BTreeMap<i64, u64>,

@@ -4,17 +4,18 @@ use std::sync::Arc;
 use std::thread;
 
 use serde_json::json;
-use spdl_core::{Dataset, PipelineBuilder, Result, Stage, StageContext};
+use spdl_core::{PipelineBuilder, Result, Stage, StageContext};
 use spdl_io::shards::MANIFEST;
 use spdl_media::{CodecRegistry, Decoder, Limits};
 use twox_hash::XxHash3_128;
 
 use super::arguments::VerifyArguments;
-use super::bad::{Bad, BadList};
+use super::bad::{self, Bad, BadList};
 use super::members::{Checksums, End, Found, Member};
-use super::{DataSet, is_image, members};
+use super::{DataSet, members};
 use crate::failure::Failure;
 use crate::format::{bytes, count, counted, printable, wrap};
+use crate::opened::shown;
 use crate::output;
 use crate::progress::Progress;
 
@@ -28,7 +29,7 @@ pub(crate) fn run(arguments: &VerifyArguments) -> std::result::Result<(), Failur
     let mut set = DataSet::open(&arguments.paths)?;
     set.look_for_unlisted(path)?;
     let set = Arc::new(set);
-    let failed = |error| Failure::of("cannot verify", &error, path);
+    let failed = |error| Failure::of("cannot verify", &error, &shown(&arguments.paths));
     let report = check(&set, arguments).map_err(failed)?;
     if arguments.json {
         let object = json!({
@@ -39,6 +40,8 @@ pub(crate) fn run(arguments: &VerifyArguments) -> std::result::Result<(), Failur
             "checksums": report.checksums,
             "without_checksums": report.without_checksums,
             "bytes": report.bytes,
+            "unseen": report.unseen,
+            "archives_without_end": report.lack_ends,
             "bad": report.bad.as_json(&set, usize::MAX),
             "bad_total": report.bad.total(),
         });
@@ -66,6 +69,10 @@ struct Report {
     bytes: u64,
     /// Members that there are, also those that could not be read.
     known_members: u64,
+    /// Members that there are and that were not come upon,
+    unseen: u64,
+    /// and archives that end too soon, of which nobody knows how many members they had.
+    lack_ends: u64,
     /// Archives that have no checksums,
     without_checksums: u64,
     /// and where those of the first one would be.
@@ -91,7 +98,7 @@ impl Report {
             bytes(self.bytes),
             counted(self.checksums, "checksum", "checksums"),
             counted(self.images, "image", "images"),
-        );
+        ) + &bad::unseen(self.unseen, self.lack_ends);
         match self.what_cannot_be_seen() {
             Some(limits) => told + &wrap(&limits, WIDTH) + "\n",
             None => told,
@@ -127,32 +134,28 @@ fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
             manifest.fields.values().map(|field| field.samples).sum()
         }
         DataSet::Archives { .. } => 0,
-        DataSet::Images(images) => images.len(),
+        DataSet::Samples(samples) => samples.len(),
     };
     let progress = Progress::new(members, !arguments.json && members > 0);
     let available = || thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.threads.map_or_else(available, |threads| threads as usize);
-    let all_are_images = matches!(**set, DataSet::Images(_));
-    let pipeline = PipelineBuilder::from_iter(members::all(set, Checksums::Compared))
+    let pipeline = PipelineBuilder::from_iter(members::all(set, Checksums::Compared)?)
         .measured_by(|found| match found {
             Found::Member(member) => member.data.len(),
             _ => 0,
         })
         .stage("check", move || {
             let decoder = Decoder::new(&CodecRegistry::with_defaults(), &Limits::default());
-            Ok(Check { decoder, all_are_images })
+            Ok(Check { decoder })
         })
         .deterministic()
         .threads(threads)
         .build()?;
-    let mut report = Report::default();
-    match &**set {
-        DataSet::Images(images) => report.known_members = images.len(),
-        DataSet::Archives { archives, unlisted, .. } => {
-            for (number, _) in (archives.len()..).zip(unlisted) {
-                let reason = format!("{MANIFEST} does not name this archive");
-                report.bad.add(Bad::corrupt(number, None, reason));
-            }
+    let mut report = Report { lack_ends: set.cut_shards(), ..Report::default() };
+    if let DataSet::Archives { archives, unlisted, .. } = &**set {
+        for (number, _) in (archives.len()..).zip(unlisted) {
+            let reason = format!("{MANIFEST} does not name this archive");
+            report.bad.add(Bad::corrupt(number, None, reason));
         }
     }
     // Whether a member of the archive under way is bad.
@@ -172,7 +175,17 @@ fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
                 seen_bad = true;
                 report.bad.add(bad);
             }
-            Checked::End(End { archive, was_read, wrong_sum, lacks_sums, members }) => {
+            Checked::End(End {
+                archive,
+                was_read,
+                wrong_sum,
+                lacks_sums,
+                members,
+                unseen,
+                lacks_end,
+            }) => {
+                report.unseen += unseen;
+                report.lack_ends += u64::from(lacks_end);
                 report.archives += u64::from(was_read);
                 report.known_members += members;
                 if wrong_sum && !seen_bad {
@@ -201,13 +214,12 @@ enum Checked {
 /// Compares a member with its checksum, and decodes it where it is an image.
 struct Check {
     decoder: Decoder,
-    all_are_images: bool,
 }
 
 impl Check {
     fn member(&mut self, mut member: Member) -> Checked {
         let data = member.take_data();
-        let is_image = self.all_are_images || is_image(member.name.as_bytes());
+        let is_image = member.is_image;
         let compared = member.sum.is_some();
         let found = XxHash3_128::oneshot(&data);
         let wrong_sum = member.sum.filter(|sum| *sum != found).map(|sum| {

@@ -8,11 +8,11 @@ use spdl_io::shards::ShardPlan;
 use crate::arguments::{OnError, count};
 use crate::format::byte_size;
 
-/// Writes a folder of images as tar shards, in the layout of WebDataset
+/// Writes a data set of images as tar shards, in the layout of WebDataset
 ///
-/// Each image becomes a sample of two members: the image, and its class's number (`.cls`), where there
-/// are classes. Images go over byte for byte, unless --max-side or --format asks for others. The same
-/// images and options give the same bytes, on any number of threads.
+/// Each sample becomes members of an archive: its image, its class's number (`.cls`), where there are
+/// classes, and its other fields. Images go over byte for byte, unless --max-side or --format asks for
+/// others. The same data and options give the same bytes, on any number of threads.
 ///
 /// Ended in any way (Ctrl-C, `kill -9`, a full disk, no power) and given again, the same command goes on
 /// behind the shards that are finished, and gives what it would have given undisturbed.
@@ -30,11 +30,22 @@ Examples:
   spdl pack photos/ shards/ --name train --shard-size 1GB --on-error skip --json
       train-000000.tar and so on, of 1 GB at most; what is no image is left out and listed
 
+  spdl pack 's3://bucket/train-{000..147}.tar' shards/ --shuffle 7 --shard-size 1GB
+      other shards of the same samples, in another order
+
+  spdl pack 'data/train-*.parquet' shards/ --fields caption
+      of a table the images, classes and captions
+
   spdl verify shards/ && spdl stat shards/ --html shards.html
       is all of it sound, and what does it look like?
 
-The folder, SRC:
-  as for `spdl bench`: SRC/CLASS/**/IMAGE, or images directly in SRC
+The data, SRC, as for `spdl bench`:
+  a folder of images     SRC/CLASS/**/IMAGE, or images directly in SRC
+  files of one kind      .tar; .parquet; .tfrecord; a list: .txt, .csv, .jsonl
+  another folder         with such files, or with the shards of MosaicML (index.json)
+  an address             http://, https://, s3://, gs:// or az:// of any of those
+  Names may have braces ({000..147}), and in their last part * and ?, in quotation marks for the shell.
+  What is built in, `spdl bench --help` tells
 
 Files written, all in DST:
   NAME-000000.tar …  samples: KEY.jpg and KEY.cls, one behind the other
@@ -46,8 +57,16 @@ Files written, all in DST:
   anything else is not written to.
 
 The key of a sample:
-  the image's path below SRC without its last extension. Other dots in the file's name become '_', as a
-  dot ends a key; where two images would have one key, the second is KEY_2, and so on
+  of a folder or a list, the image's path without its last extension; of tar archives, the key that it
+  has there; of other files, FILE/ROW. Other dots in the last part become '_', as a dot ends a key; where
+  two samples would have one key, the second is KEY_2, and so on
+
+The fields of a sample:
+  of tar archives, under their names and byte for byte, whatever they are; an image that is encoded anew
+  gets the ending of its format. Of other files: NAME.txt is a text, NAME.json a number, a truth value or
+  JSON, NAME.npy an array or a list of numbers, and bytes are NAME, or NAME.png and so on where they are
+  an image; slashes become '_', and letters small. What is empty is left out. A list of bytes becomes
+  NAME.0, NAME.1 and so on
 
 Keys of the JSON object:
   samples           in the set
@@ -67,12 +86,12 @@ Exit codes:
   2  the command line makes no sense"
 )]
 pub(crate) struct PackArguments {
-    /// The folder of images
-    #[arg(value_name = "SRC")]
-    pub(crate) source: PathBuf,
+    /// A folder of images, files of another data set, or an address of either
+    #[arg(value_name = "SRC", required = true)]
+    pub(crate) sources: Vec<PathBuf>,
 
     /// The folder for the shards
-    #[arg(value_name = "DST")]
+    #[arg(value_name = "DST", required = true)]
     pub(crate) destination: PathBuf,
 
     /// What the names of shards begin with
@@ -93,7 +112,19 @@ pub(crate) struct PackArguments {
     #[arg(long, value_enum)]
     pub(crate) format: Option<Format>,
 
-    /// Shuffle the images by this seed
+    /// The field of a sample that is its image [default: by the usual names, such as jpg, png, image]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) image_field: Option<String>,
+
+    /// The field of a sample that is its class [default: by the usual names, such as cls, label]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) label_field: Option<String>,
+
+    /// The other fields that go over, with commas between them; `--fields ''` for none [default: all]
+    #[arg(long, value_name = "NAMES", value_parser = names)]
+    pub(crate) fields: Option<FieldNames>,
+
+    /// Shuffle the samples by this seed; those of Parquet files within windows of 10,000
     #[arg(long, value_name = "SEED")]
     pub(crate) shuffle: Option<u64>,
 
@@ -121,6 +152,17 @@ pub(crate) struct PackArguments {
     /// Print one JSON object instead of a summary, and no progress
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Names of fields, in their order.
+pub(crate) type FieldNames = Vec<String>;
+
+fn names(text: &str) -> Result<FieldNames, std::convert::Infallible> {
+    let mut names: Vec<String> =
+        text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    names.sort();
+    names.dedup();
+    Ok(names)
 }
 
 /// What images become.
@@ -152,7 +194,18 @@ impl PackArguments {
         };
         let order =
             self.shuffle.map_or("as listed".to_owned(), |seed| format!("shuffled, seed {seed}"));
-        let plan = plan.recipe("order", order);
+        let mut plan = plan.recipe("order", order);
+        let fields = self.fields.as_ref().map(|names| names.join(","));
+        for (part, value) in [
+            ("image field", self.image_field.as_ref()),
+            ("label field", self.label_field.as_ref()),
+            ("fields", fields.as_ref()),
+        ] {
+            plan = match value {
+                Some(value) => plan.recipe(part, value),
+                None => plan,
+            };
+        }
         if !self.may_encode() {
             return plan;
         }

@@ -7,7 +7,7 @@ use super::arguments::{Format, PackArguments};
 use crate::arguments::name_of;
 use crate::failure::Failure;
 use crate::format::printable;
-use crate::source::shown;
+use crate::opened::{is_address, shown};
 
 /// Refuses a command line that makes no sense.
 pub(super) fn command_line(arguments: &PackArguments) -> Result<(), Failure> {
@@ -24,30 +24,28 @@ pub(super) fn command_line(arguments: &PackArguments) -> Result<(), Failure> {
         }
     }
     arguments.plan().validate().map_err(|error| Failure::usage(error.reason()))?;
-    let PackArguments { source, destination, .. } = arguments;
+    let PackArguments { sources, destination, .. } = arguments;
+    let as_shown = |path: &Path| printable(&shown(&[path.to_owned()]).display().to_string());
     if is_address(destination) {
-        let address = printable(&shown(std::slice::from_ref(destination)).display().to_string());
+        let address = as_shown(destination);
         let reason =
             format!("pack writes to a folder of this machine, and {address} is an address");
         return Err(Failure::usage(reason));
     }
-    if lies_in(destination, source) {
-        let [source, destination] =
-            [source, destination].map(|path| printable(&path.display().to_string()));
-        let reason = format!("{destination} lies in {source}: shards do not go among the images");
-        return Err(Failure::usage(reason));
+    for source in sources.iter().filter(|source| !is_address(source)) {
+        let [from, to] = [source, destination].map(|path| as_shown(path));
+        if lies_in(destination, source) {
+            let reason = format!("{to} lies in {from}: shards do not go among the images");
+            return Err(Failure::usage(reason));
+        }
+        // What is there may be written anew.
+        let folder = source.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if !source.is_dir() && lies_in(folder.unwrap_or(Path::new(".")), destination) {
+            let reason = format!("{from} lies in {to}: shards do not go where they come from");
+            return Err(Failure::usage(reason));
+        }
     }
     Ok(())
-}
-
-/// Whether it begins as `s3://` does.
-fn is_address(path: &Path) -> bool {
-    let path = path.to_string_lossy();
-    path.split_once("://").is_some_and(|(scheme, _)| {
-        let letters =
-            scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
-        letters && scheme.starts_with(|first: char| first.is_ascii_alphabetic())
-    })
 }
 
 /// Whether a path is that of a folder, or leads into it, wherever links lead. It need not be there.
@@ -79,16 +77,6 @@ fn without_links(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses_are_told_from_paths() {
-        for address in ["s3://b/x", "gs://b", "https://u:p@h/x", "file:///x", "a+b.c-1://x"] {
-            assert!(is_address(address.as_ref()), "{address}");
-        }
-        for path in ["shards", "/a/b", "./s3:/x", "a b://c", "://x", "1a://x", "C:\\x"] {
-            assert!(!is_address(path.as_ref()), "{path}");
-        }
-    }
 
     #[test]
     fn a_path_into_a_folder_is_known_wherever_it_leads_through() {

@@ -1,11 +1,12 @@
-//! `spdl pack`: a folder of images becomes tar shards.
+//! `spdl pack`: a data set of images becomes tar shards.
 //!
 //! ```text
-//! keys ──► read (files' bytes) ──► encode (or not) ──► shards, in the order of the keys
+//! samples ──► read (their fields as files) ──► encode (the image, or not) ──► shards, in their order
 //! ```
 
 mod arguments;
 mod checks;
+mod members;
 mod other_set;
 mod recode;
 mod source;
@@ -15,25 +16,26 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use serde_json::json;
 use spdl_core::sampler::{Limited, Sequential, Shuffled};
 use spdl_core::{
     AsyncContext, AsyncStage, Dataset, DatasetSource, Error, Pipeline, PipelineBuilder, Result,
-    Stage, StageContext, StageOptions, async_trait,
+    Stage, StageContext, async_trait,
 };
-use spdl_io::shards::{MANIFEST, Manifest, Opened, ShardWriter};
-use spdl_io::{Fetch, Fetcher, LocalFetcher};
+use spdl_io::datasets::DatasetKind;
+use spdl_io::shards::{self, MANIFEST, Manifest, ShardWriter};
 
 pub(crate) use self::arguments::PackArguments;
-use self::recode::{Recoded, Recoder};
+use self::members::Members;
+use self::recode::Recoder;
 use self::source::{Item, Source};
 use crate::arguments::OnError;
-use crate::bench;
 use crate::failure::Failure;
 use crate::format::{bytes, count, counted, printable, time};
+use crate::opened::{Opened, shown};
 use crate::output;
 use crate::progress::Progress;
+use crate::sample_files::{Sample, SampleReader};
 
 /// So many images that were left out are shown to people.
 const SKIPPED_SHOWN: usize = 20;
@@ -41,13 +43,11 @@ const SKIPPED_SHOWN: usize = 20;
 /// Runs the command.
 pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure> {
     checks::command_line(arguments)?;
-    let (images, _) = bench::list(&arguments.source)?;
+    let source = Source::new(Opened::open(&arguments.sources, "cannot open the images")?);
     let failed = |what: &str, error: &Error| {
         let failure = Failure::of(what, error, &arguments.destination);
         failure.and("the same command goes on behind the shards that are finished")
     };
-    let source = Source::of_folder(&arguments.source, images)
-        .map_err(|error| Failure::of("cannot list the images", &error, &arguments.source))?;
     let names = source.content_hash().map_or("unknown".to_owned(), |hash| format!("{hash:016x}"));
     let plan = arguments
         .plan()
@@ -59,17 +59,18 @@ pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure>
     let mut done = Done::default();
     let manifest = match ShardWriter::open(&arguments.destination, &plan) {
         Err(error) => return Err(refused(&error, arguments)),
-        Ok(Opened::Complete(manifest)) => {
+        Ok(shards::Opened::Complete(manifest)) => {
             done.resumed = manifest.samples;
             done.complete = true;
             manifest
         }
-        Ok(Opened::Writing(mut writer)) => {
+        Ok(shards::Opened::Writing(mut writer)) => {
             done.resumed = writer.finished_samples();
             write(arguments, source, &mut writer, &mut done)
                 .map_err(|error| failed("cannot pack", &error))?
                 .map_or(Ok(()), |error| {
-                    let failure = Failure::of("cannot pack an image", &error, &arguments.source);
+                    let failure =
+                        Failure::of("cannot pack an image", &error, &shown(&arguments.sources));
                     Err(failure.and(
                         "without it, or with --on-error skip, the same command goes on from here",
                     ))
@@ -113,18 +114,21 @@ fn write(
     if start >= done.items {
         return Ok(None);
     }
-    for packed in build(arguments, source, start)? {
+    let source = Arc::new(source);
+    for packed in build(arguments, &source, start)? {
         let Packed { item, position, outcome } = packed?;
         match outcome {
-            Ok(image) => {
-                let class = item.label.to_string();
-                let fields = [(image.field.as_str(), &image.bytes[..]), ("cls", class.as_bytes())];
-                let has_class = item.label >= 0;
-                writer.add(position, &item.key, &fields[..1 + usize::from(has_class)])?;
-                *if image.encoded { &mut done.encoded } else { &mut done.unchanged } += 1;
+            Ok(members) => {
+                let fields: Vec<_> =
+                    members.files.iter().map(|(name, data)| (name.as_str(), &data[..])).collect();
+                writer.add(position, &item.key, &fields)?;
+                *if members.encoded { &mut done.encoded } else { &mut done.unchanged } += 1;
             }
             Err(error) if arguments.on_error == OnError::Raise => {
-                return Ok(Some(error.with_key(item.file.display_name())));
+                let own = item.record.as_ref().map_or(&item.name, |record| &record.key);
+                let key = error.key().map_or_else(|| own.to_string(), str::to_owned);
+                let address = source.opened.set.address_of(&key);
+                return Ok(Some(error.renamed(address)));
             }
             Err(error) => {
                 let reason = format!("{}: {}", error.kind(), error.reason());
@@ -136,46 +140,56 @@ fn write(
     Ok(None)
 }
 
-fn build(arguments: &PackArguments, source: Source, start: u64) -> Result<Pipeline<Packed>> {
-    let source = DatasetSource::new(source);
+fn build(arguments: &PackArguments, samples: &Arc<Source>, start: u64) -> Result<Pipeline<Packed>> {
+    let opened = &samples.opened;
+    let source = DatasetSource::new(Arc::clone(samples));
+    let left = start..u64::MAX;
     let source = match arguments.shuffle {
-        Some(seed) => source.sampler(Limited::positions(Shuffled::new(seed), start..u64::MAX)?),
-        None => source.sampler(Limited::positions(Sequential, start..u64::MAX)?),
+        None => source.sampler(Limited::positions(Sequential, left)?),
+        Some(seed) => match opened.window(seed)? {
+            Some(window) => source.sampler(Limited::positions(window, left)?),
+            None => source.sampler(Limited::positions(Shuffled::new(seed), left)?),
+        },
     };
     let available = || thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.threads.map_or_else(available, |threads| threads as usize);
-    let fetcher = LocalFetcher::new();
-    let read =
-        StageOptions::new("read").concurrency(fetcher.max_threads()).queue(Fetch::READ_AHEAD);
+    let reader = SampleReader::new(&opened.set)
+        .with_names(arguments.image_field.as_deref(), arguments.label_field.as_deref())
+        .with_others(arguments.fields.as_deref());
+    let kind = opened.set.kind;
     let arguments = arguments.clone();
-    PipelineBuilder::new(source)
-        .async_stage(read, Read(Arc::new(fetcher)))
-        .measured_by(|(_, file)| file.as_ref().map_or(0, Bytes::len))
-        .stage("encode", move || Ok(Encode { recoder: Recoder::new(&arguments)?, start }))
-        .measured_by(|packed: &Packed| packed.outcome.as_ref().map_or(0, |image| image.bytes.len()))
+    opened
+        .runs(PipelineBuilder::new(source))?
+        .async_stage(opened.stage("read"), Read(reader))
+        .measured_by(|(_, sample)| sample.as_ref().map_or(0, Sample::bytes))
+        .stage("encode", move || Ok(Encode { recoder: Recoder::new(&arguments)?, kind, start }))
+        .measured_by(|packed: &Packed| packed.outcome.as_ref().map_or(0, Members::bytes))
         .deterministic()
         .threads(threads)
         .build()
 }
 
-/// From an image's place to its bytes. What cannot be read goes on as such, so that it is told in its
+/// From a sample's place to its fields. What cannot be read goes on as such, so that it is told in its
 /// turn.
-#[derive(Debug)]
-struct Read(Arc<LocalFetcher>);
+struct Read(SampleReader);
 
 #[async_trait]
 impl AsyncStage<Item> for Read {
-    type Out = (Item, Result<Bytes>);
+    type Out = (Item, Result<Sample>);
 
-    async fn process(&self, item: Item, _: &AsyncContext) -> Result<Self::Out> {
-        let file = self.0.read_at_most(&item.file, Fetch::DEFAULT_MAX_BYTES).await;
-        Ok((item, file))
+    async fn process(&self, item: Item, cx: &AsyncContext) -> Result<Self::Out> {
+        let sample = match item.record.clone() {
+            Ok(record) => self.0.read(record, cx).await,
+            Err(error) => Err(error),
+        };
+        Ok((item, sample))
     }
 }
 
-/// From an image's bytes to what is written of it.
+/// From a sample's fields to what is written of it.
 struct Encode {
     recoder: Recoder,
+    kind: DatasetKind,
     /// The position at which the source begins.
     start: u64,
 }
@@ -183,18 +197,18 @@ struct Encode {
 struct Packed {
     item: Item,
     position: u64,
-    outcome: Result<Recoded>,
+    outcome: Result<Members>,
 }
 
-impl Stage<(Item, Result<Bytes>)> for Encode {
+impl Stage<(Item, Result<Sample>)> for Encode {
     type Out = Packed;
 
     fn process(
         &mut self,
-        (item, file): (Item, Result<Bytes>),
+        (item, sample): (Item, Result<Sample>),
         cx: &mut StageContext<'_, Packed>,
     ) -> Result<()> {
-        let outcome = file.and_then(|file| self.recoder.recode(file));
+        let outcome = sample.and_then(|sample| Members::of(sample, self.kind, &mut self.recoder));
         let position = self.start + cx.id().index;
         cx.emit(Packed { item, position, outcome })
     }
@@ -219,7 +233,7 @@ fn nothing_packed(arguments: &PackArguments, manifest: &Manifest) -> Failure {
     let none = format!("none of {} images could be used", count(manifest.skipped));
     match manifest.skipped_samples.first() {
         Some(first) => Failure::new(&none, &first.key, &first.reason),
-        None => Failure::new(&none, arguments.source.display(), "there are none"),
+        None => Failure::new(&none, shown(&arguments.sources).display(), "there are none"),
     }
 }
 

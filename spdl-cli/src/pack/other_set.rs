@@ -14,7 +14,7 @@ struct DecidingOption {
     value: fn(&str) -> Option<&str>,
 }
 
-const OPTIONS: [DecidingOption; 7] = [
+const OPTIONS: [DecidingOption; 10] = [
     DecidingOption { name: "--name", part: "the name", value: |value| Some(value) },
     DecidingOption {
         name: "--max-side",
@@ -36,6 +36,9 @@ const OPTIONS: [DecidingOption; 7] = [
         part: "order",
         value: |order| order.strip_prefix("shuffled, seed "),
     },
+    DecidingOption { name: "--image-field", part: "image field", value: |value| Some(value) },
+    DecidingOption { name: "--label-field", part: "label field", value: |value| Some(value) },
+    DecidingOption { name: "--fields", part: "fields", value: |value| Some(value) },
     DecidingOption {
         name: "--shard-size",
         part: "the bytes of a shard",

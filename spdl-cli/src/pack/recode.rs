@@ -6,6 +6,7 @@ use spdl_media::encode::{ImageEncoder, JpegEncoder, PngEncoder, WebpEncoder};
 use spdl_media::{CodecRegistry, Decoder, Limits, Shrink};
 
 use super::arguments::{Format, PackArguments};
+use crate::sample_files::extension;
 
 /// What images become; one per worker, as it keeps decoders.
 pub(crate) struct Recoder {
@@ -19,8 +20,8 @@ pub(crate) struct Recoder {
 /// An image as it is written.
 #[derive(Debug)]
 pub(crate) struct Recoded {
-    /// The name of its field.
-    pub(crate) field: String,
+    /// The usual ending of files of its format.
+    pub(crate) ending: String,
     pub(crate) bytes: Bytes,
     /// Whether they are other bytes than those of the file.
     pub(crate) encoded: bool,
@@ -69,7 +70,7 @@ impl Recoder {
             (Some(Format::Webp), _) => "webp",
         };
         if wanted == own && smaller.is_none() {
-            return Ok(Recoded { field: extension(own).to_owned(), bytes: file, encoded: false });
+            return Ok(Recoded { ending: extension(own).to_owned(), bytes: file, encoded: false });
         }
         let image = match smaller {
             Some(shrink) => shrink.image(&file)?,
@@ -80,15 +81,6 @@ impl Recoder {
             "webp" => WebpEncoder::new().encode_image(&image)?,
             _ => JpegEncoder::new().quality(self.quality).encode_image(&image)?,
         };
-        Ok(Recoded { field: extension(wanted).to_owned(), bytes: bytes.into(), encoded: true })
-    }
-}
-
-/// The usual ending of files of a format.
-pub(crate) fn extension(format: &str) -> &str {
-    match format {
-        "jpeg" => "jpg",
-        "tiff" => "tif",
-        other => other,
+        Ok(Recoded { ending: extension(wanted).to_owned(), bytes: bytes.into(), encoded: true })
     }
 }

@@ -383,6 +383,23 @@ fn help_teaches() {
 }
 
 #[test]
+fn the_text_tells_the_rate_of_each_epoch() {
+    let folder = Folder::with_images(40, 2);
+    let line = |epochs: &str| {
+        let run = bench(folder.path(), &["--epochs", epochs]);
+        run.stdout.lines().find(|line| line.starts_with("each epoch")).map(str::to_owned)
+    };
+    assert_eq!(line("1"), None);
+    let line = line("3").unwrap();
+    let rates: Vec<f64> = line
+        .split_whitespace()
+        .skip(2)
+        .map(|rate| rate.replace(',', "").parse().unwrap())
+        .collect();
+    assert!(rates.len() == 3 && rates.iter().all(|rate| *rate > 0.0), "{line}");
+}
+
+#[test]
 fn the_text_for_people_has_all_parts_and_no_long_lines() {
     let folder = Folder::with_images(50, 3);
     let run = bench(folder.path(), &["--epochs", "2", "--threads", "2"]);

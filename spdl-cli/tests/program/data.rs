@@ -188,9 +188,6 @@ fn what_is_not_there_is_told() {
     );
     let told = run("ls", &shards.join("missing"), &[]);
     assert!(told.code == 1 && told.line().contains("missing"), "{}", told.line());
-    let images = Folder::with_images(2, 1);
-    let told = run("ls", images.path(), &[]);
-    assert!(told.code == 1 && told.line().contains("folder of images"), "{}", told.line());
 }
 
 #[test]

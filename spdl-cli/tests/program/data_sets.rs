@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use crate::common::{Folder, Run, bench, finish, image_name, png, spdl};
+use crate::common::{Folder, Run, finish, image_name, png, spdl};
 
 const IMAGES: u32 = 60;
 const CLASSES: u32 = 4;
@@ -282,6 +282,7 @@ mod stores {
     use spdl_io::testing::{Fault, FaultPlan, FaultServer};
 
     use super::*;
+    use crate::common::bench;
 
     const PASSWORD: &str = "canary-password-51";
     const SIGNATURE: &str = "canary-signature-52";
@@ -406,6 +407,52 @@ mod stores {
         assert!(line.contains(": s3://b/x/: "), "{line}");
         assert!(line.ends_with("the bucket is in another region; set AWS_REGION"), "{line}");
         assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), 1);
+    }
+
+    /// A server that sends whole files only, whatever range is asked for.
+    fn without_ranges(file: Vec<u8>) -> String {
+        use std::io::{BufRead, BufReader, Write};
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                let head: Vec<_> =
+                    lines.map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
+                let len = file.len();
+                let answer = format!(
+                    "HTTP/1.1 200 OK\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n"
+                );
+                let _ = stream.write_all(answer.as_bytes());
+                if head.first().is_some_and(|line| line.starts_with("GET")) {
+                    let _ = stream.write_all(&file);
+                }
+            }
+        });
+        format!("http://{address}")
+    }
+
+    #[test]
+    fn a_shard_on_a_server_without_ranges_is_refused_with_what_to_do() {
+        let (folder, _) = packed();
+        let url = without_ranges(fs::read(folder.join("shards/shard-000000.tar")).unwrap());
+        let data = format!("{url}/shard-000000.tar");
+        let set = folder.join("never");
+        for command in ["bench", "pack", "ls", "verify", "stat"] {
+            let mut spdl = spdl();
+            spdl.arg(command).arg(&data);
+            if command == "pack" {
+                spdl.arg(&set);
+            }
+            let run = finish(spdl.output().unwrap());
+            let words = [&data, "sends whole files only", "copy the shards to this machine"];
+            let line = run.line();
+            assert!(
+                run.code == 1 && words.iter().all(|it| line.contains(*it)),
+                "{command}: {line}"
+            );
+        }
+        assert!(!set.exists());
     }
 
     #[test]

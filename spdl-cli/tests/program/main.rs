@@ -1,6 +1,7 @@
 //! The `spdl` program from outside: run on small folders, as a user would.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
 
+mod any_data;
 mod bench;
 mod common;
 mod data;

@@ -1,7 +1,7 @@
 //! Which files a pattern means: `train-{000..147}.tar`, `data/*.parquet`, or a folder.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use futures_util::TryStreamExt;
 use spdl_core::{Error, ErrorKind, Result};
@@ -94,6 +94,19 @@ fn is_meant(pattern: &str, name: &[u8]) -> bool {
 fn nothing_found(folder: &str, pattern: &str) -> Error {
     let error = Error::new(ErrorKind::NotFound, "there is no file of such a name");
     error.with_key(Key::from(format!("{folder}{pattern}")).display_name())
+}
+
+/// The files of this machine that a pattern means, without the indices of tar archives among them:
+/// braces as of [`expand_braces`], and in the last part of the path `*` for any letters and `?` for one.
+/// A folder is all its `*.tar`. A name without a pattern is itself, be it there or not.
+///
+/// # Errors
+/// `NotFound` where no file has such a name; as [`expand_braces`]; `Unsupported` for `pipe:`; what the
+/// operating system answers.
+pub fn local_files(pattern: &str) -> Result<Vec<PathBuf>> {
+    let names = Names { in_folder: "*.tar", index_suffix: Some(".idx") };
+    let keys = local_keys(pattern, &names)?;
+    Ok(keys.iter().map(|key| key.to_path().into_owned()).collect())
 }
 
 /// The files of this machine that a pattern means; where it is a folder, its files.

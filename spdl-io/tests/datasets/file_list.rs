@@ -207,6 +207,26 @@ fn damage_is_an_error_with_its_byte() {
 }
 
 #[test]
+fn a_bad_row_is_named_by_file_line_and_column() {
+    use ListFormat::{Csv, JsonLines};
+    for (format, text, told) in [
+        (Csv, "a,1\nb,2,3\n", "line 2, column 1: a row of 3 cells, where 2 were expected"),
+        (Csv, "\u{feff}größe\"x,1\n", "line 1, column 6: a quotation mark inside a cell"),
+        (Csv, "a,\"1\n\"\nb,\"2\n", "line 3, column 3: a quotation mark is not closed"),
+        (JsonLines, "{\"path\": \"a\"}\n{\"path\": }\n", "line 2, column 10: a line is no object"),
+    ] {
+        let error = parse(text, format).unwrap_err();
+        assert!(error.message().starts_with(told), "{}", error.report());
+        assert!(!error.report().contains("at line 1"), "{}", error.report());
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("list.csv");
+    fs::write(&path, "a,1\nb\n").unwrap();
+    let report = FileList::open(&path).unwrap_err().report();
+    assert!(report.contains(path.to_str().unwrap()) && report.contains("line 2, "), "{report}");
+}
+
+#[test]
 fn the_hash_is_of_the_list_and_not_of_its_place() {
     let hash = |text: &str, folder: &str| {
         let options = FileListOptions::default();

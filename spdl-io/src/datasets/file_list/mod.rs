@@ -219,7 +219,7 @@ impl FileList {
     /// The files that `text` lists, whose relative paths are below `folder`.
     ///
     /// # Errors
-    /// With the byte in the text: `Corrupt` and `Truncated` where it is not of that format, a row of CSV
+    /// With the byte in the text, and the line and the column in the message: `Corrupt` and `Truncated` where it is not of that format, a row of CSV
     /// has more or fewer cells than the first one, or a row has no path; `InvalidArgument` where a
     /// column that was asked for is missing, a CSV without a header has more than two columns, or a
     /// column is named `file` beside that of the paths; `NotFound` where it lists nothing;
@@ -251,8 +251,9 @@ impl FileList {
         };
         let bytes = list.text.clone();
         let start = if bytes.starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 };
-        let start = list.read_columns(start, options)?;
-        list.read_rows(start)?;
+        list.read_columns(start, options)
+            .and_then(|start| list.read_rows(start))
+            .map_err(|error| located(error, &bytes))?;
         match list.starts.is_empty() {
             true => Err(Error::new(ErrorKind::NotFound, "the list names no files")),
             false => Ok(list),
@@ -446,6 +447,24 @@ impl FileList {
             true => Key::from_bytes(path),
             false => Key::from_bytes(&[&self.folder, path].concat()),
         }
+    }
+}
+
+/// The same error with the place as people count it: lines, and characters in them, from 1.
+fn located(error: Error, text: &[u8]) -> Error {
+    let Some(offset) = error.offset() else { return error };
+    let before = usize::try_from(offset).ok().and_then(|offset| text.get(..offset));
+    let before = before.unwrap_or(text);
+    let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+    let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+    let in_line = String::from_utf8_lossy(&before[line_start..]);
+    // The mark before the first line is not seen.
+    let column = in_line.trim_start_matches('\u{feff}').chars().count() + 1;
+    let message = format!("line {line}, column {column}: {}", error.message());
+    let located = Error::new(error.kind(), message).with_offset(offset);
+    match std::error::Error::source(&error) {
+        Some(cause) => located.with_source(cause.to_string()),
+        None => located,
     }
 }
 

@@ -103,7 +103,10 @@ pub(super) fn json_line(text: &[u8], start: usize) -> Result<Map<String, Value>>
     let (line, _) = line(text, start);
     serde_json::from_slice(line).map_err(|error| {
         let column = error.column().saturating_sub(1).min(line.len());
-        corrupt("a line is no object of JSON", start + column).with_source(error)
+        // It would call this line the first.
+        let cause = error.to_string();
+        let cause = cause.split(" at line ").next().unwrap_or_default().to_owned();
+        corrupt("a line is no object of JSON", start + column).with_source(cause)
     })
 }
 

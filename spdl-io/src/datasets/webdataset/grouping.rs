@@ -17,6 +17,8 @@ pub(super) struct Shard {
     pub(super) version: Option<u64>,
     /// Its size.
     pub(super) bytes: u64,
+    /// Whether its headers are damaged somewhere, so that nobody knows what lies behind.
+    pub(super) is_cut: bool,
     samples: Vec<Sample>,
     /// The names of all samples, joined.
     names: Vec<u8>,
@@ -71,6 +73,7 @@ impl Shard {
                 key,
                 version: None,
                 bytes: index.stamp().size(),
+                is_cut: damage.is_some(),
                 samples: Vec::new(),
                 names: Vec::new(),
                 members: Vec::new(),

@@ -279,6 +279,11 @@ impl WebDataset {
         self.fields.iter().map(|(name, _)| &**name)
     }
 
+    /// How many shards have damaged headers, so that nobody knows how many samples lie behind.
+    pub fn cut_shards(&self) -> u64 {
+        self.shards.iter().filter(|shard| shard.is_cut).count() as u64
+    }
+
     /// Why some samples cannot be read, as far as that is known without reading their data.
     pub fn failures(&self) -> impl Iterator<Item = &Error> {
         self.shards.iter().flat_map(Shard::failures)

@@ -1,102 +1,21 @@
-//! The stages from stored samples to their values.
+//! The stage that reads of each sample a value and a label, prepares the value, and keeps both in a cache.
 
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::future::try_join_all;
-use spdl_core::{AsyncContext, AsyncStage, Error, ErrorKind, Footprint, Labeled, Result};
+use spdl_core::{AsyncContext, AsyncStage, Error, ErrorKind, Labeled, Result};
 
-#[cfg(feature = "cache")]
-use crate::Cache;
+use super::reading::{field_key, known_bytes, read_record};
 #[cfg(feature = "cache")]
 use crate::cache::local_version;
 #[cfg(feature = "local")]
 use crate::io_threads::IoThreads;
 use crate::record::no_such_field;
-use crate::{
-    Encoding, Extent, Fetch, Fetcher, FieldRequest, FieldValue, IMAGE_EXTENSIONS, Key, Record,
-    StoredField, StoredRecord,
-};
-
-/// The pipeline stage that reads the fields of stored samples by a [`Fetcher`], and decodes those
-/// whose encoding is known.
-///
-/// The parts that lie in one object are read by one call of
-/// [`read_ranges`](Fetcher::read_ranges); [`Resilient`](crate::Resilient) joins those that lie near
-/// each other, as the members of a tar archive do. Objects are read at the same time.
-///
-/// ```
-/// use std::sync::Arc;
-/// use spdl_core::PipelineBuilder;
-/// use spdl_io::{Encoding, Extent, FetchRecord, MemoryFetcher, StoredRecord};
-///
-/// let store = MemoryFetcher::from_iter([("shard", "...a picture...7")]);
-/// let samples = vec![
-///     StoredRecord::new("shard:1")
-///         .with_stored("jpg", Extent::part("shard", 3..12), Encoding::Bytes)
-///         .with_stored("cls", Extent::part("shard", 15..16), Encoding::Integer),
-/// ];
-/// let mut pipeline = PipelineBuilder::from_iter(samples)
-///     .async_stage("fetch", FetchRecord::new(Arc::new(store)))
-///     .build()?;
-/// let record = pipeline.next().expect("there is one")?;
-/// assert_eq!(record.get("jpg")?.as_bytes().map(|it| &it[..]), Some(&b"a picture"[..]));
-/// assert_eq!(record.get("cls")?.as_i64(), Some(7));
-/// # Ok::<(), spdl_core::Error>(())
-/// ```
-///
-/// # Errors
-/// Of a sample, with the key `SAMPLE.FIELD` where it is one field's, and the byte in the object:
-/// `NotFound` where it lacks a field that was asked for; `LimitExceeded` where it is larger than
-/// allowed; what the fetcher answers; as [`Encoding::decode`].
-#[derive(Clone, Debug)]
-pub struct FetchRecord {
-    fetcher: Arc<dyn Fetcher>,
-    request: FieldRequest,
-}
-
-impl FetchRecord {
-    /// Reads all fields, of up to [`Fetch::DEFAULT_MAX_BYTES`] together.
-    pub fn new(fetcher: Arc<dyn Fetcher>) -> Self {
-        FetchRecord { fetcher, request: FieldRequest::all(Fetch::DEFAULT_MAX_BYTES) }
-    }
-
-    /// Reads these fields only, and delivers them in this order. A sample that lacks one fails.
-    #[must_use]
-    pub fn with_fields<N: Into<Arc<str>>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
-        self.request = self.request.only(names);
-        self
-    }
-
-    /// Refuses samples whose fields have more than `max_bytes` together, where their sizes are known,
-    /// without reading them.
-    #[must_use]
-    pub fn with_max_bytes(mut self, max_bytes: u64) -> Self {
-        let names = self.request.names().map(<[_]>::to_vec);
-        self.request = FieldRequest::all(max_bytes);
-        self.request = match names {
-            Some(names) => self.request.only(names),
-            None => self.request,
-        };
-        self
-    }
-}
-
-#[async_trait]
-impl AsyncStage<StoredRecord> for FetchRecord {
-    type Out = Record;
-
-    async fn process(&self, item: StoredRecord, _: &AsyncContext) -> Result<Record> {
-        read_record(&self.fetcher, item, &self.request).await
-    }
-
-    fn output_bytes(&self, item: &StoredRecord) -> Option<usize> {
-        known_bytes(item, &self.request)
-    }
-}
+#[cfg(feature = "cache")]
+use crate::{Cache, StoredField};
+use crate::{Fetch, Fetcher, FieldRequest, FieldValue, IMAGE_EXTENSIONS, Key, StoredRecord};
 
 /// The pipeline stage that reads of each stored sample one field as bytes and its label: what
 /// [`Fetch`] does for keys. Its output goes where that of `Fetch` goes, as to a decoder of images.
@@ -124,7 +43,7 @@ impl AsyncStage<StoredRecord> for FetchRecord {
 /// ```
 ///
 /// # Errors
-/// As [`FetchRecord`]; `NotFound` where a sample has none of the fields; `InvalidArgument` where the
+/// As [`FetchRecord`](crate::FetchRecord); `NotFound` where a sample has none of the fields; `InvalidArgument` where the
 /// value is not bytes, or the label no whole number; and those of the function that prepares.
 #[derive(Clone)]
 pub struct FetchLabeled {
@@ -241,15 +160,23 @@ impl FetchLabeled {
         self
     }
 
-    /// As [`FetchRecord::with_max_bytes`].
+    /// As [`FetchRecord::with_max_bytes`](crate::FetchRecord::with_max_bytes).
     #[must_use]
     pub fn with_max_bytes(mut self, max_bytes: u64) -> Self {
         self.max_bytes = max_bytes;
         self
     }
 
-    /// The names of the fields of a sample that are its value and its label.
-    fn fields_of(&self, item: &StoredRecord) -> (Option<Arc<str>>, Option<Arc<str>>) {
+    /// The names of the fields of a sample that are its value and its label, where it has them.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use spdl_io::{FetchLabeled, FieldValue, MemoryFetcher, StoredRecord};
+    /// let fetch = FetchLabeled::new(Arc::new(MemoryFetcher::new()));
+    /// let sample = StoredRecord::new("1").with_known("label", FieldValue::Integer(7));
+    /// assert_eq!(fetch.fields_of(&sample), (None, Some("label".into())));
+    /// ```
+    pub fn fields_of(&self, item: &StoredRecord) -> (Option<Arc<str>>, Option<Arc<str>>) {
         let is_there = |wanted: &&Arc<str>| item.names().any(|name| *name == ***wanted);
         (self.values.iter().find(is_there).cloned(), self.labels.iter().find(is_there).cloned())
     }
@@ -412,234 +339,5 @@ impl fmt::Debug for FetchLabeled {
             .field("values", &self.values)
             .field("labels", &self.labels)
             .finish_non_exhaustive()
-    }
-}
-
-/// What people call a field of a sample.
-fn field_key(sample: &Key, field: &str) -> Key {
-    Key::from_bytes(&[sample.as_bytes(), b".", field.as_bytes()].concat())
-}
-
-/// How many bytes the values of a sample will have; `None` where the store alone knows.
-fn known_bytes(item: &StoredRecord, request: &FieldRequest) -> Option<usize> {
-    if item.row.is_some() {
-        return None;
-    }
-    let mut bytes = size_of::<Record>() + item.key.as_bytes().len();
-    for (name, field) in item.fields.iter().filter(|(name, _)| request.wants(name)) {
-        let of_field = match field {
-            StoredField::Known(value) => value.footprint(),
-            // A value of JSON takes more memory than its text, by no fixed factor.
-            StoredField::At(_, Encoding::Json) => return None,
-            StoredField::At(extent, _) => {
-                size_of::<FieldValue>().checked_add(usize::try_from(extent.size()?).ok()?)?
-            }
-        };
-        bytes = bytes.checked_add(of_field)?.checked_add(name.footprint())?;
-    }
-    Some(bytes)
-}
-
-/// Reads the fields of a sample that are asked for.
-async fn read_record(
-    fetcher: &Arc<dyn Fetcher>,
-    item: StoredRecord,
-    request: &FieldRequest,
-) -> Result<Record> {
-    if let Some(names) = request.names()
-        && let Some(missing) = names.iter().find(|name| !item.names().any(|it| *it == ***name))
-    {
-        return Err(no_such_field(&item.key, missing, item.names()));
-    }
-    let mut fields = Vec::with_capacity(item.fields.len());
-    let mut extents = Vec::new();
-    for (name, field) in item.fields.into_iter().filter(|(name, _)| request.wants(name)) {
-        match field {
-            StoredField::Known(value) => fields.push((name, Slot::Value(value))),
-            StoredField::At(extent, encoding) => {
-                extents.push((Arc::clone(&name), extent));
-                fields.push((name, Slot::Extent(extents.len() - 1, encoding)));
-            }
-        }
-    }
-    let mut parts = read_extents(fetcher, &item.key, &extents, request.max_bytes()).await?;
-    let mut record = Record::new(item.key).with_label(item.label);
-    for (name, slot) in fields {
-        let value = match slot {
-            Slot::Value(value) => value,
-            Slot::Extent(number, encoding) => {
-                let bytes = std::mem::take(&mut parts[number]);
-                encoding.decode(bytes).map_err(|error| {
-                    let extent = &extents[number].1;
-                    let start = extent.range.as_ref().map_or(0, |range| range.start);
-                    let offset = start.saturating_add(error.offset().unwrap_or_default());
-                    error.with_offset(offset).with_key(field_key(&record.key, &name).display_name())
-                })?
-            }
-        };
-        record.fields.push((name, value));
-    }
-    if let Some(row) = item.row {
-        let of_row = row.group.read(fetcher, row.row, request).await;
-        record.fields.extend(of_row.map_err(|error| error.with_key(record.key.display_name()))?);
-    }
-    if let Some(names) = request.names() {
-        let mut in_order = Vec::with_capacity(names.len());
-        for name in names {
-            in_order.push((Arc::clone(name), record.take(name)?));
-        }
-        record.fields = in_order;
-    }
-    Ok(record)
-}
-
-enum Slot {
-    Value(FieldValue),
-    /// The number of the extent.
-    Extent(usize, Encoding),
-}
-
-/// Reads parts of objects, in the order in which they are given.
-async fn read_extents(
-    fetcher: &Arc<dyn Fetcher>,
-    sample: &Key,
-    extents: &[(Arc<str>, Extent)],
-    max_bytes: u64,
-) -> Result<Vec<Bytes>> {
-    let sizes = extents.iter().filter_map(|(_, extent)| extent.size());
-    let known = sizes.fold(0, u64::saturating_add);
-    let too_large = |bytes: u64| {
-        let message = format!("holds {bytes} bytes, but at most {max_bytes} are allowed");
-        Error::new(ErrorKind::LimitExceeded, message).with_key(sample.display_name())
-    };
-    if known > max_bytes {
-        return Err(too_large(known));
-    }
-    // The parts of each object, in the order of the object.
-    let mut order: Vec<usize> = (0..extents.len()).collect();
-    order.sort_by_key(|&at| {
-        let extent = &extents[at].1;
-        (&extent.object, extent.range.as_ref().map(|range| range.start))
-    });
-    let of_one_object = |a: &usize, b: &usize| {
-        let (a, b) = (&extents[*a].1, &extents[*b].1);
-        a.range.is_some() && b.range.is_some() && a.object == b.object
-    };
-    let reads = order.chunk_by(of_one_object).map(|numbers| async move {
-        let parts = read_object(fetcher, extents, numbers, max_bytes - known).await;
-        parts.map_err(|error| of_field(error, sample, extents, numbers))
-    });
-    let read = try_join_all(reads.collect::<Vec<_>>()).await?;
-    let mut parts = vec![Bytes::new(); extents.len()];
-    for (number, part) in read.into_iter().flatten() {
-        parts[number] = part;
-    }
-    let bytes = parts.iter().map(|part| part.len() as u64).fold(0, u64::saturating_add);
-    if bytes > max_bytes {
-        return Err(too_large(bytes));
-    }
-    Ok(parts)
-}
-
-/// Reads one object whole, or parts of one.
-async fn read_object(
-    fetcher: &Arc<dyn Fetcher>,
-    extents: &[(Arc<str>, Extent)],
-    numbers: &[usize],
-    max_bytes: u64,
-) -> Result<Vec<(usize, Bytes)>> {
-    let Some(object) = numbers.first().map(|&first| &extents[first].1.object) else {
-        return Ok(Vec::new());
-    };
-    let is_read = |number: &&usize| extents[**number].1.size() != Some(0);
-    let read: Vec<usize> = numbers.iter().filter(is_read).copied().collect();
-    let ranges = read.iter().map(|&number| extents[number].1.range.clone());
-    let parts = match ranges.collect::<Option<Vec<Range<u64>>>>() {
-        None => vec![fetcher.read_at_most(object, max_bytes).await?],
-        Some(ranges) => match &ranges[..] {
-            [] => Vec::new(),
-            [range] => vec![fetcher.read(object, Some(range.clone())).await?],
-            ranges => fetcher.read_ranges(object, ranges).await?,
-        },
-    };
-    let are_as_asked = parts.len() == read.len()
-        && parts.iter().zip(&read).all(|(part, &number)| {
-            extents[number].1.size().is_none_or(|size| size == part.len() as u64)
-        });
-    if !are_as_asked {
-        let message = format!("{fetcher:?} gave other ranges than it was asked for");
-        return Err(Error::new(ErrorKind::Internal, message).with_key(object.display_name()));
-    }
-    Ok(read.into_iter().zip(parts).collect())
-}
-
-/// The error of a read with the field that could not be read. Whole objects have a name of their own.
-fn of_field(
-    error: Error,
-    sample: &Key,
-    extents: &[(Arc<str>, Extent)],
-    numbers: &[usize],
-) -> Error {
-    let parts: Vec<_> =
-        numbers.iter().map(|&at| &extents[at]).filter(|(_, it)| it.range.is_some()).collect();
-    let (key, start) = match &parts[..] {
-        [] => return error,
-        [(name, extent)] => (field_key(sample, name), extent.range.as_ref().map(|it| it.start)),
-        [(_, first), ..] => (sample.clone(), first.range.as_ref().map(|it| it.start)),
-    };
-    let mut of_field = Error::new(error.kind(), error.message()).with_key(key.display_name());
-    if let Some(offset) = error.offset().or(start) {
-        of_field = of_field.with_offset(offset);
-    }
-    if let Some(delay) = error.retry_after() {
-        of_field = of_field.with_retry_after(delay);
-    }
-    let of_field = if error.is_fatal() { of_field.fatal() } else { of_field };
-    of_field.with_source(error)
-}
-
-impl Footprint for FieldValue {
-    fn footprint(&self) -> usize {
-        let heap = match self {
-            FieldValue::Bytes(bytes) => bytes.len(),
-            FieldValue::Text(text) => text.len(),
-            FieldValue::Integers(numbers) => size_of_val(&numbers[..]),
-            FieldValue::Floats(numbers) => size_of_val(&numbers[..]),
-            FieldValue::List(fields) => fields.iter().map(Footprint::footprint).sum(),
-            FieldValue::Array(array) => array.data().len() + size_of_val(array.shape()),
-            FieldValue::Json(value) => json_heap(value),
-            FieldValue::Bool(_)
-            | FieldValue::Integer(_)
-            | FieldValue::Float(_)
-            | FieldValue::Null => 0,
-        };
-        size_of::<Self>() + heap
-    }
-}
-
-impl Footprint for Record {
-    fn footprint(&self) -> usize {
-        let fields = self.fields.iter();
-        size_of::<Self>()
-            + self.key.as_bytes().len()
-            + fields.map(|(name, value)| name.footprint() + value.footprint()).sum::<usize>()
-    }
-}
-
-/// What a value of JSON holds beyond its own size.
-fn json_heap(value: &serde_json::Value) -> usize {
-    use serde_json::Value;
-    match value {
-        Value::String(text) => text.len(),
-        Value::Array(values) => {
-            values.iter().map(|value| size_of::<Value>() + json_heap(value)).sum()
-        }
-        Value::Object(members) => members
-            .iter()
-            .map(|(name, value)| {
-                size_of::<String>() + name.len() + size_of::<Value>() + json_heap(value)
-            })
-            .sum(),
-        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
     }
 }

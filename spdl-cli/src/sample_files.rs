@@ -1,0 +1,405 @@
+//! A sample of any kind of data set as files: what `spdl pack` writes of it, and what `spdl verify` and
+//! the others look at.
+//!
+//! Fields of tar archives, and files, are the bytes that lie there. Values of rows become files by their
+//! type: `caption` is `caption.txt`, a number `NAME.json`, an array or a list of numbers `NAME.npy`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use spdl_core::{AsyncContext, AsyncStage, Error, ErrorKind, Result};
+use spdl_io::archive::NpyArray;
+use spdl_io::datasets::{DatasetKind, OpenedDataset};
+use spdl_io::{
+    Encoding, FetchLabeled, FetchRecord, Fetcher, FieldValue, Key, StoredField, StoredRecord,
+};
+use spdl_media::CodecRegistry;
+
+/// A sample, read.
+#[derive(Debug)]
+pub(crate) struct Sample {
+    pub(crate) files: Vec<SampleFile>,
+    /// The number of its class, by a field or by the data set; negative where there is none.
+    pub(crate) label: i64,
+}
+
+impl Sample {
+    /// How many bytes its fields are.
+    pub(crate) fn bytes(&self) -> usize {
+        self.files.iter().map(|file| file.data.len()).sum()
+    }
+}
+
+/// A field of a sample.
+#[derive(Debug)]
+pub(crate) struct SampleFile {
+    /// What the data set calls it.
+    pub(crate) field: Arc<str>,
+    /// What it is called as a member of a shard.
+    pub(crate) name: String,
+    /// Where in its object it lies, if anybody knows.
+    pub(crate) offset: Option<u64>,
+    pub(crate) data: Bytes,
+    pub(crate) role: Role,
+}
+
+/// What a field is to its sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Image,
+    Label,
+    Other,
+}
+
+/// Reads samples of a data set, and makes files of their fields.
+pub(crate) struct SampleReader {
+    fetcher: Arc<dyn Fetcher>,
+    kind: DatasetKind,
+    usual: FetchLabeled,
+    /// Whether the field of the label was asked for by name.
+    has_label_field: bool,
+    /// Whether image and label are read, whatever `others` says.
+    reads_named: bool,
+    /// The fields beside them that are read; `None` for all.
+    others: Option<Vec<String>>,
+    formats: CodecRegistry,
+}
+
+impl SampleReader {
+    pub(crate) fn new(set: &OpenedDataset) -> Self {
+        SampleReader {
+            fetcher: Arc::clone(&set.fetcher),
+            kind: set.kind,
+            usual: set.fetch_labeled(),
+            has_label_field: false,
+            reads_named: true,
+            others: None,
+            formats: CodecRegistry::with_defaults(),
+        }
+    }
+
+    /// Takes this field as the image, and that one as the label, where they are given.
+    pub(crate) fn with_names(mut self, image: Option<&str>, label: Option<&str>) -> Self {
+        if let Some(image) = image {
+            self.usual = self.usual.with_value_fields([image]);
+        }
+        if let Some(label) = label {
+            self.usual = self.usual.with_label_fields([label]);
+            self.has_label_field = true;
+        }
+        self
+    }
+
+    /// Reads only these fields beside image and label.
+    pub(crate) fn with_others(mut self, others: Option<&[String]>) -> Self {
+        self.others = others.map(<[_]>::to_vec);
+        self
+    }
+
+    /// Reads this field alone.
+    pub(crate) fn with_only(mut self, field: &str) -> Self {
+        self.others = Some(vec![field.to_owned()]);
+        self.reads_named = false;
+        self
+    }
+
+    /// # Errors
+    /// As [`FetchRecord`]; `NotFound` where there is no such field for the label; `InvalidArgument` where a label that was asked for is no whole number.
+    pub(crate) async fn read(&self, record: StoredRecord, cx: &AsyncContext) -> Result<Sample> {
+        let (image, label) = self.usual.fields_of(&record);
+        if self.has_label_field && label.is_none() {
+            let there = record.names().collect::<Vec<_>>().join(", ");
+            let message = format!("there is no such field for the label, but {there}");
+            return Err(Error::new(ErrorKind::NotFound, message));
+        }
+        let mut fetch = FetchRecord::new(Arc::clone(&self.fetcher));
+        if let Some(others) = &self.others {
+            let is_read = |name: &&str| {
+                let is_named = [&image, &label].iter().any(|it| it.as_deref() == Some(*name));
+                (is_named && self.reads_named) || others.iter().any(|other| other == name)
+            };
+            fetch = fetch.with_fields(record.names().filter(is_read).map(Arc::<str>::from));
+        }
+        let offsets: HashMap<Arc<str>, u64> = record.fields.iter().filter_map(offset_of).collect();
+        let mut sample = Sample { files: Vec::new(), label: record.label };
+        let read = fetch.process(as_stored(record), cx).await?;
+        for (field, value) in read.fields {
+            let is = |name: &Option<Arc<str>>| name.as_ref() == Some(&field);
+            let (is_image, is_label) = (is(&image), is(&label));
+            let in_field = |error: Error| {
+                let key = [read.key.as_bytes(), b".", field.as_bytes()].concat();
+                error.with_key(Key::from_bytes(&key).display_name())
+            };
+            let number = if is_label { whole_number(&value) } else { None };
+            if is_label && self.has_label_field && number.is_none() {
+                let message = format!("a whole number was expected, but this is {}", value.kind());
+                return Err(in_field(Error::new(ErrorKind::InvalidArgument, message)));
+            }
+            sample.label = number.unwrap_or(sample.label);
+            let role = match number {
+                _ if is_image => Role::Image,
+                Some(_) => Role::Label,
+                None => Role::Other,
+            };
+            let files = match (role, number) {
+                // What lies in an archive stays what it is.
+                (Role::Label, Some(number)) if !self.keeps_names() || self.has_label_field => {
+                    vec![("cls".to_owned(), number.to_string().into())]
+                }
+                (Role::Image, _) if !matches!(value, FieldValue::Bytes(_)) => {
+                    let message = format!("an image was expected, but this is {}", value.kind());
+                    return Err(in_field(Error::new(ErrorKind::InvalidArgument, message)));
+                }
+                _ => self.files(&field, value).map_err(in_field)?,
+            };
+            sample.files.extend(files.into_iter().map(|(name, data)| SampleFile {
+                field: Arc::clone(&field),
+                name,
+                offset: offsets.get(&field).copied(),
+                data,
+                role,
+            }));
+        }
+        Ok(sample)
+    }
+
+    /// Whether fields are members of archives, with names that say what they are.
+    fn keeps_names(&self) -> bool {
+        self.kind == DatasetKind::TarShards
+    }
+
+    /// The files that a value becomes: one, none where there is no value, several for a list of bytes.
+    fn files(&self, field: &str, value: FieldValue) -> Result<Vec<(String, Bytes)>> {
+        if self.keeps_names() {
+            let FieldValue::Bytes(bytes) = value else {
+                return Err(Error::new(ErrorKind::Internal, "a member of an archive is bytes"));
+            };
+            return Ok(vec![(field.to_owned(), bytes)]);
+        }
+        let name = member_name(field);
+        match value {
+            FieldValue::Null => return Ok(Vec::new()),
+            FieldValue::List(values) if values.iter().any(|value| as_json(value).is_none()) => {
+                let mut files = Vec::new();
+                for (number, value) in values.into_iter().enumerate() {
+                    files.extend(self.files(&format!("{name}.{number}"), value)?);
+                }
+                return Ok(files);
+            }
+            _ => {}
+        }
+        let (ending, bytes) = self.file(value)?;
+        let is_told = ending.is_empty() || name.rsplit('.').next() == Some(ending);
+        Ok(vec![(if is_told { name } else { format!("{name}.{ending}") }, bytes)])
+    }
+
+    /// The bytes of a value, and how the name of such a file ends.
+    fn file(&self, value: FieldValue) -> Result<(&str, Bytes)> {
+        Ok(match value {
+            FieldValue::Bytes(bytes) => {
+                let format = self.formats.find(&bytes).map_or("", |format| format.name());
+                (extension(format), bytes)
+            }
+            FieldValue::Text(text) => ("txt", Bytes::from(text.as_bytes().to_vec())),
+            FieldValue::Array(array) => ("npy", npy_of(&array)),
+            FieldValue::Integers(numbers) => {
+                let data: Vec<u8> = numbers.iter().flat_map(|it| it.to_le_bytes()).collect();
+                ("npy", npy("<i8", false, &[numbers.len()], &data))
+            }
+            FieldValue::Floats(numbers) => {
+                let data: Vec<u8> = numbers.iter().flat_map(|it| it.to_le_bytes()).collect();
+                ("npy", npy("<f8", false, &[numbers.len()], &data))
+            }
+            // JSON has no such numbers.
+            FieldValue::Float(number) if !number.is_finite() => {
+                ("npy", npy("<f8", false, &[], &number.to_le_bytes()))
+            }
+            other => match as_json(&other) {
+                Some(value) => ("json", value.to_string().into()),
+                None => {
+                    let message = format!("there is no kind of file for {}", other.kind());
+                    return Err(Error::new(ErrorKind::Unsupported, message));
+                }
+            },
+        })
+    }
+}
+
+/// The usual ending of files of a format of images.
+pub(crate) fn extension(format: &str) -> &str {
+    match format {
+        "jpeg" => "jpg",
+        "tiff" => "tif",
+        other => other,
+    }
+}
+
+/// The same sample with what is to be read taken as the bytes that lie there.
+fn as_stored(mut record: StoredRecord) -> StoredRecord {
+    for (_, field) in &mut record.fields {
+        if let StoredField::At(_, encoding) = field {
+            *encoding = Encoding::Bytes;
+        }
+    }
+    record
+}
+
+fn offset_of((name, field): &(Arc<str>, StoredField)) -> Option<(Arc<str>, u64)> {
+    match field {
+        StoredField::At(extent, _) => Some((Arc::clone(name), extent.range.as_ref()?.start)),
+        _ => None,
+    }
+}
+
+/// A label, be it a number or its digits in a file.
+fn whole_number(value: &FieldValue) -> Option<i64> {
+    match value {
+        FieldValue::Bytes(bytes) => std::str::from_utf8(bytes).ok()?.trim().parse().ok(),
+        value => value.as_i64(),
+    }
+}
+
+/// The name of a field as part of a file's name: in lower case, as readers of shards take it, without
+/// slashes.
+fn member_name(field: &str) -> String {
+    let name = field.to_lowercase().replace(['/', '\0'], "_");
+    if name.is_empty() { "field".to_owned() } else { name }
+}
+
+/// `None` for what JSON cannot say.
+fn as_json(value: &FieldValue) -> Option<serde_json::Value> {
+    Some(match value {
+        FieldValue::Null => serde_json::Value::Null,
+        FieldValue::Bool(value) => (*value).into(),
+        FieldValue::Integer(number) => (*number).into(),
+        FieldValue::Float(number) => serde_json::Number::from_f64(*number)?.into(),
+        FieldValue::Text(text) => (&**text).into(),
+        FieldValue::Json(value) => value.clone(),
+        FieldValue::List(values) => {
+            serde_json::Value::Array(values.iter().map(as_json).collect::<Option<_>>()?)
+        }
+        _ => return None,
+    })
+}
+
+/// An array as a file of NumPy.
+fn npy_of(array: &NpyArray) -> Bytes {
+    // `int32` is `i4`.
+    let letter = array.element().to_string().chars().next().unwrap_or_default();
+    let size = array.element().size();
+    let order = match size {
+        1 => '|',
+        _ if cfg!(target_endian = "big") => '>',
+        _ => '<',
+    };
+    npy(&format!("{order}{letter}{size}"), array.is_fortran_order(), array.shape(), array.data())
+}
+
+/// Version 1.0 of the format: the header is padded so that the elements begin at a multiple of 64.
+fn npy(element: &str, is_fortran_order: bool, shape: &[usize], data: &[u8]) -> Bytes {
+    let extents: String = shape.iter().map(|extent| format!("{extent}, ")).collect();
+    let order = if is_fortran_order { "True" } else { "False" };
+    let header =
+        format!("{{'descr': '{element}', 'fortran_order': {order}, 'shape': ({extents}), }}");
+    let len = (10 + header.len() + 1).next_multiple_of(64) - 10;
+    // A header of 64 extents, as many as NumPy knows, has less than 2 KiB.
+    let mut file = b"\x93NUMPY\x01\x00".to_vec();
+    file.extend_from_slice(&(len as u16).to_le_bytes());
+    file.extend_from_slice(format!("{header:<width$}\n", width = len - 1).as_bytes());
+    file.extend_from_slice(data);
+    file.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spdl_io::MemoryFetcher;
+    use spdl_io::archive::NpyType;
+
+    fn reader(kind: DatasetKind) -> SampleReader {
+        let fetcher: Arc<dyn Fetcher> = Arc::new(MemoryFetcher::new());
+        SampleReader {
+            usual: FetchLabeled::new(Arc::clone(&fetcher)),
+            fetcher,
+            kind,
+            has_label_field: false,
+            reads_named: true,
+            others: None,
+            formats: CodecRegistry::with_defaults(),
+        }
+    }
+
+    fn names(kind: DatasetKind, field: &str, value: FieldValue) -> Vec<(String, Bytes)> {
+        reader(kind).files(field, value).unwrap()
+    }
+
+    #[test]
+    fn values_of_rows_become_files_by_their_types() {
+        let rows = DatasetKind::Parquet;
+        for (field, value, name, data) in [
+            ("caption", FieldValue::Text("a cat".into()), "caption.txt", "a cat"),
+            ("Image/Height", FieldValue::Integer(7), "image_height.json", "7"),
+            ("score", FieldValue::Float(0.5), "score.json", "0.5"),
+            ("ok", FieldValue::Bool(true), "ok.json", "true"),
+            ("meta.json", FieldValue::Json(serde_json::json!({"a": 1})), "meta.json", "{\"a\":1}"),
+            ("blob", FieldValue::Bytes("x".into()), "blob", "x"),
+            ("", FieldValue::Bytes("x".into()), "field", "x"),
+        ] {
+            assert_eq!(
+                names(rows, field, value),
+                [(name.to_owned(), Bytes::from(data))],
+                "{field}"
+            );
+        }
+        assert!(names(rows, "nothing", FieldValue::Null).is_empty());
+        let png = Bytes::from_static(b"\x89PNG\r\n\x1a\n and so on");
+        assert_eq!(names(rows, "mask", FieldValue::Bytes(png.clone()))[0].0, "mask.png");
+        // What no JSON can hold is a file for each of the list.
+        let list = FieldValue::List(vec![FieldValue::Bytes("a".into()), FieldValue::Bytes(png)]);
+        let files: Vec<_> = names(rows, "all", list).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(files, ["all.0", "all.1.png"]);
+        let texts = FieldValue::List(vec![FieldValue::Text("a".into())]);
+        assert_eq!(names(rows, "tags", texts), [("tags.json".to_owned(), Bytes::from("[\"a\"]"))]);
+    }
+
+    #[test]
+    fn members_of_archives_keep_their_names_and_bytes() {
+        for field in ["txt", "seg.png", "bin", "pkl"] {
+            let value = FieldValue::Bytes("7".into());
+            let found = names(DatasetKind::TarShards, field, value);
+            assert_eq!(found, [(field.to_owned(), Bytes::from("7"))]);
+        }
+    }
+
+    #[test]
+    fn numbers_that_json_lacks_and_lists_are_arrays_of_numpy() {
+        for (value, element, shape, data) in [
+            (FieldValue::Integers(vec![1, -2]), NpyType::Int(8), &[2][..], vec![1, -2]),
+            (
+                FieldValue::Floats(vec![f64::INFINITY]),
+                NpyType::Float(8),
+                &[1],
+                vec![f64::INFINITY.to_bits() as i64],
+            ),
+            (FieldValue::Float(f64::NAN), NpyType::Float(8), &[], vec![f64::NAN.to_bits() as i64]),
+        ] {
+            let (name, file) = names(DatasetKind::TfRecord, "x", value).remove(0);
+            assert_eq!((name.as_str(), file.len() % 64), ("x.npy", data.len() * 8 % 64));
+            let array = NpyArray::from_bytes(file.clone()).unwrap();
+            assert_eq!((array.element(), array.shape()), (element, shape));
+            let expected: Vec<u8> = data.iter().flat_map(|it| it.to_le_bytes()).collect();
+            assert_eq!(array.data()[..], expected[..]);
+            // An array becomes the same file again.
+            let again = names(DatasetKind::Mds, "x", FieldValue::Array(array));
+            assert_eq!(again, [(name, file)]);
+        }
+    }
+
+    #[test]
+    fn a_label_is_a_number_or_its_digits() {
+        assert_eq!(whole_number(&FieldValue::Bytes(" 7\n".into())), Some(7));
+        assert_eq!(whole_number(&FieldValue::Integer(-1)), Some(-1));
+        assert_eq!(whole_number(&FieldValue::Bytes("cat".into())), None);
+    }
+}

@@ -1,0 +1,151 @@
+//! Each kind of data set, opened by the keys of its files.
+
+use std::sync::Arc;
+
+use spdl_core::{Dataset, Error, ErrorKind, Result};
+
+use super::{DatasetKind, OpenedDataset, Place};
+use crate::datasets::pattern::{Names, stored_keys};
+use crate::datasets::{
+    FileList, FileListOptions, MdsDataset, MdsOptions, TfRecordDataset, TfRecordOptions,
+    WebDataset, WebDatasetOptions,
+};
+#[cfg(feature = "parquet")]
+use crate::datasets::{ParquetDataset, ParquetOptions};
+use crate::{Fetcher, Key, StoredRecord};
+
+/// Where files are named, nothing is a folder; and what lies beside them is an index.
+const NAMES: Names<'static> = Names { in_folder: "*", index_suffix: Some(".idx") };
+
+/// The folder that a file lies in, with a slash at its end unless it is empty.
+fn folder_of(file: &Key) -> Key {
+    let bytes = file.as_bytes();
+    let end = bytes.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+    Key::from_bytes(&bytes[..end])
+}
+
+/// What opens data sets in one store.
+pub(super) struct Opening<'a> {
+    pub(super) fetcher: &'a Arc<dyn Fetcher>,
+    pub(super) is_local: bool,
+    /// By which images are known.
+    pub(super) extensions: &'a [&'a str],
+}
+
+impl Opening<'_> {
+    pub(super) fn opened(
+        &self,
+        kind: DatasetKind,
+        samples: impl Dataset<Item = StoredRecord>,
+        shard_lens: Vec<u64>,
+    ) -> OpenedDataset {
+        OpenedDataset {
+            kind,
+            samples: Arc::new(samples),
+            fetcher: Arc::clone(self.fetcher),
+            is_local: self.is_local,
+            classes: Vec::new(),
+            shard_lens,
+            cut_shards: 0,
+            warnings: Vec::new(),
+            store: None,
+        }
+    }
+
+    /// What lies at places that go together, of which there is at least one.
+    pub(super) async fn places(
+        &self,
+        kind: Option<DatasetKind>,
+        places: &[Place],
+    ) -> Result<OpenedDataset> {
+        match kind {
+            Some(
+                kind @ (DatasetKind::TarShards | DatasetKind::Parquet | DatasetKind::TfRecord),
+            ) => {
+                let mut keys = Vec::new();
+                for place in places {
+                    let found = match place.key.as_str() {
+                        Some(pattern) => stored_keys(&**self.fetcher, pattern, &NAMES).await?,
+                        None => vec![place.key.clone()],
+                    };
+                    keys.extend(found);
+                }
+                self.files(kind, keys).await
+            }
+            _ if places.len() > 1 => {
+                let message = "only one folder, or one list of files, can be opened at a time";
+                Err(Error::new(ErrorKind::InvalidArgument, message)
+                    .with_key(places[1].key.display_name()))
+            }
+            Some(DatasetKind::FileList) => self.file_list(&places[0].key).await,
+            Some(DatasetKind::Mds) => self.mds(folder_of(&places[0].key)).await,
+            _ => self.folder(&places[0].key).await,
+        }
+    }
+
+    pub(super) async fn files(&self, kind: DatasetKind, keys: Vec<Key>) -> Result<OpenedDataset> {
+        let fetcher = self.fetcher;
+        match kind {
+            DatasetKind::TfRecord => {
+                let options = TfRecordOptions::default();
+                let samples = TfRecordDataset::fetch_files(fetcher, keys, &options).await?;
+                let lens = samples.shard_lens();
+                Ok(self.opened(kind, samples, lens))
+            }
+            DatasetKind::Parquet => self.parquet(keys).await,
+            _ => Ok(self.opened_tar(self.tar(keys).await?)),
+        }
+    }
+
+    pub(super) async fn tar(&self, keys: Vec<Key>) -> Result<WebDataset> {
+        let options = WebDatasetOptions::default();
+        match self.is_local {
+            // Beside archives of this machine their indices are kept.
+            true => WebDataset::open_files(keys.iter().map(|key| key.to_path()), &options),
+            false => WebDataset::fetch_files(self.fetcher, keys, &options).await,
+        }
+    }
+
+    pub(super) fn opened_tar(&self, samples: WebDataset) -> OpenedDataset {
+        let (lens, warnings) = (samples.shard_lens(), warnings(&samples));
+        let cut_shards = samples.cut_shards();
+        OpenedDataset { warnings, cut_shards, ..self.opened(DatasetKind::TarShards, samples, lens) }
+    }
+
+    #[cfg(feature = "parquet")]
+    async fn parquet(&self, keys: Vec<Key>) -> Result<OpenedDataset> {
+        let options = ParquetOptions::default();
+        let samples = ParquetDataset::fetch_files(self.fetcher, keys, &options).await?;
+        let lens = samples.shard_lens();
+        Ok(self.opened(DatasetKind::Parquet, samples, lens))
+    }
+
+    #[cfg(not(feature = "parquet"))]
+    #[expect(clippy::unused_async, reason = "the same call with and without the feature")]
+    async fn parquet(&self, keys: Vec<Key>) -> Result<OpenedDataset> {
+        let message =
+            "Parquet files need the feature `parquet`, which this program was built without";
+        let error = Error::new(ErrorKind::Unsupported, message);
+        Err(match keys.first() {
+            Some(key) => error.with_key(key.display_name()),
+            None => error,
+        })
+    }
+
+    async fn file_list(&self, key: &Key) -> Result<OpenedDataset> {
+        let list = FileList::fetch(self.fetcher, key.clone(), &FileListOptions::default()).await?;
+        let classes = list.classes().to_vec();
+        Ok(OpenedDataset { classes, ..self.opened(DatasetKind::FileList, list, Vec::new()) })
+    }
+
+    pub(super) async fn mds(&self, folder: Key) -> Result<OpenedDataset> {
+        let samples = MdsDataset::fetch(self.fetcher, folder, &MdsOptions::default()).await?;
+        let lens = samples.shard_lens();
+        Ok(self.opened(DatasetKind::Mds, samples, lens))
+    }
+}
+
+/// What a shard's damage costs, told at once and not only when it is met.
+fn warnings(samples: &WebDataset) -> Vec<Error> {
+    samples.failures().cloned().collect()
+}

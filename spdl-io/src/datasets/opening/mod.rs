@@ -1,0 +1,232 @@
+//! A data set of whichever kind lies at an address.
+
+mod folder;
+mod kinds;
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use spdl_core::{Dataset, Error, ErrorKind, Result};
+
+use self::kinds::Opening;
+use crate::{FetchLabeled, Fetcher, IMAGE_EXTENSIONS, Key, Location, StoreRegistry, StoredRecord};
+
+/// What a data set is stored as.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DatasetKind {
+    /// Images, with a class for each folder.
+    ImageFolder,
+    /// A list of files: lines, CSV, or lines of JSON.
+    FileList,
+    /// Tar archives, as of the Python library `webdataset`.
+    TarShards,
+    /// TFRecord files of `tf.train.Example`.
+    TfRecord,
+    /// MDS shards of MosaicML Streaming.
+    Mds,
+    /// Parquet files.
+    Parquet,
+}
+
+impl fmt::Display for DatasetKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DatasetKind::ImageFolder => "image folder",
+            DatasetKind::FileList => "list of files",
+            DatasetKind::TarShards => "tar shards",
+            DatasetKind::TfRecord => "TFRecord files",
+            DatasetKind::Mds => "MDS shards",
+            DatasetKind::Parquet => "Parquet files",
+        })
+    }
+}
+
+/// A data set that was found at an address, with what reads it.
+///
+/// ```
+/// use spdl_core::{Dataset, DatasetSource, PipelineBuilder};
+/// use spdl_io::StoreRegistry;
+/// use spdl_io::datasets::{DatasetKind, OpenedDataset};
+/// # let folder = tempfile::tempdir()?;
+/// # for class in ["cat", "dog"] {
+/// #     std::fs::create_dir(folder.path().join(class))?;
+/// #     std::fs::write(folder.path().join(class).join("1.jpg"), "not really")?;
+/// # }
+/// # let photos = folder.path().to_str().unwrap_or_default();
+/// # #[cfg(feature = "local")] {
+/// let stores = StoreRegistry::new();
+/// // Or "s3://bucket/photos/", "https://host/shard-{0000..0007}.tar", "train-*.parquet", …
+/// let data = spdl_core::block_on(OpenedDataset::open(&[photos], &stores))?;
+/// assert_eq!((data.kind, data.classes.len()), (DatasetKind::ImageFolder, 2));
+///
+/// let fetch = data.fetch_labeled();
+/// let images = PipelineBuilder::new(DatasetSource::new(data.samples).shuffled(7))
+///     .async_stage("fetch", fetch)
+///     .build()?;
+/// for image in images {
+///     let image = image?;
+///     println!("class {}: {} bytes", image.label, image.value.len());
+/// }
+/// # }
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+#[non_exhaustive]
+#[derive(Clone, Debug)]
+pub struct OpenedDataset {
+    /// What it is stored as.
+    pub kind: DatasetKind,
+    /// The samples.
+    pub samples: Arc<dyn Dataset<Item = StoredRecord>>,
+    /// What reads their fields.
+    pub fetcher: Arc<dyn Fetcher>,
+    /// Whether they are files of this machine.
+    pub is_local: bool,
+    /// The names of the classes, where the data set has them; a label is an index into them.
+    pub classes: Vec<String>,
+    /// How many samples each shard has, or each row group; empty where samples lie each on its own.
+    pub shard_lens: Vec<u64>,
+    /// Tar archives whose headers are damaged somewhere: nobody knows how many samples lie behind that.
+    pub cut_shards: u64,
+    /// What was left out, or is not as one might think.
+    pub warnings: Vec<Error>,
+    /// The address of the store, without what is secret in it; `None` for files of this machine.
+    pub store: Option<Arc<str>>,
+}
+
+impl OpenedDataset {
+    /// Opens what lies at `addresses`: one, or several of the same kind in the same store.
+    ///
+    /// | address | data set |
+    /// |---|---|
+    /// | a name that ends in `.tar` | tar shards |
+    /// | `.parquet` (feature `parquet`) | Parquet files |
+    /// | `.tfrecord`, `.tfrecords` | TFRecord files |
+    /// | `.txt`, `.csv`, `.jsonl` | a list of files |
+    /// | a folder, or `index.json` in it | what it holds: MDS shards, a set that `spdl pack` wrote, tar, Parquet or TFRecord files, or else images |
+    ///
+    /// Names may have braces, as of [`expand_braces`](super::expand_braces), and, where the store lists,
+    /// `*` and `?` in their last part. In a store, a folder is what is none of the others.
+    ///
+    /// # Errors
+    /// As [`StoreRegistry::open`], and those of each data set; `NotFound` where nothing is there;
+    /// `InvalidArgument` for no address, and for several that do not go together; `Unsupported` for a
+    /// folder of a server that does not list; `Corrupt` for a shard that has not the size
+    /// that the manifest of its set says.
+    pub async fn open(
+        addresses: &[impl AsRef<OsStr>],
+        stores: &StoreRegistry,
+    ) -> Result<OpenedDataset> {
+        OpenedDataset::open_with(addresses, stores, &IMAGE_EXTENSIONS).await
+    }
+
+    /// The same, with the name extensions by which images in folders are known.
+    ///
+    /// # Errors
+    /// As [`open`](OpenedDataset::open).
+    pub async fn open_with(
+        addresses: &[impl AsRef<OsStr>],
+        stores: &StoreRegistry,
+        extensions: &[&str],
+    ) -> Result<OpenedDataset> {
+        let places = places(addresses, stores)?;
+        let Some(first) = places.first() else {
+            let message = "no data set was named";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        };
+        let kinds: Vec<_> = places.iter().map(|place| kind_of_name(&place.key)).collect();
+        let is_one_store = places.iter().all(|place| Arc::ptr_eq(&place.fetcher, &first.fetcher));
+        if kinds.iter().any(|kind| *kind != kinds[0]) || !is_one_store {
+            let message = format!(
+                "{} addresses were given; several must be files of one kind in one store",
+                places.len()
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        let opening = Opening { fetcher: &first.fetcher, is_local: first.is_local, extensions };
+        let opened = opening.places(kinds[0], &places).await;
+        let opened = opened.and_then(|opened| match opened.samples.is_empty() {
+            true => Err(Error::new(ErrorKind::NotFound, "this data set holds no samples")),
+            false => Ok(opened),
+        });
+        match opened {
+            Ok(opened) => Ok(OpenedDataset { store: first.store.clone(), ..opened }),
+            // Keys say nothing of the store; and what lies at the top of it has no name in it.
+            Err(error) => {
+                let address = match error.key() {
+                    None | Some("") => first.address.to_string(),
+                    Some(key) => address_in(first.store.as_deref(), key),
+                };
+                Err(error.renamed(address))
+            }
+        }
+    }
+
+    /// The address of what an error calls `key`, as it may be shown: with the store that it lies in.
+    pub fn address_of(&self, key: &str) -> String {
+        address_in(self.store.as_deref(), key)
+    }
+
+    /// The stage that reads an image and its label of each sample, by the names that such fields
+    /// usually have.
+    pub fn fetch_labeled(&self) -> FetchLabeled {
+        FetchLabeled::new(Arc::clone(&self.fetcher))
+    }
+}
+
+/// The address of an object in a store.
+fn address_in(store: Option<&str>, key: &str) -> String {
+    match store {
+        Some(store) if !key.contains("://") => format!("{store}/{key}"),
+        _ => key.to_owned(),
+    }
+}
+
+/// Where an address leads.
+struct Place {
+    fetcher: Arc<dyn Fetcher>,
+    key: Key,
+    is_local: bool,
+    /// As it may be shown.
+    address: Arc<str>,
+    /// That of its store; `None` for files of this machine.
+    store: Option<Arc<str>>,
+}
+
+fn places(addresses: &[impl AsRef<OsStr>], stores: &StoreRegistry) -> Result<Vec<Place>> {
+    let mut places = Vec::with_capacity(addresses.len());
+    for address in addresses {
+        let given = address.as_ref();
+        // What is not UTF-8 is a path.
+        let (text, key) = match given.to_str() {
+            Some(text) => (text, None),
+            None => (".", Some(Key::from_path(Path::new(given)))),
+        };
+        let parsed = crate::Address::parse(text)?;
+        let is_local = parsed.scheme() == "file";
+        let store = (!is_local).then(|| parsed.store().into());
+        let Location { fetcher, key: named, address } = stores.open(text)?;
+        places.push(Place { fetcher, key: key.unwrap_or(named), is_local, address, store });
+    }
+    Ok(places)
+}
+
+/// What the name of a file says; `None` for what may be a folder.
+fn kind_of_name(key: &Key) -> Option<DatasetKind> {
+    let name = key.as_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+    let ends = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));
+    match () {
+        () if name == "index.json" => Some(DatasetKind::Mds),
+        // Compressed ones are refused by a message of their own.
+        () if ends(&[".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2"]) => {
+            Some(DatasetKind::TarShards)
+        }
+        () if ends(&[".parquet"]) => Some(DatasetKind::Parquet),
+        () if ends(&[".tfrecord", ".tfrecords"]) => Some(DatasetKind::TfRecord),
+        () if ends(&[".txt", ".csv", ".jsonl"]) => Some(DatasetKind::FileList),
+        () => None,
+    }
+}
