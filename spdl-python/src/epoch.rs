@@ -9,55 +9,88 @@ use std::time::Duration;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use spdl_core::{
-    Batch, BatchLayout, Counter, Dataset, DatasetSource, Error, ErrorKind, Pipeline,
-    PipelineBuilder, StageOptions, usable_memory,
+    Batch, BatchLayout, Counter, Error, ErrorKind, Pipeline, Result, StageOptions, State,
+    usable_memory,
 };
-use spdl_io::{Fetch, Fetcher, LocalFetcher};
+use spdl_io::{Fetch, Fetcher};
 use spdl_media::{CodecRegistry, FillImage, Limits, OnTruncated, image_fields};
 
 use crate::array::Array;
 use crate::error::to_exception;
 use crate::home::Home;
-use crate::images::ImageFolder;
+use crate::images::{Images, Opened, Reading, address_in};
 use crate::monitor::Monitor;
+use crate::position;
 use crate::settings::Settings;
-use crate::wait::{SLICE, drop_within};
-
-/// How long a pipeline may take to end before Python goes on without it.
-const WIND_DOWN: Duration = Duration::from_millis(500);
+use crate::wait::{SLICE, WIND_DOWN, drop_within};
 
 /// One pass over the images. Any thread may ask for the next batch.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Epoch {
-    /// `None` once it has ended.
-    run: Mutex<Option<Run>>,
+    work: Arc<Work>,
     monitor: Py<Monitor>,
     home: Home,
 }
 
+/// The work of an epoch, for those who ask how far it has come, too.
+pub(crate) struct Work {
+    /// `None` once it has ended.
+    run: Mutex<Option<Run>>,
+}
+
 /// What runs, in the order in which it is dropped.
-struct Run {
-    pipeline: Pipeline<Batch>,
+pub(crate) struct Run {
+    pub(crate) pipeline: Pipeline<Batch>,
     /// Images that are black in part; `None` where that is an error.
     partial: Option<Counter>,
-    /// Kept beyond the pipeline, so that the threads of that need not join those of the fetcher.
-    _fetcher: Arc<dyn Fetcher>,
+    /// Kept beyond the pipeline, so that the threads of that need not join those of these.
+    kept: (Arc<dyn Fetcher>, Arc<Opened>),
 }
 
 #[pymethods]
 impl Epoch {
-    /// Starts the pipeline.
+    /// Starts the pipeline: at the beginning of the epoch, or behind what `state` says is done.
     #[new]
+    #[pyo3(signature = (images, settings, epoch, state=None))]
     fn new(
         py: Python<'_>,
-        images: &ImageFolder,
+        images: &Images,
         settings: &Settings,
         epoch: u64,
+        state: Option<&str>,
     ) -> PyResult<Self> {
-        let run = py.detach(|| start(&images.images, settings, epoch));
-        let run = run.map_err(|error| to_exception(py, &error))?;
-        let monitor = Py::new(py, Monitor::of(run.pipeline.monitor(), run.partial.clone()))?;
-        Ok(Epoch { run: Mutex::new(Some(run)), monitor, home: Home::here() })
+        let begun = py.detach(|| {
+            let run = build(images, settings, epoch, state)?;
+            let monitor = Monitor::of(run.pipeline.monitor(), run.partial.clone());
+            let opened = Arc::clone(&run.kept.1);
+            let work = Arc::new(Work { run: Mutex::new(Some(run)) });
+            // What a cache has done before is known before anything is asked of it.
+            let monitor = monitor.with_work(Arc::downgrade(&work), &opened);
+            if let Some(run) = &mut *work.run() {
+                run.pipeline.start()?;
+            }
+            Ok((work, monitor))
+        });
+        let (work, monitor) = begun.map_err(|error: Error| to_exception(py, &error))?;
+        Ok(Epoch { work, monitor: Py::new(py, monitor)?, home: Home::here() })
+    }
+
+    /// The state before the first batch, as JSON: that of the beginning, or what a loader makes of
+    /// `state`, which is refused where it is of another one.
+    #[staticmethod]
+    #[pyo3(signature = (images, settings, epoch, state=None))]
+    fn position(
+        py: Python<'_>,
+        images: &Images,
+        settings: &Settings,
+        epoch: u64,
+        state: Option<&str>,
+    ) -> PyResult<String> {
+        let position = py.detach(|| {
+            let run = build(images, settings, epoch, state)?;
+            run.pipeline.state().and_then(|state| position::to_json(&state))
+        });
+        position.map_err(|error| to_exception(py, &error))
     }
 
     /// Waits for the next batch: its images and its labels, or nothing at the end.
@@ -71,7 +104,7 @@ impl Epoch {
                 Poll::Ready(end) => {
                     self.close(py);
                     return match end {
-                        Some(Err(error)) => Err(to_exception(py, &error)),
+                        Some(Err(error)) => Err(to_exception(py, &self.placed(py, error))),
                         _ => Ok(None),
                     };
                 }
@@ -99,20 +132,14 @@ impl Epoch {
 }
 
 /// keys ──► fetch (bytes) ──► decode (pixels, in their place in a batch)
-fn start(
-    images: &Arc<spdl_io::ImageFolder>,
-    settings: &Settings,
-    epoch: u64,
-) -> spdl_core::Result<Run> {
-    let Settings { transform, seed, drop_last, .. } = settings;
-    let mut source = DatasetSource::shared(Arc::clone(images));
-    if settings.shuffle {
-        source = source.shuffled(*seed);
-    }
+fn build(images: &Images, settings: &Settings, epoch: u64, state: Option<&str>) -> Result<Run> {
+    let Settings { transform, drop_last, .. } = settings;
+    let state = state.map(|text| position::from_json(text, settings)).transpose()?;
+    let epoch = state.as_ref().map_or(epoch, State::epoch);
     // No batch needs room for more images than there are. With one place more, a batch that
     // cannot get full is short, and is left out where short ones are.
-    let fullest = images.len().saturating_add(u64::from(*drop_last));
-    let batch_size = settings.batch_size.get().min(usize::try_from(fullest).unwrap_or(usize::MAX));
+    let most = settings.images_of_rank(images.len()).max(1).saturating_add(u64::from(*drop_last));
+    let batch_size = settings.batch_size.get().min(usize::try_from(most).unwrap_or(usize::MAX));
     let layout = BatchLayout::new(batch_size, image_fields(transform)).drop_last(*drop_last);
     let threads = settings
         .threads
@@ -121,38 +148,36 @@ fn start(
     let batches = layout.live_bytes(threads);
     check_memory(&layout, batches, threads)?;
     let room = batches.max(Fetch::READ_AHEAD_BYTES);
-    let fetcher = LocalFetcher::new();
-    // No more at once than there are threads to read what is not in memory.
-    let fetch =
-        StageOptions::new("fetch").concurrency(fetcher.max_threads()).queue(Fetch::READ_AHEAD);
-    let fetcher: Arc<dyn Fetcher> = Arc::new(fetcher);
     let (codecs, limits) = (CodecRegistry::with_defaults(), Limits::default());
     let transform = transform.clone();
     let partial = Counter::default();
     let counted = (transform.truncation() == OnTruncated::Partial).then(|| partial.clone());
     let decode = StageOptions::new("decode").parameters(transform.parameters());
 
-    let mut pipeline = PipelineBuilder::new(source)
-        .async_stage(fetch, Fetch::new(Arc::clone(&fetcher)))
-        .measured()
+    let Reading { pipeline, kept } = images.read(settings)?;
+    let pipeline = pipeline
         .fill(decode, layout, move || {
             Ok(FillImage::new(&codecs, &transform, &limits)?.count_partial(partial.clone()))
         })
         // As much for files as for the batches that are made of them; neither takes the other's.
         .largest_item(room)
         .memory(room.saturating_mul(2))
-        .seed(*seed)
+        .seed(settings.seed)
         .epochs(epoch..epoch.saturating_add(1))
         .on_error(settings.on_error)
         .deterministic()
         .threads(threads)
-        .build()?;
-    pipeline.start()?;
-    Ok(Run { pipeline, partial: counted, _fetcher: fetcher })
+        .shard(settings.shard);
+    let pipeline = match state {
+        Some(state) => pipeline.resume(state),
+        None => pipeline,
+    };
+    let pipeline = pipeline.build().map_err(position::in_own_words)?;
+    Ok(Run { pipeline, partial: counted, kept })
 }
 
 /// Refuses batches that this process has no memory for, before the system ends it for them.
-fn check_memory(layout: &BatchLayout, bytes: usize, threads: usize) -> spdl_core::Result<()> {
+fn check_memory(layout: &BatchLayout, bytes: usize, threads: usize) -> Result<()> {
     const MIB: u64 = 1 << 20;
     let usable = usable_memory();
     if bytes as u64 <= usable {
@@ -169,7 +194,7 @@ fn check_memory(layout: &BatchLayout, bytes: usize, threads: usize) -> spdl_core
 }
 
 fn arrays(batch: Batch) -> PyResult<(Array, Array)> {
-    let arrays: Result<[spdl_core::Array; 2], _> = batch.into_arrays().try_into();
+    let arrays: std::result::Result<[spdl_core::Array; 2], _> = batch.into_arrays().try_into();
     match arrays {
         Ok([images, labels]) => Ok((images.into(), labels.into())),
         Err(arrays) => {
@@ -180,41 +205,58 @@ fn arrays(batch: Batch) -> PyResult<(Array, Array)> {
 }
 
 impl Epoch {
-    fn run(&self) -> MutexGuard<'_, Option<Run>> {
-        self.run.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn poll(&self) -> Poll<Option<spdl_core::Result<Batch>>> {
-        match &mut *self.run() {
+    fn poll(&self) -> Poll<Option<Result<Batch>>> {
+        match &mut *self.work.run() {
             Some(run) => run.pipeline.next_timeout(SLICE),
             None => Poll::Ready(None),
         }
     }
 
-    fn wind_down(&self, at_most: Duration) {
-        if !self.home.is_elsewhere() {
-            let run = self.run().take();
-            if let Some(run) = run {
-                self.monitor.get().end();
-                drop_within(run, at_most);
+    /// An error that names what it is about by its address.
+    fn placed(&self, py: Python<'_>, error: Error) -> Error {
+        let store = self.monitor.bind(py).get().store();
+        match error.key() {
+            Some(key) => {
+                let address = address_in(store, key);
+                error.renamed(address)
             }
+            None => error,
         }
+    }
+
+    fn wind_down(&self, at_most: Duration) {
+        if self.home.is_elsewhere() {
+            return;
+        }
+        let mut held = self.work.run();
+        // Who asks meanwhile how far it has come waits for this.
+        if let Some(run) = &*held {
+            self.monitor.get().end_at(run.pipeline.state());
+        }
+        let run = held.take();
+        drop(held);
+        if let Some(run) = run {
+            drop_within(run, at_most);
+        }
+    }
+}
+
+impl Work {
+    pub(crate) fn run(&self) -> MutexGuard<'_, Option<Run>> {
+        self.run.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Epoch {
     fn drop(&mut self) {
-        let mut run = self.run.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if self.home.is_elsewhere() {
             // There are no threads to join, and what they had locked stays locked.
-            std::mem::forget(run);
+            std::mem::forget(Arc::clone(&self.work));
             return;
         }
-        self.monitor.get().end();
-        let mut end = || run.take().into_iter().for_each(|run| drop_within(run, WIND_DOWN));
-        if Python::try_attach(|py| py.detach(&mut end)).is_none() {
+        if Python::try_attach(|py| py.detach(|| self.wind_down(WIND_DOWN))).is_none() {
             // Python is shutting down: nobody is held up.
-            end();
+            self.wind_down(WIND_DOWN);
         }
     }
 }

@@ -3,7 +3,8 @@
 //! ```text
 //! python/spdl_rs   what users see: classes, types, documentation, checks of arguments
 //!       │
-//!   this crate     ImageFolder ──► Epoch(Settings) ──► Array: the memory of a NumPy array
+//!   this crate     Images ──► Epoch(Settings) ──► Array: the memory of a NumPy array
+//!       │          position: how far an epoch has come, as JSON
 //!       │          pipeline: stages of Python code, on threads of Python's
 //!       │          RankOrder ──► Indices: what a distributed sampler draws
 //!       │          io: headers of archives, arrays and WAV, of which Python makes views
@@ -22,6 +23,7 @@ mod intervals;
 mod io;
 mod monitor;
 mod pipeline;
+mod position;
 mod sampler;
 mod settings;
 mod statistics;
@@ -35,7 +37,7 @@ mod _spdl_rs {
     #[pymodule_export]
     use crate::epoch::Epoch;
     #[pymodule_export]
-    use crate::images::ImageFolder;
+    use crate::images::Images;
     #[pymodule_export]
     use crate::intervals::Intervals;
     #[pymodule_export]

@@ -1,27 +1,49 @@
 //! What an epoch did, for those who do not hold it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use spdl_core::{Counter, Statistics};
+use spdl_core::{Counter, Result, State, Statistics};
+use spdl_io::{Cache, CacheStatistics};
 
+use crate::epoch::Work;
+use crate::error::to_exception;
 use crate::home::Home;
-use crate::statistics;
+use crate::images::Opened;
+use crate::position;
+use crate::statistics::{self, Told};
 
-/// Tells an epoch's statistics, while it runs and afterwards. Does not keep it running.
+/// Tells an epoch's statistics, and how far it has come, while it runs and afterwards. Does not keep
+/// it running.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Monitor {
     view: Mutex<View>,
     /// Images that are black in part; `None` where that is an error.
     partial: Option<Counter>,
+    store: Option<Arc<str>>,
     home: Home,
 }
 
 enum View {
-    Running(spdl_core::Monitor),
+    Running(Running),
     /// The last word. The pipeline's own monitor would keep its buffers.
-    Ended(Box<Statistics>),
+    Ended(Box<Ended>),
+}
+
+struct Running {
+    pipeline: spdl_core::Monitor,
+    work: Weak<Work>,
+    /// The cache, and what it had done before.
+    cache: Option<(Cache, CacheStatistics)>,
+}
+
+#[derive(Clone, Default)]
+struct Ended {
+    statistics: Statistics,
+    cache: Option<CacheStatistics>,
+    /// `None` where nothing was begun.
+    state: Option<Result<State>>,
 }
 
 #[pymethods]
@@ -29,31 +51,78 @@ impl Monitor {
     /// A monitor of nothing.
     #[new]
     fn new() -> Self {
-        Monitor::with(View::Ended(Box::default()), None)
+        let view = View::Ended(Box::default());
+        Monitor { view: Mutex::new(view), partial: None, store: None, home: Home::here() }
     }
 
     /// What was done so far.
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let statistics = if self.home.is_elsewhere() {
+        let last = if self.home.is_elsewhere() {
             self.last_word().ok_or_else(Home::error)?
         } else {
-            py.detach(|| self.view().statistics())
+            py.detach(|| self.view().so_far())
         };
-        statistics::to_dict(py, &statistics, self.partial.as_ref().map(Counter::get))
+        let told = Told {
+            partial: self.partial.as_ref().map(Counter::get),
+            cache: last.cache,
+            store: self.store(),
+        };
+        statistics::to_dict(py, &last.statistics, &told)
+    }
+
+    /// How far the epoch has come with what was delivered, as JSON.
+    fn state(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let state = if self.home.is_elsewhere() {
+            self.last_word().ok_or_else(Home::error)?.state
+        } else {
+            py.detach(|| self.position())
+        };
+        let text = state.map(|state| state.and_then(|state| position::to_json(&state)));
+        text.transpose().map_err(|error| to_exception(py, &error))
     }
 }
 
 impl Monitor {
     pub(crate) fn of(pipeline: spdl_core::Monitor, partial: Option<Counter>) -> Self {
-        Monitor::with(View::Running(pipeline), partial)
+        let running = Running { pipeline, work: Weak::new(), cache: None };
+        let view = Mutex::new(View::Running(running));
+        Monitor { view, partial, store: None, home: Home::here() }
     }
 
-    fn with(view: View, partial: Option<Counter>) -> Self {
-        Monitor { view: Mutex::new(view), partial, home: Home::here() }
+    /// One that also tells how far this work has come, and what the cache of these images did.
+    pub(crate) fn with_work(mut self, work: Weak<Work>, opened: &Opened) -> Self {
+        let view = self.view.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let View::Running(running) = view {
+            running.work = work;
+            running.cache = opened.cache().map(|cache| (cache.clone(), cache.statistics()));
+        }
+        Monitor { store: opened.store(), ..self }
+    }
+
+    /// The store that the images lie in, as it may be shown.
+    pub(crate) fn store(&self) -> Option<&str> {
+        self.store.as_deref()
+    }
+
+    fn position(&self) -> Option<Result<State>> {
+        let work = match &*self.view() {
+            View::Running(running) => running.work.upgrade(),
+            View::Ended(ended) => return ended.state.clone(),
+        };
+        // It is not locked while the work is: whoever ends that tells this.
+        if let Some(work) = work
+            && let Some(run) = &*work.run()
+        {
+            return Some(run.pipeline.state());
+        }
+        match &*self.view() {
+            View::Running(_) => None,
+            View::Ended(ended) => ended.state.clone(),
+        }
     }
 
     /// The numbers of what had ended when this process was forked. Waits for nobody.
-    fn last_word(&self) -> Option<Statistics> {
+    fn last_word(&self) -> Option<Ended> {
         let view = match self.view.try_lock() {
             Ok(view) => view,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -61,15 +130,22 @@ impl Monitor {
         };
         match &*view {
             View::Running(_) => None,
-            ended @ View::Ended(_) => Some(ended.statistics()),
+            View::Ended(ended) => Some((**ended).clone()),
         }
     }
 
     /// Keeps the numbers as they are now.
     pub(crate) fn end(&self) {
         let mut view = self.view();
-        let ended = View::Ended(Box::new(view.statistics()));
-        *view = ended;
+        let ended = view.so_far();
+        *view = View::Ended(Box::new(ended));
+    }
+
+    /// And how far the epoch has come.
+    pub(crate) fn end_at(&self, state: Result<State>) {
+        let mut view = self.view();
+        let ended = Ended { state: Some(state), ..view.so_far() };
+        *view = View::Ended(Box::new(ended));
     }
 
     fn view(&self) -> MutexGuard<'_, View> {
@@ -78,10 +154,14 @@ impl Monitor {
 }
 
 impl View {
-    fn statistics(&self) -> Statistics {
+    fn so_far(&self) -> Ended {
         match self {
-            View::Running(pipeline) => pipeline.statistics(),
-            View::Ended(statistics) => (**statistics).clone(),
+            View::Running(Running { pipeline, cache, .. }) => Ended {
+                statistics: pipeline.statistics(),
+                cache: cache.as_ref().map(|(cache, before)| cache.statistics().since(before)),
+                state: None,
+            },
+            View::Ended(ended) => (**ended).clone(),
         }
     }
 }

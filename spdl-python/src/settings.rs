@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use pyo3::prelude::*;
-use spdl_core::OnError;
+use spdl_core::{OnError, Remainder, Shard};
 use spdl_media::{ImageTransform, Mode, OnTruncated, SampleFormat};
 
 use crate::array::type_string;
@@ -19,6 +19,7 @@ pub(crate) struct Settings {
     pub(crate) threads: Option<NonZeroUsize>,
     pub(crate) on_error: OnError,
     pub(crate) drop_last: bool,
+    pub(crate) shard: Shard,
 }
 
 #[pymethods]
@@ -27,7 +28,7 @@ impl Settings {
     #[new]
     #[pyo3(signature = (
         *, batch_size, size, train, layout, seed, shuffle, threads, skip_errors, keep_partial,
-        drop_last
+        drop_last, rank, world_size, remainder
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -42,6 +43,9 @@ impl Settings {
         skip_errors: bool,
         keep_partial: bool,
         drop_last: bool,
+        rank: u64,
+        world_size: u64,
+        remainder: &str,
     ) -> PyResult<Self> {
         let fault = |error| to_exception(py, &error);
         let mode = if train { Mode::Train } else { Mode::Eval };
@@ -53,6 +57,22 @@ impl Settings {
             ImageTransform::new(size).mode(mode).format(format).on_truncated(on_truncated);
         transform.validate().map_err(fault)?;
         let on_error = if skip_errors { OnError::SKIP } else { OnError::Raise };
-        Ok(Settings { batch_size, transform, seed, shuffle, threads, on_error, drop_last })
+        let remainder = match remainder {
+            "pad" => Remainder::Pad,
+            "uneven" => Remainder::Uneven,
+            _ => Remainder::Drop,
+        };
+        let shard = Shard::new(rank, world_size).map_err(fault)?.remainder(remainder);
+        Ok(Settings { batch_size, transform, seed, shuffle, threads, on_error, drop_last, shard })
+    }
+
+    /// How many of so many images come to this rank in an epoch.
+    pub(crate) fn images_of_rank(&self, images: u64) -> u64 {
+        let (rank, world) = (self.shard.rank(), self.shard.world());
+        match self.shard {
+            shard if shard == shard.remainder(Remainder::Drop) => images / world,
+            shard if shard == shard.remainder(Remainder::Pad) => images.div_ceil(world),
+            _ => images.saturating_sub(rank).div_ceil(world),
+        }
     }
 }

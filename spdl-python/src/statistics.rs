@@ -6,12 +6,24 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use spdl_core::{Dropped, Interval, Quantiles, QueueStatistics, StageStatistics, Statistics};
+use spdl_io::CacheStatistics;
 
-/// A dictionary with everything that is known; `partial` counts images that are black in part.
+use crate::images::address_in;
+
+/// What the pipeline alone does not tell.
+pub(crate) struct Told<'a> {
+    /// How many images are black in part.
+    pub(crate) partial: Option<u64>,
+    pub(crate) cache: Option<CacheStatistics>,
+    /// The store that keys are of.
+    pub(crate) store: Option<&'a str>,
+}
+
+/// A dictionary with everything that is known.
 pub(crate) fn to_dict<'py>(
     py: Python<'py>,
     from: &Statistics,
-    partial: Option<u64>,
+    told: &Told<'_>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let consumer = PyDict::new(py);
     consumer.set_item("items", from.consumer.items)?;
@@ -32,10 +44,11 @@ pub(crate) fn to_dict<'py>(
     dict.set_item("consumer", consumer)?;
     dict.set_item("buffers", buffers)?;
     dict.set_item("data_readiness", from.data_readiness())?;
-    dict.set_item("dropped", list(py, &from.dropped, |one| dropped(py, one))?)?;
+    dict.set_item("dropped", list(py, &from.dropped, |one| dropped(py, one, told.store))?)?;
     dict.set_item("dropped_total", from.dropped_total)?;
     dict.set_item("left_out", from.left_out)?;
-    dict.set_item("partial", partial)?;
+    dict.set_item("partial", told.partial)?;
+    dict.set_item("cache", told.cache.map(|told| cache(py, &told)).transpose()?)?;
     dict.set_item("diagnosis", from.limit().to_string())?;
     Ok(dict)
 }
@@ -92,9 +105,23 @@ fn queue<'py>(py: Python<'py>, queue: &QueueStatistics) -> PyResult<Bound<'py, P
     Ok(dict)
 }
 
-fn dropped<'py>(py: Python<'py>, dropped: &Dropped) -> PyResult<Bound<'py, PyDict>> {
+fn cache<'py>(py: Python<'py>, cache: &CacheStatistics) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    dict.set_item("key", dropped.key.as_deref())?;
+    dict.set_item("hits", cache.memory_hits + cache.disk_hits)?;
+    dict.set_item("misses", cache.misses)?;
+    dict.set_item("hit_rate", cache.hit_rate())?;
+    dict.set_item("memory_bytes", cache.memory_bytes)?;
+    dict.set_item("disk_bytes", cache.disk_bytes)?;
+    Ok(dict)
+}
+
+fn dropped<'py>(
+    py: Python<'py>,
+    dropped: &Dropped,
+    store: Option<&str>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("key", dropped.key.as_deref().map(|key| address_in(store, key)))?;
     dict.set_item("stage", &*dropped.stage)?;
     dict.set_item("kind", dropped.kind.as_str())?;
     dict.set_item("reason", &dropped.reason)?;

@@ -9,6 +9,9 @@ use pyo3::prelude::*;
 /// How long a wait lasts before it looks up for a signal.
 pub(crate) const SLICE: Duration = Duration::from_millis(20);
 
+/// How long threads may take to end before Python goes on without them.
+pub(crate) const WIND_DOWN: Duration = Duration::from_millis(500);
+
 /// Runs `work` on a thread of its own and waits for it with the GIL free.
 ///
 /// # Errors

@@ -113,7 +113,7 @@ def test_a_file_that_ends_early_is_used_as_far_as_it_goes_where_that_is_asked_fo
 def test_a_folder_without_images_is_told_at_once(tmp_path):
     with pytest.raises(spdl_rs.NotFoundError, match="no images"):
         spdl_rs.ImageLoader(tmp_path, batch_size=1)
-    with pytest.raises(FileNotFoundError, match="no such folder") as caught:
+    with pytest.raises(FileNotFoundError, match="no such file or folder") as caught:
         spdl_rs.ImageLoader(tmp_path / "gone", batch_size=1)
     assert caught.value.key == str(tmp_path / "gone")
     write_png(str(tmp_path / "one.png"), picture(1))
@@ -138,6 +138,11 @@ def test_a_folder_without_images_is_told_at_once(tmp_path):
         ({"on_error": "ignore"}, '"raise" or "skip", not .ignore'),
         ({"on_truncated": "skip"}, '"error" or "partial", not .skip'),
         ({"labels": [1]}, "labels goes with a list of paths"),
+        ({"rank": 2, "world_size": 2}, "rank must be 0 to 1, not 2"),
+        ({"world_size": 0}, "world_size must be 1 to"),
+        ({"remainder": "keep"}, '"drop", "pad" or "uneven", not .keep'),
+        ({"cache_size": 0}, "cache_size must be 1 to"),
+        ({"cache_memory": -1}, "cache_memory must be 0 to"),
     ],
 )
 def test_values_out_of_range_are_value_errors_that_say_what_is_allowed(photos, settings, words):
@@ -155,11 +160,14 @@ def test_values_out_of_range_are_value_errors_that_say_what_is_allowed(photos, s
         ({"shuffle": 1}, "shuffle must be True or False"),
         ({"drop_last": []}, "drop_last must be True or False"),
         ({"layout": 3}, '"nhwc-u8" or "nchw-f32"'),
-        ({"source": 5}, "a folder or a list of paths, not int"),
-        ({"source": ["a.png", 5]}, "a folder or a list of paths"),
+        ({"source": 5}, "a folder, an address, or a list of paths, not int"),
+        ({"source": ["a.png", 5]}, "a folder, an address, or a list of paths"),
         ({"source": ["a.png"], "labels": ["x"]}, "labels must be a whole number"),
         ({"source": ["a.png"], "labels": "1"}, "labels must be a list"),
         ({"bath_size": 1}, "bath_size"),
+        ({"image_field": 3}, "image_field must be a str"),
+        ({"label_field": b"cls"}, "label_field must be a str"),
+        ({"cache": 5}, "expected str, bytes or os.PathLike"),
     ],
 )
 def test_wrong_types_are_type_errors_that_say_what_is_expected(photos, settings, words):

@@ -12,7 +12,7 @@ import shutil
 import pytest
 import spdl_rs
 import spdl_rs.pipeline
-from spdl_rs import _errors, _image_loader, _spdl_rs
+from spdl_rs import _errors, _image_batches, _image_loader, _spdl_rs
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def beside_photos(photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("module", [spdl_rs, _image_loader])
+@pytest.mark.parametrize("module", [spdl_rs, _image_batches, _image_loader])
 def test_the_examples_in_docstrings_run(module, beside_photos):
     result = doctest.testmod(module, extraglobs={"ImageLoader": spdl_rs.ImageLoader})
     assert result.attempted > 2 and result.failed == 0

@@ -55,13 +55,3 @@ def test_an_ended_epoch_stands_still_and_an_iterator_keeps_its_own(many):
     next(second)
     assert first.stats() == before
     assert loader.stats()["consumer"]["items"] == 1
-
-
-def test_repr_says_what_it_loads(many):
-    loader = spdl_rs.ImageLoader(many, batch_size=8, train=True)
-    batches = iter(loader)
-    words = repr(loader)
-    assert words == (
-        "ImageLoader(40 images, 5 classes, batch_size=8, train=True, layout='nhwc-u8', epoch=1)"
-    )
-    assert repr(batches) == "ImageBatches(epoch=0)" and batches.epoch == 0

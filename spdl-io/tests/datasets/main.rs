@@ -6,6 +6,7 @@ mod braces;
 mod fetch_record;
 mod file_list;
 mod grouping;
+mod opening;
 mod stored_shards;
 mod webdataset;
 

@@ -37,10 +37,12 @@ from ._errors import (
     UnavailableError,
     UnsupportedError,
 )
-from ._image_loader import ImageBatches, ImageLoader
+from ._image_batches import ImageBatches
+from ._image_loader import ImageLoader
 from ._spdl_rs import __version__
 from ._statistics import (
     BufferStatistics,
+    CacheStatistics,
     ConsumerStatistics,
     Dropped,
     Quantiles,
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BufferStatistics",
+    "CacheStatistics",
     "ChangedError",
     "ConsumerStatistics",
     "CorruptError",

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import cycle, islice
 from typing import SupportsIndex, TypeVar
 
-from ._image_loader import _flag as flag
-from ._image_loader import _whole as whole
+from ._loader_arguments import flag, whole
 
 T = TypeVar("T")
 

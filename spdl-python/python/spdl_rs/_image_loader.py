@@ -1,26 +1,23 @@
-"""Batches of images from files of this machine."""
+"""Batches of images from files of this machine, and from stores."""
 
 from __future__ import annotations
 
-import operator
+import json
 import os
 import warnings
-from collections.abc import Iterable, Iterator
-from typing import Any, Literal, SupportsIndex, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, SupportsIndex
 
-import numpy
-import numpy.typing
-
-from . import _spdl_rs
+from . import _loader_arguments as check
+from . import _loader_page, _loader_state, _spdl_rs
 from ._errors import DatasetWarning
+from ._image_batches import ImageBatches
+from ._loader_arguments import Path
 from ._statistics import Statistics
-
-Path: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
-Images: TypeAlias = "numpy.typing.NDArray[numpy.uint8] | numpy.typing.NDArray[numpy.float32]"
-Labels: TypeAlias = "numpy.typing.NDArray[numpy.int64]"
 
 # A data set with a million bad links shall not print a million lines.
 _MOST_WARNINGS = 10
+_NAMES = {"u8": "uint8", "f16": "float16", "f32": "float32"}
 
 
 class ImageLoader:
@@ -37,17 +34,30 @@ class ImageLoader:
     may be kept and written to, and their memory is used again once the last reference is gone.
     Nothing is copied on the way from the decoder.
 
-    The batches are a pure function of the files, `seed` and the number of the epoch: they depend
-    neither on `threads` nor on timing. While it waits, the loader holds no GIL, and Ctrl-C is
-    heard at once. Leaving the loop, by `break` or by an exception, ends the work.
+    The batches are a pure function of the data, `seed` and the number of the epoch: they depend
+    neither on `threads` nor on timing, nor on whether a run was broken off and resumed. While it
+    waits, the loader holds no GIL, and Ctrl-C is heard at once. Leaving the loop, by `break` or by
+    an exception, ends the work.
 
     Args:
-        source: A folder, or the paths of images. In a folder the classes are the folders directly
-            below, sorted by name, with images at any depth; a folder that only holds images has no
-            classes. Names that start with a dot are left out. Images are known by the ends of
-            their names (`.jpg`, `.jpeg`, `.png`, `.webp`, `.gif`, `.bmp`, `.tif` and so on, in any
-            case), but decoded by what they hold. Paths need not be valid text: `bytes` and what
-            `os.fsdecode` gives are fine.
+        source: Where the images are. A folder, an address, or a list:
+
+            - a folder of images: the classes are the folders directly below, sorted by name, with
+              images at any depth; a folder that only holds images has no classes. Names that start
+              with a dot are left out. Images are known by the ends of their names (`.jpg`, `.jpeg`,
+              `.png`, `.webp`, `.gif`, `.bmp`, `.tif` and so on, in any case), but decoded by what
+              they hold;
+            - tar shards as of `webdataset` (`.tar`), Parquet (`.parquet`), TFRecord (`.tfrecord`);
+              MDS of MosaicML Streaming (its folder, or the `index.json` in it); a set that
+              `spdl pack` wrote; lists of files (`.txt`, `.csv`, `.jsonl`). Names may have braces,
+              as `"shard-{000..147}.tar"`, and, where the store lists, `*` and `?`. A folder of such
+              files is one data set; several files may be given as a list;
+            - any of these at `http://`, `https://`, `s3://`, `gs://` or `az://`. Web servers do not
+              list, so there the files are named. Credentials are taken from the environment, as by
+              each store's own tools; passwords and signatures in addresses are never shown;
+            - the paths of images, or their addresses in one store, as a list.
+
+            Paths need not be valid text: `bytes` and what `os.fsdecode` gives are fine.
         batch_size: Images per batch, at least 1.
         size: The side of the square images in pixels, 1 to 16,384.
         train: Whether to augment: a random crop of 8 to 100 % of the area with an aspect ratio of
@@ -56,7 +66,8 @@ class ImageLoader:
         layout: `"nhwc-u8"` or `"nchw-f32"`, see above; or `nhwc` and `nchw` with any of `u8`, `f16`
             and `f32`. NumPy has no `bf16`.
         seed: Decides the order and all augmentation, 0 to 2**64 - 1.
-        shuffle: Whether each epoch comes in an order of its own. `None`: as `train`.
+        shuffle: Whether each epoch comes in an order of its own. `None`: as `train`. Parquet is
+            shuffled by row groups, and within 10,000 samples.
         threads: Threads that decode, at least 1. `None`: as many as this process may use CPUs.
         on_error: What happens to a file that cannot be read or decoded. `"raise"`: the epoch ends
             with an exception that names it, after the batches that were ready before. `"skip"`:
@@ -68,16 +79,35 @@ class ImageLoader:
             them, stay damaged.
         labels: The class of each path, where `source` is a list of paths.
         drop_last: Whether a short last batch is left out.
+        rank: Which part of each epoch this loader takes, 0 to `world_size - 1`: images `rank`,
+            `rank + world_size` and so on of the order, which is the same for all.
+        world_size: How many ranks there are, which must agree on all other arguments.
+        remainder: What becomes of the last images where they cannot be divided evenly. `"drop"`: no
+            rank takes them. `"pad"`: images from the epoch's beginning come again. With both, all
+            ranks have equally many images, and so equally long epochs. `"uneven"`: some ranks have
+            one more.
+        image_field: The field of a sample that is its image. `None`: by the usual names, such as
+            `jpg`, `png`, `image`.
+        label_field: The field of a sample that is its label, a whole number. `None`: by the usual
+            names, such as `cls`, `label`; -1 where there is none.
+        cache: A folder of this machine in which files are kept, so that each is read only once from
+            where it comes. Several runs and ranks may share it. Where not all fit, a part that
+            never changes is kept.
+        cache_size: The most bytes of that folder.
+        cache_memory: Bytes of files that are kept in memory; with or without `cache`.
 
     Raises:
-        NotFoundError: There is no such folder, or it holds no images.
+        NotFoundError: There is no such folder or file, or it holds no images.
         PermissionDeniedError: A folder may not be listed.
+        UnavailableError: A store cannot be reached, `TimedOutError` where that takes too long.
+        DataError: A shard is damaged, or of a kind that is not supported.
         ValueError: An argument is out of range (`InvalidArgumentError` is one, too).
         NotImplementedError: `layout` is of `bf16`.
         TypeError: An argument is of the wrong type.
 
     Iterating raises `NotFoundError`, `PermissionDeniedError` or `IoError` for files that cannot be
-    read, and `DataError` for those that give no image, with the file in `error.key`.
+    read, and `DataError` for those that give no image, with the file in `error.key`. What comes from
+    a store is tried again for a while, before `UnavailableError` or `TimedOutError`.
 
     >>> loader = ImageLoader("photos", batch_size=3, size=32, layout="nchw-f32")
     >>> len(loader), loader.class_to_idx
@@ -93,6 +123,17 @@ class ImageLoader:
     >>> images, labels = next(iter(ImageLoader(paths, labels=[7, 3], batch_size=2)))
     >>> labels
     array([7, 3])
+
+    Broken off in the middle of an epoch, and gone on with, in another process say:
+
+    >>> loader = ImageLoader("photos", batch_size=2, size=32, train=True)
+    >>> for images, labels in loader:
+    ...     state = loader.state_dict()
+    ...     break
+    >>> again = ImageLoader("photos", batch_size=2, size=32, train=True)
+    >>> again.load_state_dict(state)
+    >>> [images.shape for images, labels in again]
+    [(2, 32, 32, 3)]
     """
 
     def __init__(
@@ -112,50 +153,106 @@ class ImageLoader:
         on_truncated: Literal["error", "partial"] = "error",
         labels: Iterable[SupportsIndex] | None = None,
         drop_last: bool = False,
+        rank: SupportsIndex = 0,
+        world_size: SupportsIndex = 1,
+        remainder: Literal["drop", "pad", "uneven"] = "drop",
+        image_field: str | None = None,
+        label_field: str | None = None,
+        cache: Path | None = None,
+        cache_size: SupportsIndex = 10_000_000_000,
+        cache_memory: SupportsIndex = 0,
     ) -> None:
-        train = _flag("train", train)
-        if on_error not in ("raise", "skip"):
-            raise ValueError(f'on_error must be "raise" or "skip", not {on_error!r}')
-        if on_truncated not in ("error", "partial"):
-            raise ValueError(f'on_truncated must be "error" or "partial", not {on_truncated!r}')
+        train = check.flag("train", train)
+        check.choice("on_error", on_error, ("raise", "skip"))
+        check.choice("on_truncated", on_truncated, ("error", "partial"))
+        check.choice("remainder", remainder, ("drop", "pad", "uneven"))
         if not isinstance(layout, str):
             raise TypeError(f'layout must be "nhwc-u8" or "nchw-f32", not {layout!r}')
-        self._batch_size = _whole("batch_size", batch_size, 1, 2**63 - 1)
-        self._drop_last = _flag("drop_last", drop_last)
+        self._batch_size = check.whole("batch_size", batch_size, 1, 2**63 - 1)
+        self._size = check.whole("size", size, 1, 2**32 - 1)
+        self._layout = layout
+        self._drop_last = check.flag("drop_last", drop_last)
+        self._world_size = check.whole("world_size", world_size, 1, 2**20)
+        self._rank = check.whole("rank", rank, 0, self._world_size - 1)
+        seed = check.whole("seed", seed, 0, 2**64 - 1)
         self._settings = _spdl_rs.Settings(
             batch_size=self._batch_size,
-            size=_whole("size", size, 1, 2**32 - 1),
+            size=self._size,
             train=train,
             layout=layout,
-            seed=_whole("seed", seed, 0, 2**64 - 1),
-            shuffle=train if shuffle is None else _flag("shuffle", shuffle),
-            threads=None if threads is None else _whole("threads", threads, 1, 2**16),
+            seed=seed,
+            shuffle=train if shuffle is None else check.flag("shuffle", shuffle),
+            threads=None if threads is None else check.whole("threads", threads, 1, 2**16),
             skip_errors=on_error == "skip",
             keep_partial=on_truncated == "partial",
             drop_last=self._drop_last,
+            rank=self._rank,
+            world_size=self._world_size,
+            remainder=remainder,
         )
-        self._images = _open(source, labels)
+        places, is_list = check.addresses(source)
+        if labels is not None and not is_list:
+            raise ValueError(
+                "labels goes with a list of paths; those of a data set come from the folders in it, "
+                "or from its samples"
+            )
+        self._images = _spdl_rs.Images.open(
+            places,
+            is_list=is_list,
+            labels=check.labels_of(labels),
+            image_field=check.text("image_field", image_field),
+            label_field=check.text("label_field", label_field),
+            cache=None if cache is None else os.fsdecode(cache),
+            cache_size=check.whole("cache_size", cache_size, 1, 2**63 - 1),
+            cache_memory=check.whole("cache_memory", cache_memory, 0, 2**63 - 1),
+        )
+        self._words = f"train={train}, seed={seed}"
         self._monitor = _spdl_rs.Monitor()
+        self._moments: Sequence[float] = ()
         self._epoch = 0
-        self._words = f"train={train}, layout={layout!r}"
+        # Where the next epoch begins, if not at its beginning.
+        self._resume: str | None = None
+        # Whether the epoch that was started last is what `state_dict` tells of.
+        self._began = False
+        self._warn()
+
+    def _warn(self) -> None:
+        found = self._images.warnings
+        for warning in found[:_MOST_WARNINGS]:
+            warnings.warn(warning, DatasetWarning, stacklevel=3)
+        if len(found) > _MOST_WARNINGS:
+            more = len(found) - _MOST_WARNINGS
+            warnings.warn(f"and {more} more such warnings", DatasetWarning, stacklevel=3)
 
     def __iter__(self) -> ImageBatches:
-        """Starts the epoch `self.epoch`, and counts on to the next."""
-        batches = ImageBatches(self._images, self._settings, self._epoch)
-        self._monitor = batches._monitor
+        """Starts the epoch `self.epoch`, or what is left of it by `load_state_dict`, and counts on to
+        the next."""
+        batches = ImageBatches(self._images, self._settings, self._epoch, self._resume)
+        self._monitor, self._moments = batches._monitor, batches._moments
+        self._resume, self._began = None, True
         self._epoch += 1
         return batches
 
     def __len__(self) -> int:
-        """The number of batches in an epoch, when no image is left out by `on_error="skip"`."""
-        full, rest = divmod(len(self._images), self._batch_size)
+        """The number of batches in a whole epoch of this rank, when no image is left out by
+        `on_error="skip"`."""
+        full, rest = divmod(self._settings.images_of_rank(len(self._images)), self._batch_size)
         return full + (rest > 0 and not self._drop_last)
 
     def __repr__(self) -> str:
+        order, _, number = self._layout.partition("-")
+        side = self._size
+        planes = [3, side, side] if order == "nchw" else [side, side, 3]
+        shape = f"{_NAMES.get(number, number)} {[self._batch_size, *planes]}"
+        rank = f"rank {self._rank} of {self._world_size}, " if self._world_size > 1 else ""
         return (
-            f"ImageLoader({len(self._images)} images, {len(self.classes)} classes, "
-            f"batch_size={self._batch_size}, {self._words}, epoch={self._epoch})"
+            f"ImageLoader({self._images.kind} {self._images.place!r}: {len(self._images)} images, "
+            f"{len(self.classes)} classes; {len(self)} batches of {shape}; "
+            f"{rank}{self._words}, epoch={self._epoch})"
         )
+
+    def _repr_html_(self) -> str:
+        return _loader_page.page(repr(self), self.stats(), list(self._moments))
 
     @property
     def classes(self) -> list[str]:
@@ -176,7 +273,8 @@ class ImageLoader:
         return self._epoch
 
     def set_epoch(self, epoch: SupportsIndex) -> None:
-        """Makes the next `iter(loader)` start this epoch, for resuming say.
+        """Makes the next `iter(loader)` start this epoch, from its beginning; but from where it was
+        left, where that is the epoch of a state that was just loaded.
 
         >>> loader = ImageLoader("photos", batch_size=4, size=32, train=True)
         >>> first, second = (next(iter(loader))[0] for _ in range(2))
@@ -184,7 +282,72 @@ class ImageLoader:
         >>> bool((next(iter(loader))[0] == second).all())
         True
         """
-        self._epoch = _whole("epoch", epoch, 0, 2**63)
+        epoch = check.whole("epoch", epoch, 0, 2**63)
+        if epoch != self._epoch:
+            self._resume = None
+        self._epoch, self._began = epoch, False
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the loader has come: with the batches that the epoch started last has given.
+
+        A plain `dict` that can be pickled, or written as JSON. It takes some hundred bytes, holds
+        neither images nor names, and may be asked for at any moment: between batches, after `break`,
+        an exception or Ctrl-C, and between epochs.
+
+        >>> loader = ImageLoader("photos", batch_size=1, size=32)
+        >>> batches = iter(loader)
+        >>> images, labels = next(batches)
+        >>> state = loader.state_dict()
+        >>> state["epoch"], state["steps_in_epoch"]
+        (0, 1)
+        """
+        if self._began:
+            return _loader_state.to_dict(self._monitor.state())
+        position = _spdl_rs.Epoch.position(self._images, self._settings, self._epoch, self._resume)
+        return _loader_state.to_dict(position)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Makes the next `iter(loader)` go on where `state_dict` was asked for, in this process or in
+        another: it gives exactly the batches that were left of the epoch, byte by byte. Where none
+        were left, it gives none, and the one after that is the next epoch.
+
+        The data and the arguments must be the same, but for `threads`, `on_error` and the cache. Epochs that are under way are not touched.
+
+        Args:
+            state: What `state_dict` gave, of the same rank.
+
+        Raises:
+            InvalidArgumentError: It is of other data, of other arguments, or of another rank; the
+                loader is as it was before.
+            ValueError: It is no state of an `ImageLoader`.
+            TypeError: It is no `dict`.
+
+        >>> loader = ImageLoader("photos", batch_size=3, size=32)
+        >>> for images, labels in loader:
+        ...     state = loader.state_dict()
+        ...     break
+        >>> loader.load_state_dict(state)
+        >>> [labels.tolist() for images, labels in loader]
+        [[1]]
+        """
+        position = _spdl_rs.Epoch.position(
+            self._images, self._settings, self._epoch, _loader_state.to_text(state)
+        )
+        self._resume, self._began = position, False
+        self._epoch = json.loads(position)["epoch"]
+
+    def diagnose(self) -> str:
+        """What limits the rate of the epoch that was started last, in a sentence or two, and what to
+        do about it: more CPUs, more speed of the store, or nothing, as your loop is the slower one.
+
+        It is `stats()["diagnosis"]`.
+
+        >>> loader = ImageLoader("photos", batch_size=4, size=32)
+        >>> batches = list(loader)
+        >>> loader.diagnose() == loader.stats()["diagnosis"]
+        True
+        """
+        return self.stats()["diagnosis"]
 
     def stats(self) -> Statistics:
         """What the epoch that was started last did so far: where the time went, what was dropped.
@@ -198,110 +361,3 @@ class ImageLoader:
         [('source', 4), ('fetch', 4), ('decode', 4)]
         """
         return self._monitor.statistics()
-
-
-class ImageBatches(Iterator["tuple[Images, Labels]"]):
-    """One epoch of an `ImageLoader`, made by `iter(loader)`. Any thread may take batches from it.
-
-    Dropping it ends the work, and so does `close`. It is a context manager too:
-
-    >>> loader = ImageLoader("photos", batch_size=2, size=32)
-    >>> with iter(loader) as batches:
-    ...     images, labels = next(batches)
-    >>> list(batches)
-    []
-    """
-
-    def __init__(
-        self, images: _spdl_rs.ImageFolder, settings: _spdl_rs.Settings, epoch: int
-    ) -> None:
-        self._number = epoch
-        self._run = _spdl_rs.Epoch(images, settings, epoch)
-        self._monitor = self._run.monitor
-
-    def __next__(self) -> tuple[Images, Labels]:
-        batch = self._run.next()
-        if batch is None:
-            raise StopIteration
-        images, labels = batch
-        # Each keeps its native array as its base, and with it the memory.
-        return numpy.asarray(images), numpy.asarray(labels)
-
-    def __enter__(self) -> ImageBatches:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"ImageBatches(epoch={self._number})"
-
-    @property
-    def epoch(self) -> int:
-        """The number of this epoch."""
-        return self._number
-
-    def close(self) -> None:
-        """Ends the work. Batches that were not taken are lost; arrays that you hold are not."""
-        self._run.close()
-
-    def stats(self) -> Statistics:
-        """As `ImageLoader.stats`, for this epoch."""
-        return self._monitor.statistics()
-
-
-def _open(
-    source: Path | Iterable[Path], labels: Iterable[SupportsIndex] | None
-) -> _spdl_rs.ImageFolder:
-    if isinstance(source, (str, bytes, os.PathLike)):
-        if labels is not None:
-            raise ValueError(
-                "labels goes with a list of paths; those of a folder come from the folders in it"
-            )
-        images = _spdl_rs.ImageFolder.open(os.fsdecode(source))
-    else:
-        images = _spdl_rs.ImageFolder.from_paths(_paths(source), _labels(labels))
-    found = images.warnings
-    for warning in found[:_MOST_WARNINGS]:
-        warnings.warn(warning, DatasetWarning, stacklevel=3)
-    if len(found) > _MOST_WARNINGS:
-        more = len(found) - _MOST_WARNINGS
-        warnings.warn(f"and {more} more such warnings", DatasetWarning, stacklevel=3)
-    return images
-
-
-def _paths(source: Iterable[Path]) -> list[str]:
-    try:
-        paths = iter(source)
-    except TypeError:
-        raise TypeError(
-            f"source must be a folder or a list of paths, not {type(source).__name__}"
-        ) from None
-    try:
-        return [os.fsdecode(path) for path in paths]
-    except TypeError as error:
-        raise TypeError(f"source must be a folder or a list of paths: {error}") from None
-
-
-def _labels(labels: Iterable[SupportsIndex] | None) -> list[int] | None:
-    if labels is None:
-        return None
-    if isinstance(labels, (str, bytes)):
-        raise TypeError(f"labels must be a list of whole numbers, not {type(labels).__name__}")
-    return [_whole("labels", label, -(2**63), 2**63 - 1) for label in labels]
-
-
-def _whole(name: str, value: SupportsIndex, least: int, most: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be a whole number, not {value!r}") from None
-    if not least <= number <= most:
-        raise ValueError(f"{name} must be {least} to {most}, not {number}")
-    return number
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, (bool, numpy.bool_)):
-        raise TypeError(f"{name} must be True or False, not {value!r}")
-    return bool(value)

@@ -102,18 +102,30 @@ class WAVHeader:
     def _widened(self, data: Any, start: int, frames: int) -> Array: ...
 
 @final
-class ImageFolder:
-    """The images of a folder or of a list, with their labels."""
+class Images:
+    """The images of a data set, with their labels."""
 
     @staticmethod
-    def open(root: str) -> ImageFolder: ...
-    @staticmethod
-    def from_paths(paths: list[str], labels: list[int] | None = None) -> ImageFolder: ...
+    def open(
+        addresses: list[str],
+        *,
+        is_list: bool,
+        labels: list[int] | None = None,
+        image_field: str | None = None,
+        label_field: str | None = None,
+        cache: str | None = None,
+        cache_size: int = 0,
+        cache_memory: int = 0,
+    ) -> Images: ...
     def __len__(self) -> int: ...
     @property
     def classes(self) -> list[str]: ...
     @property
     def warnings(self) -> list[str]: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def place(self) -> str: ...
 
 @final
 class Settings:
@@ -132,13 +144,23 @@ class Settings:
         skip_errors: bool,
         keep_partial: bool,
         drop_last: bool,
+        rank: int,
+        world_size: int,
+        remainder: str,
     ) -> Settings: ...
+    def images_of_rank(self, images: int) -> int: ...
 
 @final
 class Epoch:
     """One pass over the images. Any thread may ask for the next batch."""
 
-    def __new__(cls, images: ImageFolder, settings: Settings, epoch: int) -> Epoch: ...
+    def __new__(
+        cls, images: Images, settings: Settings, epoch: int, state: str | None = None
+    ) -> Epoch: ...
+    @staticmethod
+    def position(
+        images: Images, settings: Settings, epoch: int, state: str | None = None
+    ) -> str: ...
     def next(self) -> tuple[Array, Array] | None: ...
     def close(self) -> None: ...
     @property
@@ -146,10 +168,12 @@ class Epoch:
 
 @final
 class Monitor:
-    """Tells an epoch's statistics, while it runs and afterwards. Does not keep it running."""
+    """Tells an epoch's statistics, and how far it has come, while it runs and afterwards. Does not
+    keep it running."""
 
     def __new__(cls) -> Monitor: ...
     def statistics(self) -> Statistics: ...
+    def state(self) -> str | None: ...
 
 @final
 class Intervals:

@@ -101,6 +101,21 @@ class BufferStatistics(TypedDict):
     """How many buffers were ever allocated; the others were used again."""
 
 
+class CacheStatistics(TypedDict):
+    """What a cache did in the epoch."""
+
+    hits: int
+    """Images that were not read again."""
+    misses: int
+    """Images that were not kept."""
+    hit_rate: float
+    """The share that was not read again, in 0..=1."""
+    memory_bytes: int
+    """Bytes kept in memory."""
+    disk_bytes: int
+    """Bytes kept in the folder, by all its users."""
+
+
 class Dropped(TypedDict):
     """An image that `on_error="skip"` left out."""
 
@@ -144,5 +159,7 @@ class Statistics(TypedDict):
     partial: int | None
     """Images decoded so far that are black in part, since their files end early; `None` unless
     `on_truncated="partial"` asks for them."""
+    cache: CacheStatistics | None
+    """What the cache did; `None` without one."""
     diagnosis: str
     """A sentence that says what limits the rate."""

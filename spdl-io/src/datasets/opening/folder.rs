@@ -136,7 +136,7 @@ fn local_names(folder: &Key) -> Result<Vec<Key>> {
 
 /// The images of a folder as samples of one field.
 #[derive(Debug)]
-struct FolderRecords(ImageFolder);
+pub(super) struct FolderRecords(pub(super) ImageFolder);
 
 impl Dataset for FolderRecords {
     type Item = StoredRecord;

@@ -10,8 +10,12 @@ use std::sync::Arc;
 
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 
+use self::folder::FolderRecords;
 use self::kinds::Opening;
-use crate::{FetchLabeled, Fetcher, IMAGE_EXTENSIONS, Key, Location, StoreRegistry, StoredRecord};
+use crate::{
+    FetchLabeled, Fetcher, IMAGE_EXTENSIONS, ImageFolder, Key, Location, StoreRegistry,
+    StoredRecord,
+};
 
 /// What a data set is stored as.
 #[non_exhaustive]
@@ -41,6 +45,23 @@ impl fmt::Display for DatasetKind {
             DatasetKind::Mds => "MDS shards",
             DatasetKind::Parquet => "Parquet files",
         })
+    }
+}
+
+impl DatasetKind {
+    /// What the name of a file, or its address, says that it holds; `None` for an image or a folder.
+    ///
+    /// ```
+    /// use spdl_io::datasets::DatasetKind;
+    /// let kind = |name| DatasetKind::of_name(name);
+    /// assert_eq!(kind("https://host/shard-{00..07}.tar?x=1"), Some(DatasetKind::TarShards));
+    /// assert_eq!((kind("cat.jpg"), kind("photos")), (None, None));
+    /// ```
+    pub fn of_name(name: impl AsRef<OsStr>) -> Option<DatasetKind> {
+        match name.as_ref().to_str() {
+            Some(text) => kind_of_name(crate::Address::parse(text).ok()?.key()),
+            None => kind_of_name(&Key::from_path(Path::new(name.as_ref()))),
+        }
     }
 }
 
@@ -162,6 +183,58 @@ impl OpenedDataset {
                 Err(error.renamed(address))
             }
         }
+    }
+
+    /// These images in this order, with these labels: paths, or addresses in one store. Nothing is
+    /// looked at: one that is missing is noticed when it is read.
+    ///
+    /// ```
+    /// use spdl_core::Dataset;
+    /// use spdl_io::StoreRegistry;
+    /// use spdl_io::datasets::OpenedDataset;
+    /// # #[cfg(feature = "local")] {
+    /// let stores = StoreRegistry::new();
+    /// let data = OpenedDataset::of_images(&["cat.jpg", "dog.jpg"], Some(&[0, 1]), &stores)?;
+    /// assert_eq!((data.samples.len(), data.samples.item(1)?.label), (2, 1));
+    /// # }
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`ImageFolder::from_paths`] and [`StoreRegistry::open`]; `InvalidArgument` for addresses in
+    /// several stores.
+    pub fn of_images(
+        addresses: &[impl AsRef<OsStr>],
+        labels: Option<&[i64]>,
+        stores: &StoreRegistry,
+    ) -> Result<OpenedDataset> {
+        let is_path = |name: &OsStr| name.to_str().is_none_or(|name| !name.contains(':'));
+        // A million paths need not be taken apart one by one.
+        let (place, images) = if addresses.iter().all(|name| is_path(name.as_ref())) {
+            let paths = addresses.iter().map(|name| Path::new(name.as_ref()));
+            (places(&["."], stores)?.pop(), ImageFolder::from_paths(paths, labels)?)
+        } else {
+            let mut places = places(addresses, stores)?;
+            let first = places.first().map(|place| Arc::clone(&place.fetcher));
+            let is_elsewhere = |place: &&Place| {
+                first.as_ref().is_some_and(|first| !Arc::ptr_eq(&place.fetcher, first))
+            };
+            if let Some(other) = places.iter().find(is_elsewhere) {
+                let message = "images of a list must lie in one store, without signatures in their \
+                               addresses, and this one lies in another than the first";
+                let error = Error::new(ErrorKind::InvalidArgument, message);
+                return Err(error.with_key(&*other.address));
+            }
+            let images = ImageFolder::from_paths(places.iter().map(|it| it.key.to_path()), labels)?;
+            (places.pop(), images)
+        };
+        let Some(Place { fetcher, is_local, store, .. }) = place else {
+            return Err(Error::new(ErrorKind::InvalidArgument, "the list of images is empty"));
+        };
+        let opening = Opening { fetcher: &fetcher, is_local, extensions: &[] };
+        let kind = DatasetKind::FileList;
+        let opened = opening.opened(kind, FolderRecords(images), Vec::new());
+        Ok(OpenedDataset { store, ..opened })
     }
 
     /// The address of what an error calls `key`, as it may be shown: with the store that it lies in.

@@ -8,8 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Any, Generic, Protocol, SupportsIndex, TypeVar, overload, runtime_checkable
 
-from .._image_loader import _flag as flag
-from .._image_loader import _whole as whole
+from .._loader_arguments import flag, whole
 from ._resumable import check_mapping, value_of
 from ._type import IterableWithShuffle, SizedIterable, SizedIterableWithShuffle
 

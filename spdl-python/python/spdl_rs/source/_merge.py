@@ -10,7 +10,7 @@ from fractions import Fraction
 from itertools import accumulate
 from typing import Generic, SupportsIndex, TypeVar
 
-from .._image_loader import _whole as whole
+from .._loader_arguments import whole
 
 T = TypeVar("T")
 

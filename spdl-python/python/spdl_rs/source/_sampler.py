@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from typing import Any, SupportsIndex
 
 from .. import _spdl_rs
-from .._image_loader import _flag as flag
-from .._image_loader import _whole as whole
+from .._loader_arguments import flag, whole
 from ._resumable import Pass, Resumable
 
 _MOST_ITEMS = 2**63 - 1

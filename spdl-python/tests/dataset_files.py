@@ -1,0 +1,104 @@
+"""Data sets of every kind, written by the standard library alone, from the same files."""
+
+import csv
+import functools
+import io
+import json
+import struct
+import tarfile
+
+
+def write_members(path, members):
+    """A tar archive of `members`: names and their data."""
+    with tarfile.open(path, "w") as archive:
+        for name, data in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+
+
+def write_tar(path, samples):
+    """`samples`: names, images and labels, as `webdataset` writes them."""
+    members = []
+    for name, image, label in samples:
+        members += [(f"{name}.png", image), (f"{name}.cls", str(label).encode())]
+    write_members(path, members)
+
+
+def write_csv(path, rows):
+    """`rows`: paths and labels."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("path", "label"), *rows])
+
+
+def write_jsonl(path, rows):
+    lines = [json.dumps({"path": name, "label": label}) for name, label in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def write_mds(folder, samples):
+    """One shard of MosaicML Streaming, with the columns `image` and `label`."""
+    folder.mkdir(parents=True)
+    columns = {"column_encodings": ["bytes", "int"], "column_names": ["image", "label"]}
+    columns |= {"column_sizes": [None, 8], "compression": None, "format": "mds", "hashes": []}
+    columns |= {"size_limit": 1 << 26}
+    told = json.dumps(columns, sort_keys=True).encode()
+    rows = [
+        struct.pack("<I", len(image)) + image + struct.pack("<q", label)
+        for _, image, label in samples
+    ]
+    ends = [4 + 4 * (len(rows) + 1) + len(told)]
+    for row in rows:
+        ends.append(ends[-1] + len(row))
+    shard = struct.pack(f"<I{len(ends)}I", len(rows), *ends) + told + b"".join(rows)
+    (folder / "shard.00000.mds").write_bytes(shard)
+    raw = {"basename": "shard.00000.mds", "bytes": len(shard), "hashes": {}}
+    entry = {**columns, "raw_data": raw, "samples": len(rows), "version": 2, "zip_data": None}
+    (folder / "index.json").write_text(json.dumps({"shards": [entry], "version": 2}))
+
+
+@functools.cache
+def _crc32c_table():
+    table = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = (byte >> 1) ^ (0x82F63B78 if byte & 1 else 0)
+        table.append(byte)
+    return table
+
+
+def _masked_crc32c(data):
+    table, crc = _crc32c_table(), 0xFFFFFFFF
+    for byte in data:
+        crc = (crc >> 8) ^ table[(crc ^ byte) & 0xFF]
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _varint(number):
+    data = bytearray()
+    while number >= 0x80:
+        data.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*data, number])
+
+
+def _field(number, data):
+    """A field of a protocol buffer that has a length."""
+    return bytes([number << 3 | 2]) + _varint(len(data)) + data
+
+
+def write_tfrecord(path, samples):
+    """Records of `tf.train.Example` with `image/encoded` and `image/class/label`."""
+    with open(path, "wb") as file:
+        for _, image, label in samples:
+            features = b""
+            for name, feature in [
+                (b"image/encoded", _field(1, _field(1, image))),
+                (b"image/class/label", _field(3, _field(1, _varint(label)))),
+            ]:
+                features += _field(1, _field(1, name) + _field(2, feature))
+            example = _field(1, features)
+            length = struct.pack("<Q", len(example))
+            file.write(length + struct.pack("<I", _masked_crc32c(length)))
+            file.write(example + struct.pack("<I", _masked_crc32c(example)))

@@ -1,0 +1,231 @@
+"""Waiting and ending, where the images come from a server that may never answer."""
+
+import gc
+import os
+import signal
+import threading
+import time
+
+import pytest
+import spdl_rs
+from dataset_files import write_mds, write_tar
+from servers import serving
+from test_waiting import assert_ends_well, assert_no_threads, descriptors, running
+
+pytestmark = pytest.mark.skipif(
+    not os.path.isdir("/proc/self/task"), reason="these tests count threads in /proc"
+)
+
+
+@pytest.fixture
+def server(many, tmp_path):
+    paths = sorted(many.glob("*/*.png"))
+    samples = [(path.stem, path.read_bytes(), 1) for path in paths]
+    write_tar(tmp_path / "a.tar", samples)
+    write_mds(tmp_path / "mds", samples)
+    for path in paths:
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    with serving(tmp_path) as server:
+        server.names = [path.name for path in paths]
+        yield server
+
+
+INTERRUPTED = """
+    import sys, time, spdl_rs
+    batches = None
+    try:
+        if sys.argv[2] == "open":
+            print("waiting", flush=True)
+            spdl_rs.ImageLoader(sys.argv[1], batch_size=1)
+        else:
+            batches = iter(spdl_rs.ImageLoader([sys.argv[1]], batch_size=1))
+            print("waiting", flush=True)
+            next(batches)
+    except KeyboardInterrupt:
+        print(time.monotonic(), flush=True)
+        raise
+"""
+
+
+@pytest.mark.parametrize(("what", "name"), [("open", "a.tar"), ("read", "00.png")])
+def test_ctrl_c_is_heard_within_100_ms_though_the_server_never_answers(server, what, name):
+    server.stuck.add(name)
+    heard = []
+    # More than once, since other programs may keep this machine busy.
+    for _ in range(3):
+        with running(INTERRUPTED, f"{server.address}/{name}", what) as process:
+            assert process.stdout.readline() == "waiting\n"
+            time.sleep(0.3)
+            pressed = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            output, errors = process.communicate(timeout=30)
+            ended = time.monotonic()
+        assert "KeyboardInterrupt" in errors and process.returncode == -signal.SIGINT
+        heard.append(float(output) - pressed)
+        assert ended - pressed < 3
+        if heard[-1] < 0.1:
+            break
+    assert min(heard) < 0.1, heard
+
+
+def test_a_state_after_ctrl_c_goes_on_with_what_was_not_delivered(server):
+    server.stuck.add(server.names[3])
+    loader = spdl_rs.ImageLoader(
+        [f"{server.address}/{name}" for name in server.names],
+        batch_size=1,
+        size=16,
+        labels=range(40),
+    )
+    found = []
+
+    def handler(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            for _, labels in loader:
+                found.extend(labels.tolist())
+                if len(found) == 3:
+                    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    state = loader.state_dict()
+    assert found == [0, 1, 2] and state["steps_in_epoch"] == 3
+    server.stuck.clear()
+    server.released.set()
+    loader.load_state_dict(state)
+    assert [label for _, labels in loader for label in labels.tolist()] == list(range(3, 40))
+
+
+def test_a_server_that_never_answers_holds_up_neither_close_nor_drop(server):
+    server.stuck.add(server.names[0])
+    source = [f"{server.address}/{server.names[0]}"]
+    started = time.monotonic()
+    loader = spdl_rs.ImageLoader(source, batch_size=1)
+    closed, dropped = iter(loader), iter(loader)
+    while len(server.asked) < 2:
+        time.sleep(0.001)
+    closed.close()
+    del dropped, loader
+    gc.collect()
+    assert time.monotonic() - started < 5
+    assert_no_threads(within_s=10)
+
+
+def test_other_threads_run_while_the_loader_waits_for_a_server(server):
+    server.stuck.add(server.names[0])
+    ran = []
+
+    def release():
+        ran.append(time.monotonic())
+        server.stuck.clear()
+        server.released.set()
+
+    timer = threading.Timer(0.3, release)
+    timer.start()
+    source = [f"{server.address}/{server.names[0]}"]
+    # The broken connection is tried again, and then answered.
+    ((images, _),) = spdl_rs.ImageLoader(source, batch_size=1, size=16)
+    assert ran and images.shape == (1, 16, 16, 3)
+    timer.join()
+
+
+@pytest.mark.parametrize("name", ["a.tar", "mds/index.json"])
+def test_neither_loaders_nor_epochs_leave_a_thread_or_a_file(server, name):
+    def once():
+        loader = spdl_rs.ImageLoader(f"{server.address}/{name}", batch_size=4, size=32)
+        for _ in loader:
+            break
+        assert len(list(loader)) == 10
+        iter(loader)
+
+    once()
+    gc.collect()
+    # Threads that decompress parts end some seconds after the last of them.
+    assert_no_threads(within_s=10)
+    files = descriptors()
+    for _ in range(5):
+        once()
+    assert_no_threads(within_s=10)
+    # Sockets of the server, in this process too, are closed a moment after those of the client.
+    deadline = time.monotonic() + 10
+    while descriptors() > files and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert descriptors() <= files
+
+
+@pytest.mark.parametrize("name", ["a.tar", "mds/index.json"])
+@pytest.mark.parametrize("cache", ["None", "sys.argv[2]"])
+def test_a_fork_makes_epochs_of_its_own_from_a_loader_it_was_given(server, tmp_path, name, cache):
+    script = f"""
+        import os, sys, warnings, spdl_rs
+        warnings.simplefilter("ignore")
+        loader = spdl_rs.ImageLoader(sys.argv[1], batch_size=4, size=16, train=True, cache={cache})
+        batches = iter(loader)
+        next(batches)
+        child = os.fork()
+        if child == 0:
+            for ask in (lambda: next(batches), loader.stats, loader.state_dict):
+                try:
+                    ask()
+                except RuntimeError as error:
+                    assert "fork" in str(error)
+                else:
+                    os._exit(3)
+            loader.set_epoch(0)
+            assert len(list(loader)) == 10
+            assert loader.state_dict()["epoch"] == 1
+            sys.exit(0)
+        _, status = os.waitpid(child, 0)
+        assert len(list(batches)) == 9
+        sys.exit(os.waitstatus_to_exitcode(status))
+    """
+    assert_ends_well(script, f"{server.address}/{name}", tmp_path / "cache")
+
+
+def test_a_fork_may_let_go_of_a_loader_whose_threads_it_has_not(server):
+    script = """
+        import os, sys, warnings, spdl_rs
+        warnings.simplefilter("ignore")
+        loader = spdl_rs.ImageLoader(sys.argv[1], batch_size=4, size=16)
+        child = os.fork()
+        del loader
+        if child == 0:
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        sys.exit(os.waitstatus_to_exitcode(status))
+    """
+    assert_ends_well(script, f"{server.address}/a.tar", within_s=30)
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "batches = iter(loader)",
+        "batches = iter(loader); next(batches)",
+        "batches = iter(loader); cycle = [batches, loader]; cycle.append(cycle)",
+        "batches = iter(loader); sys.exit(0)",
+        "batches = iter(loader); threading.Thread(target=list, args=(batches,)).start()",
+        "spdl_rs.keep = loader; spdl_rs.keep_too = iter(loader); next(spdl_rs.keep_too)",
+        "import atexit; batches = iter(loader); atexit.register(lambda: next(batches))",
+        "loader.state_dict(); del loader",
+    ],
+)
+@pytest.mark.parametrize("name", ["a.tar", "mds/index.json"])
+def test_a_process_may_end_at_any_moment_of_a_remote_epoch(server, name, ending):
+    script = "import sys, threading, spdl_rs\n"
+    script += "loader = spdl_rs.ImageLoader(sys.argv[1], batch_size=4, size=32)\n" + ending
+    assert_ends_well(script, f"{server.address}/{name}")
+
+
+def test_a_process_may_end_while_a_daemon_thread_waits_for_a_server_that_never_answers(server):
+    server.stuck.add(server.names[0])
+    script = """
+        import sys, threading, time, spdl_rs
+        batches = iter(spdl_rs.ImageLoader([sys.argv[1]], batch_size=1))
+        threading.Thread(target=list, args=(batches,), daemon=True).start()
+        time.sleep(0.2)
+    """
+    assert_ends_well(script, f"{server.address}/{server.names[0]}", within_s=20)

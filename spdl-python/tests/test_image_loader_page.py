@@ -1,0 +1,99 @@
+"""What a loader says of itself."""
+
+import html.parser
+import re
+
+import pytest
+import spdl_rs
+from conftest import picture, write_png
+from spdl_rs import _loader_page
+
+
+class Page(html.parser.HTMLParser):
+    """Tags that are open, and all text."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.tags, self.text = [], [], []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_repr_says_what_it_loads_and_what_comes(many):
+    loader = spdl_rs.ImageLoader(many, batch_size=8, train=True)
+    batches = iter(loader)
+    assert repr(loader) == (
+        f"ImageLoader(image folder {str(many)!r}: 40 images, 5 classes; "
+        "5 batches of uint8 [8, 224, 224, 3]; train=True, seed=0, epoch=1)"
+    )
+    assert repr(batches) == "ImageBatches(epoch=0)" and batches.epoch == 0
+    paths = [str(path) for path in many.glob("*/*.png")]
+    planes = spdl_rs.ImageLoader(paths, batch_size=9, size=32, layout="nchw-f32")
+    assert f"list of images '{paths[0]} and 39 more': 40 images" in repr(planes)
+    assert "5 batches of float32 [9, 3, 32, 32]" in repr(planes)
+
+
+def test_the_verdict_is_told_in_words(many):
+    loader = spdl_rs.ImageLoader(many, batch_size=8, size=32)
+    assert loader.diagnose().endswith(".")
+    batches = iter(loader)
+    next(batches)
+    batches.close()
+    assert loader.diagnose() == batches.diagnose() == loader.stats()["diagnosis"]
+
+
+def test_a_notebook_is_shown_a_table_and_a_line(many):
+    loader = spdl_rs.ImageLoader(many, batch_size=2, size=32)
+    before = Page(loader._repr_html_())
+    assert before.open == [] and "table" not in before.tags and "svg" not in before.tags
+    list(loader)
+    page = Page(loader._repr_html_())
+    assert page.open == []
+    assert {"table", "svg", "polyline"} <= set(page.tags) and "script" not in page.tags
+    for word in ["source", "fetch", "decode", "40", repr(loader), loader.diagnose()]:
+        assert word in page.text, word
+
+
+def test_text_in_the_page_is_escaped(tmp_path):
+    folder = tmp_path / "<script>alert('&amp;')<"
+    try:
+        write_png(str(folder / "1.png"), picture(1))
+    except OSError:
+        pytest.skip("this file system does not take such names")
+    loader = spdl_rs.ImageLoader(folder, batch_size=1, size=8)
+    list(loader)
+    page = Page(loader._repr_html_())
+    assert "script" not in page.tags and page.open == []
+    assert repr(loader) in page.text and "&amp;" in repr(loader)
+
+
+@pytest.mark.parametrize("moments", [[], [1.0], [1.0, 1.0, 1.0], [2.0, 1.0, 0.5]])
+def test_without_a_stretch_of_time_there_is_no_line(moments):
+    assert _loader_page.rates(moments) == []
+    statistics = {"stages": [], "diagnosis": ""}
+    assert "svg" not in _loader_page.page("x", statistics, moments)
+
+
+def test_the_line_shows_the_rate():
+    # 100 batches a second for 10 s, then 10 for 10 s.
+    moments = [place / 100 for place in range(1001)] + [10 + place / 10 for place in range(1, 101)]
+    rates = _loader_page.rates(moments)
+    assert rates[0] == pytest.approx(100, rel=0.1) and rates[-1] == pytest.approx(10, rel=0.4)
+    assert len(rates) == 60 and max(rates) < 110
+    (points,) = re.findall(r'points="([^"]*)"', _loader_page.page("x", {"stages": []}, moments))
+    heights = [float(point.split(",")[1]) for point in points.split()]
+    assert len(heights) == len(rates) and heights[0] < heights[-1]
+    assert all(0 <= height <= 32 for height in heights)

@@ -1,0 +1,303 @@
+"""The same images from wherever they lie."""
+
+import pathlib
+import shutil
+
+import numpy
+import pytest
+import spdl_rs
+from dataset_files import (
+    write_csv,
+    write_jsonl,
+    write_mds,
+    write_members,
+    write_tar,
+    write_tfrecord,
+)
+from servers import serving
+
+PARQUET = pathlib.Path(__file__).parents[2] / "spdl-io/tests/data/parquet/images.parquet"
+
+
+@pytest.fixture(scope="module")
+def samples(many):
+    """Names, files and labels of `many`, in the folder's order."""
+    paths = sorted(many.glob("*/*.png"))
+    return [
+        (path.stem, path.read_bytes(), int(path.parent.name.removeprefix("class")))
+        for path in paths
+    ]
+
+
+@pytest.fixture(scope="module")
+def everything(many, samples, tmp_path_factory):
+    """`many` as a folder, tar shards, lists, TFRecord and MDS."""
+    root = tmp_path_factory.mktemp("everything")
+    shutil.copytree(many, root / "photos")
+    for number in range(3):
+        part = samples[number * 15 : number * 15 + 15]
+        write_tar(root / f"shard-{number:03}.tar", part)
+        write_tfrecord(root / f"part-{number}.tfrecord", part)
+    names = [f"photos/class{label}/{name}.png" for name, _, label in samples]
+    (root / "list.txt").write_text("".join(f"{name}\n" for name in names))
+    labels = [label for _, _, label in samples]
+    write_csv(root / "list.csv", zip(names, labels))
+    write_jsonl(root / "list.jsonl", zip(names, labels))
+    write_mds(root / "mds", samples)
+    (root / "tars").mkdir()
+    for number in range(3):
+        shutil.copy(root / f"shard-{number:03}.tar", root / "tars")
+    return root
+
+
+def load(source, **settings):
+    loader = spdl_rs.ImageLoader(source, **{"batch_size": 16, "size": 32, **settings})
+    batches = list(loader)
+    assert len(batches) == len(loader)
+    return (
+        numpy.concatenate([images for images, _ in batches]),
+        numpy.concatenate([labels for _, labels in batches]),
+    )
+
+
+def assert_same(found, expected):
+    assert (found[0] == expected[0]).all()
+    assert found[1].tolist() == expected[1].tolist()
+
+
+SHARDS = ["shard-000.tar", "shard-001.tar", "shard-002.tar"]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "photos",
+        "shard-{000..002}.tar",
+        "shard-*.tar",
+        SHARDS,
+        "tars",
+        "part-{0..2}.tfrecord",
+        ["part-0.tfrecord", "part-1.tfrecord", "part-2.tfrecord"],
+        "list.csv",
+        "list.jsonl",
+        "mds",
+        "mds/index.json",
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("train", [False, True])
+def test_every_kind_of_data_set_gives_the_images_and_labels_of_the_folder(
+    everything, many, names, train
+):
+    expected = load(many, train=train)
+    source = (
+        [everything / name for name in names] if isinstance(names, list) else everything / names
+    )
+    assert_same(load(source, train=train), expected)
+
+
+def test_a_list_of_names_has_no_labels(everything, many):
+    images, labels = load(everything / "list.txt")
+    assert (images == load(many)[0]).all() and set(labels.tolist()) == {-1}
+
+
+@pytest.mark.parametrize(
+    "names",
+    ["shard-{000..002}.tar", SHARDS, "part-{0..2}.tfrecord", "list.csv", "mds/index.json"],
+    ids=str,
+)
+def test_a_web_server_gives_the_same_as_the_folder(everything, many, names):
+    with serving(everything) as server:
+        source = (
+            [f"{server.address}/{name}" for name in names]
+            if isinstance(names, list)
+            else f"{server.address}/{names}"
+        )
+        loader = spdl_rs.ImageLoader(source, batch_size=16, size=32, train=True)
+        for epoch in range(2):
+            found = [(images.copy(), labels) for images, labels in loader]
+            expected = spdl_rs.ImageLoader(many, batch_size=16, size=32, train=True)
+            expected.set_epoch(epoch)
+            for one, other in zip(found, expected, strict=True):
+                assert_same(one, other)
+
+
+def test_images_of_a_web_server_may_be_listed_with_labels(everything, many, samples):
+    with serving(everything) as server:
+        names = [f"photos/class{label}/{name}.png" for name, _, label in samples]
+        addresses = [f"{server.address}/{name}" for name in names]
+        found = load(addresses, labels=[label for _, _, label in samples])
+        assert_same(found, load(many))
+        assert set(load(addresses)[1].tolist()) == {-1}
+
+
+@pytest.mark.parametrize(
+    "names",
+    ["photos", "shard-{000..002}.tar", "shard-*.tar", "tars/", SHARDS, "list.csv", "mds"],
+    ids=str,
+)
+def test_an_object_store_gives_the_same_as_the_folder(everything, many, names, monkeypatch):
+    with serving(everything.parent) as server:
+        for name, value in {
+            "AWS_ENDPOINT_URL": server.address,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ACCESS_KEY_ID": "someone",
+            "AWS_SECRET_ACCESS_KEY": "canary",
+        }.items():
+            monkeypatch.setenv(name, value)
+        bucket = f"s3://{everything.name}"
+        source = (
+            [f"{bucket}/{name}" for name in names]
+            if isinstance(names, list)
+            else f"{bucket}/{names}"
+        )
+        loader = spdl_rs.ImageLoader(source, batch_size=16, size=32)
+        assert_same(load(source), load(many))
+        assert bucket in repr(loader) and "canary" not in repr(loader)
+        if names in ("photos", "list.csv"):
+            expected = [f"class{number}" for number in range(5)] if names == "photos" else []
+            assert loader.classes == expected
+
+
+@pytest.mark.parametrize(
+    "address", ["http://h/x", "https://h/x", "s3://b/x", "gs://b/x", "az://b/x"]
+)
+def test_every_store_is_built_in(address, monkeypatch):
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "someone")
+    loader = [f"{address}.png"]
+    # Nothing is asked for before an epoch begins.
+    assert len(spdl_rs.ImageLoader(loader, batch_size=1)) == 1
+
+
+def test_parquet_as_hugging_face_writes_it_is_read(tmp_path):
+    if not PARQUET.is_file():
+        pytest.skip("the golden Parquet files lie in the repository, which is not here")
+    shutil.copy(PARQUET, tmp_path / "train-00000.parquet")
+    loader = spdl_rs.ImageLoader(tmp_path / "train-*.parquet", batch_size=64, size=8)
+    ((images, labels),) = loader
+    assert images.shape[1:] == (8, 8, 3) and len(images) == len(labels) > 1
+    assert labels[:2].tolist() == [0, 1]
+    with serving(tmp_path) as server:
+        found = load(f"{server.address}/train-00000.parquet", batch_size=64, size=8)
+    assert_same(found, (images, labels))
+    shuffled = spdl_rs.ImageLoader(tmp_path, batch_size=64, size=8, shuffle=True, seed=1)
+    orders = [labels.tolist() for _ in range(2) for _, labels in shuffled]
+    assert sorted(orders[0]) == sorted(labels.tolist()) and orders[0] != orders[1]
+
+
+def test_parquet_of_pyarrow_gives_the_images_of_the_folder(many, samples, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    images = [{"bytes": image, "path": f"{name}.png"} for name, image, _ in samples]
+    table = pyarrow.table({"image": images, "label": [label for _, _, label in samples]})
+    parquet.write_table(table, tmp_path / "train.parquet", row_group_size=7)
+    assert_same(load(tmp_path / "train.parquet"), load(many))
+
+
+def test_fields_of_other_names_are_named(tmp_path, samples):
+    members = []
+    for (name, left, label), (_, right, _) in zip(samples, reversed(samples)):
+        members += [(f"{name}.left.png", left), (f"{name}.right.png", right)]
+        members.append((f"{name}.breed.cls", str(label).encode()))
+    source = tmp_path / "pairs.tar"
+    write_members(source, members)
+    with pytest.raises(spdl_rs.NotFoundError, match=r"left\.png"):
+        load(source)
+    left, labels = load(source, image_field="left.png", label_field="breed.cls")
+    right, none = load(source, image_field="right.png")
+    assert labels.tolist() == [label for _, _, label in samples]
+    assert (left == right[::-1]).all() and set(none.tolist()) == {-1}
+    with pytest.raises(ValueError, match="bytes was expected"):
+        load(source, image_field="breed.cls")
+
+
+def test_a_single_image_is_told_to_be_a_list(many):
+    path = next(many.glob("*/*.png"))
+    with pytest.raises(ValueError, match="a folder, or a list of images") as caught:
+        spdl_rs.ImageLoader(path, batch_size=1)
+    assert caught.value.key == str(path)
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "words"),
+    [
+        ("gone-{0..3}.tar", FileNotFoundError, "gone-0.tar"),
+        ("gone-*.tar", FileNotFoundError, "gone"),
+        ("list.tar.gz", spdl_rs.UnsupportedError, "tar"),
+        ("ftp://host/x.tar", ValueError, "nobody knows the scheme `ftp:`"),
+        ("http:///x.tar", ValueError, "names no host"),
+        ("s3://bucket/x.tar?signature=canary", ValueError, "has a query"),
+        (["a.tar", "b.parquet"], ValueError, "files of one kind in one store"),
+        (["http://127.0.0.1:1/a.png", "b.png"], ValueError, "must lie in one store"),
+    ],
+    ids=str,
+)
+def test_sources_that_make_no_sense_are_told_at_once(tmp_path, monkeypatch, source, error, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "list.tar.gz").write_bytes(b"\x1f\x8b")
+    with pytest.raises(error, match=words) as caught:
+        spdl_rs.ImageLoader(source, batch_size=1)
+    assert "canary" not in str(caught.value) and "canary" not in repr(caught.value)
+
+
+def test_errors_name_the_address_and_nothing_that_is_secret(everything, tmp_path):
+    shutil.copytree(everything / "photos", tmp_path / "photos")
+    broken = tmp_path / "photos" / "class0" / "broken.png"
+    broken.write_bytes(b"no image")
+    names = ["photos/class0/00.png", "photos/class0/broken.png"]
+    with serving(tmp_path) as server:
+        place = server.address.removeprefix("http://")
+        loader = spdl_rs.ImageLoader([f"{server.address}/{name}" for name in names], batch_size=1)
+        with pytest.raises(spdl_rs.DataError) as caught:
+            list(loader)
+        assert caught.value.key == f"{server.address}/{names[1]}"
+        skipping = spdl_rs.ImageLoader(
+            [f"{server.address}/{name}" for name in names], batch_size=1, on_error="skip"
+        )
+        assert len(list(skipping)) == 1
+        assert skipping.stats()["dropped"][0]["key"] == f"{server.address}/{names[1]}"
+
+        secret = f"http://me:canary@{place}/gone-{{0..2}}.tar?signature=canary"
+        with pytest.raises(FileNotFoundError) as caught:
+            spdl_rs.ImageLoader(secret, batch_size=1)
+        assert place in caught.value.key
+        told = f"{caught.value} {caught.value!r} {caught.value.key} {caught.value.filename}"
+        assert "canary" not in told
+
+        shutil.copy(everything / "shard-000.tar", tmp_path)
+        secret = f"http://me:canary@{place}/shard-000.tar?signature=canary"
+        loader = spdl_rs.ImageLoader(secret, batch_size=4, size=16)
+        assert len(list(loader)) == 4
+        told = f"{loader!r} {loader._repr_html_()} {loader.state_dict()} {loader.stats()}"
+        assert "canary" not in told and f"{place}/shard-000.tar" in told
+
+
+def test_a_cache_reads_each_image_once(everything, tmp_path):
+    with serving(everything) as server:
+        settings = {"batch_size": 16, "size": 32, "cache": tmp_path / "cache"}
+        loader = spdl_rs.ImageLoader(f"{server.address}/shard-{{000..002}}.tar", **settings)
+        first = [images.copy() for images, _ in loader]
+        cache = loader.stats()["cache"]
+        assert list(cache) == list(spdl_rs.CacheStatistics.__annotations__)
+        assert (cache["hits"], cache["misses"]) == (0, 40) and cache["disk_bytes"] > 0
+        asked = len(server.asked)
+        second = [images.copy() for images, _ in loader]
+        assert len(server.asked) == asked
+        cache = loader.stats()["cache"]
+        assert (cache["hits"], cache["misses"], cache["hit_rate"]) == (40, 0, 1.0)
+        again = spdl_rs.ImageLoader(
+            f"{server.address}/shard-{{000..002}}.tar", cache_memory=1 << 24, **settings
+        )
+        third = [images.copy() for images, _ in again]
+        assert again.stats()["cache"]["hits"] == 40
+    for one, two, three in zip(first, second, third, strict=True):
+        assert (one == two).all() and (one == three).all()
+    assert spdl_rs.ImageLoader(everything / "photos", batch_size=1).stats()["cache"] is None
+
+
+def test_a_cache_in_a_folder_of_something_else_is_refused(many, tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(spdl_rs.InvalidArgumentError) as caught:
+        spdl_rs.ImageLoader(many, batch_size=1, cache=tmp_path)
+    assert str(tmp_path) in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
