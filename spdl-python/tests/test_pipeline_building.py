@@ -273,11 +273,6 @@ def test_b05_disaggregate_takes_lists_apart():
     assert run(source([[1, 2], [], "ab"]).disaggregate()) == [1, 2, "a", "b"]
 
 
-def test_b06_regions_are_refused_with_a_clear_message():
-    with pytest.raises(NotImplementedError, match="not supported yet"):
-        source().to(object())
-
-
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, None, True])
 def test_b08_the_sink_holds_at_least_one_item(wrong):
     with pytest.raises(ValueError):

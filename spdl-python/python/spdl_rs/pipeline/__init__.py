@@ -23,6 +23,7 @@ interrupted by Ctrl-C.
 from typing import TYPE_CHECKING, Any
 
 from .._cache_iterator import cache_iterator
+from ._arena import SharedMemoryRingBuffer, SharedMemorySegmentPool
 from ._background import BackgroundTask, BackgroundTaskFactory
 from ._build import build_pipeline
 from ._builder import PipelineBuilder
@@ -30,7 +31,20 @@ from ._failure import PipelineFailure
 from ._hooks import TaskHook, TaskPerfStats, TaskStatsHook
 from ._markers import is_eof, is_epoch_end
 from ._pipeline import Pipeline
+from ._priority_executor import (
+    PriorityExecutorEntrypoint,
+    PriorityInterpreterPoolExecutor,
+    PriorityProcessPoolExecutor,
+    PriorityThreadPoolExecutor,
+)
+from ._remote_errors import WorkerError, WorkerTimeoutError
 from ._stage_info import StageInfo
+from ._subprocess import (
+    iterate_in_subinterpreter,
+    iterate_in_subprocess,
+    run_pipeline_in_subinterpreter,
+    run_pipeline_in_subprocess,
+)
 
 if TYPE_CHECKING:
     from ._process_group import ProcessGroupResourceUsage
@@ -45,19 +59,31 @@ __all__ = [
     "Pipeline",
     "PipelineBuilder",
     "PipelineFailure",
+    "PriorityExecutorEntrypoint",
+    "PriorityInterpreterPoolExecutor",
+    "PriorityProcessPoolExecutor",
+    "PriorityThreadPoolExecutor",
     "ProcessGroupResourceUsage",
     "ProcessGroupStatsMonitor",
     "QueuePerfStats",
+    "SharedMemoryRingBuffer",
+    "SharedMemorySegmentPool",
     "StageInfo",
     "StatsQueue",
     "TaskHook",
     "TaskPerfStats",
     "TaskStatsHook",
+    "WorkerError",
+    "WorkerTimeoutError",
     "build_pipeline",
     "cache_iterator",
     "create_task",
     "is_eof",
     "is_epoch_end",
+    "iterate_in_subinterpreter",
+    "iterate_in_subprocess",
+    "run_pipeline_in_subinterpreter",
+    "run_pipeline_in_subprocess",
 ]
 
 # What needs asyncio is imported when it is asked for: that takes longer than all else together.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _spdl_rs
 from . import _ops
-from ._executors import InExecutor, IterateInExecutor
+from ._executors import Cancellable, InExecutor, IterateInExecutor
 from ._instrumentation import Instrumentation
 from ._markers import _EPOCH_END
 from ._stage_info import StageInfo
@@ -24,6 +24,7 @@ from .defs._configs import (
     StageConfig,
     is_continuous,
 )
+from .defs._executors import PlacementConfig
 
 if TYPE_CHECKING:
     from ._companions import Companions
@@ -59,15 +60,15 @@ class Assembly:
         self._pools: list[_spdl_rs.Workers] = []
         self.threads: list[tuple[str, Callable[[], None]]] = []
         """The names of all threads, and what they run."""
-        self.in_executors: list[InExecutor] = []
-        """What waits for executors of the user's."""
+        self.cancellables: list[Cancellable] = []
+        """What waits for others: executors of the user's, and processes."""
         self.inner_runs: list[_spdl_rs.PipelineRun] = []
         """Runs that put what they give into queues of Python's."""
         self._reporters: list[Callable[[], Reporter]] = []
         self.errands: list[Callable[[], Any]] = []
         """Coroutines that run on the event loop meanwhile."""
 
-        last = options.stage_id + 1 + len(config.pipes)
+        last = options.stage_id + 1 + len(_stages_of(config))
         self._sink = StageInfo(number, str(last), "sink")
         if instrumentation.merges or self._is_used_for_real(self._sink, config.sink.buffer_size):
             from ._segments import SharedLimits
@@ -96,7 +97,7 @@ class Assembly:
         """A source and the stages behind it."""
         graph, name, info = self._source(config, outer, first)
         is_outermost = not outer
-        for at, stage in enumerate(config.pipes, start=first + 1):
+        for at, stage in enumerate(_stages_of(config), start=first + 1):
             if is_outermost and info is not None:
                 graph = self._queue(graph, name, info, _BETWEEN, config)
             place = f"{outer}{at}"
@@ -113,6 +114,8 @@ class Assembly:
         if not isinstance(source, MergeConfig):
             name = f"{self._number}:{place}:src"
             inbox = self._event_loop() if isinstance(source.source, AsyncIterable) else None
+            if isinstance(source.source, Cancellable):
+                self.cancellables.append(source.source)
             feed = _spdl_rs.Feed(name, source.source, source.continuous, inbox)
             self.threads.append(("spdl_sync_source", feed))
             return _spdl_rs.Graph.source(feed), name, StageInfo(self._number, place, "src")
@@ -259,7 +262,7 @@ class Assembly:
         if config.executor is not None:
             in_executor = IterateInExecutor if kind == "iterate" else InExecutor
             function = in_executor(config.executor, function)
-            self.in_executors.append(function)
+            self.cancellables.append(function)
             workers = self._own_threads(config.concurrency)
         elif kind == "iterate-async":
             # They wait for the event loop, and must not keep others from working meanwhile.
@@ -297,6 +300,11 @@ class Assembly:
         self._pools.append(workers)
         self.threads += [(f"spdl_stage_thread_{at}", workers) for at in range(count)]
         return workers
+
+
+def _stages_of(config: PipelineConfig[Any]) -> list[StageConfig]:
+    """The stages of a pipeline, of which regions have been cut out by now."""
+    return [stage for stage in config.pipes if not isinstance(stage, PlacementConfig)]
 
 
 def _pristine(aggregator: Aggregator) -> Aggregator:

@@ -12,7 +12,7 @@ from ._failure import add_context
 from ._options import BuildOptions, QueueFactory, TaskHookFactory
 from ._pipeline import Pipeline
 from .defs._checks import budget, native_budget, whole
-from .defs._configs import PipelineConfig
+from .defs._configs import PipelineConfig, check_regions, has_regions
 
 U = TypeVar("U")
 
@@ -86,9 +86,19 @@ def build_pipeline(
             task_hook_factory,
             background_tasks,
         )
+        check_regions(pipeline_cfg)
         if defaults.build_callback is not None:
             defaults.build_callback(pipeline_cfg)
-        return Pipeline(pipeline_cfg, options)
+        if not has_regions(pipeline_cfg):
+            return Pipeline(pipeline_cfg, options)
+        from ._regions import build_with_regions
+
+        elsewhere = {
+            "queue_class": queue_class,
+            "task_hook_factory": task_hook_factory,
+            "report_stats_interval": report_stats_interval,
+        }
+        return build_with_regions(pipeline_cfg, options, max_failures, elsewhere)
     except Exception as error:
         add_context(error, f"While building:\n{pipeline_cfg!r}")
         raise

@@ -14,6 +14,7 @@ from ._pipeline import Pipeline
 from .defs import _configs as configs
 from .defs import _factories as factories
 from .defs._aggregators import Aggregator
+from .defs._executors import PlacementConfig, Target
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -38,7 +39,7 @@ class PipelineBuilder(Generic[T, U]):
 
     def __init__(self) -> None:
         self._source: configs.SourceConfig[Any] | None = None
-        self._pipes: list[configs.StageConfig] = []
+        self._pipes: list[configs.StageConfig | PlacementConfig] = []
         self._sink: configs.SinkConfig[U] | None = None
 
     def add_source(
@@ -174,17 +175,45 @@ class PipelineBuilder(Generic[T, U]):
         self._pipes.append(factories.PathVariants(router, paths, name, batched))
         return self
 
-    def to(self, target: Any, /, *, buffer_size: int = 1) -> PipelineBuilder[T, U]:
-        """Would send the stages that follow to other processes. Not supported yet.
+    def to(self, target: Target, /, *, buffer_size: int = 1) -> PipelineBuilder[T, U]:
+        """Sends the stages that follow to other processes, up to the next `to`.
+
+        These stages, a region, run one after the other in each of several processes, as a pipeline
+        of its own: an item travels there and its result back, and nothing travels between. So with
+        n processes, n times a stage's `concurrency` run at once. Results come in any order; lists
+        and aggregates are made in each process. The stages' `executor`s are not used. All that the
+        stages are made of must be picklable; and a script must guard its start by
+        `if __name__ == "__main__":`, as for `iterate_in_subprocess`.
+
+        Failures are as those of other stages: they are logged here, have their type, and count
+        together, whichever process they come from. A process that ends unexpectedly ends the
+        pipeline at once, with a `WorkerError`. Where there are too many failures, what the
+        processes have under way is dropped.
+
+        `stats()` tells of the stages behind the last region; to these, the region is the source.
+
+        The processes are started with the pipeline and end with it. The random number generators
+        of each are seeded with numbers that follow from those of this process and differ.
+
+        Args:
+            target: A `ProcessPoolExecutorConfig`, or `MAIN_PROCESS` for the end of a region.
+            buffer_size: How many items, and results, travel at once, at least 1. More cost less
+                time each, but wait for each other, at most to the end of the epoch.
 
         Raises:
-            NotImplementedError: Always.
+            TypeError: `target` is none of these.
+            ValueError: `buffer_size` is no int, or less than 1.
+
+        >>> from spdl_rs.pipeline import PipelineBuilder
+        >>> from spdl_rs.pipeline.defs import MAIN_PROCESS, ProcessPoolExecutorConfig
+        >>> builder = PipelineBuilder().add_source(["1", "2", "3"])
+        >>> builder = builder.to(ProcessPoolExecutorConfig(max_workers=2)).pipe(int).pipe(hex)
+        >>> builder = builder.to(MAIN_PROCESS).add_sink()
+        >>> sorted(builder.build(num_threads=1))
+        ['0x1', '0x2', '0x3']
         """
-        del target, buffer_size
-        raise NotImplementedError(
-            "stages in other processes or interpreters are not supported yet; "
-            "pipe(..., executor=ProcessPoolExecutor(...)) runs one stage there"
-        )
+        self._pipes.append(PlacementConfig(target, buffer_size))
+        return self
 
     def add_sink(self, buffer_size: int = 3) -> PipelineBuilder[T, U]:
         """Sets how many finished items may wait for whoever takes them, at least 1.
@@ -201,13 +230,17 @@ class PipelineBuilder(Generic[T, U]):
         """What has been put together, as data.
 
         Raises:
-            RuntimeError: There is no source or no sink.
+            RuntimeError: There is no source or no sink, or a region needs a newer Python.
+            ValueError: A region (see `to`) is not closed, is empty, or holds a stage with
+                `output_order="input"`.
         """
         if self._source is None:
             raise RuntimeError("there is no source: call add_source first")
         if self._sink is None:
             raise RuntimeError("there is no sink: call add_sink first")
-        return configs.PipelineConfig(self._source, tuple(self._pipes), self._sink)
+        config = configs.PipelineConfig(self._source, tuple(self._pipes), self._sink)
+        configs.check_regions(config)
+        return config
 
     def build(
         self,

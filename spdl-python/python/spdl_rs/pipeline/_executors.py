@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -15,7 +16,15 @@ class Cancelled(StoppedError):
     """The pipeline was stopped before the executor began with this."""
 
 
-class InExecutor:
+class Cancellable(ABC):
+    """What a pipeline is to cancel when it is stopped."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Lets what is under way end soon, and does not wait for it."""
+
+
+class InExecutor(Cancellable):
     """Calls a function on an executor, and waits for its result."""
 
     def __init__(self, executor: concurrent.futures.Executor, function: Callable[..., Any]) -> None:
@@ -72,6 +81,8 @@ def _exhaust(function: Callable[[Any], Iterable[Any]], item: Any) -> list[Any]:
 
 def _has_own_objects(executor: concurrent.futures.Executor) -> bool:
     """Whether its workers share no objects with this interpreter."""
+    if getattr(executor, "has_own_objects", False):
+        return True
     interpreters = getattr(concurrent.futures, "InterpreterPoolExecutor", ())
     return isinstance(executor, concurrent.futures.ProcessPoolExecutor) or isinstance(
         executor, interpreters

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import reprlib
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from ._executors import Cancelled
 from ._logging import log_failure
@@ -33,6 +34,7 @@ if sys.version_info >= (3, 11):
         """
 
         _stages: list[str]
+        _is_of_a_part = False
 
         if TYPE_CHECKING:
             # That of the class above takes what `__new__` gives to it.
@@ -61,6 +63,8 @@ else:
         """
 
         exceptions: tuple[Exception, ...]
+        _stages: list[str]
+        _is_of_a_part = False
 
         def __init__(self, errs: Sequence[tuple[str, Exception]]) -> None:
             super().__init__(errs)
@@ -73,6 +77,16 @@ else:
 
 
 PipelineFailure.__module__ = "spdl_rs.pipeline"
+
+
+def mark_as_of_a_part(failure: PipelineFailure) -> None:
+    """Says that a failure is that of a part of a pipeline, of which users know nothing."""
+    failure._is_of_a_part = True
+
+
+def stages_of(failure: PipelineFailure) -> list[str]:
+    """The stages in which the exceptions of a failure were raised, each `""` where unknown."""
+    return failure._stages
 
 
 def _message(errs: Sequence[tuple[str, Exception]]) -> str:
@@ -120,6 +134,23 @@ class EndsPipeline(Exception):
         self.error = error
 
 
+Watch: TypeAlias = Callable[[BaseException, str, str], None]
+_watches: dict[str, Watch] = {}
+
+
+@contextlib.contextmanager
+def watched(number: int, watch: Watch) -> Iterator[None]:
+    """Tells of failed items of the pipeline with a number, instead of logging them.
+
+    `watch` is given the exception, the stage's name without the number, and the item as a text.
+    """
+    _watches[str(number)] = watch
+    try:
+        yield
+    finally:
+        del _watches[str(number)]
+
+
 def item_failed(error: BaseException, stage: str, item: object) -> bool:
     """Says that a stage failed on an item. The native module calls this.
 
@@ -128,16 +159,29 @@ def item_failed(error: BaseException, stage: str, item: object) -> bool:
     """
     if isinstance(error, EndsPipeline):
         return True
-    if not isinstance(error, Cancelled):
-        described = _describe(item)
-        _note(error, stage, f"Item: {described}")
-        log_failure(stage, error, described)
+    if isinstance(error, Cancelled):
+        return False
+    number, _, place = stage.partition(":")
+    watch = _watches.get(number)
+    if watch is None:
+        tell_item_failed(error, stage, _describe(item))
+    else:
+        watch(error, place, _describe(item))
     return False
+
+
+def tell_item_failed(error: BaseException, stage: str, item: str) -> None:
+    """Notes and logs that a stage failed on an item, of which `item` tells."""
+    _note(error, stage, f"Item: {item}")
+    log_failure(stage, error, item)
 
 
 def stage_failed(error: BaseException, stage: str) -> None:
     """Says that a source, a router or the end of an epoch failed. The native module calls this."""
-    if isinstance(error, EndsPipeline):
+    if isinstance(error, (Cancelled, EndsPipeline)):
+        return
+    if isinstance(error, PipelineFailure) and error._is_of_a_part:
+        # It has been told already.
         return
     _note(error, stage)
     log_failure(stage, error)
@@ -153,7 +197,18 @@ def from_native(errors: list[tuple[str | None, Exception, str]]) -> PipelineFail
         budget, over, _ = said.partition("; the last: ")
         if over:
             _add_notes(error, f"Why the pipeline ends: {budget}")
-    return PipelineFailure([_unwrapped(stage or "", error) for stage, error, _ in errors])
+    return PipelineFailure(_flat([_unwrapped(stage or "", error) for stage, error, _ in errors]))
+
+
+def _flat(errs: list[tuple[str, Exception]]) -> list[tuple[str, Exception]]:
+    """With what failed in parts of the pipeline in place of the parts' failures."""
+    flat: list[tuple[str, Exception]] = []
+    for stage, error in errs:
+        if isinstance(error, PipelineFailure) and error._is_of_a_part:
+            flat.extend(stages_and_errors(error))
+        else:
+            flat.append((stage, error))
+    return flat
 
 
 def with_others(
@@ -169,7 +224,7 @@ def with_others(
 
 def stages_and_errors(failure: PipelineFailure) -> list[tuple[str, Exception]]:
     """What `PipelineFailure` was made of."""
-    return list(zip(failure._stages, failure.exceptions, strict=True))
+    return list(zip(stages_of(failure), failure.exceptions, strict=True))
 
 
 def add_context(error: BaseException, note: str) -> None:

@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from .. import _spdl_rs
@@ -72,6 +72,7 @@ class Pipeline(Generic[T]):
         self._run: _spdl_rs.PipelineRun | SupervisedRun | None = None
         self._threads: list[threading.Thread] = []
         self._assembly: Assembly | None = None
+        self._late_failure: Callable[[], BaseException | None] | None = None
 
     def start(self, *, timeout: float | None = None, **kwargs: Any) -> None:
         """Starts the work.
@@ -108,10 +109,7 @@ class Pipeline(Generic[T]):
         if run is None:
             return
         deadline = None if timeout is None else time.monotonic() + timeout
-        run.halt()
-        if self._assembly is not None:
-            for in_executor in self._assembly.in_executors:
-                in_executor.cancel()
+        halt(self)
         ended = run.stop(timeout)
         for thread in self._threads:
             thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -121,6 +119,7 @@ class Pipeline(Generic[T]):
         failure = run.take_failure()
         if failure is not None:
             raise failure
+        self._raise_late_failure()
 
     @contextlib.contextmanager
     def auto_stop(self, *, timeout: float | None = None) -> Iterator[None]:
@@ -162,6 +161,7 @@ class Pipeline(Generic[T]):
         """
         item = self._started().next(timeout)
         if item is None:
+            self._raise_late_failure()
             raise EOFError(_END_OF_DATA)
         return cast(T, item[0])
 
@@ -187,9 +187,12 @@ class Pipeline(Generic[T]):
             TimeoutError, PipelineFailure: As for `get_item`, while it is iterated.
         """
         run = self._started()
+        items: Iterator[T]
         if isinstance(run, _spdl_rs.PipelineRun):
-            return _spdl_rs.ItemIterator(run, timeout)
-        return run.items(timeout)
+            items = _spdl_rs.ItemIterator(run, timeout)
+        else:
+            items = run.items(timeout)
+        return items if self._late_failure is None else self._then_late_failure(items)
 
     def __iter__(self) -> Iterator[T]:
         """The same, without a timeout."""
@@ -221,6 +224,15 @@ class Pipeline(Generic[T]):
             return "not started"
         return "ended" if self._run.ended else "running"
 
+    def _then_late_failure(self, items: Iterator[T]) -> Iterator[T]:
+        yield from items
+        self._raise_late_failure()
+
+    def _raise_late_failure(self) -> None:
+        failure = None if self._late_failure is None else self._late_failure()
+        if failure is not None:
+            raise failure
+
     def _started(self) -> _spdl_rs.PipelineRun | SupervisedRun:
         run = self._run
         if run is not None:
@@ -250,6 +262,30 @@ class Pipeline(Generic[T]):
 
             self._run = SupervisedRun(run, assembly.inner_runs, companions)
         return self._run
+
+
+def number_of(pipeline: Pipeline[Any]) -> int:
+    """The number with which the names of a pipeline's stages begin."""
+    return pipeline._number
+
+
+def show_as(pipeline: Pipeline[Any], config: PipelineConfig[Any]) -> None:
+    """Shows another configuration than that of which the pipeline was made."""
+    pipeline._config = config
+
+
+def check_at_end(pipeline: Pipeline[Any], late_failure: Callable[[], BaseException | None]) -> None:
+    """Lets a function say at the end of all items whether the pipeline has failed after all."""
+    pipeline._late_failure = late_failure
+
+
+def halt(pipeline: Pipeline[Any]) -> None:
+    """Lets a pipeline begin nothing more, and does not wait for what is under way."""
+    if pipeline._run is not None:
+        pipeline._run.halt()
+    if pipeline._assembly is not None:
+        for cancellable in pipeline._assembly.cancellables:
+            cancellable.cancel()
 
 
 def _end_all() -> None:

@@ -37,15 +37,25 @@ from ._configs import (
     SinkConfig,
     SourceConfig,
 )
+from ._executors import (
+    MAIN_PROCESS,
+    ExecutorConfig,
+    InterpreterPoolExecutorConfig,
+    PlacementConfig,
+    ProcessPoolExecutorConfig,
+)
 from ._factories import Aggregate, Disaggregate, Merge, PathVariants, Pipe
 
 __all__ = [
+    "MAIN_PROCESS",
     "Aggregate",
     "AggregateConfig",
     "Aggregator",
     "Collate",
     "Disaggregate",
     "DisaggregateConfig",
+    "ExecutorConfig",
+    "InterpreterPoolExecutorConfig",
     "Merge",
     "MergeConfig",
     "PathVariants",
@@ -53,6 +63,8 @@ __all__ = [
     "Pipe",
     "PipeConfig",
     "PipelineConfig",
+    "PlacementConfig",
+    "ProcessPoolExecutorConfig",
     "SinkConfig",
     "SourceConfig",
 ]

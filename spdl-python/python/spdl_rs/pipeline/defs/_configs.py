@@ -12,6 +12,13 @@ from .. import _ops
 from .._stage_info import StageInfo
 from ._aggregators import Aggregator
 from ._checks import budget, whole
+from ._executors import (
+    MAIN_PROCESS,
+    ExecutorConfig,
+    InterpreterPoolExecutorConfig,
+    PlacementConfig,
+    needs_interpreters,
+)
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -228,14 +235,14 @@ class PipelineConfig(Generic[U]):
     """
 
     src: SourceConfig[Any] | MergeConfig
-    pipes: Sequence[StageConfig]
+    pipes: Sequence[StageConfig | PlacementConfig]
     sink: SinkConfig[U]
 
     def __post_init__(self) -> None:
         if not isinstance(self.src, (SourceConfig, MergeConfig)):
             raise TypeError(f"src must be a SourceConfig or a MergeConfig, not {self.src!r}")
         for config in self.pipes:
-            if not isinstance(config, STAGES):
+            if not isinstance(config, (*STAGES, PlacementConfig)):
                 raise TypeError(f"pipes must be stages; {config!r} is none")
         if not isinstance(self.sink, SinkConfig):
             raise TypeError(f"sink must be a SinkConfig, not {self.sink!r}")
@@ -247,6 +254,52 @@ class PipelineConfig(Generic[U]):
             lines.extend(_item(repr(pipe), 3) for pipe in self.pipes)
         lines.append(_item(f"Sink: {self.sink!r}", 1))
         return "\n".join(lines)
+
+
+def has_regions(config: PipelineConfig[Any]) -> bool:
+    """Whether stages of a pipeline, or of those that it merges, run elsewhere."""
+    if any(isinstance(stage, PlacementConfig) for stage in config.pipes):
+        return True
+    src = config.src
+    return isinstance(src, MergeConfig) and any(map(has_regions, src.pipeline_configs))
+
+
+def check_regions(config: PipelineConfig[Any]) -> None:
+    """Checks the regions of a pipeline: stages that run elsewhere.
+
+    Raises:
+        ValueError: One is not closed, is empty, or holds a stage that keeps the order of its input,
+            which a region does not have.
+        RuntimeError: One needs interpreters that this Python has not.
+    """
+    if isinstance(config.src, MergeConfig):
+        for part in config.src.pipeline_configs:
+            check_regions(part)
+    placement, empty = PlacementConfig(MAIN_PROCESS), False
+    for stage in config.pipes:
+        if isinstance(stage, PlacementConfig):
+            if empty:
+                raise ValueError(f"no stages follow {placement!r}; a region needs at least one")
+            if isinstance(stage.target, InterpreterPoolExecutorConfig):
+                needs_interpreters("a region in interpreters")
+            placement, empty = stage, stage.target is not MAIN_PROCESS
+        elif isinstance(placement.target, ExecutorConfig):
+            empty = False
+            _refuse_order(stage)
+    if placement.target is not MAIN_PROCESS:
+        raise ValueError(f"the region of {placement!r} is not closed: add to(MAIN_PROCESS)")
+
+
+def _refuse_order(stage: StageConfig) -> None:
+    if isinstance(stage, PipeConfig) and stage.output_order == "input":
+        raise ValueError(
+            f'{stage.name} keeps the order of its input (output_order="input"), which items that '
+            "several processes work on do not have; take it out of the region"
+        )
+    if isinstance(stage, PathVariantsConfig):
+        for path in stage.paths:
+            for inner in path:
+                _refuse_order(inner)
 
 
 def is_continuous(config: PipelineConfig[Any]) -> bool:

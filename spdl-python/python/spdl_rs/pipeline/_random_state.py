@@ -1,0 +1,49 @@
+"""The state of random number generators, handed to other processes."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+from typing import Any
+
+import numpy
+
+
+class RandomState:
+    """The state of the generators of `random`, NumPy (the legacy one) and PyTorch (on the CPU).
+
+    PyTorch's is taken only where it has been imported.
+    """
+
+    def __init__(self) -> None:
+        self._python = random.getstate()
+        self._numpy: Any = numpy.random.get_state()
+        torch: Any = sys.modules.get("torch")
+        self._torch: bytes | None = None
+        if torch is not None:
+            self._torch = torch.get_rng_state().numpy().tobytes()
+
+    def restore(self) -> None:
+        """Sets the generators of this process to it."""
+        random.setstate(self._python)
+        numpy.random.set_state(self._numpy)
+        if self._torch is not None:
+            import torch  # pyright: ignore[reportMissingImports]
+
+            state = torch.frombuffer(bytearray(self._torch), dtype=torch.uint8)
+            torch.set_rng_state(state)
+
+    def restore_for(self, worker: int) -> None:
+        """Seeds the generators of this process with what follows from it and a worker's number.
+
+        So that no two workers draw the same numbers, and a seeded program the same ones each time.
+        """
+        state = repr((self._python, self._numpy, self._torch, worker)).encode()
+        seed = int.from_bytes(hashlib.blake2b(state, digest_size=8).digest(), "big")
+        random.seed(seed)
+        numpy.random.seed(seed & 0xFFFFFFFF)
+        if self._torch is not None:
+            import torch  # pyright: ignore[reportMissingImports]
+
+            torch.manual_seed(seed)

@@ -1,0 +1,421 @@
+"""Iterables and whole pipelines in another process."""
+
+from __future__ import annotations
+
+import functools
+import os
+import queue
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from . import _ops
+from ._build import build_pipeline
+from ._builder import PipelineBuilder
+from ._pipeline import Pipeline
+from ._remote_errors import WorkerError, WorkerTimeoutError
+from .defs._checks import budget, whole
+from .defs._configs import PipelineConfig, is_continuous
+from .defs._executors import needs_interpreters
+
+if TYPE_CHECKING:
+    from ._arena import Arena
+    from ._worker_process import Parent, WorkerProcess
+
+T = TypeVar("T")
+
+
+def iterate_in_subprocess(
+    fn: Callable[[], Iterable[T]],
+    *,
+    buffer_size: int = 3,
+    initializer: Callable[[], object] | Sequence[Callable[[], object]] | None = None,
+    mp_context: Any = None,
+    timeout: float | None = None,
+    daemon: bool = False,
+    arena: Arena | None = None,
+) -> Iterable[T]:
+    """Iterates something in another process. The result can be iterated again and again.
+
+    The process is started at once, calls `fn` once, and iterates what that returns once for each
+    iteration here, some items ahead. Leaving a loop early is fine: the next one begins anew. What
+    `fn` returns must allow for that too; a generator gives its items once only.
+
+    The process starts with the state that the random number generators of `random`, NumPy (the
+    legacy one) and PyTorch (on the CPU, where it is imported) have here. It ends with this process,
+    also where that is killed; when nobody holds the result any more; and once something has failed
+    in it. It ignores Ctrl-C, which is felt here.
+
+    Args:
+        fn: Makes what is iterated.
+        buffer_size: How many finished items may wait, at least 1.
+        initializer: One function, or several, to be called before `fn`.
+        mp_context: The start method, or a context of `multiprocessing`. Default: the one that the
+            program has set, unless that is `"fork"`; else `"forkserver"`, or `"spawn"` where there
+            is none. With these, `fn` is pickled, and a script must guard its start by
+            `if __name__ == "__main__":`. `"fork"` needs neither, but may hang in a process that
+            has threads, as any process has in which a pipeline runs.
+        timeout: How many seconds to wait for each item. Default: as long as it takes.
+        daemon: Whether the process may have no processes of its own, as in `multiprocessing`.
+        arena: Memory by which large items travel, `SharedMemorySegmentPool` or
+            `SharedMemoryRingBuffer`. It serves this one iterable.
+
+    Raises:
+        TypeError: An argument is of the wrong type, or `fn` cannot be pickled.
+        ValueError: An argument is out of range.
+
+    While it is iterated:
+
+    Raises:
+        Exception: Whatever `fn`, an initializer or iterating raised in the process, of its type;
+            its `__cause__` shows the traceback there. What cannot be pickled arrives as a
+            `RuntimeError` that says the same.
+        WorkerTimeoutError: No item came in time. It is a `RuntimeError` and a `TimeoutError`.
+        WorkerError: The process ended unexpectedly (that is noticed at once), or something failed
+            in it before. It is a `RuntimeError`.
+
+    >>> import functools
+    >>> from spdl_rs.pipeline import iterate_in_subprocess
+    >>> numbers = iterate_in_subprocess(functools.partial(range, 3))
+    >>> [list(numbers) for epoch in range(2)]
+    [[0, 1, 2], [0, 1, 2]]
+    """
+    if not callable(fn):
+        raise TypeError(f"fn must be callable, not {fn!r}")
+    whole("buffer_size", buffer_size)
+    if timeout is not None and timeout < 0:
+        raise ValueError(f"timeout must not be negative, not {timeout}")
+    return SubprocessIterable(
+        fn, buffer_size, _initializers(initializer), mp_context, timeout, daemon, arena
+    )
+
+
+def run_pipeline_in_subprocess(
+    config_or_builder: PipelineConfig[T],
+    /,
+    *,
+    num_threads: int,
+    max_failures: int | Fraction = -1,
+    report_stats_interval: float = -1,
+    queue_class: type[Any] | None = None,
+    task_hook_factory: Any | None = None,
+    background_tasks: list[Any] | None = None,
+    **kwargs: Any,
+) -> Iterable[T]:
+    """Runs a pipeline in another process. The result can be iterated again and again.
+
+    Each iteration builds and runs the pipeline anew, in the same process; one with a continuous
+    source is built once and goes on, and each iteration gives an epoch.
+
+    Executors of stages are made anew in the other process, once: a `ThreadPoolExecutor` and a
+    `ProcessPoolExecutor`, which must not have been used before, and `PriorityThreadPoolExecutor`
+    and its like. Others must be picklable.
+
+    Args:
+        config_or_builder: The pipeline. A builder is accepted, but deprecated.
+        num_threads, max_failures, report_stats_interval, queue_class, task_hook_factory, \
+background_tasks: As for `build_pipeline`.
+        kwargs: As for `iterate_in_subprocess`.
+
+    Raises:
+        TypeError, ValueError: As for `build_pipeline` and `iterate_in_subprocess`.
+        ValueError: An executor has been used already, or needs processes where `daemon` is set.
+
+    While it is iterated, as for `iterate_in_subprocess`; a `PipelineFailure` arrives as such.
+
+    >>> from spdl_rs.pipeline import PipelineBuilder, run_pipeline_in_subprocess
+    >>> builder = PipelineBuilder().add_source(range(3)).pipe(str).aggregate(2).add_sink()
+    >>> batches = run_pipeline_in_subprocess(builder.get_config(), num_threads=1)
+    >>> [list(batches) for epoch in range(2)]
+    [[['0', '1'], ['2']], [['0', '1'], ['2']]]
+    """
+    from ._executor_transfer import transferable
+
+    config = _config_of(config_or_builder, "run_pipeline_in_subprocess")
+    options = {
+        "num_threads": num_threads,
+        "max_failures": max_failures,
+        "report_stats_interval": report_stats_interval,
+        "queue_class": queue_class,
+        "task_hook_factory": task_hook_factory,
+        "background_tasks": background_tasks,
+    }
+    whole("num_threads", num_threads, TypeError)
+    budget(max_failures)
+    return iterate_in_subprocess(
+        functools.partial(
+            PipelinePerIteration, transferable(config, processes=not kwargs.get("daemon")), options
+        ),
+        **kwargs,
+    )
+
+
+def iterate_in_subinterpreter(
+    fn: Callable[[], Iterable[T]],
+    *,
+    buffer_size: int = 3,
+    initializer: Callable[[], object] | Sequence[Callable[[], object]] | None = None,
+    timeout: float | None = None,
+) -> Iterable[T]:
+    """Would iterate something in another interpreter of this process. Not supported yet.
+
+    Raises:
+        RuntimeError: Python is older than 3.14, and has no such interpreters.
+        NotImplementedError: It has.
+    """
+    del fn, buffer_size, initializer, timeout
+    needs_interpreters("iterate_in_subinterpreter")
+
+
+def run_pipeline_in_subinterpreter(
+    config: PipelineConfig[T], /, *, num_threads: int, **kwargs: Any
+) -> Iterable[T]:
+    """Would run a pipeline in another interpreter of this process. Not supported yet.
+
+    Raises:
+        RuntimeError: Python is older than 3.14, and has no such interpreters.
+        NotImplementedError: It has.
+    """
+    del config, num_threads, kwargs
+    needs_interpreters("run_pipeline_in_subinterpreter")
+
+
+class PipelinePerIteration(Generic[T]):
+    """Runs a pipeline for each iteration, or for all of them where its source is continuous."""
+
+    def __init__(self, config: PipelineConfig[T], options: dict[str, Any]) -> None:
+        self._config = config
+        self._options = options
+        self._continuous = is_continuous(config)
+        self._pipeline: Pipeline[T] | None = None
+
+    def __iter__(self) -> Iterator[T]:
+        if self._pipeline is None:
+            self._pipeline = build_pipeline(self._config, **self._options)
+        if self._continuous:
+            yield from self._pipeline
+            return
+        try:
+            yield from self._pipeline
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """Ends the pipeline. The next iteration builds another one."""
+        pipeline, self._pipeline = self._pipeline, None
+        if pipeline is not None:
+            pipeline.stop()
+
+
+class SubprocessIterable(Generic[T]):
+    """What a process iterates, item by item."""
+
+    def __init__(
+        self,
+        fn: Callable[[], Iterable[T]],
+        buffer_size: int,
+        initializers: tuple[Callable[[], object], ...],
+        mp_context: Any,
+        timeout: float | None,
+        daemon: bool,
+        arena: Arena | None,
+    ) -> None:
+        # Importing multiprocessing takes time that those need not spend who do not use it.
+        from ._random_state import RandomState
+        from ._worker_process import WorkerProcess, start_method
+
+        self._buffer_size = buffer_size
+        self._timeout = timeout
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._iteration = 0
+        self._failure: BaseException | None = None
+        self._worker = WorkerProcess(
+            _iterate,
+            (fn, initializers, RandomState()),
+            name=f"the process that iterates {_ops.name_of(fn)}",
+            context=start_method(mp_context),
+            daemon=daemon,
+            shared=None if arena is None else arena.writer(),
+        )
+        # Items may live longer than this, and must not keep the process.
+        worker = weakref.ref(self._worker)
+        self._reader = None if arena is None else arena.reader(functools.partial(_tell, worker))
+
+    def __iter__(self) -> Iterator[T]:
+        if os.getpid() != self._owner:
+            raise RuntimeError("this process is a fork of the one that has the worker")
+        with self._lock:
+            if self._failure is not None:
+                raise WorkerError(
+                    f"{self._worker.name} has ended: it failed before ({self._failure!r})"
+                ) from self._failure
+            self._iteration += 1
+            mine = self._iteration
+        self._worker.send(("start", mine, self._buffer_size))
+        taken = 0
+        try:
+            while received := self._receive(mine):
+                taken += 1
+                # Some at a time, but soon enough for the process not to wait.
+                if taken * 2 >= self._buffer_size:
+                    self._worker.send(("taken", mine, taken))
+                    taken = 0
+                # Nothing here keeps the item: it may lie in memory that the next one waits for.
+                yield received.pop()
+        finally:
+            if self._failure is None:
+                self._worker.send(("stop", mine))
+
+    def _receive(self, mine: int) -> list[T]:
+        """The next item of an iteration, if there is one."""
+        with self._lock:
+            while True:
+                if mine != self._iteration:
+                    raise RuntimeError("another iteration has begun since; this one has ended")
+                try:
+                    kind, iteration, *rest = self._worker.receive(self._timeout)
+                    # One of an iteration that was left is read too: its memory is given back.
+                    received = [self._read(rest)] if kind == "item" else []
+                except WorkerTimeoutError:
+                    raise
+                except Exception as error:
+                    self._failure = error
+                    raise
+                if iteration == mine:
+                    return received
+
+    def _read(self, sent: list[Any]) -> T:
+        return sent[0] if self._reader is None else self._reader.read(*sent)
+
+
+def _iterate(
+    parent: Parent,
+    fn: Callable[[], Iterable[Any]],
+    initializers: tuple[Callable[[], object], ...],
+    random_state: Any,
+    writer: Any = None,
+) -> None:
+    """What the process does."""
+    random_state.restore()
+    for initializer in initializers:
+        initializer()
+    items = fn()
+    try:
+        sender = _Sender(parent, writer)
+        while True:
+            iteration = sender.wait_for_start()
+            iterator = iter(items)
+            try:
+                sender.send_all(iteration, iterator)
+            finally:
+                # What was left in the middle ends now, and not when it is found by chance.
+                close = getattr(iterator, "close", None)
+                if close is not None:
+                    close()
+                del iterator
+    finally:
+        if isinstance(items, PipelinePerIteration):
+            items.stop()
+
+
+def _tell(worker: weakref.ref[WorkerProcess], message: Any) -> None:
+    """Tells a process something, if it is still there."""
+    process = worker()
+    if process is not None:
+        process.send_soon(message)
+
+
+class _Unwanted(Exception):
+    """The parent has left the iteration."""
+
+
+class _Sender:
+    """Sends the items of one iteration after the other, as many ahead as the parent allows."""
+
+    def __init__(self, parent: Parent, writer: Any) -> None:
+        self._parent = parent
+        self._writer = writer
+        self._wanted = 0
+        """The iteration that the parent is at; 0: none."""
+        self._allowed = 0
+
+    def wait_for_start(self) -> int:
+        """The number of the next iteration."""
+        while not self._wanted:
+            self._take(None)
+        return self._wanted
+
+    def send_all(self, iteration: int, iterator: Iterator[Any]) -> None:
+        """Sends items until there are no more, or nobody wants them."""
+        for item in iterator:
+            while self._take(0):
+                pass
+            while self._allowed == 0 and self._wanted == iteration:
+                self._take(None)
+            if self._wanted != iteration:
+                return
+            self._allowed -= 1
+            if self._writer is None:
+                self._parent.send(("item", iteration, item))
+            else:
+                try:
+                    written = self._writer.write(item, self._take_while_wanted)
+                except _Unwanted:
+                    return
+                self._parent.send(("item", iteration, *written))
+            del item
+        self._parent.send(("end-of-items", iteration))
+        if self._wanted == iteration:
+            self._wanted = 0
+
+    def _take_while_wanted(self, timeout: float) -> None:
+        iteration = self._wanted
+        self._take(timeout)
+        if not iteration or self._wanted != iteration:
+            raise _Unwanted
+
+    def _take(self, timeout: float | None) -> bool:
+        """Takes what the parent says, if it says anything in time."""
+        try:
+            kind, *rest = self._parent.receive(timeout)
+        except queue.Empty:
+            return False
+        if kind == "start":
+            self._wanted, self._allowed = rest
+        elif kind == "free":
+            self._writer.free(*rest)
+        elif rest[0] == self._wanted:
+            if kind == "taken":
+                self._allowed += rest[1]
+            else:
+                self._wanted = 0
+        return True
+
+
+def _initializers(
+    initializer: Callable[[], object] | Sequence[Callable[[], object]] | None,
+) -> tuple[Callable[[], object], ...]:
+    if initializer is None:
+        return ()
+    several = tuple(initializer) if isinstance(initializer, Sequence) else (initializer,)
+    for each in several:
+        if not callable(each):
+            raise TypeError(f"an initializer must be callable, not {each!r}")
+    return several
+
+
+def _config_of(config_or_builder: Any, function: str) -> PipelineConfig[Any]:
+    if isinstance(config_or_builder, PipelineConfig):
+        return config_or_builder
+    if not isinstance(config_or_builder, PipelineBuilder):
+        raise TypeError(f"{function} needs a PipelineConfig, not {config_or_builder!r}")
+    warnings.warn(
+        f"a builder given to {function} is deprecated; give builder.get_config()",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return config_or_builder.get_config()

@@ -1,0 +1,233 @@
+"""What tests run in other processes, in a module that is imported quickly."""
+
+import dataclasses
+import os
+import pathlib
+import random
+import signal
+import sys
+import time
+
+import numpy
+
+
+class Unpicklable(Exception):
+    def __init__(self, first, second):
+        super().__init__(f"{first} and {second}")
+
+
+class Disk:
+    """Is iterated again and again."""
+
+    def __init__(self, items, marks=None):
+        self.items, self.marks = items, marks
+
+    def __iter__(self):
+        try:
+            yield from range(self.items)
+        finally:
+            if self.marks is not None:
+                mark(self.marks, "closed")
+
+
+def mark(folder, name):
+    """Leaves a file whose name the parent looks for."""
+    (pathlib.Path(folder) / name).touch()
+
+
+def append(path, text):
+    with open(path, "a") as file:
+        file.write(text)
+
+
+def numbers(count):
+    return range(count)
+
+
+def generated(count):
+    yield from range(count)
+
+
+def process_of_each(count):
+    return [os.getpid()] * count
+
+
+def two_then_raise(error):
+    yield 1
+    yield 2
+    raise error
+
+
+def raise_unpicklable():
+    yield 1
+    raise Unpicklable("this", "that")
+
+
+def exit_with(code):
+    yield 1
+    os._exit(code)
+
+
+def kill_oneself(*_):
+    yield 1
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_oneself_with_heir(*_):
+    # What this starts holds every file of this process open.
+    child = os.fork()
+    if child == 0:
+        time.sleep(20)
+        os._exit(0)
+    yield child
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def slow(seconds):
+    yield os.getpid()
+    time.sleep(seconds)
+    yield "late"
+
+
+def lambdas():
+    yield lambda: None
+
+
+def draws(_=None):
+    return [random.random(), numpy.random.random(), random.random()]
+
+
+def draw(item):
+    return item, random.random(), float(numpy.random.random())
+
+
+def arguments():
+    return sys.argv
+
+
+def double(item):
+    return 2 * item
+
+
+def refuse_3(item):
+    if item == 3:
+        raise LookupError(f"no {item}")
+    return item
+
+
+def process_and(item):
+    return os.getpid(), item
+
+
+def raise_here(error):
+    raise error
+
+
+def meet(folder, count):
+    """Waits until as many processes are here."""
+    mark(folder, str(os.getpid()))
+    deadline = time.monotonic() + 30
+    while len(list(pathlib.Path(folder).iterdir())) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def sleep_long(item):
+    time.sleep(60)
+    return item
+
+
+def kill_oneself_at_3(item):
+    if item == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
+def note_process(folder):
+    mark(folder, str(os.getpid()))
+
+
+def parity(item):
+    return item % 2
+
+
+def only_odd(item):
+    return item if item % 2 else None
+
+
+async def double_async(item):
+    return 2 * item
+
+
+def refuse_9(item):
+    if item == 9:
+        raise LookupError("no 9")
+    return item
+
+
+def process_and_draws(item):
+    return os.getpid(), random.random(), float(numpy.random.random())
+
+
+@dataclasses.dataclass
+class Sample:
+    pixels: object
+    fields: dict
+
+
+def samples(count, size):
+    """As the test makes them too."""
+    for number in range(count):
+        pixels = numpy.full((size // 100, 100), number, numpy.uint8)
+        yield Sample(pixels, {"name": f"{number}", "raw": [bytes([number]) * size]})
+
+
+class Samples:
+    def __init__(self, count, size):
+        self.count, self.size = count, size
+
+    def __iter__(self):
+        yield from samples(self.count, self.size)
+
+
+def payloads(large):
+    """Payloads of all kinds, all large or all small."""
+    count = 10_000 if large else 10
+    base = numpy.arange(count, dtype=numpy.float32)
+    twice = bytes(range(250)) * (count // 250 + 1)
+    return [
+        {
+            "bytes": twice,
+            "bytearray": bytearray(twice),
+            "memoryview": memoryview(twice),
+            "strided view": memoryview(twice)[::2],
+            "array": base,
+            "2-D": base.reshape(2, -1),
+            "fortran": numpy.asfortranarray(base.reshape(2, -1)),
+            "strided": base[::2],
+            "big endian": base.astype(">i8"),
+            "structured": numpy.zeros(count, [("a", "i4"), ("b", "f8")]),
+            "objects": numpy.array([None, {}] * count),
+            "text": "x" * count,
+            "tuple": (twice, (base, base)),
+        }
+    ]
+
+
+def alike(first, second):
+    if isinstance(first, numpy.ndarray):
+        return first.dtype == second.dtype and numpy.array_equal(first, second)
+    if isinstance(first, tuple):
+        return all(map(alike, first, second))
+    return bytes(first) == bytes(second) if not isinstance(first, str) else first == second
+
+
+def tensors():
+    import torch
+
+    return [torch.arange(5000.0).reshape(50, 100), torch.ones(5000, dtype=torch.bfloat16)]
+
+
+def sample_then_kill_oneself(size):
+    yield from samples(1, size)
+    os.kill(os.getpid(), signal.SIGKILL)

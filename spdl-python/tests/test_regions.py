@@ -1,0 +1,422 @@
+"""Group X of the features, part two: stages in other processes."""
+
+import concurrent.futures
+import gc
+import logging
+import os
+import random
+import sys
+import time
+import warnings
+from fractions import Fraction
+
+import in_processes as work
+import pytest
+from pipelines import assert_no_threads, build, refuse_odd, run, source, threads, wait_until
+from spdl_rs.pipeline import PipelineFailure, WorkerError, _regions, build_pipeline
+from spdl_rs.pipeline.defs import (
+    MAIN_PROCESS,
+    InterpreterPoolExecutorConfig,
+    Merge,
+    PathVariants,
+    Pipe,
+    PipelineConfig,
+    PlacementConfig,
+    ProcessPoolExecutorConfig,
+    SinkConfig,
+    SourceConfig,
+)
+from test_subprocess import gone, script
+
+
+def region(builder, *ops, workers=2, buffer_size=1, **options):
+    builder = builder.to(ProcessPoolExecutorConfig(workers, **options), buffer_size=buffer_size)
+    for op in ops:
+        builder = builder.pipe(op)
+    return builder.to(MAIN_PROCESS)
+
+
+def workers_of(pipeline):
+    """The numbers of the processes of a pipeline whose first stage is a region."""
+    return [worker.pid for worker in pipeline._assembly.cancellables[0]._workers]
+
+
+@pytest.mark.parametrize("buffer_size", [1, 2, 7, 50])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_b06_every_item_comes_through_however_many_travel_at_once(workers, buffer_size):
+    built = region(
+        source(range(23)), work.double, work.double, workers=workers, buffer_size=buffer_size
+    )
+    assert sorted(run(built)) == list(range(0, 92, 4))
+
+
+def test_b06_targets_are_checked():
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        for wrong in (pool, "processes", None, ProcessPoolExecutorConfig):
+            with pytest.raises(TypeError, match="live Executor"):
+                source().to(wrong)
+    for wrong in (0, -1, 1.5):
+        with pytest.raises(ValueError, match="buffer_size"):
+            source().to(MAIN_PROCESS, buffer_size=wrong)
+    config = source().to(MAIN_PROCESS).add_sink().get_config()
+    assert config.pipes == (PlacementConfig(MAIN_PROCESS, 1),)
+
+
+def test_b06_configurations_show_where_stages_run():
+    text = repr(region(source(), work.double, buffer_size=4).add_sink().get_config())
+    assert "to(ProcessPoolExecutorConfig(max_workers=2), buffer_size=4)" in text
+    assert "to(MAIN_PROCESS)" in text
+
+
+@pytest.mark.parametrize(
+    ("stages", "words"),
+    [
+        ([ProcessPoolExecutorConfig(1), Pipe(work.double)], "not closed"),
+        ([ProcessPoolExecutorConfig(1), MAIN_PROCESS], "at least one"),
+        (
+            [ProcessPoolExecutorConfig(1), ProcessPoolExecutorConfig(1), Pipe(len), MAIN_PROCESS],
+            "at least one",
+        ),
+        (
+            [ProcessPoolExecutorConfig(1), Pipe(work.double, output_order="input"), MAIN_PROCESS],
+            "double keeps the order",
+        ),
+        (
+            [
+                ProcessPoolExecutorConfig(1),
+                PathVariants(work.parity, [[], [Pipe(work.double, output_order="input")]]),
+                MAIN_PROCESS,
+            ],
+            "double keeps the order",
+        ),
+    ],
+    ids=["not closed", "empty", "empty first", "ordered", "ordered within a path"],
+)
+def test_b09_regions_are_checked(stages, words):
+    builder, pipes = source(), []
+    for stage in stages:
+        if isinstance(stage, (ProcessPoolExecutorConfig, type(MAIN_PROCESS))):
+            stage = PlacementConfig(stage)
+        pipes.append(stage)
+    builder._pipes = list(pipes)
+    with pytest.raises(ValueError, match=words):
+        builder.add_sink().get_config()
+    inner = PipelineConfig(SourceConfig([1]), pipes, SinkConfig(1))
+    for config in (inner, PipelineConfig(Merge([inner]), [], SinkConfig(1))):
+        with pytest.raises(ValueError, match=words):
+            build_pipeline(config, num_threads=1)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="this Python has interpreters")
+def test_b09_interpreters_need_a_newer_python():
+    built = source().to(InterpreterPoolExecutorConfig(1)).pipe(work.double).to(MAIN_PROCESS)
+    with pytest.raises(RuntimeError, match=r"needs Python 3\.14"):
+        built.add_sink().get_config()
+
+
+def test_x07_each_process_gets_its_share(tmp_path):
+    def slowly():
+        for number in range(60):
+            # Each time, all processes have room.
+            time.sleep(0.01)
+            yield number
+
+    meet = {"initializer": work.meet, "initargs": (str(tmp_path), 3)}
+    got = run(region(source(slowly()), work.process_and, workers=3, **meet))
+    assert sorted(item for _, item in got) == list(range(60))
+    processes = [process for process, _ in got]
+    assert os.getpid() not in processes
+    assert sorted(processes.count(process) for process in set(processes)) == [20, 20, 20]
+
+
+def test_x07_stages_before_and_behind_run_here():
+    built = source(range(6)).pipe(lambda item: item + 1)
+    built = region(built, work.double, work.process_and).pipe(lambda pair: pair[1])
+    assert sorted(run(built.pipe(refuse_odd))) == [2, 4, 6, 8, 10, 12]
+
+
+def test_x07_lists_are_made_in_each_process_and_their_rest_comes_too():
+    built = source(range(10)).to(ProcessPoolExecutorConfig(2)).aggregate(4).to(MAIN_PROCESS)
+    lists = run(built)
+    assert sorted(sum(lists, [])) == list(range(10)) and all(len(each) <= 4 for each in lists)
+
+
+def test_x07_all_kinds_of_stages_run_there():
+    built = source(range(10)).to(ProcessPoolExecutorConfig(2)).pipe(work.double_async)
+    built = built.pipe(work.generated).pipe(work.only_odd)
+    built = built.path_variants(work.parity, [[], [Pipe(work.double)]]).to(MAIN_PROCESS)
+    expected = [2 * i for n in range(10) for i in range(2 * n) if i % 2]
+    assert sorted(run(built)) == sorted(expected)
+
+
+def test_x07_regions_may_follow_each_other():
+    built = region(source(range(9)), work.process_and)
+    built = built.to(ProcessPoolExecutorConfig(1)).pipe(work.process_and)
+    built = region(built, work.process_and)
+    got = run(built)
+    assert sorted(item for _, (_, (_, item)) in got) == list(range(9))
+    first, second, third = (
+        {third for third, _ in got},
+        {second for _, (second, _) in got},
+        {first for _, (_, (first, _)) in got},
+    )
+    assert len(second) == 1 and not first & second and not second & third and not first & third
+
+
+def test_x07_a_region_may_be_in_a_merged_pipeline():
+    part = region(source(range(4)), work.double).add_sink().get_config()
+    other = source(range(100, 103)).add_sink().get_config()
+    config = PipelineConfig(Merge([part, other]), [Pipe(work.double)], SinkConfig(2))
+    pipeline = build_pipeline(config, num_threads=1)
+    with pipeline.auto_stop():
+        assert sorted(pipeline.get_iterator(timeout=60)) == [0, 4, 8, 12, 200, 202, 204]
+
+
+def test_x07_an_executor_of_a_stage_is_not_used():
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        built = source(range(3)).to(ProcessPoolExecutorConfig(1))
+        built = built.pipe(work.process_and, executor=pool).to(MAIN_PROCESS)
+        assert os.getpid() not in {process for process, _ in run(built)}
+
+
+def test_x07_what_cannot_be_sent_is_told_when_it_is_built():
+    with pytest.raises(TypeError, match="must be picklable"):
+        build(region(source(), lambda item: item))
+
+
+def test_x08_a_fork_is_warned_about():
+    with pytest.warns(RuntimeWarning, match="forked"):
+        build(region(source(), work.double, mp_context="fork"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build(region(source(), work.double, mp_context="spawn"))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_e03_epochs_cross_to_the_processes_and_back(workers):
+    built = source(range(5), continuous=True).to(ProcessPoolExecutorConfig(workers), buffer_size=2)
+    built = built.pipe(work.double).aggregate(2).to(MAIN_PROCESS)
+    pipeline = build(built)
+    with pipeline.auto_stop():
+        for _ in range(4):
+            lists = list(pipeline.get_iterator(timeout=60))
+            assert sorted(sum(lists, [])) == [0, 2, 4, 6, 8]
+    assert_no_threads()
+
+
+def test_x08_an_initializer_runs_in_each_process(tmp_path):
+    built = region(
+        source(range(4)), work.process_and, initializer=work.note_process, initargs=(str(tmp_path),)
+    )
+    got = run(built)
+    assert {int(path.name) for path in tmp_path.iterdir()} >= {process for process, _ in got}
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_x05_processes_draw_different_numbers_that_follow_from_ours(tmp_path):
+    def draw(name):
+        random.seed(11)
+        (tmp_path / name).mkdir()
+        meet = {"initializer": work.meet, "initargs": (str(tmp_path / name), 2)}
+        got = run(region(source([0] * 8), work.process_and_draws, **meet))
+        each = {}
+        for process, *numbers in got:
+            each.setdefault(process, []).extend(numbers)
+        return sorted(each.values())
+
+    first = draw("first")
+    assert len(first) == 2 and first[0][0] != first[1][0]
+    assert {numbers[0] for numbers in draw("second")} == {numbers[0] for numbers in first}
+
+
+def test_f12_failing_items_are_dropped_and_told_of_here(caplog):
+    with caplog.at_level(logging.ERROR, "spdl_rs.pipeline"):
+        assert sorted(run(region(source(range(6)), work.refuse_3))) == [0, 1, 2, 4, 5]
+    (record,) = caplog.records
+    assert "refuse_3 failed on 3" in record.getMessage()
+    assert record.exc_info[0] is LookupError and "refuse_3" in str(record.exc_info[1].__cause__)
+
+
+def test_f12_too_many_failures_end_the_pipeline_with_their_type():
+    pipeline = build(region(source(range(100)), work.refuse_3, workers=1), max_failures=0)
+    with pytest.raises(PipelineFailure, match="refuse_3") as caught, pipeline.auto_stop():
+        list(pipeline.get_iterator(timeout=60))
+    (error,) = caught.value.exceptions
+    assert type(error) is LookupError and error.args == ("no 3",)
+    notes = "\n".join(error.__notes__)
+    assert "Item: 3" in notes and "1 items failed, and max_failures is 0" in notes
+    assert_no_threads()
+
+
+def test_f12_failures_of_all_processes_and_of_this_one_count_together():
+    # One item fails before the region, and two in it, in either process.
+    numbers = [1, 3, 3, 5, 7, 9] + [4] * 200
+    built = region(source(numbers).pipe(work.refuse_9), work.refuse_3)
+    with pytest.raises(PipelineFailure):
+        run(built, max_failures=2)
+    built = region(source(numbers).pipe(work.refuse_9), work.refuse_3)
+    assert sorted(run(built, max_failures=3)) == sorted([1, 5, 7] + [4] * 200)
+
+
+def test_f12_failures_behind_a_region_count_when_it_has_ended_too():
+    def built():
+        return region(source([3, 1, 2]), work.refuse_3).aggregate(5).disaggregate().pipe(refuse_odd)
+
+    pipeline, got = build(built(), max_failures=1), []
+    with pipeline.auto_stop():
+        with pytest.raises(PipelineFailure, match="refuse_odd") as caught:
+            for item in pipeline.get_iterator(timeout=60):
+                got.append(item)
+    assert got == [2] and type(caught.value.exceptions[0]) is ValueError
+    pipeline = build(built(), max_failures=1)
+    assert pipeline.get_item(timeout=60) == 2
+    with pytest.raises(PipelineFailure, match="refuse_odd"):
+        pipeline.get_item(timeout=60)
+    with pytest.raises(EOFError):
+        pipeline.get_item(timeout=60)
+    assert run(built(), max_failures=2) == [2]
+
+
+def test_f04_stages_in_a_region_have_no_budget_there():
+    # A share of what one process tries is not that of all.
+    stage = Pipe(work.double, max_failures=Fraction(1, 2))
+    (there,) = PathVariants(work.parity, [[stage]]).paths
+    routed = _regions._for_worker(PathVariants(work.parity, [there]))
+    assert routed.paths[0][0].max_failures == -1
+
+
+def test_f04_a_budget_of_a_stage_counts_over_all_processes():
+    def built(most):
+        built = source([3, 3, 3] + [4] * 50).to(ProcessPoolExecutorConfig(3))
+        return built.pipe(work.refuse_3, max_failures=most).to(MAIN_PROCESS)
+
+    with pytest.raises(PipelineFailure):
+        run(built(2))
+    # It replaces that of the pipeline.
+    assert run(built(3), max_failures=0) == [4] * 50
+
+
+def test_f03_a_share_counts_over_all_processes():
+    numbers = [3 if number % 4 == 0 else 4 for number in range(400)]
+    with pytest.raises(PipelineFailure, match="refuse_3"):
+        run(region(source(numbers), work.refuse_3), max_failures=Fraction(1, 5))
+    assert len(run(region(source(numbers), work.refuse_3), max_failures=Fraction(1, 3))) == 300
+
+
+def test_f12_a_failing_source_is_told_after_what_came_before():
+    def numbers():
+        yield from range(5)
+        raise OSError("no disk")
+
+    pipeline, got = build(region(source(numbers()), work.double)), []
+    with pytest.raises(PipelineFailure) as caught, pipeline.auto_stop():
+        for item in pipeline.get_iterator(timeout=60):
+            got.append(item)
+    assert sorted(got) == [0, 2, 4, 6, 8]
+    (error,) = caught.value.exceptions
+    assert type(error) is OSError and "src" in str(caught.value)
+
+
+def test_f12_an_item_that_cannot_be_sent_ends_the_pipeline():
+    with pytest.raises(PipelineFailure, match="src") as caught:
+        run(region(source([lambda: None]), work.double))
+    (error,) = caught.value.exceptions
+    assert type(error) is TypeError and "cannot be pickled" in str(error)
+
+
+def test_x08_a_process_that_ends_is_seen_at_once():
+    pipeline = build(region(source(range(1000)), work.kill_oneself_at_3, workers=3))
+    start = time.monotonic()
+    with pytest.raises(PipelineFailure) as caught, pipeline.auto_stop():
+        list(pipeline.get_iterator(timeout=60))
+    (error,) = caught.value.exceptions
+    assert type(error) is WorkerError and "killed by SIGKILL" in str(error)
+    assert time.monotonic() - start < 20
+    assert_no_threads()
+
+
+def test_x08_a_failing_initializer_ends_the_pipeline():
+    built = region(
+        source(range(5)),
+        work.double,
+        initializer=work.raise_here,
+        initargs=(LookupError("no device"),),
+    )
+    with pytest.raises(PipelineFailure) as caught:
+        run(built)
+    assert type(caught.value.exceptions[0]) is LookupError
+
+
+@pytest.mark.parametrize("op", [work.process_and, work.sleep_long])
+def test_x08_stop_ends_the_processes(op):
+    pipeline = build(region(source(range(10_000)), op))
+    pipeline.start()
+    wait_until(lambda: len(workers_of(pipeline)) == 2)
+    if op is work.process_and:
+        pipeline.get_item(timeout=60)
+    processes, start = workers_of(pipeline), time.monotonic()
+    pipeline.stop()
+    assert time.monotonic() - start < 10
+    assert threads() == [] and all(map(gone, processes))
+
+
+def test_x08_a_pipeline_that_nobody_holds_ends_its_processes():
+    pipeline = build(region(source(range(10_000)), work.sleep_long))
+    pipeline.start()
+    workers = pipeline._assembly.cancellables[0]._workers
+    while len(workers) < 2:
+        workers = pipeline._assembly.cancellables[0]._workers
+        time.sleep(0.01)
+    processes = [worker.pid for worker in workers]
+    del pipeline, workers
+    gc.collect()
+    wait_until(lambda: all(map(gone, processes)), 10)
+    assert_no_threads()
+
+
+def test_x08_stop_before_the_start_starts_nothing():
+    pipeline = build(region(source(range(10)), work.double))
+    pipeline.stop()
+    assert threads() == []
+
+
+@pytest.mark.parametrize("op", ["work.process_and", "work.sleep_long"])
+def test_w13_python_ends_with_a_region_amid_its_work(op):
+    done = script(
+        f"""
+        from spdl_rs.pipeline.defs import MAIN_PROCESS, ProcessPoolExecutorConfig
+        held = PipelineBuilder().add_source(range(10_000)).to(ProcessPoolExecutorConfig(2))
+        held = held.pipe({op}).to(MAIN_PROCESS).add_sink().build(num_threads=1)
+        held.start()
+        while not held._assembly.cancellables[0]._workers:
+            time.sleep(0.01)
+        time.sleep(0.5)
+        print(*[worker.pid for worker in held._assembly.cancellables[0]._workers])
+        """
+    )
+    assert done.stderr == "" and done.returncode == 0
+    wait_until(lambda: all(gone(int(pid)) for pid in done.stdout.split()), 5)
+
+
+def test_w13_the_processes_of_a_region_end_with_their_parent_that_was_killed():
+    done = script(
+        """
+        from spdl_rs.pipeline.defs import MAIN_PROCESS, ProcessPoolExecutorConfig
+        held = PipelineBuilder().add_source(range(10_000)).to(ProcessPoolExecutorConfig(2))
+        held = held.pipe(work.process_and).to(MAIN_PROCESS).add_sink().build(num_threads=1)
+        held.get_item(timeout=30)
+        print(*[worker.pid for worker in held._assembly.cancellables[0]._workers], flush=True)
+        os.kill(os.getpid(), 9)
+        """
+    )
+    processes = [int(pid) for pid in done.stdout.split()]
+    assert len(processes) == 2
+    wait_until(lambda: all(map(gone, processes)), 8)
+
+
+def test_x07_a_region_runs_in_a_process_of_its_own():
+    from spdl_rs.pipeline import run_pipeline_in_subprocess
+
+    config = region(source(range(5)), work.double).add_sink().get_config()
+    items = run_pipeline_in_subprocess(config, num_threads=1)
+    assert [sorted(items) for _ in range(2)] == [[0, 2, 4, 6, 8]] * 2

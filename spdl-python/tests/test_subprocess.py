@@ -1,0 +1,441 @@
+"""Group X of the features, part one: iterables and pipelines in another process."""
+
+import concurrent.futures
+import functools
+import gc
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import in_processes as work
+import numpy
+import pytest
+from pipelines import source, wait_until
+from spdl_rs.pipeline import (
+    PipelineFailure,
+    SharedMemoryRingBuffer,
+    WorkerError,
+    WorkerTimeoutError,
+    build_pipeline,
+    iterate_in_subinterpreter,
+    iterate_in_subprocess,
+    run_pipeline_in_subinterpreter,
+    run_pipeline_in_subprocess,
+)
+
+HERE = pathlib.Path(__file__).parent
+
+
+def gone(pid):
+    """Whether there is no such process, or only what is left for its parent to collect."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def of(function, *arguments, **options):
+    return iterate_in_subprocess(functools.partial(function, *arguments), **options)
+
+
+def script(text, **options):
+    """Runs a program, which must end soon: its result."""
+    modules = "import functools, os, sys, time, in_processes as work\n"
+    text = f"{modules}from spdl_rs.pipeline import *\n{textwrap.dedent(text)}"
+    path = [str(HERE), *sys.path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+    return subprocess.run(
+        [sys.executable, "-c", text],
+        capture_output=True,
+        text=True,
+        timeout=40,
+        env=environment,
+        **options,
+    )
+
+
+def test_x01_one_process_iterates_again_and_again():
+    processes = of(work.process_of_each, 3)
+    first, second = list(processes), list(processes)
+    assert first == second and len(set(first)) == 1 and first[0] != os.getpid()
+
+
+@pytest.mark.parametrize("buffer_size", [1, 2, 3, 50])
+def test_x01_all_items_come_in_their_order_whatever_may_wait(buffer_size):
+    assert list(of(work.numbers, 200, buffer_size=buffer_size)) == list(range(200))
+
+
+def test_x01_leaving_a_loop_lets_the_next_one_begin_anew(tmp_path):
+    items = of(work.Disk, 100, str(tmp_path))
+    for item in items:
+        if item == 5:
+            break
+    assert list(items) == list(range(100))
+    iterator = iter(items)
+    assert next(iterator) == 0
+    iterator.close()
+    wait_until((tmp_path / "closed").exists)
+    assert list(items) == list(range(100))
+
+
+def test_x01_no_more_items_are_made_than_may_wait(tmp_path):
+    path = tmp_path / "made"
+    path.touch()
+    items = iter(of(Log, str(path), buffer_size=4))
+    assert next(items) == 0
+    time.sleep(0.3)
+    # One was taken, four wait, and one is in hand.
+    assert 5 <= len(path.read_text()) <= 7
+
+
+class Log:
+    def __init__(self, path):
+        self.path = path
+
+    def __iter__(self):
+        for number in range(100):
+            work.append(self.path, "x")
+            yield number
+
+
+def test_x01_a_generator_gives_its_items_once():
+    items = of(work.generated, 3)
+    assert (list(items), list(items)) == ([0, 1, 2], [])
+
+
+def test_x01_an_iteration_ends_where_another_one_begins():
+    items = of(work.numbers, 10)
+    first = iter(items)
+    assert next(first) == 0
+    assert list(items) == list(range(10))
+    with pytest.raises(RuntimeError, match="another iteration"):
+        next(first)
+
+
+def test_x01_initializers_are_called_before_all_else(tmp_path):
+    log = tmp_path / "log"
+    each = [functools.partial(work.append, str(log), letter) for letter in "ab"]
+    assert list(of(work.numbers, 1, initializer=each)) == [0]
+    assert log.read_text() == "ab"
+    assert list(of(work.numbers, 1, initializer=each[0])) == [0]
+    assert log.read_text() == "aba"
+
+
+def test_x01_what_comes_too_late_is_a_runtime_error_and_a_timeout():
+    items = of(work.slow, 20, timeout=0.2)
+    start = time.monotonic()
+    with pytest.raises(WorkerTimeoutError, match=r"within 0.2 s") as caught:
+        for _ in range(2):
+            list(items)
+    assert isinstance(caught.value, RuntimeError) and isinstance(caught.value, TimeoutError)
+    assert time.monotonic() - start < 15
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_x01_every_start_method_will_do(method):
+    # A script, since this process has threads.
+    done = script(
+        f"print(list(iterate_in_subprocess(functools.partial(range, 3), mp_context={method!r})))"
+    )
+    assert (done.stdout, done.stderr) == ("[0, 1, 2]\n", "")
+
+
+def test_x01_the_start_method_is_not_fork_unless_asked_for():
+    done = script(
+        """
+        from spdl_rs.pipeline import _worker_process
+        import multiprocessing
+        print(_worker_process.start_method().get_start_method())
+        # multiprocessing takes its own default to be the program's choice from now on.
+        list(iterate_in_subprocess(functools.partial(range, 3)))
+        print(_worker_process.start_method().get_start_method())
+        multiprocessing.set_start_method("spawn", force=True)
+        print(_worker_process.start_method().get_start_method())
+        """
+    )
+    assert done.stdout.split() == ["forkserver", "forkserver", "spawn"], done.stderr
+
+
+def test_x01_what_cannot_be_sent_is_told_at_once():
+    with pytest.raises(TypeError, match="defined in a module"):
+        iterate_in_subprocess(lambda: [1])
+    with pytest.raises(TypeError, match="callable"):
+        iterate_in_subprocess([1])
+    with pytest.raises(ValueError, match="buffer_size"):
+        of(work.numbers, 1, buffer_size=0)
+    with pytest.raises(ValueError, match="timeout"):
+        of(work.numbers, 1, timeout=-1)
+    with pytest.raises(ValueError, match="cannot find context"):
+        of(work.numbers, 1, mp_context="spoon")
+    with pytest.raises(TypeError, match="mp_context"):
+        of(work.numbers, 1, mp_context=3)
+    with pytest.raises(TypeError, match="initializer"):
+        of(work.numbers, 1, initializer=[3])
+
+
+@pytest.mark.parametrize("error", [KeyError("k"), FileNotFoundError(2, "no", "x")], ids=repr)
+def test_f13_an_exception_keeps_its_type_and_shows_where_it_was_raised(error):
+    items, got = of(work.two_then_raise, error), []
+    with pytest.raises(type(error)) as caught:
+        for item in items:
+            got.append(item)
+    assert got == [1, 2] and caught.value.args == error.args
+    assert "two_then_raise" in str(caught.value.__cause__)
+    with pytest.raises(WorkerError, match="failed before") as again:
+        list(items)
+    assert again.value.__cause__ is caught.value
+
+
+def test_w14_an_exception_that_cannot_be_read_back_says_what_it_was():
+    with pytest.raises(RuntimeError, match="in_processes.Unpicklable: this and that") as caught:
+        list(of(work.raise_unpicklable))
+    assert "raise_unpicklable" in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize("where", ["fn", "initializer"])
+def test_f13_a_failing_start_is_told_by_the_first_item(where):
+    bad = functools.partial(work.raise_here, LookupError("no disk"))
+    options = {"fn": bad} if where == "fn" else {"fn": list, "initializer": bad}
+    with pytest.raises(LookupError, match="no disk"):
+        list(iterate_in_subprocess(**options))
+
+
+def test_f13_an_item_that_cannot_be_sent_fails():
+    for arena in (None, SharedMemoryRingBuffer(1 << 16)):
+        with pytest.raises(TypeError, match="cannot be pickled"):
+            list(of(work.lambdas, arena=arena))
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="this Python has interpreters")
+def test_x06_interpreters_need_a_newer_python():
+    config = source(range(2)).add_sink().get_config()
+    with pytest.raises(RuntimeError, match=r"iterate_in_subinterpreter needs Python 3\.14"):
+        iterate_in_subinterpreter(functools.partial(work.numbers, 3))
+    with pytest.raises(RuntimeError, match=r"run_pipeline_in_subinterpreter needs Python 3\.14"):
+        run_pipeline_in_subinterpreter(config, num_threads=1)
+
+
+def test_f13_a_call_of_exit_is_an_error_here():
+    with pytest.raises(WorkerError, match=r"SystemExit\(3"):
+        list(of(work.raise_here, SystemExit(3)))
+
+
+def test_w13_the_end_of_a_process_is_seen_at_once():
+    for function, arguments, words in [
+        (work.exit_with, [7], "exit code 7"),
+        (work.kill_oneself, [], "killed by SIGKILL"),
+    ]:
+        items, got = of(function, *arguments), []
+        with pytest.raises(WorkerError, match=words):
+            for item in items:
+                got.append((item, time.monotonic()))
+        assert [item for item, _ in got] == [1]
+        assert time.monotonic() - got[0][1] < 5
+
+
+def test_w13_the_end_is_seen_though_others_hold_the_files_of_the_process_open():
+    # With `spawn`, for what ends tells nobody of it but by closing its files.
+    items, heir = of(work.kill_oneself_with_heir, mp_context="spawn"), None
+    try:
+        start = time.monotonic()
+        with pytest.raises(WorkerError):
+            for item in items:
+                heir = item
+        assert time.monotonic() - start < 15
+    finally:
+        os.kill(heir, signal.SIGKILL)
+
+
+def test_x02_the_process_ends_when_nobody_holds_it():
+    items = of(work.process_of_each, 1000)
+    iterator = iter(items)
+    pid = next(iterator)
+    del items, iterator
+    gc.collect()
+    wait_until(lambda: gone(pid), 5)
+
+
+def test_x02_a_process_that_sleeps_is_ended_by_force():
+    items = iter(of(work.slow, 60))
+    pid, start = next(items), time.monotonic()
+    del items
+    gc.collect()
+    wait_until(lambda: gone(pid), 5)
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("daemon", [False, True])
+@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+def test_w13_python_ends_with_a_process_amid_its_work(method, daemon):
+    done = script(
+        f"""
+        held = iterate_in_subprocess(
+            functools.partial(work.process_of_each, 10_000), mp_context={method!r}, daemon={daemon}
+        )
+        iterator = iter(held)
+        print(next(iterator))
+        """
+    )
+    assert done.stderr == "" and done.returncode == 0
+    wait_until(lambda: gone(int(done.stdout)), 5)
+
+
+def test_w13_python_ends_though_a_pipeline_waits_for_a_process():
+    done = script(
+        """
+        held = iterate_in_subprocess(functools.partial(work.slow, 60))
+        pipeline = PipelineBuilder().add_source(held).add_sink().build(num_threads=1)
+        print(pipeline.get_item(timeout=30), time.time())
+        """
+    )
+    end = time.time()
+    assert done.stderr == "" and done.returncode == 0
+    pid, began = done.stdout.split()
+    assert end - float(began) < 8
+    wait_until(lambda: gone(int(pid)), 5)
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+def test_w13_a_process_ends_with_its_parent_that_was_killed(method):
+    done = script(
+        f"""
+        held = iterate_in_subprocess(
+            functools.partial(work.process_of_each, 10_000), mp_context={method!r}
+        )
+        print(next(iter(held)), flush=True)
+        os.kill(os.getpid(), 9)
+        """
+    )
+    assert done.returncode == -signal.SIGKILL
+    wait_until(lambda: gone(int(done.stdout)), 8)
+
+
+def test_w13_ctrl_c_is_felt_here_and_leaves_nothing_behind():
+    text = """
+    import signal, threading
+    held = iterate_in_subprocess(functools.partial(work.slow, 60))
+    iterator = iter(held)
+    print(next(iterator), flush=True)
+    threading.Timer(0.3, os.killpg, (0, signal.SIGINT)).start()
+    try:
+        next(iterator)
+    except KeyboardInterrupt:
+        print("interrupted")
+    """
+    done = script(text, start_new_session=True)
+    pid, word = done.stdout.split()
+    assert word == "interrupted" and done.stderr == ""
+    wait_until(lambda: gone(int(pid)), 5)
+
+
+def test_w13_the_process_itself_does_not_hear_ctrl_c():
+    pids = iter(of(work.process_of_each, 100, buffer_size=1))
+    for _ in range(20):
+        os.kill(next(pids), signal.SIGINT)
+    assert len(list(pids)) == 80
+
+
+def test_x01_a_fork_has_no_say_in_the_process():
+    done = script(
+        """
+        held = iterate_in_subprocess(functools.partial(range, 3))
+        child = os.fork()
+        if child == 0:
+            try:
+                list(held)
+            except RuntimeError as error:
+                told = "fork" in str(error)
+            del held
+            os._exit(told)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), list(held))
+        """
+    )
+    assert (done.stdout, done.stderr) == ("1 [0, 1, 2]\n", "")
+
+
+def test_x03_a_pipeline_runs_anew_for_each_iteration():
+    config = source(range(7)).pipe(work.double).aggregate(3).add_sink().get_config()
+    batches = run_pipeline_in_subprocess(config, num_threads=2)
+    expected = [[0, 2, 4], [6, 8, 10], [12]]
+    assert [list(batches) for _ in range(3)] == [expected] * 3
+    for _ in batches:
+        break
+    assert list(batches) == expected
+
+
+def test_x03_each_iteration_of_a_continuous_pipeline_is_an_epoch():
+    config = source(range(4), continuous=True).pipe(work.double).add_sink().get_config()
+    epochs = run_pipeline_in_subprocess(config, num_threads=1)
+    assert [list(epochs) for _ in range(3)] == [[0, 2, 4, 6]] * 3
+
+
+def test_b14_nothing_of_one_epoch_gets_into_the_next():
+    config = source(range(1, 8)).aggregate(3, drop_last=True).add_sink().get_config()
+    batches = run_pipeline_in_subprocess(config, num_threads=1)
+    assert [list(batches) for _ in range(2)] == [[[1, 2, 3], [4, 5, 6]]] * 2
+
+
+def test_x03_a_failure_of_the_pipeline_keeps_its_exceptions():
+    config = source(range(6)).pipe(work.refuse_3).add_sink().get_config()
+    items, got = run_pipeline_in_subprocess(config, num_threads=1, max_failures=0), []
+    with pytest.raises(PipelineFailure) as caught:
+        for item in items:
+            got.append(item)
+    assert got == [0, 1, 2]
+    (error,) = caught.value.exceptions
+    assert type(error) is LookupError and "refuse_3" in str(error.__cause__)
+    assert any("refuse_3" in note for note in error.__notes__)
+
+
+def test_x03_a_builder_is_deprecated_and_arguments_are_checked():
+    builder = source(range(2)).add_sink()
+    with pytest.warns(DeprecationWarning, match="get_config"):
+        assert list(run_pipeline_in_subprocess(builder, num_threads=1)) == [0, 1]
+    with pytest.raises(TypeError, match="PipelineConfig"):
+        run_pipeline_in_subprocess([1], num_threads=1)
+    with pytest.raises(TypeError, match="max_failures"):
+        run_pipeline_in_subprocess(builder.get_config(), num_threads=1, max_failures=0.1)
+    with pytest.raises(ValueError, match="num_threads"):
+        run_pipeline_in_subprocess(builder.get_config(), num_threads=0)
+
+
+def test_x03_it_is_a_source_of_another_pipeline():
+    config = source(range(5)).pipe(work.double).add_sink().get_config()
+    inner = run_pipeline_in_subprocess(config, num_threads=1)
+    outer = source(inner, continuous=True).pipe(str).add_sink().build(num_threads=1)
+    with outer.auto_stop():
+        assert [list(outer) for _ in range(2)] == [["0", "2", "4", "6", "8"]] * 2
+
+
+@pytest.mark.parametrize(
+    "executor", [concurrent.futures.ThreadPoolExecutor, concurrent.futures.ProcessPoolExecutor]
+)
+def test_x04_executors_are_made_anew_in_the_process(executor):
+    pool = executor(1)
+    built = source(range(3)).pipe(work.process_and, executor=pool)
+    config = built.pipe(work.process_and, executor=pool).add_sink().get_config()
+    got = list(run_pipeline_in_subprocess(config, num_threads=1))
+    assert [item for _, (_, item) in got] == [0, 1, 2]
+    processes = {pid for pid, _ in got} | {pid for _, (pid, _) in got}
+    assert len(processes) == 1 and os.getpid() not in processes
+
+
+def test_x04_an_executor_must_be_new():
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()
+        config = source(range(3)).pipe(int, executor=pool).add_sink().get_config()
+        with pytest.raises(ValueError, match="has been used"):
+            run_pipeline_in_subprocess(config, num_threads=1)
+        build_pipeline(config, num_threads=1)
+
+
+def test_x05_the_state_of_random_numbers_is_handed_over():
+    random.seed(3)
+    numpy.random.seed(4)
+    items = of(work.draws)
+    assert list(items) == work.draws()
