@@ -140,6 +140,8 @@ def test_modules_are_there_without_being_imported_one_by_one():
     assert spdl_rs.pipeline.PipelineBuilder
     assert spdl_rs.source.DistributedRandomSampler
     assert spdl_rs.dataloader.CacheDataLoader
+    assert spdl_rs.torch.DataLoader
+    assert spdl_rs.compat.install
     assert spdl_rs.io.load_npy
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         spdl_rs.nothing  # noqa: B018

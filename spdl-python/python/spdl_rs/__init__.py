@@ -52,9 +52,11 @@ from ._statistics import (
 )
 
 if TYPE_CHECKING:
+    from . import compat as compat
     from . import dataloader as dataloader
     from . import pipeline as pipeline
     from . import source as source
+    from . import torch as torch
 
 __all__ = [
     "BufferStatistics",
@@ -90,6 +92,6 @@ __all__ = [
 
 def __getattr__(name: str) -> ModuleType:
     # Imported when they are asked for: who loads images need not wait for them.
-    if name in ("dataloader", "pipeline", "source"):
+    if name in ("compat", "dataloader", "pipeline", "source", "torch"):
         return importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,7 +15,14 @@ given, which they keep alive. A view may be written to where its memory may. Wha
 """
 
 from .._spdl_rs import Array, WAVHeader
-from ._convert import ArrayInterface, CUDAArrayInterface, to_jax, to_numba, to_numpy, to_torch
+from ._convert import (
+    ArrayInterface,
+    CUDAArrayInterface,
+    to_jax,
+    to_numba,
+    to_numpy,
+    to_torch,
+)
 from ._npy import NpzFile, UnsupportedTypeError, load_npy, load_npz
 from ._tar import iter_tarfile
 from ._wav import load_wav, parse_wav

@@ -67,7 +67,7 @@ def to_numpy(buffer: ArrayInterface) -> numpy.typing.NDArray[Any]:
     return numpy.asarray(buffer)
 
 
-def to_torch(buffer: ArrayInterface | CUDAArrayInterface) -> torch.Tensor:
+def to_torch(buffer: ArrayInterface | CUDAArrayInterface) -> torch.Tensor:  # pyright: ignore[reportAttributeAccessIssue]
     """The same memory as a tensor of PyTorch, which keeps `buffer` alive.
 
     It is on the GPU where `buffer` is. PyTorch has no tensors that cannot be written to: of memory

@@ -5,6 +5,7 @@ An item is pickled; for its large parts the pickle says only the number of the p
 
 from __future__ import annotations
 
+import importlib
 import io
 import pickle
 import sys
@@ -169,8 +170,7 @@ def _make_array(data: Bytes, details: Any, copy: bool) -> Any:
 
 
 def _make_tensor(data: Bytes, details: Any, copy: bool) -> Any:
-    import torch  # pyright: ignore[reportMissingImports]
-
+    torch: Any = importlib.import_module("torch")
     dtype, shape = details
     return torch.from_numpy(data.copy() if copy else data).view(dtype).reshape(shape)
 

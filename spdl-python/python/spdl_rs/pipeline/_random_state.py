@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import random
 import sys
 from typing import Any
@@ -29,8 +30,7 @@ class RandomState:
         random.setstate(self._python)
         numpy.random.set_state(self._numpy)
         if self._torch is not None:
-            import torch  # pyright: ignore[reportMissingImports]
-
+            torch: Any = importlib.import_module("torch")
             state = torch.frombuffer(bytearray(self._torch), dtype=torch.uint8)
             torch.set_rng_state(state)
 
@@ -44,6 +44,5 @@ class RandomState:
         random.seed(seed)
         numpy.random.seed(seed & 0xFFFFFFFF)
         if self._torch is not None:
-            import torch  # pyright: ignore[reportMissingImports]
-
+            torch: Any = importlib.import_module("torch")
             torch.manual_seed(seed)

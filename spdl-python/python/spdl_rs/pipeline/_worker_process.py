@@ -27,7 +27,9 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from . import _pipeline as _pipeline  # what it does at exit comes after what is done here
+from . import (
+    _pipeline as _pipeline,  # what it does at exit comes after what is done here
+)
 from ._executors import Cancelled
 from ._remote_errors import (
     TravellingError,

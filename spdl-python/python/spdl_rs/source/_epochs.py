@@ -6,7 +6,15 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sized
-from typing import Any, Generic, Protocol, SupportsIndex, TypeVar, overload, runtime_checkable
+from typing import (
+    Any,
+    Generic,
+    Protocol,
+    SupportsIndex,
+    TypeVar,
+    overload,
+    runtime_checkable,
+)
 
 from .._loader_arguments import flag, whole
 from ._resumable import check_mapping, value_of

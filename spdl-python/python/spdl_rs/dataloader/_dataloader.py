@@ -1,0 +1,203 @@
+"""SPDL's loader: a source, a function for each item, batches, a function for each batch."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sized
+from typing import Any, Generic, Literal, TypeVar
+
+from ..pipeline import Pipeline, PipelineBuilder
+from ..pipeline._ops import kind_of, name_of
+from ._progress import Progress, Tracked, check
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class DataLoader(Generic[U]):
+    """Items of a source, prepared by threads and put together to batches.
+
+    ```text
+    src ──► preprocessor ──► batches ──► aggregator ──► transfer_fn ──► iteration
+    ```
+
+    Each `iter(loader)` is a pass through the source, in a pipeline of its own. An item whose
+    function raises is dropped and logged, as in any pipeline; so is one whose function returns
+    `None`.
+
+    Args:
+        src: The items. Iterated in a thread of its own; or an async iterable.
+        preprocessor: Called for each item, by `num_threads` threads; or an async function.
+        batch_size: How many items make a list. `None`: they go on one by one.
+        drop_last: Whether a last list that is not full is left out.
+        aggregator: Called for each list (or item), by `num_threads` threads: collates, say.
+        transfer_fn: Called last, for one batch at a time: moves it to a GPU, say.
+        buffer_size: How many finished batches may wait for whoever iterates.
+        num_threads: How many threads there are.
+        timeout: How many seconds to wait for a batch; `None`: as many as it takes.
+        output_order: `"completion"`: items go on as they get ready. `"input"`: in the order of the
+            source.
+
+    Raises:
+        ValueError, TypeError: An argument is out of range or of the wrong type.
+
+    Iterating raises `TimeoutError` after `timeout`, and `PipelineFailure` if the source raises.
+
+    >>> from spdl_rs.dataloader import DataLoader
+    >>> loader = DataLoader(
+    ...     ["1", "2", "3", "4", "5"],
+    ...     preprocessor=int,
+    ...     batch_size=2,
+    ...     aggregator=sum,
+    ...     num_threads=2,
+    ...     output_order="input",
+    ... )
+    >>> list(loader), len(loader)
+    ([3, 7, 5], 3)
+
+    Where the source has a state, so has the loader: it goes on behind what was iterated.
+
+    >>> from spdl_rs.source import DistributedRandomSampler
+    >>> def make():
+    ...     sampler = DistributedRandomSampler(9, rank=0, world_size=3)
+    ...     return DataLoader(sampler, preprocessor=str, output_order="input")
+    >>> loader, another = make(), make()
+    >>> next(iter(loader))
+    '0'
+    >>> another.load_state_dict(loader.state_dict())
+    >>> list(another), list(another)
+    (['7', '4'], ['0', '7', '4'])
+    """
+
+    def __init__(
+        self,
+        src: Iterable[Any] | AsyncIterable[Any],
+        *,
+        preprocessor: Callable[[Any], Any] | None = None,
+        batch_size: int | None = None,
+        drop_last: bool = False,
+        aggregator: Callable[[Any], Any] | None = None,
+        transfer_fn: Callable[[Any], Any] | None = None,
+        buffer_size: int = 3,
+        num_threads: int = 8,
+        timeout: float | None = None,
+        output_order: Literal["completion", "input"] = "completion",
+    ) -> None:
+        self._src = src
+        self._preprocessor = preprocessor
+        self._batch_size = batch_size
+        self._drop_last = drop_last
+        self._aggregator = aggregator
+        self._transfer_fn = transfer_fn
+        self._buffer_size = buffer_size
+        self._num_threads = num_threads
+        self._timeout = timeout
+        self._output_order: Literal["completion", "input"] = output_order
+        self._progress: Progress | None = None
+        self._loaded: dict[str, Any] | None = None
+        # What makes no sense is told now, not when it is iterated.
+        self._build(None)
+
+    def __len__(self) -> int:
+        """How many batches a pass has if no item is dropped.
+
+        Raises:
+            TypeError: The source has no length, or the preprocessor makes several items of one.
+        """
+        if not isinstance(self._src, Sized):
+            raise TypeError(f"the source, of type {type(self._src).__name__}, has no length")
+        if any("iterate" in kind_of(op) for op in self._functions()):
+            raise TypeError("a generator makes any number of items: the length is not known")
+        items = len(self._src)
+        if self._batch_size is None:
+            return items
+        return items // self._batch_size if self._drop_last else -(-items // self._batch_size)
+
+    def __iter__(self) -> Iterator[U]:
+        """Begins a pass."""
+        progress = None
+        if hasattr(self._src, "state_dict") and self._why_no_state() is None:
+            state, self._loaded = self._loaded, None
+            progress = self._progress = Progress(self._src, state)
+        pipeline = self._build(progress)
+        with pipeline.auto_stop():
+            for item in pipeline.get_iterator(timeout=self._timeout):
+                yield item if progress is None else progress.give(item)
+        if progress is not None:
+            progress.end()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Says how far the pass has come that was begun last, as its consumer saw it.
+
+        Items that were dropped count as given. In `"completion"` order, those that overtook others
+        are listed one by one.
+
+        Raises:
+            TypeError: The source has no `state_dict` and `load_state_dict`, or a function is a
+                generator: which items were given is not known then.
+        """
+        self._check_has_state()
+        if self._loaded is not None:
+            return dict(self._loaded)
+        return (self._progress or Progress(self._src)).state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Makes the next pass give what was left of that which a state is of. Those after it are
+        whole; so is the next one, if that was at its end.
+
+        Raises:
+            TypeError: As for `state_dict`, or it is no mapping.
+            ValueError: It is no state of a loader; or what the source raises.
+        """
+        self._check_has_state()
+        check(state_dict)
+        if state_dict["source"] is not None:
+            self._src.load_state_dict(state_dict["source"])  # pyright: ignore
+        self._loaded = dict(state_dict)
+
+    def _functions(self) -> list[Any]:
+        functions = (self._preprocessor, self._aggregator, self._transfer_fn)
+        return [function for function in functions if function is not None]
+
+    def _why_no_state(self) -> str | None:
+        if not (hasattr(self._src, "state_dict") and hasattr(self._src, "load_state_dict")):
+            return f"the source, of type {type(self._src).__name__}, has no state"
+        for function in self._functions():
+            if kind_of(function) != "call":
+                return f"{name_of(function)} is a generator or async: what was given is not known"
+        return None
+
+    def _check_has_state(self) -> None:
+        why = self._why_no_state()
+        if why is not None:
+            raise TypeError(why)
+
+    def _build(self, progress: Progress | None) -> Pipeline[Any]:
+        def tracked(function: Any) -> Any:
+            return function if progress is None else Tracked(function, progress)
+
+        source = self._src if progress is None else progress.source()
+        builder: PipelineBuilder[Any, Any] = PipelineBuilder()
+        builder.add_source(source)
+        if self._preprocessor is not None:
+            builder.pipe(
+                tracked(self._preprocessor),
+                concurrency=self._num_threads,
+                name=name_of(self._preprocessor),
+                output_order=self._output_order,
+            )
+        if self._batch_size is not None:
+            builder.aggregate(self._batch_size, drop_last=self._drop_last)
+        if self._aggregator is not None:
+            builder.pipe(
+                tracked(self._aggregator),
+                concurrency=self._num_threads,
+                name=name_of(self._aggregator),
+                output_order=self._output_order,
+            )
+        if self._transfer_fn is not None:
+            builder.pipe(
+                tracked(self._transfer_fn),
+                name=name_of(self._transfer_fn),
+                output_order=self._output_order,
+            )
+        return builder.add_sink(self._buffer_size).build(num_threads=self._num_threads)

@@ -1,0 +1,377 @@
+"""The loader: what is made when it is iterated, and its state."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+from ..source._resumable import check_mapping, value_of
+from . import _randomness
+from ._arguments import check_context, check_order, check_workers, tell_once
+from ._iterable_style import IterableEpoch, IterableFetch, IterableProgress
+from ._map_style import MapStyleEpoch, MapStyleFetch, Progress, stateful
+from ._pytorch import default_collate_fn, draw_seed, is_iterable_style, pinning
+from ._samplers import batch_sampler_of, number_of_batches, sampler_of
+from ._worker_info import WorkerInfo, become, tell_pytorch
+from ._workers import InCaller, InThreads, Workers
+
+T = TypeVar("T")
+
+_VERSION = 1
+_FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
+
+
+class DataLoader(Generic[T]):
+    """`torch.utils.data.DataLoader` with threads in place of worker processes.
+
+    Arguments, defaults, the order of samples, batches and kinds of errors are PyTorch's, so that
+    changing the import is enough. What differs:
+
+    - Workers are threads of this process. The data set is not pickled or copied, its samples
+      neither; so it must bear being indexed by several threads at once. Workers of an iterable data
+      set have an iterator each, and if there are several, a shallow copy of it.
+    - Random number generators are shared by all threads, and no worker is seeded:
+      `get_worker_info().seed` is there for those who seed one of their own.
+    - What the data set raises comes with its own type, its traceback and a note of the sample's
+      index, at the place of its batch; the next batch follows. A `StopIteration` is a
+      `RuntimeError`, and no silent end.
+    - `state_dict` and `load_state_dict` go on within an epoch, as those of torchdata's
+      `StatefulDataLoader`.
+
+    Args:
+        dataset: What samples come from. With `__getitem__` it is indexed; if it is an
+            `IterableDataset`, or has `__iter__` alone, it is iterated.
+        batch_size: Samples per batch. `None`: no batches, each sample by itself.
+        shuffle: Whether each epoch has an order of its own, drawn by PyTorch.
+        sampler: Gives indices, in the thread that asks for batches; not together with `shuffle`.
+        batch_sampler: Gives lists of indices; not together with `batch_size`, `shuffle`, `sampler`
+            or `drop_last`.
+        num_workers: How many threads make batches. 0: they are made by whoever asks for them.
+        collate_fn: Makes a batch of a list of samples, in a worker. Default: PyTorch's
+            `default_collate`, or `default_convert` where there are no batches.
+        pin_memory: Whether tensors are moved to pinned memory, in a worker.
+        drop_last: Whether a last batch that is not full is left out.
+        timeout: How many seconds a batch may take, with workers; 0: as many as it takes.
+        worker_init_fn: Called at the start of each thread, with the worker's number.
+        multiprocessing_context: Has no effect.
+        generator: A `torch.Generator` for random orders. Default: PyTorch's own, as in its loader.
+        prefetch_factor: How many batches each worker makes ahead. Default: 2.
+        persistent_workers: Has no effect but on which random numbers are drawn.
+        pin_memory_device: Has no effect.
+        in_order: Whether batches come in the order of their indices. If not, a slow one holds up no
+            other. Batches of an iterable data set always come in order.
+
+    Raises:
+        ValueError, TypeError: Arguments are out of range, or do not go together.
+        ModuleNotFoundError: What is asked for needs PyTorch, and that is not installed.
+
+    Iterating raises `LoaderTimedOutError`, a `TimeoutError` and `RuntimeError`, after `timeout`.
+
+    >>> from spdl_rs.torch import DataLoader
+    >>> squares = [number * number for number in range(10)]
+    >>> loader = DataLoader(squares, batch_size=4, num_workers=2, collate_fn=tuple)
+    >>> for batch in loader:
+    ...     print(batch)
+    (0, 1, 4, 9)
+    (16, 25, 36, 49)
+    (64, 81)
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], T] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], object] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+    ) -> None:
+        self.prefetch_factor = check_workers(
+            num_workers, timeout, prefetch_factor, persistent_workers
+        )
+        check_context(multiprocessing_context, num_workers)
+        self._iterable_style = is_iterable_style(dataset)
+        check_order(
+            iterable_style=self._iterable_style,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            drop_last=drop_last,
+        )
+        if num_workers == 0 and timeout > 0:
+            raise ValueError("timeout needs num_workers of at least 1")
+        self.dataset = dataset
+        self.num_workers = num_workers
+        self.pin_memory = pin_memory
+        self.pin_memory_device = pin_memory_device
+        self.timeout = timeout
+        self.worker_init_fn = worker_init_fn
+        self.multiprocessing_context = multiprocessing_context
+        self.in_order = in_order
+        self.generator = generator
+        self.persistent_workers = persistent_workers
+
+        if batch_sampler is not None:
+            batch_size, drop_last = None, False
+        if not self._iterable_style:
+            if sampler is None:
+                sampler = sampler_of(dataset, bool(shuffle), generator)
+            if batch_size is not None:
+                batch_sampler = batch_sampler_of(sampler, batch_size, drop_last)
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.sampler = sampler
+        self.batch_sampler = batch_sampler
+        batched = batch_sampler is not None or (self._iterable_style and batch_size is not None)
+        self.collate_fn: Callable[[Any], Any] = collate_fn or default_collate_fn(batched)
+
+        self._progress: Progress | IterableProgress | None = None
+        self._seed: int | None = None
+        self._randomness: dict[str, Any] | None = None
+        self._loaded: Mapping[str, Any] | None = None
+        self._initialized = True
+
+        for name in ("worker_init_fn", "persistent_workers", "multiprocessing_context"):
+            if getattr(self, name):
+                tell_once(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FIXED and "_initialized" in vars(self):
+            raise ValueError(f"{name} cannot be set once the loader is made")
+        super().__setattr__(name, value)
+
+    def __len__(self) -> int:
+        """How many batches an epoch has. Of an iterable data set: if it has a length.
+
+        Raises:
+            TypeError: The data set or the sampler has none.
+        """
+        if not self._iterable_style:
+            return len(self._index_sampler)
+        items = len(self.dataset)
+        if self.batch_size is None:
+            return items
+        return number_of_batches(items, self.batch_size, self.drop_last)
+
+    @property
+    def _index_sampler(self) -> Any:
+        return self.sampler if self.batch_sampler is None else self.batch_sampler
+
+    def __iter__(self) -> Iterator[T]:
+        """Begins an epoch, or goes on with that of a state that was loaded just before."""
+        state, self._loaded = self._loaded, None
+        if state is not None and state["_iterator_finished"]:
+            state = self._behind(state)
+        pin = pinning() if self.pin_memory else None
+        if self.num_workers:
+            tell_pytorch()
+        begin = self._iterable if self._iterable_style else self._map_style
+        seed = None if state is None else state["_base_seed"]
+        saved = None if state is None else state["_random_state"]
+        # Where nothing was drawn, the order comes from PyTorch's own generator as in any epoch.
+        drawn = state is not None and state.get("_sampler_iter_yielded", 0) > 0
+        with self._rewound(saved, default=drawn):
+            if seed is not None:
+                self._seed, self._randomness = seed, saved
+            else:
+                if self._seed is None or not self.persistent_workers:
+                    self._seed = self._draw_seed()
+                self._randomness = self._snapshot()
+            return begin(pin, state)
+
+    def _draw_seed(self) -> int:
+        return draw_seed(self.generator)
+
+    def _map_style(self, pin: Any, state: Mapping[str, Any] | None) -> Iterator[T]:
+        self._progress = Progress(state)
+        return MapStyleEpoch(
+            self._workers(self._fetch(pin), self.num_workers),
+            self._index_sampler,
+            self._progress,
+            ahead=self._ahead * self.num_workers,
+            timeout=self.timeout or None,
+        )
+
+    def _fetch(self, pin: Any) -> Callable[[Any], Any]:
+        """What makes a batch of indices. What has `close` is closed when the epoch ends."""
+        return MapStyleFetch(self.dataset, self.collate_fn, self.batch_sampler is not None, pin)
+
+    def _iterable(self, pin: Any, state: Mapping[str, Any] | None) -> Iterator[T]:
+        count = max(1, self.num_workers)
+        self._progress = IterableProgress(count, state)
+        workers: list[Workers] = []
+        for number, behind in enumerate(self._progress.states):
+            dataset = copy.copy(self.dataset) if count > 1 else self.dataset
+            fetch = IterableFetch(
+                dataset,
+                self.collate_fn,
+                self.batch_size,
+                self.drop_last,
+                pin,
+                None if behind == "end" else behind,
+            )
+            workers.append(self._workers(fetch, min(1, self.num_workers), number, dataset))
+        return IterableEpoch(
+            workers, self._progress, ahead=self._ahead, timeout=self.timeout or None
+        )
+
+    @property
+    def _ahead(self) -> int:
+        """How many batches a worker makes ahead: at least one, or there would be none."""
+        return max(1, self.prefetch_factor or 0) if self.num_workers else 0
+
+    def _workers(
+        self, fetch: Callable[[Any], Any], threads: int, first: int = 0, dataset: Any = None
+    ) -> Workers:
+        if threads == 0:
+            return InCaller(fetch)
+        begin = functools.partial(
+            _begin_worker,
+            num_workers=self.num_workers,
+            seed=self._seed or 0,
+            dataset=self.dataset if dataset is None else dataset,
+            init=self.worker_init_fn,
+            first=first,
+        )
+        return InThreads(
+            fetch,
+            num_threads=threads,
+            in_order=self.in_order,
+            most=self._ahead * threads,
+            begin=begin,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Says how far the epoch has come that was begun last, as its consumer saw it.
+
+        It stays small: a few numbers, PyTorch's generators where the order is random (5 kB each),
+        the state of the sampler if it has a `state_dict`, and that of an iterable data set or its
+        iterator, for each worker. `torch.save` and `pickle` store it.
+
+        Random orders go on by themselves where PyTorch draws them when the epoch begins, as its own
+        samplers do. Other samplers must give the same order when they are iterated again, or have
+        `state_dict` and `load_state_dict`.
+        """
+        if self._loaded is not None:
+            return dict(self._loaded)
+        progress = self._progress
+        begun = progress is not None and not progress.finished
+        if progress is None:
+            kind = IterableProgress(max(1, self.num_workers)) if self._iterable_style else None
+            progress = kind or Progress()
+        return {
+            "version": _VERSION,
+            **self._identity(),
+            **progress.state(),
+            "_iterator_finished": progress.finished,
+            "_base_seed": self._seed,
+            "_random_state": self._randomness if begun else self._snapshot(),
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Makes the next epoch the rest of that which a state is of. Those after it are whole.
+
+        The state of an epoch at its end makes the next one a whole one. The number of workers may
+        be another one, but for iterable data sets. An empty mapping makes it begin anew.
+
+        Raises:
+            TypeError: It is no mapping.
+            ValueError: It is of another kind of loader, or of other batches; or what the sampler
+                raises, whose state is loaded, too.
+
+        >>> from spdl_rs.torch import DataLoader
+        >>> loader = DataLoader("abcd", batch_size=None)
+        >>> for letter in loader:
+        ...     if letter == "b":
+        ...         break
+        >>> state = loader.state_dict()
+        >>> loader.load_state_dict(state)
+        >>> list(loader), list(loader)
+        (['c', 'd'], ['a', 'b', 'c', 'd'])
+        """
+        check_mapping(state_dict)
+        if not state_dict:
+            self._loaded = self._progress = self._seed = None
+            return
+        for key, here in {"version": _VERSION, **self._identity()}.items():
+            there = value_of(state_dict, key)
+            if there != here:
+                raise ValueError(
+                    f"the state is not of this loader: {key} is {there!r} there, and {here!r} here"
+                )
+        for key in ("_num_yielded", "_iterator_finished", "_base_seed", "_random_state"):
+            value_of(state_dict, key)
+        sampler = stateful(self._index_sampler)
+        if sampler is not None and state_dict.get("_index_sampler_state") is not None:
+            sampler.load_state_dict(state_dict["_index_sampler_state"])
+        self._loaded, self._progress = dict(state_dict), None
+
+    def _identity(self) -> dict[str, Any]:
+        """What a state must agree with."""
+        identity: dict[str, Any] = {
+            "style": "iterable" if self._iterable_style else "map",
+            "batch_size": self.batch_size,
+            "drop_last": self.drop_last,
+        }
+        if self._iterable_style:
+            identity["_num_workers"] = max(1, self.num_workers)
+        elif hasattr(self.dataset, "__len__"):
+            identity["dataset_length"] = len(self.dataset)
+        return identity
+
+    def _snapshot(self) -> dict[str, Any] | None:
+        if self._iterable_style:
+            return None
+        return _randomness.snapshot(self._index_sampler, self.generator)
+
+    def _behind(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """The state of the epoch that follows one at its end."""
+        self._seed = state["_base_seed"]
+        with self._rewound(state["_random_state"], default=False):
+            pass
+        sampler = {key: state.get(key) for key in ("_index_sampler_state", "_index_sampler_ended")}
+        return {"_base_seed": None, "_random_state": None, **sampler}
+
+    def _rewound(
+        self, saved: dict[str, Any] | None, *, default: bool
+    ) -> contextlib.AbstractContextManager[None]:
+        sampler = None if self._iterable_style else self._index_sampler
+        return _randomness.rewound(saved, sampler, self.generator, default=default)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy begins epochs of its own.
+        return {**vars(self), "_progress": None, "_seed": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+def _begin_worker(
+    number: int,
+    *,
+    num_workers: int,
+    seed: int,
+    dataset: Any,
+    init: Callable[[int], object] | None,
+    first: int,
+) -> None:
+    number += first
+    become(WorkerInfo(number, num_workers, seed + number, dataset))
+    if init is not None:
+        init(number)

@@ -1,0 +1,226 @@
+"""An epoch of a data set that is indexed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice
+from typing import Any, TypeVar
+
+from ..pipeline._failure import _add_notes, _describe
+from ._workers import Raised, Workers
+
+T = TypeVar("T")
+
+
+class LoaderTimedOutError(TimeoutError, RuntimeError):
+    """A batch was not ready in time. PyTorch's loader raises a `RuntimeError`, which this is."""
+
+
+LoaderTimedOutError.__module__ = "spdl_rs.torch"
+
+
+class MapStyleFetch:
+    """Makes a batch of a list of indices, or a sample of one index."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        collate_fn: Callable[[Any], Any],
+        batched: bool,
+        pin: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self._dataset = dataset
+        self._collate_fn = collate_fn
+        self._batched = batched
+        self._pin = pin
+
+    def __call__(self, index: Any) -> Any:
+        if not self._batched:
+            samples = self._sample(index)
+        elif getattr(self._dataset, "__getitems__", None):
+            samples = self._samples(index)
+        else:
+            samples = [self._sample(each) for each in index]
+        batch = told_of(self._collate_fn, samples, f"collate_fn, for indices {_describe(index)}")
+        return batch if self._pin is None else self._pin(batch)
+
+    def _sample(self, index: Any) -> Any:
+        return told_of(self._item, index, f"sample {_describe(index)}")
+
+    def _item(self, index: Any) -> Any:
+        return self._dataset[index]
+
+    def _samples(self, indices: Any) -> Any:
+        return told_of(self._dataset.__getitems__, indices, f"samples {_describe(indices)}")
+
+
+def told_of(function: Callable[[Any], Any], argument: Any, what: str) -> Any:
+    """Calls a function, and notes on what it raises for which sample that was."""
+    try:
+        return function(argument)
+    except StopIteration as error:
+        # A loop would take this for the end of the data.
+        raised = RuntimeError(f"StopIteration was raised for {what}")
+        raise raised from error
+    except Exception as error:
+        _add_notes(error, f"Raised for: {what}")
+        raise
+
+
+class Progress:
+    """Which batches of an epoch were given. They are numbered in the order of the sampler."""
+
+    def __init__(self, state: Mapping[str, Any] | None = None) -> None:
+        state = state or {}
+        self.drawn: int = state.get("_sampler_iter_yielded", 0)
+        """How many were drawn from the sampler, those that were not given included."""
+        self.given: int = state.get("_num_yielded", 0)
+        """All before this one were."""
+        self.beyond: set[int] = set(state.get("_yielded_beyond", ()))
+        """Those that were too, though one before was not."""
+        self.sampler_state: Any = state.get("_index_sampler_state")
+        """The sampler's state behind the batch before `given`."""
+        self.sampler_ended: bool = state.get("_index_sampler_ended", False)
+        """Whether that is the end of an epoch before."""
+        self.finished = False
+        self._behind: dict[int, Any] = {}
+
+    def drew(self, number: int, sampler_state: Any) -> None:
+        self.drawn = max(self.drawn, number + 1)
+        if sampler_state is not None:
+            self._behind[number] = sampler_state
+
+    def gave(self, number: int) -> None:
+        self.beyond.add(number)
+        while self.given in self.beyond:
+            self.beyond.remove(self.given)
+            self.sampler_state = self._behind.pop(self.given, self.sampler_state)
+            self.sampler_ended = False
+            self.given += 1
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "_num_yielded": self.given,
+            "_sampler_iter_yielded": self.drawn,
+            "_yielded_beyond": sorted(self.beyond),
+            "_index_sampler_state": self.sampler_state,
+            "_index_sampler_ended": self.sampler_ended or self.finished,
+        }
+
+
+class MapStyleEpoch:
+    """The batches of one epoch. The sampler is iterated in the thread that asks for them.
+
+    Args:
+        workers: Who makes batches.
+        index_sampler: What is iterated.
+        progress: Where it begins; told of how far it comes.
+        ahead: How many batches are in the making while one is used; 0: none, they are made when
+            they are asked for.
+        timeout: How many seconds to wait for one.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        index_sampler: Any,
+        progress: Progress,
+        *,
+        ahead: int,
+        timeout: float | None = None,
+    ) -> None:
+        self._workers = workers
+        self._stateful = stateful(index_sampler)
+        self._progress = progress
+        self._ahead = ahead
+        self._timeout = timeout
+        self._indices, self._number = self._from(index_sampler, progress.given)
+        self._error: Exception | None = None
+        self._under_way = 0
+        if ahead:
+            self._submit()
+
+    def _from(self, index_sampler: Any, position: int) -> tuple[Iterator[Any], int]:
+        """What is left of a pass."""
+        if self._stateful is not None and self._progress.sampler_state is not None:
+            # It was loaded already, and goes on by itself.
+            ended = self._progress.sampler_ended
+            return or_again(index_sampler) if ended else iter(index_sampler), position
+        indices = iter(index_sampler)
+        skipped = sum(1 for _ in islice(indices, position))
+        if skipped < position:
+            raise ValueError(
+                f"the state is of a longer sampler: {position} batches were given, here are "
+                f"{skipped}"
+            )
+        if self._progress.drawn and self._stateful is None:
+            # Drawn now, while the generators are what they were when the epoch began.
+            indices = chain(list(islice(indices, 1)), indices)
+        return indices, position
+
+    def _submit(self) -> None:
+        while self._error is None and self._under_way < max(1, self._ahead):
+            try:
+                index = next(self._indices)
+            except Exception as error:
+                # In its turn, behind what was drawn before. The end of the data is an error, too.
+                self._error = error
+                return
+            number, self._number = self._number, self._number + 1
+            state = None if self._stateful is None else self._stateful.state_dict()
+            self._progress.drew(number, state)
+            if number not in self._progress.beyond:
+                self._workers.submit(number, index)
+                self._under_way += 1
+
+    def __iter__(self) -> MapStyleEpoch:
+        return self
+
+    def __next__(self) -> Any:
+        self._submit()
+        if not self._under_way:
+            assert self._error is not None
+            self._workers.close()
+            self._progress.finished = isinstance(self._error, StopIteration)
+            raise self._error
+        number, result = taken(self._workers, self._timeout)
+        self._under_way -= 1
+        self._progress.gave(number)
+        if self._ahead:
+            self._submit()
+        if isinstance(result, Raised):
+            raise result.error
+        return result
+
+
+def taken(workers: Workers, timeout: float | None) -> tuple[int, Any]:
+    """The next result.
+
+    Raises:
+        LoaderTimedOutError: There was none in time.
+    """
+    try:
+        return workers.take(timeout)
+    except TimeoutError:
+        raise LoaderTimedOutError(f"the next batch was not ready within {timeout} s") from None
+
+
+def or_again(source: Iterable[T]) -> Iterator[T]:
+    """Iterates a source whose state was loaded that it had at the end of a pass.
+
+    With such a state some give nothing, and a whole pass the next time; some a whole pass at once.
+    """
+    empty = True
+    for item in source:
+        empty = False
+        yield item
+    if empty:
+        yield from source
+
+
+def stateful(index_sampler: Any) -> Any:
+    """What of a sampler has a state: itself, or the one that it makes batches of."""
+    for candidate in (index_sampler, getattr(index_sampler, "sampler", None)):
+        if hasattr(candidate, "state_dict") and hasattr(candidate, "load_state_dict"):
+            return candidate
+    return None

@@ -1,0 +1,69 @@
+"""The order of a map-style data set, as PyTorch's loader puts it together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sized
+from itertools import islice
+from typing import Any
+
+from ._arguments import check_batches
+from ._pytorch import needed_for, pytorch
+
+
+def sampler_of(dataset: Any, shuffle: bool, generator: Any) -> Any:
+    """Indices in their own order, or in a random one."""
+    if shuffle:
+        return needed_for("shuffle=True").utils.data.RandomSampler(dataset, generator=generator)
+    torch = pytorch()
+    return InOrder(dataset) if torch is None else torch.utils.data.SequentialSampler(dataset)
+
+
+def batch_sampler_of(sampler: Any, batch_size: int, drop_last: bool) -> Any:
+    """Lists of indices."""
+    torch = pytorch()
+    batches = Batches if torch is None else torch.utils.data.BatchSampler
+    return batches(sampler, batch_size, drop_last)
+
+
+def has_fixed_order(sampler: Any) -> bool:
+    """Whether it is one of those that are made here without `shuffle`."""
+    sampler = getattr(sampler, "sampler", sampler)
+    torch = pytorch()
+    return isinstance(sampler, InOrder) or (
+        torch is not None and type(sampler) is torch.utils.data.SequentialSampler
+    )
+
+
+class InOrder:
+    """Stands for `torch.utils.data.SequentialSampler` where there is no PyTorch."""
+
+    def __init__(self, data_source: Sized) -> None:
+        self.data_source = data_source
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self.data_source)))
+
+    def __len__(self) -> int:
+        return len(self.data_source)
+
+
+class Batches:
+    """Stands for `torch.utils.data.BatchSampler` where there is no PyTorch."""
+
+    def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: bool) -> None:
+        check_batches(batch_size, drop_last)
+        self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        indices = iter(self.sampler)
+        while batch := list(islice(indices, self.batch_size)):
+            if self.drop_last and len(batch) < self.batch_size:
+                return
+            yield batch
+
+    def __len__(self) -> int:
+        return number_of_batches(len(self.sampler), self.batch_size, self.drop_last)  # pyright: ignore[reportArgumentType]
+
+
+def number_of_batches(items: int, batch_size: int, drop_last: bool) -> int:
+    return items // batch_size if drop_last else -(-items // batch_size)

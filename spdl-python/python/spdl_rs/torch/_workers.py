@@ -1,0 +1,160 @@
+"""Who works on the tasks of an epoch: the caller, or threads of a pipeline."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import queue
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from .._errors import StoppedError
+from ..pipeline import Pipeline, PipelineBuilder, PipelineFailure
+
+
+class Raised:
+    """What a task raised, in place of its result."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+Result = tuple[int, Any]
+"""The number of a task, and what it gave."""
+
+
+class Workers(Protocol):
+    """Works on tasks that are handed in with a number each."""
+
+    def submit(self, number: int, task: Any) -> None:
+        """Hands a task in. Does not wait."""
+        ...
+
+    def take(self, timeout: float | None) -> Result:
+        """Waits for the next result.
+
+        Raises:
+            TimeoutError: There was none in time.
+        """
+        ...
+
+    def close(self) -> None:
+        """Ends. What was not begun is never begun; what is under way is not waited for."""
+        ...
+
+
+class InCaller:
+    """Works on a task when its result is asked for, in the thread that asks."""
+
+    def __init__(self, work: Callable[[Any], Any]) -> None:
+        self._work = work
+        self._tasks: deque[tuple[int, Any]] = deque()
+
+    def submit(self, number: int, task: Any) -> None:
+        self._tasks.append((number, task))
+
+    def take(self, timeout: float | None) -> Result:
+        del timeout
+        number, task = self._tasks[0]
+        try:
+            result = self._work(task)
+        except Exception as error:
+            result = Raised(error)
+        # After Ctrl-C it is still there.
+        self._tasks.popleft()
+        return number, result
+
+    def close(self) -> None:
+        self._tasks.clear()
+
+
+class InThreads:
+    """Works on tasks in threads, on the engine of pipelines.
+
+    Args:
+        work: What is done with each task. If it has `close`, that is called at the end.
+        num_threads: How many tasks are worked on at once.
+        in_order: Whether results come in the order of their tasks, or as they are ready.
+        most: How many tasks are handed in and not taken at most.
+        begin: What each thread does first, given its number.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Any], Any],
+        *,
+        num_threads: int,
+        in_order: bool,
+        most: int,
+        begin: Callable[[int], None],
+    ) -> None:
+        self._tasks: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
+        self._pipeline: Pipeline[Result] = (
+            PipelineBuilder()
+            .add_source(iter(self._tasks.get, None))
+            .pipe(
+                _Caught(work, begin),
+                name="fetch",
+                concurrency=num_threads,
+                output_order="input" if in_order else "completion",
+            )
+            .add_sink(most)
+            .build(num_threads=num_threads)
+        )
+        close = getattr(work, "close", None)
+        self._end = weakref.finalize(self, _end, self._tasks, self._pipeline, close)
+        self._pipeline.start()
+
+    def submit(self, number: int, task: Any) -> None:
+        self._tasks.put((number, task))
+
+    def take(self, timeout: float | None) -> Result:
+        try:
+            return self._pipeline.get_item(timeout=timeout)
+        except EOFError:
+            raise StoppedError("the loader was stopped; iterate it anew", kind="stopped") from None
+
+    def close(self) -> None:
+        self._end()
+
+
+def _end(
+    tasks: queue.SimpleQueue[Any], pipeline: Pipeline[Any], close: Callable[[], None] | None
+) -> None:
+    if close is not None:
+        close()
+    # The thread that waits for tasks hears of this alone.
+    tasks.put(None)
+    # It may be a thread of the pipeline that lets go of it: one cannot wait for oneself.
+    with contextlib.suppress(TimeoutError, PipelineFailure, RuntimeError):
+        pipeline.stop(timeout=0)
+
+
+class _Caught:
+    """Makes what a task raises its result, so that it comes in its turn, as the object it is."""
+
+    def __init__(self, work: Callable[[Any], Any], begin: Callable[[int], None]) -> None:
+        self._work = work
+        self._begin = begin
+        self._numbers = itertools.count()
+        self._thread = threading.local()
+
+    def __call__(self, task: tuple[int, Any]) -> Result:
+        number, argument = task
+        try:
+            self._begin_thread()
+            return number, self._work(argument)
+        except BaseException as error:
+            return number, Raised(error)
+
+    def _begin_thread(self) -> None:
+        here = self._thread
+        if not hasattr(here, "number"):
+            here.number, here.has_begun = next(self._numbers), False
+        if not here.has_begun:
+            # A thread that fails to begin tries again with its next task.
+            self._begin(here.number)
+            here.has_begun = True

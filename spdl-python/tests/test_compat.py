@@ -1,0 +1,174 @@
+"""`spdl_rs.compat`: programs that say `import spdl`."""
+
+import doctest
+import importlib
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+import spdl_rs
+from spdl_rs import compat
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    if not compat.is_installed() and importlib.util.find_spec("spdl") is not None:
+        pytest.skip("SPDL itself is installed")
+    yield
+    compat.uninstall()
+    for name in [name for name in sys.modules if name.split(".")[0] == "spdl"]:
+        del sys.modules[name]
+
+
+MODULES = [
+    "pipeline",
+    "pipeline.defs",
+    "source",
+    "source.utils",
+    "source.imagenet",
+    "source.local_directory",
+    "io",
+    "dataloader",
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_of_upstream_are_ours(name):
+    compat.install()
+    theirs = importlib.import_module(f"spdl.{name}")
+    ours = importlib.import_module(f"spdl_rs.{name}")
+    assert theirs is ours
+    assert ours.__name__ == ours.__spec__.name == f"spdl_rs.{name}"
+
+
+def test_every_way_to_import_works():
+    compat.install()
+    names = {}
+    exec(
+        "import spdl, spdl.io\n"
+        "import spdl.pipeline.defs as defs\n"
+        "from spdl import source\n"
+        "from spdl.pipeline import Pipeline, PipelineBuilder\n"
+        "from spdl.dataloader import *\n"
+        "def run():\n"
+        "    return list(PipelineBuilder().add_source('ab').add_sink().build(num_threads=1))\n",
+        names,
+    )
+    assert names["spdl"] is spdl_rs and names["defs"] is spdl_rs.pipeline.defs
+    assert names["source"] is spdl_rs.source and names["Pipeline"] is spdl_rs.pipeline.Pipeline
+    assert names["PyTorchDataLoader"] is spdl_rs.dataloader.PyTorchDataLoader
+    assert names["run"]() == ["a", "b"]
+
+
+def test_what_there_is_not_says_so():
+    compat.install()
+    for name in ["spdl.nothing", "spdl.io.lib", "spdl.pipeline.defs.more"]:
+        with pytest.raises(ModuleNotFoundError, match=f"asked for as {name}$") as raised:
+            importlib.import_module(name)
+        assert raised.value.name == name
+    with pytest.raises(ImportError, match="nothing"):
+        exec("from spdl.pipeline import nothing")
+
+
+def test_it_can_be_installed_twice_and_taken_back():
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("spdl")
+    compat.uninstall()
+    compat.install()
+    compat.install()
+    assert compat.is_installed() and importlib.import_module("spdl.io") is spdl_rs.io
+    compat.uninstall()
+    assert not compat.is_installed()
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("spdl.io")
+    # A name that only begins like it.
+    compat.install()
+    with pytest.raises(ModuleNotFoundError, match="No module named 'spdlx'"):
+        importlib.import_module("spdlx")
+
+
+@pytest.fixture
+def upstream(tmp_path, monkeypatch):
+    """A package that looks as if it were SPDL."""
+    package = tmp_path / "site" / "spdl"
+    (package / "io").mkdir(parents=True)
+    (package / "__init__.py").write_text("who = 'upstream'\n")
+    (package / "io" / "__init__.py").write_text("who = 'upstream'\n")
+    monkeypatch.syspath_prepend(str(package.parent))
+    return package
+
+
+def test_where_upstream_is_installed_it_refuses_unless_forced(upstream):
+    with pytest.raises(RuntimeError, match="SPDL itself is installed .*site.*force=True"):
+        compat.install()
+    assert not compat.is_installed()
+    compat.install(force=True)
+    assert importlib.import_module("spdl.io") is spdl_rs.io
+    compat.uninstall()
+    assert importlib.import_module("spdl.io").who == "upstream"
+
+
+def test_where_upstream_was_imported_it_refuses_unless_forced(upstream):
+    theirs = importlib.import_module("spdl.io")
+    with pytest.raises(RuntimeError, match=r"SPDL itself was imported \(spdl, spdl.io\)"):
+        compat.install()
+    compat.install(force=True)
+    assert importlib.import_module("spdl.io") is spdl_rs.io and theirs.who == "upstream"
+    compat.uninstall()
+    assert importlib.import_module("spdl.io") is theirs
+    assert importlib.import_module("spdl").who == "upstream"
+
+
+PROGRAM = """
+import sys
+import helper
+from spdl.pipeline import PipelineBuilder
+if __name__ == "__main__":
+    items = PipelineBuilder().add_source(sys.argv[1:]).pipe(helper.shout).add_sink()
+    print(*items.build(num_threads=1))
+    sys.exit(4)
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    folder = tmp_path / "there"
+    folder.mkdir()
+    (folder / "program.py").write_text(PROGRAM)
+    (folder / "helper.py").write_text("def shout(text): return text.upper()\n")
+    return folder
+
+
+def run(*arguments, cwd=None):
+    command = [sys.executable, "-m", "spdl_rs.compat", *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=cwd)
+    return ran.returncode, ran.stdout, ran.stderr
+
+
+def test_a_program_runs_as_it_is_with_its_arguments(program):
+    assert run(str(program / "program.py"), "a", "--force") == (4, "A --FORCE\n", "")
+    assert run("-m", "program", "a", "-b", cwd=program) == (4, "A -B\n", "")
+
+
+def test_running_without_a_program_says_how_and_failures_are_those_of_python(program, upstream):
+    code, out, error = run()
+    assert (code, out) == (2, "") and error.startswith("usage: python -m spdl_rs.compat")
+    assert run("--help")[:2] == (0, error)
+    assert run("--unknown", "program.py")[0] == 2
+    code, _, error = run("missing.py", cwd=program)
+    assert code == 1 and "missing.py" in error
+
+
+def test_a_program_beside_upstream_needs_force(program, upstream):
+    for name in ["program.py", "helper.py"]:
+        (upstream.parent / name).write_text((program / name).read_text())
+    # The program's folder has SPDL in it; the current one, which Python adds, too.
+    code, _, error = run("-m", "program", "a", cwd=upstream.parent)
+    assert code == 1 and error.startswith("spdl_rs.compat: SPDL itself is installed")
+    assert run("--force", "-m", "program", "a", cwd=upstream.parent) == (4, "A\n", "")
+
+
+def test_the_examples_in_docstrings_run():
+    result = doctest.testmod(compat)
+    assert result.attempted >= 7 and result.failed == 0

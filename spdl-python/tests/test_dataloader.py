@@ -1,0 +1,470 @@
+"""`spdl_rs.dataloader`: `DataLoader` and `PyTorchDataLoader`."""
+
+import copy
+import doctest
+import gc
+import importlib
+import itertools
+import json
+import logging
+import multiprocessing
+import os
+import pathlib
+import pickle
+import random
+import sys
+import threading
+import time
+
+import pytest
+import spdl_rs.dataloader
+from pipelines import assert_no_threads, threads, wait_until
+from spdl_rs.dataloader import DataLoader, PyTorchDataLoader, get_pytorch_dataloader
+from spdl_rs.pipeline import PipelineFailure
+from spdl_rs.source import DistributedRandomSampler
+from spdl_rs.source.utils import embed_shuffle
+
+GOLDEN = pathlib.Path(__file__).parent / "golden"
+
+
+@pytest.fixture(autouse=True)
+def forget_what_tests_before_have_raised():
+    # The traceback of an exception holds the loader that it came from, until cycles are collected;
+    # that of a pool whose process has died, until the pool's thread is done with it.
+    def ended():
+        gc.collect()
+        return not threads()
+
+    wait_until(ended)
+
+
+def double(number):
+    return 2 * number
+
+
+def test_d01_items_are_prepared_batched_aggregated_and_transferred():
+    loader = DataLoader(
+        range(10),
+        preprocessor=double,
+        batch_size=4,
+        aggregator=tuple,
+        transfer_fn=lambda batch: ("there", batch),
+        num_threads=3,
+        output_order="input",
+    )
+    expected = [("there", (0, 2, 4, 6)), ("there", (8, 10, 12, 14)), ("there", (16, 18))]
+    assert list(loader) == expected and list(loader) == expected, "each iteration is a pass"
+
+
+def test_d01_batches_are_those_of_upstream():
+    rows = json.loads((GOLDEN / "upstream_dataloader.json").read_text(encoding="utf-8"))
+    sys.path.insert(0, str(GOLDEN))
+    try:
+        # Its own import of upstream's is not needed here.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(sys.modules, "spdl.dataloader", spdl_rs.dataloader)
+            patch.setitem(sys.modules, "spdl", spdl_rs)
+            make = importlib.import_module("make_upstream_dataloader")
+    finally:
+        sys.path.remove(str(GOLDEN))
+    assert len(rows) > 250
+    for row in rows:
+        assert list(make.loader(DataLoader, **row["arguments"])) == row["batches"], row
+
+
+def test_d01_every_part_may_be_left_out():
+    assert list(DataLoader("abc")) == ["a", "b", "c"]
+    assert list(DataLoader(range(5), batch_size=2)) == [[0, 1], [2, 3], [4]]
+    assert list(DataLoader(range(5), batch_size=2, drop_last=True)) == [[0, 1], [2, 3]]
+    single = DataLoader("ab", aggregator=str.upper, output_order="input")
+    assert list(single) == ["A", "B"]
+    assert list(DataLoader("ab", transfer_fn=str.upper)) == ["A", "B"]
+    assert sorted(DataLoader([1, 2], preprocessor={1: "one", 2: "two"})) == ["one", "two"]
+
+
+def test_d01_so_many_threads_prepare_and_one_transfers():
+    at_work, lock = {"prepare": set(), "transfer": 0, "most": 0}, threading.Lock()
+    together = threading.Barrier(3)
+
+    def prepare(item):
+        together.wait(30)
+        at_work["prepare"].add(threading.get_ident())
+        return item
+
+    def transfer(item):
+        with lock:
+            at_work["transfer"] += 1
+            at_work["most"] = max(at_work["most"], at_work["transfer"])
+        time.sleep(0.002)
+        with lock:
+            at_work["transfer"] -= 1
+        return item
+
+    loader = DataLoader(range(12), preprocessor=prepare, transfer_fn=transfer, num_threads=3)
+    assert sorted(loader) == list(range(12))
+    assert len(at_work["prepare"]) == 3 and at_work["most"] == 1
+
+
+def test_d01_what_fails_or_gives_none_is_dropped_and_logged(caplog):
+    def prepare(number):
+        if number == 3:
+            raise ValueError("three")
+        return None if number == 5 else number
+
+    loader = DataLoader(range(8), preprocessor=prepare, batch_size=3, output_order="input")
+    with caplog.at_level(logging.ERROR):
+        assert list(loader) == [[0, 1, 2], [4, 6, 7]]
+    assert "prepare failed on 3" in caplog.text
+
+
+def test_d01_a_source_that_raises_and_a_batch_that_is_late_are_errors():
+    def broken():
+        yield 1
+        raise OSError("gone")
+
+    batches = iter(DataLoader(broken()))
+    assert next(batches) == 1
+    with pytest.raises(PipelineFailure):
+        next(batches)
+    with pytest.raises(TimeoutError):
+        next(iter(DataLoader(range(3), preprocessor=lambda _: time.sleep(0.5), timeout=0.02)))
+
+
+def test_d01_leaving_the_loop_ends_the_work():
+    for _ in DataLoader(itertools.count(), preprocessor=double):
+        break
+    assert_no_threads()
+
+
+def test_d01_it_has_a_length_where_the_source_has_one():
+    # Upstream's has none.
+    for items, size, drop_last in itertools.product([0, 1, 7, 8], [None, 1, 4], [False, True]):
+        loader = DataLoader(range(items), batch_size=size, drop_last=drop_last)
+        assert len(loader) == len(list(loader)), (items, size, drop_last)
+
+    def several(item):
+        yield item
+
+    with pytest.raises(TypeError, match="of type generator, has no length"):
+        len(DataLoader(item for item in "abc"))
+    with pytest.raises(TypeError, match="the length is not known"):
+        len(DataLoader("abc", preprocessor=several))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"batch_size": 0}, ValueError),
+        ({"num_threads": 0}, (ValueError, TypeError)),
+        ({"buffer_size": 0}, ValueError),
+        ({"output_order": "random", "preprocessor": double}, ValueError),
+        ({"preprocessor": 3}, (TypeError, ValueError)),
+        ({"src": 3}, ValueError),
+    ],
+    ids=str,
+)
+def test_d01_what_makes_no_sense_is_told_at_once(arguments, error):
+    with pytest.raises(error):
+        DataLoader(**{"src": "abc", **arguments})
+
+
+def sampler():
+    return DistributedRandomSampler(60, rank=1, world_size=2, seed=3)
+
+
+def prepared(output_order="input", **arguments):
+    def prepare(number):
+        time.sleep(0.005 * (number % 7 == 1))
+        if number % 11 == 2:
+            return None
+        if number % 13 == 5:
+            raise ValueError("unlucky")
+        return number
+
+    arguments = {"batch_size": 2, "aggregator": list, "num_threads": 4, **arguments}
+    return DataLoader(sampler(), preprocessor=prepare, output_order=output_order, **arguments)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_d01_it_goes_on_where_its_consumer_was(drop_last):
+    whole = list(prepared(drop_last=drop_last))
+    assert len(whole) > 5
+    for at in range(len(whole) + 1):
+        batches = iter(prepared_here := prepared(drop_last=drop_last))
+        first = [next(batches) for _ in range(at)]
+        state = pickle.loads(pickle.dumps(prepared_here.state_dict()))
+        again = prepared(drop_last=drop_last)
+        again.load_state_dict(state)
+        assert again.state_dict() == state
+        assert first + list(again) == whole
+        assert list(again) == whole, "the next pass is a whole one"
+    if not drop_last:
+        assert state["beyond"] == [] and state["source"]["position"] == 30, (
+            "what was dropped is done"
+        )
+
+
+def test_d01_in_any_order_each_item_is_given_once_over_generations():
+    expected = sorted(itertools.chain(*prepared(batch_size=1)))
+    draw = random.Random(2)
+    had_gaps = False
+    for _ in range(8):
+        got, state = [], None
+        while state is None or not state["ended"]:
+            loader = prepared("completion", batch_size=1)
+            if state is not None:
+                loader.load_state_dict(state)
+            for batch in itertools.islice(loader, draw.randint(1, 12)):
+                got += batch
+            state = loader.state_dict()
+            had_gaps |= bool(state["beyond"])
+        assert sorted(got) == expected
+    assert had_gaps
+
+
+def test_d01_the_state_at_the_end_is_followed_by_a_whole_pass():
+    for source in (sampler, lambda: embed_shuffle(sampler())):
+        loader = DataLoader(source(), batch_size=4)
+        passes = [list(loader)]
+        state = loader.state_dict()
+        passes.append(list(loader))
+        again = DataLoader(source(), batch_size=4)
+        again.load_state_dict(state)
+        assert list(again) == passes[1] and len(passes[1]) == 8
+        again.load_state_dict({**state, "source": {**state["source"]}})
+        # Saved again before anything was given.
+        batches = iter(again)
+        state = again.state_dict()
+        assert next(batches) == passes[1][0]
+
+
+def test_d01_without_a_state_of_the_source_there_is_none():
+    with pytest.raises(TypeError, match="of type range, has no state"):
+        DataLoader(range(3)).state_dict()
+
+    def several(item):
+        yield item
+
+    loader = DataLoader(sampler(), preprocessor=several)
+    with pytest.raises(TypeError, match="several is a generator or async"):
+        loader.load_state_dict({})
+    assert len(list(loader)) == 30
+    loader = DataLoader(sampler())
+    with pytest.raises(ValueError, match="the state has no version"):
+        loader.load_state_dict({})
+    with pytest.raises(ValueError, match="version 9"):
+        loader.load_state_dict({**loader.state_dict(), "version": 9})
+    with pytest.raises(TypeError, match="mapping"):
+        loader.load_state_dict(None)
+
+
+class Numbers:
+    """Says in which process a sample was made."""
+
+    unpickled = 0
+
+    def __init__(self, length=10):
+        self.length = length
+        self.pickled = 0
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        if index == 77:
+            raise KeyError(index)
+        if index == 78:
+            os._exit(1)
+        return index, os.getpid(), Numbers.unpickled
+
+    def __getstate__(self):
+        self.pickled += 1
+        return vars(self)
+
+    def __setstate__(self, state):
+        Numbers.unpickled += 1
+        vars(self).update(state)
+
+
+def columns(samples):
+    return [list(column) for column in zip(*samples, strict=True)]
+
+
+def get(dataset=None, batch_size=4, collate_fn=columns, **arguments):
+    dataset = Numbers() if dataset is None else dataset
+    return get_pytorch_dataloader(dataset, batch_size, collate_fn=collate_fn, **arguments)
+
+
+@pytest.mark.parametrize("context", [None, "fork", "spawn"])
+def test_d02_batches_are_made_by_workers_of_the_kind_asked_for(context):
+    loader = get(num_workers=2, multiprocessing_context=context, in_order=True)
+    assert type(loader) is PyTorchDataLoader and len(loader) == 3
+    for _ in range(2):
+        batches = list(loader)
+        assert [batch[0] for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+        processes = {process for batch in batches for process in batch[1]}
+        here = os.getpid()
+        assert processes == {here} if context is None else here not in processes
+    assert loader.dataset.pickled == (context is not None), "once for all workers and epochs"
+    if context is not None:
+        assert {count for batch in batches for count in batch[2]} == {1}
+    assert_no_threads()
+
+
+def test_d02_a_context_may_be_an_object_and_processes_begin_one_after_the_other():
+    context = multiprocessing.get_context("spawn")
+    loader = get(num_workers=2, multiprocessing_context=context, worker_init_concurrency=1)
+    assert sorted(number for batch in loader for number in batch[0]) == list(range(10))
+
+
+@pytest.mark.parametrize("context", [None, "fork"])
+def test_d02_what_a_sample_raises_comes_in_its_turn(context):
+    batches = iter(
+        get(
+            batch_size=1,
+            sampler=[1, 77, 2],
+            num_workers=2,
+            multiprocessing_context=context,
+            in_order=True,
+        )
+    )
+    assert next(batches)[0] == [1]
+    with pytest.raises(KeyError, match="77") as raised:
+        next(batches)
+    assert any("sample 77" in note for note in raised.value.__notes__)
+    assert next(batches)[0] == [2]
+
+
+def test_d02_a_process_that_dies_is_an_error():
+    batches = get(sampler=[78], num_workers=1, multiprocessing_context="fork")
+    with pytest.raises(RuntimeError, match="terminated abruptly"):
+        list(batches)
+
+
+def test_d02_leaving_the_loop_ends_the_processes():
+    before = set(multiprocessing.active_children())
+    for _ in get(Numbers(1000), num_workers=2, multiprocessing_context="fork"):
+        assert set(multiprocessing.active_children()) - before
+        break
+    assert_no_threads()
+    wait_until(lambda: not set(multiprocessing.active_children()) - before)
+
+
+def test_d02_the_end_of_an_epoch_ends_the_processes():
+    before = set(multiprocessing.active_children())
+    batches = iter(get(num_workers=2, multiprocessing_context="fork"))
+    assert len(list(batches)) == 3
+    wait_until(lambda: not set(multiprocessing.active_children()) - before)
+    assert list(batches) == []
+
+
+def test_d02_the_default_order_is_that_of_completion():
+    others_are_done = threading.Event()
+
+    def collate(samples):
+        if samples == [0]:
+            assert others_are_done.wait(30)
+        return samples[0]
+
+    batches = iter(get(range(6), 1, collate, num_workers=2))
+    first = [next(batches) for _ in range(5)]
+    others_are_done.set()
+    assert sorted(first) == [1, 2, 3, 4, 5] and list(batches) == [0]
+
+
+def test_d02_samplers_and_batches():
+    def batches(**arguments):
+        return list(get(range(10), collate_fn=list, in_order=True, **arguments))
+
+    assert batches(batch_size=None, batch_sampler=[[1], [2, 3]]) == [[1], [2, 3]]
+    assert batches(batch_size=2, sampler=[4, 3, 2]) == [[4, 3], [2]]
+    assert batches(batch_size=2, sampler=[4, 3, 2], drop_last=True) == [[4, 3]]
+    # Upstream 0.6 took an empty sampler for none.
+    assert batches(sampler=[]) == []
+    single = get_pytorch_dataloader("abc", None, collate_fn=str.upper, in_order=True)
+    assert list(single) == ["A", "B", "C"]
+
+
+class Iterated:
+    def __iter__(self):
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"dataset": Iterated()},
+        {"worker_init_fn": print},
+        {"pin_memory_device": "cuda"},
+        {"persistent_workers": True},
+        {"timeout": -1},
+        {"num_workers": -1},
+        {"worker_init_concurrency": 0},
+        {"prefetch_factor": 0},
+        {"sampler": [1], "batch_sampler": [[1]], "batch_size": None},
+        {"batch_sampler": [[1]]},
+        {"sampler": [1], "shuffle": True},
+        {"batch_sampler": [[1]], "shuffle": True, "batch_size": None},
+        {"batch_sampler": [[1]], "drop_last": True, "batch_size": None},
+        {"drop_last": True, "batch_size": None},
+        {"multiprocessing_context": "nonsense"},
+    ],
+    ids=str,
+)
+def test_d02_what_is_not_supported_or_does_not_go_together_is_refused(arguments):
+    with pytest.raises(ValueError):
+        get(**arguments)
+
+
+def test_d02_no_workers_are_one_with_a_warning():
+    with pytest.warns(UserWarning, match="num_workers=0 is taken as 1"):
+        loader = get(range(3), 1, threading_name, num_workers=0)
+    assert all("spdl" in name for name in loader)
+
+
+def threading_name(_):
+    return threading.current_thread().name
+
+
+def test_d02_a_batch_that_is_late_is_an_error():
+    with pytest.raises(TimeoutError):
+        list(get(range(3), 1, lambda _: time.sleep(0.5), timeout=0.02))
+
+
+@pytest.mark.parametrize("context", [None, "fork"])
+def test_d02_it_goes_on_where_its_consumer_was(context):
+    def make():
+        return get(num_workers=2, multiprocessing_context=context, in_order=True, batch_size=2)
+
+    loader = make()
+    batches = iter(loader)
+    first = [next(batches)[0] for _ in range(2)]
+    again = make()
+    again.load_state_dict(loader.state_dict())
+    assert first + [batch[0] for batch in again] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+
+
+def test_d02_defaults_of_pytorch_are_taken_from_it():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: no default_collate")
+    for generator in [None, torch.Generator()]:
+        (torch if generator is None else generator).manual_seed(5)
+        order = list(torch.utils.data.RandomSampler(range(11), generator=generator))
+        (torch if generator is None else generator).manual_seed(5)
+        batches = list(
+            get_pytorch_dataloader(range(11), 4, True, generator=generator, in_order=True)
+        )
+        # As in SPDL: PyTorch's loader draws a number before.
+        assert [batch.tolist() for batch in batches] == [order[:4], order[4:8], order[8:]]
+    with pytest.raises(ValueError, match="iterated"):
+        get_pytorch_dataloader(torch.utils.data.ChainDataset([]))
+
+
+def test_loaders_can_be_copied():
+    assert list(copy.copy(DataLoader("ab"))) == ["a", "b"]
+    assert len(list(pickle.loads(pickle.dumps(get(range(3), 1, sum))))) == 3
+
+
+@pytest.mark.parametrize("name", ["", "._dataloader", "._pytorch_dataloader"])
+def test_the_examples_in_docstrings_run(name):
+    result = doctest.testmod(importlib.import_module(f"spdl_rs.dataloader{name}"))
+    assert result.attempted >= 2 and result.failed == 0

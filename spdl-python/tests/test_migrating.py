@@ -1,0 +1,36 @@
+"""The programs of docs/migrating.md print what it says."""
+
+import importlib.util
+import pathlib
+import re
+import sys
+
+import pytest
+from spdl_rs import compat
+
+GUIDE = pathlib.Path(__file__).parents[2] / "docs" / "migrating.md"
+PROGRAMS = re.findall(
+    r"```python\n(.*?)```\n\nprints[^\n]*\n\n```text\n(.*?)```", GUIDE.read_text("utf-8"), re.DOTALL
+)
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    yield
+    compat.uninstall()
+    for name in [name for name in sys.modules if name.split(".")[0] == "spdl"]:
+        del sys.modules[name]
+
+
+def test_there_are_programs():
+    assert len(PROGRAMS) == GUIDE.read_text("utf-8").count("```python") == 4
+
+
+@pytest.mark.parametrize(("program", "printed"), PROGRAMS, ids=range(len(PROGRAMS)))
+def test_programs_of_the_guide_print_what_it_says(program, printed, capsys):
+    if "import torch\n" in program:
+        pytest.importorskip("torch", reason="PyTorch is not installed")
+    if "compat.install()" in program and importlib.util.find_spec("spdl") is not None:
+        pytest.skip("SPDL itself is installed")
+    exec(program, {"__name__": "program"})
+    assert capsys.readouterr().out == printed

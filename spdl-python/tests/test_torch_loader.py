@@ -1,0 +1,479 @@
+"""`spdl_rs.torch.DataLoader` without PyTorch: batches, threads, errors, ends."""
+
+import _thread
+import copy
+import doctest
+import gc
+import importlib
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import warnings
+import weakref
+
+import pytest
+from pipelines import assert_no_threads, threads
+from spdl_rs import StoppedError
+from spdl_rs.torch import DataLoader, LoaderTimedOutError, _arguments, get_worker_info
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+class Stream:
+    """An iterable data set of the numbers below `length`, divided among workers."""
+
+    def __init__(self, length=23):
+        self.length = length
+
+    def __iter__(self):
+        info = get_worker_info()
+        number, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        yield from range(number, self.length, workers)
+
+
+def loader(dataset=LETTERS, batch_size=4, collate_fn=list, **arguments):
+    return DataLoader(dataset, batch_size, collate_fn=collate_fn, **arguments)
+
+
+def lists(length, size):
+    return [list(range(at, min(length, at + size))) for at in range(0, length, size)]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_batches_come_in_the_order_of_the_indices(workers):
+    assert list(loader(range(23), num_workers=workers)) == lists(23, 4)
+    short = loader(range(23), num_workers=workers, drop_last=True)
+    assert list(short) == lists(23, 4)[:-1] and len(short) == 5
+    chosen = loader(range(23), sampler=[5, 3, 9], batch_size=2, num_workers=workers)
+    assert list(chosen) == [[5, 3], [9]] and len(chosen) == 2
+    batches = loader(range(23), 1, batch_sampler=[[7], [1, 2]], num_workers=workers)
+    assert list(batches) == [[7], [1, 2]] and len(batches) == 2
+    single = loader("abc", None, collate_fn=str.upper, num_workers=workers)
+    assert list(single) == ["A", "B", "C"] and len(single) == 3
+    assert list(loader([], num_workers=workers)) == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_none_is_a_sample_as_any_other(workers):
+    assert list(DataLoader([None, 1, None], None, num_workers=workers)) == [None, 1, None]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_iteration_is_an_epoch_and_several_may_be_under_way(workers):
+    letters = loader(num_workers=workers)
+    first, second = iter(letters), iter(letters)
+    assert [next(first), next(second), next(first)] == [list("abcd"), list("abcd"), list("efgh")]
+    assert len(list(first)) == 5 and len(list(second)) == 6 and len(list(letters)) == 7
+
+
+def test_iterables_are_divided_among_workers_which_take_turns():
+    assert list(loader(Stream(7), 2)) == [[0, 1], [2, 3], [4, 5], [6]]
+    assert list(loader(Stream(7), 2, num_workers=1)) == [[0, 1], [2, 3], [4, 5], [6]]
+    assert list(loader(Stream(7), 2, num_workers=2)) == [[0, 2], [1, 3], [4, 6], [5]]
+    assert list(loader(Stream(7), 2, num_workers=2, drop_last=True)) == [[0, 2], [1, 3], [4, 6]]
+    assert list(loader(Stream(3), None, collate_fn=int, num_workers=5)) == [0, 1, 2]
+    with pytest.raises(TypeError):
+        len(loader(Stream()))
+
+
+def test_several_workers_of_an_iterable_have_copies_and_may_change_them():
+    seen = []
+
+    def begin(worker):
+        info = get_worker_info()
+        seen.append(info.dataset)
+        info.dataset.length = 2 + worker
+
+    class Whole(Stream):
+        def __iter__(self):
+            return iter(range(self.length))
+
+    dataset = Whole()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        batches = loader(dataset, None, int, num_workers=2, worker_init_fn=begin)
+    assert sorted(batches) == [0, 0, 1, 1, 2] and dataset.length == 23
+    assert len({id(each) for each in [dataset, *seen]}) == 3
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_samples_are_made_by_so_many_threads_with_numbers(workers):
+    together = threading.Barrier(workers)
+
+    def collate(samples):
+        together.wait(30)
+        return get_worker_info().id, get_worker_info().num_workers, threading.get_ident()
+
+    batches = list(loader(range(workers * 4), 1, collate, num_workers=workers))
+    assert {batch[:2] for batch in batches} == {(number, workers) for number in range(workers)}
+    assert len({ident for _, _, ident in batches}) == workers
+    assert threading.get_ident() not in {ident for _, _, ident in batches}
+    assert get_worker_info() is None
+
+
+def test_without_workers_the_caller_makes_samples():
+    def collate(samples):
+        assert get_worker_info() is None
+        return threading.get_ident()
+
+    gc.collect()
+    assert_no_threads()
+    assert set(loader(range(9), collate_fn=collate)) == {threading.get_ident()}
+    assert threads() == []
+
+
+@pytest.mark.parametrize(("workers", "factor"), [(1, 1), (1, 3), (3, 2), (2, 0)])
+def test_no_more_batches_are_made_ahead_than_asked_for(workers, factor):
+    made, drawn = [], []
+
+    def indices():
+        for index in range(100):
+            drawn.append(index)
+            yield index
+
+    class Indices:
+        def __iter__(self):
+            return indices()
+
+    batches = iter(
+        loader(
+            range(100), 1, made.append, sampler=Indices(), num_workers=workers,
+            prefetch_factor=factor,
+        )
+    )  # fmt: skip
+    ahead = max(1, factor) * workers
+    for taken in range(5):
+        deadline = time.monotonic() + 20
+        while len(made) < ahead + taken and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(0.01)
+        assert len(made) == len(drawn) == ahead + taken
+        next(batches)
+
+
+def test_a_slow_batch_holds_up_no_other_if_the_order_is_free():
+    others_are_done = threading.Event()
+
+    def collate(samples):
+        if samples == [0]:
+            assert others_are_done.wait(30)
+        return samples[0]
+
+    free = iter(loader(range(8), 1, collate, num_workers=2, in_order=False))
+    first = [next(free) for _ in range(7)]
+    others_are_done.set()
+    assert sorted(first) == list(range(1, 8)) and list(free) == [0]
+
+
+class Fails:
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        if index == 6:
+            raise KeyError("six")
+        return index
+
+
+def notes_of(error):
+    return "\n".join(getattr(error, "__notes__", []))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_a_sample_raises_comes_in_its_turn_with_traceback_and_index(workers):
+    batches = iter(loader(Fails(), 2, num_workers=workers))
+    assert [next(batches) for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
+    with pytest.raises(KeyError, match="six") as raised:
+        next(batches)
+    assert "__getitem__" in {
+        frame.name for frame in traceback.extract_tb(raised.value.__traceback__)
+    }
+    assert notes_of(raised.value) == "Raised for: sample 6"
+    assert next(batches) == [8, 9]
+    with pytest.raises(StopIteration):
+        next(batches)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_end_of_an_iterator_inside_a_sample_is_no_end_of_the_epoch(workers):
+    class Ends(Fails):
+        def __getitem__(self, index):
+            return next(iter([])) if index == 3 else index
+
+    batches = iter(loader(Ends(), 2, num_workers=workers))
+    next(batches)
+    with pytest.raises(RuntimeError, match="StopIteration was raised for sample 3"):
+        next(batches)
+    assert len(list(batches)) == 3
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_collating_and_many_at_once_raise_names_the_indices(workers):
+    def refuse(samples):
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no") as raised:
+        next(iter(loader(range(5), 2, refuse, num_workers=workers)))
+    assert notes_of(raised.value) == "Raised for: collate_fn, for indices [0, 1]"
+
+    class Many(Fails):
+        def __getitems__(self, indices):
+            raise ValueError("many")
+
+    with pytest.raises(ValueError, match="many") as raised:
+        next(iter(loader(Many(), 2, num_workers=workers)))
+    assert notes_of(raised.value) == "Raised for: samples [0, 1]"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_an_iterable_raises_comes_in_its_turn(workers):
+    class Breaks:
+        def __iter__(self):
+            yield from range(4)
+            raise OSError(5, "bad disk")
+
+    batches = iter(loader(Breaks(), 2, num_workers=workers))
+    assert [next(batches), next(batches)] == [[0, 1], [2, 3]]
+    with pytest.raises(OSError, match="bad disk") as raised:
+        next(batches)
+    assert notes_of(raised.value) == "Raised for: a sample behind the first 2 batches"
+    assert list(batches) == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_a_sampler_raises_comes_behind_the_batches_before(workers):
+    class Sampler:
+        def __iter__(self):
+            yield from range(5)
+            raise LookupError("lost")
+
+    batches, got = iter(loader(range(9), 2, sampler=Sampler(), num_workers=workers)), []
+    with pytest.raises(LookupError, match="lost"):
+        for batch in batches:
+            got.append(batch)
+    assert got == [[0, 1], [2, 3]]
+
+
+def test_a_worker_may_end_the_program_in_its_turn():
+    class Exits(Fails):
+        def __getitem__(self, index):
+            if index == 1:
+                raise SystemExit(3)
+            return index
+
+    batches = iter(loader(Exits(), 1, num_workers=2))
+    assert next(batches) == [0]
+    with pytest.raises(SystemExit):
+        next(batches)
+    assert next(batches) == [2]
+
+
+def test_a_batch_that_was_interrupted_was_not_given():
+    interrupts = [KeyboardInterrupt()]
+
+    def collate(samples):
+        if samples == [1] and interrupts:
+            raise interrupts.pop()
+        return samples
+
+    letters = loader(range(4), 1, collate)
+    batches = iter(letters)
+    assert next(batches) == [0]
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    assert letters.state_dict()["_num_yielded"] == 1
+    assert list(batches) == [[1], [2], [3]]
+
+
+def test_a_batch_that_takes_too_long_is_an_error_of_both_kinds_and_may_be_waited_for_again():
+    go_on = threading.Event()
+
+    def collate(samples):
+        assert go_on.wait(30)
+        return samples
+
+    batches = iter(loader(range(4), 2, collate, num_workers=1, timeout=0.05))
+    for kind in (TimeoutError, RuntimeError, LoaderTimedOutError):
+        with pytest.raises(kind, match="not ready within 0.05 s"):
+            next(batches)
+    go_on.set()
+    assert next(batches) == [0, 1]
+    with pytest.raises(ValueError, match="timeout needs num_workers"):
+        loader(timeout=1)
+
+
+@pytest.mark.parametrize("dataset", [range(9), Stream(9)], ids=["map", "iterable"])
+def test_ctrl_c_ends_a_wait_and_what_was_given_is_known(dataset):
+    go_on = threading.Event()
+
+    def collate(samples):
+        assert samples != [6, 7, 8] or go_on.wait(30)
+        return samples
+
+    numbers = loader(dataset, 3, collate, num_workers=1)
+    batches = iter(numbers)
+    assert [next(batches), next(batches)] == [[0, 1, 2], [3, 4, 5]]
+    threading.Timer(0.1, _thread.interrupt_main).start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    assert time.monotonic() - began < 10
+    with pytest.raises(StoppedError, match="iterate it anew"):
+        next(batches)
+    go_on.set()
+    numbers.load_state_dict(numbers.state_dict())
+    assert list(numbers) == [[6, 7, 8]]
+
+
+@pytest.mark.parametrize("dataset", [range(100), Stream(100)], ids=["map", "iterable"])
+@pytest.mark.parametrize("end", ["all", "break", "error", "forgotten"])
+def test_no_thread_is_left(dataset, end):
+    # The traceback of an exception holds the loader that it came from.
+    gc.collect()
+    assert_no_threads()
+    batches = iter(loader(dataset, 2, num_workers=3))
+    if end == "all":
+        list(batches)
+    elif end == "error":
+        with pytest.raises(ZeroDivisionError):
+            for _batch in batches:
+                _ = 1 // 0
+    elif end == "break":
+        next(batches)
+    del batches
+    gc.collect()
+    assert_no_threads()
+
+
+def test_the_data_set_is_let_go_with_the_loader():
+    class Numbers(list):
+        pass
+
+    dataset = Numbers(range(10))
+    alive = weakref.ref(dataset)
+    for _ in loader(dataset, 2, num_workers=2):
+        break
+    del dataset, _
+    gc.collect()
+    assert_no_threads()
+    assert alive() is None
+
+
+def test_the_process_ends_with_an_epoch_under_way():
+    code = (
+        "import sys\n"
+        "sys.modules['torch'] = None\n"
+        "from spdl_rs.torch import DataLoader\n"
+        "class Stream:\n"
+        "    def __iter__(self): return iter(range(100))\n"
+        "kept = [iter(DataLoader(range(100), None, num_workers=2, collate_fn=int)),\n"
+        "        iter(DataLoader(Stream(), None, num_workers=2, collate_fn=int))]\n"
+        "print([next(each) for each in kept], flush=True)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout is not None and program.stdout.readline() == "[0, 0]\n"
+        began = time.monotonic()
+        assert program.communicate(timeout=60) == ("", "") and program.returncode == 0
+    assert time.monotonic() - began < 9, "threads were waited for until patience ended"
+
+
+def test_arguments_that_mean_nothing_with_threads_are_told_once(monkeypatch):
+    monkeypatch.setattr(_arguments, "_told", set())
+    called = queue.SimpleQueue()
+    arguments = {
+        "num_workers": 2,
+        "worker_init_fn": called.put,
+        "persistent_workers": True,
+        "multiprocessing_context": "spawn",
+    }
+    with pytest.warns(UserWarning) as told:
+        first = loader(range(100), 1, **arguments)
+    assert [str(each.message).split("=")[0].split("(")[1] for each in told] == [
+        "worker_init_fn",
+        "persistent_workers",
+        "multiprocessing_context",
+    ]
+    assert {each.filename for each in told} == {__file__}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader(range(100), 1, **arguments)
+    list(first)
+    calls = [called.get(timeout=20)]
+    while not called.empty():
+        calls.append(called.get())
+    assert sorted(calls) in ([0], [1], [0, 1]), "once for each thread that had work"
+
+
+def test_a_worker_that_cannot_begin_says_so_with_each_batch():
+    def refuse(worker):
+        raise PermissionError(f"worker {worker}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        batches = iter(loader(range(4), 2, num_workers=1, worker_init_fn=refuse))
+    for _ in range(2):
+        with pytest.raises(PermissionError, match="worker 0"):
+            next(batches)
+    assert list(batches) == []
+
+
+def test_it_can_be_copied_and_pickled():
+    letters = loader(num_workers=2)
+    next(iter(letters))
+    for again in [copy.copy(letters), pickle.loads(pickle.dumps(letters))]:
+        assert list(again) == list(letters)
+        with pytest.raises(ValueError, match="batch_size cannot be set"):
+            again.batch_size = 3
+
+
+NO_PYTORCH = """
+import sys
+sys.modules["torch"] = None
+from spdl_rs.torch import DataLoader
+assert list(DataLoader("abc", 2, collate_fn="".join, num_workers=1)) == ["ab", "c"]
+assert list(DataLoader("abc", None)) == ["a", "b", "c"]
+short = DataLoader("abcde", 2, collate_fn="".join, drop_last=True)
+assert list(short) == ["ab", "cd"] and len(short) == 2
+for arguments, what in [
+    ({}, "batching without collate_fn"),
+    ({"collate_fn": list, "shuffle": True}, "shuffle=True"),
+]:
+    try:
+        DataLoader("abc", **arguments)
+    except ModuleNotFoundError as error:
+        assert str(error) == f"{what} needs PyTorch, which is not installed", error
+    else:
+        raise AssertionError(what)
+for batch_size, drop_last in [(0, False), (True, False), (2, 1)]:
+    try:
+        DataLoader("abc", batch_size, drop_last=drop_last, collate_fn=list)
+    except ValueError as error:
+        continue
+    raise AssertionError(batch_size)
+try:
+    iter(DataLoader("abc", 2, collate_fn=list, pin_memory=True))
+except ModuleNotFoundError as error:
+    assert "pin_memory=True needs PyTorch" in str(error)
+else:
+    raise AssertionError("pin_memory")
+print("all")
+"""
+
+
+def test_without_pytorch_what_needs_it_says_so():
+    ran = subprocess.run(
+        [sys.executable, "-c", NO_PYTORCH], capture_output=True, text=True, timeout=60
+    )
+    assert (ran.stdout, ran.stderr) == ("all\n", "")
+
+
+@pytest.mark.parametrize("name", ["torch", "torch._loader", "torch._worker_info"])
+def test_the_examples_in_docstrings_run(name):
+    result = doctest.testmod(importlib.import_module(f"spdl_rs.{name}"))
+    assert result.attempted >= 3 and result.failed == 0

@@ -1,0 +1,437 @@
+"""`state_dict` and `load_state_dict` of `spdl_rs.torch.DataLoader`: the rest is the same rest."""
+
+import io
+import itertools
+import pickle
+import random
+import time
+
+import pytest
+from spdl_rs.source import DistributedRandomSampler
+from spdl_rs.torch import DataLoader, get_worker_info
+
+
+def loader(dataset=range(23), batch_size=3, collate_fn=list, **arguments):
+    return DataLoader(dataset, batch_size, collate_fn=collate_fn, **arguments)
+
+
+def stored(state):
+    return pickle.loads(pickle.dumps(state))
+
+
+def broken_off(make, at):
+    """The first batches of a loader, and a state."""
+    source = make()
+    batches = iter(source)
+    first = [next(batches) for _ in range(at)]
+    return first, stored(source.state_dict())
+
+
+def resumed(make, state):
+    again = make()
+    again.load_state_dict(state)
+    return again
+
+
+class Stream:
+    def __init__(self, length=23):
+        self.length = length
+
+    def __iter__(self):
+        info = get_worker_info()
+        number, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        yield from range(number, self.length, workers)
+
+
+class StatefulIterator:
+    """Counts what was skipped by being iterated again."""
+
+    drawn = 0
+
+    def __init__(self, numbers):
+        self.numbers, self.at = numbers, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.at >= len(self.numbers):
+            raise StopIteration
+        type(self).drawn += 1
+        self.at += 1
+        return self.numbers[self.at - 1]
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class StreamWithState(Stream):
+    def __iter__(self):
+        return StatefulIterator(list(super().__iter__()))
+
+
+class StatefulStream(Stream):
+    """The data set itself has the state."""
+
+    at = 0
+
+    def __iter__(self):
+        while self.at < self.length:
+            self.at += 1
+            yield self.at
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+def stateful_sampler(**arguments):
+    sampler = DistributedRandomSampler(23, rank=1, world_size=2, seed=5)
+    return loader(sampler=sampler, **arguments)
+
+
+MAKERS = {
+    "in order": loader,
+    "single": lambda **arguments: loader(batch_size=None, collate_fn=str, **arguments),
+    "drop_last": lambda **arguments: loader(drop_last=True, **arguments),
+    "sampler": lambda **arguments: loader(sampler=[5, 1, 7, 7, 2], **arguments),
+    "batch_sampler": lambda **arguments: loader(
+        batch_size=1, batch_sampler=[[3], [1, 4], [1, 5]], **arguments
+    ),
+    "stateful sampler": stateful_sampler,
+    "iterable": lambda **arguments: loader(Stream(), **arguments),
+    "iterable, single": lambda **arguments: loader(Stream(), None, str, **arguments),
+    "stateful iterator": lambda **arguments: loader(StreamWithState(), **arguments),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("kind", MAKERS)
+def test_wherever_an_epoch_is_broken_off_the_rest_is_the_same(kind, workers):
+    def make():
+        return MAKERS[kind](num_workers=workers)
+
+    whole = list(make())
+    for at in range(len(whole) + 1):
+        first, state = broken_off(make, at)
+        again = resumed(make, state)
+        assert again.state_dict() == state
+        assert first + list(again) == whole
+        assert list(again) == whole, "the next epoch is a whole one"
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_generations_of_states_add_up(kind):
+    draw = random.Random(kind)
+    for _ in range(10):
+        workers = draw.choice([0, 1, 2])
+
+        def make(workers=workers):
+            return MAKERS[kind](num_workers=workers)
+
+        whole, got, state = list(make()), [], {}
+        while len(got) < len(whole):
+            source = resumed(make, state)
+            got += itertools.islice(source, draw.randint(0, 3))
+            state = stored(source.state_dict())
+        assert got == whole
+        assert list(resumed(make, state)) == (whole if state["_iterator_finished"] else [])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in MAKERS if "iter" not in kind])
+def test_the_number_of_workers_may_change(kind):
+    whole = list(MAKERS[kind]())
+    for before, after in [(0, 2), (2, 0), (1, 3)]:
+        first, state = broken_off(lambda n=before: MAKERS[kind](num_workers=n), 2)
+        again = MAKERS[kind](num_workers=after)
+        again.load_state_dict(state)
+        assert first + list(again) == whole
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", MAKERS)
+def test_the_state_of_an_epoch_at_its_end_is_followed_by_a_whole_one(kind, workers):
+    def make():
+        return MAKERS[kind](num_workers=workers)
+
+    source = make()
+    whole = list(source)
+    state = stored(source.state_dict())
+    assert state["_iterator_finished"] and state["_num_yielded"] == len(whole)
+    assert list(resumed(make, state)) == whole
+
+
+def test_a_state_may_be_asked_for_before_behind_and_without_an_epoch():
+    whole = list(loader())
+    source = loader(num_workers=2)
+    assert list(resumed(loader, stored(source.state_dict()))) == whole
+    for batch in source:
+        if batch == whole[2]:
+            break
+    # The loop is left, its iterator gone.
+    assert list(resumed(loader, source.state_dict())) == whole[3:]
+    source.load_state_dict(source.state_dict())
+    assert list(source) == whole[3:]
+    source.load_state_dict({})
+    assert source.state_dict()["_num_yielded"] == 0 and list(source) == whole
+
+
+def test_a_state_that_is_changed_or_used_later_is_no_part_of_the_loader():
+    source = loader(num_workers=1)
+    batches = iter(source)
+    next(batches)
+    state = source.state_dict()
+    next(batches)
+    assert state["_num_yielded"] == 1
+    again = resumed(loader, state)
+    state["_num_yielded"] = 0
+    assert next(iter(again)) == [3, 4, 5]
+
+
+def test_batches_in_any_order_are_given_once_each():
+    draw = random.Random(1)
+
+    def make(seconds=None):
+        def collate(samples):
+            time.sleep(0 if seconds is None else seconds[samples[0] % len(seconds)])
+            return samples
+
+        return loader(range(60), 2, collate, num_workers=3, in_order=False)
+
+    had_gaps = 0
+    for _ in range(12):
+        seconds = [draw.choice([0, 0, 0.02]) for _ in range(7)]
+        first, state = broken_off(lambda seconds=seconds: make(seconds), draw.randint(1, 25))
+        had_gaps += bool(state["_yielded_beyond"])
+        rest = list(resumed(make, state))
+        assert sorted(first + rest) == [[at, at + 1] for at in range(0, 60, 2)]
+    assert had_gaps
+
+
+def test_a_stateful_iterator_is_not_iterated_again():
+    def make():
+        return loader(StreamWithState(), num_workers=0)
+
+    _, state = broken_off(make, 5)
+    StatefulIterator.drawn = 0
+    assert len(list(resumed(make, state))) == 3
+    assert StatefulIterator.drawn == 23 - 15
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stateful_data_set_goes_on_by_itself(workers):
+    def make():
+        return loader(StatefulStream(), num_workers=workers)
+
+    whole = list(make())
+    for at in range(len(whole)):
+        first, state = broken_off(make, at)
+        again = resumed(make, state)
+        assert first + list(again) == whole
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stateful_sampler_goes_on_with_the_order_of_its_state(workers):
+    def make(seed=5):
+        sampler = DistributedRandomSampler(23, rank=1, world_size=2)
+        sampler.shuffle(seed)
+        return loader(sampler=sampler, num_workers=workers)
+
+    first, state = broken_off(make, 2)
+    assert state["_index_sampler_state"]["position"] == 6
+    assert first + list(resumed(lambda: make(seed=9), state)) == list(make())
+    # Behind the end, an order that is asked for is what comes.
+    source = make()
+    list(source)
+    again = make()
+    again.load_state_dict(source.state_dict())
+    again.sampler.shuffle(9)
+    assert list(again) == list(make(9)) != list(make())
+
+
+def test_batches_that_failed_count_as_given():
+    class Fails:
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, index):
+            if index == 2:
+                raise ValueError("two")
+            return index
+
+    for workers in (0, 2):
+        source = loader(Fails(), 2, num_workers=workers)
+        batches = iter(source)
+        next(batches)
+        with pytest.raises(ValueError, match="two"):
+            next(batches)
+        assert list(resumed(lambda: loader(Fails(), 2), source.state_dict())) == [[4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (lambda: loader(batch_size=4), "batch_size is 3 there, and 4 here"),
+        (lambda: loader(drop_last=True), "drop_last is False there, and True here"),
+        (lambda: loader(range(22)), "dataset_length is 23 there, and 22 here"),
+        (lambda: loader(Stream()), "style is 'map' there, and 'iterable' here"),
+    ],
+)
+def test_a_state_of_another_loader_is_refused(other, said):
+    _, state = broken_off(loader, 2)
+    with pytest.raises(ValueError, match=said):
+        resumed(other, state)
+    with pytest.raises(ValueError, match="the state has no version"):
+        loader().load_state_dict({"_snapshot": 1})
+    with pytest.raises(ValueError, match="the state has no _base_seed"):
+        loader().load_state_dict({k: v for k, v in state.items() if k != "_base_seed"})
+    with pytest.raises(TypeError, match="a state is a mapping, not list"):
+        loader().load_state_dict([state])
+    _, state = broken_off(lambda: loader(Stream(), num_workers=2), 2)
+    with pytest.raises(ValueError, match="_num_workers is 2 there, and 3 here"):
+        loader(Stream(), num_workers=3).load_state_dict(state)
+    _, state = broken_off(lambda: loader(sampler=range(20)), 5)
+    with pytest.raises(ValueError, match="5 batches were given, here are 2"):
+        iter(resumed(lambda: loader(sampler=range(5)), state))
+
+
+# With PyTorch's random orders.
+
+
+def shuffled(torch, kind, **arguments):
+    dataset = range(23)
+    if kind == "default":
+        return loader(dataset, shuffle=True, **arguments)
+    generator = torch.Generator().manual_seed(4)
+    if kind == "generator":
+        return loader(dataset, shuffle=True, generator=generator, **arguments)
+    if kind == "weighted":
+        weights = [float(1 + number % 5) for number in dataset]
+        sampler = torch.utils.data.WeightedRandomSampler(weights, 31)
+    elif kind == "subset":
+        sampler = torch.utils.data.SubsetRandomSampler(list(range(2, 20)), generator=generator)
+    else:
+        sampler = torch.utils.data.RandomSampler(
+            dataset, replacement=True, num_samples=90, generator=generator
+        )
+    return loader(dataset, sampler=sampler, **arguments)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["default", "generator", "weighted", "subset", "replacement"])
+def test_random_orders_go_on_in_this_epoch_and_the_next(kind, workers):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: no random orders")
+    draw = random.Random(f"{kind}{workers}")
+
+    def make():
+        return shuffled(torch, kind, num_workers=workers)
+
+    for seed in range(6):
+        torch.manual_seed(seed)
+        source = make()
+        epochs = [list(source) for _ in range(3)]
+        assert epochs[0] != epochs[1]
+
+        # Broken off in the second epoch, in another loader and with PyTorch's own numbers as a
+        # checkpoint restores them.
+        torch.manual_seed(seed)
+        source = make()
+        assert list(source) == epochs[0]
+        last = len(epochs[1])
+        at = {0: 0, 1: last}.get(seed, draw.randint(0, last))
+        batches = iter(source)
+        first = [next(batches) for _ in range(at)]
+        file = io.BytesIO()
+        torch.save({"loader": source.state_dict(), "torch": torch.get_rng_state()}, file)
+        torch.manual_seed(1000 + seed)
+        file.seek(0)
+        checkpoint = torch.load(file, weights_only=False)
+        again = resumed(make, checkpoint["loader"])
+        torch.set_rng_state(checkpoint["torch"])
+        assert first + list(again) == epochs[1]
+        assert list(again) == epochs[2]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["default", "generator"])
+def test_random_orders_go_on_behind_the_end_of_an_epoch(kind, workers):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: no random orders")
+
+    def make():
+        return shuffled(torch, kind, num_workers=workers, persistent_workers=workers > 0)
+
+    torch.manual_seed(2)
+    source = make()
+    list(source)
+    state, numbers = stored(source.state_dict()), torch.get_rng_state()
+    following = [list(source), list(source)]
+    again = resumed(make, state)
+    torch.set_rng_state(numbers)
+    assert [list(again), list(again)] == following
+
+
+def test_a_random_order_that_was_drawn_ahead_is_kept_without_workers():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: no random orders")
+    torch.manual_seed(2)
+    source = shuffled(torch, "default", num_workers=2)
+    batches = iter(source)
+    state = stored(source.state_dict())
+    assert state["_num_yielded"] == 0 and state["_sampler_iter_yielded"] == 4
+    torch.manual_seed(3)
+    assert list(resumed(lambda: shuffled(torch, "default"), state)) == list(batches)
+
+
+def test_an_order_of_which_nothing_was_drawn_is_drawn_as_any_other():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: no random orders")
+    torch.manual_seed(2)
+    source = shuffled(torch, "default")
+    batches = iter(source)
+    state, numbers = stored(source.state_dict()), torch.get_rng_state()
+    epochs = [list(batches), list(source)]
+    again = resumed(lambda: shuffled(torch, "default", num_workers=2), state)
+    torch.set_rng_state(numbers)
+    assert [list(again), list(again)] == epochs
+
+
+def test_resuming_leaves_pytorchs_own_numbers_alone():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: no random orders")
+    torch.manual_seed(2)
+    first, state = broken_off(lambda: loader(shuffle=True), 3)
+    torch.manual_seed(3)
+    expected = torch.rand(4).tolist()
+    torch.manual_seed(3)
+    rest = list(resumed(lambda: loader(shuffle=True), state))
+    assert torch.rand(4).tolist() == expected
+    assert sorted(itertools.chain(*first, *rest)) == list(range(23))
+
+
+def test_states_are_as_those_of_torchdata_in_use():
+    """The same program with both: save after some batches, go on in a new loader."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    theirs = pytest.importorskip(
+        "torchdata.stateful_dataloader",
+        reason="torchdata is not installed: nothing to compare with",
+    )
+
+    def program(loader_class, dataset, at, workers):
+        make = {"batch_size": 3, "collate_fn": list, "num_workers": workers}
+        source = loader_class(dataset, **make)
+        got = []
+        for number, batch in enumerate(source):
+            if number == at:
+                break
+            got.append(batch)
+        state = source.state_dict()
+        source = loader_class(dataset, **make)
+        source.load_state_dict(state)
+        return got, list(source), list(source), state["_iterator_finished"]
+
+    for at, workers in [(0, 0), (3, 0), (3, 2), (100, 0), (100, 2)]:
+        expected = program(theirs.StatefulDataLoader, list(range(23)), at, workers)
+        assert program(DataLoader, list(range(23)), at, workers) == expected
