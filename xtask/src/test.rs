@@ -298,7 +298,7 @@ const TYPE_CHECKERS: [&str; 2] = ["mypy==1.18.2", "pyright==1.1.414"];
 
 /// Pyright checks the package's own code, and stubtest that the native module is what its stub says.
 fn types(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    let venv = wheel::install(workspace, output, "venv-types")?;
+    let venv = wheel::install(workspace, output, "venv-types", true)?;
     venv.install(output, &TYPE_CHECKERS)?;
     let mut stubtest = command(venv.python());
     stubtest

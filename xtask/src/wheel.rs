@@ -59,9 +59,9 @@ pub(crate) fn build(workspace: &Workspace, output: &mut Output, dev: bool) -> Re
     }
 }
 
-/// Builds the wheel and installs it, with what its tests need, into `target/venv-test`.
+/// Builds the wheel quickly and installs it, with what its tests need, into `target/venv-test`.
 pub(crate) fn install_for_tests(workspace: &Workspace, output: &mut Output) -> Result<Venv> {
-    let venv = install(workspace, output, "venv-test")?;
+    let venv = install(workspace, output, "venv-test", true)?;
     venv.install(output, &["pytest"])?;
     if venv.install(output, &["pillow"]).is_err() {
         output.say("pillow could not be installed: tests that compare with it skip themselves");
@@ -69,9 +69,15 @@ pub(crate) fn install_for_tests(workspace: &Workspace, output: &mut Output) -> R
     Ok(venv)
 }
 
-/// Builds the wheel and installs it into an environment of that name below target/.
-pub(crate) fn install(workspace: &Workspace, output: &mut Output, name: &str) -> Result<Venv> {
-    let wheel = build(workspace, output, false)?;
+/// Builds the wheel, without optimisation where `dev`, and installs it into an environment of that name
+/// below target/.
+pub(crate) fn install(
+    workspace: &Workspace,
+    output: &mut Output,
+    name: &str,
+    dev: bool,
+) -> Result<Venv> {
+    let wheel = build(workspace, output, dev)?;
     let venv = Venv::prepare(workspace, output, name, &["numpy"])?;
     output.say("installing the wheel");
     venv.install(output, &["--force-reinstall".into(), "--no-deps".into(), wheel])?;

@@ -78,7 +78,8 @@ pub(super) fn run(workspace: &Workspace, arguments: &Python) -> Result<()> {
     let photos = workspace.root.join("assets/photos");
     let data = dataset::prepare(&photos, &workspace.target.join("demo"), settings)?;
     build_spdl(workspace)?;
-    let python = wheel::install(workspace, &mut Output::Terminal, "venv-bench-python")?.python();
+    let python =
+        wheel::install(workspace, &mut Output::Terminal, "venv-bench-python", false)?.python();
     let program = workspace.program("release", "spdl").display().to_string();
     let folder = data.display().to_string();
     let epochs = arguments.epochs.to_string();
