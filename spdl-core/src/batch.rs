@@ -241,6 +241,20 @@ impl<'a> FillContext<'a> {
     pub fn rng(&self) -> SampleRng {
         SampleRng::for_stage(self.seed, self.id, self.lineage, self.stage)
     }
+
+    /// The random numbers that the sample would have in the stage of this name of a run with this
+    /// seed: for a stage that has a seed of its own, and draws what another pipeline draws.
+    ///
+    /// ```
+    /// use spdl_core::{FillContext, SampleId, SampleRng};
+    /// let id = SampleId { epoch: 1, index: 42 };
+    /// let cx = FillContext::new(0, id, "decode again", None);
+    /// let mut expected = SampleRng::new(7, id, "decode");
+    /// assert_eq!(cx.rng_of(7, "decode").next_u64(), expected.next_u64());
+    /// ```
+    pub fn rng_of(&self, seed: u64, stage: &str) -> SampleRng {
+        SampleRng::for_stage(seed, self.id, self.lineage, crate::random::stage_number(stage))
+    }
 }
 
 /// Samples side by side: an array per field, and who they are.

@@ -237,6 +237,13 @@ impl<Out> StageContext<'_, Out> {
     pub fn rng(&self) -> SampleRng {
         SampleRng::for_stage(self.seed, self.head.id, self.head.lineage, self.stage)
     }
+
+    /// The random numbers that the item would have in the stage of this name of a run with this
+    /// seed: for a stage that has a seed of its own, and draws what another pipeline draws.
+    pub fn rng_of(&self, seed: u64, stage: &str) -> SampleRng {
+        let stage = crate::random::stage_number(stage);
+        SampleRng::for_stage(seed, self.head.id, self.head.lineage, stage)
+    }
 }
 
 impl<Out> StageContext<'_, Out> {

@@ -177,7 +177,7 @@ fn build(images: &Images, settings: &Settings, epoch: u64, state: Option<&str>) 
 }
 
 /// Refuses batches that this process has no memory for, before the system ends it for them.
-fn check_memory(layout: &BatchLayout, bytes: usize, threads: usize) -> Result<()> {
+pub(crate) fn check_memory(layout: &BatchLayout, bytes: usize, threads: usize) -> Result<()> {
     const MIB: u64 = 1 << 20;
     let usable = usable_memory();
     if bytes as u64 <= usable {
@@ -193,7 +193,7 @@ fn check_memory(layout: &BatchLayout, bytes: usize, threads: usize) -> Result<()
     Err(Error::new(ErrorKind::LimitExceeded, message))
 }
 
-fn arrays(batch: Batch) -> PyResult<(Array, Array)> {
+pub(crate) fn arrays(batch: Batch) -> PyResult<(Array, Array)> {
     let arrays: std::result::Result<[spdl_core::Array; 2], _> = batch.into_arrays().try_into();
     match arrays {
         Ok([images, labels]) => Ok((images.into(), labels.into())),

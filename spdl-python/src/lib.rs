@@ -7,6 +7,7 @@
 //!       │          position: how far an epoch has come, as JSON
 //!       │          pipeline: stages of Python code, on threads of Python's
 //!       │          RankOrder ──► Indices: what a distributed sampler draws
+//!       │          operators: one file read, one image decoded; many, in pipeline/native.rs
 //!       │          io: headers of archives, arrays and WAV, of which Python makes views
 //!       │          wait: the GIL is free, Ctrl-C is heard; error: exceptions by kind; home: forks
 //!       ▼
@@ -22,6 +23,7 @@ mod images;
 mod intervals;
 mod io;
 mod monitor;
+mod operators;
 mod pipeline;
 mod position;
 mod sampler;
@@ -44,6 +46,8 @@ mod _spdl_rs {
     use crate::io::{NpyHeader, TarFiles, WavHeader, ZipDirectory};
     #[pymodule_export]
     use crate::monitor::Monitor;
+    #[pymodule_export]
+    use crate::operators::{FileReader, ImageDecoder};
     #[pymodule_export]
     use crate::pipeline::{Feed, Graph, Inbox, ItemIterator, Job, PipelineRun, Stage, Workers};
     #[pymodule_export]

@@ -53,7 +53,8 @@ def test_l01_arguments_without_meaning_are_warned_about():
 def test_l02_stop_ends_every_thread_and_may_be_called_at_any_time():
     pipeline = build(source(numbers_without_end()).pipe(identity, concurrency=2))
     pipeline.stop()
-    assert pipeline.get_item(timeout=20) == 0
+    # The first to be done is the first to come.
+    assert pipeline.get_item(timeout=20) in (0, 1)
     assert len(threads()) == 3
     pipeline.stop()
     assert threads() == []

@@ -36,6 +36,20 @@ class Array:
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 @final
+class FileReader:
+    """Reads whole files of this machine."""
+
+    def __new__(cls, max_bytes: int) -> FileReader: ...
+    def read(self, path: Any) -> Array: ...
+
+@final
+class ImageDecoder:
+    """Makes samples of encoded images."""
+
+    def __new__(cls, size: int, train: bool, layout: str, seed: int) -> ImageDecoder: ...
+    def decode(self, data: Any, epoch: int, index: int) -> Array: ...
+
+@final
 class NpyHeader:
     """What a `.npy` file in memory says of its array."""
 
@@ -257,6 +271,13 @@ class Stage:
         *,
         batched: bool,
         inbox: Inbox | None = None,
+    ) -> Stage: ...
+    @staticmethod
+    def native(
+        *,
+        fetch: tuple[tuple[str, int | None, bool, int | float | None], int] | None = None,
+        decode: tuple[tuple[str, int | None, bool, int | float | None], ImageDecoder] | None = None,
+        batch: tuple[int, bool] | None = None,
     ) -> Stage: ...
 
 @final

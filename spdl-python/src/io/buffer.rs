@@ -10,7 +10,7 @@ use pyo3::types::{PyBytes, PyMemoryView, PySlice};
 use spdl_core::{Error, ErrorKind, Result};
 
 /// Bytes that a Python object holds, kept as long as this is: a `memoryview` of single bytes.
-pub(super) struct Buffer {
+pub(crate) struct Buffer {
     view: Py<PyAny>,
     /// The object itself, where it is one of `bytes`: nobody can change those.
     whole: Option<Bytes>,
@@ -20,7 +20,7 @@ pub(super) struct Buffer {
 impl Buffer {
     /// # Errors
     /// `TypeError` for what has no memory to show, `ValueError` where that is not in one piece.
-    pub(super) fn of(data: &Bound<'_, PyAny>) -> PyResult<Self> {
+    pub(crate) fn of(data: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = data.py();
         let view = PyMemoryView::from(data)?;
         if !view.getattr("c_contiguous")?.extract::<bool>()? {
@@ -44,7 +44,7 @@ impl Buffer {
         Ok(Buffer { view: view.unbind(), whole, len })
     }
 
-    pub(super) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.len as u64
     }
 
@@ -52,7 +52,7 @@ impl Buffer {
     ///
     /// # Errors
     /// `InvalidArgument` for what is behind the end.
-    pub(super) fn read(&self, py: Python<'_>, range: Range<u64>) -> Result<Bytes> {
+    pub(crate) fn read(&self, py: Python<'_>, range: Range<u64>) -> Result<Bytes> {
         let part = self.part(range)?;
         if let Some(whole) = &self.whole {
             return Ok(whole.slice(part));
@@ -67,7 +67,7 @@ impl Buffer {
     ///
     /// # Errors
     /// `InvalidArgument` for what is behind the end.
-    pub(super) fn view<'py>(
+    pub(crate) fn view<'py>(
         &self,
         py: Python<'py>,
         range: Range<u64>,

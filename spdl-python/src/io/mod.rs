@@ -4,7 +4,7 @@
 //! is copied, whatever the bytes are a part of, and nothing in Rust relies on bytes that others may
 //! change.
 
-mod buffer;
+pub(crate) mod buffer;
 mod npy;
 mod tar;
 mod wav;

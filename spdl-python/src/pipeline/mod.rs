@@ -8,9 +8,11 @@
 //!     another PipelineRun puts what it gives
 //! ```
 //!
+//! A stage may be `native`: operators of `spdl_rs.io`, which need Python in front and behind alone.
+//!
 //! Every thread that runs Python code is one of `threading`, so that thread-locals, names and
 //! debuggers work as in any Python program: the [`Workers`] lend theirs to the engine. The engine's
-//! own threads never hold the GIL, but for the failure of a coroutine. The GIL is held only inside
+//! own threads never hold the GIL, but for the failure of a coroutine, or of a native stage. The GIL is held only inside
 //! Python code; no lock is held while it is waited for, and none is waited for while it is held.
 //!
 //! A `Py` that is dropped without the GIL is kept by `pyo3` until the next thread holds it.
@@ -21,6 +23,7 @@ mod feed;
 mod graph;
 mod inbox;
 mod iterator;
+mod native;
 mod raised;
 mod route;
 mod run;

@@ -30,6 +30,9 @@ impl fmt::Display for Raised {
 
 impl StdError for Raised {}
 
+/// The function of `_failure.py` that tells of an item that failed.
+static ITEM_FAILED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
 /// The failure of a stage of Python code on an item. Notes are added to the exception, and it is
 /// logged. What is no `Exception`, `SystemExit` say, ends the pipeline whatever the policy, and so
 /// does what `_failure.py` says is no failure of an item: that of a hook around the stage.
@@ -39,7 +42,6 @@ pub(super) fn item_failure(
     stage: &str,
     item: Option<&Py<PyAny>>,
 ) -> Error {
-    static ITEM_FAILED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     // With its traceback, which the value alone has only from Python 3.12 on.
     let value = exception.clone_ref(py).into_value(py);
     let told = tell(py, &ITEM_FAILED, "item_failed", (value, stage, item));
@@ -47,6 +49,12 @@ pub(super) fn item_failure(
     let fatal = of_stage || !exception.is_instance_of::<PyException>(py);
     let error = of_exception(py, exception);
     if fatal { error.fatal() } else { error }
+}
+
+/// The failure of a native stage on what is called `key`, which is logged as well.
+pub(super) fn native_failure(py: Python<'_>, error: &Error, stage: &str, key: &str) {
+    let value = crate::error::to_exception(py, error).into_value(py);
+    tell(py, &ITEM_FAILED, "item_failed", (value, stage, key));
 }
 
 /// A failure that ends the pipeline whatever the policy: of a source, a router.

@@ -28,6 +28,9 @@ use crate::wait::{SLICE, drop_within};
 const WIND_DOWN: Duration = Duration::from_millis(500);
 /// How long the end of data waits for items in front of a stage that has failed.
 const PATIENCE: Duration = Duration::from_millis(20);
+/// The budget of what the engine measures, which is none: of what lies in Python's lists nobody knows
+/// when it is let go, so waiting for it might never end. Batches are bounded by their queues.
+const NO_BUDGET: usize = usize::MAX >> 3;
 /// No wait is longer.
 const FOREVER: Duration = Duration::from_secs(1 << 30);
 
@@ -108,6 +111,7 @@ impl PipelineRun {
             .pipeline
             .executor(Arc::<Pool>::clone(&workers.pool))
             .prefetch(prefetch)
+            .memory(NO_BUDGET)
             .on_error(on_error);
         if let Some((length, listener)) = intervals.and_then(|intervals| intervals.listener()) {
             pipeline = pipeline.every(length, listener);

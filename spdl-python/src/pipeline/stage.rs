@@ -10,11 +10,13 @@ use super::Item;
 use super::aggregate::{Custom, Lists};
 use super::call::{Await, Call, Iterate, IterateAsync, Op, Present};
 use super::inbox::Inbox;
+use super::native::{Native, Settings};
 use super::route::{Router, items_of, list_of};
 use super::workers::{Pool, Workers};
+use crate::operators::ImageDecoder;
 
 /// What is added to a stage's name for one that belongs to it.
-const PART: &str = "/part";
+pub(super) const PART: &str = "/part";
 
 /// The description of a stage. May be used in several pipelines.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
@@ -40,6 +42,7 @@ enum Kind {
     Lists { size: usize, drop_last: bool },
     Custom { drop_last: bool },
     Route { paths: Vec<Vec<Arc<Spec>>>, batched: bool, inbox: Option<Inbox> },
+    Native(Native),
 }
 
 #[pymethods]
@@ -107,6 +110,36 @@ impl Stage {
         let inbox = inbox.map(|inbox| inbox.clone());
         Stage::new(name, router, Kind::Route { paths, batched, inbox }, 1, false, None, None)
     }
+
+    /// Operators of `spdl_rs.io`, one behind the other: what reads files, what decodes images, and
+    /// the size of batches and whether a short one is left out. The first two come with their names,
+    /// concurrencies, whether they keep the order, and budgets of failures.
+    ///
+    /// # Errors
+    /// `LimitExceeded` for batches that there is no memory for.
+    #[staticmethod]
+    #[pyo3(signature = (*, fetch=None, decode=None, batch=None))]
+    fn native(
+        py: Python<'_>,
+        fetch: Option<(Described<'_>, u64)>,
+        decode: Option<(Described<'_>, PyRef<'_, ImageDecoder>)>,
+        batch: Option<(usize, bool)>,
+    ) -> PyResult<Self> {
+        let fetch = fetch.map(|(stage, most)| Ok::<_, PyErr>((settings(stage)?, most)));
+        let decode =
+            decode.map(|(stage, decoder)| Ok::<_, PyErr>((settings(stage)?, decoder.clone())));
+        let native = Native::new(py, fetch.transpose()?, decode.transpose()?, batch)?;
+        let name = native.name().to_owned();
+        Ok(Stage::new(name, py.None(), Kind::Native(native), 1, false, None, None))
+    }
+}
+
+/// A name, a concurrency where one was given, whether the order is kept, and a budget of failures.
+type Described<'py> = (String, Option<usize>, bool, Option<Bound<'py, PyAny>>);
+
+fn settings((name, concurrency, ordered, max_failures): Described<'_>) -> PyResult<Settings> {
+    let on_error = max_failures.map(|budget| on_error(&budget)).transpose()?;
+    Ok(Settings { name: name.into(), concurrency, ordered, on_error })
 }
 
 impl Stage {
@@ -176,6 +209,7 @@ impl Spec {
             &Kind::Custom { drop_last } => {
                 pipeline.aggregate(options, move || Custom::new(&op, drop_last))
             }
+            Kind::Native(native) => native.add_to(pipeline),
             Kind::Route { paths, batched, inbox } => {
                 let router = Router { op, paths: paths.len(), inbox: inbox.clone() };
                 if *batched {

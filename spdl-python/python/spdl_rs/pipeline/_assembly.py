@@ -8,7 +8,8 @@ from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import _spdl_rs
-from . import _ops
+from ..io._operators import BatchImages
+from . import _native, _ops
 from ._executors import Cancellable, InExecutor, IterateInExecutor
 from ._instrumentation import Instrumentation
 from ._markers import _EPOCH_END
@@ -97,12 +98,15 @@ class Assembly:
         """A source and the stages behind it."""
         graph, name, info = self._source(config, outer, first)
         is_outermost = not outer
-        for at, stage in enumerate(_stages_of(config), start=first + 1):
+        stages = _stages_of(config)
+        _native.refuse_piped_batches(stages)
+        for at, configs in _native.pieces(stages):
             if is_outermost and info is not None:
                 graph = self._queue(graph, name, info, _BETWEEN, config)
-            place = f"{outer}{at}"
-            name, info = f"{self._number}:{place}:{stage.name}", self._info(stage, place)
-            graph = graph.then([self._stage(stage, name, place, info)])
+            places = [f"{outer}{first + 1 + at + more}" for more in range(len(configs))]
+            graph = graph.then([self._piece(configs, places)])
+            name = f"{self._number}:{places[-1]}:{configs[-1].name}"
+            info = self._info(configs[-1], places[-1])
         if is_outermost:
             graph = self._queue(graph, name, self._sink, config.sink.buffer_size, config)
         return graph
@@ -230,12 +234,29 @@ class Assembly:
         return StageInfo(self._number, place, config.name, concurrency)
 
     def _stages(self, pipes: Sequence[StageConfig], outer: str) -> list[_spdl_rs.Stage]:
-        stages = []
-        for at, pipe in enumerate(pipes):
-            place = f"{outer}{at}"
-            name = f"{self._number}:{place}:{pipe.name}"
-            stages.append(self._stage(pipe, name, place, self._info(pipe, place)))
-        return stages
+        _native.refuse_piped_batches(pipes)
+        return [
+            self._piece(configs, [f"{outer}{at + more}" for more in range(len(configs))])
+            for at, configs in _native.pieces(pipes)
+        ]
+
+    def _piece(self, configs: Sequence[StageConfig], places: list[str]) -> _spdl_rs.Stage:
+        """Stages that are one to the engine: one, or several native ones."""
+        named = list(zip(places, configs, strict=True))
+        names = [f"{self._number}:{place}:{config.name}" for place, config in named]
+        infos = [self._info(config, place) for place, config in named]
+        if not _native.is_native(configs[0]):
+            return self._stage(configs[0], names[0], places[0], infos[0])
+        if self._limits is not None:
+            raise ValueError(
+                f"{configs[0]!r} runs in Rust, and does not go with merge functions, or queues of "
+                "your own that change put or get; call it in a function of your own instead"
+            )
+        if self._instrumentation.options.hook_factory is None:
+            # Hooks are of Python, and so are not run; what was done is logged all the same.
+            for name, info in zip(names, infos, strict=True):
+                self._instrumentation.hooks(name, info)
+        return _native.stage(configs, names)
 
     def _stage(self, config: StageConfig, name: str, place: str, info: StageInfo) -> _spdl_rs.Stage:
         if isinstance(config, PathVariantsConfig):
@@ -258,15 +279,16 @@ class Assembly:
 
     def _pipe(self, config: PipeConfig[Any, Any], name: str, info: StageInfo) -> _spdl_rs.Stage:
         kind, function = _ops.kind_of(config.op), _ops.function_of(config.op)
+        concurrency = config.concurrency or 1
         workers: _spdl_rs.Workers | None = None
         if config.executor is not None:
             in_executor = IterateInExecutor if kind == "iterate" else InExecutor
             function = in_executor(config.executor, function)
             self.cancellables.append(function)
-            workers = self._own_threads(config.concurrency)
+            workers = self._own_threads(concurrency)
         elif kind == "iterate-async":
             # They wait for the event loop, and must not keep others from working meanwhile.
-            workers = self._own_threads(config.concurrency)
+            workers = self._own_threads(concurrency)
         hooks = self._instrumentation.hooks(name, info)
         if hooks is not None:
             function = hooks.wrap(kind, function)
@@ -277,7 +299,7 @@ class Assembly:
             kind,
             name,
             function,
-            concurrency=config.concurrency,
+            concurrency=concurrency,
             ordered=config.output_order == "input",
             max_failures=budget,
             workers=workers,
@@ -307,7 +329,7 @@ def _stages_of(config: PipelineConfig[Any]) -> list[StageConfig]:
     return [stage for stage in config.pipes if not isinstance(stage, PlacementConfig)]
 
 
-def _pristine(aggregator: Aggregator) -> Aggregator:
+def _pristine(aggregator: Aggregator | BatchImages) -> Aggregator | BatchImages:
     """A copy, so that whatever the user does with the original shows nowhere."""
     try:
         return copy.deepcopy(aggregator)

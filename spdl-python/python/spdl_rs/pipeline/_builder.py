@@ -7,6 +7,8 @@ from collections.abc import AsyncIterable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any, Generic, Literal, TypeVar
 
+from ..io._operators import BatchImages
+from . import _native
 from ._background import BackgroundTaskFactory
 from ._build import build_pipeline
 from ._options import QueueFactory, TaskHookFactory
@@ -69,7 +71,7 @@ class PipelineBuilder(Generic[T, U]):
         op: Any,
         /,
         *,
-        concurrency: int = 1,
+        concurrency: int | None = None,
         executor: concurrent.futures.Executor | None = None,
         name: str | None = None,
         output_order: Literal["completion", "input"] = "completion",
@@ -82,9 +84,13 @@ class PipelineBuilder(Generic[T, U]):
         item. A result of `None` drops the item. What it raises drops the item too, as
         `max_failures` allows.
 
+        `spdl_rs.io.Fetch` and `DecodeImage` run in Rust, without the GIL, unless they are given an
+        `executor`; one right behind the other, nothing of an item passes through Python between them.
+
         Args:
             op: The function.
-            concurrency: How many items it works on at once, at least 1.
+            concurrency: How many items it works on at once, at least 1. Default: 1; for native
+                operators, what suits the machine.
             executor: Runs it there instead of on the pipeline's threads. What a process pool is
                 given and gives is pickled, and a generator is run to its end there first.
             name: What the stage is called in statistics and messages. Default: the function's
@@ -120,12 +126,13 @@ class PipelineBuilder(Generic[T, U]):
         return self
 
     def aggregate(
-        self, input: int | Aggregator, /, *, drop_last: bool = False
+        self, input: int | Aggregator | BatchImages, /, *, drop_last: bool = False
     ) -> PipelineBuilder[T, U]:
         """Adds a stage that makes one item of several.
 
         Args:
-            input: How many items make a list, or an `Aggregator` of your own.
+            input: How many items make a list, or an `Aggregator` of your own, or
+                `spdl_rs.io.BatchImages`, for arrays instead of lists.
             drop_last: Whether what is left at the end of an epoch is left out.
 
         Raises:
@@ -277,7 +284,7 @@ class PipelineBuilder(Generic[T, U]):
             lines.append(f" - Source: {self._source!r}")
         if self._pipes:
             lines.append(" - Pipes:")
-            lines.extend(f"   - {pipe!r}" for pipe in self._pipes)
+            lines.extend(f"   - {pipe}" for pipe in _native.described(self._pipes))
         if self._sink is not None:
             lines.append(f" - Sink: {self._sink!r}")
         return "\n".join(lines)

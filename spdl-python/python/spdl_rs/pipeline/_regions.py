@@ -355,7 +355,8 @@ def _threads_of(stages: Sequence[StageConfig]) -> int:
     count = 0
     for stage in stages:
         if isinstance(stage, PipeConfig):
-            count += stage.concurrency
+            # Native stages have threads of their own.
+            count += stage.concurrency or 0
         elif isinstance(stage, PathVariantsConfig):
             count += sum(map(_threads_of, stage.paths))
     return max(1, count)

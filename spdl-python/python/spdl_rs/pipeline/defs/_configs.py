@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from .. import _ops
+from ...io._operators import BatchImages
+from .. import _native, _ops
 from .._stage_info import StageInfo
 from ._aggregators import Aggregator
 from ._checks import budget, whole
@@ -55,6 +56,8 @@ class SourceConfig(Generic[T]):
 class PipeConfig(Generic[T, U]):
     """A stage that calls a function for each item. `Pipe` makes it.
 
+    `concurrency` is 1 where none is given, or for native operators `None`: as suits the machine.
+
     Raises:
         TypeError: `op` can be neither called nor indexed, or an argument is of the wrong type.
         ValueError: `concurrency` is less than 1, `output_order` is not known, an async function
@@ -63,14 +66,17 @@ class PipeConfig(Generic[T, U]):
 
     name: str
     op: Any
-    concurrency: int = 1
+    concurrency: int | None = None
     executor: concurrent.futures.Executor | None = None
     output_order: Literal["completion", "input"] = "completion"
     max_failures: int | Fraction | None = None
 
     def __post_init__(self) -> None:
         _ops.function_of(self.op)
-        whole("concurrency", self.concurrency)
+        if self.concurrency is not None:
+            whole("concurrency", self.concurrency)
+        elif not _native.is_native(self):
+            object.__setattr__(self, "concurrency", 1)
         if self.output_order not in ("completion", "input"):
             raise ValueError(
                 f'output_order must be "completion" or "input", not {self.output_order!r}'
@@ -84,7 +90,7 @@ class PipeConfig(Generic[T, U]):
             budget(self.max_failures)
 
     def __repr__(self) -> str:
-        parts = [f"concurrency={self.concurrency}"]
+        parts = [] if self.concurrency is None else [f"concurrency={self.concurrency}"]
         if self.output_order == "input":
             parts.append('output_order="input"')
         if self.executor is not None:
@@ -92,7 +98,9 @@ class PipeConfig(Generic[T, U]):
         if self.max_failures is not None:
             parts.append(f"max_failures={self.max_failures}")
         where = _ops.where(self.op)
-        if " at " in where:
+        if _native.is_native(self):
+            parts.append(f"op={self.op!r}")
+        elif " at " in where:
             parts.append(f"op={where}")
         return f"{self.name}({', '.join(parts)})"
 
@@ -106,7 +114,7 @@ class AggregateConfig(Generic[T]):
     """
 
     name: str
-    op: Aggregator
+    op: Aggregator | BatchImages
     drop_last: bool = False
 
     def __post_init__(self) -> None:
@@ -145,7 +153,8 @@ class PathVariantsConfig(Generic[T]):
 
     Raises:
         TypeError: `router` cannot be called.
-        ValueError: There are no paths, or one holds something else than stages.
+        ValueError: There are no paths, or one holds something else than stages, or with `batched`
+            an operator that works on single items in Rust.
     """
 
     name: str
@@ -164,9 +173,12 @@ class PathVariantsConfig(Generic[T]):
                     raise ValueError(
                         f"path {at} holds a {type(config).__name__}; only stages may be on a path"
                     )
+        if self.batched:
+            _native.refuse_in_lists(self.paths)
 
     def __repr__(self) -> str:
-        paths = ", ".join(f"path{at}={list(path)!r}" for at, path in enumerate(self.paths))
+        described = [", ".join(_native.described(path)) for path in self.paths]
+        paths = ", ".join(f"path{at}=[{path}]" for at, path in enumerate(described))
         return f"{self.name}({paths}{', batched=True' if self.batched else ''})"
 
 
@@ -251,7 +263,7 @@ class PipelineConfig(Generic[U]):
         lines = ["PipelineConfig", _item(f"Source: {self.src!r}", 1)]
         if self.pipes:
             lines.append(_item("Pipes:", 1))
-            lines.extend(_item(repr(pipe), 3) for pipe in self.pipes)
+            lines.extend(_item(pipe, 3) for pipe in _native.described(self.pipes))
         lines.append(_item(f"Sink: {self.sink!r}", 1))
         return "\n".join(lines)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, Literal
 
+from ...io._operators import BatchImages
 from .. import _ops
 from ._aggregators import Aggregator, Collate
 from ._configs import (
@@ -26,7 +27,7 @@ def Pipe(
     op: Any,
     /,
     *,
-    concurrency: int = 1,
+    concurrency: int | None = None,
     executor: concurrent.futures.Executor | None = None,
     name: str | None = None,
     output_order: Literal["completion", "input"] = "completion",
@@ -42,7 +43,9 @@ def Pipe(
     return PipeConfig(name, op, concurrency, executor, output_order, max_failures)
 
 
-def Aggregate(input: int | Aggregator, /, *, drop_last: bool = False) -> AggregateConfig[Any]:
+def Aggregate(
+    input: int | Aggregator | BatchImages, /, *, drop_last: bool = False
+) -> AggregateConfig[Any]:
     """A stage that makes one item of several: see `PipelineBuilder.aggregate`.
 
     >>> from spdl_rs.pipeline.defs import Aggregate
@@ -51,7 +54,7 @@ def Aggregate(input: int | Aggregator, /, *, drop_last: bool = False) -> Aggrega
     """
     if not isinstance(input, (int, Aggregator)):
         raise TypeError(f"an int or an Aggregator is needed to put items together, not {input!r}")
-    op = input if isinstance(input, Aggregator) else Collate(input)
+    op = Collate(input) if isinstance(input, int) else input
     return AggregateConfig("aggregate", op, bool(drop_last))
 
 

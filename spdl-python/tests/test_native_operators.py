@@ -1,0 +1,203 @@
+"""Native operators one by one: what they give, take and refuse, and what they are."""
+
+import copy
+import doctest
+import gc
+import pickle
+import shutil
+import threading
+
+import numpy
+import pytest
+import spdl_rs
+import spdl_rs.io._operators
+from native import SIZE, assert_same, files, loaded, native
+from pipelines import build, identity, run, source
+from spdl_rs.io import Array, BatchImages, DecodeImage, Fetch
+from spdl_rs.pipeline.defs import Pipe
+
+# What comes out.
+
+
+@pytest.mark.parametrize("layout", ["nhwc-u8", "nchw-f32", "nhwc-f16"])
+def test_batches_are_those_of_the_image_loader(many, layout):
+    paths = files(many)
+    builder = native(zip(paths, range(40)), DecodeImage(SIZE, layout=layout))
+    found = run(builder.aggregate(BatchImages(16)))
+    (expected,) = loaded(paths, batch_size=16, layout=layout, labels=range(40))
+    for at in (0, 1):
+        assert_same([batch[at] for batch in found], [batch[at] for batch in expected])
+
+
+def test_random_crops_are_those_of_the_image_loader_in_each_epoch(many):
+    paths = files(many)
+    decode = DecodeImage(SIZE, train=True, seed=7)
+    builder = native(paths, decode, continuous=True).aggregate(BatchImages(16))
+    pipeline = build(builder)
+    epochs = loaded(paths, 3, batch_size=16, train=True, seed=7)
+    with pipeline.auto_stop():
+        for expected in epochs:
+            assert_same(list(pipeline), [images for images, _ in expected])
+    assert (epochs[0][0][0] != epochs[1][0][0]).any()
+
+
+def test_single_images_are_those_of_the_image_loader_too(many):
+    paths = files(many)
+    decode = DecodeImage(SIZE, train=True, seed=7)
+    first, second = (
+        [images for images, _ in epoch]
+        for epoch in loaded(paths, 2, batch_size=1, train=True, seed=7)
+    )
+    assert_same(run(native(paths, decode)), [images[0] for images in first])
+    called = [decode(Fetch()(path), epoch=1, index=at) for at, path in enumerate(paths)]
+    assert_same(called, [images[0] for images in second])
+
+
+def test_several_outputs_of_one_item_have_random_crops_of_their_own(photos):
+    data = (photos / "cat" / "1.png").read_bytes()
+
+    def thrice(item):
+        yield from [item] * 3
+
+    crops = run(source([data]).pipe(thrice).pipe(DecodeImage(SIZE, train=True)))
+    assert len({crop.tobytes() for crop in crops}) == 3
+
+
+def test_labels_ride_along_and_come_only_where_they_were_given(photos):
+    paths = files(photos)
+    labels = [-5, 2**62, numpy.int64(3), True]
+    expected = [-5, 2**62, 3, 1]
+    fetched = run(source(zip(paths, labels)).pipe(Fetch(), output_order="input"))
+    assert [label for _, label in fetched] == expected
+    decoded = run(native(zip(paths, labels), DecodeImage(SIZE)))
+    assert [label for _, label in decoded] == expected
+    builder = native(zip(paths, labels), DecodeImage(SIZE)).aggregate(BatchImages(4))
+    ((_, batch),) = run(builder)
+    assert batch.dtype == numpy.int64 and batch.tolist() == expected
+    (images,) = run(native(paths, DecodeImage(SIZE)).aggregate(BatchImages(4)))
+    assert images.shape == (4, SIZE, SIZE, 3)
+
+
+def test_fetch_gives_the_bytes_of_any_path(photos):
+    path = photos / "cat" / "1.png"
+    for given in (path, str(path), bytes(path)):
+        (data,) = run(source([given]).pipe(Fetch()))
+        assert data.dtype == numpy.uint8 and data.tobytes() == path.read_bytes()
+        assert Fetch()(given).tobytes() == path.read_bytes()
+
+
+def test_decode_takes_whatever_shows_its_bytes(photos):
+    path = photos / "cat" / "1.png"
+    data = path.read_bytes()
+    array = Array((len(data),), "uint8")
+    numpy.asarray(array)[:] = numpy.frombuffer(data, "u1")
+    decode = DecodeImage(SIZE)
+    given = [data, bytearray(data), memoryview(data), numpy.frombuffer(data, "u1"), array]
+    expected = [decode(data)] * len(given)
+    assert_same([decode(one) for one in given], expected)
+    assert_same(run(source(given).pipe(decode, output_order="input")), expected)
+    # What is a part of other bytes is only that part.
+    part = memoryview(b"x" + data + b"x")[1:-1]
+    assert_same(run(source([part]).pipe(decode)), expected[:1])
+
+
+def test_bytes_that_change_later_are_not_seen(photos):
+    data = bytearray((photos / "cat" / "1.png").read_bytes())
+    expected = DecodeImage(SIZE)(bytes(data))
+    gate = threading.Event()
+
+    def items():
+        yield data
+        gate.wait(60)
+
+    pipeline = build(source(items()).pipe(DecodeImage(SIZE)))
+    with pipeline.auto_stop():
+        numpy.testing.assert_array_equal(pipeline.get_item(timeout=60), expected)
+        data[:] = bytes(len(data))
+        gate.set()
+
+
+def test_arrays_may_be_kept_and_written_to(many):
+    paths = files(many)
+    kept = run(native(paths, DecodeImage(SIZE)).aggregate(BatchImages(4)))
+    copies = [batch.copy() for batch in kept]
+    gc.collect()
+    run(native(paths[::-1], DecodeImage(SIZE)).aggregate(BatchImages(4)))
+    assert_same(kept, copies)
+    kept[0][:] = 0
+    assert not kept[0].any()
+    assert_same(kept[1:], copies[1:])
+
+
+# The objects.
+
+
+def test_operators_are_values():
+    for op, other in [
+        (Fetch(max_bytes=9), Fetch()),
+        (DecodeImage(64, train=True, layout="nchw-f32", seed=3), DecodeImage(64)),
+        (BatchImages(8, drop_last=True), BatchImages(8)),
+    ]:
+        for same in (pickle.loads(pickle.dumps(op)), copy.deepcopy(op), eval(repr(op))):
+            assert same == op and hash(same) == hash(op) and repr(same) == repr(op)
+        assert op != other
+        with pytest.raises(AttributeError):
+            op.size = op.max_bytes = op.batch_size = 1
+    config = Pipe(DecodeImage(64))
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda: Fetch(max_bytes=0), ValueError),
+        (lambda: Fetch(max_bytes=1.5), TypeError),
+        (lambda: DecodeImage(0), ValueError),
+        (lambda: DecodeImage(2**20), ValueError),
+        (lambda: DecodeImage("a"), TypeError),
+        (lambda: DecodeImage(train=1), TypeError),
+        (lambda: DecodeImage(layout="chw"), ValueError),
+        (lambda: DecodeImage(layout="nchw-bf16"), NotImplementedError),
+        (lambda: DecodeImage(layout=3), TypeError),
+        (lambda: DecodeImage(seed=-1), ValueError),
+        (lambda: BatchImages(0), ValueError),
+        (lambda: BatchImages(1, drop_last=None), TypeError),
+    ],
+)
+def test_arguments_are_checked_at_once(make, kind):
+    with pytest.raises(kind):
+        make()
+
+
+def test_batch_images_stacks_a_list():
+    images = [numpy.full((2, 3), at, "u1") for at in range(3)]
+    stacked = BatchImages(3)(images)
+    assert stacked.dtype == numpy.uint8 and stacked[:, 0, 0].tolist() == [0, 1, 2]
+    stacked, labels = BatchImages(3)([(image, 5) for image in images])
+    assert stacked.shape == (3, 2, 3) and labels.dtype == numpy.int64
+    for wrong, says in [
+        ([], "no images"),
+        ([images[0], images[1][:1]], "one type and shape"),
+        ([images[0], images[1].astype("f4")], "one type and shape"),
+        ([images[0], (images[1], 5)], "some images have a label"),
+    ]:
+        with pytest.raises(ValueError, match=says):
+            BatchImages(3)(wrong)
+    with pytest.raises(TypeError, match="aggregate"):
+        BatchImages(3)(7)
+
+
+def test_print_marks_what_is_native():
+    builder = source([1]).pipe(identity).pipe(Fetch()).pipe(DecodeImage(SIZE))
+    builder = builder.aggregate(BatchImages(2)).pipe(identity).aggregate(BatchImages(3)).add_sink()
+    for text in (repr(builder), str(builder.build(num_threads=1))):
+        marked = [line.split("- ")[1] for line in text.splitlines() if line.endswith(" [native]")]
+        assert [line.split("(")[0] for line in marked] == ["Fetch", "DecodeImage", "aggregate"]
+        assert "DecodeImage(size=32" in marked[1] and "batch_size=2" in marked[2]
+
+
+def test_the_examples_in_docstrings_run(photos, tmp_path, monkeypatch):
+    shutil.copytree(photos, tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+    result = doctest.testmod(spdl_rs.io._operators)
+    assert result.attempted >= 15 and result.failed == 0

@@ -1,0 +1,318 @@
+"""Native operators inside pipelines: order, epochs, concurrency, and what goes wrong."""
+
+import concurrent.futures
+import logging
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import pytest
+import spdl_rs
+from conftest import picture, write_png
+from native import SIZE, assert_same, failure_of, files, loaded, native, stages
+from pipelines import assert_no_threads, build, identity, run, source, wait_until
+from spdl_rs.io import BatchImages, DecodeImage, Fetch
+from spdl_rs.pipeline import build_pipeline
+from spdl_rs.pipeline.defs import (
+    Disaggregate,
+    Merge,
+    Pipe,
+    PipelineConfig,
+    SinkConfig,
+    SourceConfig,
+)
+
+
+def test_python_functions_go_before_between_and_behind(many):
+    paths = [pathlib.Path(path) for path in files(many)]
+    expected = [255 - DecodeImage(SIZE)(path.read_bytes()) for path in paths]
+    builder = source(enumerate(paths)).pipe(lambda pair: pair[1], output_order="input")
+    builder = builder.pipe(Fetch(), output_order="input").pipe(bytes, output_order="input")
+    builder = builder.pipe(DecodeImage(SIZE), output_order="input").pipe(lambda image: 255 - image)
+    found = run(builder.aggregate(BatchImages(15)))
+    assert [len(batch) for batch in found] == [15, 15, 10]
+    assert_same([image for batch in found for image in batch], expected)
+
+
+def test_no_image_goes_missing_in_the_order_of_completion(many):
+    paths = files(many)
+    builder = native(zip(paths, range(40)), DecodeImage(SIZE), output_order="completion")
+    found = {label: image for image, label in run(builder, num_threads=3)}
+    assert sorted(found) == list(range(40))
+    decode = DecodeImage(SIZE)
+    assert_same([found[at] for at in range(40)], [decode(Fetch()(path)) for path in paths])
+
+
+def test_input_order_is_kept_by_each_operator(many, tmp_path):
+    large = tmp_path / "large" / "0.png"
+    write_png(str(large), picture(0, 900, 900))
+    paths = [str(large), *files(many)]
+    builder = source(zip(paths, range(41))).pipe(Fetch(), output_order="input")
+    builder = builder.pipe(DecodeImage(SIZE), output_order="input", concurrency=4)
+    assert [label for _, label in run(builder)] == list(range(41))
+
+
+def test_epochs_never_share_a_batch(many):
+    paths = files(many)
+    builder = native(list(zip(paths, range(40))), DecodeImage(SIZE), continuous=True)
+    pipeline = build(builder.aggregate(BatchImages(16)))
+    with pipeline.auto_stop():
+        for _ in range(3):
+            labels = [labels.tolist() for _, labels in pipeline]
+            assert labels == [list(range(16)), list(range(16, 32)), list(range(32, 40))]
+
+
+@pytest.mark.parametrize("by", ["operator", "aggregate"])
+@pytest.mark.parametrize("between", [[], [identity]], ids=["native", "python"])
+def test_a_short_last_batch_is_left_out_and_counted(many, by, between):
+    builder = native(files(many), DecodeImage(SIZE))
+    for op in between:
+        builder = builder.pipe(op, output_order="input")
+    op = BatchImages(16, drop_last=by == "operator")
+    pipeline = build(builder.aggregate(op, drop_last=by == "aggregate"))
+    assert [len(batch) for batch in pipeline] == [16, 16]
+    assert pipeline.stats()["left_out"] == 8
+
+
+def test_the_concurrency_that_is_given_is_obeyed(many):
+    builder = source(files(many)).pipe(Fetch(), concurrency=3)
+    pipeline = build(builder.pipe(DecodeImage(SIZE), concurrency=5).aggregate(BatchImages(8)))
+    assert len(list(pipeline)) == 5
+    found = stages(pipeline)
+    assert (found["Fetch"]["concurrency"], found["DecodeImage"]["concurrency"]) == (3, 5)
+    assert Pipe(Fetch()).concurrency is None and Pipe(len).concurrency == 1
+
+
+def test_operators_in_a_row_are_one_piece_without_python_between(many):
+    pipeline = build(native(files(many), DecodeImage(SIZE)).aggregate(BatchImages(8)))
+    assert len(list(pipeline)) == 5
+    found = [(name, stage["kind"], stage["items"]) for name, stage in stages(pipeline).items()]
+    assert found == [
+        ("src", "source", 40),
+        ("Fetch/part0", "cpu", 40),
+        ("Fetch", "async", 40),
+        ("DecodeImage", "fill", 40),
+        ("DecodeImage/part1", "cpu", 5),
+    ]
+
+
+def test_native_stages_go_on_while_another_thread_keeps_the_gil(tmp_path):
+    for number in range(4):
+        write_png(str(tmp_path / "large" / f"{number}.png"), picture(number, 700, 700))
+    paths = files(tmp_path) * 6
+    builder = source(paths).pipe(Fetch(), output_order="input")
+    pipeline = build(builder.pipe(DecodeImage(SIZE), concurrency=1).aggregate(BatchImages(4)))
+    before = sys.getswitchinterval()
+    with pipeline.auto_stop():
+        wait_until(lambda: stages(pipeline)["Fetch/part0"]["items"] == len(paths))
+        at_first = stages(pipeline)["DecodeImage"]["items"]
+        sys.setswitchinterval(60)
+        try:
+            # Nobody else gets the GIL until this is over.
+            until = time.monotonic() + 3
+            while time.monotonic() < until:
+                pass
+            decoded = stages(pipeline)["DecodeImage"]["items"] - at_first
+        finally:
+            sys.setswitchinterval(before)
+        assert decoded >= 3
+
+
+def test_operators_work_on_the_paths_of_a_choice(many):
+    paths = files(many)
+    expected = [DecodeImage(SIZE)(Fetch()(path)) for path in paths]
+
+    def number(item):
+        return item[1] % 2
+
+    chosen = [
+        [Pipe(Fetch()), Pipe(DecodeImage(SIZE))],
+        [Pipe(lambda item: (pathlib.Path(item[0]).read_bytes(), item[1])), Pipe(DecodeImage(SIZE))],
+    ]
+    builder = source(zip(paths, range(40))).path_variants(number, chosen)
+    assert repr(builder).count("[native]") == 3
+    found = sorted(run(builder), key=number_of)
+    assert [label for _, label in found] == list(range(40))
+    assert_same([image for image, _ in found], expected)
+
+
+def number_of(item):
+    return item[1]
+
+
+def test_merged_pipelines_may_be_native(many):
+    parts = [
+        PipelineConfig(
+            SourceConfig([(path, at)]), [Pipe(Fetch()), Pipe(DecodeImage(SIZE))], SinkConfig(1)
+        )
+        for at, path in enumerate(files(many)[:3])
+    ]
+    config = PipelineConfig(Merge(parts), [], SinkConfig(1))
+    found = list(build_pipeline(config, num_threads=1))
+    assert sorted(label for _, label in found) == [0, 1, 2]
+
+
+HOLD = """
+import resource, sys
+from spdl_rs.io import BatchImages, DecodeImage, Fetch
+from spdl_rs.pipeline import PipelineBuilder
+
+# The engine's own budget would be a quarter of it.
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+builder = PipelineBuilder().add_source(sys.argv[1:] * 12).pipe(Fetch())
+builder = builder.pipe(DecodeImage(1024, layout="nchw-f32")).aggregate(BatchImages(4))
+(batches,) = builder.aggregate(100).add_sink(1).build(num_threads=1)
+print(len(batches), sum(batch.nbytes for batch in batches) > 512 << 20)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
+def test_python_may_hold_more_batches_than_the_engine_would_lend(photos):
+    command = [sys.executable, "-c", HOLD, *files(photos)]
+    environment = {**os.environ, "MALLOC_ARENA_MAX": "2"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert (done.stdout, done.stderr) == ("12 True\n", "")
+
+
+def test_what_is_left_early_ends_at_once(many):
+    pipeline = build(native(files(many) * 50, DecodeImage(SIZE)).aggregate(BatchImages(4)))
+    with pipeline.auto_stop():
+        pipeline.get_item(timeout=60)
+    assert_no_threads()
+
+
+def test_on_an_executor_an_operator_is_a_function_like_others(many):
+    paths = files(many)[:4]
+    expected = [DecodeImage(SIZE)(Fetch()(path)) for path in paths]
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        for kinds in ({"source", "cpu", "async"}, {"source", "cpu"}):
+            options = {} if "async" in kinds else {"executor": executor}
+            builder = source(paths).pipe(Fetch(), output_order="input", **options)
+            assert repr(builder).count("[native]") == len(kinds) - 2
+            pipeline = build(builder.pipe(DecodeImage(SIZE), executor=executor))
+            assert_same(list(pipeline), expected)
+            found = stages(pipeline)
+            assert {stage["kind"] for stage in found.values()} == kinds
+            assert found["DecodeImage"]["kind"] == "cpu" and "DecodeImage/part0" not in found
+
+
+def test_a_subclass_is_a_function_like_others(photos):
+    class Sizes(Fetch):
+        def __call__(self, item):
+            return len(super().__call__(item))
+
+    path = files(photos)[0]
+    builder = source([path]).pipe(Sizes())
+    assert "[native]" not in repr(builder)
+    assert run(builder) == [len(Fetch()(path))]
+
+
+# What goes wrong.
+
+
+def test_a_damaged_file_is_dropped_logged_and_counted(damaged, caplog):
+    folder, bad = damaged
+    paths = files(folder)
+    pipeline = build(native(paths, DecodeImage(SIZE)).aggregate(BatchImages(16)))
+    found = list(pipeline)
+    assert [len(batch) for batch in found] == [16, 16, 8]
+    good = [path for path in paths if path not in bad]
+    ((*expected,),) = loaded(good, batch_size=16)
+    assert_same(found, [images for images, _ in expected])
+    statistics = pipeline.stats()
+    assert sorted(dropped["key"] for dropped in statistics["dropped"]) == bad
+    assert {dropped["stage"].split(":")[-1] for dropped in statistics["dropped"]} == {"DecodeImage"}
+    assert stages(pipeline)["DecodeImage"]["failures"] == len(bad)
+    records = [record for record in caplog.records if record.name == "spdl_rs.pipeline"]
+    assert [record.levelno for record in records] == [logging.ERROR] * len(bad)
+    assert sorted(record.exc_info[1].key for record in records) == bad
+
+
+def test_the_failure_of_a_pipeline_holds_the_typed_exception_with_its_key(damaged, tmp_path):
+    _, bad = damaged
+    missing = str(tmp_path / "none.png")
+    error = failure_of(native([missing], DecodeImage(SIZE)), max_failures=0)
+    assert type(error) is spdl_rs.NotFoundError and error.key == missing
+    assert error.stage.endswith("1:Fetch")
+    for batches in (False, True):
+        builder = native([bad[0]], DecodeImage(SIZE))
+        builder = builder.aggregate(BatchImages(2)) if batches else builder
+        error = failure_of(builder, max_failures=0)
+        assert isinstance(error, spdl_rs.DataError) and error.key == bad[0]
+        assert error.stage.endswith("2:DecodeImage")
+    error = failure_of(source([b"none"]).pipe(DecodeImage(SIZE)), max_failures=0)
+    assert type(error) is spdl_rs.UnsupportedError and error.key == "bytes"
+
+
+def test_a_single_call_raises_the_same(damaged, tmp_path):
+    missing = str(tmp_path / "none.png")
+    with pytest.raises(spdl_rs.NotFoundError) as raised:
+        Fetch()(missing)
+    assert raised.value.key == missing
+    with pytest.raises(spdl_rs.DataError) as raised:
+        DecodeImage(SIZE)(Fetch()(damaged[1][0]))
+    assert raised.value.key == "bytes"
+
+
+def test_each_operator_has_a_budget_of_its_own(photos, tmp_path):
+    missing = [str(tmp_path / f"{at}.png") for at in range(3)]
+    good = files(photos)
+    builder = source(missing + good).pipe(Fetch(), max_failures=3)
+    assert len(run(builder.pipe(DecodeImage(SIZE)), max_failures=0)) == 4
+    builder = source(missing + good).pipe(Fetch(), max_failures=2)
+    error = failure_of(builder.pipe(DecodeImage(SIZE)))
+    assert type(error) is spdl_rs.NotFoundError
+
+
+@pytest.mark.parametrize(
+    ("op", "item", "kind", "says"),
+    [
+        (Fetch(), 7, TypeError, "Fetch takes a path .* not int"),
+        (Fetch(), ("a", "b"), TypeError, "a label must be a whole number of 64 bits, not 'b'"),
+        (Fetch(), ("a", 1, 2), TypeError, "a pair of a value and its label"),
+        (DecodeImage(8), "a.png", TypeError, "DecodeImage takes the bytes .* not str; Fetch"),
+        (DecodeImage(8), (b"", 0.5), TypeError, "a label must be a whole number"),
+    ],
+)
+def test_what_an_operator_cannot_take_is_told_in_its_name(op, item, kind, says, caplog):
+    with pytest.raises(kind, match=says):
+        op(item)
+    pipeline = build(source([item]).pipe(op))
+    assert list(pipeline) == []
+    assert stages(pipeline)[type(op).__name__]["failures"] == 1
+    (record,) = [record for record in caplog.records if record.name == "spdl_rs.pipeline"]
+    assert type(record.exc_info[1]) is kind
+    error = failure_of(source([item]).pipe(op), max_failures=0)
+    assert type(error) is kind
+
+
+def test_files_that_are_too_large_are_refused(photos):
+    path = files(photos)[0]
+    size = pathlib.Path(path).stat().st_size
+    assert len(Fetch(max_bytes=size)(path)) == size
+    with pytest.raises(spdl_rs.LimitExceededError):
+        Fetch(max_bytes=size - 1)(path)
+    error = failure_of(source([path]).pipe(Fetch(max_bytes=size - 1)), max_failures=0)
+    assert type(error) is spdl_rs.LimitExceededError and error.key == path
+
+
+def test_an_image_without_a_label_among_those_with_one_fails(photos):
+    paths = files(photos)
+    pipeline = build(native([(paths[0], 1), paths[1]], DecodeImage(SIZE)).aggregate(BatchImages(2)))
+    ((_, labels),) = list(pipeline)
+    assert labels.tolist() == [1] and stages(pipeline)["Fetch"]["failures"] == 1
+    builder = native([paths[0], (paths[1], 1)], DecodeImage(SIZE)).aggregate(BatchImages(2))
+    error = failure_of(builder, max_failures=0)
+    assert type(error) is ValueError and "this item has a label" in str(error)
+
+
+def test_what_cannot_work_is_refused_when_it_is_built():
+    decode = Pipe(DecodeImage(SIZE))
+    with pytest.raises(ValueError, match=r"\.aggregate\(BatchImages\(batch_size=2"):
+        build(source().pipe(DecodeImage(SIZE)).pipe(BatchImages(2)))
+    with pytest.raises(ValueError, match="batched=False"):
+        source([[b""]]).path_variants(lambda items: [0], [[Disaggregate(), decode]], batched=True)
+    with pytest.raises(spdl_rs.LimitExceededError, match="MiB"):
+        build(source().pipe(DecodeImage(SIZE)).aggregate(BatchImages(2**40)))
