@@ -230,7 +230,7 @@ state saved and the figures so far; a second one ends it at once."
 )]
 pub(crate) struct BenchArguments {
     /// A folder of images, tar shards, or another data set, here or in a store; several files of one kind
-    #[arg(value_name = "DATA", required = true)]
+    #[arg(value_name = "DATA", required = true, value_parser = crate::opened::place())]
     pub(crate) data: Vec<PathBuf>,
 
     /// How an image is cut to size

@@ -1,10 +1,11 @@
 //! What lies at the addresses of a command line, of whatever kind it is, and what reads it.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use spdl_core::sampler::ShardWindow;
-use spdl_core::{PipelineBuilder, Result, StageOptions, block_on};
+use spdl_core::{Error, PipelineBuilder, Result, StageOptions, block_on};
 use spdl_io::datasets::{DatasetKind, OpenedDataset};
 use spdl_io::{Address, Fetch, IMAGE_EXTENSIONS, Key, LocalFetcher, StoreRegistry};
 
@@ -26,19 +27,37 @@ pub(crate) struct Opened {
 impl Opened {
     /// Opens it. What people should know of it is told at once; `what` failed otherwise.
     pub(crate) fn open(addresses: &[PathBuf], what: &str) -> std::result::Result<Self, Failure> {
-        let failed = |error: spdl_core::Error| Failure::of(what, &error, &shown(addresses));
+        let opened = Opened::open_silently(addresses, what)?;
+        opened.warn();
+        Ok(opened)
+    }
+
+    /// The same, and nothing is told.
+    pub(crate) fn open_silently(
+        addresses: &[PathBuf],
+        what: &str,
+    ) -> std::result::Result<Self, Failure> {
+        let failed = |error: Error| Failure::of(what, &error, &shown(addresses));
         let stores = StoreRegistry::new();
         let extensions: Vec<&str> = IMAGE_EXTENSIONS.into_iter().chain(more_extensions()).collect();
         let given: Vec<&OsStr> = addresses.iter().map(|it| it.as_os_str()).collect();
         let set = block_on(OpenedDataset::open_with(&given, &stores, &extensions));
         let set = set.map_err(failed)?;
-        output::warn(&set.warnings);
         let first = match addresses.first().map(|first| (first, first.to_str())) {
             Some((_, Some(text))) => Address::parse(text).map_err(failed)?.key().clone(),
             Some((path, None)) => Key::from_path(path),
             None => Key::from_bytes(b""),
         };
         Ok(Opened { set, stores, first })
+    }
+
+    /// Tells what people should know of it.
+    pub(crate) fn warn(&self) {
+        let by_address = |warning: &Error| match warning.key() {
+            Some(key) => warning.clone().renamed(self.set.address_of(key)),
+            None => warning.clone(),
+        };
+        output::warn(&self.set.warnings.iter().map(by_address).collect::<Vec<_>>());
     }
 
     /// The key of what was given first.
@@ -96,14 +115,31 @@ pub(crate) fn shown(addresses: &[PathBuf]) -> PathBuf {
     }
 }
 
-/// Whether it begins as `s3://` does.
-pub(crate) fn is_address(path: &std::path::Path) -> bool {
-    let path = path.to_string_lossy();
-    path.split_once("://").is_some_and(|(scheme, _)| {
-        let letters =
-            scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
-        letters && scheme.starts_with(|first: char| first.is_ascii_alphabetic())
-    })
+/// Whether it leads elsewhere than to a file or folder of this machine. This alone decides it.
+pub(crate) fn is_address(place: &Path) -> bool {
+    match place.to_str().map(Address::parse) {
+        Some(Ok(address)) => address.scheme() != "file",
+        Some(Err(_)) => true,
+        // What is not UTF-8 is a path.
+        None => false,
+    }
+}
+
+/// What reads a path or an address of the command line: an address of this machine becomes its path.
+pub(crate) fn place() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().map(as_path)
+}
+
+/// `file:///a%20b` as `/a b`; anything else as it is.
+fn as_path(place: PathBuf) -> PathBuf {
+    match place.to_str().map(Address::parse) {
+        Some(Ok(address)) if address.scheme() == "file" => {
+            let path = address.key().to_path().into_owned();
+            // What was written in percent might look like an address now.
+            if path == place || !is_address(&path) { path } else { Path::new(".").join(path) }
+        }
+        _ => place,
+    }
 }
 
 /// The name extensions of formats that this build reads beside the usual ones.
@@ -125,11 +161,26 @@ mod tests {
 
     #[test]
     fn addresses_are_told_from_paths() {
-        for address in ["s3://b/x", "gs://b", "https://u:p@h/x", "file:///x", "a+b.c-1://x"] {
+        for address in ["s3://b/x", "gs://b", "https://u:p@h/x", "file://other/x", "a+b.c-1://x"] {
             assert!(is_address(address.as_ref()), "{address}");
+            assert_eq!(as_path(address.into()), Path::new(address));
         }
-        for path in ["shards", "/a/b", "./s3:/x", "a b://c", "://x", "1a://x", "C:\\x"] {
+        for path in ["shards", "/a/b", "./s3:/x", "a b://c", "://x", "1a://x", "C:\\x", "a%20b"] {
             assert!(!is_address(path.as_ref()), "{path}");
+            assert_eq!(as_path(path.into()), Path::new(path));
+        }
+    }
+
+    #[test]
+    fn an_address_of_this_machine_is_a_path() {
+        for (address, path) in [
+            ("file:///a%20b", "/a b"),
+            ("FILE:a/b", "a/b"),
+            ("file://localhost/a", "/a"),
+            ("file:s3%3a//b", "./s3://b"),
+        ] {
+            assert!(!is_address(address.as_ref()), "{address}");
+            assert_eq!(as_path(address.into()), Path::new(path));
         }
     }
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::arguments::count;
+use crate::opened::place;
 
 /// Lists shards, or the samples in them
 ///
@@ -40,7 +41,7 @@ Exit codes:
   2  the command line makes no sense")]
 pub(crate) struct LsArguments {
     /// A folder, files, or an address
-    #[arg(value_name = "DATA", required = true)]
+    #[arg(value_name = "DATA", required = true, value_parser = place())]
     pub(crate) paths: Vec<PathBuf>,
 
     /// List the samples, also of several shards
@@ -81,7 +82,7 @@ Exit codes:
   2  the command line makes no sense, or a terminal would get what is no text")]
 pub(crate) struct CatArguments {
     /// A folder, files, or an address
-    #[arg(value_name = "DATA")]
+    #[arg(value_name = "DATA", value_parser = place())]
     pub(crate) path: PathBuf,
 
     /// The name of a member, or with --field the key of a sample
@@ -120,7 +121,8 @@ Keys of the JSON object:
   images         members that were decoded
   checksums      members that have a checksum, and were compared with it
   without_checksums
-                 archives that have none, and no manifest that asks for them
+                 archives that have none, and no manifest that asks for them; all archives in
+                 stores, of which none are read
   bytes          of all members
   unseen         members that a manifest or checksums name and that were not come upon: behind damage,
                  or in an archive that is missing
@@ -138,7 +140,7 @@ Exit codes:
   2  the command line makes no sense")]
 pub(crate) struct VerifyArguments {
     /// A folder, files, or an address
-    #[arg(value_name = "DATA", required = true)]
+    #[arg(value_name = "DATA", required = true, value_parser = place())]
     pub(crate) paths: Vec<PathBuf>,
 
     /// Worker threads that decode [default: the CPUs that this process may use]
@@ -185,7 +187,7 @@ Exit codes:
   2  the command line makes no sense")]
 pub(crate) struct StatArguments {
     /// A folder, files, or an address
-    #[arg(value_name = "DATA", required = true)]
+    #[arg(value_name = "DATA", required = true, value_parser = place())]
     pub(crate) paths: Vec<PathBuf>,
 
     /// Write a page with histograms and thumbnails to this file: self-contained HTML

@@ -39,6 +39,8 @@ pub(crate) fn run(arguments: &CatArguments) -> Result<(), Failure> {
         DataSet::Samples(set) => match find(set, &key, arguments) {
             Ok((record, field)) => return of_sample(set, record, &field, arguments),
             Err(fields) => {
+                // It may be behind damage.
+                set.opened.warn();
                 let [one, many] = set.noun();
                 (fields, counted(set.len(), one, many))
             }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use spdl_core::Error;
 use spdl_io::archive::{TarEntry, TarIndex, TarKind};
 use spdl_io::{Key, StoredField, StoredRecord};
 
@@ -19,13 +18,21 @@ pub(crate) fn run(arguments: &LsArguments) -> Result<(), Failure> {
     match &DataSet::open(&arguments.paths)? {
         DataSet::Archives { archives, manifest, .. } => {
             let one_file = matches!(&arguments.paths[..], [path] if path.is_file());
-            if arguments.samples || one_file {
-                return archives
-                    .iter()
-                    .try_for_each(|archive| output::print(&samples(arguments, archive)?));
-            }
+            let of_samples = arguments.samples || one_file;
+            let mut unreadable = Unreadable::default();
             for archive in archives {
-                output::print(&shard(arguments, archive)?)?;
+                let told = match of_samples {
+                    true => samples(arguments, archive),
+                    false => shard(arguments, archive),
+                };
+                match told {
+                    Ok(told) => output::print(&told)?,
+                    Err(failure) => unreadable.add(failure),
+                }
+            }
+            unreadable.told(["archive", "archives"])?;
+            if of_samples {
+                return Ok(());
             }
             match manifest.as_ref().filter(|_| !arguments.json) {
                 Some(manifest) => {
@@ -44,14 +51,53 @@ pub(crate) fn run(arguments: &LsArguments) -> Result<(), Failure> {
     }
 }
 
-/// Calls this for each sample; none is read.
+/// What could not be listed: the first one, and how many there are.
+#[derive(Default)]
+struct Unreadable {
+    first: Option<Failure>,
+    number: u64,
+}
+
+impl Unreadable {
+    fn add(&mut self, failure: Failure) {
+        self.first.get_or_insert(failure);
+        self.number += 1;
+    }
+
+    /// The first one as the failure of all, which are so called.
+    fn told(self, [one, many]: [&str; 2]) -> Result<(), Failure> {
+        match (self.first, self.number) {
+            (None, _) => Ok(()),
+            (Some(failure), 0 | 1) => Err(failure),
+            (Some(failure), all) => {
+                let more = counted(all - 1, one, many);
+                Err(failure.and(&format!("and {more} more cannot be listed")))
+            }
+        }
+    }
+}
+
+/// Calls this for each sample that is known; none is read. What the others are is told at the end.
 fn each(
     arguments: &LsArguments,
     set: &Samples,
     mut tell: impl FnMut(&StoredRecord) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let failed = |error: Error| Failure::of("cannot list", &error, &shown(&arguments.paths));
-    (0..set.len()).try_for_each(|number| tell(&set.record(number).map_err(failed)?))
+    let mut unreadable = Unreadable::default();
+    for number in 0..set.len() {
+        match set.record(number) {
+            Ok(record) => tell(&record)?,
+            Err(error) => {
+                let address = error.key().map(|key| set.opened.set.address_of(key));
+                let error = match address {
+                    Some(address) => error.renamed(address),
+                    None => error,
+                };
+                unreadable.add(Failure::of("cannot list", &error, &shown(&arguments.paths)));
+            }
+        }
+    }
+    unreadable.told(set.noun())
 }
 
 /// The samples of an object that holds several, as far as they were counted.
@@ -80,7 +126,7 @@ fn objects(arguments: &LsArguments, set: &Samples) -> Result<(), Failure> {
         output::print(&format!("{}  {samples}{size}\n", printable(&name)))
     };
     let (mut last, mut number): (Option<Object>, u64) = (None, 0);
-    each(arguments, set, |record| {
+    let listed = each(arguments, set, |record| {
         let Some(key) = set.shard_of(record) else { return Ok(()) };
         if last.as_ref().is_none_or(|last| last.key != *key) {
             number += 1;
@@ -97,10 +143,10 @@ fn objects(arguments: &LsArguments, set: &Samples) -> Result<(), Failure> {
             object.bytes = object.bytes.zip(size).map(|(before, size)| before.saturating_add(size));
         }
         Ok(())
-    })?;
+    });
     last.iter().try_for_each(tell)?;
-    if arguments.json {
-        return Ok(());
+    if arguments.json || listed.is_err() {
+        return listed;
     }
     let samples = counted(set.len(), "sample", "samples");
     output::print(&format!("{}, {samples}\n", counted(number, "file", "files")))
@@ -138,7 +184,11 @@ fn sample(arguments: &LsArguments, set: &Samples, record: &StoredRecord) -> Stri
         let shard = set
             .shard_of(record)
             .map_or(Value::Null, |shard| set.opened.set.address_of(&shard.to_string()).into());
-        let key = String::from_utf8_lossy(key.as_bytes());
+        // What is secret in an address is shown nowhere; members of archives have any names.
+        let key = match set.are_files() && key.as_bytes().windows(3).any(|part| part == b"://") {
+            true => key.to_string(),
+            false => String::from_utf8_lossy(key.as_bytes()).into_owned(),
+        };
         let object = json!({
             "key": key, "shard": shard, "fields": fields.map(told).collect::<Map<_, _>>(),
         });

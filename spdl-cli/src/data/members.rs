@@ -19,6 +19,8 @@ use super::{Archive, DataSet, is_image, key_and_field};
 /// What a pass comes upon.
 #[derive(Debug)]
 pub(crate) enum Found {
+    /// A sample begins, whether it can be read or not.
+    Sample,
     Member(Member),
     /// Something is wrong with an archive, or with what lies beside it.
     Bad(Bad),
@@ -48,8 +50,7 @@ pub(crate) struct End {
 pub(crate) struct Member {
     /// The number of its archive; 0 for files of a folder.
     pub(crate) archive: usize,
-    /// The key of its sample, and what it is there.
-    pub(crate) sample: Key,
+    /// What it is in its sample.
     pub(crate) field: String,
     /// Whether it should be an image.
     pub(crate) is_image: bool,
@@ -106,6 +107,8 @@ struct Pass {
     sums: Option<Sums>,
     lacks_sums: bool,
     members: usize,
+    /// The sample of the member before.
+    sample: Option<Key>,
     /// How many there are by the manifest, or by their checksums.
     known_members: u64,
     is_sound: bool,
@@ -138,6 +141,7 @@ impl Pass {
             sums: None,
             lacks_sums: false,
             members: 0,
+            sample: None,
             known_members: archive.record.as_ref().map_or(0, ShardRecord::members),
             is_sound: true,
         };
@@ -245,17 +249,21 @@ impl Pass {
             }
         };
         self.is_sound &= bad.is_none();
+        let name = entry.key.as_bytes();
+        let ending = name.rsplit(|&byte| byte == b'.').next().unwrap_or_default();
+        let (sample, field) = key_and_field(name).unwrap_or((name, ending));
+        let sample = Key::from_bytes(sample);
+        if self.sample.as_ref() != Some(&sample) {
+            self.sample = Some(sample);
+            self.told.push_back(Found::Sample);
+        }
         match data {
             Ok(data) => {
-                let name = entry.key.as_bytes();
-                let ending = name.rsplit(|&byte| byte == b'.').next().unwrap_or_default();
-                let (sample, field) = key_and_field(name).unwrap_or((name, ending));
-                let (sample, is_image) = (Key::from_bytes(sample), is_image(name));
+                let is_image = is_image(name);
                 let field = Key::from_bytes(field).to_string();
                 let label = if field == "cls" { class_of(&data) } else { None };
                 self.told.push_back(Found::Member(Member {
                     archive: self.archive,
-                    sample,
                     field,
                     is_image,
                     name: entry.key,

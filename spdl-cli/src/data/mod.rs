@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 use spdl_core::{Error, ErrorKind};
 use spdl_io::archive::{ArchiveStamp, TarIndex, TarOptions};
-use spdl_io::datasets::local_files;
+use spdl_io::datasets::{DatasetKind, local_files};
 use spdl_io::shards::{MANIFEST, Manifest, ShardRecord};
 
 use self::samples::Samples;
@@ -133,7 +133,11 @@ impl DataSet {
 }
 
 fn samples(addresses: &[PathBuf]) -> Result<DataSet, Failure> {
-    let opened = Opened::open(addresses, "cannot open")?;
+    let opened = Opened::open_silently(addresses, "cannot open")?;
+    // What is damaged in archives is told where it is come upon.
+    if opened.set.kind != DatasetKind::TarShards {
+        opened.warn();
+    }
     Ok(DataSet::Samples(Box::new(Samples { opened })))
 }
 
@@ -179,7 +183,8 @@ fn archives_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
-        if path.extension().is_some_and(|ending| ending == "tar") && path.is_file() {
+        let is_tar = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("tar"));
+        if is_tar && path.is_file() {
             found.push(path);
         }
     }

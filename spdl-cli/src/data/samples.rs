@@ -38,6 +38,14 @@ impl Samples {
         }
     }
 
+    /// How many tar archives they lie in.
+    pub(crate) fn archives(&self) -> u64 {
+        match self.opened.set.kind {
+            DatasetKind::TarShards => self.opened.set.shard_lens.len() as u64,
+            _ => 0,
+        }
+    }
+
     /// Whether each sample is a file of its own, or begins with one.
     pub(crate) fn are_files(&self) -> bool {
         are_files(self.opened.set.kind)
@@ -102,8 +110,13 @@ impl Samples {
             .deterministic()
             .build()?;
         Ok(read.flat_map(move |read| match read {
-            Ok((key, Ok(sample))) => members(kind, &key, sample),
-            Ok((key, Err(error))) => vec![Found::Bad(Bad::new(0, Some(key), &error))],
+            Ok((key, Ok(sample))) => {
+                let members = members(kind, &key, sample);
+                std::iter::once(Found::Sample).chain(members).collect()
+            }
+            Ok((key, Err(error))) => {
+                vec![Found::Sample, Found::Bad(Bad::new(0, Some(key), &error))]
+            }
             Err(error) => vec![Found::Bad(Bad::new(0, None, &error))],
         }))
     }
@@ -119,9 +132,11 @@ fn members(kind: DatasetKind, key: &Key, sample: Sample) -> Vec<Found> {
     let member = |file: SampleFile| {
         // A sample that is a file has its name.
         let is_file = are_files(kind) && file.role == Role::Image;
-        let ending = key.as_bytes().rsplit(|&byte| byte == b'.').next().unwrap_or_default();
         let (name, field) = match is_file {
-            true => (key.clone(), Key::from_bytes(ending).to_string()),
+            true => {
+                let field = ending_of(key).map_or_else(|| file.field.to_string(), str::to_owned);
+                (key.clone(), field)
+            }
             false => {
                 let name = [key.as_bytes(), b".", file.field.as_bytes()].concat();
                 (Key::from_bytes(&name), file.field.to_string())
@@ -129,13 +144,14 @@ fn members(kind: DatasetKind, key: &Key, sample: Sample) -> Vec<Found> {
         };
         let is_image = match file.role {
             // Lists name files of any kind.
-            Role::Image if kind == DatasetKind::FileList => is_image(key.as_bytes()),
+            Role::Image if kind == DatasetKind::FileList => {
+                ending_of(key).is_some_and(|ending| is_image(ending.as_bytes()))
+            }
             Role::Image => true,
             _ => is_image(file.name.as_bytes()),
         };
         Found::Member(Member {
             archive: 0,
-            sample: key.clone(),
             field,
             is_image,
             name,
@@ -148,6 +164,19 @@ fn members(kind: DatasetKind, key: &Key, sample: Sample) -> Vec<Found> {
         })
     };
     sample.files.into_iter().map(member).collect()
+}
+
+/// What a file's name says of its type: what is behind the last dot of its last part, and before the
+/// query of an address.
+fn ending_of(file: &Key) -> Option<&str> {
+    let bytes = file.as_bytes();
+    let path = match bytes.windows(3).any(|part| part == b"://") {
+        true => bytes.split(|byte| b"?#".contains(byte)).next()?,
+        false => bytes,
+    };
+    let name = path.rsplit(|&byte| byte == b'/').next()?;
+    let dot = name.iter().rposition(|&byte| byte == b'.')?;
+    std::str::from_utf8(&name[dot + 1..]).ok().filter(|ending| !ending.is_empty())
 }
 
 /// Samples as they are, those that are damaged too.
@@ -198,6 +227,25 @@ impl AsyncStage<(Key, Result<StoredRecord>)> for ReadEach {
         match record {
             Ok(record) => self.0.process(record, cx).await,
             Err(error) => Ok((key, Err(error))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ending_of_a_file_is_that_of_its_name_and_of_no_query() {
+        for (name, ending) in [
+            ("a.b/c.jpg", Some("jpg")),
+            ("https://host/c.jpg?as=x.txt", Some("jpg")),
+            ("https://host/c?as=x.png#y.png", None),
+            ("a?b.png", Some("png")),
+            ("a.b/c", None),
+            ("a.", None),
+        ] {
+            assert_eq!(ending_of(&name.into()), ending, "{name}");
         }
     }
 }

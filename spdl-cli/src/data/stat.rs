@@ -116,8 +116,6 @@ fn thumbnail(name: &Key, data: &[u8]) -> Result<Thumbnail> {
 
 /// A member, and what its header says where it is an image.
 struct Looked {
-    archive: usize,
-    sample: Key,
     field: String,
     name: Key,
     data: Bytes,
@@ -127,6 +125,7 @@ struct Looked {
 
 /// What was looked at.
 enum Seen {
+    Sample,
     Member(Looked),
     Bad(Bad),
     End(End),
@@ -151,14 +150,14 @@ impl Stage<Found> for Look {
 
     fn process(&mut self, found: Found, cx: &mut StageContext<'_, Seen>) -> Result<()> {
         cx.emit(match found {
+            Found::Sample => Seen::Sample,
             Found::Member(member) => {
-                let Member { archive, sample, field, is_image, name, offset, data, label, .. } =
-                    member;
+                let Member { archive, field, is_image, name, offset, data, label, .. } = member;
                 let image = is_image.then(|| {
                     self.image(&data)
                         .map_err(|error| Bad::in_member(archive, name.clone(), offset, &error))
                 });
-                Seen::Member(Looked { archive, sample, field, name, data, label, image })
+                Seen::Member(Looked { field, name, data, label, image })
             }
             Found::Bad(bad) => Seen::Bad(bad),
             Found::End(end) => Seen::End(end),
@@ -198,11 +197,14 @@ fn gather(set: &Arc<DataSet>, arguments: &StatArguments, with_sheet: bool) -> Re
         .build()?;
     let mut gathered = Gathered::default();
     gathered.summary.lack_ends = set.cut_shards();
-    let mut last: Option<(usize, Key)> = None;
     for seen in pipeline {
         let Gathered { summary, unreadable, known_members, thumbnails } = &mut gathered;
         let looked = match seen? {
             Seen::Member(looked) => looked,
+            Seen::Sample => {
+                summary.samples += 1;
+                continue;
+            }
             Seen::Bad(bad) => {
                 unreadable.add(bad);
                 continue;
@@ -214,11 +216,6 @@ fn gather(set: &Arc<DataSet>, arguments: &StatArguments, with_sheet: bool) -> Re
                 continue;
             }
         };
-        let sample = (looked.archive, looked.sample);
-        if last.as_ref() != Some(&sample) {
-            summary.samples += 1;
-            last = Some(sample);
-        }
         let size = looked.data.len() as u64;
         summary.members += 1;
         summary.bytes += size;

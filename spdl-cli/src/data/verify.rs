@@ -107,12 +107,22 @@ impl Report {
 
     /// That some archives have no checksums, if so.
     fn what_cannot_be_seen(&self) -> Option<String> {
-        let missing = printable(self.missing.as_ref()?);
+        if self.without_checksums == 0 {
+            return None;
+        }
         let sound = match (self.bad.total(), self.images) {
             (0, 0) => "every member can be read; ",
             (0, _) => "no image is damaged; ",
             _ => "",
         };
+        let Some(missing) = &self.missing else {
+            let archives = counted(self.without_checksums, "archive", "archives");
+            return Some(format!(
+                "{sound}the checksums of {archives} in a store are not compared, so other damage cannot \
+                 be seen"
+            ));
+        };
+        let missing = printable(missing);
         let (has, where_it_is) = match (self.without_checksums, self.archives) {
             (1, 1) => ("there are no checksums to compare".to_owned(), "seen"),
             (1, _) => ("1 archive has no checksums to compare".to_owned(), "seen in it"),
@@ -129,14 +139,13 @@ impl Report {
 }
 
 fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
-    let members = match &**set {
-        DataSet::Archives { manifest: Some(manifest), .. } => {
-            manifest.fields.values().map(|field| field.samples).sum()
+    let samples = match &**set {
+        DataSet::Archives { manifest, .. } => {
+            manifest.as_ref().map_or(0, |manifest| manifest.samples)
         }
-        DataSet::Archives { .. } => 0,
         DataSet::Samples(samples) => samples.len(),
     };
-    let progress = Progress::new(members, !arguments.json && members > 0);
+    let progress = Progress::new(samples, !arguments.json && samples > 0);
     let available = || thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.threads.map_or_else(available, |threads| threads as usize);
     let pipeline = PipelineBuilder::from_iter(members::all(set, Checksums::Compared)?)
@@ -152,16 +161,24 @@ fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
         .threads(threads)
         .build()?;
     let mut report = Report { lack_ends: set.cut_shards(), ..Report::default() };
+    if let DataSet::Samples(samples) = &**set {
+        report.without_checksums = samples.archives();
+    }
     if let DataSet::Archives { archives, unlisted, .. } = &**set {
         for (number, _) in (archives.len()..).zip(unlisted) {
             let reason = format!("{MANIFEST} does not name this archive");
             report.bad.add(Bad::corrupt(number, None, reason));
         }
     }
+    let mut begun: u64 = 0;
     // Whether a member of the archive under way is bad.
     let mut seen_bad = false;
     for checked in pipeline {
         match checked? {
+            Checked::Sample => {
+                progress.at(begun);
+                begun += 1;
+            }
             Checked::Member { bytes, is_image, compared, bad } => {
                 report.members += 1;
                 report.bytes += bytes;
@@ -169,7 +186,6 @@ fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
                 report.checksums += u64::from(compared);
                 seen_bad |= bad.is_some();
                 bad.into_iter().for_each(|bad| report.bad.add(bad));
-                progress.at(report.members);
             }
             Checked::Bad(bad) => {
                 seen_bad = true;
@@ -206,6 +222,7 @@ fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
 }
 
 enum Checked {
+    Sample,
     Member { bytes: u64, is_image: bool, compared: bool, bad: Option<Bad> },
     Bad(Bad),
     End(End),
@@ -241,6 +258,7 @@ impl Stage<Found> for Check {
 
     fn process(&mut self, found: Found, cx: &mut StageContext<'_, Checked>) -> Result<()> {
         cx.emit(match found {
+            Found::Sample => Checked::Sample,
             Found::Member(member) => self.member(member),
             Found::Bad(bad) => Checked::Bad(bad),
             Found::End(end) => Checked::End(end),

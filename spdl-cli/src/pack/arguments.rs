@@ -7,6 +7,7 @@ use spdl_io::shards::ShardPlan;
 
 use crate::arguments::{OnError, count};
 use crate::format::byte_size;
+use crate::opened::place;
 
 /// Writes a data set of images as tar shards, in the layout of WebDataset
 ///
@@ -87,11 +88,11 @@ Exit codes:
 )]
 pub(crate) struct PackArguments {
     /// A folder of images, files of another data set, or an address of either
-    #[arg(value_name = "SRC", required = true)]
+    #[arg(value_name = "SRC", required = true, value_parser = place())]
     pub(crate) sources: Vec<PathBuf>,
 
     /// The folder for the shards
-    #[arg(value_name = "DST", required = true)]
+    #[arg(value_name = "DST", required = true, value_parser = place())]
     pub(crate) destination: PathBuf,
 
     /// What the names of shards begin with

@@ -1,7 +1,12 @@
-//! What is refused before anything is read or written.
+//! What is refused before anything is written.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
+
+use spdl_core::Dataset;
+use spdl_io::datasets::OpenedDataset;
+use spdl_io::{Key, StoredField};
 
 use super::arguments::{Format, PackArguments};
 use crate::arguments::name_of;
@@ -46,6 +51,67 @@ pub(super) fn command_line(arguments: &PackArguments) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Refuses a data set of which a file lies in the folder that is written to, whatever links or braces
+/// led there: it may be one of those that are written anew.
+pub(super) fn nothing_is_read_from(destination: &Path, set: &OpenedDataset) -> Result<(), Failure> {
+    // What is not there holds nothing.
+    let Ok(folder) = fs::canonicalize(destination) else { return Ok(()) };
+    if !set.is_local {
+        return Ok(());
+    }
+    let mut folders = RealFolders::default();
+    for number in 0..set.samples.len() {
+        // What cannot be read is told by whoever reads it.
+        let Ok(record) = set.samples.item(number) else { continue };
+        let objects = record.fields.iter().filter_map(|(_, field)| match field {
+            StoredField::At(extent, _) => Some(&extent.object),
+            _ => None,
+        });
+        let of_row = record.row.as_ref().and_then(|row| row.group.object());
+        if let Some(object) = objects.chain(of_row).find(|object| folders.hold(&folder, object)) {
+            let [from, to] = [&*object.to_path(), destination]
+                .map(|path| printable(&path.display().to_string()));
+            let reason = format!("{from} lies in {to}: shards do not go where they come from");
+            return Err(Failure::usage(reason));
+        }
+    }
+    Ok(())
+}
+
+/// Where folders really lie, each looked up once.
+#[derive(Default)]
+struct RealFolders {
+    known: HashMap<PathBuf, Option<PathBuf>>,
+    /// Samples of a shard come one behind the other.
+    last: Option<(Key, bool)>,
+}
+
+impl RealFolders {
+    /// Whether a file lies in that folder, or leads into it.
+    fn hold(&mut self, folder: &Path, file: &Key) -> bool {
+        if let Some((last, held)) = &self.last
+            && last == file
+        {
+            return *held;
+        }
+        let path = file.to_path();
+        let is_link = fs::symlink_metadata(&path).is_ok_and(|found| found.is_symlink());
+        let held = match (is_link, path.parent()) {
+            (false, Some(parent)) => {
+                let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+                if !self.known.contains_key(parent) {
+                    self.known.insert(parent.to_owned(), fs::canonicalize(parent).ok());
+                }
+                let real = self.known.get(parent).and_then(Option::as_ref);
+                real.is_some_and(|real| real.starts_with(folder))
+            }
+            _ => fs::canonicalize(&path).is_ok_and(|real| real.starts_with(folder)),
+        };
+        self.last = Some((file.clone(), held));
+        held
+    }
 }
 
 /// Whether a path is that of a folder, or leads into it, wherever links lead. It need not be there.

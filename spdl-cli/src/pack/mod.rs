@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use spdl_core::sampler::{Limited, Sequential, Shuffled};
 use spdl_core::{
-    AsyncContext, AsyncStage, Dataset, DatasetSource, Error, Pipeline, PipelineBuilder, Result,
-    Stage, StageContext, async_trait,
+    AsyncContext, AsyncStage, Dataset, DatasetSource, Error, ErrorKind, Pipeline, PipelineBuilder,
+    Result, Stage, StageContext, async_trait,
 };
 use spdl_io::datasets::DatasetKind;
 use spdl_io::shards::{self, MANIFEST, Manifest, ShardWriter};
@@ -43,7 +43,9 @@ const SKIPPED_SHOWN: usize = 20;
 /// Runs the command.
 pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure> {
     checks::command_line(arguments)?;
-    let source = Source::new(Opened::open(&arguments.sources, "cannot open the images")?);
+    let opened = Opened::open(&arguments.sources, "cannot open the images")?;
+    checks::nothing_is_read_from(&arguments.destination, &opened.set)?;
+    let source = Source::new(opened);
     let failed = |what: &str, error: &Error| {
         let failure = Failure::of(what, error, &arguments.destination);
         failure.and("the same command goes on behind the shards that are finished")
@@ -54,7 +56,7 @@ pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure>
         .recipe("source", source.kind())
         .recipe("source items", source.len())
         .recipe("source names", names)
-        .classes(source.classes());
+        .classes(names_of_classes(arguments, &source));
     let start = Instant::now();
     let mut done = Done::default();
     let manifest = match ShardWriter::open(&arguments.destination, &plan) {
@@ -71,9 +73,12 @@ pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure>
                 .map_or(Ok(()), |error| {
                     let failure =
                         Failure::of("cannot pack an image", &error, &shown(&arguments.sources));
-                    Err(failure.and(
-                        "without it, or with --on-error skip, the same command goes on from here",
-                    ))
+                    Err(failure.and(match is_about_a_sample(&error) {
+                        true => {
+                            "without it, or with --on-error skip, the same command goes on from here"
+                        }
+                        false => "the same command goes on from here",
+                    }))
                 })?;
             writer.finish(done.items).map_err(|error| failed("cannot pack", &error))?
         }
@@ -84,6 +89,30 @@ pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure>
         0 => Err(nothing_packed(arguments, &manifest)),
         _ => Ok(()),
     }
+}
+
+/// The names of the classes, where the labels are those that the names belong to.
+fn names_of_classes<'a>(arguments: &PackArguments, source: &'a Source) -> &'a [String] {
+    let Some(label) = &arguments.label_field else { return source.classes() };
+    let set = &source.opened.set;
+    let first = (0..set.samples.len()).find_map(|number| set.samples.item(number).ok());
+    let usual = first.and_then(|record| set.fetch_labeled().fields_of(&record).1);
+    if usual.as_deref() == Some(label) { source.classes() } else { &[] }
+}
+
+/// Whether an error says something of the sample that it was met at. What may be gone tomorrow, such as
+/// a network that is down, does not: all samples behind it would be left out, too.
+fn is_about_a_sample(error: &Error) -> bool {
+    let is_about = matches!(
+        error.kind(),
+        ErrorKind::Corrupt
+            | ErrorKind::Truncated
+            | ErrorKind::Unsupported
+            | ErrorKind::NotFound
+            | ErrorKind::LimitExceeded
+            | ErrorKind::InvalidArgument
+    );
+    is_about && !error.is_fatal()
 }
 
 /// What a run did.
@@ -117,16 +146,27 @@ fn write(
     let source = Arc::new(source);
     for packed in build(arguments, &source, start)? {
         let Packed { item, position, outcome } = packed?;
-        match outcome {
+        let own_key = item.record.as_ref().map_or(&item.name, |record| &record.key);
+        let outcome = match outcome {
             Ok(members) => {
                 let fields: Vec<_> =
                     members.files.iter().map(|(name, data)| (name.as_str(), &data[..])).collect();
-                writer.add(position, &item.key, &fields)?;
-                *if members.encoded { &mut done.encoded } else { &mut done.unchanged } += 1;
+                match writer.add(position, &item.key, &fields) {
+                    Ok(()) => Ok(members.encoded),
+                    // No shard can hold such a sample.
+                    Err(error) if error.kind() == ErrorKind::InvalidArgument => {
+                        Err(error.renamed(own_key.to_string()))
+                    }
+                    Err(error) => return Err(error),
+                }
             }
-            Err(error) if arguments.on_error == OnError::Raise => {
-                let own = item.record.as_ref().map_or(&item.name, |record| &record.key);
-                let key = error.key().map_or_else(|| own.to_string(), str::to_owned);
+            Err(error) => Err(error),
+        };
+        match outcome {
+            Ok(true) => done.encoded += 1,
+            Ok(false) => done.unchanged += 1,
+            Err(error) if arguments.on_error == OnError::Raise || !is_about_a_sample(&error) => {
+                let key = error.key().map_or_else(|| own_key.to_string(), str::to_owned);
                 let address = source.opened.set.address_of(&key);
                 return Ok(Some(error.renamed(address)));
             }
@@ -222,7 +262,7 @@ fn refused(error: &Error, arguments: &PackArguments) -> Failure {
     let what = "cannot pack into this folder";
     let failure = Failure::of(what, error, &arguments.destination);
     match error.kind() {
-        spdl_core::ErrorKind::InvalidArgument if !arguments.overwrite => {
+        ErrorKind::InvalidArgument if !arguments.overwrite => {
             failure.and("--overwrite replaces a set of shards")
         }
         _ => failure,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::{Value, json};
 use spdl_io::shards::{Opened, ShardPlan, ShardWriter};
@@ -360,11 +361,129 @@ fn shards_are_not_written_where_they_come_from() {
         let told = pack(&[folder.join(data)], &folder.join("set"), &["--overwrite"]);
         assert!(told.code == 2 && told.line().contains(" lies in "), "{data}: {}", told.line());
     }
+    let address = format!("file://{}", folder.join("set").display());
+    let told = pack(&[&address], &folder.join("set"), &["--overwrite"]);
+    assert!(told.code == 2 && told.line().contains(" lies in "), "{}", told.line());
     assert_eq!(shards(&folder.join("set")), before);
     let told = pack(&[folder.join("images"), folder.join("set")], &folder.join("no"), &[]);
     assert!(told.code == 1 && told.line().contains("only one folder"), "{}", told.line());
     let told = finish(spdl().args(["pack", "alone"]).output().unwrap());
     assert_eq!(told.code, 2, "{}", told.stderr);
+}
+
+#[cfg(unix)]
+#[test]
+fn shards_are_not_written_where_links_or_braces_lead() {
+    use std::os::unix::fs::symlink;
+    let folder = place();
+    let shard = folder.join("set/shard-000000.tar");
+    let before = shards(&folder.join("set"));
+    fs::create_dir(folder.join("other")).unwrap();
+    fs::copy(&shard, folder.join("other/shard-000000.tar")).unwrap();
+    symlink(&shard, folder.join("link.tar")).unwrap();
+    fs::create_dir(folder.join("links")).unwrap();
+    symlink(&shard, folder.join("links/a.tar")).unwrap();
+    symlink(folder.join("set"), folder.join("way")).unwrap();
+    folder.add("list.txt", b"way/shard-000000.tar\n");
+    for data in [
+        "link.tar",
+        "links",
+        "{other,set}/shard-000000.tar",
+        "way/*.tar",
+        "list.txt",
+        "{way,other}/*.tar",
+    ] {
+        let told = pack(&[folder.join(data)], &folder.join("set"), &["--overwrite"]);
+        assert!(told.code == 2 && told.line().contains(" lies in "), "{data}: {}", told.line());
+        assert_eq!(shards(&folder.join("set")), before, "{data}");
+    }
+    // What lies elsewhere may replace them.
+    let told = pack(&[folder.join("other")], &folder.join("set"), &["--overwrite"]);
+    assert_eq!(told.code, 0, "{}", told.stderr);
+}
+
+#[test]
+fn an_address_of_this_machine_is_a_path_to_every_command() {
+    let folder = place();
+    let address = |name: &str| format!("file://{}", folder.join(name).display());
+    let files = |name: &str| fs::read_dir(folder.join(name)).unwrap().count();
+    assert_eq!(pack(&[address("images")], address("zz").as_ref(), &[]).code, 0);
+    assert!(folder.join("zz/manifest.json").exists());
+    let told = run("verify", &[address("set")], &["--json"]).json();
+    assert_eq!((&told["archives"], &told["checksums"]), (&4.into(), &40.into()));
+    for name in ["a.tar", "B.TAR"] {
+        let alone = format!("alone-{name}");
+        folder.add(
+            format!("{alone}/{name}"),
+            &fs::read(folder.join("set/shard-000000.tar")).unwrap(),
+        );
+        for command in ["ls", "verify", "stat"] {
+            assert_eq!(run(command, &[address(&alone)], &[]).code, 0);
+            assert_eq!(run(command, &[address(&format!("{alone}/{name}"))], &[]).code, 0);
+        }
+        assert_eq!(run("cat", &[address(&alone)], &["class-0/0000.cls"]).stdout, "0");
+        assert_eq!(files(&alone), 1, "{name}: nothing is written");
+    }
+    let one = [address("set/shard-000001.tar")];
+    assert_eq!(run("ls", &one, &[]).stdout.lines().count(), 6, "the samples of one archive");
+}
+
+#[test]
+fn a_field_that_is_chosen_has_its_usual_name_and_others_get_a_number() {
+    let folder = place();
+    let plan = ShardPlan::new("train").classes(["a", "b"]);
+    let Opened::Writing(mut writer) = ShardWriter::open(folder.join("train"), &plan).unwrap()
+    else {
+        panic!("a new folder")
+    };
+    let image = png(1);
+    writer.add(0, b"x", &[("cls", b"1"), ("jpg", &image), ("fine", b"7")]).unwrap();
+    writer.finish(1).unwrap();
+    let data = [folder.join("train")];
+    let of = |set: &str, options: &[&str]| {
+        let told = pack(&data, &folder.join(set), options);
+        assert_eq!(told.code, 0, "{}", told.stderr);
+        let manifest = fs::read(folder.join(set).join("manifest.json")).unwrap();
+        let manifest: Value = serde_json::from_slice(&manifest).unwrap();
+        (contents(&folder.join(set)).remove("x").unwrap(), manifest["plan"]["classes"].clone())
+    };
+    let (fields, classes) = of("fine", &["--label-field", "fine"]);
+    assert_eq!((&fields["cls"][..], &fields["2.cls"][..]), (&b"7"[..], &b"1"[..]));
+    // The names are those of other labels.
+    assert_eq!(classes.as_array().map_or(0, Vec::len), 0, "{classes}");
+    let (fields, classes) = of("same", &["--label-field", "cls"]);
+    assert_eq!((&fields["cls"][..], classes), (&b"1"[..], json!(["a", "b"])));
+}
+
+#[test]
+fn a_sample_that_no_shard_can_hold_is_left_out_like_others() {
+    let folder = Folder::new();
+    folder.add("in/a.png", &png(1));
+    // A field without a name.
+    folder.add("in/a.", b"nothing");
+    folder.add("in/b.png", &png(2));
+    let (archive, names) = (folder.join("a.tar"), ["a.png", "a.", "b.png"]);
+    let tar = Command::new("tar")
+        .arg("-cf")
+        .arg(&archive)
+        .arg("-C")
+        .arg(folder.join("in"))
+        .args(names)
+        .status();
+    if !tar.is_ok_and(|status| status.success()) {
+        println!("SKIPPED: tar is not there");
+        return;
+    }
+    let told = pack(&[&archive], &folder.join("set"), &[]);
+    let line = told.line();
+    assert!(told.code == 1 && line.contains("a.tar:a: the name of a field is not empty"), "{line}");
+    assert!(
+        line.ends_with("or with --on-error skip, the same command goes on from here"),
+        "{line}"
+    );
+    let json = pack(&[&archive], &folder.join("set"), &["--on-error", "skip", "--json"]).json();
+    assert_eq!((&json["skipped"], &json["samples"]), (&1.into(), &1.into()));
+    assert_eq!(run("verify", &[folder.join("set")], &[]).code, 0);
 }
 
 #[test]
@@ -416,6 +535,30 @@ fn folders_and_lists_are_listed_read_verified_and_counted() {
     );
     let told = run("stat", &list, &[]);
     assert!(told.code == 1 && told.line().contains("2 of 20 samples cannot be"), "{}", told.line());
+}
+
+#[test]
+fn one_archive_that_is_damaged_hides_no_other_from_ls() {
+    let folder = place();
+    fs::write(folder.join("set/shard-000000.tar"), [b'x'; 2048]).unwrap();
+    fs::remove_file(folder.join("set/shard-000000.tar.idx")).unwrap();
+    for (options, lines) in [(&["--samples"][..], 14), (&["--samples", "--json"], 14)] {
+        let told = run("ls", &[folder.join("set")], options);
+        assert_eq!((told.code, told.stdout.lines().count()), (1, lines), "{}", told.stdout);
+        assert!(told.line().contains("shard-000000.tar"), "{}", told.line());
+    }
+}
+
+#[test]
+fn samples_are_counted_where_they_are_read() {
+    let folder = place();
+    // A sample twice, one behind the other, and one that is not there.
+    let row = "images/class-0/0000.png";
+    folder.add("twice.txt", format!("{row}\n{row}\nimages/absent.png\n").as_bytes());
+    let told = run("stat", &[folder.join("twice.txt")], &["--json"]);
+    let json: Value = serde_json::from_str(&told.stdout).unwrap();
+    let counted = ["samples", "members", "unreadable"].map(|name| json[name].clone());
+    assert_eq!(counted, [3, 2, 1].map(Value::from), "{json}");
 }
 
 #[test]
@@ -613,6 +756,115 @@ mod stores {
         }
         let told = run("cat", "s3://bucket/set", &["class-1/0004"]);
         assert!(told.line().contains("the fields png, cls"), "{}", told.line());
+    }
+
+    /// A list elsewhere never gets what its rows say of other servers.
+    #[test]
+    fn rows_of_a_list_that_lead_elsewhere_are_refused_without_their_secrets() {
+        let folder = place();
+        let (server, _) = serve(&folder);
+        let url = server.url();
+        let host = url.replace("http://", "");
+        let own = format!("path,caption\n{url}/bucket/images/class-0/0003.png,https://x/?y\n");
+        folder.add("own.csv", own.as_bytes());
+        folder
+            .add("lists/elsewhere.csv", b"path\n1.png\nhttps://me:canary@other/2.png?sig=canary\n");
+        let signed = format!("{{\"path\": \"http:\\/\\/{host}\\/bucket\\/1.png?sig=canary\"}}\n");
+        folder.add("lists/signed.jsonl", signed.as_bytes());
+        folder
+            .add("lists/user.txt", format!("\nhttp://me:canary@{host}/bucket/1.png\n").as_bytes());
+        folder.add("lists/files.txt", b"file:///etc/hostname\n");
+        server.insert_folder(folder.path(), "bucket/");
+        for (list, words) in [
+            ("elsewhere.csv", "line 3, column 1: the file https://other/2.png?*** of a row"),
+            ("signed.jsonl", "line 1, column 1: the file http://"),
+            ("user.txt", "line 2, column 1: the file http://"),
+            ("files.txt", "line 1, column 1: the file /etc/hostname"),
+        ] {
+            for (command, arguments) in
+                [("ls", &["--json"][..]), ("verify", &[]), ("stat", &[]), ("bench", &[])]
+            {
+                let told = run(command, &[format!("{url}/bucket/lists/{list}")], arguments);
+                let line = told.line();
+                assert!(told.code == 1 && line.contains(words), "{command} {list}: {line}");
+                assert!(line.contains(&format!("/bucket/lists/{list}: ")), "{line}");
+                assert!(!(told.stdout + &told.stderr).contains("canary"), "{list}");
+            }
+        }
+        // One of this machine names files of this machine. Not all that looks odd is an address.
+        folder.add("odd.txt", b"1a://me:canary@other/2.png?sig=canary\n");
+        let told = run("ls", &[folder.join("odd.txt")], &["--json"]);
+        assert!(told.code == 0 && told.stdout.contains("1a://other/2.png?***"), "{}", told.stdout);
+        assert!(!told.stdout.contains("canary"), "{}", told.stdout);
+        let told = run("ls", &[folder.join("lists/elsewhere.csv")], &["--json"]);
+        assert!(told.code == 1 && !told.stderr.contains("canary"), "{}", told.stderr);
+        let own = [format!("{url}/bucket/own.csv")];
+        let told = run("verify", &own, &["--json"]).json();
+        assert_eq!((&told["images"], &told["sound"]), (&1.into(), &true.into()));
+        let listed = run("ls", &own, &["--json"]).stdout;
+        assert!(listed.starts_with("{\"key\":\"bucket/images/class-0/0003.png\""), "{listed}");
+    }
+
+    #[test]
+    fn a_store_that_fails_ends_a_run_that_leaves_out_samples() {
+        let folder = place();
+        let rows = fs::read_to_string(folder.join("list.csv")).unwrap();
+        folder.add("list.csv", (rows + "images/absent.png,0,absent\n").as_bytes());
+        let (server, environment) = serve(&folder);
+        let set = folder.join("of-store");
+        let run = |faults: FaultPlan| {
+            server.set_faults(faults);
+            let mut command = spdl();
+            command.args(["pack", "s3://bucket/list.csv"]).arg(&set);
+            command.args(["--shard-samples", "6", "--json", "--on-error", "skip"]);
+            finish(command.envs(environment.clone()).output().unwrap())
+        };
+        let told = run(FaultPlan::script(|request| {
+            request.key.ends_with("0016.png").then_some(Fault::InternalError)
+        }));
+        let line = told.line();
+        assert!(told.code == 1 && line.ends_with("; the same command goes on from here"), "{line}");
+        assert!(line.contains("0016.png") && set.join("manifest.journal").exists(), "{line}");
+        // What is not there is left out.
+        let json = run(FaultPlan::none()).json();
+        assert_eq!((&json["skipped"], &json["samples"]), (&1.into(), &IMAGES.into()));
+    }
+
+    #[test]
+    fn what_is_damaged_in_a_store_is_told_once_by_its_address_and_the_rest_is_listed() {
+        let folder = place();
+        let mut shard = fs::read(folder.join("set/shard-000001.tar")).unwrap();
+        let (server, environment) = serve(&folder);
+        let listed = super::run("ls", &[folder.join("set/shard-000001.tar")], &["--json"]).stdout;
+        let third: Value = serde_json::from_str(listed.lines().nth(2).unwrap()).unwrap();
+        let at = third["fields"]["png"]["offset"].as_u64().unwrap() as usize;
+        // The header of the third sample's image.
+        shard[at - 512..at - 400].fill(0xff);
+        server.insert("bucket/damaged/a.tar", shard);
+        server
+            .insert("bucket/damaged/b.tar", fs::read(folder.join("set/shard-000002.tar")).unwrap());
+        for options in [&["--samples"][..], &["--samples", "--json"], &[]] {
+            let mut command = spdl();
+            command.args(["ls", "s3://bucket/damaged/"]).args(options).envs(environment.clone());
+            let told = finish(command.output().unwrap());
+            let words = "s3://bucket/damaged/a.tar";
+            assert_eq!((told.code, told.line().matches(words).count()), (1, 1), "{}", told.line());
+            // Of the first one the sample before the damage may lack members, too.
+            let lines = if options.is_empty() { 2 } else { 1 + 6 };
+            assert_eq!(told.stdout.lines().count(), lines, "{}", told.stdout);
+        }
+    }
+
+    #[test]
+    fn what_is_not_compared_in_a_store_is_not_called_sound() {
+        let folder = place();
+        let (server, _) = serve(&folder);
+        let data = [format!("{}/bucket/set/shard-00000{{0..3}}.tar", server.url())];
+        let told = run("verify", &data, &["--json"]).json();
+        assert_eq!((&told["without_checksums"], &told["checksums"]), (&4.into(), &0.into()));
+        let told = run("verify", &data, &[]).stdout.replace('\n', " ");
+        let words = "the checksums of 4 archives in a store are not compared";
+        assert!(told.contains(words) && !told.contains("all sound"), "{told}");
     }
 
     #[test]

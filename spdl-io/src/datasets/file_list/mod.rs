@@ -1,5 +1,6 @@
 //! Lists of files as data sets.
 
+mod addresses;
 mod rows;
 
 use std::borrow::Cow;
@@ -13,6 +14,7 @@ use serde_json::{Map, Value};
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 use twox_hash::XxHash3_128;
 
+use self::addresses::RowAddresses;
 use self::rows::{corrupt, csv_row, json_line, line};
 use crate::walk::os_error;
 use crate::{Encoding, Extent, Fetcher, FieldValue, Key, StoredRecord};
@@ -67,6 +69,8 @@ pub struct FileList {
     columns: Columns,
     /// Comes before relative paths: empty, or with a separator at its end.
     folder: Vec<u8>,
+    /// What paths mean that are addresses.
+    addresses: RowAddresses,
     /// What the list is called in messages.
     shown: Option<Arc<str>>,
 }
@@ -247,6 +251,7 @@ impl FileList {
             classes: Vec::new(),
             columns: Columns::default(),
             folder,
+            addresses: RowAddresses::AsTheyStand,
             shown: None,
         };
         let bytes = list.text.clone();
@@ -441,6 +446,9 @@ impl FileList {
     }
 
     fn key_of(&self, path: &[u8]) -> Key {
+        if let Some(Ok(key)) = self.addresses.key_of(path) {
+            return key;
+        }
         let is_address = path.windows(3).any(|part| part == b"://");
         let is_absolute = path.starts_with(b"/") || Key::from_bytes(path).to_path().is_absolute();
         match is_address || is_absolute {

@@ -28,6 +28,8 @@ fn folder_of(file: &Key) -> Key {
 pub(super) struct Opening<'a> {
     pub(super) fetcher: &'a Arc<dyn Fetcher>,
     pub(super) is_local: bool,
+    /// The address of the store; `None` for files of this machine.
+    pub(super) store: Option<&'a str>,
     /// By which images are known.
     pub(super) extensions: &'a [&'a str],
 }
@@ -134,6 +136,8 @@ impl Opening<'_> {
 
     async fn file_list(&self, key: &Key) -> Result<OpenedDataset> {
         let list = FileList::fetch(self.fetcher, key.clone(), &FileListOptions::default()).await?;
+        // What rows name is read from the list's own store, with what is secret there.
+        let list = list.in_store(self.store)?;
         let classes = list.classes().to_vec();
         Ok(OpenedDataset { classes, ..self.opened(DatasetKind::FileList, list, Vec::new()) })
     }

@@ -131,9 +131,13 @@ impl OpenedDataset {
     /// Names may have braces, as of [`expand_braces`](super::expand_braces), and, where the store lists,
     /// `*` and `?` in their last part. In a store, a folder is what is none of the others.
     ///
+    /// Rows of a list of files may be addresses only where these lie in the list's own store, and have
+    /// neither password nor signature.
+    ///
     /// # Errors
     /// As [`StoreRegistry::open`], and those of each data set; `NotFound` where nothing is there;
-    /// `InvalidArgument` for no address, and for several that do not go together; `Unsupported` for a
+    /// `InvalidArgument` for no address, for several that do not go together, and for a row of a list that
+    /// is an address elsewhere; `Unsupported` for a
     /// folder of a server that does not list; `Corrupt` for a shard that has not the size
     /// that the manifest of its set says.
     pub async fn open(
@@ -166,7 +170,12 @@ impl OpenedDataset {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        let opening = Opening { fetcher: &first.fetcher, is_local: first.is_local, extensions };
+        let opening = Opening {
+            fetcher: &first.fetcher,
+            is_local: first.is_local,
+            store: first.store.as_deref(),
+            extensions,
+        };
         let opened = opening.places(kinds[0], &places).await;
         let opened = opened.and_then(|opened| match opened.samples.is_empty() {
             true => Err(Error::new(ErrorKind::NotFound, "this data set holds no samples")),
@@ -231,7 +240,8 @@ impl OpenedDataset {
         let Some(Place { fetcher, is_local, store, .. }) = place else {
             return Err(Error::new(ErrorKind::InvalidArgument, "the list of images is empty"));
         };
-        let opening = Opening { fetcher: &fetcher, is_local, extensions: &[] };
+        let opening =
+            Opening { fetcher: &fetcher, is_local, store: store.as_deref(), extensions: &[] };
         let kind = DatasetKind::FileList;
         let opened = opening.opened(kind, FolderRecords(images), Vec::new());
         Ok(OpenedDataset { store, ..opened })
