@@ -170,7 +170,8 @@ def test_c05_what_waits_for_an_executor_is_cancelled_by_stop(caplog):
         threading.Timer(0.1, gate.set).start()
         # That is no failure of theirs.
         pipeline.stop(timeout=20)
-    assert calls == [0] and caplog.records == []
+    # Whichever item was the first.
+    assert len(calls) == 1 and caplog.records == []
 
 
 def test_c05_an_executor_that_is_shut_down_fails_the_items():
