@@ -7,7 +7,6 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "this program's results are what it prints")]
 
-mod acceptance;
 mod bench;
 mod corpus;
 mod dataset;
@@ -20,6 +19,7 @@ mod steps;
 mod test;
 mod tidy;
 mod tools;
+mod upstream_features;
 mod wheel;
 
 use std::process::ExitCode;
@@ -68,7 +68,7 @@ enum Task {
     Bench(bench::Benchmark),
     Corpus(corpus::Arguments),
     Fuzz(fuzz::Arguments),
-    Features(acceptance::Arguments),
+    Features(upstream_features::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -90,7 +90,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Wheel(arguments) => wheel::run(&workspace, &arguments)?,
         Task::Bench(benchmark) => bench::run(&workspace, &benchmark)?,
         Task::Corpus(arguments) => return corpus::run(&workspace, &arguments),
-        Task::Features(arguments) => return acceptance::run(&workspace, &arguments),
+        Task::Features(arguments) => return upstream_features::run(&workspace, &arguments),
         Task::Fuzz(arguments) => return fuzz::run(&workspace, &arguments),
     }
     Ok(ExitCode::SUCCESS)

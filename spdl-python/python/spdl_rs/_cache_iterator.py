@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import cycle, islice
 from typing import SupportsIndex, TypeVar
 
-from ._loader_arguments import flag, whole
+from ._arguments import flag, whole
 
 T = TypeVar("T")
 

@@ -8,11 +8,11 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex
 
-from . import _loader_arguments as check
+from . import _arguments as check
 from . import _loader_page, _loader_state, _spdl_rs
 from ._errors import DatasetWarning
 from ._image_batches import ImageBatches
-from ._loader_arguments import Path
+from ._arguments import Path
 from ._statistics import Statistics
 
 # A data set with a million bad links shall not print a million lines.

@@ -13,6 +13,7 @@ import numpy
 import numpy.typing
 
 from .. import _spdl_rs
+from .._arguments import flag, whole
 from .._spdl_rs import Array
 from ._buffer import Buffer
 
@@ -52,7 +53,7 @@ class Fetch:
     max_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
-        _set(self, "max_bytes", _whole("max_bytes", self.max_bytes, 1, 2**64 - 1))
+        _set(self, "max_bytes", whole("max_bytes", self.max_bytes, 1, 2**64 - 1))
 
     @overload
     def __call__(self, item: Path, /) -> Bytes: ...
@@ -114,11 +115,11 @@ known are jpeg, png, webp, gif, bmp, tiff
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _set(self, "size", _whole("size", self.size, 1, 2**32 - 1))
-        _set(self, "train", _flag("train", self.train))
+        _set(self, "size", whole("size", self.size, 1, 2**32 - 1))
+        _set(self, "train", flag("train", self.train))
         if not isinstance(self.layout, str):
             raise TypeError(f'layout must be "nhwc-u8" or "nchw-f32", not {self.layout!r}')
-        _set(self, "seed", _whole("seed", self.seed, 0, 2**64 - 1))
+        _set(self, "seed", whole("seed", self.seed, 0, 2**64 - 1))
         # What Python does not know of sizes and layouts is told now.
         self._native()
 
@@ -136,7 +137,7 @@ known are jpeg, png, webp, gif, bmp, tiff
             epoch, index: Which numbers to draw with `train=True`: those of this place in this epoch.
         """
         data, *label = _parts(item)
-        epoch, index = _whole("epoch", epoch, 0, 2**63), _whole("index", index, 0, 2**63)
+        epoch, index = whole("epoch", epoch, 0, 2**63), whole("index", index, 0, 2**63)
         pixels = numpy.asarray(self._native().decode(data, epoch, index))
         return (pixels, *label) if label else pixels
 
@@ -193,8 +194,8 @@ class BatchImages:
     _items: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _set(self, "batch_size", _whole("batch_size", self.batch_size, 1, 2**63 - 1))
-        _set(self, "drop_last", _flag("drop_last", self.drop_last))
+        _set(self, "batch_size", whole("batch_size", self.batch_size, 1, 2**63 - 1))
+        _set(self, "drop_last", flag("drop_last", self.drop_last))
 
     def __call__(self, items: Sequence[Any], /) -> Any:
         """Stacks a list of images, or of pairs of an image and a label."""
@@ -252,22 +253,6 @@ def _parts(item: Any) -> tuple[Any, ...]:
         return value, operator.index(label)
     except TypeError:
         raise TypeError(f"a label must be a whole number of 64 bits, not {label!r}") from None
-
-
-def _whole(name: str, value: SupportsIndex, least: int, most: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be a whole number, not {value!r}") from None
-    if not least <= number <= most:
-        raise ValueError(f"{name} must be {least} to {most}, not {number}")
-    return number
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, (bool, numpy.bool_)):
-        raise TypeError(f"{name} must be True or False, not {value!r}")
-    return bool(value)
 
 
 def _set(operator_: object, name: str, value: Any) -> None:

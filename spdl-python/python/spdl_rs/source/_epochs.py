@@ -16,7 +16,7 @@ from typing import (
     runtime_checkable,
 )
 
-from .._loader_arguments import flag, whole
+from .._arguments import flag, whole
 from ._resumable import check_mapping, value_of
 from ._type import IterableWithShuffle, SizedIterable, SizedIterableWithShuffle
 

@@ -10,7 +10,7 @@ from fractions import Fraction
 from itertools import accumulate
 from typing import Generic, SupportsIndex, TypeVar
 
-from .._loader_arguments import whole
+from .._arguments import whole
 
 T = TypeVar("T")
 

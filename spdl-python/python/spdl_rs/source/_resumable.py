@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from .._loader_arguments import whole
+from .._arguments import whole
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

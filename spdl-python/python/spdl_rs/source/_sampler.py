@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any, SupportsIndex
 
 from .. import _spdl_rs
-from .._loader_arguments import flag, whole
+from .._arguments import flag, whole
 from ._resumable import Pass, Resumable
 
 _MOST_ITEMS = 2**63 - 1

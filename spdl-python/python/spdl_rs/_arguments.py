@@ -1,4 +1,4 @@
-"""Checks of what users give to `ImageLoader`, before the native module sees it."""
+"""Checks of what users give: addresses, whole numbers and flags, before the native module sees them."""
 
 from __future__ import annotations
 
