@@ -122,6 +122,11 @@ impl Array {
         &self.shape
     }
 
+    /// What it is made of.
+    pub(crate) fn into_parts(self) -> (DType, Vec<usize>, HostBuffer) {
+        (self.dtype, self.shape, self.buffer)
+    }
+
     /// The bytes of the buffer behind it, used or not.
     pub(crate) fn buffer_len(&self) -> usize {
         self.buffer.len()

@@ -1,6 +1,7 @@
 //! Host memory for batches: aligned buffers that are counted, reused, and cut into rows which
 //! several threads fill at once.
 
+use std::any::Any;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -29,16 +30,46 @@ const SLACK: usize = 16;
 pub struct BufferPool(Arc<Shared>);
 
 #[derive(Default)]
-struct Shared(Mutex<Books>);
+struct Shared {
+    books: Mutex<Books>,
+    pin: Option<Arc<dyn PinMemory>>,
+}
 
 #[derive(Default)]
 struct Books {
     /// The oldest first.
-    free: Vec<BytesMut>,
+    free: Vec<Memory>,
     free_bytes: usize,
     live_bytes: usize,
     peak_bytes: usize,
     allocations: usize,
+}
+
+/// Tells a device's driver of memory from which it will copy, so that it can do so directly and
+/// beside everything else. `spdl-cuda` implements it.
+///
+/// A [pool that pins](BufferPool::pinned) calls it once for each buffer that it allocates, not for
+/// each batch.
+pub trait PinMemory: fmt::Debug + Send + Sync + 'static {
+    /// Locks this memory where it is, until what is returned is dropped, which is before the memory is
+    /// freed. It starts at a multiple of [`PAGE`] bytes, is a multiple of that long, and holds
+    /// nothing else.
+    ///
+    /// # Errors
+    /// Where the driver refuses, as where too much memory is locked already.
+    fn pin(&self, memory: &mut [u8]) -> Result<Pin>;
+}
+
+/// Holds memory where it is; dropping it lets the memory go.
+pub type Pin = Box<dyn Any + Send + Sync>;
+
+/// What pinned buffers are aligned to, in bytes, and what their size is rounded up to.
+pub const PAGE: usize = 4096;
+
+/// The memory of a buffer. Let go before it is freed: fields are dropped in their order.
+struct Memory {
+    pin: Option<Pin>,
+    bytes: BytesMut,
 }
 
 /// What a pool has lent.
@@ -62,28 +93,35 @@ impl BufferPool {
         BufferPool::default()
     }
 
+    /// An empty pool whose buffers are pinned, and aligned to [`PAGE`] bytes.
+    pub fn pinned(pin: Arc<dyn PinMemory>) -> Self {
+        BufferPool(Arc::new(Shared { pin: Some(pin), ..Shared::default() }))
+    }
+
     /// A buffer of `len` bytes, from the pool where it has one of that size. New memory is zeroed;
     /// a reused buffer holds what its last user left.
     ///
     /// # Errors
-    /// `LimitExceeded` where the system has no memory of that size to give.
+    /// `LimitExceeded` where the system has no memory of that size to give; what
+    /// [`PinMemory::pin`] fails with.
     pub fn take(&self, len: usize) -> Result<HostBuffer> {
-        let reused = self.0.0.lock().reuse(len);
-        let bytes = match reused {
-            Some(bytes) => bytes,
+        let reused = self.0.books.lock().reuse(len);
+        let Memory { pin, bytes } = match reused {
+            Some(memory) => memory,
             None => {
-                let bytes = aligned(len)?;
-                let surplus = self.0.0.lock().allocated(len);
+                let memory = self.0.allocate(len)?;
+                let surplus = self.0.books.lock().allocated(len);
                 drop(surplus);
-                bytes
+                memory
             }
         };
-        Ok(HostBuffer { bytes, lease: Some(Lease { pool: Some(Arc::clone(&self.0)), len }) })
+        let lease = Lease { pool: Some(Arc::clone(&self.0)), len, pin };
+        Ok(HostBuffer { bytes, lease: Some(lease) })
     }
 
     /// What is lent now, and was at most.
     pub fn statistics(&self) -> PoolStatistics {
-        let books = self.0.0.lock();
+        let books = self.0.books.lock();
         PoolStatistics {
             live_bytes: books.live_bytes,
             peak_bytes: books.peak_bytes,
@@ -99,16 +137,29 @@ impl fmt::Debug for BufferPool {
     }
 }
 
+impl Shared {
+    fn allocate(&self, len: usize) -> Result<Memory> {
+        let Some(pin) = self.pin.as_ref().filter(|_| len > 0) else {
+            return Ok(Memory { pin: None, bytes: aligned(len)? });
+        };
+        let pages = len.checked_next_multiple_of(PAGE).ok_or_else(|| none_left(len))?;
+        let mut bytes = aligned_to(PAGE, pages)?;
+        let pin = pin.pin(&mut bytes)?;
+        bytes.truncate(len);
+        Ok(Memory { pin: Some(pin), bytes })
+    }
+}
+
 impl Books {
-    fn reuse(&mut self, len: usize) -> Option<BytesMut> {
-        let at = self.free.iter().rposition(|bytes| bytes.len() == len)?;
+    fn reuse(&mut self, len: usize) -> Option<Memory> {
+        let at = self.free.iter().rposition(|memory| memory.bytes.len() == len)?;
         self.free_bytes -= len;
         self.lend(len);
         Some(self.free.remove(at))
     }
 
     /// Counts a new buffer; returns free ones that there is no more room for.
-    fn allocated(&mut self, len: usize) -> Vec<BytesMut> {
+    fn allocated(&mut self, len: usize) -> Vec<Memory> {
         self.allocations += 1;
         self.lend(len);
         self.surplus()
@@ -120,22 +171,22 @@ impl Books {
     }
 
     /// Takes back what was lent, with its memory unless that was lost.
-    fn give_back(&mut self, len: usize, bytes: Option<BytesMut>) -> Vec<BytesMut> {
+    fn give_back(&mut self, len: usize, memory: Option<Memory>) -> Vec<Memory> {
         self.live_bytes -= len;
-        if let Some(bytes) = bytes {
-            self.free_bytes += bytes.len();
-            self.free.push(bytes);
+        if let Some(memory) = memory {
+            self.free_bytes += memory.bytes.len();
+            self.free.push(memory);
         }
         self.surplus()
     }
 
     /// The oldest free buffers, as many as there are too many. To be dropped outside the lock.
-    fn surplus(&mut self) -> Vec<BytesMut> {
+    fn surplus(&mut self) -> Vec<Memory> {
         let most_held = self.peak_bytes.saturating_add(self.peak_bytes / SLACK);
         let most_free = self.peak_bytes.min(most_held.saturating_sub(self.live_bytes));
         let mut count = 0;
         while self.free_bytes > most_free || self.free.len() - count > MOST_FREE {
-            self.free_bytes -= self.free[count].len();
+            self.free_bytes -= self.free[count].bytes.len();
             count += 1;
         }
         self.free.drain(..count).collect()
@@ -144,16 +195,21 @@ impl Books {
 
 /// New zeroed memory that starts at a multiple of [`ALIGNMENT`].
 pub(crate) fn aligned(len: usize) -> Result<BytesMut> {
-    let none_left = || {
-        let message = format!("the system has no {len} bytes of memory for a batch");
-        Error::new(ErrorKind::LimitExceeded, message)
-    };
-    let with_slack = len.checked_add(ALIGNMENT - 1).ok_or_else(none_left)?;
+    aligned_to(ALIGNMENT, len)
+}
+
+fn none_left(len: usize) -> Error {
+    let message = format!("the system has no {len} bytes of memory for a batch");
+    Error::new(ErrorKind::LimitExceeded, message)
+}
+
+fn aligned_to(alignment: usize, len: usize) -> Result<BytesMut> {
+    let with_slack = len.checked_add(alignment - 1).ok_or_else(|| none_left(len))?;
     // Zeroed memory can only be asked for by a call that aborts where there is none; so ask first,
     // which touches nothing.
-    Vec::<u8>::new().try_reserve_exact(with_slack).map_err(|_| none_left())?;
+    Vec::<u8>::new().try_reserve_exact(with_slack).map_err(|_| none_left(len))?;
     let mut bytes = BytesMut::zeroed(with_slack);
-    let skip = bytes.as_ptr().align_offset(ALIGNMENT);
+    let skip = bytes.as_ptr().align_offset(alignment);
     bytes.advance(skip);
     bytes.truncate(len);
     Ok(bytes)
@@ -164,13 +220,16 @@ struct Lease {
     /// `None` only once it has ended.
     pool: Option<Arc<Shared>>,
     len: usize,
+    pin: Option<Pin>,
 }
 
 impl Lease {
-    /// Ends the count, and gives the memory back where there still is some.
-    fn end(&mut self, bytes: Option<BytesMut>) {
+    /// Ends the count, and gives the memory back where it is still whole. Else lets go of it.
+    fn end(&mut self, bytes: BytesMut) {
         if let Some(pool) = self.pool.take() {
-            let surplus = pool.0.lock().give_back(self.len, bytes);
+            let memory = Memory { pin: self.pin.take(), bytes };
+            let whole = (memory.bytes.len() == self.len).then_some(memory);
+            let surplus = pool.books.lock().give_back(self.len, whole);
             drop(surplus);
         }
     }
@@ -178,7 +237,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.end(None);
+        self.end(BytesMut::new());
     }
 }
 
@@ -195,7 +254,7 @@ impl HostBuffer {
     pub(crate) fn into_rows(mut self, count: usize, row_len: usize) -> RowBuffer {
         let mut rest = std::mem::take(&mut self.bytes);
         let rows = (0..count).map(|_| Some(rest.split_to(row_len))).collect();
-        RowBuffer { rows, rest, lease: self.lease.take() }
+        RowBuffer { lease: self.lease.take(), rows, rest }
     }
 }
 
@@ -215,8 +274,7 @@ impl DerefMut for HostBuffer {
 impl Drop for HostBuffer {
     fn drop(&mut self) {
         if let Some(lease) = &mut self.lease {
-            let bytes = std::mem::take(&mut self.bytes);
-            lease.end((bytes.len() == lease.len).then_some(bytes));
+            lease.end(std::mem::take(&mut self.bytes));
         }
     }
 }
@@ -229,9 +287,10 @@ impl fmt::Debug for HostBuffer {
 
 /// A buffer cut into rows. A row is absent while a worker writes it.
 pub(crate) struct RowBuffer {
+    /// First, since memory is let go before it is freed.
+    lease: Option<Lease>,
     rows: Vec<Option<BytesMut>>,
     rest: BytesMut,
-    lease: Option<Lease>,
 }
 
 impl RowBuffer {
@@ -255,7 +314,10 @@ impl RowBuffer {
             match row {
                 // Neighbours of one allocation: `unsplit` only moves the end of the first.
                 Some(row) => whole.unsplit(row),
-                None if at < needed => return None,
+                None if at < needed => {
+                    drop(self.lease.take());
+                    return None;
+                }
                 None => return Some(HostBuffer { bytes: whole, lease: self.lease.take() }),
             }
         }
@@ -410,5 +472,68 @@ mod tests {
             assert_eq!(pool.take(len).unwrap_err().kind(), ErrorKind::LimitExceeded);
         }
         assert_eq!(pool.statistics(), PoolStatistics::default());
+    }
+
+    /// What is pinned, as address and length.
+    #[derive(Clone, Debug, Default)]
+    struct Ledger(Arc<Mutex<Vec<(usize, usize)>>>);
+
+    struct Entry(Ledger, (usize, usize));
+
+    impl PinMemory for Ledger {
+        fn pin(&self, memory: &mut [u8]) -> Result<Pin> {
+            let place = (memory.as_ptr().addr(), memory.len());
+            if place.1 > 100 * PAGE {
+                return Err(Error::new(ErrorKind::LimitExceeded, "too much is locked"));
+            }
+            self.0.lock().push(place);
+            Ok(Box::new(Entry(self.clone(), place)))
+        }
+    }
+
+    impl Drop for Entry {
+        fn drop(&mut self) {
+            self.0.0.lock().retain(|place| *place != self.1);
+        }
+    }
+
+    #[test]
+    fn whole_pages_are_pinned_once_for_each_allocation_until_the_pool_frees_them() {
+        let ledger = Ledger::default();
+        let pool = BufferPool::pinned(Arc::new(ledger.clone()));
+        let buffer = pool.take(PAGE + 1).unwrap();
+        let address = buffer.as_ptr().addr();
+        assert_eq!(buffer.len(), PAGE + 1);
+        assert_eq!(address % PAGE, 0);
+        assert_eq!(*ledger.0.lock(), [(address, 2 * PAGE)]);
+        drop(buffer);
+        let again = pool.take(PAGE + 1).unwrap();
+        assert_eq!(again.as_ptr().addr(), address);
+        assert_eq!(ledger.0.lock().len(), 1, "a buffer that waits to be used again stays pinned");
+        assert!(pool.take(0).unwrap().is_empty());
+        assert_eq!(pool.take(101 * PAGE).unwrap_err().kind(), ErrorKind::LimitExceeded);
+        assert_eq!(pool.statistics().live_bytes, PAGE + 1);
+        drop(again);
+        drop(pool);
+        assert!(ledger.0.lock().is_empty());
+    }
+
+    #[test]
+    fn a_pinned_buffer_that_lost_a_row_is_let_go_before_that_row_is_freed() {
+        let ledger = Ledger::default();
+        let pool = BufferPool::pinned(Arc::new(ledger.clone()));
+        let mut rows = pool.take(100).unwrap().into_rows(2, 50);
+        let lost = rows.lend(1);
+        let short = rows.into_buffer(1).unwrap();
+        assert_eq!(ledger.0.lock().len(), 1, "what is in front of the lost row is still used");
+        drop(short);
+        assert!(ledger.0.lock().is_empty());
+        drop(lost);
+        let mut rows = pool.take(100).unwrap().into_rows(2, 50);
+        let lost = rows.lend(0);
+        assert!(rows.into_buffer(1).is_none());
+        assert!(ledger.0.lock().is_empty());
+        drop(lost);
+        assert_eq!(pool.statistics().live_bytes, 0);
     }
 }

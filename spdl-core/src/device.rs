@@ -1,5 +1,6 @@
 //! Where batches go: the device behind the last stage, and its twin on the host.
 
+use std::any::Any;
 use std::fmt::Debug;
 
 use crate::Result;
@@ -33,8 +34,8 @@ pub trait Fence: Debug + Send + Sync + 'static {
     fn wait(&self) -> Result<()>;
 }
 
-/// Memory that a device holds for a batch.
-pub trait DeviceMemory: Debug + Send + Sync + 'static {
+/// Memory that a device holds for a batch. As it is [`Any`], who knows the device gets its own type.
+pub trait DeviceMemory: Any + Debug + Send + Sync + 'static {
     /// Where it lies.
     fn space(&self) -> Space;
     /// How long it is, in bytes.

@@ -56,6 +56,7 @@
 //! | lists | [`batch`](PipelineBuilder::batch), [`unbatch`](PipelineBuilder::unbatch), [`aggregate`](PipelineBuilder::aggregate) with an [`Aggregator`] of yours |
 //! | little padding | [`bucket`](PipelineBuilder::bucket), [`pack`](PipelineBuilder::pack), [`concat_and_split`](PipelineBuilder::concat_and_split) |
 //! | arrays | [`fill`](PipelineBuilder::fill) |
+//! | batches on a device | [`upload`](PipelineBuilder::upload) with a [`Device`], [`buffers`](PipelineBuilder::buffers) |
 //! | different ways for different items | [`route`](PipelineBuilder::route), [`route_lists`](PipelineBuilder::route_lists) |
 //! | a bound in bytes | [`measured`](PipelineBuilder::measured), [`memory`](PipelineBuilder::memory) |
 //! | threads | [`StageOptions`], [`Control`] |
@@ -113,6 +114,7 @@ mod dataset;
 mod definition;
 mod delivery;
 mod device;
+mod device_batch;
 mod diagnosis;
 mod error;
 mod executor;
@@ -167,7 +169,7 @@ pub use array::{Array, DType, Element};
 pub use audit::OrderAudit;
 pub use batch::{Batch, BatchLayout, Field, Fill, FillContext, SlotMut};
 pub use budget::MemoryStatistics;
-pub use buffer::{ALIGNMENT, BufferPool, HostBuffer, PoolStatistics};
+pub use buffer::{ALIGNMENT, BufferPool, HostBuffer, PAGE, Pin, PinMemory, PoolStatistics};
 pub use builder::{Path, PipelineBuilder, path};
 pub use change::Change;
 pub use control::Control;
@@ -177,6 +179,7 @@ pub use definition::{
     Construct, Definition, PipelineSettings, Setting, StageDefinition, short_type_name,
 };
 pub use device::{Device, DeviceMemory, Fence, HostDevice, Space, Upload};
+pub use device_batch::{DeviceArray, DeviceBatch};
 pub use diagnosis::Limit;
 pub use error::{Error, ErrorKind, Result};
 pub use executor::CpuExecutor;

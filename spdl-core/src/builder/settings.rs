@@ -11,6 +11,7 @@ use futures_core::future::BoxFuture;
 use super::PipelineBuilder;
 use super::plan::{Outgoing, PREFETCH, Plan};
 use crate::Result;
+use crate::buffer::BufferPool;
 use crate::definition::{Definition, PipelineSettings, Setting};
 use crate::executor::CpuExecutor;
 use crate::failure::{DropListener, Dropped, OnError, Tolerance};
@@ -40,6 +41,7 @@ pub(super) struct Settings {
     pub(super) prefetch: Option<usize>,
     pub(super) memory: Option<usize>,
     pub(super) largest_item: Option<usize>,
+    pub(super) buffers: Option<BufferPool>,
     pub(super) runtime: Option<Arc<dyn Runtime>>,
     pub(super) hooks: Vec<Arc<dyn Hook>>,
     pub(super) on_drop: Vec<DropListener>,
@@ -67,6 +69,7 @@ impl Settings {
             prefetch: None,
             memory: None,
             largest_item: None,
+            buffers: None,
             runtime: None,
             hooks: Vec::new(),
             on_drop: Vec::new(),
@@ -184,6 +187,12 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// batch needs.
     pub fn largest_item(self, bytes: usize) -> Self {
         self.set(|settings| settings.largest_item = Some(bytes))
+    }
+
+    /// Where batches lie: buffers of this pool, such as a [pinned](BufferPool::pinned) one of a
+    /// device. Default: a pool of the pipeline's own.
+    pub fn buffers(self, pool: BufferPool) -> Self {
+        self.set(|settings| settings.buffers = Some(pool))
     }
 
     /// Who polls the source and the async stages. Default: a [`ThreadRuntime`](crate::ThreadRuntime)
@@ -354,6 +363,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             self.settings.seed.unwrap_or(0),
             threads,
             std::mem::take(&mut self.settings.on_drop),
+            self.settings.buffers.take().unwrap_or_default(),
         );
         let shared = Arc::new(shared);
         let place = match &self.settings.executor {

@@ -14,6 +14,8 @@ use crate::aggregate::{Aggregation, Aggregator, Batcher, Filter, FlatMap, Map, U
 use crate::batch::{Batch, BatchLayout, Fill};
 use crate::control::{Knob, StageKnob};
 use crate::definition::{Construct, Setting, StageDefinition};
+use crate::device::Device;
+use crate::device_batch::DeviceBatch;
 use crate::footprint::Footprint;
 use crate::grouping::{
     Bucketed, Bucketer, Bucketing, ConcatAndSplit, Packed, Packer, Packing, Piece, Sequence,
@@ -512,5 +514,21 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             last.measured = true;
         }
         self
+    }
+}
+
+/// Batches to a device.
+impl PipelineBuilder<Batch> {
+    /// Adds the stage that starts the copy of each batch to `device` and hands it on at once, in the
+    /// order of its input; see [`DeviceBatch`]. Let the batches lie in
+    /// [buffers](PipelineBuilder::buffers) from which the device copies directly.
+    #[track_caller]
+    pub fn upload(
+        self,
+        options: impl Into<StageOptions>,
+        device: Arc<dyn Device>,
+    ) -> PipelineBuilder<DeviceBatch> {
+        let options = options.into().concurrency(1);
+        self.map(options, move |batch| DeviceBatch::upload(batch, &*device))
     }
 }

@@ -17,6 +17,7 @@ use super::Shared;
 use super::queue::{Next, Queue};
 use super::reorder::Reorder;
 use super::signal::{Interest, Signal};
+use crate::BufferPool;
 use crate::sample::{Envelope, Head, TicketDesk};
 
 fn model(check: impl Fn() + Send + Sync + 'static) {
@@ -540,7 +541,7 @@ fn loom_work_made_while_a_lent_worker_leaves_is_seen() {
 #[test]
 fn loom_a_task_that_runs_until_the_end_is_woken_by_it() {
     model(|| {
-        let shared = Arc::new(Shared::new(0, 1, Vec::new()));
+        let shared = Arc::new(Shared::new(0, 1, Vec::new(), BufferPool::new()));
         let task = thread::spawn({
             let shared = Arc::clone(&shared);
             move || block_on(shared.while_running(std::future::pending::<()>()))
@@ -553,7 +554,7 @@ fn loom_a_task_that_runs_until_the_end_is_woken_by_it() {
 #[test]
 fn loom_a_stop_wakes_everything_that_waits_at_its_queues() {
     model(|| {
-        let shared = Arc::new(Shared::new(0, 1, Vec::new()));
+        let shared = Arc::new(Shared::new(0, 1, Vec::new(), BufferPool::new()));
         let queue = Arc::new(Queue::<u32>::new(1, None));
         let tolerance = Arc::new(crate::failure::Tolerance::new(crate::OnError::Raise));
         let name = "stage".into();

@@ -116,13 +116,18 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(seed: u64, threads: usize, listeners: Vec<DropListener>) -> Self {
+    pub(crate) fn new(
+        seed: u64,
+        threads: usize,
+        listeners: Vec<DropListener>,
+        buffers: BufferPool,
+    ) -> Self {
         Shared {
             number: crate::hooks::next_pipeline(),
             seed,
             failures: Failures::new(listeners),
             consumer: ConsumerMeter::default(),
-            buffers: BufferPool::new(),
+            buffers,
             budget: OnceLock::new(),
             account: OnceLock::new(),
             left_out: AtomicU64::new(0),

@@ -1,0 +1,232 @@
+//! Batches on a device: the arrays of a batch, on their way there.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::batch::{Batch, Field};
+use crate::device::{Device, DeviceMemory, Fence, Upload};
+use crate::footprint::Footprint;
+use crate::{DType, Result, SampleId};
+
+/// A dense array in the memory of a device, rows first (C order).
+#[derive(Debug)]
+pub struct DeviceArray {
+    dtype: DType,
+    shape: Vec<usize>,
+    upload: Upload,
+}
+
+impl DeviceArray {
+    /// The type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The extent of each dimension, slowest first.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Where its elements are, once it is [ready](Self::ready).
+    pub fn memory(&self) -> &dyn DeviceMemory {
+        &*self.upload.memory
+    }
+
+    /// Done once the elements are there.
+    pub fn ready(&self) -> &dyn Fence {
+        &*self.upload.ready
+    }
+
+    /// Its memory, and the fence behind which the elements are there.
+    pub fn into_upload(self) -> Upload {
+        self.upload
+    }
+}
+
+/// Samples side by side in the memory of a device, or on their way there.
+///
+/// Nothing has waited for the copies when a pipeline delivers one: a consumer lets its own stream
+/// wait for each array's [`ready`](DeviceArray::ready), or waits itself ([`wait`](Self::wait)).
+pub struct DeviceBatch {
+    fields: Vec<Field>,
+    arrays: Vec<DeviceArray>,
+    ids: Vec<SampleId>,
+}
+
+impl DeviceBatch {
+    /// Starts the copy of every array, and returns at once.
+    ///
+    /// ```
+    /// use spdl_core::{Array, Batch, BufferPool, DType, DeviceBatch, HostDevice, SampleId};
+    /// let labels = Array::new(DType::I64, vec![1], BufferPool::new().take(8)?)?;
+    /// let batch = Batch::new(vec![SampleId { epoch: 0, index: 0 }], [("labels", labels)])?;
+    /// let batch = DeviceBatch::upload(batch, &HostDevice::default())?;
+    /// batch.wait()?;
+    /// assert_eq!(batch.array("labels").map(|array| array.shape()), Some(&[1][..]));
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What [`Device::upload`] fails with.
+    pub fn upload(batch: Batch, device: &dyn Device) -> Result<Self> {
+        let Batch { fields, arrays, ids } = batch;
+        let arrays = arrays.into_iter().map(|array| {
+            let (dtype, shape, buffer) = array.into_parts();
+            Ok(DeviceArray { dtype, shape, upload: device.upload(buffer)? })
+        });
+        Ok(DeviceBatch { arrays: arrays.collect::<Result<_>>()?, fields, ids })
+    }
+
+    /// How many samples it holds.
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Whether it holds none. A pipeline never delivers such a batch.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// The epoch its samples belong to.
+    pub fn epoch(&self) -> u64 {
+        self.ids.first().map_or(0, |id| id.epoch)
+    }
+
+    /// Who the samples are, in their order in the batch.
+    pub fn ids(&self) -> &[SampleId] {
+        &self.ids
+    }
+
+    /// The array of the field with this name, `[len, …]`.
+    pub fn array(&self, name: &str) -> Option<&DeviceArray> {
+        let at = self.fields.iter().position(|field| &*field.name == name)?;
+        self.arrays.get(at)
+    }
+
+    /// All arrays with their names, in the layout's order.
+    pub fn arrays(&self) -> impl Iterator<Item = (&str, &DeviceArray)> {
+        self.fields.iter().map(|field| &*field.name).zip(&self.arrays)
+    }
+
+    /// Takes the arrays out, with their names, in the layout's order.
+    pub fn into_arrays(self) -> impl Iterator<Item = (Arc<str>, DeviceArray)> {
+        self.fields.into_iter().map(|field| field.name).zip(self.arrays)
+    }
+
+    /// Whether all copies are done, without waiting.
+    ///
+    /// # Errors
+    /// The failure of a copy.
+    pub fn is_ready(&self) -> Result<bool> {
+        for array in &self.arrays {
+            if !array.ready().is_done()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Waits until all copies are done.
+    ///
+    /// # Errors
+    /// The failure of a copy.
+    pub fn wait(&self) -> Result<()> {
+        self.arrays.iter().try_for_each(|array| array.ready().wait())
+    }
+}
+
+/// What lies on the device does not count, but where the device is the host itself.
+impl Footprint for DeviceBatch {
+    fn footprint(&self) -> usize {
+        let on_host = |array: &&DeviceArray| array.memory().space() == crate::Space::Host;
+        let arrays = self.arrays.iter().filter(on_host).map(|array| array.memory().len());
+        size_of::<Self>() + arrays.sum::<usize>()
+    }
+}
+
+impl fmt::Debug for DeviceBatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.arrays()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        BatchLayout, DatasetSource, ErrorKind, Fill, FillContext, HostBuffer, HostDevice,
+        PipelineBuilder, SlotMut, Space,
+    };
+    use crate::{BufferPool, Error};
+
+    struct Number;
+    impl Fill<i64> for Number {
+        fn fill(
+            &mut self,
+            item: i64,
+            mut slot: SlotMut<'_>,
+            _: &mut FillContext<'_>,
+        ) -> Result<()> {
+            slot.set(0, item)
+        }
+    }
+
+    fn numbers() -> PipelineBuilder<Batch> {
+        let source = DatasetSource::new((0..10).collect::<Vec<i64>>());
+        let layout = BatchLayout::new(4, [Field::new("number", DType::I64, &[])]);
+        PipelineBuilder::new(source).fill("fill", layout, || Ok(Number)).deterministic()
+    }
+
+    #[test]
+    fn batches_arrive_on_the_device_in_their_order_with_what_they_hold() {
+        let pool = BufferPool::new();
+        let device = HostDevice::new(pool.clone());
+        let pipeline = numbers().buffers(pool.clone()).upload("upload", Arc::new(device));
+        let mut indices = Vec::new();
+        for batch in pipeline.build().unwrap() {
+            let batch = batch.unwrap();
+            assert!(batch.is_ready().unwrap());
+            let numbers = batch.array("number").unwrap();
+            assert_eq!((numbers.dtype(), numbers.shape()), (DType::I64, &[batch.len()][..]));
+            assert_eq!(numbers.memory().space(), Space::Host);
+            assert_eq!(batch.footprint(), size_of::<DeviceBatch>() + 4 * 8);
+            indices.extend(batch.ids().iter().map(|id| id.index));
+            assert!(batch.array("nobody").is_none());
+        }
+        assert_eq!(indices, (0..10).collect::<Vec<_>>());
+        let statistics = pool.statistics();
+        assert_eq!(statistics.live_bytes, 0);
+        assert!(
+            statistics.allocations > 0,
+            "the batches lay in buffers of the pool that was given"
+        );
+    }
+
+    /// A device that refuses its second upload.
+    #[derive(Debug, Default)]
+    struct Refusing(HostDevice, std::sync::atomic::AtomicUsize);
+
+    impl Device for Refusing {
+        fn space(&self) -> Space {
+            Space::Host
+        }
+        fn host_buffer(&self, bytes: usize) -> Result<HostBuffer> {
+            self.0.host_buffer(bytes)
+        }
+        fn upload(&self, host: HostBuffer) -> Result<Upload> {
+            if self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 1 {
+                return Err(Error::new(ErrorKind::LimitExceeded, "no room on the device"));
+            }
+            self.0.upload(host)
+        }
+    }
+
+    #[test]
+    fn a_copy_that_cannot_be_started_ends_the_pipeline_and_names_the_stage() {
+        let pipeline = numbers().upload("upload", Arc::new(Refusing::default())).build().unwrap();
+        let results: Vec<_> = pipeline.collect();
+        assert_eq!(results.len(), 2);
+        let error = results[1].as_ref().unwrap_err();
+        assert_eq!((error.kind(), error.stage()), (ErrorKind::LimitExceeded, Some("upload")));
+    }
+}
