@@ -14,25 +14,17 @@ use spdl_io::{
     block_on,
 };
 
-use crate::contents;
+use crate::{BUDGET, contents};
 
 const SIZES: [usize; 8] = [0, 1, 100, 1_000, 4_096, 20_000, 60_000, 5_000];
-const BUDGET: Duration = Duration::from_secs(5);
 
 fn objects() -> Vec<(String, Bytes)> {
     SIZES.iter().enumerate().map(|(n, len)| (format!("data/{n}"), contents(n, *len))).collect()
 }
 
+/// Patience that soon sees a stalled body, and goes on with a short one.
 fn patience() -> ResilientOptions {
-    ResilientOptions::default()
-        .attempts(20)
-        .budget(BUDGET)
-        .first_delay(Duration::from_millis(2))
-        .most_delay(Duration::from_millis(20))
-        .retry_tokens(10_000.0)
-        .stall_timeout(Duration::from_millis(250))
-        .least_bytes(64)
-        .seed(7)
+    crate::patience().stall_timeout(Duration::from_millis(250)).least_bytes(64)
 }
 
 fn stores(server: &FaultServer, options: ResilientOptions) -> [Location; 2] {

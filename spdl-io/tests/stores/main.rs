@@ -16,13 +16,29 @@ mod unknown_names;
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::time::Duration;
 
 use bytes::Bytes;
+use spdl_io::ResilientOptions;
 
 /// The objects of the contract, in a folder.
 fn contract_objects(folder: &str) -> Vec<(String, Bytes)> {
     let objects = spdl_io::testing::contract_objects().into_iter();
     objects.map(|(name, bytes)| (format!("{folder}/{name}"), bytes)).collect()
+}
+
+/// How long a client goes on that is to read through many faults: each read ends within it.
+const BUDGET: Duration = Duration::from_secs(5);
+
+/// Such a client's patience: many attempts, close behind each other, within [`BUDGET`].
+fn patience() -> ResilientOptions {
+    ResilientOptions::default()
+        .attempts(20)
+        .budget(BUDGET)
+        .first_delay(Duration::from_millis(2))
+        .most_delay(Duration::from_millis(20))
+        .retry_tokens(10_000.0)
+        .seed(7)
 }
 
 /// Bytes that differ from place to place.

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use spdl_io::testing::{Fault, FaultPlan, FaultServer};
 use spdl_io::{
-    Cache, CachedFetcher, ErrorKind, Fetcher, Key, Location, ReadRequest, ResilientOptions, Result,
-    SourceOptions, StoreRegistry, block_on,
+    Cache, CachedFetcher, ErrorKind, Fetcher, Key, Location, ReadRequest, Result, SourceOptions,
+    StoreRegistry, block_on,
 };
 
 use crate::contents;
@@ -84,12 +84,9 @@ struct Done {
 
 /// The data by HTTP, by HTTPS, and as a bucket.
 fn stores(plain: &FaultServer, front: &TlsFront, seed: u64) -> [Location; 3] {
-    let patience = ResilientOptions::default()
+    let patience = crate::patience()
         .attempts(50)
         .budget(BUDGET)
-        .first_delay(Duration::from_millis(2))
-        .most_delay(Duration::from_millis(20))
-        .retry_tokens(10_000.0)
         .stall_timeout(Duration::from_millis(250))
         .least_bytes(64)
         .seed(seed);

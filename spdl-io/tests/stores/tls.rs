@@ -5,29 +5,16 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use spdl_io::testing::FaultServer;
-use spdl_io::{
-    Error, ErrorKind, Location, ResilientOptions, Result, SourceOptions, StoreRegistry, block_on,
-};
+use spdl_io::{Error, ErrorKind, Location, Result, SourceOptions, StoreRegistry, block_on};
 
-use crate::contents;
 use crate::tls_front::{AUTHORITY, CUTS, Cut, Plan, TlsFront};
+use crate::{BUDGET, contents, patience};
 
-const BUDGET: Duration = Duration::from_secs(5);
 const OBJECTS: usize = 30;
 const LEN: usize = 20_000;
 
 fn server() -> FaultServer {
     FaultServer::start((0..OBJECTS).map(|n| (format!("data/{n}"), contents(n, LEN))))
-}
-
-fn patience() -> ResilientOptions {
-    ResilientOptions::default()
-        .attempts(20)
-        .budget(BUDGET)
-        .first_delay(Duration::from_millis(2))
-        .most_delay(Duration::from_millis(20))
-        .retry_tokens(10_000.0)
-        .seed(7)
 }
 
 const WEB: usize = 0;
