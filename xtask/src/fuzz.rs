@@ -457,7 +457,7 @@ fn make_seeds(workspace: &Workspace, folder: &Path) -> Result<()> {
 }
 
 /// How files of each format start: the name of the format is that of its target.
-const SIGNATURES: [(&str, &[&[u8]]); 12] = [
+const SIGNATURES: [(&str, &[&[u8]]); 13] = [
     ("bmp", &[b"BM"]),
     ("gif", &[b"GIF8"]),
     ("jpeg", &[b"\xFF\xD8\xFF"]),
@@ -470,6 +470,7 @@ const SIGNATURES: [(&str, &[&[u8]]); 12] = [
     ("tar", &[]),
     ("tfrecord", &[]),
     ("tiff", &[b"II*\0", b"MM\0*"]),
+    ("wav", &[b"RF64", b"BW64", b"RIFX"]),
     ("webp", &[b"RIFF"]),
     ("zip", &[b"PK\x03\x04", b"PK\x05\x06"]),
 ];
@@ -480,6 +481,9 @@ const OTHER: &str = "other";
 fn format_of(file: &[u8]) -> Option<&'static str> {
     if file.get(257..262) == Some(b"ustar") {
         return Some("tar");
+    }
+    if file.starts_with(b"RIFF") && file.get(8..12) == Some(b"WAVE") {
+        return Some("wav");
     }
     let is_it = |starts: &[&[u8]]| starts.iter().any(|start| file.starts_with(start));
     SIGNATURES.iter().find(|(_, starts)| is_it(starts)).map(|(format, _)| *format)
@@ -526,10 +530,12 @@ mod tests {
     fn a_target_starts_from_files_of_its_format() {
         let folder = Path::new("seeds");
         assert_eq!(seeds_of("jpeg_region", folder), [folder.join("jpeg")]);
-        assert_eq!(seeds_of("fill", folder).len(), 13);
+        assert_eq!(seeds_of("fill", folder).len(), 14);
         assert_eq!(seeds_of("tar_index", folder), [folder.join("tar")]);
         assert_eq!(format_of(b"MM\0*rest"), Some("tiff"));
         assert_eq!(format_of(&[&[b'a'; 257][..], b"ustar\0"].concat()), Some("tar"));
+        assert_eq!(format_of(b"RIFF\x08\0\0\0WAVEfmt "), Some("wav"));
+        assert_eq!(format_of(b"RIFF\x08\0\0\0WEBPVP8 "), Some("webp"));
         assert_eq!(format_of(b"text"), None);
     }
 

@@ -20,6 +20,7 @@ mod test;
 mod tidy;
 mod tools;
 mod upstream_features;
+mod venv;
 mod wheel;
 
 use std::process::ExitCode;

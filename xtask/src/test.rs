@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::features::{self, Features};
 use crate::steps::{self, Counts, Step, Tally, cargo_test, finish_tests, model_tests};
 use crate::tools::{Output, Workspace, cargo, cargo_tool, command, require_programs};
+use crate::venv::Venv;
 use crate::{corpus, fuzz, tidy, wheel};
 
 /// Run every check: format, lints, tests, docs, features, fuzz targets, models, the Python wheel,
@@ -282,8 +283,30 @@ fn shuttle(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     model_tests(workspace, output, "shuttle", 1, |cargo| cargo)
 }
 
+/// On two versions of Python where they are here, at once, since tests wait more than they compute.
 fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    let venv = wheel::install_for_tests(workspace, output)?;
+    let (usual, other) = wheel::install_for_tests_twice(workspace, output)?;
+    let Some(other) = other else {
+        let mut counts = pytest(workspace, output, &usual)?;
+        counts.add(Counts::one_skipped("only one version of Python is here to run its tests"));
+        return Ok(counts);
+    };
+    let mut log = Output::log(workspace.target.join("python-other.log"), STEP_LIMIT)?;
+    let (counts, on_other) = std::thread::scope(|scope| {
+        let beside = scope.spawn(|| {
+            let counts = pytest(workspace, &mut log, &other);
+            (counts, log)
+        });
+        (pytest(workspace, output, &usual), beside.join())
+    });
+    let Ok((on_other, log)) = on_other else { bail!("the other thread panicked") };
+    output.say(&log.text()?);
+    let mut counts = counts?;
+    counts.add(on_other?);
+    Ok(counts)
+}
+
+fn pytest(workspace: &Workspace, output: &mut Output, venv: &Venv) -> Result<Counts> {
     let (status, text) = output.run_and_read(
         command(venv.python())
             .args(["-m", "pytest", "-rfEs", "-p", "no:cacheprovider", "spdl-python/tests"])

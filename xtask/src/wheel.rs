@@ -1,12 +1,13 @@
 //! `cargo xtask wheel`: the Python package.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::tools::{Output, Venv, Workspace, command};
+use crate::tools::{Output, Workspace, command};
+use crate::venv::{self, Venv};
 
 /// Build the Python wheel (abi3: one wheel for every Python from 3.10 on).
 ///
@@ -61,7 +62,32 @@ pub(crate) fn build(workspace: &Workspace, output: &mut Output, dev: bool) -> Re
 
 /// Builds the wheel quickly and installs it, with what its tests need, into `target/venv-test`.
 pub(crate) fn install_for_tests(workspace: &Workspace, output: &mut Output) -> Result<Venv> {
-    let venv = install(workspace, output, "venv-test", true)?;
+    let wheel = build(workspace, output, true)?;
+    prepare_for_tests(workspace, output, None, "venv-test", &wheel)
+}
+
+/// The same with an interpreter of another version beside the usual one, where there is such a one, in
+/// `target/venv-test-other`.
+pub(crate) fn install_for_tests_twice(
+    workspace: &Workspace,
+    output: &mut Output,
+) -> Result<(Venv, Option<Venv>)> {
+    let wheel = build(workspace, output, true)?;
+    let usual = prepare_for_tests(workspace, output, None, "venv-test", &wheel)?;
+    let other = venv::other_python(&usual).map(|python| {
+        prepare_for_tests(workspace, output, Some(&python), "venv-test-other", &wheel)
+    });
+    Ok((usual, other.transpose()?))
+}
+
+fn prepare_for_tests(
+    workspace: &Workspace,
+    output: &mut Output,
+    interpreter: Option<&Path>,
+    name: &str,
+    wheel: &Path,
+) -> Result<Venv> {
+    let venv = install_wheel(workspace, output, interpreter, name, wheel)?;
     venv.install(output, &["pytest"])?;
     if venv.install(output, &["pillow"]).is_err() {
         output.say("pillow could not be installed: tests that compare with it skip themselves");
@@ -78,8 +104,19 @@ pub(crate) fn install(
     dev: bool,
 ) -> Result<Venv> {
     let wheel = build(workspace, output, dev)?;
-    let venv = Venv::prepare(workspace, output, name, &["numpy"])?;
+    install_wheel(workspace, output, None, name, &wheel)
+}
+
+fn install_wheel(
+    workspace: &Workspace,
+    output: &mut Output,
+    interpreter: Option<&Path>,
+    name: &str,
+    wheel: &Path,
+) -> Result<Venv> {
+    let venv = Venv::prepare_with(workspace, output, interpreter, name, &["numpy"])?;
     output.say("installing the wheel");
-    venv.install(output, &["--force-reinstall".into(), "--no-deps".into(), wheel])?;
+    let options = ["--force-reinstall", "--no-deps"].map(AsRef::as_ref);
+    venv.install(output, &[&options[..], &[wheel.as_os_str()]].concat())?;
     Ok(venv)
 }

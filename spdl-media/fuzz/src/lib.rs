@@ -7,7 +7,9 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result, SampleId, SampleRng};
+use spdl_media::audio::{WavHeader, WavSample};
 use spdl_media::{
     CodecRegistry, ColorModel, Crop, DecodeRequest, Decoder, FillImage, ImageCodec, ImageDecoder,
     ImageTransform, Limits, Mode, OnTruncated, Orientation, Picture, PixelsMut, Plane, PlaneShape,
@@ -27,6 +29,39 @@ fn large_limits() -> Limits {
 /// Everything that the decoder of a format offers, on a file that may be of another format.
 pub fn decode_as(format: &str, file: &[u8]) {
     decode_by(codec_of(format).as_ref(), &limits(), file);
+}
+
+/// The header of a WAV file, where its samples are, and stretches of them.
+pub fn read_wav(file: &[u8]) {
+    let file = Bytes::copy_from_slice(file);
+    let len = file.len() as u64;
+    let mut read = 0;
+    let by_ranges = WavHeader::read(len, |range| {
+        assert!(range.start <= range.end && range.end <= len, "{range:?} of {len} bytes");
+        read += range.end - range.start;
+        Ok(file.slice(range.start as usize..range.end as usize))
+    });
+    assert!(read <= len, "{read} of {len} bytes were read");
+    check_kind(by_ranges.as_ref().err());
+    let Ok(header) = by_ranges else { return };
+    let data = header.data_range();
+    assert!(data.start <= data.end && data.end <= len, "{data:?} of {len} bytes");
+    let sample = header.sample();
+    check_kind(sample.as_ref().err());
+    if let Ok(sample) = sample {
+        let frame = u64::from(header.channels()) * sample.size() as u64;
+        assert_eq!(header.frames() * frame, data.end - data.start);
+        if sample == WavSample::I24 {
+            let packed = &file[data.start as usize..data.end as usize];
+            let mut wide = vec![0; packed.len() / 3 * 4];
+            WavSample::widen(packed, &mut wide).expect("a whole number of samples");
+        }
+    }
+    for (offset, duration) in [(None, None), (Some(0.5), Some(0.25)), (None, Some(1e300))] {
+        if let Ok(frames) = header.frames_between(offset, duration) {
+            assert!(frames.start <= frames.end && frames.end <= header.frames());
+        }
+    }
 }
 
 /// The same for every format of this build that may be the file's, and for one more.

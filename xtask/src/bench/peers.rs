@@ -7,7 +7,8 @@ use anyhow::{Result, ensure};
 use clap::ValueEnum;
 
 use super::contest::Contestant;
-use crate::tools::{Output, Venv, Workspace, command, install_packages};
+use crate::tools::{Output, Workspace, command, install_packages};
+use crate::venv::Venv;
 
 /// A loader of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

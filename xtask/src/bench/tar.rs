@@ -10,7 +10,8 @@ use clap::Args;
 use super::contest::{self, Contestant};
 use super::tar_shards::{self, Shape};
 use super::{peers, plot, table};
-use crate::tools::{Output, Venv, Workspace, cargo};
+use crate::tools::{Output, Workspace, cargo};
+use crate::venv::Venv;
 
 /// Tar shards to samples, without decoding, against webdataset and upstream's `iter_tarfile`.
 ///
