@@ -231,9 +231,33 @@ def test_b03_what_can_be_neither_called_nor_indexed_is_no_op():
         source().pipe(3)
 
 
+async def with_two(item, other):
+    return item, other
+
+
+class WithTwo:
+    def __call__(self, item, other):
+        return item, other
+
+
+@pytest.mark.parametrize(
+    "op", [lambda: 1, with_two, WithTwo(), functools.partial(with_two), lambda *, item: item]
+)
+def test_b03_what_cannot_be_called_with_one_item_is_refused_before_anything_runs(op):
+    with pytest.raises(TypeError, match="is called with one argument, the item"):
+        build(source([1]).pipe(op))
+
+
+@pytest.mark.parametrize(
+    "op", [functools.partial(with_two, other=1), lambda *items: items, str, print, (0, 1), max]
+)
+def test_b03_what_can_be_called_with_one_item_or_does_not_tell_is_an_op(op):
+    build(source([1]).pipe(op)).stop()
+
+
 def test_b03_a_stage_is_called_what_its_function_is_called():
     partial = functools.partial(functools.partial(spell))
-    names = [Pipe(op).name for op in (spell, partial, Callable(), "".join, [1], lambda: 0)]
+    names = [Pipe(op).name for op in (spell, partial, Callable(), "".join, [1], lambda item: 0)]
     assert names == ["spell", "spell", "Callable", "join", "list", "<lambda>"]
     assert Pipe(spell, name="other").name == "other"
 

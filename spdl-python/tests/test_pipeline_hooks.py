@@ -345,6 +345,21 @@ def test_f10_a_stage_hook_that_fails_while_it_is_left_is_told_by_stop():
     pipeline.stop()
 
 
+@pytest.mark.parametrize("method", ["stage_hook", "task_hook"])
+@pytest.mark.parametrize("is_async", [True, False])
+def test_f10_a_hook_that_was_not_decorated_is_refused_before_anything_runs(method, is_async):
+    async def awaiting(self, input_item=None):
+        yield
+
+    def waiting(self, input_item=None):
+        yield
+
+    hook = type("Undecorated", (TaskHook,), {"task_hook": TaskHook.stage_hook})
+    setattr(hook, method, awaiting if is_async else waiting)
+    with pytest.raises(ValueError, match="decorate it with contextlib.asynccontextmanager"):
+        build(source([1]).pipe(identity), task_hook_factory=lambda info: [hook()])
+
+
 def test_f10_a_hook_that_is_no_context_manager_is_a_failure_with_advice(caplog):
     class Wrong(TaskHook):
         async def task_hook(self, input_item=None):

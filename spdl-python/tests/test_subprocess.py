@@ -65,7 +65,7 @@ def test_x01_one_process_iterates_again_and_again():
     assert first == second and len(set(first)) == 1 and first[0] != os.getpid()
 
 
-@pytest.mark.parametrize("buffer_size", [1, 2, 3, 50])
+@pytest.mark.parametrize("buffer_size", [-1, 1, 2, 3, 50])
 def test_x01_all_items_come_in_their_order_whatever_may_wait(buffer_size):
     assert list(of(work.numbers, 200, buffer_size=buffer_size)) == list(range(200))
 

@@ -103,7 +103,8 @@ class PipelineBuilder(Generic[T, U]):
         Raises:
             ValueError: An argument is out of range, or an async function is given what it
                 cannot take: an `executor`, or for an async generator `output_order="input"`.
-            TypeError: `op` is neither function nor container, or an argument is of the wrong type.
+            TypeError: `op` is neither function nor container, or cannot be called with one argument;
+                or an argument is of the wrong type.
 
         >>> from spdl_rs.pipeline import PipelineBuilder
         >>> def spell(word):

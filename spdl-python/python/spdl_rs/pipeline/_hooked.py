@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import inspect
 import time
 from collections.abc import (
     AsyncIterator,
@@ -23,6 +24,14 @@ from ._hooks import TaskHook, TaskStatsHook
 _END = object()
 
 
+def _check_decorated(method: Callable[..., Any]) -> None:
+    if inspect.isasyncgenfunction(method) or inspect.isgeneratorfunction(method):
+        raise ValueError(
+            f"{method.__qualname__} is a generator, and no async context manager; decorate it with "
+            "contextlib.asynccontextmanager"
+        )
+
+
 class HookedStage:
     """The hooks of one stage.
 
@@ -33,9 +42,15 @@ class HookedStage:
         name: The stage's.
         hooks: The outermost first.
         companions: What runs the hooks.
+
+    Raises:
+        ValueError: A hook's method is a generator that nobody made a context manager.
     """
 
     def __init__(self, name: str, hooks: Sequence[TaskHook], companions: Companions) -> None:
+        for hook in hooks:
+            _check_decorated(hook.stage_hook)
+            _check_decorated(hook.task_hook)
         self._hooks = hooks
         self._companions = companions
         self._life = Life(name, [hook.stage_hook for hook in hooks])

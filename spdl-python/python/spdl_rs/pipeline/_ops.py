@@ -29,15 +29,31 @@ def function_of(op: Any) -> Callable[[Any], Any]:
     """What is called for each item: the op, or its `__getitem__`.
 
     Raises:
-        TypeError: It can be neither called nor indexed.
+        TypeError: It can be neither called nor indexed, or not with one item.
     """
     if callable(op):
+        _check_takes_one(op)
         return op
     if hasattr(type(op), "__getitem__"):
         return op.__getitem__
     raise TypeError(
         f"an op must be callable, or have __getitem__; {type(op).__name__!r} objects are neither"
     )
+
+
+def _check_takes_one(op: Callable[..., Any]) -> None:
+    """Refuses now what would fail for each item."""
+    try:
+        signature = inspect.signature(op)
+    except (TypeError, ValueError):
+        # Not every function of C tells its own.
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise TypeError(
+            f"{where(op)} is called with one argument, the item, which {signature} does not take: {error}"
+        ) from None
 
 
 def kind_of(op: Any) -> Kind:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import queue
+import sys
 import threading
 import warnings
 import weakref
@@ -51,7 +52,7 @@ def iterate_in_subprocess(
 
     Args:
         fn: Makes what is iterated.
-        buffer_size: How many finished items may wait, at least 1.
+        buffer_size: How many finished items may wait, at least 1; -1 for any number.
         initializer: One function, or several, to be called before `fn`.
         mp_context: The start method, or a context of `multiprocessing`. Default: the one that the
             program has set, unless that is `"fork"`; else `"forkserver"`, or `"spawn"` where there
@@ -85,6 +86,8 @@ def iterate_in_subprocess(
     """
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {fn!r}")
+    if buffer_size == -1:
+        buffer_size = sys.maxsize
     whole("buffer_size", buffer_size)
     if timeout is not None and timeout < 0:
         raise ValueError(f"timeout must not be negative, not {timeout}")
