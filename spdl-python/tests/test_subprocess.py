@@ -3,6 +3,7 @@
 import concurrent.futures
 import functools
 import gc
+import inspect
 import os
 import pathlib
 import random
@@ -378,6 +379,15 @@ def test_b14_nothing_of_one_epoch_gets_into_the_next():
     config = source(range(1, 8)).aggregate(3, drop_last=True).add_sink().get_config()
     batches = run_pipeline_in_subprocess(config, num_threads=1)
     assert [list(batches) for _ in range(2)] == [[[1, 2, 3], [4, 5, 6]]] * 2
+
+
+def test_x03_it_takes_all_that_build_pipeline_takes():
+    parameters = set(inspect.signature(build_pipeline).parameters)
+    unknown = parameters - set(inspect.signature(run_pipeline_in_subprocess).parameters)
+    assert unknown <= {"pipeline_cfg", "stage_id"}
+    config = source(range(3)).add_sink().get_config()
+    batches = run_pipeline_in_subprocess(config, num_threads=1, use_thread_output_queue=True)
+    assert list(batches) == [0, 1, 2]
 
 
 def test_x03_a_failure_of_the_pipeline_keeps_its_exceptions():

@@ -106,6 +106,7 @@ def run_pipeline_in_subprocess(
     queue_class: type[Any] | None = None,
     task_hook_factory: Any | None = None,
     background_tasks: list[Any] | None = None,
+    use_thread_output_queue: bool = False,
     **kwargs: Any,
 ) -> Iterable[T]:
     """Runs a pipeline in another process. The result can be iterated again and again.
@@ -120,7 +121,7 @@ def run_pipeline_in_subprocess(
     Args:
         config_or_builder: The pipeline. A builder is accepted, but deprecated.
         num_threads, max_failures, report_stats_interval, queue_class, task_hook_factory, \
-background_tasks: As for `build_pipeline`.
+background_tasks, use_thread_output_queue: As for `build_pipeline`.
         kwargs: As for `iterate_in_subprocess`.
 
     Raises:
@@ -145,6 +146,7 @@ background_tasks: As for `build_pipeline`.
         "queue_class": queue_class,
         "task_hook_factory": task_hook_factory,
         "background_tasks": background_tasks,
+        "use_thread_output_queue": use_thread_output_queue,
     }
     whole("num_threads", num_threads, TypeError)
     budget(max_failures)
