@@ -1,5 +1,6 @@
 """What the tests of pipelines share."""
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -24,6 +25,21 @@ def run(builder, **options):
 
 def identity(item):
     return item
+
+
+async def identity_async(item):
+    await asyncio.sleep(0)
+    return item
+
+
+def twice(item):
+    yield item
+    yield item
+
+
+async def twice_async(item):
+    yield item
+    yield item
 
 
 def refuse(item):

@@ -75,8 +75,9 @@ def test_a03_only_large_payloads_use_the_arena():
     assert arena.head == 4096
 
 
+@pytest.mark.frameworks
 def test_a03_tensors_travel():
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     for arena in (ring(), pool()):
         first, second = of(work.tensors, arena=arena)
         assert torch.equal(first, work.tensors()[0]) and second.dtype == torch.bfloat16

@@ -444,6 +444,7 @@ def test_d02_it_goes_on_where_its_consumer_was(context):
     assert first + [batch[0] for batch in again] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
 
 
+@pytest.mark.frameworks
 def test_d02_defaults_of_pytorch_are_taken_from_it():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: no default_collate")
     for generator in [None, torch.Generator()]:

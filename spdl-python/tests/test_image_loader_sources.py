@@ -185,6 +185,7 @@ def test_parquet_as_hugging_face_writes_it_is_read(tmp_path):
     assert sorted(orders[0]) == sorted(labels.tolist()) and orders[0] != orders[1]
 
 
+@pytest.mark.frameworks
 def test_parquet_of_pyarrow_gives_the_images_of_the_folder(many, samples, tmp_path):
     pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")

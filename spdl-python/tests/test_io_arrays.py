@@ -177,6 +177,7 @@ def test_memory_goes_back_to_its_pool_with_the_last_reference(photos):
     assert live_bytes() == 0
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize("dtype", [*DTYPES, "bfloat16"])
 def test_v11_torch_has_the_same_memory(dtype):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -197,6 +198,7 @@ def test_v11_torch_has_the_same_memory(dtype):
         to_torch([1])
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "bfloat16"])
 def test_v11_jax_has_the_same_memory(dtype):
     jax = pytest.importorskip("jax", reason="JAX is not installed")
@@ -223,6 +225,7 @@ class OnDevice:
         self.__cuda_array_interface__ = {"shape": shape, "typestr": "<f4", "data": (0, False)}
 
 
+@pytest.mark.frameworks
 def test_v11_an_empty_array_on_a_gpu_is_a_value_error():
     pytest.importorskip("torch", reason="PyTorch is not installed")
     assert isinstance(OnDevice((0,)), CUDAArrayInterface)

@@ -26,7 +26,14 @@ def test_there_are_programs():
     assert len(PROGRAMS) == GUIDE.read_text("utf-8").count("```python") == 4
 
 
-@pytest.mark.parametrize(("program", "printed"), PROGRAMS, ids=range(len(PROGRAMS)))
+@pytest.mark.parametrize(
+    ("program", "printed"),
+    [
+        pytest.param(*pair, marks=pytest.mark.frameworks if "import torch\n" in pair[0] else ())
+        for pair in PROGRAMS
+    ],
+    ids=range(len(PROGRAMS)),
+)
 def test_programs_of_the_guide_print_what_it_says(program, printed, capsys):
     if "import torch\n" in program:
         pytest.importorskip("torch", reason="PyTorch is not installed")

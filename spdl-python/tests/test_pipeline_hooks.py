@@ -9,7 +9,18 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import pytest
-from pipelines import assert_no_threads, build, identity, refuse, refuse_odd, run, source
+from pipelines import (
+    assert_no_threads,
+    build,
+    identity,
+    identity_async,
+    refuse,
+    refuse_odd,
+    run,
+    source,
+    twice,
+    twice_async,
+)
 from spdl_rs.pipeline import (
     PipelineBuilder,
     PipelineFailure,
@@ -48,21 +59,6 @@ class Recorder(TaskHook):
             self.note("failed", input_item, type(error))
             raise
         self.note("after", input_item)
-
-
-async def identity_async(item):
-    await asyncio.sleep(0)
-    return item
-
-
-def twice(item):
-    yield item
-    yield item
-
-
-async def twice_async(item):
-    yield item
-    yield item
 
 
 def hooked(builder, events, **options):

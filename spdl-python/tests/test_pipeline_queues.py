@@ -14,10 +14,13 @@ from pipelines import (
     assert_no_threads,
     build,
     identity,
+    identity_async,
     refuse,
     refuse_odd,
     run,
     source,
+    twice,
+    twice_async,
     wait_until,
 )
 from spdl_rs.pipeline import (
@@ -64,21 +67,6 @@ def forget():
 def sleepy(item):
     time.sleep(0.02)
     return item
-
-
-async def identity_async(item):
-    await asyncio.sleep(0)
-    return item
-
-
-def twice(item):
-    yield item
-    yield item
-
-
-async def twice_async(item):
-    yield item
-    yield item
 
 
 def test_s04_a_queue_is_made_for_each_stage_and_lives_with_the_pipeline():

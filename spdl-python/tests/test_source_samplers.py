@@ -396,6 +396,7 @@ def test_q08_batches_go_on_also_after_a_short_last_one(n):
         assert list(again) == whole[taken:]
 
 
+@pytest.mark.frameworks
 def test_q08_samplers_serve_pytorchs_loader():
     data = pytest.importorskip("torch.utils.data", reason="PyTorch is not installed")
     sampler = Random(10, rank=1, world_size=2)

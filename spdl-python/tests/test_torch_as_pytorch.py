@@ -10,6 +10,7 @@ import spdl_rs.torch
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: nothing to compare with")
 data = torch.utils.data
+pytestmark = pytest.mark.frameworks
 
 
 class Squares(data.Dataset):

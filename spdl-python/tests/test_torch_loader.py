@@ -19,20 +19,9 @@ import pytest
 from pipelines import assert_no_threads, threads
 from spdl_rs import StoppedError
 from spdl_rs.torch import DataLoader, LoaderTimedOutError, _arguments, get_worker_info
+from torch_datasets import Stream
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-
-
-class Stream:
-    """An iterable data set of the numbers below `length`, divided among workers."""
-
-    def __init__(self, length=23):
-        self.length = length
-
-    def __iter__(self):
-        info = get_worker_info()
-        number, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        yield from range(number, self.length, workers)
 
 
 def loader(dataset=LETTERS, batch_size=4, collate_fn=list, **arguments):

@@ -8,7 +8,8 @@ import time
 
 import pytest
 from spdl_rs.source import DistributedRandomSampler
-from spdl_rs.torch import DataLoader, get_worker_info
+from spdl_rs.torch import DataLoader
+from torch_datasets import Stream
 
 
 def loader(dataset=range(23), batch_size=3, collate_fn=list, **arguments):
@@ -31,16 +32,6 @@ def resumed(make, state):
     again = make()
     again.load_state_dict(state)
     return again
-
-
-class Stream:
-    def __init__(self, length=23):
-        self.length = length
-
-    def __iter__(self):
-        info = get_worker_info()
-        number, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        yield from range(number, self.length, workers)
 
 
 class StatefulIterator:
@@ -323,6 +314,7 @@ def shuffled(torch, kind, **arguments):
     return loader(dataset, sampler=sampler, **arguments)
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", ["default", "generator", "weighted", "subset", "replacement"])
 def test_random_orders_go_on_in_this_epoch_and_the_next(kind, workers):
@@ -358,6 +350,7 @@ def test_random_orders_go_on_in_this_epoch_and_the_next(kind, workers):
         assert list(again) == epochs[2]
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", ["default", "generator"])
 def test_random_orders_go_on_behind_the_end_of_an_epoch(kind, workers):
@@ -376,6 +369,7 @@ def test_random_orders_go_on_behind_the_end_of_an_epoch(kind, workers):
     assert [list(again), list(again)] == following
 
 
+@pytest.mark.frameworks
 def test_a_random_order_that_was_drawn_ahead_is_kept_without_workers():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: no random orders")
     torch.manual_seed(2)
@@ -387,6 +381,7 @@ def test_a_random_order_that_was_drawn_ahead_is_kept_without_workers():
     assert list(resumed(lambda: shuffled(torch, "default"), state)) == list(batches)
 
 
+@pytest.mark.frameworks
 def test_an_order_of_which_nothing_was_drawn_is_drawn_as_any_other():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: no random orders")
     torch.manual_seed(2)
@@ -399,6 +394,7 @@ def test_an_order_of_which_nothing_was_drawn_is_drawn_as_any_other():
     assert [list(again), list(again)] == epochs
 
 
+@pytest.mark.frameworks
 def test_resuming_leaves_pytorchs_own_numbers_alone():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: no random orders")
     torch.manual_seed(2)
@@ -411,6 +407,7 @@ def test_resuming_leaves_pytorchs_own_numbers_alone():
     assert sorted(itertools.chain(*first, *rest)) == list(range(23))
 
 
+@pytest.mark.frameworks
 def test_states_are_as_those_of_torchdata_in_use():
     """The same program with both: save after some batches, go on in a new loader."""
     pytest.importorskip("torch", reason="PyTorch is not installed")

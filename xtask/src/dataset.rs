@@ -51,8 +51,20 @@ pub(crate) struct Picture {
     pub(crate) height: u16,
 }
 
-/// Makes the data set below `parent`, or finds the one made before, and returns its folder.
+/// Makes the data set below `parent`, or finds the one made before; says which, and returns its folder.
 pub(crate) fn prepare(photos: &Path, parent: &Path, settings: Settings) -> Result<PathBuf> {
+    let (folder, is_new) = find_or_make(photos, parent, settings)?;
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    println!("data set {name}: made{}", if is_new { "" } else { " before" });
+    Ok(folder)
+}
+
+/// The data set's folder below `parent`, and whether it was made just now.
+pub(crate) fn find_or_make(
+    photos: &Path,
+    parent: &Path,
+    settings: Settings,
+) -> Result<(PathBuf, bool)> {
     ensure!(settings.images > 0, "--images must be at least 1");
     ensure!(
         (1..=settings.images).contains(&settings.classes),
@@ -64,8 +76,7 @@ pub(crate) fn prepare(photos: &Path, parent: &Path, settings: Settings) -> Resul
     let name = format!("data-{:016x}", digest(&files, settings));
     let finished = parent.join(&name);
     if finished.is_dir() {
-        println!("data set {name}: made before");
-        return Ok(finished);
+        return Ok((finished, false));
     }
 
     let unfinished = parent.join(format!(".{name}.unfinished"));
@@ -77,8 +88,7 @@ pub(crate) fn prepare(photos: &Path, parent: &Path, settings: Settings) -> Resul
     recipe.write_all(&unfinished)?;
     fs::rename(&unfinished, &finished)
         .with_context(|| format!("cannot rename {} to {name}", unfinished.display()))?;
-    println!("data set {name}: made");
-    Ok(finished)
+    Ok((finished, true))
 }
 
 /// The photographs' names and contents, sorted by name.

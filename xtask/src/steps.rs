@@ -19,13 +19,16 @@ pub(crate) struct Step {
     pub(crate) run: fn(&Workspace, &mut Output) -> Result<Counts>,
 }
 
+/// How wide the names of steps are.
+const WIDTH: usize = 17;
+
 /// How many lines of a failing step's log are shown.
 const SHOWN_LINES: usize = 60;
 
 /// Prints the steps with what they do.
 pub(crate) fn list(steps: &[Step]) {
     for step in steps {
-        println!("{:<14}{}", step.name, step.about);
+        println!("{:<WIDTH$}{}", step.name, step.about);
     }
 }
 
@@ -102,7 +105,7 @@ fn run_step(workspace: &Workspace, step: &Step, log: &Path, limit: Duration) -> 
         spinner
     });
     if spinner.is_none() {
-        print!("{:<14}", step.name);
+        print!("{:<WIDTH$}", step.name);
         std::io::stdout().flush()?;
     }
 
@@ -116,7 +119,7 @@ fn run_step(workspace: &Workspace, step: &Step, log: &Path, limit: Duration) -> 
 
     if let Some(spinner) = spinner {
         spinner.finish_and_clear();
-        print!("{:<14}", step.name);
+        print!("{:<WIDTH$}", step.name);
     }
     let verdict = match (counts.failed, counts.passed) {
         (0, 0) => "skipped",

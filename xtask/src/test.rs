@@ -1,10 +1,11 @@
 //! `cargo xtask test`: everything that must hold before a change is merged.
 
 use std::collections::BTreeSet;
+use std::env;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -15,10 +16,10 @@ use crate::features::{self, Features};
 use crate::steps::{self, Counts, Step, Tally, cargo_test, finish_tests, model_tests};
 use crate::tools::{Output, Workspace, cargo, cargo_tool, command, require_programs};
 use crate::venv::Venv;
-use crate::{corpus, fuzz, tidy, wheel};
+use crate::{corpus, dataset, fuzz, tidy, wheel};
 
-/// Run every check: format, lints, tests, docs, features, fuzz targets, models, the Python wheel,
-/// licences.
+/// Run every check: format, lints, tests, docs, features, fuzz targets, models, the Python wheel and
+/// examples, licences.
 ///
 /// All steps run, even after one has failed. What a step prints is kept in target/xtask-logs; the
 /// end of it is shown when the step fails. What this machine cannot run is listed as `SKIPPED:`
@@ -37,7 +38,7 @@ pub(crate) struct Arguments {
     list: bool,
 }
 
-const STEPS: [Step; 17] = [
+const STEPS: [Step; 18] = [
     Step { name: "programs", about: "what optional features are built with", run: programs },
     Step { name: "fmt", about: "cargo fmt --check", run: fmt },
     Step { name: "tidy", about: "crate layers, unsafe code, paths, manifests", run: tidy },
@@ -60,6 +61,11 @@ const STEPS: [Step; 17] = [
     Step { name: "loom", about: "every interleaving of the models named loom_*", run: loom },
     Step { name: "shuttle", about: "whole pipelines under random schedules", run: shuttle },
     Step { name: "python", about: "the wheel, and its tests in target/venv-test", run: python },
+    Step {
+        name: "examples-python",
+        about: "examples/python, and tests with JAX, pyarrow and PyTorch",
+        run: examples_python,
+    },
     Step { name: "types", about: "the wheel's types, by pyright and stubtest", run: types },
     Step { name: "deny", about: "licences, sources and duplicates of dependencies", run: deny },
     Step { name: "advisories", about: "known vulnerabilities of dependencies", run: advisories },
@@ -287,17 +293,17 @@ fn shuttle(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
 fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     let (usual, other) = wheel::install_for_tests_twice(workspace, output)?;
     let Some(other) = other else {
-        let mut counts = pytest(workspace, output, &usual)?;
+        let mut counts = pytest(workspace, output, &usual, 1, without_frameworks)?;
         counts.add(Counts::one_skipped("only one version of Python is here to run its tests"));
         return Ok(counts);
     };
     let mut log = Output::log(workspace.target.join("python-other.log"), STEP_LIMIT)?;
     let (counts, on_other) = std::thread::scope(|scope| {
         let beside = scope.spawn(|| {
-            let counts = pytest(workspace, &mut log, &other);
+            let counts = pytest(workspace, &mut log, &other, 1, without_frameworks);
             (counts, log)
         });
-        (pytest(workspace, output, &usual), beside.join())
+        (pytest(workspace, output, &usual, 1, without_frameworks), beside.join())
     });
     let Ok((on_other, log)) = on_other else { bail!("the other thread panicked") };
     output.say(&log.text()?);
@@ -306,14 +312,45 @@ fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     Ok(counts)
 }
 
-fn pytest(workspace: &Workspace, output: &mut Output, venv: &Venv) -> Result<Counts> {
-    let (status, text) = output.run_and_read(
-        command(venv.python())
-            .args(["-m", "pytest", "-rfEs", "-p", "no:cacheprovider", "spdl-python/tests"])
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .current_dir(&workspace.root),
-    )?;
-    finish_tests(output, Counts::of_pytest(&text), 1, status.success())
+fn without_frameworks(pytest: &mut Command) -> &mut Command {
+    pytest.args(["-m", "not frameworks"])
+}
+
+/// The photographs' data set that `.ci/run` shows at its end, so that it is made once.
+const EXAMPLE_IMAGES: dataset::Settings =
+    dataset::Settings { shape: dataset::Shape::Imagenet, images: 200, classes: 10, seed: 0 };
+
+/// How many tests there are at least without PyTorch.
+const TESTS_WITH_FRAMEWORKS: u64 = 50;
+
+/// Every example, and the tests that need another library. PyTorch is large: it is installed where
+/// `SPDL_TEST_TORCH=1` asks for it, from where pip's own variables say; else what needs it skips itself.
+fn examples_python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    let with_torch = env::var("SPDL_TEST_TORCH").is_ok_and(|value| value == "1");
+    let photos = workspace.root.join("assets/photos");
+    let parent = workspace.target.join("demo");
+    let (images, _) = dataset::find_or_make(&photos, &parent, EXAMPLE_IMAGES)?;
+    let venv = wheel::install_with_frameworks(workspace, output, with_torch)?;
+    pytest(workspace, output, &venv, TESTS_WITH_FRAMEWORKS, |pytest| {
+        pytest.args(["-m", "frameworks"]).env("SPDL_TEST_IMAGES", images)
+    })
+}
+
+/// Runs the Python package's tests, or those that `set_up` chooses.
+fn pytest(
+    workspace: &Workspace,
+    output: &mut Output,
+    venv: &Venv,
+    at_least: u64,
+    set_up: impl FnOnce(&mut Command) -> &mut Command,
+) -> Result<Counts> {
+    let mut pytest = command(venv.python());
+    pytest
+        .args(["-m", "pytest", "-rfEs", "-p", "no:cacheprovider", "spdl-python/tests"])
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .current_dir(&workspace.root);
+    let (status, text) = output.run_and_read(set_up(&mut pytest))?;
+    finish_tests(output, Counts::of_pytest(&text), at_least, status.success())
 }
 
 /// Versions that do not change what they complain of from one day to the next.

@@ -95,6 +95,30 @@ fn prepare_for_tests(
     Ok(venv)
 }
 
+/// Libraries that the examples, and tests marked `frameworks`, work with. What cannot be installed is
+/// what those skip.
+const FRAMEWORKS: [&str; 4] = ["pillow", "jax", "pyarrow", "matplotlib"];
+
+/// From the usual index it brings 5 GB along, nearly all of them for GPUs.
+const TORCH: [&str; 2] = ["torch", "torchdata"];
+
+/// As `install_for_tests`, with other libraries, into `target/venv-frameworks`.
+pub(crate) fn install_with_frameworks(
+    workspace: &Workspace,
+    output: &mut Output,
+    with_torch: bool,
+) -> Result<Venv> {
+    let venv = install(workspace, output, "venv-frameworks", true)?;
+    venv.install(output, &["pytest"])?;
+    let torch = if with_torch { &TORCH[..] } else { &[] };
+    for name in FRAMEWORKS.iter().chain(torch) {
+        if venv.install(output, &[name]).is_err() {
+            output.say(&format!("{name} could not be installed: what needs it skips itself"));
+        }
+    }
+    Ok(venv)
+}
+
 /// Builds the wheel, without optimisation where `dev`, and installs it into an environment of that name
 /// below target/.
 pub(crate) fn install(

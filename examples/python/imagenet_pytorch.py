@@ -1,0 +1,149 @@
+"""Trains a small network on images in class folders with PyTorch; evaluates it after each epoch.
+
+    cargo xtask demo                            makes a data set to try it on
+    python examples/python/imagenet_pytorch.py
+    python examples/python/imagenet_pytorch.py imagenet/train --val imagenet/val --size 224
+    torchrun --nproc-per-node 8 examples/python/imagenet_pytorch.py imagenet/train
+
+It needs `torch` beside `spdl-rs`. With `torchrun`, each process is a rank: it has a part of the
+images, and as many batches as the others. Batches come normalised and planar, as PyTorch likes
+them, and PyTorch takes their memory as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import demo_data
+import torch
+import torch.distributed as distributed
+from spdl_rs import ImageLoader
+from torch import nn
+
+RANK, WORLD_SIZE = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+def main() -> None:
+    options = arguments()
+    torch.manual_seed(options.seed)
+    device = torch.device(options.device)
+    if WORLD_SIZE > 1:
+        if device.type == "cuda":
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    train, val, classes = loaders(options)
+    model: nn.Module = network(classes).to(device)
+    if WORLD_SIZE > 1:
+        model = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters(), options.learning_rate)
+
+    for epoch in range(options.epochs):
+        start, losses = time.perf_counter(), []
+        for images, labels in train:
+            x = torch.from_numpy(images).to(device, non_blocking=True)
+            y = torch.from_numpy(labels).to(device, non_blocking=True)
+            loss = nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            # No number yet: a GPU computes while the next batch is waited for.
+            losses.append(loss.detach())
+        mean_loss = float(torch.stack(losses).mean())
+        seconds = time.perf_counter() - start
+
+        accuracy = evaluate(model, val, device)
+        waited = train.stats()["consumer"]["waited_s"]
+        images = WORLD_SIZE * len(losses) * options.batch_size
+        say(
+            f"epoch {epoch}: {len(losses)} steps, loss {mean_loss:.3f}, "
+            f"{accuracy:.0%} of the held-out images right; "
+            f"{images / seconds:,.0f} images/s, {waited / seconds:.0%} of the time waited for data"
+        )
+    say(train.diagnose())
+    if WORLD_SIZE > 1:
+        distributed.destroy_process_group()
+
+
+def loaders(options: argparse.Namespace) -> tuple[ImageLoader, ImageLoader, int]:
+    """What to train on, what to evaluate on, and how many classes there are."""
+    both: dict[str, Any] = {
+        "batch_size": options.batch_size,
+        "size": options.size,
+        "layout": "nchw-f32",
+        "seed": options.seed,
+        "rank": RANK,
+        "world_size": WORLD_SIZE,
+        # Ranks on one machine share its CPUs.
+        "threads": max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))),
+    }
+    # All ranks have equally many full batches, so that none waits for another for ever.
+    training: dict[str, Any] = {**both, "train": True, "drop_last": True}
+    # To evaluate on each image once, some ranks have one more.
+    evaluation: dict[str, Any] = {**both, "remainder": "uneven"}
+    if options.val:
+        train = ImageLoader(options.data, **training)
+        return train, ImageLoader(options.val, **evaluation), len(train.classes)
+    shown, held_out = demo_data.split(options.data or demo_data.folder())
+    train = ImageLoader(shown.paths, labels=shown.labels, **training)
+    val = ImageLoader(held_out.paths, labels=held_out.labels, **evaluation)
+    return train, val, max(shown.labels) + 1
+
+
+def network(classes: int, channels: tuple[int, ...] = (3, 16, 32, 64)) -> nn.Sequential:
+    """Some convolutions that halve the image each, and a linear layer."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in zip(channels, channels[1:]):
+        convolution = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
+        layers += [convolution, nn.BatchNorm2d(outputs), nn.ReLU()]
+    pool = [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers, *pool, nn.Linear(channels[-1], classes))
+
+
+@torch.inference_mode()
+def evaluate(model: nn.Module, loader: ImageLoader, device: torch.device) -> float:
+    """The share of the images, of all ranks, whose class is found."""
+    right_and_total = torch.zeros(2, dtype=torch.int64, device=device)
+    # Ranks may have different numbers of batches here, so they do not compute together.
+    alone = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+    alone.eval()
+    for images, labels in loader:
+        found = alone(torch.from_numpy(images).to(device)).argmax(1).cpu()
+        right_and_total[0] += (found == torch.from_numpy(labels)).sum()
+        right_and_total[1] += len(labels)
+    alone.train()
+    if WORLD_SIZE > 1:
+        distributed.all_reduce(right_and_total)
+    right, total = right_and_total.tolist()
+    return right / total
+
+
+def say(text: str) -> None:
+    if RANK == 0:
+        print(text, flush=True)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", nargs="?", type=Path, help="a folder with a folder for each class")
+    parser.add_argument("--val", type=Path, help="one to evaluate on, not a fifth of DATA")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--batch-size", type=int, default=32, help="images per batch and rank")
+    parser.add_argument("--size", type=int, default=64, help="the side of the images in pixels")
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options = parser.parse_args()
+    if options.val and not options.data:
+        parser.error("--val needs DATA")
+    return options
+
+
+if __name__ == "__main__":
+    main()

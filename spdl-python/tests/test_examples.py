@@ -1,0 +1,234 @@
+"""The programs of examples/python run as they are, and print what they promise."""
+
+import ast
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy
+import pytest
+from conftest import write_png
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "python"
+# Each takes less than a minute, but on a machine that has much else to do.
+SECONDS = 240
+# What each needs beside NumPy.
+PROGRAMS = {
+    "finetune_from_shards": ["jax"],
+    "image_batches": [],
+    "imagenet_jax": ["jax"],
+    "imagenet_pytorch": ["torch"],
+    "migrate_from_torch_dataloader": ["torch", "PIL"],
+    "migrate_from_upstream": ["PIL"],
+}
+NAMES = {"jax": "JAX", "torch": "PyTorch", "PIL": "pillow", "matplotlib": "matplotlib"}
+CLASSES = 10
+
+pytestmark = [
+    pytest.mark.frameworks,
+    pytest.mark.skipif(not EXAMPLES.is_dir(), reason="the examples are not here"),
+]
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory):
+    """A folder of class folders: `SPDL_TEST_IMAGES`, or one with a colour for each class."""
+    given = os.environ.get("SPDL_TEST_IMAGES")
+    if given:
+        return pathlib.Path(given)
+    folder = tmp_path_factory.mktemp("demo") / "images"
+    random = numpy.random.default_rng(0)
+    for label in range(CLASSES):
+        colour = random.integers(0, 200, 3)
+        for number in range(20):
+            noise = random.integers(0, 50, (90, 100, 3))
+            path = folder / f"class_{label:02}" / f"{label + CLASSES * number:06}.png"
+            write_png(str(path), (colour + noise).astype(numpy.uint8))
+    return folder
+
+
+@pytest.fixture
+def target(tmp_path, images):
+    """A folder as `cargo xtask demo` leaves it."""
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "data-0").symlink_to(images, target_is_directory=True)
+    return tmp_path
+
+
+def need(*modules):
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{NAMES[module]} is not installed")
+
+
+def call(target, words, **variables):
+    environment = {**os.environ, "CARGO_TARGET_DIR": str(target), "MPLBACKEND": "agg", **variables}
+    return subprocess.run(
+        [sys.executable, *map(str, words)],
+        env=environment,
+        cwd=target,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+
+
+def run(target, name, *words, by=()):
+    """What an example prints."""
+    need(*PROGRAMS[name])
+    done = call(target, [*by, EXAMPLES / f"{name}.py", *words])
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def losses(printed):
+    return [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed)]
+
+
+def assert_trains(printed, epochs=3):
+    """The loss falls, most images are told apart, and the rate and what limits it are told."""
+    found = losses(printed)
+    assert len(found) == epochs and found[-1] < found[0]
+    assert re.search(r"[1-9][\d,]* images/s, \d+% of the time waited for data", printed)
+    # A sentence of the diagnosis.
+    assert printed.splitlines()[-1].endswith((".", ")")), printed
+
+
+def right(printed):
+    return [int(share) for share in re.findall(r"(\d+)% of the held-out images right", printed)]
+
+
+def test_every_program_is_tested():
+    texts = {path.stem: path.read_text("utf-8") for path in EXAMPLES.glob("*.py")}
+    assert PROGRAMS.keys() == {name for name, text in texts.items() if "__main__" in text}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_u05_help_says_what_an_example_shows_and_how_to_run_it(name, target):
+    printed = run(target, name, "--help")
+    assert f"python examples/python/{name}.py" in printed and "It needs" in printed
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_u05_an_example_without_data_says_how_to_get_some(name, tmp_path):
+    need(*PROGRAMS[name])
+    done = call(tmp_path, [EXAMPLES / f"{name}.py"])
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.splitlines()[-1].startswith("say which folder of images; `cargo xtask demo`")
+
+
+@pytest.mark.parametrize("name", ["imagenet_jax", "imagenet_pytorch"])
+def test_u05_training_lowers_the_loss(name, target):
+    printed = run(target, name)
+    assert_trains(printed)
+    assert right(printed)[-1] > 100 / CLASSES
+
+
+@pytest.mark.parametrize("name", ["imagenet_jax", "imagenet_pytorch"])
+def test_u05_training_and_evaluation_folders_may_be_given(name, target, images):
+    printed = run(target, name, images, "--val", images, "--epochs", "1", "--size", "32")
+    assert len(losses(printed)) == len(right(printed)) == 1
+
+
+def test_u05_ranks_share_the_work(target, images):
+    by = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    printed = run(target, "imagenet_pytorch", "--batch-size", "16", by=by)
+    assert_trains(printed)
+    # A fifth of the images is held out.
+    steps = len(list(images.glob("*/*"))) * 4 // 5 // (2 * 16)
+    assert printed.count(f": {steps} steps, ") == 3
+
+
+def test_u05_fine_tuning_takes_the_weights_that_training_has_written(target):
+    weights = target / "weights.npz"
+    run(target, "imagenet_jax", "--epochs", "1", "--save", weights)
+    trained = numpy.load(weights)
+    assert [array.ndim for array in trained.values()] == [2, 4, 4, 4]
+    # Where nothing gets through them, all classes are equally likely.
+    numpy.savez(weights, *map(numpy.zeros_like, trained.values()))
+    words = ["--classes", "20", "--epochs", "1", "--learning-rate", "0"]
+    assert losses(run(target, "finetune_from_shards", *words, "--weights", weights)) == [2.9957]
+    assert losses(run(target, "finetune_from_shards", *words)) != [2.9957]
+
+
+def test_u05_a_run_that_was_broken_off_goes_on_to_the_same_outcome(target):
+    def words(name):
+        return ["--checkpoint", target / name, "--save-every", "2", "--epochs", "2"]
+
+    whole = run(target, "finetune_from_shards", *words("whole"))
+    broken_off = run(target, "finetune_from_shards", *words("part"), "--stop-after", "3")
+    rest = run(target, "finetune_from_shards", *words("part"))
+    assert losses(broken_off) == [] and "goes on in epoch 0 after step 2\n" in rest
+    # The second epoch is the same; of the first, only the rest is.
+    assert losses(rest)[1] == losses(whole)[1] and losses(rest)[0] != losses(whole)[0]
+    # And once it has ended, there is nothing left to do.
+    assert losses(run(target, "finetune_from_shards", *words("part"))) == []
+
+
+def test_u05_the_loaders_of_pytorch_and_of_this_package_give_the_same_batches(target):
+    printed = run(target, "migrate_from_torch_dataloader", "--workers", "2")
+    assert "the same batches in the same order: True\n" in printed
+    rates = re.findall(r"^(\S+) +([\d,]+) images/s$", printed, re.MULTILINE)
+    names = ["torch.utils.data.DataLoader", "spdl_rs.torch.DataLoader", "spdl_rs.ImageLoader"]
+    assert [name for name, _ in rates] == names
+
+
+def test_u05_programs_of_upstream_and_native_stages_give_all_images(target, images):
+    printed = run(target, "migrate_from_upstream")
+    count = len(list(images.glob("*/*")))
+    told = re.findall(r"^([a-zP ]+): (\d+) images, [\d,]+ images/s$", printed, re.MULTILINE)
+    assert told == [("functions of Python", str(count)), ("native stages", str(count))]
+
+
+@pytest.mark.parametrize("words", [[], ["--train"]])
+def test_u05_a_pipeline_says_where_its_time_went(words, target, images):
+    printed = run(target, "image_batches", *words)
+    count = len(list(images.glob("*/*")))
+    assert f"{count:,} images in " in printed
+    assert re.search(r"labels \[(\d+, )*\d+\]$", printed, re.MULTILINE)
+    for stage in ["Fetch", "DecodeImage"]:
+        assert re.search(rf"{stage} +\d+ +{count} +0 +\d+% +[\d.]+ ms$", printed, re.MULTILINE)
+    assert re.search(r"^waited for data: \d+% of the time$", printed, re.MULTILINE)
+
+
+NOTEBOOK = EXAMPLES / "quickstart.ipynb"
+
+
+def cells(kind):
+    notebook = json.loads(NOTEBOOK.read_text("utf-8"))
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == kind]
+
+
+def test_u05_the_notebook_is_kept_without_outputs():
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells("code"))
+
+
+def test_u05_the_notebook_runs_from_top_to_bottom(target):
+    need("matplotlib")
+    sources = ["".join(cell["source"]) for cell in cells("code")]
+    program = target / "notebook.py"
+    program.write_text("\n".join(map(as_cell, sources)), encoding="utf-8")
+    done = call(target, [program], PYTHONPATH=path_with(EXAMPLES))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("ImageLoader(")
+    assert "HTML <div><p><b>ImageLoader(" in done.stdout and "<svg" in done.stdout
+    assert "the same batch: True in epoch 5\n" in done.stdout
+
+
+def as_cell(source):
+    """A cell as Jupyter runs it: what its last line gives is shown."""
+    tree = ast.parse(source)
+    last = tree.body[-1]
+    if isinstance(last, ast.Expr) and not source.rstrip().endswith(";"):
+        tree.body[-1] = ast.parse(f"_shown = {ast.unparse(last)}").body[0]
+        show = "hasattr(_shown, '_repr_html_') and print('HTML', _shown._repr_html_())"
+        tree.body += ast.parse(show).body
+    return ast.unparse(tree)
+
+
+def path_with(folder):
+    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
