@@ -146,6 +146,9 @@ Examples:
       --save-state of3.rank0.state --auto-resume
       rank 0 of three takes its part of what those two have left of the epoch
 
+  spdl bench photos/ --mode train --epochs 2 --batch 64 --step-ms 30
+      would a training that takes 30 ms for each batch have to wait for its data?
+
   spdl bench photos/ --report report.html
       with charts over time, in one file to look at, send or print
 
@@ -212,6 +215,10 @@ Keys of the JSON object:
                     from source to consumer; `queue` is the one behind the stage, and the
                     items in the last one are batches; `fill_rate`, 0 to 1, is the share that
                     is not padding of what a stage groups, null where it groups nothing
+  labelled          delivered images that have a class; the others have the label -1
+  step_ms           --step-ms; null without it
+  steps             {steps, waited, waited_s}: steps of --step-ms behind the first, those of them whose
+                    batch was not ready, and how long these waited together; null without it
   kind              what the data are stored as: `image folder`, `tar shards`, …
   cache             {hits, misses, hit_rate, memory_bytes, disk_bytes} of the whole run; null
                     without a cache
@@ -354,6 +361,10 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_name = "PIXELS", value_parser = count::<u32>(16_384))]
     pub(crate) cache_pixels: Option<u32>,
 
+    /// Pretend to train: wait so long after each batch, and tell how many steps had to wait for data
+    #[arg(long, value_name = "MILLISECONDS", value_parser = count::<u32>(600_000))]
+    pub(crate) step_ms: Option<u32>,
+
     /// Write a report with charts to this file: self-contained HTML
     #[arg(long, value_name = "FILE.html")]
     pub(crate) report: Option<PathBuf>,
@@ -421,6 +432,12 @@ pub(crate) enum Remainder {
 }
 
 impl BenchArguments {
+    /// The names of fields that were given, each with its option.
+    pub(crate) fn named_fields(&self) -> Vec<(&'static str, &str)> {
+        let given = [("--image-field", &self.image_field), ("--label-field", &self.label_field)];
+        given.into_iter().filter_map(|(option, name)| Some((option, name.as_deref()?))).collect()
+    }
+
     /// Which rank this is.
     pub(crate) fn rank(&self) -> u64 {
         self.rank.unwrap_or(0).into()

@@ -140,7 +140,8 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         .map(|_| Watcher::start(monitor.clone()))
         .transpose()
         .map_err(|error| Failure::new("cannot watch the run", shown.display(), error))?;
-    let delivery = delivery::take_all(&mut pipeline, start, checksum, saving, |last| {
+    let step = arguments.step_ms.map(|step| Duration::from_millis(step.into()));
+    let delivery = delivery::take_all(&mut pipeline, start, checksum, saving, step, |last| {
         progress.at(images_done(last, world, of_rank));
     });
     let delivery = delivery.map_err(|error| what(&error));

@@ -1,5 +1,7 @@
 //! The consumer: it takes every batch, counts it, and sums up its bytes.
 
+use std::task::Poll;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use spdl_core::{Batch, Pipeline, Result, SampleCounts, SampleId};
@@ -27,10 +29,24 @@ pub(crate) struct Delivery {
     pub(crate) epoch_ends: Vec<(u64, Duration)>,
     /// Of this run and those that it goes on from; `None` where it is not wanted.
     pub(crate) checksum: Option<u128>,
+    /// Images with a label that is not negative.
+    pub(crate) labelled: u64,
+    /// How often the pretended training waited; `None` where there is none.
+    pub(crate) steps: Option<Steps>,
     /// What became of samples in the whole run: in this part of it and in those before.
     pub(crate) total: SampleCounts,
     /// The signal that ended the run early.
     pub(crate) stopped_by: Option<i32>,
+}
+
+/// How often a training waits for its data. Its first step is not counted: it waits in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Steps {
+    pub(crate) steps: u64,
+    /// Steps whose batch was not ready when it was asked for,
+    pub(crate) waited: u64,
+    /// and how long all of them waited.
+    pub(crate) waiting: Duration,
 }
 
 impl Delivery {
@@ -46,8 +62,9 @@ impl Delivery {
     }
 }
 
-/// Takes all batches. `checksum` is that of what was delivered before this run, where there is to be
-/// one; `after` hears of the last sample of each batch.
+/// Takes all batches, and pretends to train with each as long as `step` says. `checksum` is that of what
+/// was delivered before this run, where there is to be one; `after` hears of the last sample of each
+/// batch.
 ///
 /// # Errors
 /// That of the pipeline, or what kept its state from being saved.
@@ -56,18 +73,27 @@ pub(crate) fn take_all(
     start: Instant,
     mut checksum: Option<Checksum>,
     mut saving: Option<Saving>,
+    step: Option<Duration>,
     mut after: impl FnMut(SampleId),
 ) -> Result<Delivery> {
-    let mut delivery = Delivery::default();
+    let mut delivery = Delivery { steps: step.map(|_| Steps::default()), ..Delivery::default() };
     let mut epoch = None;
     loop {
         let stop = || match saving.as_ref().and_then(Saving::asked_to_stop) {
             Some(signal) => Err(signal),
             None => Ok(()),
         };
-        let next = match stop() {
-            Ok(()) => pipeline.next_checked(LOOK_UP, stop),
-            Err(signal) => Err(signal),
+        let asked = Instant::now();
+        let ready = match stop() {
+            // Only a training step asks whether it has to wait.
+            Ok(()) if step.is_some() => pipeline.try_next().map(Ok),
+            Ok(()) => Poll::Pending,
+            Err(signal) => Poll::Ready(Err(signal)),
+        };
+        let waited = ready.is_pending();
+        let next = match ready {
+            Poll::Ready(next) => next,
+            Poll::Pending => pipeline.next_checked(LOOK_UP, stop),
         };
         let batch = match next {
             Ok(Some(batch)) => batch?,
@@ -78,6 +104,11 @@ pub(crate) fn take_all(
             }
         };
         delivery.took = start.elapsed();
+        if let Some(steps) = delivery.steps.as_mut().filter(|_| delivery.first.is_some()) {
+            steps.steps += 1;
+            steps.waited += u64::from(waited);
+            steps.waiting += if waited { asked.elapsed() } else { Duration::ZERO };
+        }
         delivery.first.get_or_insert(delivery.took);
         if epoch.replace(batch.epoch()) != Some(batch.epoch()) {
             if delivery.epochs.len() < EPOCHS_KEPT {
@@ -91,6 +122,8 @@ pub(crate) fn take_all(
         }
         delivery.batches += 1;
         delivery.images += batch.len() as u64;
+        let labels = batch.arrays().get(1).map_or(&[][..], |labels| labels.as_bytes());
+        delivery.labelled += labelled(labels);
         if let Some(checksum) = &mut checksum {
             checksum.add(batch.len(), batch.arrays().iter().map(|array| array.as_bytes()));
         }
@@ -99,6 +132,10 @@ pub(crate) fn take_all(
         }
         if let Some(&last) = batch.ids().last() {
             after(last);
+        }
+        drop(batch);
+        if let Some(step) = step {
+            pretend(step, || saving.as_ref().and_then(Saving::asked_to_stop).is_some());
         }
     }
     if delivery.batches == 0 {
@@ -111,6 +148,23 @@ pub(crate) fn take_all(
     delivery.total = pipeline.state()?.samples();
     delivery.checksum = checksum.map(Checksum::finish);
     Ok(delivery)
+}
+
+/// Does nothing for so long, or until it is to stop.
+fn pretend(step: Duration, stop: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while let Some(left) = step.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
+        if stop() {
+            break;
+        }
+        thread::sleep(left.min(LOOK_UP));
+    }
+}
+
+/// How many of these numbers of 64 bits are not negative.
+fn labelled(labels: &[u8]) -> u64 {
+    let is_label = |label: &&[u8; 8]| i64::from_ne_bytes(**label) >= 0;
+    labels.as_chunks().0.iter().filter(is_label).count() as u64
 }
 
 /// One sum over everything delivered: a chain of hashes for each array, row by row, and a hash of the
@@ -169,6 +223,22 @@ mod tests {
         let epoch_ends = vec![(20, seconds(2)), (20, seconds(3)), (5, seconds(3))];
         let delivery = Delivery { epoch_ends, ..Delivery::default() };
         assert_eq!(delivery.epoch_rates(), [10.0, 20.0, 0.0]);
+    }
+
+    #[test]
+    fn a_label_below_zero_is_none() {
+        let labels: Vec<u8> = [-1_i64, 0, 7, -1].iter().flat_map(|it| it.to_ne_bytes()).collect();
+        assert_eq!((labelled(&labels), labelled(&[])), (2, 0));
+    }
+
+    #[test]
+    fn a_pretended_step_takes_its_time_unless_it_is_to_stop() {
+        let begun = Instant::now();
+        pretend(Duration::from_millis(60), || false);
+        assert!(begun.elapsed() >= Duration::from_millis(60));
+        let begun = Instant::now();
+        pretend(Duration::from_secs(60), || true);
+        assert!(begun.elapsed() < Duration::from_secs(30));
     }
 
     /// Of batches of two arrays, with rows of a byte.

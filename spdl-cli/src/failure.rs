@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::process::ExitCode;
 
-use spdl_core::Error;
+use spdl_core::{Error, ErrorKind};
 
 use crate::changes;
 use crate::format::printable;
@@ -21,12 +21,19 @@ pub(crate) struct Failure {
     code: u8,
     /// The signal that ended the run: the program ends by it too.
     signal: Option<i32>,
+    /// Whether it is that what was read is damaged.
+    is_damage: bool,
 }
 
 impl Failure {
     /// A failed run: what was under way, which file it was about, and why it failed.
     pub(crate) fn new(what: &str, file: impl fmt::Display, reason: impl fmt::Display) -> Self {
-        Failure { line: format!("{what}: {file}: {reason}"), code: FAILED, signal: None }
+        Failure {
+            line: format!("{what}: {file}: {reason}"),
+            code: FAILED,
+            signal: None,
+            is_damage: false,
+        }
     }
 
     /// A failed run, told by an error that knows its file, unless that is `otherwise`.
@@ -35,20 +42,27 @@ impl Failure {
         let reason = changes::in_own_words(error.changes()).unwrap_or_else(|| {
             error.reason().replace("`State::combine`", "--resume and the files of all ranks")
         });
-        match error.key() {
+        let failure = match error.key() {
             Some(key) => Failure::new(what, key, reason),
             None => Failure::new(what, otherwise.display(), reason),
-        }
+        };
+        let is_damage = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Truncated);
+        Failure { is_damage, ..failure }
+    }
+
+    /// Whether it is that what was read is damaged.
+    pub(crate) fn is_about_damage(&self) -> bool {
+        self.is_damage
     }
 
     /// A failed run, told in a sentence.
     pub(crate) fn sentence(line: String) -> Self {
-        Failure { line, code: FAILED, signal: None }
+        Failure { line, code: FAILED, signal: None, is_damage: false }
     }
 
     /// A command line that makes no sense.
     pub(crate) fn usage(reason: impl fmt::Display) -> Self {
-        Failure { line: reason.to_string(), code: BAD_USAGE, signal: None }
+        Failure { line: reason.to_string(), code: BAD_USAGE, signal: None, is_damage: false }
     }
 
     /// The same, with what can be done about it.
@@ -84,7 +98,6 @@ impl fmt::Display for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spdl_core::ErrorKind;
 
     #[test]
     fn methods_of_rust_are_not_what_the_command_line_knows() {

@@ -21,6 +21,12 @@ pub(crate) fn counted(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(number), if number == 1 { one } else { many })
 }
 
+/// How much of all was used where some was left out: `18 of 20 images, 2 left out`.
+pub(crate) fn used(used: u64, left_out: u64) -> String {
+    let all = counted(used.saturating_add(left_out), "image", "images");
+    format!("{} of {all}, {} left out", count(used), count(left_out))
+}
+
 /// A measured value with three or more significant digits: `1,235`, `123.4`, `12.35`, `0.123`.
 pub(crate) fn measured(value: f64) -> String {
     match value.abs() {
@@ -92,6 +98,15 @@ fn is_unprintable(character: char) -> bool {
     character.is_control() || turns_direction || breaks
 }
 
+/// A name as a shell takes it for one word.
+pub(crate) fn for_shell(name: &str) -> String {
+    let plain = "%+,-./:=@_";
+    if !name.is_empty() && name.chars().all(|it| it.is_alphanumeric() || plain.contains(it)) {
+        return name.to_owned();
+    }
+    format!("'{}'", name.replace('\'', r"'\''"))
+}
+
 /// Breaks text between words into lines of at most `width` characters, where words allow it.
 pub(crate) fn wrap(text: &str, width: usize) -> String {
     let mut wrapped = String::with_capacity(text.len());
@@ -159,6 +174,12 @@ mod tests {
     }
 
     #[test]
+    fn what_was_left_out_is_a_part_of_all() {
+        assert_eq!(used(1998, 2), "1,998 of 2,000 images, 2 left out");
+        assert_eq!(used(0, 1), "0 of 1 image, 1 left out");
+    }
+
+    #[test]
     fn rounding_never_shows_a_fourth_digit() {
         assert_eq!(
             [0.1234, 9.996, 99.96, 999.6].map(measured),
@@ -178,6 +199,17 @@ mod tests {
     #[test]
     fn hostile_text_is_made_visible() {
         assert_eq!(printable("größe\n\x1b[2J\u{202e}gpj"), r"größe\x0a\x1b[2J\xe2\x80\xaegpj");
+    }
+
+    #[test]
+    fn what_a_shell_would_change_is_quoted() {
+        for plain in ["a/b-1.tar", "s3://bucket/größe", "x=1,2"] {
+            assert_eq!(for_shell(plain), plain);
+        }
+        for (name, word) in [("a b", "'a b'"), ("$x*", "'$x*'"), ("it's", r"'it'\''s'"), ("", "''")]
+        {
+            assert_eq!(for_shell(name), word);
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What lies at the addresses of a command line, of whatever kind it is, and what reads it.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +15,9 @@ use crate::output;
 
 /// Samples that are shuffled with each other where shards can only be read as a whole.
 const WINDOW: u64 = 10_000;
+
+/// So many names of fields are listed.
+const FIELDS_SHOWN: usize = 50;
 
 /// A data set, and what holds the connections to its store.
 #[derive(Debug)]
@@ -32,16 +36,38 @@ impl Opened {
         Ok(opened)
     }
 
-    /// The same, and nothing is told.
+    /// The same, also of a set that was packed and lacks shards, or has some of another size: that is
+    /// told, and what there is of it can be read.
+    pub(crate) fn open_damaged(
+        addresses: &[PathBuf],
+        what: &str,
+    ) -> std::result::Result<Self, Failure> {
+        let opened = Opened::open_as(addresses, what, true)?;
+        opened.warn();
+        Ok(opened)
+    }
+
+    /// As [`open`](Opened::open), and nothing is told.
     pub(crate) fn open_silently(
         addresses: &[PathBuf],
         what: &str,
+    ) -> std::result::Result<Self, Failure> {
+        Opened::open_as(addresses, what, false)
+    }
+
+    fn open_as(
+        addresses: &[PathBuf],
+        what: &str,
+        accepts_damage: bool,
     ) -> std::result::Result<Self, Failure> {
         let failed = |error: Error| Failure::of(what, &error, &shown(addresses));
         let stores = StoreRegistry::new();
         let extensions: Vec<&str> = IMAGE_EXTENSIONS.into_iter().chain(more_extensions()).collect();
         let given: Vec<&OsStr> = addresses.iter().map(|it| it.as_os_str()).collect();
-        let set = block_on(OpenedDataset::open_with(&given, &stores, &extensions));
+        let set = match accepts_damage {
+            true => block_on(OpenedDataset::open_damaged(&given, &stores, &extensions)),
+            false => block_on(OpenedDataset::open_with(&given, &stores, &extensions)),
+        };
         let set = set.map_err(failed)?;
         let first = match addresses.first().map(|first| (first, first.to_str())) {
             Some((_, Some(text))) => Address::parse(text).map_err(failed)?.key().clone(),
@@ -58,6 +84,39 @@ impl Opened {
             None => warning.clone(),
         };
         output::warn(&self.set.warnings.iter().map(by_address).collect::<Vec<_>>());
+    }
+
+    /// Refuses names of fields that no sample has, each with the option that gave it: a misspelt one would
+    /// be missing in silence.
+    pub(crate) fn check_fields(
+        &self,
+        asked: &[(&'static str, &str)],
+    ) -> std::result::Result<(), Failure> {
+        let mut missing = asked.to_vec();
+        let mut there: BTreeSet<String> = BTreeSet::new();
+        for number in 0..self.set.samples.len() {
+            if missing.is_empty() {
+                return Ok(());
+            }
+            // What cannot be read is told in its turn.
+            let Ok(record) = self.set.samples.item(number) else { continue };
+            for name in record.names() {
+                missing.retain(|(_, asked)| *asked != name);
+                if there.len() < FIELDS_SHOWN && !there.contains(name) {
+                    there.insert(name.to_owned());
+                }
+            }
+        }
+        match missing.first() {
+            // Of samples that all are damaged nobody knows what they had.
+            Some((option, name)) if !there.is_empty() => {
+                let there = there.into_iter().collect::<Vec<_>>().join(", ");
+                let reason =
+                    format!("{option} {name}: no sample has such a field; there are {there}");
+                Err(Failure::usage(reason))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The key of what was given first.
@@ -123,6 +182,12 @@ pub(crate) fn is_address(place: &Path) -> bool {
         // What is not UTF-8 is a path.
         None => false,
     }
+}
+
+/// Whether an address has something behind a question mark, which may be a signature of it alone.
+pub(crate) fn is_signed(place: &Path) -> bool {
+    let address = place.to_str().map(Address::parse);
+    matches!(address, Some(Ok(address)) if address.query().is_some())
 }
 
 /// What reads a path or an address of the command line: an address of this machine becomes its path.

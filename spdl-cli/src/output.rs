@@ -10,8 +10,9 @@ use spdl_core::{Dropped, Error, StageStatistics, Statistics};
 
 use crate::arguments::{Remainder, name_of};
 use crate::bench::Outcome;
+use crate::delivery::{Delivery, Steps};
 use crate::failure::Failure;
-use crate::format::{bytes, count, counted, measured, percent, printable, time, wrap};
+use crate::format::{bytes, count, counted, measured, percent, printable, time, used, wrap};
 use crate::verdict::{cpu_used, verdict};
 use spdl_io::datasets::DatasetKind;
 
@@ -97,6 +98,13 @@ fn as_json(outcome: &Outcome) -> Value {
         "left_out": outcome.arguments.left_to_no_rank(outcome.images_found),
         "partial": outcome.partial,
         "stages": stages_as_json(&outcome.statistics),
+        "labelled": outcome.delivery.labelled,
+        "step_ms": outcome.arguments.step_ms,
+        "steps": outcome.delivery.steps.map(|steps| json!({
+            "steps": steps.steps,
+            "waited": steps.waited,
+            "waited_s": steps.waiting.as_secs_f64(),
+        })),
         "kind": outcome.kind.to_string(),
         "cache": outcome.cache.map(|cache| json!({
             "hits": cache.memory_hits + cache.disk_hits,
@@ -157,6 +165,9 @@ fn as_text(outcome: &Outcome) -> String {
     }
     let mut text = parts.join("\n\n");
     text.push_str("\n\n");
+    if statistics.dropped_total > 0 {
+        let _ = writeln!(text, "used      {}", used(delivery.images, statistics.dropped_total));
+    }
     if let Some(checksum) = delivery.checksum {
         let _ = writeln!(text, "checksum  {checksum:032x}");
     }
@@ -231,6 +242,7 @@ pub(crate) fn figures(outcome: &Outcome) -> Vec<(&'static str, String)> {
         figures.push(("dropped in all", count(total.dropped)));
     }
     figures.extend(outcome.partial.map(|partial| ("partial", count(partial))));
+    figures.extend(labels(&outcome.delivery).map(|told| ("labels", told)));
     figures.extend([("images/s", measured(outcome.images_per_second()))]);
     figures.extend(each_epoch(&outcome.delivery.epoch_rates()).map(|rates| ("each epoch", rates)));
     figures.extend([
@@ -241,8 +253,31 @@ pub(crate) fn figures(outcome: &Outcome) -> Vec<(&'static str, String)> {
         ("first batch", outcome.delivery.first.map_or_else(unknown, time)),
         ("data readiness", percent(outcome.statistics.data_readiness())),
     ]);
+    figures.extend(outcome.delivery.steps.map(|steps| ("steps waited", waited(&steps))));
     figures.extend(outcome.cache.map(|cache| ("cache hits", percent(cache.hit_rate()))));
     figures
+}
+
+/// How many images have a class, where not all have one.
+fn labels(delivery: &Delivery) -> Option<String> {
+    match (delivery.images, delivery.labelled) {
+        (0, _) => None,
+        (_, 0) => Some("none: no image has a class".to_owned()),
+        (all, some) if some < all => Some(format!("{} of {}", count(some), count(all))),
+        _ => None,
+    }
+}
+
+/// How many steps of the pretended training had to wait for data, and how long.
+fn waited(steps: &Steps) -> String {
+    let share = steps.waited as f64 / steps.steps.max(1) as f64;
+    format!(
+        "{} of {} ({}), {} in all",
+        count(steps.waited),
+        count(steps.steps),
+        percent(share),
+        time(steps.waiting)
+    )
 }
 
 /// The images per second of the first and the last epochs; `None` where there was one.
@@ -438,6 +473,21 @@ mod tests {
         let many: Vec<f64> = (0..9).map(|epoch| f64::from(1000 + epoch)).collect();
         let told = "1,000  1,001  1,002  1,003  …  1,005  1,006  1,007  1,008";
         assert_eq!(each_epoch(&many).unwrap(), told);
+    }
+
+    #[test]
+    fn it_is_told_where_images_have_no_label() {
+        let told = |images, labelled| labels(&Delivery { images, labelled, ..Delivery::default() });
+        assert_eq!((told(0, 0), told(5, 5)), (None, None));
+        assert_eq!(told(5, 0).unwrap(), "none: no image has a class");
+        assert_eq!(told(5, 2).unwrap(), "2 of 5");
+    }
+
+    #[test]
+    fn the_share_of_steps_that_waited_is_told() {
+        let steps = Steps { steps: 40, waited: 10, waiting: Duration::from_millis(120) };
+        assert_eq!(waited(&steps), "10 of 40 (25 %), 120 ms in all");
+        assert_eq!(waited(&Steps::default()), "0 of 0 (0 %), 0 ns in all");
     }
 
     #[test]

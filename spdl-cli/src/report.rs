@@ -29,26 +29,9 @@ pub(crate) fn page(outcome: &Outcome) -> String {
     let statistics = &outcome.statistics;
     let path = outcome.arguments.shown().display().to_string();
     let limit = verdict(outcome);
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let charts = chart::all(outcome).join("\n");
-    format!(
-        r#"<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8" />
-<meta name="viewport" content="width=device-width, initial-scale=1" />
-<meta name="color-scheme" content="light dark" />
-<title>spdl bench: {title}</title>
-<style>
-{style}</style>
-</head>
-<body>
-<header>
-<h1>spdl bench</h1>
-<p class="about">{about}</p>
-</header>
-<main>
-<section class="verdict" aria-label="What limits">
+    let content = format!(
+        r#"<section class="verdict" aria-label="What limits">
 <p>{limit}</p>
 </section>
 <dl class="figures">
@@ -60,20 +43,45 @@ pub(crate) fn page(outcome: &Outcome) -> String {
 {queues}
 {dropped}
 {settings}
-</main>
-<footer><p>spdl {version}, {date}</p></footer>
-</body>
-</html>
 "#,
-        title = Escaped(&path),
-        style = include_str!("report/style.css"),
-        about = Escaped(&describe(outcome)),
         limit = Escaped(&limit),
         figures = figure_cards(outcome),
         stages = stage_table(statistics),
         queues = queue_table(statistics),
         dropped = dropped_table(statistics),
         settings = settings(outcome, &Machine::look()),
+    );
+    document("spdl bench", &path, &describe(outcome), &content)
+}
+
+/// A page of a command: what it is of, what it is about, and its content, which ends its last line.
+fn document(command: &str, of: &str, about: &str, content: &str) -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    format!(
+        r#"<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8" />
+<meta name="viewport" content="width=device-width, initial-scale=1" />
+<meta name="color-scheme" content="light dark" />
+<title>{command}: {title}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<header>
+<h1>{command}</h1>
+<p class="about">{about}</p>
+</header>
+<main>
+{content}</main>
+<footer><p>spdl {version}, {date}</p></footer>
+</body>
+</html>
+"#,
+        title = Escaped(of),
+        style = include_str!("report/style.css"),
+        about = Escaped(about),
         version = env!("CARGO_PKG_VERSION"),
         date = date(now.as_secs()),
     )

@@ -30,6 +30,7 @@ impl Source {
     ) -> std::result::Result<(Self, Duration), Failure> {
         let start = Instant::now();
         let opened = Opened::open(&arguments.data, "cannot open the images")?;
+        opened.check_fields(&arguments.named_fields())?;
         let cache = cache(arguments, &arguments.shown())?;
         Ok((Source { opened, cache }, start.elapsed()))
     }

@@ -161,7 +161,7 @@ impl ImageFolder {
             images.push_folder(-1, root, Folder { path: root.to_path_buf(), files });
         } else {
             images.classes = classes;
-            images.warnings.extend(parts_for_classes(root, &images.classes));
+            images.warnings.extend(parts_for_classes(None, root, &images.classes));
             if !files.is_empty() {
                 images.warnings.push(beside_classes(root, files.len()));
             }
@@ -198,7 +198,16 @@ impl ImageFolder {
         root: impl Into<Key>,
         extensions: &[&str],
     ) -> Result<Self> {
-        let root = root.into();
+        ImageFolder::fetch_from(None, fetcher, root.into(), extensions).await
+    }
+
+    /// The same from the store of this address, which is in what people are told to give instead.
+    pub(crate) async fn fetch_from(
+        store: Option<&str>,
+        fetcher: &Arc<dyn Fetcher>,
+        root: Key,
+        extensions: &[&str],
+    ) -> Result<Self> {
         let mut listing = fetcher.list(&root).await?;
         let mut prefix = root.as_bytes().to_vec();
         if !prefix.is_empty() && !prefix.ends_with(b"/") {
@@ -245,7 +254,7 @@ impl ImageFolder {
             images.push_name(name);
             images.versions.push(*version);
         }
-        images.warnings.extend(parts_for_classes(&root.to_path(), &images.classes));
+        images.warnings.extend(parts_for_classes(store, &root.to_path(), &images.classes));
         if beside > 0 {
             images.warnings.push(beside_classes(&root.to_path(), beside));
         }
@@ -507,7 +516,7 @@ fn beside_classes(root: &Path, images: usize) -> Error {
 }
 
 /// Folders that are named as the parts of a data set are hardly its classes.
-fn parts_for_classes(root: &Path, classes: &[String]) -> Option<Error> {
+fn parts_for_classes(store: Option<&str>, root: &Path, classes: &[String]) -> Option<Error> {
     const PARTS: [&str; 8] =
         ["train", "training", "val", "valid", "validation", "test", "testing", "dev"];
     let is_part = |class: &String| PARTS.contains(&&*class.to_lowercase());
@@ -516,6 +525,7 @@ fn parts_for_classes(root: &Path, classes: &[String]) -> Option<Error> {
     let part = classes.iter().find(|class| class.to_lowercase().starts_with("train"));
     let part = part.unwrap_or(first);
     let part = root.join(part).display().to_string();
+    let part = crate::key::quoted(&store.map_or(part.clone(), |store| format!("{store}/{part}")));
     let message =
         format!("the folders {names} are taken for classes; for one part of the data, give {part}");
     Some(at(root, ErrorKind::InvalidArgument, message))

@@ -225,6 +225,15 @@ impl Hash for Key {
     }
 }
 
+/// A name as a shell takes it for one word.
+pub(crate) fn quoted(name: &str) -> String {
+    let is_plain = |letter: char| letter.is_alphanumeric() || "%+,-./:=@_".contains(letter);
+    match name.chars().all(is_plain) {
+        true => name.to_owned(),
+        false => format!("'{}'", name.replace('\'', "'\\''")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

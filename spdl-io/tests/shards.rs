@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use spdl_core::{ErrorKind, Result};
+use spdl_core::{Dataset, ErrorKind, Result, block_on};
+use spdl_io::StoreRegistry;
 use spdl_io::archive::{ArchiveStamp, TarIndex, TarOptions, TarSlice};
+use spdl_io::datasets::OpenedDataset;
 use spdl_io::shards::{Manifest, Opened, ShardPlan, ShardWriter, Sums};
 use tempfile::TempDir;
 
@@ -214,6 +216,22 @@ fn a_set_that_was_begun_by_another_plan_is_refused() {
 }
 
 #[test]
+fn a_set_of_which_no_shard_was_finished_binds_no_other_plan() {
+    let folder = TempDir::new().unwrap();
+    add(&mut writer(folder.path(), &plan()), 1).unwrap();
+    let other = ShardPlan::new("other").shard_samples(100);
+    let manifest = write_all(folder.path(), &other);
+    assert_eq!(manifest.plan, other);
+    assert!(!folder.path().join("train-000000.tar.partial").exists());
+    // A set that was about to be overwritten is not lost to a third one by mistake.
+    let text = fs::read(folder.path().join("manifest.json")).unwrap();
+    drop(writer(folder.path(), &plan().overwrite(true)));
+    fs::write(folder.path().join("manifest.json"), text).unwrap();
+    assert_eq!(kind(ShardWriter::open(folder.path(), &other)), ErrorKind::InvalidArgument);
+    assert_eq!(writer(folder.path(), &plan()).position(), 0);
+}
+
+#[test]
 fn overwriting_leaves_nothing_of_the_old_set_and_touches_nothing_else() {
     let expected = TempDir::new().unwrap();
     let small = ShardPlan::new("other").shard_samples(100);
@@ -251,6 +269,33 @@ fn two_writers_do_not_write_to_one_folder() {
     assert_eq!(kind(ShardWriter::open(folder.path(), &plan())), ErrorKind::Unavailable);
     drop(first);
     assert!(ShardWriter::open(folder.path(), &plan()).is_ok());
+}
+
+#[test]
+fn what_is_left_of_a_damaged_set_is_opened_where_that_is_asked_for() {
+    let folder = TempDir::new().unwrap();
+    let manifest = write_all(folder.path(), &plan());
+    let stores = StoreRegistry::new();
+    let address = [folder.path()];
+    let open = || block_on(OpenedDataset::open(&address, &stores));
+    let open_damaged =
+        || block_on(OpenedDataset::open_damaged(&address, &stores, &["png"])).unwrap();
+    assert_eq!((open().unwrap().missing_samples, open_damaged().warnings.len()), (0, 0));
+    let [gone, cut] = [1, 2].map(|number| &manifest.shards[number]);
+    fs::remove_file(folder.path().join(&gone.name)).unwrap();
+    let path = folder.path().join(&cut.name);
+    let bytes = fs::read(&path).unwrap();
+    fs::write(&path, &bytes[..1024]).unwrap();
+    assert_eq!(kind(open()), ErrorKind::NotFound);
+    let left = open_damaged();
+    assert_eq!(left.classes, ["a", "b", "c"]);
+    // Of the one that is cut a sample is left, which may lack members: it is an error.
+    assert_eq!(left.missing_samples, gone.samples + cut.samples - 1);
+    assert_eq!(left.samples.len(), manifest.samples - left.missing_samples);
+    let told: Vec<_> = left.warnings.iter().map(ToString::to_string).collect();
+    for words in [format!("{}: a shard of this set is missing", gone.name), cut.name.clone()] {
+        assert!(told.iter().any(|told| told.contains(&words)), "{words}: {told:?}");
+    }
 }
 
 #[test]

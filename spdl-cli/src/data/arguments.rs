@@ -96,18 +96,22 @@ pub(crate) struct CatArguments {
 
 /// Checks every checksum and decodes every image
 ///
-/// Of a folder that was packed: the sizes and checksums of the shards, and of each member, by which is
-/// told what is bad; nothing may be missing, and no other archive be there. Of other tar archives: the
-/// checksums of the members, where they lie beside the archive (ARCHIVE.tar.sums); without them only
-/// damage to images and headers can be seen. Of all, also folders of images: each image is decoded whole.
-/// Behind a damaged header the rest of an archive cannot be found; how many members that are is told.
+/// Of a folder that was packed, here or in a store: the sizes and checksums of the shards, and of each
+/// member, by which is told what is bad; nothing may be missing, and no other archive be there. Of tar
+/// archives that are named: the same by the manifest.json and the checksums (ARCHIVE.tar.sums) that lie
+/// beside them, but for archives that were not named. What was compared is told, and what was not:
+/// without checksums only damage to images and headers can be seen. Beside an address with a signature
+/// nothing is looked for. Of all, also folders of images: each image is decoded whole. Behind a damaged
+/// header the rest of an archive cannot be found; how many members that are is told, and the command
+/// that packs what is whole.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
   spdl verify shards/
   spdl verify *.tar --json | jq -r '.bad[].key'
   spdl verify photos/              a folder of images
-  spdl verify 's3://bucket/*.tar'  in a store
+  spdl verify s3://bucket/set/     in a store, as `spdl pack` has written it
+  spdl verify 's3://bucket/*.tar'  archives in a store
 
 The data, DATA:
   tar archives, a folder with them, or what `spdl pack` has written; or any other data set that
@@ -120,9 +124,9 @@ Keys of the JSON object:
   members        files in them; of other data sets, fields of samples
   images         members that were decoded
   checksums      members that have a checksum, and were compared with it
+  by_manifest    archives whose size and checksum a manifest tells, and that were compared with it
   without_checksums
-                 archives that have none, and no manifest that asks for them; all archives in
-                 stores, of which none are read
+                 archives whose members have none, and no manifest that asks for them
   bytes          of all members
   unseen         members that a manifest or checksums name and that were not come upon: behind damage,
                  or in an archive that is missing

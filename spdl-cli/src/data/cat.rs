@@ -9,10 +9,11 @@ use spdl_io::archive::{TarEntry, TarIndex};
 use spdl_io::{Key, StoredRecord};
 
 use super::arguments::CatArguments;
+use super::damaged::{self, Search};
 use super::samples::Samples;
 use super::{Archive, DataSet, key_and_field};
 use crate::failure::Failure;
-use crate::format::{counted, printable};
+use crate::format::{counted, for_shell, printable};
 use crate::opened::shown;
 
 const WHAT: &str = "cannot read a member";
@@ -26,13 +27,28 @@ pub(crate) fn run(arguments: &CatArguments) -> Result<(), Failure> {
     let (fields, searched) = match &DataSet::open(std::slice::from_ref(&arguments.path))? {
         DataSet::Archives { archives, .. } => {
             let mut fields = Vec::new();
+            let mut hidden = None;
             for archive in archives {
-                let index = archive.index()?;
+                let Ok(index) = archive.index() else {
+                    match damaged::search(archive, name.as_bytes()) {
+                        Search::Found(data) => {
+                            return write(&name.to_string(), &mut &data[..], None);
+                        }
+                        Search::NotThere => {}
+                        Search::Hidden(damage) => {
+                            hidden.get_or_insert((archive, damage));
+                        }
+                    }
+                    continue;
+                };
                 if let Some(number) = index.find(name.as_bytes()) {
-                    let failed = |error| Failure::of(WHAT, &error, &archive.path);
+                    let failed = |error| Failure::of(WHAT, &error, &archive.place.shown());
                     return of_archive(archive, &index.file(number).map_err(failed)?);
                 }
                 fields.extend(fields_of(&index, key.as_bytes()));
+            }
+            if let Some((archive, damage)) = hidden {
+                return Err(may_be_hidden(&name, archive, &damage));
             }
             (fields, counted(archives.len() as u64, "archive", "archives"))
         }
@@ -54,6 +70,17 @@ pub(crate) fn run(arguments: &CatArguments) -> Result<(), Failure> {
         ),
     };
     Err(Failure::new(WHAT, name, reason))
+}
+
+/// A member that is nowhere, but for what lies behind the damage of an archive.
+fn may_be_hidden(name: &Key, archive: &Archive, damage: &Error) -> Failure {
+    let place = archive.place.shown().display().to_string();
+    let reason = format!(
+        "it may lie behind damage in {place}: {}; `spdl verify {}` tells what is there",
+        damage.reason(),
+        for_shell(&place)
+    );
+    Failure::new(WHAT, name, reason)
 }
 
 /// The sample with this key and the name of its field that is asked for; else the names of the fields of
@@ -117,10 +144,11 @@ fn fields_of(index: &TarIndex, key: &[u8]) -> Vec<String> {
 }
 
 fn of_archive(archive: &Archive, entry: &TarEntry) -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::new(WHAT, archive.path.display(), error);
-    let mut file = File::open(&archive.path).map_err(failed)?;
+    let path = archive.place.shown();
+    let failed = |error: io::Error| Failure::new(WHAT, path.display(), error);
+    let mut file = File::open(&path).map_err(failed)?;
     file.seek(SeekFrom::Start(entry.data_offset)).map_err(failed)?;
-    let place = archive.path.display().to_string();
+    let place = path.display().to_string();
     write(&entry.key.to_string(), &mut file.take(entry.size), Some((&place, entry.size)))
 }
 

@@ -1,7 +1,6 @@
 //! All members of a data set, one pass over its bytes.
 
 use std::collections::VecDeque;
-use std::fs::{self, File};
 use std::io::{self, Read};
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,6 +34,8 @@ pub(crate) struct End {
     pub(crate) was_read: bool,
     /// Whether its own checksum was wrong.
     pub(crate) wrong_sum: bool,
+    /// Whether a manifest tells its size and its checksum.
+    pub(crate) by_manifest: bool,
     /// Whether there are no checksums to compare, and nobody says that there should be some.
     pub(crate) lacks_sums: bool,
     /// How many members it has, as far as anybody knows,
@@ -101,6 +102,7 @@ struct Pass {
     told: VecDeque<Found>,
     stream: Option<TarStream<Summing>>,
     sum: Arc<Mutex<Hasher>>,
+    by_manifest: bool,
     /// The sum that the archive should have.
     expected: Option<u128>,
     /// Those that its members should have; `None` where nobody knows.
@@ -116,13 +118,13 @@ struct Pass {
 
 /// Sums up what is read through it.
 struct Summing {
-    file: File,
+    archive: Box<dyn Read + Send>,
     sum: Arc<Mutex<Hasher>>,
 }
 
 impl Read for Summing {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read(buffer)?;
+        let read = self.archive.read(buffer)?;
         // A sum is never left half done.
         self.sum.lock().unwrap_or_else(PoisonError::into_inner).write(&buffer[..read]);
         Ok(read)
@@ -132,11 +134,13 @@ impl Read for Summing {
 impl Pass {
     fn open(number: usize, archive: &Archive, checksums: Checksums) -> Self {
         let sum = Arc::new(Mutex::new(Hasher::new()));
+        let found;
         let mut pass = Pass {
             archive: number,
             told: VecDeque::new(),
             stream: None,
             sum: Arc::clone(&sum),
+            by_manifest: archive.record.is_some(),
             expected: None,
             sums: None,
             lacks_sums: false,
@@ -145,28 +149,28 @@ impl Pass {
             known_members: archive.record.as_ref().map_or(0, ShardRecord::members),
             is_sound: true,
         };
-        match File::open(&archive.path) {
-            Ok(file) => pass.stream = Some(TarStream::new(Summing { file, sum })),
+        match archive.place.open() {
+            Ok((archive, size)) => {
+                found = size;
+                pass.stream = Some(TarStream::new(Summing { archive, sum }));
+            }
             Err(error) => {
-                pass.bad(Bad::new(number, None, &Error::from(error)));
+                pass.bad(Bad::new(number, None, &error));
                 pass.done(false, false, false);
                 return pass;
             }
         }
-        if let Some(record) = &archive.record {
-            match fs::metadata(&archive.path).map(|found| found.len()) {
-                Ok(found) if found != record.bytes => {
-                    let reason = format!("it has {found} bytes, and had {}", record.bytes);
-                    pass.bad(Bad::corrupt(number, None, reason));
-                }
-                _ => {}
-            }
+        if let Some((found, record)) = found.zip(archive.record.as_ref())
+            && found != record.bytes
+        {
+            let reason = format!("it has {found} bytes, and had {}", record.bytes);
+            pass.bad(Bad::corrupt(number, None, reason));
         }
         match checksums {
             Checksums::Compared => pass.open_checksums(archive),
             // They also tell how many members there were.
             Checksums::Ignored if pass.known_members == 0 => {
-                let sums = Sums::read(&archive.path);
+                let sums = archive.place.sums();
                 pass.known_members = sums.map_or(0, |(sums, _)| sums.as_slice().len() as u64);
             }
             Checksums::Ignored => {}
@@ -177,7 +181,7 @@ impl Pass {
     fn open_checksums(&mut self, archive: &Archive) {
         let record = archive.record.as_ref();
         self.expected = record.and_then(ShardRecord::sum);
-        match Sums::read(&archive.path) {
+        match archive.place.sums() {
             Ok((_, sum)) if record.is_some_and(|record| record.sum_of_sums() != Some(sum)) => {
                 let reason = "the file of its members' checksums is not the one that was written";
                 self.bad(Bad::corrupt(self.archive, None, reason));
@@ -191,9 +195,7 @@ impl Pass {
             }
             Err(error) => {
                 let mut bad = Bad::new(self.archive, None, &error);
-                let file = Sums::path_of(&archive.path);
-                let file = file.file_name().unwrap_or_default().to_string_lossy();
-                bad.reason = format!("{file}: {}", bad.reason);
+                bad.reason = format!("{}.sums: {}", archive.place.file_name(), bad.reason);
                 self.bad(bad);
             }
         }
@@ -212,6 +214,7 @@ impl Pass {
             archive: self.archive,
             was_read,
             wrong_sum,
+            by_manifest: self.by_manifest,
             lacks_sums: self.lacks_sums,
             members: self.known_members.max(seen),
             unseen: self.known_members.saturating_sub(seen),
@@ -274,16 +277,28 @@ impl Pass {
                     label,
                 }));
             }
-            Err(error) => self.bad(Bad::new(self.archive, Some(entry.key), &error)),
+            Err(error) => {
+                let bad = Bad::new(self.archive, Some(entry.key), &error);
+                match error.kind() {
+                    // It is passed over.
+                    ErrorKind::Unsupported | ErrorKind::LimitExceeded => self.bad(bad),
+                    _ => self.broken_off(bad, self.members),
+                }
+            }
         }
     }
 
     /// A header, or the end of the archive, is damaged: nothing behind it can be found.
     fn broken(&mut self, error: &Error) {
-        let all = self.sums.as_ref().map_or(0, |sums| sums.as_slice().len());
         let promised = self.promised();
-        let mut bad = Bad::new(self.archive, promised.map(|(name, _)| name), error);
-        match all.saturating_sub(self.members + 1) {
+        let bad = Bad::new(self.archive, promised.map(|(name, _)| name), error);
+        self.broken_off(bad, self.members + 1);
+    }
+
+    /// Nothing comes behind what is bad, which is the last of so many members.
+    fn broken_off(&mut self, mut bad: Bad, members: usize) {
+        let all = self.sums.as_ref().map_or(0, |sums| sums.as_slice().len());
+        match all.saturating_sub(members) {
             0 => {}
             1 => bad.reason.push_str("; the member behind it could not be checked"),
             more => {

@@ -1,33 +1,46 @@
 //! What was packed, and how it is looked at: `spdl ls`, `cat`, `verify` and `stat`.
 //!
 //! ```text
-//! addresses ──► DataSet (tar archives of this machine, or samples of any other kind and place)
+//! addresses ──► DataSet (tar archives, each at its Place, or samples of any other kind)
 //!                 ├── indexes, or where samples lie ──► ls, cat
 //!                 └── members, one pass over all bytes ──► verify, stat
 //! ```
+//!
+//! `ls` and `cat` take archives in a store as samples, so that only their headers are read.
 
 pub(crate) mod arguments;
 mod bad;
 pub(crate) mod cat;
+mod damaged;
 pub(crate) mod ls;
 mod members;
+mod place;
+mod rescue;
 mod samples;
 pub(crate) mod stat;
 pub(crate) mod statistics;
+mod stored;
 pub(crate) mod verify;
 
-use std::collections::HashSet;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use spdl_core::{Error, ErrorKind};
+use spdl_core::ErrorKind;
 use spdl_io::archive::{ArchiveStamp, TarIndex, TarOptions};
 use spdl_io::datasets::{DatasetKind, local_files};
-use spdl_io::shards::{MANIFEST, Manifest, ShardRecord};
+use spdl_io::shards::{JOURNAL, MANIFEST, Manifest, ShardRecord};
 
+use self::place::Place;
 use self::samples::Samples;
 use crate::failure::Failure;
+use crate::format::printable;
 use crate::opened::{Opened, is_address};
+use crate::output;
+
+/// What is said of a set whose journal is there.
+const NOT_COMPLETE: &str = "this set is not complete; the same `spdl pack` again goes on with it";
 
 /// The endings by which a member is known as an image.
 pub(crate) const IMAGE_FIELDS: [&str; 20] = [
@@ -53,19 +66,27 @@ pub(crate) enum DataSet {
 pub(crate) struct Archive {
     /// As it is shown.
     pub(crate) name: String,
-    pub(crate) path: PathBuf,
+    pub(crate) place: Place,
     /// What a manifest says of it.
     pub(crate) record: Option<ShardRecord>,
 }
 
 impl DataSet {
+    /// The same as [`open`](DataSet::open), to be read whole: archives in a store are archives, too.
+    pub(crate) fn open_whole(paths: &[PathBuf]) -> Result<Self, Failure> {
+        match stored::archives(paths)? {
+            Some(set) => Ok(set),
+            None => DataSet::open(paths),
+        }
+    }
+
+    fn of_archives(archives: Vec<Archive>) -> Self {
+        DataSet::Archives { archives, unlisted: Vec::new(), manifest: None }
+    }
+
     /// A folder that was packed, a folder of tar archives, tar archives, or any other data set.
     pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, Failure> {
-        let tars = |paths: Vec<PathBuf>| DataSet::Archives {
-            archives: of_others(paths),
-            unlisted: Vec::new(),
-            manifest: None,
-        };
+        let tars = |paths: Vec<PathBuf>| DataSet::of_archives(of_others(paths));
         if let [folder] = paths
             && folder.is_dir()
         {
@@ -107,12 +128,28 @@ impl DataSet {
         }
     }
 
-    /// Looks for archives in the folder of a manifest that does not name them.
-    pub(crate) fn look_for_unlisted(&mut self, folder: &Path) -> Result<(), Failure> {
-        if let DataSet::Archives { archives, unlisted, manifest: Some(_) } = self {
-            let listed: HashSet<&PathBuf> = archives.iter().map(|archive| &archive.path).collect();
-            let found = archives_in(folder)?.into_iter().filter(|path| !listed.contains(path));
-            *unlisted = of_others(found.collect());
+    /// Looks for what a manifest says of each archive: of a folder that was packed, whether there are
+    /// archives that it does not name; of others, whether a manifest beside them does.
+    pub(crate) fn look_for_manifests(&mut self) -> Result<(), Failure> {
+        let DataSet::Archives { archives, unlisted, manifest } = self else { return Ok(()) };
+        if manifest.is_some() {
+            let Some(first) = archives.first() else { return Ok(()) };
+            let listed: HashSet<&str> = archives.iter().map(|archive| &*archive.name).collect();
+            let found = first.place.archives_beside()?.into_iter();
+            let found = found.map(|place| Archive { name: place.file_name(), place, record: None });
+            *unlisted = found.filter(|archive| !listed.contains(&*archive.name)).collect();
+            return Ok(());
+        }
+        let mut found: HashMap<_, Option<Manifest>> = HashMap::new();
+        for archive in archives {
+            let folder = archive.place.shown().parent().map(Path::to_owned);
+            let of_folder = match found.entry(folder) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(manifest_beside(archive)?),
+            };
+            let name = archive.place.file_name();
+            let mut records = of_folder.iter().flat_map(|manifest| &manifest.shards);
+            archive.record = records.find(|record| record.name == name).cloned();
         }
         Ok(())
     }
@@ -129,6 +166,24 @@ impl DataSet {
     pub(crate) fn archive_name(&self, number: usize) -> Option<&str> {
         let DataSet::Archives { archives, unlisted, .. } = self else { return None };
         archives.iter().chain(unlisted).nth(number).map(|archive| &*archive.name)
+    }
+}
+
+/// The manifest beside an archive, if it is one.
+fn manifest_beside(archive: &Archive) -> Result<Option<Manifest>, Failure> {
+    match archive.place.manifest() {
+        Ok(manifest) => Ok(Some(manifest)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind().is_transient() => {
+            Err(Failure::of("cannot open", &error, &archive.place.shown()))
+        }
+        Err(error) => {
+            // Others call files so, too.
+            let shown = archive.place.shown().with_file_name(MANIFEST);
+            let told = format!("{} is not compared: {}", shown.display(), error.reason());
+            output::note(&format!("spdl: warning: {}", printable(&told)));
+            Ok(None)
+        }
     }
 }
 
@@ -155,26 +210,15 @@ fn is_archive(path: &Path) -> bool {
 
 /// What `spdl pack` has written; `None` where it has not.
 fn packed(folder: &Path) -> Result<Option<DataSet>, Failure> {
-    if folder.join("manifest.journal").exists() {
-        let reason = "this set is not complete; the same `spdl pack` again goes on with it";
-        return Err(Failure::new("cannot open", folder.display(), reason));
+    if folder.join(JOURNAL).exists() {
+        return Err(Failure::new("cannot open", folder.display(), NOT_COMPLETE));
     }
     let manifest = match Manifest::read(folder) {
         Ok(manifest) => manifest,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Failure::of("cannot open", &error, &folder.join(MANIFEST))),
     };
-    let archive = |record: &ShardRecord| Archive {
-        name: record.name.clone(),
-        path: folder.join(&record.name),
-        record: Some(record.clone()),
-    };
-    let archives = manifest.shards.iter().map(archive).collect();
-    Ok(Some(DataSet::Archives {
-        archives,
-        unlisted: Vec::new(),
-        manifest: Some(Box::new(manifest)),
-    }))
+    Ok(Some(stored::of_manifest(manifest, |name| Place::Here(folder.join(name)))))
 }
 
 /// The tar archives directly in a folder, by their names.
@@ -201,19 +245,34 @@ fn of_others(paths: Vec<PathBuf>) -> Vec<Archive> {
         Some(name) if in_one => name.to_string_lossy().into_owned(),
         _ => path.to_string_lossy().into_owned(),
     };
-    let archive = |path: PathBuf| Archive { name: name(&path), path, record: None };
-    paths.iter().cloned().map(archive).collect()
+    let archive = |path: &PathBuf| Archive {
+        name: name(path),
+        place: Place::Here(path.clone()),
+        record: None,
+    };
+    paths.iter().map(archive).collect()
 }
 
 impl Archive {
+    /// Its size, where that is known before it is read.
+    pub(crate) fn size(&self) -> Option<u64> {
+        match (&self.record, &self.place) {
+            (Some(record), _) => Some(record.bytes),
+            (None, Place::Here(path)) => fs::metadata(path).map(|found| found.len()).ok(),
+            (None, Place::There(_)) => None,
+        }
+    }
+
     /// Where its members lie: by the index beside it, or by a walk over it. Nothing is written.
     pub(crate) fn index(&self) -> Result<TarIndex, Failure> {
         let options = TarOptions::default();
-        let failed = |error: Error| Failure::of("cannot read an archive", &error, &self.path);
-        let stamp = ArchiveStamp::of_file(&self.path).map_err(failed)?;
-        TarIndex::load(&self.path, &stamp, options)
-            .or_else(|_| TarIndex::build(&self.path, options))
-            .map_err(failed)
+        let index = match &self.place {
+            Place::Here(path) => ArchiveStamp::of_file(path).and_then(|stamp| {
+                TarIndex::load(path, &stamp, options).or_else(|_| TarIndex::build(path, options))
+            }),
+            Place::There(place) => place.index(options),
+        };
+        index.map_err(|error| Failure::of("cannot read an archive", &error, &self.place.shown()))
     }
 }
 

@@ -38,14 +38,6 @@ impl Samples {
         }
     }
 
-    /// How many tar archives they lie in.
-    pub(crate) fn archives(&self) -> u64 {
-        match self.opened.set.kind {
-            DatasetKind::TarShards => self.opened.set.shard_lens.len() as u64,
-            _ => 0,
-        }
-    }
-
     /// Whether each sample is a file of its own, or begins with one.
     pub(crate) fn are_files(&self) -> bool {
         are_files(self.opened.set.kind)

@@ -36,7 +36,7 @@ const THUMBNAIL: u32 = 120;
 
 pub(crate) fn run(arguments: &StatArguments) -> std::result::Result<(), Failure> {
     let page = arguments.html.as_deref().map(ReportFile::prepare).transpose()?;
-    let set = Arc::new(DataSet::open(&arguments.paths)?);
+    let set = Arc::new(DataSet::open_whole(&arguments.paths)?);
     let place = shown(&arguments.paths);
     let Gathered { summary, unreadable, known_members, thumbnails } =
         gather(&set, arguments, page.is_some())
@@ -319,7 +319,9 @@ fn as_text(summary: &Summary, classes: &Classes) -> String {
         }
         parts.push(spreads.draw());
     }
-    if !classes.is_empty() {
+    if classes.is_empty() {
+        parts.push("no sample has a class".to_owned());
+    } else {
         let mut table = Table::new(&["class", "name", "samples"], 2);
         for (class, name, samples) in classes.iter().take(CLASSES_SHOWN) {
             let name = printable(name.as_deref().unwrap_or_default());

@@ -12,7 +12,7 @@ use twox_hash::XxHash3_128;
 use super::arguments::VerifyArguments;
 use super::bad::{self, Bad, BadList};
 use super::members::{Checksums, End, Found, Member};
-use super::{DataSet, members};
+use super::{DataSet, members, rescue};
 use crate::failure::Failure;
 use crate::format::{bytes, count, counted, printable, wrap};
 use crate::opened::shown;
@@ -25,9 +25,8 @@ const SHOWN: usize = 1000;
 const WIDTH: usize = 90;
 
 pub(crate) fn run(arguments: &VerifyArguments) -> std::result::Result<(), Failure> {
-    let path = &arguments.paths[0];
-    let mut set = DataSet::open(&arguments.paths)?;
-    set.look_for_unlisted(path)?;
+    let mut set = DataSet::open_whole(&arguments.paths)?;
+    set.look_for_manifests()?;
     let set = Arc::new(set);
     let failed = |error| Failure::of("cannot verify", &error, &shown(&arguments.paths));
     let report = check(&set, arguments).map_err(failed)?;
@@ -38,6 +37,7 @@ pub(crate) fn run(arguments: &VerifyArguments) -> std::result::Result<(), Failur
             "members": report.members,
             "images": report.images,
             "checksums": report.checksums,
+            "by_manifest": report.by_manifest,
             "without_checksums": report.without_checksums,
             "bytes": report.bytes,
             "unseen": report.unseen,
@@ -48,7 +48,8 @@ pub(crate) fn run(arguments: &VerifyArguments) -> std::result::Result<(), Failur
         output::print(&format!("{object}\n"))?;
     } else {
         let bad = report.bad.as_text(&set, SHOWN, "100,000");
-        output::print(&format!("{bad}{}", report.told()))?;
+        let rescue = rescue::advice(&arguments.paths, report.bad.total(), report.images);
+        output::print(&format!("{bad}{}{rescue}", report.told()))?;
     }
     match report.bad.total() {
         0 => Ok(()),
@@ -66,6 +67,8 @@ struct Report {
     members: u64,
     images: u64,
     checksums: u64,
+    /// Archives of which a manifest tells size and checksum.
+    by_manifest: u64,
     bytes: u64,
     /// Members that there are, also those that could not be read.
     known_members: u64,
@@ -98,10 +101,29 @@ impl Report {
             bytes(self.bytes),
             counted(self.checksums, "checksum", "checksums"),
             counted(self.images, "image", "images"),
-        ) + &bad::unseen(self.unseen, self.lack_ends);
+        ) + &self.manifests()
+            + &bad::unseen(self.unseen, self.lack_ends);
         match self.what_cannot_be_seen() {
             Some(limits) => told + &wrap(&limits, WIDTH) + "\n",
             None => told,
+        }
+    }
+
+    /// How many archives were compared with a manifest.
+    fn manifests(&self) -> String {
+        match (self.by_manifest, self.archives) {
+            (_, 0) => String::new(),
+            (0, _) => format!(
+                "no {MANIFEST} beside them was compared: an archive that is missing is not noticed\n"
+            ),
+            (some, all) if some >= all => {
+                format!("{MANIFEST} was compared: the size and checksum of each archive\n")
+            }
+            (some, all) => format!(
+                "{MANIFEST} was compared: size and checksum of {} of {} archives\n",
+                count(some),
+                count(all)
+            ),
         }
     }
 
@@ -115,14 +137,7 @@ impl Report {
             (0, _) => "no image is damaged; ",
             _ => "",
         };
-        let Some(missing) = &self.missing else {
-            let archives = counted(self.without_checksums, "archive", "archives");
-            return Some(format!(
-                "{sound}the checksums of {archives} in a store are not compared, so other damage cannot \
-                 be seen"
-            ));
-        };
-        let missing = printable(missing);
+        let missing = printable(self.missing.as_deref().unwrap_or("SHARD.tar.sums"));
         let (has, where_it_is) = match (self.without_checksums, self.archives) {
             (1, 1) => ("there are no checksums to compare".to_owned(), "seen"),
             (1, _) => ("1 archive has no checksums to compare".to_owned(), "seen in it"),
@@ -139,13 +154,7 @@ impl Report {
 }
 
 fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
-    let samples = match &**set {
-        DataSet::Archives { manifest, .. } => {
-            manifest.as_ref().map_or(0, |manifest| manifest.samples)
-        }
-        DataSet::Samples(samples) => samples.len(),
-    };
-    let progress = Progress::new(samples, !arguments.json && samples > 0);
+    let mut progress = Reading::begin(set, !arguments.json);
     let available = || thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.threads.map_or_else(available, |threads| threads as usize);
     let pipeline = PipelineBuilder::from_iter(members::all(set, Checksums::Compared)?)
@@ -161,25 +170,19 @@ fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
         .threads(threads)
         .build()?;
     let mut report = Report { lack_ends: set.cut_shards(), ..Report::default() };
-    if let DataSet::Samples(samples) = &**set {
-        report.without_checksums = samples.archives();
-    }
     if let DataSet::Archives { archives, unlisted, .. } = &**set {
         for (number, _) in (archives.len()..).zip(unlisted) {
             let reason = format!("{MANIFEST} does not name this archive");
             report.bad.add(Bad::corrupt(number, None, reason));
         }
     }
-    let mut begun: u64 = 0;
     // Whether a member of the archive under way is bad.
     let mut seen_bad = false;
     for checked in pipeline {
         match checked? {
-            Checked::Sample => {
-                progress.at(begun);
-                begun += 1;
-            }
+            Checked::Sample => progress.sample(),
             Checked::Member { bytes, is_image, compared, bad } => {
+                progress.member(bytes);
                 report.members += 1;
                 report.bytes += bytes;
                 report.images += u64::from(is_image);
@@ -195,14 +198,17 @@ fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
                 archive,
                 was_read,
                 wrong_sum,
+                by_manifest,
                 lacks_sums,
                 members,
                 unseen,
                 lacks_end,
             }) => {
+                progress.end(archive);
                 report.unseen += unseen;
                 report.lack_ends += u64::from(lacks_end);
                 report.archives += u64::from(was_read);
+                report.by_manifest += u64::from(was_read && by_manifest);
                 report.known_members += members;
                 if wrong_sum && !seen_bad {
                     let reason = "its checksum is wrong, and those of all members are right: the damage \
@@ -219,6 +225,64 @@ fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
         }
     }
     Ok(report)
+}
+
+/// How far the pass has come: in bytes of archives, where all tell their sizes, or else in samples.
+struct Reading {
+    bar: Progress,
+    done: u64,
+    /// Where each archive ends, if all were one behind the other; empty where samples are counted.
+    ends: Vec<u64>,
+}
+
+impl Reading {
+    fn begin(set: &DataSet, wanted: bool) -> Self {
+        let of_samples = |samples: u64| Reading {
+            bar: Progress::new(samples, wanted && samples > 0),
+            done: 0,
+            ends: Vec::new(),
+        };
+        let archives = match set {
+            DataSet::Archives { archives, .. } => archives,
+            DataSet::Samples(samples) => return of_samples(samples.len()),
+        };
+        let mut end = 0;
+        let ends: Option<Vec<u64>> = archives
+            .iter()
+            .map(|archive| {
+                end += archive.size()?;
+                Some(end)
+            })
+            .collect();
+        match ends {
+            Some(ends) => {
+                Reading { bar: Progress::of_bytes(end, wanted && end > 0), done: 0, ends }
+            }
+            None => of_samples(0),
+        }
+    }
+
+    fn sample(&mut self) {
+        if self.ends.is_empty() {
+            self.bar.at(self.done);
+            self.done += 1;
+        }
+    }
+
+    fn member(&mut self, bytes: u64) {
+        if !self.ends.is_empty() {
+            // With its header.
+            self.done += bytes + 512;
+            self.bar.at(self.done);
+        }
+    }
+
+    fn end(&mut self, archive: usize) {
+        if let Some(&end) = self.ends.get(archive) {
+            self.done = end;
+            self.bar.at(end);
+        }
+    }
 }
 
 enum Checked {

@@ -37,6 +37,10 @@ Examples:
   spdl pack 'data/train-*.parquet' shards/ --fields caption
       of a table the images, classes and captions
 
+  spdl pack damaged/ sound/ --on-error skip --check
+      what is whole of a set that `spdl verify` has found damaged: shards may be missing or cut, and
+      members whose checksums are wrong are left out
+
   spdl verify shards/ && spdl stat shards/ --html shards.html
       is all of it sound, and what does it look like?
 
@@ -74,6 +78,7 @@ Keys of the JSON object:
   shards, bytes     tar files, and their sizes together
   skipped           images that were left out (--on-error skip)
   skipped_samples   [{position, key, reason}] of them, 100,000 at most
+  lost              samples that the manifest of a damaged set names and that are not in it any more
   classes           how many there are
   resumed           samples that were there when this run began
   unchanged, encoded
@@ -145,8 +150,13 @@ pub(crate) struct PackArguments {
     #[arg(long, value_enum, default_value_t = OnError::Raise)]
     pub(crate) on_error: OnError,
 
-    /// Write anew where DST holds a set that is complete, or that was begun with other images or
-    /// options. The old one is lost then
+    /// Decode every image whole, also those that go over as they are: what is damaged is treated as
+    /// --on-error says [default: only headers of those are read]
+    #[arg(long)]
+    pub(crate) check: bool,
+
+    /// Write anew where DST holds a set that is complete, or of which shards were finished, with other
+    /// images or options. The old one is lost then
     #[arg(long)]
     pub(crate) overwrite: bool,
 
@@ -180,6 +190,14 @@ pub(crate) enum Format {
 }
 
 impl PackArguments {
+    /// The names of fields that were given, each with its option.
+    pub(crate) fn named_fields(&self) -> Vec<(&'static str, &str)> {
+        let one = [("--image-field", &self.image_field), ("--label-field", &self.label_field)];
+        let one = one.into_iter().filter_map(|(option, name)| Some((option, name.as_deref()?)));
+        let others = self.fields.iter().flatten().map(|name| ("--fields", &**name));
+        one.chain(others).collect()
+    }
+
     /// Whether any image may be encoded anew.
     pub(crate) fn may_encode(&self) -> bool {
         self.max_side.is_some() || !matches!(self.format, None | Some(Format::Keep))

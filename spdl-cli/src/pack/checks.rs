@@ -9,6 +9,7 @@ use spdl_io::datasets::OpenedDataset;
 use spdl_io::{Key, StoredField};
 
 use super::arguments::{Format, PackArguments};
+use super::members::no_image;
 use crate::arguments::name_of;
 use crate::failure::Failure;
 use crate::format::printable;
@@ -51,6 +52,27 @@ pub(super) fn command_line(arguments: &PackArguments) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Refuses a data set of which no sample has a field that is known to be its image.
+pub(super) fn an_image_is_known(
+    arguments: &PackArguments,
+    set: &OpenedDataset,
+) -> Result<(), Failure> {
+    if arguments.image_field.is_some() {
+        return Ok(());
+    }
+    let usual = set.fetch_labeled();
+    let mut first = None;
+    for number in 0..set.samples.len() {
+        // What cannot be read is told in its turn.
+        let Ok(record) = set.samples.item(number) else { continue };
+        if usual.fields_of(&record).0.is_some() {
+            return Ok(());
+        }
+        first.get_or_insert(record);
+    }
+    first.map_or(Ok(()), |record| Err(Failure::usage(no_image(record.names()))))
 }
 
 /// Refuses a data set of which a file lies in the folder that is written to, whatever links or braces

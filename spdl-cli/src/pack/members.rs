@@ -22,12 +22,8 @@ impl Members {
     pub(crate) fn of(sample: Sample, kind: DatasetKind, recoder: &mut Recoder) -> Result<Self> {
         let keeps_names = kind == DatasetKind::TarShards;
         if !sample.files.iter().any(|file| file.role == Role::Image) {
-            let there: Vec<_> = sample.files.iter().map(|file| &*file.field).collect();
-            let there = if there.is_empty() { "none at all".to_owned() } else { there.join(", ") };
-            let message = format!(
-                "none of the fields is known to be an image ({there}); --image-field names it"
-            );
-            return Err(Error::new(ErrorKind::NotFound, message));
+            let there = sample.files.iter().map(|file| &*file.field);
+            return Err(Error::new(ErrorKind::NotFound, no_image(there)));
         }
         let has_label = sample.files.iter().any(|file| file.role == Role::Label);
         let class = (!has_label && sample.label >= 0).then(|| sample.label.to_string());
@@ -62,6 +58,13 @@ impl Members {
     pub(crate) fn bytes(&self) -> usize {
         self.files.iter().map(|(_, data)| data.len()).sum()
     }
+}
+
+/// That none of these fields is an image, as far as anybody knows.
+pub(super) fn no_image<'a>(there: impl Iterator<Item = &'a str>) -> String {
+    let there = there.collect::<Vec<_>>();
+    let there = if there.is_empty() { "none at all".to_owned() } else { there.join(", ") };
+    format!("none of the fields is known to be an image ({there}); --image-field names it")
 }
 
 /// Files in the order in which they come, each with a name of its own: that of the image is as it is, then

@@ -6,6 +6,7 @@
 
 mod arguments;
 mod checks;
+mod checksums;
 mod members;
 mod other_set;
 mod recode;
@@ -26,13 +27,14 @@ use spdl_io::datasets::DatasetKind;
 use spdl_io::shards::{self, MANIFEST, Manifest, ShardWriter};
 
 pub(crate) use self::arguments::PackArguments;
+use self::checksums::Checksums;
 use self::members::Members;
 use self::recode::Recoder;
 use self::source::{Item, Source};
 use crate::arguments::OnError;
 use crate::failure::Failure;
-use crate::format::{bytes, count, counted, printable, time};
-use crate::opened::{Opened, shown};
+use crate::format::{bytes, count, counted, for_shell, printable, time, used};
+use crate::opened::{Opened, is_signed, shown};
 use crate::output;
 use crate::progress::Progress;
 use crate::sample_files::{Sample, SampleReader};
@@ -43,9 +45,13 @@ const SKIPPED_SHOWN: usize = 20;
 /// Runs the command.
 pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure> {
     checks::command_line(arguments)?;
-    let opened = Opened::open(&arguments.sources, "cannot open the images")?;
+    let opened = open(arguments)?;
     checks::nothing_is_read_from(&arguments.destination, &opened.set)?;
+    opened.check_fields(&arguments.named_fields())?;
+    checks::an_image_is_known(arguments, &opened.set)?;
     let source = Source::new(opened);
+    let lost = source.opened.set.missing_samples;
+    let checksums = checksums(&source, arguments)?;
     let failed = |what: &str, error: &Error| {
         let failure = Failure::of(what, error, &arguments.destination);
         failure.and("the same command goes on behind the shards that are finished")
@@ -58,7 +64,7 @@ pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure>
         .recipe("source names", names)
         .classes(names_of_classes(arguments, &source));
     let start = Instant::now();
-    let mut done = Done::default();
+    let mut done = Done { lost, ..Done::default() };
     let manifest = match ShardWriter::open(&arguments.destination, &plan) {
         Err(error) => return Err(refused(&error, arguments)),
         Ok(shards::Opened::Complete(manifest)) => {
@@ -68,14 +74,14 @@ pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure>
         }
         Ok(shards::Opened::Writing(mut writer)) => {
             done.resumed = writer.finished_samples();
-            write(arguments, source, &mut writer, &mut done)
+            write(arguments, source, checksums, &mut writer, &mut done)
                 .map_err(|error| failed("cannot pack", &error))?
                 .map_or(Ok(()), |error| {
                     let failure =
                         Failure::of("cannot pack an image", &error, &shown(&arguments.sources));
                     Err(failure.and(match is_about_a_sample(&error) {
                         true => {
-                            "without it, or with --on-error skip, the same command goes on from here"
+                            "mended, or with --on-error skip, the same command goes on from here"
                         }
                         false => "the same command goes on from here",
                     }))
@@ -89,6 +95,32 @@ pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure>
         0 => Err(nothing_packed(arguments, &manifest)),
         _ => Ok(()),
     }
+}
+
+/// What is to be packed; where what is damaged is left out, also of a set that lacks shards.
+fn open(arguments: &PackArguments) -> std::result::Result<Opened, Failure> {
+    let what = "cannot open the images";
+    if arguments.on_error == OnError::Skip {
+        return Opened::open_damaged(&arguments.sources, what);
+    }
+    Opened::open(&arguments.sources, what).map_err(|failure| match failure.is_about_damage() {
+        true => failure.and("--on-error skip packs what is whole"),
+        false => failure,
+    })
+}
+
+fn checksums(
+    source: &Source,
+    arguments: &PackArguments,
+) -> std::result::Result<Checksums, Failure> {
+    if arguments.sources.iter().any(|source| is_signed(source)) {
+        return Ok(Checksums::default());
+    }
+    let (checksums, unread) = Checksums::read(source).map_err(|error| {
+        Failure::of("cannot read the checksums", &error, &shown(&arguments.sources))
+    })?;
+    output::warn(&unread);
+    Ok(checksums)
 }
 
 /// The names of the classes, where the labels are those that the names belong to.
@@ -124,6 +156,8 @@ struct Done {
     resumed: u64,
     /// Whether nothing was left to do.
     complete: bool,
+    /// Samples of a damaged set that cannot be found in it.
+    lost: u64,
     unchanged: u64,
     encoded: u64,
     took: Duration,
@@ -133,6 +167,7 @@ struct Done {
 fn write(
     arguments: &PackArguments,
     source: Source,
+    checksums: Checksums,
     writer: &mut ShardWriter,
     done: &mut Done,
 ) -> Result<Option<Error>> {
@@ -144,7 +179,7 @@ fn write(
         return Ok(None);
     }
     let source = Arc::new(source);
-    for packed in build(arguments, &source, start)? {
+    for packed in build(arguments, &source, checksums, start)? {
         let Packed { item, position, outcome } = packed?;
         let own_key = item.record.as_ref().map_or(&item.name, |record| &record.key);
         let outcome = match outcome {
@@ -180,7 +215,12 @@ fn write(
     Ok(None)
 }
 
-fn build(arguments: &PackArguments, samples: &Arc<Source>, start: u64) -> Result<Pipeline<Packed>> {
+fn build(
+    arguments: &PackArguments,
+    samples: &Arc<Source>,
+    checksums: Checksums,
+    start: u64,
+) -> Result<Pipeline<Packed>> {
     let opened = &samples.opened;
     let source = DatasetSource::new(Arc::clone(samples));
     let left = start..u64::MAX;
@@ -197,12 +237,16 @@ fn build(arguments: &PackArguments, samples: &Arc<Source>, start: u64) -> Result
         .with_names(arguments.image_field.as_deref(), arguments.label_field.as_deref())
         .with_others(arguments.fields.as_deref());
     let kind = opened.set.kind;
-    let arguments = arguments.clone();
+    let (arguments, checksums) = (arguments.clone(), Arc::new(checksums));
+    let encode = move || {
+        let (recoder, checksums) = (Recoder::new(&arguments)?, Arc::clone(&checksums));
+        Ok(Encode { recoder, checksums, kind, start })
+    };
     opened
         .runs(PipelineBuilder::new(source))?
         .async_stage(opened.stage("read"), Read(reader))
         .measured_by(|(_, sample)| sample.as_ref().map_or(0, Sample::bytes))
-        .stage("encode", move || Ok(Encode { recoder: Recoder::new(&arguments)?, kind, start }))
+        .stage("encode", encode)
         .measured_by(|packed: &Packed| packed.outcome.as_ref().map_or(0, Members::bytes))
         .deterministic()
         .threads(threads)
@@ -229,6 +273,7 @@ impl AsyncStage<Item> for Read {
 /// From a sample's fields to what is written of it.
 struct Encode {
     recoder: Recoder,
+    checksums: Arc<Checksums>,
     kind: DatasetKind,
     /// The position at which the source begins.
     start: u64,
@@ -248,7 +293,11 @@ impl Stage<(Item, Result<Sample>)> for Encode {
         (item, sample): (Item, Result<Sample>),
         cx: &mut StageContext<'_, Packed>,
     ) -> Result<()> {
-        let outcome = sample.and_then(|sample| Members::of(sample, self.kind, &mut self.recoder));
+        let compared = sample.and_then(|sample| match &item.record {
+            Ok(record) => self.checksums.compare(record, &sample).map(|()| sample),
+            Err(error) => Err(error.clone()),
+        });
+        let outcome = compared.and_then(|sample| Members::of(sample, self.kind, &mut self.recoder));
         let position = self.start + cx.id().index;
         cx.emit(Packed { item, position, outcome })
     }
@@ -262,8 +311,18 @@ fn refused(error: &Error, arguments: &PackArguments) -> Failure {
     let what = "cannot pack into this folder";
     let failure = Failure::of(what, error, &arguments.destination);
     match error.kind() {
+        // Files that are of no set are not overwritten.
+        ErrorKind::InvalidArgument if error.changes().is_empty() => {
+            failure.and("give another folder")
+        }
         ErrorKind::InvalidArgument if !arguments.overwrite => {
             failure.and("--overwrite replaces a set of shards")
+        }
+        // What is no manifest is nobody's, and is not overwritten.
+        ErrorKind::NotFound | ErrorKind::Corrupt
+            if error.key().is_some_and(|key| key.ends_with(".tar")) =>
+        {
+            failure.and("--overwrite writes the set anew")
         }
         _ => failure,
     }
@@ -294,6 +353,7 @@ fn tell(
             "skipped": manifest.skipped,
             "skipped_samples": skipped.collect::<Vec<_>>(),
             "classes": manifest.classes().len(),
+            "lost": done.lost,
             "resumed": done.resumed,
             "unchanged": done.unchanged,
             "encoded": done.encoded,
@@ -326,8 +386,8 @@ fn summary(arguments: &PackArguments, manifest: &Manifest, done: &Done, path: &P
             time(done.took)
         ));
     }
-    if done.unchanged > 0 {
-        let folder = printable(&arguments.destination.display().to_string());
+    if done.unchanged > 0 && !arguments.check {
+        let folder = printable(&for_shell(&arguments.destination.display().to_string()));
         lines.push(format!(
             "of images that are as they were only the headers were read; `spdl verify {folder}` decodes \
              them"
@@ -347,6 +407,15 @@ fn summary(arguments: &PackArguments, manifest: &Manifest, done: &Done, path: &P
             lines
                 .push(format!("  and {} more (see the manifest)", count(manifest.skipped - shown)));
         }
+    }
+    if done.lost > 0 {
+        lines.push(format!(
+            "lost of the damaged set: {}, behind damage or in shards that are missing",
+            counted(done.lost, "sample", "samples")
+        ));
+    }
+    if manifest.skipped > 0 {
+        lines.push(format!("used      {}", used(manifest.samples, manifest.skipped)));
     }
     lines.push(format!("manifest  {}\n", printable(&path.display().to_string())));
     lines.join("\n")

@@ -15,6 +15,8 @@ pub(crate) struct Recoder {
     shrink: Option<Shrink>,
     format: Option<Format>,
     quality: u8,
+    /// Whether images that go over as they are are decoded, too.
+    checks: bool,
 }
 
 /// An image as it is written.
@@ -40,10 +42,11 @@ impl Recoder {
             registry,
             format: arguments.format,
             quality: arguments.quality(),
+            checks: arguments.check,
         })
     }
 
-    /// Only the header is read of what goes over as it is.
+    /// Only the header is read of what goes over as it is, unless it is to be checked.
     ///
     /// # Errors
     /// Those of decoding and encoding; `Unsupported` for what is no image.
@@ -70,6 +73,9 @@ impl Recoder {
             (Some(Format::Webp), _) => "webp",
         };
         if wanted == own && smaller.is_none() {
+            if self.checks {
+                self.decoder.decode_rgb(&file)?;
+            }
             return Ok(Recoded { ending: extension(own).to_owned(), bytes: file, encoded: false });
         }
         let image = match smaller {

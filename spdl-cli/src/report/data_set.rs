@@ -1,13 +1,12 @@
 //! The page of `spdl stat`: what a data set holds, with histograms and a contact sheet.
 
 use std::fmt::Write as _;
-use std::time::SystemTime;
 
 use super::chart::{Area, Linear, Svg, figure, measured_tick};
-use super::{Escaped, definitions, table};
+use super::{Escaped, definitions, document, table};
 use crate::data::stat::{Thumbnail, measures};
 use crate::data::statistics::{Histogram, Spread, Summary};
-use crate::format::{bytes, count, counted, date};
+use crate::format::{bytes, count, counted};
 
 /// Parts of a histogram.
 const BINS: usize = 40;
@@ -24,7 +23,6 @@ pub(crate) fn data_set(
     unreadable: Vec<[String; 2]>,
     thumbnails: &[Thumbnail],
 ) -> String {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let cards = overview(summary).into_iter().map(|(name, value)| {
         format!("<div><dt>{}</dt><dd>{}</dd></div>\n", Escaped(name), Escaped(&value))
     });
@@ -53,44 +51,21 @@ pub(crate) fn data_set(
         let rows = unreadable.into_iter().map(Vec::from);
         sections.push(table(&title, "dropped", &["member", "reason"], 2, rows));
     }
-    format!(
-        r#"<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8" />
-<meta name="viewport" content="width=device-width, initial-scale=1" />
-<meta name="color-scheme" content="light dark" />
-<title>spdl stat: {title}</title>
-<style>
-{style}</style>
-</head>
-<body>
-<header>
-<h1>spdl stat</h1>
-<p class="about">{title}</p>
-</header>
-<main>
-<dl class="figures">
+    let content = format!(
+        r#"<dl class="figures">
 {cards}</dl>
 {sheet}
 <div class="charts">
 {charts}
 </div>
 {sections}
-</main>
-<footer><p>spdl {version}, {date}</p></footer>
-</body>
-</html>
 "#,
-        title = Escaped(name),
-        style = include_str!("style.css"),
         cards = cards.collect::<String>(),
         sheet = contact_sheet(thumbnails),
         charts = charts(summary, classes).join("\n"),
         sections = sections.join("\n"),
-        version = env!("CARGO_PKG_VERSION"),
-        date = date(now.as_secs()),
-    )
+    );
+    document("spdl stat", name, name, &content)
 }
 
 /// The figures that matter first, each with its name.

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use crate::common::{Folder, bench, damaged, encode, finish, flat_png, image_name, png, spdl};
 use serde_json::Value;
 
-const KEYS: [&str; 19] = [
+const KEYS: [&str; 22] = [
     "images",
     "seconds",
     "images_per_s",
@@ -24,6 +24,9 @@ const KEYS: [&str; 19] = [
     "left_out",
     "partial",
     "stages",
+    "labelled",
+    "step_ms",
+    "steps",
     "kind",
     "cache",
     "checksum",
@@ -483,4 +486,43 @@ fn a_thread_more_takes_memory_for_its_own_image_and_batch_alone() {
     let own = 2 * 640 * 480 * 4 + batch;
     println!("2 threads: {few} bytes, 32 threads: {many} bytes");
     assert!(many < few + 30 * own, "{few} bytes with 2 threads, {many} with 32");
+}
+
+#[test]
+fn a_pretended_training_tells_how_many_of_its_steps_waited() {
+    let folder = Folder::with_images(40, 2);
+    let options = ["--step-ms", "300", "--epochs", "2"];
+    let json = bench(folder.path(), &[&options[..], &["--json"]].concat()).json();
+    let steps = &json["steps"];
+    // Three batches an epoch; the first one is waited for in any case.
+    assert_eq!((&json["step_ms"], &steps["steps"]), (&300.into(), &5.into()));
+    assert!(steps["waited"].as_u64() < Some(5), "{steps}");
+    assert!(json["seconds"].as_f64() >= Some(5.0 * 0.3), "{}", json["seconds"]);
+    let text = bench(folder.path(), &options).stdout;
+    let line = text.lines().find(|line| line.starts_with("steps waited    ")).unwrap();
+    assert!(line.contains(" of 5 ("), "{line}");
+    let without = bench(folder.path(), &["--json"]).json();
+    assert!(without["steps"].is_null() && without["step_ms"].is_null());
+    assert_eq!(without["labelled"], 40);
+}
+
+#[test]
+fn images_without_classes_are_measured_listed_and_told_as_such() {
+    let folder = Folder::new();
+    for number in 0..10 {
+        folder.add(format!("flat/{number}.png"), &png(number));
+    }
+    let (flat, set) = (folder.join("flat"), folder.join("set"));
+    let packed = finish(spdl().arg("pack").args([&flat, &set]).output().unwrap());
+    assert_eq!(packed.code, 0, "{}", packed.stderr);
+    for data in [&flat, &set] {
+        let text = bench(data, &[]).stdout;
+        assert!(text.contains("labels          none: no image has a class"), "{text}");
+        let json = bench(data, &["--json"]).json();
+        assert_eq!((&json["images"], &json["labelled"]), (&10.into(), &0.into()));
+        let listed = finish(spdl().arg("ls").arg(data).arg("--samples").output().unwrap());
+        assert_eq!((listed.code, listed.stdout.lines().count()), (0, 10));
+        let told = finish(spdl().arg("stat").arg(data).output().unwrap());
+        assert!(told.code == 0 && told.stdout.contains("no sample has a class"), "{}", told.stdout);
+    }
 }

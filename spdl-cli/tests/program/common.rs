@@ -123,6 +123,26 @@ pub(crate) fn bench(folder: &Path, arguments: &[&str]) -> Run {
     finish(command.output().unwrap())
 }
 
+/// Runs a command line as it was told, in a shell that knows `spdl`.
+pub(crate) fn by_shell(line: &str, environment: &[(&str, String)]) -> Run {
+    let script = format!("spdl() {{ \"$SPDL_PROGRAM\" \"$@\"; }}\n{line}");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script]).env("SPDL_PROGRAM", env!("CARGO_BIN_EXE_spdl"));
+    shell.env_remove("RUST_BACKTRACE").envs(environment.iter().cloned());
+    finish(shell.output().unwrap())
+}
+
+/// The command line that a text tells to run: what it has between backticks, or on a line of its own.
+pub(crate) fn command_in(text: &str) -> String {
+    let of_line = |line: &str| line.strip_prefix("    spdl ").map(|rest| format!("spdl {rest}"));
+    let quoted = || {
+        let (_, rest) = text.split_once("`spdl ")?;
+        Some(format!("spdl {}", rest.split_once('`')?.0))
+    };
+    let told = text.lines().find_map(of_line).or_else(quoted);
+    told.unwrap_or_else(|| panic!("no command is told: {text}"))
+}
+
 /// The output as text.
 pub(crate) fn finish(output: Output) -> Run {
     Run {

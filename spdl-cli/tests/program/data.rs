@@ -385,3 +385,57 @@ fn what_is_looked_at_is_called_data() {
         assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
     }
 }
+
+#[test]
+fn what_a_manifest_says_is_compared_wherever_it_lies_beside_an_archive() {
+    let (_place, shards) = packed();
+    let shard = shards.join("shard-000001.tar");
+    let whole = "manifest.json was compared: the size and checksum of each archive";
+    for (path, archives) in [(&shards, 3), (&shard, 1)] {
+        let json = run("verify", path, &["--json"]).json();
+        assert_eq!((&json["archives"], &json["by_manifest"]), (&archives.into(), &archives.into()));
+        assert!(run("verify", path, &[]).stdout.contains(whole));
+    }
+    // A bit that no member needs.
+    let last = fs::metadata(&shard).unwrap().len() as usize - 1;
+    flip(&shard, last);
+    assert_eq!(bad(&shard)["bad_total"], 1);
+    flip(&shard, last);
+    fs::copy(&shard, shards.join("stray.tar")).unwrap();
+    let both = [&shard, &shards.join("stray.tar")];
+    let told = finish(spdl().arg("verify").args(both).output().unwrap());
+    let words = "manifest.json was compared: size and checksum of 1 of 2 archives";
+    assert!(told.code == 0 && told.stdout.contains(words), "{}", told.stdout);
+    // Others call files so, too.
+    fs::write(shards.join("manifest.json"), "{}").unwrap();
+    let told = run("verify", &shard, &[]);
+    assert!(told.line().contains("manifest.json is not compared: "), "{}", told.line());
+    let none = "no manifest.json beside them was compared";
+    assert!(told.code == 0 && told.stdout.contains(none), "{}", told.stdout);
+}
+
+/// Runs `spdl verify` at a terminal; `None` where none can be had.
+fn at_a_terminal(path: &Path) -> Option<String> {
+    let line = "stty cols 100 rows 30; \"$SPDL_PROGRAM\" verify \"$SPDL_DATA\"";
+    let mut script = Command::new("script");
+    script.args(["-qec", line, "/dev/null"]).env("TERM", "xterm").env("SPDL_DATA", path);
+    let output = script.env("SPDL_PROGRAM", env!("CARGO_BIN_EXE_spdl")).output().ok()?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn verify_shows_how_far_it_is() {
+    let (_place, shards) = packed();
+    let images = Folder::with_images(30, 3);
+    let archive = shards.join("shard-000001.tar");
+    for (path, rate) in [(&*shards, "B/s"), (&archive, "B/s"), (images.path(), "images/s")] {
+        let Some(told) = at_a_terminal(path) else {
+            println!("SKIPPED: script is not there");
+            return;
+        };
+        assert!(told.contains(rate) && told.contains(" left"), "{told}");
+    }
+    // What programs read has no bar in it.
+    assert!(run("verify", &shards, &[]).stderr.is_empty());
+}

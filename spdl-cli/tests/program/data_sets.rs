@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use crate::common::{Folder, Run, finish, image_name, png, spdl};
+use crate::common::{Folder, Run, by_shell, command_in, finish, image_name, png, spdl};
 
 const IMAGES: u32 = 60;
 const CLASSES: u32 = 4;
@@ -111,8 +111,11 @@ fn what_makes_no_data_set_is_refused_in_one_line() {
     let run = bench_all(&[join("images")], &["--cache-pixels", "32"], &[]);
     assert_eq!(run.code, 2);
     assert!(run.line().contains("--cache"), "{}", run.line());
-    let run = bench_all(&[join("shards")], &["--image-field", "gif"], &[]);
-    assert!(run.line().contains("there is no field \"gif\""), "{}", run.line());
+    for option in ["--image-field", "--label-field"] {
+        let run = bench_all(&[join("shards")], &[option, "gif"], &[]);
+        let words = format!("spdl: {option} gif: no sample has such a field; there are cls, png");
+        assert_eq!((run.code, run.line()), (2, &*words));
+    }
 }
 
 #[test]
@@ -129,9 +132,11 @@ fn a_shard_that_has_another_size_than_the_manifest_says_is_refused() {
         let line = run.line();
         let (found, expected) = (changed.len().to_string(), whole.len().to_string());
         let name = shard.file_name().unwrap().to_str().unwrap();
-        for words in [name, &found, &expected, "`spdl verify DATA` tells more"] {
+        for words in [name, &found, &expected, "` tells more"] {
             assert!(run.code == 1 && line.contains(words), "{words:?} is missing in {line}");
         }
+        let told = by_shell(&command_in(line), &[]);
+        assert!(told.code == 1 && told.line().contains(name), "{}", told.stderr);
         // By itself it is as good as it is.
         assert_eq!(bench_all(&[&shard], &["--on-error", "skip"], &[]).code, 0);
     }
@@ -270,6 +275,28 @@ fn images_in_parquet_are_those_in_files() {
     assert_eq!(checksum(&json), checksum(&expected));
 }
 
+/// As `README.md` and `docs/datasets.md` say it.
+#[cfg(feature = "parquet")]
+#[test]
+fn rows_of_parquet_are_shuffled_in_an_order_of_their_own() {
+    let file = "../spdl-io/tests/data/parquet/images.parquet";
+    let data = [Path::new(env!("CARGO_MANIFEST_DIR")).join(file)];
+    let folder = Folder::new();
+    let mut pack = spdl();
+    assert_eq!(
+        finish(pack.arg("pack").arg(&data[0]).arg(folder.join("set")).output().unwrap()).code,
+        0
+    );
+    let set = [folder.join("set")];
+    let of = |data: &[std::path::PathBuf], mode: &str, seed: &str| {
+        checksum(&bench_all(data, &["--mode", mode, "--seed", seed], &[]).json())
+    };
+    assert_eq!(of(&data, "eval", "1"), of(&set, "eval", "1"), "the order of the rows");
+    assert_eq!(of(&data, "train", "1"), of(&data, "train", "1"), "the same each time");
+    assert_ne!(of(&data, "train", "1"), of(&data, "train", "2"), "another seed");
+    assert_ne!(of(&data, "train", "1"), of(&set, "train", "1"), "parts of a file, and their rows");
+}
+
 #[cfg(not(feature = "parquet"))]
 #[test]
 fn parquet_names_its_feature() {
@@ -295,6 +322,23 @@ mod stores {
             ("AWS_SECRET_ACCESS_KEY", "canary-secret-53".to_owned()),
             ("AWS_REGION", "nowhere-1".to_owned()),
         ]
+    }
+
+    #[test]
+    fn steps_that_wait_for_a_slow_store_are_counted() {
+        let (folder, _) = packed();
+        let server = FaultServer::start(Vec::<(String, Vec<u8>)>::new());
+        server.insert_folder(folder.path(), "bucket/");
+        server.set_faults(FaultPlan::none().latency(std::time::Duration::from_millis(150)));
+        let environment = environment(&server);
+        let environment: Vec<_> =
+            environment.iter().map(|(name, value)| (*name, &**value)).collect();
+        let options = ["--step-ms", "1", "--batch", "4"];
+        let json = bench_all(&["s3://bucket/images"], &options, &environment).json();
+        let steps = &json["steps"];
+        assert_eq!((&json["step_ms"], &steps["steps"]), (&1.into(), &14.into()));
+        assert!(steps["waited"].as_u64() >= Some(1), "{steps}");
+        assert!(steps["waited_s"].as_f64() > Some(0.01), "{steps}");
     }
 
     /// The folder under `bucket/`.
@@ -419,13 +463,16 @@ mod stores {
                 let lines = BufReader::new(stream.try_clone().unwrap()).lines();
                 let head: Vec<_> =
                     lines.map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
-                let len = file.len();
+                let asks = |word: &str| head.first().is_some_and(|line| line.contains(word));
+                let (status, body) =
+                    if asks(".tar ") { ("200 OK", &file[..]) } else { ("404 Not Found", &[][..]) };
+                let len = body.len();
                 let answer = format!(
-                    "HTTP/1.1 200 OK\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n"
+                    "HTTP/1.1 {status}\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n"
                 );
                 let _ = stream.write_all(answer.as_bytes());
-                if head.first().is_some_and(|line| line.starts_with("GET")) {
-                    let _ = stream.write_all(&file);
+                if asks("GET ") {
+                    let _ = stream.write_all(body);
                 }
             }
         });
@@ -438,7 +485,17 @@ mod stores {
         let url = without_ranges(fs::read(folder.join("shards/shard-000000.tar")).unwrap());
         let data = format!("{url}/shard-000000.tar");
         let set = folder.join("never");
-        for command in ["bench", "pack", "ls", "verify", "stat"] {
+        // What reads it whole needs no ranges.
+        for (command, words) in [("verify", "no image is damaged"), ("stat", "samples       7")] {
+            let told = finish(spdl().arg(command).arg(&data).output().unwrap());
+            assert!(
+                told.code == 0 && told.stdout.contains(words),
+                "{}{}",
+                told.stdout,
+                told.stderr
+            );
+        }
+        for command in ["bench", "pack", "ls"] {
             let mut spdl = spdl();
             spdl.arg(command).arg(&data);
             if command == "pack" {

@@ -1,6 +1,7 @@
 //! The `spdl` program from outside: run on small folders, as a user would.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
 
+mod advice;
 mod any_data;
 mod bench;
 mod common;
@@ -8,6 +9,7 @@ mod data;
 mod data_sets;
 mod pack;
 mod report;
+mod rescue;
 mod resume;
 mod saving;
 mod verify_order;

@@ -195,6 +195,12 @@ fn what_is_no_image_ends_the_run_or_is_left_out_and_listed() {
     let json = pack(&source, &shards.join("set"), &["--on-error", "skip", "--json"]).json();
     assert_eq!((&json["samples"], &json["skipped"]), (&8.into(), &2.into()));
     assert_eq!(json["skipped_samples"][0]["key"], "class-0/bad-1.png");
+    // How much was left out is told in the same words by what measures.
+    let words = "used      8 of 10 images, 2 left out\n";
+    let skip = ["--on-error", "skip"];
+    let packed = pack(&source, &shards.join("told"), &skip).stdout;
+    let measured = self::run("bench", &[source.path()], &skip).stdout;
+    assert!(packed.contains(words) && measured.contains(words), "{packed}{measured}");
     let empty = Folder::new();
     empty.add("x.png", &damaged(1));
     let run = pack(&empty, &shards.join("none"), &["--on-error", "skip"]);

@@ -649,7 +649,7 @@ impl TarIndex {
 
     /// Which state of an archive the bytes of a file say they are of, unchecked; `None` where they are
     /// no such file.
-    pub(crate) fn claimed_stamp(bytes: &[u8]) -> Option<ArchiveStamp> {
+    pub fn claimed_stamp(bytes: &[u8]) -> Option<ArchiveStamp> {
         let mut fields = Fields { bytes, at: 16 };
         let (size, seconds) = (fields.u64().ok()?, fields.u64().ok()? as i64);
         let (nanos, tag_len) = (fields.u32().ok()?, fields.u32().ok()?);

@@ -37,6 +37,6 @@ pub use mds::{MdsDataset, MdsOptions};
 pub use opening::{DatasetKind, OpenedDataset};
 #[cfg(feature = "parquet")]
 pub use parquet::{ParquetDataset, ParquetOptions};
-pub use pattern::local_files;
+pub use pattern::{local_files, stored_files};
 pub use tfrecord::{TfRecordDataset, TfRecordOptions, parse_example};
 pub use webdataset::{WebDataset, WebDatasetOptions};

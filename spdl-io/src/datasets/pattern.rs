@@ -96,6 +96,9 @@ fn nothing_found(folder: &str, pattern: &str) -> Error {
     error.with_key(Key::from(format!("{folder}{pattern}")).display_name())
 }
 
+/// What tar archives are called, and the indices beside them.
+const ARCHIVES: Names<'static> = Names { in_folder: "*.tar", index_suffix: Some(".idx") };
+
 /// The files of this machine that a pattern means, without the indices of tar archives among them:
 /// braces as of [`expand_braces`], and in the last part of the path `*` for any letters and `?` for one.
 /// A folder is all its `*.tar`. A name without a pattern is itself, be it there or not.
@@ -104,9 +107,16 @@ fn nothing_found(folder: &str, pattern: &str) -> Error {
 /// `NotFound` where no file has such a name; as [`expand_braces`]; `Unsupported` for `pipe:`; what the
 /// operating system answers.
 pub fn local_files(pattern: &str) -> Result<Vec<PathBuf>> {
-    let names = Names { in_folder: "*.tar", index_suffix: Some(".idx") };
-    let keys = local_keys(pattern, &names)?;
+    let keys = local_keys(pattern, &ARCHIVES)?;
     Ok(keys.iter().map(|key| key.to_path().into_owned()).collect())
+}
+
+/// The same of the objects of a store. A folder, which ends with a slash here, is all its `*.tar`.
+///
+/// # Errors
+/// As [`local_files`], and those of [`Fetcher::list`] where the store has to be asked.
+pub async fn stored_files(fetcher: &dyn Fetcher, pattern: &str) -> Result<Vec<Key>> {
+    stored_keys(fetcher, pattern, &ARCHIVES).await
 }
 
 /// The files of this machine that a pattern means; where it is a folder, its files.

@@ -40,6 +40,9 @@ impl Sums {
         path.into()
     }
 
+    /// The most bytes that such a file may have: 1 GiB.
+    pub const MAX_BYTES: u64 = LARGEST;
+
     /// Reads the checksums of a shard's members, and the sum of 128 bits of the file that holds them.
     ///
     /// # Errors
@@ -65,7 +68,11 @@ impl Sums {
         &self.0
     }
 
-    pub(super) fn parse(text: &[u8]) -> Result<Self> {
+    /// Reads the text of such a file.
+    ///
+    /// # Errors
+    /// `Corrupt` with the byte at which a line is none.
+    pub fn parse(text: &[u8]) -> Result<Self> {
         let mut sums = Vec::new();
         let mut at = 0;
         while at < text.len() {

@@ -61,8 +61,8 @@ impl ShardWriter {
     ///
     /// # Errors
     /// `InvalidArgument` where the plan makes no sense, where a set of another plan was written there
-    /// or begun (unless it is to be [overwritten](ShardPlan::overwrite)), with what differs in its
-    /// [changes](Error::changes), and where the folder holds other files; `Unavailable` where another program writes there; `NotFound` and `Corrupt` where a
+    /// or begun (unless it is to be [overwritten](ShardPlan::overwrite), or no shard of it was finished), with
+    /// what differs in its [changes](Error::changes), and where the folder holds other files; `Unavailable` where another program writes there; `NotFound` and `Corrupt` where a
     /// complete set lacks a shard, or one has another size; as [`Manifest::read`]; what the operating
     /// system answers.
     pub fn open(folder: impl AsRef<Path>, plan: &ShardPlan) -> Result<Opened> {
@@ -79,12 +79,15 @@ impl ShardWriter {
         };
         names.extend(manifest.as_ref().map(|manifest| manifest.plan.name.clone()));
         let finished = match (Journal::read(folder)?, manifest) {
-            (Some((there, finished)), _) => {
+            (Some((there, finished)), manifest) => {
                 let same = plan.check_same(&there);
                 names.push(there.name);
+                // A run that has finished nothing binds no other. Where a set was to be overwritten and
+                // still is there, it is not lost by mistake.
+                let is_bound = !finished.is_empty() || manifest.is_some();
                 match same {
                     Ok(()) => kept(folder, finished)?,
-                    Err(_) if plan.overwrite => Vec::new(),
+                    Err(_) if plan.overwrite || !is_bound => Vec::new(),
                     Err(error) => return Err(error.with_key(Key::from_path(folder).display_name())),
                 }
             }

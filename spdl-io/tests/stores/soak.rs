@@ -34,6 +34,40 @@ const BUDGET: Duration = Duration::from_secs(10);
 /// back at once.
 const MOST_GROWTH: u64 = 16 << 10;
 
+/// What memory may grow by in each round of the second half, in bytes, by the line that fits best: what
+/// leaks a little in each round is a slope, however much is noise.
+const MOST_SLOPE: f64 = 4096.0;
+/// The same of few rounds, in which noise is most of it, all of them together.
+const MOST_NOISE: f64 = (8 << 20) as f64;
+
+/// The slope of the line that fits values one after another best, by least squares.
+fn slope(values: &[f64]) -> f64 {
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    let middle = (values.len() as f64 - 1.0) / 2.0;
+    let places = || (0..values.len()).map(|place| place as f64 - middle);
+    let rise: f64 = places().zip(values).map(|(place, value)| place * (value - mean)).sum();
+    let spread: f64 = places().map(|place| place * place).sum();
+    if spread > 0.0 { rise / spread } else { 0.0 }
+}
+
+/// How steep the slope of so many rounds may be.
+fn most_slope(rounds: usize) -> f64 {
+    MOST_SLOPE.max(MOST_NOISE / rounds as f64)
+}
+
+#[test]
+fn a_little_that_leaks_in_each_round_is_a_slope_and_noise_is_none() {
+    assert_eq!((slope(&[]), slope(&[5.0]), slope(&[1.0, 3.0, 5.0])), (0.0, 0.0, 2.0));
+    // Between 0 and 8 MB, of no order.
+    let noise = |round: usize| (round * 7_919 % 101) as f64 * 80e3;
+    for (leak, is_seen) in [(0.0, false), (1024.0, false), (16_384.0, true)] {
+        let held: Vec<f64> = (0..2000).map(|round| noise(round) + leak * round as f64).collect();
+        assert_eq!(slope(&held) > most_slope(held.len()), is_seen, "{leak} bytes a round");
+    }
+    let few: Vec<f64> = (0..4).map(noise).collect();
+    assert!(slope(&few) <= most_slope(4));
+}
+
 fn object(number: usize) -> Bytes {
     contents(number, number * 7_919 % LARGEST)
 }
@@ -211,6 +245,15 @@ fn soak() {
             break;
         }
     }
+    let half: Vec<f64> =
+        held[held.len() / 2..].iter().map(|held| held.resident_kib as f64 * 1024.0).collect();
+    let (found, most) = (slope(&half), most_slope(half.len()));
+    let told = format!(
+        "memory grew by {found:.0} bytes a round in the last {} rounds; {most:.0} may be noise",
+        half.len()
+    );
+    println!("{told}");
+    assert!(found <= most, "{told}");
     let third = held.len() / 3;
     let smallest = |rounds: &[Held]| rounds.iter().map(|held| held.resident_kib).min().unwrap();
     let [early, late] = [smallest(&held[third..2 * third + 1]), smallest(&held[2 * third..])];

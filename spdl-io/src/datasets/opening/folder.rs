@@ -7,7 +7,8 @@ use spdl_core::{Dataset, Error, ErrorKind, Labeled, Result};
 
 use super::kinds::Opening;
 use super::{DatasetKind, OpenedDataset, kind_of_name};
-use crate::shards::{JOURNAL, MANIFEST, Manifest};
+use crate::key::quoted;
+use crate::shards::{JOURNAL, MANIFEST, Manifest, ShardRecord};
 use crate::{Encoding, Extent, ImageFolder, Key, StoredRecord};
 
 /// So many objects of a folder in a store are looked at to see what it holds.
@@ -34,7 +35,7 @@ impl Opening<'_> {
         }
         let has_tar = held.iter().any(|name| kind_of_name(name) == Some(DatasetKind::TarShards));
         if holds(MANIFEST) && has_tar {
-            return self.packed(&inside(&MANIFEST.into()), inside).await;
+            return self.packed(&inside(&MANIFEST.into()), inside, holds).await;
         }
         if holds("index.json") {
             return self.mds(with_slash).await;
@@ -49,7 +50,10 @@ impl Opening<'_> {
         }
         let images = match self.is_local {
             true => ImageFolder::with_extensions(folder.to_path(), self.extensions)?,
-            false => ImageFolder::fetch(self.fetcher, folder.clone(), self.extensions).await?,
+            false => {
+                let (fetcher, root) = (self.fetcher, folder.clone());
+                ImageFolder::fetch_from(self.store, fetcher, root, self.extensions).await?
+            }
         };
         let (classes, warnings) = (images.classes().to_vec(), images.warnings().to_vec());
         let opened = self.opened(DatasetKind::ImageFolder, FolderRecords(images), Vec::new());
@@ -57,24 +61,51 @@ impl Opening<'_> {
     }
 
     /// A set that was packed, whose manifest says which shards there are, and the classes.
-    async fn packed(&self, manifest: &Key, inside: impl Fn(&Key) -> Key) -> Result<OpenedDataset> {
+    async fn packed(
+        &self,
+        manifest: &Key,
+        inside: impl Fn(&Key) -> Key,
+        holds: impl Fn(&str) -> bool,
+    ) -> Result<OpenedDataset> {
         let text = self.fetcher.read_at_most(manifest, Manifest::MAX_BYTES).await?;
         let manifest =
             Manifest::parse(&text).map_err(|error| error.with_key(manifest.display_name()))?;
-        let keys = manifest.shards.iter().map(|shard| inside(&shard.name.as_str().into()));
-        let samples = self.tar(keys.collect()).await?;
-        for ((shard, found), key) in
-            manifest.shards.iter().zip(samples.shard_bytes()).zip(samples.shards())
+        let key = |shard: &ShardRecord| inside(&shard.name.as_str().into());
+        let is_there = |shard: &&ShardRecord| !self.accepts_damage || holds(&shard.name);
+        let (shards, missing): (Vec<_>, Vec<_>) = manifest.shards.iter().partition(is_there);
+        let mut damage: Vec<Error> = missing
+            .iter()
+            .map(|shard| {
+                let error = Error::new(ErrorKind::NotFound, "a shard of this set is missing");
+                error.with_key(key(shard).display_name())
+            })
+            .collect();
+        let mut missing_samples = missing.iter().map(|shard| shard.samples).sum::<u64>();
+        let samples = self.tar(shards.iter().map(|shard| key(shard)).collect()).await?;
+        for ((shard, found), len) in
+            shards.iter().zip(samples.shard_bytes()).zip(samples.shard_lens())
         {
+            missing_samples += shard.samples.saturating_sub(len);
             if found != shard.bytes {
+                let folder = inside(&"".into()).to_string();
+                let folder = quoted(&super::address_in(self.store, &folder));
                 let message = format!(
-                    "this shard has {found} bytes, and {} by {MANIFEST}; `spdl verify DATA` tells more",
+                    "this shard has {found} bytes, and {} by {MANIFEST}; `spdl verify {folder}` tells \
+                     more",
                     shard.bytes
                 );
-                return Err(Error::new(ErrorKind::Corrupt, message).with_key(key.display_name()));
+                let error = Error::new(ErrorKind::Corrupt, message);
+                let error = error.with_key(key(shard).display_name());
+                if !self.accepts_damage {
+                    return Err(error);
+                }
+                damage.push(error);
             }
         }
-        Ok(OpenedDataset { classes: manifest.classes().to_vec(), ..self.opened_tar(samples) })
+        let classes = manifest.classes().to_vec();
+        let mut opened = self.opened_tar(samples);
+        opened.warnings.append(&mut damage);
+        Ok(OpenedDataset { classes, missing_samples, ..opened })
     }
 
     /// The names directly in a folder of a store, as far as the first objects tell.

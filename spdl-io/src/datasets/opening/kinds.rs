@@ -32,6 +32,8 @@ pub(super) struct Opening<'a> {
     pub(super) store: Option<&'a str>,
     /// By which images are known.
     pub(super) extensions: &'a [&'a str],
+    /// Whether a set is opened that lacks shards, or has some of another size.
+    pub(super) accepts_damage: bool,
 }
 
 impl Opening<'_> {
@@ -49,6 +51,7 @@ impl Opening<'_> {
             classes: Vec::new(),
             shard_lens,
             cut_shards: 0,
+            missing_samples: 0,
             warnings: Vec::new(),
             store: None,
         }

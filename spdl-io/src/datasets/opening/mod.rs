@@ -111,6 +111,9 @@ pub struct OpenedDataset {
     pub shard_lens: Vec<u64>,
     /// Tar archives whose headers are damaged somewhere: nobody knows how many samples lie behind that.
     pub cut_shards: u64,
+    /// Samples that the manifest of a packed set names, and that were not come upon: behind damage, or in
+    /// shards that are missing.
+    pub missing_samples: u64,
     /// What was left out, or is not as one might think.
     pub warnings: Vec<Error>,
     /// The address of the store, without what is secret in it; `None` for files of this machine.
@@ -156,6 +159,29 @@ impl OpenedDataset {
         stores: &StoreRegistry,
         extensions: &[&str],
     ) -> Result<OpenedDataset> {
+        OpenedDataset::open_as(addresses, stores, extensions, false).await
+    }
+
+    /// The same, also of a set that `spdl pack` wrote and that is damaged: shards that are missing, or
+    /// have another size than the manifest says, are [warnings](OpenedDataset::warnings) here, and what
+    /// is left of the set can be read.
+    ///
+    /// # Errors
+    /// As [`open`](OpenedDataset::open), but not for those shards.
+    pub async fn open_damaged(
+        addresses: &[impl AsRef<OsStr>],
+        stores: &StoreRegistry,
+        extensions: &[&str],
+    ) -> Result<OpenedDataset> {
+        OpenedDataset::open_as(addresses, stores, extensions, true).await
+    }
+
+    async fn open_as(
+        addresses: &[impl AsRef<OsStr>],
+        stores: &StoreRegistry,
+        extensions: &[&str],
+        accepts_damage: bool,
+    ) -> Result<OpenedDataset> {
         let places = places(addresses, stores)?;
         let Some(first) = places.first() else {
             let message = "no data set was named";
@@ -175,6 +201,7 @@ impl OpenedDataset {
             is_local: first.is_local,
             store: first.store.as_deref(),
             extensions,
+            accepts_damage,
         };
         let opened = opening.places(kinds[0], &places).await;
         let opened = opened.and_then(|opened| match opened.samples.is_empty() {
@@ -240,8 +267,13 @@ impl OpenedDataset {
         let Some(Place { fetcher, is_local, store, .. }) = place else {
             return Err(Error::new(ErrorKind::InvalidArgument, "the list of images is empty"));
         };
-        let opening =
-            Opening { fetcher: &fetcher, is_local, store: store.as_deref(), extensions: &[] };
+        let opening = Opening {
+            fetcher: &fetcher,
+            is_local,
+            store: store.as_deref(),
+            extensions: &[],
+            accepts_damage: false,
+        };
         let kind = DatasetKind::FileList;
         let opened = opening.opened(kind, FolderRecords(images), Vec::new());
         Ok(OpenedDataset { store, ..opened })

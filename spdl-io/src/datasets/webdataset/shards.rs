@@ -34,7 +34,7 @@ fn check_name(key: &Key) -> Result<()> {
         return Ok(());
     }
     let message = "a compressed shard, whose samples can only be read one after another: decompress \
-        it it once (`gunzip`, `unzstd`), or pack its samples anew";
+        it once (`gunzip`, `unzstd`), or pack its samples anew";
     Err(Error::new(ErrorKind::Unsupported, message).with_key(key.display_name()))
 }
 

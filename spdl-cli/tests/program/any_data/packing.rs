@@ -1,0 +1,400 @@
+//! `spdl pack` of data sets of every kind of this machine.
+
+use super::*;
+
+#[test]
+fn shards_are_packed_anew_to_the_same_bytes_however_they_are_named() {
+    let folder = place();
+    let expected = shards(&folder.join("set"));
+    assert_eq!(expected.len(), 4);
+    let all: Vec<_> = expected.keys().map(|name| folder.join("set").join(name)).collect();
+    for (number, data) in [
+        vec![folder.join("set")],
+        vec![folder.join("set/*.tar")],
+        vec![folder.join("set/shard-00000{0..3}.tar")],
+        all,
+        vec![folder.join("images")],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let again = folder.join(format!("again-{number}"));
+        let json = pack(&data, &again, &["--shard-samples", "6", "--json"]).json();
+        assert_eq!((&json["samples"], &json["unchanged"]), (&IMAGES.into(), &IMAGES.into()));
+        assert_eq!(shards(&again), expected, "{data:?}");
+    }
+    // The names of the classes come with the manifest.
+    let manifest: Value =
+        serde_json::from_slice(&fs::read(folder.join("again-0/manifest.json")).unwrap()).unwrap();
+    assert_eq!(manifest["plan"]["classes"], json!(["class-0", "class-1", "class-2"]));
+    assert_eq!(manifest["plan"]["recipe"]["source"], "tar shards");
+}
+
+#[test]
+fn all_fields_of_samples_of_shards_go_over_byte_for_byte() {
+    let folder = Folder::new();
+    several_fields(&folder.join("train"));
+    let data = [folder.join("train")];
+    assert_eq!(pack(&data, &folder.join("same"), &["--name", "train"]).code, 0);
+    let (before, after) = (contents(&data[0]), contents(&folder.join("same")));
+    assert_eq!(before, after);
+    assert_eq!(before["x/0003"].len(), 6);
+    // The image alone becomes another one; its name says so.
+    assert_eq!(pack(&data, &folder.join("small"), &["--max-side", "16"]).code, 0);
+    for (key, mut fields) in contents(&folder.join("small")) {
+        let image = fields.remove("jpg").expect("an image of 16 pixels");
+        assert!(image.starts_with(b"\xff\xd8"));
+        let mut expected = before[&key].clone();
+        expected.remove("jpeg");
+        assert_eq!(fields, expected, "{key}");
+    }
+    // Others are selected by name, as is the image.
+    let select = ["--fields", "txt, json", "--image-field", "seg.png"];
+    assert_eq!(pack(&data, &folder.join("some"), &select).code, 0);
+    for (key, fields) in contents(&folder.join("some")) {
+        assert_eq!(fields.keys().collect::<Vec<_>>(), ["cls", "json", "seg.png", "txt"], "{key}");
+    }
+    assert_eq!(pack(&data, &folder.join("none"), &["--fields", ""]).code, 0);
+    assert_eq!(contents(&folder.join("none"))["x/0000"].len(), 2);
+    // Another selection is another set.
+    let told = pack(&data, &folder.join("some"), &["--image-field", "seg.png"]);
+    let words = "with --fields json,txt; now it is not given";
+    assert!(told.code == 1 && told.line().contains(words), "{}", told.line());
+}
+
+#[test]
+fn rows_of_a_list_become_samples_with_their_columns() {
+    let folder = place();
+    assert_eq!(pack(&[folder.join("list.csv")], &folder.join("of-list"), &[]).code, 0);
+    let (found, expected) = (contents(&folder.join("of-list")), contents(&folder.join("set")));
+    assert_eq!(found.len(), IMAGES as usize);
+    for number in 0..IMAGES {
+        let name = image_name(number, CLASSES);
+        let key = name.trim_end_matches(".png");
+        let mut fields = found[&format!("images/{key}")].clone();
+        let caption = fields.remove("caption.txt").unwrap();
+        assert_eq!(caption, format!("number {number}").into_bytes());
+        assert_eq!(fields["cls"], (number % CLASSES).to_string().into_bytes());
+        assert_eq!(fields, expected[key], "image and class");
+    }
+}
+
+/// The file of TFRecord with one `tf.train.Example` for each list of features.
+fn tfrecord(examples: &[Vec<(&str, Vec<u8>)>]) -> Vec<u8> {
+    let checksum = |data: &[u8]| {
+        let sum = !data.iter().fold(!0_u32, |sum, &byte| {
+            (0..8).fold(sum ^ u32::from(byte), |sum, _| {
+                (sum >> 1) ^ (0x82f6_3b78 & (sum & 1).wrapping_neg())
+            })
+        });
+        sum.rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
+    };
+    let part = |number: u8, value: &[u8]| {
+        let mut length = Vec::new();
+        let mut rest = value.len();
+        while rest > 127 {
+            length.push(rest as u8 | 128);
+            rest >>= 7;
+        }
+        length.push(rest as u8);
+        [&[number << 3 | 2], &length[..], value].concat()
+    };
+    let mut file = Vec::new();
+    for features in examples {
+        let entry = |(name, feature): &(&str, Vec<u8>)| {
+            part(1, &[part(1, name.as_bytes()), part(2, feature)].concat())
+        };
+        let record = part(1, &features.iter().map(entry).collect::<Vec<_>>().concat());
+        let length = (record.len() as u64).to_le_bytes();
+        file.extend([&length[..], &checksum(&length), &record, &checksum(&record)].concat());
+    }
+    file
+}
+
+#[test]
+fn records_of_tensorflow_become_samples_with_their_features() {
+    let folder = Folder::new();
+    let bytes = |value: &[u8]| {
+        let mut length = vec![value.len() as u8 & 127 | 128, (value.len() >> 7) as u8];
+        length.extend(value);
+        let list = [&[10][..], &length].concat();
+        [&[10, list.len() as u8 & 127 | 128, (list.len() >> 7) as u8][..], &list].concat()
+    };
+    let examples: Vec<_> = (0..3)
+        .map(|number| {
+            let image = png(number);
+            assert!((128..16_000).contains(&image.len()));
+            vec![
+                ("image/encoded", bytes(&image)),
+                ("image/class/label", vec![26, 2, 8, number as u8]),
+                ("image/class/text", bytes(&[b'x'; 130])),
+                ("ids", vec![26, 4, 8, 5, 8, 6]),
+            ]
+        })
+        .collect();
+    folder.add("train-0.tfrecord", &tfrecord(&examples));
+    let data = [folder.join("train-0.tfrecord")];
+    let told = pack(&data, &folder.join("set"), &[]);
+    assert_eq!(told.code, 0, "{}", told.stderr);
+    let found = contents(&folder.join("set"));
+    for number in 0..3_u32 {
+        let fields = &found[&format!("train-0/{number}")];
+        let names: Vec<_> = fields.keys().map(String::as_str).collect();
+        assert_eq!(names, ["cls", "ids.npy", "image_class_text", "png"]);
+        assert_eq!((&fields["png"], &fields["cls"]), (&png(number), &number.to_string().into()));
+    }
+    let read = run("cat", &data, &["train-0/1.png"]);
+    assert_eq!(read.code, 1, "that is its name in the shards");
+    let name = format!("{}:1", data[0].display());
+    let image = spdl().arg("cat").arg(&data[0]).args([&name, "--field", "image/encoded"]).output();
+    assert_eq!(image.unwrap().stdout, png(1));
+    let told = run("verify", &data, &["--json"]).json();
+    assert_eq!((&told["members"], &told["images"]), (&12.into(), &3.into()));
+    assert_eq!(run("stat", &data, &["--json"]).json()["classes"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn shards_of_mosaicml_become_samples_with_their_columns() {
+    let data = [Path::new(env!("CARGO_MANIFEST_DIR")).join("../spdl-io/tests/data/mds/plain")];
+    let folder = Folder::new();
+    let told = pack(&data, &folder.join("set"), &["--shuffle", "1"]);
+    assert_eq!(told.code, 0, "{}", told.stderr);
+    let found = contents(&folder.join("set"));
+    assert_eq!(found.len(), 5);
+    let fields = &found["shard_00001/1"];
+    for name in ["png", "cls", "text.txt", "info.json", "array.npy", "blob", "f32.json"] {
+        assert!(fields.contains_key(name), "{name}: {:?}", fields.keys());
+    }
+    assert_eq!(fields["cls"], b"3", "the number before that of the sample");
+    assert_eq!(run("verify", &[folder.join("set")], &[]).code, 0);
+    let told = run("verify", &data, &["--json"]).json();
+    assert_eq!((&told["sound"], &told["images"]), (&true.into(), &5.into()));
+    // Of columns nobody knows the size without reading.
+    let listed = run("ls", &data, &[]).stdout;
+    assert_eq!(listed.lines().count(), 3, "{listed}");
+    assert!(listed.contains("shard.00000.mds  3 samples\n"), "{listed}");
+    assert!(listed.ends_with("2 files, 5 samples\n"), "{listed}");
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn rows_of_parquet_become_samples_with_their_columns() {
+    let file = "../spdl-io/tests/data/parquet/images.parquet";
+    let data = [Path::new(env!("CARGO_MANIFEST_DIR")).join(file)];
+    let rows: Vec<Value> =
+        serde_json::from_slice(&fs::read(data[0].with_extension("json")).unwrap()).unwrap();
+    let folder = Folder::new();
+    let told = pack(&data, &folder.join("set"), &[]);
+    assert_eq!(told.code, 0, "{}", told.stderr);
+    let found = contents(&folder.join("set"));
+    assert_eq!(found.len(), rows.len());
+    for (number, row) in rows.iter().enumerate() {
+        let fields = &found[&format!("images/{number}")];
+        let hex: String = fields["png"].iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(row["image"]["bytes"]["hex"], hex);
+        assert_eq!(fields["cls"], row["label"].to_string().into_bytes());
+        assert_eq!(fields["caption.txt"], row["caption"].as_str().unwrap().as_bytes());
+        assert_eq!(fields["image.path.txt"], row["image"]["path"].as_str().unwrap().as_bytes());
+    }
+    // By parts: the same samples, and the same ones each time.
+    let shuffled = ["--shuffle", "3", "--shard-samples", "4"];
+    for set in ["one", "two"] {
+        assert_eq!(pack(&data, &folder.join(set), &shuffled).code, 0);
+        assert_eq!(contents(&folder.join(set)), found);
+    }
+    assert_eq!(shards(&folder.join("one")), shards(&folder.join("two")));
+    let told = run("stat", &data, &["--json"]).json();
+    assert_eq!((&told["samples"], &told["formats"]), (&10.into(), &json!({"png": 10})));
+    assert_eq!(told["fields"]["caption"]["members"], 10);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_killed_run_over_shards_goes_on_to_the_same_bytes() {
+    let folder = Folder::new();
+    for number in 0..90 {
+        folder.add(format!("images/{}", image_name(number, 3)), &png(number));
+    }
+    assert_eq!(pack(&[folder.join("images")], &folder.join("set"), &[]).code, 0);
+    let data = [folder.join("set")];
+    let options = ["--shuffle", "5", "--max-side", "36", "--shard-size", "30kB"];
+    let start = std::time::Instant::now();
+    assert_eq!(pack(&data, &folder.join("whole"), &options).code, 0);
+    let took = start.elapsed();
+    let (mut killed, mut resumed) = (0, 0);
+    for attempt in 0..40_u32 {
+        if killed == 5 && resumed > 0 {
+            break;
+        }
+        let set = folder.join(format!("killed-{attempt}"));
+        let mut command = spdl();
+        command.arg("pack").args(&data).arg(&set).args(options);
+        let mut child = command.stdout(std::process::Stdio::null()).spawn().unwrap();
+        std::thread::sleep(took.mul_f64(f64::from(attempt * 7 % 23 + 1) / 26.0));
+        child.kill().unwrap();
+        killed += u32::from(!child.wait().unwrap().success());
+        let json = pack(&data, &set, &[&options[..], &["--json"]].concat()).json();
+        resumed += u32::from(json["resumed"] != 0);
+        assert_eq!(shards(&set), shards(&folder.join("whole")), "attempt {attempt}");
+    }
+    assert!(killed >= 5 && resumed > 0, "{killed} killed, {resumed} went on");
+}
+
+#[test]
+fn samples_without_an_image_or_damaged_are_left_out_by_name_or_end_the_run() {
+    let folder = place();
+    let shard = folder.join("set/shard-000001.tar");
+    let whole = fs::read(&shard).unwrap();
+    fs::write(&shard, &whole[..whole.len() / 2]).unwrap();
+    let told = pack(&[&shard], &folder.join("cut"), &[]);
+    assert_eq!(told.code, 1);
+    let line = told.stderr.lines().last().unwrap();
+    assert!(line.contains("cannot pack an image") && line.contains("shard-000001.tar:"), "{line}");
+    let json = pack(&[&shard], &folder.join("cut"), &["--on-error", "skip", "--json"]);
+    let json: Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(json["skipped"], 1, "{json}");
+    let reason = json["skipped_samples"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("the shard is damaged from here on"), "{reason}");
+    for (number, (data, arguments, words)) in [
+        ("list.csv", ["--image-field", "caption"], "an image was expected, but this is text"),
+        ("list.csv", ["--label-field", "caption"], "a whole number was expected, but"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let told = pack(&[folder.join(data)], &folder.join(format!("no-{number}")), &arguments);
+        assert!(told.code == 1 && told.line().contains(words), "{}", told.line());
+    }
+}
+
+#[test]
+fn a_field_that_no_sample_has_is_refused_before_anything_is_written() {
+    let folder = place();
+    for (data, option, name, there) in [
+        ("set/*0.tar", "--image-field", "gif", "cls, png"),
+        ("set", "--label-field", "klass", "cls, png"),
+        ("list.csv", "--label-field", "gif", "caption, file"),
+        ("list.csv", "--fields", "caption,captoin", "caption, file"),
+        ("images", "--fields", "exif", "image"),
+    ] {
+        let set = folder.join("no");
+        let told = pack(&[folder.join(data)], &set, &[option, name]);
+        let missing = name.rsplit(',').next().unwrap();
+        let expected =
+            format!("spdl: {option} {missing}: no sample has such a field; there are {there}");
+        assert_eq!((told.code, told.line()), (2, &*expected));
+        assert!(!set.exists(), "{data}: nothing is begun");
+    }
+    // One that some samples have is one.
+    folder.add("mixed.jsonl", b"{\"path\": \"images/class-0/0000.png\"}\n{\"path\": \"images/class-1/0001.png\", \"caption\": \"x\"}\n");
+    let told = pack(&[folder.join("mixed.jsonl")], &folder.join("mixed"), &["--fields", "caption"]);
+    assert_eq!(told.code, 0, "{}", told.stderr);
+    assert_eq!(contents(&folder.join("mixed"))["images/class-1/0001"].len(), 2);
+}
+
+#[test]
+fn shards_are_not_written_where_they_come_from() {
+    let folder = place();
+    let before = shards(&folder.join("set"));
+    for data in ["set", "set/shard-000000.tar", "set/*.tar"] {
+        let told = pack(&[folder.join(data)], &folder.join("set"), &["--overwrite"]);
+        assert!(told.code == 2 && told.line().contains(" lies in "), "{data}: {}", told.line());
+    }
+    let address = format!("file://{}", folder.join("set").display());
+    let told = pack(&[&address], &folder.join("set"), &["--overwrite"]);
+    assert!(told.code == 2 && told.line().contains(" lies in "), "{}", told.line());
+    assert_eq!(shards(&folder.join("set")), before);
+    let told = pack(&[folder.join("images"), folder.join("set")], &folder.join("no"), &[]);
+    assert!(told.code == 1 && told.line().contains("only one folder"), "{}", told.line());
+    let told = finish(spdl().args(["pack", "alone"]).output().unwrap());
+    assert_eq!(told.code, 2, "{}", told.stderr);
+}
+
+#[cfg(unix)]
+#[test]
+fn shards_are_not_written_where_links_or_braces_lead() {
+    use std::os::unix::fs::symlink;
+    let folder = place();
+    let shard = folder.join("set/shard-000000.tar");
+    let before = shards(&folder.join("set"));
+    fs::create_dir(folder.join("other")).unwrap();
+    fs::copy(&shard, folder.join("other/shard-000000.tar")).unwrap();
+    symlink(&shard, folder.join("link.tar")).unwrap();
+    fs::create_dir(folder.join("links")).unwrap();
+    symlink(&shard, folder.join("links/a.tar")).unwrap();
+    symlink(folder.join("set"), folder.join("way")).unwrap();
+    folder.add("list.txt", b"way/shard-000000.tar\n");
+    for data in [
+        "link.tar",
+        "links",
+        "{other,set}/shard-000000.tar",
+        "way/*.tar",
+        "list.txt",
+        "{way,other}/*.tar",
+    ] {
+        let told = pack(&[folder.join(data)], &folder.join("set"), &["--overwrite"]);
+        assert!(told.code == 2 && told.line().contains(" lies in "), "{data}: {}", told.line());
+        assert_eq!(shards(&folder.join("set")), before, "{data}");
+    }
+    // What lies elsewhere may replace them.
+    let told = pack(&[folder.join("other")], &folder.join("set"), &["--overwrite"]);
+    assert_eq!(told.code, 0, "{}", told.stderr);
+}
+
+#[test]
+fn a_field_that_is_chosen_has_its_usual_name_and_others_get_a_number() {
+    let folder = place();
+    let plan = ShardPlan::new("train").classes(["a", "b"]);
+    let Opened::Writing(mut writer) = ShardWriter::open(folder.join("train"), &plan).unwrap()
+    else {
+        panic!("a new folder")
+    };
+    let image = png(1);
+    writer.add(0, b"x", &[("cls", b"1"), ("jpg", &image), ("fine", b"7")]).unwrap();
+    writer.finish(1).unwrap();
+    let data = [folder.join("train")];
+    let of = |set: &str, options: &[&str]| {
+        let told = pack(&data, &folder.join(set), options);
+        assert_eq!(told.code, 0, "{}", told.stderr);
+        let manifest = fs::read(folder.join(set).join("manifest.json")).unwrap();
+        let manifest: Value = serde_json::from_slice(&manifest).unwrap();
+        (contents(&folder.join(set)).remove("x").unwrap(), manifest["plan"]["classes"].clone())
+    };
+    let (fields, classes) = of("fine", &["--label-field", "fine"]);
+    assert_eq!((&fields["cls"][..], &fields["2.cls"][..]), (&b"7"[..], &b"1"[..]));
+    // The names are those of other labels.
+    assert_eq!(classes.as_array().map_or(0, Vec::len), 0, "{classes}");
+    let (fields, classes) = of("same", &["--label-field", "cls"]);
+    assert_eq!((&fields["cls"][..], classes), (&b"1"[..], json!(["a", "b"])));
+}
+
+#[test]
+fn a_sample_that_no_shard_can_hold_is_left_out_like_others() {
+    let folder = Folder::new();
+    folder.add("in/a.png", &png(1));
+    // A field without a name.
+    folder.add("in/a.", b"nothing");
+    folder.add("in/b.png", &png(2));
+    let (archive, names) = (folder.join("a.tar"), ["a.png", "a.", "b.png"]);
+    let tar = Command::new("tar")
+        .arg("-cf")
+        .arg(&archive)
+        .arg("-C")
+        .arg(folder.join("in"))
+        .args(names)
+        .status();
+    if !tar.is_ok_and(|status| status.success()) {
+        println!("SKIPPED: tar is not there");
+        return;
+    }
+    let told = pack(&[&archive], &folder.join("set"), &[]);
+    let line = told.line();
+    assert!(told.code == 1 && line.contains("a.tar:a: the name of a field is not empty"), "{line}");
+    assert!(
+        line.ends_with("or with --on-error skip, the same command goes on from here"),
+        "{line}"
+    );
+    let json = pack(&[&archive], &folder.join("set"), &["--on-error", "skip", "--json"]).json();
+    assert_eq!((&json["skipped"], &json["samples"]), (&1.into(), &1.into()));
+    assert_eq!(run("verify", &[folder.join("set")], &[]).code, 0);
+}
