@@ -93,6 +93,12 @@ impl Epoch {
         position.map_err(|error| to_exception(py, &error))
     }
 
+    /// One state, as JSON, of those of all ranks: from it, any number of ranks go on.
+    #[staticmethod]
+    fn combined(py: Python<'_>, states: Vec<String>) -> PyResult<String> {
+        py.detach(|| position::combine(&states)).map_err(|error| to_exception(py, &error))
+    }
+
     /// Waits for the next batch: its images and its labels, or nothing at the end.
     fn next(&self, py: Python<'_>) -> PyResult<Option<(Array, Array)>> {
         if self.home.is_elsewhere() {

@@ -7,7 +7,7 @@
 //!       │          position: how far an epoch has come, as JSON
 //!       │          pipeline: stages of Python code, on threads of Python's
 //!       │          RankOrder ──► Indices: what a distributed sampler draws
-//!       │          operators: one file read, one image decoded; many, in pipeline/native.rs
+//!       │          operators: one file read, one image decoded; many, in pipeline/native/
 //!       │          io: headers of archives, arrays and WAV, of which Python makes views
 //!       │          wait: the GIL is free, Ctrl-C is heard; error: exceptions by kind; home: forks
 //!       ▼
@@ -47,7 +47,7 @@ mod _spdl_rs {
     #[pymodule_export]
     use crate::monitor::Monitor;
     #[pymodule_export]
-    use crate::operators::{FileReader, ImageDecoder};
+    use crate::operators::{Draws, ImageAugmenter, ImageDecoder, Reader};
     #[pymodule_export]
     use crate::pipeline::{Feed, Graph, Inbox, ItemIterator, Job, PipelineRun, Stage, Workers};
     #[pymodule_export]

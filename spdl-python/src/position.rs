@@ -36,15 +36,13 @@ pub(crate) fn to_json(state: &State) -> Result<String> {
 /// # Errors
 /// `InvalidArgument` for what is no state, and for one of another rank.
 pub(crate) fn from_json(text: &str, settings: &Settings) -> Result<State> {
-    let state: State = serde_json::from_str(text).map_err(|error| {
-        let message = format!("this is no state of an ImageLoader: {error}");
-        Error::new(ErrorKind::InvalidArgument, message)
-    })?;
+    let state = parse(text)?;
     match state.shard() {
         Some(own) if own != settings.shard => {
             let message = format!(
                 "this is the state of {}, and the loader is {}: each rank goes on from its own \
-                 state, with as many ranks as before",
+                 state, or, where there is another number of ranks, all go on from one state that \
+                 `ImageLoader.combine_states` makes of the states of all ranks",
                 rank(own),
                 rank(settings.shard)
             );
@@ -52,6 +50,22 @@ pub(crate) fn from_json(text: &str, settings: &Settings) -> Result<State> {
         }
         _ => Ok(state),
     }
+}
+
+/// One state of those of all ranks, as JSON, for any number of ranks.
+///
+/// # Errors
+/// `InvalidArgument` for what is no state, and where they do not belong together.
+pub(crate) fn combine(texts: &[String]) -> Result<String> {
+    let states = texts.iter().map(|text| parse(text)).collect::<Result<Vec<_>>>()?;
+    to_json(&State::combine(states)?)
+}
+
+fn parse(text: &str) -> Result<State> {
+    serde_json::from_str(text).map_err(|error| {
+        let message = format!("this is no state of an ImageLoader: {error}");
+        Error::new(ErrorKind::InvalidArgument, message)
+    })
 }
 
 fn rank(shard: Shard) -> String {

@@ -1,5 +1,6 @@
 """What tests run in other processes, in a module that is imported quickly."""
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -231,3 +232,33 @@ def tensors():
 def sample_then_kill_oneself(size):
     yield from samples(1, size)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hooks_that_append(path, info):
+    """Hooks that write what they see, and in which process."""
+    from spdl_rs.pipeline import TaskHook
+
+    class Appending(TaskHook):
+        @contextlib.asynccontextmanager
+        async def stage_hook(self):
+            append(path, f"{os.getpid()} {info.stage_name} begins\n")
+            yield
+            append(path, f"{os.getpid()} {info.stage_name} ends\n")
+
+        @contextlib.asynccontextmanager
+        async def task_hook(self, input_item=None):
+            yield
+            append(path, f"{os.getpid()} {info.stage_name} {input_item}\n")
+
+    return [Appending()]
+
+
+def queue_that_appends(path, info, *, buffer_size=1):
+    """A queue that writes how many items it has seen, and in which process."""
+    from spdl_rs.pipeline import StatsQueue
+
+    class Appending(StatsQueue):
+        async def interval_stats_callback(self, stats):
+            append(path, f"{os.getpid()} {info.stage_name} {stats.num_items}\n")
+
+    return Appending(info, buffer_size=buffer_size)

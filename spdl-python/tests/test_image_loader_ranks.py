@@ -1,6 +1,7 @@
 """What each rank of several takes."""
 
 import collections
+import json
 
 import pytest
 import spdl_rs
@@ -80,3 +81,84 @@ def test_each_rank_goes_on_from_its_own_state(paths, remainder):
 def test_a_rank_says_which_it_is(paths):
     assert "rank 1 of 3, " in repr(ranks(paths, 3)[1])
     assert "rank" not in repr(ranks(paths, 1)[0])
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 3), (3, 1), (1, 4)])
+@pytest.mark.parametrize("train", [False, True])
+def test_the_rest_of_an_epoch_is_divided_among_another_number_of_ranks(paths, before, after, train):
+    settings = {"train": train, "remainder": "uneven", "batch_size": 2, "seed": 5}
+    seen, states = [], []
+    for rank, loader in enumerate(ranks(paths, before, **settings)):
+        batches = iter(loader)
+        # Not all are equally far.
+        for _ in range(1 + rank % 2):
+            seen += next(batches)[1].tolist()
+        batches.close()
+        states.append(loader.state_dict())
+    state = spdl_rs.ImageLoader.combine_states(reversed(states))
+    assert json.loads(json.dumps(state)) == state
+    rest = ranks(paths, after, **settings)
+    for loader in rest:
+        loader.load_state_dict(state)
+        seen += labels_of(loader)
+    assert sorted(seen) == list(range(17))
+    # The epoch after it is a whole one, of the new ranks.
+    whole = [label for loader in rest for label in labels_of(loader)]
+    assert sorted(whole) == list(range(17)) and {loader.epoch for loader in rest} == {2}
+
+
+def test_what_is_left_looks_as_it_would_have_looked(paths):
+    settings = {"train": True, "remainder": "uneven", "batch_size": 1, "seed": 5, "size": 16}
+    (whole,) = ranks(paths, 1, **settings)
+    expected = {labels.item(): images.tobytes() for images, labels in whole}
+    states = []
+    for loader in ranks(paths, 4, **settings):
+        next(iter(loader))
+        states.append(loader.state_dict())
+    for loader in ranks(paths, 2, **settings):
+        loader.load_state_dict(spdl_rs.ImageLoader.combine_states(states))
+        for images, labels in loader:
+            assert images.tobytes() == expected[labels.item()]
+
+
+def test_a_rank_that_is_among_the_new_ones_goes_on_from_a_state_of_its_own(paths):
+    settings = {"remainder": "uneven", "batch_size": 2}
+    states = [next(iter(loader)) and loader.state_dict() for loader in ranks(paths, 4, **settings)]
+    first, second = ranks(paths, 2, **settings)
+    for loader in (first, second):
+        loader.load_state_dict(spdl_rs.ImageLoader.combine_states(states))
+    batches = iter(first)
+    begun = next(batches)[1].tolist()
+    state = first.state_dict()
+    rest = [label for _, labels in batches for label in labels.tolist()]
+    (again, _) = ranks(paths, 2, **settings)
+    again.load_state_dict(state)
+    assert labels_of(again) == rest
+    assert sorted(begun + rest + labels_of(second)) == list(range(8, 17))
+
+
+def test_states_that_do_not_belong_together_are_refused(paths):
+    settings = {"remainder": "uneven", "batch_size": 2}
+    states = [loader.state_dict() for loader in ranks(paths, 3, **settings)]
+    combine = spdl_rs.ImageLoader.combine_states
+    for wrong, says in [
+        (states[:2], "the state of rank 2 of 3 is missing"),
+        ([*states, states[0]], "rank 0 is there twice"),
+        ([], "no states"),
+        (
+            [*states[:2], ranks(paths, 3, seed=9, train=True, **settings)[2].state_dict()],
+            "another run",
+        ),
+    ]:
+        with pytest.raises(spdl_rs.InvalidArgumentError, match=says):
+            combine(wrong)
+    with pytest.raises(ValueError, match="no state of an ImageLoader"):
+        combine([{"loader": "another"}])
+    with pytest.raises(TypeError, match="must be the dict"):
+        combine([7])
+    # Nothing was taken from ranks that had not begun.
+    (loader,) = ranks(paths, 1, **settings)
+    loader.load_state_dict(combine(states))
+    assert sorted(labels_of(loader)) == list(range(17))
+    with pytest.raises(ValueError, match="combine_states"):
+        ranks(paths, 2, **settings)[0].load_state_dict(states[0])

@@ -1,10 +1,12 @@
 """Group E of the features: epochs of continuous sources."""
 
 import asyncio
+import random
 import time
 
 import pytest
 from pipelines import build, identity, run, source
+from spdl_rs.source.utils import embed_shuffle
 
 
 def test_e01_each_loop_is_an_epoch_of_a_continuous_source():
@@ -79,3 +81,61 @@ def test_e02_epochs_never_mix(concurrency):
             batches = list(pipeline)
             assert [len(batch) for batch in batches] == [3, 3, 1]
             assert sorted(sum(batches, [])) == [(epoch, number) for number in range(7)]
+
+
+class Cards:
+    """Gives its items in an order that the last `shuffle` decides."""
+
+    def __init__(self, count=20):
+        self.order = list(range(count))
+        self.seeds = []
+
+    def __len__(self):
+        return len(self.order)
+
+    def shuffle(self, seed):
+        self.seeds.append(seed)
+        self.order = shuffled(len(self.order), seed)
+
+    def __iter__(self):
+        return iter(self.order)
+
+
+def shuffled(count, seed):
+    order = list(range(count))
+    random.Random(seed).shuffle(order)
+    return order
+
+
+@pytest.mark.parametrize("epoch", [0, 5])
+def test_e04_each_epoch_comes_in_the_order_of_its_number(epoch):
+    cards = Cards()
+    builder = source(embed_shuffle(cards, epoch=epoch), continuous=True)
+    pipeline = build(builder.pipe(identity, concurrency=3, output_order="input"))
+    with pipeline.auto_stop():
+        found = [list(pipeline) for _ in range(4)]
+    assert found == [shuffled(20, epoch + number) for number in range(4)]
+    assert len({tuple(order) for order in found}) == 4
+    assert cards.seeds[:4] == [epoch, epoch + 1, epoch + 2, epoch + 3]
+
+
+def test_e04_a_source_may_shuffle_after_each_pass_instead():
+    builder = source(embed_shuffle(Cards(), shuffle_last=True), continuous=True)
+    pipeline = build(builder.pipe(identity))
+    with pipeline.auto_stop():
+        found = [list(pipeline) for _ in range(3)]
+    assert found == [list(range(20)), shuffled(20, 0), shuffled(20, 1)]
+
+
+def test_e04_a_source_may_have_an_order_of_its_own_for_each_pass():
+    class Numbers:
+        passes = 0
+
+        def __iter__(self):
+            self.passes += 1
+            return iter(shuffled(20, self.passes))
+
+    pipeline = build(source(Numbers(), continuous=True).aggregate(8))
+    with pipeline.auto_stop():
+        found = [sum(pipeline, []) for _ in range(3)]
+    assert found == [shuffled(20, number) for number in (1, 2, 3)]

@@ -1,4 +1,4 @@
-"""Checks of what users give: addresses, whole numbers and flags, before the native module sees them."""
+"""Checks of what users give: addresses, numbers and flags, before the native module sees them."""
 
 from __future__ import annotations
 
@@ -46,6 +46,22 @@ def whole(name: str, value: SupportsIndex, least: int, most: int) -> int:
     if not least <= number <= most:
         raise ValueError(f"{name} must be {least} to {most}, not {number}")
     return number
+
+
+def real(name: str, value: Any) -> float:
+    """A number."""
+    if isinstance(value, (bool, str, bytes)) or not hasattr(type(value), "__float__"):
+        raise TypeError(f"{name} must be a number, not {value!r}")
+    return float(value)
+
+
+def reals(name: str, value: Any, *counts: int) -> tuple[float, ...]:
+    """So many numbers, or another of these counts."""
+    values = tuple(value) if isinstance(value, (tuple, list)) else ()
+    if len(values) not in counts:
+        wanted = " or ".join(map(str, counts))
+        raise TypeError(f"{name} must be a tuple of {wanted} numbers, not {value!r}")
+    return tuple(real(name, number) for number in values)
 
 
 def flag(name: str, value: Any) -> bool:

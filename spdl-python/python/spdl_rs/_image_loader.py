@@ -314,7 +314,7 @@ class ImageLoader:
         The data and the arguments must be the same, but for `threads`, `on_error` and the cache. Epochs that are under way are not touched.
 
         Args:
-            state: What `state_dict` gave, of the same rank.
+            state: What `state_dict` gave, of the same rank; or `combine_states`, of all ranks.
 
         Raises:
             InvalidArgumentError: It is of other data, of other arguments, or of another rank; the
@@ -335,6 +335,33 @@ class ImageLoader:
         )
         self._resume, self._began = position, False
         self._epoch = json.loads(position)["epoch"]
+
+    @staticmethod
+    def combine_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """Makes one state of those of all ranks, for another number of ranks: each of them loads it, and
+        they take what is left of the epoch between them, each image once.
+
+        Every rank's state must be there, once, in any order. All are of one epoch, or at its end; how
+        many batches each had given may differ. Which rank gives which image next, in which batch, is
+        decided anew.
+
+        Raises:
+            InvalidArgumentError: A rank is missing, or there twice; they are of different runs; or of
+                epochs that are too far from each other.
+            ValueError, TypeError: One is no state of an `ImageLoader`.
+
+        >>> def rank_of(rank, world_size):
+        ...     return ImageLoader("photos", batch_size=1, rank=rank, world_size=world_size, size=32)
+        >>> states = []
+        >>> for loader in (rank_of(0, 2), rank_of(1, 2)):
+        ...     images, labels = next(iter(loader))
+        ...     states.append(loader.state_dict())
+        >>> loader = rank_of(0, 1)
+        >>> loader.load_state_dict(ImageLoader.combine_states(states))
+        >>> [labels.tolist() for images, labels in loader]
+        [[1], [1]]
+        """
+        return _loader_state.combined(states)
 
     def diagnose(self) -> str:
         """What limits the rate of the epoch that was started last, in a sentence or two, and what to

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from . import _spdl_rs
 
 _LOADER = "spdl_rs.ImageLoader"
 
@@ -14,6 +16,11 @@ def to_dict(text: str | None) -> dict[str, Any]:
     if text is None:
         raise RuntimeError("this epoch was not begun, and so has no state")
     return {"loader": _LOADER, **json.loads(text)}
+
+
+def combined(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """One state of those of all ranks."""
+    return to_dict(_spdl_rs.Epoch.combined([to_text(state) for state in states]))
 
 
 def to_text(state: Mapping[str, Any]) -> str:

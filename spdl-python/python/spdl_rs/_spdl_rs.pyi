@@ -36,18 +36,50 @@ class Array:
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 @final
-class FileReader:
-    """Reads whole files of this machine."""
+class Reader:
+    """Reads whole files and objects of stores."""
 
-    def __new__(cls, max_bytes: int) -> FileReader: ...
+    def __new__(cls, max_bytes: int) -> Reader: ...
     def read(self, path: Any) -> Array: ...
+
+@final
+class Draws:
+    """The random numbers of one item in a stage, to be used once."""
+
+    def __new__(cls, seed: int, epoch: int, index: int, stage: str) -> Draws: ...
 
 @final
 class ImageDecoder:
     """Makes samples of encoded images."""
 
-    def __new__(cls, size: int, train: bool, layout: str, seed: int) -> ImageDecoder: ...
-    def decode(self, data: Any, epoch: int, index: int) -> Array: ...
+    def __new__(
+        cls,
+        *,
+        size: tuple[int, int],
+        train: bool,
+        layout: str,
+        seed: int,
+        crop: tuple[str, dict[str, Any]] | None,
+        filter: str,
+        horizontal_flip: float | None,
+        vertical_flip: float | None,
+        color: str,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        exact: bool,
+        keep_partial: bool,
+        augment: list[tuple[str, dict[str, Any]]],
+    ) -> ImageDecoder: ...
+    def decode(self, data: Any, draws: Draws) -> Array: ...
+
+@final
+class ImageAugmenter:
+    """Augmentations in a row."""
+
+    def __new__(
+        cls, augmentations: list[tuple[str, dict[str, Any]]], seed: int
+    ) -> ImageAugmenter: ...
+    def apply(self, data: Any, draws: Draws) -> Array: ...
 
 @final
 class NpyHeader:
@@ -175,6 +207,8 @@ class Epoch:
     def position(
         images: Images, settings: Settings, epoch: int, state: str | None = None
     ) -> str: ...
+    @staticmethod
+    def combined(states: list[str]) -> str: ...
     def next(self) -> tuple[Array, Array] | None: ...
     def close(self) -> None: ...
     @property
@@ -251,13 +285,14 @@ class Stage:
     def function(
         kind: str,
         name: str,
-        function: Callable[[Any], Any],
+        function: Callable[..., Any],
         *,
         concurrency: int,
         ordered: bool,
         max_failures: int | float | None = None,
         workers: Workers | None = None,
         inbox: Inbox | None = None,
+        draws: tuple[int, str] | None = None,
     ) -> Stage: ...
     @staticmethod
     def lists(name: str, size: int, drop_last: bool) -> Stage: ...
@@ -277,6 +312,8 @@ class Stage:
         *,
         fetch: tuple[tuple[str, int | None, bool, int | float | None], int] | None = None,
         decode: tuple[tuple[str, int | None, bool, int | float | None], ImageDecoder] | None = None,
+        augment: tuple[tuple[str, int | None, bool, int | float | None], ImageAugmenter]
+        | None = None,
         batch: tuple[int, bool] | None = None,
     ) -> Stage: ...
 

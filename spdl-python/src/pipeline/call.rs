@@ -11,6 +11,7 @@ use super::Item;
 use super::inbox::{Inbox, Pull};
 use super::raised::item_failure;
 use super::workers::{try_python, with_python};
+use crate::operators::Draws;
 
 /// What a stage calls for each item.
 pub(super) struct Op {
@@ -37,13 +38,41 @@ impl spdl_core::Stage<Item> for Call {
             drop(item);
             Ok((!result.is_none()).then(|| result.unbind()))
         })?;
-        match result {
-            Some(result) => cx.emit(result),
-            None => {
-                cx.filter_out();
-                Ok(())
-            }
+        emit_or_drop(result, cx)
+    }
+}
+
+fn emit_or_drop(result: Option<Item>, cx: &mut StageContext<'_, Item>) -> Result<()> {
+    match result {
+        Some(result) => cx.emit(result),
+        None => {
+            cx.filter_out();
+            Ok(())
         }
+    }
+}
+
+/// The same of a function that is given the item's random numbers, too: those of a run with `seed`, in
+/// the stage called `stage`.
+pub(super) struct Draw {
+    pub(super) op: Arc<Op>,
+    pub(super) seed: u64,
+    pub(super) stage: Arc<str>,
+}
+
+impl spdl_core::Stage<Item> for Draw {
+    type Out = Item;
+
+    fn process(&mut self, item: Item, cx: &mut StageContext<'_, Item>) -> Result<()> {
+        let draws = Draws::of(cx.rng_of(self.seed, &self.stage));
+        let result = try_python(|py| {
+            let result = self.op.function.bind(py).call1((&item, draws));
+            let result =
+                result.map_err(|error| item_failure(py, error, &self.op.stage, Some(&item)))?;
+            drop(item);
+            Ok((!result.is_none()).then(|| result.unbind()))
+        })?;
+        emit_or_drop(result, cx)
     }
 }
 
@@ -127,13 +156,7 @@ impl spdl_core::Stage<Option<Item>> for Present {
     type Out = Item;
 
     fn process(&mut self, item: Option<Item>, cx: &mut StageContext<'_, Item>) -> Result<()> {
-        match item {
-            Some(item) => cx.emit(item),
-            None => {
-                cx.filter_out();
-                Ok(())
-            }
-        }
+        emit_or_drop(item, cx)
     }
 }
 

@@ -9,6 +9,7 @@ use spdl_core::{Arrival, PipelineBuilder, StageOptions};
 use super::Item;
 use super::feed::{Feed, FeedSource, Line};
 use super::stage::{Stage, between};
+use crate::operators::Stores;
 
 /// A pipeline that is being described. Each may be used once.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
@@ -19,6 +20,8 @@ pub(super) struct Described {
     /// Of all its sources.
     pub(super) lines: Vec<Arc<Line>>,
     pub(super) continuous: bool,
+    /// What it reads from, if anything: on their thread nothing is woken for each sample.
+    pub(super) stores: Option<Stores>,
 }
 
 #[pymethods]
@@ -29,7 +32,8 @@ impl Graph {
         let line = Arc::clone(&feed.line);
         let options = StageOptions::new(feed.name()).queue(between(1));
         let pipeline = PipelineBuilder::from_source(options, FeedSource(Arc::clone(&line)));
-        Graph::new(Described { pipeline, lines: vec![line], continuous: feed.continuous() })
+        let continuous = feed.continuous();
+        Graph::new(Described { pipeline, lines: vec![line], continuous, stores: None })
     }
 
     /// A pipeline of what others give, as it comes.
@@ -37,13 +41,14 @@ impl Graph {
     fn merge(graphs: Vec<PyRef<'_, Graph>>) -> PyResult<Self> {
         let parts: Vec<_> = graphs.iter().map(|graph| graph.take()).collect::<PyResult<_>>()?;
         let continuous = parts.iter().any(|part| part.continuous);
-        let (mut lines, mut branches) = (Vec::new(), Vec::new());
+        let (mut lines, mut branches, mut stores) = (Vec::new(), Vec::new(), None);
         for part in parts {
+            stores = stores.or(part.stores);
             lines.extend(part.lines);
             branches.push(part.pipeline);
         }
         let pipeline = PipelineBuilder::merge(branches, Arrival);
-        Ok(Graph::new(Described { pipeline, lines, continuous }))
+        Ok(Graph::new(Described { pipeline, lines, continuous, stores }))
     }
 
     /// Adds stages.
@@ -51,6 +56,7 @@ impl Graph {
         let mut described = self.take()?;
         for stage in &stages {
             described.pipeline = stage.add_to(described.pipeline);
+            described.stores = described.stores.or_else(|| stage.stores().cloned());
         }
         Ok(Graph::new(described))
     }

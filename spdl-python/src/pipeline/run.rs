@@ -116,6 +116,10 @@ impl PipelineRun {
         if let Some((length, listener)) = intervals.and_then(|intervals| intervals.listener()) {
             pipeline = pipeline.every(length, listener);
         }
+        if let Some(stores) = &described.stores {
+            let runtime = stores.runtime().map_err(|error| to_exception(py, &error))?;
+            pipeline = pipeline.runtime(runtime);
+        }
         if described.continuous {
             pipeline = pipeline.epochs(0..);
         }

@@ -8,12 +8,12 @@ use spdl_core::{OnError, Order, PipelineBuilder, StageOptions, path};
 
 use super::Item;
 use super::aggregate::{Custom, Lists};
-use super::call::{Await, Call, Iterate, IterateAsync, Op, Present};
+use super::call::{Await, Call, Draw, Iterate, IterateAsync, Op, Present};
 use super::inbox::Inbox;
 use super::native::{Native, Settings};
 use super::route::{Router, items_of, list_of};
 use super::workers::{Pool, Workers};
-use crate::operators::ImageDecoder;
+use crate::operators::{ImageAugmenter, ImageDecoder, Stores};
 
 /// What is added to a stage's name for one that belongs to it.
 pub(super) const PART: &str = "/part";
@@ -36,22 +36,25 @@ struct Spec {
 
 enum Kind {
     Call,
+    Draw { seed: u64, stage: Arc<str> },
     Iterate,
     Await(Inbox),
     IterateAsync(Inbox),
     Lists { size: usize, drop_last: bool },
     Custom { drop_last: bool },
     Route { paths: Vec<Vec<Arc<Spec>>>, batched: bool, inbox: Option<Inbox> },
-    Native(Native),
+    Native(Box<Native>),
 }
 
 #[pymethods]
 impl Stage {
     /// A stage that calls `function` for each item, and takes its result in the way of `kind`:
-    /// `"call"`, `"iterate"`, `"await"` or `"iterate-async"`.
+    /// `"call"`, `"draw"`, `"iterate"`, `"await"` or `"iterate-async"`. One that draws is called with
+    /// random numbers, too: `draws` says by which seed, and in the name of which stage.
     #[staticmethod]
     #[pyo3(signature = (
-        kind, name, function, *, concurrency, ordered, max_failures=None, workers=None, inbox=None
+        kind, name, function, *, concurrency, ordered, max_failures=None, workers=None, inbox=None,
+        draws=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn function(
@@ -63,15 +66,17 @@ impl Stage {
         max_failures: Option<Bound<'_, PyAny>>,
         workers: Option<PyRef<'_, Workers>>,
         inbox: Option<PyRef<'_, Inbox>>,
+        draws: Option<(u64, String)>,
     ) -> PyResult<Self> {
         let inbox = inbox.map(|inbox| inbox.clone());
-        let kind = match (kind, inbox) {
-            ("call", _) => Kind::Call,
-            ("iterate", _) => Kind::Iterate,
-            ("await", Some(inbox)) => Kind::Await(inbox),
-            ("iterate-async", Some(inbox)) => Kind::IterateAsync(inbox),
-            (kind, _) => {
-                let message = format!("there is no stage of kind {kind:?}, or it lacks an inbox");
+        let kind = match (kind, inbox, draws) {
+            ("call", ..) => Kind::Call,
+            ("draw", _, Some((seed, stage))) => Kind::Draw { seed, stage: stage.into() },
+            ("iterate", ..) => Kind::Iterate,
+            ("await", Some(inbox), _) => Kind::Await(inbox),
+            ("iterate-async", Some(inbox), _) => Kind::IterateAsync(inbox),
+            (kind, ..) => {
+                let message = format!("there is no stage of kind {kind:?}, or it lacks a part");
                 return Err(PyValueError::new_err(message));
             }
         };
@@ -111,26 +116,30 @@ impl Stage {
         Stage::new(name, router, Kind::Route { paths, batched, inbox }, 1, false, None, None)
     }
 
-    /// Operators of `spdl_rs.io`, one behind the other: what reads files, what decodes images, and
-    /// the size of batches and whether a short one is left out. The first two come with their names,
-    /// concurrencies, whether they keep the order, and budgets of failures.
+    /// Operators of `spdl_rs.io`, one behind the other: what reads files, what decodes images, what
+    /// changes those, and the size of batches and whether a short one is left out. All but the last
+    /// come with their names, concurrencies, whether they keep the order, and budgets of failures.
     ///
     /// # Errors
     /// `LimitExceeded` for batches that there is no memory for.
     #[staticmethod]
-    #[pyo3(signature = (*, fetch=None, decode=None, batch=None))]
+    #[pyo3(signature = (*, fetch=None, decode=None, augment=None, batch=None))]
     fn native(
         py: Python<'_>,
         fetch: Option<(Described<'_>, u64)>,
         decode: Option<(Described<'_>, PyRef<'_, ImageDecoder>)>,
+        augment: Option<(Described<'_>, PyRef<'_, ImageAugmenter>)>,
         batch: Option<(usize, bool)>,
     ) -> PyResult<Self> {
         let fetch = fetch.map(|(stage, most)| Ok::<_, PyErr>((settings(stage)?, most)));
         let decode =
             decode.map(|(stage, decoder)| Ok::<_, PyErr>((settings(stage)?, decoder.clone())));
-        let native = Native::new(py, fetch.transpose()?, decode.transpose()?, batch)?;
+        let augment =
+            augment.map(|(stage, changes)| Ok::<_, PyErr>((settings(stage)?, changes.clone())));
+        let (fetch, decode) = (fetch.transpose()?, decode.transpose()?);
+        let native = Native::new(py, fetch, decode, augment.transpose()?, batch)?;
         let name = native.name().to_owned();
-        Ok(Stage::new(name, py.None(), Kind::Native(native), 1, false, None, None))
+        Ok(Stage::new(name, py.None(), Kind::Native(Box::new(native)), 1, false, None, None))
     }
 }
 
@@ -159,6 +168,11 @@ impl Stage {
     pub(super) fn add_to(&self, pipeline: PipelineBuilder<Item>) -> PipelineBuilder<Item> {
         self.spec.add_to(pipeline)
     }
+
+    /// What it reads from, if anything.
+    pub(super) fn stores(&self) -> Option<&Stores> {
+        self.spec.stores()
+    }
 }
 
 impl Spec {
@@ -178,6 +192,14 @@ impl Spec {
         }
     }
 
+    fn stores(&self) -> Option<&Stores> {
+        match &self.kind {
+            Kind::Native(native) => native.stores(),
+            Kind::Route { paths, .. } => paths.iter().flatten().find_map(|spec| spec.stores()),
+            _ => None,
+        }
+    }
+
     /// The options of a stage that does a part of this one's work.
     fn part(&self, at: usize) -> StageOptions {
         let ordered = if self.ordered { Order::Input } else { Order::Completion };
@@ -191,6 +213,12 @@ impl Spec {
         let (op, options) = (Arc::clone(&self.op), self.options());
         match &self.kind {
             Kind::Call => pipeline.stage(options, move || Ok(Call(Arc::clone(&op)))),
+            Kind::Draw { seed, stage } => {
+                let (seed, stage) = (*seed, Arc::clone(stage));
+                let make =
+                    move || Ok(Draw { op: Arc::clone(&op), seed, stage: Arc::clone(&stage) });
+                pipeline.stage(options, make)
+            }
             Kind::Iterate => pipeline.stage(options, move || Ok(Iterate(Arc::clone(&op)))),
             Kind::Await(inbox) => pipeline
                 .async_stage(options, Await { op, inbox: inbox.clone() })

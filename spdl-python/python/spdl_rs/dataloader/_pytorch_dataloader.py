@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
+from .._statistics import Statistics
 from ..torch._loader import DataLoader
 from ..torch._pytorch import is_iterable_style
 from ._thread_workers import ThreadDataLoader
@@ -38,6 +39,20 @@ class PyTorchDataLoader(Generic[V]):
     def __iter__(self) -> Iterator[V]:
         """Begins an epoch, or goes on with that of a state that was loaded just before."""
         return iter(self._loader)
+
+    def stats(self) -> Statistics:
+        """What the epoch that was begun last did so far: see `spdl_rs.torch.DataLoader.stats`.
+
+        >>> from spdl_rs.dataloader import get_pytorch_dataloader
+        >>> loader = get_pytorch_dataloader(range(4), 2, collate_fn=sum)
+        >>> sorted(loader), loader.stats()["consumer"]["items"]
+        ([1, 5], 2)
+        """
+        return self._loader.stats()
+
+    def diagnose(self) -> str:
+        """What limits the rate of the epoch that was begun last, in a sentence or two."""
+        return self._loader.diagnose()
 
     def state_dict(self) -> dict[str, Any]:
         """Says how far the epoch has come: see `spdl_rs.torch.DataLoader.state_dict`."""

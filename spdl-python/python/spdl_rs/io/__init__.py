@@ -13,11 +13,33 @@ Nothing is copied where that can be avoided: what these functions give are views
 given, which they keep alive. A view may be written to where its memory may. What is damaged raises a
 `DataError`, which is a `ValueError` too; nothing ends early without saying so.
 
-`Fetch`, `DecodeImage` and `BatchImages` are steps from paths to batches of images: functions of one
-item, and stages that a pipeline runs in Rust, without the GIL.
+`Fetch`, `DecodeImage`, `AugmentImage` and `BatchImages` are steps from paths and addresses to batches
+of images: functions of one item, and stages that a pipeline runs in Rust, without the GIL. Crops, such
+as `Letterbox`, and augmentations, such as `RandAugment`, say what those do.
 """
 
 from .._spdl_rs import Array, WAVHeader
+from ._augmentations import (
+    Augmentation,
+    AugMix,
+    AutoAugment,
+    ColorJitter,
+    GaussianBlur,
+    RandAugment,
+    RandomAdjustSharpness,
+    RandomAffine,
+    RandomApply,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomErasing,
+    RandomGrayscale,
+    RandomInvert,
+    RandomPerspective,
+    RandomPosterize,
+    RandomRotation,
+    RandomSolarize,
+    TrivialAugmentWide,
+)
 from ._convert import (
     ArrayInterface,
     CUDAArrayInterface,
@@ -26,22 +48,60 @@ from ._convert import (
     to_numpy,
     to_torch,
 )
+from ._crops import (
+    CenterCrop,
+    Crop,
+    Letterbox,
+    RandomCrop,
+    RandomResizedCrop,
+    ResizedCenterCrop,
+    Stretch,
+)
 from ._npy import NpzFile, UnsupportedTypeError, load_npy, load_npz
-from ._operators import BatchImages, DecodeImage, Fetch
+from ._operators import AugmentImage, BatchImages, DecodeImage, Fetch
 from ._tar import iter_tarfile
 from ._wav import load_wav, parse_wav
+from ._zip import iter_zipfile
 
 __all__ = [
     "Array",
     "ArrayInterface",
+    "AugMix",
+    "AugmentImage",
+    "Augmentation",
+    "AutoAugment",
     "BatchImages",
     "CUDAArrayInterface",
+    "CenterCrop",
+    "ColorJitter",
+    "Crop",
     "DecodeImage",
     "Fetch",
+    "GaussianBlur",
+    "Letterbox",
     "NpzFile",
+    "RandAugment",
+    "RandomAdjustSharpness",
+    "RandomAffine",
+    "RandomApply",
+    "RandomAutocontrast",
+    "RandomCrop",
+    "RandomEqualize",
+    "RandomErasing",
+    "RandomGrayscale",
+    "RandomInvert",
+    "RandomPerspective",
+    "RandomPosterize",
+    "RandomResizedCrop",
+    "RandomRotation",
+    "RandomSolarize",
+    "ResizedCenterCrop",
+    "Stretch",
+    "TrivialAugmentWide",
     "UnsupportedTypeError",
     "WAVHeader",
     "iter_tarfile",
+    "iter_zipfile",
     "load_npy",
     "load_npz",
     "load_wav",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,8 +10,9 @@ import numpy
 import numpy.typing
 
 from .. import _spdl_rs
-from .._errors import CorruptError, LimitExceededError, UnsupportedError
+from .._errors import CorruptError, UnsupportedError
 from ._buffer import Buffer, view_of
+from ._zip import member, opened
 
 # Where a `.npy` file says of which version it is.
 _VERSION_OFFSET = 6
@@ -120,20 +120,9 @@ class NpzFile(Mapping[str, "numpy.typing.NDArray[Any]"]):
     """The names, without their `.npy`."""
 
     def __init__(self, data: Buffer, *, max_uncompressed_bytes: int = 1 << 30) -> None:
-        if max_uncompressed_bytes < 0:
-            raise ValueError(
-                f"max_uncompressed_bytes must not be negative: {max_uncompressed_bytes}"
-            )
-        self._directory = _spdl_rs.ZipDirectory(data)
+        self._directory = opened(data, max_uncompressed_bytes, "arrays")
         # An archive is not empty, so that this can be done.
         self._data = view_of(data).cast("B")
-        claimed = self._directory.inflated_bytes()
-        if claimed > max_uncompressed_bytes:
-            raise LimitExceededError(
-                f"the compressed arrays hold {claimed} bytes, and max_uncompressed_bytes allows "
-                f"{max_uncompressed_bytes}",
-                kind="limit-exceeded",
-            )
         # Of several with the same name the directory gives the last.
         self._names = set(self._directory.names())
         self.files = [name.removesuffix(".npy") for name in dict.fromkeys(self._directory.names())]
@@ -142,19 +131,7 @@ class NpzFile(Mapping[str, "numpy.typing.NDArray[Any]"]):
         name = self._name(key)
         if name is None:
             raise KeyError(key)
-        stored = self._directory.stored(name)
-        if stored is None:
-            return load_npy(numpy.asarray(self._directory.inflated(name)))
-        start, end, checksum = stored
-        member = self._data[start:end]
-        if zlib.crc32(member) != checksum:
-            raise CorruptError(
-                f"{name}: its checksum is not {checksum:08x}, as it should be",
-                kind="corrupt",
-                key=name,
-                offset=start,
-            )
-        return load_npy(member)
+        return load_npy(member(self._directory, self._data, name))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.files)

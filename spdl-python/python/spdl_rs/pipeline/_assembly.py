@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import _spdl_rs
@@ -29,6 +29,7 @@ from .defs._executors import PlacementConfig
 
 if TYPE_CHECKING:
     from ._companions import Companions
+    from ._hooked import HookedStage
     from ._queues import AsyncQueue
     from ._reporting import Reporter
     from ._segments import SharedLimits
@@ -68,6 +69,8 @@ class Assembly:
         self._reporters: list[Callable[[], Reporter]] = []
         self.errands: list[Callable[[], Any]] = []
         """Coroutines that run on the event loop meanwhile."""
+        self.called: list[str] = []
+        """The native operators that are called as functions, for hooks or queues of the user's."""
 
         last = options.stage_id + 1 + len(_stages_of(config))
         self._sink = StageInfo(number, str(last), "sink")
@@ -99,8 +102,7 @@ class Assembly:
         graph, name, info = self._source(config, outer, first)
         is_outermost = not outer
         stages = _stages_of(config)
-        _native.refuse_piped_batches(stages)
-        for at, configs in _native.pieces(stages):
+        for at, configs in self._pieces(stages, outer, first + 1):
             if is_outermost and info is not None:
                 graph = self._queue(graph, name, info, _BETWEEN, config)
             places = [f"{outer}{first + 1 + at + more}" for more in range(len(configs))]
@@ -234,28 +236,41 @@ class Assembly:
         return StageInfo(self._number, place, config.name, concurrency)
 
     def _stages(self, pipes: Sequence[StageConfig], outer: str) -> list[_spdl_rs.Stage]:
-        _native.refuse_piped_batches(pipes)
         return [
             self._piece(configs, [f"{outer}{at + more}" for more in range(len(configs))])
-            for at, configs in _native.pieces(pipes)
+            for at, configs in self._pieces(pipes, outer, 0)
         ]
+
+    def _pieces(
+        self, stages: Sequence[StageConfig], outer: str, first: int
+    ) -> Iterator[tuple[int, Sequence[StageConfig]]]:
+        """The stages, each with its place; together those that are one to the engine."""
+        _native.refuse_misfits(stages)
+        return _native.pieces(
+            stages, lambda at: self._is_called(stages[at], f"{outer}{first + at}")
+        )
+
+    def _is_called(self, config: StageConfig, place: str) -> bool:
+        """Whether a native operator is called as a function: the user's hooks are run around each
+        call, and what counts for several runs is counted in Python."""
+        return self._limits is not None or self._hooks(config, place) is not None
+
+    def _hooks(self, config: StageConfig, place: str) -> HookedStage | None:
+        name = f"{self._number}:{place}:{config.name}"
+        return self._instrumentation.hooks(name, self._info(config, place))
 
     def _piece(self, configs: Sequence[StageConfig], places: list[str]) -> _spdl_rs.Stage:
         """Stages that are one to the engine: one, or several native ones."""
-        named = list(zip(places, configs, strict=True))
-        names = [f"{self._number}:{place}:{config.name}" for place, config in named]
-        infos = [self._info(config, place) for place, config in named]
-        if not _native.is_native(configs[0]):
-            return self._stage(configs[0], names[0], places[0], infos[0])
-        if self._limits is not None:
-            raise ValueError(
-                f"{configs[0]!r} runs in Rust, and does not go with merge functions, or queues of "
-                "your own that change put or get; call it in a function of your own instead"
-            )
-        if self._instrumentation.options.hook_factory is None:
-            # Hooks are of Python, and so are not run; what was done is logged all the same.
-            for name, info in zip(names, infos, strict=True):
-                self._instrumentation.hooks(name, info)
+        names = [
+            f"{self._number}:{place}:{config.name}"
+            for place, config in zip(places, configs, strict=True)
+        ]
+        config, place = configs[0], places[0]
+        if not _native.is_native(config):
+            return self._stage(config, names[0], place, self._info(config, place))
+        if self._is_called(config, place):
+            self.called.append(config.name)
+            return self._stage(config, names[0], place, self._info(config, place))
         return _native.stage(configs, names)
 
     def _stage(self, config: StageConfig, name: str, place: str, info: StageInfo) -> _spdl_rs.Stage:
@@ -278,9 +293,16 @@ class Assembly:
         return _spdl_rs.Stage.aggregate(name, make, config.drop_last)
 
     def _pipe(self, config: PipeConfig[Any, Any], name: str, info: StageInfo) -> _spdl_rs.Stage:
-        kind, function = _ops.kind_of(config.op), _ops.function_of(config.op)
+        kind: str = _ops.kind_of(config.op)
+        function: Callable[..., Any] = _ops.function_of(config.op)
         concurrency = config.concurrency or 1
         workers: _spdl_rs.Workers | None = None
+        draws: tuple[int, str] | None = None
+        if _native.is_native(config):
+            # As they do in Rust, they leave the threads of the pipeline to Python's functions.
+            function, draws, concurrency = _native.called(config)
+            kind = "call" if draws is None else "draw"
+            workers = self._own_threads(concurrency)
         if config.executor is not None:
             in_executor = IterateInExecutor if kind == "iterate" else InExecutor
             function = in_executor(config.executor, function)
@@ -304,6 +326,7 @@ class Assembly:
             max_failures=budget,
             workers=workers,
             inbox=self._event_loop() if kind in ("await", "iterate-async") else None,
+            draws=draws,
         )
 
     def _paths(self, config: PathVariantsConfig[Any], name: str, place: str) -> _spdl_rs.Stage:

@@ -47,7 +47,8 @@ def build_pipeline(
             `config.set_default_queue_class` says; native queues, which are logged.
         task_hook_factory: Gives the hooks of each stage, for a `StageInfo`: a list of `TaskHook`s.
             Default: as `config.set_default_hook_class` says; none, and the native statistics are
-            logged. Native operators run without Python, and so without hooks.
+            logged. A native operator with hooks is called for each item as a function, which takes
+            the GIL before and after; give it an empty list, and it runs without Python.
         stage_id: The number of the first stage, in names.
         background_tasks: Make what runs beside the pipeline: `BackgroundTask`s. Default: as
             `config.set_default_background_tasks` says; none.

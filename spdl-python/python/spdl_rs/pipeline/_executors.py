@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .._errors import StoppedError
+from ._closing import closing
 
 _END = object()
 
@@ -65,14 +66,9 @@ class IterateInExecutor(InExecutor):
             # A generator cannot leave the process that made it.
             yield from self._call(_exhaust, self._function, item)
             return
-        results = iter(self._call(self._function, item))
-        try:
+        with closing(iter(self._call(self._function, item))) as results:
             while (result := self._call(next, results, _END)) is not _END:
                 yield result
-        finally:
-            close = getattr(results, "close", None)
-            if close is not None:
-                close()
 
 
 def _exhaust(function: Callable[[Any], Iterable[Any]], item: Any) -> list[Any]:

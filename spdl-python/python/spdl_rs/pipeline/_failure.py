@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from .._secrets import shown, without_secrets
 from ._executors import Cancelled
 from ._logging import log_failure
 
@@ -120,7 +121,7 @@ def _describe(item: object) -> str:
     if isinstance(item, (bytes, bytearray, memoryview)):
         return f"<{type(item).__name__} of {len(item)}>"
     # Cuts what is long, and copes with what raises.
-    text = reprlib.repr(item)
+    text = without_secrets(reprlib.repr(shown(item)))
     return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
 
 

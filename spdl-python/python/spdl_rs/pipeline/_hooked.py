@@ -17,6 +17,7 @@ from collections.abc import (
 from contextlib import AsyncExitStack
 from typing import Any
 
+from ._closing import aclosing, closing
 from ._companions import Companions, Life, checked
 from ._executors import Cancelled
 from ._hooks import TaskHook, TaskStatsHook
@@ -61,8 +62,10 @@ class HookedStage:
             type(hook).task_hook is TaskStatsHook.task_hook for hook in self._meters
         )
 
-    def wrap(self, kind: str, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def wrap(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """What to call instead of a function of this kind."""
+        if kind == "draw":
+            return lambda item, draws: self.call(function, item, item, draws)
         if kind == "await":
             return self._awaiting(function)
         if kind == "iterate-async":
@@ -137,8 +140,7 @@ class HookedStage:
             return result
 
         def between_hooks(item: Any) -> Iterator[Any]:
-            results = iter(function(item))
-            try:
+            with closing(iter(function(item))) as results:
                 while True:
                     ended = False
 
@@ -160,18 +162,13 @@ class HookedStage:
                     if ended or result is _END:
                         return
                     yield result
-            finally:
-                close = getattr(results, "close", None)
-                if close is not None:
-                    close()
 
         return between_hooks
 
     def _iterating_async(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         async def between_hooks(item: Any) -> AsyncIterator[Any]:
             await self._life.begun()
-            results = aiter(function(item))
-            try:
+            async with aclosing(aiter(function(item))) as results:
                 while True:
                     ended, result = False, None
                     try:
@@ -188,10 +185,6 @@ class HookedStage:
                     if ended:
                         return
                     yield result
-            finally:
-                close = getattr(results, "aclose", None)
-                if close is not None:
-                    await close()
 
         return between_hooks
 

@@ -67,7 +67,7 @@ class Pipeline(Generic[T]):
         self._instrumentation = Instrumentation(options, has_merge_op(config))
         self._assemble = functools.partial(Assembly, config, self._number, self._instrumentation)
         # What cannot be put together is told now, not when it is started.
-        self._assemble()
+        self._called = self._assemble().called
         self._lock = threading.Lock()
         self._run: _spdl_rs.PipelineRun | SupervisedRun | None = None
         self._threads: list[threading.Thread] = []
@@ -217,7 +217,10 @@ class Pipeline(Generic[T]):
         return f"<Pipeline {self._number}: {self._state()}>"
 
     def __str__(self) -> str:
-        return f"Pipeline {self._number}, {self._state()}\n{self._config!r}"
+        called = ""
+        if self._called:
+            called = f"\nNot in Rust, for hooks or queues of yours: {', '.join(self._called)}"
+        return f"Pipeline {self._number}, {self._state()}\n{self._config!r}{called}"
 
     def _state(self) -> str:
         if self._run is None:

@@ -28,6 +28,7 @@ from collections.abc import (
 from typing import TYPE_CHECKING, Any
 
 from .. import _spdl_rs
+from ._closing import aclosing, closing
 from ._executors import Cancelled
 from ._failure import EndsPipeline, PipelineFailure, stages_and_errors
 from ._markers import _EOF, _EPOCH_END
@@ -193,8 +194,8 @@ class SharedLimits:
         self._failures = 0
 
     def wrap(
-        self, kind: str, name: str, function: Callable[[Any], Any], shares_threads: bool
-    ) -> Callable[[Any], Any]:
+        self, kind: str, name: str, function: Callable[..., Any], shares_threads: bool
+    ) -> Callable[..., Any]:
         """A function that counts for the limits, instead of one of this kind."""
         if kind == "await":
             return self._awaiting(name, function)
@@ -211,11 +212,11 @@ class SharedLimits:
         return lambda: CountedAggregator(make(), functools.partial(self._counted, name))
 
     def _calling(
-        self, name: str, function: Callable[[Any], Any], shares_threads: bool
-    ) -> Callable[[Any], Any]:
-        def limited(item: Any) -> Any:
+        self, name: str, function: Callable[..., Any], shares_threads: bool
+    ) -> Callable[..., Any]:
+        def limited(*arguments: Any) -> Any:
             with self._counted(name), self._thread(shares_threads):
-                return function(item)
+                return function(*arguments)
 
         return limited
 
@@ -225,18 +226,14 @@ class SharedLimits:
         def limited(item: Any) -> Iterator[Any]:
             with self._counted(name):
                 with self._thread(shares_threads):
-                    results = iter(function(item))
-                try:
+                    made = iter(function(item))
+                with closing(made) as results:
                     while True:
                         with self._thread(shares_threads):
                             result = next(results, _END)
                         if result is _END:
                             return
                         yield result
-                finally:
-                    close = getattr(results, "close", None)
-                    if close is not None:
-                        close()
 
         return limited
 
@@ -254,14 +251,9 @@ class SharedLimits:
     ) -> Callable[[Any], Any]:
         async def limited(item: Any) -> AsyncIterator[Any]:
             with self._counted(name):
-                results = function(item)
-                try:
+                async with aclosing(aiter(function(item))) as results:
                     async for result in results:
                         yield result
-                finally:
-                    close = getattr(results, "aclose", None)
-                    if close is not None:
-                        await close()
 
         return limited
 

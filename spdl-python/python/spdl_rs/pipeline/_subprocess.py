@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from . import _ops
 from ._build import build_pipeline
 from ._builder import PipelineBuilder
+from ._closing import closing
 from ._pipeline import Pipeline
 from ._remote_errors import WorkerError, WorkerTimeoutError
 from .defs._checks import budget, whole
@@ -313,15 +314,10 @@ def _iterate(
         sender = _Sender(parent, writer)
         while True:
             iteration = sender.wait_for_start()
-            iterator = iter(items)
-            try:
+            # What was left in the middle ends now, and not when it is found by chance.
+            with closing(iter(items)) as iterator:
                 sender.send_all(iteration, iterator)
-            finally:
-                # What was left in the middle ends now, and not when it is found by chance.
-                close = getattr(iterator, "close", None)
-                if close is not None:
-                    close()
-                del iterator
+            del iterator
     finally:
         if isinstance(items, PipelinePerIteration):
             items.stop()

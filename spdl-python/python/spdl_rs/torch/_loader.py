@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
+from .._statistics import Statistics
 from ..source._resumable import check_mapping, value_of
 from . import _randomness
 from ._arguments import check_context, check_order, check_workers, tell_once
@@ -15,6 +16,7 @@ from ._iterable_style import IterableEpoch, IterableFetch, IterableProgress
 from ._map_style import MapStyleEpoch, MapStyleFetch, Progress, stateful
 from ._pytorch import default_collate_fn, draw_seed, is_iterable_style, pinning
 from ._samplers import batch_sampler_of, number_of_batches, sampler_of
+from ._statistics import Tell, joined
 from ._worker_info import WorkerInfo, become, tell_pytorch
 from ._workers import InCaller, InThreads, Workers
 
@@ -142,6 +144,7 @@ class DataLoader(Generic[T]):
         self.collate_fn: Callable[[Any], Any] = collate_fn or default_collate_fn(batched)
 
         self._progress: Progress | IterableProgress | None = None
+        self._tellers: tuple[Tell, ...] = ()
         self._seed: int | None = None
         self._randomness: dict[str, Any] | None = None
         self._loaded: Mapping[str, Any] | None = None
@@ -200,8 +203,10 @@ class DataLoader(Generic[T]):
 
     def _map_style(self, pin: Any, state: Mapping[str, Any] | None) -> Iterator[T]:
         self._progress = Progress(state)
+        workers = self._workers(self._fetch(pin), self.num_workers)
+        self._tellers = (workers.tell,)
         return MapStyleEpoch(
-            self._workers(self._fetch(pin), self.num_workers),
+            workers,
             self._index_sampler,
             self._progress,
             ahead=self._ahead * self.num_workers,
@@ -227,6 +232,7 @@ class DataLoader(Generic[T]):
                 None if behind == "end" else behind,
             )
             workers.append(self._workers(fetch, min(1, self.num_workers), number, dataset))
+        self._tellers = tuple(worker.tell for worker in workers)
         return IterableEpoch(
             workers, self._progress, ahead=self._ahead, timeout=self.timeout or None
         )
@@ -322,6 +328,37 @@ class DataLoader(Generic[T]):
             sampler.load_state_dict(state_dict["_index_sampler_state"])
         self._loaded, self._progress = dict(state_dict), None
 
+    def stats(self) -> Statistics:
+        """What the epoch that was begun last did so far: how many batches were made, in what time, and
+        how long your loop waited for them. Before the first epoch everything is 0 or empty.
+
+        Its `fetch` is what workers do: samples, `collate_fn`, pinned memory. Its items are batches;
+        of an iterable data set, a worker's attempts to make one behind its end, too. What your data set
+        raises is your loop's, and counted as a failure only without workers. Of several workers with
+        iterators of their own, what cannot be added is that of the slowest.
+
+        >>> from spdl_rs.torch import DataLoader
+        >>> loader = DataLoader(range(10), batch_size=4, num_workers=2, collate_fn=sum)
+        >>> list(loader)
+        [6, 22, 17]
+        >>> [(stage["name"], stage["items"]) for stage in loader.stats()["stages"]]
+        [('source', 3), ('fetch', 3)]
+        """
+        return joined(self._tellers)
+
+    def diagnose(self) -> str:
+        """What limits the rate of the epoch that was begun last, in a sentence or two, and what to do
+        about it. It is `stats()["diagnosis"]`.
+
+        >>> from spdl_rs.torch import DataLoader
+        >>> loader = DataLoader("ab", batch_size=None)
+        >>> list(loader)
+        ['a', 'b']
+        >>> "num_workers=0" in loader.diagnose()
+        True
+        """
+        return self.stats()["diagnosis"]
+
     def _identity(self) -> dict[str, Any]:
         """What a state must agree with."""
         identity: dict[str, Any] = {
@@ -356,7 +393,7 @@ class DataLoader(Generic[T]):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy begins epochs of its own.
-        return {**vars(self), "_progress": None, "_seed": None}
+        return {**vars(self), "_progress": None, "_tellers": (), "_seed": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

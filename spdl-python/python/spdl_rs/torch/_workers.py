@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import queue
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 
 from .._errors import StoppedError
 from ..pipeline import Pipeline, PipelineBuilder, PipelineFailure
+from ._statistics import Meter, Tell
 
 
 class Raised:
@@ -45,6 +47,11 @@ class Workers(Protocol):
         """Ends. What was not begun is never begun; what is under way is not waited for."""
         ...
 
+    @property
+    def tell(self) -> Tell:
+        """Tells what they did so far, also after their end. Does not keep them working."""
+        ...
+
 
 class InCaller:
     """Works on a task when its result is asked for, in the thread that asks."""
@@ -52,6 +59,8 @@ class InCaller:
     def __init__(self, work: Callable[[Any], Any]) -> None:
         self._work = work
         self._tasks: deque[tuple[int, Any]] = deque()
+        self._meter = Meter()
+        weakref.finalize(self, self._meter.end)
 
     def submit(self, number: int, task: Any) -> None:
         self._tasks.append((number, task))
@@ -59,16 +68,23 @@ class InCaller:
     def take(self, timeout: float | None) -> Result:
         del timeout
         number, task = self._tasks[0]
+        began = time.monotonic()
         try:
             result = self._work(task)
         except Exception as error:
             result = Raised(error)
+        self._meter.record(time.monotonic() - began, isinstance(result, Raised))
         # After Ctrl-C it is still there.
         self._tasks.popleft()
         return number, result
 
     def close(self) -> None:
         self._tasks.clear()
+        self._meter.end()
+
+    @property
+    def tell(self) -> Tell:
+        return self._meter.statistics
 
 
 class InThreads:
@@ -119,6 +135,10 @@ class InThreads:
 
     def close(self) -> None:
         self._end()
+
+    @property
+    def tell(self) -> Tell:
+        return self._pipeline._started().monitor.statistics
 
 
 def _end(

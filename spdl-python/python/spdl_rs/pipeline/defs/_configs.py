@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
+from ..._secrets import without_secrets
 from ...io._operators import BatchImages
 from .. import _native, _ops
 from .._stage_info import StageInfo
@@ -49,7 +50,7 @@ class SourceConfig(Generic[T]):
 
     def __repr__(self) -> str:
         continuous = ", continuous=True" if self.continuous else ""
-        return f"SourceConfig(source={self.source!r}{continuous})"
+        return f"SourceConfig(source={without_secrets(repr(self.source))}{continuous})"
 
 
 @dataclass(frozen=True)

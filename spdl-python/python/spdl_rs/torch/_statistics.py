@@ -1,0 +1,148 @@
+"""What the workers of an epoch did, told as one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from .. import _spdl_rs
+from .._statistics import Quantiles, StageStatistics, Statistics
+from ..pipeline._durations import Durations
+
+Tell: TypeAlias = Callable[[], Statistics]
+"""Tells what a worker, or several of one pipeline, did so far."""
+
+# How the engine begins where threads that work limit. It cannot know that some of them only wait.
+_BUSY = "The CPU limits"
+
+
+class Meter:
+    """Measures what the caller does itself."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._ended: float | None = None
+        self._first: float | None = None
+        self._failures = 0
+        self._durations = Durations()
+
+    def record(self, seconds: float, failed: bool) -> None:
+        """Counts a batch, and how long it took."""
+        if self._first is None:
+            self._first = time.monotonic() - self._began
+        self._durations.record(seconds)
+        self._failures += failed
+
+    def end(self) -> None:
+        """Stops the clock."""
+        if self._ended is None:
+            self._ended = time.monotonic()
+
+    def statistics(self) -> Statistics:
+        """What was done so far."""
+        busy = self._durations.total
+        elapsed = (self._ended or time.monotonic()) - self._began
+        share = min(1.0, busy / elapsed) if elapsed > 0 else 0.0
+        service = _quantiles(self._durations)
+        told = _spdl_rs.Monitor().statistics()
+        told["elapsed_s"] = elapsed
+        told["stages"] = [
+            _stage("fetch", self._durations.count, self._failures, busy, share, service)
+        ]
+        told["consumer"] = {
+            "items": self._durations.count,
+            "first_item_s": self._first,
+            "waited_s": busy,
+            "wait_ms": service,
+        }
+        told["data_readiness"] = 1.0 - share
+        told["diagnosis"] = (
+            f"The loop makes its batches itself (num_workers=0), {100 * share:.0f} % of the time: with "
+            "workers they are made meanwhile."
+        )
+        return told
+
+
+def joined(tellers: Sequence[Tell]) -> Statistics:
+    """The numbers of all workers together. What cannot be added is that of the slowest."""
+    parts = [tell() for tell in tellers]
+    if not parts:
+        return _spdl_rs.Monitor().statistics()
+    # The one that the loop has waited for most.
+    slowest = max(parts, key=lambda part: part["consumer"]["waited_s"])
+    firsts = [part["consumer"]["first_item_s"] for part in parts]
+    stages = [
+        _joined_stage(of_all) for of_all in zip(*(part["stages"] for part in parts), strict=True)
+    ]
+    threads = sum(part["threads"] for part in parts)
+    told: Statistics = {
+        **slowest,
+        "elapsed_s": max(part["elapsed_s"] for part in parts),
+        "threads": threads,
+        "stages": stages,
+        "consumer": {
+            **slowest["consumer"],
+            "items": sum(part["consumer"]["items"] for part in parts),
+            "first_item_s": min((first for first in firsts if first is not None), default=None),
+            "waited_s": sum(part["consumer"]["waited_s"] for part in parts),
+        },
+    }
+    told["diagnosis"] = _diagnosis(slowest, stages, threads)
+    return told
+
+
+def _joined_stage(of_all: tuple[StageStatistics, ...]) -> StageStatistics:
+    def sum_of(name: str) -> Any:
+        return sum(stage[name] for stage in of_all)  # pyright: ignore
+
+    most = max(of_all, key=lambda stage: stage["service_ms"]["max"])
+    return {
+        **most,
+        "name": _name(most["name"]),
+        "concurrency": sum_of("concurrency"),
+        "items": sum_of("items"),
+        "failures": sum_of("failures"),
+        "busy_s": sum_of("busy_s"),
+        "busy_share": sum_of("busy_share") / len(of_all),
+    }
+
+
+def _name(stage: str) -> str:
+    """A stage's name without its place in a pipeline."""
+    name = stage.rpartition(":")[2]
+    return "source" if name == "src" else name
+
+
+def _diagnosis(told: Statistics, stages: Sequence[StageStatistics], threads: int) -> str:
+    diagnosis = told["diagnosis"]
+    if diagnosis.startswith(_BUSY):
+        share = stages[-1]["busy_share"]
+        return (
+            f"The workers limit: all {threads} are busy {100 * share:.0f} % of the time. More of them "
+            "(num_workers) help where a sample waits, for a file say, or computes without the GIL."
+        )
+    for stage in told["stages"]:
+        diagnosis = diagnosis.replace(stage["name"], _name(stage["name"]))
+    return diagnosis
+
+
+def _stage(
+    name: str, items: int, failures: int, busy: float, share: float, service: Quantiles
+) -> StageStatistics:
+    return {
+        "name": name,
+        "kind": "cpu",
+        "concurrency": 1,
+        "items": items,
+        "failures": failures,
+        "busy_s": busy,
+        "busy_share": share,
+        "fill_rate": None,
+        "service_ms": service,
+    }
+
+
+def _quantiles(durations: Durations) -> Quantiles:
+    p50, p90, p99, most = (durations.percentile(percent) * 1e3 for percent in (50, 90, 99, 100))
+    return {"p50": p50, "p90": p90, "p99": p99, "max": most}

@@ -1,0 +1,180 @@
+//! Encoded images to samples.
+
+use std::sync::{Arc, Mutex};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use spdl_core::{BufferPool, DType, Field, Result, SampleRng};
+use spdl_media::augment::Augmenter;
+use spdl_media::{
+    CodecRegistry, Crop, FillImage, ImageTransform, Limits, Mode, OnTruncated, ResizeFilter,
+    Sample, SampleColor, SampleFormat, Size, image_fields,
+};
+
+use super::augmentations::augmenter;
+use super::{Described, Draws, bytes_of};
+use crate::array::{Array, type_string};
+use crate::error::to_exception;
+
+/// The stage of an image loader that draws random numbers. Who draws in its name draws the same.
+pub(crate) const DECODE: &str = "decode";
+/// What the bytes of an image are called that Python gave.
+pub(crate) const BYTES: &str = "bytes";
+
+/// Makes samples of encoded images. Cheap to clone.
+#[pyclass(frozen, module = "spdl_rs._spdl_rs")]
+#[derive(Clone)]
+pub(crate) struct ImageDecoder {
+    pub(crate) transform: ImageTransform,
+    pub(crate) seed: u64,
+    augmenter: Augmenter,
+    /// What a sample is.
+    pixels: Field,
+    codecs: CodecRegistry,
+    /// Kept for the next image: they hold scratch memory.
+    idle: Arc<Mutex<Vec<FillImage>>>,
+}
+
+#[pymethods]
+impl ImageDecoder {
+    /// Checks what Python cannot know: which layouts, sizes and numbers there are. `size` is width
+    /// and height.
+    #[new]
+    #[pyo3(signature = (
+        *, size, train, layout, seed, crop, filter, horizontal_flip, vertical_flip, color, mean, std,
+        exact, keep_partial, augment
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn new(
+        py: Python<'_>,
+        size: (u32, u32),
+        train: bool,
+        layout: &str,
+        seed: u64,
+        crop: Option<Described<'_>>,
+        filter: &str,
+        horizontal_flip: Option<f64>,
+        vertical_flip: Option<f64>,
+        color: &str,
+        mean: [f32; 3],
+        std: [f32; 3],
+        exact: bool,
+        keep_partial: bool,
+        augment: Vec<Described<'_>>,
+    ) -> PyResult<Self> {
+        let fault = |error| to_exception(py, &error);
+        let mode = if train { Mode::Train } else { Mode::Eval };
+        let format: SampleFormat = layout.parse().map_err(fault)?;
+        let filter: ResizeFilter = filter.parse().map_err(fault)?;
+        // Before a pipeline finds out with its first image.
+        type_string(format.dtype)?;
+        let on_truncated = if keep_partial { OnTruncated::Partial } else { OnTruncated::Error };
+        let mut transform = ImageTransform::with_size(Size::new(size.0, size.1))
+            .mode(mode)
+            .format(format)
+            .filter(filter)
+            .color(color_of(color)?)
+            .normalization(mean, std)
+            .exact(exact)
+            .on_truncated(on_truncated);
+        if let Some(crop) = crop {
+            transform = transform.crop(crop_of(crop)?);
+        }
+        if let Some(probability) = horizontal_flip {
+            transform = transform.horizontal_flip(probability);
+        }
+        if let Some(probability) = vertical_flip {
+            transform = transform.vertical_flip(probability);
+        }
+        transform.validate().map_err(fault)?;
+        let augmenter = augmenter(py, augment)?;
+        let codecs = CodecRegistry::with_defaults();
+        // The first of two: images and labels.
+        let pixels = image_fields(&transform).swap_remove(0);
+        Ok(ImageDecoder { transform, seed, augmenter, pixels, codecs, idle: Arc::default() })
+    }
+
+    /// The sample that is made of an image with these random numbers.
+    fn decode(&self, py: Python<'_>, data: &Bound<'_, PyAny>, draws: &Draws) -> PyResult<Array> {
+        let (bytes, rng) = (bytes_of(data)?, draws.take()?);
+        let decode = || {
+            let mut image = match self.idle.try_lock().ok().and_then(|mut idle| idle.pop()) {
+                Some(image) => image,
+                None => self.instance()?,
+            };
+            let made = self.write(&mut image, &bytes, &BufferPool::new(), || rng);
+            // Where another thread is at it, or was in a process that this one is a fork of.
+            if let Ok(mut idle) = self.idle.try_lock() {
+                idle.push(image);
+            }
+            made
+        };
+        let made = py.detach(decode);
+        made.map(Array::from).map_err(|error| to_exception(py, &error.with_key(BYTES)))
+    }
+}
+
+impl ImageDecoder {
+    /// What one thread decodes with.
+    pub(crate) fn instance(&self) -> Result<FillImage> {
+        FillImage::new(&self.codecs, &self.transform, &Limits::default())?
+            .augment(self.augmenter.clone())
+    }
+
+    /// One sample in an array of its own.
+    pub(crate) fn write(
+        &self,
+        image: &mut FillImage,
+        encoded: &[u8],
+        buffers: &BufferPool,
+        rng: impl FnOnce() -> SampleRng,
+    ) -> Result<spdl_core::Array> {
+        let dtype = self.pixels.dtype;
+        let buffer = buffers.take(self.pixels.row_bytes().unwrap_or(usize::MAX))?;
+        let mut array = spdl_core::Array::new(dtype, self.pixels.shape.clone(), buffer)?;
+        let sample = match dtype {
+            DType::F16 => Sample::F16(array.as_mut_slice()?),
+            DType::BF16 => Sample::BF16(array.as_mut_slice()?),
+            DType::F32 => Sample::F32(array.as_mut_slice()?),
+            _ => Sample::U8(array.as_mut_slice()?),
+        };
+        image.write(encoded, sample, rng)?;
+        Ok(array)
+    }
+}
+
+fn color_of(name: &str) -> PyResult<SampleColor> {
+    match name {
+        "rgb" => Ok(SampleColor::Rgb),
+        "bgr" => Ok(SampleColor::Bgr),
+        "grey" => Ok(SampleColor::Grey),
+        other => Err(unknown("color", other)),
+    }
+}
+
+fn crop_of((kind, settings): Described<'_>) -> PyResult<Crop> {
+    let setting = |name: &str| settings.as_any().get_item(name);
+    Ok(match kind.as_str() {
+        "ResizedCenterCrop" => {
+            let (width, height): (u32, u32) = setting("covering")?.extract()?;
+            Crop::ResizedCenter { covering: Size::new(width, height) }
+        }
+        "RandomResizedCrop" => Crop::RandomResized {
+            area: setting("scale")?.extract()?,
+            aspect: setting("ratio")?.extract()?,
+        },
+        "Stretch" => Crop::Stretch,
+        "Letterbox" => Crop::Letterbox { fill: setting("fill")?.extract()? },
+        "CenterCrop" => Crop::Center { fill: setting("fill")?.extract()? },
+        "RandomCrop" => Crop::Random {
+            padding: setting("padding")?.extract()?,
+            fill: setting("fill")?.extract()?,
+        },
+        other => return Err(unknown("crop", other)),
+    })
+}
+
+/// Python's classes know what there is: this is never seen, but for one that was added there alone.
+fn unknown(what: &str, name: &str) -> PyErr {
+    PyValueError::new_err(format!("there is no {what} {name:?}"))
+}

@@ -1,0 +1,99 @@
+//! What the operators of `spdl_rs.io` do with one item, and what they read of Python's objects.
+//!
+//! ```text
+//! Reader: a path or an address ──► bytes ──► ImageDecoder ──► pixels ──► ImageAugmenter ──► pixels
+//! ```
+
+mod augmentations;
+mod augmenter;
+mod decoder;
+mod draws;
+mod reader;
+
+use bytes::Bytes;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use spdl_core::{BufferPool, DType, Result};
+
+pub(crate) use augmenter::{AUGMENT, ImageAugmenter, change, size_of};
+pub(crate) use decoder::{BYTES, DECODE, ImageDecoder};
+pub(crate) use draws::Draws;
+pub(crate) use reader::{Place, Reader, Stores, place_of};
+
+use crate::array::Array;
+use crate::error::to_exception;
+use crate::io::buffer::Buffer;
+
+/// What a value of Python's is, and its settings by name.
+type Described<'py> = (String, Bound<'py, PyDict>);
+
+/// The channels of pixels that are changed.
+const CHANNELS: usize = 3;
+
+/// Bytes in memory that NumPy can have.
+pub(crate) fn array_of(bytes: &[u8]) -> Result<Array> {
+    Array::of_bytes(bytes.len(), |array| {
+        array.copy_from_slice(bytes);
+        Ok(())
+    })
+}
+
+/// The bytes of an image file: shared where nobody can change them, else a copy.
+///
+/// # Errors
+/// `TypeError` for what has no bytes to show.
+pub(crate) fn bytes_of(data: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+    let py = data.py();
+    let shown = match data.cast::<Array>() {
+        Ok(array) => py.import("numpy")?.call_method1("asarray", (array,))?,
+        Err(_) => data.clone(),
+    };
+    let buffer = Buffer::of(&shown).map_err(|error| {
+        if !error.is_instance_of::<PyTypeError>(py) {
+            return error;
+        }
+        let message = format!(
+            "DecodeImage takes the bytes of an image file, or a pair of those and a label, not {}; \
+             Fetch in front of it reads files",
+            kind_of(data)
+        );
+        PyTypeError::new_err(message)
+    })?;
+    buffer.read(py, 0..buffer.len()).map_err(|error| to_exception(py, &error))
+}
+
+/// A copy of pixels: `uint8 [height, width, 3]`.
+///
+/// # Errors
+/// `TypeError` for what is not of that type, `ValueError` for another shape.
+pub(crate) fn pixels_of(data: &Bound<'_, PyAny>, pool: &BufferPool) -> PyResult<spdl_core::Array> {
+    const WANTED: &str = "AugmentImage takes pixels, uint8 [height, width, 3], or a pair of those \
+                          and a label, not";
+    let py = data.py();
+    let numpy = py.import("numpy")?;
+    let array = numpy.call_method1("asarray", (data,))?;
+    if array.getattr("dtype")?.getattr("str")?.extract::<String>()? != "|u1" {
+        let found = match data.hasattr("dtype")? {
+            true => data.getattr("dtype")?.str()?.to_string(),
+            false => kind_of(data),
+        };
+        return Err(PyTypeError::new_err(format!("{WANTED} {found}")));
+    }
+    let shape: Vec<usize> = array.getattr("shape")?.extract()?;
+    if !matches!(shape[..], [height, width, CHANNELS] if height > 0 && width > 0) {
+        return Err(PyValueError::new_err(format!("{WANTED} {shape:?}")));
+    }
+    let buffer = Buffer::of(&numpy.call_method1("ascontiguousarray", (array,))?)?;
+    let copy = || {
+        let bytes = buffer.read(py, 0..buffer.len())?;
+        let mut copy = spdl_core::Array::new(DType::U8, shape, pool.take(bytes.len())?)?;
+        copy.as_bytes_mut().copy_from_slice(&bytes);
+        Ok(copy)
+    };
+    copy().map_err(|error| to_exception(py, &error))
+}
+
+fn kind_of(value: &Bound<'_, PyAny>) -> String {
+    value.get_type().name().map(|name| name.to_string()).unwrap_or_default()
+}

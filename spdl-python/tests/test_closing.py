@@ -1,0 +1,59 @@
+"""What closes iterators of the user's."""
+
+import asyncio
+
+import pytest
+from spdl_rs.pipeline._closing import aclosing, closing
+
+
+class Closable:
+    def __init__(self):
+        self.closed = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return 1
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        return 1
+
+    def close(self):
+        self.closed += 1
+
+    async def aclose(self):
+        await asyncio.sleep(0)
+        self.closed += 1
+
+
+def test_an_iterator_is_closed_however_it_is_left():
+    results = Closable()
+    with closing(results) as given:
+        assert given is results and results.closed == 0
+    assert results.closed == 1
+    with pytest.raises(LookupError), closing(results):
+        raise LookupError
+    assert results.closed == 2
+
+
+def test_an_async_iterator_is_closed_however_it_is_left():
+    async def use(results):
+        async with aclosing(results) as given:
+            assert given is results and results.closed == 0
+        assert results.closed == 1
+        with pytest.raises(LookupError):
+            async with aclosing(results):
+                raise LookupError
+        assert results.closed == 2
+
+    asyncio.run(use(Closable()))
+
+
+def test_what_cannot_be_closed_is_left_as_it_is():
+    with closing(iter([1, 2])) as results:
+        assert next(results) == 1
+    assert next(results) == 2

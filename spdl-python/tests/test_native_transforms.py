@@ -1,0 +1,454 @@
+"""What `DecodeImage` does to an image, and `AugmentImage`: crops, colours, random changes."""
+
+import copy
+import doctest
+import pathlib
+import pickle
+import shutil
+
+import numpy
+import pytest
+import spdl_rs.io._augmentations
+import spdl_rs.io._crops
+from conftest import picture, write_png
+from native import SIZE, assert_same, failure_of, files, native, stages
+from pipelines import build, identity, run, source
+from spdl_rs.io import (
+    AugmentImage,
+    AugMix,
+    AutoAugment,
+    BatchImages,
+    CenterCrop,
+    ColorJitter,
+    DecodeImage,
+    Fetch,
+    GaussianBlur,
+    Letterbox,
+    RandAugment,
+    RandomAdjustSharpness,
+    RandomAffine,
+    RandomApply,
+    RandomAutocontrast,
+    RandomCrop,
+    RandomEqualize,
+    RandomErasing,
+    RandomGrayscale,
+    RandomInvert,
+    RandomPerspective,
+    RandomPosterize,
+    RandomResizedCrop,
+    RandomRotation,
+    RandomSolarize,
+    ResizedCenterCrop,
+    Stretch,
+    TrivialAugmentWide,
+)
+
+HEIGHT, WIDTH = 60, 80
+CROPS = [
+    ResizedCenterCrop(40),
+    ResizedCenterCrop((40, 60)),
+    RandomResizedCrop((0.5, 1), ratio=(1, 1)),
+    Stretch(),
+    Letterbox((1, 2, 3)),
+    CenterCrop(7),
+    RandomCrop(padding=4, fill=9),
+]
+# Each of which changes the picture for certain.
+AUGMENTATIONS = [
+    ColorJitter(brightness=(1.5, 1.6)),
+    ColorJitter(0, 0, 0, (0.2, 0.3)),
+    ColorJitter(0.4, 0.4, 0.4, 0.1),
+    GaussianBlur(5),
+    GaussianBlur((3, 7), sigma=2),
+    RandomGrayscale(1),
+    RandomInvert(1),
+    RandomEqualize(1),
+    RandomAutocontrast(1),
+    RandomPosterize(3, 1),
+    RandomSolarize(100, 1),
+    RandomAdjustSharpness(0, 1),
+    RandomRotation((30, 40)),
+    RandomRotation(20, "bilinear", center=(0, 0), fill=None),
+    RandomAffine((5, 6), translate=(0.1, 0.1), scale=(0.8, 0.9), shear=(1, 2, 3, 4), center=(9, 9)),
+    RandomAffine(0, shear=30, interpolation="bilinear", fill=5),
+    RandomPerspective(0.9, 1),
+    RandomErasing(1),
+    RandomErasing(1, (0.1, 0.2), (1, 1), "random"),
+    RandomErasing(1, value=(1, 2, 3)),
+    RandAugment(3, 20, fill=(1, 2, 3)),
+    TrivialAugmentWide(),
+    AutoAugment(),
+    AugMix(10, chain_depth=3),
+    RandomApply([RandomInvert(1), RandomGrayscale(1)], p=1),
+]
+
+
+def original():
+    """So dark that contrast can be stretched, and with edges."""
+    pixels = picture(1, HEIGHT, WIDTH) // 2 + 20
+    pixels[::7, ::5] += 60
+    return pixels
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory):
+    """A file, and its pixels."""
+    path = tmp_path_factory.mktemp("image") / "image.png"
+    pixels = original()
+    write_png(str(path), pixels)
+    return path.read_bytes(), pixels
+
+
+def pixels_of(data, *arguments, **options):
+    return DecodeImage(*arguments, **options)(data)
+
+
+# Where which part of the image is.
+
+
+def test_the_centre_is_taken_as_it_is(image):
+    data, pixels = image
+    found = pixels_of(data, (20, 30), crop=CenterCrop())
+    numpy.testing.assert_array_equal(found, pixels[20:40, 25:55])
+    around = pixels_of(data, (HEIGHT + 2, WIDTH), crop=CenterCrop(fill=(1, 2, 3)))
+    assert around[0, 0].tolist() == around[-1, -1].tolist() == [1, 2, 3]
+    numpy.testing.assert_array_equal(around[1:-1], pixels)
+
+
+def test_a_random_part_is_taken_as_it_is(image):
+    data, pixels = image
+    windows = numpy.lib.stride_tricks.sliding_window_view(pixels, (20, 30, 3))[:, :, 0]
+    places = set()
+    for index in range(8):
+        found = DecodeImage((20, 30), crop=RandomCrop())(data, index=index)
+        ((row, column),) = numpy.argwhere((windows == found).all(axis=(2, 3, 4)))
+        places.add((row, column))
+    assert len(places) > 1
+
+
+def test_all_of_the_image_is_stretched_or_put_into_a_box(image):
+    data, pixels = image
+    numpy.testing.assert_array_equal(pixels_of(data, (HEIGHT, WIDTH), crop=Stretch()), pixels)
+    assert pixels_of(data, (7, 5), crop=Stretch()).shape == (7, 5, 3)
+    boxed = pixels_of(data, WIDTH, crop=Letterbox(114))
+    assert (boxed[:10] == 114).all() and (boxed[-10:] == 114).all()
+    numpy.testing.assert_array_equal(boxed[10:-10], pixels)
+
+
+def test_the_centre_is_resized_before(image):
+    data, pixels = image
+    found = pixels_of(data, (20, 30), crop=ResizedCenterCrop((HEIGHT, WIDTH)))
+    numpy.testing.assert_array_equal(found, pixels[20:40, 25:55])
+    found = pixels_of(data, 20, crop=ResizedCenterCrop(HEIGHT))
+    numpy.testing.assert_array_equal(found, pixels[20:40, 30:50])
+
+
+def test_a_random_part_of_the_whole_area_is_the_whole(image):
+    data, pixels = image
+    crop = RandomResizedCrop((1, 1), (WIDTH / HEIGHT, WIDTH / HEIGHT))
+    numpy.testing.assert_array_equal(pixels_of(data, (HEIGHT, WIDTH), crop=crop), pixels)
+    assert (DecodeImage(SIZE, crop=RandomResizedCrop())(data) != pixels_of(data, SIZE)).any()
+
+
+def test_what_train_means_can_be_said_by_arguments(image):
+    data, _ = image
+    train = DecodeImage(SIZE, train=True, seed=5)
+    said = DecodeImage(SIZE, crop=RandomResizedCrop(), horizontal_flip=0.5, seed=5)
+    never = DecodeImage(SIZE, train=True, horizontal_flip=0, seed=5)
+    flipped = 0
+    for index in range(10):
+        expected = train(data, index=index)
+        numpy.testing.assert_array_equal(said(data, index=index), expected)
+        flipped += (never(data, index=index) != expected).any()
+    assert 0 < flipped < 10
+
+
+# What it looks like.
+
+
+def test_samples_are_mirrored(image):
+    data, pixels = image
+    whole = {"crop": Stretch()}
+    size = (HEIGHT, WIDTH)
+    numpy.testing.assert_array_equal(
+        pixels_of(data, size, horizontal_flip=1, **whole), pixels[:, ::-1]
+    )
+    numpy.testing.assert_array_equal(pixels_of(data, size, vertical_flip=1, **whole), pixels[::-1])
+
+
+def test_channels_are_those_that_were_asked_for(image):
+    data, pixels = image
+    size = {"size": (HEIGHT, WIDTH), "crop": Stretch()}
+    numpy.testing.assert_array_equal(pixels_of(data, color="bgr", **size), pixels[:, :, ::-1])
+    grey = pixels_of(data, color="grey", **size)
+    red, green, blue = (pixels[:, :, channel].astype(int) for channel in range(3))
+    expected = (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16
+    assert grey.shape == (HEIGHT, WIDTH, 1)
+    numpy.testing.assert_array_equal(grey[:, :, 0], expected)
+    assert pixels_of(data, color="grey", layout="nchw-f32", **size).shape == (1, HEIGHT, WIDTH)
+
+
+def test_values_are_normalised_by_the_numbers_that_were_given(image):
+    data, pixels = image
+    mean, std = (0.5, 0.25, 0.125), (0.5, 0.25, 2.0)
+    found = pixels_of(data, (HEIGHT, WIDTH), crop=Stretch(), layout="nhwc-f32", mean=mean, std=std)
+    numpy.testing.assert_allclose(found, (pixels / 255 - mean) / std, atol=1e-5)
+
+
+@pytest.mark.parametrize("filter", ["nearest", "area", "bilinear", "bicubic", "lanczos3"])
+def test_pixels_are_weighed_as_was_asked_for(image, filter):
+    data, pixels = image
+    half = pixels_of(data, (HEIGHT // 2, WIDTH // 2), crop=Stretch(), filter=filter, exact=True)
+    if filter == "nearest":
+        numpy.testing.assert_array_equal(half, pixels[1::2, 1::2])
+    elif filter == "area":
+        mean = pixels.reshape(HEIGHT // 2, 2, WIDTH // 2, 2, 3).mean(axis=(1, 3))
+        assert numpy.abs(half - mean).max() <= 1
+    else:
+        other = pixels_of(data, (HEIGHT // 2, WIDTH // 2), crop=Stretch(), filter="area")
+        assert (half != other).any()
+
+
+def test_a_jpeg_is_decoded_at_full_size_where_that_is_asked_for():
+    data = (pathlib.Path(__file__).parents[2] / "assets/photos/chelsea.jpg").read_bytes()
+    usual, exact = (pixels_of(data, SIZE, crop=Stretch(), exact=exact) for exact in (False, True))
+    assert (usual != exact).any()
+    assert numpy.abs(usual.astype(int) - exact).mean() < 2
+
+
+def test_what_there_is_of_a_cut_file_is_used_where_that_is_allowed(image):
+    data, pixels = image
+    size = {"size": (HEIGHT, WIDTH), "crop": Stretch()}
+    cut = data[: len(data) // 2]
+    with pytest.raises(spdl_rs.TruncatedError):
+        pixels_of(cut, **size)
+    found = pixels_of(cut, on_truncated="partial", **size)
+    numpy.testing.assert_array_equal(found[:10], pixels[:10])
+    assert not found[-10:].any()
+
+
+# Random changes.
+
+
+@pytest.mark.parametrize("augmentation", AUGMENTATIONS, ids=repr)
+def test_every_augmentation_changes_the_image_the_same_wherever_it_is_done(image, augmentation):
+    data, pixels = image
+    augment = AugmentImage(augmentation, seed=3)
+    changed = augment(pixels, epoch=2, index=4)
+    assert changed.shape == pixels.shape and changed.dtype == numpy.uint8
+    # The one that was given stays as it is.
+    assert (changed != pixels).any() and (pixels == original()).all()
+    numpy.testing.assert_array_equal(augment(pixels, epoch=2, index=4), changed)
+    decode = {"size": (HEIGHT, WIDTH), "crop": Stretch()}
+    fused = DecodeImage(augment=augmentation, **decode)(data)
+    assert (fused != pixels).any()
+    # With nothing else that is random, the pipeline draws what a call draws.
+    items = [data] * 3
+    separate = source(items).pipe(DecodeImage(**decode), output_order="input")
+    found = run(separate.pipe(augment, output_order="input"))
+    assert_same(found, [augment(pixels, index=index) for index in range(3)])
+
+
+def test_augmentations_draw_anew_for_each_item_and_epoch(image):
+    _, pixels = image
+    augment = AugmentImage(ColorJitter(0.9), seed=3)
+    seen = [augment(pixels, epoch=epoch, index=index) for epoch in (0, 1) for index in (0, 1)]
+    seen.append(AugmentImage(ColorJitter(0.9), seed=4)(pixels))
+    assert len({image.tobytes() for image in seen}) == 5
+
+
+def test_augmentations_follow_what_they_say(image):
+    _, pixels = image
+
+    def done(*augmentations):
+        return AugmentImage(augmentations)(pixels)
+
+    numpy.testing.assert_array_equal(done(RandomInvert(1)), 255 - pixels)
+    numpy.testing.assert_array_equal(done(RandomPosterize(3, 1)), pixels & 0xE0)
+    numpy.testing.assert_array_equal(
+        done(RandomSolarize(100, 1)), numpy.where(pixels >= 100, 255 - pixels, pixels)
+    )
+    numpy.testing.assert_array_equal(
+        done(ColorJitter(brightness=(0.5, 0.5))), (pixels * 0.5).astype("u1")
+    )
+    numpy.testing.assert_array_equal(done(RandomRotation((180, 180))), pixels[::-1, ::-1])
+    grey = done(RandomGrayscale(1))
+    assert (grey[:, :, 0] == grey[:, :, 1]).all() and (grey[:, :, 1] == grey[:, :, 2]).all()
+    erased = (done(RandomErasing(1, value=(1, 2, 3))) == (1, 2, 3)).all(axis=2)
+    rows, columns = numpy.nonzero(erased)
+    assert erased[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1].all()
+    assert 0.01 < erased.mean() < 0.4
+    # In their order; and not at all.
+    numpy.testing.assert_array_equal(
+        done(RandomInvert(1), RandomPosterize(1, 1)), (255 - pixels) & 0x80
+    )
+    numpy.testing.assert_array_equal(done(RandomApply(RandomInvert(1), p=0)), pixels)
+    numpy.testing.assert_array_equal(done(), pixels)
+
+
+def test_the_image_is_changed_before_it_is_normalised_and_laid_out(image):
+    data, pixels = image
+    decode = DecodeImage(
+        (HEIGHT, WIDTH), crop=Stretch(), layout="nchw-f32", augment=[RandomInvert(1)], color="bgr"
+    )
+    plain = DecodeImage((HEIGHT, WIDTH), crop=Stretch(), layout="nchw-f32", color="bgr")
+    mean, std = (numpy.array(numbers[::-1])[:, None, None] for numbers in (plain.mean, plain.std))
+    expected = ((255 - pixels[:, :, ::-1]) / 255).transpose(2, 0, 1)
+    numpy.testing.assert_allclose(decode(data), (expected - mean) / std, atol=1e-4)
+
+
+# In pipelines.
+
+
+@pytest.mark.parametrize("batches", [False, True])
+def test_a_stage_of_augmentations_takes_images_from_the_decoder_without_python(many, batches):
+    paths = files(many)
+    augment = AugmentImage([ColorJitter(0.5), RandomErasing()], seed=8)
+    builder = native(zip(paths, range(40)), DecodeImage(SIZE, train=True, seed=1))
+    builder = builder.pipe(augment, output_order="input", concurrency=2)
+    builder = builder.aggregate(BatchImages(16)) if batches else builder
+    assert repr(builder).count("[native]") == 3 + batches
+    pipeline = build(builder)
+    found = list(pipeline)
+    if batches:
+        assert [label for _, labels in found for label in labels.tolist()] == list(range(40))
+        images = [image for images, _ in found for image in images]
+    else:
+        assert [label for _, label in found] == list(range(40))
+        images = [image for image, _ in found]
+    decode = DecodeImage(SIZE, train=True, seed=1)
+    plain = [decode(Fetch()(path), index=at) for at, path in enumerate(paths)]
+    assert_same(images, [augment(image, index=at) for at, image in enumerate(plain)])
+    kinds = [(name, stage["kind"]) for name, stage in stages(pipeline).items()]
+    last = ("AugmentImage", "fill" if batches else "cpu")
+    assert kinds[1:] == [
+        ("Fetch/part0", "cpu"),
+        ("Fetch", "async"),
+        ("DecodeImage", "cpu"),
+        last,
+        ("AugmentImage/part1", "cpu"),
+    ]
+    assert stages(pipeline)["AugmentImage"]["concurrency"] == 2
+
+
+def test_augmentations_work_between_functions_of_python(image):
+    _, pixels = image
+    augment = AugmentImage(RandomAffine(30))
+    builder = source([pixels] * 4).pipe(identity, output_order="input")
+    builder = builder.pipe(augment, output_order="input").pipe(identity, output_order="input")
+    assert "AugmentImage(op=AugmentImage(augmentations=(RandomAffine" in repr(builder).replace(
+        'output_order="input", ', ""
+    )
+    expected = [augment(pixels, index=at) for at in range(4)]
+    assert_same(run(builder), expected)
+    # Of what size images of Python are, nobody knows beforehand: Python makes the batches.
+    builder = source([pixels] * 4).pipe(augment, output_order="input").aggregate(BatchImages(4))
+    assert repr(builder).count("[native]") == 1
+    (batch,) = run(builder)
+    assert_same(list(batch), expected)
+
+
+def test_augmentation_of_batches_is_refused_where_it_cannot_work(image):
+    data, pixels = image
+    augment = AugmentImage(RandomInvert())
+    for options in ({"layout": "nchw-f32"}, {"color": "bgr"}):
+        with pytest.raises(ValueError, match=r"DecodeImage\(\.\.\., augment="):
+            build(source([data]).pipe(DecodeImage(SIZE, **options)).pipe(augment))
+    for wrong, kind, says in [
+        (pixels.astype("f4"), TypeError, "not float32"),
+        (b"bytes", TypeError, "not bytes"),
+        (pixels[:, :, 0], ValueError, r"not \[60, 80\]"),
+        (pixels[:0], ValueError, r"not \[0, 80, 3\]"),
+        (numpy.zeros((2, 2, 4), "u1"), ValueError, r"not \[2, 2, 4\]"),
+    ]:
+        with pytest.raises(kind, match=says):
+            augment(wrong)
+        error = failure_of(source([wrong]).pipe(augment), max_failures=0)
+        assert type(error) is kind
+    # What does not lie in one piece is fine.
+    numpy.testing.assert_array_equal(
+        AugmentImage(RandomInvert(1))(pixels[::2, ::-1]), 255 - pixels[::2, ::-1]
+    )
+
+
+# The objects.
+
+
+@pytest.mark.parametrize("value", [*CROPS, *AUGMENTATIONS, AugmentImage(RandomInvert())], ids=repr)
+def test_crops_and_augmentations_are_values(value):
+    for same in (pickle.loads(pickle.dumps(value)), copy.deepcopy(value), eval(repr(value))):
+        assert same == value and hash(same) == hash(value) and repr(same) == repr(value)
+
+
+def test_a_decoder_tells_what_is_not_usual_about_it():
+    decode = DecodeImage((2, 3), crop=Letterbox(5), augment=RandAugment(), std=(1, 1, 1))
+    assert eval(repr(decode)) == decode and pickle.loads(pickle.dumps(decode)) == decode
+    assert "mean" not in repr(decode) and "crop=Letterbox(fill=(5, 5, 5))" in repr(decode)
+    assert ColorJitter([0.5, 1]) == ColorJitter((0.5, 1))
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda: DecodeImage(crop="center"), TypeError),
+        (lambda: DecodeImage(crop=RandomCrop(padding=500)), ValueError),
+        (lambda: DecodeImage(crop=RandomResizedCrop((0.5, 0.1))), ValueError),
+        (lambda: DecodeImage(horizontal_flip=2), ValueError),
+        (lambda: DecodeImage(vertical_flip=float("nan")), ValueError),
+        (lambda: DecodeImage(filter="best"), ValueError),
+        (lambda: DecodeImage(color="cmyk"), ValueError),
+        (lambda: DecodeImage(std=(0, 1, 1)), ValueError),
+        (lambda: DecodeImage(mean=(0, 1)), TypeError),
+        (lambda: DecodeImage(mean=(1e300, 0, 0)), ValueError),
+        (lambda: DecodeImage((1, 2, 3)), TypeError),
+        (lambda: DecodeImage((0, 2)), ValueError),
+        (lambda: DecodeImage(on_truncated="skip"), ValueError),
+        (lambda: DecodeImage(exact=1), TypeError),
+        (lambda: DecodeImage(augment=[7]), TypeError),
+        (lambda: DecodeImage(augment=RandomInvert), TypeError),
+        (lambda: Letterbox(256), ValueError),
+        (lambda: Letterbox((1, 2)), TypeError),
+        (lambda: ResizedCenterCrop(0), ValueError),
+        (lambda: RandomResizedCrop(1), TypeError),
+        (lambda: ColorJitter(-1), ValueError),
+        (lambda: ColorJitter((2, 1)), ValueError),
+        (lambda: ColorJitter(hue=0.6), ValueError),
+        (lambda: ColorJitter("much"), TypeError),
+        (lambda: GaussianBlur(4), ValueError),
+        (lambda: GaussianBlur(3, sigma=0), ValueError),
+        (lambda: GaussianBlur((3, 3, 3)), TypeError),
+        (lambda: RandomGrayscale(1.5), ValueError),
+        (lambda: RandomPosterize(9), ValueError),
+        (lambda: RandomSolarize(256), ValueError),
+        (lambda: RandomAdjustSharpness(-1), ValueError),
+        (lambda: RandomRotation(-1), ValueError),
+        (lambda: RandomRotation(1, "cubic"), ValueError),
+        (lambda: RandomAffine(0, translate=(2, 0)), ValueError),
+        (lambda: RandomAffine(0, shear=(1, 2, 3)), TypeError),
+        (lambda: RandomPerspective(2), ValueError),
+        (lambda: RandomErasing(value="red"), ValueError),
+        (lambda: RandomErasing(scale=(0.5, 0.1)), ValueError),
+        (lambda: RandAugment(magnitude=31), ValueError),
+        (lambda: RandAugment(1.5), TypeError),
+        (lambda: TrivialAugmentWide(1), ValueError),
+        (lambda: AutoAugment(fill=300), ValueError),
+        (lambda: AugMix(severity=11), ValueError),
+        (lambda: AugMix(chain_depth=0), ValueError),
+        (lambda: RandomApply([1]), TypeError),
+        (lambda: RandomApply(RandomInvert(), p=-1), ValueError),
+        (lambda: AugmentImage("flip"), TypeError),
+        (lambda: AugmentImage(RandomInvert(), seed=-1), ValueError),
+    ],
+)
+def test_what_makes_no_sense_is_refused_at_once(make, kind):
+    with pytest.raises(kind):
+        make()
+
+
+@pytest.mark.parametrize("module", [spdl_rs.io._augmentations, spdl_rs.io._crops])
+def test_the_examples_in_docstrings_run(module, photos, tmp_path, monkeypatch):
+    shutil.copytree(photos, tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+    result = doctest.testmod(module)
+    assert result.attempted >= 5 and result.failed == 0

@@ -1,0 +1,185 @@
+"""What PyTorch-like loaders tell of their epochs."""
+
+import pickle
+import threading
+import time
+
+import pytest
+from pipelines import assert_no_threads
+from spdl_rs.dataloader import get_pytorch_dataloader
+from spdl_rs.torch import DataLoader
+from spdl_rs.torch._statistics import joined
+
+
+class Slow:
+    def __init__(self, seconds=0.0, items=12):
+        self.seconds, self.items = seconds, items
+
+    def __len__(self):
+        return self.items
+
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        return index
+
+
+class Numbers:
+    """An iterable data set."""
+
+    def __iter__(self):
+        return iter(range(6))
+
+
+def make(dataset, **options):
+    return DataLoader(dataset, batch_size=2, collate_fn=list, **options)
+
+
+def counts(loader):
+    return {stage["name"]: stage["items"] for stage in loader.stats()["stages"]}
+
+
+def test_before_the_first_epoch_there_is_nothing_to_tell():
+    loader = make(Slow())
+    told = loader.stats()
+    assert told["stages"] == [] and told["consumer"]["items"] == 0
+    assert loader.diagnose() == told["diagnosis"]
+
+
+def test_batches_are_counted_while_they_are_made_and_afterwards():
+    loader = make(Slow(), num_workers=2)
+    batches = iter(loader)
+    next(batches)
+    assert loader.stats()["consumer"]["items"] == 1
+    list(batches)
+    told = loader.stats()
+    assert counts(loader) == {"source": 6, "fetch": 6}
+    assert told["consumer"]["items"] == 6 and told["threads"] == 2
+    assert told["stages"][1]["concurrency"] == 2
+    del batches
+    assert_no_threads()
+    assert loader.stats()["stages"] == told["stages"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_epoch_is_told_anew(workers):
+    loader = make(Slow(), num_workers=workers)
+    for _ in range(2):
+        list(loader)
+        assert counts(loader)["fetch"] == 6
+
+
+def test_without_workers_the_loop_is_told_that_it_makes_its_batches_itself():
+    loader = make(Slow(0.002))
+    for _ in loader:
+        pass
+    told = loader.stats()
+    (fetch,) = told["stages"]
+    assert (fetch["name"], fetch["items"], fetch["failures"]) == ("fetch", 6, 0)
+    assert 0.024 <= fetch["busy_s"] <= told["elapsed_s"]
+    assert fetch["service_ms"]["p50"] >= 4 and told["consumer"]["waited_s"] == fetch["busy_s"]
+    assert 0 <= told["data_readiness"] < 0.5 and "num_workers=0" in loader.diagnose()
+    elapsed = told["elapsed_s"]
+    time.sleep(0.01)
+    assert loader.stats()["elapsed_s"] == elapsed
+
+
+def test_what_the_data_set_raises_is_counted_without_workers():
+    class Refusing(Slow):
+        def __getitem__(self, index):
+            raise KeyError(index)
+
+    loader = make(Refusing())
+    with pytest.raises(KeyError):
+        next(iter(loader))
+    (fetch,) = loader.stats()["stages"]
+    assert (fetch["items"], fetch["failures"]) == (1, 1)
+
+
+def telling(diagnosis, waited_s=0.0):
+    """What an epoch tells, but for what it says of itself, which depends on the machine."""
+    loader = make(Slow(), num_workers=2)
+    list(loader)
+    (tell,) = loader._tellers
+    told = tell()
+    told["diagnosis"] = diagnosis.format(*(stage["name"] for stage in told["stages"]))
+    told["stages"][1]["busy_share"] = 0.97
+    told["consumer"]["waited_s"] = waited_s
+    return lambda: told
+
+
+def test_workers_that_limit_are_told_as_workers():
+    said = joined([telling('The CPU limits: the 2 worker threads are busy, all in stage "{1}".')])
+    assert said["diagnosis"].startswith("The workers limit: all 2 are busy 97 % of the time.")
+    assert "num_workers" in said["diagnosis"]
+
+
+def test_what_else_is_said_names_stages_as_users_know_them():
+    said = joined([telling('Nothing is saturated; the busiest stage is "{1}", behind "{0}".')])
+    assert (
+        said["diagnosis"] == 'Nothing is saturated; the busiest stage is "fetch", behind "source".'
+    )
+
+
+def test_of_several_workers_the_one_is_told_of_that_the_loop_waited_for():
+    said = joined([telling("first", 0.1), telling("second", 0.3), telling("third", 0.2)])
+    assert said["diagnosis"] == "second"
+    assert said["consumer"]["waited_s"] == pytest.approx(0.6)
+    assert said["threads"] == 6 and said["stages"][1]["busy_share"] == pytest.approx(0.97)
+
+
+def test_a_slow_loop_finds_its_batches_ready():
+    loader = make(Slow(items=40), num_workers=2)
+    for _ in loader:
+        time.sleep(0.01)
+    assert loader.stats()["data_readiness"] > 0.5
+
+
+def test_the_workers_of_an_iterable_data_set_are_told_as_one():
+    # Each worker iterates all of it.
+    loader = make(Numbers(), num_workers=3)
+    assert len(list(loader)) == 9
+    told = loader.stats()
+    assert told["threads"] == 3 and told["stages"][1]["concurrency"] == 3
+    # And finds its end, more than once where it makes batches ahead.
+    assert 12 <= counts(loader)["fetch"] <= 15
+    loader = make(Numbers())
+    list(loader)
+    assert counts(loader) == {"fetch": 4}
+
+
+def test_statistics_keep_no_epoch_running_and_are_not_pickled():
+    loader = make(Slow(0.001, items=1000), num_workers=2)
+    next(iter(loader))
+    assert_no_threads()
+    again = pickle.loads(pickle.dumps(loader))
+    assert again.stats()["stages"] == []
+
+
+@pytest.mark.parametrize("context", [None, "spawn"])
+def test_the_loader_of_spdl_tells_the_same(context):
+    loader = get_pytorch_dataloader(
+        range(8), 2, collate_fn=sum, num_workers=2, multiprocessing_context=context
+    )
+    assert sorted(loader) == [1, 5, 9, 13]
+    assert {stage["name"]: stage["items"] for stage in loader.stats()["stages"]} == {
+        "source": 4,
+        "fetch": 4,
+    }
+    assert loader.diagnose() == loader.stats()["diagnosis"]
+
+
+def test_another_thread_may_ask_meanwhile():
+    loader = make(Slow(0.002, items=40), num_workers=2)
+    told = []
+    asking = threading.Event()
+
+    def ask():
+        while not asking.is_set():
+            told.append(loader.stats()["consumer"]["items"])
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    list(loader)
+    asking.set()
+    thread.join()
+    assert told == sorted(told) and loader.stats()["consumer"]["items"] == 20
