@@ -12,6 +12,8 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod kernels;
+
 use std::convert::Infallible;
 
 use spdl_core::{Error, ErrorKind, Result};

@@ -1,5 +1,5 @@
 //! Development tasks of SPDL in Rust: `cargo xtask demo`, `test`, `soak`, `wheel`, `bench`, `corpus`,
-//! `fuzz`, `features`.
+//! `fuzz`, `features`, `kernels`.
 //!
 //! Each task does all its own set-up below `target/` and says what it installs. The tasks depend on
 //! no crate of the workspace, so that they build, and can report, when one of those does not.
@@ -14,6 +14,7 @@ mod demo;
 mod engine_bench;
 mod features;
 mod fuzz;
+mod kernels;
 mod soak;
 mod steps;
 mod test;
@@ -49,6 +50,7 @@ use crate::tools::Workspace;
   cargo xtask corpus DIR            every file of a folder through every decoder, in child processes
   cargo xtask fuzz                  a minute of every fuzz target
   cargo xtask features              which of upstream's features work here, by their tests
+  cargo xtask kernels               the CUDA kernels, compiled for devices
   cargo xtask bench overhead        what the scheduler costs per item and stage
   cargo xtask bench tar             tar shards against webdataset and upstream
 
@@ -69,6 +71,7 @@ enum Task {
     Bench(bench::Benchmark),
     Corpus(corpus::Arguments),
     Fuzz(fuzz::Arguments),
+    Kernels(kernels::Arguments),
     Features(upstream_features::Arguments),
 }
 
@@ -93,6 +96,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Corpus(arguments) => return corpus::run(&workspace, &arguments),
         Task::Features(arguments) => return upstream_features::run(&workspace, &arguments),
         Task::Fuzz(arguments) => return fuzz::run(&workspace, &arguments),
+        Task::Kernels(arguments) => kernels::run(&workspace, &arguments)?,
     }
     Ok(ExitCode::SUCCESS)
 }

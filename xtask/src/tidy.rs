@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use crate::kernels;
 use crate::tools::{Workspace, cargo};
 
 /// Each crate and the crates of the workspace that it may be built on: only those below it.
@@ -58,6 +59,7 @@ pub(crate) fn findings(workspace: &Workspace) -> Result<Vec<String>> {
             .with_context(|| format!("cannot read {}", manifest.display()))?;
         findings.extend(manifest_rules(&workspace.shown(&manifest), &text));
     }
+    findings.extend(kernels::stale(&workspace.root)?);
     for path in text_files(&workspace.root)? {
         // What is not text is not ours to read.
         if let Ok(text) = fs::read_to_string(&path) {

@@ -1,0 +1,102 @@
+"""Compiles image.cu with NVRTC, which comes as a Python wheel; `cargo xtask kernels` runs it.
+
+    python compile.py FOLDER ARCHITECTURE...
+
+An architecture is `sm_90` (a cubin for devices like that) or `compute_75` (PTX, which a driver
+compiles for what is newer). Writes `image.ARCHITECTURE.cubin` or `.ptx` into the folder, and prints
+NVRTC's version and what it says of each kernel as one JSON object.
+"""
+
+import ctypes
+import json
+import sys
+from importlib.metadata import files
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PACKAGE = "nvidia-cuda-nvrtc-cu12"
+OPTIONS = (
+    "--std=c++17",
+    # Products and sums are fused only where the source says so: the host computes the same.
+    "--fmad=false",
+    "--ftz=false",
+    "--prec-div=true",
+    f"--include-path={HERE}",
+    "--ptxas-options=-v",
+    "--display-error-number",
+)
+
+
+def load_nvrtc() -> ctypes.CDLL:
+    """The library of the wheel; what it loads itself lies beside it."""
+    libraries = {
+        file.name.split(".so")[0]: file.locate()
+        for file in files(PACKAGE) or ()
+        if file.name.startswith("libnvrtc") and ".alt." not in file.name
+    }
+    ctypes.CDLL(str(libraries["libnvrtc-builtins"]), mode=ctypes.RTLD_GLOBAL)
+    return ctypes.CDLL(str(libraries["libnvrtc"]), mode=ctypes.RTLD_GLOBAL)
+
+
+class Program:
+    """One compilation."""
+
+    def __init__(self, nvrtc: ctypes.CDLL, source: Path) -> None:
+        self.nvrtc = nvrtc
+        self.handle = ctypes.c_void_p()
+        self.call(
+            "nvrtcCreateProgram",
+            ctypes.byref(self.handle),
+            source.read_bytes(),
+            source.name.encode(),
+            0,
+            None,
+            None,
+        )
+
+    def call(self, name: str, *arguments: object) -> None:
+        code = getattr(self.nvrtc, name)(*arguments)
+        if code != 0:
+            self.nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
+            words = self.nvrtc.nvrtcGetErrorString(code).decode()
+            log = self.text("ProgramLog") if name == "nvrtcCompileProgram" else ""
+            sys.exit(f"{name}: {words}\n{log}".rstrip())
+
+    def compile(self, architecture: str) -> str:
+        """Returns what NVRTC says."""
+        options = [f"--gpu-architecture={architecture}", *OPTIONS]
+        encoded = [option.encode() for option in options]
+        array = (ctypes.c_char_p * len(encoded))(*encoded)
+        self.call("nvrtcCompileProgram", self.handle, len(encoded), array)
+        return self.text("ProgramLog")
+
+    def bytes(self, what: str) -> bytes:
+        size = ctypes.c_size_t()
+        self.call(f"nvrtcGet{what}Size", self.handle, ctypes.byref(size))
+        content = ctypes.create_string_buffer(size.value)
+        self.call(f"nvrtcGet{what}", self.handle, content)
+        return content.raw
+
+    def text(self, what: str) -> str:
+        return self.bytes(what).rstrip(b"\0").decode()
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    nvrtc = load_nvrtc()
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    logs = {}
+    for architecture in sys.argv[2:]:
+        program = Program(nvrtc, HERE / "image.cu")
+        logs[architecture] = program.compile(architecture)
+        if architecture.startswith("sm_"):
+            content, ending = program.bytes("CUBIN"), "cubin"
+        else:
+            content, ending = program.text("PTX").encode(), "ptx"
+        (folder / f"image.{architecture}.{ending}").write_bytes(content)
+    print(json.dumps({"nvrtc": f"{major.value}.{minor.value}", "logs": logs}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+//! What cannot be is refused, with a word on what was expected.
+
+use spdl_core::{DType, ErrorKind, Result};
+use spdl_cuda::kernels::{
+    BatchTable, ColorMatrix, ColorRange, ColorStandard, DevicePlane, PixelBox, PixelFormat,
+    PixelRect, ResizePlan, SampleFormat, SourceImage,
+};
+
+fn assert_refused<T: std::fmt::Debug>(result: Result<T>, words: &str) {
+    let error = result.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.message().contains(words), "{error}");
+}
+
+fn plane(pitch: u64) -> DevicePlane {
+    DevicePlane { address: 0x1000, pitch }
+}
+
+#[test]
+fn planes_that_cannot_hold_the_image_are_refused() {
+    assert!(SourceImage::rgb8(5, 4, plane(15)).is_ok());
+    assert_refused(SourceImage::rgb8(5, 4, plane(14)), "rows are 14 bytes apart, but take 15");
+    assert_refused(SourceImage::rgb8(5, 4, plane(u64::MAX)), "apart");
+    assert_refused(SourceImage::rgb8(0, 4, plane(15)), "0 x 4 pixels");
+    assert_refused(SourceImage::rgb8(5, 1 << 25, plane(15)), "expected 1 to 16777216");
+    let nowhere = DevicePlane { address: 0, pitch: 15 };
+    assert_refused(SourceImage::rgb8(5, 4, nowhere), "found 0x0");
+    for (address, pitch) in [(u64::MAX - 10, 15), (0x1000, i64::MAX as u64)] {
+        let beyond = DevicePlane { address, pitch };
+        assert_refused(SourceImage::rgb8(5, 4, beyond), "do not fit into the memory behind");
+    }
+    let jpeg = ColorMatrix::jpeg();
+    let yuv = |format, planes: &[DevicePlane], color| SourceImage::yuv(format, 5, 4, planes, color);
+    assert!(yuv(PixelFormat::Nv12, &[plane(5), plane(6)], jpeg).is_ok());
+    assert_refused(yuv(PixelFormat::Nv12, &[plane(5), plane(5)], jpeg), "plane 1 of Nv12");
+    assert_refused(yuv(PixelFormat::Nv12, &[plane(5)], jpeg), "Nv12 has 2 planes, found 1");
+    assert_refused(yuv(PixelFormat::Yuv420, &[plane(5), plane(3), plane(2)], jpeg), "plane 2");
+    assert_refused(yuv(PixelFormat::Rgb8, &[plane(15)], jpeg), "SourceImage::rgb8");
+}
+
+#[test]
+fn samples_of_two_bytes_lie_on_even_addresses() {
+    let matrix = ColorMatrix::new(ColorStandard::BT2020, ColorRange::Limited, 10).unwrap();
+    let image = |address, pitch| {
+        let plane = DevicePlane { address, pitch };
+        SourceImage::yuv(PixelFormat::P016, 5, 4, &[plane, plane], matrix)
+    };
+    assert!(image(0x1000, 12).is_ok());
+    assert_refused(image(0x1001, 12), "multiples of 2");
+    assert_refused(image(0x1000, 13), "multiples of 2");
+}
+
+#[test]
+fn a_matrix_is_for_samples_of_its_size() {
+    let wide = ColorMatrix::new(ColorStandard::BT709, ColorRange::Limited, 10).unwrap();
+    let planes = [plane(64); 3];
+    let image = |format, color| SourceImage::yuv(format, 5, 4, &planes, color);
+    assert_refused(image(PixelFormat::Yuv444, wide), "has 8 bits, but the colour matrix is for 10");
+    assert_refused(image(PixelFormat::Yuv444P16, ColorMatrix::jpeg()), "has 9 to 16 bits");
+    for bits in [0, 7, 17, 99] {
+        let matrix = ColorMatrix::new(ColorStandard::BT709, ColorRange::Full, bits);
+        assert_refused(matrix, &format!("found {bits}"));
+    }
+    for (kr, kb) in [(0.0, 0.1), (0.6, 0.4), (f64::NAN, 0.1), (0.1, -0.1)] {
+        assert_refused(ColorStandard::new(kr, kb), "above 0");
+    }
+}
+
+#[test]
+fn parts_outside_the_image_are_refused() {
+    let image = SourceImage::rgb8(50, 40, plane(150)).unwrap();
+    let mut table = BatchTable::new(&SampleFormat::new(8, 8)).unwrap();
+    let part = |left, top, width, height| PixelBox { left, top, width, height };
+    let mut push = |plan: &ResizePlan| table.push(&image, plan, 64);
+    assert!(push(&ResizePlan::new(part(0.0, 0.0, 50.0, 40.0), 8, 8)).is_ok());
+    for source in [
+        part(f64::NAN, 0.0, 1.0, 1.0),
+        part(0.0, f64::INFINITY, 1.0, 1.0),
+        part(0.0, 0.0, 0.0, 1.0),
+        part(0.0, 0.0, 1.0, -1.0),
+        part(0.0, 0.0, 1e300, 1.0),
+        part(-1e300, 0.0, 1.0, 1.0),
+    ] {
+        assert_refused(push(&ResizePlan::new(source, 8, 8)), "expected a part of an image");
+    }
+    for (left, top, width, height) in
+        [(0, 0, 51, 40), (0, 0, 0, 40), (50, 0, 1, 40), (0, 1, 50, 40), (0, u32::MAX, 50, 2)]
+    {
+        let plan = ResizePlan::new(part(0.0, 0.0, 50.0, 40.0), 8, 8).bounds(PixelRect {
+            left,
+            top,
+            width,
+            height,
+        });
+        assert_refused(push(&plan), "50 x 40 pixels");
+    }
+    assert_eq!(table.len(), 1);
+}
+
+#[test]
+fn targets_are_samples_of_the_batch() {
+    let image = SourceImage::rgb8(50, 40, plane(150)).unwrap();
+    let source = PixelBox { left: 0.0, top: 0.0, width: 50.0, height: 40.0 };
+    let format = SampleFormat::new(8, 6).dtype(DType::F32);
+    let mut table = BatchTable::new(&format).unwrap();
+    assert_refused(table.push(&image, &ResizePlan::new(source, 6, 8), 64), "6 x 8 pixels");
+    let turned = ResizePlan::new(source, 6, 8).transposed(true);
+    assert!(table.push(&image, &turned, 64).is_ok());
+    let plan = ResizePlan::new(source, 8, 6);
+    assert_refused(table.push(&image, &plan, 66), "found 0x42");
+    assert_refused(table.push(&image, &plan, 0), "found 0x0");
+    assert_refused(table.push(&image, &plan, u64::MAX - 3), "found 0xfffffffffffffffc");
+}
+
+#[test]
+fn samples_that_cannot_be_are_refused() {
+    let new = |format: &SampleFormat| BatchTable::new(format);
+    assert_refused(new(&SampleFormat::new(0, 8)), "0 x 8 pixels");
+    assert_refused(new(&SampleFormat::new(8, 16_385)), "expected 1 to 16384");
+    let largest = SampleFormat::new(u32::MAX, u32::MAX);
+    assert_eq!(largest.bytes(), u64::MAX);
+    assert_refused(new(&largest), "expected 1 to 16384");
+    assert_refused(new(&SampleFormat::new(8, 8).dtype(DType::I64)), "found int64");
+    for (mean, std) in [(0.5, 0.0), (0.5, -1.0), (f32::NAN, 1.0), (0.5, f32::NAN), (0.5, 1e-45)] {
+        let format = SampleFormat::new(8, 8).normalization([mean; 3], [std; 3]);
+        assert_refused(new(&format), "standard deviations");
+    }
+}

@@ -1,0 +1,139 @@
+//! Where nothing is resized, bytes are the formula's, rounded to the nearest.
+
+use spdl_cuda::kernels::{
+    ChromaSiting, ColorMatrix, ColorRange, ColorStandard, Filter, PixelFormat, SampleFormat,
+};
+
+use crate::host::run_one;
+use crate::picture::{BT601, BT709, BT2020, Colors, Picture, noise};
+use crate::reference::Case;
+
+const RANGES: [ColorRange; 2] = [ColorRange::Limited, ColorRange::Full];
+
+fn all_colors() -> impl Iterator<Item = Colors> {
+    [BT601, BT709, BT2020]
+        .into_iter()
+        .flat_map(|(kr, kb)| RANGES.map(|range| Colors { kr, kb, range }))
+}
+
+/// Compares every byte of a picture that keeps its size.
+fn assert_exact(picture: &Picture, case: &Case) {
+    let (width, height) = (picture.width(), picture.height());
+    let Some(found) = run_one(picture, case, &SampleFormat::new(width, height)) else { return };
+    let expected = case.nearest_bytes(picture);
+    assert_eq!(found.len(), 3 * expected.len());
+    for (at, (pixel, nearest)) in found.as_chunks::<3>().0.iter().zip(&expected).enumerate() {
+        assert_eq!(
+            pixel, nearest,
+            "{:?} {} bits {:?} {:?}: pixel {at} of {width} x {height}",
+            picture.format, picture.bits, picture.colors, case.siting
+        );
+    }
+}
+
+fn same_size(picture: &Picture) -> Case {
+    Case::whole(picture, picture.width(), picture.height(), Filter::Bilinear)
+}
+
+#[test]
+fn all_pairs_of_luma_and_a_chroma_of_8_bits_become_the_nearest_bytes() {
+    // Red has no Cb in it, and blue no Cr: so these are all that there are. Green has 4 of 256.
+    for colors in all_colors() {
+        let picture =
+            Picture::new(PixelFormat::Yuv444, 256, 1024, 8, colors, |at, x, y| match at {
+                0 => x,
+                1 => y % 256,
+                _ => (64 * (y / 256) + y % 256 + noise(x, y, 9) % 64) % 256,
+            });
+        assert_exact(&picture, &same_size(&picture));
+        let picture = Picture::new(PixelFormat::Yuv444, 256, 256, 8, colors, |at, x, y| match at {
+            0 => x,
+            1 => noise(x, y, 8) % 256,
+            _ => y,
+        });
+        assert_exact(&picture, &same_size(&picture));
+    }
+}
+
+#[test]
+fn samples_of_10_and_12_bits_become_the_nearest_bytes() {
+    for colors in all_colors() {
+        for (bits, side) in [(10, 512), (12, 512)] {
+            // One of 4 pairs with 10 bits, one of 64 with 12.
+            let step = (1 << bits) / side;
+            let sample = |at: u32, x: u32, y: u32| match at {
+                0 => step * x + noise(x, y, 7) % step,
+                1 => step * y + noise(x, y, 6) % step,
+                _ => step * ((x + y + noise(x, y, 5) % 64) % side) + noise(x, y, 4) % step,
+            };
+            let picture = Picture::new(PixelFormat::Yuv444P16, side, side, bits, colors, sample);
+            assert_exact(&picture, &same_size(&picture));
+        }
+    }
+}
+
+#[test]
+fn odd_sizes_are_converted_whole_wherever_chroma_lies() {
+    for (format, bits) in [
+        (PixelFormat::Nv12, 8),
+        (PixelFormat::Yuv420, 8),
+        (PixelFormat::P016, 8 + 2),
+        (PixelFormat::P016, 8 + 4),
+        (PixelFormat::Yuv444, 8),
+        (PixelFormat::Yuv444P16, 8 + 4),
+    ] {
+        for (width, height) in [(1, 1), (7, 5), (33, 17), (321, 241)] {
+            for colors in [Colors::VIDEO, Colors::JPEG] {
+                let picture = Picture::noise(format, width, height, bits, colors);
+                for siting in [ChromaSiting::Left, ChromaSiting::Center, ChromaSiting::TopLeft] {
+                    assert_exact(&picture, &Case { siting, ..same_size(&picture) });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rgb_of_the_same_size_is_copied() {
+    for (width, height) in [(1, 1), (7, 5), (321, 241)] {
+        let picture = Picture::noise(PixelFormat::Rgb8, width, height, 8, Colors::JPEG);
+        assert_exact(&picture, &same_size(&picture));
+        assert_exact(&picture, &Case { filter: Filter::Bicubic, ..same_size(&picture) });
+    }
+}
+
+#[test]
+fn a_video_says_its_matrix_and_what_is_no_matrix_is_refused() {
+    for (code, standard) in
+        [(1, ColorStandard::BT709), (5, ColorStandard::BT601), (9, ColorStandard::BT2020)]
+    {
+        assert_eq!(ColorStandard::of_video(code).unwrap(), standard);
+    }
+    assert_ne!(ColorStandard::of_video(7).unwrap(), ColorStandard::BT709);
+    for (code, what) in
+        [(0, "red, green and blue"), (2, "not known"), (8, "YCgCo"), (14, "no matrix")]
+    {
+        let error = ColorStandard::of_video(code).unwrap_err();
+        assert_eq!(error.kind(), spdl_core::ErrorKind::Unsupported);
+        assert!(error.message().contains(what), "{error}");
+    }
+}
+
+#[test]
+fn grey_stays_grey_from_black_to_white() {
+    for colors in all_colors() {
+        let standard = ColorStandard::new(colors.kr, colors.kb).unwrap();
+        for bits in [8, 10, 12, 16] {
+            let matrix = ColorMatrix::new(standard, colors.range, bits).unwrap();
+            let zero = matrix.zero();
+            let span = match colors.range {
+                ColorRange::Limited => 219.0 * f64::from(1 << (bits - 8)),
+                ColorRange::Full => f64::from((1u32 << bits) - 1),
+            };
+            for [luma, ..] in matrix.matrix() {
+                assert!((luma * span - 255.0).abs() < 1e-9, "{colors:?} {bits}");
+            }
+            assert_eq!(zero[1..], [f64::from(1u32 << (bits - 1)); 2]);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Where values go, and in which type.
+
+use half::{bf16, f16};
+use spdl_core::DType;
+use spdl_cuda::kernels::{ChannelOrder, Filter, Layout, PixelFormat, SampleFormat};
+
+use crate::host::{run_one, run_plan};
+use crate::picture::{Colors, Picture};
+use crate::reference::Case;
+
+const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
+const STD: [f32; 3] = [0.229, 0.224, 0.225];
+
+fn bits(dtype: DType, value: f32) -> Vec<u8> {
+    match dtype {
+        DType::F16 => f16::from_f32(value).to_ne_bytes().to_vec(),
+        DType::BF16 => bf16::from_f32(value).to_ne_bytes().to_vec(),
+        _ => value.to_ne_bytes().to_vec(),
+    }
+}
+
+/// What spdl-media makes of a value of a channel.
+fn normalized(value: f32, channel: usize, mean: [f32; 3], std: [f32; 3]) -> f32 {
+    let (mean, std) = (f64::from(mean[channel]), f64::from(std[channel]));
+    value * (1.0 / (255.0 * std)) as f32 + (-mean / std) as f32
+}
+
+#[test]
+fn every_type_layout_and_order_holds_the_same_values() {
+    let (width, height) = (45, 22);
+    let picture = Picture::noise(PixelFormat::Rgb8, width, height, 8, Colors::JPEG);
+    let case = Case::whole(&picture, width, height, Filter::Bilinear);
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for layout in [Layout::Nhwc, Layout::Nchw] {
+            for order in [ChannelOrder::Rgb, ChannelOrder::Bgr] {
+                let format = SampleFormat::new(width, height)
+                    .dtype(dtype)
+                    .layout(layout)
+                    .order(order)
+                    .normalization(MEAN, STD);
+                let Some(found) = run_one(&picture, &case, &format) else { return };
+                for pixel in 0..(width * height) as usize {
+                    for channel in 0..3 {
+                        let value = f32::from(picture.components[channel].values[pixel]);
+                        let place = match order {
+                            ChannelOrder::Rgb => channel,
+                            ChannelOrder::Bgr => 2 - channel,
+                        };
+                        let at = match layout {
+                            Layout::Nhwc => 3 * pixel + place,
+                            Layout::Nchw => place * (width * height) as usize + pixel,
+                        };
+                        let expected = bits(dtype, normalized(value, channel, MEAN, STD));
+                        let found = &found[at * dtype.size()..][..dtype.size()];
+                        assert_eq!(found, expected, "{dtype:?} {layout:?} {order:?} {pixel}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn small_and_large_values_are_rounded_as_ieee_754_says() {
+    let picture = Picture::noise(PixelFormat::Rgb8, 64, 64, 8, Colors::JPEG);
+    let case = Case::whole(&picture, 64, 64, Filter::Bilinear);
+    // Subnormal and vanishing halves, halves beyond the largest, and those in between.
+    let scales = [1e-6, 1.000_001e-5, 0.229, 3e3, 1e4, 3e5, 1e8].map(|std| (0.2, std));
+    // Black lies in the middle between two halves or two bfloats, also subnormal ones.
+    let middles = [2049.0, 2051.0, 257.0, 259.0].map(|middle| (-middle, 1.0));
+    let subnormal = [4.0, 12.0, 20.0].map(|middle| (-middle, (1u32 << 27) as f32));
+    for (mean, std) in [&scales[..], &middles, &subnormal].concat() {
+        for dtype in [DType::F16, DType::BF16] {
+            let (means, stds) = ([mean; 3], [std; 3]);
+            let format = SampleFormat::new(64, 64).dtype(dtype).normalization(means, stds);
+            let Some(found) = run_one(&picture, &case, &format) else { return };
+            for (pixel, found) in found.as_chunks::<6>().0.iter().enumerate() {
+                for channel in 0..3 {
+                    let value = f32::from(picture.components[channel].values[pixel]);
+                    let expected = normalized(value, channel, means, stds);
+                    assert_eq!(
+                        found[2 * channel..][..2],
+                        bits(dtype, expected),
+                        "{dtype:?}: {expected:e}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn samples_are_turned_and_mirrored_in_all_eight_ways() {
+    let picture = Picture::noise(PixelFormat::Rgb8, 50, 70, 8, Colors::JPEG);
+    let (width, height) = (39, 21);
+    let case = Case::whole(&picture, width, height, Filter::Bicubic);
+    let Some(upright) = run_one(&picture, &case, &SampleFormat::new(width, height)) else {
+        return;
+    };
+    for turn in 0..8 {
+        let [transposed, mirrored, upended] = [1, 2, 4].map(|bit| turn & bit != 0);
+        let plan = case.plan().transposed(transposed).mirrored(mirrored).upended(upended);
+        let (columns, rows) = if transposed { (height, width) } else { (width, height) };
+        let format = SampleFormat::new(columns, rows);
+        let found = run_plan(&picture, &case, &plan, &format).unwrap();
+        for y in 0..rows {
+            for x in 0..columns {
+                let from_x = if mirrored { columns - 1 - x } else { x };
+                let from_y = if upended { rows - 1 - y } else { y };
+                let (from_x, from_y) = if transposed { (from_y, from_x) } else { (from_x, from_y) };
+                let from = 3 * (from_y * width + from_x) as usize;
+                let at = 3 * (y * columns + x) as usize;
+                assert_eq!(found[at..at + 3], upright[from..from + 3], "{turn}: {x}, {y}");
+            }
+        }
+    }
+}
