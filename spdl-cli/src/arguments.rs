@@ -31,6 +31,7 @@ Examples:
   spdl cat shards/ cat/1.jpg > 1.jpg    a field of a sample
   spdl verify shards/                   is every byte sound, and every image whole?
   spdl stat shards/ --html shards.html  counts, sizes, histograms, a contact sheet
+  spdl doctor                           what of CUDA can be used here?
 
 `spdl COMMAND --help` explains every option.
 
@@ -54,6 +55,28 @@ pub(crate) enum Command {
     Cat(CatArguments),
     Verify(VerifyArguments),
     Stat(StatArguments),
+    Doctor(DoctorArguments),
+}
+
+/// Says what of CUDA can be used here, and what to do about the rest
+///
+/// Looks for the driver, its devices, and the libraries that decode JPEG and video. Nothing of it is
+/// needed to load data into the host's memory.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Libraries are searched where the system has them, or at the path that one of these names:
+SPDL_CUDA_DRIVER, SPDL_NVJPEG, SPDL_NVRTC, SPDL_NVCUVID.
+
+Keys of the JSON object:
+  cuda  {available, parts: [{part, available, detail, remedy}]}; `detail` says what it is and where,
+        or why it is not to be had
+
+Exit codes:
+  0  always, but where the command line makes no sense (2)")]
+pub(crate) struct DoctorArguments {
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Says what of an epoch is done, what is missing, and what was done twice, by the saved states of

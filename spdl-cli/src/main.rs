@@ -11,6 +11,7 @@
 //!               └── watch      snapshots of the statistics, for the report
 //!           ──► pack ───► shards in a folder
 //!           ──► data ───► ls, cat, verify, stat: what shards, archives and folders hold
+//!           ──► doctor ─► what of CUDA can be used here
 //! ```
 #![forbid(unsafe_code)]
 
@@ -19,6 +20,7 @@ mod bench;
 mod changes;
 mod data;
 mod delivery;
+mod doctor;
 mod failure;
 mod format;
 mod machine;
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         Command::Cat(arguments) => data::cat::run(&arguments),
         Command::Verify(arguments) => data::verify::run(&arguments),
         Command::Stat(arguments) => data::stat::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

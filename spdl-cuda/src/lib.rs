@@ -1,78 +1,66 @@
 //! CUDA devices as the place where batches go.
 //!
-//! **This version has no CUDA backend.** The crate holds the types by which a program asks for a
-//! device, and they say so: [`status`] reports it, and [`CudaDevice::open`] answers `Unsupported`.
-//! Batches arrive in host memory, from where the training framework copies them to its device.
+//! Nothing of CUDA is needed to build this crate, or to run a program that holds it: the driver is
+//! looked for when a device is asked for. [`status`] tells what is there, and what to do about the
+//! rest; [`choose_device`] takes the host where there is no device.
 //!
 //! ```
-//! let status = spdl_cuda::status();
-//! if !status.available {
-//!     println!("no CUDA: {}", status.reason);
+//! use spdl_cuda::{CudaDevice, Search, status};
+//!
+//! let status = status(&Search::default());
+//! println!("{status}");
+//! match CudaDevice::open(0) {
+//!     Ok(device) => println!("{:?}", device.description()?),
+//!     Err(error) => println!("batches stay on the host: {}", error.report()),
 //! }
+//! # Ok::<(), spdl_core::Error>(())
 //! ```
-#![forbid(unsafe_code)]
+//!
+//! A batch goes to the device while the step before it still runs, and nobody waits for it:
+//!
+//! ```text
+//!  pinned buffer ──copy stream──► slab ──event──► consumer's stream ──event──► slab is free
+//!       ▲                │
+//!       └──event, asked──┘        an event is waited for by streams, never by the host
+//! ```
+//!
+//! | order | kept by |
+//! |---|---|
+//! | a buffer is written again only when its copy is done | [`CudaDevice`] holds it until the event behind the copy has been reached, and asks for that at the next upload |
+//! | a consumer reads only what has arrived | [`CudaMemory::wait_on`] |
+//! | a slab is overwritten only when its consumers have read it | dropping [`CudaMemory`] records an event on each of their streams; the next copy into the slab is put behind those |
+//!
+//! `testing` holds a driver without a device, which finds whatever breaks one of these.
+#![deny(unsafe_op_in_unsafe_fn)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod choice;
+mod context;
+mod device;
+#[allow(dead_code, reason = "modules and launches are for the kernels, which are not launched yet")]
+mod driver;
+mod dynamic;
+mod errors;
 pub mod kernels;
+mod libraries;
+mod memory;
+mod pinned;
+mod slabs;
+mod status;
+mod stream;
 
-use std::convert::Infallible;
+pub use choice::{ChosenDevice, Fallback, choose_device, fallbacks};
+pub use device::{CudaDevice, DeviceDescription, DeviceStatistics};
+pub use driver::loaded::NoDriver;
+pub use errors::DriverError;
+pub use libraries::{Found, FoundBy, Library, NotFound, Search};
+pub use memory::{CudaMemory, Download};
+pub use slabs::{DeviceAllocator, SlabStatistics};
+pub use status::{Part, PartStatus, Status, status};
+pub use stream::ConsumerStream;
 
-use spdl_core::{Error, ErrorKind, Result};
-
-const NO_BACKEND: &str = "this build of spdl-cuda has no CUDA backend";
-
-/// Whether CUDA can be used here, and why not.
-#[non_exhaustive]
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Status {
-    /// Whether [`CudaDevice::open`] can succeed.
-    pub available: bool,
-    /// Why not, in words for people; empty where CUDA is available.
-    pub reason: String,
-}
-
-/// Whether CUDA can be used here. Looks for no driver in this version, since there is no backend
-/// that could call it.
-pub fn status() -> Status {
-    Status { available: false, reason: NO_BACKEND.to_owned() }
-}
-
-/// A CUDA device. In this version there can be no value of this type.
-#[derive(Debug)]
-pub struct CudaDevice {
-    never: Infallible,
-}
-
-impl CudaDevice {
-    /// Opens device `ordinal`, counted from 0 as the CUDA driver counts.
-    ///
-    /// # Errors
-    /// Always `Unsupported` in this version, with a message that says what to do instead.
-    pub fn open(ordinal: u32) -> Result<CudaDevice> {
-        let message = format!(
-            "cannot open CUDA device {ordinal}: {NO_BACKEND}; take batches in host memory and let \
-             the training framework copy them to the device"
-        );
-        Err(Error::new(ErrorKind::Unsupported, message))
-    }
-
-    /// The number by which it was opened.
-    pub fn ordinal(&self) -> u32 {
-        match self.never {}
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_device_is_refused_with_what_to_do_instead_and_the_status_agrees() {
-        let error = CudaDevice::open(3).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported);
-        assert!(error.message().starts_with("cannot open CUDA device 3: "), "{error}");
-        assert!(error.message().contains("host memory"), "{error}");
-        let status = status();
-        assert!(!status.available);
-        assert!(error.message().contains(&status.reason), "{error}");
-    }
+/// A driver without a device, for tests.
+#[cfg(any(test, feature = "testing"))]
+pub mod testing {
+    pub use crate::driver::fake::{FakeDriver, Ledger, Schedule, Seen, Violation, ViolationKind};
 }

@@ -8,7 +8,8 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde_json::Value;
 
-use crate::tools::{Output, Venv, Workspace, command};
+use crate::tools::{Output, Workspace, command};
+use crate::venv::Venv;
 
 /// Compile the CUDA kernels of spdl-cuda, and tell the registers and spills of each.
 ///

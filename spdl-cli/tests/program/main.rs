@@ -7,6 +7,7 @@ mod bench;
 mod common;
 mod data;
 mod data_sets;
+mod doctor;
 mod pack;
 mod report;
 mod rescue;

@@ -1,0 +1,245 @@
+//! What lies on the device, who uses it, and how it comes back to the host.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+
+use spdl_core::{DeviceArray, DeviceMemory, Fence, HostBuffer, Result, Space};
+
+use crate::context::Event;
+use crate::device::Shared;
+use crate::driver::MemoryHandle;
+use crate::slabs::Slab;
+use crate::stream::ConsumerStream;
+
+/// Memory of a CUDA device that holds an array of a batch, or will soon.
+///
+/// A consumer lets each of its streams [wait](CudaMemory::wait_on) for the copy, and uses the memory
+/// there; nothing waits on the host. When this is dropped, the memory is free for the next batch, as
+/// soon as all those streams have done what they were told before.
+pub struct CudaMemory {
+    device: Arc<Shared>,
+    /// `None` only while it is dropped.
+    slab: Option<Slab>,
+    len: usize,
+    copied: Arc<Event>,
+    uses: Mutex<Uses>,
+}
+
+/// Who uses it beside the copy that brought it.
+#[derive(Default)]
+struct Uses {
+    /// With the thread that said so, since one of the default streams is another in each.
+    streams: Vec<(ConsumerStream, ThreadId)>,
+    /// Behind downloads.
+    events: Vec<Arc<Event>>,
+    /// Whether something may use it of which nobody will know when it is over.
+    unsure: bool,
+}
+
+impl CudaMemory {
+    pub(crate) fn new(device: Arc<Shared>, slab: Slab, len: usize, copied: Arc<Event>) -> Self {
+        CudaMemory { device, slab: Some(slab), len, copied, uses: Mutex::default() }
+    }
+
+    /// The memory of an array, where it is of this kind.
+    pub fn of(array: &DeviceArray) -> Option<&CudaMemory> {
+        (array.memory() as &dyn Any).downcast_ref()
+    }
+
+    /// Lets what `stream` is told from now on wait until the bytes are there, and remembers that
+    /// `stream` uses them.
+    ///
+    /// # Errors
+    /// What the driver says. Then `stream` must not use the memory.
+    pub fn wait_on(&self, stream: &ConsumerStream) -> Result<()> {
+        self.device.context.run("let a stream wait for a batch", |driver| {
+            driver.wait_event(stream.handle(), self.copied.handle())
+        })?;
+        self.record_stream(stream);
+        Ok(())
+    }
+
+    /// Remembers that `stream` uses the memory, which [`wait_on`](CudaMemory::wait_on) does, too. It is
+    /// for streams that wait for another consumer's.
+    pub fn record_stream(&self, stream: &ConsumerStream) {
+        let mut uses = self.uses();
+        let user = (stream.clone(), thread::current().id());
+        if !uses.streams.contains(&user) {
+            uses.streams.push(user);
+        }
+    }
+
+    /// Starts to copy it to the host, behind what `after` has been told so far, and returns at once.
+    ///
+    /// # Errors
+    /// `LimitExceeded` where there is no memory on the host; what the driver says.
+    pub fn download(&self, after: Option<&ConsumerStream>) -> Result<Download> {
+        let Shared { context, downloads, buffers, .. } = &*self.device;
+        let doing = "copy a batch from the device";
+        context.check(doing)?;
+        downloads.give_back_finished().map_err(|error| context.error(error, doing))?;
+        let mut buffer = buffers.take(self.len)?;
+        let to = buffer.as_mut_ptr();
+        let event = || Event::new(context).map_err(|error| context.error(error, doing));
+        let done = Arc::new(event()?);
+        // A stream that uses the memory is behind the copy that brought it.
+        let is_behind = after.is_some_and(|stream| {
+            self.uses().streams.contains(&(stream.clone(), thread::current().id()))
+        });
+        let told = after.map(|stream| Ok::<_, spdl_core::Error>((stream, event()?))).transpose()?;
+        let started = context.attempt(|driver| {
+            let stream = downloads.handle();
+            if !is_behind {
+                driver.wait_event(stream, self.copied.handle())?;
+            }
+            if let Some((consumer, told)) = &told {
+                driver.record_event(told.handle(), consumer.handle())?;
+                driver.wait_event(stream, told.handle())?;
+            }
+            if let Some(memory) = self.handle() {
+                // SAFETY: the buffer is held until the copy is done, and so is the slab: by the event
+                // among its uses. Both are at least so long.
+                unsafe { driver.copy_to_host(to, memory.address, self.len, stream)? };
+            }
+            driver.record_event(done.handle(), stream)
+        });
+        if let Err(error) = started {
+            let is_done = downloads.give_back_unsure(buffer);
+            self.uses().unsure |= !is_done;
+            return Err(context.error(error, doing));
+        }
+        self.uses().events.push(Arc::clone(&done));
+        Ok(Download { device: Arc::clone(&self.device), buffer: Some(buffer), done })
+    }
+
+    fn uses(&self) -> MutexGuard<'_, Uses> {
+        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn handle(&self) -> Option<&MemoryHandle> {
+        self.slab.as_ref().map(|slab| &slab.memory).filter(|_| self.len > 0)
+    }
+}
+
+impl DeviceMemory for CudaMemory {
+    fn space(&self) -> Space {
+        Space::Cuda { ordinal: self.device.context.ordinal() }
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    /// For kernels of streams that [wait](CudaMemory::wait_on) for it.
+    fn address(&self) -> usize {
+        self.slab.as_ref().map_or(0, |slab| slab.memory.address.0 as usize)
+    }
+}
+
+impl Drop for CudaMemory {
+    fn drop(&mut self) {
+        let Some(mut slab) = self.slab.take() else { return };
+        let context = &self.device.context;
+        let Uses { streams, events, unsure } = std::mem::take(&mut *self.uses());
+        if unsure {
+            return self.device.slabs.give_up(slab);
+        }
+        slab.uses.extend(events);
+        for (stream, thread) in streams {
+            let used = Event::new(context).and_then(|used| {
+                context.attempt(|driver| {
+                    if stream.is_per_thread() && thread != thread::current().id() {
+                        // From here that stream cannot be named. But work in the legacy default stream
+                        // comes after all that is in it, and a wait is such work.
+                        let legacy = ConsumerStream::legacy_default();
+                        driver.wait_event(legacy.handle(), self.copied.handle())?;
+                        return driver.record_event(used.handle(), legacy.handle());
+                    }
+                    driver.record_event(used.handle(), stream.handle())
+                })?;
+                Ok(used)
+            });
+            match used {
+                Ok(used) => slab.uses.push(Arc::new(used)),
+                Err(_) => return self.device.slabs.give_up(slab),
+            }
+        }
+        self.device.slabs.give_back(slab);
+    }
+}
+
+impl fmt::Debug for CudaMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ordinal = self.device.context.ordinal();
+        write!(f, "CudaMemory({} bytes at {:#x} of device {ordinal})", self.len, self.address())
+    }
+}
+
+/// Done once the bytes are on the device.
+#[derive(Debug)]
+pub(crate) struct Copied(pub(crate) Arc<Event>);
+
+impl Fence for Copied {
+    fn is_done(&self) -> Result<bool> {
+        is_done(&self.0)
+    }
+
+    fn wait(&self) -> Result<()> {
+        wait(&self.0)
+    }
+}
+
+fn is_done(event: &Event) -> Result<bool> {
+    event.is_reached().map_err(|error| event.context().error(error, "copy a batch"))
+}
+
+fn wait(event: &Event) -> Result<()> {
+    event.wait().map_err(|error| event.context().error(error, "copy a batch"))
+}
+
+/// A copy from the device to the host that is under way.
+pub struct Download {
+    device: Arc<Shared>,
+    /// `None` only once it is handed out.
+    buffer: Option<HostBuffer>,
+    done: Arc<Event>,
+}
+
+impl Download {
+    /// Whether the bytes are there, without waiting.
+    ///
+    /// # Errors
+    /// The failure of the copy.
+    pub fn is_done(&self) -> Result<bool> {
+        is_done(&self.done)
+    }
+
+    /// Waits until they are, and hands them out.
+    ///
+    /// # Errors
+    /// The failure of the copy.
+    pub fn wait(mut self) -> Result<HostBuffer> {
+        wait(&self.done)?;
+        match self.buffer.take() {
+            Some(buffer) => Ok(buffer),
+            None => self.device.buffers.take(0),
+        }
+    }
+}
+
+impl Drop for Download {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.device.downloads.hold(Arc::clone(&self.done), buffer);
+        }
+    }
+}
+
+impl fmt::Debug for Download {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.buffer.as_ref().map_or(0, |buffer| buffer.len());
+        write!(f, "Download({bytes} bytes)")
+    }
+}

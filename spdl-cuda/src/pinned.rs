@@ -1,0 +1,51 @@
+//! Host memory from which the device copies directly.
+
+use std::fmt;
+use std::sync::Arc;
+
+use spdl_core::{BufferPool, Pin, PinMemory, Result};
+
+use crate::context::Context;
+use crate::driver::RegistrationHandle;
+
+/// A pool of pinned buffers: the system's memory, locked where it is. It can be read as fast as any
+/// other, and the device copies from it beside everything else.
+pub(crate) fn pinned_buffers(context: &Arc<Context>) -> BufferPool {
+    BufferPool::pinned(Arc::new(Pinning(Arc::clone(context))))
+}
+
+/// Private, since who calls [`PinMemory::pin`] has to keep the memory until the pin is dropped. Pools
+/// do.
+#[derive(Debug)]
+struct Pinning(Arc<Context>);
+
+impl PinMemory for Pinning {
+    fn pin(&self, memory: &mut [u8]) -> Result<Pin> {
+        let (address, bytes) = (memory.as_mut_ptr(), memory.len());
+        let doing = format!("lock {bytes} bytes of the host's memory for copies");
+        // SAFETY: the pool drops the pin, which unregisters, before it frees the memory.
+        let handle =
+            self.0.run(&doing, |driver| unsafe { driver.register_host(address, bytes) })?;
+        Ok(Box::new(Registration { handle, context: Arc::clone(&self.0) }))
+    }
+}
+
+/// Locked memory; dropping this lets it go.
+struct Registration {
+    handle: RegistrationHandle,
+    context: Arc<Context>,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let handle = RegistrationHandle(self.handle.0);
+        // SAFETY: no copy is under way: those that are hold the buffer, so that it is not freed.
+        self.context.release(|driver| unsafe { driver.unregister_host(handle) });
+    }
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Registration({:#x})", self.handle.0)
+    }
+}

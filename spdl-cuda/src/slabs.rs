@@ -1,0 +1,283 @@
+//! Memory of the device, used over and over: in its steady state a pipeline allocates nothing.
+//!
+//! A slab that a consumer lets go of is free at once, though the consumer's kernels may still read
+//! it: it carries the events behind them, and the next copy into it is put behind those. Nobody
+//! waits on the host for that. So there are never more slabs than were held at once.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use spdl_core::{ErrorKind, Result};
+
+use crate::context::{Context, Event};
+use crate::driver::{DeviceAddress, MemoryHandle};
+
+/// Sizes are rounded up to multiples of this, or of a power of two that is an eighth of them at most:
+/// batches of nearly the same size share slabs.
+const GRANULE: usize = 512;
+
+/// By how much of its peak a pool may hold more than that, where sizes change: one part in this.
+const SLACK: usize = 16;
+
+/// A piece of the device's memory.
+pub(crate) struct Slab {
+    pub(crate) memory: MemoryHandle,
+    /// Where it goes back to, where that is not the driver.
+    allocator: Option<Arc<dyn DeviceAllocator>>,
+    /// Behind the last copy into it.
+    pub(crate) written: Option<Arc<Event>>,
+    /// Behind all else that uses it.
+    pub(crate) uses: Vec<Arc<Event>>,
+}
+
+/// The slabs of a device.
+pub(crate) struct Slabs {
+    context: Arc<Context>,
+    books: Mutex<Books>,
+}
+
+#[derive(Default)]
+struct Books {
+    /// Those longest free first.
+    free: VecDeque<Slab>,
+    /// Those of which nobody knows who uses them.
+    unsure: Vec<Slab>,
+    free_bytes: usize,
+    live_bytes: usize,
+    peak_bytes: usize,
+    allocations: usize,
+    allocator: Option<Arc<dyn DeviceAllocator>>,
+}
+
+/// Where the memory of a device comes from, in place of the driver: the allocator of a training
+/// framework, which then knows of it.
+///
+/// It is asked where the device's own slabs do not do, which is seldom: not for every batch.
+///
+/// # Safety
+/// What [`allocate`](DeviceAllocator::allocate) returns is memory of the device, at least as long as
+/// was asked for and aligned to 256 bytes, and nobody else uses it until it is freed.
+pub unsafe trait DeviceAllocator: fmt::Debug + Send + Sync + 'static {
+    /// So many bytes, by their address.
+    ///
+    /// # Errors
+    /// `LimitExceeded` where there are none left. Slabs that are not in use are freed then, and it is
+    /// asked once more.
+    fn allocate(&self, bytes: usize) -> Result<u64>;
+
+    /// Takes them back. All work with them is done.
+    fn free(&self, address: u64, bytes: usize);
+}
+
+/// What slabs there are.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlabStatistics {
+    /// Bytes in batches that somebody holds.
+    pub live_bytes: usize,
+    /// The most that were held at once.
+    pub peak_bytes: usize,
+    /// Bytes that wait to be used again.
+    pub free_bytes: usize,
+    /// Bytes that are not used again, since it could not be told who still uses them.
+    pub unsure_bytes: usize,
+    /// How often memory was allocated.
+    pub allocations: usize,
+}
+
+impl Slabs {
+    pub(crate) fn new(context: &Arc<Context>) -> Slabs {
+        Slabs { context: Arc::clone(context), books: Mutex::default() }
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes memory from `allocator` from now on.
+    pub(crate) fn set_allocator(&self, allocator: Arc<dyn DeviceAllocator>) {
+        self.books().allocator = Some(allocator);
+    }
+
+    /// A slab of at least `bytes`. Who writes to it first waits for its `uses`.
+    pub(crate) fn take(&self, bytes: usize) -> Result<Slab> {
+        let size = size_for(bytes);
+        if let Some(slab) = self.books().reuse(size) {
+            return Ok(slab);
+        }
+        let slab = self.allocate(size)?;
+        self.books().allocated(size);
+        self.free_surplus();
+        Ok(slab)
+    }
+
+    fn allocate(&self, size: usize) -> Result<Slab> {
+        let first = self.allocate_once(size);
+        let is_full = first.as_ref().is_err_and(|error| error.kind() == ErrorKind::LimitExceeded);
+        if is_full && self.context.settle() {
+            // Slabs of other sizes are of no use now. Nobody uses them any more: all work is done.
+            let free = self.books().take_free();
+            let freed = !free.is_empty();
+            free.into_iter().for_each(|slab| self.free(slab));
+            if freed {
+                return self.allocate_once(size);
+            }
+        }
+        first
+    }
+
+    fn allocate_once(&self, size: usize) -> Result<Slab> {
+        let allocator = self.books().allocator.clone();
+        let memory = match &allocator {
+            Some(allocator) => {
+                let address = DeviceAddress(allocator.allocate(size)?);
+                MemoryHandle { address, bytes: size }
+            }
+            None => {
+                let doing = format!("take {size} bytes of the device's memory");
+                self.context.run(&doing, |driver| driver.allocate(size))?
+            }
+        };
+        Ok(Slab { memory, allocator, written: None, uses: Vec::new() })
+    }
+
+    /// Takes a slab back. Its `uses` are behind all that uses it.
+    pub(crate) fn give_back(&self, slab: Slab) {
+        self.books().give_back(slab);
+        self.free_surplus();
+    }
+
+    /// Takes back a slab of which nobody knows who uses it: it is not used again.
+    pub(crate) fn give_up(&self, slab: Slab) {
+        let mut books = self.books();
+        books.live_bytes -= slab.memory.bytes;
+        books.unsure.push(slab);
+    }
+
+    pub(crate) fn statistics(&self) -> SlabStatistics {
+        let books = self.books();
+        SlabStatistics {
+            live_bytes: books.live_bytes,
+            peak_bytes: books.peak_bytes,
+            free_bytes: books.free_bytes,
+            unsure_bytes: books.unsure.iter().map(|slab| slab.memory.bytes).sum(),
+            allocations: books.allocations,
+        }
+    }
+
+    /// Frees slabs of sizes that are no longer in use, as far as all work with them is done.
+    fn free_surplus(&self) {
+        loop {
+            let mut books = self.books();
+            let surplus = books.surplus();
+            drop(books);
+            match surplus {
+                Some(slab) => self.free(slab),
+                None => return,
+            }
+        }
+    }
+
+    /// Frees a slab with which all work is done.
+    fn free(&self, slab: Slab) {
+        match slab.allocator {
+            Some(allocator) => allocator.free(slab.memory.address.0, slab.memory.bytes),
+            // SAFETY: all work with it is done.
+            None => self.context.release(|driver| unsafe { driver.free(slab.memory) }),
+        }
+    }
+}
+
+impl Books {
+    fn reuse(&mut self, size: usize) -> Option<Slab> {
+        let at = self.free.iter().position(|slab| slab.memory.bytes == size)?;
+        let slab = self.free.remove(at)?;
+        self.free_bytes -= size;
+        self.lend(size);
+        Some(slab)
+    }
+
+    fn allocated(&mut self, size: usize) {
+        self.allocations += 1;
+        self.lend(size);
+    }
+
+    fn lend(&mut self, size: usize) {
+        self.live_bytes += size;
+        self.peak_bytes = self.peak_bytes.max(self.live_bytes);
+    }
+
+    fn give_back(&mut self, slab: Slab) {
+        self.live_bytes -= slab.memory.bytes;
+        self.free_bytes += slab.memory.bytes;
+        self.free.push_back(slab);
+    }
+
+    fn take_free(&mut self) -> VecDeque<Slab> {
+        self.free_bytes = 0;
+        std::mem::take(&mut self.free)
+    }
+
+    /// A slab that there is no more room for, with which all work is done.
+    fn surplus(&mut self) -> Option<Slab> {
+        let most_held = self.peak_bytes.saturating_add(self.peak_bytes / SLACK);
+        let most_free = self.peak_bytes.min(most_held.saturating_sub(self.live_bytes));
+        if self.free_bytes <= most_free {
+            return None;
+        }
+        let at = self.free.iter().position(Slab::is_idle)?;
+        let slab = self.free.remove(at)?;
+        self.free_bytes -= slab.memory.bytes;
+        Some(slab)
+    }
+}
+
+impl Slab {
+    /// Whether all work with it is done.
+    fn is_idle(&self) -> bool {
+        let mut events = self.written.iter().chain(&self.uses);
+        events.all(|event| event.is_reached().unwrap_or(false))
+    }
+}
+
+/// The size of the slabs for so many bytes.
+fn size_for(bytes: usize) -> usize {
+    let granule =
+        (bytes / 16).checked_next_power_of_two().map_or(GRANULE, |part| part.max(GRANULE));
+    bytes.max(1).checked_next_multiple_of(granule).unwrap_or(bytes)
+}
+
+impl Drop for Slabs {
+    fn drop(&mut self) {
+        let books = std::mem::take(&mut *self.books());
+        if books.free.is_empty() && books.unsure.is_empty() || !self.context.settle() {
+            // Where it cannot be told that the device has stopped using them, they stay.
+            return;
+        }
+        for slab in books.free.into_iter().chain(books.unsure) {
+            self.free(slab);
+        }
+    }
+}
+
+impl fmt::Debug for Slabs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.statistics().fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_rounded_up_by_an_eighth_at_most_or_half_a_kibibyte() {
+        assert_eq!([0, 1, 512, 513].map(size_for), [512, 512, 512, 1024]);
+        for bytes in [8192, 10_000, 123_456, 38_535_168, 1 << 30, (1 << 30) + 1] {
+            let size = size_for(bytes);
+            assert!(size >= bytes && size - bytes <= (bytes / 8).max(GRANULE), "{bytes}: {size}");
+        }
+        assert_eq!(size_for(usize::MAX), usize::MAX);
+    }
+}

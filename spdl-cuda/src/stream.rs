@@ -1,0 +1,231 @@
+//! Streams: ours, for copies, and those of consumers.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use spdl_core::{Error, ErrorKind, HostBuffer, Result};
+
+use crate::context::{Context, Event};
+use crate::driver::{DriverResult, StreamHandle};
+
+/// A stream of ours for copies in one direction, and the host memory that those under way use.
+///
+/// It waits for no other stream unless told to, and goes before others where both have work.
+pub(crate) struct CopyStream {
+    handle: StreamHandle,
+    context: Arc<Context>,
+    held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    /// What copies under way use, in the order of the stream, and the event behind each.
+    copying: VecDeque<(Arc<Event>, HostBuffer)>,
+    /// What some copy may use of which nobody will know when it is done.
+    unsure: Vec<HostBuffer>,
+}
+
+impl CopyStream {
+    pub(crate) fn new(context: &Arc<Context>) -> Result<CopyStream> {
+        let handle = context.run("make a stream for copies", |driver| {
+            let (_, greatest) = driver.stream_priorities()?;
+            driver.create_stream(greatest)
+        })?;
+        Ok(CopyStream { handle, context: Arc::clone(context), held: Mutex::default() })
+    }
+
+    pub(crate) fn handle(&self) -> &StreamHandle {
+        &self.handle
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps host memory until `copied` is reached. Then it goes back to its pool.
+    pub(crate) fn hold(&self, copied: Arc<Event>, buffer: HostBuffer) {
+        self.held().copying.push_back((copied, buffer));
+    }
+
+    /// Gives back what finished copies have used. Nobody waits.
+    pub(crate) fn give_back_finished(&self) -> DriverResult<()> {
+        loop {
+            let mut held = self.held();
+            let Some((copied, _)) = held.copying.front() else { return Ok(()) };
+            if !copied.is_reached()? {
+                return Ok(());
+            }
+            let finished = held.copying.pop_front();
+            drop(held);
+            drop(finished);
+        }
+    }
+
+    /// How much host memory copies under way use, in bytes.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let held = self.held();
+        let copying = held.copying.iter().map(|(_, buffer)| buffer);
+        copying.chain(&held.unsure).map(|buffer| buffer.len()).sum()
+    }
+
+    /// Waits until all copies are done. Whether they are: an error may be that of other work, so
+    /// there is a second try.
+    pub(crate) fn settle(&self) -> bool {
+        let wait = || self.context.attempt(|driver| driver.synchronize_stream(&self.handle));
+        wait().or_else(|_| wait()).is_ok()
+    }
+
+    /// Lets go of memory that a failed call may have left in use: now, where no copy is under way any
+    /// more, or else when the device is left. Whether it is now.
+    pub(crate) fn give_back_unsure(&self, buffer: HostBuffer) -> bool {
+        let is_done = self.settle();
+        if !is_done {
+            self.held().unsure.push(buffer);
+        }
+        is_done
+    }
+}
+
+impl Drop for CopyStream {
+    fn drop(&mut self) {
+        let is_done = self.settle();
+        let Held { copying, unsure } = std::mem::take(&mut *self.held());
+        for buffer in copying.into_iter().map(|(_, buffer)| buffer).chain(unsure) {
+            if !is_done {
+                // Whether the device still uses it, nobody knows. Better it is never used again.
+                std::mem::forget(buffer);
+            }
+        }
+        let handle = StreamHandle(self.handle.0);
+        self.context.release(|driver| driver.destroy_stream(handle));
+    }
+}
+
+impl fmt::Debug for CopyStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "CopyStream({:#x}, {} copies under way)",
+            self.handle.0,
+            self.held().copying.len()
+        )
+    }
+}
+
+/// A stream on which a consumer, such as a training framework, uses what lies on the device.
+#[derive(Debug)]
+pub struct ConsumerStream {
+    handle: StreamHandle,
+    /// Who keeps it alive, where that is known.
+    owner: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+/// The same stream, whoever keeps it alive.
+impl PartialEq for ConsumerStream {
+    fn eq(&self, other: &Self) -> bool {
+        self.handle == other.handle
+    }
+}
+
+impl Eq for ConsumerStream {}
+
+impl ConsumerStream {
+    fn borrowed(stream: usize) -> Self {
+        ConsumerStream { handle: StreamHandle(stream), owner: None }
+    }
+
+    /// The default stream, on which a framework works that was told nothing else (`0x1`).
+    pub fn legacy_default() -> Self {
+        ConsumerStream::borrowed(1)
+    }
+
+    /// The default stream of the thread that uses it (`0x2`).
+    pub fn per_thread_default() -> Self {
+        ConsumerStream::borrowed(2)
+    }
+
+    /// A stream by its `CUstream`, which the runtime calls `cudaStream_t`.
+    ///
+    /// # Safety
+    /// It is a stream of the device whose memory it is used with. It exists until all memory is
+    /// dropped that it was used with.
+    pub unsafe fn from_raw(stream: usize) -> Self {
+        ConsumerStream::borrowed(stream)
+    }
+
+    /// A stream as the Python array API standard writes it for CUDA, in `__dlpack__(stream=…)`: none
+    /// or 1 is the legacy default stream, 2 the per-thread one, a larger number a stream. −1 is for
+    /// consumers that order everything themselves, and gives `None`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for 0, which could mean either default stream, and for numbers below −1.
+    ///
+    /// # Safety
+    /// As of [`from_raw`](ConsumerStream::from_raw), for numbers above 2.
+    pub unsafe fn from_array_api(stream: Option<i64>) -> Result<Option<Self>> {
+        match stream {
+            None | Some(1) => Ok(Some(ConsumerStream::legacy_default())),
+            Some(2) => Ok(Some(ConsumerStream::per_thread_default())),
+            Some(-1) => Ok(None),
+            Some(number @ 3..) => Ok(Some(ConsumerStream::borrowed(number as usize))),
+            Some(number) => {
+                let message = format!(
+                    "{number} is no CUDA stream: 1 is the legacy default stream, 2 the per-thread one, -1 none"
+                );
+                Err(Error::new(ErrorKind::InvalidArgument, message))
+            }
+        }
+    }
+
+    pub(crate) fn handle(&self) -> &StreamHandle {
+        &self.handle
+    }
+
+    /// Whether it is another stream in each thread.
+    pub(crate) fn is_per_thread(&self) -> bool {
+        *self == ConsumerStream::per_thread_default()
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn of(handle: usize) -> Self {
+        ConsumerStream::borrowed(handle)
+    }
+}
+
+/// A stream of `cudarc`'s, which is kept alive.
+#[cfg(feature = "cudarc")]
+impl From<&Arc<cudarc::driver::CudaStream>> for ConsumerStream {
+    fn from(stream: &Arc<cudarc::driver::CudaStream>) -> Self {
+        let handle = StreamHandle(stream.cu_stream().addr());
+        ConsumerStream { handle, owner: Some(Arc::clone(stream) as _) }
+    }
+}
+
+impl Clone for ConsumerStream {
+    fn clone(&self) -> Self {
+        // It is not ours: nobody destroys it here.
+        let handle = StreamHandle(self.handle.0);
+        ConsumerStream { handle, owner: self.owner.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_of_the_array_api_are_told_apart_and_0_is_refused() {
+        // SAFETY: none of them is used.
+        let stream = |number| unsafe { ConsumerStream::from_array_api(number) };
+        assert_eq!(stream(None).unwrap(), Some(ConsumerStream::legacy_default()));
+        assert_eq!(stream(Some(1)).unwrap(), Some(ConsumerStream::legacy_default()));
+        assert_eq!(stream(Some(2)).unwrap(), Some(ConsumerStream::per_thread_default()));
+        assert_eq!(stream(Some(-1)).unwrap(), None);
+        assert_eq!(stream(Some(4096)).unwrap(), Some(ConsumerStream::of(4096)));
+        for number in [0, -2] {
+            assert_eq!(stream(Some(number)).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! What tests of transfers share: batches whose bytes tell them apart, and a source of chance.
+
+#![allow(dead_code, unused_imports, reason = "not every test needs all of it")]
+
+use spdl_core::{Device, DeviceMemory, HostBuffer, Result};
+#[cfg(feature = "testing")]
+use spdl_cuda::testing::FakeDriver;
+use spdl_cuda::{CudaDevice, CudaMemory};
+
+/// Batches are this long, in bytes.
+pub(crate) const LEN: usize = 96;
+
+/// The next random number (splitmix64).
+#[derive(Clone, Debug)]
+pub(crate) struct Chance(pub(crate) u64);
+
+impl Chance {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) % bound as u64) as usize
+    }
+}
+
+/// The bytes of batch `number`.
+pub(crate) fn bytes_of(number: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (number * 31 + at * 7) as u8 ^ (number >> 3) as u8).collect()
+}
+
+/// Batch `number`, assembled in a buffer of the pool that a pipeline would use.
+#[cfg(feature = "testing")]
+pub(crate) fn assemble(
+    driver: &FakeDriver,
+    device: &CudaDevice,
+    number: usize,
+    len: usize,
+) -> Result<HostBuffer> {
+    let mut buffer = device.buffers().take(len)?;
+    driver.host_writes(&buffer);
+    buffer.copy_from_slice(&bytes_of(number, len));
+    Ok(buffer)
+}
+
+/// Sends batch `number` to the device.
+#[cfg(feature = "testing")]
+pub(crate) fn send(
+    driver: &FakeDriver,
+    device: &CudaDevice,
+    number: usize,
+    len: usize,
+) -> Result<Box<CudaMemory>> {
+    let upload = device.upload(assemble(driver, device, number, len)?)?;
+    Ok(own(upload.memory))
+}
+
+/// The device's own type of its memory.
+pub(crate) fn own(memory: Box<dyn DeviceMemory>) -> Box<CudaMemory> {
+    (memory as Box<dyn std::any::Any>).downcast().expect("it is memory of a CUDA device")
+}

@@ -1,0 +1,185 @@
+//! Every call of the driver may fail: that is an error with its kind, and nothing is left behind.
+#![cfg(feature = "testing")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{LEN, bytes_of, send};
+use spdl_core::{Device, DeviceMemory, Error, ErrorKind, Result};
+use spdl_cuda::testing::{FakeDriver, Schedule, Seen};
+use spdl_cuda::{ConsumerStream, CudaDevice, DriverError};
+
+/// Out of memory, a wrong value, busy, forked, unknown, of a newer driver.
+const PASSING: [u32; 6] = [2, 1, 46, 3, 999, 4242];
+
+/// An illegal address, a failed launch, memory that cannot be corrected.
+const STICKY: [u32; 3] = [700, 719, 214];
+
+/// A little epoch with one consumer that goes on behind failures. Returns them, and checks what
+/// arrived.
+fn epoch(driver: &FakeDriver) -> Vec<Error> {
+    let stream = driver.consumer_stream();
+    let mut failures = Vec::new();
+    let mut seen = Vec::new();
+    match CudaDevice::on(driver.clone(), 0) {
+        Ok(device) => {
+            for number in 0..5 {
+                let len = LEN * (1 + number % 3 * 8);
+                match step(driver, &device, &stream, number, len) {
+                    Ok(kernel) => seen.push((kernel, bytes_of(number, len))),
+                    Err(error) => failures.push(error),
+                }
+            }
+        }
+        Err(error) => failures.push(error),
+    }
+    driver.run_all();
+    for (kernel, holds) in seen {
+        assert_eq!(kernel.bytes(), Some(holds));
+    }
+    failures
+}
+
+fn step(
+    driver: &FakeDriver,
+    device: &CudaDevice,
+    stream: &ConsumerStream,
+    number: usize,
+    len: usize,
+) -> Result<Seen> {
+    device.description()?;
+    let batch = send(driver, device, number, len)?;
+    batch.wait_on(stream)?;
+    let seen = driver.read_by_kernel(stream, batch.address(), len);
+    let download = batch.download(Some(stream))?;
+    let host = download.wait()?;
+    driver.host_reads(&host);
+    assert_eq!(*host, bytes_of(number, len)[..]);
+    drop(device.host_buffer(len)?);
+    Ok(seen)
+}
+
+/// How many calls an epoch makes where none fails.
+fn calls() -> usize {
+    let driver = FakeDriver::new(1, Schedule::Held);
+    assert!(epoch(&driver).is_empty());
+    assert!(driver.ledger().is_empty());
+    driver.calls()
+}
+
+fn cause(error: &Error) -> DriverError {
+    *std::error::Error::source(error).unwrap().downcast_ref::<DriverError>().unwrap()
+}
+
+#[test]
+fn g11_any_call_may_fail_once_and_nothing_is_left_or_used_too_early() {
+    let calls = calls();
+    assert!(calls > 100, "{calls}");
+    let mut told = 0;
+    for code in PASSING {
+        for failing in 0..calls {
+            for schedule in [Schedule::Held, Schedule::Prompt, Schedule::Seeded(failing as u64)] {
+                let driver = FakeDriver::new(1, schedule);
+                driver.fail_calls(failing, 1, code);
+                let failures = epoch(&driver);
+                let case = format!("call {failing} with code {code}, {schedule:?}");
+                assert_eq!(driver.violations(), [], "{case}");
+                assert!(driver.ledger().is_empty(), "{case}: {:?}", driver.ledger());
+                for error in &failures {
+                    assert_eq!(cause(error).code, code, "{case}");
+                    assert!(!error.is_fatal(), "{case}");
+                }
+                told += failures.len();
+            }
+        }
+    }
+    assert!(told > calls * PASSING.len(), "most failures are told: {told}");
+}
+
+#[test]
+fn g11_several_calls_may_fail_one_after_the_other_and_nothing_is_used_too_early() {
+    let calls = calls();
+    for count in 2..12 {
+        for failing in 0..calls {
+            let driver = FakeDriver::new(1, Schedule::Held);
+            driver.fail_calls(failing, count, 999);
+            epoch(&driver);
+            assert_eq!(driver.violations(), [], "{count} calls from {failing} on");
+        }
+    }
+}
+
+#[test]
+fn g11_a_device_that_is_lost_stays_so_and_nothing_it_may_use_is_freed() {
+    let calls = calls();
+    for code in STICKY {
+        for failing in 0..calls {
+            let driver = FakeDriver::new(1, Schedule::Held);
+            driver.fail_calls(failing, usize::MAX, code);
+            let failures = epoch(&driver);
+            let case = format!("from call {failing} on with code {code}");
+            assert_eq!(driver.violations(), [], "{case}");
+            for error in &failures {
+                assert!(error.is_fatal(), "{case}: {error}");
+                assert_eq!(error.kind(), ErrorKind::Io, "{case}");
+                assert!(error.message().contains("restart"), "{case}: {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_download_that_failed_may_still_read_is_not_written() {
+    let mut failures = 0;
+    for failing in 0..30 {
+        let driver = FakeDriver::new(1, Schedule::Held);
+        let device = CudaDevice::on(driver.clone(), 0).unwrap();
+        let batch = send(&driver, &device, 1, LEN).unwrap();
+        // Where it is the record behind the copy that fails, nobody gets to know either when the copy
+        // is done: the calls that wait for it fail as well.
+        driver.fail_calls(failing, 5, 999);
+        failures += usize::from(batch.download(None).is_err());
+        driver.fail_calls(0, 0, 999);
+        drop(batch);
+        let _next = send(&driver, &device, 2, LEN).unwrap();
+        assert_eq!(driver.violations(), [], "5 calls from {failing} on");
+    }
+    assert!(failures > 10, "{failures}");
+}
+
+#[test]
+fn a_lost_device_is_not_asked_again() {
+    let driver = FakeDriver::new(1, Schedule::Prompt);
+    let device = CudaDevice::on(driver.clone(), 0).unwrap();
+    let batch = send(&driver, &device, 1, LEN).unwrap();
+    driver.fail_calls(0, 2, 700);
+    assert!(batch.wait_on(&driver.consumer_stream()).unwrap_err().is_fatal());
+    let calls = driver.calls();
+    assert!(batch.wait_on(&driver.consumer_stream()).unwrap_err().is_fatal());
+    let buffer = spdl_core::BufferPool::new().take(LEN).unwrap();
+    let error = device.upload(buffer).unwrap_err();
+    assert_eq!((cause(&error).code, error.is_fatal()), (700, true));
+    assert_eq!(driver.calls(), calls);
+}
+
+#[test]
+fn what_could_not_be_destroyed_is_counted() {
+    let driver = FakeDriver::new(1, Schedule::Prompt);
+    let device = CudaDevice::on(driver.clone(), 0).unwrap();
+    drop(device.buffers().take(LEN).unwrap());
+    // The pool has no room for both, and lets go of the old one.
+    driver.fail_next("cuMemHostUnregister", 999);
+    drop(device.buffers().take(200 * LEN).unwrap());
+    assert_eq!(device.statistics().release_failures, 1);
+    assert_eq!(driver.ledger().abandoned, 1);
+    drop(device);
+    assert!(driver.ledger().is_empty());
+}
+
+#[test]
+fn a_device_that_is_not_there_is_an_error_that_says_so() {
+    let error = CudaDevice::on(FakeDriver::new(2, Schedule::Prompt), 2).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    let report = error.report();
+    assert!(report.contains("open CUDA device 2; there is no device of that number"), "{report}");
+}

@@ -1,0 +1,77 @@
+//! Without a driver, and with one that cannot be used, there are errors that say what to do, at once.
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use spdl_core::{ErrorKind, Space};
+use spdl_cuda::{CudaDevice, Library, NoDriver, Part, Search, choose_device, fallbacks, status};
+
+/// A search that finds no driver, whatever this machine has.
+fn nowhere() -> Search {
+    Library::ALL
+        .into_iter()
+        .fold(Search::default(), |search, library| search.at(library, "no-such-folder/library.so"))
+}
+
+#[test]
+fn g10_without_a_driver_a_device_is_a_typed_error_that_says_what_to_do() {
+    let error = CudaDevice::open_with(3, &nowhere()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.message().starts_with("cannot open CUDA device 3; install an NVIDIA driver"));
+    let cause = error.source().unwrap().downcast_ref::<NoDriver>().unwrap();
+    let NoDriver::NotFound(not_found) = cause else { panic!("{cause:?}") };
+    assert_eq!(not_found.library, Library::Driver);
+    assert!(error.report().contains("no-such-folder/library.so"), "{}", error.report());
+}
+
+#[test]
+fn g10_the_error_comes_within_five_milliseconds() {
+    // The fastest of a few: the machine may be busy.
+    let search = nowhere();
+    let fastest = (0..20).map(|_| {
+        let start = Instant::now();
+        assert!(CudaDevice::open_with(0, &search).is_err());
+        start.elapsed()
+    });
+    let fastest = fastest.min().unwrap();
+    assert!(fastest < Duration::from_millis(5), "{fastest:?}");
+}
+
+#[test]
+fn g10_the_status_names_each_part_with_its_reason_and_its_remedy() {
+    let status = status(&nowhere());
+    assert!(!status.available());
+    let parts: Vec<Part> = status.parts.iter().map(|part| part.part).collect();
+    assert_eq!(parts, [Part::Driver, Part::Device, Part::NvJpeg, Part::Nvrtc, Part::Nvcuvid]);
+    for part in &status.parts {
+        assert!(!part.available, "{part:?}");
+        assert!(!part.detail.is_empty() && !part.remedy.is_empty(), "{part:?}");
+    }
+    let table = status.to_string();
+    let remedies = ["525 or newer", "pip install nvidia-nvjpeg", "NVIDIA_DRIVER_CAPABILITIES"];
+    assert!(remedies.iter().all(|remedy| table.contains(remedy)), "{table}");
+    assert_eq!(table.lines().filter(|line| line.contains(" missing ")).count(), 5, "{table}");
+}
+
+#[test]
+fn g10_auto_falls_back_to_the_host_counts_that_and_says_it_once() {
+    let chosen = [(); 3].map(|()| choose_device("auto", &nowhere()).unwrap());
+    assert!(chosen.iter().all(|chosen| chosen.device.space() == Space::Host));
+    let first: Vec<bool> =
+        chosen.iter().map(|chosen| chosen.fallback.as_ref().unwrap().is_first).collect();
+    assert_eq!(first, [true, false, false]);
+    assert_eq!(fallbacks(), 3);
+    let reason = &chosen[0].fallback.as_ref().unwrap().reason;
+    assert_eq!(reason.kind(), ErrorKind::Unsupported);
+    // Who asks for the host, or for a device, gets that or an error.
+    assert!(choose_device("cpu", &nowhere()).unwrap().fallback.is_none());
+    for request in ["cuda", "cuda:1"] {
+        let error = choose_device(request, &nowhere()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{request}");
+    }
+    for request in ["", "gpu", "cuda:", "cuda:-1", "cuda:x", "CUDA"] {
+        let error = choose_device(request, &nowhere()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{request}");
+    }
+    assert_eq!(fallbacks(), 3);
+}

@@ -1,0 +1,201 @@
+/* A libcuda without a device: work is done at once, each call can be told to fail, and what is not
+ * given back is counted. `-DVERSION=11040` makes it old, `-DWITHOUT_NAME` leaves a function out. */
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef VERSION
+#define VERSION 13000
+#endif
+
+typedef unsigned int code;
+typedef unsigned long long address;
+
+/* What was made and not given back: contexts, current contexts, streams, events, memory, locked
+ * host memory, modules. */
+enum { CONTEXTS, CURRENT, STREAMS, EVENTS, MEMORY, LOCKED, MODULES, KINDS };
+static long ledger[KINDS];
+static long calls, failing = -1;
+static code failure;
+static char last_call[64];
+
+void stub_fail(long call, code with) { failing = call; failure = with; calls = 0; }
+long stub_calls(void) { return calls; }
+long stub_ledger(int kind) { return ledger[kind]; }
+const char *stub_last_call(void) { return last_call; }
+
+/* Counts a call, and lets it fail where it is its turn. What was to be given back is, for all that. */
+#define CALL(name, given_back)                                                                      \
+    do {                                                                                            \
+        long number = calls++;                                                                      \
+        if (number == failing) {                                                                    \
+            strcpy(last_call, name);                                                                \
+            given_back;                                                                             \
+            return failure;                                                                         \
+        }                                                                                           \
+    } while (0)
+
+static void *made(int kind) { ledger[kind]++; return malloc(1); }
+static void gone(int kind, void *it) { ledger[kind]--; free(it); }
+
+code cuInit(unsigned flags) { CALL("cuInit", ); return flags; }
+code cuDriverGetVersion(int *version) { *version = VERSION; return 0; }
+code cuDeviceGetCount(int *count) { CALL("cuDeviceGetCount", ); *count = 1; return 0; }
+code cuDeviceGet(int *device, int ordinal) {
+    CALL("cuDeviceGet", );
+    *device = ordinal;
+    return ordinal == 0 ? 0 : 101;
+}
+code cuDeviceGetName(char *name, int length, int device) {
+    CALL("cuDeviceGetName", );
+    strncpy(name, "Stub", length);
+    return device;
+}
+code cuDeviceGetAttribute(int *value, int attribute, int device) {
+    CALL("cuDeviceGetAttribute", );
+    *value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute;
+    return device;
+}
+code cuDeviceTotalMem_v2(size_t *bytes, int device) {
+    CALL("cuDeviceTotalMem_v2", );
+    *bytes = 1 << 30;
+    return device;
+}
+code cuDevicePrimaryCtxRetain(void **context, int device) {
+    CALL("cuDevicePrimaryCtxRetain", );
+    ledger[CONTEXTS]++;
+    *context = ledger;
+    return device;
+}
+code cuDevicePrimaryCtxRelease_v2(int device) {
+    CALL("cuDevicePrimaryCtxRelease_v2", ledger[CONTEXTS]--);
+    ledger[CONTEXTS]--;
+    return device;
+}
+code cuCtxPushCurrent_v2(void *context) {
+    CALL("cuCtxPushCurrent_v2", );
+    ledger[CURRENT]++;
+    return context == ledger ? 0 : 201;
+}
+code cuCtxPopCurrent_v2(void **context) {
+    CALL("cuCtxPopCurrent_v2", ledger[CURRENT]--);
+    ledger[CURRENT]--;
+    *context = ledger;
+    return 0;
+}
+code cuThreadExchangeStreamCaptureMode(int *mode) {
+    static _Thread_local int current;
+    CALL("cuThreadExchangeStreamCaptureMode", );
+    int was = current;
+    current = *mode;
+    *mode = was;
+    return 0;
+}
+/* All below need a current context. */
+#define CALL_IN_CONTEXT(name, given_back)                                                           \
+    CALL(name, given_back);                                                                         \
+    if (ledger[CURRENT] <= 0) return 201
+
+code cuCtxSynchronize(void) { CALL_IN_CONTEXT("cuCtxSynchronize", ); return 0; }
+code cuCtxGetStreamPriorityRange(int *least, int *greatest) {
+    CALL_IN_CONTEXT("cuCtxGetStreamPriorityRange", );
+    *least = 0;
+    *greatest = -5;
+    return 0;
+}
+code cuStreamCreateWithPriority(void **stream, unsigned flags, int priority) {
+    CALL_IN_CONTEXT("cuStreamCreateWithPriority", );
+    *stream = made(STREAMS);
+    return flags == 1 && priority == -5 ? 0 : 1;
+}
+code cuStreamDestroy_v2(void *stream) {
+    CALL_IN_CONTEXT("cuStreamDestroy_v2", gone(STREAMS, stream));
+    gone(STREAMS, stream);
+    return 0;
+}
+code cuStreamSynchronize(void *stream) {
+    CALL_IN_CONTEXT("cuStreamSynchronize", );
+    return stream ? 0 : 400;
+}
+#ifndef WITHOUT_cuStreamWaitEvent
+code cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
+    CALL_IN_CONTEXT("cuStreamWaitEvent", );
+    return stream && event ? flags : 400;
+}
+#endif
+code cuEventCreate(void **event, unsigned flags) {
+    CALL_IN_CONTEXT("cuEventCreate", );
+    *event = made(EVENTS);
+    return flags == 3 ? 0 : 1;
+}
+code cuEventDestroy_v2(void *event) {
+    CALL_IN_CONTEXT("cuEventDestroy_v2", gone(EVENTS, event));
+    gone(EVENTS, event);
+    return 0;
+}
+code cuEventRecord(void *event, void *stream) {
+    CALL_IN_CONTEXT("cuEventRecord", );
+    return stream && event ? 0 : 400;
+}
+code cuEventQuery(void *event) {
+    /* Never at the first time. */
+    static long asked;
+    CALL_IN_CONTEXT("cuEventQuery", );
+    return !event ? 400 : asked++ % 2 ? 0 : 600;
+}
+code cuEventSynchronize(void *event) {
+    CALL_IN_CONTEXT("cuEventSynchronize", );
+    return event ? 0 : 400;
+}
+code cuMemAlloc_v2(address *memory, size_t bytes) {
+    CALL_IN_CONTEXT("cuMemAlloc_v2", );
+    if (bytes == 0) return 1;
+    ledger[MEMORY]++;
+    *memory = (address)malloc(bytes);
+    return 0;
+}
+code cuMemFree_v2(address memory) {
+    CALL_IN_CONTEXT("cuMemFree_v2", gone(MEMORY, (void *)memory));
+    gone(MEMORY, (void *)memory);
+    return 0;
+}
+code cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags) {
+    CALL_IN_CONTEXT("cuMemHostRegister_v2", );
+    if ((address)memory % 4096 || bytes % 4096 || flags != 1) return 1;
+    ledger[LOCKED]++;
+    return 0;
+}
+code cuMemHostUnregister(void *memory) {
+    CALL_IN_CONTEXT("cuMemHostUnregister", ledger[LOCKED]--);
+    ledger[LOCKED]--;
+    return memory ? 0 : 1;
+}
+code cuMemcpyHtoDAsync_v2(address to, const void *from, size_t bytes, void *stream) {
+    CALL_IN_CONTEXT("cuMemcpyHtoDAsync_v2", );
+    memcpy((void *)to, from, bytes);
+    return stream ? 0 : 400;
+}
+code cuMemcpyDtoHAsync_v2(void *to, address from, size_t bytes, void *stream) {
+    CALL_IN_CONTEXT("cuMemcpyDtoHAsync_v2", );
+    memcpy(to, (void *)from, bytes);
+    return stream ? 0 : 400;
+}
+code cuModuleLoadData(void **module, const void *image) {
+    CALL_IN_CONTEXT("cuModuleLoadData", );
+    *module = made(MODULES);
+    return image ? 0 : 1;
+}
+code cuModuleUnload(void *module) {
+    CALL_IN_CONTEXT("cuModuleUnload", gone(MODULES, module));
+    gone(MODULES, module);
+    return 0;
+}
+code cuModuleGetFunction(void **function, void *module, const char *name) {
+    CALL_IN_CONTEXT("cuModuleGetFunction", );
+    *function = module;
+    return name[0] ? 0 : 500;
+}
+code cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                    unsigned bz, unsigned shared, void *stream, void **parameters, void **extra) {
+    CALL_IN_CONTEXT("cuLaunchKernel", );
+    return function && stream && parameters && !extra && gx * gy * gz * bx * by * bz && !shared ? 0 : 1;
+}
