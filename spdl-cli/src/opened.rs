@@ -77,6 +77,18 @@ impl Opened {
         Ok(Opened { set, stores, first })
     }
 
+    /// Finds the classes that the field of the label names, where that is not the usual one.
+    pub(crate) fn name_classes(
+        &mut self,
+        label: Option<&str>,
+        what: &str,
+    ) -> std::result::Result<(), Failure> {
+        let Some(label) = label else { return Ok(()) };
+        let first = self.first.to_path().into_owned();
+        let failed = |error: Error| Failure::of(what, &error, &first);
+        block_on(self.set.name_classes(label)).map_err(failed)
+    }
+
     /// Tells what people should know of it.
     pub(crate) fn warn(&self) {
         let by_address = |warning: &Error| match warning.key() {
@@ -207,17 +219,26 @@ fn as_path(place: PathBuf) -> PathBuf {
     }
 }
 
+/// The name extensions of formats that are read by features, and whether this build does.
+const MORE_EXTENSIONS: [(bool, &[&str]); 3] = [
+    (cfg!(feature = "jxl"), &["jxl"]),
+    (cfg!(feature = "exr"), &["exr"]),
+    (
+        cfg!(feature = "more-formats"),
+        &["pnm", "pbm", "pgm", "ppm", "pam", "qoi", "tga", "dds", "hdr", "ico", "ff"],
+    ),
+];
+
 /// The name extensions of formats that this build reads beside the usual ones.
 pub(crate) fn more_extensions() -> impl Iterator<Item = &'static str> {
-    let groups: [(bool, &[&str]); 3] = [
-        (cfg!(feature = "jxl"), &["jxl"]),
-        (cfg!(feature = "exr"), &["exr"]),
-        (
-            cfg!(feature = "more-formats"),
-            &["pnm", "pbm", "pgm", "ppm", "pam", "qoi", "tga", "dds", "hdr", "ico", "ff"],
-        ),
-    ];
-    groups.into_iter().filter(|(read, _)| *read).flat_map(|(_, names)| names.iter().copied())
+    let read = MORE_EXTENSIONS.into_iter().filter(|(is_read, _)| *is_read);
+    read.flat_map(|(_, names)| names.iter().copied())
+}
+
+/// The name extensions of images of any format, be it read by this build or not.
+pub(crate) fn image_extensions() -> impl Iterator<Item = &'static str> {
+    let more = MORE_EXTENSIONS.into_iter().flat_map(|(_, names)| names.iter().copied());
+    IMAGE_EXTENSIONS.into_iter().chain(more)
 }
 
 #[cfg(test)]

@@ -105,7 +105,8 @@ impl SampleReader {
     }
 
     /// # Errors
-    /// As [`FetchRecord`]; `NotFound` where there is no such field for the label; `InvalidArgument` where a label that was asked for is no whole number.
+    /// As [`FetchRecord`]; `NotFound` where there is no such field for the label; `InvalidArgument` where a
+    /// label that was asked for is neither a whole number nor a class.
     pub(crate) async fn read(&self, record: StoredRecord, cx: &AsyncContext) -> Result<Sample> {
         let (image, label) = self.usual.fields_of(&record);
         if self.has_label_field && label.is_none() {
@@ -131,7 +132,9 @@ impl SampleReader {
                 let key = [read.key.as_bytes(), b".", field.as_bytes()].concat();
                 error.with_key(Key::from_bytes(&key).display_name())
             };
-            let number = if is_label { whole_number(&value) } else { None };
+            // Alone, a name is wanted as it stands.
+            let is_name = !self.reads_named && matches!(value, FieldValue::Text(_));
+            let number = self.usual.label_of(&value).filter(|_| is_label && !is_name);
             if is_label && self.has_label_field && number.is_none() {
                 let message = format!("a whole number was expected, but this is {}", value.kind());
                 return Err(in_field(Error::new(ErrorKind::InvalidArgument, message)));
@@ -249,14 +252,6 @@ fn offset_of((name, field): &(Arc<str>, StoredField)) -> Option<(Arc<str>, u64)>
     match field {
         StoredField::At(extent, _) => Some((Arc::clone(name), extent.range.as_ref()?.start)),
         _ => None,
-    }
-}
-
-/// A label, be it a number or its digits in a file.
-fn whole_number(value: &FieldValue) -> Option<i64> {
-    match value {
-        FieldValue::Bytes(bytes) => std::str::from_utf8(bytes).ok()?.trim().parse().ok(),
-        value => value.as_i64(),
     }
 }
 
@@ -394,12 +389,5 @@ mod tests {
             let again = names(DatasetKind::Mds, "x", FieldValue::Array(array));
             assert_eq!(again, [(name, file)]);
         }
-    }
-
-    #[test]
-    fn a_label_is_a_number_or_its_digits() {
-        assert_eq!(whole_number(&FieldValue::Bytes(" 7\n".into())), Some(7));
-        assert_eq!(whole_number(&FieldValue::Integer(-1)), Some(-1));
-        assert_eq!(whole_number(&FieldValue::Bytes("cat".into())), None);
     }
 }

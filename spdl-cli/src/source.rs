@@ -29,8 +29,9 @@ impl Source {
         arguments: &BenchArguments,
     ) -> std::result::Result<(Self, Duration), Failure> {
         let start = Instant::now();
-        let opened = Opened::open(&arguments.data, "cannot open the images")?;
+        let mut opened = Opened::open(&arguments.data, "cannot open the images")?;
         opened.check_fields(&arguments.named_fields())?;
+        opened.name_classes(arguments.label_field.as_deref(), "cannot open the images")?;
         let cache = cache(arguments, &arguments.shown())?;
         Ok((Source { opened, cache }, start.elapsed()))
     }

@@ -22,7 +22,8 @@ use crate::{Body, Key, ReadRequest};
 /// - It tries once. Trying again, and all that belongs to it, is the work of
 ///   [`Resilient`](crate::Resilient), a layer above any fetcher.
 ///
-/// Two methods are enough; all others are provided. `spdl_io::testing::fetcher_contract` checks all this. A fetcher in a few lines:
+/// Two methods are enough; all others are provided. `spdl_io::testing::fetcher_contract` checks all
+/// this. A fetcher in a few lines:
 ///
 /// ```
 /// use std::{collections::BTreeMap, ops::Range};

@@ -27,6 +27,9 @@ const RANGES_AT_ONCE: usize = 8;
 
 /// Reads objects of a web server; keys are paths below its address, not percent-encoded.
 ///
+/// A key may also be a whole address on this server, `https://host/a%20b.jpg?width=200`: it is sent as it
+/// stands, and with its own query instead of the fetcher's.
+///
 /// Any server will do that answers GET; ranges, sizes and versions need one that knows ranges and
 /// HEAD, as all common ones do. There is no listing: the web has none.
 ///
@@ -69,13 +72,16 @@ impl HttpFetcher {
     /// `InvalidArgument` for what is no address of the web, and for headers that cannot be sent;
     /// `Io` where TLS cannot be set up, as on a machine that trusts nobody.
     pub fn new(url: &str, options: &SourceOptions) -> Result<Self> {
-        HttpFetcher::open(&Address::parse(url)?, options, Reactor::default())
+        let address = Address::parse(url)?;
+        let client = network::client(options, is_this_machine(address.authority()))?;
+        HttpFetcher::open(&address, options, Reactor::default(), client)
     }
 
     pub(crate) fn open(
         address: &Address,
         options: &SourceOptions,
         reactor: Reactor,
+        client: reqwest::Client,
     ) -> Result<Self> {
         let invalid = |fault: &str| Error::new(ErrorKind::InvalidArgument, fault);
         let base = Url::parse(&address.store()).ok();
@@ -94,7 +100,7 @@ impl HttpFetcher {
         }
         Ok(HttpFetcher(Arc::new(Server {
             reactor,
-            client: network::client(options, is_this_machine(address.authority()))?,
+            client,
             connections: Connections::new(options.connections),
             base,
             query: address.query().cloned(),
@@ -313,6 +319,9 @@ impl Server {
     }
 
     fn url(&self, key: &Key) -> Result<Url> {
+        if let Some(url) = self.whole_address(key)? {
+            return Ok(url);
+        }
         let mut url = self.base.clone();
         if !key.as_bytes().is_empty() {
             let base = url.path().trim_end_matches('/').to_owned();
@@ -320,6 +329,21 @@ impl Server {
         }
         url.set_query(self.query.as_ref().map(crate::Secret::reveal));
         Ok(url)
+    }
+
+    /// What a key names that is an address on this server; `None` for a path.
+    fn whole_address(&self, key: &Key) -> Result<Option<Url>> {
+        let address = key.as_str().filter(|text| text.contains("://"));
+        let url = address.and_then(|text| Url::parse(text).ok());
+        let Some(mut url) = url.filter(|url| url.origin() == self.base.origin()) else {
+            return Ok(None);
+        };
+        if !url.username().is_empty() || url.password().is_some() {
+            let message = "a name and a password in the address of one object are not sent";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        url.set_fragment(None);
+        Ok(Some(url))
     }
 }
 

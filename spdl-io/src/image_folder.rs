@@ -43,11 +43,13 @@ pub const VIDEO_EXTENSIONS: [&str; 15] = [
 ///   no classes, and every label is −1.
 /// - The order of the images is that of torchvision's `ImageFolder`: by class, then by the path of
 ///   the folder, then by file name, each by its bytes. It does not depend on the file system.
+/// - The key of an image is its whole path, with all folders that it is in: no two have the same.
 /// - An image is a file with one of the [`IMAGE_EXTENSIONS`], or of those that are
 ///   [given](ImageFolder::with_extensions); nothing is opened. Names need not be UTF-8.
 /// - Files and folders whose name starts with a dot are left out (torchvision takes them).
 /// - Links are followed, up to 8 on the way to a folder. One that leads back to a folder which it
-///   lies in is left out, with a warning. A link with an image's name that leads nowhere is an image that cannot be read.
+///   lies in is left out, with a warning. A link with an image's name that leads nowhere is an image
+///   that cannot be read.
 /// - Where all classes are named as parts of a data set (`train`, `val`, …), there is a warning.
 /// - A class folder without an image is kept as a class, with a warning (torchvision refuses it).
 ///   Images beside the class folders are left out, with a warning.

@@ -38,9 +38,10 @@ const RANGE_LIMIT: u64 = 1 << 20;
 /// What Linux has of a disk in memory, less than 256 KiB, is read at once, on the thread that asks: that
 /// takes less than handing it on. For parts, up to 16 files stay open, until others take their places or
 /// the fetcher is dropped. Where this process has as many files open as it may, those are closed, and
-/// a read waits up to 2 s for another one; then it is `Unavailable`. Everything else may wait for long, for a cold disk or a network file system,
-/// and so runs on I/O threads that belong to this fetcher, named `spdl-io-N`.
-/// Those start when they are needed, only as long as all others are busy and there are fewer than
+/// a read waits up to 2 s for another one; then it is `Unavailable`.
+///
+/// Everything else may wait for long, for a cold disk or a network file system, and so runs on I/O
+/// threads that belong to this fetcher, named `spdl-io-N`. Those start when they are needed, only as long as all others are busy and there are fewer than
 /// [`DEFAULT_THREADS`](LocalFetcher::DEFAULT_THREADS) (or the number given); one that is idle for
 /// 10 s ends. The futures wait for nothing but their answer, so any executor may poll them.
 ///

@@ -1,5 +1,6 @@
 //! Samples of several fields: where their values lie, and the values themselves.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -207,7 +208,7 @@ fn text(bytes: &[u8]) -> Result<&str> {
 }
 
 /// A text as far as it fits into a message.
-fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     const MOST: usize = 40;
     match text.char_indices().nth(MOST) {
         Some((end, _)) => format!("{:?} and more", &text[..end]),
@@ -343,6 +344,21 @@ pub trait PackedRows: fmt::Debug + Send + Sync + 'static {
     /// The object that they are read from, where it is one: a cache asks whether it has changed.
     fn object(&self) -> Option<&Key> {
         None
+    }
+
+    /// The different texts of a field in all rows, where that is a field of texts and they can be had
+    /// without reading others; else `None`, as the provided method says.
+    ///
+    /// # Errors
+    /// As [`read`](PackedRows::read); `LimitExceeded` for more than `most` texts.
+    async fn texts(
+        &self,
+        fetcher: &Arc<dyn Fetcher>,
+        name: &str,
+        most: usize,
+    ) -> Result<Option<BTreeSet<String>>> {
+        let _ = (fetcher, name, most);
+        Ok(None)
     }
 
     /// The fields of a row that are asked for, in their order. One that is asked for and not there

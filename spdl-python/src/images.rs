@@ -52,6 +52,8 @@ struct Request {
     shown: String,
     image_field: Option<String>,
     label_field: Option<String>,
+    /// The names of the classes, where labels are names and the data set does not know all of them.
+    classes: Option<Vec<String>>,
     cache_folder: Option<(PathBuf, u64)>,
     cache_memory: u64,
 }
@@ -68,8 +70,8 @@ impl Images {
     /// Opens what lies at the addresses: a data set of any kind, or a list of images.
     #[staticmethod]
     #[pyo3(signature = (
-        addresses, *, is_list, labels=None, image_field=None, label_field=None, cache=None,
-        cache_size=0, cache_memory=0
+        addresses, *, is_list, labels=None, image_field=None, label_field=None, classes=None,
+        cache=None, cache_size=0, cache_memory=0
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn open(
@@ -79,6 +81,7 @@ impl Images {
         labels: Option<Vec<i64>>,
         image_field: Option<String>,
         label_field: Option<String>,
+        classes: Option<Vec<String>>,
         cache: Option<PathBuf>,
         cache_size: u64,
         cache_memory: u64,
@@ -89,6 +92,7 @@ impl Images {
             is_list,
             image_field,
             label_field,
+            classes,
             cache_folder: cache.map(|folder| (folder, cache_size)),
             cache_memory,
         };
@@ -157,6 +161,9 @@ impl Opened {
             && request.addresses.iter().all(is_shard);
         request.is_list &= !is_shards;
         let data = if request.is_list {
+            if request.classes.is_some() {
+                return Err(request.refuse_classes());
+            }
             let data = OpenedDataset::of_images(&request.addresses, labels, &stores)?;
             request.addresses.truncate(1);
             data
@@ -179,6 +186,10 @@ impl Opened {
         let stores = StoreRegistry::new();
         let data = match (self.data.kind, self.request.addresses.first()) {
             (DatasetKind::Parquet | DatasetKind::Mds, _) => self.request.open(&stores)?,
+            // The rows of a list may lie in many stores.
+            (DatasetKind::FileList, _) if !self.request.is_list && !self.data.is_local => {
+                self.request.open(&stores)?
+            }
             // What is known of the samples holds neither threads nor connections.
             (_, Some(first)) if !self.data.is_local => {
                 let mut data = self.data.clone();
@@ -213,7 +224,8 @@ impl Opened {
             pipeline = pipeline.runtime(self.stores.runtime()?);
             Arc::clone(&self.data.fetcher)
         };
-        let mut fetch = FetchLabeled::new(Arc::clone(&fetcher));
+        let classes = &self.data.classes;
+        let mut fetch = FetchLabeled::new(Arc::clone(&fetcher)).with_classes(classes);
         if let Some(field) = &self.request.image_field {
             fetch = fetch.with_value_fields([field.as_str()]);
         }
@@ -239,7 +251,21 @@ impl Opened {
 
 impl Request {
     fn open(&self, stores: &StoreRegistry) -> Result<OpenedDataset> {
-        block_on(OpenedDataset::open_with(&self.addresses, stores, &IMAGE_EXTENSIONS))
+        let open = OpenedDataset::open_with(&self.addresses, stores, &IMAGE_EXTENSIONS);
+        let mut data = block_on(open)?;
+        match (&self.classes, &self.label_field) {
+            (None, None) => {}
+            (None, Some(field)) => block_on(data.name_classes(field))?,
+            (Some(_), _) if has_own_classes(data.kind) => return Err(self.refuse_classes()),
+            (Some(classes), _) => data.classes.clone_from(classes),
+        }
+        Ok(data)
+    }
+
+    fn refuse_classes(&self) -> Error {
+        let message = "classes goes with samples whose labels are in a field, as of tar shards; those of a \
+                       folder and of a list of files are its own";
+        Error::new(ErrorKind::InvalidArgument, message).with_key(self.shown.as_str())
     }
 
     /// Says to whoever names a single image how that is done.
@@ -257,7 +283,12 @@ impl Request {
 
     /// What decides which bytes are an image, and which number its label, where that is not usual.
     fn fields(&self) -> Vec<(&'static str, String)> {
-        let fields = [("image field", &self.image_field), ("label field", &self.label_field)];
+        let classes = self.classes.as_ref().map(|names| format!("{names:?}"));
+        let fields = [
+            ("image field", &self.image_field),
+            ("label field", &self.label_field),
+            ("classes", &classes),
+        ];
         fields.into_iter().filter_map(|(name, field)| Some((name, field.clone()?))).collect()
     }
 
@@ -281,6 +312,11 @@ impl Request {
             None => error,
         })
     }
+}
+
+/// Whether labels are those of folders, or of the rows of a list.
+fn has_own_classes(kind: DatasetKind) -> bool {
+    matches!(kind, DatasetKind::ImageFolder | DatasetKind::FileList)
 }
 
 /// The address of what is called `key` in a store.

@@ -5,12 +5,13 @@ use spdl_core::{Change, Error, ErrorKind, Remainder, Result, Shard, State};
 use crate::settings::Settings;
 
 /// Parts of a state's fingerprint, and the argument of `ImageLoader` that decides each.
-const ARGUMENTS: [(&str, &str); 15] = [
+const ARGUMENTS: [(&str, &str); 16] = [
     ("source items", "the number of images"),
     ("source contents", "the images, their names or labels"),
     ("source order", "shuffle, or seed"),
     ("stage fetch: image field", "image_field"),
     ("stage fetch: label field", "label_field"),
+    ("stage fetch: classes", "classes"),
     ("stage decode: batch size", "batch_size"),
     ("stage decode: size", "size"),
     ("stage decode: format", "layout"),

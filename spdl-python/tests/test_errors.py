@@ -167,6 +167,8 @@ def test_values_out_of_range_are_value_errors_that_say_what_is_allowed(photos, s
         ({"bath_size": 1}, "bath_size"),
         ({"image_field": 3}, "image_field must be a str"),
         ({"label_field": b"cls"}, "label_field must be a str"),
+        ({"classes": "cat"}, "classes must be a list of str, not str"),
+        ({"classes": ["cat", 1]}, "classes must be a list of str, but 1 is in it"),
         ({"cache": 5}, "expected str, bytes or os.PathLike"),
     ],
 )

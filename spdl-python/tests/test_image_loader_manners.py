@@ -185,6 +185,28 @@ def test_a_fork_makes_epochs_of_its_own_from_a_loader_it_was_given(server, tmp_p
     assert_ends_well(script, f"{server.address}/{name}", tmp_path / "cache")
 
 
+def test_a_fork_reads_a_list_of_addresses_with_connections_of_its_own(server, tmp_path):
+    rows = "".join(f"{server.address}/{name}?width=5,7\n" for name in server.names)
+    (tmp_path / "list.csv").write_text(rows)
+    script = """
+        import os, sys, warnings, spdl_rs
+        warnings.simplefilter("ignore")
+        loader = spdl_rs.ImageLoader(sys.argv[1], batch_size=1, size=16)
+        expected = [images.tobytes() for images, _ in loader]
+        batches = iter(loader)
+        next(batches)
+        child = os.fork()
+        if child == 0:
+            found = [(images.tobytes(), labels[0]) for images, labels in loader]
+            assert found == [(image, 7) for image in expected]
+            sys.exit(0)
+        _, status = os.waitpid(child, 0)
+        assert [images.tobytes() for images, _ in batches] == expected[1:]
+        sys.exit(os.waitstatus_to_exitcode(status))
+    """
+    assert_ends_well(script, tmp_path / "list.csv")
+
+
 def test_a_fork_may_let_go_of_a_loader_whose_threads_it_has_not(server):
     script = """
         import os, sys, warnings, spdl_rs

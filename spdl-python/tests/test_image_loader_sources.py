@@ -1,5 +1,6 @@
 """The same images from wherever they lie."""
 
+import json
 import pathlib
 import shutil
 
@@ -210,6 +211,71 @@ def test_fields_of_other_names_are_named(tmp_path, samples):
     assert (left == right[::-1]).all() and set(none.tolist()) == {-1}
     with pytest.raises(ValueError, match="bytes was expected"):
         load(source, image_field="breed.cls")
+
+
+@pytest.fixture
+def named(tmp_path, samples):
+    """A tar archive whose labels are names, and a folder's labels for them."""
+    names = ["zebra", "ant", "Cat"]
+    members = []
+    for name, image, label in samples:
+        members += [(f"{name}.png", image), (f"{name}.cls", names[label % 3].encode())]
+    write_members(tmp_path / "named.tar", members)
+    return tmp_path / "named.tar", [names[label % 3] for _, _, label in samples]
+
+
+def test_names_in_tar_shards_are_classes_where_they_are_told(named):
+    source, names = named
+    for classes in [["Cat", "ant", "zebra"], ["zebra", "other", "ant", "Cat"]]:
+        loader = spdl_rs.ImageLoader(source, batch_size=16, size=32, classes=classes)
+        assert loader.classes == classes
+        labels = numpy.concatenate([labels for _, labels in loader])
+        assert [classes[label] for label in labels] == names
+    with pytest.raises(ValueError, match="none of|nor one of the 1 classes"):
+        load(source, classes=["ant"])
+
+
+def test_names_in_tar_shards_without_classes_are_refused_with_what_to_do(named):
+    with pytest.raises(ValueError, match='a whole number was expected, and "') as caught:
+        load(named[0])
+    assert "`classes` of Python's `ImageLoader`" in str(caught.value)
+    assert ".cls" in caught.value.key
+
+
+@pytest.mark.parametrize("names", ["photos", "list.csv", ["photos/class0/0.png"]], ids=str)
+def test_classes_are_refused_where_the_data_set_has_its_own(everything, names):
+    is_list = isinstance(names, list)
+    source = [everything / name for name in names] if is_list else everything / names
+    with pytest.raises(ValueError, match="classes goes with samples whose labels are in a field"):
+        spdl_rs.ImageLoader(source, batch_size=1, classes=["cat", "dog"])
+    for wrong in [[], ["cat", "cat"]]:
+        with pytest.raises(ValueError, match="classes must hold one name or more, and none twice"):
+            spdl_rs.ImageLoader(source, batch_size=1, classes=wrong)
+
+
+def test_a_column_of_texts_in_parquet_is_one_of_classes(tmp_path):
+    if not PARQUET.is_file():
+        pytest.skip("the Parquet file of the tests of spdl-io is not beside these")
+    shutil.copy(PARQUET, tmp_path / "images.parquet")
+    rows = json.loads(PARQUET.with_suffix(".json").read_text())
+    captions = sorted({row["caption"] for row in rows if row["caption"]}, key=str.encode)
+    loader = spdl_rs.ImageLoader(tmp_path, batch_size=4, size=32, label_field="caption")
+    assert loader.classes == captions
+
+
+def test_a_list_names_images_of_several_servers_and_of_this_machine(everything, many, samples):
+    names = [f"photos/class{label}/{name}.png" for name, _, label in samples]
+    with serving(everything) as one, serving(everything) as two:
+        places = [f"{one.address}/", f"{two.address}/", ""]
+        rows = [places[number % 3] + name for number, name in enumerate(names)]
+        rows[0] += "?width=5&signature=canary"
+        (everything / "many.csv").write_text("".join(f"{row},{7}\n" for row in rows))
+        loader = spdl_rs.ImageLoader(everything / "many.csv", batch_size=16, size=32)
+        for _ in range(2):
+            images = numpy.concatenate([images for images, _ in loader])
+            assert (images == load(many)[0]).all()
+        assert set(next(iter(loader))[1].tolist()) == {7}
+        assert "canary" not in repr(loader)
 
 
 def test_a_single_image_is_told_to_be_a_list(many):

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use spdl_core::{Error, ErrorKind};
-use spdl_io::Key;
 use spdl_io::archive::{TarKind, TarStream};
 use spdl_io::shards::{ShardRecord, Sums};
+use spdl_io::{Encoding, Key};
 use twox_hash::xxhash3_128::Hasher;
 
 use super::bad::Bad;
@@ -88,11 +88,6 @@ pub(crate) fn all(
         DataSet::Samples(_) => None,
     };
     Ok(Box::new((0..).map_while(archives).flatten()))
-}
-
-/// The number in a field `cls`.
-fn class_of(data: &[u8]) -> Option<i64> {
-    std::str::from_utf8(data).ok()?.trim().parse().ok()
 }
 
 /// A pass over one archive.
@@ -264,7 +259,8 @@ impl Pass {
             Ok(data) => {
                 let is_image = is_image(name);
                 let field = Key::from_bytes(field).to_string();
-                let label = if field == "cls" { class_of(&data) } else { None };
+                let number = || Encoding::Integer.decode(data.clone()).ok()?.as_i64();
+                let label = if field == "cls" { number() } else { None };
                 self.told.push_back(Found::Member(Member {
                     archive: self.archive,
                     field,

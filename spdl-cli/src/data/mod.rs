@@ -36,17 +36,11 @@ use self::place::Place;
 use self::samples::Samples;
 use crate::failure::Failure;
 use crate::format::printable;
-use crate::opened::{Opened, is_address};
+use crate::opened::{Opened, image_extensions, is_address};
 use crate::output;
 
 /// What is said of a set whose journal is there.
 const NOT_COMPLETE: &str = "this set is not complete; the same `spdl pack` again goes on with it";
-
-/// The endings by which a member is known as an image.
-pub(crate) const IMAGE_FIELDS: [&str; 20] = [
-    "jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "jxl", "exr", "pnm",
-    "pbm", "pgm", "ppm", "qoi", "tga", "hdr", "ico",
-];
 
 /// What is looked at.
 #[derive(Debug)]
@@ -287,7 +281,7 @@ pub(crate) fn key_and_field(name: &[u8]) -> Option<(&[u8], &[u8])> {
 /// Whether a member is an image, by its name.
 pub(crate) fn is_image(name: &[u8]) -> bool {
     let ending = name.rsplit(|&byte| byte == b'.').next().unwrap_or_default();
-    IMAGE_FIELDS.iter().any(|known| ending.eq_ignore_ascii_case(known.as_bytes()))
+    image_extensions().any(|known| ending.eq_ignore_ascii_case(known.as_bytes()))
 }
 
 #[cfg(test)]

@@ -45,7 +45,8 @@ const SKIPPED_SHOWN: usize = 20;
 /// Runs the command.
 pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure> {
     checks::command_line(arguments)?;
-    let opened = open(arguments)?;
+    let mut opened = open(arguments)?;
+    opened.name_classes(arguments.label_field.as_deref(), "cannot open the images")?;
     checks::nothing_is_read_from(&arguments.destination, &opened.set)?;
     opened.check_fields(&arguments.named_fields())?;
     checks::an_image_is_known(arguments, &opened.set)?;
@@ -127,6 +128,10 @@ fn checksums(
 fn names_of_classes<'a>(arguments: &PackArguments, source: &'a Source) -> &'a [String] {
     let Some(label) = &arguments.label_field else { return source.classes() };
     let set = &source.opened.set;
+    if set.kind == DatasetKind::Parquet {
+        // They were found in that field.
+        return source.classes();
+    }
     let first = (0..set.samples.len()).find_map(|number| set.samples.item(number).ok());
     let usual = first.and_then(|record| set.fetch_labeled().fields_of(&record).1);
     if usual.as_deref() == Some(label) { source.classes() } else { &[] }

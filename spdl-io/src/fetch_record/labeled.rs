@@ -7,21 +7,26 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use spdl_core::{AsyncContext, AsyncStage, Error, ErrorKind, Labeled, Result};
 
+use super::classes::Classes;
 use super::reading::{field_key, known_bytes, read_record};
+#[cfg(feature = "cache")]
+use crate::Cache;
 #[cfg(feature = "cache")]
 use crate::cache::local_version;
 #[cfg(feature = "local")]
 use crate::io_threads::IoThreads;
 use crate::record::no_such_field;
-#[cfg(feature = "cache")]
-use crate::{Cache, StoredField};
-use crate::{Fetch, Fetcher, FieldRequest, FieldValue, IMAGE_EXTENSIONS, Key, StoredRecord};
+use crate::{
+    Encoding, Fetch, Fetcher, FieldRequest, FieldValue, IMAGE_EXTENSIONS, Key, StoredField,
+    StoredRecord,
+};
 
 /// The pipeline stage that reads of each stored sample one field as bytes and its label: what
 /// [`Fetch`] does for keys. Its output goes where that of `Fetch` goes, as to a decoder of images.
 ///
 /// The value is the first field that the sample has of a list of names. The label is a field, where
-/// the sample has it, or else what the data set says.
+/// the sample has it, or else what the data set says. A field says it by a whole number, its digits, or
+/// the name of one of the [classes](FetchLabeled::with_classes).
 ///
 /// ```
 /// use std::sync::Arc;
@@ -43,13 +48,15 @@ use crate::{Fetch, Fetcher, FieldRequest, FieldValue, IMAGE_EXTENSIONS, Key, Sto
 /// ```
 ///
 /// # Errors
-/// As [`FetchRecord`](crate::FetchRecord); `NotFound` where a sample has none of the fields; `InvalidArgument` where the
-/// value is not bytes, or the label no whole number; and those of the function that prepares.
+/// As [`FetchRecord`](crate::FetchRecord); `NotFound` where a sample has none of the fields;
+/// `InvalidArgument` where the value is not bytes, or the label neither a whole number nor a known
+/// class; and those of the function that prepares.
 #[derive(Clone)]
 pub struct FetchLabeled {
     fetcher: Arc<dyn Fetcher>,
     values: Vec<Arc<str>>,
     labels: Vec<Arc<str>>,
+    classes: Classes,
     max_bytes: u64,
     #[cfg(feature = "local")]
     preparation: Option<Preparation>,
@@ -79,6 +86,7 @@ impl FetchLabeled {
             fetcher,
             values: values.map(|&name| name.into()).collect(),
             labels: labels.map(Into::into).into(),
+            classes: Classes::default(),
             max_bytes: Fetch::DEFAULT_MAX_BYTES,
             #[cfg(feature = "local")]
             preparation: None,
@@ -160,6 +168,29 @@ impl FetchLabeled {
         self
     }
 
+    /// Takes labels that are names for the places of these names among the others, counted from 0. Without
+    /// any, a label is a whole number.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use spdl_io::{FetchLabeled, FieldValue, MemoryFetcher};
+    /// let fetch = FetchLabeled::new(Arc::new(MemoryFetcher::new())).with_classes(["cat", "dog"]);
+    /// assert_eq!(fetch.label_of(&FieldValue::Text("dog".into())), Some(1));
+    /// assert_eq!(fetch.label_of(&FieldValue::Integer(7)), Some(7));
+    /// assert_eq!(fetch.label_of(&FieldValue::Text("cow".into())), None);
+    /// ```
+    #[must_use]
+    pub fn with_classes(mut self, names: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
+        self.classes = Classes::new(names);
+        self
+    }
+
+    /// The number of the class that the value of a field says; `None` where it says none. Of a text, a name
+    /// counts before its digits; of bytes, as of a file `1.cls`, digits before a name.
+    pub fn label_of(&self, value: &FieldValue) -> Option<i64> {
+        self.classes.number(value)
+    }
+
     /// As [`FetchRecord::with_max_bytes`](crate::FetchRecord::with_max_bytes).
     #[must_use]
     pub fn with_max_bytes(mut self, max_bytes: u64) -> Self {
@@ -198,12 +229,16 @@ impl AsyncStage<StoredRecord> for FetchLabeled {
         };
         #[cfg(feature = "cache")]
         if let Some(cache) = &self.cache {
-            let name = name_in_cache(&item, &value, label.as_deref());
+            let mut name = name_in_cache(&item, &value, label.as_deref());
+            if label.is_some() {
+                name.extend(self.classes.in_cache());
+            }
             let version = version_in_cache(&*self.fetcher, &item, &value, label.as_deref()).await?;
             let kept = cache.get_version(&name, version.as_deref()).await;
             if let Some(sample) = kept.and_then(from_cache) {
                 // What the data set says may be another label than it was.
-                let label = known_label(&item, label.as_deref()).unwrap_or(sample.label);
+                let known = self.known_label(&item, label.as_deref());
+                let label = known.unwrap_or(sample.label);
                 return Ok(Labeled { label, ..sample });
             }
             let sample = self.read(item, value, label).await?;
@@ -227,14 +262,23 @@ impl FetchLabeled {
     /// Reads a sample, and prepares its value.
     async fn read(
         &self,
-        item: StoredRecord,
+        mut item: StoredRecord,
         value: Arc<str>,
         label: Option<Arc<str>>,
     ) -> Result<Labeled<Bytes>> {
+        let mut offset = None;
+        for (name, field) in &mut item.fields {
+            // It may be the name of a class as well.
+            if let (true, StoredField::At(extent, encoding @ Encoding::Integer)) =
+                (Some(&*name) == label.as_ref(), field)
+            {
+                *encoding = Encoding::Bytes;
+                offset = extent.range.as_ref().map(|range| range.start);
+            }
+        }
         let request = self.request(Arc::clone(&value), label.clone());
         let mut record = read_record(&self.fetcher, item, &request).await?;
-        let wrong = |key: &Key, name: &str, wanted: &str, found: &FieldValue| {
-            let message = format!("{wanted} was expected, but this is {}", found.kind());
+        let wrong = |key: &Key, name: &str, message: String| {
             let error = Error::new(ErrorKind::InvalidArgument, message);
             error.with_key(field_key(key, name).display_name())
         };
@@ -242,12 +286,18 @@ impl FetchLabeled {
             None => record.label,
             Some(name) => {
                 let field = record.take(&name)?;
-                field.as_i64().ok_or_else(|| wrong(&record.key, &name, "a whole number", &field))?
+                self.classes.number(&field).ok_or_else(|| {
+                    let error = wrong(&record.key, &name, self.classes.refusal(&field));
+                    offset.map_or(error.clone(), |offset| error.with_offset(offset))
+                })?
             }
         };
         let bytes = match record.take(&value)? {
             FieldValue::Bytes(bytes) => bytes,
-            other => return Err(wrong(&record.key, &value, "bytes", &other)),
+            other => {
+                let message = format!("bytes was expected, but this is {}", other.kind());
+                return Err(wrong(&record.key, &value, message));
+            }
         };
         #[cfg(feature = "local")]
         if let Some(Preparation { prepare, threads }) = &self.preparation {
@@ -260,6 +310,16 @@ impl FetchLabeled {
             return Ok(Labeled { value, label });
         }
         Ok(Labeled { value: bytes, label })
+    }
+
+    /// The label of a sample, where it need not be read.
+    #[cfg(feature = "cache")]
+    fn known_label(&self, item: &StoredRecord, name: Option<&str>) -> Option<i64> {
+        let Some(name) = name else { return Some(item.label) };
+        match item.fields.iter().find(|(own, _)| **own == *name) {
+            Some((_, StoredField::Known(value))) => self.classes.number(value),
+            _ => None,
+        }
     }
 }
 
@@ -274,16 +334,6 @@ fn name_in_cache(item: &StoredRecord, value: &str, label: Option<&str>) -> Vec<u
     // Its parts cannot run into each other: no name has a zero.
     let parts = [b"sample".as_slice(), item.key.as_bytes(), value.as_bytes(), place.as_bytes()];
     [&parts.join(&0)[..], &[0], label.unwrap_or_default().as_bytes()].concat()
-}
-
-/// The label of a sample, where it need not be read.
-#[cfg(feature = "cache")]
-fn known_label(item: &StoredRecord, name: Option<&str>) -> Option<i64> {
-    let Some(name) = name else { return Some(item.label) };
-    match item.fields.iter().find(|(own, _)| **own == *name) {
-        Some((_, StoredField::Known(value))) => value.as_i64(),
-        _ => None,
-    }
 }
 
 /// Which version of a sample is wanted: that of the objects which its value and its label lie in, where

@@ -1,5 +1,6 @@
 //! The stages from stored samples to their values.
 
+mod classes;
 mod footprint;
 mod labeled;
 mod reading;

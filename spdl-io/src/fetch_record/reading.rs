@@ -170,7 +170,8 @@ async fn read_object(
     Ok(read.into_iter().zip(parts).collect())
 }
 
-/// The error of a read with the field that could not be read. Whole objects have a name of their own.
+/// The error of a read under the name of the field that could not be read. Whole objects have a name of
+/// their own.
 fn of_field(
     error: Error,
     sample: &Key,
@@ -184,13 +185,11 @@ fn of_field(
         [(name, extent)] => (field_key(sample, name), extent.range.as_ref().map(|it| it.start)),
         [(_, first), ..] => (sample.clone(), first.range.as_ref().map(|it| it.start)),
     };
-    let mut of_field = Error::new(error.kind(), error.message()).with_key(key.display_name());
-    if let Some(offset) = error.offset().or(start) {
-        of_field = of_field.with_offset(offset);
+    // All else, its causes too, stays what it is, and is told once.
+    let is_placed = error.offset().is_some();
+    let of_field = error.renamed(key.display_name());
+    match start.filter(|_| !is_placed) {
+        Some(start) => of_field.with_offset(start),
+        None => of_field,
     }
-    if let Some(delay) = error.retry_after() {
-        of_field = of_field.with_retry_after(delay);
-    }
-    let of_field = if error.is_fatal() { of_field.fatal() } else { of_field };
-    of_field.with_source(error)
 }

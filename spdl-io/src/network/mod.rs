@@ -5,8 +5,10 @@ mod body;
 mod reactor;
 mod refusal;
 
+use std::collections::HashMap;
 use std::error::Error as StdError;
 use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use reqwest::Certificate;
 use reqwest::redirect::Policy;
@@ -42,6 +44,33 @@ pub(crate) fn client(options: &SourceOptions, is_local: bool) -> Result<reqwest:
         let message = format!("cannot set up a client for HTTP: {}", causes(&error.without_url()));
         Error::new(ErrorKind::Io, message)
     })
+}
+
+/// Clients for many servers: one for each way to reach them, as it keeps connections by server, and takes
+/// longer to make than a request.
+#[derive(Clone, Default)]
+pub(crate) struct Clients(Arc<Mutex<HashMap<Way, reqwest::Client>>>);
+
+/// The place of the options, and whether the server is this machine.
+type Way = (Option<usize>, bool);
+
+impl Clients {
+    /// The client for the server `authority` and these options, which are known by their `place`.
+    pub(crate) fn get(
+        &self,
+        authority: &str,
+        options: &SourceOptions,
+        place: Option<usize>,
+    ) -> Result<reqwest::Client> {
+        let is_local = is_this_machine(authority);
+        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = made.get(&(place, is_local)) {
+            return Ok(client.clone());
+        }
+        let new = client(options, is_local)?;
+        made.insert((place, is_local), new.clone());
+        Ok(new)
+    }
 }
 
 /// The certificates of a PEM file.

@@ -70,23 +70,35 @@ impl Attempts {
 }
 
 impl Attempts {
-    /// Whether all of them failed for the same reason, which the last word tells.
-    fn are_equal(&self) -> bool {
-        let mut reasons = self.list.iter().map(|attempt| attempt.error.reason());
-        let first = reasons.next();
-        reasons.all(|reason| Some(&reason) == first.as_ref())
+    /// Each reason once, with the first attempt that failed for it and how many did, in the order in which
+    /// they came.
+    fn reasons(&self) -> Vec<(String, Duration, u64)> {
+        let mut reasons: Vec<(String, Duration, u64)> = Vec::new();
+        for Attempt { after, error } in &self.list {
+            let reason = error.reason();
+            match reasons.iter_mut().find(|(known, ..)| *known == reason) {
+                Some((.., count)) => *count += 1,
+                None => reasons.push((reason, *after, 1)),
+            }
+        }
+        reasons
     }
 }
 
-/// Each with its time and reason; nothing where all have one reason, as the error itself tells that.
+/// Each reason once, with the time of the first attempt that failed for it; nothing where all have one
+/// reason, as the error itself tells that.
 impl fmt::Display for Attempts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.are_equal() {
+        let reasons = self.reasons();
+        if reasons.len() <= 1 {
             return Ok(());
         }
-        for (place, Attempt { after, error }) in self.list.iter().enumerate() {
+        for (place, (reason, after, count)) in reasons.iter().enumerate() {
             let separator = if place == 0 { "" } else { "; " };
-            write!(f, "{separator}after {:.3} s: {}", after.as_secs_f64(), error.reason())?;
+            write!(f, "{separator}after {:.3} s: {reason}", after.as_secs_f64())?;
+            if *count > 1 {
+                write!(f, " ({count} times)")?;
+            }
         }
         if self.unlisted > 0 {
             write!(f, "; and {} more", self.unlisted)?;

@@ -389,14 +389,16 @@ fn the_last_word_tells_every_attempt() {
 }
 
 #[test]
-fn attempts_that_failed_in_different_ways_are_told_one_by_one() {
-    let setup = setup_with(able(), options().attempts(3), |_, attempt, _| match attempt {
+fn attempts_that_failed_in_different_ways_are_told_by_their_reasons_each_once() {
+    let setup = setup_with(able(), options().attempts(4), |_, attempt, _| match attempt {
         2 => Answer::Stalls(0),
         _ => Answer::Refused(ErrorKind::Unavailable),
     });
     let report = setup.read().unwrap_err().report();
-    assert!(report.contains(": after 0.000 s: on purpose; after "), "{report}");
-    assert_eq!(report.matches("; after ").count(), 2, "{report}");
+    assert!(report.contains(": after 0.000 s: on purpose (3 times); after "), "{report}");
+    assert!(report.ends_with(" s: the body stalled: 0 bytes in 2.0 s (at byte 0)"), "{report}");
+    // Once in the last word, and once in the list.
+    assert_eq!(report.matches("on purpose").count(), 2, "{report}");
 }
 
 #[test]

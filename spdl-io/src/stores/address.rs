@@ -8,7 +8,9 @@ use crate::{Key, Secret};
 
 /// Where an object, or a folder of them, lies: `s3://bucket/prefix/x.tar`, or a path.
 ///
-/// Displayed, it has neither name and password nor query.
+/// Displayed, it has neither name and password nor query. Servers of the web are told apart by their
+/// names in lower case and their ports; 80 of `http:` and 443 of `https:` need not be said, and are left
+/// out.
 ///
 /// ```
 /// use spdl_io::Address;
@@ -61,7 +63,7 @@ impl Address {
             return Err(unusable(&scheme, "it names no host and no bucket"));
         }
         let mut address = Address {
-            authority: authority.to_owned(),
+            authority: usual_authority(&scheme, authority),
             user: None,
             key: Key::from(""),
             query: None,
@@ -131,6 +133,11 @@ impl Address {
         Address { key: Key::from(""), ..self.clone() }
     }
 
+    /// The same without name, password and query.
+    pub(crate) fn without_secrets(&self) -> Self {
+        Address { user: None, query: None, ..self.clone() }
+    }
+
     /// The store alone, as it can be shown.
     pub(crate) fn store(&self) -> String {
         format!("{}://{}", self.scheme, self.authority)
@@ -151,6 +158,29 @@ impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Address({self})")
     }
+}
+
+/// The authority in the one way in which a server of the web is written; of other schemes as it stands.
+fn usual_authority(scheme: &str, authority: &str) -> String {
+    let usual_port = match scheme {
+        "http" => ":80",
+        "https" => ":443",
+        _ => return authority.to_owned(),
+    };
+    let authority = authority.to_ascii_lowercase();
+    match authority.strip_suffix(usual_port) {
+        Some(host) if !host.is_empty() => host.to_owned(),
+        _ => authority,
+    }
+}
+
+/// The beginning of addresses as [`Address`] displays them.
+pub(super) fn usual_beginning(start: &str) -> String {
+    let start = start.trim_end_matches('/');
+    let Some((scheme, rest)) = start.split_once("://") else { return start.to_owned() };
+    let scheme = scheme.to_ascii_lowercase();
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    format!("{scheme}://{}{path}", usual_authority(&scheme, authority))
 }
 
 fn unusable(scheme: &str, fault: &str) -> Error {
@@ -236,12 +266,39 @@ mod tests {
 
     #[test]
     fn addresses_of_the_web_are_decoded_and_lose_their_fragment() {
-        assert_eq!(parts("http://h:80/a%20b%2?x#y"), three("http", "h:80", "a b%2"));
+        assert_eq!(parts("http://h:81/a%20b%2?x#y"), three("http", "h:81", "a b%2"));
         assert_eq!(parts("http://h?x=/y"), three("http", "h", ""));
         let address = Address::parse("https://me%40x:p%3aw@h/a?q=1#z").unwrap();
         let (name, password) = address.user().unwrap();
         assert_eq!((name, password.reveal()), ("me@x", "p:w"));
         assert_eq!(address.query().unwrap().reveal(), "q=1");
+    }
+
+    #[test]
+    fn a_server_of_the_web_is_written_in_one_way() {
+        for (text, store) in [
+            ("https://h:443/x", "https://h"),
+            ("HTTPS://Host.Example:443", "https://host.example"),
+            ("http://h:80/x", "http://h"),
+            ("http://h:443/x", "http://h:443"),
+            ("https://h:80/x", "https://h:80"),
+            ("https://h:4430/x", "https://h:4430"),
+            ("https://u:443@h:443/x", "https://h"),
+            ("http://[::80]/x", "http://[::80]"),
+            ("http://[::1]:80/x", "http://[::1]"),
+            ("s3://Bucket:443/x", "s3://Bucket:443"),
+        ] {
+            assert_eq!(Address::parse(text).unwrap().store(), store, "{text}");
+        }
+        for (start, usual) in [
+            ("", ""),
+            ("s3:", "s3:"),
+            ("https://H:443", "https://h"),
+            ("https://H:443/A/", "https://h/A"),
+            ("s3://B/A", "s3://B/A"),
+        ] {
+            assert_eq!(usual_beginning(start), usual);
+        }
     }
 
     #[test]

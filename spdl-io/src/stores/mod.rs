@@ -33,6 +33,9 @@ const SCHEMES: [(&str, &str, bool); 6] = [
 /// Fetchers by their store's address and the options that were meant for it.
 type Opened = HashMap<(String, Option<usize>), Arc<dyn Fetcher>>;
 
+/// So many stores are kept that nobody reads from, about: a list of files may name servers by the thousand.
+const KEPT: usize = 1024;
+
 /// Opens stores of a kind; a registry calls it for the addresses of one scheme.
 pub trait StoreFactory: fmt::Debug + Send + Sync + 'static {
     /// A fetcher for the store of `address`, for which keys are those of its addresses. The registry
@@ -47,7 +50,8 @@ pub trait StoreFactory: fmt::Debug + Send + Sync + 'static {
 ///
 /// It is a value, not a global: two pipelines may have different ones. Stores that are asked for
 /// again are shared, with their connections and what they have learnt; so one registry per program
-/// is usual.
+/// is usual. Clones share them, until one is told of more options or another factory. Of stores that
+/// nobody reads from any more, some 1,024 are kept.
 ///
 /// | address | store | feature |
 /// |---|---|---|
@@ -72,16 +76,19 @@ pub trait StoreFactory: fmt::Debug + Send + Sync + 'static {
 /// # }
 /// # Ok::<(), spdl_io::Error>(())
 /// ```
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct StoreRegistry {
     factories: BTreeMap<String, Arc<dyn StoreFactory>>,
     /// Each with the beginning of the addresses that it is for.
     options: Vec<(String, SourceOptions)>,
-    opened: Mutex<Opened>,
+    opened: Arc<Mutex<Opened>>,
     /// The timer of all layers that try again.
-    runtime: OnceLock<Arc<dyn Runtime>>,
+    runtime: Arc<OnceLock<Arc<dyn Runtime>>>,
     #[cfg(feature = "http")]
     reactor: crate::network::Reactor,
+    /// One for all servers of the web that are reached in the same way.
+    #[cfg(feature = "http")]
+    clients: crate::network::Clients,
 }
 
 /// Where an address leads.
@@ -107,14 +114,24 @@ impl StoreRegistry {
     #[must_use]
     pub fn register(mut self, scheme: &str, factory: Arc<dyn StoreFactory>) -> Self {
         self.factories.insert(scheme.to_owned(), factory);
-        self
+        self.anew()
     }
 
     /// How to reach what lies at and below `address`, such as `s3:`, `s3://bucket`,
     /// `s3://bucket/folder`, or `` for all. Of several that match, the longest counts, alone.
     #[must_use]
     pub fn with_options(mut self, address: &str, options: SourceOptions) -> Self {
-        self.options.push((address.trim_end_matches('/').to_owned(), options));
+        self.options.push((address::usual_beginning(address), options));
+        self.anew()
+    }
+
+    /// What was opened was not opened in this way.
+    fn anew(mut self) -> Self {
+        self.opened = Arc::default();
+        #[cfg(feature = "http")]
+        {
+            self.clients = crate::network::Clients::default();
+        }
         self
     }
 
@@ -134,7 +151,10 @@ impl StoreRegistry {
     /// options that the store does not take; `Unsupported` where the store is not compiled in, naming
     /// the feature; `Io` where the system refuses threads or TLS.
     pub fn open(&self, address: &str) -> Result<Location> {
-        let parsed = Address::parse(address)?;
+        self.open_parsed(&Address::parse(address)?)
+    }
+
+    pub(crate) fn open_parsed(&self, parsed: &Address) -> Result<Location> {
         let shown = parsed.to_string();
         let matching = self.matching(&shown);
         let is_shared = parsed.user().is_none() && parsed.query().is_none();
@@ -143,12 +163,14 @@ impl StoreRegistry {
             let (fetcher, key) = (Arc::clone(fetcher), parsed.key().clone());
             return Ok(Location { fetcher, key, address: shown.into() });
         }
-        let usual = SourceOptions::default();
-        let options = matching.map_or(&usual, |place| &self.options[place].1);
-        let fetcher = self.fetcher(&parsed, options)?;
+        let fetcher = self.fetcher(parsed, matching)?;
         let fetcher = if is_shared {
+            let mut opened = self.opened();
+            if opened.len() >= KEPT && opened.len().is_power_of_two() {
+                opened.retain(|_, fetcher| Arc::strong_count(fetcher) > 1);
+            }
             // Whoever was first, while this one was opened, is kept.
-            Arc::clone(self.opened().entry(place).or_insert(fetcher))
+            Arc::clone(opened.entry(place).or_insert(fetcher))
         } else {
             fetcher
         };
@@ -173,10 +195,30 @@ impl StoreRegistry {
         places.max_by_key(|&place| self.options[place].0.len())
     }
 
-    fn fetcher(&self, address: &Address, options: &SourceOptions) -> Result<Arc<dyn Fetcher>> {
+    /// Whether addresses of the scheme may be opened at all.
+    ///
+    /// # Errors
+    /// As [`open`](StoreRegistry::open), for a scheme that nobody knows or is not compiled in.
+    pub(crate) fn check_scheme(&self, scheme: &str) -> Result<()> {
+        let is_own = SCHEMES.iter().any(|(known, _, is_here)| *known == scheme && *is_here);
+        match is_own || self.factories.contains_key(scheme) {
+            true => Ok(()),
+            false => Err(self.unknown(scheme)),
+        }
+    }
+
+    /// Whether stores of the scheme read addresses of their own as keys, with a query each.
+    pub(crate) fn reads_addresses(&self, scheme: &str) -> bool {
+        ["http", "https"].contains(&scheme) && !self.factories.contains_key(scheme)
+    }
+
+    /// Opens a store in the way of these options, by their place; `None` for the usual ones.
+    fn fetcher(&self, address: &Address, matching: Option<usize>) -> Result<Arc<dyn Fetcher>> {
+        let usual = SourceOptions::default();
+        let options = matching.map_or(&usual, |place| &self.options[place].1);
         let store = match self.factories.get(address.scheme()) {
             Some(factory) => factory.open(address, options)?,
-            None => self.own(address, options)?,
+            None => self.own(address, options, matching)?,
         };
         let is_file = address.scheme() == "file" && !self.factories.contains_key("file");
         match &options.resilience {
@@ -219,7 +261,12 @@ impl StoreRegistry {
         not(feature = "http"),
         expect(unused_variables, reason = "only stores of the network have options")
     )]
-    fn own(&self, address: &Address, options: &SourceOptions) -> Result<Arc<dyn Fetcher>> {
+    fn own(
+        &self,
+        address: &Address,
+        options: &SourceOptions,
+        matching: Option<usize>,
+    ) -> Result<Arc<dyn Fetcher>> {
         match address.scheme() {
             #[cfg(feature = "local")]
             "file" => Ok(Arc::new(crate::LocalFetcher::new())),
@@ -227,8 +274,9 @@ impl StoreRegistry {
             "http" | "https" => {
                 // The keys are those of the server, whatever the address names on it.
                 let server = address.without_key();
+                let client = self.clients.get(address.authority(), options, matching)?;
                 let reactor = self.reactor.clone();
-                Ok(Arc::new(crate::HttpFetcher::open(&server, options, reactor)?))
+                Ok(Arc::new(crate::HttpFetcher::open(&server, options, reactor, client)?))
             }
             #[cfg(feature = "s3")]
             "s3" => self.object_store(address, options),
@@ -319,6 +367,45 @@ mod tests {
         assert!(!Arc::ptr_eq(&open("acme://x/a?q"), &open("acme://x/a?q")));
         assert!(!Arc::ptr_eq(&open("acme://u:p@x/a"), &open("acme://x/a")));
         assert_eq!(stores.opened().len(), 2);
+    }
+
+    #[test]
+    fn the_usual_port_makes_no_other_store() {
+        let stores = StoreRegistry::new()
+            .register("https", Arc::new(Acme))
+            .with_options("https://X:443/a", SourceOptions::default());
+        let open = |address: &str| stores.open(address).unwrap().fetcher;
+        assert!(Arc::ptr_eq(&open("https://x:443/b"), &open("https://X/c")));
+        assert!(Arc::ptr_eq(&open("https://x:443/a/1"), &open("https://x/a/2")));
+        assert!(!Arc::ptr_eq(&open("https://x/a/1"), &open("https://x/b")));
+        assert!(!Arc::ptr_eq(&open("https://x:444/b"), &open("https://x/b")));
+    }
+
+    #[test]
+    fn clones_share_stores_until_they_differ() {
+        let stores = StoreRegistry::new().register("acme", Arc::new(Acme));
+        let first = stores.open("acme://x/a").unwrap().fetcher;
+        let of = |stores: &StoreRegistry| stores.open("acme://x/a").unwrap().fetcher;
+        assert!(Arc::ptr_eq(&of(&stores.clone()), &first));
+        let other = || stores.clone().with_options("acme:", SourceOptions::default());
+        let (one, two) = (of(&other()), of(&other()));
+        assert!(!Arc::ptr_eq(&one, &first) && !Arc::ptr_eq(&one, &two));
+        assert!(Arc::ptr_eq(&of(&stores), &first));
+    }
+
+    #[test]
+    fn of_stores_that_nobody_reads_from_only_so_many_are_kept() {
+        let plain = SourceOptions::default().without_resilience();
+        let stores =
+            StoreRegistry::new().register("acme", Arc::new(Acme)).with_options("acme:", plain);
+        let held = stores.open("acme://held/a").unwrap();
+        for number in 0..10 * KEPT {
+            stores.open(&format!("acme://host-{number}/a")).unwrap();
+        }
+        let kept = stores.opened().len();
+        assert!(kept <= KEPT, "{kept} are kept");
+        let again = stores.open("acme://held/b").unwrap();
+        assert!(Arc::ptr_eq(&again.fetcher, &held.fetcher));
     }
 
     #[test]

@@ -207,6 +207,44 @@ fn damage_is_an_error_with_its_byte() {
 }
 
 #[test]
+fn a_header_that_names_no_files_is_no_row_of_a_file_and_is_told_what_is_looked_for() {
+    for (text, columns) in [
+        ("photo,label\na.jpg,1\n", "photo, label"),
+        ("photo,category\nb/a.jpg,cat\n", "photo, category"),
+        ("photo\na.jpg\nb.jpg\n", "photo"),
+        ("photo,class,caption\na.jpg,1,x\n", "photo, class, caption"),
+        ("\u{feff}Photo,Label\r\nwithout-extension,1\r\n", "Photo, Label"),
+    ] {
+        let error = parse(text, ListFormat::Csv).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        let message = error.message();
+        let told = format!("line 1, column 1: the columns are {columns}, of which none is known");
+        assert!(message.starts_with(&told), "{message}");
+        assert!(message.contains("(path, file, file_name,") && message.contains("call the one"));
+        let has_one_way_out = columns.contains("caption");
+        assert_eq!(message.contains(" above it"), !has_one_way_out, "{message}");
+    }
+    let signed = "https://h/a.jpg?sig=canary,a cat,7\n";
+    let error = parse(signed, ListFormat::Csv).unwrap_err();
+    assert!(error.message().contains("https://h/a.jpg?***, a cat, 7"), "{error}");
+    let options = FileListOptions::default().path_column("uri");
+    let error = FileList::parse(signed, ListFormat::Csv, "", &options).unwrap_err();
+    assert!(!error.report().contains("canary"), "{error}");
+    // What it says works.
+    for text in ["path,label\nphoto,0\na.jpg,1\n", "image,label\nphoto,0\na.jpg,1\n"] {
+        let list = parse(text, ListFormat::Csv).unwrap();
+        assert_eq!(files_and_labels(&list)[0], ("data/photo".into(), 0));
+    }
+    // Files without a header, some without extensions.
+    for text in ["a.jpg,1\nb,2\n", "a,1\nb,2\n", "c/a,1\nb.jpg,2\n", "a\n", "x:y\na.jpg\n"] {
+        assert!(parse(text, ListFormat::Csv).is_ok(), "{text}");
+    }
+    let error = parse("{\"photo\": \"a\", \"y\": 1}\n", ListFormat::JsonLines).unwrap_err();
+    let told = "its members are photo, y, and one of these was expected: path, file, ";
+    assert!(error.message().contains(told), "{error}");
+}
+
+#[test]
 fn a_bad_row_is_named_by_file_line_and_column() {
     use ListFormat::{Csv, JsonLines};
     for (format, text, told) in [

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests, where a panic is the report")]
 
 mod braces;
+mod classes;
 mod fetch_record;
 mod file_list;
 mod grouping;

@@ -66,6 +66,97 @@ fn paths_of_this_machine_need_not_look_like_addresses() {
 }
 
 #[test]
+fn a_file_that_is_missing_among_several_is_told_with_how_many_are_there() {
+    let folder = tempfile::tempdir().unwrap();
+    for number in [0, 1, 3, 4] {
+        std::fs::write(folder.path().join(format!("{number:03}.tar")), numbered(0..1)).unwrap();
+    }
+    let open = |pattern: &str| {
+        let pattern = folder.path().join(pattern);
+        block_on(OpenedDataset::open(&[pattern], &StoreRegistry::new()))
+    };
+    for (pattern, first, told) in [
+        (
+            "{000..004}.tar",
+            "002.tar",
+            "this one of 5 files is not there, and the others are; where",
+        ),
+        ("{000..007}.tar", "002.tar", "4 of 8 files are not there, this one first; where"),
+        ("{100..107}.tar", "100.tar", "none of the 8 files that were named is there"),
+    ] {
+        let error = open(pattern).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert_eq!(error.key(), folder.path().join(first).to_str());
+        assert!(error.message().starts_with(told), "{error}");
+        assert_eq!(error.report().matches(first).count(), 1, "{}", error.report());
+    }
+    // What is told works.
+    assert_eq!(open("{000,001,003}.tar").unwrap().samples.len(), 3);
+    let error = open("100.tar").unwrap_err();
+    assert!(!error.message().contains("files"), "{error}");
+}
+
+/// A store of tar archives in folders.
+#[derive(Debug)]
+struct Shards;
+
+impl StoreFactory for Shards {
+    fn open(&self, _: &Address, _: &SourceOptions) -> Result<Arc<dyn Fetcher>> {
+        let names = ["set/a/1.tar", "set/b/2.tar", "set/b/c/3.tar", "set/x.bin"];
+        Ok(Arc::new(MemoryFetcher::from_iter(names.map(|name| (name, numbered(0..2))))))
+    }
+}
+
+#[test]
+fn shards_in_folders_inside_the_one_that_is_opened_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a", "b/c", "d"] {
+        std::fs::create_dir_all(folder.path().join(name)).unwrap();
+    }
+    for name in ["a/1.tar", "b/2.tar", "b/c/3.tar", "d/notes.md"] {
+        std::fs::write(folder.path().join(name), numbered(0..2)).unwrap();
+    }
+    let stores = StoreRegistry::new().register("acme", Arc::new(Shards));
+    for place in [folder.path().to_str().unwrap(), "acme://x/set/"] {
+        let error = block_on(OpenedDataset::open(&[place], &stores)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        let place = place.trim_end_matches('/');
+        let all = format!("{place}/{{a,b}}/*.tar");
+        let told = format!(
+            "; but there are tar shards in the folders `a`, `b` of it: open `{place}/a`, or all by `{all}`"
+        );
+        assert!(error.message().ends_with(&told), "{error}");
+        // What is told works.
+        for (place, samples) in [(format!("{place}/a"), 2), (all, 4)] {
+            let data = block_on(OpenedDataset::open(&[place], &stores)).unwrap();
+            assert_eq!((data.kind, data.samples.len()), (DatasetKind::TarShards, samples));
+        }
+    }
+    // Those of several kinds are no one data set.
+    std::fs::write(folder.path().join("d/x.tfrecord"), "x").unwrap();
+    let error = block_on(OpenedDataset::open(&[folder.path()], &stores)).unwrap_err();
+    assert!(error.message().ends_with("/a`"), "{error}");
+}
+
+#[test]
+fn keys_of_images_in_folders_inside_a_class_are_all_different() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["a/1.jpg", "a/b/1.jpg", "a/b/c/1.jpg", "b/1.jpg", "b/a/1.jpg"];
+    for name in names {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "x").unwrap();
+    }
+    let data = block_on(OpenedDataset::open(&[folder.path()], &StoreRegistry::new())).unwrap();
+    let items: Vec<_> = (0..5).map(|index| data.samples.item(index).unwrap()).collect();
+    for (item, name) in items.iter().zip(names) {
+        assert_eq!(item.key.as_str(), folder.path().join(name).to_str());
+        assert_eq!(item.label, i64::from(name.starts_with('b')));
+    }
+    assert_eq!(data.classes, ["a", "b"]);
+}
+
+#[test]
 fn names_tell_what_files_hold() {
     let of = |name: &str| DatasetKind::of_name(name);
     assert_eq!(of("a/b-{0..9}.TAR"), Some(DatasetKind::TarShards));

@@ -118,6 +118,7 @@ fn a_damaged_shard_of_a_store_delivers_what_lies_before() {
     let error = images.pop().unwrap().unwrap_err();
     assert_eq!((error.kind(), error.key()), (ErrorKind::Truncated, Some("s.tar:0005")));
     assert_eq!(error.offset(), Some(24 * 512 + 300));
+    assert!(error.message().contains("; 5 samples of it came before"), "{error}");
     assert_eq!(images.into_iter().map(Result::unwrap).count(), 5);
 }
 
@@ -155,4 +156,18 @@ fn a_store_that_fails_is_no_damaged_shard() {
     let broken: Arc<dyn Fetcher> = Arc::new(Broken(Recording::new([("s.tar", shard)])));
     let opened = block_on(WebDataset::fetch(&broken, "s.tar", &WebDatasetOptions::default()));
     assert_eq!(opened.unwrap_err().kind(), ErrorKind::Unavailable);
+}
+
+#[test]
+fn a_shard_that_is_cut_after_it_was_opened_fails_with_its_member_and_byte() {
+    let shard = numbered(0..10);
+    let store = Recording::new([("s.tar", shard.clone())]);
+    let samples = fetch(&store, "s.tar", &WebDatasetOptions::default());
+    store.store.insert("s.tar", shard[..24 * 512 + 300].to_vec());
+    let stage = spdl_io::FetchRecord::new(store.arc()).with_fields(["jpg"]);
+    let mut read = process(samples, stage);
+    let error = read.pop().unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::Truncated, Some("s.tar:0006.jpg")));
+    assert_eq!((error.offset(), read.len()), (Some(24 * 512 + 300), 6));
+    assert_eq!(error.report().matches("s.tar").count(), 1, "told once: {}", error.report());
 }

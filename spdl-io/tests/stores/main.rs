@@ -5,6 +5,7 @@
 
 mod faults;
 mod http;
+mod lists;
 mod object_stores;
 mod s3_server;
 mod secrets;

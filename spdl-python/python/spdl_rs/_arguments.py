@@ -37,6 +37,21 @@ def labels_of(labels: Iterable[SupportsIndex] | None) -> list[int] | None:
     return [whole("labels", label, -(2**63), 2**63 - 1) for label in labels]
 
 
+def names(name: str, value: Iterable[str] | None) -> list[str] | None:
+    """Different texts, at least one, or nothing."""
+    if value is None:
+        return None
+    if isinstance(value, (str, bytes)):
+        raise TypeError(f"{name} must be a list of str, not {type(value).__name__}")
+    texts = list(value)
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"{name} must be a list of str, but {text!r} is in it")
+    if not texts or len(set(texts)) < len(texts):
+        raise ValueError(f"{name} must hold one name or more, and none twice")
+    return texts
+
+
 def whole(name: str, value: SupportsIndex, least: int, most: int) -> int:
     """A whole number from `least` to `most`."""
     try:

@@ -49,9 +49,10 @@ class ImageLoader:
               they hold;
             - tar shards as of `webdataset` (`.tar`), Parquet (`.parquet`), TFRecord (`.tfrecord`);
               MDS of MosaicML Streaming (its folder, or the `index.json` in it); a set that
-              `spdl pack` wrote; lists of files (`.txt`, `.csv`, `.jsonl`). Names may have braces,
-              as `"shard-{000..147}.tar"`, and, where the store lists, `*` and `?`. A folder of such
-              files is one data set; several files may be given as a list;
+              `spdl pack` wrote; lists of files (`.txt`, `.csv`, `.jsonl`), whose rows may be
+              addresses in any stores. Names may have braces, as `"shard-{000..147}.tar"`, and,
+              where the store lists, `*` and `?`. A folder of such files is one data set; several
+              files may be given as a list;
             - any of these at `http://`, `https://`, `s3://`, `gs://` or `az://`. Web servers do not
               list, so there the files are named. Credentials are taken from the environment, as by
               each store's own tools; passwords and signatures in addresses are never shown;
@@ -88,8 +89,11 @@ class ImageLoader:
             one more.
         image_field: The field of a sample that is its image. `None`: by the usual names, such as
             `jpg`, `png`, `image`.
-        label_field: The field of a sample that is its label, a whole number. `None`: by the usual
-            names, such as `cls`, `label`; -1 where there is none.
+        label_field: The field of a sample that is its label: a whole number, or the name of a
+            class. `None`: by the usual names, such as `cls`, `label`; -1 where there is none.
+        classes: The names of the classes, in the order of their numbers, where the labels of tar
+            shards, TFRecord or MDS are names. Of Parquet they are known: all that are in the column,
+            sorted by their bytes. Folders and lists of files bring their own.
         cache: A folder of this machine in which files are kept, so that each is read only once from
             where it comes. Several runs and ranks may share it. Where not all fit, a part that
             never changes is kept.
@@ -158,6 +162,7 @@ class ImageLoader:
         remainder: Literal["drop", "pad", "uneven"] = "drop",
         image_field: str | None = None,
         label_field: str | None = None,
+        classes: Iterable[str] | None = None,
         cache: Path | None = None,
         cache_size: SupportsIndex = 10_000_000_000,
         cache_memory: SupportsIndex = 0,
@@ -202,6 +207,7 @@ class ImageLoader:
             labels=check.labels_of(labels),
             image_field=check.text("image_field", image_field),
             label_field=check.text("label_field", label_field),
+            classes=check.names("classes", classes),
             cache=None if cache is None else os.fsdecode(cache),
             cache_size=check.whole("cache_size", cache_size, 1, 2**63 - 1),
             cache_memory=check.whole("cache_memory", cache_memory, 0, 2**63 - 1),
@@ -311,7 +317,8 @@ class ImageLoader:
         another: it gives exactly the batches that were left of the epoch, byte by byte. Where none
         were left, it gives none, and the one after that is the next epoch.
 
-        The data and the arguments must be the same, but for `threads`, `on_error` and the cache. Epochs that are under way are not touched.
+        The data and the arguments must be the same, but for `threads`, `on_error` and the cache.
+        Epochs that are under way are not touched.
 
         Args:
             state: What `state_dict` gave, of the same rank; or `combine_states`, of all ranks.

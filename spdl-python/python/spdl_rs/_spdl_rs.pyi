@@ -159,6 +159,7 @@ class Images:
         labels: list[int] | None = None,
         image_field: str | None = None,
         label_field: str | None = None,
+        classes: list[str] | None = None,
         cache: str | None = None,
         cache_size: int = 0,
         cache_memory: int = 0,

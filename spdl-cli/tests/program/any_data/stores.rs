@@ -133,7 +133,7 @@ fn what_lies_in_a_store_is_listed_read_verified_and_counted() {
 
 /// A list elsewhere never gets what its rows say of other servers.
 #[test]
-fn rows_of_a_list_that_lead_elsewhere_are_refused_without_their_secrets() {
+fn rows_of_a_list_with_passwords_or_files_of_this_machine_are_refused_without_secrets() {
     let folder = place();
     let (server, _) = serve(&folder);
     let url = server.url();
@@ -141,14 +141,14 @@ fn rows_of_a_list_that_lead_elsewhere_are_refused_without_their_secrets() {
     let own = format!("path,caption\n{url}/bucket/images/class-0/0003.png,https://x/?y\n");
     folder.add("own.csv", own.as_bytes());
     folder.add("lists/elsewhere.csv", b"path\n1.png\nhttps://me:canary@other/2.png?sig=canary\n");
-    let signed = format!("{{\"path\": \"http:\\/\\/{host}\\/bucket\\/1.png?sig=canary\"}}\n");
-    folder.add("lists/signed.jsonl", signed.as_bytes());
+    let odd = format!("{{\"path\": \"ftp:\\/\\/{host}\\/bucket\\/1.png?sig=canary\"}}\n");
+    folder.add("lists/odd.jsonl", odd.as_bytes());
     folder.add("lists/user.txt", format!("\nhttp://me:canary@{host}/bucket/1.png\n").as_bytes());
     folder.add("lists/files.txt", b"file:///etc/hostname\n");
     server.insert_folder(folder.path(), "bucket/");
     for (list, words) in [
         ("elsewhere.csv", "line 3, column 1: the file https://other/2.png?*** of a row"),
-        ("signed.jsonl", "line 1, column 1: the file http://"),
+        ("odd.jsonl", "line 1, column 1: the file ftp://"),
         ("user.txt", "line 2, column 1: the file http://"),
         ("files.txt", "line 1, column 1: the file /etc/hostname"),
     ] {

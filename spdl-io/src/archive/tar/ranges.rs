@@ -61,8 +61,9 @@ impl TarRanges {
     /// The next entry; `None` at the end.
     ///
     /// # Errors
-    /// As those of [`TarParser`](super::TarParser); `Truncated` where the data of the last entry are cut; what the
-    /// fetcher answers, after which the call may be repeated. After damage there is nothing more.
+    /// As those of [`TarParser`](super::TarParser); `Truncated` where the data of the last entry are
+    /// cut; what the fetcher answers, after which the call may be repeated. After damage there is nothing
+    /// more.
     pub async fn next_entry(&mut self) -> Result<Option<TarEntry>> {
         self.step().await.map_err(|error| error.with_key(self.key.display_name()))
     }

@@ -1,6 +1,8 @@
 //! Lists of files as data sets.
 
 mod addresses;
+mod columns;
+mod row_stores;
 mod rows;
 
 use std::borrow::Cow;
@@ -10,20 +12,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde_json::{Map, Value};
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 use twox_hash::XxHash3_128;
 
 use self::addresses::RowAddresses;
+use self::columns::{Columns, Row};
+pub(crate) use self::row_stores::RowStores;
 use self::rows::{corrupt, csv_row, json_line, line};
 use crate::walk::os_error;
-use crate::{Encoding, Extent, Fetcher, FieldValue, Key, StoredRecord};
-
-/// The columns that name the file, where nothing else is said.
-const PATH_COLUMNS: [&str; 8] =
-    ["path", "file", "file_name", "filename", "file_path", "filepath", "key", "url"];
-/// The columns that name the class.
-const LABEL_COLUMNS: [&str; 3] = ["label", "class", "cls"];
+use crate::{Encoding, Extent, Fetcher, Key, StoredRecord};
 
 /// A data set of files that a list names, with a label and other fields for each.
 ///
@@ -34,14 +31,16 @@ const LABEL_COLUMNS: [&str; 3] = ["label", "class", "cls"];
 /// | `.jsonl`, `.ndjson` | `{"path": "cats/1.jpg", "label": 0, "caption": "a cat"}` | one object a line |
 ///
 /// - The column of the path is the first of `path`, `file`, `file_name`, `filename`, `file_path`,
-///   `filepath`, `key` and `url` that is there; that of the label `label`, `class` or `cls`.
-///   [`FileListOptions`] may name others. The first row of CSV is a header where it names a column of
-///   paths; without a header there are one or two columns, path and label.
+///   `filepath`, `key`, `url`, `uri`, `image`, `img`, `image_path` and `img_path` that is there; that of the
+///   label `label`, `class` or `cls`. [`FileListOptions`] may name others. The first row of CSV is a header
+///   where it names a column of paths; without a header there are one or two columns, path and label. What
+///   looks like a header and names no such column is refused.
 /// - Labels are whole numbers, or names: where any is no whole number, all are names, and a label is the
 ///   name's place among all of them sorted by their bytes: [`classes`](FileList::classes). An empty
 ///   one, or none, is −1.
 /// - A path is relative to the folder of the list, unless it is absolute or an address with `://`.
-///   Nothing is looked at: a file that is missing is noticed when it is read.
+///   Nothing is looked at: a file that is missing is noticed when it is read. What reads addresses is
+///   up to the fetcher; [`OpenedDataset`](super::OpenedDataset) brings one that opens the store of each.
 /// - Each sample has the field `file`, the file's bytes, and the list's other columns, as texts from CSV,
 ///   and with their own types from JSON, sorted by their names.
 /// - Empty lines count for nothing; a mark of UTF-8 at the start is passed over.
@@ -140,34 +139,6 @@ impl FileListOptions {
     fn limit(&self) -> u64 {
         self.max_bytes.min(u64::from(u32::MAX))
     }
-
-    fn path_columns(&self) -> Vec<&str> {
-        self.path.as_deref().map_or_else(|| PATH_COLUMNS.to_vec(), |name| vec![name])
-    }
-
-    fn label_columns(&self) -> Vec<&str> {
-        self.label.as_deref().map_or_else(|| LABEL_COLUMNS.to_vec(), |name| vec![name])
-    }
-}
-
-/// Which columns of a CSV there are, or which members of JSON are looked for.
-#[derive(Default)]
-struct Columns {
-    /// The names of all columns, as the header of a CSV gives them.
-    names: Vec<Arc<str>>,
-    /// The columns of a CSV: path and label.
-    path: usize,
-    label: Option<usize>,
-    /// The members of JSON, the first that is there: path and label.
-    path_names: Vec<String>,
-    label_names: Vec<String>,
-}
-
-/// A row, with its label not yet a number.
-struct Row<'a> {
-    path: Cow<'a, [u8]>,
-    label: Option<String>,
-    others: Vec<(Arc<str>, FieldValue)>,
 }
 
 impl FileList {
@@ -223,11 +194,12 @@ impl FileList {
     /// The files that `text` lists, whose relative paths are below `folder`.
     ///
     /// # Errors
-    /// With the byte in the text, and the line and the column in the message: `Corrupt` and `Truncated` where it is not of that format, a row of CSV
-    /// has more or fewer cells than the first one, or a row has no path; `InvalidArgument` where a
-    /// column that was asked for is missing, a CSV without a header has more than two columns, or a
-    /// column is named `file` beside that of the paths; `NotFound` where it lists nothing;
-    /// `LimitExceeded` where it is larger than allowed.
+    /// With the byte in the text, and the line and the column in the message: `Corrupt` and `Truncated`
+    /// where it is not of that format, a row of CSV has more or fewer cells than the first one, or a row has
+    /// no path; `InvalidArgument` where a column that was asked for is missing, the header of a CSV names no
+    /// column of paths, a CSV without a header has more than two columns, or a column is named `file` beside
+    /// that of the paths; `NotFound` where it lists nothing; `LimitExceeded` where it is larger than
+    /// allowed.
     pub fn parse(
         text: impl Into<Bytes>,
         format: ListFormat,
@@ -256,69 +228,17 @@ impl FileList {
         };
         let bytes = list.text.clone();
         let start = if bytes.starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 };
-        list.read_columns(start, options)
-            .and_then(|start| list.read_rows(start))
+        let columns = Columns::read(&bytes, start, format, options);
+        columns
+            .and_then(|(columns, start)| {
+                list.columns = columns;
+                list.read_rows(start)
+            })
             .map_err(|error| located(error, &bytes))?;
         match list.starts.is_empty() {
             true => Err(Error::new(ErrorKind::NotFound, "the list names no files")),
             false => Ok(list),
         }
-    }
-
-    /// Finds the columns. Returns where the rows start.
-    fn read_columns(&mut self, start: usize, options: &FileListOptions) -> Result<usize> {
-        let (path_names, label_names) = (options.path_columns(), options.label_columns());
-        let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-        self.columns.path_names = owned(&path_names);
-        self.columns.label_names = owned(&label_names);
-        if self.format != ListFormat::Csv || self.text.len() == start {
-            return Ok(start);
-        }
-        let text = self.text.clone();
-        let first = csv_row(&text, start)?;
-        let names: Vec<Arc<str>> =
-            first.cells.iter().map(|cell| String::from_utf8_lossy(cell).trim().into()).collect();
-        let find = |wanted: &[&str]| {
-            wanted
-                .iter()
-                .find_map(|wanted| names.iter().position(|name| name.eq_ignore_ascii_case(wanted)))
-        };
-        let wrong = |message: String| {
-            Error::new(ErrorKind::InvalidArgument, message).with_offset(start as u64)
-        };
-        let missing =
-            |name: &str| wrong(format!("there is no column {name:?}, but {}", names.join(", ")));
-        let is_told = options.path.is_some() || options.label.is_some();
-        let (path, label) = (find(&path_names), find(&label_names));
-        let Some(path) = path else {
-            if let (true, [name]) = (options.path.is_some(), &path_names[..]) {
-                return Err(missing(name));
-            }
-            if is_told || names.len() > 2 {
-                let known = path_names.join(", ");
-                let message = format!(
-                    "the columns are {}, of which none is known to name the files ({known})",
-                    names.join(", ")
-                );
-                return Err(wrong(message));
-            }
-            self.columns.names = names;
-            self.columns.label = (self.columns.names.len() == 2).then_some(1);
-            return Ok(start);
-        };
-        if let (None, Some(name)) = (label, options.label.as_deref()) {
-            return Err(missing(name));
-        }
-        for (at, name) in names.iter().enumerate() {
-            let is_other = at != path && Some(at) != label;
-            if is_other && (&**name == "file" || names[..at].contains(name)) {
-                let message = format!("a second column, or field, would be named {name:?}");
-                return Err(wrong(message));
-            }
-        }
-        (self.columns.path, self.columns.label) = (path, label);
-        self.columns.names = names;
-        Ok(first.end)
     }
 
     fn read_rows(&mut self, mut start: usize) -> Result<()> {
@@ -367,10 +287,10 @@ impl FileList {
             }
             ListFormat::Csv => {
                 let row = csv_row(text, start)?;
-                (self.row_of_cells(row.cells, start)?, row.end)
+                (self.columns.row_of_cells(row.cells, start)?, row.end)
             }
             ListFormat::JsonLines => {
-                let row = self.row_of_members(json_line(text, start)?, start)?;
+                let row = self.columns.row_of_members(json_line(text, start)?, start)?;
                 (row, line(text, start).1)
             }
         };
@@ -378,65 +298,6 @@ impl FileList {
             true => Err(corrupt("a row without a path", start)),
             false => Ok((row, end)),
         }
-    }
-
-    fn row_of_cells<'a>(&self, cells: Vec<Cow<'a, [u8]>>, start: usize) -> Result<Row<'a>> {
-        let columns = &self.columns;
-        if cells.len() != columns.names.len() {
-            let (found, expected) = (cells.len(), columns.names.len());
-            let message = format!("a row of {found} cells, where {expected} were expected");
-            return Err(corrupt(message, start));
-        }
-        let mut row = Row { path: Cow::Borrowed(b""), label: None, others: Vec::new() };
-        for (at, (cell, name)) in cells.into_iter().zip(&columns.names).enumerate() {
-            if at == columns.path {
-                row.path = cell;
-                continue;
-            }
-            let text = std::str::from_utf8(&cell).map_err(|error| {
-                corrupt(format!("the cell {name:?} of a row is not UTF-8"), start)
-                    .with_source(error)
-            })?;
-            match Some(at) == columns.label {
-                true => row.label = Some(text.to_owned()).filter(|text| !text.trim().is_empty()),
-                false => row.others.push((Arc::clone(name), FieldValue::Text(text.into()))),
-            }
-        }
-        Ok(row)
-    }
-
-    fn row_of_members(
-        &self,
-        mut members: Map<String, Value>,
-        start: usize,
-    ) -> Result<Row<'static>> {
-        let mut take =
-            |names: &[String]| names.iter().find_map(|name| members.remove(name.as_str()));
-        let path = match take(&self.columns.path_names) {
-            Some(Value::String(path)) => path,
-            Some(_) => return Err(corrupt("the path of a row is no text", start)),
-            None => {
-                let wanted = self.columns.path_names.join(", ");
-                return Err(corrupt(format!("a row without a path ({wanted})"), start));
-            }
-        };
-        let label = match take(&self.columns.label_names) {
-            None | Some(Value::Null) => None,
-            Some(Value::String(name)) => Some(name).filter(|name| !name.trim().is_empty()),
-            Some(Value::Number(number)) if number.is_i64() => Some(number.to_string()),
-            Some(_) => {
-                return Err(corrupt("the label of a row is no whole number and no text", start));
-            }
-        };
-        let mut others = Vec::with_capacity(members.len());
-        for (name, value) in members {
-            if name == "file" {
-                return Err(corrupt("a second field of a row would be named \"file\"", start));
-            }
-            others.push((name.into(), field_of(value)));
-        }
-        others.sort_by(|(a, _): &(Arc<str>, FieldValue), (b, _)| a.cmp(b));
-        Ok(Row { path: Cow::Owned(path.into_bytes()), label, others })
     }
 
     /// The names of the classes; a label is an index into them. Empty where labels are whole numbers, and
@@ -473,21 +334,6 @@ fn located(error: Error, text: &[u8]) -> Error {
     match std::error::Error::source(&error) {
         Some(cause) => located.with_source(cause.to_string()),
         None => located,
-    }
-}
-
-/// A value of JSON as a field.
-fn field_of(value: Value) -> FieldValue {
-    match value {
-        Value::Null => FieldValue::Null,
-        Value::Bool(value) => FieldValue::Bool(value),
-        Value::String(text) => FieldValue::Text(text.into()),
-        Value::Number(number) => match (number.as_i64(), number.as_f64()) {
-            (Some(number), _) => FieldValue::Integer(number),
-            (None, Some(number)) => FieldValue::Float(number),
-            (None, None) => FieldValue::Json(Value::Number(number)),
-        },
-        other => FieldValue::Json(other),
     }
 }
 

@@ -142,7 +142,7 @@ impl Opening<'_> {
 }
 
 /// The names of the files directly in a folder of this machine.
-fn local_names(folder: &Key) -> Result<Vec<Key>> {
+pub(super) fn local_names(folder: &Key) -> Result<Vec<Key>> {
     let failed = |error: std::io::Error| {
         let message = match error.kind() {
             std::io::ErrorKind::NotFound => "there is no such file or folder",

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 use super::{DatasetKind, OpenedDataset, Place};
+use crate::datasets::file_list::RowStores;
 use crate::datasets::pattern::{Names, stored_keys};
 use crate::datasets::{
     FileList, FileListOptions, MdsDataset, MdsOptions, TfRecordDataset, TfRecordOptions,
@@ -12,7 +13,7 @@ use crate::datasets::{
 };
 #[cfg(feature = "parquet")]
 use crate::datasets::{ParquetDataset, ParquetOptions};
-use crate::{Fetcher, Key, StoredRecord};
+use crate::{Fetcher, Key, StoreRegistry, StoredRecord};
 
 /// Where files are named, nothing is a folder; and what lies beside them is an index.
 const NAMES: Names<'static> = Names { in_folder: "*", index_suffix: Some(".idx") };
@@ -30,6 +31,8 @@ pub(super) struct Opening<'a> {
     pub(super) is_local: bool,
     /// The address of the store; `None` for files of this machine.
     pub(super) store: Option<&'a str>,
+    /// All stores, for a list whose rows lie in others.
+    pub(super) stores: &'a StoreRegistry,
     /// By which images are known.
     pub(super) extensions: &'a [&'a str],
     /// Whether a set is opened that lacks shards, or has some of another size.
@@ -75,7 +78,10 @@ impl Opening<'_> {
                     };
                     keys.extend(found);
                 }
-                self.files(kind, keys).await
+                match self.files(kind, keys.clone()).await {
+                    Err(error) => Err(self.tell_missing(error, &keys).await),
+                    opened => opened,
+                }
             }
             _ if places.len() > 1 => {
                 let message = "only one folder, or one list of files, can be opened at a time";
@@ -84,7 +90,10 @@ impl Opening<'_> {
             }
             Some(DatasetKind::FileList) => self.file_list(&places[0].key).await,
             Some(DatasetKind::Mds) => self.mds(folder_of(&places[0].key)).await,
-            _ => self.folder(&places[0].key).await,
+            _ => match self.folder(&places[0].key).await {
+                Err(error) => Err(self.tell_inside(error, &places[0].key).await),
+                opened => opened,
+            },
         }
     }
 
@@ -122,7 +131,7 @@ impl Opening<'_> {
         let options = ParquetOptions::default();
         let samples = ParquetDataset::fetch_files(self.fetcher, keys, &options).await?;
         let lens = samples.shard_lens();
-        Ok(self.opened(DatasetKind::Parquet, samples, lens))
+        self.opened(DatasetKind::Parquet, samples, lens).name_usual_classes().await
     }
 
     #[cfg(not(feature = "parquet"))]
@@ -139,10 +148,17 @@ impl Opening<'_> {
 
     async fn file_list(&self, key: &Key) -> Result<OpenedDataset> {
         let list = FileList::fetch(self.fetcher, key.clone(), &FileListOptions::default()).await?;
-        // What rows name is read from the list's own store, with what is secret there.
-        let list = list.in_store(self.store)?;
+        // Paths are read from the list's own store, with what is secret there; and nothing else is.
+        let (list, leads_elsewhere) = list.in_stores(self.store, self.stores)?;
         let classes = list.classes().to_vec();
-        Ok(OpenedDataset { classes, ..self.opened(DatasetKind::FileList, list, Vec::new()) })
+        let opened = self.opened(DatasetKind::FileList, list, Vec::new());
+        let opened = OpenedDataset { classes, ..opened };
+        if !leads_elsewhere {
+            return Ok(opened);
+        }
+        let (own, store) = (Arc::clone(self.fetcher), self.store.map(Into::into));
+        let fetcher = Arc::new(RowStores::new(own, store, self.stores.clone()));
+        Ok(OpenedDataset { fetcher, is_local: false, ..opened })
     }
 
     pub(super) async fn mds(&self, folder: Key) -> Result<OpenedDataset> {

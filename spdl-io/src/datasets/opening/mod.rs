@@ -1,7 +1,9 @@
 //! A data set of whichever kind lies at an address.
 
+mod classes;
 mod folder;
 mod kinds;
+mod missing;
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -103,9 +105,10 @@ pub struct OpenedDataset {
     pub samples: Arc<dyn Dataset<Item = StoredRecord>>,
     /// What reads their fields.
     pub fetcher: Arc<dyn Fetcher>,
-    /// Whether they are files of this machine.
+    /// Whether they are all files of this machine.
     pub is_local: bool,
-    /// The names of the classes, where the data set has them; a label is an index into them.
+    /// The names of the classes, where the data set has them; a label is an index into them. Of Parquet
+    /// files, the different texts of the column of labels, where it is one of texts.
     pub classes: Vec<String>,
     /// How many samples each shard has, or each row group; empty where samples lie each on its own.
     pub shard_lens: Vec<u64>,
@@ -116,7 +119,8 @@ pub struct OpenedDataset {
     pub missing_samples: u64,
     /// What was left out, or is not as one might think.
     pub warnings: Vec<Error>,
-    /// The address of the store, without what is secret in it; `None` for files of this machine.
+    /// The address of the store, without what is secret in it; `None` for files of this machine. Of a
+    /// list of files, that of the list, whose rows may lie elsewhere.
     pub store: Option<Arc<str>>,
 }
 
@@ -134,14 +138,16 @@ impl OpenedDataset {
     /// Names may have braces, as of [`expand_braces`](super::expand_braces), and, where the store lists,
     /// `*` and `?` in their last part. In a store, a folder is what is none of the others.
     ///
-    /// Rows of a list of files may be addresses only where these lie in the list's own store, and have
-    /// neither password nor signature.
+    /// Rows of a list of files may be addresses, of any store that `stores` opens: `https://…` with a query
+    /// or without, `s3://…`, and from a list of this machine also paths and `file:///…`. Each is read in
+    /// the way of its own store. A password or a signature in the list's own address goes to no other
+    /// store, and rows hold no passwords.
     ///
     /// # Errors
     /// As [`StoreRegistry::open`], and those of each data set; `NotFound` where nothing is there;
-    /// `InvalidArgument` for no address, for several that do not go together, and for a row of a list that
-    /// is an address elsewhere; `Unsupported` for a
-    /// folder of a server that does not list; `Corrupt` for a shard that has not the size
+    /// `InvalidArgument` for no address, for several that do not go together, and for a row of a list with a
+    /// password, or of a scheme that nobody knows; `Unsupported` for a folder of a server that does not
+    /// list, and for a row in a store that is not compiled in; `Corrupt` for a shard that has not the size
     /// that the manifest of its set says.
     pub async fn open(
         addresses: &[impl AsRef<OsStr>],
@@ -200,6 +206,7 @@ impl OpenedDataset {
             fetcher: &first.fetcher,
             is_local: first.is_local,
             store: first.store.as_deref(),
+            stores,
             extensions,
             accepts_damage,
         };
@@ -271,6 +278,7 @@ impl OpenedDataset {
             fetcher: &fetcher,
             is_local,
             store: store.as_deref(),
+            stores,
             extensions: &[],
             accepts_damage: false,
         };
@@ -285,9 +293,9 @@ impl OpenedDataset {
     }
 
     /// The stage that reads an image and its label of each sample, by the names that such fields
-    /// usually have.
+    /// usually have, and with the classes of the data set.
     pub fn fetch_labeled(&self) -> FetchLabeled {
-        FetchLabeled::new(Arc::clone(&self.fetcher))
+        FetchLabeled::new(Arc::clone(&self.fetcher)).with_classes(&self.classes)
     }
 }
 

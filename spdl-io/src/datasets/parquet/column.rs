@@ -1,5 +1,6 @@
 //! A column of a row group, decoded, and its values as fields.
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -111,6 +112,24 @@ impl ColumnPart {
                 }
             }
         }
+    }
+
+    /// Adds the texts of a column of single texts, until there are more than `most`.
+    pub(super) fn add_texts(&self, texts: &mut BTreeSet<String>, most: usize) -> Result<()> {
+        let Values::Bytes(values) = &self.values else { return Ok(()) };
+        for value in values {
+            let text = std::str::from_utf8(value.data()).map_err(|error| {
+                Error::new(ErrorKind::Corrupt, "text in UTF-8 was expected").with_source(error)
+            })?;
+            if !texts.contains(text) {
+                texts.insert(text.to_owned());
+                if texts.len() > most {
+                    let message = format!("more than {most} different texts");
+                    return Err(Error::new(ErrorKind::LimitExceeded, message));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn list(&self, kind: Kind, items: &[u32]) -> Result<FieldValue> {

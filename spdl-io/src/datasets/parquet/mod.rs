@@ -6,6 +6,7 @@ mod pages;
 mod schema;
 mod thrift;
 
+use std::collections::BTreeSet;
 use std::fmt;
 #[cfg(feature = "local")]
 use std::path::Path;
@@ -299,6 +300,27 @@ impl PackedRows for Group {
 
     fn object(&self) -> Option<&Key> {
         Some(&self.file.key)
+    }
+
+    async fn texts(
+        &self,
+        fetcher: &Arc<dyn Fetcher>,
+        name: &str,
+        most: usize,
+    ) -> Result<Option<BTreeSet<String>>> {
+        let is_meant = |column: &Column| *column.name == *name;
+        let Some(at) = self.file.columns.iter().position(is_meant) else { return Ok(None) };
+        let column = &self.file.columns[at];
+        if column.kind != Kind::Text || column.item_level.is_some() {
+            return Ok(None);
+        }
+        let mut texts = BTreeSet::new();
+        let part = self.column(fetcher, at).await?;
+        part.add_texts(&mut texts, most).map_err(|error| {
+            let message = format!("row group {}, column {name}: {}", self.number, error.message());
+            Error::new(error.kind(), message).with_key(self.file.key.display_name())
+        })?;
+        Ok(Some(texts))
     }
 
     async fn read(

@@ -249,7 +249,16 @@ impl Grouping {
         }
         let last = self.shard.len().saturating_sub(1);
         let name = self.shard.name(last).unwrap_or_default().to_vec();
-        let message = format!("the shard is damaged from here on: {}", damage.message());
+        let before = match last {
+            0 => "no sample".to_owned(),
+            1 => "1 sample".to_owned(),
+            before => format!("{before} samples"),
+        };
+        let message = format!(
+            "the shard is damaged from here on: {}; {before} of it came before, and nobody knows how many \
+             are behind",
+            damage.message()
+        );
         let mut error = Error::new(damage.kind(), message);
         if let Some(offset) = damage.offset() {
             error = error.with_offset(offset);

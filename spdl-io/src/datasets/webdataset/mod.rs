@@ -34,10 +34,12 @@ const NAMES: Names<'static> = Names { in_folder: "*.tar", index_suffix: Some(".i
 /// - A name twice in a sample is `Corrupt`; a member that cannot be read (sparse, say) fails its
 ///   sample. Such a sample has its place in the data set, and [`item`](Dataset::item) is its error: the
 ///   pipeline's policy says whether that ends the run.
-/// - Where the headers of a shard are damaged, its samples before that are there; the last one, which
-///   may lack members, is the error.
-/// - The key of a sample is `SHARD:NAME`; its label is in a field (`cls`), which
-///   [`FetchLabeled`](crate::FetchLabeled) reads.
+/// - Where the headers of a shard are damaged, or it ends early, its samples before that are there; the
+///   last one, which may lack members, is the error. It stands for all that lies behind, however many
+///   that are: [`cut_shards`](WebDataset::cut_shards) counts such shards.
+/// - The key of a sample is `SHARD:NAME`, where a name has its folders. Its label is in a field (`cls`),
+///   which [`FetchLabeled`](crate::FetchLabeled) reads: a whole number, or the name of a class where the
+///   classes are told ([`with_classes`](crate::FetchLabeled::with_classes)). An index does not know them.
 ///
 /// | fields | are |
 /// |---|---|

@@ -1,0 +1,85 @@
+//! The names of classes that lie in a column of texts.
+
+use std::collections::BTreeSet;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use spdl_core::{Dataset, Error, ErrorKind, Result};
+
+use super::OpenedDataset;
+
+/// The most classes that a column may name; where it names more, it is none of classes.
+const MOST_CLASSES: usize = 1_000_000;
+/// How many parts are read at once.
+const CONCURRENCY: usize = 8;
+
+impl OpenedDataset {
+    /// Finds the names of the classes in the field `label`, where it is a column of texts that can be read
+    /// without the others, as in Parquet files: sorted by their bytes, so that a label is a name's place
+    /// among them. Where all texts are whole numbers, they are labels as they stand, and there are no names.
+    ///
+    /// Opening does this for the field that [`FetchLabeled`](crate::FetchLabeled) takes; it is to be called
+    /// for another one. Of other kinds of data sets nothing is changed.
+    ///
+    /// # Errors
+    /// What the fetcher answers; `Corrupt` or `Truncated` where the column is damaged; `LimitExceeded` for
+    /// more than 1,000,000 names.
+    pub async fn name_classes(&mut self, label: &str) -> Result<()> {
+        let mut groups = Vec::new();
+        let mut first = 0;
+        for rows in self.shard_lens.iter().filter(|rows| **rows > 0) {
+            // One that cannot be named is no row of a group.
+            let row = self.samples.item(first).ok().and_then(|sample| sample.row);
+            groups.extend(row.map(|row| row.group));
+            first += rows;
+        }
+        if groups.is_empty() {
+            return Ok(());
+        }
+        let fetcher = &self.fetcher;
+        let texts = groups.into_iter().map(|group| async move {
+            let texts = group.texts(fetcher, label, MOST_CLASSES).await?;
+            Ok::<_, Error>(texts.unwrap_or_default())
+        });
+        let mut names = BTreeSet::new();
+        let mut texts = stream::iter(texts).buffer_unordered(CONCURRENCY);
+        while let Some(texts) = texts.try_next().await? {
+            names.extend(texts);
+            if names.len() > MOST_CLASSES {
+                let message = format!("the field {label:?} has more than {MOST_CLASSES} texts");
+                return Err(Error::new(ErrorKind::LimitExceeded, message));
+            }
+        }
+        drop(texts);
+        let are_numbers = names.iter().all(|name| name.trim().parse::<i64>().is_ok());
+        self.classes = if are_numbers { Vec::new() } else { names.into_iter().collect() };
+        Ok(())
+    }
+
+    /// The same for the usual field, where what is wrong with it alone does not matter to whoever wants no
+    /// labels.
+    #[cfg(feature = "parquet")]
+    pub(super) async fn name_usual_classes(mut self) -> Result<Self> {
+        let first = (0..self.samples.len()).find_map(|index| self.samples.item(index).ok());
+        let label = first.and_then(|sample| self.fetch_labeled().fields_of(&sample).1);
+        let Some(label) = label else { return Ok(self) };
+        match self.name_classes(&label).await {
+            Ok(()) => Ok(self),
+            Err(error) if is_damage(&error) => {
+                let message = format!("the classes are not known: {}", error.message());
+                let warning = Error::new(error.kind(), message);
+                self.warnings.push(match error.key() {
+                    Some(key) => warning.with_key(key),
+                    None => warning,
+                });
+                Ok(self)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(feature = "parquet")]
+fn is_damage(error: &Error) -> bool {
+    use ErrorKind::{Corrupt, LimitExceeded, Truncated, Unsupported};
+    matches!(error.kind(), Corrupt | LimitExceeded | Truncated | Unsupported)
+}

@@ -1,0 +1,183 @@
+//! Labels that are the names of classes.
+
+use std::sync::Arc;
+
+use spdl_core::{ErrorKind, Labeled, block_on};
+#[cfg(feature = "cache")]
+use spdl_io::Cache;
+use spdl_io::datasets::{WebDataset, WebDatasetOptions};
+use spdl_io::{FetchLabeled, LocalFetcher};
+
+use super::*;
+
+/// A tar archive of this machine whose classes are names.
+fn named() -> (tempfile::TempDir, WebDataset) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("shard.tar");
+    let files = [("1.jpg", &b"a"[..]), ("1.cls", b"dog\n"), ("2.jpg", b"b"), ("2.cls", b"0")];
+    std::fs::write(&path, archive(files)).unwrap();
+    (folder, WebDataset::open(path.to_str().unwrap()).unwrap())
+}
+
+fn fetch() -> FetchLabeled {
+    FetchLabeled::new(Arc::new(LocalFetcher::new()))
+}
+
+#[test]
+fn a_name_in_an_archive_is_a_class_where_the_classes_are_told() {
+    let (_folder, samples) = named();
+    let read = process(samples, fetch().with_classes(["cat", "dog"]));
+    let labels: Vec<_> = read.into_iter().map(|image| image.unwrap().label).collect();
+    assert_eq!(labels, [1, 0]);
+}
+
+#[test]
+fn a_name_in_an_archive_without_classes_is_refused_with_what_to_do() {
+    for (fetch, words) in [
+        (fetch(), "a whole number was expected, and \"dog\" found. The names of classes can be"),
+        (fetch().with_classes(["cat", "cow"]), "neither a whole number nor one of the 2 classes"),
+    ] {
+        let (folder, samples) = named();
+        let error = process(samples, fetch).remove(0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        let key = folder.path().join("shard.tar:1.cls");
+        assert_eq!((error.key(), error.offset()), (key.to_str(), Some(3 * 512)));
+        assert!(error.message().contains(words), "{error}");
+    }
+}
+
+#[cfg(feature = "cache")]
+#[test]
+fn a_cache_does_not_take_the_number_of_one_list_of_classes_for_that_of_another() {
+    let cache = Cache::builder().memory(1 << 20).open().unwrap();
+    let files = [("1.jpg", &b"a"[..]), ("1.cls", b"dog")];
+    let store = Recording::new([("s.tar", archive(files))]);
+    for (classes, label, reads) in
+        [(["cat", "dog"], 1, 1), (["dog", "cat"], 0, 1), (["cat", "dog"], 1, 0)]
+    {
+        let options = WebDatasetOptions::default();
+        let samples = block_on(WebDataset::fetch(&store.arc(), "s.tar", &options)).unwrap();
+        store.asked();
+        let fetch = FetchLabeled::new(store.arc()).with_cache(cache.clone()).with_classes(classes);
+        let image = process(samples, fetch).remove(0).unwrap();
+        assert_eq!(image, Labeled { value: "a".into(), label });
+        let asked = store.asked();
+        let read = asked.iter().filter(|it| it.starts_with("ranges ")).count();
+        assert_eq!(read, reads, "{classes:?}: {asked:?}");
+    }
+}
+
+#[cfg(feature = "parquet")]
+mod parquet {
+    use std::sync::Arc;
+
+    use ::parquet::data_type::{ByteArray, ByteArrayType};
+    use ::parquet::file::writer::SerializedFileWriter;
+    use ::parquet::schema::parser::parse_message_type;
+    use spdl_core::{ErrorKind, block_on};
+    use spdl_io::datasets::OpenedDataset;
+    use spdl_io::{Address, Key, SourceOptions, StoreFactory, StoreRegistry};
+
+    use super::*;
+
+    /// A file with a row group for each of these lists of labels, and a picture beside each label.
+    fn file(groups: &[&[&str]]) -> Vec<u8> {
+        let schema = "message rows { required binary image; required binary label (UTF8); }";
+        let schema = Arc::new(parse_message_type(schema).unwrap());
+        let mut file = SerializedFileWriter::new(Vec::new(), schema, Arc::default()).unwrap();
+        for labels in groups {
+            let mut group = file.next_row_group().unwrap();
+            for is_label in [false, true] {
+                let text = |label: &&str| match is_label {
+                    true => ByteArray::from(*label),
+                    false => ByteArray::from(format!("picture of {label}").as_str()),
+                };
+                let values: Vec<ByteArray> = labels.iter().map(text).collect();
+                let mut column = group.next_column().unwrap().unwrap();
+                column.typed::<ByteArrayType>().write_batch(&values, None, None).unwrap();
+                column.close().unwrap();
+            }
+            group.close().unwrap();
+        }
+        file.into_inner().unwrap()
+    }
+
+    #[derive(Debug)]
+    struct Acme(Recording);
+
+    impl StoreFactory for Acme {
+        fn open(&self, _: &Address, _: &SourceOptions) -> Result<Arc<dyn Fetcher>> {
+            Ok(self.0.arc())
+        }
+    }
+
+    fn open(files: &[(&str, Vec<u8>)]) -> (Recording, Result<OpenedDataset>) {
+        let store = Recording::new(files.iter().cloned());
+        let plain = SourceOptions::default().without_resilience();
+        let stores = StoreRegistry::new()
+            .register("acme", Arc::new(Acme(store.clone())))
+            .with_options("acme:", plain);
+        let addresses: Vec<_> = files.iter().map(|(name, _)| format!("acme://x/{name}")).collect();
+        let opened = block_on(OpenedDataset::open(&addresses, &stores));
+        (store, opened)
+    }
+
+    fn labels(data: &OpenedDataset) -> Vec<i64> {
+        let read = process(Arc::clone(&data.samples), data.fetch_labeled());
+        read.into_iter().map(|image| image.unwrap().label).collect()
+    }
+
+    #[test]
+    fn the_texts_of_a_column_are_classes_in_the_order_of_their_bytes() {
+        let first = file(&[&["dog", "cat", "dog"], &["Emu"]]);
+        let files = [("1.parquet", first), ("2.parquet", file(&[&["ant", "cat", "7"]]))];
+        let (store, data) = open(&files);
+        let data = data.unwrap();
+        assert_eq!(data.classes, ["7", "Emu", "ant", "cat", "dog"]);
+        // A footer is read in one or two pieces; of the rest, the labels of three row groups.
+        let asked = store.asked();
+        assert!(
+            asked.iter().filter(|it| it.starts_with("read ")).count() <= 2 * 2 + 3,
+            "{asked:?}"
+        );
+        assert_eq!(labels(&data), [4, 3, 4, 1, 2, 3, 0]);
+    }
+
+    #[test]
+    fn texts_that_are_all_numbers_are_labels_as_they_stand() {
+        let (_, data) = open(&[("1.parquet", file(&[&["7", "-1"], &[" 12"]]))]);
+        let data = data.unwrap();
+        assert!(data.classes.is_empty());
+        assert_eq!(labels(&data), [7, -1, 12]);
+    }
+
+    #[test]
+    fn classes_of_another_field_are_named_by_it() {
+        let (_, data) = open(&[("1.parquet", file(&[&["dog", "cat"]]))]);
+        let mut data = data.unwrap();
+        // Bytes are no column of texts.
+        block_on(data.name_classes("image")).unwrap();
+        assert!(data.classes.is_empty());
+        block_on(data.name_classes("label")).unwrap();
+        assert_eq!(data.classes, ["cat", "dog"]);
+    }
+
+    #[test]
+    fn a_column_of_labels_that_is_damaged_is_a_warning_and_the_pictures_are_there() {
+        let mut bytes = file(&[&["dog", "cat"]]);
+        let at = bytes.windows(3).rposition(|part| part == b"dog").unwrap();
+        // In the dictionary, and in the statistics, at which nobody looks.
+        let all: Vec<usize> = (0..=at).filter(|at| &bytes[*at..*at + 3] == b"dog").collect();
+        all.into_iter().for_each(|at| bytes[at] = 0xFF);
+        let (store, data) = open(&[("1.parquet", bytes)]);
+        let data = data.unwrap();
+        assert!(data.classes.is_empty());
+        let [warning] = &data.warnings[..] else { panic!("{:?}", data.warnings) };
+        assert_eq!((warning.kind(), warning.key()), (ErrorKind::Corrupt, Some("1.parquet")));
+        assert!(warning.message().starts_with("the classes are not known: row group 0, column"));
+        let fetch = FetchLabeled::new(store.arc()).with_label_fields([""; 0]);
+        let images = process(Arc::clone(&data.samples), fetch);
+        assert_eq!(images.into_iter().map(Result::unwrap).count(), 2);
+        assert_eq!(data.samples.item(0).unwrap().key, Key::from("1.parquet:0"));
+    }
+}
