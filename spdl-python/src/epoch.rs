@@ -22,7 +22,7 @@ use crate::images::{Images, Opened, Reading, address_in};
 use crate::monitor::Monitor;
 use crate::position;
 use crate::settings::Settings;
-use crate::wait::{SLICE, WIND_DOWN, drop_within};
+use crate::wait::{SLICE, WIND_DOWN, drop_within, stay_if_python_ends};
 
 /// One pass over the images. Any thread may ask for the next batch.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
@@ -105,7 +105,12 @@ impl Epoch {
             return Err(Home::error());
         }
         loop {
-            match py.detach(|| self.poll()) {
+            let polled = py.detach(|| {
+                let polled = self.poll();
+                stay_if_python_ends();
+                polled
+            });
+            match polled {
                 Poll::Ready(Some(Ok(batch))) => return arrays(batch).map(Some),
                 Poll::Ready(end) => {
                     self.close(py);
@@ -117,7 +122,7 @@ impl Epoch {
                 Poll::Pending => {
                     if let Err(raised) = py.check_signals() {
                         // Whoever pressed Ctrl-C shall not wait for a decoder to end its image.
-                        self.wind_down(Duration::ZERO);
+                        py.detach(|| self.wind_down(Duration::ZERO));
                         return Err(raised);
                     }
                 }

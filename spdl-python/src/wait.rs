@@ -1,7 +1,8 @@
 //! Waiting without holding up Python: the GIL is free, and Ctrl-C is heard.
 
+use std::sync::OnceLock;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -11,6 +12,29 @@ pub(crate) const SLICE: Duration = Duration::from_millis(20);
 
 /// How long threads may take to end before Python goes on without them.
 pub(crate) const WIND_DOWN: Duration = Duration::from_millis(500);
+
+/// The thread that ends Python, once it does.
+static ENDER: OnceLock<ThreadId> = OnceLock::new();
+
+/// Whether Python is about to end. Whoever asks for the GIL then may never come back.
+pub(crate) fn python_ends() -> bool {
+    ENDER.get().is_some()
+}
+
+/// Says that this thread ends Python. The others are daemons by then, which nobody waits for.
+pub(crate) fn end_python() {
+    // Where Python is said to end twice, it is this thread both times.
+    let _ = ENDER.set(thread::current().id());
+}
+
+/// Stays here for ever where another thread ends Python. To be called behind a wait without the GIL:
+/// up to version 3.13, Python unwinds threads that come back too late, and Rust ends the process for
+/// that.
+pub(crate) fn stay_if_python_ends() {
+    while ENDER.get().is_some_and(|&ender| ender != thread::current().id()) {
+        thread::park();
+    }
+}
 
 /// Runs `work` on a thread of its own and waits for it with the GIL free.
 ///
@@ -28,7 +52,12 @@ pub(crate) fn interruptible<T: Send + 'static>(
     let mut receive = receive;
     loop {
         let lent = &mut receive;
-        match py.detach(move || lent.recv_timeout(SLICE)) {
+        let received = py.detach(move || {
+            let received = lent.recv_timeout(SLICE);
+            stay_if_python_ends();
+            received
+        });
+        match received {
             Ok(result) => return Ok(result),
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,
             Err(RecvTimeoutError::Disconnected) => {

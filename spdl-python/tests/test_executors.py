@@ -2,8 +2,11 @@
 
 import concurrent.futures
 import os
+import pathlib
 import pickle
+import subprocess
 import sys
+import textwrap
 import threading
 
 import in_processes as work
@@ -173,8 +176,61 @@ def test_c07_wrong_numbers_of_workers_are_refused():
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="this Python has interpreters")
 def test_c07_interpreters_need_a_newer_python():
-    with pytest.raises(RuntimeError, match=r"needs Python 3\.14"):
+    with pytest.raises(RuntimeError, match=r"needs Python 3\.14.* PriorityProcessPoolExecutor"):
         PriorityInterpreterPoolExecutor(1)
+
+
+IN_INTERPRETERS = """
+    import sys
+    from concurrent.futures import InterpreterPoolExecutor
+    from in_interpreters import count_down, double, refuse
+    from spdl_rs.pipeline import PipelineBuilder, PipelineFailure, PriorityInterpreterPoolExecutor
+
+    def run(op, items, **options):
+        builder = PipelineBuilder().add_source(items).pipe(op, executor=executor)
+        return list(builder.add_sink().build(num_threads=2, **options))
+
+    with {pool} as pool:
+        executor = {executor}
+        assert run(double, range(4)) == [0, 2, 4, 6]
+        assert run(count_down, [2, 3]) == [2, 1, 3, 2, 1]
+        try:
+            run(refuse, [1], max_failures=0)
+        except PipelineFailure as failure:
+            (error,) = failure.exceptions
+            assert type(error) is LookupError and error.args == ("no 1",), error
+        else:
+            sys.exit("no failure")
+        assert executor.submit(double, 3).result() == 6
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="interpreters came with Python 3.14")
+@pytest.mark.parametrize(
+    ("pool", "executor"),
+    [
+        ("InterpreterPoolExecutor(2)", "pool"),
+        ("PriorityInterpreterPoolExecutor(2)", "pool.get_executor()"),
+    ],
+    ids=["c05", "c07"],
+)
+def test_c05_interpreters_run_functions_and_generators_that_do_not_import_us(pool, executor):
+    # In a process of its own: interpreters find modules by its path alone.
+    paths = [str(pathlib.Path(__file__).parent), *sys.path]
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            textwrap.dedent(IN_INTERPRETERS.format(pool=pool, executor=executor)),
+        ],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
+    # What fails is logged there.
+    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
 
 
 def test_c06_configurations_say_how_an_executor_is_made():

@@ -125,6 +125,20 @@ def test_dlpack_hands_the_same_memory_over(dtype):
     assert numpy.shares_memory(taken, to_numpy(array))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_buffer_protocol_of_numpys_view_shows_the_same_memory(dtype):
+    array = Array((2, 3), dtype)
+    view = memoryview(to_numpy(array))
+    assert not view.readonly and view.c_contiguous and view.shape == (2, 3)
+    to_numpy(array)[1, 2] = 7
+    del array
+    gc.collect()
+    taken = numpy.frombuffer(view, dtype)
+    assert taken[5] == 7
+    taken[0] = 3
+    assert view.tobytes()[: view.itemsize] == taken[:1].tobytes()
+
+
 def names_of(capsule):
     text = repr(capsule)
     return text[text.index('"') + 1 : text.rindex('"')]
@@ -145,6 +159,7 @@ def test_dlpack_is_legacy_or_versioned_as_asked_for():
     assert copied[0, 0] == 0
     with pytest.raises(BufferError):
         array.__dlpack__(dl_device=(2, 0))
+    # Which of them is NumPy's choice.
     with pytest.raises((BufferError, RuntimeError, ValueError)):
         array.__dlpack__(stream=1)
     with pytest.raises(BufferError):

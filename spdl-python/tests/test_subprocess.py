@@ -27,7 +27,10 @@ from spdl_rs.pipeline import (
     iterate_in_subprocess,
     run_pipeline_in_subinterpreter,
     run_pipeline_in_subprocess,
+    _shared_memory,
+    _worker_process,
 )
+from spdl_rs.pipeline._shared_memory import SharedMemory
 
 HERE = pathlib.Path(__file__).parent
 
@@ -212,13 +215,29 @@ def test_f13_an_item_that_cannot_be_sent_fails():
             list(of(work.lambdas, arena=arena))
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="this Python has interpreters")
-def test_x06_interpreters_need_a_newer_python():
+def test_x06_other_interpreters_are_refused_with_what_to_use_instead():
+    if sys.version_info < (3, 14):
+        error, why = RuntimeError, r"needs Python 3\.14 or newer; this is Python 3\.1\d"
+    else:
+        error, why = NotImplementedError, "is not supported: .* the main interpreter alone"
     config = source(range(2)).add_sink().get_config()
-    with pytest.raises(RuntimeError, match=r"iterate_in_subinterpreter needs Python 3\.14"):
+    with pytest.raises(error, match=f"iterate_in_subinterpreter {why}.* iterate_in_subprocess"):
         iterate_in_subinterpreter(functools.partial(work.numbers, 3))
-    with pytest.raises(RuntimeError, match=r"run_pipeline_in_subinterpreter needs Python 3\.14"):
+    with pytest.raises(error, match=f"subinterpreter {why}.* run_pipeline_in_subprocess"):
         run_pipeline_in_subinterpreter(config, num_threads=1)
+
+
+def test_x06_the_package_says_that_it_needs_the_main_interpreter():
+    if sys.version_info < (3, 14):
+        pytest.skip("Python has other interpreters from 3.14 on")
+    from concurrent import interpreters
+
+    interpreter = interpreters.create()
+    try:
+        with pytest.raises(interpreters.ExecutionFailed, match="ImportError"):
+            interpreter.exec(f"import sys; sys.path[:] = {sys.path!r}; import spdl_rs._spdl_rs")
+    finally:
+        interpreter.close()
 
 
 def test_f13_a_call_of_exit_is_an_error_here():
@@ -449,3 +468,17 @@ def test_x05_the_state_of_random_numbers_is_handed_over():
     numpy.random.seed(4)
     items = of(work.draws)
     assert list(items) == work.draws()
+
+
+def test_w13_what_is_left_at_the_end_of_python_is_closed_without_a_complaint(monkeypatch):
+    read, write = os.pipe()
+    memory, handle = SharedMemory(1 << 12, "test"), _worker_process._Handle(read)
+    for module in (_shared_memory, _worker_process):
+        # As Python leaves a module whose end has come.
+        monkeypatch.setattr(module, "os", None)
+    memory.__del__()
+    handle.__del__()
+    handle._file_descriptor = os.dup(write)
+    with pytest.raises(BrokenPipeError):
+        os.write(write, b"nobody reads")
+    os.close(write)

@@ -13,6 +13,7 @@ import textwrap
 import threading
 import time
 
+import numpy
 import pytest
 import spdl_rs
 
@@ -122,6 +123,27 @@ def test_ctrl_c_is_heard_within_100_ms_though_a_read_hangs(stuck):
         if heard[-1] < 0.1:
             break
     assert min(heard) < 0.1, heard
+
+
+def test_one_file_is_read_without_the_gil_and_ctrl_c_is_heard(stuck):
+    def handler(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, handler)
+    started = time.monotonic()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(KeyboardInterrupt):
+            spdl_rs.io.Fetch()(stuck)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    # Were the GIL held, nobody could release the file, and the wait would take 45 s.
+    releaser = threading.Timer(0.2, stuck.release)
+    releaser.start()
+    assert len(numpy.asarray(spdl_rs.io.Fetch()(stuck))) == stuck.stat().st_size
+    assert time.monotonic() - started < 20
+    releaser.join()
 
 
 def test_ctrl_c_ends_a_process_that_computes(photos):

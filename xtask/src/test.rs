@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     list: bool,
 }
 
-const STEPS: [Step; 18] = [
+const STEPS: [Step; 19] = [
     Step { name: "programs", about: "what optional features are built with", run: programs },
     Step { name: "fmt", about: "cargo fmt --check", run: fmt },
     Step { name: "tidy", about: "crate layers, unsafe code, paths, manifests", run: tidy },
@@ -66,6 +66,7 @@ const STEPS: [Step; 18] = [
         about: "examples/python, and tests with JAX, pyarrow and PyTorch",
         run: examples_python,
     },
+    Step { name: "free-threaded", about: "the same without a GIL", run: free_threaded },
     Step { name: "types", about: "the wheel's types, by pyright and stubtest", run: types },
     Step { name: "deny", about: "licences, sources and duplicates of dependencies", run: deny },
     Step { name: "advisories", about: "known vulnerabilities of dependencies", run: advisories },
@@ -310,6 +311,15 @@ fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     let mut counts = counts?;
     counts.add(on_other?);
     Ok(counts)
+}
+
+fn free_threaded(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    let python = match wheel::free_threaded_python() {
+        Ok(python) => python,
+        Err(error) => return Ok(Counts::one_skipped(&error.to_string())),
+    };
+    let venv = wheel::install_for_tests_without_gil(workspace, output, &python)?;
+    pytest(workspace, output, &venv, 1, without_frameworks)
 }
 
 fn without_frameworks(pytest: &mut Command) -> &mut Command {

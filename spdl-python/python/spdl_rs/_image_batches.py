@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import collections
 import time
 from collections.abc import Iterator
@@ -15,6 +16,10 @@ from ._statistics import Statistics
 
 Images: TypeAlias = "numpy.typing.NDArray[numpy.uint8] | numpy.typing.NDArray[numpy.float32]"
 Labels: TypeAlias = "numpy.typing.NDArray[numpy.int64]"
+
+# Daemon threads that wait for batches then stay where they are. This is called after whatever is
+# registered later, the end of all pipelines included.
+atexit.register(_spdl_rs.Workers.forbid_python)
 
 # So many batches are looked back at to show how the rate was.
 _REMEMBERED = 1000

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, SupportsIndex
 
 from . import _arguments as check
-from . import _loader_page, _loader_state, _spdl_rs
+from . import _loader_state, _notebook_page, _spdl_rs
 from ._errors import DatasetWarning
+from ._exclusive import Exclusive
 from ._image_batches import ImageBatches
 from ._arguments import Path
 from ._statistics import Statistics
@@ -37,7 +39,8 @@ class ImageLoader:
     The batches are a pure function of the data, `seed` and the number of the epoch: they depend
     neither on `threads` nor on timing, nor on whether a run was broken off and resumed. While it
     waits, the loader holds no GIL, and Ctrl-C is heard at once. Leaving the loop, by `break` or by
-    an exception, ends the work.
+    an exception, ends the work. Threads may share a loader: each `iter` is an epoch of its own, and
+    of a shared epoch each batch goes to one of them.
 
     Args:
         source: Where the images are. A folder, an address, or a list:
@@ -214,7 +217,9 @@ class ImageLoader:
         )
         self._words = f"train={train}, seed={seed}"
         self._monitor = _spdl_rs.Monitor()
-        self._moments: Sequence[float] = ()
+        self._moments: collections.deque[float] = collections.deque()
+        # Around what follows, which threads that share the loader change.
+        self._exclusive = Exclusive()
         self._epoch = 0
         # Where the next epoch begins, if not at its beginning.
         self._resume: str | None = None
@@ -233,10 +238,11 @@ class ImageLoader:
     def __iter__(self) -> ImageBatches:
         """Starts the epoch `self.epoch`, or what is left of it by `load_state_dict`, and counts on to
         the next."""
-        batches = ImageBatches(self._images, self._settings, self._epoch, self._resume)
-        self._monitor, self._moments = batches._monitor, batches._moments
-        self._resume, self._began = None, True
-        self._epoch += 1
+        with self._exclusive.held():
+            batches = ImageBatches(self._images, self._settings, self._epoch, self._resume)
+            self._monitor, self._moments = batches._monitor, batches._moments
+            self._resume, self._began = None, True
+            self._epoch += 1
         return batches
 
     def __len__(self) -> int:
@@ -258,7 +264,9 @@ class ImageLoader:
         )
 
     def _repr_html_(self) -> str:
-        return _loader_page.page(repr(self), self.stats(), list(self._moments))
+        # Copied in one step, since another thread may be at the batches.
+        rate = _notebook_page.rates(list(self._moments.copy()))
+        return _notebook_page.page(repr(self), self.stats(), rate)
 
     @property
     def classes(self) -> list[str]:
@@ -289,9 +297,10 @@ class ImageLoader:
         True
         """
         epoch = check.whole("epoch", epoch, 0, 2**63)
-        if epoch != self._epoch:
-            self._resume = None
-        self._epoch, self._began = epoch, False
+        with self._exclusive.held():
+            if epoch != self._epoch:
+                self._resume = None
+            self._epoch, self._began = epoch, False
 
     def state_dict(self) -> dict[str, Any]:
         """How far the loader has come: with the batches that the epoch started last has given.
@@ -307,10 +316,13 @@ class ImageLoader:
         >>> state["epoch"], state["steps_in_epoch"]
         (0, 1)
         """
-        if self._began:
-            return _loader_state.to_dict(self._monitor.state())
-        position = _spdl_rs.Epoch.position(self._images, self._settings, self._epoch, self._resume)
-        return _loader_state.to_dict(position)
+        with self._exclusive.held():
+            began, monitor, epoch, resume = self._began, self._monitor, self._epoch, self._resume
+        if began:
+            return _loader_state.to_dict(monitor.state())
+        return _loader_state.to_dict(
+            _spdl_rs.Epoch.position(self._images, self._settings, epoch, resume)
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next `iter(loader)` go on where `state_dict` was asked for, in this process or in
@@ -340,8 +352,9 @@ class ImageLoader:
         position = _spdl_rs.Epoch.position(
             self._images, self._settings, self._epoch, _loader_state.to_text(state)
         )
-        self._resume, self._began = position, False
-        self._epoch = json.loads(position)["epoch"]
+        epoch = json.loads(position)["epoch"]
+        with self._exclusive.held():
+            self._epoch, self._resume, self._began = epoch, position, False
 
     @staticmethod
     def combine_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 //! The files of a tar archive, one after another.
 
 use bytes::Bytes;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyString};
@@ -61,14 +61,26 @@ impl TarFiles {
         Ok(TarFiles { archive, parser: TarParser::new(options) })
     }
 
-    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
-        slf
+    fn __iter__(this: Py<Self>) -> Py<Self> {
+        this
     }
 
-    fn __next__<'py>(
-        &mut self,
-        py: Python<'py>,
-    ) -> PyResult<Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
+    fn __next__<'py>(this: &Bound<'py, Self>) -> PyResult<Option<NameAndContents<'py>>> {
+        // Between two pieces of a file nobody else may read.
+        let Ok(mut files) = this.try_borrow_mut() else {
+            let message = "another thread is reading this archive; give each an archive of its own, or \
+                           let them take turns by a lock";
+            return Err(PyRuntimeError::new_err(message));
+        };
+        files.next(this.py())
+    }
+}
+
+/// The name of a file, and its contents.
+type NameAndContents<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+impl TarFiles {
+    fn next<'py>(&mut self, py: Python<'py>) -> PyResult<Option<NameAndContents<'py>>> {
         while let Some(entry) = self.entry(py)? {
             if entry.is_no_file() {
                 continue;
@@ -79,9 +91,7 @@ impl TarFiles {
         }
         Ok(None)
     }
-}
 
-impl TarFiles {
     /// The next member, whatever it is.
     fn entry(&mut self, py: Python<'_>) -> PyResult<Option<TarEntry>> {
         let fault = |error: Error| to_exception(py, &error);

@@ -15,6 +15,9 @@
 //! own threads never hold the GIL, but for the failure of a coroutine, or of a native stage. The GIL is held only inside
 //! Python code; no lock is held while it is waited for, and none is waited for while it is held.
 //!
+//! No code here relies on the GIL to be alone: what several threads change is behind a lock or an atomic
+//! (`gil_used = false`).
+//!
 //! A `Py` that is dropped without the GIL is kept by `pyo3` until the next thread holds it.
 
 mod aggregate;
@@ -24,6 +27,7 @@ mod graph;
 mod inbox;
 mod iterator;
 mod native;
+mod pace;
 mod raised;
 mod route;
 mod run;

@@ -2,19 +2,21 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyRuntimeError, PyTimeoutError};
 use pyo3::prelude::*;
+use pyo3::sync::OnceLockExt;
 use spdl_core::{Error, ErrorKind, Event, Pipeline};
 
 use super::Item;
 use super::feed::Line;
 use super::graph::Graph;
 use super::inbox::Inbox;
+use super::pace::Pace;
 use super::raised::to_failure;
 use super::stage::on_error;
 use super::workers::{Pool, Workers};
@@ -22,7 +24,7 @@ use crate::error::to_exception;
 use crate::home::Home;
 use crate::intervals::Intervals;
 use crate::monitor::Monitor;
-use crate::wait::{SLICE, drop_within};
+use crate::wait::{SLICE, drop_within, stay_if_python_ends};
 
 /// How long a pipeline that nobody holds any more may take to end before Python goes on without it.
 const WIND_DOWN: Duration = Duration::from_millis(500);
@@ -41,7 +43,9 @@ pub(crate) struct PipelineRun {
     run: Mutex<Option<Run>>,
     helpers: Arc<Helpers>,
     ending: AtomicBool,
-    failure: Mutex<Failure>,
+    failure: Failure,
+    /// Of what was given to whoever asks for items.
+    pace: Mutex<Pace>,
     monitor: Py<Monitor>,
     continuous: bool,
     home: Home,
@@ -77,11 +81,28 @@ impl Drop for ClosePools {
     }
 }
 
-/// What went wrong, and whether anybody has been told.
+/// What went wrong first, and whether anybody has been told.
 #[derive(Default)]
 struct Failure {
-    raised: Option<PyErr>,
-    told: bool,
+    error: OnceLock<Error>,
+    /// The same for Python. No lock is held while it is made: that is code of Python's.
+    raised: OnceLock<PyErr>,
+    told: AtomicBool,
+}
+
+impl Failure {
+    fn keep(&self, error: Option<Error>) {
+        if let Some(error) = error.filter(|error| error.kind() != ErrorKind::Stopped) {
+            // What came first stays.
+            drop(self.error.set(error));
+        }
+    }
+
+    fn raised(&self, py: Python<'_>) -> Option<PyErr> {
+        let error = self.error.get()?;
+        let raised = self.raised.get_or_init_py_attached(py, || to_failure(py, error));
+        Some(raised.clone_ref(py))
+    }
 }
 
 #[pymethods]
@@ -132,7 +153,8 @@ impl PipelineRun {
             run: Mutex::new(Some(run)),
             helpers,
             ending: AtomicBool::new(false),
-            failure: Mutex::default(),
+            failure: Failure::default(),
+            pace: Mutex::default(),
             monitor,
             continuous: described.continuous,
             home: Home::here(),
@@ -156,13 +178,13 @@ impl PipelineRun {
         if self.home.is_elsewhere() || self.ending.swap(true, Ordering::SeqCst) {
             return;
         }
-        let failure = py.detach(|| {
-            let failure = self.run().as_mut().and_then(|run| run.engine.take_failure());
+        py.detach(|| {
+            if let Some(run) = &mut *self.run() {
+                self.failure.keep(run.engine.take_failure());
+            }
             self.monitor.get().end();
             self.helpers.halt();
-            failure
         });
-        self.keep_failure(py, failure);
     }
 
     /// Ends the work. Says whether all of it has ended within `timeout` seconds; the rest ends when
@@ -188,7 +210,12 @@ impl PipelineRun {
             let left = left(deadline);
             let slice = SLICE.min(left);
             let lent = &mut ended;
-            match py.detach(move || lent.recv_timeout(slice)) {
+            let received = py.detach(move || {
+                let received = lent.recv_timeout(slice);
+                stay_if_python_ends();
+                received
+            });
+            match received {
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) if left.is_zero() => return Ok(false),
                 Err(RecvTimeoutError::Timeout) => py.check_signals()?,
@@ -206,13 +233,15 @@ impl PipelineRun {
     }
 
     /// The failure that nobody has been told of yet.
-    fn take_failure(&self) -> Option<PyErr> {
-        let mut failure = self.failure();
-        if std::mem::replace(&mut failure.told, true) {
-            return None;
-        }
-        drop(failure);
-        self.raised()
+    fn take_failure(&self, py: Python<'_>) -> Option<PyErr> {
+        if self.failure.told.swap(true, Ordering::SeqCst) { None } else { self.failure.raised(py) }
+    }
+
+    /// How many seconds a stretch of time takes, and how many items were given in each, from the first
+    /// item on.
+    #[getter]
+    fn pace(&self) -> (f64, Vec<u64>) {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner).told()
     }
 
     /// Tells what was done so far, also when this has long been dropped.
@@ -226,7 +255,8 @@ impl PipelineRun {
 enum Polled {
     Item(Item),
     EpochEnd,
-    End(Option<Error>),
+    /// For good; with the failure, if there is one, where that is kept.
+    End,
     Pending,
 }
 
@@ -241,14 +271,22 @@ impl PipelineRun {
         let deadline = deadline(timeout);
         loop {
             let left = left(deadline);
-            match py.detach(|| self.poll(SLICE.min(left))) {
-                Polled::Item(item) => return Ok(Some(item)),
+            let polled = py.detach(|| {
+                let polled = self.poll(SLICE.min(left));
+                stay_if_python_ends();
+                polled
+            });
+            match polled {
+                Polled::Item(item) => {
+                    let now = Instant::now();
+                    self.pace.lock().unwrap_or_else(PoisonError::into_inner).came(now);
+                    return Ok(Some(item));
+                }
                 Polled::EpochEnd if self.continuous => return Ok(None),
                 Polled::EpochEnd => {}
-                Polled::End(error) => {
-                    self.keep_failure(py, error);
-                    self.failure().told = true;
-                    return self.raised().map_or(Ok(None), Err);
+                Polled::End => {
+                    self.failure.told.store(true, Ordering::SeqCst);
+                    return self.failure.raised(py).map_or(Ok(None), Err);
                 }
                 Polled::Pending => {
                     if let Err(raised) = py.check_signals() {
@@ -268,38 +306,25 @@ impl PipelineRun {
 
     fn poll(&self, slice: Duration) -> Polled {
         if self.ending.load(Ordering::SeqCst) {
-            return Polled::End(None);
+            return Polled::End;
         }
         let mut run = self.run();
-        let Some(running) = &mut *run else { return Polled::End(None) };
+        let Some(running) = &mut *run else { return Polled::End };
         match running.engine.next_event(slice) {
             Poll::Pending => Polled::Pending,
             Poll::Ready(Some(Ok(Event::Item(item)))) => Polled::Item(item),
             Poll::Ready(Some(Ok(Event::EpochEnd(_)))) => Polled::EpochEnd,
             Poll::Ready(end) => {
+                // Before other threads see that it has ended.
+                self.failure.keep(end.and_then(Result::err));
                 let ended = run.take();
                 drop(run);
                 self.monitor.get().end();
                 self.helpers.halt();
                 drop(ended);
-                Polled::End(end.and_then(Result::err))
+                Polled::End
             }
         }
-    }
-
-    fn keep_failure(&self, py: Python<'_>, error: Option<Error>) {
-        if let Some(error) = error.filter(|error| error.kind() != ErrorKind::Stopped) {
-            let raised = to_failure(py, &error);
-            self.failure().raised.get_or_insert(raised);
-        }
-    }
-
-    fn raised(&self) -> Option<PyErr> {
-        Python::attach(|py| self.failure().raised.as_ref().map(|raised| raised.clone_ref(py)))
-    }
-
-    fn failure(&self) -> MutexGuard<'_, Failure> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn run(&self) -> MutexGuard<'_, Option<Run>> {

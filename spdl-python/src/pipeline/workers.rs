@@ -2,21 +2,19 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 use spdl_core::{CpuExecutor, Error, ErrorKind, Result};
 
-/// Whether Python is about to end. Whoever asks for the GIL then may never come back.
-static ENDING: AtomicBool = AtomicBool::new(false);
+use crate::wait::{end_python, python_ends};
 
 /// Runs `work` with the GIL.
 ///
 /// # Errors
 /// `Stopped` while Python ends.
 pub(super) fn with_python<R>(work: impl FnOnce(Python<'_>) -> R) -> Result<R> {
-    let done = if ENDING.load(Ordering::SeqCst) { None } else { Python::try_attach(work) };
+    let done = if python_ends() { None } else { Python::try_attach(work) };
     done.ok_or_else(|| Error::new(ErrorKind::Stopped, "Python is shutting down"))
 }
 
@@ -51,10 +49,10 @@ impl Workers {
         py.detach(|| self.pool.work());
     }
 
-    /// Keeps the threads of all pipelines from asking for the GIL from now on.
+    /// Keeps all threads but this one from asking for the GIL from now on, after a wait or for an item.
     #[staticmethod]
     fn forbid_python() {
-        ENDING.store(true, Ordering::SeqCst);
+        end_python();
     }
 
     /// Lets the threads end as soon as they have nothing to do.

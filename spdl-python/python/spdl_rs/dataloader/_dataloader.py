@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any, Generic, Literal, TypeVar
 
+from .._exclusive import Exclusive
 from ..pipeline import Pipeline, PipelineBuilder
 from ..pipeline._ops import kind_of, name_of
 from ._progress import Progress, Tracked, check
@@ -94,6 +95,8 @@ class DataLoader(Generic[U]):
         self._output_order: Literal["completion", "input"] = output_order
         self._progress: Progress | None = None
         self._loaded: dict[str, Any] | None = None
+        # Around these two, which threads that share the loader change.
+        self._exclusive = Exclusive()
         # What makes no sense is told now, not when it is iterated.
         self._build(None)
 
@@ -116,8 +119,9 @@ class DataLoader(Generic[U]):
         """Begins a pass."""
         progress = None
         if hasattr(self._src, "state_dict") and self._why_no_state() is None:
-            state, self._loaded = self._loaded, None
-            progress = self._progress = Progress(self._src, state)
+            with self._exclusive.held():
+                state, self._loaded = self._loaded, None
+                progress = self._progress = Progress(self._src, state)
         pipeline = self._build(progress)
         with pipeline.auto_stop():
             for item in pipeline.get_iterator(timeout=self._timeout):
@@ -136,9 +140,11 @@ class DataLoader(Generic[U]):
                 generator: which items were given is not known then.
         """
         self._check_has_state()
-        if self._loaded is not None:
-            return dict(self._loaded)
-        return (self._progress or Progress(self._src)).state_dict()
+        with self._exclusive.held():
+            loaded, progress = self._loaded, self._progress
+        if loaded is not None:
+            return dict(loaded)
+        return (progress or Progress(self._src)).state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Makes the next pass give what was left of that which a state is of. Those after it are
@@ -152,7 +158,8 @@ class DataLoader(Generic[U]):
         check(state_dict)
         if state_dict["source"] is not None:
             self._src.load_state_dict(state_dict["source"])  # pyright: ignore
-        self._loaded = dict(state_dict)
+        with self._exclusive.held():
+            self._loaded = dict(state_dict)
 
     def _functions(self) -> list[Any]:
         functions = (self._preprocessor, self._aggregator, self._transfer_fn)

@@ -38,7 +38,8 @@ class Progress:
     def __init__(self, source: Any, state: Mapping[str, Any] | None = None) -> None:
         state = state or {"source": None, "beyond": [], "ended": False}
         self._source = source
-        self._lock = threading.Lock()
+        # A handler of a signal may ask for the state amid the work of its own thread.
+        self._lock = threading.RLock()
         self._skipped = frozenset(state["beyond"])
         self._after_end: bool = state["ended"]
         # Items are numbered from where it begins. Given or dropped were all before this one, and

@@ -63,7 +63,7 @@ class IterateInExecutor(InExecutor):
 
     def __call__(self, item: Any) -> Iterator[Any]:
         if _has_own_objects(self._executor):
-            # A generator cannot leave the process that made it.
+            # A generator cannot leave the process, or the interpreter, that made it.
             yield from self._call(_exhaust, self._function, item)
             return
         with closing(iter(self._call(self._function, item))) as results:
@@ -72,6 +72,7 @@ class IterateInExecutor(InExecutor):
 
 
 def _exhaust(function: Callable[[Any], Iterable[Any]], item: Any) -> list[Any]:
+    # Other interpreters get the code of functions that use no globals, and so need not import this.
     return list(function(item))
 
 

@@ -14,7 +14,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from .. import _spdl_rs
+from .. import _notebook_page, _spdl_rs
+from .._exclusive import Exclusive
 from .._statistics import Statistics
 from ._assembly import Assembly
 from ._failure import PipelineFailure
@@ -34,6 +35,8 @@ _MOST_SECONDS_AT_EXIT = 10.0
 _numbers = itertools.count()
 _runs: weakref.WeakSet[_spdl_rs.PipelineRun] = weakref.WeakSet()
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+# Around these two sets, to which any thread may add.
+_registering = Exclusive()
 
 
 class Pipeline(Generic[T]):
@@ -68,7 +71,7 @@ class Pipeline(Generic[T]):
         self._assemble = functools.partial(Assembly, config, self._number, self._instrumentation)
         # What cannot be put together is told now, not when it is started.
         self._called = self._assemble().called
-        self._lock = threading.Lock()
+        self._starting = Exclusive()
         self._run: _spdl_rs.PipelineRun | SupervisedRun | None = None
         self._threads: list[threading.Thread] = []
         self._assembly: Assembly | None = None
@@ -88,7 +91,7 @@ class Pipeline(Generic[T]):
             warnings.warn(
                 f"these arguments have no meaning: {', '.join(kwargs)}", UserWarning, stacklevel=2
             )
-        with self._lock:
+        with self._starting.held():
             if self._run is not None:
                 raise RuntimeError("the pipeline was already started; build another one")
             self._start()
@@ -222,6 +225,10 @@ class Pipeline(Generic[T]):
             called = f"\nNot in Rust, for hooks or queues of yours: {', '.join(self._called)}"
         return f"Pipeline {self._number}, {self._state()}\n{self._config!r}{called}"
 
+    def _repr_html_(self) -> str:
+        rate = [] if self._run is None else _notebook_page.rates_of_counts(*self._run.pace)
+        return _notebook_page.page(repr(self), self.stats(), rate, items="items", given="items")
+
     def _state(self) -> str:
         if self._run is None:
             return "not started"
@@ -240,31 +247,35 @@ class Pipeline(Generic[T]):
         run = self._run
         if run is not None:
             return run
-        with self._lock:
+        with self._starting.held():
             return self._start() if self._run is None else self._run
 
     def _start(self) -> _spdl_rs.PipelineRun | SupervisedRun:
         assembly = self._assemble()
         run = assembly.run
-        _runs.update([run, *assembly.inner_runs])
+        with _registering.held():
+            _runs.update([run, *assembly.inner_runs])
         try:
             assembly.begin()
             for name, target in assembly.threads:
                 thread = threading.Thread(target=target, name=name, daemon=True)
                 thread.start()
                 self._threads.append(thread)
-                _threads.add(thread)
+                with _registering.held():
+                    _threads.add(thread)
             run.start()
         except BaseException:
             run.stop(0)
             raise
-        self._assembly, self._run = assembly, run
+        whole: _spdl_rs.PipelineRun | SupervisedRun = run
         companions = self._instrumentation.companions
         if companions is not None:
             from ._supervised_run import SupervisedRun
 
-            self._run = SupervisedRun(run, assembly.inner_runs, companions)
-        return self._run
+            whole = SupervisedRun(run, assembly.inner_runs, companions)
+        # The run last: other threads take what they find there.
+        self._assembly, self._run = assembly, whole
+        return whole
 
 
 def number_of(pipeline: Pipeline[Any]) -> int:
@@ -295,9 +306,13 @@ def _end_all() -> None:
     """Ends every pipeline before Python ends: no thread may ask for the GIL afterwards."""
     deadline = time.monotonic() + _MOST_SECONDS_AT_EXIT
     with contextlib.suppress(KeyboardInterrupt):
-        for run in list(_runs):
+        with _registering.held():
+            runs = list(_runs)
+        for run in runs:
             run.stop(max(0.0, deadline - time.monotonic()))
-        for thread in list(_threads):
+        with _registering.held():
+            threads = list(_threads)
+        for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
     _spdl_rs.Workers.forbid_python()
 

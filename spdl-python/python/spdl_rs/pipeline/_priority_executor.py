@@ -237,6 +237,8 @@ class PriorityProcessPoolExecutor(PriorityExecutor):
 class PriorityInterpreterPoolExecutor(PriorityExecutor):
     """Interpreters of this process that several stages share. Needs Python 3.14.
 
+    Functions that run there cannot import `spdl_rs`, nor NumPy: both need the main interpreter.
+
     Args:
         max_workers: How many. Default: as for `InterpreterPoolExecutor`.
         kwargs: As for `InterpreterPoolExecutor`.
@@ -257,7 +259,7 @@ class PriorityInterpreterPoolExecutor(PriorityExecutor):
     def _make_pool(max_workers: int, **options: Any) -> concurrent.futures.Executor:
         pool: Any = getattr(concurrent.futures, "InterpreterPoolExecutor", None)
         if pool is None:
-            needs_interpreters("PriorityInterpreterPoolExecutor")
+            needs_interpreters("PriorityInterpreterPoolExecutor", "PriorityProcessPoolExecutor")
         return pool(max_workers, **options)
 
 

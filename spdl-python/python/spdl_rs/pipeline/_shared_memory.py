@@ -10,6 +10,7 @@ import itertools
 import mmap
 import os
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -43,9 +44,7 @@ class SharedMemory:
 
     def close(self) -> None:
         """Lets go of the memory, as soon as nothing refers to it any more."""
-        if self._file_descriptor >= 0:
-            os.close(self._file_descriptor)
-            self._file_descriptor = -1
+        self._close_file(os.close)
         # Views keep it.
         with contextlib.suppress(BufferError):
             self._mapped.close()
@@ -56,9 +55,15 @@ class SharedMemory:
     def _map(self) -> None:
         self._mapped = mmap.mmap(self._file_descriptor, self._size)
 
-    def __del__(self) -> None:
-        if getattr(self, "_file_descriptor", -1) >= 0:
-            os.close(self._file_descriptor)
+    def _close_file(self, close: Callable[[int], None]) -> None:
+        # Taken out in one step: of several threads one closes it.
+        file_descriptor = vars(self).pop("_file_descriptor", -1)
+        if file_descriptor >= 0:
+            close(file_descriptor)
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # Given by default, since at Python's end the module may be gone before this.
+        self._close_file(close)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Imported only where processes are started anyway.

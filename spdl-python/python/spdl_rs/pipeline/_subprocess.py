@@ -166,27 +166,31 @@ def iterate_in_subinterpreter(
     initializer: Callable[[], object] | Sequence[Callable[[], object]] | None = None,
     timeout: float | None = None,
 ) -> Iterable[T]:
-    """Would iterate something in another interpreter of this process. Not supported yet.
+    """Would iterate something in another interpreter of this process, and refuses to.
+
+    The native module can be loaded in the main interpreter alone, as any that is made with PyO3, so
+    `spdl_rs` cannot be imported in another one. Use `iterate_in_subprocess`. Stages of functions that
+    do not import it may run on a `concurrent.futures.InterpreterPoolExecutor`, as on any executor:
+    `PipelineBuilder.pipe(function, executor=...)`.
 
     Raises:
-        RuntimeError: Python is older than 3.14, and has no such interpreters.
-        NotImplementedError: It has.
+        RuntimeError: Always; a `NotImplementedError` from Python 3.14 on, which has interpreters.
     """
     del fn, buffer_size, initializer, timeout
-    needs_interpreters("iterate_in_subinterpreter")
+    needs_interpreters("iterate_in_subinterpreter", "iterate_in_subprocess")
 
 
 def run_pipeline_in_subinterpreter(
     config: PipelineConfig[T], /, *, num_threads: int, **kwargs: Any
 ) -> Iterable[T]:
-    """Would run a pipeline in another interpreter of this process. Not supported yet.
+    """Would run a pipeline in another interpreter of this process, and refuses to: see
+    `iterate_in_subinterpreter`. Use `run_pipeline_in_subprocess`.
 
     Raises:
-        RuntimeError: Python is older than 3.14, and has no such interpreters.
-        NotImplementedError: It has.
+        RuntimeError: Always; a `NotImplementedError` from Python 3.14 on, which has interpreters.
     """
     del config, num_threads, kwargs
-    needs_interpreters("run_pipeline_in_subinterpreter")
+    needs_interpreters("run_pipeline_in_subinterpreter", "run_pipeline_in_subprocess")
 
 
 class PipelinePerIteration(Generic[T]):

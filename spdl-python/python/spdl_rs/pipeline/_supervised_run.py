@@ -37,6 +37,10 @@ class SupervisedRun:
         return self._run.ended
 
     @property
+    def pace(self) -> tuple[float, list[int]]:
+        return self._run.pace
+
+    @property
     def monitor(self) -> AllMonitors:
         return AllMonitors(self._monitors)
 

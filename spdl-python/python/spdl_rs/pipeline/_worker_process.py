@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from .._exclusive import Exclusive
 from . import (
     _pipeline as _pipeline,  # what it does at exit comes after what is done here
 )
@@ -131,7 +132,8 @@ class WorkerProcess:
         # At exit, `_end_all` is what ends it: finalizers are not called any more by then.
         what = (process, self._connection, self._sending, self._owner)
         weakref.finalize(self, _end, *what).atexit = False
-        _live.add(self)
+        with _registering.held():
+            _live.add(self)
 
     @property
     def pid(self) -> int:
@@ -369,9 +371,10 @@ class _Handle:
     def fileno(self) -> int:
         return self._file_descriptor
 
-    def __del__(self) -> None:
-        # Not sooner: somebody may be waiting for it, and its number is given to others again.
-        os.close(self._file_descriptor)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # Not sooner: somebody may be waiting for it, and its number is given to others again. The
+        # function is given by default, since at Python's end the module may be gone before this.
+        close(self._file_descriptor)
 
 
 def _handles_of(pid: int | None) -> list[_Handle]:
@@ -385,6 +388,8 @@ def _handles_of(pid: int | None) -> list[_Handle]:
 
 
 _live: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
+# Around that set, to which any thread may add.
+_registering = Exclusive()
 
 
 def _tell_to_end(connection: Connection, sending: threading.Lock) -> None:
@@ -414,7 +419,8 @@ def _end(process: Any, connection: Connection, sending: threading.Lock, owner: i
 
 def _end_all() -> None:
     """Ends all workers before Python ends, and before `multiprocessing` waits for them."""
-    workers = list(_live)
+    with _registering.held():
+        workers = list(_live)
     for worker in workers:
         worker.tell_to_end()
     for worker in workers:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+from .._exclusive import Exclusive
 from ..pipeline._failure import _add_notes
 from ._map_style import taken, told_of
 from ._workers import Raised, Workers
@@ -106,13 +107,30 @@ class IterableProgress:
         self.turn: int = state.get("_next_worker", 0)
         self.given: int = state.get("_num_yielded", 0)
         self.finished = False
+        self._exclusive = Exclusive()
+
+    def gave(self, worker: int, behind: Any) -> None:
+        """A batch of a worker was given, or its exception raised."""
+        with self._exclusive.held():
+            self.given += 1
+            self._next(worker, behind)
+
+    def ended(self, worker: int) -> None:
+        """A worker has no more batches."""
+        with self._exclusive.held():
+            self._next(worker, "end")
+
+    def _next(self, worker: int, behind: Any) -> None:
+        self.states[worker] = behind
+        self.turn = (worker + 1) % len(self.states)
 
     def state(self) -> dict[str, Any]:
-        return {
-            "_num_yielded": self.given,
-            "_worker_snapshots": list(self.states),
-            "_next_worker": self.turn,
-        }
+        with self._exclusive.held():
+            return {
+                "_num_yielded": self.given,
+                "_worker_snapshots": list(self.states),
+                "_next_worker": self.turn,
+            }
 
 
 class IterableEpoch:
@@ -137,6 +155,7 @@ class IterableEpoch:
         self._progress = progress
         self._ahead = ahead
         self._timeout = timeout
+        self._asking = Exclusive()
         for worker, state in zip(workers, progress.states, strict=True):
             for _ in range(0 if state == "end" else ahead):
                 worker.submit(0, None)
@@ -145,27 +164,31 @@ class IterableEpoch:
         return self
 
     def __next__(self) -> Any:
+        with self._asking.held():
+            return self._next()
+
+    def _next(self) -> Any:
         progress = self._progress
         while any(state != "end" for state in progress.states):
             turn = progress.turn
             if progress.states[turn] == "end":
-                progress.turn = (turn + 1) % len(self._workers)
+                progress.ended(turn)
                 continue
             worker = self._workers[turn]
             if not self._ahead:
                 worker.submit(0, None)
             _, result = taken(worker, self._timeout)
-            progress.turn = (turn + 1) % len(self._workers)
             if result is _END:
-                progress.states[turn] = "end"
+                progress.ended(turn)
                 worker.close()
                 continue
             if self._ahead:
                 worker.submit(0, None)
-            progress.given += 1
             if isinstance(result, Raised):
+                progress.gave(turn, progress.states[turn])
                 raise result.error
-            batch, progress.states[turn] = result
+            batch, behind = result
+            progress.gave(turn, behind)
             return batch
         progress.finished = True
         raise StopIteration

@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
+from .._exclusive import Exclusive
 from .._statistics import Statistics
 from ..source._resumable import check_mapping, value_of
 from . import _randomness
@@ -148,6 +149,8 @@ class DataLoader(Generic[T]):
         self._seed: int | None = None
         self._randomness: dict[str, Any] | None = None
         self._loaded: Mapping[str, Any] | None = None
+        # Around what is above, which threads that share the loader change.
+        self._exclusive = Exclusive()
         self._initialized = True
 
         for name in ("worker_init_fn", "persistent_workers", "multiprocessing_context"):
@@ -178,6 +181,10 @@ class DataLoader(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         """Begins an epoch, or goes on with that of a state that was loaded just before."""
+        with self._exclusive.held():
+            return self._begin()
+
+    def _begin(self) -> Iterator[T]:
         state, self._loaded = self._loaded, None
         if state is not None and state["_iterator_finished"]:
             state = self._behind(state)
@@ -274,8 +281,10 @@ class DataLoader(Generic[T]):
         samplers do. Other samplers must give the same order when they are iterated again, or have
         `state_dict` and `load_state_dict`.
         """
-        if self._loaded is not None:
-            return dict(self._loaded)
+        with self._exclusive.held():
+            return dict(self._state() if self._loaded is None else self._loaded)
+
+    def _state(self) -> dict[str, Any]:
         progress = self._progress
         begun = progress is not None and not progress.finished
         if progress is None:
@@ -313,7 +322,8 @@ class DataLoader(Generic[T]):
         """
         check_mapping(state_dict)
         if not state_dict:
-            self._loaded = self._progress = self._seed = None
+            with self._exclusive.held():
+                self._loaded = self._progress = self._seed = None
             return
         for key, here in {"version": _VERSION, **self._identity()}.items():
             there = value_of(state_dict, key)
@@ -326,7 +336,8 @@ class DataLoader(Generic[T]):
         sampler = stateful(self._index_sampler)
         if sampler is not None and state_dict.get("_index_sampler_state") is not None:
             sampler.load_state_dict(state_dict["_index_sampler_state"])
-        self._loaded, self._progress = dict(state_dict), None
+        with self._exclusive.held():
+            self._loaded, self._progress = dict(state_dict), None
 
     def stats(self) -> Statistics:
         """What the epoch that was begun last did so far: how many batches were made, in what time, and

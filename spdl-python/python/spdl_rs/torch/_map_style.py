@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any, TypeVar
 
+from .._exclusive import Exclusive
 from ..pipeline._failure import _add_notes, _describe
 from ._workers import Raised, Workers
 
@@ -84,32 +85,37 @@ class Progress:
         """Whether that is the end of an epoch before."""
         self.finished = False
         self._behind: dict[int, Any] = {}
+        self._exclusive = Exclusive()
 
     def drew(self, number: int, sampler_state: Any) -> None:
-        self.drawn = max(self.drawn, number + 1)
-        if sampler_state is not None:
-            self._behind[number] = sampler_state
+        with self._exclusive.held():
+            self.drawn = max(self.drawn, number + 1)
+            if sampler_state is not None:
+                self._behind[number] = sampler_state
 
     def gave(self, number: int) -> None:
-        self.beyond.add(number)
-        while self.given in self.beyond:
-            self.beyond.remove(self.given)
-            self.sampler_state = self._behind.pop(self.given, self.sampler_state)
-            self.sampler_ended = False
-            self.given += 1
+        with self._exclusive.held():
+            self.beyond.add(number)
+            while self.given in self.beyond:
+                self.beyond.remove(self.given)
+                self.sampler_state = self._behind.pop(self.given, self.sampler_state)
+                self.sampler_ended = False
+                self.given += 1
 
     def state(self) -> dict[str, Any]:
-        return {
-            "_num_yielded": self.given,
-            "_sampler_iter_yielded": self.drawn,
-            "_yielded_beyond": sorted(self.beyond),
-            "_index_sampler_state": self.sampler_state,
-            "_index_sampler_ended": self.sampler_ended or self.finished,
-        }
+        with self._exclusive.held():
+            return {
+                "_num_yielded": self.given,
+                "_sampler_iter_yielded": self.drawn,
+                "_yielded_beyond": sorted(self.beyond),
+                "_index_sampler_state": self.sampler_state,
+                "_index_sampler_ended": self.sampler_ended or self.finished,
+            }
 
 
 class MapStyleEpoch:
-    """The batches of one epoch. The sampler is iterated in the thread that asks for them.
+    """The batches of one epoch. The sampler is iterated in the thread that asks for them;
+    of several threads that ask, one after the other is served.
 
     Args:
         workers: Who makes batches.
@@ -137,6 +143,7 @@ class MapStyleEpoch:
         self._indices, self._number = self._from(index_sampler, progress.given)
         self._error: Exception | None = None
         self._under_way = 0
+        self._asking = Exclusive()
         if ahead:
             self._submit()
 
@@ -177,6 +184,10 @@ class MapStyleEpoch:
         return self
 
     def __next__(self) -> Any:
+        with self._asking.held():
+            return self._next()
+
+    def _next(self) -> Any:
         self._submit()
         if not self._under_way:
             assert self._error is not None

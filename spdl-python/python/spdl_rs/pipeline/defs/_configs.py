@@ -294,7 +294,7 @@ def check_regions(config: PipelineConfig[Any]) -> None:
             if empty:
                 raise ValueError(f"no stages follow {placement!r}; a region needs at least one")
             if isinstance(stage.target, InterpreterPoolExecutorConfig):
-                needs_interpreters("a region in interpreters")
+                needs_interpreters("a region in interpreters", "ProcessPoolExecutorConfig")
             placement, empty = stage, stage.target is not MAIN_PROCESS
         elif isinstance(placement.target, ExecutorConfig):
             empty = False

@@ -73,20 +73,26 @@ class ProcessPoolExecutorConfig(ExecutorConfig):
 
 @dataclass(frozen=True)
 class InterpreterPoolExecutorConfig(ExecutorConfig):
-    """Interpreters of this process, for `PipelineBuilder.to`. They need Python 3.14."""
+    """Interpreters of this process, for `PipelineBuilder.to`, which refuses them as yet: see
+    `iterate_in_subinterpreter`."""
 
 
-def needs_interpreters(what: str) -> NoReturn:
-    """Refuses what needs interpreters of their own.
+def needs_interpreters(what: str, instead: str) -> NoReturn:
+    """Refuses what needs interpreters of their own, and says what to use instead.
 
     Raises:
         RuntimeError: Python has none.
-        NotImplementedError: It has.
+        NotImplementedError: It has, which is a `RuntimeError` too.
     """
     if sys.version_info < (3, 14):
         version = ".".join(map(str, sys.version_info[:2]))
-        raise RuntimeError(f"{what} needs Python 3.14 or newer; this is Python {version}")
-    raise NotImplementedError(f"{what} is not supported yet")
+        raise RuntimeError(
+            f"{what} needs Python 3.14 or newer; this is Python {version}, where {instead} will do"
+        )
+    raise NotImplementedError(
+        f"{what} is not supported: native code of spdl_rs runs in the main interpreter alone, as "
+        f"all that is made with PyO3; use {instead}"
+    )
 
 
 class _MainProcess(enum.Enum):

@@ -1,12 +1,15 @@
-"""What a loader says of itself."""
+"""What a loader, or a pipeline, says of itself."""
 
 import html.parser
 import re
+import time
 
 import pytest
 import spdl_rs
 from conftest import picture, write_png
-from spdl_rs import _loader_page
+from pipelines import build, identity, source
+from spdl_rs import _notebook_page
+from spdl_rs.pipeline import BackgroundTask
 
 
 class Page(html.parser.HTMLParser):
@@ -82,18 +85,61 @@ def test_text_in_the_page_is_escaped(tmp_path):
 
 @pytest.mark.parametrize("moments", [[], [1.0], [1.0, 1.0, 1.0], [2.0, 1.0, 0.5]])
 def test_without_a_stretch_of_time_there_is_no_line(moments):
-    assert _loader_page.rates(moments) == []
+    assert _notebook_page.rates(moments) == []
     statistics = {"stages": [], "diagnosis": ""}
-    assert "svg" not in _loader_page.page("x", statistics, moments)
+    assert "svg" not in _notebook_page.page("x", statistics, _notebook_page.rates(moments))
 
 
 def test_the_line_shows_the_rate():
     # 100 batches a second for 10 s, then 10 for 10 s.
     moments = [place / 100 for place in range(1001)] + [10 + place / 10 for place in range(1, 101)]
-    rates = _loader_page.rates(moments)
+    rates = _notebook_page.rates(moments)
     assert rates[0] == pytest.approx(100, rel=0.1) and rates[-1] == pytest.approx(10, rel=0.4)
     assert len(rates) == 60 and max(rates) < 110
-    (points,) = re.findall(r'points="([^"]*)"', _loader_page.page("x", {"stages": []}, moments))
+    (points,) = re.findall(r'points="([^"]*)"', _notebook_page.page("x", {"stages": []}, rates))
     heights = [float(point.split(",")[1]) for point in points.split()]
     assert len(heights) == len(rates) and heights[0] < heights[-1]
     assert all(0 <= height <= 32 for height in heights)
+
+
+class Nothing(BackgroundTask):
+    async def run(self):
+        pass
+
+
+@pytest.mark.parametrize("beside", [[], [Nothing]], ids=["alone", "with a task beside"])
+def test_a_notebook_is_shown_a_pipeline(beside):
+    def slowly():
+        for number in range(40):
+            time.sleep(0.002)
+            yield number
+
+    builder = source(slowly()).pipe(identity, name="<b>same</b>").aggregate(2)
+    pipeline = build(builder, background_tasks=beside)
+    before = Page(pipeline._repr_html_())
+    assert before.open == [] and "table" not in before.tags and "svg" not in before.tags
+    assert repr(pipeline) in before.text
+    list(pipeline)
+    page = Page(pipeline._repr_html_())
+    assert page.open == [] and page.tags.count("b") == 1
+    assert {"table", "svg", "polyline"} <= set(page.tags) and "items" in page.text
+    for word in ["40", repr(pipeline), pipeline.stats()["diagnosis"]]:
+        assert word in page.text, word
+    assert any(text.endswith(":<b>same</b>") for text in page.text)
+    assert any("items/s, at most" in text for text in page.text)
+
+
+def test_the_pace_of_a_pipeline_counts_every_item_in_few_numbers():
+    def in_two_bursts():
+        yield from range(1000)
+        time.sleep(0.4)
+        yield from range(500)
+
+    pipeline = build(source(in_two_bursts()).pipe(identity))
+    with pipeline.auto_stop():
+        assert len(list(pipeline)) == 1500
+        seconds, counts = pipeline._run.pace
+    assert sum(counts) == 1500 and len(counts) <= 120
+    assert seconds * len(counts) >= 0.4
+    rates = _notebook_page.rates_of_counts(seconds, counts)
+    assert len(rates) == len(counts) - 1 and rates[0] == counts[0] / seconds

@@ -1,4 +1,4 @@
-"""What a notebook shows of a loader: a small table, and a line of how the rate was."""
+"""What a notebook shows of a loader or a pipeline: a small table, and a line of the rate."""
 
 from __future__ import annotations
 
@@ -8,28 +8,38 @@ from collections.abc import Sequence
 from ._statistics import Statistics
 
 _WIDTH, _HEIGHT, _BINS = 240, 32, 60
-_COLUMNS = ("stage", "images", "failed", "at once", "busy", "median", "99 %")
 
 
-def page(title: str, statistics: Statistics, moments: Sequence[float]) -> str:
+def page(
+    title: str,
+    statistics: Statistics,
+    rate: Sequence[float],
+    *,
+    items: str = "images",
+    given: str = "batches",
+) -> str:
     """HTML of its own: no script, no style of the page around it, all text escaped.
 
-    `moments` are the seconds at which batches came.
+    Args:
+        title: What it is of.
+        statistics: What was done so far.
+        rate: How many were given per second, in equal stretches of time.
+        items: What stages work on.
+        given: What is given in the end.
     """
     parts = [f"<p><b>{html.escape(title)}</b></p>"]
     if statistics["stages"]:
         parts.append(f"<p>{html.escape(statistics['diagnosis'])}</p>")
-        parts.append(_table(statistics))
-    rate = rates(moments)
-    if rate:
-        parts.append(
-            f"<p>{_sparkline(rate)} {rate[-1]:,.3g} batches/s, at most {max(rate):,.3g}</p>"
-        )
+        parts.append(_table(statistics, items))
+    if len(rate) > 1:
+        line = _sparkline(rate, f"{given} per second over time")
+        parts.append(f"<p>{line} {rate[-1]:,.3g} {given}/s, at most {max(rate):,.3g}</p>")
     return "<div>" + "".join(parts) + "</div>"
 
 
 def rates(moments: Sequence[float]) -> list[float]:
-    """Batches per second, in as many equal stretches of time as a line can show."""
+    """How many came per second, of the seconds at which they came: in as many equal stretches of
+    time as a line can show."""
     if len(moments) < 3:
         return []
     first, last = moments[0], moments[-1]
@@ -44,7 +54,14 @@ def rates(moments: Sequence[float]) -> list[float]:
     return [count * bins / span for count in counts]
 
 
-def _table(statistics: Statistics) -> str:
+def rates_of_counts(stretch: float, counts: Sequence[int]) -> list[float]:
+    """The same, of how many came in each stretch of so many seconds."""
+    # The last stretch may not be over.
+    return [count / stretch for count in counts[:-1]]
+
+
+def _table(statistics: Statistics, items: str) -> str:
+    columns = ("stage", items, "failed", "at once", "busy", "median", "99 %")
     rows = []
     for stage in statistics["stages"]:
         rows.append(
@@ -58,14 +75,14 @@ def _table(statistics: Statistics) -> str:
                 f"{stage['service_ms']['p99']:.3g} ms",
             ]
         )
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in _COLUMNS)
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _sparkline(values: list[float]) -> str:
+def _sparkline(values: Sequence[float], label: str) -> str:
     most = max(values) or 1.0
     step = _WIDTH / (len(values) - 1)
     points = " ".join(
@@ -74,6 +91,6 @@ def _sparkline(values: list[float]) -> str:
     )
     return (
         f'<svg width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        'aria-label="batches per second over time">'
+        f'aria-label="{html.escape(label)}">'
         f'<polyline points="{points}" fill="none" stroke="currentColor" stroke-width="1.5"/></svg>'
     )
