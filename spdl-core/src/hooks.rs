@@ -63,6 +63,13 @@ pub trait Hook: Debug + Send + Sync + 'static {
         let _ = stage;
     }
 
+    /// Whether it is to be told of items just now: asked before each, and quick. Where no hook of a
+    /// pipeline wants that, nothing is measured and nobody told; where one does, all are told, of
+    /// `before_item` and of `after_item`. Default: yes.
+    fn wants_items(&self) -> bool {
+        true
+    }
+
     /// An item is about to be processed.
     ///
     /// # Errors
@@ -86,6 +93,10 @@ impl<H: Hook + ?Sized> Hook for Arc<H> {
 
     fn stage_ended(&self, stage: &StageInfo) {
         (**self).stage_ended(stage);
+    }
+
+    fn wants_items(&self) -> bool {
+        (**self).wants_items()
     }
 
     fn before_item(&self, stage: &StageInfo, item: &ItemInfo<'_>) -> Result<()> {
@@ -157,14 +168,17 @@ pub struct ItemOutcome<'a> {
     /// Whether it was processed, and if not, why. An item that was cut short because the pipeline
     /// ends has an error of kind [`Stopped`](ErrorKind::Stopped).
     pub result: Result<(), &'a Error>,
-    /// How long it took, from before the first hook's `before_item` on.
+    /// When it began: before the first hook's `before_item`.
+    pub began: Instant,
+    /// How long it took since then.
     pub elapsed: Duration,
 }
 
 impl<'a> ItemOutcome<'a> {
-    /// For calling a hook by hand, in its tests say.
+    /// For calling a hook by hand, in its tests say: of an item that ends now.
     pub fn new(result: Result<(), &'a Error>, elapsed: Duration) -> Self {
-        ItemOutcome { result, elapsed }
+        let now = Instant::now();
+        ItemOutcome { result, began: now.checked_sub(elapsed).unwrap_or(now), elapsed }
     }
 }
 
@@ -229,7 +243,7 @@ impl Hooks {
         item: impl Into<ItemInfo<'a>>,
         work: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
-        let Some(hooks) = &self.0 else { return work() };
+        let Some(hooks) = self.for_an_item() else { return work() };
         let entered = hooks.enter(item.into())?;
         entered.leave(catch_unwind(AssertUnwindSafe(work)))
     }
@@ -244,10 +258,15 @@ impl Hooks {
         item: impl Into<ItemInfo<'a>>,
         work: impl Future<Output = Result<R>>,
     ) -> Result<R> {
-        let Some(hooks) = &self.0 else { return work.await };
+        let Some(hooks) = self.for_an_item() else { return work.await };
         let entered = hooks.enter(item.into())?;
         let result = AssertUnwindSafe(work).catch_unwind().await;
         entered.leave(result)
+    }
+
+    /// The hooks, where one of them wants to be told of items.
+    fn for_an_item(&self) -> Option<&StageHooks> {
+        self.0.as_deref().filter(|told| told.hooks.iter().any(|hook| hook.wants_items()))
     }
 }
 
@@ -278,7 +297,7 @@ impl StageHooks {
 
     /// Tells the hooks that an item is about to be processed.
     fn enter<'a>(&'a self, item: ItemInfo<'a>) -> Result<Entered<'a>> {
-        let mut entered = Entered { told: 0, hooks: self, item, since: Instant::now() };
+        let mut entered = Entered { told: 0, hooks: self, item, began: Instant::now() };
         for hook in &*self.hooks {
             if let Err(error) = guarded(|| hook.before_item(&self.stage, &item)) {
                 // This error is the one to tell, not what comes of undoing the rest.
@@ -306,13 +325,13 @@ struct Entered<'a> {
     told: usize,
     hooks: &'a StageHooks,
     item: ItemInfo<'a>,
-    since: Instant,
+    began: Instant,
 }
 
 impl Entered<'_> {
     /// Tells the hooks how it went, the last one first. All are told, whatever happens in one.
     fn after(&mut self, result: Result<(), &Error>) -> Result<()> {
-        let outcome = ItemOutcome { result, elapsed: self.since.elapsed() };
+        let outcome = ItemOutcome { result, began: self.began, elapsed: self.began.elapsed() };
         let hooks = &self.hooks.hooks[..std::mem::take(&mut self.told)];
         in_reverse(hooks, |hook| hook.after_item(&self.hooks.stage, &self.item, outcome))
     }
@@ -643,6 +662,56 @@ mod tests {
         assert_eq!(hooks.item(Unseen, || Ok(1)).unwrap(), 1);
         assert_eq!(crate::block_on(hooks.item_async(Unseen, async { Ok(2) })).unwrap(), 2);
         hooks.ended().unwrap();
+    }
+
+    #[test]
+    fn where_no_hook_wants_items_none_is_told_of() {
+        #[derive(Debug, Default)]
+        struct AtTimes {
+            wants: AtomicBool,
+            told: AtomicU64,
+        }
+        impl Hook for AtTimes {
+            fn wants_items(&self) -> bool {
+                self.wants.load(Ordering::Relaxed)
+            }
+
+            fn before_item(&self, _: &StageInfo, _: &ItemInfo<'_>) -> Result<()> {
+                self.told.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
+
+            fn after_item(&self, _: &StageInfo, _: &ItemInfo<'_>, outcome: ItemOutcome<'_>) {
+                assert!(outcome.began.elapsed() >= outcome.elapsed);
+                self.told.fetch_add(10, Ordering::Relaxed);
+            }
+        }
+        let hook = Arc::new(AtTimes::default());
+        let hooks = Hooks::new(&Arc::from([Arc::clone(&hook) as Arc<dyn Hook>]), stage());
+        let told = |of| {
+            hooks.item(item(), || Ok(())).unwrap();
+            crate::block_on(hooks.item_async(item(), async { Ok(()) })).unwrap();
+            assert_eq!(hook.told.swap(0, Ordering::Relaxed), of);
+        };
+        told(0);
+        hook.wants.store(true, Ordering::Relaxed);
+        told(22);
+        // Who wants it in the middle of an item hears of the next one.
+        hook.wants.store(false, Ordering::Relaxed);
+        let turn_on = || {
+            hook.wants.store(true, Ordering::Relaxed);
+            Ok(())
+        };
+        hooks.item(item(), turn_on).unwrap();
+        assert_eq!(hook.told.load(Ordering::Relaxed), 0);
+        let log = Log::default();
+        let scribe = Scribe { name: 'a', log: Arc::clone(&log), refuse_in: "", panic_in: "" };
+        let both: [Arc<dyn Hook>; 2] = [Arc::new(scribe), Arc::clone(&hook) as Arc<dyn Hook>];
+        let beside = Hooks::new(&Arc::from(both), stage());
+        hook.wants.store(false, Ordering::Relaxed);
+        beside.item(item(), || Ok(())).unwrap();
+        assert_eq!(hook.told.load(Ordering::Relaxed), 11);
+        assert_eq!(calls(&log).matches("after").count(), 1);
     }
 
     #[test]

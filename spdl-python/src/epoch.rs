@@ -22,6 +22,7 @@ use crate::images::{Images, Opened, Reading, address_in};
 use crate::monitor::Monitor;
 use crate::position;
 use crate::settings::Settings;
+use crate::trace;
 use crate::wait::{SLICE, WIND_DOWN, drop_within, stay_if_python_ends};
 
 /// One pass over the images. Any thread may ask for the next batch.
@@ -104,6 +105,7 @@ impl Epoch {
         if self.home.is_elsewhere() {
             return Err(Home::error());
         }
+        let _waiting = trace::waiting(py);
         loop {
             let polled = py.detach(|| {
                 let polled = self.poll();
@@ -178,7 +180,8 @@ fn build(images: &Images, settings: &Settings, epoch: u64, state: Option<&str>) 
         .on_error(settings.on_error)
         .deterministic()
         .threads(threads)
-        .shard(settings.shard);
+        .shard(settings.shard)
+        .hook(trace::StageHook);
     let pipeline = match state {
         Some(state) => pipeline.resume(state),
         None => pipeline,

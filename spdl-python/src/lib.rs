@@ -9,6 +9,7 @@
 //!       │          RankOrder ──► Indices: what a distributed sampler draws
 //!       │          operators: one file read, one image decoded; many, in pipeline/native/
 //!       │          io: headers of archives, arrays and WAV, of which Python makes views
+//!       │          trace: what ran when, as lines of JSON
 //!       │          wait: the GIL is free, Ctrl-C is heard; error: exceptions by kind; home: forks
 //!       ▼
 //! spdl-core, spdl-io, spdl-media
@@ -29,6 +30,7 @@ mod position;
 mod sampler;
 mod settings;
 mod statistics;
+mod trace;
 mod wait;
 
 /// The module `spdl_rs._spdl_rs`.
@@ -54,6 +56,8 @@ mod _spdl_rs {
     use crate::sampler::{Indices, RankOrder};
     #[pymodule_export]
     use crate::settings::Settings;
+    #[pymodule_export]
+    use crate::trace::Trace;
 
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name for it")]

@@ -24,12 +24,15 @@ def clean():
 MODULES = [
     "pipeline",
     "pipeline.defs",
+    "pipeline.config",
     "source",
     "source.utils",
     "source.imagenet",
     "source.local_directory",
     "io",
+    "io.utils",
     "dataloader",
+    "_internal",
 ]
 
 
@@ -59,6 +62,22 @@ def test_every_way_to_import_works():
     assert names["source"] is spdl_rs.source and names["Pipeline"] is spdl_rs.pipeline.Pipeline
     assert names["PyTorchDataLoader"] is spdl_rs.dataloader.PyTorchDataLoader
     assert names["run"]() == ["a", "b"]
+
+
+def test_programs_that_profile_and_trace_find_everything_where_upstream_has_it():
+    compat.install()
+    names = {}
+    exec(
+        "from spdl.pipeline import ProfileHook, ProfileResult, profile_pipeline\n"
+        "from spdl.pipeline.config import diagnostic_mode_num_sources, is_diagnostic_mode_enabled\n"
+        "from spdl.pipeline.config import get_default_profile_callback, get_default_profile_hook\n"
+        "from spdl.pipeline.config import set_default_profile_callback, set_default_profile_hook\n"
+        "from spdl.io.utils import trace_counter, trace_event, trace_gc, tracing\n"
+        "from spdl._internal import log_api_usage_once\n",
+        names,
+    )
+    assert names["profile_pipeline"] is spdl_rs.pipeline.profile_pipeline
+    assert names["log_api_usage_once"] is spdl_rs.usage.log_api_usage_once
 
 
 def test_what_there_is_not_says_so():

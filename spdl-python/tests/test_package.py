@@ -12,6 +12,7 @@ import shutil
 import pytest
 import spdl_rs
 import spdl_rs.pipeline
+import spdl_rs.pipeline._profile
 from spdl_rs import _errors, _image_batches, _image_loader, _spdl_rs
 
 
@@ -37,6 +38,7 @@ def test_the_examples_in_docstrings_run(module, beside_photos):
         spdl_rs.pipeline._arena,
         spdl_rs.pipeline._pipeline,
         spdl_rs.pipeline._priority_executor,
+        spdl_rs.pipeline._profile,
         spdl_rs.pipeline._subprocess,
         spdl_rs.pipeline.defs,
         spdl_rs.pipeline.defs._aggregators,
@@ -142,6 +144,8 @@ def test_modules_are_there_without_being_imported_one_by_one():
     assert spdl_rs.dataloader.CacheDataLoader
     assert spdl_rs.torch.DataLoader
     assert spdl_rs.compat.install
+    assert spdl_rs.usage.set_hook
+    assert spdl_rs.io.utils.tracing
     assert spdl_rs.io.load_npy
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         spdl_rs.nothing  # noqa: B018

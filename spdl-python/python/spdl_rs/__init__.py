@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from . import pipeline as pipeline
     from . import source as source
     from . import torch as torch
+    from . import usage as usage
 
 __all__ = [
     "BufferStatistics",
@@ -92,6 +93,6 @@ __all__ = [
 
 def __getattr__(name: str) -> ModuleType:
     # Imported when they are asked for: who loads images need not wait for them.
-    if name in ("compat", "dataloader", "pipeline", "source", "torch"):
+    if name in ("compat", "dataloader", "pipeline", "source", "torch", "usage"):
         return importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,6 +16,7 @@ from ._exclusive import Exclusive
 from ._image_batches import ImageBatches
 from ._arguments import Path
 from ._statistics import Statistics
+from .usage import log_api_usage_once
 
 # A data set with a million bad links shall not print a million lines.
 _MOST_WARNINGS = 10
@@ -170,6 +171,7 @@ class ImageLoader:
         cache_size: SupportsIndex = 10_000_000_000,
         cache_memory: SupportsIndex = 0,
     ) -> None:
+        log_api_usage_once("spdl_rs.ImageLoader")
         train = check.flag("train", train)
         check.choice("on_error", on_error, ("raise", "skip"))
         check.choice("on_truncated", on_truncated, ("error", "partial"))

@@ -16,6 +16,7 @@ use super::call::close;
 use super::inbox::{Inbox, Pull};
 use super::raised::fatal_failure;
 use super::workers::{try_python, with_python};
+use crate::trace;
 
 /// The fewest items that wait for the engine, where the source has that many.
 const SHALLOWEST: usize = 2;
@@ -62,6 +63,7 @@ impl Feed {
     fn __call__(&self, py: Python<'_>) {
         let source = self.source.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(source) = source else { return };
+        trace::name_python_thread(py);
         let end = py.detach(|| self.run(&source));
         self.line.push_last(end);
         drop(source);
@@ -150,6 +152,7 @@ impl Feed {
                     }
                 };
                 *any = true;
+                trace::span("source", "source", asked, Instant::now());
                 let pushed = self.line.push_item(item, asked.elapsed());
                 return Ok(if pushed { Push::GoOn } else { Push::Closed });
             }
@@ -168,6 +171,7 @@ impl Feed {
                     Some(Ok(item)) => {
                         *any = true;
                         let now = Instant::now();
+                        trace::span("source", "source", asked, now);
                         if !self.line.push_item(item.unbind(), now - asked) {
                             return Ok(Push::Closed);
                         }

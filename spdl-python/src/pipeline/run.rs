@@ -24,6 +24,7 @@ use crate::error::to_exception;
 use crate::home::Home;
 use crate::intervals::Intervals;
 use crate::monitor::Monitor;
+use crate::trace;
 use crate::wait::{SLICE, drop_within, stay_if_python_ends};
 
 /// How long a pipeline that nobody holds any more may take to end before Python goes on without it.
@@ -133,7 +134,8 @@ impl PipelineRun {
             .executor(Arc::<Pool>::clone(&workers.pool))
             .prefetch(prefetch)
             .memory(NO_BUDGET)
-            .on_error(on_error);
+            .on_error(on_error)
+            .hook(trace::StageHook);
         if let Some((length, listener)) = intervals.and_then(|intervals| intervals.listener()) {
             pipeline = pipeline.every(length, listener);
         }
@@ -268,6 +270,7 @@ impl PipelineRun {
                            is a fork; build another one here";
             return Err(PyRuntimeError::new_err(message));
         }
+        let _waiting = trace::waiting(py);
         let deadline = deadline(timeout);
         loop {
             let left = left(deadline);

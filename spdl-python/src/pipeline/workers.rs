@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use spdl_core::{CpuExecutor, Error, ErrorKind, Result};
 
+use crate::trace;
 use crate::wait::{end_python, python_ends};
 
 /// Runs `work` with the GIL.
@@ -45,6 +46,7 @@ impl Workers {
 
     /// Works until `close`.
     fn __call__(&self, py: Python<'_>) {
+        trace::name_python_thread(py);
         // The thread keeps its Python state meanwhile: whatever is local to it lasts.
         py.detach(|| self.pool.work());
     }

@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 from .._exclusive import Exclusive
 from ..pipeline import Pipeline, PipelineBuilder
 from ..pipeline._ops import kind_of, name_of
+from ..usage import log_api_usage_once
 from ._progress import Progress, Tracked, check
 
 T = TypeVar("T")
@@ -83,6 +84,7 @@ class DataLoader(Generic[U]):
         timeout: float | None = None,
         output_order: Literal["completion", "input"] = "completion",
     ) -> None:
+        log_api_usage_once("spdl_rs.dataloader.DataLoader")
         self._src = src
         self._preprocessor = preprocessor
         self._batch_size = batch_size

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from .._statistics import Statistics
 from ..torch._loader import DataLoader
 from ..torch._pytorch import is_iterable_style
+from ..usage import log_api_usage_once
 from ._thread_workers import ThreadDataLoader
 
 V = TypeVar("V")
@@ -25,6 +26,7 @@ class PyTorchDataLoader(Generic[V]):
     """
 
     def __init__(self, loader: DataLoader[V]) -> None:
+        log_api_usage_once("spdl_rs.dataloader.PyTorchDataLoader")
         self._loader = loader
         self.dataset = loader.dataset
 

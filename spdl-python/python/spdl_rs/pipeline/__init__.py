@@ -49,6 +49,8 @@ from ._subprocess import (
 if TYPE_CHECKING:
     from ._process_group import ProcessGroupResourceUsage
     from ._process_group_monitor import ProcessGroupStatsMonitor
+    from ._profile import ProfileHook, profile_pipeline
+    from ._profile_result import ProfileReport, ProfileResult, ProfileStats
     from ._queues import AsyncQueue, QueuePerfStats, StatsQueue
     from ._tasks import create_task
 
@@ -65,6 +67,10 @@ __all__ = [
     "PriorityThreadPoolExecutor",
     "ProcessGroupResourceUsage",
     "ProcessGroupStatsMonitor",
+    "ProfileHook",
+    "ProfileReport",
+    "ProfileResult",
+    "ProfileStats",
     "QueuePerfStats",
     "SharedMemoryRingBuffer",
     "SharedMemorySegmentPool",
@@ -82,24 +88,30 @@ __all__ = [
     "is_epoch_end",
     "iterate_in_subinterpreter",
     "iterate_in_subprocess",
+    "profile_pipeline",
     "run_pipeline_in_subinterpreter",
     "run_pipeline_in_subprocess",
 ]
 
-# What needs asyncio is imported when it is asked for: that takes longer than all else together.
-_WITH_ASYNCIO = {
+# Imported when it is asked for: what needs asyncio takes longer than all else together.
+_LATER = {
     "AsyncQueue": "_queues",
     "ProcessGroupResourceUsage": "_process_group",
     "ProcessGroupStatsMonitor": "_process_group_monitor",
+    "ProfileHook": "_profile",
+    "ProfileReport": "_profile_result",
+    "ProfileResult": "_profile_result",
+    "ProfileStats": "_profile_result",
     "QueuePerfStats": "_queues",
     "StatsQueue": "_queues",
     "create_task": "_tasks",
+    "profile_pipeline": "_profile",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WITH_ASYNCIO:
+    if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(f"{__name__}.{_WITH_ASYNCIO[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)

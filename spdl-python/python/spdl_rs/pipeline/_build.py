@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from ._background import BackgroundTaskFactory
 from ._defaults import defaults
+from ._diagnostic import DiagnosticPipeline, is_diagnostic_mode_enabled
 from ._failure import add_context
 from ._options import BuildOptions, QueueFactory, TaskHookFactory
 from ._pipeline import Pipeline
@@ -59,6 +60,9 @@ def build_pipeline(
         TypeError: An argument is of the wrong type: `max_failures` a float, say.
         ValueError: An argument is out of range.
 
+    Where the environment variable `SPDL_PIPELINE_DIAGNOSTIC_MODE` is 1, the pipeline is profiled
+    instead of run: see `config.is_diagnostic_mode_enabled`.
+
     From Python 3.11 on, exceptions that are raised here have the configuration as a note.
 
     >>> from spdl_rs.pipeline import build_pipeline
@@ -90,6 +94,8 @@ def build_pipeline(
         check_regions(pipeline_cfg)
         if defaults.build_callback is not None:
             defaults.build_callback(pipeline_cfg)
+        if is_diagnostic_mode_enabled():
+            return DiagnosticPipeline(pipeline_cfg)
         if not has_regions(pipeline_cfg):
             return Pipeline(pipeline_cfg, options)
         from ._regions import build_with_regions
@@ -103,3 +109,11 @@ def build_pipeline(
     except Exception as error:
         add_context(error, f"While building:\n{pipeline_cfg!r}")
         raise
+
+
+def build_unprofiled(pipeline_cfg: PipelineConfig[U], num_threads: int) -> Pipeline[U]:
+    """Makes a pipeline that runs in the diagnostic mode, too: one whose source waits for whoever takes
+    the items cannot be profiled."""
+    if defaults.build_callback is not None:
+        defaults.build_callback(pipeline_cfg)
+    return Pipeline(pipeline_cfg, BuildOptions.of(num_threads, -1, 0, -1.0, None, None, None))

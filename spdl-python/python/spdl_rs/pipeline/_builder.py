@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any, Generic, Literal, TypeVar
 
 from ..io._operators import BatchImages
+from ..usage import log_api_usage_once
 from . import _native
 from ._background import BackgroundTaskFactory
 from ._build import build_pipeline
@@ -40,6 +41,7 @@ class PipelineBuilder(Generic[T, U]):
     """
 
     def __init__(self) -> None:
+        log_api_usage_once("spdl_rs.pipeline.PipelineBuilder")
         self._source: configs.SourceConfig[Any] | None = None
         self._pipes: list[configs.StageConfig | PlacementConfig] = []
         self._sink: configs.SinkConfig[U] | None = None

@@ -10,6 +10,7 @@ from ._background import BackgroundTaskFactory
 from ._hooks import TaskHook, TaskStatsHook
 
 if TYPE_CHECKING:
+    from ._profile import ProfileCallback, ProfileHook
     from ._queues import AsyncQueue
     from .defs._configs import PipelineConfig
 
@@ -21,6 +22,8 @@ class _Defaults:
     queue_class: type[AsyncQueue] | None = None
     background_tasks: list[BackgroundTaskFactory] | None = None
     build_callback: Callable[[PipelineConfig[Any]], None] | None = None
+    profile_hook: ProfileHook | None = None
+    profile_callback: ProfileCallback | None = None
 
 
 defaults = _Defaults()

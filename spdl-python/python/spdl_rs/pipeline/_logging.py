@@ -6,11 +6,11 @@ import logging
 import os
 import traceback
 
+from ._environment import is_set
+
 _LOGGER = logging.getLogger("spdl_rs.pipeline")
 
 _VARIABLE = "SPDL_PIPELINE_COMPACT_LOG"
-_TRUE = frozenset({"1", "true", "on", "yes"})
-_FALSE = frozenset({"0", "false", "off", "no", ""})
 _INNERMOST = 3
 
 _compact: bool | None = None
@@ -29,12 +29,7 @@ def set_compact_log(value: bool | None) -> None:
 
 def is_compact() -> bool:
     """Whether failures are logged in one line each."""
-    if _compact is not None:
-        return _compact
-    value = os.environ.get(_VARIABLE, "").strip().lower()
-    if value not in _TRUE | _FALSE:
-        _LOGGER.warning("%s=%s is neither 1 nor 0, and taken for 0", _VARIABLE, value)
-    return value in _TRUE
+    return is_set(_VARIABLE) if _compact is None else _compact
 
 
 def log_failure(what: str, error: BaseException, on: str = "") -> None:

@@ -14,22 +14,30 @@ from typing import TYPE_CHECKING, Any
 
 from ._background import BackgroundTaskFactory
 from ._defaults import defaults
+from ._diagnostic import diagnostic_mode_num_sources, is_diagnostic_mode_enabled
 from ._hooks import TaskHook, TaskStatsHook
 from ._logging import set_compact_log
 
 if TYPE_CHECKING:
+    from ._profile import ProfileCallback, ProfileHook
     from ._queues import AsyncQueue
     from .defs._configs import PipelineConfig
 
 __all__ = [
+    "diagnostic_mode_num_sources",
     "get_default_background_tasks",
     "get_default_build_callback",
     "get_default_hook_class",
+    "get_default_profile_callback",
+    "get_default_profile_hook",
     "get_default_queue_class",
+    "is_diagnostic_mode_enabled",
     "set_compact_log",
     "set_default_background_tasks",
     "set_default_build_callback",
     "set_default_hook_class",
+    "set_default_profile_callback",
+    "set_default_profile_hook",
     "set_default_queue_class",
 ]
 
@@ -91,3 +99,24 @@ def set_default_build_callback(callback: Callable[[PipelineConfig[Any]], None] |
 def get_default_build_callback() -> Callable[[PipelineConfig[Any]], None] | None:
     """What is called with each configuration that is built."""
     return defaults.build_callback
+
+
+def set_default_profile_hook(hook: ProfileHook | None = None) -> None:
+    """Sets what is entered around profiles for which `hook` is not given. `None` is nothing."""
+    defaults.profile_hook = hook
+
+
+def get_default_profile_hook() -> ProfileHook | None:
+    """What is entered around profiles for which `hook` is not given."""
+    return defaults.profile_hook
+
+
+def set_default_profile_callback(callback: ProfileCallback | None = None) -> None:
+    """Sets what is given the result of each stage in profiles for which `callback` is not given.
+    `None` is nothing."""
+    defaults.profile_callback = callback
+
+
+def get_default_profile_callback() -> ProfileCallback | None:
+    """What is given the result of each stage where `callback` is not given."""
+    return defaults.profile_callback

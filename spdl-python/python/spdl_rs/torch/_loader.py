@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from .._exclusive import Exclusive
 from .._statistics import Statistics
 from ..source._resumable import check_mapping, value_of
+from ..usage import log_api_usage_once
 from . import _randomness
 from ._arguments import check_context, check_order, check_workers, tell_once
 from ._iterable_style import IterableEpoch, IterableFetch, IterableProgress
@@ -104,6 +105,7 @@ class DataLoader(Generic[T]):
         pin_memory_device: str = "",
         in_order: bool = True,
     ) -> None:
+        log_api_usage_once("spdl_rs.torch.DataLoader")
         self.prefetch_factor = check_workers(
             num_workers, timeout, prefetch_factor, persistent_workers
         )

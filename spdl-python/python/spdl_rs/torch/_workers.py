@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from .._errors import StoppedError
 from ..pipeline import Pipeline, PipelineBuilder, PipelineFailure
+from ..pipeline._build import build_unprofiled
 from ._statistics import Meter, Tell
 
 
@@ -108,7 +109,7 @@ class InThreads:
         begin: Callable[[int], None],
     ) -> None:
         self._tasks: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
-        self._pipeline: Pipeline[Result] = (
+        config = (
             PipelineBuilder()
             .add_source(iter(self._tasks.get, None))
             .pipe(
@@ -118,8 +119,9 @@ class InThreads:
                 output_order="input" if in_order else "completion",
             )
             .add_sink(most)
-            .build(num_threads=num_threads)
+            .get_config()
         )
+        self._pipeline: Pipeline[Result] = build_unprofiled(config, num_threads)
         close = getattr(work, "close", None)
         self._end = weakref.finalize(self, _end, self._tasks, self._pipeline, close)
         self._pipeline.start()

@@ -1,0 +1,15 @@
+"""Traces: what ran when, on which thread.
+
+>>> import json
+>>> from spdl_rs.io.utils import trace_event, tracing
+>>> with tracing("trace.json"):
+...     with trace_event("step"):
+...         pass
+>>> with open("trace.json") as file:
+...     print([event["name"] for event in json.load(file) if event["ph"] == "X"])
+['step']
+"""
+
+from ._tracing import trace_counter, trace_event, trace_gc, tracing
+
+__all__ = ["trace_counter", "trace_event", "trace_gc", "tracing"]
