@@ -123,6 +123,10 @@ impl CudaDevice {
         })))
     }
 
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0
+    }
+
     /// The number by which it was opened.
     pub fn ordinal(&self) -> u32 {
         self.0.context.ordinal()

@@ -44,6 +44,7 @@ mod errors;
 pub mod kernels;
 mod libraries;
 mod memory;
+mod nvjpeg;
 mod pinned;
 mod slabs;
 mod status;
@@ -55,6 +56,10 @@ pub use driver::loaded::NoDriver;
 pub use errors::DriverError;
 pub use libraries::{Found, FoundBy, Library, NotFound, Search};
 pub use memory::{CudaMemory, Download};
+pub use nvjpeg::{
+    DecodedJpeg, DecodedJpegs, JpegCoding, JpegColor, JpegHeader, JpegPath, NvJpeg, NvJpegError,
+    Subsampling,
+};
 pub use slabs::{DeviceAllocator, SlabStatistics};
 pub use status::{Part, PartStatus, Status, status};
 pub use stream::ConsumerStream;

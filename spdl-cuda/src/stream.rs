@@ -114,6 +114,51 @@ impl fmt::Debug for CopyStream {
     }
 }
 
+/// A stream of ours for what computes.
+pub(crate) struct WorkStream {
+    handle: StreamHandle,
+    context: Arc<Context>,
+}
+
+impl WorkStream {
+    pub(crate) fn new(context: &Arc<Context>) -> Result<WorkStream> {
+        let handle = context.run("make a stream for decoding", |driver| {
+            let (least, _) = driver.stream_priorities()?;
+            driver.create_stream(least)
+        })?;
+        Ok(WorkStream { handle, context: Arc::clone(context) })
+    }
+
+    pub(crate) fn handle(&self) -> &StreamHandle {
+        &self.handle
+    }
+
+    /// Lets what it is told from now on wait for these.
+    pub(crate) fn wait_for(&self, events: &[Arc<Event>]) -> DriverResult<()> {
+        self.context.attempt(|driver| {
+            events.iter().try_for_each(|event| driver.wait_event(&self.handle, event.handle()))
+        })
+    }
+
+    /// Puts an event behind what it was told so far.
+    pub(crate) fn record(&self, event: &Event) -> DriverResult<()> {
+        self.context.attempt(|driver| driver.record_event(event.handle(), &self.handle))
+    }
+
+    /// Waits until all of it is done. Whether it is.
+    pub(crate) fn settle(&self) -> bool {
+        let wait = || self.context.attempt(|driver| driver.synchronize_stream(&self.handle));
+        wait().or_else(|_| wait()).is_ok()
+    }
+}
+
+impl Drop for WorkStream {
+    fn drop(&mut self) {
+        let handle = StreamHandle(self.handle.0);
+        self.context.release(|driver| driver.destroy_stream(handle));
+    }
+}
+
 /// A stream on which a consumer, such as a training framework, uses what lies on the device.
 #[derive(Debug)]
 pub struct ConsumerStream {

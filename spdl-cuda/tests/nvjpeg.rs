@@ -1,0 +1,276 @@
+//! JPEGs by a stand-in for nvJPEG, which needs no device: who decodes what and where to, and what
+//! becomes of an image, or a call, that fails.
+#![cfg(all(feature = "testing", unix))]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::ffi::{CStr, c_char, c_int};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use libloading::Library;
+use spdl_core::ErrorKind;
+use spdl_cuda::testing::{FakeDriver, Schedule};
+use spdl_cuda::{CudaDevice, DecodedJpeg, JpegPath, NvJpeg, Search};
+
+/// A stand-in, compiled from C.
+fn compiled(name: &str, options: &[&str]) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let library = folder.join(format!("{name}-{}.so", std::process::id()));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stub/nvjpeg.c");
+    let status = Command::new("gcc")
+        .args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"])
+        .args(options)
+        .arg("-o")
+        .arg(&library)
+        .arg(source)
+        .status()
+        .expect("gcc is needed to build this project");
+    assert!(status.success());
+    library
+}
+
+/// The stand-in has one state: one test at a time.
+struct Stub {
+    path: PathBuf,
+    library: Library,
+}
+
+static STUB: LazyLock<Mutex<Stub>> = LazyLock::new(|| {
+    let path = compiled("nvjpeg", &[]);
+    // SAFETY: it has no initialisers.
+    let library = unsafe { Library::new(&path).unwrap() };
+    Mutex::new(Stub { path, library })
+});
+
+fn stub() -> MutexGuard<'static, Stub> {
+    let stub = STUB.lock().unwrap_or_else(PoisonError::into_inner);
+    stub.call::<fn()>(b"stub_reset", |reset| reset());
+    stub
+}
+
+impl Stub {
+    fn call<F>(&self, name: &[u8], call: impl FnOnce(&F)) {
+        // SAFETY: each caller names the function's type as it stands in the C file.
+        let function = unsafe { self.library.get::<F>(name).unwrap() };
+        call(&function);
+    }
+
+    fn number(&self, name: &[u8]) -> i32 {
+        let mut number = 0;
+        self.call::<extern "C" fn() -> c_int>(name, |function| number = function());
+        number
+    }
+
+    fn fail(&self, call: i32, status: i32) {
+        self.call::<extern "C" fn(c_int, c_int)>(b"stub_fail", |fail| fail(call, status));
+    }
+
+    fn engines(&self, count: i32, status: i32) {
+        self.call::<extern "C" fn(c_int, c_int)>(b"stub_engines", |set| set(count, status));
+    }
+
+    /// What was decoded: by what, with which pitch, and how long it was.
+    fn decoded(&self) -> Vec<(String, usize, usize, usize)> {
+        let mut lines = Vec::new();
+        self.call::<extern "C" fn() -> *const c_char>(b"stub_log", |log| {
+            // SAFETY: it is text that ends with a zero, and nobody changes it meanwhile.
+            let text = unsafe { CStr::from_ptr(log()) }.to_str().unwrap();
+            for line in text.lines() {
+                let words: Vec<&str> = line.split(' ').collect();
+                let number = |at: usize| words[at].parse().unwrap();
+                lines.push((words[0].to_owned(), number(1), number(2), number(3)));
+            }
+        });
+        lines
+    }
+
+    fn search(&self) -> Search {
+        Search::default().at(spdl_cuda::Library::NvJpeg, &self.path)
+    }
+}
+
+fn device() -> (FakeDriver, CudaDevice) {
+    let driver = FakeDriver::new(1, Schedule::Seeded(3));
+    let device = CudaDevice::on(driver.clone(), 0).unwrap();
+    (driver, device)
+}
+
+/// The header of a colour image with this kind of frame and size, and an end.
+fn jpeg(kind: u8, height: u16, width: u16) -> Vec<u8> {
+    let mut encoded = vec![0xFF, 0xD8, 0xFF, kind, 0, 17, 8];
+    encoded.extend(height.to_be_bytes());
+    encoded.extend(width.to_be_bytes());
+    encoded.extend([3, 1, 0x22, 0, 2, 0x11, 1, 3, 0x11, 1]);
+    encoded.extend([0xFF, 0xDA, 0, 12, 3, 1, 0, 2, 0x11, 3, 0x11, 0, 63, 0]);
+    encoded.extend([0xFF, 0xD9]);
+    encoded
+}
+
+fn path(image: &DecodedJpeg) -> Option<JpegPath> {
+    match image {
+        DecodedJpeg::Decoded { path, .. } => Some(*path),
+        _ => None,
+    }
+}
+
+#[test]
+fn each_image_goes_to_what_decodes_it_and_has_a_place_of_its_own() {
+    let stub = stub();
+    let (driver, device) = device();
+    let mut decoder = NvJpeg::new_with(&device, &stub.search()).unwrap();
+    assert_eq!((decoder.version(), decoder.engines()), ([13, 1, 2], (2, 4)));
+    let mut cut = jpeg(0xC0, 10, 11);
+    cut.truncate(cut.len() - 2);
+    let mut refused = jpeg(0xC0, 10, 13);
+    refused.push(b'N');
+    let mut cmyk = jpeg(0xC0, 10, 14);
+    cmyk[5] = 20;
+    cmyk[11] = 4;
+    cmyk.splice(21..21, [4, 0x11, 1]);
+    let images = [
+        jpeg(0xC0, 500, 375),
+        jpeg(0xC2, 10, 12),
+        cut.clone(),
+        refused.clone(),
+        cmyk,
+        b"GIF89a".to_vec(),
+    ];
+    let encoded: Vec<Bytes> = images.iter().cloned().map(Bytes::from).collect();
+    let batch = decoder.decode(&encoded).unwrap();
+    let paths: Vec<_> = batch.images.iter().map(path).collect();
+    let (engine, hybrid) = (Some(JpegPath::Hardware), Some(JpegPath::Hybrid));
+    assert_eq!(paths, [engine, hybrid, hybrid, hybrid, None, None]);
+    assert!(matches!(&batch.images[4], DecodedJpeg::ForHost(header) if header.width == 14));
+    let DecodedJpeg::Failed(error) = &batch.images[5] else { panic!("{:?}", batch.images[5]) };
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+
+    let address = spdl_core::DeviceMemory::address(&batch.memory);
+    let mut expected = Vec::new();
+    for (image, encoded) in batch.images.iter().zip(&encoded) {
+        if let DecodedJpeg::Decoded { offset, header, path, .. } = image {
+            let name = if *path == JpegPath::Hardware { "engine" } else { "image" };
+            let pitch = header.width as usize * 3;
+            expected.push((name.to_owned(), address + offset, pitch, encoded.len()));
+        }
+    }
+    assert_eq!(stub.decoded(), expected);
+    let ends: Vec<(usize, usize)> = expected.iter().map(|it| (it.1, it.1 + it.2)).collect();
+    assert!(ends.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{ends:?}");
+    assert_eq!(expected[1].1 - expected[0].1, (500 * 375 * 3_usize).next_multiple_of(256));
+
+    drop((batch, decoder, device));
+    assert_eq!(stub.number(b"stub_live"), 0);
+    assert_eq!(driver.violations(), []);
+    assert!(driver.ledger().is_empty(), "{:?}", driver.ledger());
+}
+
+#[test]
+fn an_image_that_is_damaged_spoils_no_other() {
+    let stub = stub();
+    let (_, device) = device();
+    let mut decoder = NvJpeg::new_with(&device, &stub.search()).unwrap();
+    for round in 0..3 {
+        let encoded: Vec<Bytes> = (0..20)
+            .map(|number| {
+                let mut encoded = jpeg(0xC0, 20 + number, 30);
+                if number % 7 == 3 {
+                    encoded.extend(b"BAD!");
+                }
+                encoded.into()
+            })
+            .collect();
+        let batch = decoder.decode(&encoded).unwrap();
+        for (number, image) in batch.images.iter().enumerate() {
+            match image {
+                DecodedJpeg::Failed(error) => {
+                    assert_eq!(
+                        (number % 7, error.kind()),
+                        (3, ErrorKind::Corrupt),
+                        "round {round}"
+                    );
+                    assert!(
+                        error.report().contains("NVJPEG_STATUS_BAD_JPEG"),
+                        "{}",
+                        error.report()
+                    );
+                }
+                image => assert!(number % 7 != 3 && path(image).is_some(), "{number}: {image:?}"),
+            }
+        }
+        // A sound batch after one that failed uses the engines again.
+        let sound: Vec<Bytes> = (0..9).map(|_| jpeg(0xC0, 20, 30).into()).collect();
+        let batch = decoder.decode(&sound).unwrap();
+        let on_engines = |image: &&DecodedJpeg| path(image) == Some(JpegPath::Hardware);
+        assert_eq!(batch.images.iter().filter(on_engines).count(), 6);
+    }
+}
+
+#[test]
+fn a_device_without_engines_decodes_the_other_way() {
+    let stub = stub();
+    for (count, status) in [(0, 0), (2, 7), (2, 9)] {
+        stub.engines(count, status);
+        let (_, device) = device();
+        let mut decoder = NvJpeg::new_with(&device, &stub.search()).unwrap();
+        assert_eq!(decoder.engines(), (0, 0));
+        let batch = decoder.decode(&[jpeg(0xC0, 5, 6).into()]).unwrap();
+        assert_eq!(path(&batch.images[0]), Some(JpegPath::Hybrid));
+        assert!(decoder.decode(&[]).unwrap().images.is_empty());
+    }
+}
+
+#[test]
+fn every_call_that_fails_is_an_error_and_leaves_nothing_behind() {
+    let stub = stub();
+    let images: Vec<Bytes> = (0..30)
+        .map(|number| jpeg(if number % 3 == 0 { 0xC2 } else { 0xC0 }, 9, 9 + number).into())
+        .collect();
+    let run = |device: &CudaDevice| -> spdl_core::Result<usize> {
+        let mut decoder = NvJpeg::new_with(device, &stub.search())?;
+        let batch = decoder.decode(&images)?;
+        let again = decoder.decode(&images)?;
+        let decoded = batch.images.iter().chain(&again.images);
+        Ok(decoded.filter(|image| path(image).is_some()).count())
+    };
+    let (_, whole) = device();
+    stub.fail(0, 0);
+    assert_eq!(run(&whole).unwrap(), 60);
+    let calls = stub.number(b"stub_calls");
+    assert!(calls > 200, "{calls}");
+    let (mut errors, mut spoilt) = (0, 0);
+    for status in [3, 5, 6, 8] {
+        for call in 1..=calls {
+            let (driver, device) = device();
+            stub.fail(call, status);
+            match run(&device) {
+                Ok(60) => {}
+                Ok(59) => spoilt += 1,
+                Ok(count) => panic!("call {call}: {count} images"),
+                Err(_) => errors += 1,
+            }
+            stub.fail(0, 0);
+            // The device, and a decoder, work as ever.
+            assert_eq!(run(&device).unwrap(), 60, "after call {call} with {status}");
+            drop(device);
+            assert_eq!(stub.number(b"stub_live"), 0, "call {call} with {status}");
+            assert!(driver.ledger().is_empty(), "call {call}: {:?}", driver.ledger());
+            assert_eq!(driver.violations(), []);
+        }
+    }
+    assert!(errors > 400 && spoilt > 50, "{errors} errors, {spoilt} spoilt images");
+}
+
+#[test]
+fn a_library_that_is_missing_or_too_old_is_named_with_what_to_do() {
+    let (_, device) = device();
+    let nowhere = Search::default().at(spdl_cuda::Library::NvJpeg, "/nowhere/libnvjpeg.so.13");
+    let old = Search::default().at(spdl_cuda::Library::NvJpeg, compiled("old", &["-DTOO_OLD"]));
+    for (search, reason) in [(nowhere, "/nowhere/"), (old, "nvjpegGetHardwareDecoderInfo")] {
+        let error = NvJpeg::new_with(&device, &search).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.message().contains("pip install nvidia-nvjpeg"), "{error}");
+        assert!(error.report().contains(reason), "{}", error.report());
+    }
+}
