@@ -14,7 +14,14 @@ import spdl_rs
 from native import SIZE, assert_same, failure_of, files, stages
 from pipelines import build, run, source
 from servers import serving
-from spdl_rs.io import BatchImages, DecodeImage, Fetch
+from spdl_rs.io import BatchImages, DecodeImage, Fetch, _operators
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_connection_is_kept_behind_these_tests():
+    """Calls of `Fetch` keep the connections of stores, and the thread of the network, for the next one."""
+    yield
+    _operators._reader.cache_clear()
 
 
 @pytest.fixture(scope="module")

@@ -40,5 +40,5 @@ def test_x09_statistics_of_queues_in_a_region_are_told_there(tmp_path):
 
 
 def test_x09_what_cannot_be_sent_to_a_process_is_told_at_once():
-    with pytest.raises(Exception, match="pickle"):
+    with pytest.raises(Exception, match="pickl"):
         build(region(source(range(2)), work.double), task_hook_factory=lambda info: [])

@@ -47,8 +47,7 @@ const NOT_COMPLETE: &str = "this set is not complete; the same `spdl pack` again
 pub(crate) enum DataSet {
     Archives {
         archives: Vec<Archive>,
-        /// Others beside them that the manifest does not name, where they were
-        /// [looked for](DataSet::look_for_unlisted).
+        /// Others beside them that the manifest does not name, where they were looked for.
         unlisted: Vec<Archive>,
         manifest: Option<Box<Manifest>>,
     },

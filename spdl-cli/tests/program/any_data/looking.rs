@@ -54,6 +54,19 @@ fn folders_and_lists_are_listed_read_verified_and_counted() {
 }
 
 #[test]
+fn a_pattern_means_files_of_the_current_folder_too() {
+    let folder = place();
+    let mut ls = spdl();
+    let listed = ls.args(["ls", "shard-*.tar"]).current_dir(folder.join("set")).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let shards = fs::read_dir(folder.join("set")).unwrap();
+    let shards =
+        shards.filter(|it| it.as_ref().unwrap().path().extension() == Some("tar".as_ref()));
+    assert_eq!(listed.lines().count(), shards.count(), "{listed}");
+    assert!(listed.starts_with("shard-000000.tar"), "{listed}");
+}
+
+#[test]
 fn one_archive_that_is_damaged_hides_no_other_from_ls() {
     let folder = place();
     fs::write(folder.join("set/shard-000000.tar"), [b'x'; 2048]).unwrap();

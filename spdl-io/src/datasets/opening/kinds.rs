@@ -6,7 +6,7 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 use super::{DatasetKind, OpenedDataset, Place};
 use crate::datasets::file_list::RowStores;
-use crate::datasets::pattern::{Names, stored_keys};
+use crate::datasets::pattern::{Names, local_keys, stored_keys};
 use crate::datasets::{
     FileList, FileListOptions, MdsDataset, MdsOptions, TfRecordDataset, TfRecordOptions,
     WebDataset, WebDatasetOptions,
@@ -73,6 +73,7 @@ impl Opening<'_> {
                 let mut keys = Vec::new();
                 for place in places {
                     let found = match place.key.as_str() {
+                        Some(pattern) if self.is_local => local_keys(pattern, &NAMES)?,
                         Some(pattern) => stored_keys(&**self.fetcher, pattern, &NAMES).await?,
                         None => vec![place.key.clone()],
                     };
