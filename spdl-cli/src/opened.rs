@@ -105,6 +105,7 @@ impl Opened {
         asked: &[(&'static str, &str)],
     ) -> std::result::Result<(), Failure> {
         let mut missing = asked.to_vec();
+        missing.retain(|(_, name)| !self.set.is_own_label(name));
         let mut there: BTreeSet<String> = BTreeSet::new();
         for number in 0..self.set.samples.len() {
             if missing.is_empty() {

@@ -253,6 +253,9 @@ impl Request {
     fn open(&self, stores: &StoreRegistry) -> Result<OpenedDataset> {
         let open = OpenedDataset::open_with(&self.addresses, stores, &IMAGE_EXTENSIONS);
         let mut data = block_on(open)?;
+        if let Some(field) = &self.label_field {
+            data.check_field(field)?;
+        }
         match (&self.classes, &self.label_field) {
             (None, None) => {}
             (None, Some(field)) => block_on(data.name_classes(field))?,

@@ -368,3 +368,14 @@ def test_a_cache_in_a_folder_of_something_else_is_refused(many, tmp_path):
         spdl_rs.ImageLoader(many, batch_size=1, cache=tmp_path)
     assert str(tmp_path) in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_label_field_that_no_sample_has_is_refused_with_those_there_are(tmp_path, photos):
+    (tmp_path / "list.csv").write_text(f"path,kind\n{photos}/cat/1.png,3\n")
+    loader = spdl_rs.ImageLoader(str(tmp_path / "list.csv"), batch_size=1, label_field="kind")
+    assert [labels.tolist() for _, labels in loader] == [[3]]
+    (tmp_path / "usual.csv").write_text(f"path,label\n{photos}/cat/1.png,3\n")
+    loader = spdl_rs.ImageLoader(str(tmp_path / "usual.csv"), batch_size=1, label_field="label")
+    assert [labels.tolist() for _, labels in loader] == [[3]]
+    with pytest.raises(spdl_rs.InvalidArgumentError, match='"knid"; there are file, kind'):
+        spdl_rs.ImageLoader(str(tmp_path / "list.csv"), batch_size=1, label_field="knid")

@@ -29,7 +29,7 @@ const PATH_COLUMNS: [&str; 13] = [
 /// So many names of members are told, where none is known.
 const MOST_TOLD: usize = 20;
 /// The columns that name the class.
-const LABEL_COLUMNS: [&str; 3] = ["label", "class", "cls"];
+pub(crate) const LABEL_COLUMNS: [&str; 3] = ["label", "class", "cls"];
 
 /// Which columns of a CSV there are, or which members of JSON are looked for.
 #[derive(Default)]

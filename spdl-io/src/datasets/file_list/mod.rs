@@ -16,6 +16,7 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 use twox_hash::XxHash3_128;
 
 use self::addresses::RowAddresses;
+pub(crate) use self::columns::LABEL_COLUMNS;
 use self::columns::{Columns, Row};
 pub(crate) use self::row_stores::RowStores;
 use self::rows::{corrupt, csv_row, json_line, line};

@@ -5,14 +5,51 @@ use std::collections::BTreeSet;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 
-use super::OpenedDataset;
+use super::{DatasetKind, OpenedDataset};
+use crate::datasets::file_list::LABEL_COLUMNS;
 
 /// The most classes that a column may name; where it names more, it is none of classes.
 const MOST_CLASSES: usize = 1_000_000;
+/// So many names of fields are told, where one is not there.
+const MOST_TOLD: usize = 20;
 /// How many parts are read at once.
 const CONCURRENCY: usize = 8;
 
 impl OpenedDataset {
+    /// Whether this is a list's column of labels, which are labels already, and no field.
+    pub fn is_own_label(&self, name: &str) -> bool {
+        self.kind == DatasetKind::FileList && LABEL_COLUMNS.contains(&name)
+    }
+
+    /// Refuses the name of a field that no sample has: a misspelt one would be missing in silence.
+    ///
+    /// # Errors
+    /// `InvalidArgument` with the names there are. Of samples that all are damaged nobody knows.
+    pub fn check_field(&self, name: &str) -> Result<()> {
+        if self.is_own_label(name) {
+            return Ok(());
+        }
+        let mut there = BTreeSet::new();
+        for number in 0..self.samples.len() {
+            // What cannot be read is told in its turn.
+            let Ok(record) = self.samples.item(number) else { continue };
+            for field in record.names() {
+                if field == name {
+                    return Ok(());
+                }
+                if there.len() < MOST_TOLD && !there.contains(field) {
+                    there.insert(field.to_owned());
+                }
+            }
+        }
+        if there.is_empty() {
+            return Ok(());
+        }
+        let there = there.into_iter().collect::<Vec<_>>().join(", ");
+        let message = format!("no sample has a field {name:?}; there are {there}");
+        Err(Error::new(ErrorKind::InvalidArgument, message))
+    }
+
     /// Finds the names of the classes in the field `label`, where it is a column of texts that can be read
     /// without the others, as in Parquet files: sorted by their bytes, so that a label is a name's place
     /// among them. Where all texts are whole numbers, they are labels as they stand, and there are no names.
