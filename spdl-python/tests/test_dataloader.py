@@ -469,3 +469,36 @@ def test_loaders_can_be_copied():
 def test_the_examples_in_docstrings_run(name):
     result = doctest.testmod(importlib.import_module(f"spdl_rs.dataloader{name}"))
     assert result.attempted >= 2 and result.failed == 0
+
+
+@pytest.mark.parametrize("leave", ["break", "close", "Ctrl-C"])
+def test_who_leaves_a_pass_does_not_wait_for_functions_under_way(leave):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def prepare(number):
+        if number:
+            begun.set()
+            go_on.wait(30)
+        return number
+
+    def left():
+        batches = iter(DataLoader(range(9), preprocessor=prepare, num_threads=2))
+        for _ in batches:
+            assert begun.wait(30)
+            if leave == "Ctrl-C":
+                raise KeyboardInterrupt
+            if leave == "close":
+                batches.close()
+                assert next(batches, "end") == "end"
+            return
+
+    try:
+        start = time.monotonic()
+        try:
+            left()
+        except KeyboardInterrupt:
+            assert leave == "Ctrl-C"
+        assert time.monotonic() - start < 15
+    finally:
+        go_on.set()
+    assert_no_threads()

@@ -1,6 +1,7 @@
 """What runs beside a pipeline, what holds for all of them, and how failures are logged."""
 
 import asyncio
+import itertools
 import logging
 import os
 import subprocess
@@ -8,10 +9,21 @@ import sys
 import threading
 
 import pytest
-from pipelines import assert_no_threads, build, identity, refuse, run, source
+from pipelines import (
+    assert_no_threads,
+    build,
+    identity,
+    identity_async,
+    refuse,
+    run,
+    source,
+    twice,
+    twice_async,
+)
 from spdl_rs.pipeline import (
     AsyncQueue,
     BackgroundTask,
+    PipelineFailure,
     StatsQueue,
     TaskHook,
     TaskStatsHook,
@@ -19,6 +31,7 @@ from spdl_rs.pipeline import (
     config,
     create_task,
 )
+from test_pipeline_hooks import Recorder
 
 
 @pytest.fixture(autouse=True)
@@ -256,3 +269,96 @@ def test_s07_what_needs_asyncio_is_found_all_the_same():
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         spdl_rs.pipeline.Nothing  # noqa: B018
     assert issubclass(StatsQueue, AsyncQueue) and issubclass(TaskStatsHook, TaskHook)
+
+
+@pytest.mark.parametrize("error", [SystemExit("x"), asyncio.CancelledError("x")])
+@pytest.mark.parametrize("by_factory", [True, False])
+@pytest.mark.parametrize("op", [identity, identity_async])
+def test_s08_what_background_tasks_raise_that_is_no_exception_is_logged_too(
+    op, by_factory, error, caplog
+):
+    def refused():
+        raise error
+
+    class Refuse(BackgroundTask):
+        async def run(self):
+            refused()
+
+    factory = refused if by_factory else Refuse
+    assert run(source([1, 2, 3]).pipe(op), background_tasks=[factory]) == [1, 2, 3]
+    assert f"background task {factory.__name__} failed" in caplog.text
+    assert type(error).__name__ in caplog.text
+    assert_no_threads()
+
+
+def hooks(info):
+    return [Recorder([])]
+
+
+@pytest.mark.parametrize("op", [identity, identity_async, twice, twice_async])
+@pytest.mark.parametrize("hook_factory", [None, hooks])
+def test_s08_an_event_loop_that_cannot_begin_fails_the_pipeline(hook_factory, op, monkeypatch):
+    def refused():
+        raise OSError("too many open files")
+
+    monkeypatch.setattr(asyncio, "new_event_loop", refused)
+    pipeline = build(
+        source(itertools.count()).pipe(op),
+        task_hook_factory=hook_factory,
+        background_tasks=None if op in (identity_async, twice_async) else [Watch],
+    )
+    if hook_factory is None and op in (identity, twice):
+        # Nothing asks for it: the failure is told at the end.
+        pipeline.get_item(timeout=30)
+        with pytest.raises(PipelineFailure, match="the event loop"):
+            pipeline.stop(timeout=30)
+    else:
+        with pytest.raises(PipelineFailure, match="the event loop") as raised:
+            pipeline.get_item(timeout=30)
+        assert [str(error) for error in raised.value.exceptions] == ["too many open files"]
+        pipeline.stop(timeout=30)
+    assert_no_threads()
+
+
+def test_s04_an_event_loop_that_cannot_begin_fails_a_pipeline_with_queues(monkeypatch):
+    class Used(AsyncQueue):
+        async def put(self, item):
+            await super().put(item)
+
+    def refused():
+        raise OSError("too many open files")
+
+    monkeypatch.setattr(asyncio, "new_event_loop", refused)
+    pipeline = build(source(itertools.count()).pipe(identity), queue_class=Used)
+    with pytest.raises(PipelineFailure, match="the event loop"):
+        pipeline.get_item(timeout=30)
+    pipeline.stop(timeout=30)
+    assert_no_threads()
+
+
+@pytest.mark.parametrize("op", [identity, identity_async])
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_s08_a_task_of_ones_own_that_ends_the_event_loop_fails_the_pipeline(op, error):
+    events = []
+
+    class Begin(BackgroundTask):
+        async def run(self):
+            async def leave():
+                raise error("x")
+
+            self.task = asyncio.get_running_loop().create_task(leave())
+            await asyncio.Event().wait()
+
+    pipeline = build(
+        source(itertools.count()).pipe(op),
+        background_tasks=[Begin],
+        task_hook_factory=lambda info: [Recorder(events)],
+    )
+    with pytest.raises(PipelineFailure, match="the event loop") as raised:
+        for _ in pipeline.get_iterator(timeout=30):
+            pass
+    assert isinstance(raised.value.exceptions[0].__cause__, error)
+    # Hooks that have been entered are left all the same.
+    assert events[-1] == ("hook", "stage ends")
+    pipeline.stop(timeout=30)
+    assert_no_threads()

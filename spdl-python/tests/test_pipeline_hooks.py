@@ -1,8 +1,10 @@
 """Hooks around stages and items, and what they measure."""
 
 import asyncio
+import contextlib
 import logging
 import multiprocessing
+import queue
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -20,6 +22,7 @@ from pipelines import (
     source,
     twice,
     twice_async,
+    wait_until,
 )
 from spdl_rs.pipeline import (
     PipelineBuilder,
@@ -29,7 +32,9 @@ from spdl_rs.pipeline import (
     TaskStatsHook,
     build_pipeline,
 )
+from spdl_rs.pipeline._companions import Companions
 from spdl_rs.pipeline._durations import Durations
+from spdl_rs.pipeline._supervised_run import SupervisedRun
 from spdl_rs.pipeline.defs import Aggregate, Pipe
 
 
@@ -339,6 +344,105 @@ def test_f10_a_stage_hook_that_fails_while_it_is_left_is_told_by_stop():
     with pytest.raises(PipelineFailure):
         pipeline.stop()
     pipeline.stop()
+
+
+@pytest.mark.parametrize("error", [SystemExit("x"), asyncio.CancelledError("x")])
+@pytest.mark.parametrize("at", ["enter", "exit"])
+@pytest.mark.parametrize("op", [identity, identity_async])
+def test_f10_a_stage_hook_that_raises_what_is_no_exception_fails_the_pipeline(op, at, error):
+    class Refuse(Recorder):
+        @asynccontextmanager
+        async def stage_hook(self):
+            if at == "enter":
+                raise error
+            yield
+            raise error
+
+    pipeline = build(source([1, 2]).pipe(op, name="op"), task_hook_factory=lambda _: [Refuse([])])
+    got = []
+    with pytest.raises(PipelineFailure, match="op") as raised:
+        for item in pipeline.get_iterator(timeout=30):
+            got.append(item)
+    assert got == ([1, 2] if at == "exit" else [])
+    assert [each.__cause__ for each in raised.value.exceptions] == [error]
+    pipeline.stop(timeout=30)
+    assert_no_threads()
+
+
+@pytest.mark.parametrize("at", ["enter", "exit"])
+def test_f10_a_hook_in_which_something_was_cancelled_drops_no_item_silently(at):
+    class Cancelled(Recorder):
+        @asynccontextmanager
+        async def task_hook(self, input_item=None):
+            if at == "exit":
+                yield
+            task = asyncio.ensure_future(asyncio.sleep(60))
+            task.cancel()
+            await task
+            if at == "enter":
+                yield
+
+    pipeline = build(source([1, 2]).pipe(identity), task_hook_factory=lambda _: [Cancelled([])])
+    with pytest.raises(asyncio.CancelledError):
+        list(pipeline.get_iterator(timeout=30))
+    pipeline.stop(timeout=30)
+    assert_no_threads()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_l03_a_timeout_holds_at_the_end_too_while_hooks_are_left(fails):
+    may_leave = threading.Event()
+
+    class Slow(Recorder):
+        @asynccontextmanager
+        async def stage_hook(self):
+            yield
+            # At the latest then, so that who waits for it fails below.
+            until = time.monotonic() + 20
+            while not may_leave.is_set() and time.monotonic() < until:
+                await asyncio.sleep(0.001)
+
+    pipeline = build(
+        source([0, 1] if fails else [0]).pipe(refuse_odd),
+        max_failures=0,
+        task_hook_factory=lambda info: [Slow([])],
+    )
+    assert pipeline.get_item(timeout=30) == 0
+    wait_until(lambda: _is_at_its_end(pipeline))
+    for _ in range(2):
+        with pytest.raises(TimeoutError, match="beside"):
+            pipeline.get_item(timeout=0.05)
+        with pytest.raises(queue.Empty):
+            pipeline.get_item_nowait()
+    may_leave.set()
+    with pytest.raises(PipelineFailure if fails else EOFError):
+        pipeline.get_item(timeout=30)
+    pipeline.stop(timeout=30)
+    assert_no_threads()
+
+
+def test_l04_a_failure_is_kept_where_the_time_was_too_short_for_the_end():
+    class TellsOnce:
+        ended, monitor = True, None
+        failures = [PipelineFailure([("0:1:op", ValueError("x"))])]
+
+        def next(self, timeout):
+            if self.failures:
+                raise self.failures.pop()
+
+    companions = Companions([])
+    supervised = SupervisedRun(TellsOnce(), [], companions)
+    with pytest.raises(TimeoutError):
+        supervised.next(0)
+    companions.close()
+    with pytest.raises(PipelineFailure, match="0:1:op"):
+        supervised.next(0)
+
+
+def _is_at_its_end(pipeline):
+    with contextlib.suppress(queue.Empty):
+        pipeline.get_item_nowait()
+    return pipeline._run.ended
 
 
 @pytest.mark.parametrize("method", ["stage_hook", "task_hook"])

@@ -214,3 +214,18 @@ def test_m03_a_function_sees_the_ends_of_epochs_and_makes_them():
     with pipeline.auto_stop():
         assert [list(pipeline) for _ in range(3)] == [[[1, 2], [3]]] * 3
     assert_no_threads()
+
+
+@pytest.mark.parametrize("error", [SystemExit("x"), asyncio.CancelledError("x")])
+def test_m02_a_function_that_raises_what_is_no_exception_ends_the_pipeline(error):
+    async def op(info, input_queues, output_queue):
+        await output_queue.put(await input_queues[0].get())
+        raise error
+
+    pipeline = merged(op, config(range(100)), config(range(100)))
+    assert pipeline.get_item(timeout=30) == 0
+    with pytest.raises(PipelineFailure, match="merge") as raised:
+        pipeline.get_item(timeout=30)
+    assert raised.value.exceptions[0].__cause__ is error
+    pipeline.stop(timeout=30)
+    assert_no_threads()

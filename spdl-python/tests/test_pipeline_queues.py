@@ -409,3 +409,73 @@ def test_s04_items_wait_in_the_queue_and_not_in_front_of_the_stage():
     wait_until(lambda: getattr(Wide, "most", 0) == 50)
     taken.set()
     assert list(pipeline) == list(range(100))
+
+
+def only_behind_op(queue_class):
+    def make(info, *, buffer_size=1):
+        made = queue_class if info.stage_name == "op" else AsyncQueue
+        return made(info, buffer_size=buffer_size)
+
+    return make
+
+
+class Breaking(AsyncQueue):
+    """Raises from a call of `put` on."""
+
+    error, after = ValueError("put"), 0
+
+    def __init__(self, info, *, buffer_size=1):
+        super().__init__(info, buffer_size=buffer_size)
+        self.calls = 0
+
+    async def put(self, item):
+        self.calls += 1
+        if self.calls > self.after:
+            raise self.error
+        await super().put(item)
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), SystemExit("x"), asyncio.CancelledError("x")])
+@pytest.mark.parametrize("after", [0, 2, 5])
+def test_s04_a_queue_whose_put_raises_ends_the_pipeline_behind_what_it_took(error, after):
+    queue_class = type("Broken", (Breaking,), {"error": error, "after": after})
+    builder = source(range(5)).pipe(identity, name="op").pipe(identity)
+    pipeline = build(builder, queue_class=only_behind_op(queue_class))
+    got = []
+    with pytest.raises(PipelineFailure, match=":op") as raised:
+        for item in pipeline.get_iterator(timeout=30):
+            got.append(item)
+    assert got == list(range(after))
+    (failure,) = raised.value.exceptions
+    assert error in (failure, failure.__cause__)
+    pipeline.stop(timeout=30)
+    assert_no_threads()
+
+
+def test_s04_a_queue_that_neither_takes_its_end_nor_gives_an_item_ends_the_pipeline():
+    class Stuck(Breaking):
+        def empty(self):
+            return False
+
+        async def get(self):
+            await asyncio.Event().wait()
+
+    builder = source(range(5)).pipe(identity, name="op").pipe(identity)
+    pipeline = build(builder, queue_class=only_behind_op(Stuck))
+    with pytest.raises(PipelineFailure, match=":op") as raised:
+        list(pipeline.get_iterator(timeout=30))
+    assert raised.value.exceptions == (Breaking.error,)
+    pipeline.stop(timeout=30)
+    assert_no_threads()
+
+
+def test_s04_a_queue_whose_get_raises_what_asyncio_cancels_with_ends_the_pipeline():
+    class Cancelling(AsyncQueue):
+        async def get(self):
+            raise asyncio.CancelledError("mine")
+
+    pipeline = build(source(range(5)).pipe(identity), queue_class=Cancelling)
+    with pytest.raises(asyncio.CancelledError, match="mine"):
+        list(pipeline.get_iterator(timeout=30))
+    pipeline.stop(timeout=30)
+    assert_no_threads()

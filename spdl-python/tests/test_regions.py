@@ -317,6 +317,20 @@ def test_f12_a_failing_source_is_told_after_what_came_before():
     assert type(error) is OSError and "src" in str(caught.value)
 
 
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_f12_what_a_source_raises_that_is_no_exception_is_told_as_without_a_region(error):
+    def items():
+        yield 1
+        raise error("x")
+
+    pipeline = build(region(source(items()), work.double))
+    assert pipeline.get_item(timeout=60) == 2
+    with pytest.raises(error):
+        pipeline.get_item(timeout=60)
+    pipeline.stop(timeout=60)
+    assert_no_threads()
+
+
 def test_f12_an_item_that_cannot_be_sent_ends_the_pipeline():
     with pytest.raises(PipelineFailure, match="src") as caught:
         run(region(source([lambda: None]), work.double))

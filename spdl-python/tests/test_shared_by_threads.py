@@ -21,6 +21,7 @@ import spdl_rs
 import spdl_rs.torch
 from pipelines import assert_no_threads, build, identity, refuse_odd, source
 from spdl_rs.dataloader import DataLoader
+from spdl_rs.dataloader import _progress as passes
 from spdl_rs.io import Array, DecodeImage, iter_tarfile
 from spdl_rs.pipeline import (
     BackgroundTask,
@@ -242,6 +243,23 @@ def test_threads_share_a_data_loader_of_spdl():
     assert passes == [[str(number) for number in range(100)]] * THREADS
 
 
+def test_each_batch_of_a_shared_pass_of_spdls_loader_goes_to_one_thread():
+    loader = DataLoader(range(300), preprocessor=identity, num_threads=2)
+    batches = iter(loader)
+    assert sorted(joined(at_once(lambda number: taken_from(batches)))) == list(range(300))
+
+
+def test_a_pass_is_at_its_end_though_a_thread_has_its_item_later():
+    progress = passes.Progress(DistributedRandomSampler(3, rank=0, world_size=1))
+    late, *others = progress.source()
+    for item in others:
+        progress.give(item)
+    progress.end()
+    state = progress.state_dict()
+    assert state["ended"] and progress.give(late) in range(3)
+    assert progress.state_dict() == state
+
+
 def test_threads_share_the_indices_of_a_sampler():
     indices = iter(DistributedRandomSampler(10_000, rank=0, world_size=1))
     assert sorted(joined(at_once(lambda number: taken_from(indices)))) == list(range(10_000))
@@ -281,6 +299,21 @@ def test_threads_share_a_pipeline_that_starts_once(way, beside):
         assert sorted(joined(at_once(use))) == list(range(300)) and calls["source"] == 1
         pipeline.stop()
     assert_no_threads()
+
+
+@pytest.mark.parametrize("beside", [[], [Nothing]], ids=["alone", "with a task beside"])
+def test_each_item_of_a_shared_iterator_goes_to_one_thread(beside):
+    items = iter(build(source(range(300)).pipe(identity), background_tasks=beside))
+    assert sorted(joined(at_once(lambda number: taken_from(items)))) == list(range(300))
+    assert next(items, "end") == "end"
+
+
+@pytest.mark.parametrize("beside", [[], [Nothing]], ids=["alone", "with a task beside"])
+def test_an_iterator_does_not_go_on_with_the_next_epoch(beside):
+    pipeline = build(source("ab", continuous=True), background_tasks=beside)
+    with pipeline.auto_stop():
+        items = iter(pipeline)
+        assert list(items) == ["a", "b"] and list(items) == [] and list(pipeline) == ["a", "b"]
 
 
 @pytest.mark.parametrize("beside", [[], [Nothing]], ids=["alone", "with a task beside"])

@@ -22,6 +22,7 @@
 
 mod aggregate;
 mod call;
+mod failure;
 mod feed;
 mod graph;
 mod inbox;

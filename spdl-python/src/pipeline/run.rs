@@ -2,22 +2,21 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyRuntimeError, PyTimeoutError};
 use pyo3::prelude::*;
-use pyo3::sync::OnceLockExt;
-use spdl_core::{Error, ErrorKind, Event, Pipeline};
+use spdl_core::{Event, Pipeline};
 
 use super::Item;
+use super::failure::Failure;
 use super::feed::Line;
 use super::graph::Graph;
 use super::inbox::Inbox;
 use super::pace::Pace;
-use super::raised::to_failure;
 use super::stage::on_error;
 use super::workers::{Pool, Workers};
 use crate::error::to_exception;
@@ -79,30 +78,6 @@ struct ClosePools(Arc<Helpers>);
 impl Drop for ClosePools {
     fn drop(&mut self) {
         self.0.pools.iter().for_each(|pool| pool.close());
-    }
-}
-
-/// What went wrong first, and whether anybody has been told.
-#[derive(Default)]
-struct Failure {
-    error: OnceLock<Error>,
-    /// The same for Python. No lock is held while it is made: that is code of Python's.
-    raised: OnceLock<PyErr>,
-    told: AtomicBool,
-}
-
-impl Failure {
-    fn keep(&self, error: Option<Error>) {
-        if let Some(error) = error.filter(|error| error.kind() != ErrorKind::Stopped) {
-            // What came first stays.
-            drop(self.error.set(error));
-        }
-    }
-
-    fn raised(&self, py: Python<'_>) -> Option<PyErr> {
-        let error = self.error.get()?;
-        let raised = self.raised.get_or_init_py_attached(py, || to_failure(py, error));
-        Some(raised.clone_ref(py))
     }
 }
 
@@ -236,7 +211,7 @@ impl PipelineRun {
 
     /// The failure that nobody has been told of yet.
     fn take_failure(&self, py: Python<'_>) -> Option<PyErr> {
-        if self.failure.told.swap(true, Ordering::SeqCst) { None } else { self.failure.raised(py) }
+        self.failure.untold(py)
     }
 
     /// How many seconds a stretch of time takes, and how many items were given in each, from the first
@@ -288,8 +263,7 @@ impl PipelineRun {
                 Polled::EpochEnd if self.continuous => return Ok(None),
                 Polled::EpochEnd => {}
                 Polled::End => {
-                    self.failure.told.store(true, Ordering::SeqCst);
-                    return self.failure.raised(py).map_or(Ok(None), Err);
+                    return self.failure.tell(py).map_or(Ok(None), Err);
                 }
                 Polled::Pending => {
                     if let Err(raised) = py.check_signals() {

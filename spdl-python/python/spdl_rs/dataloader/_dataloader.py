@@ -9,6 +9,7 @@ from .._exclusive import Exclusive
 from ..pipeline import Pipeline, PipelineBuilder
 from ..pipeline._ops import kind_of, name_of
 from ..usage import log_api_usage_once
+from ._pass import Pass
 from ._progress import Progress, Tracked, check
 
 T = TypeVar("T")
@@ -118,18 +119,18 @@ class DataLoader(Generic[U]):
         return items // self._batch_size if self._drop_last else -(-items // self._batch_size)
 
     def __iter__(self) -> Iterator[U]:
-        """Begins a pass."""
+        """A pass, which begins with the first batch that is asked for. Threads may share it: each
+        batch goes to one of them. Who leaves it does not wait for the functions that are under way.
+        """
+        return Pass(self._begin, self._timeout)
+
+    def _begin(self) -> tuple[Pipeline[Any], Progress | None]:
         progress = None
         if hasattr(self._src, "state_dict") and self._why_no_state() is None:
             with self._exclusive.held():
                 state, self._loaded = self._loaded, None
                 progress = self._progress = Progress(self._src, state)
-        pipeline = self._build(progress)
-        with pipeline.auto_stop():
-            for item in pipeline.get_iterator(timeout=self._timeout):
-                yield item if progress is None else progress.give(item)
-        if progress is not None:
-            progress.end()
+        return self._build(progress), progress
 
     def state_dict(self) -> dict[str, Any]:
         """Says how far the pass has come that was begun last, as its consumer saw it.

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from ..pipeline._item_text import describe
 from ..pipeline._ops import function_of
 from ..source._resumable import check_mapping, value_of
 from ..torch._map_style import or_again
@@ -24,7 +25,7 @@ class Numbered:
 
     def __repr__(self) -> str:
         # As messages show it.
-        return repr(self.value)
+        return describe(self.value)
 
 
 class Progress:
@@ -69,6 +70,9 @@ class Progress:
 
     def done(self, numbers: tuple[int, ...]) -> None:
         with self._lock:
+            if self._ended:
+                # Another thread came to the end before this one had its item.
+                return
             self._beyond.update(numbers)
             while self._given in self._beyond and self._given in self._behind:
                 self._beyond.remove(self._given)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ._hooked import HookedStage
     from ._queues import AsyncQueue
     from ._reporting import Reporter
-    from ._segments import SharedLimits
+    from ._segments import Relay, SharedLimits
 
 # How many items the queues between stages hold.
 _BETWEEN = 2
@@ -144,7 +144,7 @@ class Assembly:
     ) -> _spdl_rs.Graph:
         """What a function makes of several runs."""
         from ._queues import AsyncQueue
-        from ._segments import Merging
+        from ._segments import Merging, Relay
 
         companions = self._needed_companions()
         inputs, halts = [], []
@@ -156,7 +156,7 @@ class Assembly:
         output = AsyncQueue(info, buffer_size=_BETWEEN)
         merging = Merging(op, info, inputs, halts, output, companions)
         self.errands.append(merging.run)
-        return self._relay(output, name, continuous)
+        return self._relay(Relay(output, companions), name, continuous)
 
     def _queue(
         self,
@@ -169,8 +169,11 @@ class Assembly:
         """What comes out of the queue behind a stage."""
         queue = self._instrumentation.queue(info, buffer_size)
         if queue is not None and self._is_used_for_real(info, buffer_size):
-            self._pump(graph, queue)
-            return self._relay(queue, f"{name}_queue", is_continuous(config))
+            from ._segments import Relay
+
+            relay = Relay(queue, self._needed_companions())
+            self._pump(graph, queue, relay)
+            return self._relay(relay, f"{name}_queue", is_continuous(config))
         self._instrumentation.watch(name, info, buffer_size)
         return graph
 
@@ -183,21 +186,21 @@ class Assembly:
 
         return is_used_for_real(queue)
 
-    def _pump(self, graph: _spdl_rs.Graph, queue: AsyncQueue) -> _spdl_rs.PipelineRun:
+    def _pump(
+        self, graph: _spdl_rs.Graph, queue: AsyncQueue, relay: Relay | None = None
+    ) -> _spdl_rs.PipelineRun:
         """Has a run of its own put what it gives into a queue."""
         from ._segments import Pump
 
         # The inbox is closed by the last run.
         run = self._run(graph, None, 1, -1)
         self.inner_runs.append(run)
-        self.threads.append(("spdl_queue_thread", Pump(run, queue, self._needed_companions())))
+        pump = Pump(run, queue, self._needed_companions(), relay)
+        self.threads.append(("spdl_queue_thread", pump))
         return run
 
-    def _relay(self, queue: AsyncQueue, name: str, continuous: bool) -> _spdl_rs.Graph:
+    def _relay(self, relay: Relay, name: str, continuous: bool) -> _spdl_rs.Graph:
         """A source that gives what comes out of a queue."""
-        from ._segments import Relay
-
-        relay = Relay(queue, self._needed_companions())
         feed = _spdl_rs.Feed(name, relay, continuous, None, _EPOCH_END)
         self.threads.append(("spdl_queue_thread", feed))
         return _spdl_rs.Graph.source(feed)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from ._background import BackgroundTaskFactory
 from ._executors import Cancelled
-from ._failure import EndsPipeline
+from ._failure import EndsPipeline, as_exception
 from ._logging import log_failure
 
 T = TypeVar("T")
@@ -66,14 +66,20 @@ class Life:
                     await stack.enter_async_context(context)
                 self._begun.set_result(None)
                 await over.wait()
-        except Exception as error:
-            self._refuse(error)
-            raise
-        self._refuse(RuntimeError("a stage_hook failed, and another one kept that to itself"))
+        except BaseException as raised:
+            # Nobody cancels a life: it ends by itself, and what is raised is the user's.
+            error = as_exception(raised)
+            self.refuse(EndsPipeline(self.name, error))
+            if error is raised:
+                raise
+            raise error from raised
+        error = RuntimeError("a stage_hook failed, and another one kept that to itself")
+        self.refuse(EndsPipeline(self.name, error))
 
-    def _refuse(self, error: Exception) -> None:
+    def refuse(self, failure: EndsPipeline) -> None:
+        """Tells whoever waits that it has failed, where it has not begun."""
         if not self._begun.done():
-            self._begun.set_exception(EndsPipeline(self.name, error))
+            self._begun.set_exception(failure)
 
 
 class Companions:
@@ -97,6 +103,7 @@ class Companions:
         self._before_the_end: list[concurrent.futures.Future[None]] = []
         self._lock = threading.Lock()
         self._closed = False
+        self._loop_failure: EndsPipeline | None = None
         self.failures: list[tuple[str, Exception]] = []
         """What failed, and of which stage: it ends the pipeline."""
         self.over = threading.Event()
@@ -114,10 +121,38 @@ class Companions:
         """Keeps the event loop running until this is done."""
         self._before_the_end.append(done)
 
-    def failed(self, name: str, error: Exception) -> None:
+    def failed(self, name: str, raised: BaseException) -> None:
         """Takes in that something of a stage failed for good."""
+        error = as_exception(raised)
         log_failure(name, error)
         self.failures.append((name, error))
+
+    def loop_failed(self, failure: EndsPipeline) -> None:
+        """Takes in that something ended the event loop that should not have: it goes on, but
+        whatever asks for it fails."""
+        self.failed(failure.stage, failure.error)
+        self._loop_failure = failure
+
+    def refuse_all(self) -> None:
+        """Refuses whoever waits for an event loop that does not run."""
+        failure = self._loop_failure
+        if failure is None:
+            return
+        if not self._loop.done():
+            self._loop.set_exception(failure)
+        for life in self._lives:
+            life.refuse(failure)
+
+    def close(self) -> None:
+        """Says that nothing runs any more."""
+        with self._lock:
+            self._closed = True
+        self.over.set()
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether what is cancelled on the event loop is so since the pipeline ends."""
+        return self._closed
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -139,8 +174,11 @@ class Companions:
 
         Raises:
             Cancelled: The pipeline has ended.
+            EndsPipeline: The event loop has failed.
         """
         loop = self.loop
+        if self._loop_failure is not None:
+            raise self._loop_failure
 
         def begin() -> None:
             if self._closed:
@@ -164,7 +202,7 @@ class Companions:
         loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
         self._living = [loop.create_task(life.live(self._over)) for life in self._lives]
-        self._tasks = [loop.create_task(_run(make)) for make in self._background_tasks]
+        self._tasks = [loop.create_task(self._work(make)) for make in self._background_tasks]
         self._tasks += [loop.create_task(errand()) for errand in self._errands]
         self._loop.set_result(loop)
 
@@ -182,23 +220,24 @@ class Companions:
         self._over.set()
         results = await asyncio.gather(*self._living, return_exceptions=True)
         for life, result in zip(self._lives, results, strict=True):
-            if isinstance(result, Exception):
+            if result is not None:
                 self.failed(life.name, result)
         self.over.set()
+
+    async def _work(self, make: BackgroundTaskFactory) -> None:
+        name = getattr(make, "__name__", type(make).__name__)
+        try:
+            await make().run()
+        except BaseException as error:
+            if self._closed and isinstance(error, asyncio.CancelledError):
+                raise
+            log_failure(f"background task {name}", error)
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _run(make: BackgroundTaskFactory) -> None:
-    name = getattr(make, "__name__", type(make).__name__)
-    try:
-        await make().run()
-    except Exception as error:
-        log_failure(f"background task {name}", error)
 
 
 def checked(context: Any, method: str) -> AbstractAsyncContextManager[Any]:

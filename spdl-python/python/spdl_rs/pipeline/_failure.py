@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import reprlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from .._secrets import shown, without_secrets
 from ._executors import Cancelled
+from ._item_text import describe
 from ._logging import log_failure
 
 _STAGE = "Pipeline stage: "
-_MOST_CHARACTERS = 200
 
 if sys.version_info >= (3, 11):
 
@@ -116,15 +114,6 @@ def _add_notes(error: BaseException, *notes: str) -> None:
         pass
 
 
-def _describe(item: object) -> str:
-    """A short text for an item that may be a whole batch."""
-    if isinstance(item, (bytes, bytearray, memoryview)):
-        return f"<{type(item).__name__} of {len(item)}>"
-    # Cuts what is long, and copes with what raises.
-    text = without_secrets(reprlib.repr(shown(item)))
-    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
-
-
 class EndsPipeline(Exception):
     """What a stage raises instead of `error`, where that ends the pipeline whatever its budget.
     Whoever raises it has it logged."""
@@ -133,6 +122,15 @@ class EndsPipeline(Exception):
         super().__init__(stage, error)
         self.stage = stage
         self.error = error
+
+
+def as_exception(error: BaseException) -> Exception:
+    """What a `PipelineFailure` can hold: the exception, or one that says what else was raised."""
+    if isinstance(error, Exception):
+        return error
+    told = RuntimeError(f"the code raised {type(error).__name__}, which is no Exception")
+    told.__cause__ = error
+    return told
 
 
 Watch: TypeAlias = Callable[[BaseException, str, str], None]
@@ -165,9 +163,9 @@ def item_failed(error: BaseException, stage: str, item: object) -> bool:
     number, _, place = stage.partition(":")
     watch = _watches.get(number)
     if watch is None:
-        tell_item_failed(error, stage, _describe(item))
+        tell_item_failed(error, stage, describe(item))
     else:
-        watch(error, place, _describe(item))
+        watch(error, place, describe(item))
     return False
 
 

@@ -192,6 +192,11 @@ class HookedStage:
         """Asks the event loop to enter the hooks."""
         self._companions.ask(entered.hold, entered.refuse, entered.may_be_cancelled)
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether what is cancelled is so since the pipeline ends."""
+        return self._companions.is_ending
+
 
 class _Entered:
     """The hooks of a stage around what a thread does for one item."""
@@ -236,9 +241,9 @@ class _Entered:
                 if error is not None:
                     raise error
         except asyncio.CancelledError as error:
-            # The function may have raised that, too.
-            by_function = self._called.done()
-            self._answer(error if by_function else Cancelled("the pipeline was stopped"))
+            # The function, or a hook, may have raised that, too.
+            by_pipeline = self._stage.is_ending and not self._called.done()
+            self._answer(Cancelled("the pipeline was stopped") if by_pipeline else error)
         except BaseException as error:
             self._answer(error)
         else:

@@ -291,7 +291,8 @@ class Region(Cancellable):
                     batch = []
             if batch and not self._give(batch):
                 return
-        except Exception as error:
+        except BaseException as error:
+            # Whatever a source raises: who waits for items would not learn of it otherwise.
             self.fail(error, fatal=False)
         for worker in self._workers:
             worker.send(("end-of-items",))

@@ -42,17 +42,31 @@ if TYPE_CHECKING:
 # From this many calls on a share of failures is judged.
 _PROBATION = 100
 _END = object()
+# How long a queue that says it is not empty may take to give an item, where no more are put in.
+_PATIENCE_S = 1.0
 
 
 class Pump:
-    """Puts what a run gives into a queue: the body of a thread."""
+    """Puts what a run gives into a queue: the body of a thread.
+
+    Args:
+        run: The run.
+        queue: The queue.
+        companions: Are told of failures.
+        relay: Takes what is put in; it ends where the queue does not take its end in.
+    """
 
     def __init__(
-        self, run: _spdl_rs.PipelineRun, queue: AsyncQueue, companions: Companions
+        self,
+        run: _spdl_rs.PipelineRun,
+        queue: AsyncQueue,
+        companions: Companions,
+        relay: Relay | None = None,
     ) -> None:
         self._run = run
         self._queue = queue
         self._companions = companions
+        self._relay = relay
 
     def __call__(self) -> None:
         try:
@@ -71,7 +85,10 @@ class Pump:
         except PipelineFailure as failure:
             self._companions.failures.extend(stages_and_errors(failure))
             self._put_last()
-        except Exception as error:
+        except EndsPipeline:
+            # That of the event loop, which the companions know.
+            pass
+        except BaseException as error:
             self._companions.failed(self._queue.name, error)
             self._put_last()
         finally:
@@ -83,8 +100,12 @@ class Pump:
     def _put_last(self) -> None:
         try:
             self._put(_EOF)
-        except Cancelled:
+        except (Cancelled, EndsPipeline):
             pass
+        except BaseException:
+            # The queue has failed before, which has been told.
+            if self._relay is not None:
+                self._relay.end()
 
 
 class Relay:
@@ -93,11 +114,41 @@ class Relay:
     def __init__(self, queue: AsyncQueue, companions: Companions) -> None:
         self._queue = queue
         self._companions = companions
+        # On the event loop.
+        self._is_ended = False
+        self._getting: asyncio.Task[Any] | None = None
+
+    def end(self) -> None:
+        """Ends it behind what is in the queue; called by any thread."""
+        with contextlib.suppress(Cancelled, EndsPipeline):
+            self._companions.ask(self._end, lambda: None, lambda: True)
+
+    async def _end(self) -> None:
+        self._is_ended = True
+        if self._getting is not None:
+            self._getting.cancel()
+
+    async def _get(self) -> Any:
+        if not self._is_ended:
+            self._getting = asyncio.current_task()
+            try:
+                return await self._queue.get()
+            except asyncio.CancelledError:
+                if not self._is_ended or self._companions.is_ending:
+                    raise
+            finally:
+                self._getting = None
+        if self._queue.empty():
+            return _EOF
+        try:
+            return await asyncio.wait_for(self._queue.get(), _PATIENCE_S)
+        except asyncio.TimeoutError:
+            return _EOF
 
     def __iter__(self) -> Iterator[Any]:
         while True:
             try:
-                item = wait(self._companions, self._queue.get)
+                item = wait(self._companions, self._get)
             except Cancelled:
                 return
             if item is _EOF:
@@ -119,8 +170,11 @@ def wait(companions: Companions, ask: Callable[[], Awaitable[Any]]) -> Any:
     async def answer() -> None:
         try:
             reply.set_result(await ask())
-        except asyncio.CancelledError:
-            refuse()
+        except asyncio.CancelledError as error:
+            if companions.is_ending:
+                refuse()
+            else:
+                reply.set_exception(error)
         except BaseException as error:
             reply.set_exception(error)
 
@@ -160,7 +214,9 @@ class Merging:
         """Runs it. What it leaves in its queues is dropped, and what fills them ended."""
         try:
             await self._op(self._info, list(self._inputs), self._output)
-        except Exception as error:
+        except BaseException as error:
+            if self._companions.is_ending and isinstance(error, asyncio.CancelledError):
+                raise
             self._companions.failed(str(self._info), error)
         finally:
             for halt in self._halts:

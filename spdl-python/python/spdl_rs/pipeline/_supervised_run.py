@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -31,6 +32,8 @@ class SupervisedRun:
         self._monitors = [inner.monitor for inner in inner_runs] + [run.monitor]
         self._companions = companions
         self._is_told = False
+        # That of the run, where somebody did not wait for the companions to end, too.
+        self._failure: PipelineFailure | None = None
 
     @property
     def ended(self) -> bool:
@@ -45,14 +48,24 @@ class SupervisedRun:
         return AllMonitors(self._monitors)
 
     def next(self, timeout: float | None = None) -> tuple[Any] | None:
-        failure = None
+        deadline = None if timeout is None else time.monotonic() + timeout
+        failure = self._failure
         try:
             item = self._run.next(timeout)
             if item is not None or not self._run.ended:
                 return item
         except PipelineFailure as error:
             failure = error
-        self._companions.over.wait()
+        except Exception:
+            raise
+        except BaseException:
+            # `SystemExit` of a stage, say, has ended the run, and is all that is told.
+            self._is_told = True
+            raise
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not self._companions.over.wait(left):
+            self._failure = failure
+            raise TimeoutError(f"what runs beside the pipeline did not end within {timeout} s")
         self._is_told = True
         failure = with_others(failure, self._companions.failures)
         if failure is not None:
@@ -60,8 +73,7 @@ class SupervisedRun:
         return None
 
     def items(self, timeout: float | None) -> Iterator[Any]:
-        while (item := self.next(timeout)) is not None:
-            yield item[0]
+        return _Items(self, timeout)
 
     def halt(self) -> None:
         self._run.halt()
@@ -78,6 +90,25 @@ class SupervisedRun:
         if failure is None or isinstance(failure, PipelineFailure):
             return with_others(failure, self._companions.failures)
         return failure
+
+
+class _Items:
+    """Gives the items of a run, or of one of its epochs, each to one of the threads that ask."""
+
+    def __init__(self, run: SupervisedRun, timeout: float | None) -> None:
+        self._run = run
+        self._timeout = timeout
+        self._is_ended = False
+
+    def __iter__(self) -> _Items:
+        return self
+
+    def __next__(self) -> Any:
+        item = None if self._is_ended else self._run.next(self._timeout)
+        if item is None:
+            self._is_ended = True
+            raise StopIteration
+        return item[0]
 
 
 class AllMonitors:

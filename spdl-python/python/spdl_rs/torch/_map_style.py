@@ -7,7 +7,8 @@ from itertools import chain, islice
 from typing import Any, TypeVar
 
 from .._exclusive import Exclusive
-from ..pipeline._failure import _add_notes, _describe
+from ..pipeline._failure import _add_notes
+from ..pipeline._item_text import describe
 from ._workers import Raised, Workers
 
 T = TypeVar("T")
@@ -42,17 +43,17 @@ class MapStyleFetch:
             samples = self._samples(index)
         else:
             samples = [self._sample(each) for each in index]
-        batch = told_of(self._collate_fn, samples, f"collate_fn, for indices {_describe(index)}")
+        batch = told_of(self._collate_fn, samples, f"collate_fn, for indices {describe(index)}")
         return batch if self._pin is None else self._pin(batch)
 
     def _sample(self, index: Any) -> Any:
-        return told_of(self._item, index, f"sample {_describe(index)}")
+        return told_of(self._item, index, f"sample {describe(index)}")
 
     def _item(self, index: Any) -> Any:
         return self._dataset[index]
 
     def _samples(self, indices: Any) -> Any:
-        return told_of(self._dataset.__getitems__, indices, f"samples {_describe(indices)}")
+        return told_of(self._dataset.__getitems__, indices, f"samples {describe(indices)}")
 
 
 def told_of(function: Callable[[Any], Any], argument: Any, what: str) -> Any:

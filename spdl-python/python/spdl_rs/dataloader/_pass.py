@@ -1,0 +1,93 @@
+"""One pass of a loader, which several threads may share."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+from .._exclusive import Exclusive
+from ..pipeline import Pipeline, PipelineFailure
+from ._progress import Progress
+
+U = TypeVar("U")
+
+
+class Pass(Generic[U]):
+    """Gives the batches of one pass, each to one of the threads that ask. It begins with the first.
+
+    Who leaves it, by `break` or Ctrl-C say, does not wait for the functions that are under way.
+
+    Args:
+        begin: Makes its pipeline, and what is told of how far it comes.
+        timeout: How many seconds to wait for a batch; `None`: as many as it takes.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[], tuple[Pipeline[Any], Progress | None]],
+        timeout: float | None,
+    ) -> None:
+        self._begin = begin
+        self._timeout = timeout
+        self._pipeline: Pipeline[Any] | None = None
+        self._progress: Progress | None = None
+        self._items: Iterator[Any] = iter(())
+        self._is_left = False
+        self._beginning = Exclusive()
+
+    def __iter__(self) -> Pass[U]:
+        return self
+
+    def __next__(self) -> U:
+        """Waits for the next batch.
+
+        Raises:
+            TimeoutError: It was not ready in time. The pass is over then.
+            PipelineFailure: The source raised.
+        """
+        pipeline = self._begun()
+        try:
+            item = next(self._items)
+        except StopIteration:
+            if not self._is_left and pipeline is not None:
+                pipeline.stop()
+                if self._progress is not None:
+                    self._progress.end()
+            raise
+        except KeyboardInterrupt:
+            with contextlib.suppress(PipelineFailure):
+                self.close()
+            raise
+        except BaseException:
+            self._is_left = True
+            if pipeline is not None:
+                pipeline.stop()
+            raise
+        return item if self._progress is None else self._progress.give(item)
+
+    def close(self) -> None:
+        """Ends the pass. Functions that are under way are not waited for.
+
+        Raises:
+            PipelineFailure: The source has raised, and nobody has been told yet.
+        """
+        with self._beginning.held():
+            self._is_left = True
+        if self._pipeline is not None:
+            with contextlib.suppress(TimeoutError):
+                self._pipeline.stop(timeout=0)
+
+    def __del__(self) -> None:
+        # Nobody is there to be told.
+        with contextlib.suppress(PipelineFailure):
+            self.close()
+
+    def _begun(self) -> Pipeline[Any] | None:
+        """`None` where it was left before it began."""
+        with self._beginning.held():
+            if self._pipeline is None and not self._is_left:
+                pipeline, self._progress = self._begin()
+                self._items = pipeline.get_iterator(timeout=self._timeout)
+                self._pipeline = pipeline
+            return self._pipeline

@@ -1,0 +1,93 @@
+"""What messages say of an item: little, soon, and nothing secret."""
+
+import collections
+import dataclasses
+
+import pytest
+from spdl_rs.pipeline._item_text import describe
+
+LARGE = bytes(1 << 20)
+
+
+@dataclasses.dataclass
+class Sample:
+    key: str
+    data: object
+    hidden: object = dataclasses.field(default=None, repr=False)
+
+
+Pair = collections.namedtuple("Pair", "key data")
+
+
+class NeverShown(bytes):
+    def __repr__(self):
+        raise AssertionError("all of it was looked at")
+
+
+class array:  # noqa: N801
+    """Has the name of a class that reprlib knows, and not what that has."""
+
+    def __repr__(self):
+        return "array()"
+
+
+class Broken:
+    def __repr__(self):
+        raise ValueError("no words")
+
+
+@pytest.mark.parametrize(
+    ("item", "text"),
+    [
+        (LARGE, "<bytes of 1048576>"),
+        (NeverShown(5), "<NeverShown of 5>"),
+        ({"jpg": NeverShown(5)}, "{'jpg': <NeverShown of 5>}"),
+        (("key", [memoryview(LARGE)]), "('key', [<memoryview of 1048576>])"),
+        (Sample("a", NeverShown(5)), "Sample(key='a', data=<NeverShown of 5>)"),
+        (Pair("a", NeverShown(5)), "Pair(key='a', data=<NeverShown of 5>)"),
+        pytest.param(10**6000, "<int of 19932 bits>", id="a large number"),
+        (True, "True"),
+        (Broken(), "<Broken>"),
+        ([Broken(), 1], "[<Broken>, 1]"),
+        ({number: 0 for number in range(2000)}, "<dict of 2000>"),
+    ],
+)
+def test_only_little_of_an_item_is_looked_at(item, text):
+    assert describe(item) == text
+
+
+def test_a_class_may_have_any_name():
+    assert describe(array()) == "array()"
+
+
+def test_only_so_deep_is_looked():
+    assert describe([[[[[[1]]]]]]) == "[[[[[...]]]]]"
+
+
+def test_what_holds_itself_is_described():
+    item = [1]
+    item.append(item)
+    assert describe(item).startswith("[1, [1, [")
+    sample = Sample("a", None)
+    sample.data = sample
+    assert describe(sample).startswith("Sample(key='a', data=Sample(")
+
+
+class Opened:
+    def __repr__(self):
+        return "<from s3://me:secret@host/a>"
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        "https://me:secret@h/a?secret",
+        {"url": "https://me:secret@h/a?secret"},
+        Sample("https://me:secret@h/a", None),
+        "https://secret:" + "x" * 60 + "@host/a",
+        Opened(),
+        "a" * 4090 + "s3://me:secret@host/",
+    ],
+)
+def test_no_part_of_an_item_tells_a_secret(item):
+    assert "secret" not in describe(item) and "cret" not in describe(item)

@@ -1,0 +1,100 @@
+"""A pipeline that has failed: who is told first, who is told later, and what is kept of it."""
+
+import gc
+import logging
+import os
+import weakref
+
+import pytest
+from pipelines import build, refuse, source
+from spdl_rs.pipeline import PipelineFailure
+from spdl_rs.pipeline._told_again import TellAgain
+
+
+async def refuse_async(item):
+    raise ValueError(item)
+
+
+class Local:
+    """What a function has in a variable."""
+
+
+@pytest.fixture
+def no_log():
+    # pytest keeps what is logged, and with it the frames of its exceptions.
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def failed(operator, ask):
+    local = Local()
+    pipeline = build(source(range(3)).pipe(operator, max_failures=0))
+    with pytest.raises(PipelineFailure):
+        ask(pipeline)
+    return weakref.ref(local), weakref.ref(pipeline)
+
+
+@pytest.mark.usefixtures("no_log")
+@pytest.mark.parametrize("operator", [refuse, refuse_async])
+@pytest.mark.parametrize("ask", [list, lambda pipeline: pipeline.get_item(timeout=60)])
+def test_a_pipeline_that_failed_keeps_neither_itself_nor_its_caller(operator, ask):
+    failed(operator, ask)
+    gc.collect()
+    files = len(os.listdir("/proc/self/fd"))
+    kept = [failed(operator, ask) for _ in range(10)]
+    gc.collect()
+    assert [one() for pair in kept for one in pair] == [None] * 20
+    assert len(os.listdir("/proc/self/fd")) <= files
+
+
+def test_who_asks_later_is_told_the_same_by_another_exception():
+    pipeline = build(source(range(3)).pipe(refuse, max_failures=0))
+    told = []
+    for _ in range(3):
+        with pytest.raises(PipelineFailure, match="refuse") as info:
+            pipeline.get_item(timeout=60)
+        told.append(info.value)
+    first, *later = told
+    assert first.exceptions[0].__traceback__ is not None
+    for failure in later:
+        (error,) = failure.exceptions
+        assert type(error) is ValueError and str(error) == "no 0"
+        assert failure is not first and error is not first.exceptions[0]
+        assert set(first.exceptions[0].__notes__) < set(error.__notes__)
+    assert later[0] is not later[1]
+    pipeline.stop()
+
+
+class Odd(Exception):
+    """Its words need what only its `__init__` sets."""
+
+    def __init__(self, what, why):
+        self.what, self.why = what, why
+
+    def __str__(self):
+        return f"{self.what} since {self.why}"
+
+
+class Wordless(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (KeyError("x"), KeyError, "x"),
+        (OSError(2, "not there", "file"), FileNotFoundError, "not there"),
+        (Odd("it failed", "it rained"), RuntimeError, "Odd: it failed since it rained"),
+        (Wordless(), RuntimeError, "Wordless"),
+    ],
+)
+def test_what_cannot_be_made_of_words_is_told_with_its_type(error, kind, words):
+    (again,) = TellAgain(PipelineFailure([("stage", error)]))().exceptions
+    assert type(again) is kind and words in str(again)
+
+
+def test_what_is_no_exception_of_a_stage_is_told_again_as_it_is():
+    again = TellAgain(SystemExit("enough"))()
+    assert type(again) is SystemExit and "enough" in str(again)
