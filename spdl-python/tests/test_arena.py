@@ -151,6 +151,24 @@ def test_a02_whoever_keeps_all_segments_is_told():
         assert_is_sample(sample, number)
 
 
+def test_a02_a_fork_gives_back_no_segment_that_its_parent_holds():
+    done = script(
+        """
+        pool = SharedMemorySegmentPool(1 << 16, 5)
+        samples = iter(iterate_in_subprocess(functools.partial(work.samples, 50, 9000), arena=pool))
+        held = [next(samples), next(samples)]
+        child = os.fork()
+        if child == 0:
+            held.clear()
+            os._exit(0)
+        os.waitpid(child, 0)
+        count = sum(1 for _ in samples)
+        print(count, *(set(sample.pixels.flat) == {at} for at, sample in enumerate(held)))
+        """
+    )
+    assert (done.stdout, done.stderr) == ("48 True True\n", "")
+
+
 def test_a02_no_time_at_all_means_at_once():
     samples = of(work.samples, 10, SIZE, arena=pool(count=1, acquire_timeout=0))
     start, kept = time.monotonic(), []

@@ -83,11 +83,19 @@ def test_programs_that_profile_and_trace_find_everything_where_upstream_has_it()
 def test_what_there_is_not_says_so():
     compat.install()
     for name in ["spdl.nothing", "spdl.io.lib", "spdl.pipeline.defs.more"]:
-        with pytest.raises(ModuleNotFoundError, match=f"asked for as {name}$") as raised:
+        with pytest.raises(ModuleNotFoundError, match=f"^No module named '{name}'$") as raised:
             importlib.import_module(name)
         assert raised.value.name == name
     with pytest.raises(ImportError, match="nothing"):
         exec("from spdl.pipeline import nothing")
+
+
+def test_looking_for_what_there_is_not_finds_nothing():
+    compat.install()
+    for name in ["spdl.nothing", "spdl.io.lib", "spdl.pipeline.defs.more"]:
+        assert importlib.util.find_spec(name) is None
+    found = importlib.util.find_spec("spdl.pipeline.defs")
+    assert found is not None and found.name == "spdl_rs.pipeline.defs"
 
 
 def test_it_can_be_installed_twice_and_taken_back():

@@ -12,6 +12,7 @@ import os
 import pathlib
 import pickle
 import random
+import signal
 import sys
 import threading
 import time
@@ -23,6 +24,7 @@ from spdl_rs.dataloader import DataLoader, PyTorchDataLoader, get_pytorch_datalo
 from spdl_rs.pipeline import PipelineFailure
 from spdl_rs.source import DistributedRandomSampler
 from spdl_rs.source.utils import embed_shuffle
+from test_subprocess import gone, script
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 
@@ -348,6 +350,26 @@ def test_d02_leaving_the_loop_ends_the_processes():
         break
     assert_no_threads()
     wait_until(lambda: not set(multiprocessing.active_children()) - before)
+
+
+@pytest.mark.parametrize("context", ["forkserver", "spawn", "fork"])
+def test_d02_processes_end_with_their_parent_that_was_killed(context):
+    done = script(
+        f"""
+        import multiprocessing
+        from spdl_rs.dataloader import get_pytorch_dataloader
+
+        options = dict(num_workers=2, multiprocessing_context={context!r})
+        batches = get_pytorch_dataloader(range(1000), 2, collate_fn=work.process_and, **options)
+        batches = iter(batches)
+        next(batches)
+        print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+        os.kill(os.getpid(), 9)
+        """
+    )
+    processes = [int(process) for process in done.stdout.split()]
+    assert done.returncode == -signal.SIGKILL and processes, done.stderr
+    wait_until(lambda: all(map(gone, processes)), 20)
 
 
 def test_d02_the_end_of_an_epoch_ends_the_processes():

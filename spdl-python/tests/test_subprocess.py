@@ -378,6 +378,43 @@ def test_x01_a_fork_has_no_say_in_the_process():
     assert (done.stdout, done.stderr) == ("1 [0, 1, 2]\n", "")
 
 
+@pytest.mark.parametrize("ending", ["iterator.close()", "del iterator", "del held, iterator"])
+def test_x01_a_fork_that_lets_go_of_an_iteration_does_not_end_it(ending):
+    done = script(
+        f"""
+        held = iterate_in_subprocess(functools.partial(range, 200))
+        iterator = iter(held)
+        first = next(iterator)
+        child = os.fork()
+        if child == 0:
+            {ending}
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(code, [first, *iterator] == list(range(200)))
+        """
+    )
+    assert (done.stdout, done.stderr) == ("0 True\n", "")
+
+
+def test_x01_a_fork_takes_no_items_of_an_iteration():
+    done = script(
+        """
+        iterator = iter(iterate_in_subprocess(functools.partial(range, 200)))
+        first = next(iterator)
+        child = os.fork()
+        if child == 0:
+            try:
+                next(iterator)
+            except RuntimeError as error:
+                os._exit("fork" in str(error))
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(code, [first, *iterator] == list(range(200)))
+        """
+    )
+    assert (done.stdout, done.stderr) == ("1 True\n", "")
+
+
 def test_x03_a_pipeline_runs_anew_for_each_iteration():
     config = source(range(7)).pipe(work.double).aggregate(3).add_sink().get_config()
     batches = run_pipeline_in_subprocess(config, num_threads=2)

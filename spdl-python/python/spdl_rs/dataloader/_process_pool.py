@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
+from ..pipeline._worker_process import end_with_parent
 from ..torch._map_style import MapStyleFetch
 from ._thread_workers import ThreadDataLoader
 
@@ -40,8 +41,8 @@ class ProcessDataLoader(ThreadDataLoader):
         executor = ProcessPoolExecutor(
             self.num_workers,
             mp_context=self._context,
-            initializer=_begin,
-            initargs=(self._pickled, turn),
+            initializer=end_with_parent,
+            initargs=(_begin, (self._pickled, turn)),
         )
         # A fork copies no thread: better that there are few.
         executor.submit(int)

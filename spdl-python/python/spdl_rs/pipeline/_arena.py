@@ -144,7 +144,8 @@ class SharedMemorySegmentPool(Arena):
     """Segments of memory. The large parts of items are copied into them, and used where they are.
 
     The large parts of an item share a segment, which is free again when nothing refers to any of
-    them any more. Whoever keeps items keeps segments, also over iterations.
+    them any more. Whoever keeps items keeps segments, also over iterations; a fork of the process
+    keeps none, and gives none back.
 
     Args:
         segment_size: How many bytes a segment has: enough for the large parts of an item, each

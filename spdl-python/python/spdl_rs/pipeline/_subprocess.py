@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import queue
 import sys
 import threading
@@ -239,7 +238,6 @@ class SubprocessIterable(Generic[T]):
 
         self._buffer_size = buffer_size
         self._timeout = timeout
-        self._owner = os.getpid()
         self._lock = threading.Lock()
         self._iteration = 0
         self._failure: BaseException | None = None
@@ -256,8 +254,7 @@ class SubprocessIterable(Generic[T]):
         self._reader = None if arena is None else arena.reader(functools.partial(_tell, worker))
 
     def __iter__(self) -> Iterator[T]:
-        if os.getpid() != self._owner:
-            raise RuntimeError("this process is a fork of the one that has the worker")
+        self._refuse_in_fork()
         with self._lock:
             if self._failure is not None:
                 raise WorkerError(
@@ -282,6 +279,7 @@ class SubprocessIterable(Generic[T]):
 
     def _receive(self, mine: int) -> list[T]:
         """The next item of an iteration, if there is one."""
+        self._refuse_in_fork()
         with self._lock:
             while True:
                 if mine != self._iteration:
@@ -297,6 +295,10 @@ class SubprocessIterable(Generic[T]):
                     raise
                 if iteration == mine:
                     return received
+
+    def _refuse_in_fork(self) -> None:
+        if not self._worker.is_ours:
+            raise RuntimeError("this process is a fork of the one that has the worker")
 
     def _read(self, sent: list[Any]) -> T:
         return sent[0] if self._reader is None else self._reader.read(*sent)

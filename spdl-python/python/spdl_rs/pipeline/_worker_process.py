@@ -106,6 +106,7 @@ class WorkerProcess:
         shared: Any = None,
     ) -> None:
         self.name = name
+        self._owner = os.getpid()
         self._connection, its = context.Pipe(duplex=True)
         self._sending = threading.Lock()
         self._soon: collections.deque[Any] = collections.deque()
@@ -127,7 +128,6 @@ class WorkerProcess:
         handles = _handles_of(process.pid)
         self.waitables: list[Any] = [self._connection, process.sentinel, *handles]
         """What `multiprocessing.connection.wait` waits for."""
-        self._owner = os.getpid()
         self._closed = False
         # At exit, `_end_all` is what ends it: finalizers are not called any more by then.
         what = (process, self._connection, self._sending, self._owner)
@@ -140,12 +140,20 @@ class WorkerProcess:
         """The number of the process."""
         return self._process.pid
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process has started the worker; a fork of it has no say in it."""
+        return os.getpid() == self._owner
+
     def send(self, message: Any) -> None:
-        """Sends something to the worker, which reads at all times. Does nothing once it has ended.
+        """Sends something to the worker, which reads at all times. Does nothing once it has ended,
+        and in a fork of this process.
 
         Raises:
             TypeError: It cannot be pickled.
         """
+        if not self.is_ours:
+            return
         pickled = pickled_for_another_process(message)
         with self._sending, contextlib.suppress(OSError):
             self._connection.send_bytes(pickled)
@@ -153,6 +161,10 @@ class WorkerProcess:
 
     def send_soon(self, message: Any) -> None:
         """The same, at any time: also from finalizers, which may run amid a `send`."""
+        if not self.is_ours:
+            # What the fork holds of the worker's memory is the parent's to give back.
+            self._soon.clear()
+            return
         self._soon.append(message)
         self._send_what_waits()
 
@@ -205,7 +217,7 @@ class WorkerProcess:
 
     def tell_to_end(self) -> None:
         """Lets the process end by itself, and does not wait for it."""
-        if os.getpid() == self._owner:
+        if self.is_ours:
             self._closed = True
             _tell_to_end(self._connection, self._sending)
 
