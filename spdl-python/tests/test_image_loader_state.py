@@ -206,7 +206,7 @@ def test_a_run_over_shards_of_a_web_server_is_gone_on_with(many, tmp_path):
         ({"layout": "nchw-f32"}, "layout"),
         ({"on_truncated": "partial"}, "on_truncated"),
         ({"drop_last": True}, "drop_last: was absent, is yes"),
-        ({"label_field": "label"}, "label_field: was absent, is label"),
+        ({"label_field": "image"}, "label_field: was absent, is image"),
         ({"image_field": "jpg"}, "image_field: was absent, is jpg"),
         ({"rank": 1, "world_size": 2}, "rank 0 of 1.*rank 1 of 2"),
         ({"world_size": 2}, "rank 0 of 1.*rank 0 of 2"),
