@@ -57,7 +57,7 @@ const STEPS: [Step; 19] = [
         run: features,
     },
     Step { name: "corpus", about: "damaged files in child processes", run: corpus::test },
-    Step { name: "fuzz", about: "every fuzz target for a minute", run: fuzz::test },
+    Step { name: "fuzz", about: "every fuzz target for 40 s", run: fuzz::test },
     Step { name: "loom", about: "every interleaving of the models named loom_*", run: loom },
     Step { name: "shuttle", about: "whole pipelines under random schedules", run: shuttle },
     Step { name: "python", about: "the wheel, and its tests in target/venv-test", run: python },
