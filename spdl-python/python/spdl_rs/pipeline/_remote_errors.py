@@ -67,7 +67,10 @@ class TravellingError:
             self._parts = []
             self._pickled = _pickled(error)
         self._text = text
-        self._words = f"{_name(type(error))}: {error}"
+        try:
+            self._words = f"{_name(type(error))}: {error}"
+        except Exception:
+            self._words = f"{_name(type(error))}, which cannot be told in words"
 
     def arrived(self) -> BaseException:
         """The exception, with the traceback of the other process as its cause."""
