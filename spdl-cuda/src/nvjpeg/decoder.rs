@@ -29,9 +29,9 @@ const ALIGNMENT: usize = 256;
 /// Decodes JPEGs on a device, with nvJPEG.
 ///
 /// What a header says is read on the CPU first. Then each image goes to the engines for JPEGs that some
-/// devices have, or to the device's multiprocessors after the CPU has undone its Huffman codes, so that
-/// both are done at about the same time. An image that fails spoils no other. Nothing waits until the
-/// pixels are there; [`DecodedJpegs::memory`] says when.
+/// devices have, or to the device's multiprocessors after the CPU has undone its Huffman codes: two
+/// thirds of the pixels to the engines, as far as they take them. An image that fails spoils no other.
+/// Nothing waits until the pixels are there; [`DecodedJpegs::memory`] says when.
 ///
 /// One decoder is for one thread at a time. Several decode at the same time.
 pub struct NvJpeg {

@@ -1,4 +1,4 @@
-//! Which engine decodes which image, so that all of them end at about the same time.
+//! Which engine decodes which image.
 
 use super::header::{JpegCoding, JpegColor, JpegHeader, Subsampling};
 
