@@ -510,6 +510,16 @@ impl BenchArguments {
         }
     }
 
+    /// That this rank takes none of so many images.
+    pub(crate) fn nothing_of_rank(&self, images: u64) -> String {
+        format!(
+            "rank {} of {} takes none of {images} images, as there are fewer than ranks; --remainder pad \
+             gives each rank one, or --world-size {images} or less",
+            self.rank(),
+            self.world()
+        )
+    }
+
     /// How many of so many images no rank takes.
     pub(crate) fn left_to_no_rank(&self, images: u64) -> u64 {
         match self.remainder {

@@ -324,6 +324,9 @@ fn nothing_delivered(outcome: &Outcome) -> Failure {
             let key = first.key.as_deref().unwrap_or("an image without a name");
             Failure::new(&none, key, &first.reason)
         }
+        None if outcome.arguments.images_of_rank(outcome.images_found) == 0 => {
+            Failure::usage(outcome.arguments.nothing_of_rank(outcome.images_found))
+        }
         None => {
             let error = Error::new(ErrorKind::NotFound, "no images were delivered");
             Failure::of("bench", &error, path)

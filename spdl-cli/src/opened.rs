@@ -61,7 +61,7 @@ impl Opened {
         accepts_damage: bool,
     ) -> std::result::Result<Self, Failure> {
         let failed = |error: Error| Failure::of(what, &error, &shown(addresses));
-        let stores = StoreRegistry::new();
+        let stores = output::telling(StoreRegistry::new());
         let extensions: Vec<&str> = IMAGE_EXTENSIONS.into_iter().chain(more_extensions()).collect();
         let given: Vec<&OsStr> = addresses.iter().map(|it| it.as_os_str()).collect();
         let set = match accepts_damage {
@@ -96,6 +96,13 @@ impl Opened {
             None => warning.clone(),
         };
         output::warn(&self.set.warnings.iter().map(by_address).collect::<Vec<_>>());
+    }
+
+    /// Tells where no sample has a label, unless it was said which field that is.
+    pub(crate) fn warn_of_no_labels(&self, label: Option<&str>) {
+        if label.is_none() {
+            output::warn(self.set.unlabeled().as_slice());
+        }
     }
 
     /// Refuses names of fields that no sample has, each with the option that gave it: a misspelt one would

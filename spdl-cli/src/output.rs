@@ -14,6 +14,7 @@ use crate::delivery::{Delivery, Steps};
 use crate::failure::Failure;
 use crate::format::{bytes, count, counted, measured, percent, printable, time, used, wrap};
 use crate::verdict::{cpu_used, verdict};
+use spdl_io::StoreRegistry;
 use spdl_io::datasets::DatasetKind;
 
 /// No line of prose is longer.
@@ -62,6 +63,16 @@ pub(crate) fn warn(warnings: &[Error]) {
     if let Some(more) = warnings.len().checked_sub(WARNINGS_SHOWN).filter(|&more| more > 0) {
         note(&format!("spdl: warning: and {} more", count(more as u64)));
     }
+}
+
+/// The same stores; where one refuses connections that has never answered, that is told at once.
+pub(crate) fn telling(stores: StoreRegistry) -> StoreRegistry {
+    stores.when_refused(|address, error| {
+        note(&printable(&format!(
+            "spdl: warning: {address}: {}; it is tried again",
+            error.message()
+        )));
+    })
 }
 
 /// The object that `spdl bench --help` describes, in one line.

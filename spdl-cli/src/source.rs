@@ -31,7 +31,9 @@ impl Source {
         let start = Instant::now();
         let mut opened = Opened::open(&arguments.data, "cannot open the images")?;
         opened.check_fields(&arguments.named_fields())?;
-        opened.name_classes(arguments.label_field.as_deref(), "cannot open the images")?;
+        let label = arguments.label_field.as_deref();
+        opened.name_classes(label, "cannot open the images")?;
+        opened.warn_of_no_labels(label);
         let cache = cache(arguments, &arguments.shown())?;
         Ok((Source { opened, cache }, start.elapsed()))
     }

@@ -519,9 +519,7 @@ fn beside_classes(root: &Path, images: usize) -> Error {
 
 /// Folders that are named as the parts of a data set are hardly its classes.
 fn parts_for_classes(store: Option<&str>, root: &Path, classes: &[String]) -> Option<Error> {
-    const PARTS: [&str; 8] =
-        ["train", "training", "val", "valid", "validation", "test", "testing", "dev"];
-    let is_part = |class: &String| PARTS.contains(&&*class.to_lowercase());
+    let is_part = |class: &String| is_part_of_data(class);
     let first = classes.first().filter(|_| classes.len() > 1 && classes.iter().all(is_part))?;
     let names = classes.join(", ");
     let part = classes.iter().find(|class| class.to_lowercase().starts_with("train"));
@@ -531,6 +529,13 @@ fn parts_for_classes(store: Option<&str>, root: &Path, classes: &[String]) -> Op
     let message =
         format!("the folders {names} are taken for classes; for one part of the data, give {part}");
     Some(at(root, ErrorKind::InvalidArgument, message))
+}
+
+/// Whether a folder of this name is one part of a data set.
+pub(crate) fn is_part_of_data(name: &str) -> bool {
+    const PARTS: [&str; 8] =
+        ["train", "training", "val", "valid", "validation", "test", "testing", "dev"];
+    PARTS.contains(&&*name.to_lowercase())
 }
 
 /// The path so that a name can follow it.

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use bytes::Bytes;
 use pyo3::prelude::*;
@@ -19,7 +19,7 @@ use spdl_io::{
 use crate::error::to_exception;
 use crate::home::Home;
 use crate::settings::Settings;
-use crate::wait::{WIND_DOWN, drop_within, interruptible};
+use crate::wait::{WIND_DOWN, drop_within, interruptible_with};
 
 /// Samples that are shuffled with each other where shards can only be read as a whole.
 const WINDOW: u64 = 10_000;
@@ -96,7 +96,14 @@ impl Images {
             cache_folder: cache.map(|folder| (folder, cache_size)),
             cache_memory,
         };
-        let opened = interruptible(py, move || Opened::open(request, labels.as_deref()))?;
+        let (tell, told) = mpsc::channel();
+        let stores = StoreRegistry::new().when_refused(move |address, error| {
+            // Once the data set is opened, nobody listens.
+            let _ = tell.send(format!("{address}: {}; it is tried again", error.message()));
+        });
+        let open = move || Opened::open(request, labels.as_deref(), stores);
+        let opened =
+            interruptible_with(py, open, |py| told.try_iter().try_for_each(|it| log(py, it)))?;
         let opened = opened.map_err(|error| to_exception(py, &error))?;
         Ok(Images { opened: Some(Arc::new(opened)), home: Home::here() })
     }
@@ -152,8 +159,7 @@ impl Images {
 }
 
 impl Opened {
-    fn open(mut request: Request, labels: Option<&[i64]>) -> Result<Self> {
-        let stores = StoreRegistry::new();
+    fn open(mut request: Request, labels: Option<&[i64]>, stores: StoreRegistry) -> Result<Self> {
         // Shards may be listed as well as images.
         let is_shard = |name: &OsString| DatasetKind::of_name(name).is_some();
         let is_shards = labels.is_none()
@@ -259,15 +265,18 @@ impl Request {
         match (&self.classes, &self.label_field) {
             (None, None) => {}
             (None, Some(field)) => block_on(data.name_classes(field))?,
-            (Some(_), _) if has_own_classes(data.kind) => return Err(self.refuse_classes()),
+            (Some(_), _) if data.has_own_classes() => return Err(self.refuse_classes()),
             (Some(classes), _) => data.classes.clone_from(classes),
+        }
+        if self.label_field.is_none() {
+            data.warnings.extend(data.unlabeled());
         }
         Ok(data)
     }
 
     fn refuse_classes(&self) -> Error {
-        let message = "classes goes with samples whose labels are in a field, as of tar shards; those of a \
-                       folder and of a list of files are its own";
+        let message = "classes goes with samples whose labels are in a field, as of tar shards; those of \
+                       folders, in an archive too, and of a list of files are its own";
         Error::new(ErrorKind::InvalidArgument, message).with_key(self.shown.as_str())
     }
 
@@ -317,9 +326,10 @@ impl Request {
     }
 }
 
-/// Whether labels are those of folders, or of the rows of a list.
-fn has_own_classes(kind: DatasetKind) -> bool {
-    matches!(kind, DatasetKind::ImageFolder | DatasetKind::FileList)
+/// Tells by Python's `logging` what whoever waits should know.
+fn log(py: Python<'_>, text: String) -> PyResult<()> {
+    let logger = py.import("logging")?.call_method1("getLogger", ("spdl_rs",))?;
+    logger.call_method1("warning", ("%s", text)).map(drop)
 }
 
 /// The address of what is called `key` in a store.

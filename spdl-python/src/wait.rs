@@ -45,6 +45,18 @@ pub(crate) fn interruptible<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> PyResult<T> {
+    interruptible_with(py, work, |_| Ok(()))
+}
+
+/// The same, and calls `meanwhile` in each slice of the wait, and behind it.
+///
+/// # Errors
+/// As [`interruptible`], and those of `meanwhile`.
+pub(crate) fn interruptible_with<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> T + Send + 'static,
+    mut meanwhile: impl FnMut(Python<'_>) -> PyResult<()>,
+) -> PyResult<T> {
     let (send, receive) = mpsc::sync_channel(1);
     // The thread ends with `work`. Nobody is there to join it where a signal came first.
     thread::Builder::new().name("spdl-open".into()).spawn(move || send.send(work()))?;
@@ -57,6 +69,7 @@ pub(crate) fn interruptible<T: Send + 'static>(
             stay_if_python_ends();
             received
         });
+        meanwhile(py)?;
         match received {
             Ok(result) => return Ok(result),
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,

@@ -13,6 +13,7 @@ use super::place::{Place, StoredPlace};
 use super::{Archive, DataSet, NOT_COMPLETE};
 use crate::failure::Failure;
 use crate::opened::{is_address, shown};
+use crate::output;
 
 /// So many objects of a folder are looked at to see whether it holds archives.
 const LOOKED_AT: usize = 1000;
@@ -23,7 +24,7 @@ pub(super) fn archives(addresses: &[PathBuf]) -> Result<Option<DataSet>, Failure
         return Ok(None);
     }
     let failed = |error: Error| Failure::of("cannot open", &error, &shown(addresses));
-    let stores = Arc::new(StoreRegistry::new());
+    let stores = Arc::new(output::telling(StoreRegistry::new()));
     let kinds: Vec<_> = addresses.iter().map(DatasetKind::of_name).collect();
     let is_tar = |kind: &Option<DatasetKind>| *kind == Some(DatasetKind::TarShards);
     if kinds.iter().all(is_tar) {

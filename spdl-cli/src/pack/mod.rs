@@ -50,6 +50,7 @@ pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure>
     checks::nothing_is_read_from(&arguments.destination, &opened.set)?;
     opened.check_fields(&arguments.named_fields())?;
     checks::an_image_is_known(arguments, &opened.set)?;
+    opened.warn_of_no_labels(arguments.label_field.as_deref());
     let source = Source::new(opened);
     let lost = source.opened.set.missing_samples;
     let checksums = checksums(&source, arguments)?;
@@ -128,7 +129,7 @@ fn checksums(
 fn names_of_classes<'a>(arguments: &PackArguments, source: &'a Source) -> &'a [String] {
     let Some(label) = &arguments.label_field else { return source.classes() };
     let set = &source.opened.set;
-    if set.kind == DatasetKind::Parquet {
+    if matches!(set.kind, DatasetKind::Parquet | DatasetKind::FileList) {
         // They were found in that field.
         return source.classes();
     }

@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::fs;
 
-use crate::common::{Folder, Run, finish, spdl};
+use crate::common::{Folder, Run, finish, png, spdl};
 
 fn run(command: &str, data: &[impl AsRef<OsStr>], arguments: &[&str]) -> Run {
     finish(spdl().arg(command).args(data).args(arguments).output().unwrap())
@@ -13,7 +13,7 @@ fn run(command: &str, data: &[impl AsRef<OsStr>], arguments: &[&str]) -> Run {
 #[cfg(feature = "http")]
 #[test]
 fn a_list_of_addresses_is_read_and_packed_without_what_signs_them() {
-    use crate::common::{damaged, png};
+    use crate::common::damaged;
     use spdl_io::testing::FaultServer;
 
     let folder = Folder::new();
@@ -89,4 +89,89 @@ fn the_texts_of_a_column_are_the_classes_of_what_is_packed() {
     // Lines are broken to fit.
     let text = told.stdout.replace('\n', " ");
     assert!(told.code == 0 && text.contains(&words), "{text} {}", told.stderr);
+}
+
+/// A list of two images whose column of labels is called `target`.
+fn list_of_targets() -> (Folder, [std::path::PathBuf; 1]) {
+    let folder = Folder::new();
+    folder.add("1.png", &png(1));
+    folder.add("2.png", &png(2));
+    folder.add("list.csv", b"path,target\n1.png,dog\n2.png,cat\n");
+    let list = [folder.join("list.csv")];
+    (folder, list)
+}
+
+#[test]
+fn where_no_sample_has_a_label_the_columns_and_the_option_are_told_once() {
+    let (folder, list) = list_of_targets();
+    for command in ["bench", "pack"] {
+        let set = folder.join("unlabeled");
+        let data: Vec<_> = list.iter().chain((command == "pack").then_some(&set)).collect();
+        let told = run(command, &data, &["--json"]);
+        assert_eq!(told.code, 0, "{}", told.stderr);
+        let words = "spdl: warning: no sample has a label, so all are -1";
+        assert_eq!(told.stderr.matches(words).count(), 1, "{}", told.stderr);
+        assert!(told.stderr.contains("There are `target`; "), "{}", told.stderr);
+        assert!(told.stderr.contains("`--label-field`"), "{}", told.stderr);
+    }
+}
+
+#[test]
+fn a_column_of_a_list_that_is_named_has_its_texts_for_classes() {
+    let (folder, list) = list_of_targets();
+    let told = run("bench", &list, &["--json", "--label-field", "target"]);
+    assert!(!told.stderr.contains("label"), "{}", told.stderr);
+    assert_eq!((told.code, &told.json()["labelled"]), (0, &2.into()));
+    let set = folder.join("set");
+    let told = run("pack", &[&list[0], &set], &["--label-field", "target"]);
+    assert_eq!(told.code, 0, "{}", told.stderr);
+    assert_eq!(spdl_io::shards::Manifest::read(&set).unwrap().classes(), ["cat", "dog"]);
+    let label = |name: &str| run("cat", &[&set], &[name]).stdout;
+    assert_eq!((&*label("1.cls"), &*label("2.cls")), ("1", "0"));
+}
+
+#[test]
+fn folders_in_an_archive_are_the_classes_of_what_is_packed() {
+    let (folder, _) = list_of_targets();
+    folder.add("train/dog/1.png", &png(1));
+    folder.add("train/cat/2.png", &png(2));
+    let archive = folder.join("photos.tar");
+    let mut tar = std::process::Command::new("tar");
+    tar.arg("--directory").arg(folder.path()).arg("--create").arg("--file").arg(&archive);
+    assert!(tar.args(["train/dog/1.png", "train/cat/2.png"]).status().unwrap().success());
+    let told = run("bench", &[&archive], &["--json"]);
+    assert_eq!((told.code, &told.json()["labelled"]), (0, &2.into()), "{}", told.stderr);
+    assert!(!told.stderr.contains("label"), "{}", told.stderr);
+    let set = folder.join("set");
+    let told = run("pack", &[&archive, &set], &[]);
+    assert_eq!(told.code, 0, "{}", told.stderr);
+    assert_eq!(spdl_io::shards::Manifest::read(&set).unwrap().classes(), ["cat", "dog"]);
+    let label = |name: &str| run("cat", &[&set], &[name]).stdout;
+    assert_eq!((&*label("train/dog/1.cls"), &*label("train/cat/2.cls")), ("1", "0"));
+}
+
+#[test]
+fn a_rank_without_an_image_is_told_with_what_to_do() {
+    let (_folder, list) = list_of_targets();
+    for remainder in ["drop", "uneven"] {
+        let division = ["--rank", "2", "--world-size", "3", "--remainder", remainder];
+        let told = run("bench", &list, &division);
+        assert_ne!(told.code, 0);
+        let words =
+            "rank 2 of 3 takes none of 2 images, as there are fewer than ranks; --remainder pad";
+        assert!(told.stderr.contains(words), "{remainder}: {}", told.stderr);
+    }
+}
+
+#[cfg(feature = "http")]
+#[test]
+fn where_no_server_listens_it_is_told_at_once_and_given_up_soon() {
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = format!("http://{unused}");
+    let told = run("bench", &[format!("{address}/1.tar")], &[]);
+    assert_ne!(told.code, 0);
+    let first = told.stderr.lines().next().unwrap();
+    let words = format!("spdl: warning: {address}: cannot connect to the server: ");
+    assert!(first.starts_with(&words) && first.ends_with("; it is tried again"), "{first}");
+    assert!(told.stderr.contains("nothing has answered there so far"), "{}", told.stderr);
 }

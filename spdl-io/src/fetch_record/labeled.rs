@@ -21,6 +21,9 @@ use crate::{
     StoredRecord,
 };
 
+/// The fields that are the label, where nothing else is said: the first that is there.
+pub(crate) const LABEL_FIELDS: [&str; 4] = ["cls", "label", "class", "image/class/label"];
+
 /// The pipeline stage that reads of each stored sample one field as bytes and its label: what
 /// [`Fetch`] does for keys. Its output goes where that of `Fetch` goes, as to a decoder of images.
 ///
@@ -81,11 +84,10 @@ impl FetchLabeled {
     /// `image/encoded`; as label of `cls`, `label`, `class` and `image/class/label`.
     pub fn new(fetcher: Arc<dyn Fetcher>) -> Self {
         let values = IMAGE_EXTENSIONS.iter().chain(&["image", "img", "file", "image/encoded"]);
-        let labels = ["cls", "label", "class", "image/class/label"];
         FetchLabeled {
             fetcher,
             values: values.map(|&name| name.into()).collect(),
-            labels: labels.map(Into::into).into(),
+            labels: LABEL_FIELDS.map(Into::into).into(),
             classes: Classes::default(),
             max_bytes: Fetch::DEFAULT_MAX_BYTES,
             #[cfg(feature = "local")]

@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use spdl_core::{AsyncContext, AsyncStage, Result};
 
 pub use self::labeled::FetchLabeled;
+pub(crate) use self::labeled::LABEL_FIELDS;
 use self::reading::{known_bytes, read_record};
 use crate::{Fetch, Fetcher, FieldRequest, Record, StoredRecord};
 

@@ -20,6 +20,7 @@ pub(crate) use self::reactor::panicked;
 pub(crate) use self::reactor::{Connections, Reactor};
 pub(crate) use self::refusal::Refusal;
 use crate::SourceOptions;
+use crate::resilient::ConnectionRefused;
 
 /// No object reaches farther, and servers know no greater number.
 pub(crate) const FARTHEST: u64 = i64::MAX as u64;
@@ -101,6 +102,7 @@ pub(crate) fn is_this_machine(authority: &str) -> bool {
 /// An error that no status tells about: of a connection, or of a body under way.
 pub(crate) fn broken(error: reqwest::Error) -> Error {
     let error = error.without_url();
+    let is_refused = has_cause(&error, io::ErrorKind::ConnectionRefused);
     let is_handshake = error.is_connect() && has_cause(&error, io::ErrorKind::InvalidData);
     let (kind, what) = if error.is_timeout() {
         (ErrorKind::Timeout, "the server cannot be reached in time")
@@ -119,7 +121,8 @@ pub(crate) fn broken(error: reqwest::Error) -> Error {
     } else {
         (ErrorKind::Unavailable, "the connection broke")
     };
-    Error::new(kind, format!("{what}: {}", causes(&error)))
+    let broken = Error::new(kind, format!("{what}: {}", causes(&error)));
+    if is_refused { broken.with_source(ConnectionRefused) } else { broken }
 }
 
 /// Whether the name of a server led to no address, which the connector says in words alone.
@@ -127,7 +130,7 @@ pub(crate) fn is_unknown_name(error: &(dyn StdError + 'static)) -> bool {
     chain(error).any(|cause| cause.to_string() == "dns error")
 }
 
-fn has_cause(error: &(dyn StdError + 'static), kind: io::ErrorKind) -> bool {
+pub(crate) fn has_cause(error: &(dyn StdError + 'static), kind: io::ErrorKind) -> bool {
     chain(error).any(|cause| {
         cause.downcast_ref::<io::Error>().is_some_and(|cause| {
             // An error of TLS travels inside two of these.

@@ -22,9 +22,10 @@ pub(crate) use self::cloud::open;
 use self::connector::NoIdentity;
 use crate::fetcher::{check_limit, check_version, past_the_end, range_len};
 use crate::network::{
-    Connections, FARTHEST, Reactor, Refusal, causes, chain, collect, exact, gathered,
+    Connections, FARTHEST, Reactor, Refusal, causes, chain, collect, exact, gathered, has_cause,
     is_unknown_name, panicked,
 };
+use crate::resilient::ConnectionRefused;
 use crate::{Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest, Secret};
 
 const RANGES_AT_ONCE: usize = 8;
@@ -186,7 +187,9 @@ impl ObjectStoreFetcher {
                 _ => (ErrorKind::Unavailable, "the connection broke"),
             };
             let why = std::error::Error::source(error).map(causes).unwrap_or_default();
-            return Error::new(kind, self.scrub(format!("{what}: {why}")));
+            let broken = Error::new(kind, self.scrub(format!("{what}: {why}")));
+            let is_refused = has_cause(error, std::io::ErrorKind::ConnectionRefused);
+            return if is_refused { broken.with_source(ConnectionRefused) } else { broken };
         }
         let kind = match &error {
             Store::NotFound { .. } => ErrorKind::NotFound,

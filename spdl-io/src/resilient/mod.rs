@@ -2,6 +2,7 @@
 //! that does not come.
 
 mod clock;
+mod contact;
 pub(crate) mod joining;
 mod load;
 mod options;
@@ -27,6 +28,9 @@ use spdl_core::{
 };
 
 use self::clock::{Clock, RuntimeClock};
+#[cfg(feature = "http")]
+pub(crate) use self::contact::ConnectionRefused;
+use self::contact::Contact;
 use self::load::Load;
 pub use self::options::ResilientOptions;
 pub use self::persistence::{Attempt, Attempts};
@@ -41,6 +45,9 @@ use crate::{Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest};
 ///   damaged answer), after random waits that double (full jitter) and never shorter than the
 ///   store asks for; within a number of attempts, a time, and a reserve of retries that all reads
 ///   share. So a store in trouble is not asked much more often than one that is well.
+/// - **Gives up sooner on a stranger**: where connections are refused, and the store has never answered,
+///   it is tried for 2 s and no longer, and that is [told](Resilient::when_refused) at once. One that
+///   has answered is restarted, and gets all its time.
 /// - **Goes on where a body broke off**, where the fetcher below reads ranges and tells versions;
 ///   else from the start. What comes twice is given once.
 /// - **Breaks off what stalls**: a read that brings next to nothing for 2 s. There is no limit on
@@ -80,6 +87,7 @@ struct Shared {
     options: ResilientOptions,
     clock: Arc<dyn Clock>,
     load: Mutex<Load>,
+    contact: Contact,
     counts: Counts,
     seed: u64,
     draws: AtomicU64,
@@ -178,10 +186,19 @@ impl Resilient {
             seed: options.seed.unwrap_or_else(|| RandomState::new().hash_one("fetch")),
             options,
             clock,
+            contact: Contact::default(),
             counts: Counts::default(),
             draws: AtomicU64::new(0),
         };
         Ok(Resilient { inner, shared: Arc::new(shared) })
+    }
+
+    /// Calls `listener` once, when a connection is refused by a store that has never answered, and the
+    /// read is about to be tried again. Of several calls the first counts, also for clones.
+    #[must_use]
+    pub fn when_refused(self, listener: impl Fn(&Error) + Send + Sync + 'static) -> Self {
+        self.shared.contact.listen(Box::new(listener));
+        self
     }
 
     /// What it has done so far. Clones of a fetcher count together.
@@ -226,6 +243,7 @@ impl Resilient {
             };
             match answer {
                 Ok(answer) => {
+                    self.shared.contact.answered();
                     self.shared.load().succeeded();
                     return Ok(answer);
                 }

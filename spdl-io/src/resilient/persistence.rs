@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::Shared;
+use super::contact::STRANGER_PATIENCE;
 use crate::Key;
 
 /// So many failures of one call are kept; of more, the first are.
@@ -165,6 +166,15 @@ impl Persistence {
             };
             return Err(self.give_up(key, error, Some(why)));
         }
+        if self.shared.contact.is_stranger(&error) {
+            let spent = self.shared.clock.now().saturating_duration_since(self.since);
+            if delay >= STRANGER_PATIENCE.saturating_sub(spent) {
+                let why = "nothing has answered there so far: is the address right, and does the \
+                           server run?";
+                return Err(self.give_up(key, error, Some(why)));
+            }
+            self.shared.contact.tell(&error);
+        }
         self.shared.clock.sleep(delay).await;
         loop {
             let taken = self.shared.load().take_retry(self.shared.clock.now());
@@ -185,6 +195,8 @@ impl Persistence {
 
     /// The last word where trying again makes no sense: the error itself, with what was before it.
     pub(super) fn end(mut self, key: &Key, error: Error) -> Error {
+        // Whoever says something final is there.
+        self.shared.contact.answered();
         if self.attempts.count() == 0 {
             self.shared.counts.failed.add(1);
             return error.with_key(key.display_name());

@@ -256,6 +256,7 @@ impl Reading {
                 Failure::Final(error)
             }
         })?;
+        self.shared.contact.answered();
         let body = &opened.body;
         if self.has_opened || self.request.version.is_some() {
             let known = self.version.as_ref().filter(|_| self.inner.capability().versions);

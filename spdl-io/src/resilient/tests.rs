@@ -105,6 +105,8 @@ impl Clock for Handle {
 enum Answer {
     Fine,
     Refused(ErrorKind),
+    /// Nothing listens where the connection was to go.
+    NobodyListens,
     RetryAfter(Duration),
     /// So many bytes, then an error of this kind.
     Breaks(usize, ErrorKind),
@@ -127,6 +129,10 @@ enum Answer {
     AnyVersion,
     /// The size is told wrongly by so much; the bytes are right.
     OtherSize(i64),
+}
+
+fn nobody_listens() -> Error {
+    Error::new(ErrorKind::Unavailable, "cannot connect").with_source(contact::ConnectionRefused)
 }
 
 type Script = Box<dyn Fn(&Key, u32, &ReadRequest) -> Answer + Send + Sync>;
@@ -173,6 +179,7 @@ impl Fetcher for Faulty {
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
         match self.answer(key, &ReadRequest::whole()) {
             Answer::Refused(kind) => Err(Error::new(kind, "on purpose")),
+            Answer::NobodyListens => Err(nobody_listens()),
             Answer::Stalls(_) => std::future::pending().await,
             _ => self.objects.stat(key).await,
         }
@@ -182,6 +189,7 @@ impl Fetcher for Faulty {
         let answer = self.answer(key, request);
         match answer {
             Answer::Refused(kind) => return Err(Error::new(kind, "on purpose")),
+            Answer::NobodyListens => return Err(nobody_listens()),
             Answer::RetryAfter(delay) => {
                 let error = Error::new(ErrorKind::Unavailable, "slow down");
                 return Err(error.with_retry_after(delay));
@@ -575,6 +583,56 @@ fn a_short_outage_is_waited_out() {
     let key = Key::from("a");
     let reads = join_all((0..64).map(|_| setup.fetcher.read(&key, None)));
     assert!(setup.clock.run(reads).into_iter().all(|read| read.unwrap() == contents(10_000)));
+}
+
+#[test]
+fn a_stranger_that_refuses_connections_is_given_up_soon_and_told_of_at_once() {
+    for seed in 0..50 {
+        let options = options().attempts(1000).seed(seed);
+        let setup = setup_with(able(), options, |_, _, _| Answer::NobodyListens);
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let tell = {
+            let (told, clock) = (Arc::clone(&told), Arc::clone(&setup.clock));
+            move |error: &Error| told.lock().unwrap().push((clock.elapsed(), error.to_string()))
+        };
+        let fetcher = setup.fetcher.clone().when_refused(tell);
+        let key = Key::from("a");
+        let read = async { fetcher.read(&key, None).await.map(drop) };
+        let look = async { fetcher.stat(&key).await.map(drop) };
+        let (read, look) = setup.clock.run(futures_util::future::join(read, look));
+        for error in [read.unwrap_err(), look.unwrap_err()] {
+            assert_eq!(error.kind(), ErrorKind::Unavailable);
+            let words = "; nothing has answered there so far: is the address right, and does the \
+                         server run?)";
+            assert!(error.message().ends_with(words), "{error}");
+            assert_eq!(error.report().matches("cannot connect").count(), 1, "{}", error.report());
+            // One that is just starting has some time.
+            assert!(Attempts::of(&error).unwrap().count() >= 3, "{error}");
+        }
+        assert!(setup.clock.elapsed() <= 2 * SECOND, "{:?}", setup.clock.elapsed());
+        let told = told.lock().unwrap();
+        assert_eq!(told[..], [(Duration::ZERO, "cannot connect".to_owned())]);
+    }
+}
+
+#[test]
+fn a_server_that_has_answered_is_waited_for_while_it_restarts() {
+    for answer in [Answer::Fine, Answer::Refused(ErrorKind::NotFound)] {
+        let clock_of = Arc::new(Mutex::new(None::<Arc<TestClock>>));
+        let clock = Arc::clone(&clock_of);
+        let setup = setup_with(able(), options().attempts(1000), move |_, attempt, _| {
+            let now = clock.lock().unwrap().as_ref().unwrap().elapsed();
+            match attempt {
+                1 => answer,
+                _ if now < 20 * SECOND => Answer::NobodyListens,
+                _ => Answer::Fine,
+            }
+        });
+        *clock_of.lock().unwrap() = Some(Arc::clone(&setup.clock));
+        assert_eq!(setup.read().is_ok(), answer == Answer::Fine);
+        assert_eq!(setup.read().unwrap(), contents(10_000));
+        assert!(setup.clock.elapsed() >= 20 * SECOND);
+    }
 }
 
 /// 10 ms each for `count` reads, one after the other; those that `is_slow` says take long.

@@ -33,6 +33,9 @@ const SCHEMES: [(&str, &str, bool); 6] = [
 /// Fetchers by their store's address and the options that were meant for it.
 type Opened = HashMap<(String, Option<usize>), Arc<dyn Fetcher>>;
 
+/// Is given the address of a store, without what is secret in it, and the error.
+type RefusalListener = dyn Fn(&str, &Error) + Send + Sync;
+
 /// So many stores are kept that nobody reads from, about: a list of files may name servers by the thousand.
 const KEPT: usize = 1024;
 
@@ -84,6 +87,8 @@ pub struct StoreRegistry {
     opened: Arc<Mutex<Opened>>,
     /// The timer of all layers that try again.
     runtime: Arc<OnceLock<Arc<dyn Runtime>>>,
+    /// Who is told where a store refuses connections.
+    when_refused: Option<Arc<RefusalListener>>,
     #[cfg(feature = "http")]
     reactor: crate::network::Reactor,
     /// One for all servers of the web that are reached in the same way.
@@ -122,6 +127,15 @@ impl StoreRegistry {
     #[must_use]
     pub fn with_options(mut self, address: &str, options: SourceOptions) -> Self {
         self.options.push((address::usual_beginning(address), options));
+        self.anew()
+    }
+
+    /// Calls `listener` once for each store that refuses connections and has never answered, with its
+    /// address, when it is about to be tried again: see [`Resilient`]. It is called by the thread that waits
+    /// for the network, which it must not hold up.
+    #[must_use]
+    pub fn when_refused(mut self, listener: impl Fn(&str, &Error) + Send + Sync + 'static) -> Self {
+        self.when_refused = Some(Arc::new(listener));
         self.anew()
     }
 
@@ -224,7 +238,9 @@ impl StoreRegistry {
         match &options.resilience {
             Some(resilience) if !is_file => {
                 let layer = Resilient::on(self.runtime()?, store, resilience.clone())?;
-                Ok(Arc::new(layer))
+                let Some(listener) = self.when_refused.clone() else { return Ok(Arc::new(layer)) };
+                let address = address.store();
+                Ok(Arc::new(layer.when_refused(move |error| listener(&address, error))))
             }
             _ => Ok(store),
         }

@@ -82,8 +82,14 @@ mod parquet {
 
     /// A file with a row group for each of these lists of labels, and a picture beside each label.
     fn file(groups: &[&[&str]]) -> Vec<u8> {
-        let schema = "message rows { required binary image; required binary label (UTF8); }";
-        let schema = Arc::new(parse_message_type(schema).unwrap());
+        file_of("label", groups)
+    }
+
+    /// The same with this name for the column of labels.
+    fn file_of(label: &str, groups: &[&[&str]]) -> Vec<u8> {
+        let schema =
+            format!("message rows {{ required binary image; required binary {label} (UTF8); }}");
+        let schema = Arc::new(parse_message_type(&schema).unwrap());
         let mut file = SerializedFileWriter::new(Vec::new(), schema, Arc::default()).unwrap();
         for labels in groups {
             let mut group = file.next_row_group().unwrap();
@@ -160,6 +166,17 @@ mod parquet {
         assert!(data.classes.is_empty());
         block_on(data.name_classes("label")).unwrap();
         assert_eq!(data.classes, ["cat", "dog"]);
+    }
+
+    #[test]
+    fn a_column_that_is_no_usual_label_is_told_with_those_that_there_are() {
+        let (_, data) = open(&[("1.parquet", file_of("target", &[&["dog", "cat"]]))]);
+        let data = data.unwrap();
+        let told = data.unlabeled().unwrap();
+        assert!(told.message().contains("There are `image`, `target`; `label_field`"), "{told}");
+        assert_eq!(labels(&data), [-1, -1]);
+        let (_, data) = open(&[("1.parquet", file(&[&["dog", "cat"]]))]);
+        assert!(data.unwrap().unlabeled().is_none());
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod classes;
 mod fetch_record;
 mod file_list;
 mod grouping;
+mod labels;
 mod opening;
 mod stored_shards;
 mod webdataset;

@@ -154,6 +154,13 @@ fn what_lies_before_a_damage_is_delivered_and_then_comes_the_error() {
         assert_eq!(failure.kind(), kind);
         assert!(failure.offset().is_some_and(|at| at <= bytes.len() as u64), "{failure}");
         assert!(failure.key().unwrap().contains("bad.tar"), "{failure}");
+        // What is wrong, and where, is told once.
+        let report = failure.report();
+        let offset = format!("at byte {}", failure.offset().unwrap());
+        let reason = failure.message().split(": ").nth(1).unwrap().split("; ").next().unwrap();
+        for part in ["bad.tar", &offset, reason] {
+            assert_eq!(report.matches(part).count(), 1, "{part}: {report}");
+        }
         assert!(!TarIndex::path_of(&path).exists(), "an index of a damaged shard is not kept");
 
         let mut records = process(samples, FetchRecord::new(Arc::new(LocalFetcher::new())));

@@ -1,5 +1,7 @@
-//! Servers whose names lead nowhere.
+//! Servers whose names lead nowhere, and places where none listens.
 
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use spdl_io::{ErrorKind, ResilientOptions, SourceOptions, StoreRegistry, block_on};
@@ -30,5 +32,31 @@ fn a_name_that_does_not_resolve_is_told_within_its_time() {
             // A name server that is lost itself answers nothing.
             kind => assert_eq!(kind, ErrorKind::Timeout, "{}", error.report()),
         }
+    }
+}
+
+#[test]
+fn where_no_server_listens_it_is_told_at_once_and_given_up_soon() {
+    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let listener = Arc::clone(&told);
+    let s3 = SourceOptions::default().endpoint(format!("http://{unused}")).anonymous(true);
+    let stores = StoreRegistry::new().with_options("s3:", s3).when_refused(move |store, error| {
+        listener.lock().unwrap().push(format!("{store}: {}", error.message()));
+    });
+    for (address, store) in [
+        (format!("http://{unused}/a"), format!("http://{unused}")),
+        ("s3://b/a".into(), "s3://b".into()),
+    ] {
+        let place = stores.open(&address).unwrap();
+        let start = Instant::now();
+        let error = block_on(place.fetcher.read(&place.key, None)).unwrap_err();
+        let time = start.elapsed();
+        assert!(time < Duration::from_secs(4), "{address}: {time:?}, and all its time is 30 s");
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.message().contains("cannot connect to the "), "{error}");
+        assert!(error.message().contains("nothing has answered there so far"), "{error}");
+        let told = std::mem::take(&mut *told.lock().unwrap());
+        assert!(told.len() == 1 && told[0].starts_with(&format!("{store}: cannot ")), "{told:?}");
     }
 }

@@ -83,7 +83,8 @@ class ImageLoader:
             and TIFF whose rows are stored in their order; other files that are cut, WebP among
             them, stay damaged.
         labels: The class of each path, where `source` is a list of paths.
-        drop_last: Whether a short last batch is left out.
+        drop_last: Whether a short last batch is left out. Where that leaves none, there is a
+            `DatasetWarning`.
         rank: Which part of each epoch this loader takes, 0 to `world_size - 1`: images `rank`,
             `rank + world_size` and so on of the order, which is the same for all.
         world_size: How many ranks there are, which must agree on all other arguments.
@@ -94,10 +95,14 @@ class ImageLoader:
         image_field: The field of a sample that is its image. `None`: by the usual names, such as
             `jpg`, `png`, `image`.
         label_field: The field of a sample that is its label: a whole number, or the name of a
-            class. `None`: by the usual names, such as `cls`, `label`; -1 where there is none.
+            class. `None`: the first of `cls`, `label`, `class` and `image/class/label` (of a list:
+            its column `label`, `class` or `cls`) that is there; else the folder, in tar shards too,
+            where those hold nothing but images in folders: `train/cat/1.jpg` is a `cat` beside
+            `train/dog/1.jpg`. Else -1: where none of the first 1,000 samples has a label, a
+            `DatasetWarning` says which fields there are.
         classes: The names of the classes, in the order of their numbers, where the labels of tar
-            shards, TFRecord or MDS are names. Of Parquet they are known: all that are in the column,
-            sorted by their bytes. Folders and lists of files bring their own.
+            shards, TFRecord or MDS are names. Of a column of Parquet or of a list they are known:
+            all that are in it, sorted by their bytes. Folders bring their own.
         cache: A folder of this machine in which files are kept, so that each is read only once from
             where it comes. Several runs and ranks may share it. Where not all fit, a part that
             never changes is kept.
@@ -115,7 +120,8 @@ class ImageLoader:
 
     Iterating raises `NotFoundError`, `PermissionDeniedError` or `IoError` for files that cannot be
     read, and `DataError` for those that give no image, with the file in `error.key`. What comes from
-    a store is tried again for a while, before `UnavailableError` or `TimedOutError`.
+    a store is tried again for a while, before `UnavailableError` or `TimedOutError`; but for 2 seconds
+    alone, with a line in the log `spdl_rs`, where connections are refused and nothing has ever answered.
 
     >>> loader = ImageLoader("photos", batch_size=3, size=32, layout="nchw-f32")
     >>> len(loader), loader.class_to_idx
@@ -236,6 +242,25 @@ class ImageLoader:
         if len(found) > _MOST_WARNINGS:
             more = len(found) - _MOST_WARNINGS
             warnings.warn(f"and {more} more such warnings", DatasetWarning, stacklevel=3)
+        if len(self) == 0:
+            warnings.warn(self._no_batch(), DatasetWarning, stacklevel=3)
+
+    def _no_batch(self) -> str:
+        """Why an epoch has no batch, and what to do."""
+        images = len(self._images)
+        of_rank = self._settings.images_of_rank(images)
+        ranks = f"of rank {self._rank} of {self._world_size}"
+        if of_rank == 0:
+            return (
+                f"no epoch {ranks} has a batch, as {images} images are fewer than ranks: make "
+                f'world_size {images} or less, or remainder "pad"'
+            )
+        whose = f" {ranks}" if self._world_size > 1 else ""
+        return (
+            f"no epoch{whose} has a batch, as drop_last leaves out short ones and {of_rank} of "
+            f"{images} images are fewer than a batch: make batch_size {of_rank} or less instead of "
+            f"{self._batch_size}, or drop_last false"
+        )
 
     def __iter__(self) -> ImageBatches:
         """Starts the epoch `self.epoch`, or what is left of it by `load_state_dict`, and counts on to

@@ -6,6 +6,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 use super::{DatasetKind, OpenedDataset};
+use crate::StoredField;
 use crate::datasets::file_list::LABEL_COLUMNS;
 
 /// The most classes that a column may name; where it names more, it is none of classes.
@@ -51,8 +52,9 @@ impl OpenedDataset {
     }
 
     /// Finds the names of the classes in the field `label`, where it is a column of texts that can be read
-    /// without the others, as in Parquet files: sorted by their bytes, so that a label is a name's place
-    /// among them. Where all texts are whole numbers, they are labels as they stand, and there are no names.
+    /// without the others, as in Parquet files and lists of files: sorted by their bytes, so that a label is
+    /// a name's place among them. Where all texts are whole numbers, they are labels as they stand, and there
+    /// are no names.
     ///
     /// Opening does this for the field that [`FetchLabeled`](crate::FetchLabeled) takes; it is to be called
     /// for another one. Of other kinds of data sets nothing is changed.
@@ -61,6 +63,13 @@ impl OpenedDataset {
     /// What the fetcher answers; `Corrupt` or `Truncated` where the column is damaged; `LimitExceeded` for
     /// more than 1,000,000 names.
     pub async fn name_classes(&mut self, label: &str) -> Result<()> {
+        if self.kind == DatasetKind::FileList {
+            return if self.is_own_label(label) {
+                Ok(())
+            } else {
+                self.name_classes_of_list(label)
+            };
+        }
         let mut groups = Vec::new();
         let mut first = 0;
         for rows in self.shard_lens.iter().filter(|rows| **rows > 0) {
@@ -81,15 +90,36 @@ impl OpenedDataset {
         let mut texts = stream::iter(texts).buffer_unordered(CONCURRENCY);
         while let Some(texts) = texts.try_next().await? {
             names.extend(texts);
-            if names.len() > MOST_CLASSES {
-                let message = format!("the field {label:?} has more than {MOST_CLASSES} texts");
-                return Err(Error::new(ErrorKind::LimitExceeded, message));
-            }
+            check_count(label, &names)?;
         }
         drop(texts);
+        self.take_names(names);
+        Ok(())
+    }
+
+    /// The same of a list, whose fields need not be read. An empty cell names no class.
+    fn name_classes_of_list(&mut self, label: &str) -> Result<()> {
+        let mut names = BTreeSet::new();
+        for number in 0..self.samples.len() {
+            // What cannot be read is told in its turn.
+            let Ok(row) = self.samples.item(number) else { continue };
+            let field = row.fields.iter().find(|(name, _)| **name == *label);
+            let Some((_, StoredField::Known(value))) = field else { continue };
+            if let Some(text) = value.as_str().filter(|text| !text.trim().is_empty())
+                && !names.contains(text)
+            {
+                names.insert(text.to_owned());
+                check_count(label, &names)?;
+            }
+        }
+        self.take_names(names);
+        Ok(())
+    }
+
+    /// Texts that are all whole numbers are no names.
+    fn take_names(&mut self, names: BTreeSet<String>) {
         let are_numbers = names.iter().all(|name| name.trim().parse::<i64>().is_ok());
         self.classes = if are_numbers { Vec::new() } else { names.into_iter().collect() };
-        Ok(())
     }
 
     /// The same for the usual field, where what is wrong with it alone does not matter to whoever wants no
@@ -113,6 +143,14 @@ impl OpenedDataset {
             Err(error) => Err(error),
         }
     }
+}
+
+fn check_count(label: &str, names: &BTreeSet<String>) -> Result<()> {
+    if names.len() > MOST_CLASSES {
+        let message = format!("the field {label:?} has more than {MOST_CLASSES} texts");
+        return Err(Error::new(ErrorKind::LimitExceeded, message));
+    }
+    Ok(())
 }
 
 #[cfg(feature = "parquet")]

@@ -102,10 +102,12 @@ impl Opening<'_> {
                 damage.push(error);
             }
         }
-        let classes = manifest.classes().to_vec();
         let mut opened = self.opened_tar(samples);
         opened.warnings.append(&mut damage);
-        Ok(OpenedDataset { classes, missing_samples, ..opened })
+        if !manifest.classes().is_empty() {
+            opened.classes = manifest.classes().to_vec();
+        }
+        Ok(OpenedDataset { missing_samples, ..opened })
     }
 
     /// The names directly in a folder of a store, as far as the first objects tell.

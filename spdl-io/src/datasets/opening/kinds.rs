@@ -123,8 +123,9 @@ impl Opening<'_> {
 
     pub(super) fn opened_tar(&self, samples: WebDataset) -> OpenedDataset {
         let (lens, warnings) = (samples.shard_lens(), warnings(&samples));
-        let cut_shards = samples.cut_shards();
-        OpenedDataset { warnings, cut_shards, ..self.opened(DatasetKind::TarShards, samples, lens) }
+        let (cut_shards, classes) = (samples.cut_shards(), samples.classes());
+        let opened = self.opened(DatasetKind::TarShards, samples, lens);
+        OpenedDataset { classes, warnings, cut_shards, ..opened }
     }
 
     #[cfg(feature = "parquet")]

@@ -3,6 +3,7 @@
 mod classes;
 mod folder;
 mod kinds;
+mod labels;
 mod missing;
 
 use std::ffi::OsStr;
@@ -108,7 +109,8 @@ pub struct OpenedDataset {
     /// Whether they are all files of this machine.
     pub is_local: bool,
     /// The names of the classes, where the data set has them; a label is an index into them. Of Parquet
-    /// files, the different texts of the column of labels, where it is one of texts.
+    /// files, the different texts of the column of labels, where it is one of texts. Of tar shards, those of
+    /// a set that was packed, or the folders in them, where these are classes for certain.
     pub classes: Vec<String>,
     /// How many samples each shard has, or each row group; empty where samples lie each on its own.
     pub shard_lens: Vec<u64>,

@@ -228,8 +228,7 @@ fn typed<T: DataType>(
     let pages =
         SerializedPageReader::new(Arc::new(bytes), &metadata, row_count, None).map_err(failed)?;
     let (definition, repetition) = (descriptor.max_def_level(), descriptor.max_rep_level());
-    let pages =
-        CheckedPages { pages, has_repetition: repetition > 0, has_definition: definition > 0 };
+    let pages = CheckedPages { pages, most_repetition: repetition, most_definition: definition };
     let mut reader = ColumnReaderImpl::<T>::new(Arc::clone(descriptor), Box::new(pages));
     let (mut values, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
     let mut read = 0;

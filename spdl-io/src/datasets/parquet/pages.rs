@@ -3,7 +3,6 @@
 //! The crate `parquet` takes memory for what headers of pages say; here it is seen first that they may
 //! say so.
 
-use bytes::Bytes;
 use parquet::basic::{Encoding, Type};
 use parquet::column::page::{Page, PageMetadata, PageReader};
 use parquet::errors::ParquetError;
@@ -110,51 +109,63 @@ impl Thrift<'_> {
 /// Pages that are handed on if their encoding is one that takes no more memory than they justify.
 pub(super) struct CheckedPages<P> {
     pub(super) pages: P,
-    pub(super) has_repetition: bool,
-    pub(super) has_definition: bool,
+    pub(super) most_repetition: i16,
+    pub(super) most_definition: i16,
 }
 
-impl<P: PageReader> CheckedPages<P> {
+impl<P> CheckedPages<P> {
     fn check(&self, page: Page) -> parquet::errors::Result<Page> {
         let (encoding, values) = (page.encoding(), page.num_values());
+        // Not every one that reaches past its page is refused further down without a panic.
+        let Some(levels) = self.levels_end(&page) else {
+            return Err(ParquetError::General("the levels of a page reach past it".into()));
+        };
         match encoding {
             Encoding::DELTA_BYTE_ARRAY => {
                 Err(ParquetError::NYI(format!("values encoded by {encoding}")))
             }
             // The values start with the number of lengths, for which memory is taken.
-            Encoding::DELTA_LENGTH_BYTE_ARRAY => {
-                let lengths = self.values(&page).and_then(|values| delta_count(&values));
-                match lengths {
-                    Some(lengths) if lengths <= u64::from(values) => Ok(page),
-                    _ => Err(ParquetError::General("a page has no such lengths".into())),
-                }
-            }
+            Encoding::DELTA_LENGTH_BYTE_ARRAY => match delta_count(&page.buffer()[levels..]) {
+                Some(lengths) if lengths <= u64::from(values) => Ok(page),
+                _ => Err(ParquetError::General("a page has no such lengths".into())),
+            },
             _ => Ok(page),
         }
     }
 
-    /// The values of a page, behind the levels.
-    fn values(&self, page: &Page) -> Option<Bytes> {
-        match page {
-            Page::DataPage { buf, .. } => {
-                let mut rest = buf.clone();
-                for is_there in [self.has_repetition, self.has_definition] {
-                    if is_there {
-                        let len = u32::from_le_bytes(*rest.first_chunk()?) as usize;
-                        rest = rest
-                            .get(4..4_usize.checked_add(len)?)
-                            .map(|_| rest.slice(4 + len..))?;
-                    }
+    /// Where the levels of a page end, and its values begin; `None` where that is past the page.
+    fn levels_end(&self, page: &Page) -> Option<usize> {
+        let all = page.buffer().len();
+        let end = match page {
+            Page::DataPage { buf, num_values, rep_level_encoding, def_level_encoding, .. } => {
+                let levels = [
+                    (self.most_repetition, rep_level_encoding),
+                    (self.most_definition, def_level_encoding),
+                ];
+                let mut end = 0_usize;
+                for (most, encoding) in levels.into_iter().filter(|(most, _)| *most > 0) {
+                    let len = match encoding {
+                        // The number of their bytes comes first.
+                        Encoding::RLE => {
+                            let len = u32::from_le_bytes(*buf.get(end..)?.first_chunk()?);
+                            usize::try_from(len).ok()?.checked_add(4)?
+                        }
+                        // So many bits each; any other encoding is refused further down.
+                        _ => {
+                            let bits = (i16::BITS - most.leading_zeros()) as usize;
+                            usize::try_from(*num_values).ok()?.checked_mul(bits)?.div_ceil(8)
+                        }
+                    };
+                    end = end.checked_add(len).filter(|end| *end <= all)?;
                 }
-                Some(rest)
+                end
             }
-            Page::DataPageV2 { buf, rep_levels_byte_len, def_levels_byte_len, .. } => {
-                let start =
-                    (*rep_levels_byte_len as usize).checked_add(*def_levels_byte_len as usize)?;
-                (start <= buf.len()).then(|| buf.slice(start..))
+            Page::DataPageV2 { rep_levels_byte_len, def_levels_byte_len, .. } => {
+                usize::try_from(rep_levels_byte_len.checked_add(*def_levels_byte_len)?).ok()?
             }
-            Page::DictionaryPage { .. } => None,
-        }
+            Page::DictionaryPage { .. } => 0,
+        };
+        (end <= all).then_some(end)
     }
 }
 
@@ -190,5 +201,74 @@ impl<P: PageReader> PageReader for CheckedPages<P> {
 
     fn at_record_boundary(&mut self) -> parquet::errors::Result<bool> {
         self.pages.at_record_boundary()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(levels: [i16; 2], page: Page) -> parquet::errors::Result<Page> {
+        let [most_repetition, most_definition] = levels;
+        CheckedPages { pages: (), most_repetition, most_definition }.check(page)
+    }
+
+    fn first_version(bytes: &[u8], num_values: u32, levels: Encoding) -> Page {
+        Page::DataPage {
+            buf: bytes.to_vec().into(),
+            num_values,
+            encoding: Encoding::PLAIN,
+            def_level_encoding: levels,
+            rep_level_encoding: levels,
+            statistics: None,
+        }
+    }
+
+    fn second_version(bytes: &[u8], levels: [u32; 2]) -> Page {
+        let [rep_levels_byte_len, def_levels_byte_len] = levels;
+        Page::DataPageV2 {
+            buf: bytes.to_vec().into(),
+            num_values: 8,
+            encoding: Encoding::PLAIN,
+            num_nulls: 0,
+            num_rows: 8,
+            def_levels_byte_len,
+            rep_levels_byte_len,
+            is_compressed: false,
+            statistics: None,
+        }
+    }
+
+    #[test]
+    fn levels_that_reach_past_their_page_are_refused_before_they_are_read() {
+        #[expect(deprecated, reason = "old files have it")]
+        let bits = Encoding::BIT_PACKED;
+        for (levels, bytes, encoding, is_sound) in [
+            ([0, 0], &b""[..], Encoding::RLE, true),
+            ([0, 1], b"\x02\0\0\0xx", Encoding::RLE, true),
+            ([0, 1], b"\x03\0\0\0xx", Encoding::RLE, false),
+            ([0, 1], b"\xff\xff\xff\xff", Encoding::RLE, false),
+            ([0, 1], b"\x02\0\0", Encoding::RLE, false),
+            ([1, 1], b"\x01\0\0\0x\x01\0\0\0x", Encoding::RLE, true),
+            ([1, 1], b"\x01\0\0\0x\x02\0\0\0x", Encoding::RLE, false),
+            // 20 values of 1 and of 2 bits: 3 bytes and 5.
+            ([0, 1], b"xxx", bits, true),
+            ([0, 1], b"xx", bits, false),
+            ([1, 3], b"xxxxxxxx", bits, true),
+            ([1, 3], b"xxxxxxx", bits, false),
+        ] {
+            let found = check(levels, first_version(bytes, 20, encoding));
+            assert_eq!(found.is_ok(), is_sound, "{levels:?} {bytes:?} {encoding:?}");
+        }
+        for (levels, is_sound) in [
+            ([0, 0], true),
+            ([3, 2], true),
+            ([3, 3], false),
+            ([0, 6], false),
+            ([u32::MAX, 1], false),
+        ] {
+            let found = check([1, 1], second_version(b"12345", levels));
+            assert_eq!(found.is_ok(), is_sound, "{levels:?}");
+        }
     }
 }

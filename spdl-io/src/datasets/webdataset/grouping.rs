@@ -267,7 +267,11 @@ impl Grouping {
             true => self.shard.key.display_name(),
             false => self.shard.shown(&name, None).display_name(),
         };
-        self.fail(error.with_key(shown).with_source(damage))
+        // What the damage says of itself is told above, so only what is behind it is its cause.
+        if let Some(cause) = std::error::Error::source(&damage) {
+            error = error.with_source(cause.to_string());
+        }
+        self.fail(error.with_key(shown))
     }
 
     fn too_much(&self, what: &str) -> Error {

@@ -1,5 +1,6 @@
 //! Shards of tar archives, as the Python library `webdataset` writes them.
 
+mod folders;
 mod grouping;
 mod shards;
 
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 use twox_hash::XxHash3_128;
 
+use self::folders::{ClassFolders, is_image};
 use self::grouping::Shard;
 use super::pattern::{self, Names};
 use crate::archive::TarOptions;
@@ -40,6 +42,11 @@ const NAMES: Names<'static> = Names { in_folder: "*.tar", index_suffix: Some(".i
 /// - The key of a sample is `SHARD:NAME`, where a name has its folders. Its label is in a field (`cls`),
 ///   which [`FetchLabeled`](crate::FetchLabeled) reads: a whole number, or the name of a class where the
 ///   classes are told ([`with_classes`](crate::FetchLabeled::with_classes)). An index does not know them.
+/// - Where samples are images alone, and all lie in folders, the folders directly below the one that all
+///   lie in are the classes ([`classes`](WebDataset::classes)), as for
+///   [`ImageFolder`](crate::ImageFolder): `train/cat/1.jpg` and `train/dog/1.jpg` are of the classes `cat`
+///   and `dog`. An image with another field beside it, or beside the folders, and folders that are all
+///   called `train`, `val` and so on, make that uncertain: then there are none.
 ///
 /// | fields | are |
 /// |---|---|
@@ -93,6 +100,8 @@ pub struct WebDataset {
     firsts: Vec<u64>,
     /// The names of the fields, and how each is stored.
     fields: Vec<(Arc<str>, Encoding)>,
+    /// Where labels are folders.
+    folders: Option<ClassFolders>,
 }
 
 /// How a [`WebDataset`] is opened.
@@ -257,7 +266,28 @@ impl WebDataset {
             samples += shard.len() as u64;
             firsts.push(samples);
         }
-        Ok(WebDataset { shards, firsts, fields })
+        let mut samples = WebDataset { shards, firsts, fields, folders: None };
+        samples.folders = samples.class_folders();
+        Ok(samples)
+    }
+
+    /// The folders that are classes, where that is certain.
+    fn class_folders(&self) -> Option<ClassFolders> {
+        let are_images: Vec<bool> = self.fields.iter().map(|(name, _)| is_image(name)).collect();
+        let samples = self.shards.iter().flat_map(|shard| {
+            // One that cannot be read may lack members.
+            let samples = (0..shard.len())
+                .filter_map(|sample| Some((shard.name(sample)?, shard.members(sample).ok()?)));
+            samples.map(|(name, members)| {
+                let images = members.iter().filter(|it| are_images[it.extension as usize]).count();
+                (name, images, members.len())
+            })
+        });
+        let is_uncertain = |(_, images, fields): (_, usize, usize)| images > 0 && images < fields;
+        if samples.clone().any(is_uncertain) {
+            return None;
+        }
+        ClassFolders::of(samples.filter(|(_, images, _)| *images > 0).map(|(name, ..)| name))
     }
 
     /// The shards, in their order.
@@ -279,6 +309,30 @@ impl WebDataset {
     /// The names of all fields that some sample has, in the order in which they first come.
     pub fn field_names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.fields.iter().map(|(name, _)| &**name)
+    }
+
+    /// The names of the classes, where they are folders in the archives; a label is an index into them.
+    /// Else empty.
+    ///
+    /// ```
+    /// use spdl_core::Dataset;
+    /// use spdl_io::datasets::WebDataset;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("photos.tar");
+    /// # let mut tar = tar::Builder::new(std::fs::File::create(&path)?);
+    /// # for name in ["train/cat/1.jpg", "train/dog/1.jpg"] {
+    /// #     let mut header = tar::Header::new_ustar();
+    /// #     header.set_size(0);
+    /// #     tar.append_data(&mut header, name, &[][..])?;
+    /// # }
+    /// # tar.into_inner()?;
+    /// // Of the images `train/cat/1.jpg` and `train/dog/1.jpg`.
+    /// let samples = WebDataset::open_files([path], &Default::default())?;
+    /// assert_eq!((samples.classes(), samples.item(1)?.label), (vec!["cat".into(), "dog".into()], 1));
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    pub fn classes(&self) -> Vec<String> {
+        self.folders.as_ref().map(ClassFolders::names).unwrap_or_default()
     }
 
     /// How many shards have damaged headers, so that nobody knows how many samples lie behind.
@@ -308,8 +362,9 @@ impl Dataset for WebDataset {
         // Less than the number of samples of the shard, which is a `usize`.
         let sample = (index - first) as usize;
         let members = shard.members(sample)?;
-        let mut record =
-            StoredRecord::new(shard.shown(shard.name(sample).unwrap_or_default(), None));
+        let name = shard.name(sample).unwrap_or_default();
+        let label = self.folders.as_ref().map_or(-1, |folders| folders.label(name));
+        let mut record = StoredRecord::new(shard.shown(name, None)).with_label(label);
         record.version = shard.version;
         record.fields = members
             .iter()
