@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use spdl_core::{
     Batch, BatchLayout, Counter, Error, ErrorKind, Pipeline, Result, StageOptions, State,
     usable_memory,
@@ -100,6 +101,51 @@ impl Epoch {
         py.detach(|| position::combine(&states)).map_err(|error| to_exception(py, &error))
     }
 
+    /// Ends the work; `next` gives nothing from then on.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.wind_down(WIND_DOWN));
+    }
+
+    /// Tells what was done so far, also when this has long been dropped.
+    #[getter]
+    fn monitor(&self, py: Python<'_>) -> Py<Monitor> {
+        self.monitor.clone_ref(py)
+    }
+}
+
+/// Gives the batches of an epoch. From when one is counted as given until a loop has it, nothing of
+/// Python runs, and so no signal is heard there.
+#[pyclass(frozen, subclass, module = "spdl_rs._spdl_rs")]
+pub(crate) struct BatchIterator {
+    epoch: Py<Epoch>,
+}
+
+#[pymethods]
+impl BatchIterator {
+    #[new]
+    fn new(epoch: Py<Epoch>) -> Self {
+        BatchIterator { epoch }
+    }
+
+    fn __iter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    /// Waits for the next batch: its images and its labels, as arrays of NumPy. Each keeps its native
+    /// array as its base, and with it the memory.
+    fn __next__<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
+        static AS_ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        // Importing runs Python.
+        let as_array = AS_ARRAY.import(py, "numpy", "asarray")?;
+        let Some((images, labels)) = self.epoch.get().next(py)? else { return Ok(None) };
+        Ok(Some((as_array.call1((images,))?, as_array.call1((labels,))?)))
+    }
+}
+
+impl Epoch {
     /// Waits for the next batch: its images and its labels, or nothing at the end.
     fn next(&self, py: Python<'_>) -> PyResult<Option<(Array, Array)>> {
         if self.home.is_elsewhere() {
@@ -113,7 +159,10 @@ impl Epoch {
                 polled
             });
             match polled {
-                Poll::Ready(Some(Ok(batch))) => return arrays(batch).map(Some),
+                Poll::Ready(Some(Ok(batch))) => {
+                    self.monitor.get().gave();
+                    return arrays(batch).map(Some);
+                }
                 Poll::Ready(end) => {
                     self.close(py);
                     return match end {
@@ -130,17 +179,6 @@ impl Epoch {
                 }
             }
         }
-    }
-
-    /// Ends the work; `next` gives nothing from then on.
-    fn close(&self, py: Python<'_>) {
-        py.detach(|| self.wind_down(WIND_DOWN));
-    }
-
-    /// Tells what was done so far, also when this has long been dropped.
-    #[getter]
-    fn monitor(&self, py: Python<'_>) -> Py<Monitor> {
-        self.monitor.clone_ref(py)
     }
 }
 

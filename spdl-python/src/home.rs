@@ -19,6 +19,13 @@ impl Home {
         process::id() != self.0
     }
 
+    /// What is raised in a fork for numbers that change in another process.
+    pub(crate) fn numbers_error() -> PyErr {
+        let message = "what a loader or a pipeline has done is known in the process that runs it, \
+                       and this one is a fork of that; ask there, or start another here";
+        PyRuntimeError::new_err(message)
+    }
+
     /// What is raised in a fork.
     pub(crate) fn error() -> PyErr {
         let message = "this iterator belongs to the process that started it, of which this one is \

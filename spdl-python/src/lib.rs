@@ -4,6 +4,7 @@
 //! python/spdl_rs   what users see: classes, types, documentation, checks of arguments
 //!       │
 //!   this crate     Images ──► Epoch(Settings) ──► Array: the memory of a NumPy array
+//!       │          BatchIterator: gives the batches of an epoch, each counted as it is given
 //!       │          position: how far an epoch has come, as JSON
 //!       │          pipeline: stages of Python code, on threads of Python's
 //!       │          RankOrder ──► Indices: what a distributed sampler draws
@@ -25,6 +26,7 @@ mod intervals;
 mod io;
 mod monitor;
 mod operators;
+mod pace;
 mod pipeline;
 mod position;
 mod sampler;
@@ -39,7 +41,7 @@ mod _spdl_rs {
     #[pymodule_export]
     use crate::array::Array;
     #[pymodule_export]
-    use crate::epoch::Epoch;
+    use crate::epoch::{BatchIterator, Epoch};
     #[pymodule_export]
     use crate::images::Images;
     #[pymodule_export]

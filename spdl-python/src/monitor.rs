@@ -1,6 +1,7 @@
 //! What an epoch did, for those who do not hold it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -11,6 +12,7 @@ use crate::epoch::Work;
 use crate::error::to_exception;
 use crate::home::Home;
 use crate::images::Opened;
+use crate::pace::Pace;
 use crate::position;
 use crate::statistics::{self, Told};
 
@@ -22,6 +24,8 @@ pub(crate) struct Monitor {
     /// Images that are black in part; `None` where that is an error.
     partial: Option<Counter>,
     store: Option<Arc<str>>,
+    /// Of what was given to whoever asks.
+    pace: Mutex<Pace>,
     home: Home,
 }
 
@@ -52,13 +56,19 @@ impl Monitor {
     #[new]
     fn new() -> Self {
         let view = View::Ended(Box::default());
-        Monitor { view: Mutex::new(view), partial: None, store: None, home: Home::here() }
+        Monitor {
+            view: Mutex::new(view),
+            partial: None,
+            store: None,
+            pace: Mutex::default(),
+            home: Home::here(),
+        }
     }
 
     /// What was done so far.
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let last = if self.home.is_elsewhere() {
-            self.last_word().ok_or_else(Home::error)?
+            self.last_word().ok_or_else(Home::numbers_error)?
         } else {
             py.detach(|| self.view().so_far())
         };
@@ -70,10 +80,20 @@ impl Monitor {
         statistics::to_dict(py, &last.statistics, &told)
     }
 
+    /// How many seconds a stretch of time takes, and how many were given in each, from the first on.
+    #[getter]
+    pub(crate) fn pace(&self) -> (f64, Vec<u64>) {
+        match self.home.is_elsewhere() {
+            // What another thread had locked stays locked.
+            true => Pace::default().told(),
+            false => self.its_pace().told(),
+        }
+    }
+
     /// How far the epoch has come with what was delivered, as JSON.
     fn state(&self, py: Python<'_>) -> PyResult<Option<String>> {
         let state = if self.home.is_elsewhere() {
-            self.last_word().ok_or_else(Home::error)?.state
+            self.last_word().ok_or_else(Home::numbers_error)?.state
         } else {
             py.detach(|| self.position())
         };
@@ -86,7 +106,7 @@ impl Monitor {
     pub(crate) fn of(pipeline: spdl_core::Monitor, partial: Option<Counter>) -> Self {
         let running = Running { pipeline, work: Weak::new(), cache: None };
         let view = Mutex::new(View::Running(running));
-        Monitor { view, partial, store: None, home: Home::here() }
+        Monitor { view, partial, store: None, pace: Mutex::default(), home: Home::here() }
     }
 
     /// One that also tells how far this work has come, and what the cache of these images did.
@@ -134,6 +154,11 @@ impl Monitor {
         }
     }
 
+    /// Takes in that one was given.
+    pub(crate) fn gave(&self) {
+        self.its_pace().came(Instant::now());
+    }
+
     /// Keeps the numbers as they are now.
     pub(crate) fn end(&self) {
         let mut view = self.view();
@@ -146,6 +171,10 @@ impl Monitor {
         let mut view = self.view();
         let ended = Ended { state: Some(state), ..view.so_far() };
         *view = View::Ended(Box::new(ended));
+    }
+
+    fn its_pace(&self) -> MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn view(&self) -> MutexGuard<'_, View> {

@@ -362,3 +362,19 @@ def test_a_state_taken_by_another_thread_is_one_between_batches(many):
     again.load_state_dict(middle)
     rest = numpy.concatenate([one for _, one in again]).tolist()
     assert rest == list(range(middle["steps_in_epoch"], 400))
+
+
+def test_a_loader_is_not_pickled_and_says_what_to_pickle_instead(many):
+    loader = spdl_rs.ImageLoader(many, batch_size=16, size=16)
+    batches = iter(loader)
+    for unpicklable, words in ((loader, "arguments and its state_dict"), (batches, "state_dict")):
+        for ask in (pickle.dumps, copy.deepcopy):
+            with pytest.raises(TypeError, match=words):
+                ask(unpicklable)
+    # A copy, as PyTorch makes one of an iterable data set for each worker, begins its own epochs.
+    again = copy.copy(loader)
+    assert again.epoch == 1 and len(list(again)) == 3 and loader.epoch == 1
+    again = spdl_rs.ImageLoader(many, batch_size=16, size=16)
+    next(batches)
+    again.load_state_dict(pickle.loads(pickle.dumps(batches.state_dict())))
+    assert len(list(again)) == 2

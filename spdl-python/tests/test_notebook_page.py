@@ -83,23 +83,27 @@ def test_text_in_the_page_is_escaped(tmp_path):
     assert repr(loader) in page.text and "&amp;" in repr(loader)
 
 
-@pytest.mark.parametrize("moments", [[], [1.0], [1.0, 1.0, 1.0], [2.0, 1.0, 0.5]])
-def test_without_a_stretch_of_time_there_is_no_line(moments):
-    assert _notebook_page.rates(moments) == []
+@pytest.mark.parametrize("counts", [[], [1], [7]])
+def test_without_a_stretch_of_time_there_is_no_line(counts):
+    assert _notebook_page.rates(0.1, counts) == []
     statistics = {"stages": [], "diagnosis": ""}
-    assert "svg" not in _notebook_page.page("x", statistics, _notebook_page.rates(moments))
+    assert "svg" not in _notebook_page.page("x", statistics, _notebook_page.rates(0.1, counts))
 
 
 def test_the_line_shows_the_rate():
-    # 100 batches a second for 10 s, then 10 for 10 s.
-    moments = [place / 100 for place in range(1001)] + [10 + place / 10 for place in range(1, 101)]
-    rates = _notebook_page.rates(moments)
-    assert rates[0] == pytest.approx(100, rel=0.1) and rates[-1] == pytest.approx(10, rel=0.4)
-    assert len(rates) == 60 and max(rates) < 110
+    # 100 batches a second for 10 s, then 10 for 10 s, and a stretch that is not over.
+    rates = _notebook_page.rates(0.2, [20] * 50 + [2] * 50 + [0])
+    assert rates[0] == pytest.approx(100) and rates[-1] == pytest.approx(10)
+    assert 40 <= len(rates) <= 60 and max(rates) == pytest.approx(100)
     (points,) = re.findall(r'points="([^"]*)"', _notebook_page.page("x", {"stages": []}, rates))
     heights = [float(point.split(",")[1]) for point in points.split()]
     assert len(heights) == len(rates) and heights[0] < heights[-1]
     assert all(0 <= height <= 32 for height in heights)
+
+
+def test_where_few_came_the_line_has_few_points():
+    rates = _notebook_page.rates(0.001, [1, 0, 0, 0] * 6 + [1])
+    assert rates == pytest.approx([250.0, 250.0])
 
 
 class Nothing(BackgroundTask):
@@ -141,5 +145,7 @@ def test_the_pace_of_a_pipeline_counts_every_item_in_few_numbers():
         seconds, counts = pipeline._run.pace
     assert sum(counts) == 1500 and len(counts) <= 120
     assert seconds * len(counts) >= 0.4
-    rates = _notebook_page.rates_of_counts(seconds, counts)
-    assert len(rates) == len(counts) - 1 and rates[0] == counts[0] / seconds
+    rates = _notebook_page.rates(seconds, counts)
+    together = -(-(len(counts) - 1) // 60)
+    assert len(rates) == (len(counts) - 1) // together <= 60
+    assert rates[0] == pytest.approx(sum(counts[:together]) / (together * seconds))

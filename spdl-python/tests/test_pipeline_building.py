@@ -10,6 +10,7 @@ from fractions import Fraction
 
 import pytest
 from pipelines import build, identity, run, source
+from spdl_rs.dataloader import DataLoader
 from spdl_rs.pipeline import PipelineBuilder, build_pipeline, defs
 from spdl_rs.pipeline.defs import (
     Aggregate,
@@ -23,6 +24,7 @@ from spdl_rs.pipeline.defs import (
     SinkConfig,
     SourceConfig,
 )
+from spdl_rs.torch import DataLoader as TorchDataLoader
 
 
 def spell(word):
@@ -438,3 +440,37 @@ def test_b16_everything_that_is_listed_can_be_imported():
     names = {}
     exec("from spdl_rs.pipeline.defs import *", names)
     assert set(defs.__all__) <= set(names)
+
+
+HUGE = 2**70
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: build(source(), num_threads=HUGE), "num_threads"),
+        (lambda: build(source().pipe(identity, concurrency=HUGE)), "concurrency"),
+        (lambda: source().aggregate(HUGE), "n"),
+        (lambda: build(source(), buffer_size=HUGE), "buffer_size"),
+        (lambda: build(source(), report_stats_interval=10**400), "report_stats_interval"),
+        (lambda: build(source()).get_item(timeout=10**400), "timeout"),
+        (lambda: build(source()).get_iterator(timeout=10**400), "timeout"),
+        (lambda: DataLoader([1], batch_size=HUGE), "batch_size"),
+        (lambda: DataLoader([1], num_threads=HUGE), "num_threads"),
+        (lambda: DataLoader([1], buffer_size=HUGE), "buffer_size"),
+        (lambda: DataLoader([1], timeout=10**400), "timeout"),
+        (lambda: TorchDataLoader([1], HUGE, collate_fn=list), "batch_size"),
+        (lambda: TorchDataLoader([1], num_workers=HUGE, collate_fn=list), "num_workers"),
+        (
+            lambda: TorchDataLoader([1], num_workers=1, timeout=10**400, collate_fn=list),
+            "timeout",
+        ),
+        (
+            lambda: TorchDataLoader([1], num_workers=1, prefetch_factor=HUGE, collate_fn=list),
+            "prefetch_factor",
+        ),
+    ],
+)
+def test_a_number_that_is_too_large_is_refused_by_its_name(make, name):
+    with pytest.raises(ValueError, match=rf"\b{name}\b.*(at most|too large)"):
+        make()

@@ -1,8 +1,10 @@
 """Group L of the features: start, stop, waiting, garbage, the end of the process."""
 
+import copy
 import functools
 import gc
 import os
+import pickle
 import queue
 import signal
 import subprocess
@@ -22,7 +24,9 @@ from pipelines import (
     threads,
     wait_until,
 )
-from spdl_rs.pipeline import PipelineFailure
+from spdl_rs import _spdl_rs
+from spdl_rs.pipeline import PipelineFailure, build_pipeline
+from spdl_rs.pipeline._stage_names import in_plain_words
 from spdl_rs.pipeline.defs import Aggregator
 
 
@@ -180,7 +184,32 @@ def test_l06_a_loop_that_was_left_is_gone_on_with():
         if item == 2:
             break
     assert list(pipeline) == [3, 4, 5]
+    with pytest.warns(UserWarning, match="has ended, and has no items"):
+        assert list(pipeline) == []
+
+
+def test_l06_a_loop_warns_that_there_is_nothing_only_where_somebody_knew_of_the_end(recwarn):
+    pipeline = build(source(range(3)))
+    # Left behind the last item, of which nobody knew that it was.
+    assert [item for _, item in zip(range(3), pipeline, strict=False)] == [0, 1, 2]
     assert list(pipeline) == []
+    pipeline = build(source(range(2), continuous=True))
+    with pipeline.auto_stop():
+        assert [list(pipeline), list(pipeline)] == [[0, 1], [0, 1]]
+    pipeline = build(source([1]).pipe(refuse), max_failures=0)
+    for _ in range(2):
+        with pytest.raises(PipelineFailure):
+            list(pipeline)
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_l06_the_warning_is_that_of_the_loop(recwarn):
+    pipeline = build(source(range(3)))
+    list(pipeline)
+    for _ in pipeline:
+        pass
+    (warning,) = recwarn
+    assert warning.filename == __file__ and "continuous=True" in str(warning.message)
 
 
 def test_l06_an_iterator_has_a_timeout_for_each_item():
@@ -318,6 +347,148 @@ def test_l07_a_process_may_end_at_any_moment(ending):
         assert process.returncode == 0
 
 
+def test_l07_the_process_says_which_functions_it_waits_for():
+    text = """
+def load(item):
+    time.sleep(4)
+class Dataset:
+    def __getitem__(self, item):
+        time.sleep(4)
+def slow():
+    yield time.sleep(4)
+kept = [build(load, name="slow"), build(Dataset(), concurrency=2), build(spin, source=slow())]
+for p in kept:
+    p.start()
+time.sleep(0.3)
+began = time.monotonic()
+"""
+    with script(text) as process:
+        output, errors = process.communicate(timeout=60)
+    assert output == "" and process.returncode == 0
+    (line,) = errors.splitlines()
+    assert line.startswith("the process ends, and waits for functions of pipelines"), line
+    assert "for 10 s at most: " in line
+    assert "stage slow, load at <string>:" in line and "slow at <string>:" in line
+    assert line.count("stage Dataset, __getitem__ at <string>:") == 2
+
+
+def test_l07_at_the_end_of_the_process_pipelines_end_side_by_side():
+    text = """
+import atexit
+def measure():
+    assert time.monotonic() - began < 2.5, time.monotonic() - began
+import spdl_rs.pipeline._ending
+began = None
+kept = [build(lambda item: time.sleep(0.7)) for _ in range(5)]
+for p in kept:
+    p.start()
+time.sleep(0.2)
+from spdl_rs.pipeline import _ending
+atexit.unregister(_ending._end_all)
+atexit.register(measure)
+atexit.register(_ending._end_all)
+began = time.monotonic()
+"""
+    with script(text) as process:
+        assert process.communicate(timeout=60) == ("", "")
+
+
+@pytest.mark.parametrize("kind", ["ThreadPoolExecutor", "ProcessPoolExecutor"])
+def test_l07_a_process_ends_in_silence_with_an_executor_of_ones_own(kind, tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(f"""
+import concurrent.futures, time
+from spdl_rs.pipeline import PipelineBuilder
+def numbers():
+    while True:
+        yield 1
+def work(item):
+    time.sleep(0.001)
+    return item
+if __name__ == "__main__":
+    pool = concurrent.futures.{kind}(2)
+    builder = PipelineBuilder().add_source(numbers()).pipe(work, executor=pool, concurrency=2)
+    pipeline = builder.add_sink().build(num_threads=1)
+    pipeline.get_item()
+""")
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, str(path)], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
+def test_what_an_async_iterator_raises_as_it_is_closed_is_told(monkeypatch, caplog):
+    told = []
+
+    async def letters(item):
+        try:
+            while True:
+                yield item
+        finally:
+            raise LookupError("not closed")
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda raised: told.append(str(raised.exc_value)))
+    pipeline = build(source(["a"]).pipe(letters))
+    assert pipeline.get_item(timeout=20) == "a"
+    pipeline.stop()
+    # The stage closes it, or, where that comes too late, asyncio.
+    wait_until(lambda: told == ["not closed"] or "LookupError: not closed" in caplog.text)
+
+
+def test_a_pipeline_is_not_pickled_and_says_what_to_pickle_instead():
+    builder = source(range(3)).pipe(identity).add_sink()
+    pipeline = builder.build(num_threads=1)
+    for ask in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"PipelineBuilder.get_config\(\).*build_pipeline"):
+            ask(pipeline)
+    config = pickle.loads(pickle.dumps(builder.get_config()))
+    assert list(build_pipeline(config, num_threads=1)) == [0, 1, 2]
+
+
+def test_a_pipeline_can_be_shown_and_asked_while_another_thread_waits_for_an_item():
+    gate = threading.Event()
+    pipeline = build(source([1]).pipe(lambda item: gate.wait(20)))
+    taker = threading.Thread(target=list, args=(pipeline,))
+    taker.start()
+    wait_until(lambda: "running" in repr(pipeline))
+    times = []
+    for _ in range(20):
+        began = time.perf_counter()
+        assert "running" in repr(pipeline)
+        times.append(time.perf_counter() - began)
+    gate.set()
+    taker.join()
+    # A wait holds the engine for 20 ms at a time.
+    assert sorted(times)[10] < 0.005, times
+
+
+def test_diagnosis_names_stages_as_the_user_has_named_them():
+    pipeline = build(source(range(4)).pipe(refuse, name="bad"))
+    assert list(pipeline) == []
+    said = 'Nothing was delivered: 4 of 4 items failed in stage "bad".'
+    assert pipeline.diagnose() == said == pipeline.stats()["diagnosis"]
+    assert said in pipeline._repr_html_().replace("&quot;", '"')
+    assert build(source(range(4))).diagnose() == "Too little has run to say what limits."
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["3:0:src", "3:1:load"], '"load"'),
+        (["3:0:load", "3:1.2.0:load"], '"load (stage 1.2.0)"'),
+        (["3:0:src", "3:1:Fetch/part0", "3:1:Fetch/part1"], '"Fetch"'),
+        (["3:0:src", "3:1:a:b/part"], '"a:b/part"'),
+        (["source", "fetch"], '"fetch"'),
+    ],
+)
+def test_stages_that_share_a_name_are_told_with_their_places(names, said):
+    told = _spdl_rs.Monitor().statistics()
+    told["stages"] = [{"name": name} for name in names]
+    told["diagnosis"] = f'The stage "{names[-1]}" limits.'
+    assert in_plain_words(told)["diagnosis"] == f"The stage {said} limits."
+
+
 def test_l08_the_output_queue_of_threads_changes_nothing_and_statistics_stay():
     pipeline = build(source(range(100)).pipe(identity), use_thread_output_queue=True)
     assert list(pipeline) == list(range(100))
@@ -405,6 +576,13 @@ if child == 0:
         assert "fork" in str(error)
     else:
         os._exit(3)
+    try:
+        p.stats()
+    except RuntimeError as error:
+        assert "known in the process that runs it, and this one is a fork" in str(error)
+    else:
+        os._exit(4)
+    assert "ended" in repr(p)
     p.stop(timeout=1)
     assert build(spin).get_item() == 1
     del p

@@ -1,5 +1,6 @@
 """`state_dict` and `load_state_dict` of `spdl_rs.torch.DataLoader`: the rest is the same rest."""
 
+import functools
 import io
 import itertools
 import pickle
@@ -80,6 +81,19 @@ class StatefulStream(Stream):
 
     def load_state_dict(self, state):
         self.at = state["at"]
+
+
+class Shrinking:
+    """A sampler of the user's, which may have another length each time."""
+
+    def __init__(self, length):
+        self.length = length
+
+    def __iter__(self):
+        return iter(range(self.length))
+
+    def __len__(self):
+        return self.length
 
 
 def stateful_sampler(**arguments):
@@ -272,6 +286,12 @@ def test_batches_that_failed_count_as_given():
         (lambda: loader(drop_last=True), "drop_last is False there, and True here"),
         (lambda: loader(range(22)), "dataset_length is 23 there, and 22 here"),
         (lambda: loader(Stream()), "style is 'map' there, and 'iterable' here"),
+        (lambda: loader(sampler=Shrinking(23)), "sampler is 'sequential' there, and 'Shrinking' h"),
+        (
+            lambda: loader(batch_size=1, batch_sampler=[[1], [2, 3], [4]]),
+            "batch_size is 3 there, and None here; sampler is 'sequential' there, and 'list' here; "
+            "sampler_length is 23 there, and 3 here",
+        ),
     ],
 )
 def test_a_state_of_another_loader_is_refused(other, said):
@@ -287,12 +307,59 @@ def test_a_state_of_another_loader_is_refused(other, said):
     _, state = broken_off(lambda: loader(Stream(), num_workers=2), 2)
     with pytest.raises(ValueError, match="_num_workers is 2 there, and 3 here"):
         loader(Stream(), num_workers=3).load_state_dict(state)
-    _, state = broken_off(lambda: loader(sampler=range(20)), 5)
+    _, state = broken_off(lambda: loader(sampler=Shrinking(20)), 5)
     with pytest.raises(ValueError, match="5 batches were given, here are 2"):
-        iter(resumed(lambda: loader(sampler=range(5)), state))
+        iter(resumed(lambda: loader(sampler=Shrinking(5)), state))
+
+
+class OfRank(Shrinking):
+    """As `torch.utils.data.DistributedSampler`."""
+
+    def __init__(self, rank, num_replicas):
+        super().__init__(6)
+        self.rank, self.num_replicas = rank, num_replicas
+
+
+def test_a_state_of_another_rank_is_refused_and_states_are_not_combined():
+    _, state = broken_off(lambda: loader(sampler=OfRank(0, 2)), 1)
+    assert list(resumed(lambda: loader(sampler=OfRank(0, 2)), state)) == [[3, 4, 5]]
+    for rank, ranks in ((1, 2), (0, 3)):
+        with pytest.raises(ValueError, match="of rank 0 of 2' there, and .* cannot be combined"):
+            resumed(functools.partial(loader, sampler=OfRank(rank, ranks)), state)
+    with pytest.raises(NotImplementedError, match="each rank goes on with its own"):
+        DataLoader.combine_states([state, state])
+
+
+def test_a_sampler_of_the_users_may_change_its_length():
+    _, state = broken_off(lambda: loader(sampler=Shrinking(6)), 1)
+    again = resumed(lambda: loader(sampler=Shrinking(9)), state)
+    assert list(again) == [[3, 4, 5], [6, 7, 8]]
 
 
 # With PyTorch's random orders.
+
+
+@pytest.mark.frameworks
+def test_a_state_of_another_order_is_refused():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: no random orders")
+    _, state = broken_off(functools.partial(loader, shuffle=True), 2)
+    with pytest.raises(ValueError, match="sampler is 'RandomSampler' there, and 'sequential' here"):
+        resumed(loader, state)
+    _, state = broken_off(loader, 2)
+    with pytest.raises(ValueError, match="sampler is 'sequential' there, and 'RandomSampler' here"):
+        resumed(functools.partial(loader, shuffle=True), state)
+    data = torch.utils.data
+
+    def of_rank(rank):
+        return loader(sampler=data.DistributedSampler(range(23), num_replicas=2, rank=rank))
+
+    _, state = broken_off(functools.partial(of_rank, 0), 2)
+    with pytest.raises(ValueError, match="'DistributedSampler of rank 0 of 2' there"):
+        resumed(functools.partial(of_rank, 1), state)
+    more = functools.partial(data.RandomSampler, range(23), replacement=True)
+    _, state = broken_off(lambda: loader(sampler=more(num_samples=40)), 2)
+    with pytest.raises(ValueError, match="sampler_length is 40 there, and 50 here"):
+        resumed(lambda: loader(sampler=more(num_samples=50)), state)
 
 
 def shuffled(torch, kind, **arguments):

@@ -183,3 +183,34 @@ def test_another_thread_may_ask_meanwhile():
     asking.set()
     thread.join()
     assert told == sorted(told) and loader.stats()["consumer"]["items"] == 20
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            lambda: DataLoader(range(23), 3, num_workers=2, collate_fn=list),
+            "DataLoader(range of 23 samples: 8 batches of 3; sequential, num_workers=2)",
+        ),
+        (
+            lambda: DataLoader([7], None, collate_fn=int),
+            "DataLoader(list of 1 sample: 1 batch; sequential, num_workers=0)",
+        ),
+        (
+            lambda: DataLoader(Numbers(), 3, collate_fn=list),
+            "DataLoader(Numbers of samples: batches of 3; num_workers=0)",
+        ),
+        (
+            lambda: get_pytorch_dataloader(range(5), 2, collate_fn=list),
+            "PyTorchDataLoader(range of 5 samples: 3 batches of 2; sequential, num_workers=1)",
+        ),
+    ],
+)
+def test_loaders_are_shown_as_what_they_load(make, words):
+    loader = make()
+    assert repr(loader) == words
+    before = loader._repr_html_()
+    assert words in before and "<table>" not in before
+    list(loader)
+    page = loader._repr_html_()
+    assert "<td>fetch</td>" in page and "0:" not in page

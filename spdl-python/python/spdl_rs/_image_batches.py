@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import collections
-import time
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeAlias
 
 import numpy
 import numpy.typing
@@ -21,12 +19,13 @@ Labels: TypeAlias = "numpy.typing.NDArray[numpy.int64]"
 # registered later, the end of all pipelines included.
 atexit.register(_spdl_rs.Workers.forbid_python)
 
-# So many batches are looked back at to show how the rate was.
-_REMEMBERED = 1000
 
-
-class ImageBatches(Iterator["tuple[Images, Labels]"]):
+class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Images, Labels]"]):
     """One epoch of an `ImageLoader`, made by `iter(loader)`. Any thread may take batches from it.
+
+    A batch counts as given once a `for` loop has it: what Ctrl-C keeps from the loop is given by
+    whoever goes on from the state. (Called by hand, `next` may be interrupted between its return and
+    what becomes of the batch; Python hears signals there.)
 
     Dropping it ends the work, and so does `close`. It is a context manager too:
 
@@ -37,32 +36,37 @@ class ImageBatches(Iterator["tuple[Images, Labels]"]):
     []
     """
 
-    def __init__(
-        self,
+    _number: int
+    _run: _spdl_rs.Epoch
+    _monitor: _spdl_rs.Monitor
+
+    def __new__(
+        cls,
         images: _spdl_rs.Images,
         settings: _spdl_rs.Settings,
         epoch: int,
         state: str | None = None,
-    ) -> None:
-        self._number = epoch
-        self._run = _spdl_rs.Epoch(images, settings, epoch, state)
-        self._monitor = self._run.monitor
-        self._moments: collections.deque[float] = collections.deque(maxlen=_REMEMBERED)
+    ) -> ImageBatches:
+        run = _spdl_rs.Epoch(images, settings, epoch, state)
+        batches = super().__new__(cls, run)
+        batches._number, batches._run, batches._monitor = epoch, run, run.monitor
+        return batches
 
-    def __next__(self) -> tuple[Images, Labels]:
-        batch = self._run.next()
-        if batch is None:
-            raise StopIteration
-        self._moments.append(time.perf_counter())
-        images, labels = batch
-        # Each keeps its native array as its base, and with it the memory.
-        return numpy.asarray(images), numpy.asarray(labels)
+    if TYPE_CHECKING:
+        # It is native: a loop calls no function of Python's for its next batch.
+        def __next__(self) -> tuple[Images, Labels]: ...
 
     def __enter__(self) -> ImageBatches:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            "an epoch that is under way cannot be pickled or copied; pickle its state_dict(), and load "
+            "it into another ImageLoader"
+        )
 
     def __repr__(self) -> str:
         return f"ImageBatches(epoch={self._number})"

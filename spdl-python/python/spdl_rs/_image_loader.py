@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import collections
 import json
 import os
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal, NoReturn, SupportsIndex
 
 from . import _arguments as check
 from . import _loader_state, _notebook_page, _spdl_rs
@@ -225,7 +224,6 @@ class ImageLoader:
         )
         self._words = f"train={train}, seed={seed}"
         self._monitor = _spdl_rs.Monitor()
-        self._moments: collections.deque[float] = collections.deque()
         # Around what follows, which threads that share the loader change.
         self._exclusive = Exclusive()
         self._epoch = 0
@@ -267,9 +265,9 @@ class ImageLoader:
         the next."""
         with self._exclusive.held():
             batches = ImageBatches(self._images, self._settings, self._epoch, self._resume)
-            self._monitor, self._moments = batches._monitor, batches._moments
-            self._resume, self._began = None, True
-            self._epoch += 1
+            # Together: whoever is interrupted has the state of before, or that of this epoch.
+            self._monitor, self._resume, self._began = batches._monitor, None, True
+            self._epoch = batches._number + 1
         return batches
 
     def __len__(self) -> int:
@@ -291,9 +289,20 @@ class ImageLoader:
         )
 
     def _repr_html_(self) -> str:
-        # Copied in one step, since another thread may be at the batches.
-        rate = _notebook_page.rates(list(self._moments.copy()))
+        rate = _notebook_page.rates(*self._monitor.pace)
         return _notebook_page.page(repr(self), self.stats(), rate)
+
+    def __copy__(self) -> ImageLoader:
+        # It begins epochs of its own.
+        again = object.__new__(type(self))
+        vars(again).update({**vars(self), "_exclusive": Exclusive()})
+        return again
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            "an ImageLoader cannot be pickled, as it holds open files and connections; pickle its "
+            "arguments and its state_dict(), make another one of those arguments, and load the state"
+        )
 
     @property
     def classes(self) -> list[str]:
@@ -334,7 +343,7 @@ class ImageLoader:
 
         A plain `dict` that can be pickled, or written as JSON. It takes some hundred bytes, holds
         neither images nor names, and may be asked for at any moment: between batches, after `break`,
-        an exception or Ctrl-C, and between epochs.
+        an exception or Ctrl-C, and between epochs. A batch counts as given once a `for` loop has it.
 
         >>> loader = ImageLoader("photos", batch_size=1, size=32)
         >>> batches = iter(loader)

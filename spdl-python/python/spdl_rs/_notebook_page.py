@@ -37,27 +37,19 @@ def page(
     return "<div>" + "".join(parts) + "</div>"
 
 
-def rates(moments: Sequence[float]) -> list[float]:
-    """How many came per second, of the seconds at which they came: in as many equal stretches of
-    time as a line can show."""
-    if len(moments) < 3:
+def rates(stretch: float, counts: Sequence[int]) -> list[float]:
+    """How many came per second, of how many came in each stretch of so many seconds: in as many
+    equal stretches as a line can show."""
+    # The last one may not be over.
+    whole = counts[:-1]
+    if not whole:
         return []
-    first, last = moments[0], moments[-1]
-    span = last - first
-    if span <= 0:
-        return []
-    # A stretch without a batch says nothing where there are as few batches as stretches.
-    bins = max(2, min(_BINS, (len(moments) - 1) // 3))
-    counts = [0] * bins
-    for moment in moments[1:]:
-        counts[min(int((moment - first) / span * bins), bins - 1)] += 1
-    return [count * bins / span for count in counts]
-
-
-def rates_of_counts(stretch: float, counts: Sequence[int]) -> list[float]:
-    """The same, of how many came in each stretch of so many seconds."""
-    # The last stretch may not be over.
-    return [count / stretch for count in counts[:-1]]
+    # A stretch in which nothing came says nothing where as few came as there are stretches.
+    bins = max(2, min(_BINS, sum(whole) // 3))
+    together = -(-len(whole) // bins)
+    # What is left over at the end would be a shorter one.
+    begins = range(0, len(whole) - together + 1, together)
+    return [sum(whole[at : at + together]) / (together * stretch) for at in begins]
 
 
 def _table(statistics: Statistics, items: str) -> str:

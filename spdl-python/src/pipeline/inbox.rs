@@ -284,9 +284,11 @@ impl Pull {
     pub(super) fn close(&mut self) {
         let close =
             with_python(|py| self.iterator.getattr(py, intern!(py, "aclose")).ok().map(Arc::new));
-        if let Ok(Some(close)) = close {
-            // There is nobody to tell of a failure.
-            drop(block_on(self.inbox.submit(&close, None)));
+        if let Ok(Some(close)) = close
+            && let Err(NoReply::Raised(error)) = block_on(self.inbox.submit(&close, None))
+        {
+            // Where Python ends, nobody can be told any more.
+            drop(with_python(|py| error.write_unraisable(py, Some(self.iterator.bind(py)))));
         }
     }
 }

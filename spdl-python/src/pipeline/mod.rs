@@ -28,7 +28,6 @@ mod graph;
 mod inbox;
 mod iterator;
 mod native;
-mod pace;
 mod raised;
 mod route;
 mod run;

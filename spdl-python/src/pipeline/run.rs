@@ -1,10 +1,10 @@
 //! A pipeline that runs: its next item, its end, its statistics.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyRuntimeError, PyTimeoutError};
@@ -16,7 +16,6 @@ use super::failure::Failure;
 use super::feed::Line;
 use super::graph::Graph;
 use super::inbox::Inbox;
-use super::pace::Pace;
 use super::stage::on_error;
 use super::workers::{Pool, Workers};
 use crate::error::to_exception;
@@ -43,9 +42,11 @@ pub(crate) struct PipelineRun {
     run: Mutex<Option<Run>>,
     helpers: Arc<Helpers>,
     ending: AtomicBool,
+    /// Whether `run` is `None`, for those who do not want to wait for it.
+    ended: AtomicBool,
+    /// Says when the work that `stop` ends is over, where nobody waits for that.
+    winding_down: Mutex<Option<WindingDown>>,
     failure: Failure,
-    /// Of what was given to whoever asks for items.
-    pace: Mutex<Pace>,
     monitor: Py<Monitor>,
     continuous: bool,
     home: Home,
@@ -55,6 +56,13 @@ pub(crate) struct PipelineRun {
 struct Run {
     engine: Pipeline<Item>,
     _pools: ClosePools,
+}
+
+/// A thread that drops what runs.
+struct WindingDown {
+    /// Is disconnected once that is done.
+    ended: Receiver<()>,
+    thread: Option<JoinHandle<()>>,
 }
 
 /// What Python's threads wait for.
@@ -130,8 +138,9 @@ impl PipelineRun {
             run: Mutex::new(Some(run)),
             helpers,
             ending: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            winding_down: Mutex::default(),
             failure: Failure::default(),
-            pace: Mutex::default(),
             monitor,
             continuous: described.continuous,
             home: Home::here(),
@@ -165,7 +174,7 @@ impl PipelineRun {
     }
 
     /// Ends the work. Says whether all of it has ended within `timeout` seconds; the rest ends when
-    /// the items are done that are under way.
+    /// the items are done that are under way, for which one may wait by stopping once more.
     #[pyo3(signature = (timeout=None))]
     fn stop(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         if self.home.is_elsewhere() {
@@ -173,20 +182,11 @@ impl PipelineRun {
         }
         self.halt(py);
         let deadline = deadline(timeout);
-        let (done, ended) = mpsc::channel::<()>();
-        let run = py.detach(|| self.run().take());
-        let Some(run) = run else { return Ok(true) };
-        let work = move || {
-            drop(run);
-            drop(done);
-        };
-        // Where no thread is to be had, `work` is dropped here, and the run with it.
-        let thread = py.detach(|| thread::Builder::new().name("spdl-wind-down".into()).spawn(work));
-        let mut ended = ended;
+        let Some(mut winding) = py.detach(|| self.wind_down()) else { return Ok(true) };
         loop {
             let left = left(deadline);
             let slice = SLICE.min(left);
-            let lent = &mut ended;
+            let lent = &mut winding.ended;
             let received = py.detach(move || {
                 let received = lent.recv_timeout(slice);
                 stay_if_python_ends();
@@ -194,19 +194,23 @@ impl PipelineRun {
             });
             match received {
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) if left.is_zero() => return Ok(false),
-                Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let raised = py.check_signals();
+            if left.is_zero() || raised.is_err() {
+                *self.winding_down() = Some(winding);
+                return raised.map(|()| false);
             }
         }
         // A panic has been printed, and there is nothing left to save.
-        py.detach(|| thread.map(thread::JoinHandle::join).is_ok());
+        py.detach(|| winding.thread.map(JoinHandle::join).is_some());
         Ok(true)
     }
 
     /// Whether it has ended.
     #[getter]
-    fn ended(&self, py: Python<'_>) -> bool {
-        self.home.is_elsewhere() || py.detach(|| self.run().is_none())
+    fn ended(&self) -> bool {
+        self.home.is_elsewhere() || self.ended.load(Ordering::SeqCst)
     }
 
     /// The failure that nobody has been told of yet.
@@ -218,7 +222,7 @@ impl PipelineRun {
     /// item on.
     #[getter]
     fn pace(&self) -> (f64, Vec<u64>) {
-        self.pace.lock().unwrap_or_else(PoisonError::into_inner).told()
+        self.monitor.get().pace()
     }
 
     /// Tells what was done so far, also when this has long been dropped.
@@ -256,8 +260,7 @@ impl PipelineRun {
             });
             match polled {
                 Polled::Item(item) => {
-                    let now = Instant::now();
-                    self.pace.lock().unwrap_or_else(PoisonError::into_inner).came(now);
+                    self.monitor.get().gave();
                     return Ok(Some(item));
                 }
                 Polled::EpochEnd if self.continuous => return Ok(None),
@@ -296,6 +299,7 @@ impl PipelineRun {
                 self.failure.keep(end.and_then(Result::err));
                 let ended = run.take();
                 drop(run);
+                self.ended.store(true, Ordering::SeqCst);
                 self.monitor.get().end();
                 self.helpers.halt();
                 drop(ended);
@@ -308,10 +312,34 @@ impl PipelineRun {
         self.run.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn take_run(&self) -> Option<Run> {
+        let run = self.run().take();
+        self.ended.store(true, Ordering::SeqCst);
+        run
+    }
+
+    /// Lets a thread drop what runs, which waits for items under way. Gives what says when that is
+    /// done; `None` where it is, or where somebody waits for that.
+    fn wind_down(&self) -> Option<WindingDown> {
+        let Some(run) = self.take_run() else { return self.winding_down().take() };
+        let (done, ended) = mpsc::channel();
+        let work = move || {
+            drop(run);
+            drop(done);
+        };
+        // Where no thread is to be had, `work` is dropped here, and the run with it.
+        let thread = thread::Builder::new().name("spdl-wind-down".into()).spawn(work).ok();
+        Some(WindingDown { ended, thread })
+    }
+
+    fn winding_down(&self) -> MutexGuard<'_, Option<WindingDown>> {
+        self.winding_down.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn end_within(&self, py: Python<'_>, at_most: Duration) {
         self.ending.store(true, Ordering::SeqCst);
         py.detach(|| {
-            let run = self.run().take();
+            let run = self.take_run();
             self.monitor.get().end();
             self.helpers.halt();
             if let Some(run) = run {

@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 from .._exclusive import Exclusive
 from ..pipeline import Pipeline, PipelineBuilder
 from ..pipeline._ops import kind_of, name_of
+from ..pipeline.defs._checks import not_huge, seconds
 from ..usage import log_api_usage_once
 from ._pass import Pass
 from ._progress import Progress, Tracked, check
@@ -86,6 +87,13 @@ class DataLoader(Generic[U]):
         output_order: Literal["completion", "input"] = "completion",
     ) -> None:
         log_api_usage_once("spdl_rs.dataloader.DataLoader")
+        for name, value in (
+            ("batch_size", batch_size),
+            ("buffer_size", buffer_size),
+            ("num_threads", num_threads),
+        ):
+            not_huge(name, value)
+        seconds("timeout", timeout)
         self._src = src
         self._preprocessor = preprocessor
         self._batch_size = batch_size
@@ -125,12 +133,14 @@ class DataLoader(Generic[U]):
         return Pass(self._begin, self._timeout)
 
     def _begin(self) -> tuple[Pipeline[Any], Progress | None]:
-        progress = None
-        if hasattr(self._src, "state_dict") and self._why_no_state() is None:
-            with self._exclusive.held():
-                state, self._loaded = self._loaded, None
-                progress = self._progress = Progress(self._src, state)
-        return self._build(progress), progress
+        if not hasattr(self._src, "state_dict") or self._why_no_state() is not None:
+            return self._build(None), None
+        with self._exclusive.held():
+            progress = Progress(self._src, self._loaded)
+            pipeline = self._build(progress)
+            # Together: whoever is interrupted has the state of before, or that of this pass.
+            self._progress, self._loaded = progress, None
+        return pipeline, progress
 
     def state_dict(self) -> dict[str, Any]:
         """Says how far the pass has come that was begun last, as its consumer saw it.

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from .._exclusive import Exclusive
 from ..pipeline import Pipeline, PipelineFailure
-from ._progress import Progress
+from ._progress import Progress, joined
 
 U = TypeVar("U")
 
@@ -16,7 +16,8 @@ U = TypeVar("U")
 class Pass(Generic[U]):
     """Gives the batches of one pass, each to one of the threads that ask. It begins with the first.
 
-    Who leaves it, by `break` or Ctrl-C say, does not wait for the functions that are under way.
+    Who leaves it, by `break` or Ctrl-C say, does not wait for the functions that are under way. A
+    batch that Ctrl-C keeps from a loop is not counted as given.
 
     Args:
         begin: Makes its pipeline, and what is told of how far it comes.
@@ -47,13 +48,21 @@ class Pass(Generic[U]):
             PipelineFailure: The source raised.
         """
         pipeline = self._begun()
+        progress = self._progress
         try:
-            item = next(self._items)
+            if progress is None:
+                return next(self._items)
+            progress.count()
+            item = joined(next(self._items))
+            place = next(progress.places)
+            # Python hears signals behind calls. There is none from here to the loop.
+            progress.just_given[place] = item.numbers
+            return item.value
         except StopIteration:
             if not self._is_left and pipeline is not None:
                 pipeline.stop()
-                if self._progress is not None:
-                    self._progress.end()
+                if progress is not None:
+                    progress.end()
             raise
         except KeyboardInterrupt:
             with contextlib.suppress(PipelineFailure):
@@ -64,7 +73,6 @@ class Pass(Generic[U]):
             if pipeline is not None:
                 pipeline.stop()
             raise
-        return item if self._progress is None else self._progress.give(item)
 
     def close(self) -> None:
         """Ends the pass. Functions that are under way are not waited for.
@@ -87,7 +95,13 @@ class Pass(Generic[U]):
         """`None` where it was left before it began."""
         with self._beginning.held():
             if self._pipeline is None and not self._is_left:
-                pipeline, self._progress = self._begin()
+                # Where it does not begin, it never does: the loader has the state.
+                self._is_left = True
+                try:
+                    pipeline, self._progress = self._begin()
+                except Exception:
+                    self._is_left = False
+                    raise
                 self._items = pipeline.get_iterator(timeout=self._timeout)
-                self._pipeline = pipeline
+                self._pipeline, self._is_left = pipeline, False
             return self._pipeline

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -50,6 +51,10 @@ class Progress:
         self._state = state["source"]
         self._behind: dict[int, Any] = {}
         self._ended = False
+        self.just_given: dict[int, tuple[int, ...]] = {}
+        """The numbers of batches that were given and not counted yet, each batch at one of `places`.
+        What one puts in, no signal comes between."""
+        self.places = itertools.count()
 
     def source(self) -> Iterator[Numbered]:
         """The source's items that are left."""
@@ -62,36 +67,41 @@ class Progress:
             else:
                 self.done(())
 
-    def give(self, item: Numbered | list[Numbered]) -> Any:
-        """What the consumer is given. From now on it is done."""
-        item = joined(item)
-        self.done(item.numbers)
-        return item.value
+    def count(self) -> None:
+        """Counts what was just given. Wherever that is interrupted, nothing is lost of it."""
+        with self._lock:
+            for place, numbers in list(self.just_given.items()):
+                self.done(numbers)
+                del self.just_given[place]
 
     def done(self, numbers: tuple[int, ...]) -> None:
         with self._lock:
             if self._ended:
                 # Another thread came to the end before this one had its item.
                 return
-            self._beyond.update(numbers)
-            while self._given in self._beyond and self._given in self._behind:
-                self._beyond.remove(self._given)
-                self._state = self._behind.pop(self._given)
-                self._given += 1
-                self._after_end = False
+            self._beyond.update(number for number in numbers if number >= self._given)
+            while (given := self._given) in self._beyond and given in self._behind:
+                state = self._behind[given]
+                # Together: behind these no signal is heard.
+                self._state, self._after_end, self._given = state, False, given + 1
+                self._beyond.discard(given)
+                self._behind.pop(given, None)
 
     def end(self) -> None:
         """All was given, but for what is left out at the end."""
         with self._lock:
-            self._state, self._beyond = self._source.state_dict(), set()
-            self._ended = True
+            self.count()
+            state, beyond = self._source.state_dict(), set[int]()
+            # Together: behind these no signal is heard.
+            self._state, self._beyond, self._ended = state, beyond, True
 
     def state_dict(self) -> dict[str, Any]:
         with self._lock:
+            self.count()
             return {
                 "version": _VERSION,
                 "source": self._state,
-                "beyond": [number - self._given for number in sorted(self._beyond)],
+                "beyond": [n - self._given for n in sorted(self._beyond) if n >= self._given],
                 "ended": self._ended or self._after_end,
             }
 

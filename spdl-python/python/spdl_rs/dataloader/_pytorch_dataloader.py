@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
+from .. import _notebook_page
 from .._statistics import Statistics
 from ..torch._loader import DataLoader
 from ..torch._pytorch import is_iterable_style
@@ -41,6 +42,12 @@ class PyTorchDataLoader(Generic[V]):
     def __iter__(self) -> Iterator[V]:
         """Begins an epoch, or goes on with that of a state that was loaded just before."""
         return iter(self._loader)
+
+    def __repr__(self) -> str:
+        return f"PyTorchDataLoader({self._loader._described()})"
+
+    def _repr_html_(self) -> str:
+        return _notebook_page.page(repr(self), self.stats(), [], items="batches")
 
     def stats(self) -> Statistics:
         """What the epoch that was begun last did so far: see `spdl_rs.torch.DataLoader.stats`.

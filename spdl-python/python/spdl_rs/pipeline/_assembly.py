@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from .. import _spdl_rs
@@ -69,6 +70,8 @@ class Assembly:
         self._reporters: list[Callable[[], Reporter]] = []
         self.errands: list[Callable[[], Any]] = []
         """Coroutines that run on the event loop meanwhile."""
+        self.stage_of: dict[CodeType, str] = {}
+        """Of which stage a function of the user's is, by its code."""
         self.called: list[str] = []
         """The native operators that are called as functions, for hooks or queues of the user's."""
 
@@ -297,6 +300,9 @@ class Assembly:
 
     def _pipe(self, config: PipeConfig[Any, Any], name: str, info: StageInfo) -> _spdl_rs.Stage:
         kind: str = _ops.kind_of(config.op)
+        code = _ops.code_of(config.op)
+        if code is not None:
+            self.stage_of[code] = config.name
         function: Callable[..., Any] = _ops.function_of(config.op)
         concurrency = config.concurrency or 1
         workers: _spdl_rs.Workers | None = None

@@ -12,7 +12,7 @@ from ._diagnostic import DiagnosticPipeline, is_diagnostic_mode_enabled
 from ._failure import add_context
 from ._options import BuildOptions, QueueFactory, TaskHookFactory
 from ._pipeline import Pipeline
-from .defs._checks import budget, native_budget, whole
+from .defs._checks import budget, native_budget, seconds, whole
 from .defs._configs import PipelineConfig, check_regions, has_regions
 
 U = TypeVar("U")
@@ -82,6 +82,7 @@ def build_pipeline(
                 "report_stats_interval must be a number of seconds, not "
                 f"{type(report_stats_interval).__name__}"
             )
+        seconds("report_stats_interval", report_stats_interval)
         options = BuildOptions.of(
             num_threads,
             native_budget(max_failures),

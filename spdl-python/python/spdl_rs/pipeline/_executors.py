@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -44,7 +45,13 @@ class InExecutor(Cancellable):
             future.cancel()
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        future = self._executor.submit(function, *arguments)
+        try:
+            future = self._executor.submit(function, *arguments)
+        except RuntimeError:
+            # Python lets executors end before pipelines.
+            if _executors_have_ended():
+                raise Cancelled("the process ends") from None
+            raise
         self._waiting.add(future)
         try:
             if self._cancelled:
@@ -74,6 +81,15 @@ class IterateInExecutor(InExecutor):
 def _exhaust(function: Callable[[Any], Iterable[Any]], item: Any) -> list[Any]:
     # Other interpreters get the code of functions that use no globals, and so need not import this.
     return list(function(item))
+
+
+def _executors_have_ended() -> bool:
+    """Whether Python ends, and has let all executors of a kind end. It says so nowhere else."""
+    flags = (
+        ("concurrent.futures.thread", "_shutdown"),
+        ("concurrent.futures.process", "_global_shutdown"),
+    )
+    return any(getattr(sys.modules.get(name), flag, False) for name, flag in flags)
 
 
 def _has_own_objects(executor: concurrent.futures.Executor) -> bool:

@@ -43,6 +43,11 @@ def log_failure(what: str, error: BaseException, on: str = "") -> None:
         _LOGGER.error("%s failed%s", what, on, exc_info=error)
 
 
+def log_warning(what: str) -> None:
+    """Logs what users should know of, though nothing has failed."""
+    _LOGGER.warning("%s", what)
+
+
 def _where(error: BaseException) -> str:
     """The innermost frames, the innermost first."""
     frames = traceback.extract_tb(error.__traceback__)[-_INNERMOST:]

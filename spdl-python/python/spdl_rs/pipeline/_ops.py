@@ -6,6 +6,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable
+from types import CodeType
 from typing import Any, Literal, TypeAlias
 
 Kind: TypeAlias = Literal["call", "iterate", "await", "iterate-async"]
@@ -69,6 +70,15 @@ def kind_of(op: Any) -> Kind:
         if inspect.isgeneratorfunction(candidate):
             return "iterate"
     return "call"
+
+
+def code_of(op: Any) -> CodeType | None:
+    """What runs, where that is code of Python's: a function's, or that of an object's method."""
+    function = unwrap(op)
+    if not callable(function):
+        return getattr(getattr(type(function), "__getitem__", None), "__code__", None)
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return code or getattr(type(function).__call__, "__code__", None)
 
 
 def where(op: Any) -> str:

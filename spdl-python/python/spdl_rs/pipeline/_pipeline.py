@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import itertools
@@ -10,17 +9,19 @@ import queue
 import threading
 import time
 import warnings
-import weakref
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, SupportsIndex, TypeVar, cast
 
 from .. import _notebook_page, _spdl_rs
 from .._exclusive import Exclusive
 from .._statistics import Statistics
 from ._assembly import Assembly
+from ._ending import end_with_process, wait_at_exit
 from ._failure import PipelineFailure
 from ._instrumentation import Instrumentation
 from ._options import BuildOptions
+from ._stage_names import in_plain_words
+from .defs._checks import seconds
 from .defs._configs import PipelineConfig, has_merge_op
 
 if TYPE_CHECKING:
@@ -29,26 +30,36 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _END_OF_DATA = "the pipeline, or its epoch, has no more items"
-# Functions that run when the process ends are waited for, but not longer.
-_MOST_SECONDS_AT_EXIT = 10.0
-
 _numbers = itertools.count()
-_runs: weakref.WeakSet[_spdl_rs.PipelineRun] = weakref.WeakSet()
-_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-# Around these two sets, to which any thread may add.
-_registering = Exclusive()
 
 
 class Pipeline(Generic[T]):
     """Gives the items that a source and stages make, while these are at work on the next ones.
 
+    ```text
+    source ──► queue ──► stage ──► queue ──► … ──► sink ──► your loop, or get_item
+    ```
+
     `PipelineBuilder.build` and `build_pipeline` make it. It starts with the first item that is
     asked for, or by `start`. Iterating gives all items, or, where the source is continuous, those
-    of one epoch. Any thread may ask for items. Leaving a loop does not stop it: the next one goes
-    on where that was left.
+    of one epoch. Any thread may ask for items, and each item goes to one of them. Leaving a loop
+    does not stop it: the next one goes on where that was left. Queues are bounded, so whoever does
+    not ask for items holds everything up.
+
+    It runs once. Where the source is not continuous, a pipeline that has ended gives nothing more,
+    and a loop over it warns of that (`UserWarning`): build another one for another pass, or say
+    `add_source(..., continuous=True)`.
 
     It ends with its data, by `stop`, by Ctrl-C while it is waited for, and when nobody holds it
-    any more. When the process ends, functions that are under way are waited for, for 10 s at most.
+    any more. When the process ends, functions that are under way are waited for, for 10 s at most;
+    after 1 s a warning is logged that names them.
+
+    Items whose function raises are dropped and logged, up to `max_failures`; what ends the pipeline
+    is raised as `PipelineFailure`, behind the items that were finished before. It has no state:
+    loaders have one, and sources that go on where they were left. It cannot be pickled; its
+    configuration can, where its functions can.
+
+    `print(pipeline)` shows its stages; `stats` and `diagnose` tell what they did.
 
     >>> from spdl_rs.pipeline import PipelineBuilder
     >>> builder = PipelineBuilder().add_source("ab", continuous=True).add_sink()
@@ -111,6 +122,7 @@ class Pipeline(Generic[T]):
         run = self._run
         if run is None:
             return
+        timeout = seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         halt(self)
         ended = run.stop(timeout)
@@ -162,7 +174,7 @@ class Pipeline(Generic[T]):
             TimeoutError: None was ready in time.
             PipelineFailure: The pipeline has failed; all that was finished before was given.
         """
-        item = self._started().next(timeout)
+        item = self._started().next(seconds("timeout", timeout))
         if item is None:
             self._raise_late_failure()
             raise EOFError(_END_OF_DATA)
@@ -188,14 +200,21 @@ class Pipeline(Generic[T]):
 
         Raises:
             TimeoutError, PipelineFailure: As for `get_item`, while it is iterated.
+
+        Warns:
+            UserWarning: It had ended before: there are no items.
         """
+        timeout = seconds("timeout", timeout)
         run = self._started()
+        had_ended = run.ended
         items: Iterator[T]
         if isinstance(run, _spdl_rs.PipelineRun):
             items = _spdl_rs.ItemIterator(run, timeout)
         else:
             items = run.items(timeout)
-        return items if self._late_failure is None else self._then_late_failure(items)
+        if self._late_failure is not None:
+            items = self._then_late_failure(items)
+        return self._then_warning(items) if had_ended else items
 
     def __iter__(self) -> Iterator[T]:
         """The same, without a timeout."""
@@ -214,7 +233,26 @@ class Pipeline(Generic[T]):
         [('src', 5), ('str', 5), ('aggregate', 5)]
         """
         monitor = _spdl_rs.Monitor() if self._run is None else self._run.monitor
-        return monitor.statistics()
+        return in_plain_words(monitor.statistics())
+
+    def diagnose(self) -> str:
+        """What limits the rate, in a sentence or two, and what to do about it.
+
+        It is `stats()["diagnosis"]`.
+
+        >>> from spdl_rs.pipeline import PipelineBuilder
+        >>> pipeline = PipelineBuilder().add_source(range(5)).add_sink().build(num_threads=1)
+        >>> pipeline.diagnose()
+        'Too little has run to say what limits.'
+        """
+        return self.stats()["diagnosis"]
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            "a Pipeline cannot be pickled or copied, as it has threads and items under way; pickle the "
+            "configuration (PipelineBuilder.get_config()) and build it there with build_pipeline, or "
+            "use run_pipeline_in_subprocess"
+        )
 
     def __repr__(self) -> str:
         return f"<Pipeline {self._number}: {self._state()}>"
@@ -226,7 +264,7 @@ class Pipeline(Generic[T]):
         return f"Pipeline {self._number}, {self._state()}\n{self._config!r}{called}"
 
     def _repr_html_(self) -> str:
-        rate = [] if self._run is None else _notebook_page.rates_of_counts(*self._run.pace)
+        rate = [] if self._run is None else _notebook_page.rates(*self._run.pace)
         return _notebook_page.page(repr(self), self.stats(), rate, items="items", given="items")
 
     def _state(self) -> str:
@@ -237,6 +275,16 @@ class Pipeline(Generic[T]):
     def _then_late_failure(self, items: Iterator[T]) -> Iterator[T]:
         yield from items
         self._raise_late_failure()
+
+    def _then_warning(self, items: Iterator[T]) -> Iterator[T]:
+        # What ended with a failure says so itself.
+        yield from items
+        warnings.warn(
+            f"pipeline {self._number} has ended, and has no items for another loop; build another "
+            "one, or add the source with continuous=True",
+            UserWarning,
+            stacklevel=2,
+        )
 
     def _raise_late_failure(self) -> None:
         failure = None if self._late_failure is None else self._late_failure()
@@ -253,16 +301,14 @@ class Pipeline(Generic[T]):
     def _start(self) -> _spdl_rs.PipelineRun | SupervisedRun:
         assembly = self._assemble()
         run = assembly.run
-        with _registering.held():
-            _runs.update([run, *assembly.inner_runs])
+        end_with_process([run, *assembly.inner_runs])
         try:
             assembly.begin()
             for name, target in assembly.threads:
                 thread = threading.Thread(target=target, name=name, daemon=True)
                 thread.start()
                 self._threads.append(thread)
-                with _registering.held():
-                    _threads.add(thread)
+                wait_at_exit(thread, assembly.stage_of)
             run.start()
         except BaseException:
             run.stop(0)
@@ -300,21 +346,3 @@ def halt(pipeline: Pipeline[Any]) -> None:
     if pipeline._assembly is not None:
         for cancellable in pipeline._assembly.cancellables:
             cancellable.cancel()
-
-
-def _end_all() -> None:
-    """Ends every pipeline before Python ends: no thread may ask for the GIL afterwards."""
-    deadline = time.monotonic() + _MOST_SECONDS_AT_EXIT
-    with contextlib.suppress(KeyboardInterrupt):
-        with _registering.held():
-            runs = list(_runs)
-        for run in runs:
-            run.stop(max(0.0, deadline - time.monotonic()))
-        with _registering.held():
-            threads = list(_threads)
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-    _spdl_rs.Workers.forbid_python()
-
-
-atexit.register(_end_all)

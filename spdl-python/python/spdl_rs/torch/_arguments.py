@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.context
+import sys
 import warnings
 from typing import Any
 
 _told: set[str] = set()
+
+# What a number of workers, of batches or of seconds may be.
+_MOST = 2**31 - 1
 
 _NOTES = {
     "worker_init_fn": "it runs at the start of each worker thread, in this process: a seed that it "
@@ -38,6 +42,8 @@ def check_workers(
 def _not_negative(name: str, value: Any) -> Any:
     if value < 0:
         raise ValueError(f"{name} must not be negative, and is {value!r}")
+    if value > _MOST:
+        raise ValueError(f"{name} must be at most {_MOST:,}, and is larger")
     return value
 
 
@@ -90,6 +96,8 @@ def check_order(
 def check_batches(batch_size: Any, drop_last: Any) -> None:
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise ValueError(f"batch_size must be a whole number of at least 1, not {batch_size!r}")
+    if batch_size > sys.maxsize:
+        raise ValueError(f"batch_size must be at most {sys.maxsize:,}, and is larger")
     if not isinstance(drop_last, bool):
         raise ValueError(f"drop_last must be True or False, not {drop_last!r}")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from .._exclusive import Exclusive
 from ..pipeline._failure import _add_notes
+from ._handover import HandedOver
 from ._map_style import taken, told_of
 from ._workers import Raised, Workers
 
@@ -106,26 +107,45 @@ class IterableProgress:
         """Behind the last batch of each worker that was given: `None` at its start, `"end"`."""
         self.turn: int = state.get("_next_worker", 0)
         self.given: int = state.get("_num_yielded", 0)
-        self.finished = False
+        self.just_given: dict[int, tuple[int, Any]] = {}
+        """What was taken from which worker, by its place, that was given and not counted yet: its
+        state behind that. What one puts in, no signal comes between."""
+        self._counted = 0
+        self._places: int | None = None
         self._exclusive = Exclusive()
 
-    def gave(self, worker: int, behind: Any) -> None:
-        """A batch of a worker was given, or its exception raised."""
+    def end(self, places: int) -> None:
+        """All workers are at their ends, behind so many places."""
         with self._exclusive.held():
-            self.given += 1
-            self._next(worker, behind)
+            self._places = places
 
-    def ended(self, worker: int) -> None:
-        """A worker has no more batches."""
+    @property
+    def finished(self) -> bool:
+        """Whether all were given."""
         with self._exclusive.held():
-            self._next(worker, "end")
+            self.count()
+            return self._counted == self._places
 
-    def _next(self, worker: int, behind: Any) -> None:
-        self.states[worker] = behind
-        self.turn = (worker + 1) % len(self.states)
+    def count(self) -> None:
+        """Counts what was just given. Wherever that is interrupted, nothing is lost of it.
+
+        What comes behind a place that is not given is not counted: a worker goes on from one state.
+        """
+        with self._exclusive.held():
+            while (place := self._counted) in self.just_given:
+                worker, behind = self.just_given[place]
+                states = list(self.states)
+                states[worker] = behind
+                turn = (worker + 1) % len(states)
+                given = self.given + (behind != "end")
+                # Together: behind these no signal is heard.
+                self.states, self.turn, self.given = states, turn, given
+                self._counted = place + 1
+                del self.just_given[place]
 
     def state(self) -> dict[str, Any]:
         with self._exclusive.held():
+            self.count()
             return {
                 "_num_yielded": self.given,
                 "_worker_snapshots": list(self.states),
@@ -133,7 +153,7 @@ class IterableProgress:
             }
 
 
-class IterableEpoch:
+class IterableEpoch(HandedOver):
     """The batches of one epoch: one of each worker in turn, without those that are at their end.
 
     Args:
@@ -151,44 +171,50 @@ class IterableEpoch:
         ahead: int,
         timeout: float | None = None,
     ) -> None:
-        self._workers = workers
+        super().__init__(workers, progress.just_given)
         self._progress = progress
         self._ahead = ahead
         self._timeout = timeout
-        self._asking = Exclusive()
+        # As it is for whoever takes the next batch, though the one before may not be given yet.
+        self._states, self._turn, self._places = list(progress.states), progress.turn, 0
         for worker, state in zip(workers, progress.states, strict=True):
             for _ in range(0 if state == "end" else ahead):
                 worker.submit(0, None)
 
-    def __iter__(self) -> IterableEpoch:
-        return self
-
-    def __next__(self) -> Any:
-        with self._asking.held():
-            return self._next()
-
-    def _next(self) -> Any:
-        progress = self._progress
-        while any(state != "end" for state in progress.states):
-            turn = progress.turn
-            if progress.states[turn] == "end":
-                progress.ended(turn)
+    def _take(self) -> tuple[int, tuple[int, Any], Any]:
+        self._progress.count()
+        while any(state != "end" for state in self._states):
+            turn = self._turn
+            if self._states[turn] == "end":
+                self._ended(turn)
                 continue
             worker = self._workers[turn]
             if not self._ahead:
                 worker.submit(0, None)
             _, result = taken(worker, self._timeout)
             if result is _END:
-                progress.ended(turn)
+                self._ended(turn)
                 worker.close()
                 continue
             if self._ahead:
                 worker.submit(0, None)
-            if isinstance(result, Raised):
-                progress.gave(turn, progress.states[turn])
-                raise result.error
-            batch, behind = result
-            progress.gave(turn, behind)
-            return batch
-        progress.finished = True
+            behind = self._states[turn]
+            if not isinstance(result, Raised):
+                result, behind = result
+            return self._next(turn, behind), (turn, behind), result
+        self._progress.end(self._places)
         raise StopIteration
+
+    def _is_as_before(self) -> bool:
+        # An iterator that was interrupted has lost samples, or is at its end.
+        return False
+
+    def _ended(self, turn: int) -> None:
+        """A worker has no more batches."""
+        self._just_given[self._next(turn, "end")] = (turn, "end")
+
+    def _next(self, turn: int, behind: Any) -> int:
+        """The place of what was taken; it is the next worker's turn."""
+        place, self._places = self._places, self._places + 1
+        self._states[turn], self._turn = behind, (turn + 1) % len(self._states)
+        return place

@@ -6,25 +6,33 @@ import contextlib
 import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
 
+from .. import _notebook_page
 from .._exclusive import Exclusive
 from .._statistics import Statistics
 from ..source._resumable import check_mapping, value_of
 from ..usage import log_api_usage_once
 from . import _randomness
 from ._arguments import check_context, check_order, check_workers, tell_once
+from ._identity import NOT_COMBINED, VERSION, check_identity, in_words
 from ._iterable_style import IterableEpoch, IterableFetch, IterableProgress
 from ._map_style import MapStyleEpoch, MapStyleFetch, Progress, stateful
 from ._pytorch import default_collate_fn, draw_seed, is_iterable_style, pinning
-from ._samplers import batch_sampler_of, number_of_batches, sampler_of
+from ._samplers import (
+    batch_sampler_of,
+    described,
+    known_length,
+    number_of_batches,
+    sampler_of,
+)
 from ._statistics import Tell, joined
-from ._worker_info import WorkerInfo, become, tell_pytorch
+from ._worker_info import begin_worker, tell_pytorch
 from ._workers import InCaller, InThreads, Workers
 
 T = TypeVar("T")
+_Begun: TypeAlias = "tuple[Iterator[T], Progress | IterableProgress, tuple[Tell, ...]]"
 
-_VERSION = 1
 _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
 
 
@@ -177,6 +185,21 @@ class DataLoader(Generic[T]):
             return items
         return number_of_batches(items, self.batch_size, self.drop_last)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._described()})"
+
+    def _repr_html_(self) -> str:
+        return _notebook_page.page(repr(self), self.stats(), [], items="batches")
+
+    def _described(self) -> str:
+        order = None if self._iterable_style else self._order
+        return in_words(self.dataset, self, self.batch_size, order, self.num_workers)
+
+    @property
+    def _order(self) -> Any:
+        """What decides the order: a batch sampler of the user's, or else the sampler."""
+        return self._index_sampler if self.batch_size is None else self.sampler
+
     @property
     def _index_sampler(self) -> Any:
         return self.sampler if self.batch_sampler is None else self.batch_sampler
@@ -187,50 +210,56 @@ class DataLoader(Generic[T]):
             return self._begin()
 
     def _begin(self) -> Iterator[T]:
-        state, self._loaded = self._loaded, None
+        state, seed = self._loaded, self._seed
         if state is not None and state["_iterator_finished"]:
+            seed = state["_base_seed"]
             state = self._behind(state)
         pin = pinning() if self.pin_memory else None
         if self.num_workers:
             tell_pytorch()
         begin = self._iterable if self._iterable_style else self._map_style
-        seed = None if state is None else state["_base_seed"]
+        its_seed = None if state is None else state["_base_seed"]
         saved = None if state is None else state["_random_state"]
         # Where nothing was drawn, the order comes from PyTorch's own generator as in any epoch.
         drawn = state is not None and state.get("_sampler_iter_yielded", 0) > 0
         with self._rewound(saved, default=drawn):
-            if seed is not None:
-                self._seed, self._randomness = seed, saved
+            if its_seed is not None:
+                seed, randomness = its_seed, saved
             else:
-                if self._seed is None or not self.persistent_workers:
-                    self._seed = self._draw_seed()
-                self._randomness = self._snapshot()
-            return begin(pin, state)
+                if seed is None or not self.persistent_workers:
+                    seed = self._draw_seed()
+                randomness = self._snapshot()
+            epoch, progress, tellers = begin(pin, state, seed)
+        # In one step: whoever is interrupted has the state of before, or that of this epoch.
+        vars(self).update(
+            _progress=progress, _tellers=tellers, _seed=seed, _randomness=randomness, _loaded=None
+        )
+        return epoch
 
     def _draw_seed(self) -> int:
         return draw_seed(self.generator)
 
-    def _map_style(self, pin: Any, state: Mapping[str, Any] | None) -> Iterator[T]:
-        self._progress = Progress(state)
-        workers = self._workers(self._fetch(pin), self.num_workers)
-        self._tellers = (workers.tell,)
-        return MapStyleEpoch(
+    def _map_style(self, pin: Any, state: Mapping[str, Any] | None, seed: int) -> _Begun[T]:
+        progress = Progress(state)
+        workers = self._workers(self._fetch(pin), self.num_workers, seed)
+        epoch = MapStyleEpoch(
             workers,
             self._index_sampler,
-            self._progress,
+            progress,
             ahead=self._ahead * self.num_workers,
             timeout=self.timeout or None,
         )
+        return epoch, progress, (workers.tell,)
 
     def _fetch(self, pin: Any) -> Callable[[Any], Any]:
         """What makes a batch of indices. What has `close` is closed when the epoch ends."""
         return MapStyleFetch(self.dataset, self.collate_fn, self.batch_sampler is not None, pin)
 
-    def _iterable(self, pin: Any, state: Mapping[str, Any] | None) -> Iterator[T]:
+    def _iterable(self, pin: Any, state: Mapping[str, Any] | None, seed: int) -> _Begun[T]:
         count = max(1, self.num_workers)
-        self._progress = IterableProgress(count, state)
+        progress = IterableProgress(count, state)
         workers: list[Workers] = []
-        for number, behind in enumerate(self._progress.states):
+        for number, behind in enumerate(progress.states):
             dataset = copy.copy(self.dataset) if count > 1 else self.dataset
             fetch = IterableFetch(
                 dataset,
@@ -240,11 +269,9 @@ class DataLoader(Generic[T]):
                 pin,
                 None if behind == "end" else behind,
             )
-            workers.append(self._workers(fetch, min(1, self.num_workers), number, dataset))
-        self._tellers = tuple(worker.tell for worker in workers)
-        return IterableEpoch(
-            workers, self._progress, ahead=self._ahead, timeout=self.timeout or None
-        )
+            workers.append(self._workers(fetch, min(1, self.num_workers), seed, number, dataset))
+        epoch = IterableEpoch(workers, progress, ahead=self._ahead, timeout=self.timeout or None)
+        return epoch, progress, tuple(worker.tell for worker in workers)
 
     @property
     def _ahead(self) -> int:
@@ -252,14 +279,19 @@ class DataLoader(Generic[T]):
         return max(1, self.prefetch_factor or 0) if self.num_workers else 0
 
     def _workers(
-        self, fetch: Callable[[Any], Any], threads: int, first: int = 0, dataset: Any = None
+        self,
+        fetch: Callable[[Any], Any],
+        threads: int,
+        seed: int,
+        first: int = 0,
+        dataset: Any = None,
     ) -> Workers:
         if threads == 0:
             return InCaller(fetch)
         begin = functools.partial(
-            _begin_worker,
+            begin_worker,
             num_workers=self.num_workers,
-            seed=self._seed or 0,
+            seed=seed,
             dataset=self.dataset if dataset is None else dataset,
             init=self.worker_init_fn,
             first=first,
@@ -293,7 +325,6 @@ class DataLoader(Generic[T]):
             kind = IterableProgress(max(1, self.num_workers)) if self._iterable_style else None
             progress = kind or Progress()
         return {
-            "version": _VERSION,
             **self._identity(),
             **progress.state(),
             "_iterator_finished": progress.finished,
@@ -327,12 +358,7 @@ class DataLoader(Generic[T]):
             with self._exclusive.held():
                 self._loaded = self._progress = self._seed = None
             return
-        for key, here in {"version": _VERSION, **self._identity()}.items():
-            there = value_of(state_dict, key)
-            if there != here:
-                raise ValueError(
-                    f"the state is not of this loader: {key} is {there!r} there, and {here!r} here"
-                )
+        check_identity(state_dict, self._identity())
         for key in ("_num_yielded", "_iterator_finished", "_base_seed", "_random_state"):
             value_of(state_dict, key)
         sampler = stateful(self._index_sampler)
@@ -340,6 +366,20 @@ class DataLoader(Generic[T]):
             sampler.load_state_dict(state_dict["_index_sampler_state"])
         with self._exclusive.held():
             self._loaded, self._progress = dict(state_dict), None
+
+    @staticmethod
+    def combine_states(states: Iterable[Mapping[str, Any]]) -> NoReturn:
+        """Is not there for these loaders: only the sampler knows which samples each rank has had.
+
+        Each rank goes on with its own state, with as many ranks as before. For another number of
+        ranks, let the run come to the end of its epoch first; or use `spdl_rs.ImageLoader`, which
+        combines the states of all ranks.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        del states
+        raise NotImplementedError(NOT_COMBINED)
 
     def stats(self) -> Statistics:
         """What the epoch that was begun last did so far: how many batches were made, in what time, and
@@ -375,14 +415,18 @@ class DataLoader(Generic[T]):
     def _identity(self) -> dict[str, Any]:
         """What a state must agree with."""
         identity: dict[str, Any] = {
+            "version": VERSION,
             "style": "iterable" if self._iterable_style else "map",
             "batch_size": self.batch_size,
             "drop_last": self.drop_last,
         }
         if self._iterable_style:
             identity["_num_workers"] = max(1, self.num_workers)
-        elif hasattr(self.dataset, "__len__"):
+            return identity
+        if hasattr(self.dataset, "__len__"):
             identity["dataset_length"] = len(self.dataset)
+        identity["sampler"] = described(self._order)
+        identity["sampler_length"] = known_length(self._order)
         return identity
 
     def _snapshot(self) -> dict[str, Any] | None:
@@ -392,7 +436,6 @@ class DataLoader(Generic[T]):
 
     def _behind(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """The state of the epoch that follows one at its end."""
-        self._seed = state["_base_seed"]
         with self._rewound(state["_random_state"], default=False):
             pass
         sampler = {key: state.get(key) for key in ("_index_sampler_state", "_index_sampler_ended")}
@@ -410,18 +453,3 @@ class DataLoader(Generic[T]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-
-
-def _begin_worker(
-    number: int,
-    *,
-    num_workers: int,
-    seed: int,
-    dataset: Any,
-    init: Callable[[int], object] | None,
-    first: int,
-) -> None:
-    number += first
-    become(WorkerInfo(number, num_workers, seed + number, dataset))
-    if init is not None:
-        init(number)

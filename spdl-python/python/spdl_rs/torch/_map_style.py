@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 from .._exclusive import Exclusive
 from ..pipeline._failure import _add_notes
 from ..pipeline._item_text import describe
-from ._workers import Raised, Workers
+from ._handover import HandedOver
+from ._workers import Workers
 
 T = TypeVar("T")
 
@@ -84,7 +85,9 @@ class Progress:
         """The sampler's state behind the batch before `given`."""
         self.sampler_ended: bool = state.get("_index_sampler_ended", False)
         """Whether that is the end of an epoch before."""
-        self.finished = False
+        self.just_given: dict[int, None] = {}
+        """Those that were given and not counted yet: what one puts in, no signal comes between."""
+        self._ended = False
         self._behind: dict[int, Any] = {}
         self._exclusive = Exclusive()
 
@@ -94,29 +97,49 @@ class Progress:
             if sampler_state is not None:
                 self._behind[number] = sampler_state
 
-    def gave(self, number: int) -> None:
+    def end(self, number: int) -> None:
+        """There is none with this number."""
         with self._exclusive.held():
+            self.drawn, self._ended = number, True
+
+    @property
+    def finished(self) -> bool:
+        """Whether all were given."""
+        with self._exclusive.held():
+            self.count()
+            return self._ended and self.given >= self.drawn
+
+    def count(self) -> None:
+        """Counts those that were just given. Wherever that is interrupted, nothing is lost of it."""
+        with self._exclusive.held():
+            for number in list(self.just_given):
+                self._count(number)
+                del self.just_given[number]
+
+    def _count(self, number: int) -> None:
+        if number >= self.given:
             self.beyond.add(number)
-            while self.given in self.beyond:
-                self.beyond.remove(self.given)
-                self.sampler_state = self._behind.pop(self.given, self.sampler_state)
-                self.sampler_ended = False
-                self.given += 1
+        while (given := self.given) in self.beyond:
+            sampler_state = self._behind.get(given, self.sampler_state)
+            # Together: behind these no signal is heard.
+            self.sampler_state, self.sampler_ended, self.given = sampler_state, False, given + 1
+            self.beyond.discard(given)
+            self._behind.pop(given, None)
 
     def state(self) -> dict[str, Any]:
         with self._exclusive.held():
+            finished = self.finished
             return {
                 "_num_yielded": self.given,
                 "_sampler_iter_yielded": self.drawn,
-                "_yielded_beyond": sorted(self.beyond),
+                "_yielded_beyond": sorted(each for each in self.beyond if each >= self.given),
                 "_index_sampler_state": self.sampler_state,
-                "_index_sampler_ended": self.sampler_ended or self.finished,
+                "_index_sampler_ended": self.sampler_ended or finished,
             }
 
 
-class MapStyleEpoch:
-    """The batches of one epoch. The sampler is iterated in the thread that asks for them;
-    of several threads that ask, one after the other is served.
+class MapStyleEpoch(HandedOver):
+    """The batches of one epoch. The sampler is iterated in the thread that asks for them.
 
     Args:
         workers: Who makes batches.
@@ -136,7 +159,8 @@ class MapStyleEpoch:
         ahead: int,
         timeout: float | None = None,
     ) -> None:
-        self._workers = workers
+        super().__init__([workers], progress.just_given)
+        self._worker = workers
         self._stateful = stateful(index_sampler)
         self._progress = progress
         self._ahead = ahead
@@ -144,7 +168,6 @@ class MapStyleEpoch:
         self._indices, self._number = self._from(index_sampler, progress.given)
         self._error: Exception | None = None
         self._under_way = 0
-        self._asking = Exclusive()
         if ahead:
             self._submit()
 
@@ -178,31 +201,27 @@ class MapStyleEpoch:
             state = None if self._stateful is None else self._stateful.state_dict()
             self._progress.drew(number, state)
             if number not in self._progress.beyond:
-                self._workers.submit(number, index)
+                self._worker.submit(number, index)
                 self._under_way += 1
 
-    def __iter__(self) -> MapStyleEpoch:
-        return self
-
-    def __next__(self) -> Any:
-        with self._asking.held():
-            return self._next()
-
-    def _next(self) -> Any:
+    def _take(self) -> tuple[int, None, Any]:
+        self._worker.is_at_work = False
+        self._progress.count()
         self._submit()
         if not self._under_way:
             assert self._error is not None
-            self._workers.close()
-            self._progress.finished = isinstance(self._error, StopIteration)
+            self._worker.close()
+            if isinstance(self._error, StopIteration):
+                self._progress.end(self._number)
             raise self._error
-        number, result = taken(self._workers, self._timeout)
+        number, result = taken(self._worker, self._timeout)
         self._under_way -= 1
-        self._progress.gave(number)
         if self._ahead:
             self._submit()
-        if isinstance(result, Raised):
-            raise result.error
-        return result
+        return number, None, result
+
+    def _is_as_before(self) -> bool:
+        return self._worker.is_at_work
 
 
 def taken(workers: Workers, timeout: float | None) -> tuple[int, Any]:

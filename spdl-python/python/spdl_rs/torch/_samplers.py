@@ -34,6 +34,33 @@ def has_fixed_order(sampler: Any) -> bool:
     )
 
 
+def described(sampler: Any) -> str:
+    """What kind of order a sampler gives."""
+    if has_fixed_order(sampler) and not hasattr(sampler, "sampler"):
+        # With and without PyTorch it is the same.
+        return "sequential"
+    if hasattr(sampler, "sampler") and hasattr(sampler, "batch_size"):
+        return f"batches of {described(sampler.sampler)}"
+    name = type(sampler).__qualname__
+    rank, ranks = (getattr(sampler, name, None) for name in ("rank", "num_replicas"))
+    if isinstance(rank, int) and isinstance(ranks, int):
+        return f"{name} of rank {rank} of {ranks}"
+    return name
+
+
+def known_length(sampler: Any) -> int | None:
+    """How long it is, where that is the same in every epoch: others may change theirs."""
+    kinds: tuple[type, ...] = (InOrder, Batches, range, list, tuple)
+    if type(sampler) not in kinds and not type(sampler).__module__.startswith("torch.utils.data"):
+        return None
+    if hasattr(sampler, "sampler") and known_length(sampler.sampler) is None:
+        return None
+    try:
+        return len(sampler)
+    except TypeError:
+        return None
+
+
 class InOrder:
     """Stands for `torch.utils.data.SequentialSampler` where there is no PyTorch."""
 

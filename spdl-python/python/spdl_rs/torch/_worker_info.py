@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import types
+from collections.abc import Callable
 from typing import Any
 
 from ._pytorch import pytorch
@@ -48,6 +49,22 @@ def get_worker_info() -> WorkerInfo | None:
 def become(info: WorkerInfo) -> None:
     """Makes the calling thread a worker, for as long as it lives."""
     _here.info = info
+
+
+def begin_worker(
+    number: int,
+    *,
+    num_workers: int,
+    seed: int,
+    dataset: Any,
+    init: Callable[[int], object] | None,
+    first: int,
+) -> None:
+    """Makes the calling thread a worker, and runs the user's own beginning of one."""
+    number += first
+    become(WorkerInfo(number, num_workers, seed + number, dataset))
+    if init is not None:
+        init(number)
 
 
 def tell_pytorch() -> None:

@@ -32,6 +32,9 @@ Result = tuple[int, Any]
 class Workers(Protocol):
     """Works on tasks that are handed in with a number each."""
 
+    is_at_work: bool
+    """Whether `take` works on a task itself, which stays there if that is interrupted."""
+
     def submit(self, number: int, task: Any) -> None:
         """Hands a task in. Does not wait."""
         ...
@@ -60,6 +63,7 @@ class InCaller:
     def __init__(self, work: Callable[[Any], Any]) -> None:
         self._work = work
         self._tasks: deque[tuple[int, Any]] = deque()
+        self.is_at_work = False
         self._meter = Meter()
         weakref.finalize(self, self._meter.end)
 
@@ -70,10 +74,12 @@ class InCaller:
         del timeout
         number, task = self._tasks[0]
         began = time.monotonic()
+        self.is_at_work = True
         try:
             result = self._work(task)
         except Exception as error:
             result = Raised(error)
+        self.is_at_work = False
         self._meter.record(time.monotonic() - began, isinstance(result, Raised))
         # After Ctrl-C it is still there.
         self._tasks.popleft()
@@ -108,6 +114,7 @@ class InThreads:
         most: int,
         begin: Callable[[int], None],
     ) -> None:
+        self.is_at_work = False
         self._tasks: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
         config = (
             PipelineBuilder()

@@ -9,7 +9,7 @@ const SHORTEST: Duration = Duration::from_millis(1);
 
 /// How many items came in each of equal stretches of time, the first of which begins with the first
 /// item. The longer it goes on, the longer they are, so that this stays small.
-pub(super) struct Pace {
+pub(crate) struct Pace {
     began: Option<Instant>,
     stretch: Duration,
     counts: Vec<u64>,
@@ -23,7 +23,7 @@ impl Default for Pace {
 
 impl Pace {
     /// Counts an item.
-    pub(super) fn came(&mut self, now: Instant) {
+    pub(crate) fn came(&mut self, now: Instant) {
         let began = *self.began.get_or_insert(now);
         let since = now.saturating_duration_since(began);
         while since >= self.stretch * MOST {
@@ -39,7 +39,7 @@ impl Pace {
     }
 
     /// How many seconds a stretch takes, and the counts; the last stretch may not be over.
-    pub(super) fn told(&self) -> (f64, Vec<u64>) {
+    pub(crate) fn told(&self) -> (f64, Vec<u64>) {
         (self.stretch.as_secs_f64(), self.counts.clone())
     }
 }

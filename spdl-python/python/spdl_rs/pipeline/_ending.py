@@ -1,0 +1,106 @@
+"""The end of the process: every pipeline ends before, as no thread may ask for the GIL afterwards."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import CodeType, FrameType
+
+from .. import _spdl_rs
+from .._exclusive import Exclusive
+from ._logging import log_warning
+
+SECONDS = 10.0
+"""How long functions that are under way are waited for at most."""
+_SILENT_SECONDS = 1.0
+"""After so long it is said what is waited for."""
+
+_runs: weakref.WeakSet[_spdl_rs.PipelineRun] = weakref.WeakSet()
+_threads: weakref.WeakKeyDictionary[threading.Thread, Mapping[CodeType, str]]
+_threads = weakref.WeakKeyDictionary()
+# Around these two, to which any thread may add.
+_registering = Exclusive()
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def end_with_process(runs: Iterable[_spdl_rs.PipelineRun]) -> None:
+    """Takes in what is to be ended."""
+    with _registering.held():
+        _runs.update(runs)
+
+
+def wait_at_exit(thread: threading.Thread, stages: Mapping[CodeType, str]) -> None:
+    """Takes in a thread to wait for, and of which stages functions are that it may call."""
+    with _registering.held():
+        _threads[thread] = stages
+
+
+def _end_all() -> None:
+    began = time.monotonic()
+    with contextlib.suppress(KeyboardInterrupt):
+        with _registering.held():
+            runs, threads = list(_runs), dict(_threads)
+        # None waits for another one to end.
+        for run in runs:
+            run.stop(0)
+        if not _have_ended(runs, threads, began + _SILENT_SECONDS):
+            waits = "; ".join(_under_way(threads)) or "work of the native module"
+            log_warning(
+                f"the process ends, and waits for functions of pipelines that are under way, for "
+                f"{SECONDS:.0f} s at most: {waits}"
+            )
+            _have_ended(runs, threads, began + SECONDS)
+    _spdl_rs.Workers.forbid_python()
+
+
+def _have_ended(
+    runs: Sequence[_spdl_rs.PipelineRun], threads: Iterable[threading.Thread], deadline: float
+) -> bool:
+    """Waits until then at most."""
+    ended = True
+    for run in runs:
+        ended = run.stop(max(0.0, deadline - time.monotonic())) and ended
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+        ended = ended and not thread.is_alive()
+    return ended
+
+
+def _under_way(threads: Mapping[threading.Thread, Mapping[CodeType, str]]) -> Iterator[str]:
+    """The functions that threads are in, and of which stages they are."""
+    frames = sys._current_frames()
+    for thread, stages in threads.items():
+        # Those that have ended have no number any more that is theirs.
+        frame = frames.get(thread.ident or 0) if thread.is_alive() else None
+        called = list(_outermost_first(frame))
+        known = [frame for frame in called if frame.f_code in stages]
+        others = [frame for frame in called if not _is_ours(frame)]
+        for frame in (known or others)[:1]:
+            code = frame.f_code
+            stage = f"stage {stages[code]}, " if known else ""
+            place = f"{os.path.basename(code.co_filename)}:{frame.f_lineno}"
+            yield f"{stage}{code.co_name} at {place}"
+
+
+def _outermost_first(frame: FrameType | None) -> list[FrameType]:
+    frames = []
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    return frames[::-1]
+
+
+def _is_ours(frame: FrameType) -> bool:
+    """Whether it is of what calls the user's functions."""
+    file = frame.f_code.co_filename
+    return file == threading.__file__ or file.startswith(_HERE)
+
+
+atexit.register(_end_all)

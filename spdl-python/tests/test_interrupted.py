@@ -1,0 +1,247 @@
+"""Ctrl-C at any moment: what the loop has had counts as given, and nothing else.
+
+A signal is heard between two steps of Python, wherever that is: in the loop, or amid the work of a
+loader. Loops are interrupted many times here, and gone on with from the state that they left.
+"""
+
+import contextlib
+import functools
+import random
+import signal
+
+import pytest
+import spdl_rs
+from spdl_rs import StoppedError
+from spdl_rs.dataloader import DataLoader, _pass, get_pytorch_dataloader
+from spdl_rs.pipeline import PipelineBuilder
+from spdl_rs.source import DistributedRandomSampler
+from spdl_rs.torch import DataLoader as TorchDataLoader
+from spdl_rs.torch import _handover, _workers
+from torch_datasets import Stream
+
+pytestmark = [
+    pytest.mark.skipif(
+        not hasattr(signal, "setitimer"), reason="this system has no timers that send signals"
+    ),
+    # Amid a finalizer Python prints it, and goes on.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+LENGTH = 400
+
+
+def is_interrupted(work, seconds):
+    """Whether Ctrl-C, pressed after so long, comes before the end of the work."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            work()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    return False
+
+
+def seen_in_pieces(make, expected, draw, mean_s):
+    """What a loop has had that was interrupted and gone on with again and again."""
+    seen, state, interrupts, wait_s = [], None, 0, mean_s
+    for _ in range(5000):
+        loader = make()
+        if state is not None:
+            loader.load_state_dict(state)
+        take = functools.partial(take_items, loader, seen)
+        before = len(seen)
+        came = is_interrupted(take, max(1e-6, draw.expovariate(1 / wait_s)))
+        interrupts += came
+        # A machine may be too busy for any batch in that time.
+        wait_s = mean_s if len(seen) > before else 2 * wait_s
+        if not came or len(seen) >= expected:
+            return seen, interrupts
+        state = loader.state_dict()
+    raise AssertionError("the loop does not come to its end")
+
+
+def take_items(loader, seen):
+    for item in loader:
+        # The first that a loop does with it.
+        seen.append(item)
+
+
+def torch_loader(dataset, **arguments):
+    return TorchDataLoader(dataset, None, collate_fn=int, **arguments)
+
+
+class Numbers(Stream):
+    def __init__(self):
+        super().__init__(LENGTH)
+
+
+LOADERS = {
+    "torch, map, by the caller": lambda: torch_loader(range(LENGTH)),
+    "torch, map, by threads": lambda: torch_loader(range(LENGTH), num_workers=2),
+    "torch, iterable, by the caller": lambda: torch_loader(Numbers()),
+    "torch, iterable, by a thread": lambda: torch_loader(Numbers(), num_workers=1),
+    "as PyTorch's": lambda: get_pytorch_dataloader(
+        range(LENGTH), None, collate_fn=int, num_workers=2, in_order=True
+    ),
+    "of SPDL": lambda: DataLoader(
+        DistributedRandomSampler(LENGTH, rank=0, world_size=1, seed=3),
+        preprocessor=int,
+        output_order="input",
+        num_threads=2,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_what_a_loop_has_had_and_what_is_left_are_all_and_nothing_twice(kind):
+    make = LOADERS[kind]
+    expected = list(make())
+    assert sorted(expected) == list(range(LENGTH))
+    draw, interrupts = random.Random(kind), 0
+    while interrupts < 150:
+        seen, more = seen_in_pieces(make, LENGTH, draw, mean_s=0.002)
+        assert seen == expected
+        interrupts += more
+
+
+def test_images_that_a_loop_has_had_and_what_is_left_are_all_and_nothing_twice(many):
+    paths = sorted(many.glob("*/*.png")) * 5
+
+    def make():
+        return spdl_rs.ImageLoader(paths, batch_size=1, size=8, labels=range(200), threads=2)
+
+    draw, interrupts = random.Random(5), 0
+    while interrupts < 100:
+        seen, more = seen_in_pieces(make, 200, draw, mean_s=0.02)
+        assert [labels.item() for _, labels in seen] == list(range(200))
+        interrupts += more
+
+
+def test_a_pipeline_gives_every_item_to_the_loop_or_to_the_next_one():
+    draw = random.Random(2)
+    for _ in range(100):
+        pipeline = PipelineBuilder().add_source(range(300)).add_sink(3).build(num_threads=1)
+        seen = []
+        is_interrupted(functools.partial(take_items, pipeline, seen), draw.uniform(1e-6, 0.003))
+        assert seen == list(range(len(seen)))
+        if seen:
+            with contextlib.suppress(EOFError):
+                # After Ctrl-C in a wait there is no next item; after one in the loop there is.
+                assert pipeline.get_item() == len(seen)
+        pipeline.stop()
+
+
+@pytest.mark.parametrize("dataset", [range(6), Stream(6)], ids=["map", "iterable"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_batch_that_was_interrupted_on_its_way_is_left(dataset, workers, monkeypatch):
+    loader = TorchDataLoader(dataset, 2, collate_fn=list, num_workers=workers)
+    batches = iter(loader)
+    assert next(batches) == [0, 1]
+    kind = _workers.InThreads if workers else _workers.InCaller
+    take = kind.take
+
+    def take_and_press(self, timeout):
+        take(self, timeout)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kind, "take", take_and_press)
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+    # It does not have that batch any more, and says so, as often as it is asked.
+    for _ in range(2):
+        with pytest.raises(StoppedError, match="iterate it anew, from its state"):
+            next(batches)
+    loader.load_state_dict(loader.state_dict())
+    assert list(loader) == [[2, 3], [4, 5]]
+
+
+class Pressing(type):
+    def __instancecheck__(cls, instance):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_batch_that_was_interrupted_in_hand_is_left(workers, monkeypatch):
+    loader = TorchDataLoader(range(4), 2, collate_fn=list, num_workers=workers)
+    batches = iter(loader)
+    with monkeypatch.context() as patched:
+        # What the iterator asks of a batch that it has taken.
+        patched.setattr(_handover, "Raised", Pressing("Raised", (), {}))
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+    with pytest.raises(StoppedError, match="iterate it anew, from its state"):
+        next(batches)
+    loader.load_state_dict(loader.state_dict())
+    assert list(loader) == [[0, 1], [2, 3]]
+
+
+def test_an_iterator_that_was_interrupted_is_no_end_of_the_epoch():
+    class Pressed:
+        def __iter__(self):
+            for number in range(6):
+                if number == 3 and presses:
+                    raise presses.pop()
+                yield number
+
+    presses = [KeyboardInterrupt()]
+    loader = TorchDataLoader(Pressed(), 2, collate_fn=list)
+    batches = iter(loader)
+    assert next(batches) == [0, 1]
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    with pytest.raises(StoppedError):
+        next(batches)
+    loader.load_state_dict(loader.state_dict())
+    assert list(loader) == [[2, 3], [4, 5]]
+
+
+def test_a_state_that_was_loaded_is_kept_where_the_epoch_cannot_begin():
+    class Pressed:
+        def __iter__(self):
+            for number in range(6):
+                if number == 1 and presses:
+                    raise presses.pop()
+                yield number
+
+        def __len__(self):
+            return 6
+
+    presses = []
+    loader = TorchDataLoader(range(6), None, sampler=Pressed(), collate_fn=int)
+    batches = iter(loader)
+    assert [next(batches), next(batches), next(batches)] == [0, 1, 2]
+    loader.load_state_dict(loader.state_dict())
+    presses.append(KeyboardInterrupt())
+    # While it skips what was given.
+    with pytest.raises(KeyboardInterrupt):
+        iter(loader)
+    assert list(loader) == [3, 4, 5]
+
+
+def test_a_pass_that_was_interrupted_with_an_item_in_hand_has_not_given_it(monkeypatch):
+    def make():
+        sampler = DistributedRandomSampler(9, rank=0, world_size=1, seed=1)
+        return DataLoader(sampler, preprocessor=int, output_order="input", num_threads=1)
+
+    expected = list(make())
+    loader = make()
+    items = iter(loader)
+    assert next(items) == expected[0]
+
+    def press(_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_pass, "joined", press)
+        with pytest.raises(KeyboardInterrupt):
+            next(items)
+    assert list(items) == []
+    again = make()
+    again.load_state_dict(loader.state_dict())
+    assert list(again) == expected[1:]
