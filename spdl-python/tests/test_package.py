@@ -8,6 +8,8 @@ import inspect
 import pathlib
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 import spdl_rs
@@ -136,6 +138,23 @@ def test_every_kind_of_error_has_its_class():
         assert error.__name__ in spdl_rs.__all__ and error.__module__ == "spdl_rs"
     # A kind that is newer than this list.
     assert type(_errors.from_native("words", "new", None, None, None, None)) is spdl_rs.SpdlError
+
+
+def test_importing_the_package_alone_imports_nothing_large():
+    program = "import sys, spdl_rs; print(*sorted(name.split('.')[0] for name in sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    large = {"asyncio", "concurrent", "dataclasses", "inspect", "multiprocessing", "numpy", "torch"}
+    assert not large & set(ran.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "name", ["compat", "dataloader", "io", "io.utils", "pipeline", "source", "torch", "usage"]
+)
+def test_a_module_is_there_where_only_the_package_was_imported(name):
+    program = f"import spdl_rs; print(spdl_rs.{name}.__name__)"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ran.stdout == f"spdl_rs.{name}\n", ran.stderr
 
 
 def test_modules_are_there_without_being_imported_one_by_one():

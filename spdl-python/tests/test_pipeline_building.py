@@ -450,21 +450,12 @@ HUGE = 2**70
     [
         (lambda: build(source(), num_threads=HUGE), "num_threads"),
         (lambda: build(source().pipe(identity, concurrency=HUGE)), "concurrency"),
-        (lambda: source().aggregate(HUGE), "n"),
         (lambda: build(source(), buffer_size=HUGE), "buffer_size"),
-        (lambda: build(source(), report_stats_interval=10**400), "report_stats_interval"),
-        (lambda: build(source()).get_item(timeout=10**400), "timeout"),
-        (lambda: build(source()).get_iterator(timeout=10**400), "timeout"),
         (lambda: DataLoader([1], batch_size=HUGE), "batch_size"),
         (lambda: DataLoader([1], num_threads=HUGE), "num_threads"),
         (lambda: DataLoader([1], buffer_size=HUGE), "buffer_size"),
-        (lambda: DataLoader([1], timeout=10**400), "timeout"),
         (lambda: TorchDataLoader([1], HUGE, collate_fn=list), "batch_size"),
         (lambda: TorchDataLoader([1], num_workers=HUGE, collate_fn=list), "num_workers"),
-        (
-            lambda: TorchDataLoader([1], num_workers=1, timeout=10**400, collate_fn=list),
-            "timeout",
-        ),
         (
             lambda: TorchDataLoader([1], num_workers=1, prefetch_factor=HUGE, collate_fn=list),
             "prefetch_factor",

@@ -221,15 +221,19 @@ def test_the_state_of_torchs_loader_is_taken_in_one_piece():
     progress = Progress()
     others = []
 
+    def gave(number):
+        progress.just_given[number] = None
+        progress.count()
+
     class Interrupted(set):
         def __iter__(self):
             # Amid the state, another thread wants to say that the first batch was given, too.
-            others.append(threading.Thread(target=progress.gave, args=(0,)))
+            others.append(threading.Thread(target=gave, args=(0,)))
             others[0].start()
             others[0].join(0.2)
             return super().__iter__()
 
-    progress.gave(1)
+    gave(1)
     progress.beyond = Interrupted(progress.beyond)
     state = progress.state()
     assert (state["_num_yielded"], state["_yielded_beyond"]) == (0, [1])
@@ -253,10 +257,11 @@ def test_a_pass_is_at_its_end_though_a_thread_has_its_item_later():
     progress = passes.Progress(DistributedRandomSampler(3, rank=0, world_size=1))
     late, *others = progress.source()
     for item in others:
-        progress.give(item)
+        progress.done(item.numbers)
     progress.end()
     state = progress.state_dict()
-    assert state["ended"] and progress.give(late) in range(3)
+    assert state["ended"] and late.value in range(3)
+    progress.done(late.numbers)
     assert progress.state_dict() == state
 
 

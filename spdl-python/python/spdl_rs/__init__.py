@@ -17,7 +17,6 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from . import io as io
 from ._errors import (
     ChangedError,
     CorruptError,
@@ -54,6 +53,7 @@ from ._statistics import (
 if TYPE_CHECKING:
     from . import compat as compat
     from . import dataloader as dataloader
+    from . import io as io
     from . import pipeline as pipeline
     from . import source as source
     from . import torch as torch
@@ -93,6 +93,6 @@ __all__ = [
 
 def __getattr__(name: str) -> ModuleType:
     # Imported when they are asked for: who loads images need not wait for them.
-    if name in ("compat", "dataloader", "pipeline", "source", "torch", "usage"):
+    if name in ("compat", "dataloader", "io", "pipeline", "source", "torch", "usage"):
         return importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import operator
 import os
+import sys
 from collections.abc import Iterable
 from typing import Any, SupportsIndex, TypeAlias
-
-import numpy
 
 Path: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
 
@@ -34,7 +33,8 @@ def labels_of(labels: Iterable[SupportsIndex] | None) -> list[int] | None:
         return None
     if isinstance(labels, (str, bytes)):
         raise TypeError(f"labels must be a list of whole numbers, not {type(labels).__name__}")
-    return [whole("labels", label, -(2**63), 2**63 - 1) for label in labels]
+    numbers = (int(label) if isinstance(label, bool) else label for label in labels)
+    return [whole("labels", label, -(2**63), 2**63 - 1) for label in numbers]
 
 
 def names(name: str, value: Iterable[str] | None) -> list[str] | None:
@@ -43,10 +43,13 @@ def names(name: str, value: Iterable[str] | None) -> list[str] | None:
         return None
     if isinstance(value, (str, bytes)):
         raise TypeError(f"{name} must be a list of str, not {type(value).__name__}")
-    texts = list(value)
+    try:
+        texts = list(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a list of str, not {shown(value)}") from None
     for text in texts:
         if not isinstance(text, str):
-            raise TypeError(f"{name} must be a list of str, but {text!r} is in it")
+            raise TypeError(f"{name} must be a list of str, but {shown(text)} is in it")
     if not texts or len(set(texts)) < len(texts):
         raise ValueError(f"{name} must hold one name or more, and none twice")
     return texts
@@ -55,18 +58,36 @@ def names(name: str, value: Iterable[str] | None) -> list[str] | None:
 def whole(name: str, value: SupportsIndex, least: int, most: int) -> int:
     """A whole number from `least` to `most`."""
     try:
-        number = operator.index(value)
+        number = operator.index(_no_flag(value))
     except TypeError:
-        raise TypeError(f"{name} must be a whole number, not {value!r}") from None
+        raise TypeError(f"{name} must be a whole number, not {shown(value)}") from None
     if not least <= number <= most:
-        raise ValueError(f"{name} must be {least} to {most}, not {number}")
+        raise ValueError(f"{name} must be {least} to {most}, not {shown(number)}")
     return number
+
+
+def _no_flag(value: SupportsIndex) -> SupportsIndex:
+    if isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def shown(value: object) -> str:
+    """A value in messages: itself where it is short, else what it is."""
+    if isinstance(value, int) and abs(value) >> 64:
+        return f"a number of {value.bit_length()} bits"
+    if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        text = repr(value)
+        return text if len(text) <= 60 else f"{text[:60]}…"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"an object of type {type(value).__name__}"
 
 
 def real(name: str, value: Any) -> float:
     """A number."""
     if isinstance(value, (bool, str, bytes)) or not hasattr(type(value), "__float__"):
-        raise TypeError(f"{name} must be a number, not {value!r}")
+        raise TypeError(f"{name} must be a number, not {shown(value)}")
     return float(value)
 
 
@@ -81,8 +102,10 @@ def reals(name: str, value: Any, *counts: int) -> tuple[float, ...]:
 
 def flag(name: str, value: Any) -> bool:
     """`True` or `False`, of NumPy's too."""
-    if not isinstance(value, (bool, numpy.bool_)):
-        raise TypeError(f"{name} must be True or False, not {value!r}")
+    # That of NumPy can only be there where NumPy is.
+    numpy = sys.modules.get("numpy")
+    if not isinstance(value, bool) and not (numpy and isinstance(value, numpy.bool_)):
+        raise TypeError(f"{name} must be True or False, not {shown(value)}")
     return bool(value)
 
 
@@ -97,5 +120,5 @@ def choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
 def text(name: str, value: Any) -> str | None:
     """A text, or nothing."""
     if value is not None and not isinstance(value, str):
-        raise TypeError(f"{name} must be a str, not {value!r}")
+        raise TypeError(f"{name} must be a str, not {shown(value)}")
     return value

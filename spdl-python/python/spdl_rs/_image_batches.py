@@ -6,11 +6,12 @@ import atexit
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeAlias
 
-import numpy
-import numpy.typing
-
 from . import _loader_state, _spdl_rs
 from ._statistics import Statistics
+
+if TYPE_CHECKING:
+    import numpy
+    import numpy.typing
 
 Images: TypeAlias = "numpy.typing.NDArray[numpy.uint8] | numpy.typing.NDArray[numpy.float32]"
 Labels: TypeAlias = "numpy.typing.NDArray[numpy.int64]"

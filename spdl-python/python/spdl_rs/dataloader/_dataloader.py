@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any, Generic, Literal, TypeVar
 
+from .._arguments import shown
 from .._exclusive import Exclusive
 from ..pipeline import Pipeline, PipelineBuilder
-from ..pipeline._ops import kind_of, name_of
-from ..pipeline.defs._checks import not_huge, seconds
+from ..pipeline._ops import function_of, kind_of, name_of
+from ..pipeline.defs._checks import flag, threads, whole
+from ..pipeline.defs._checks import timeout as checked_timeout
 from ..usage import log_api_usage_once
 from ._pass import Pass
 from ._progress import Progress, Tracked, check
@@ -87,13 +89,25 @@ class DataLoader(Generic[U]):
         output_order: Literal["completion", "input"] = "completion",
     ) -> None:
         log_api_usage_once("spdl_rs.dataloader.DataLoader")
-        for name, value in (
-            ("batch_size", batch_size),
-            ("buffer_size", buffer_size),
-            ("num_threads", num_threads),
+        for name, function in (
+            ("preprocessor", preprocessor),
+            ("aggregator", aggregator),
+            ("transfer_fn", transfer_fn),
         ):
-            not_huge(name, value)
-        seconds("timeout", timeout)
+            if function is not None:
+                function_of(function, name)
+        if batch_size is not None:
+            whole("batch_size", batch_size, TypeError)
+        threads(num_threads)
+        whole("buffer_size", buffer_size)
+        if output_order not in ("completion", "input"):
+            raise ValueError(
+                f'output_order must be "completion" or "input", not {shown(output_order)}'
+            )
+        drop_last = flag("drop_last", drop_last)
+        timeout = checked_timeout(timeout)
+        if timeout is not None and timeout < 0:
+            raise ValueError(f"timeout must not be negative, not {timeout}")
         self._src = src
         self._preprocessor = preprocessor
         self._batch_size = batch_size

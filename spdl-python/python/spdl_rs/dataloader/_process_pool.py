@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
+from ..pipeline._main_module import with_advice
 from ..pipeline._worker_process import end_with_parent
 from ..torch._map_style import MapStyleFetch
 from ._thread_workers import ThreadDataLoader
@@ -64,16 +65,24 @@ class _InPool:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
-_fetch: MapStyleFetch | None = None
-"""What a process of a pool makes batches with."""
+_fetch: MapStyleFetch | Exception | None = None
+"""What a process of a pool makes batches with, or why it cannot."""
 
 
 def _begin(pickled: bytes, turn: Any) -> None:
     global _fetch
     with nullcontext() if turn is None else turn:
-        _fetch = pickle.loads(pickled)
+        try:
+            _fetch = pickle.loads(pickled)
+        except AttributeError as error:
+            _fetch = with_advice(error)
+        except Exception as error:
+            # Of a pool whose initializer fails, nobody would learn why.
+            _fetch = error
 
 
 def _make(index: Any) -> Any:
     assert _fetch is not None, "the initializer ran first"
+    if isinstance(_fetch, Exception):
+        raise _fetch
     return _fetch(index)

@@ -10,6 +10,9 @@ from typing import Any, Generic, TypeVar
 
 from .. import _notebook_page
 from .._statistics import Statistics
+from ..pipeline.defs._checks import MOST_THREADS, flag, function, whole
+from ..pipeline.defs._checks import timeout as checked_timeout
+from ..torch._arguments import check_context
 from ..torch._loader import DataLoader
 from ..torch._pytorch import is_iterable_style
 from ..usage import log_api_usage_once
@@ -133,6 +136,7 @@ def get_pytorch_dataloader(
     Raises:
         ValueError: Arguments are out of range or do not go together; or the data set is iterated
             and not indexed.
+        TypeError: An argument is of the wrong type, or the data set cannot be indexed.
         ModuleNotFoundError: What is asked for needs PyTorch, and that is not installed.
 
     >>> from spdl_rs.dataloader import get_pytorch_dataloader
@@ -144,32 +148,47 @@ def get_pytorch_dataloader(
         raise ValueError(
             "a data set that is iterated is not supported; spdl_rs.torch.DataLoader takes it"
         )
+    if not (hasattr(type(dataset), "__getitem__") or hasattr(type(dataset), "__getitems__")):
+        raise TypeError(
+            f"dataset must have __getitem__ and a length; {type(dataset).__name__!r} objects have not"
+        )
     _check(
         worker_init_fn=worker_init_fn is not None,
         pin_memory_device=pin_memory_device is not None,
         persistent_workers=persistent_workers,
     )
     _check_order(batch_size, shuffle, sampler, batch_sampler, drop_last)
-    for name, value, least in (
-        ("timeout", timeout, 0),
-        ("num_workers", num_workers, 0),
-        ("prefetch_factor", prefetch_factor, 1),
-        ("worker_init_concurrency", worker_init_concurrency, 1),
+    timeout = checked_timeout(timeout)
+    if timeout is not None and timeout < 0:
+        raise ValueError(f"timeout must be at least 0, not {timeout}")
+    whole("num_workers", num_workers, TypeError, least=0, most=MOST_THREADS)
+    whole("prefetch_factor", prefetch_factor, TypeError, most=2**31 - 1)
+    if worker_init_concurrency is not None:
+        whole("worker_init_concurrency", worker_init_concurrency, TypeError, most=2**31 - 1)
+    if batch_size is not None:
+        whole("batch_size", batch_size)
+    if collate_fn is not None:
+        function("collate_fn", collate_fn)
+    for name, flagged in (
+        ("shuffle", shuffle),
+        ("pin_memory", pin_memory),
+        ("drop_last", drop_last),
+        ("in_order", in_order),
     ):
-        if value is not None and value < least:
-            raise ValueError(f"{name} must be at least {least}, not {value!r}")
+        flag(name, flagged)
+    check_context(multiprocessing_context, max(1, num_workers))
     if num_workers == 0:
         warnings.warn("num_workers=0 is taken as 1", UserWarning, stacklevel=2)
         num_workers = 1
     options: dict[str, Any] = {
         "batch_size": 1 if batch_sampler is not None else batch_size,
-        "shuffle": shuffle,
+        "shuffle": bool(shuffle),
         "sampler": sampler,
         "batch_sampler": batch_sampler,
         "num_workers": num_workers,
         "collate_fn": collate_fn,
         "pin_memory": pin_memory,
-        "drop_last": drop_last,
+        "drop_last": bool(drop_last),
         "timeout": timeout or 0,
         "generator": generator,
         "prefetch_factor": prefetch_factor,

@@ -16,9 +16,15 @@ given, which they keep alive. A view may be written to where its memory may. Wha
 `Fetch`, `DecodeImage`, `AugmentImage` and `BatchImages` are steps from paths and addresses to batches
 of images: functions of one item, and stages that a pipeline runs in Rust, without the GIL. Crops, such
 as `Letterbox`, and augmentations, such as `RandAugment`, say what those do.
+
+Of what SPDL has by names of its own, such as `load_video`, the error says what there is instead.
 """
 
+import importlib
+from typing import TYPE_CHECKING
+
 from .._spdl_rs import Array, WAVHeader
+from . import _absent
 from ._augmentations import (
     Augmentation,
     AugMix,
@@ -111,3 +117,12 @@ __all__ = [
     "to_numpy",
     "to_torch",
 ]
+
+if TYPE_CHECKING:
+    from . import utils as utils
+else:
+
+    def __getattr__(name):
+        if name == "utils":
+            return importlib.import_module(f".{name}", __name__)
+        _absent.refuse(__name__, name, _absent.NAMES)

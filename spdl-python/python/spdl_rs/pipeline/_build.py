@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TypeVar
 
+from .._arguments import shown
 from ._background import BackgroundTaskFactory
 from ._defaults import defaults
 from ._diagnostic import DiagnosticPipeline, is_diagnostic_mode_enabled
 from ._failure import add_context
-from ._options import BuildOptions, QueueFactory, TaskHookFactory
+from ._options import BuildOptions, QueueFactory, TaskHookFactory, check_options
 from ._pipeline import Pipeline
-from .defs._checks import budget, native_budget, seconds, whole
+from .defs._checks import native_budget
 from .defs._configs import PipelineConfig, check_regions, has_regions
 
 U = TypeVar("U")
@@ -71,18 +72,19 @@ def build_pipeline(
     >>> list(build_pipeline(config, num_threads=1))
     ['a', 'b']
     """
-    del use_thread_output_queue
     try:
         if not isinstance(pipeline_cfg, PipelineConfig):
-            raise TypeError(f"a PipelineConfig is needed, not {pipeline_cfg!r}")
-        whole("num_threads", num_threads, TypeError)
-        budget(max_failures)
-        if not isinstance(report_stats_interval, (int, float)):
-            raise TypeError(
-                "report_stats_interval must be a number of seconds, not "
-                f"{type(report_stats_interval).__name__}"
-            )
-        seconds("report_stats_interval", report_stats_interval)
+            raise TypeError(f"a PipelineConfig is needed, not {shown(pipeline_cfg)}")
+        check_options(
+            num_threads=num_threads,
+            max_failures=max_failures,
+            report_stats_interval=report_stats_interval,
+            queue_class=queue_class,
+            task_hook_factory=task_hook_factory,
+            stage_id=stage_id,
+            background_tasks=background_tasks,
+            use_thread_output_queue=use_thread_output_queue,
+        )
         options = BuildOptions.of(
             num_threads,
             native_budget(max_failures),

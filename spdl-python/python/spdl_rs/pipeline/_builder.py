@@ -62,10 +62,11 @@ class PipelineBuilder(Generic[T, U]):
 
         Raises:
             ValueError: There is a source already, or it can be iterated in neither way.
+            TypeError: `continuous` is neither `True` nor `False`.
         """
         if self._source is not None:
             raise ValueError("the source is already set")
-        self._source = configs.SourceConfig(source, bool(continuous))
+        self._source = configs.SourceConfig(source, continuous)
         return self
 
     def pipe(
@@ -139,7 +140,7 @@ class PipelineBuilder(Generic[T, U]):
             drop_last: Whether what is left at the end of an epoch is left out.
 
         Raises:
-            TypeError: `input` is neither.
+            TypeError: `input` is neither, or `drop_last` neither `True` nor `False`.
             ValueError: It is less than 1.
         """
         self._pipes.append(factories.Aggregate(input, drop_last=drop_last))
@@ -171,6 +172,7 @@ class PipelineBuilder(Generic[T, U]):
 
         Raises:
             ValueError: There are no paths, or one holds something else than stages.
+            TypeError: `router` cannot be called, or an argument is of the wrong type.
 
         >>> from spdl_rs.pipeline import PipelineBuilder
         >>> from spdl_rs.pipeline.defs import Pipe

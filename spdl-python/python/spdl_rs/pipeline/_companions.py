@@ -19,6 +19,7 @@ from ._background import BackgroundTaskFactory
 from ._executors import Cancelled
 from ._failure import EndsPipeline, as_exception
 from ._logging import log_failure
+from ._tracebacks import shorten
 
 T = TypeVar("T")
 
@@ -124,6 +125,7 @@ class Companions:
     def failed(self, name: str, raised: BaseException) -> None:
         """Takes in that something of a stage failed for good."""
         error = as_exception(raised)
+        shorten(error)
         log_failure(name, error)
         self.failures.append((name, error))
 
@@ -231,6 +233,7 @@ class Companions:
         except BaseException as error:
             if self._closed and isinstance(error, asyncio.CancelledError):
                 raise
+            shorten(error)
             log_failure(f"background task {name}", error)
 
 

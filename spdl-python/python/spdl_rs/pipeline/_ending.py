@@ -27,6 +27,8 @@ _threads = weakref.WeakKeyDictionary()
 # Around these two, to which any thread may add.
 _registering = Exclusive()
 
+_begun = threading.Event()
+
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -42,7 +44,13 @@ def wait_at_exit(thread: threading.Thread, stages: Mapping[CodeType, str]) -> No
         _threads[thread] = stages
 
 
+def has_begun() -> bool:
+    """Whether the process ends, and pipelines with it."""
+    return _begun.is_set()
+
+
 def _end_all() -> None:
+    _begun.set()
     began = time.monotonic()
     with contextlib.suppress(KeyboardInterrupt):
         with _registering.held():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ._executors import Cancelled
 from ._item_text import describe
 from ._logging import log_failure
+from ._tracebacks import shorten
 
 _STAGE = "Pipeline stage: "
 
@@ -160,6 +161,7 @@ def item_failed(error: BaseException, stage: str, item: object) -> bool:
         return True
     if isinstance(error, Cancelled):
         return False
+    shorten(error)
     number, _, place = stage.partition(":")
     watch = _watches.get(number)
     if watch is None:
@@ -182,6 +184,7 @@ def stage_failed(error: BaseException, stage: str) -> None:
     if isinstance(error, PipelineFailure) and error._is_of_a_part:
         # It has been told already.
         return
+    shorten(error)
     _note(error, stage)
     log_failure(stage, error)
 
@@ -193,6 +196,8 @@ def _unwrapped(stage: str, error: Exception) -> tuple[str, Exception]:
 def from_native(errors: list[tuple[str | None, Exception, str]]) -> PipelineFailure:
     """Makes the failure of a pipeline: of stages, exceptions, and what the engine says of each."""
     for _, error, said in errors:
+        # The native module has given it the traceback that it had at first.
+        shorten(error)
         budget, over, _ = said.partition("; the last: ")
         if over:
             _add_notes(error, f"Why the pipeline ends: {budget}")

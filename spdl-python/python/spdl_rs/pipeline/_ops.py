@@ -26,8 +26,8 @@ def name_of(op: Any) -> str:
     return name if isinstance(name, str) else type(op).__name__
 
 
-def function_of(op: Any) -> Callable[[Any], Any]:
-    """What is called for each item: the op, or its `__getitem__`.
+def function_of(op: Any, called: str = "an op") -> Callable[[Any], Any]:
+    """What is called for each item: the op, or its `__getitem__`. In messages it is `called` so.
 
     Raises:
         TypeError: It can be neither called nor indexed, or not with one item.
@@ -38,7 +38,7 @@ def function_of(op: Any) -> Callable[[Any], Any]:
     if hasattr(type(op), "__getitem__"):
         return op.__getitem__
     raise TypeError(
-        f"an op must be callable, or have __getitem__; {type(op).__name__!r} objects are neither"
+        f"{called} must be callable, or have __getitem__; {type(op).__name__!r} objects are neither"
     )
 
 

@@ -3,20 +3,61 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from .._arguments import shown
 from ._background import BackgroundTaskFactory
 from ._defaults import defaults
 from ._hooks import TaskHook, TaskStatsHook
 from ._stage_info import StageInfo
+from .defs._checks import budget, flag, function, seconds, threads, whole
 
 if TYPE_CHECKING:
     from ._queues import AsyncQueue
 
 TaskHookFactory: TypeAlias = Callable[[StageInfo], Sequence[TaskHook]]
 QueueFactory: TypeAlias = "Callable[..., AsyncQueue]"
+
+
+def check_options(
+    *,
+    num_threads: Any,
+    max_failures: Any,
+    report_stats_interval: Any,
+    queue_class: Any,
+    task_hook_factory: Any,
+    background_tasks: Any,
+    use_thread_output_queue: Any,
+    stage_id: Any = 0,
+) -> None:
+    """Checks what is said to `build_pipeline`.
+
+    Raises:
+        TypeError: Something is of the wrong type.
+        ValueError: Something is out of range.
+    """
+    threads(num_threads)
+    budget(max_failures)
+    seconds("report_stats_interval", report_stats_interval)
+    whole("stage_id", stage_id, TypeError, least=-_MOST_STAGE_ID, most=_MOST_STAGE_ID)
+    if queue_class is not None:
+        function("queue_class", queue_class)
+    if task_hook_factory is not None:
+        function("task_hook_factory", task_hook_factory)
+    if background_tasks is not None:
+        if isinstance(background_tasks, (str, bytes)) or not isinstance(background_tasks, Iterable):
+            raise TypeError(
+                "background_tasks must be a list of functions that make BackgroundTasks, not "
+                f"{shown(background_tasks)}"
+            )
+        for at, make in enumerate(background_tasks):
+            function(f"background_tasks[{at}]", make)
+    flag("use_thread_output_queue", use_thread_output_queue)
+
+
+_MOST_STAGE_ID = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -47,7 +88,7 @@ class BuildOptions:
         background_tasks: Sequence[BackgroundTaskFactory] | None,
     ) -> BuildOptions:
         """Takes the defaults of this process for what is `None`."""
-        interval = float(report_stats_interval)
+        interval = seconds("report_stats_interval", report_stats_interval)
         hook_class = defaults.hook_class
         hooks = task_hook_factory
         if hooks is None and hook_class not in (None, TaskStatsHook):

@@ -17,11 +17,12 @@ from .._exclusive import Exclusive
 from .._statistics import Statistics
 from ._assembly import Assembly
 from ._ending import end_with_process, wait_at_exit
+from ._ending import has_begun as process_ends
 from ._failure import PipelineFailure
 from ._instrumentation import Instrumentation
 from ._options import BuildOptions
 from ._stage_names import in_plain_words
-from .defs._checks import seconds
+from .defs._checks import timeout as checked_timeout
 from .defs._configs import PipelineConfig, has_merge_op
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class Pipeline(Generic[T]):
         Raises:
             RuntimeError: It was started already, or stopped.
         """
-        del timeout
+        checked_timeout(timeout)
         if kwargs:
             warnings.warn(
                 f"these arguments have no meaning: {', '.join(kwargs)}", UserWarning, stacklevel=2
@@ -119,10 +120,11 @@ class Pipeline(Generic[T]):
             TimeoutError: Some functions are still under way. Their threads end with them.
             PipelineFailure: The pipeline has failed, and nobody has been told yet.
         """
+        timeout = checked_timeout(timeout)
         run = self._run
         if run is None:
             return
-        timeout = seconds("timeout", timeout)
+        timeout = checked_timeout(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         halt(self)
         ended = run.stop(timeout)
@@ -148,6 +150,7 @@ class Pipeline(Generic[T]):
             RuntimeError: It was started already.
             TimeoutError, PipelineFailure: As for `stop`.
         """
+        timeout = checked_timeout(timeout)
         self.start()
         try:
             yield
@@ -174,7 +177,7 @@ class Pipeline(Generic[T]):
             TimeoutError: None was ready in time.
             PipelineFailure: The pipeline has failed; all that was finished before was given.
         """
-        item = self._started().next(seconds("timeout", timeout))
+        item = self._started().next(checked_timeout(timeout))
         if item is None:
             self._raise_late_failure()
             raise EOFError(_END_OF_DATA)
@@ -204,9 +207,9 @@ class Pipeline(Generic[T]):
         Warns:
             UserWarning: It had ended before: there are no items.
         """
-        timeout = seconds("timeout", timeout)
+        timeout = checked_timeout(timeout)
         run = self._started()
-        had_ended = run.ended
+        had_ended = run.ended and not process_ends()
         items: Iterator[T]
         if isinstance(run, _spdl_rs.PipelineRun):
             items = _spdl_rs.ItemIterator(run, timeout)

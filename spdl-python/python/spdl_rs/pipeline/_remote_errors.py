@@ -7,6 +7,7 @@ import traceback
 from typing import Any
 
 from ._failure import PipelineFailure, stages_of
+from ._tracebacks import shorten
 
 
 class RemoteTraceback(Exception):
@@ -17,18 +18,20 @@ class RemoteTraceback(Exception):
         self._text = text
 
     def __str__(self) -> str:
-        return f"\n\n{self._text}"
+        return f"\n{self._text.rstrip()}"
 
 
 class WorkerError(RuntimeError):
     """A process that works for this one has ended, or cannot go on."""
+
+    tells_all = True
 
 
 class WorkerTimeoutError(WorkerError, TimeoutError):
     """A process that works for this one gave nothing in time."""
 
 
-for _error in (WorkerError, WorkerTimeoutError):
+for _error in (RemoteTraceback, WorkerError, WorkerTimeoutError):
     _error.__module__ = "spdl_rs.pipeline"
 
 
@@ -57,6 +60,7 @@ class TravellingError:
     """
 
     def __init__(self, error: BaseException) -> None:
+        shorten(error)
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         if isinstance(error, PipelineFailure):
             # Of several exceptions, one that cannot travel takes no others with it.

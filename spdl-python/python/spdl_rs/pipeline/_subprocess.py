@@ -16,9 +16,12 @@ from . import _ops
 from ._build import build_pipeline
 from ._builder import PipelineBuilder
 from ._closing import closing
+from ._options import check_options
 from ._pipeline import Pipeline
 from ._remote_errors import WorkerError, WorkerTimeoutError
-from .defs._checks import budget, whole
+from ._tracebacks import shorten
+from .defs._checks import function, whole
+from .defs._checks import timeout as checked_timeout
 from .defs._configs import PipelineConfig, is_continuous
 from .defs._executors import needs_interpreters
 
@@ -84,11 +87,11 @@ def iterate_in_subprocess(
     >>> [list(numbers) for epoch in range(2)]
     [[0, 1, 2], [0, 1, 2]]
     """
-    if not callable(fn):
-        raise TypeError(f"fn must be callable, not {fn!r}")
+    function("fn", fn)
     if buffer_size == -1:
         buffer_size = sys.maxsize
     whole("buffer_size", buffer_size)
+    timeout = checked_timeout(timeout)
     if timeout is not None and timeout < 0:
         raise ValueError(f"timeout must not be negative, not {timeout}")
     return SubprocessIterable(
@@ -139,7 +142,7 @@ background_tasks, use_thread_output_queue: As for `build_pipeline`.
     from ._executor_transfer import transferable
 
     config = _config_of(config_or_builder, "run_pipeline_in_subprocess")
-    options = {
+    options: dict[str, Any] = {
         "num_threads": num_threads,
         "max_failures": max_failures,
         "report_stats_interval": report_stats_interval,
@@ -148,8 +151,7 @@ background_tasks, use_thread_output_queue: As for `build_pipeline`.
         "background_tasks": background_tasks,
         "use_thread_output_queue": use_thread_output_queue,
     }
-    whole("num_threads", num_threads, TypeError)
-    budget(max_failures)
+    check_options(**options)
     return iterate_in_subprocess(
         functools.partial(
             PipelinePerIteration, transferable(config, processes=not kwargs.get("daemon")), options
@@ -292,7 +294,9 @@ class SubprocessIterable(Generic[T]):
                     raise
                 except Exception as error:
                     self._failure = error
-                    raise
+                    shorten(error)
+                    # Python 3.10 would raise it with the traceback that it had.
+                    raise error  # noqa: TRY201
                 if iteration == mine:
                     return received
 

@@ -104,7 +104,11 @@ class _Items:
         return self
 
     def __next__(self) -> Any:
-        item = None if self._is_ended else self._run.next(self._timeout)
+        try:
+            item = None if self._is_ended else self._run.next(self._timeout)
+        except PipelineFailure as failure:
+            # Where we came from tells nothing; the exceptions in it have tracebacks of their own.
+            raise failure.with_traceback(None) from failure.__cause__
         if item is None:
             self._is_ended = True
             raise StopIteration

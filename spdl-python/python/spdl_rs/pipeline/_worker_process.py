@@ -32,6 +32,7 @@ from . import (
     _pipeline as _pipeline,  # what it does at exit comes after what is done here
 )
 from ._executors import Cancelled
+from ._main_module import START_UNDER_GUARD, with_advice
 from ._remote_errors import (
     TravellingError,
     WorkerError,
@@ -128,7 +129,7 @@ class WorkerProcess:
         handles = _handles_of(process.pid)
         self.waitables: list[Any] = [self._connection, process.sentinel, *handles]
         """What `multiprocessing.connection.wait` waits for."""
-        self._closed = False
+        self._closed = self._heard = False
         # At exit, `_end_all` is what ends it: finalizers are not called any more by then.
         what = (process, self._connection, self._sending, self._owner)
         weakref.finalize(self, _end, *what).atexit = False
@@ -207,6 +208,7 @@ class WorkerProcess:
             # Interrupted amid a message: what follows cannot be read any more.
             self.close()
             raise
+        self._heard = True
         message = pickle.loads(pickled)
         if message[0] == FAILED:
             error = message[1].arrived()
@@ -234,7 +236,10 @@ class WorkerProcess:
         if code < 0:
             with contextlib.suppress(ValueError):
                 return f"was killed by {signal.Signals(-code).name}"
-        return f"ended unexpectedly with exit code {code}"
+        how = f"ended unexpectedly with exit code {code}"
+        if code == 1 and not self._heard:
+            how += f", before it gave anything; what it printed says why. ({START_UNDER_GUARD})"
+        return how
 
 
 class Parent:
@@ -297,8 +302,10 @@ class Parent:
                 break
             try:
                 message = pickle.loads(pickled)
+            except AttributeError as error:
+                message = (FAILED, with_advice(error))
             except Exception as error:
-                # A class that is not there in this process, say.
+                # A module that is not there in this process, say.
                 message = (FAILED, error)
             if message[0] == _END:
                 break
@@ -339,7 +346,12 @@ class _Cargo:
         self._content, self._pickled = None, pickled
 
     def open(self) -> Any:
-        return self._content if self._pickled is None else pickle.loads(self._pickled)
+        if self._pickled is None:
+            return self._content
+        try:
+            return pickle.loads(self._pickled)
+        except AttributeError as error:
+            raise with_advice(error) from None
 
 
 def _main(connection: Connection, cargo: _Cargo, shared: Any) -> None:

@@ -8,6 +8,9 @@ import sys
 import warnings
 from typing import Any
 
+from .._arguments import shown
+
+_MOST = 2**31 - 1
 _told: set[str] = set()
 
 # What a number of workers, of batches or of seconds may be.
@@ -27,7 +30,7 @@ def check_workers(
 ) -> int | None:
     """Checks what is said of workers, and returns `prefetch_factor` with its default."""
     _not_negative("num_workers", num_workers)
-    _not_negative("timeout", timeout)
+    _not_negative("timeout", timeout, whole=False)
     if num_workers == 0:
         if prefetch_factor is not None:
             raise ValueError("prefetch_factor needs num_workers of at least 1")
@@ -39,11 +42,15 @@ def check_workers(
     return _not_negative("prefetch_factor", prefetch_factor)
 
 
-def _not_negative(name: str, value: Any) -> Any:
+def _not_negative(name: str, value: Any, *, whole: bool = True) -> Any:
+    method = "__index__" if whole else "__float__"
+    if isinstance(value, bool) or not hasattr(type(value), method):
+        what = "a whole number" if whole else "a number"
+        raise TypeError(f"{name} must be {what}, not {shown(value)}")
     if value < 0:
         raise ValueError(f"{name} must not be negative, and is {value!r}")
-    if value > _MOST:
-        raise ValueError(f"{name} must be at most {_MOST:,}, and is larger")
+    if whole and value > _MOST:
+        raise ValueError(f"{name} must be at most {_MOST}, not {shown(value)}")
     return value
 
 
@@ -60,7 +67,7 @@ def check_context(context: Any, num_workers: int) -> None:
     elif not isinstance(context, multiprocessing.context.BaseContext):
         raise TypeError(
             "multiprocessing_context must be a context of multiprocessing or the name of a start "
-            f"method, not {context!r}"
+            f"method, not {shown(context)}"
         )
 
 

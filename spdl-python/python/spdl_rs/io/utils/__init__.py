@@ -10,6 +10,14 @@
 ['step']
 """
 
+from typing import TYPE_CHECKING
+
+from .. import _absent
 from ._tracing import trace_counter, trace_event, trace_gc, tracing
 
 __all__ = ["trace_counter", "trace_event", "trace_gc", "tracing"]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        _absent.refuse(__name__, name, _absent.UTILITIES)

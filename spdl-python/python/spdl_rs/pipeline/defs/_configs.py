@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
+from ..._arguments import shown
 from ..._secrets import without_secrets
 from ...io._operators import BatchImages
 from .. import _native, _ops
 from .._stage_info import StageInfo
 from ._aggregators import Aggregator
-from ._checks import budget, whole
+from ._checks import budget, flag, function, text, whole
 from ._executors import (
     MAIN_PROCESS,
     ExecutorConfig,
@@ -36,6 +37,7 @@ class SourceConfig(Generic[T]):
 
     Raises:
         ValueError: `source` can be iterated in neither way.
+        TypeError: `continuous` is neither `True` nor `False`.
     """
 
     source: Iterable[T] | AsyncIterable[T]
@@ -43,10 +45,12 @@ class SourceConfig(Generic[T]):
 
     def __post_init__(self) -> None:
         if not (hasattr(self.source, "__iter__") or hasattr(self.source, "__aiter__")):
+            called = "; give it what the function returns" if callable(self.source) else ""
             raise ValueError(
                 "a source must have __iter__ or __aiter__; "
-                f"{type(self.source).__name__!r} objects have neither"
+                f"{type(self.source).__name__!r} objects have neither{called}"
             )
+        object.__setattr__(self, "continuous", flag("continuous", self.continuous))
 
     def __repr__(self) -> str:
         continuous = ", continuous=True" if self.continuous else ""
@@ -73,22 +77,32 @@ class PipeConfig(Generic[T, U]):
     max_failures: int | Fraction | None = None
 
     def __post_init__(self) -> None:
+        text("the name of a stage", self.name)
+        of = f"of stage {self.name!r}"
         _ops.function_of(self.op)
         if self.concurrency is not None:
-            whole("concurrency", self.concurrency)
+            whole(f"concurrency {of}", self.concurrency)
         elif not _native.is_native(self):
             object.__setattr__(self, "concurrency", 1)
         if self.output_order not in ("completion", "input"):
             raise ValueError(
-                f'output_order must be "completion" or "input", not {self.output_order!r}'
+                f'output_order {of} must be "completion" or "input", not {shown(self.output_order)}'
             )
+        if self.executor is not None:
+            _check_executor(f"executor {of}", self.executor)
         kind = _ops.kind_of(self.op)
         if self.executor is not None and kind in ("await", "iterate-async"):
-            raise ValueError("an async op runs on the event loop; it takes no executor")
+            raise ValueError(
+                f"stage {self.name!r} is an async op, which runs on the event loop; it takes no "
+                "executor"
+            )
         if kind == "iterate-async" and self.output_order == "input":
-            raise ValueError('the results of an async generator cannot keep the order of "input"')
+            raise ValueError(
+                f"stage {self.name!r} is an async generator, whose results cannot keep the order "
+                'of "input"'
+            )
         if self.max_failures is not None:
-            budget(self.max_failures)
+            budget(self.max_failures, f"max_failures {of}")
 
     def __repr__(self) -> str:
         parts = [] if self.concurrency is None else [f"concurrency={self.concurrency}"]
@@ -106,6 +120,16 @@ class PipeConfig(Generic[T, U]):
         return f"{self.name}({', '.join(parts)})"
 
 
+def _check_executor(name: str, executor: Any) -> None:
+    if isinstance(executor, ExecutorConfig):
+        raise TypeError(
+            f"{name} must be a concurrent.futures.Executor, not the configuration of one; stages "
+            f"are sent to a {type(executor).__name__} by to()"
+        )
+    if isinstance(executor, type) or not callable(getattr(executor, "submit", None)):
+        raise TypeError(f"{name} must be a concurrent.futures.Executor, not {shown(executor)}")
+
+
 @dataclass(frozen=True)
 class AggregateConfig(Generic[T]):
     """A stage that makes one item of several. `Aggregate` makes it.
@@ -121,8 +145,11 @@ class AggregateConfig(Generic[T]):
     def __post_init__(self) -> None:
         if not isinstance(self.op, Aggregator):
             raise TypeError(
-                f"an int or an Aggregator is needed to put items together, not {self.op!r}"
+                f"the op of stage {self.name!r} must be an Aggregator, not {shown(self.op)}"
             )
+        object.__setattr__(
+            self, "drop_last", flag(f"drop_last of stage {self.name!r}", self.drop_last)
+        )
 
     def __repr__(self) -> str:
         op = repr(self.op) if type(self.op).__repr__ is not object.__repr__ else self.op.__class__
@@ -164,10 +191,12 @@ class PathVariantsConfig(Generic[T]):
     batched: bool = False
 
     def __post_init__(self) -> None:
-        if not callable(self.router):
-            raise TypeError(f"a router must be callable, not {self.router!r}")
+        text("the name of a stage", self.name)
+        of = f"of stage {self.name!r}"
+        function(f"router {of}", self.router)
+        object.__setattr__(self, "batched", flag(f"batched {of}", self.batched))
         if not self.paths:
-            raise ValueError("there must be at least one path")
+            raise ValueError(f"paths {of} must hold at least one path")
         for at, path in enumerate(self.paths):
             for config in path:
                 if not isinstance(config, STAGES):
@@ -221,7 +250,7 @@ class MergeConfig:
 
     def __post_init__(self) -> None:
         if self.op is not None and not callable(self.op):
-            raise TypeError(f"a merge op must be an async function, not {self.op!r}")
+            raise TypeError(f"a merge op must be an async function, not {shown(self.op)}")
         if not self.pipeline_configs:
             raise ValueError("there must be at least one pipeline to merge")
         continuous = {is_continuous(config) for config in self.pipeline_configs}

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeAlias
 
-from ._checks import whole
+from ..._arguments import shown
+from ._checks import function, whole
 
 _START_METHODS = ("fork", "forkserver", "spawn")
 
@@ -34,8 +35,8 @@ class ExecutorConfig:
     def __post_init__(self) -> None:
         if self.max_workers is not None:
             whole("max_workers", self.max_workers)
-        if self.initializer is not None and not callable(self.initializer):
-            raise TypeError(f"initializer must be callable, not {self.initializer!r}")
+        if self.initializer is not None:
+            function("initializer", self.initializer)
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,9 @@ class ProcessPoolExecutorConfig(ExecutorConfig):
         if self.mp_context is None:
             return
         if not isinstance(self.mp_context, str):
-            raise TypeError(f"mp_context must be a start method's name, not {self.mp_context!r}")
+            raise TypeError(
+                f"mp_context must be a start method's name, not {shown(self.mp_context)}"
+            )
         if self.mp_context not in _START_METHODS:
             raise ValueError(
                 f"mp_context must be one of {', '.join(_START_METHODS)}, not {self.mp_context!r}"
@@ -130,7 +133,7 @@ class PlacementConfig:
         ):
             raise TypeError(
                 "stages are sent to a ProcessPoolExecutorConfig, an InterpreterPoolExecutorConfig "
-                f"or MAIN_PROCESS, and not a live Executor or else: {self.target!r}"
+                f"or MAIN_PROCESS, and not a live Executor or else: {shown(self.target)}"
             )
         whole("buffer_size", self.buffer_size)
 

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, Literal
 
+from ..._arguments import shown
 from ...io._operators import BatchImages
 from .. import _ops
 from ._aggregators import Aggregator, Collate
+from ._checks import whole
 from ._configs import (
     AggregateConfig,
     DisaggregateConfig,
@@ -52,10 +54,15 @@ def Aggregate(
     >>> Aggregate(32, drop_last=True)
     aggregate(Collate(32), drop_last=True)
     """
-    if not isinstance(input, (int, Aggregator)):
-        raise TypeError(f"an int or an Aggregator is needed to put items together, not {input!r}")
-    op = Collate(input) if isinstance(input, int) else input
-    return AggregateConfig("aggregate", op, bool(drop_last))
+    if isinstance(input, int):
+        op: Aggregator | BatchImages = Collate(whole("the size of aggregates", input, TypeError))
+    elif isinstance(input, Aggregator):
+        op = input
+    else:
+        raise TypeError(
+            f"aggregate takes an int, an Aggregator or a BatchImages, not {shown(input)}"
+        )
+    return AggregateConfig("aggregate", op, drop_last)
 
 
 def Disaggregate() -> DisaggregateConfig[Any]:
@@ -99,7 +106,7 @@ def Merge(
     >>> list(build_pipeline(config, num_threads=1))
     ['a', 'b', 'c', 'd', 'e']
     """
-    return MergeConfig(tuple(pipeline_configs), op)
+    return MergeConfig(_listed("pipeline_configs", pipeline_configs, "of PipelineConfigs"), op)
 
 
 def PathVariants(
@@ -110,4 +117,13 @@ def PathVariants(
 ) -> PathVariantsConfig[Any]:
     """Paths, of which `router` chooses one for each item: see `PipelineBuilder.path_variants`."""
     name = "path_variants" if name is None else name
-    return PathVariantsConfig(name, router, tuple(tuple(path) for path in paths), bool(batched))
+    found = _listed("paths", paths, "of lists of stages")
+    stages = tuple(_listed(f"path {at}", path, "of stages") for at, path in enumerate(found))
+    return PathVariantsConfig(name, router, stages, batched)
+
+
+def _listed(name: str, value: Any, of_what: str) -> tuple[Any, ...]:
+    try:
+        return tuple(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a list {of_what}, not {shown(value)}") from None

@@ -1,0 +1,102 @@
+"""Names that SPDL has and this package has not say what to do instead."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+import spdl_rs
+from spdl_rs import compat
+from spdl_rs.io import _absent
+
+# The public names of SPDL 0.8.
+UPSTREAM = {
+    "io": """
+        ArrayInterface AudioCodec AudioDecoder AudioEncodeConfig AudioEncoder AudioFrames AudioPackets
+        BSF CPUBuffer CPUStorage CUDAArrayInterface CUDABuffer CUDAConfig DecodeConfig Decoder
+        DemuxConfig Demuxer FilterGraph ImageCodec ImageFrames ImagePackets Muxer NpzFile NvDecDecoder
+        VideoCodec VideoDecoder VideoEncodeConfig VideoEncoder VideoFrames VideoPackets WAVHeader
+        apply_bsf audio_encode_config convert_array convert_frames cpu_storage
+        create_reference_audio_frame create_reference_video_frame cuda_config decode_config
+        decode_image_nvjpeg decode_packets decode_packets_nvdec demux_audio demux_config demux_image
+        demux_video encode_image get_abuffer_desc get_audio_filter_desc get_buffer_desc get_filter_desc
+        get_video_filter_desc iter_tarfile load_audio load_image load_image_batch
+        load_image_batch_nvjpeg load_npy load_npz load_video load_wav nv12_to_bgr nv12_to_rgb
+        nvdec_decoder parse_wav sample_decode_video save_image streaming_load_video_nvdec to_jax
+        to_numba to_numpy to_torch transfer_buffer transfer_buffer_cpu transfer_tensor
+        transfer_tensor_d2h transfer_tensor_h2d video_encode_config
+    """,
+    "io.utils": """
+        built_with_cuda built_with_nvcodec built_with_nvjpeg get_ffmpeg_filters get_ffmpeg_log_level
+        get_ffmpeg_versions set_ffmpeg_log_level trace_counter trace_event trace_gc tracing
+    """,
+}
+ADVICE = {"io": _absent.NAMES, "io.utils": _absent.UTILITIES}
+# What has come since is there.
+ABSENT = [
+    (module, name)
+    for module, names in UPSTREAM.items()
+    for name in names.split()
+    if name not in importlib.import_module(f"spdl_rs.{module}").__all__
+]
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    yield
+    compat.uninstall()
+    for name in [name for name in sys.modules if name.split(".")[0] == "spdl"]:
+        del sys.modules[name]
+
+
+def test_all_that_upstream_has_is_there_or_has_advice():
+    assert len(ABSENT) > 20
+    for module, name in ABSENT:
+        assert len(ADVICE[module][name]) > 20, name
+    for module, advice in ADVICE.items():
+        assert set(advice) <= set(UPSTREAM[module].split())
+
+
+@pytest.mark.parametrize(("module", "name"), ABSENT, ids=lambda part: part)
+def test_what_upstream_has_is_refused_with_advice(module, name):
+    home = importlib.import_module(f"spdl_rs.{module}")
+    assert not hasattr(home, name) and name not in dir(home)
+    with pytest.raises(AttributeError) as raised:
+        getattr(home, name)
+    start = f"module 'spdl_rs.{module}' has no attribute '{name}', which SPDL has: "
+    assert str(raised.value) == start + ADVICE[module][name]
+    with pytest.raises(ImportError) as raised:
+        exec(f"from spdl_rs.{module} import {name}")
+    start = f"cannot import name '{name}' from 'spdl_rs.{module}', which SPDL has: "
+    assert str(raised.value) == start + ADVICE[module][name]
+
+
+def test_programs_for_upstream_are_told_too():
+    if importlib.util.find_spec("spdl") is not None:
+        pytest.skip("SPDL itself is installed")
+    compat.install()
+    with pytest.raises(ImportError, match=r"'load_video' .* which SPDL has: video cannot"):
+        exec("import numpy\nfrom spdl.io import load_npy, load_video, load_wav")
+    with pytest.raises(AttributeError, match=r"'load_image', .*DecodeImage\(size\)"):
+        exec("import spdl.io\ndef load(path): return spdl.io.load_image(path)\nload('1.jpg')", {})
+    names = {}
+    exec("from spdl.io import *\nfrom spdl.io.utils import *", names)
+    assert names["load_wav"] is spdl_rs.io.load_wav
+
+
+def test_what_nobody_has_is_refused_as_python_does():
+    with pytest.raises(AttributeError, match=r"^module 'spdl_rs.io' has no attribute 'nothing'$"):
+        spdl_rs.io.nothing  # noqa: B018
+    with pytest.raises(ImportError, match=r"^cannot import name 'nothing' from 'spdl_rs.io' \("):
+        exec("from spdl_rs.io import nothing")
+
+
+def test_a_program_that_imports_what_is_absent_ends_with_the_advice():
+    program = "from spdl_rs.io import transfer_buffer_cpu as absent, load_audio"
+    absent = [name for _, name in ABSENT]
+    if not {"load_audio", "transfer_buffer_cpu"} & set(absent):
+        pytest.skip("all of it is there")
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == 1 and "which SPDL has: " in ran.stderr.splitlines()[-1]

@@ -1,0 +1,60 @@
+"""The programs in pages of Markdown: each is run by a test."""
+
+import importlib.util
+import pathlib
+import re
+import shutil
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+BLOCKS = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+# How many programs each page has, and where they are run: here, or in a file of their own.
+PAGES = {
+    "README.md": (1, "test_guides"),
+    "docs/migrating.md": (4, "test_migrating"),
+    "docs/pack.md": (1, "test_guides"),
+    "docs/profiling.md": (5, "test_profiling_guide"),
+    "spdl-python/README.md": (1, "test_package"),
+}
+
+
+def programs(page):
+    return BLOCKS.findall((ROOT / page).read_text(encoding="utf-8"))
+
+
+def pages():
+    folders = [ROOT, ROOT / "spdl-python", *(ROOT / "docs").rglob("*/"), ROOT / "docs"]
+    folders += [ROOT / "examples", *(ROOT / "examples").rglob("*/")]
+    found = {page for folder in folders for page in folder.glob("*.md")}
+    return sorted(str(page.relative_to(ROOT)) for page in found)
+
+
+def test_every_program_of_every_page_is_run_by_some_test():
+    found = {page: len(programs(page)) for page in pages()}
+    assert {page: count for page, count in found.items() if count} == {
+        page: count for page, (count, _) in PAGES.items()
+    }
+    for page, (_, tested) in PAGES.items():
+        text = (pathlib.Path(__file__).parent / f"{tested}.py").read_text(encoding="utf-8")
+        assert pathlib.PurePath(page).name in text
+
+
+def test_the_program_of_the_front_page_runs(photos, tmp_path, monkeypatch, capsys):
+    (program,) = programs("README.md")
+    shutil.copytree(photos, tmp_path / "path" / "to" / "images")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(program, names)
+    assert names["images"].shape[1:] == (224, 224, 3) and names["images"].dtype == "uint8"
+    assert names["labels"].dtype == "int64"
+    assert names["state"]["epoch"] in (2, 3) and names["loader"].epoch == 3
+    assert len(capsys.readouterr().out.split()) > 3
+
+
+def test_the_program_about_packing_runs():
+    (program,) = programs("docs/pack.md")
+    compile(program, "pack.md", "exec")
+    if importlib.util.find_spec("webdataset") is None:
+        pytest.skip("webdataset is not installed")
+    exec(program, {})
