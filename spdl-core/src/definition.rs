@@ -77,6 +77,8 @@ pub enum Construct {
     Merge,
     /// Sends each item along one of several paths.
     Route,
+    /// Sends batches to a device.
+    Upload,
 }
 
 impl Construct {
@@ -101,6 +103,7 @@ impl Construct {
             Construct::Filter => "filter",
             Construct::Merge => "merge",
             Construct::Route => "route",
+            Construct::Upload => "upload",
         }
     }
 }
@@ -340,8 +343,8 @@ impl Definition {
     }
 
     /// What a run that goes on must have in common with the one that began: the stages, their kinds
-    /// and places, what was chosen for them; not how many work on it, or how far ahead. No names of
-    /// types: these change with compilers, and when code is moved.
+    /// and places, what was chosen for them; not how many work on it, or how far ahead, nor on which
+    /// device batches lie. No names of types: these change with compilers, and when code is moved.
     ///
     /// # Errors
     /// `InvalidArgument` where two parts would have one name.
@@ -360,7 +363,8 @@ impl Definition {
         mut place: Option<String>,
         parts: &mut BTreeMap<String, String>,
     ) -> Result<()> {
-        for stage in self.source.iter().chain(&self.stages) {
+        let stages = self.source.iter().chain(&self.stages);
+        for stage in stages.filter(|stage| stage.kind != Construct::Upload) {
             let name = &stage.name;
             let mut tell = |what: &str, value: String| {
                 let part = format!("stage {name}{}{what}", if what.is_empty() { "" } else { ": " });
@@ -759,6 +763,7 @@ pipeline of Vec<[u8; 3]>
             C::Filter,
             C::Merge,
             C::Route,
+            C::Upload,
         ] {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
         }

@@ -202,6 +202,17 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_run_on_a_device_goes_on_from_the_state_of_one_on_the_host() {
+        let indices = |batch: Batch| batch.ids().iter().map(|id| id.index).collect::<Vec<_>>();
+        let mut first = numbers().epochs(0..1).build().unwrap();
+        assert_eq!(indices(first.next().unwrap().unwrap()), [0, 1, 2, 3]);
+        let upload = numbers().epochs(0..1).upload("upload", Arc::new(HostDevice::default()));
+        let rest = upload.resume(first.state().unwrap()).build().unwrap();
+        let lens: Vec<_> = rest.map(|batch| batch.unwrap().len()).collect();
+        assert_eq!(lens, [4, 2]);
+    }
+
     /// A device that refuses its second upload.
     #[derive(Debug, Default)]
     struct Refusing(HostDevice, std::sync::atomic::AtomicUsize);

@@ -16,6 +16,8 @@ static FALLBACKS: AtomicUsize = AtomicUsize::new(0);
 pub struct ChosenDevice {
     /// The device.
     pub device: Arc<dyn Device>,
+    /// The same, where it is a CUDA device.
+    pub cuda: Option<CudaDevice>,
     /// For [`PipelineBuilder::buffers`](spdl_core::PipelineBuilder::buffers).
     pub buffers: BufferPool,
     /// Why it is the host, where `auto` was to find a CUDA device.
@@ -57,7 +59,8 @@ pub fn choose_device(request: &str, search: &Search) -> Result<ChosenDevice> {
     match CudaDevice::open_with(ordinal, search) {
         Ok(device) => {
             let buffers = device.buffers();
-            Ok(ChosenDevice { device: Arc::new(device), buffers, fallback: None })
+            let cuda = Some(device.clone());
+            Ok(ChosenDevice { device: Arc::new(device), cuda, buffers, fallback: None })
         }
         Err(reason) if request == "auto" => {
             let is_first = FALLBACKS.fetch_add(1, Ordering::Relaxed) == 0;
@@ -84,6 +87,6 @@ impl ChosenDevice {
     fn host(fallback: Option<Fallback>) -> Self {
         let buffers = BufferPool::new();
         let device = Arc::new(HostDevice::new(buffers.clone()));
-        ChosenDevice { device, buffers, fallback }
+        ChosenDevice { device, cuda: None, buffers, fallback }
     }
 }

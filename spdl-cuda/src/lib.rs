@@ -46,6 +46,8 @@ mod libraries;
 mod memory;
 mod nvjpeg;
 mod pinned;
+#[cfg(feature = "python")]
+pub mod python;
 mod slabs;
 mod status;
 mod stream;
@@ -61,7 +63,7 @@ pub use nvjpeg::{
     Subsampling,
 };
 pub use slabs::{DeviceAllocator, SlabStatistics};
-pub use status::{Part, PartStatus, Status, status};
+pub use status::{Part, PartStatus, Status, device_count, status};
 pub use stream::ConsumerStream;
 
 /// A driver without a device, for tests.

@@ -5,11 +5,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
-use spdl_core::{DeviceArray, DeviceMemory, Fence, HostBuffer, Result, Space};
+use spdl_core::{DeviceArray, DeviceMemory, Error, ErrorKind, Fence, HostBuffer, Result, Space};
 
 use crate::context::Event;
 use crate::device::Shared;
-use crate::driver::MemoryHandle;
+use crate::driver::{DeviceAddress, MemoryHandle};
 use crate::slabs::Slab;
 use crate::stream::ConsumerStream;
 
@@ -76,11 +76,28 @@ impl CudaMemory {
     /// # Errors
     /// `LimitExceeded` where there is no memory on the host; what the driver says.
     pub fn download(&self, after: Option<&ConsumerStream>) -> Result<Download> {
+        self.download_part(0, self.len, after)
+    }
+
+    /// The same of `bytes` bytes that begin `offset` bytes in.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where they do not lie within; as of [`download`](CudaMemory::download).
+    pub fn download_part(
+        &self,
+        offset: usize,
+        bytes: usize,
+        after: Option<&ConsumerStream>,
+    ) -> Result<Download> {
+        if offset.checked_add(bytes).is_none_or(|end| end > self.len) {
+            let message = format!("{bytes} bytes from byte {offset} on are more than {}", self.len);
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
         let Shared { context, downloads, buffers, .. } = &*self.device;
         let doing = "copy a batch from the device";
         context.check(doing)?;
         downloads.give_back_finished().map_err(|error| context.error(error, doing))?;
-        let mut buffer = buffers.take(self.len)?;
+        let mut buffer = buffers.take(bytes)?;
         let to = buffer.as_mut_ptr();
         let event = || Event::new(context).map_err(|error| context.error(error, doing));
         let done = Arc::new(event()?);
@@ -98,10 +115,11 @@ impl CudaMemory {
                 driver.record_event(told.handle(), consumer.handle())?;
                 driver.wait_event(stream, told.handle())?;
             }
-            if let Some(memory) = self.handle() {
+            if let Some(memory) = self.handle().filter(|_| bytes > 0) {
+                let from = DeviceAddress(memory.address.0 + offset as u64);
                 // SAFETY: the buffer is held until the copy is done, and so is the slab: by the event
                 // among its uses. Both are at least so long.
-                unsafe { driver.copy_to_host(to, memory.address, self.len, stream)? };
+                unsafe { driver.copy_to_host(to, from, bytes, stream)? };
             }
             driver.record_event(done.handle(), stream)
         });

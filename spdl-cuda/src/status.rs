@@ -85,6 +85,11 @@ pub fn status(search: &Search) -> Status {
     Status { parts }
 }
 
+/// How many devices there are: none where there is no driver.
+pub fn device_count(search: &Search) -> u32 {
+    LoadedDriver::load(search).map_or(0, |driver| driver.device_count().unwrap_or(0))
+}
+
 fn devices(driver: &dyn Driver) -> PartStatus {
     let described = driver.device_count().and_then(|count| {
         let devices = (0..count).map(|ordinal| {

@@ -6,17 +6,16 @@ use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
-use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::PyTuple;
 use spdl_core::{
-    Batch, BatchLayout, Counter, Error, ErrorKind, Pipeline, Result, StageOptions, State,
-    usable_memory,
+    BatchLayout, Counter, Error, ErrorKind, Result, StageOptions, State, usable_memory,
 };
 use spdl_io::{Fetch, Fetcher};
 use spdl_media::{CodecRegistry, FillImage, Limits, OnTruncated, image_fields};
 
-use crate::array::Array;
+use crate::batches::{Batches, Delivered};
 use crate::error::to_exception;
 use crate::home::Home;
 use crate::images::{Images, Opened, Reading, address_in};
@@ -31,6 +30,7 @@ use crate::wait::{SLICE, WIND_DOWN, drop_within, stay_if_python_ends};
 pub(crate) struct Epoch {
     work: Arc<Work>,
     monitor: Py<Monitor>,
+    is_on_device: bool,
     home: Home,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Work {
 
 /// What runs, in the order in which it is dropped.
 pub(crate) struct Run {
-    pub(crate) pipeline: Pipeline<Batch>,
+    pub(crate) pipeline: Batches,
     /// Images that are black in part; `None` where that is an error.
     partial: Option<Counter>,
     /// Kept beyond the pipeline, so that the threads of that need not join those of these.
@@ -74,7 +74,8 @@ impl Epoch {
             Ok((work, monitor))
         });
         let (work, monitor) = begun.map_err(|error: Error| to_exception(py, &error))?;
-        Ok(Epoch { work, monitor: Py::new(py, monitor)?, home: Home::here() })
+        let is_on_device = settings.device.is_some();
+        Ok(Epoch { work, monitor: Py::new(py, monitor)?, is_on_device, home: Home::here() })
     }
 
     /// The state before the first batch, as JSON: that of the beginning, or what a loader makes of
@@ -131,23 +132,24 @@ impl BatchIterator {
         this
     }
 
-    /// Waits for the next batch: its images and its labels, as arrays of NumPy. Each keeps its native
-    /// array as its base, and with it the memory.
-    fn __next__<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
-        static AS_ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        // Importing runs Python.
-        let as_array = AS_ARRAY.import(py, "numpy", "asarray")?;
-        let Some((images, labels)) = self.epoch.get().next(py)? else { return Ok(None) };
-        Ok(Some((as_array.call1((images,))?, as_array.call1((labels,))?)))
+    /// Waits for the next batch: its images and its labels, as arrays of NumPy or of a device. Each keeps
+    /// its native array or memory.
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        static HOST: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        static DEVICE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let epoch = self.epoch.get();
+        // Importing runs Python, so it comes first. Neither of these does when it is called.
+        let array = match epoch.is_on_device {
+            false => HOST.import(py, "numpy", "asarray")?,
+            true => DEVICE.import(py, "spdl_rs.cuda", "DeviceArray")?,
+        };
+        epoch.next(py)?.map(|batch| batch.into_python(array)).transpose()
     }
 }
 
 impl Epoch {
-    /// Waits for the next batch: its images and its labels, or nothing at the end.
-    fn next(&self, py: Python<'_>) -> PyResult<Option<(Array, Array)>> {
+    /// Waits for the next batch, or finds that there is none.
+    fn next(&self, py: Python<'_>) -> PyResult<Option<Delivered>> {
         if self.home.is_elsewhere() {
             return Err(Home::error());
         }
@@ -161,7 +163,7 @@ impl Epoch {
             match polled {
                 Poll::Ready(Some(Ok(batch))) => {
                     self.monitor.get().gave();
-                    return arrays(batch).map(Some);
+                    return Ok(Some(batch));
                 }
                 Poll::Ready(end) => {
                     self.close(py);
@@ -182,7 +184,7 @@ impl Epoch {
     }
 }
 
-/// keys ──► fetch (bytes) ──► decode (pixels, in their place in a batch)
+/// keys ──► fetch (bytes) ──► decode (pixels, in their place in a batch) [──► upload (to a device)]
 fn build(images: &Images, settings: &Settings, epoch: u64, state: Option<&str>) -> Result<Run> {
     let Settings { transform, drop_last, .. } = settings;
     let state = state.map(|text| position::from_json(text, settings)).transpose()?;
@@ -220,11 +222,10 @@ fn build(images: &Images, settings: &Settings, epoch: u64, state: Option<&str>) 
         .threads(threads)
         .shard(settings.shard)
         .hook(trace::StageHook);
-    let pipeline = match state {
-        Some(state) => pipeline.resume(state),
-        None => pipeline,
+    let pipeline = {
+        let device = settings.device.as_ref().map(|device| device.get().device());
+        Batches::build(pipeline, device, state)?
     };
-    let pipeline = pipeline.build().map_err(position::in_own_words)?;
     Ok(Run { pipeline, partial: counted, kept })
 }
 
@@ -245,19 +246,8 @@ pub(crate) fn check_memory(layout: &BatchLayout, bytes: usize, threads: usize) -
     Err(Error::new(ErrorKind::LimitExceeded, message))
 }
 
-pub(crate) fn arrays(batch: Batch) -> PyResult<(Array, Array)> {
-    let arrays: std::result::Result<[spdl_core::Array; 2], _> = batch.into_arrays().try_into();
-    match arrays {
-        Ok([images, labels]) => Ok((images.into(), labels.into())),
-        Err(arrays) => {
-            let message = format!("a batch holds {} arrays, 2 were expected", arrays.len());
-            Err(PyRuntimeError::new_err(message))
-        }
-    }
-}
-
 impl Epoch {
-    fn poll(&self) -> Poll<Option<Result<Batch>>> {
+    fn poll(&self) -> Poll<Option<Result<Delivered>>> {
         match &mut *self.work.run() {
             Some(run) => run.pipeline.next_timeout(SLICE),
             None => Poll::Ready(None),

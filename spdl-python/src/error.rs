@@ -5,6 +5,7 @@ use std::error::Error as StdError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use spdl_core::Error;
+use spdl_cuda::{DriverError, NoDriver};
 
 /// The exception for `error`. Which class stands for which kind is written in `_errors.py`.
 pub(crate) fn to_exception(py: Python<'_>, error: &Error) -> PyErr {
@@ -12,7 +13,8 @@ pub(crate) fn to_exception(py: Python<'_>, error: &Error) -> PyErr {
     let made = FROM_NATIVE.import(py, "spdl_rs._errors", "from_native").and_then(|from_native| {
         let report = error.report();
         let kind = error.kind().as_str();
-        from_native.call1((report, kind, error.key(), error.stage(), error.offset(), errno(error)))
+        let (key, stage, offset) = (error.key(), error.stage(), error.offset());
+        from_native.call1((report, kind, key, stage, offset, errno(error), is_of_cuda(error)))
     });
     match made {
         Ok(exception) => PyErr::from_value(exception),
@@ -20,15 +22,17 @@ pub(crate) fn to_exception(py: Python<'_>, error: &Error) -> PyErr {
     }
 }
 
+/// Whether a call of the CUDA driver failed, or there is no driver to call.
+fn is_of_cuda(error: &Error) -> bool {
+    causes(error).any(|cause| cause.is::<DriverError>() || cause.is::<NoDriver>())
+}
+
 /// The operating system's number, where it is behind the error.
 fn errno(error: &Error) -> Option<i32> {
-    let mut cause: Option<&dyn StdError> = error.source();
-    while let Some(error) = cause {
-        let number = error.downcast_ref::<std::io::Error>().and_then(|error| error.raw_os_error());
-        if number.is_some() {
-            return number;
-        }
-        cause = error.source();
-    }
-    None
+    causes(error).find_map(|cause| cause.downcast_ref::<std::io::Error>()?.raw_os_error())
+}
+
+/// What is behind the error, the nearest first.
+fn causes(error: &Error) -> impl Iterator<Item = &(dyn StdError + 'static)> {
+    std::iter::successors(error.source(), |&cause| cause.source())
 }

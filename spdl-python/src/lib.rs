@@ -5,6 +5,8 @@
 //!       │
 //!   this crate     Images ──► Epoch(Settings) ──► Array: the memory of a NumPy array
 //!       │          BatchIterator: gives the batches of an epoch, each counted as it is given
+//!       │          batches: those of an epoch, on the host or on a device
+//!       │          cuda: devices, and memory on them; Python makes arrays and capsules of it
 //!       │          position: how far an epoch has come, as JSON
 //!       │          pipeline: stages of Python code, on threads of Python's
 //!       │          RankOrder ──► Indices: what a distributed sampler draws
@@ -13,11 +15,13 @@
 //!       │          trace: what ran when, as lines of JSON
 //!       │          wait: the GIL is free, Ctrl-C is heard; error: exceptions by kind; home: forks
 //!       ▼
-//! spdl-core, spdl-io, spdl-media
+//! spdl-core, spdl-io, spdl-media, spdl-cuda
 //! ```
 #![forbid(unsafe_code)]
 
 mod array;
+mod batches;
+mod cuda;
 mod epoch;
 mod error;
 mod home;
@@ -40,6 +44,8 @@ mod wait;
 mod _spdl_rs {
     #[pymodule_export]
     use crate::array::Array;
+    #[pymodule_export]
+    use crate::cuda::{CudaDevice, DeviceMemory, PlacedArray, Staging};
     #[pymodule_export]
     use crate::epoch::{BatchIterator, Epoch};
     #[pymodule_export]

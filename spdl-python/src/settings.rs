@@ -7,6 +7,7 @@ use spdl_core::{OnError, Remainder, Shard};
 use spdl_media::{ImageTransform, Mode, OnTruncated, SampleFormat};
 
 use crate::array::type_string;
+use crate::cuda::CudaDevice;
 use crate::error::to_exception;
 
 /// Settings that were checked.
@@ -20,6 +21,8 @@ pub(crate) struct Settings {
     pub(crate) on_error: OnError,
     pub(crate) drop_last: bool,
     pub(crate) shard: Shard,
+    /// Where batches go; `None` stands for the host.
+    pub(crate) device: Option<Py<CudaDevice>>,
 }
 
 #[pymethods]
@@ -28,7 +31,7 @@ impl Settings {
     #[new]
     #[pyo3(signature = (
         *, batch_size, size, train, layout, seed, shuffle, threads, skip_errors, keep_partial,
-        drop_last, rank, world_size, remainder
+        drop_last, rank, world_size, remainder, device=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -46,6 +49,7 @@ impl Settings {
         rank: u64,
         world_size: u64,
         remainder: &str,
+        device: Option<Py<CudaDevice>>,
     ) -> PyResult<Self> {
         let fault = |error| to_exception(py, &error);
         let mode = if train { Mode::Train } else { Mode::Eval };
@@ -63,7 +67,17 @@ impl Settings {
             _ => Remainder::Drop,
         };
         let shard = Shard::new(rank, world_size).map_err(fault)?.remainder(remainder);
-        Ok(Settings { batch_size, transform, seed, shuffle, threads, on_error, drop_last, shard })
+        Ok(Settings {
+            batch_size,
+            transform,
+            seed,
+            shuffle,
+            threads,
+            on_error,
+            drop_last,
+            shard,
+            device,
+        })
     }
 
     /// How many of so many images come to this rank in an epoch.

@@ -6,8 +6,10 @@ import struct
 import threading
 import zlib
 
+import cuda_stub
 import numpy
 import pytest
+import spdl_rs
 
 
 @pytest.fixture(autouse=True)
@@ -82,3 +84,30 @@ def damaged(many, tmp_path):
     for name, data in bad.items():
         (folder / name).write_bytes(data)
     return folder, [str(folder / name) for name in sorted(bad)]
+
+
+@pytest.fixture(scope="session")
+def libcuda(tmp_path_factory):
+    """The path of a libcuda that has no device behind it."""
+    return cuda_stub.compiled(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture
+def stub(libcuda, monkeypatch):
+    """A CUDA device that is none. Nothing of it may be left when the test has ended."""
+    monkeypatch.setenv("SPDL_CUDA_DRIVER", str(libcuda))
+    stub = cuda_stub.Stub(libcuda)
+    stub.fail(-1)
+    spdl_rs.cuda.release()
+    yield stub
+    stub.fail(-1)
+    spdl_rs.cuda.release()
+    gc.collect()
+    assert stub.ledger() == {}
+
+
+@pytest.fixture
+def no_driver(monkeypatch):
+    """No CUDA driver is found, whatever this machine has."""
+    spdl_rs.cuda.release()
+    monkeypatch.setenv("SPDL_CUDA_DRIVER", "no-such-folder/libcuda.so.1")

@@ -529,6 +529,7 @@ impl PipelineBuilder<Batch> {
         device: Arc<dyn Device>,
     ) -> PipelineBuilder<DeviceBatch> {
         let options = options.into().concurrency(1);
-        self.map(options, move |batch| DeviceBatch::upload(batch, &*device))
+        let upload = Map::new(move |batch| DeviceBatch::upload(batch, &*device));
+        self.cpu(options, Construct::Upload, &[], move || Ok(upload.clone()))
     }
 }

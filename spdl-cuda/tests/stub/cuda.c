@@ -13,8 +13,8 @@ typedef unsigned long long address;
 /* What was made and not given back: contexts, current contexts, streams, events, memory, locked
  * host memory, modules. */
 enum { CONTEXTS, CURRENT, STREAMS, EVENTS, MEMORY, LOCKED, MODULES, KINDS };
-static long ledger[KINDS];
-static long calls, failing = -1;
+static _Atomic long ledger[KINDS];
+static _Atomic long calls, failing = -1;
 static code failure;
 static char last_call[64];
 
@@ -22,6 +22,11 @@ void stub_fail(long call, code with) { failing = call; failure = with; calls = 0
 long stub_calls(void) { return calls; }
 long stub_ledger(int kind) { return ledger[kind]; }
 const char *stub_last_call(void) { return last_call; }
+
+/* The streams that waited for an event, and in which one was recorded, last. */
+static void *_Atomic waiting, *_Atomic recording;
+void *stub_waiting(void) { return waiting; }
+void *stub_recording(void) { return recording; }
 
 /* Counts a call, and lets it fail where it is its turn. What was to be given back is, for all that. */
 #define CALL(name, given_back)                                                                      \
@@ -63,7 +68,7 @@ code cuDeviceTotalMem_v2(size_t *bytes, int device) {
 code cuDevicePrimaryCtxRetain(void **context, int device) {
     CALL("cuDevicePrimaryCtxRetain", );
     ledger[CONTEXTS]++;
-    *context = ledger;
+    *context = (void *)ledger;
     return device;
 }
 code cuDevicePrimaryCtxRelease_v2(int device) {
@@ -74,12 +79,12 @@ code cuDevicePrimaryCtxRelease_v2(int device) {
 code cuCtxPushCurrent_v2(void *context) {
     CALL("cuCtxPushCurrent_v2", );
     ledger[CURRENT]++;
-    return context == ledger ? 0 : 201;
+    return context == (void *)ledger ? 0 : 201;
 }
 code cuCtxPopCurrent_v2(void **context) {
     CALL("cuCtxPopCurrent_v2", ledger[CURRENT]--);
     ledger[CURRENT]--;
-    *context = ledger;
+    *context = (void *)ledger;
     return 0;
 }
 code cuThreadExchangeStreamCaptureMode(int *mode) {
@@ -119,6 +124,7 @@ code cuStreamSynchronize(void *stream) {
 #ifndef WITHOUT_cuStreamWaitEvent
 code cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
     CALL_IN_CONTEXT("cuStreamWaitEvent", );
+    waiting = stream;
     return stream && event ? flags : 400;
 }
 #endif
@@ -134,11 +140,12 @@ code cuEventDestroy_v2(void *event) {
 }
 code cuEventRecord(void *event, void *stream) {
     CALL_IN_CONTEXT("cuEventRecord", );
+    recording = stream;
     return stream && event ? 0 : 400;
 }
 code cuEventQuery(void *event) {
     /* Never at the first time. */
-    static long asked;
+    static _Atomic long asked;
     CALL_IN_CONTEXT("cuEventQuery", );
     return !event ? 400 : asked++ % 2 ? 0 : 600;
 }

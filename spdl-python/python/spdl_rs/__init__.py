@@ -10,7 +10,8 @@
 (2, 64, 64, 3) uint8 [1 1]
 
 `ImageLoader` does the work. All exceptions derive from `SpdlError`, and from Python's own where
-one fits: a file that is missing is a `FileNotFoundError` too.
+one fits: a file that is missing is a `FileNotFoundError` too. `spdl_rs.cuda` tells what CUDA devices
+there are; `ImageLoader(..., device="cuda")` puts batches there.
 """
 
 import importlib
@@ -20,6 +21,9 @@ from typing import TYPE_CHECKING
 from ._errors import (
     ChangedError,
     CorruptError,
+    CudaError,
+    CudaFallbackWarning,
+    CudaUnavailable,
     DataError,
     DatasetWarning,
     InternalError,
@@ -52,6 +56,7 @@ from ._statistics import (
 
 if TYPE_CHECKING:
     from . import compat as compat
+    from . import cuda as cuda
     from . import dataloader as dataloader
     from . import io as io
     from . import pipeline as pipeline
@@ -65,6 +70,9 @@ __all__ = [
     "ChangedError",
     "ConsumerStatistics",
     "CorruptError",
+    "CudaError",
+    "CudaFallbackWarning",
+    "CudaUnavailable",
     "DataError",
     "DatasetWarning",
     "Dropped",
@@ -93,6 +101,6 @@ __all__ = [
 
 def __getattr__(name: str) -> ModuleType:
     # Imported when they are asked for: who loads images need not wait for them.
-    if name in ("compat", "dataloader", "io", "pipeline", "source", "torch", "usage"):
+    if name in ("compat", "cuda", "dataloader", "io", "pipeline", "source", "torch", "usage"):
         return importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,7 +14,7 @@ class SpdlError(Exception):
     key: str | None
     """The sample for which it happened, mostly a path. Bytes that are no text read `\\xff`."""
     stage: str | None
-    """The stage of the pipeline in which it happened: `source`, `fetch` or `decode`."""
+    """The stage of the pipeline in which it happened: `source`, `fetch`, `decode` or `upload`."""
     kind: str
     """The kind as in statistics: one lower-case word with hyphens, `truncated` say."""
     offset: int | None
@@ -105,6 +105,19 @@ class InternalError(SpdlError, RuntimeError):
     """What should hold does not, which is a bug in SPDL."""
 
 
+class CudaError(SpdlError, RuntimeError):
+    """A call of the CUDA driver failed, or an earlier one on the same device; the message says what to
+    do, and `kind` what sort of failure it is: `limit-exceeded` where the device's memory is full."""
+
+
+class CudaUnavailable(CudaError):
+    """There is no CUDA device that can be used here. `spdl_rs.cuda.status()` says what is missing."""
+
+
+class CudaFallbackWarning(UserWarning):
+    """Batches stay on the host, since `device="auto"` found no CUDA device."""
+
+
 class DatasetWarning(UserWarning):
     """A file or folder was left out of a data set, or is not as one might think."""
 
@@ -128,7 +141,8 @@ _BY_KIND: dict[str, type[SpdlError]] = {
 }
 
 # Tracebacks shall show the name by which users catch them.
-for _error in [*_BY_KIND.values(), DataError, DatasetWarning]:
+_OTHERS = [DataError, DatasetWarning, CudaError, CudaUnavailable, CudaFallbackWarning]
+for _error in [*_BY_KIND.values(), *_OTHERS]:
     _error.__module__ = "spdl_rs"
 
 
@@ -149,9 +163,13 @@ def from_native(
     stage: str | None,
     offset: int | None,
     errno: int | None,
+    is_of_cuda: bool = False,
 ) -> SpdlError:
     """Makes the exception for an error of the native module, which calls this."""
     error = _BY_KIND.get(kind, SpdlError)
+    # A device that does not exist is the caller's mistake, as any other argument.
+    if is_of_cuda and kind != "invalid-argument":
+        error = CudaUnavailable if kind in ("unsupported", "unavailable") else CudaError
     return error(message, kind=kind, key=key, stage=stage, offset=offset, errno=errno)
 
 

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from . import _loader_state, _spdl_rs
 from ._statistics import Statistics
-
-if TYPE_CHECKING:
-    import numpy
-    import numpy.typing
-
-Images: TypeAlias = "numpy.typing.NDArray[numpy.uint8] | numpy.typing.NDArray[numpy.float32]"
-Labels: TypeAlias = "numpy.typing.NDArray[numpy.int64]"
 
 # Daemon threads that wait for batches then stay where they are. This is called after whatever is
 # registered later, the end of all pipelines included.
 atexit.register(_spdl_rs.Workers.forbid_python)
 
 
-class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Images, Labels]"]):
+class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Any, Any]"]):
     """One epoch of an `ImageLoader`, made by `iter(loader)`. Any thread may take batches from it.
+
+    Images and labels are arrays of NumPy, or `spdl_rs.cuda.DeviceArray`s, as the loader's `device` says.
 
     A batch counts as given once a `for` loop has it: what Ctrl-C keeps from the loop is given by
     whoever goes on from the state. (Called by hand, `next` may be interrupted between its return and
@@ -55,7 +50,7 @@ class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Images, Labels]"]):
 
     if TYPE_CHECKING:
         # It is native: a loop calls no function of Python's for its next batch.
-        def __next__(self) -> tuple[Images, Labels]: ...
+        def __next__(self) -> tuple[Any, Any]: ...
 
     def __enter__(self) -> ImageBatches:
         return self

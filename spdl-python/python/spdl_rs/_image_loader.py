@@ -10,7 +10,7 @@ from typing import Any, Literal, NoReturn, SupportsIndex
 
 from . import _arguments as check
 from . import _loader_state, _notebook_page, _spdl_rs
-from ._errors import DatasetWarning
+from ._errors import CudaUnavailable, DatasetWarning
 from ._exclusive import Exclusive
 from ._image_batches import ImageBatches
 from ._arguments import Path
@@ -107,6 +107,11 @@ class ImageLoader:
             never changes is kept.
         cache_size: The most bytes of that folder.
         cache_memory: Bytes of files that are kept in memory; with or without `cache`.
+        device: Where batches go. `"cpu"`: they are arrays of NumPy. `"cuda"`, or `"cuda:1"` and so on:
+            they are `spdl_rs.cuda.DeviceArray`s on that GPU, assembled in pinned memory; each is on its
+            way before your loop asks for it, and nobody waits for the copy but the stream that uses it.
+            `"auto"`: `"cuda"` where there is such a device, or else `"cpu"`, which a
+            `CudaFallbackWarning` says once and `spdl_rs.cuda.fallbacks()` counts.
 
     Raises:
         NotFoundError: There is no such folder or file, or it holds no images.
@@ -114,6 +119,7 @@ class ImageLoader:
         UnavailableError: A store cannot be reached, `TimedOutError` where that takes too long.
         DataError: A shard is damaged, or of a kind that is not supported.
         ValueError: An argument is out of range (`InvalidArgumentError` is one, too).
+        CudaUnavailable: `device` is a CUDA device, and there is none that can be used.
         NotImplementedError: `layout` is of `bf16`.
         TypeError: An argument is of the wrong type.
 
@@ -121,6 +127,7 @@ class ImageLoader:
     read, and `DataError` for those that give no image, with the file in `error.key`. What comes from
     a store is tried again for a while, before `UnavailableError` or `TimedOutError`; but for 2 seconds
     alone, with a line in the log `spdl_rs`, where connections are refused and nothing has ever answered.
+    `CudaError` is raised where the device fails, or its memory is full.
 
     >>> loader = ImageLoader("photos", batch_size=3, size=32, layout="nchw-f32")
     >>> len(loader), loader.class_to_idx
@@ -175,6 +182,7 @@ class ImageLoader:
         cache: Path | None = None,
         cache_size: SupportsIndex = 10_000_000_000,
         cache_memory: SupportsIndex = 0,
+        device: str = "cpu",
     ) -> None:
         log_api_usage_once("spdl_rs.ImageLoader")
         train = check.flag("train", train)
@@ -190,6 +198,7 @@ class ImageLoader:
         self._world_size = check.whole("world_size", world_size, 1, 2**20)
         self._rank = check.whole("rank", rank, 0, self._world_size - 1)
         seed = check.whole("seed", seed, 0, 2**64 - 1)
+        self._device, self._home = _device(device), os.getpid()
         self._settings = _spdl_rs.Settings(
             batch_size=self._batch_size,
             size=self._size,
@@ -204,6 +213,7 @@ class ImageLoader:
             rank=self._rank,
             world_size=self._world_size,
             remainder=remainder,
+            device=self._device,
         )
         places, is_list = check.addresses(source)
         if labels is not None and not is_list:
@@ -263,6 +273,12 @@ class ImageLoader:
     def __iter__(self) -> ImageBatches:
         """Starts the epoch `self.epoch`, or what is left of it by `load_state_dict`, and counts on to
         the next."""
+        if self._device is not None and os.getpid() != self._home:
+            raise CudaUnavailable(
+                "CUDA does not work in a process that was forked from one that uses it: "
+                "spawn it instead",
+                kind="unsupported",
+            )
         with self._exclusive.held():
             batches = ImageBatches(self._images, self._settings, self._epoch, self._resume)
             # Together: whoever is interrupted has the state of before, or that of this epoch.
@@ -281,10 +297,11 @@ class ImageLoader:
         side = self._size
         planes = [3, side, side] if order == "nchw" else [side, side, 3]
         shape = f"{_NAMES.get(number, number)} {[self._batch_size, *planes]}"
+        place = "" if self._device is None else f" on {self.device}"
         rank = f"rank {self._rank} of {self._world_size}, " if self._world_size > 1 else ""
         return (
             f"ImageLoader({self._images.kind} {self._images.place!r}: {len(self._images)} images, "
-            f"{len(self.classes)} classes; {len(self)} batches of {shape}; "
+            f"{len(self.classes)} classes; {len(self)} batches of {shape}{place}; "
             f"{rank}{self._words}, epoch={self._epoch})"
         )
 
@@ -303,6 +320,11 @@ class ImageLoader:
             "an ImageLoader cannot be pickled, as it holds open files and connections; pickle its "
             "arguments and its state_dict(), make another one of those arguments, and load the state"
         )
+
+    @property
+    def device(self) -> str:
+        """Where batches go: `cpu`, or `cuda:0`, say."""
+        return "cpu" if self._device is None else f"cuda:{self._device.ordinal}"
 
     @property
     def classes(self) -> list[str]:
@@ -365,8 +387,8 @@ class ImageLoader:
         another: it gives exactly the batches that were left of the epoch, byte by byte. Where none
         were left, it gives none, and the one after that is the next epoch.
 
-        The data and the arguments must be the same, but for `threads`, `on_error` and the cache.
-        Epochs that are under way are not touched.
+        The data and the arguments must be the same, but for `threads`, `on_error`, `device` and the
+        cache. Epochs that are under way are not touched.
 
         Args:
             state: What `state_dict` gave, of the same rank; or `combine_states`, of all ranks.
@@ -444,3 +466,12 @@ class ImageLoader:
         [('source', 4), ('fetch', 4), ('decode', 4)]
         """
         return self._monitor.statistics()
+
+
+def _device(name: str) -> _spdl_rs.CudaDevice | None:
+    if isinstance(name, str) and name == "cpu":
+        return None
+    # Not imported before: who stays on the host need not wait for it.
+    from .cuda import _devices
+
+    return _devices.chosen(name)

@@ -22,7 +22,7 @@ class StageStatistics(TypedDict):
     """What one stage did."""
 
     name: str
-    """`source`, `fetch` or `decode`."""
+    """`source`, `fetch` or `decode`; `upload`, where batches go to a device."""
     kind: str
     """`source`, `async` (it waits), `cpu` (it computes) or `fill` (and writes into batches)."""
     concurrency: int

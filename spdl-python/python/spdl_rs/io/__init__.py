@@ -13,6 +13,8 @@ Nothing is copied where that can be avoided: what these functions give are views
 given, which they keep alive. A view may be written to where its memory may. What is damaged raises a
 `DataError`, which is a `ValueError` too; nothing ends early without saying so.
 
+`transfer_tensor` puts the arrays of a batch on a CUDA device, `transfer_tensor_d2h` brings them back.
+
 `Fetch`, `DecodeImage`, `AugmentImage` and `BatchImages` are steps from paths and addresses to batches
 of images: functions of one item, and stages that a pipeline runs in Rust, without the GIL. Crops, such
 as `Letterbox`, and augmentations, such as `RandAugment`, say what those do.
@@ -66,6 +68,16 @@ from ._crops import (
 from ._npy import NpzFile, UnsupportedTypeError, load_npy, load_npz
 from ._operators import AugmentImage, BatchImages, DecodeImage, Fetch
 from ._tar import iter_tarfile
+from ._transfer import (
+    CUDAConfig,
+    cpu_storage,
+    cuda_config,
+    transfer_buffer,
+    transfer_buffer_cpu,
+    transfer_tensor,
+    transfer_tensor_d2h,
+    transfer_tensor_h2d,
+)
 from ._wav import load_wav, parse_wav
 from ._zip import iter_zipfile
 
@@ -78,6 +90,7 @@ __all__ = [
     "AutoAugment",
     "BatchImages",
     "CUDAArrayInterface",
+    "CUDAConfig",
     "CenterCrop",
     "ColorJitter",
     "Crop",
@@ -106,6 +119,8 @@ __all__ = [
     "TrivialAugmentWide",
     "UnsupportedTypeError",
     "WAVHeader",
+    "cpu_storage",
+    "cuda_config",
     "iter_tarfile",
     "iter_zipfile",
     "load_npy",
@@ -116,6 +131,11 @@ __all__ = [
     "to_numba",
     "to_numpy",
     "to_torch",
+    "transfer_buffer",
+    "transfer_buffer_cpu",
+    "transfer_tensor",
+    "transfer_tensor_d2h",
+    "transfer_tensor_h2d",
 ]
 
 if TYPE_CHECKING:

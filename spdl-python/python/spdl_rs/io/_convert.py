@@ -79,6 +79,10 @@ def to_torch(buffer: ArrayInterface | CUDAArrayInterface) -> torch.Tensor:  # py
         ImportError: PyTorch is not installed.
     """
     torch = importlib.import_module("torch")
+    from ..cuda import DeviceArray
+
+    if isinstance(buffer, DeviceArray):
+        return buffer.to_torch()
     if isinstance(buffer, CUDAArrayInterface):
         if 0 in buffer.__cuda_array_interface__["shape"]:
             raise ValueError("an empty array on a GPU cannot be handed to PyTorch")

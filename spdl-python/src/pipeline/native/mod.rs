@@ -30,7 +30,8 @@ use super::raised::{fatal_failure, item_failure, native_failure};
 use super::stage::{PART, between};
 use super::workers::with_python;
 use crate::array::Array;
-use crate::epoch::{arrays, check_memory};
+use crate::batches::arrays;
+use crate::epoch::check_memory;
 use crate::error::to_exception;
 use crate::operators::{ImageAugmenter, ImageDecoder, Stores, array_of};
 
@@ -280,7 +281,7 @@ fn left(item: Pixels, stage: &str) -> Result<Item> {
 /// A batch as an item of Python's.
 fn left_batch(batch: Batch, stage: &str, labels: Option<&Labels>) -> Result<Item> {
     leaving(stage, |py| {
-        let (images, classes) = arrays(batch)?;
+        let [images, classes] = arrays(batch)?;
         let images = numpy(py, images)?;
         if labels.and_then(|labels| labels.get()).is_some_and(|&labelled| labelled) {
             return Ok((images, numpy(py, classes)?).into_pyobject(py)?.into_any());

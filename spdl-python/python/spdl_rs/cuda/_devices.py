@@ -1,0 +1,127 @@
+"""Devices that are in use: each is opened once in a process."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import warnings
+from typing import TypedDict
+
+from .. import _spdl_rs
+from .._errors import CudaFallbackWarning
+from .._exclusive import Exclusive
+
+_FORMS = '"cpu", "cuda", "cuda:1" or "auto"'
+
+# By process, as a fork cannot use the devices of the process that it comes from.
+_open: dict[tuple[int, int], _spdl_rs.CudaDevice] = {}
+_exclusive = Exclusive()
+
+
+class MemoryStatistics(TypedDict):
+    """What a device has lent to batches, and to arrays that are on their way."""
+
+    live_bytes: int
+    """Bytes of the device in arrays that somebody holds."""
+    peak_bytes: int
+    """The most that were held at once."""
+    free_bytes: int
+    """Bytes of the device that wait to be used again."""
+    unsure_bytes: int
+    """Bytes of the device that are not used again, as it could not be told who still uses them."""
+    allocations: int
+    """How often memory of the device was allocated."""
+    copying_bytes: int
+    """Bytes of the host that copies under way use."""
+    release_failures: int
+    """How often something could not be given back to the driver."""
+
+
+def is_available() -> bool:
+    """Whether there is a device, and a driver. It never raises.
+
+    >>> import spdl_rs
+    >>> spdl_rs.cuda.is_available() == (spdl_rs.cuda.device_count() > 0)
+    True
+    """
+    return device_count() > 0
+
+
+def device_count() -> int:
+    """How many devices there are; 0 where there is no driver that can be used. It never raises."""
+    return _spdl_rs.CudaDevice.count()
+
+
+def fallbacks() -> int:
+    """How often `device="auto"` has fallen back to the host in this process.
+
+    The first time, a `CudaFallbackWarning` says why.
+    """
+    return _spdl_rs.CudaDevice.fallbacks()
+
+
+def memory_statistics(device: str = "cuda") -> MemoryStatistics:
+    """What a device has lent to this process.
+
+    Args:
+        device: `"cuda"`, which is device 0, or `"cuda:1"` and so on.
+
+    Raises:
+        CudaUnavailable: There is no such thing here.
+        InvalidArgumentError: `device` is none, or there is no device of that number.
+    """
+    return opened(device).statistics()
+
+
+def release() -> None:
+    """Gives all memory of devices back to the driver that waits to be used again.
+
+    Memory that somebody still uses is given back when it is let go of. Who needs a device later opens it
+    anew, which takes a moment.
+    """
+    with _exclusive.held():
+        for key in [key for key in _open if key[0] == os.getpid()]:
+            del _open[key]
+
+
+def opened(device: str) -> _spdl_rs.CudaDevice:
+    """A CUDA device by its name, opened now if nobody has."""
+    found = chosen(device)
+    if found is None:
+        raise ValueError(f'device must be "cuda" or "cuda:1" and so on, not {device!r}')
+    return found
+
+
+def chosen(device: str) -> _spdl_rs.CudaDevice | None:
+    """The device that is asked for: `None` is the host."""
+    if not isinstance(device, str):
+        raise TypeError(f"device must be {_FORMS}, not {device!r}")
+    if device == "cpu":
+        return None
+    ordinal = _ordinal(device)
+    with _exclusive.held():
+        key = os.getpid(), ordinal
+        found = _open.get(key)
+        if found is not None:
+            return found
+        found, reason, is_first = _spdl_rs.CudaDevice.choose(device, wheel_folders())
+        if found is not None:
+            _open[key] = found
+    if found is None and is_first:
+        warnings.warn(f"batches stay on the host: {reason}", CudaFallbackWarning, stacklevel=4)
+    return found
+
+
+def wheel_folders() -> list[str]:
+    """Folders of packages in which there may be wheels of NVIDIA's."""
+    return [place for place in sys.path if os.path.isdir(os.path.join(place, "nvidia"))]
+
+
+def _ordinal(device: str) -> int:
+    if device in ("auto", "cuda"):
+        return 0
+    number = re.fullmatch(r"cuda:(\d{1,9})", device, re.ASCII)
+    if number is None:
+        raise ValueError(f"device must be {_FORMS}, not {device!r}")
+    return int(number[1])

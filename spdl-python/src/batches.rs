@@ -1,0 +1,128 @@
+//! Batches of an epoch, on the host or on a device.
+
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use spdl_core::{Batch, DeviceBatch, Monitor, Pipeline, PipelineBuilder, Result, State};
+use spdl_cuda::CudaDevice;
+
+use crate::array::Array;
+use crate::cuda::DeviceMemory;
+use crate::position;
+
+/// Batches on their way to the device, or there, that nobody has taken yet.
+const AHEAD: usize = 2;
+
+/// The pipeline of an epoch.
+pub(crate) enum Batches {
+    Host(Pipeline<Batch>),
+    Device(Pipeline<DeviceBatch>),
+}
+
+/// A batch of an epoch.
+pub(crate) enum Delivered {
+    Host(Batch),
+    Device(DeviceBatch),
+}
+
+impl Batches {
+    /// Completes the pipeline: its batches stay here, or go to a device.
+    pub(crate) fn build(
+        pipeline: PipelineBuilder<Batch>,
+        device: Option<&CudaDevice>,
+        state: Option<State>,
+    ) -> Result<Self> {
+        fn resumed<T: Send + 'static>(
+            builder: PipelineBuilder<T>,
+            state: Option<State>,
+        ) -> PipelineBuilder<T> {
+            match state {
+                Some(state) => builder.resume(state),
+                None => builder,
+            }
+        }
+        let built = match device {
+            None => resumed(pipeline, state).build().map(Batches::Host),
+            Some(device) => {
+                let pipeline = pipeline.buffers(device.buffers()).prefetch(AHEAD);
+                let pipeline = pipeline.upload("upload", Arc::new(device.clone()));
+                resumed(pipeline, state).build().map(Batches::Device)
+            }
+        };
+        built.map_err(position::in_own_words)
+    }
+
+    pub(crate) fn start(&mut self) -> Result<()> {
+        match self {
+            Batches::Host(pipeline) => pipeline.start(),
+            Batches::Device(pipeline) => pipeline.start(),
+        }
+    }
+
+    pub(crate) fn next_timeout(&mut self, timeout: Duration) -> Poll<Option<Result<Delivered>>> {
+        match self {
+            Batches::Host(pipeline) => {
+                pipeline.next_timeout(timeout).map(|end| end.map(|it| it.map(Delivered::Host)))
+            }
+            Batches::Device(pipeline) => {
+                pipeline.next_timeout(timeout).map(|end| end.map(|it| it.map(Delivered::Device)))
+            }
+        }
+    }
+
+    pub(crate) fn monitor(&self) -> Monitor {
+        match self {
+            Batches::Host(pipeline) => pipeline.monitor(),
+            Batches::Device(pipeline) => pipeline.monitor(),
+        }
+    }
+
+    pub(crate) fn state(&self) -> Result<State> {
+        match self {
+            Batches::Host(pipeline) => pipeline.state(),
+            Batches::Device(pipeline) => pipeline.state(),
+        }
+    }
+}
+
+impl Delivered {
+    /// Its images and its labels, made by `array`: of native arrays of the host; of memory of a device, a
+    /// shape and a type.
+    pub(crate) fn into_python<'py>(
+        self,
+        array: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let py = array.py();
+        match self {
+            Delivered::Host(batch) => {
+                let [images, labels] = arrays(batch)?;
+                PyTuple::new(py, [array.call1((images,))?, array.call1((labels,))?])
+            }
+            Delivered::Device(batch) => {
+                let arrays = batch.into_arrays().map(|(_, placed)| {
+                    let (shape, dtype) = (placed.shape().to_vec(), placed.dtype().name());
+                    let memory = Bound::new(py, DeviceMemory::from(placed.into_upload()))?;
+                    array.call1((memory, PyTuple::new(py, shape)?, dtype))
+                });
+                PyTuple::new(py, two(arrays.collect::<PyResult<_>>()?)?)
+            }
+        }
+    }
+}
+
+/// The images and the labels of a batch.
+pub(crate) fn arrays(batch: Batch) -> PyResult<[Array; 2]> {
+    let [images, labels] = two(batch.into_arrays())?;
+    Ok([images.into(), labels.into()])
+}
+
+fn two<T>(arrays: Vec<T>) -> PyResult<[T; 2]> {
+    arrays.try_into().map_err(|arrays: Vec<T>| {
+        let message = format!("a batch holds {} arrays, 2 were expected", arrays.len());
+        PyRuntimeError::new_err(message)
+    })
+}

@@ -1,0 +1,117 @@
+//! A CUDA device, and what there is of CUDA.
+
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use spdl_core::{DType, Error};
+use spdl_cuda::{ChosenDevice, Search};
+
+use crate::array::Array;
+use crate::error::to_exception;
+use crate::home::Home;
+
+/// An opened CUDA device. The last of what holds it lets go of it: batches do, too.
+#[pyclass(frozen, module = "spdl_rs._spdl_rs")]
+pub(crate) struct CudaDevice {
+    device: spdl_cuda::CudaDevice,
+    home: Home,
+}
+
+impl Drop for CudaDevice {
+    fn drop(&mut self) {
+        if self.home.is_elsewhere() {
+            // The driver does nothing in a fork, and what threads had locked stays locked.
+            std::mem::forget(self.device.clone());
+        }
+    }
+}
+
+impl CudaDevice {
+    pub(crate) fn device(&self) -> &spdl_cuda::CudaDevice {
+        &self.device
+    }
+}
+
+/// The name of a part, whether it is there, what it is, and what to do.
+type Part = (String, bool, String, String);
+
+#[pymethods]
+impl CudaDevice {
+    /// The device that is asked for: `cpu`, `cuda`, `cuda:N` or `auto`. Nothing stands for the host; then
+    /// why `auto` fell back to it, and whether that is the first time in this process.
+    #[staticmethod]
+    fn choose(
+        py: Python<'_>,
+        request: &str,
+        packages: Vec<PathBuf>,
+    ) -> PyResult<(Option<CudaDevice>, Option<String>, bool)> {
+        let chosen = py.detach(|| spdl_cuda::choose_device(request, &search(packages)));
+        let chosen = chosen.map_err(|error| to_exception(py, &error))?;
+        let ChosenDevice { cuda, fallback, .. } = chosen;
+        let is_first = fallback.as_ref().is_some_and(|fallback| fallback.is_first);
+        let reason = fallback.map(|fallback| fallback.reason.report());
+        Ok((cuda.map(|device| CudaDevice { device, home: Home::here() }), reason, is_first))
+    }
+
+    /// What there is of CUDA. Wheels of NVIDIA's are searched for in these folders.
+    #[staticmethod]
+    fn status(py: Python<'_>, packages: Vec<PathBuf>) -> Vec<Part> {
+        let status = py.detach(|| spdl_cuda::status(&search(packages)));
+        let parts = status.parts.into_iter();
+        parts
+            .map(|one| (one.part.to_string(), one.available, one.detail, one.remedy.clone()))
+            .collect()
+    }
+
+    /// How many devices there are.
+    #[staticmethod]
+    fn count(py: Python<'_>) -> u32 {
+        py.detach(|| spdl_cuda::device_count(&Search::default()))
+    }
+
+    /// How often `auto` fell back to the host in this process.
+    #[staticmethod]
+    fn fallbacks() -> usize {
+        spdl_cuda::fallbacks()
+    }
+
+    /// The number by which it was opened.
+    #[getter]
+    fn ordinal(&self) -> u32 {
+        self.device.ordinal()
+    }
+
+    /// What its maker calls it.
+    fn name(&self, py: Python<'_>) -> PyResult<String> {
+        let description = py.detach(|| self.device.description());
+        description.map(|it| it.name).map_err(|error| to_exception(py, &error))
+    }
+
+    /// So many bytes of the host's memory from which the device copies directly.
+    fn pinned(&self, py: Python<'_>, nbytes: usize) -> PyResult<Array> {
+        let array = py.detach(|| {
+            let buffer = self.device.buffers().take(nbytes)?;
+            spdl_core::Array::new(DType::U8, vec![nbytes], buffer)
+        });
+        array.map(Array::from).map_err(|error: Error| to_exception(py, &error))
+    }
+
+    /// What is lent now: bytes, and how often memory was allocated.
+    fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let statistics = py.detach(|| self.device.statistics());
+        let dict = PyDict::new(py);
+        dict.set_item("live_bytes", statistics.slabs.live_bytes)?;
+        dict.set_item("peak_bytes", statistics.slabs.peak_bytes)?;
+        dict.set_item("free_bytes", statistics.slabs.free_bytes)?;
+        dict.set_item("unsure_bytes", statistics.slabs.unsure_bytes)?;
+        dict.set_item("allocations", statistics.slabs.allocations)?;
+        dict.set_item("copying_bytes", statistics.copying_bytes)?;
+        dict.set_item("release_failures", statistics.release_failures)?;
+        Ok(dict)
+    }
+}
+
+fn search(packages: Vec<PathBuf>) -> Search {
+    packages.into_iter().fold(Search::default(), Search::wheels_in)
+}

@@ -1,0 +1,11 @@
+//! CUDA devices, and memory on them. `spdl_rs.cuda` makes arrays of it.
+
+mod array;
+mod device;
+mod memory;
+mod staging;
+
+pub(crate) use array::PlacedArray;
+pub(crate) use device::CudaDevice;
+pub(crate) use memory::DeviceMemory;
+pub(crate) use staging::Staging;

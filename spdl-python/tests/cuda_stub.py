@@ -1,0 +1,76 @@
+"""A CUDA driver without a device, for tests: its memory is the host's, each call can be told to fail,
+and what is not given back is counted."""
+
+import ctypes
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+SOURCE = pathlib.Path(__file__).parents[2] / "spdl-cuda/tests/stub/cuda.c"
+KINDS = ("contexts", "current", "streams", "events", "memory", "locked", "modules")
+
+
+class Stub:
+    def __init__(self, path):
+        self.path = path
+        self.library = ctypes.CDLL(str(path))
+        self.library.stub_fail.argtypes = [ctypes.c_long, ctypes.c_uint]
+        self.library.stub_last_call.restype = ctypes.c_char_p
+        for name in ("stub_calls", "stub_ledger"):
+            getattr(self.library, name).restype = ctypes.c_long
+        for name in ("stub_waiting", "stub_recording"):
+            getattr(self.library, name).restype = ctypes.c_void_p
+
+    def fail(self, call, code=999):
+        """Lets a call fail, counted from now on; -1: none."""
+        self.library.stub_fail(call, code)
+
+    def calls(self):
+        return self.library.stub_calls()
+
+    def last_call(self):
+        return self.library.stub_last_call().decode()
+
+    def waiting(self):
+        """The stream that was told last to wait."""
+        return self.library.stub_waiting()
+
+    def recording(self):
+        """The stream in which the last event was put."""
+        return self.library.stub_recording()
+
+    def ledger(self):
+        """What was made and not given back."""
+        counts = {name: self.library.stub_ledger(kind) for kind, name in enumerate(KINDS)}
+        return {name: count for name, count in counts.items() if count}
+
+
+def compiled(folder):
+    """Skips where there is no compiler, or no source."""
+    if os.name != "posix":
+        pytest.skip("the stub of libcuda is for systems with dlopen")
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc, which compiles the stub of libcuda, is not installed")
+    if not SOURCE.is_file():
+        pytest.skip("the source of the stub of libcuda is not beside these tests")
+    path = folder / "libcuda.so.1"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(path), str(SOURCE)], check=True)
+    return path
+
+
+def run_child(script, stub_folder, *arguments, timeout=60, **options):
+    """Runs Python code where the system finds this libcuda, and returns the finished process."""
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(stub_folder)}
+    environment.pop("SPDL_CUDA_DRIVER", None)
+    tests = str(pathlib.Path(__file__).parent)
+    paths = [tests, environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    command = [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=timeout, **options
+    )

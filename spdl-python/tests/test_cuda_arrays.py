@@ -1,0 +1,254 @@
+"""Arrays on a device, as other libraries take them."""
+
+import gc
+import sys
+import threading
+
+import numpy
+import pytest
+import spdl_rs
+from dlpack_consumer import Consumed
+from spdl_rs.cuda import DeviceArray
+from spdl_rs.io import Array, cuda_config, transfer_buffer, transfer_tensor
+
+LEGACY, PER_THREAD, NONE = 1, 2, -1
+
+
+def on_device(array):
+    return transfer_tensor(array)
+
+
+def live():
+    gc.collect()
+    return spdl_rs.cuda.memory_statistics()["live_bytes"]
+
+
+def counted():
+    return on_device(numpy.arange(24, dtype="f4").reshape(2, 3, 4))
+
+
+def test_an_array_says_what_and_where_it_is(stub):
+    array = counted()
+    assert isinstance(array, DeviceArray)
+    assert (array.shape, array.ndim, array.size, array.nbytes) == ((2, 3, 4), 3, 24, 96)
+    assert (array.dtype, array.device, len(array)) == ("float32", "cuda:0", 2)
+    assert repr(array) == "DeviceArray(float32 [2, 3, 4] on cuda:0)"
+    # The stub says at every second time that there is nothing to wait for.
+    assert {array.is_ready(), array.is_ready()} == {False, True}
+    array.wait()
+    with pytest.raises(TypeError, match="no length"):
+        len(on_device(numpy.zeros(())))
+
+
+def test_an_array_comes_back_to_the_host_as_it_was(stub):
+    array = counted()
+    numpy.testing.assert_array_equal(array.to_host(), numpy.arange(24, dtype="f4").reshape(2, 3, 4))
+
+
+def test_numpy_makes_no_array_of_an_object_of_it(stub):
+    array = counted()
+    with pytest.raises(TypeError, match="to_host"):
+        numpy.asarray(array)
+
+
+@pytest.mark.parametrize("versioned", [False, True])
+def test_a_capsule_holds_the_array_where_it_is(stub, versioned):
+    array = counted()
+    consumed = Consumed(array.__dlpack__(max_version=(1, 1) if versioned else None))
+    assert consumed.versioned == versioned
+    if versioned:
+        assert (consumed.managed.major, consumed.managed.flags) == (1, 0)
+    assert consumed.device == array.__dlpack_device__() == (2, 0)
+    assert (consumed.shape, consumed.strides) == ((2, 3, 4), (12, 4, 1))
+    assert (consumed.element, consumed.byte_offset) == ((2, 32, 1), 0)
+    numpy.testing.assert_array_equal(consumed.numpy("f4").ravel(), numpy.arange(24))
+    consumed.delete()
+
+
+@pytest.mark.parametrize(
+    "max_version, versioned", [((0, 8), False), ((1, 0), True), ((2, 3), True)]
+)
+def test_a_consumer_gets_no_newer_kind_of_capsule_than_it_takes(stub, max_version, versioned):
+    array = counted()
+    consumed = Consumed(array.__dlpack__(max_version=max_version))
+    assert consumed.versioned == versioned
+    consumed.delete()
+
+
+@pytest.mark.parametrize(
+    "dtype, element",
+    [
+        ("u1", (1, 8)),
+        ("i8", (0, 64)),
+        ("f2", (2, 16)),
+        ("f8", (2, 64)),
+        ("?", (6, 8)),
+        ("c8", (5, 64)),
+    ],
+)
+def test_elements_are_of_their_kind(stub, dtype, element):
+    consumed = Consumed(on_device(numpy.ones((2, 2), dtype)).__dlpack__())
+    assert consumed.element == (*element, 1)
+    numpy.testing.assert_array_equal(consumed.numpy(dtype), numpy.ones((2, 2), dtype))
+    consumed.delete()
+
+
+def test_bfloat16_goes_by_dlpack_alone(stub):
+    array = on_device(Array((2, 3), "bfloat16"))
+    assert (array.dtype, array.nbytes) == ("bfloat16", 12)
+    consumed = Consumed(array.__dlpack__())
+    assert consumed.element == (4, 16, 1)
+    consumed.delete()
+    assert not hasattr(array, "__cuda_array_interface__")
+    assert array.to_host().dtype == numpy.dtype("V2")
+
+
+def test_the_array_lives_as_long_as_its_consumer(stub):
+    base = live()
+    array = on_device(numpy.full(1000, 7, "u1"))
+    consumed = Consumed(array.__dlpack__())
+    del array
+    assert live() > base
+    numpy.testing.assert_array_equal(consumed.numpy("u1"), numpy.full(1000, 7))
+    consumed.delete()
+    assert live() == base
+
+
+def test_a_deleter_may_be_called_by_any_thread_without_the_gil(stub):
+    base = live()
+    consumers = [Consumed(on_device(numpy.ones(100)).__dlpack__()) for _ in range(20)]
+    # `ctypes` lets go of the GIL for the call.
+    threads = [threading.Thread(target=consumer.delete) for consumer in consumers]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert live() == base
+
+
+@pytest.mark.parametrize("max_version", [None, (1, 0)])
+def test_a_capsule_that_nobody_takes_gives_the_memory_back(stub, max_version):
+    base = live()
+    capsule = on_device(numpy.ones(100)).__dlpack__(max_version=max_version)
+    assert live() > base
+    del capsule
+    assert live() == base
+
+
+def test_a_capsule_that_is_dropped_by_an_exception_leaves_that_as_it_is(stub):
+    array = counted()
+
+    def drop_it():
+        capsule = array.__dlpack__()
+        raise KeyError("mine", sys.getrefcount(capsule))
+
+    with pytest.raises(KeyError, match="mine"):
+        drop_it()
+
+
+@pytest.mark.parametrize(
+    "stream, waits", [(None, LEGACY), (1, LEGACY), (2, PER_THREAD), (4096, 4096)]
+)
+def test_the_stream_of_the_consumer_waits_for_the_copy(stub, stream, waits):
+    array = counted()
+    array.__dlpack__(stream=12288)
+    consumed = Consumed(array.__dlpack__(stream=stream))
+    assert stub.waiting() == waits
+    consumed.delete()
+    del array
+    gc.collect()
+
+
+def test_with_stream_minus_1_nobody_waits(stub):
+    array = counted()
+    array.__dlpack__(stream=4096)
+    array.__dlpack__(stream=NONE)
+    assert stub.waiting() == 4096
+
+
+@pytest.mark.parametrize("stream", [0, -2, 2**63, -(2**70)])
+def test_numbers_that_are_no_stream_are_refused(stub, stream):
+    array = counted()
+    for use in (lambda: array.__dlpack__(stream=stream), lambda: array.record_stream(stream)):
+        with pytest.raises(ValueError, match="is no CUDA stream"):
+            use()
+
+
+@pytest.mark.parametrize("stream", ["1", 1.5, True, object()])
+def test_what_is_no_stream_is_refused(stub, stream):
+    array = counted()
+    with pytest.raises(TypeError, match="stream must be"):
+        array.__dlpack__(stream=stream)
+
+
+def test_memory_waits_for_the_streams_that_used_it(stub):
+    array = on_device(numpy.ones(3))
+    array.record_stream(8192)
+    del array
+    gc.collect()
+    assert stub.recording() == 8192
+
+
+def test_streams_of_pytorch_and_cupy_are_taken(stub):
+    class TorchStream:
+        cuda_stream = 0x4000
+
+    class CupyStream:
+        ptr = 0
+
+    array = on_device(numpy.ones(3))
+    array.record_stream(TorchStream())
+    array.record_stream(CupyStream())
+    del array
+    gc.collect()
+    assert stub.recording() == LEGACY
+
+
+def test_a_copy_on_the_device_is_refused_and_one_to_the_host_is_made(stub):
+    array = counted()
+    with pytest.raises(BufferError, match="not copied"):
+        array.__dlpack__(copy=True)
+    with pytest.raises(BufferError, match="without a copy"):
+        array.__dlpack__(dl_device=(1, 0), copy=False)
+    with pytest.raises(BufferError, match="cannot be brought"):
+        array.__dlpack__(dl_device=(2, 1))
+    consumed = Consumed(array.__dlpack__(dl_device=(1, 0)))
+    assert consumed.device == (1, 0)
+    numpy.testing.assert_array_equal(consumed.numpy("f4").ravel(), numpy.arange(24))
+    consumed.delete()
+    consumed = Consumed(array.__dlpack__(dl_device=(2, 0), copy=False))
+    assert consumed.device == (2, 0)
+    consumed.delete()
+
+
+def test_b2_the_cuda_array_interface_is_version_3_with_a_stream_that_is_not_0(stub):
+    array = counted()
+    array.__dlpack__(stream=12288)
+    interface = array.__cuda_array_interface__
+    assert interface["version"] == 3 and interface["stream"] == LEGACY
+    assert (interface["shape"], interface["typestr"]) == ((2, 3, 4), "<f4")
+    assert interface["strides"] is None and interface["data"][1] is False
+    assert stub.waiting() == LEGACY
+    consumed = Consumed(array.__dlpack__())
+    assert consumed.data == interface["data"][0]
+    consumed.delete()
+    assert isinstance(array, spdl_rs.io.CUDAArrayInterface)
+
+
+def test_an_empty_array_has_no_address(stub):
+    array = on_device(numpy.zeros((0, 5), "f4"))
+    assert array.to_host().shape == (0, 5)
+    assert array.__cuda_array_interface__["data"][0] == 0
+    consumed = Consumed(array.__dlpack__())
+    assert consumed.shape == (0, 5) and consumed.data is None
+    consumed.delete()
+
+
+def test_g02_a_buffer_is_copied_for_its_stream_and_may_be_changed_at_once(stub):
+    buffer = Array((4,), "uint8")
+    view = numpy.asarray(buffer)
+    view[:] = 5
+    array = transfer_buffer(buffer, device_config=cuda_config(0))
+    view[:] = 9
+    assert stub.waiting() == PER_THREAD
+    numpy.testing.assert_array_equal(array.to_host(), [5, 5, 5, 5])
+    transfer_buffer(buffer, device_config=cuda_config(0, stream=4096))
+    assert stub.waiting() == 4096

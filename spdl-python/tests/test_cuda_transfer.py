@@ -1,0 +1,208 @@
+"""Batches put on a device, and brought back."""
+
+import collections
+import dataclasses
+import typing
+
+import numpy
+import pytest
+import spdl_rs
+from dlpack_consumer import Consumed
+from spdl_rs import CudaError
+from spdl_rs.cuda import DeviceArray
+from spdl_rs.io import (
+    Array,
+    cpu_storage,
+    cuda_config,
+    transfer_buffer_cpu,
+    transfer_tensor,
+    transfer_tensor_d2h,
+    transfer_tensor_h2d,
+)
+from spdl_rs.pipeline import PipelineBuilder
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    image: typing.Any
+    name: str
+    extra: dict = dataclasses.field(default_factory=dict)
+
+
+class Pair(typing.NamedTuple):
+    first: typing.Any
+    second: typing.Any
+
+
+def numbers(seed, shape=(3, 5), dtype="f4"):
+    return numpy.random.default_rng(seed).integers(0, 100, shape).astype(dtype)
+
+
+def nested():
+    return {
+        "list": [numbers(1), numbers(2, (7,), "u1")],
+        "tuple": (numbers(3, (), "i8"), None, "text"),
+        "named": Pair(numbers(4, (1, 2), "?"), 5),
+        "default": collections.defaultdict(list, {"x": numbers(5, (0, 3))}),
+        "ordered": collections.OrderedDict(a=numbers(6), b=b"bytes"),
+        "class": Sample(numbers(7, (2, 2), "f2"), "name", {"deep": [numbers(8)]}),
+    }
+
+
+def flat(value):
+    if isinstance(value, dict):
+        return [leaf for one in value.values() for leaf in flat(one)]
+    if isinstance(value, (list, tuple)):
+        return [leaf for one in value for leaf in flat(one)]
+    if isinstance(value, Sample):
+        return [*flat(value.image), value.name, *flat(value.extra)]
+    return [value]
+
+
+def test_g04_a_nested_batch_goes_there_and_back_in_its_own_shape(stub):
+    batch = nested()
+    placed = transfer_tensor(batch)
+    leaves = [leaf for leaf in flat(placed) if isinstance(leaf, DeviceArray)]
+    assert len(leaves) == 8
+    back = transfer_tensor_d2h(placed)
+    for made in (placed, back):
+        assert list(made) == list(batch)
+        assert [type(value) for value in made.values()] == [type(value) for value in batch.values()]
+    assert back["default"].default_factory is list
+    assert back["tuple"][1:] == (None, "text") and back["ordered"]["b"] == b"bytes"
+    for one, other in zip(flat(back), flat(batch), strict=True):
+        if isinstance(other, numpy.ndarray):
+            assert one.dtype == other.dtype and one.shape == other.shape
+        numpy.testing.assert_array_equal(one, other)
+
+
+def test_g04_all_arrays_of_a_batch_go_in_one_copy(stub):
+    transfer_tensor(numbers(1))
+    before = spdl_rs.cuda.memory_statistics()["allocations"]
+    placed = transfer_tensor([numbers(index) for index in range(20)])
+    assert spdl_rs.cuda.memory_statistics()["allocations"] == before + 1
+    addresses = [array.__cuda_array_interface__["data"][0] for array in placed]
+    assert len(set(addresses)) == 20
+    assert all((address - addresses[0]) % 256 == 0 for address in addresses)
+    for index, array in enumerate(placed):
+        numpy.testing.assert_array_equal(array.to_host(), numbers(index))
+        consumed = Consumed(array.__dlpack__())
+        numpy.testing.assert_array_equal(consumed.numpy("f4"), numbers(index))
+        consumed.delete()
+
+
+def test_g04_arrays_of_any_layout_and_byte_order_arrive_as_they_are(stub):
+    whole = numpy.arange(60, dtype=">i4").reshape(3, 4, 5)
+    for array in (whole, whole.T, whole[::2, 1:, ::-1], numpy.asfortranarray(whole)):
+        placed = transfer_tensor(array)
+        assert placed.dtype == "int32"
+        numpy.testing.assert_array_equal(placed.to_host(), array)
+
+
+def test_g04_a_batch_without_arrays_stays_as_it_is(stub):
+    batch = {"a": [1, "two", None]}
+    assert transfer_tensor(batch) is batch
+
+
+@pytest.mark.parametrize("dtype", ["O", "U3", "S3", "M8[s]", "V4"])
+def test_g04_arrays_that_are_not_of_numbers_are_refused(stub, dtype):
+    with pytest.raises(TypeError, match="cannot be put on a device"):
+        transfer_tensor([numpy.zeros(3), numpy.zeros(2, dtype)])
+
+
+def test_g04_no_batch_is_overwritten_however_many_are_kept(stub):
+    # `spdl` keeps four, whoever uses a fifth.
+    placed = [transfer_tensor(numpy.full(100, number), num_caches=1) for number in range(30)]
+    for number, array in enumerate(placed):
+        numpy.testing.assert_array_equal(array.to_host(), numpy.full(100, number))
+
+
+def test_g04_memory_of_batches_that_are_let_go_of_is_used_again(stub):
+    for number in range(50):
+        array = transfer_tensor(numpy.full(100_000, number))
+        numpy.testing.assert_array_equal(array.to_host()[:3], [number] * 3)
+        del array
+    assert spdl_rs.cuda.memory_statistics()["allocations"] <= 4
+
+
+def test_g04_local_rank_decides_the_device(stub, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert transfer_tensor(numbers(1)).device == "cuda:0"
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(RuntimeError, match="LOCAL_RANK is 1, and there are 1 devices"):
+        transfer_tensor(numbers(1))
+    assert transfer_tensor(numbers(1), device="cuda:0").device == "cuda:0"
+    monkeypatch.setenv("LOCAL_RANK", "x")
+    with pytest.raises(RuntimeError, match="'x'"):
+        transfer_tensor(numbers(1))
+
+
+def test_g04_a_device_that_is_the_host_is_refused(stub):
+    with pytest.raises(ValueError, match='"cuda"'):
+        transfer_tensor(numbers(1), device="cpu")
+
+
+def test_g04_it_is_a_stage_of_a_pipeline(stub):
+    builder = PipelineBuilder().add_source([{"x": numbers(seed)} for seed in range(6)])
+    pipeline = builder.pipe(transfer_tensor_h2d).add_sink(2).build(num_threads=1)
+    with pipeline.auto_stop():
+        for seed, batch in enumerate(pipeline):
+            numpy.testing.assert_array_equal(batch["x"].to_host(), numbers(seed))
+    del batch, pipeline, builder
+
+
+def test_g03_a_copy_to_the_host_is_behind_what_the_stream_was_told(stub):
+    array = transfer_tensor(numbers(1))
+    numpy.testing.assert_array_equal(transfer_buffer_cpu(array, stream=4096), numbers(1))
+    assert transfer_buffer_cpu(array).dtype == numpy.float32
+    with pytest.raises(TypeError, match="DeviceArray"):
+        transfer_buffer_cpu(numbers(1))
+
+
+def test_g01_a_configuration_is_checked():
+    assert cuda_config(3, stream=1).device_index == 3 and cuda_config(0).stream == 2
+    for bad in ({"device_index": -1}, {"device_index": 0, "stream": 0}):
+        with pytest.raises(ValueError):
+            cuda_config(**bad)
+    with pytest.raises(TypeError):
+        cuda_config("cuda")
+
+
+def test_v16_pinned_memory_is_written_like_any_other_and_used_again(stub):
+    storage = cpu_storage(100_000)
+    assert isinstance(storage, Array) and storage.shape == (100_000,)
+    assert stub.ledger()["locked"] == 1
+    view = numpy.asarray(storage)
+    view[:] = 3
+    numpy.testing.assert_array_equal(transfer_tensor(storage).to_host(), view)
+    locked = stub.ledger()["locked"]
+    del storage, view
+    cpu_storage(100_000)
+    assert stub.ledger()["locked"] == locked
+
+
+def test_g11_any_call_of_the_driver_may_fail_and_nothing_stays(stub):
+    def there_and_back():
+        placed = transfer_tensor({"a": numbers(1), "b": numbers(2)})
+        capsule = placed["a"].__dlpack__(stream=4096)
+        placed["b"].record_stream(8192)
+        back = transfer_tensor_d2h(placed)
+        del capsule
+        numpy.testing.assert_array_equal(back["a"], numbers(1))
+
+    stub.fail(-1)
+    there_and_back()
+    spdl_rs.cuda.release()
+    calls, told = stub.calls(), 0
+    assert calls > 20
+    for code in (1, 2, 801, 4242):
+        for call in range(calls):
+            stub.fail(call, code)
+            try:
+                there_and_back()
+            except CudaError as error:
+                told += 1
+                assert stub.last_call() in str(error)
+            spdl_rs.cuda.release()
+            assert stub.ledger() == {}, (call, code, stub.last_call())
+    assert told > calls
