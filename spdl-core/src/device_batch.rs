@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::batch::{Batch, Field};
 use crate::device::{Device, DeviceMemory, Fence, Upload};
 use crate::footprint::Footprint;
-use crate::{DType, Result, SampleId};
+use crate::{DType, Error, ErrorKind, Result, SampleId};
 
 /// A dense array in the memory of a device, rows first (C order).
 #[derive(Debug)]
@@ -17,6 +17,20 @@ pub struct DeviceArray {
 }
 
 impl DeviceArray {
+    /// An array that a device has made, or is making: `upload` tells where, and when it is there.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where the memory is shorter than the shape needs.
+    pub fn new(dtype: DType, shape: Vec<usize>, upload: Upload) -> Result<Self> {
+        let held = upload.memory.len();
+        let needed = shape.iter().try_fold(dtype.size(), |bytes, &n| bytes.checked_mul(n));
+        if needed.is_none_or(|needed| needed > held) {
+            let message = format!("an array of {dtype} {shape:?} does not fit {held} bytes");
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        Ok(DeviceArray { dtype, shape, upload })
+    }
+
     /// The type of the elements.
     pub fn dtype(&self) -> DType {
         self.dtype
@@ -54,6 +68,46 @@ pub struct DeviceBatch {
 }
 
 impl DeviceBatch {
+    /// A batch of these samples, with an array `[ids.len(), …]` for each name, for stages whose
+    /// arrays begin on the device.
+    ///
+    /// ```
+    /// use spdl_core::{BufferPool, DType, Device, DeviceArray, DeviceBatch, HostDevice, SampleId};
+    /// let upload = HostDevice::default().upload(BufferPool::new().take(8)?)?;
+    /// let labels = DeviceArray::new(DType::I64, vec![1], upload)?;
+    /// let batch = DeviceBatch::new(vec![SampleId { epoch: 0, index: 0 }], [("labels", labels)])?;
+    /// assert_eq!(batch.len(), 1);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` where an array has not a row for each sample, or two have one name.
+    pub fn new<'a>(
+        ids: Vec<SampleId>,
+        arrays: impl IntoIterator<Item = (&'a str, DeviceArray)>,
+    ) -> Result<Self> {
+        let fault = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
+        let mut batch = DeviceBatch { fields: Vec::new(), arrays: Vec::new(), ids };
+        for (name, array) in arrays {
+            if batch.array(name).is_some() {
+                return fault(format!("two arrays of a batch are called {name:?}"));
+            }
+            match array.shape() {
+                [rows, shape @ ..] if *rows == batch.len() => {
+                    batch.fields.push(Field::new(name, array.dtype, shape));
+                }
+                shape => {
+                    let rows = batch.len();
+                    return fault(format!(
+                        "expected {rows} rows of {name:?}, found the shape {shape:?}"
+                    ));
+                }
+            }
+            batch.arrays.push(array);
+        }
+        Ok(batch)
+    }
+
     /// Starts the copy of every array, and returns at once.
     ///
     /// ```
@@ -153,11 +207,11 @@ impl fmt::Debug for DeviceBatch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::BufferPool;
     use crate::{
-        BatchLayout, DatasetSource, ErrorKind, Fill, FillContext, HostBuffer, HostDevice,
-        PipelineBuilder, SlotMut, Space,
+        BatchLayout, DatasetSource, Fill, FillContext, HostBuffer, HostDevice, PipelineBuilder,
+        SlotMut, Space,
     };
-    use crate::{BufferPool, Error};
 
     struct Number;
     impl Fill<i64> for Number {
@@ -211,6 +265,26 @@ mod tests {
         let rest = upload.resume(first.state().unwrap()).build().unwrap();
         let lens: Vec<_> = rest.map(|batch| batch.unwrap().len()).collect();
         assert_eq!(lens, [4, 2]);
+    }
+
+    #[test]
+    fn every_array_of_a_batch_on_a_device_has_a_row_for_each_sample_and_room_for_it() {
+        let array = |shape: &[usize], bytes| {
+            let upload = HostDevice::default().upload(BufferPool::new().take(bytes)?)?;
+            DeviceArray::new(DType::I64, shape.to_vec(), upload)
+        };
+        let ids = || vec![SampleId::default(); 2];
+        let kind = |result: Result<DeviceBatch>| result.unwrap_err().kind();
+        assert_eq!(array(&[2], 15).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        assert_eq!(array(&[usize::MAX, 2], 16).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        for shape in [&[3][..], &[]] {
+            let short = DeviceBatch::new(ids(), [("labels", array(shape, 24).unwrap())]);
+            assert_eq!(kind(short), ErrorKind::InvalidArgument);
+        }
+        let labels = || ("labels", array(&[2], 16).unwrap());
+        assert_eq!(kind(DeviceBatch::new(ids(), [labels(), labels()])), ErrorKind::InvalidArgument);
+        let batch = DeviceBatch::new(ids(), [labels()]).unwrap();
+        assert_eq!(batch.array("labels").unwrap().shape(), [2]);
     }
 
     /// A device that refuses its second upload.

@@ -22,6 +22,7 @@ pub(crate) struct Context {
     /// After which error the device can no longer be used.
     lost: OnceLock<DriverError>,
     spare_events: Mutex<Vec<EventHandle>>,
+    spare_timers: Mutex<Vec<EventHandle>>,
     /// How often something could not be destroyed.
     release_failures: AtomicUsize,
 }
@@ -38,6 +39,7 @@ impl Context {
             ordinal,
             lost: OnceLock::new(),
             spare_events: Mutex::default(),
+            spare_timers: Mutex::default(),
             release_failures: AtomicUsize::new(0),
         }))
     }
@@ -117,16 +119,19 @@ impl Context {
         wait().or_else(|_| wait()).is_ok()
     }
 
-    fn spare_events(&self) -> MutexGuard<'_, Vec<EventHandle>> {
-        self.spare_events.lock().unwrap_or_else(PoisonError::into_inner)
+    fn spare_events(&self, is_timer: bool) -> MutexGuard<'_, Vec<EventHandle>> {
+        let spare = if is_timer { &self.spare_timers } else { &self.spare_events };
+        spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
-        let events = std::mem::take(&mut *self.spare_events());
-        for event in events {
-            self.release(|driver| driver.destroy_event(event));
+        for is_timer in [false, true] {
+            let events = std::mem::take(&mut *self.spare_events(is_timer));
+            for event in events {
+                self.release(|driver| driver.destroy_event(event));
+            }
         }
         let handle = ContextHandle { ..self.handle };
         // Nobody is left to be told.
@@ -160,17 +165,34 @@ impl Drop for Entered<'_> {
 /// An event, which others use again once it is dropped.
 pub(crate) struct Event {
     handle: EventHandle,
+    is_timer: bool,
     context: Arc<Context>,
 }
 
 impl Event {
     pub(crate) fn new(context: &Arc<Context>) -> DriverResult<Event> {
-        let spare = context.spare_events().pop();
+        Event::of_kind(context, false)
+    }
+
+    /// One that tells when it was reached.
+    pub(crate) fn timer(context: &Arc<Context>) -> DriverResult<Event> {
+        Event::of_kind(context, true)
+    }
+
+    fn of_kind(context: &Arc<Context>, is_timer: bool) -> DriverResult<Event> {
+        let spare = context.spare_events(is_timer).pop();
         let handle = match spare {
             Some(handle) => handle,
+            None if is_timer => context.attempt(|driver| driver.create_timer())?,
             None => context.attempt(|driver| driver.create_event())?,
         };
-        Ok(Event { handle, context: Arc::clone(context) })
+        Ok(Event { handle, is_timer, context: Arc::clone(context) })
+    }
+
+    /// The seconds from `earlier` to this; both are timers, and have been reached.
+    pub(crate) fn seconds_since(&self, earlier: &Event) -> DriverResult<f64> {
+        let elapsed = |driver: &dyn Driver| driver.elapsed(&earlier.handle, &self.handle);
+        self.context.attempt(elapsed).map(|milliseconds| f64::from(milliseconds) / 1000.0)
     }
 
     pub(crate) fn handle(&self) -> &EventHandle {
@@ -193,7 +215,7 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         let handle = EventHandle(self.handle.0);
-        self.context.spare_events().push(handle);
+        self.context.spare_events(self.is_timer).push(handle);
     }
 }
 

@@ -203,8 +203,8 @@ impl Device for CudaDevice {
         let mut slab = slabs.take(host.len())?;
         let started = context.attempt(|driver| {
             let stream = uploads.handle();
-            for used in &slab.uses {
-                driver.wait_event(stream, used.handle())?;
+            for event in slab.under_way(stream) {
+                driver.wait_event(stream, event.handle())?;
             }
             if !host.is_empty() {
                 let (to, from) = (slab.memory.address, host.as_ptr());
@@ -223,8 +223,7 @@ impl Device for CudaDevice {
             }
             return Err(context.error(error, doing));
         }
-        slab.uses.clear();
-        slab.written = Some(Arc::clone(&copied));
+        slab.written_by(uploads.handle(), &copied);
         let len = host.len();
         uploads.hold(Arc::clone(&copied), host);
         let memory = CudaMemory::new(Arc::clone(&self.0), slab, len, Arc::clone(&copied));

@@ -34,6 +34,8 @@ pub(crate) const INVALID_VALUE: u32 = 1;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) const INVALID_CONTEXT: u32 = 201;
 pub(crate) const NOT_READY: u32 = 600;
+/// The driver, or the device, cannot do that.
+pub(crate) const NOT_SUPPORTED: u32 = 801;
 
 const RESTART: &str = "the device cannot be used again by this process: restart it";
 const OURS: &str = "this is a fault of this program; please report it";

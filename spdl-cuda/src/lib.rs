@@ -30,6 +30,9 @@
 //! | a consumer reads only what has arrived | [`CudaMemory::wait_on`] |
 //! | a slab is overwritten only when its consumers have read it | dropping [`CudaMemory`] records an event on each of their streams; the next copy into the slab is put behind those |
 //!
+//! [`DeviceImages`] makes such batches of image files: JPEGs are decoded on the device, by [`NvJpeg`], and
+//! [`kernels`] make samples of them there. The example `device_images` is a whole program.
+//!
 //! `testing` holds a driver without a device, which finds whatever breaks one of these.
 #![deny(unsafe_op_in_unsafe_fn)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -37,10 +40,10 @@
 mod choice;
 mod context;
 mod device;
-#[allow(dead_code, reason = "modules and launches are for the kernels, which are not launched yet")]
 mod driver;
 mod dynamic;
 mod errors;
+mod images;
 pub mod kernels;
 mod libraries;
 mod memory;
@@ -56,6 +59,7 @@ pub use choice::{ChosenDevice, Fallback, choose_device, fallbacks};
 pub use device::{CudaDevice, DeviceDescription, DeviceStatistics};
 pub use driver::loaded::NoDriver;
 pub use errors::DriverError;
+pub use images::{DeviceImages, FallbackReason, HostDecoder, HostImage, ImageStatistics, Placed};
 pub use libraries::{Found, FoundBy, Library, NotFound, Search};
 pub use memory::{CudaMemory, Download};
 pub use nvjpeg::{
@@ -69,5 +73,7 @@ pub use stream::ConsumerStream;
 /// A driver without a device, for tests.
 #[cfg(any(test, feature = "testing"))]
 pub mod testing {
-    pub use crate::driver::fake::{FakeDriver, Ledger, Schedule, Seen, Violation, ViolationKind};
+    pub use crate::driver::fake::{
+        FakeDriver, Ledger, RunningKernel, Schedule, Seen, Violation, ViolationKind,
+    };
 }

@@ -132,6 +132,31 @@ impl CudaMemory {
         Ok(Download { device: Arc::clone(&self.device), buffer: Some(buffer), done })
     }
 
+    /// Behind what brings the bytes.
+    pub(crate) fn copied(&self) -> &Arc<Event> {
+        &self.copied
+    }
+
+    /// Where it begins, and how many bytes it has.
+    pub(crate) fn extent(&self) -> (u64, u64) {
+        (self.address() as u64, self.len as u64)
+    }
+
+    /// Whether it is memory of this device.
+    pub(crate) fn is_of(&self, device: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.device, device)
+    }
+
+    /// Remembers that something of ours uses the memory until `done` is reached.
+    pub(crate) fn used_until(&self, done: &Arc<Event>) {
+        self.uses().events.push(Arc::clone(done));
+    }
+
+    /// Remembers that something of ours may use it, nobody knows until when.
+    pub(crate) fn used_unsurely(&self) {
+        self.uses().unsure = true;
+    }
+
     fn uses(&self) -> MutexGuard<'_, Uses> {
         self.uses.lock().unwrap_or_else(PoisonError::into_inner)
     }

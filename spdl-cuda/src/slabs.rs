@@ -11,11 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use spdl_core::{ErrorKind, Result};
 
 use crate::context::{Context, Event};
-use crate::driver::{DeviceAddress, MemoryHandle};
+use crate::driver::{DeviceAddress, MemoryHandle, StreamHandle};
 
 /// Sizes are rounded up to multiples of this, or of a power of two that is an eighth of them at most:
 /// batches of nearly the same size share slabs.
 const GRANULE: usize = 512;
+
+/// After how many pieces it is seen whether all were small.
+const LATELY: u32 = 64;
 
 /// By how much of its peak a pool may hold more than that, where sizes change: one part in this.
 const SLACK: usize = 16;
@@ -25,8 +28,8 @@ pub(crate) struct Slab {
     pub(crate) memory: MemoryHandle,
     /// Where it goes back to, where that is not the driver.
     allocator: Option<Arc<dyn DeviceAllocator>>,
-    /// Behind the last copy into it.
-    pub(crate) written: Option<Arc<Event>>,
+    /// Behind what wrote to it last, and the stream that did.
+    written: Option<(Arc<Event>, usize)>,
     /// Behind all else that uses it.
     pub(crate) uses: Vec<Arc<Event>>,
 }
@@ -100,7 +103,8 @@ impl Slabs {
         self.books().allocator = Some(allocator);
     }
 
-    /// A slab of at least `bytes`. Who writes to it first waits for its `uses`.
+    /// A slab of at least `bytes`. Who writes to it first waits for what is
+    /// [under way](Slab::under_way) in it.
     pub(crate) fn take(&self, bytes: usize) -> Result<Slab> {
         let size = size_for(bytes);
         if let Some(slab) = self.books().reuse(size) {
@@ -234,15 +238,58 @@ impl Books {
 }
 
 impl Slab {
+    /// What `stream` waits for before it writes to it.
+    pub(crate) fn under_way(&self, stream: &StreamHandle) -> impl Iterator<Item = &Arc<Event>> {
+        // What uses it is behind what wrote to it, and a stream is behind itself.
+        let written = self.written.iter().filter(|(_, by)| self.uses.is_empty() && *by != stream.0);
+        self.uses.iter().chain(written.map(|(event, _)| event))
+    }
+
+    /// Notes that `stream` writes to it until `written` is reached, and has waited for all before.
+    pub(crate) fn written_by(&mut self, stream: &StreamHandle, written: &Arc<Event>) {
+        self.uses.clear();
+        self.written = Some((Arc::clone(written), stream.0));
+    }
+
     /// Whether all work with it is done.
     fn is_idle(&self) -> bool {
-        let mut events = self.written.iter().chain(&self.uses);
+        let mut events = self.written.iter().map(|(event, _)| event).chain(&self.uses);
         events.all(|event| event.is_reached().unwrap_or(false))
     }
 }
 
-/// The size of the slabs for so many bytes.
-fn size_for(bytes: usize) -> usize {
+/// How large slabs for pieces of changing sizes are, so that the same few are used for all of them.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    bytes: usize,
+    /// The largest piece of late, and among how many.
+    largest: usize,
+    pieces: u32,
+}
+
+impl Room {
+    /// How many bytes to take for a piece of so many.
+    pub(crate) fn for_piece(&mut self, bytes: usize) -> usize {
+        if bytes > self.bytes {
+            // The next one may be a little larger.
+            self.bytes = bytes.saturating_add(bytes / 8);
+        }
+        let room = self.bytes;
+        self.largest = self.largest.max(bytes);
+        self.pieces += 1;
+        if self.pieces == LATELY {
+            // One much larger than the others is not provided for for ever.
+            if self.largest < self.bytes / 2 {
+                self.bytes = self.largest.saturating_add(self.largest / 8);
+            }
+            (self.largest, self.pieces) = (0, 0);
+        }
+        room
+    }
+}
+
+/// The size of the slabs for so many bytes: one of few.
+pub(crate) fn size_for(bytes: usize) -> usize {
     let granule =
         (bytes / 16).checked_next_power_of_two().map_or(GRANULE, |part| part.max(GRANULE));
     bytes.max(1).checked_next_multiple_of(granule).unwrap_or(bytes)
@@ -279,5 +326,21 @@ mod tests {
             assert!(size >= bytes && size - bytes <= (bytes / 8).max(GRANULE), "{bytes}: {size}");
         }
         assert_eq!(size_for(usize::MAX), usize::MAX);
+    }
+
+    #[test]
+    fn pieces_of_changing_sizes_get_the_same_room_until_all_are_small() {
+        let mut room = Room::default();
+        let first = room.for_piece(1000);
+        assert_eq!(first, 1125);
+        assert!((0..10).all(|number| room.for_piece(900 + 20 * number) == first));
+        let large = room.for_piece(8000);
+        assert_eq!(large, 9000);
+        // So long as it may come again, and then no longer.
+        for _ in 0..2 * LATELY {
+            assert!([large, first].contains(&room.for_piece(1000)));
+        }
+        assert_eq!(room.for_piece(1000), first);
+        assert!(room.for_piece(usize::MAX) == usize::MAX);
     }
 }

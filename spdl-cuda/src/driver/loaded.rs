@@ -13,9 +13,10 @@ use spdl_core::{Error, ErrorKind};
 use super::{
     ContextHandle, DeviceAddress, DeviceAttribute, DeviceId, Driver, DriverResult, EventHandle,
     FunctionHandle, LaunchShape, MemoryHandle, ModuleHandle, RegistrationHandle, StreamHandle,
+    Touched,
 };
 use crate::dynamic::SharedLibrary;
-use crate::errors::{DriverError, INVALID_VALUE, NOT_READY};
+use crate::errors::{DriverError, INVALID_VALUE, NOT_READY, NOT_SUPPORTED};
 use crate::libraries::{Found, Library, NotFound, Search};
 
 /// The oldest CUDA version that the driver has to know: 12.0, of the drivers 525.
@@ -23,8 +24,10 @@ pub(crate) const OLDEST: i32 = 12_000;
 
 /// Streams wait for no default stream.
 const STREAM_NON_BLOCKING: c_uint = 1;
-/// The host sleeps while it waits; no time is measured.
-const EVENT_BLOCKING_SYNC_NO_TIMING: c_uint = 1 | 2;
+/// The host sleeps while it waits.
+const EVENT_BLOCKING_SYNC: c_uint = 1;
+/// The same, and no time is measured.
+const EVENT_BLOCKING_SYNC_NO_TIMING: c_uint = EVENT_BLOCKING_SYNC | 2;
 /// Host memory is locked for all contexts.
 const REGISTER_PORTABLE: c_uint = 1;
 
@@ -181,9 +184,13 @@ impl fmt::Display for Version {
     }
 }
 
+/// The milliseconds from one event to another.
+type EventElapsedTime = unsafe extern "system" fn(*mut f32, Pointer, Pointer) -> Code;
+
 /// The driver of the machine.
 pub(crate) struct LoadedDriver {
     functions: Functions,
+    elapsed: Option<EventElapsedTime>,
     version: i32,
     found: Found,
     /// Where the functions are.
@@ -201,7 +208,13 @@ impl LoadedDriver {
         if version < OLDEST {
             return Err(too_old(None));
         }
-        let driver = LoadedDriver { functions, version, found, _library: library };
+        // Which of the two there is depends on the driver; without it no time is measured.
+        let elapsed =
+            ["cuEventElapsedTime_v2", "cuEventElapsedTime"].into_iter().find_map(|name| {
+                // SAFETY: this is the type of both.
+                unsafe { library.function::<EventElapsedTime>(name) }
+            });
+        let driver = LoadedDriver { functions, elapsed, version, found, _library: library };
         call!(driver.cuInit(0)).map_err(NoDriver::Refuses)?;
         Ok(driver)
     }
@@ -323,6 +336,22 @@ impl Driver for LoadedDriver {
         Ok(EventHandle(event.addr()))
     }
 
+    fn create_timer(&self) -> DriverResult<EventHandle> {
+        let mut event = ptr::null_mut();
+        call!(self.cuEventCreate(&mut event, EVENT_BLOCKING_SYNC))?;
+        Ok(EventHandle(event.addr()))
+    }
+
+    fn elapsed(&self, from: &EventHandle, to: &EventHandle) -> DriverResult<f32> {
+        let call = "cuEventElapsedTime";
+        let elapsed = self.elapsed.ok_or(DriverError { call, code: NOT_SUPPORTED })?;
+        let mut milliseconds = 0.0;
+        // SAFETY: both events are alive, and the pointer is to a variable that lives during the call.
+        let code = unsafe { elapsed(&mut milliseconds, pointer(from.0), pointer(to.0)) };
+        check(call, code)?;
+        Ok(milliseconds)
+    }
+
     fn destroy_event(&self, event: EventHandle) -> DriverResult<()> {
         call!(self.cuEventDestroy_v2(pointer(event.0)))
     }
@@ -413,6 +442,7 @@ impl Driver for LoadedDriver {
         function: &FunctionHandle,
         shape: LaunchShape,
         parameters: &[&[u8]],
+        _: &[Touched],
         stream: &StreamHandle,
     ) -> DriverResult<()> {
         let LaunchShape { grid, block, shared_bytes } = shape;

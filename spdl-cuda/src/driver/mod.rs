@@ -88,6 +88,24 @@ pub(crate) struct LaunchShape {
     pub shared_bytes: u32,
 }
 
+/// Memory of a device that work of a stream reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Touched {
+    pub(crate) address: DeviceAddress,
+    pub(crate) bytes: u64,
+    pub(crate) writes: bool,
+}
+
+impl Touched {
+    pub(crate) fn read(address: u64, bytes: u64) -> Touched {
+        Touched { address: DeviceAddress(address), bytes, writes: false }
+    }
+
+    pub(crate) fn written(address: u64, bytes: u64) -> Touched {
+        Touched { address: DeviceAddress(address), bytes, writes: true }
+    }
+}
+
 /// The calls. Those behind [`exchange_capture_mode`](Driver::exchange_capture_mode) need a current
 /// context.
 ///
@@ -145,6 +163,13 @@ pub(crate) trait Driver: Debug + Send + Sync + 'static {
 
     /// An event that measures no time, and for which the host waits asleep.
     fn create_event(&self) -> DriverResult<EventHandle>;
+
+    /// An event that tells when it was reached, and for which the host waits asleep.
+    fn create_timer(&self) -> DriverResult<EventHandle>;
+
+    /// The milliseconds from one [timer](Driver::create_timer) to another, both of which have been
+    /// reached.
+    fn elapsed(&self, from: &EventHandle, to: &EventHandle) -> DriverResult<f32>;
 
     /// Ends an event; who waits for it goes on waiting.
     fn destroy_event(&self, event: EventHandle) -> DriverResult<()>;
@@ -228,7 +253,8 @@ pub(crate) trait Driver: Debug + Send + Sync + 'static {
     /// The kernel of this name.
     fn function(&self, module: &ModuleHandle, name: &str) -> DriverResult<FunctionHandle>;
 
-    /// Runs a kernel, as work of a stream.
+    /// Runs a kernel, as work of a stream. `touched` is all that it uses of the device's memory, for
+    /// drivers that check that.
     ///
     /// # Safety
     /// The parameters are those of the kernel, each as long as it is declared, and what the kernel
@@ -238,6 +264,19 @@ pub(crate) trait Driver: Debug + Send + Sync + 'static {
         function: &FunctionHandle,
         shape: LaunchShape,
         parameters: &[&[u8]],
+        touched: &[Touched],
         stream: &StreamHandle,
     ) -> DriverResult<()>;
+
+    /// Tells of work that a library has put into a stream, and what it uses of the device's memory. It
+    /// is no call of the driver: only for drivers that check that.
+    fn put_by_library(
+        &self,
+        library: &'static str,
+        touched: &[Touched],
+        stream: &StreamHandle,
+    ) -> DriverResult<()> {
+        let _ = (library, touched, stream);
+        Ok(())
+    }
 }

@@ -1,9 +1,9 @@
 //! Images in a device's memory become samples of a batch, in one launch for all of them: crop, resize,
 //! turn and mirror, colour, normalise, lay out.
 //!
-//! The kernels are in `kernels/image.cu`; here is what they are told, and what is checked before. No
-//! driver is called: who has one loads the [`module_for`] its device, copies [`BatchTable::finish`]'s
-//! bytes to it, and starts each [`Launch`].
+//! The kernels are in `kernels/image.cu`; here is what they are told, and what is checked before.
+//! [`ImageKernels`] loads and starts them. Who has a driver of his own loads the [`module_for`] its
+//! device, copies [`BatchTable::finish`]'s bytes to it, and starts each [`Launch`]:
 //!
 //! ```
 //! use spdl_core::DType;
@@ -42,6 +42,7 @@
 //! every input.
 
 mod color;
+mod launch;
 mod modules;
 mod plan;
 mod sample;
@@ -51,6 +52,7 @@ mod table;
 use spdl_core::{Error, ErrorKind};
 
 pub use self::color::{ColorMatrix, ColorRange, ColorStandard};
+pub use self::launch::{ImageKernels, SampleBatch};
 pub use self::modules::{Module, module_for};
 pub use self::plan::{Filter, PixelBox, PixelRect, ResizePlan};
 pub use self::sample::{ChannelOrder, Layout, SampleFormat};

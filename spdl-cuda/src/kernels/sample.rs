@@ -95,6 +95,25 @@ impl SampleFormat {
         pixels.saturating_mul(3 * self.dtype.size() as u64)
     }
 
+    /// The columns and rows of a sample.
+    pub fn size(&self) -> (u32, u32) {
+        (self.width, self.height)
+    }
+
+    /// The type of its values.
+    pub fn value_type(&self) -> DType {
+        self.dtype
+    }
+
+    /// The shape of a sample: of its layout.
+    pub fn shape(&self) -> [usize; 3] {
+        let (width, height) = (self.width as usize, self.height as usize);
+        match self.layout {
+            Layout::Nhwc => [height, width, 3],
+            Layout::Nchw => [3, height, width],
+        }
+    }
+
     /// Scale and offset of a channel.
     pub(super) fn scale_and_offset(&self, channel: usize) -> (f32, f32) {
         let (mean, std) = (f64::from(self.mean[channel]), f64::from(self.std[channel]));

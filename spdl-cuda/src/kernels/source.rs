@@ -208,6 +208,17 @@ impl SourceImage {
         Ok(SourceImage { format, width, height, planes, color, siting })
     }
 
+    /// The memory that it lies in: where each plane begins, and how many bytes it takes.
+    pub(super) fn extents(&self) -> impl Iterator<Item = (u64, u64)> {
+        (0..self.format.planes()).map(|at| {
+            let is_halved = at > 0 && self.format.is_subsampled();
+            let rows = if is_halved { self.height.div_ceil(2) } else { self.height };
+            let row = self.format.row(at, self.width) * self.format.sample_bytes();
+            let DevicePlane { address, pitch } = self.planes[at];
+            (address, pitch * (u64::from(rows) - 1) + row)
+        })
+    }
+
     /// Where the samples of chroma lie; of no influence where there are as many as of luma.
     #[must_use]
     pub fn siting(mut self, siting: ChromaSiting) -> Self {

@@ -9,7 +9,7 @@ use super::sample::{ChannelOrder, Layout, SampleFormat};
 use super::source::SourceImage;
 
 /// How many bytes an entry takes.
-const ENTRY_BYTES: usize = 392;
+pub(super) const ENTRY_BYTES: usize = 392;
 /// The columns and rows of a block's tile, and its threads, as `kernels/image.cu` has them.
 const TILE: [u32; 2] = [32, 16];
 const THREADS: u32 = 256;
@@ -17,7 +17,7 @@ const THREADS: u32 = 256;
 const MAX_IMAGES: usize = 65_535;
 
 /// The kernels, by what they read.
-const KERNELS: [&str; 4] =
+pub(super) const KERNELS: [&str; 4] =
     ["image_u8_whole", "image_u8_subsampled", "image_u16_whole", "image_u16_subsampled"];
 
 /// Images that become samples of one batch.
@@ -120,6 +120,11 @@ pub struct Launch {
 }
 
 impl Launch {
+    /// The part of the table that it reads: where it begins, and how many bytes it takes.
+    pub(super) fn part(&self) -> (u64, u64) {
+        (self.offset, u64::from(self.grid[2]) * ENTRY_BYTES as u64)
+    }
+
     /// The kernel's name in the module.
     pub fn function(&self) -> &'static str {
         self.function

@@ -7,61 +7,47 @@ use std::sync::Arc;
 use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 
+use super::backends::{Hardware, Hybrid};
 use super::header::JpegHeader;
-use super::library::{
-    Backend, BatchState, Codec, ImageDecoder, ImageState, NvJpegError, NvJpegLibrary, NvJpegResult,
-    ParsedJpeg, Planes,
-};
-use super::paths::{JpegPath, Rates, Ways};
+use super::image::{Image, at_path, place};
+use super::library::{NvJpegLibrary, NvJpegResult, Planes};
+use super::paths::{JpegPath, Shares, Ways};
+use super::timings::Timings;
 use crate::context::Event;
 use crate::device::{CudaDevice, Shared};
+use crate::driver::Touched;
 use crate::libraries::Search;
 use crate::memory::CudaMemory;
-use crate::slabs::Slab;
+use crate::slabs::{Room, Slab};
 use crate::stream::WorkStream;
 
-/// How many images are decoded one by one at the same time. Each takes memory for itself.
-const IMAGES_AT_ONCE: usize = 8;
-
-/// Where an image of a batch begins: at multiples of this many bytes.
-const ALIGNMENT: usize = 256;
+/// Who does the work, for drivers that check who uses what.
+const LIBRARY: &str = "nvJPEG";
 
 /// Decodes JPEGs on a device, with nvJPEG.
 ///
 /// What a header says is read on the CPU first. Then each image goes to the engines for JPEGs that some
-/// devices have, or to the device's multiprocessors after the CPU has undone its Huffman codes: two
-/// thirds of the pixels to the engines, as far as they take them. An image that fails spoils no other.
-/// Nothing waits until the pixels are there; [`DecodedJpegs::memory`] says when.
+/// devices have, or to the device's multiprocessors after the CPU has undone its Huffman codes. Which of
+/// the two follows from how fast each was of late, so that both finish together; the device's own timers
+/// tell that, without waiting. An image that fails spoils no other. Nothing waits until the pixels are
+/// there; [`DecodedJpegs::memory`] says when.
+///
+/// The two ways may differ in the last bit of a sample, as they have transforms of their own: where
+/// pixels are to be the same on every run, let only one of them be used
+/// ([`only`](NvJpeg::only)).
 ///
 /// One decoder is for one thread at a time. Several decode at the same time.
 pub struct NvJpeg {
     hybrid: Hybrid,
     hardware: Option<Hardware>,
-    rates: Rates,
+    shares: Shares,
+    timings: Timings,
+    room: Room,
+    only: Option<JpegPath>,
     /// What is decoded now, and the event behind it.
     held: VecDeque<(Arc<Event>, Vec<Bytes>)>,
     device: Arc<Shared>,
     library: NvJpegLibrary,
-}
-
-/// The device's engines. Fields are dropped in their order.
-struct Hardware {
-    state: BatchState,
-    parsed: ParsedJpeg,
-    /// For how many images the state is prepared.
-    prepared: usize,
-    engines: (u32, u32),
-    codec: Codec,
-    stream: WorkStream,
-}
-
-/// The CPU and the multiprocessors.
-struct Hybrid {
-    /// Those that were not used for the longest time first.
-    states: VecDeque<(ImageState, Option<Arc<Event>>)>,
-    decoder: ImageDecoder,
-    codec: Codec,
-    stream: WorkStream,
 }
 
 /// Images in the memory of a device, or on their way there.
@@ -123,7 +109,10 @@ impl NvJpeg {
         Ok(NvJpeg {
             hybrid: hybrid.map_err(|error| error.into_error(doing))?,
             hardware: made(hardware)?,
-            rates: Rates::new(),
+            shares: Shares::new(),
+            timings: Timings::default(),
+            room: Room::default(),
+            only: None,
             held: VecDeque::new(),
             library,
             device,
@@ -141,16 +130,40 @@ impl NvJpeg {
         self.hardware.as_ref().map_or((0, 0), |hardware| hardware.engines)
     }
 
+    /// Lets images go this way alone; those that it does not take are
+    /// [for the host](DecodedJpeg::ForHost). With [`JpegPath::Host`], that is all of them.
+    #[must_use]
+    pub fn only(mut self, path: JpegPath) -> Self {
+        self.only = Some(path);
+        self
+    }
+
+    /// The share of pixels that goes to the engines, of those that could go either way, by what was
+    /// measured so far. It says something only where there are engines.
+    pub fn engines_share(&self) -> f64 {
+        self.shares.shares()[0]
+    }
+
     /// Starts to decode images. Those that need the CPU first have been through it when this returns.
     ///
     /// # Errors
     /// What the device fails with, whatever the image. Damage is told for each image alone.
     pub fn decode(&mut self, encoded: &[Bytes]) -> Result<DecodedJpegs> {
+        let headers = encoded.iter().map(|bytes| JpegHeader::parse(bytes)).collect();
+        self.decode_parsed(encoded, headers)
+    }
+
+    /// The same where headers were read before.
+    pub(crate) fn decode_parsed(
+        &mut self,
+        encoded: &[Bytes],
+        headers: Vec<Result<JpegHeader>>,
+    ) -> Result<DecodedJpegs> {
         let doing = "decode JPEGs on the device";
         self.let_go_of_finished().map_err(|error| self.device.context.error(error, doing))?;
-        let mut images = self.judge(encoded, doing)?;
+        let mut images = self.judge(encoded, headers, doing)?;
         let len = place(&mut images);
-        let slab = self.device.slabs.take(len.max(1))?;
+        let slab = self.device.slabs.take(self.room.for_piece(len.max(1)))?;
         match self.start(encoded, &mut images, &slab, doing) {
             Ok(decoded) => self.deliver(encoded, images, slab, len, decoded),
             Err(error) => {
@@ -161,12 +174,19 @@ impl NvJpeg {
     }
 
     /// What is to become of each image.
-    fn judge(&mut self, encoded: &[Bytes], doing: &str) -> Result<Vec<Image>> {
+    fn judge(
+        &mut self,
+        encoded: &[Bytes],
+        headers: Vec<Result<JpegHeader>>,
+        doing: &str,
+    ) -> Result<Vec<Image>> {
         let mut images: Vec<Image> = Vec::with_capacity(encoded.len());
-        for bytes in encoded {
-            images.push(match JpegHeader::parse(bytes) {
+        for (bytes, header) in encoded.iter().zip(headers) {
+            images.push(match header {
                 Ok(header) => {
                     let mut ways = Ways::of(&header);
+                    ways.hardware &= self.only.is_none_or(|only| only == JpegPath::Hardware);
+                    ways.hybrid &= self.only.is_none_or(|only| only == JpegPath::Hybrid);
                     ways.hardware &= self.engines_take(bytes, ways.hardware, doing)?;
                     Image::To { offset: 0, header, path: JpegPath::Host, ways }
                 }
@@ -174,7 +194,7 @@ impl NvJpeg {
             });
         }
         let known: Vec<(u64, Ways)> = images.iter().map(Image::size_and_ways).collect();
-        for (image, chosen) in images.iter_mut().zip(self.rates.assign(&known)) {
+        for (image, chosen) in images.iter_mut().zip(self.shares.assign(&known)) {
             if let Image::To { path, .. } = image {
                 *path = chosen;
             }
@@ -206,7 +226,8 @@ impl NvJpeg {
         let context = Arc::clone(&self.device.context);
         let device_error = |error| context.error(error, doing);
         for stream in self.streams() {
-            stream.wait_for(&slab.uses).map_err(device_error)?;
+            let under_way: Vec<_> = slab.under_way(stream.handle()).cloned().collect();
+            stream.wait_for(&under_way).map_err(device_error)?;
         }
         self.start_hardware(encoded, images, slab, doing)?;
         self.start_hybrid(encoded, images, slab, doing)?;
@@ -241,8 +262,11 @@ impl NvJpeg {
         }
         let data: Vec<&[u8]> = chosen.iter().map(|&at| &*encoded[at]).collect();
         let mut planes: Vec<Planes> = chosen.iter().map(|&at| images[at].planes(slab)).collect();
+        let written: Vec<Touched> = chosen.iter().map(|&at| images[at].written(slab)).collect();
         let Hardware { codec, state, prepared, stream, .. } = hardware;
-        let started = self.device.context.run(doing, |_| {
+        let context = &self.device.context;
+        let begin = self.timings.begin(context, stream);
+        let started = context.run(doing, |driver| {
             if *prepared != chosen.len() {
                 if let Err(error) = codec.prepare(state, chosen.len()) {
                     return Ok(Err(error));
@@ -251,12 +275,19 @@ impl NvJpeg {
             }
             // SAFETY: the images are held until the event behind this is reached, and so is the slab,
             // in which each has a place as large as its header says.
-            Ok(unsafe { codec.decode_batch(state, &data, &mut planes, stream.handle()) })
+            let started = unsafe { codec.decode_batch(state, &data, &mut planes, stream.handle()) };
+            if started.is_ok() {
+                driver.put_by_library(LIBRARY, &written, stream.handle())?;
+            }
+            Ok(started)
         })?;
-        if let Err(error) = started {
-            *prepared = 0;
-            for at in chosen {
-                images[at].go_the_other_way(&error);
+        match started {
+            Ok(()) => self.timings.end(begin, stream, JpegPath::Hardware, &written),
+            Err(error) => {
+                *prepared = 0;
+                for at in chosen {
+                    images[at].go_the_other_way(&error);
+                }
             }
         }
         Ok(())
@@ -270,25 +301,26 @@ impl NvJpeg {
         doing: &str,
     ) -> Result<()> {
         let chosen: Vec<usize> = at_path(images, JpegPath::Hybrid).collect();
+        if chosen.is_empty() {
+            return Ok(());
+        }
         let context = &self.device.context;
+        let begin = self.timings.begin(context, &self.hybrid.stream);
+        let mut decoded = Vec::with_capacity(chosen.len());
         for at in chosen {
             let plane = images[at].planes(slab);
-            let Hybrid { states, decoder, codec, stream } = &mut self.hybrid;
-            let Some((mut state, busy)) = states.pop_front() else {
-                let message = "there is nothing to decode an image with";
-                return Err(Error::new(ErrorKind::Internal, message));
-            };
+            let written = images[at].written(slab);
+            let (mut state, busy) = self.hybrid.take_state(context, doing)?;
+            let Hybrid { states, decoder, codec, stream, .. } = &mut self.hybrid;
             let attempt = context
-                .attempt(|_| {
-                    if let Some(busy) = &busy
-                        && !busy.is_reached()?
-                    {
+                .attempt(|driver| {
+                    if let Some(busy) = &busy {
                         busy.wait()?;
                     }
                     // SAFETY: the image is held until the event behind this is reached, and so is the
                     // slab, in which it has a place as large as its header says; what the state did
                     // before is done.
-                    Ok(unsafe {
+                    let started = unsafe {
                         codec.decode_image(
                             decoder,
                             &mut state,
@@ -296,7 +328,11 @@ impl NvJpeg {
                             plane,
                             stream.handle(),
                         )
-                    })
+                    };
+                    if started.is_ok() {
+                        driver.put_by_library(LIBRARY, &[written], stream.handle())?;
+                    }
+                    Ok(started)
                 })
                 .and_then(|started| {
                     let done = Event::new(context)?;
@@ -312,8 +348,11 @@ impl NvJpeg {
                     return Err(error.into_error(doing));
                 }
                 images[at] = Image::Failed(error.into_error("decode this JPEG"));
+            } else {
+                decoded.push(written);
             }
         }
+        self.timings.end(begin, &self.hybrid.stream, JpegPath::Hybrid, &decoded);
         Ok(())
     }
 
@@ -325,8 +364,7 @@ impl NvJpeg {
         len: usize,
         decoded: Arc<Event>,
     ) -> Result<DecodedJpegs> {
-        slab.uses.clear();
-        slab.written = Some(Arc::clone(&decoded));
+        slab.written_by(self.hybrid.stream.handle(), &decoded);
         self.held.push_back((Arc::clone(&decoded), encoded.to_vec()));
         let memory = CudaMemory::new(Arc::clone(&self.device), slab, len, decoded);
         let images = images.into_iter().map(Image::delivered).collect();
@@ -355,37 +393,7 @@ impl NvJpeg {
             }
             self.held.pop_front();
         }
-        Ok(())
-    }
-}
-
-impl Hardware {
-    /// `None` where the device has no engines for JPEGs.
-    fn new(
-        library: &NvJpegLibrary,
-        device: &Shared,
-        stream: WorkStream,
-    ) -> NvJpegResult<Option<Hardware>> {
-        let codec = match Codec::new(library, &device.context, Backend::Hardware) {
-            Ok(codec) => codec,
-            Err(NvJpegError { status: 4 | 7 | 9, .. }) => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let engines = codec.engines()?;
-        if engines.0 == 0 {
-            return Ok(None);
-        }
-        let (state, parsed) = (codec.batch_state()?, codec.parsed_jpeg()?);
-        Ok(Some(Hardware { state, parsed, prepared: 0, engines, codec, stream }))
-    }
-}
-
-impl Hybrid {
-    fn new(library: &NvJpegLibrary, device: &Shared, stream: WorkStream) -> NvJpegResult<Hybrid> {
-        let codec = Codec::new(library, &device.context, Backend::Hybrid)?;
-        let decoder = codec.image_decoder()?;
-        let states = (0..IMAGES_AT_ONCE).map(|_| Ok((codec.image_state(&decoder)?, None)));
-        Ok(Hybrid { states: states.collect::<NvJpegResult<_>>()?, decoder, codec, stream })
+        self.timings.learn(&mut self.shares)
     }
 }
 
@@ -397,70 +405,6 @@ impl Drop for NvJpeg {
             std::mem::forget(std::mem::take(&mut self.hybrid.states));
         }
     }
-}
-
-/// An image on its way.
-enum Image {
-    To { offset: usize, header: JpegHeader, path: JpegPath, ways: Ways },
-    Failed(Error),
-}
-
-impl Image {
-    fn size_and_ways(&self) -> (u64, Ways) {
-        match self {
-            Image::To { header, ways, .. } => (header.rgb_bytes(), *ways),
-            Image::Failed(_) => (0, Ways { hardware: false, hybrid: false }),
-        }
-    }
-
-    /// Where it goes.
-    fn planes(&self, slab: &Slab) -> Planes {
-        match self {
-            Image::To { offset, header, .. } => {
-                let address = slab.memory.address.0 + *offset as u64;
-                Planes::interleaved(address, header.width as usize * 3)
-            }
-            Image::Failed(_) => Planes::interleaved(0, 0),
-        }
-    }
-
-    fn go_the_other_way(&mut self, error: &NvJpegError) {
-        if let Image::To { path, ways, .. } = self {
-            if ways.hybrid {
-                *path = JpegPath::Hybrid;
-            } else {
-                *self = Image::Failed(error.into_error("decode this JPEG"));
-            }
-        }
-    }
-
-    fn delivered(self) -> DecodedJpeg {
-        match self {
-            Image::Failed(error) => DecodedJpeg::Failed(error),
-            Image::To { header, path: JpegPath::Host, .. } => DecodedJpeg::ForHost(header),
-            Image::To { offset, header, path, .. } => DecodedJpeg::Decoded { offset, header, path },
-        }
-    }
-}
-
-fn at_path(images: &[Image], wanted: JpegPath) -> impl Iterator<Item = usize> {
-    let is_it = move |image: &Image| matches!(image, Image::To { path, .. } if *path == wanted);
-    images.iter().enumerate().filter(move |(_, image)| is_it(image)).map(|(at, _)| at)
-}
-
-/// Gives each image that the device decodes a place; the bytes of all of them.
-fn place(images: &mut [Image]) -> usize {
-    let mut end = 0_usize;
-    for image in images {
-        if let Image::To { offset, header, path, .. } = image
-            && *path != JpegPath::Host
-        {
-            *offset = end;
-            // At most 2^28 pixels: it fits.
-            end += (header.rgb_bytes() as usize).next_multiple_of(ALIGNMENT);
-        }
-    }
-    end
 }
 
 impl fmt::Debug for NvJpeg {

@@ -1,11 +1,16 @@
 //! JPEGs decoded by the device, with nvJPEG.
 
+mod backends;
 mod decoder;
 mod header;
+mod image;
 mod library;
 mod paths;
+mod timings;
 
 pub use decoder::{DecodedJpeg, DecodedJpegs, NvJpeg};
 pub use header::{JpegCoding, JpegColor, JpegHeader, Subsampling};
 pub use library::NvJpegError;
+pub(crate) use library::NvJpegLibrary;
 pub use paths::JpegPath;
+pub(crate) use paths::Ways;

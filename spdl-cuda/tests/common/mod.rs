@@ -2,6 +2,14 @@
 
 #![allow(dead_code, unused_imports, reason = "not every test needs all of it")]
 
+#[cfg(test)]
+#[cfg(unix)]
+pub(crate) mod cuda_stub;
+#[cfg(all(feature = "testing", unix))]
+pub(crate) mod nvjpeg_stub;
+#[cfg(feature = "testing")]
+pub(crate) mod simple_kernel;
+
 use spdl_core::{Device, DeviceMemory, HostBuffer, Result};
 #[cfg(feature = "testing")]
 use spdl_cuda::testing::FakeDriver;

@@ -1,5 +1,7 @@
 /* A libcuda without a device: work is done at once, each call can be told to fail, and what is not
- * given back is counted. `-DVERSION=11040` makes it old, `-DWITHOUT_NAME` leaves a function out. */
+ * given back is counted. `-DVERSION=11040` makes it old, `-DWITHOUT_NAME` leaves a function out. With
+ * `kernels.cpp` beside it, it runs the kernels on the host. */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,8 +15,8 @@ typedef unsigned long long address;
 /* What was made and not given back: contexts, current contexts, streams, events, memory, locked
  * host memory, modules. */
 enum { CONTEXTS, CURRENT, STREAMS, EVENTS, MEMORY, LOCKED, MODULES, KINDS };
-static _Atomic long ledger[KINDS];
-static _Atomic long calls, failing = -1;
+static atomic_long ledger[KINDS];
+static atomic_long calls, failing = -1;
 static code failure;
 static char last_call[64];
 
@@ -38,6 +40,9 @@ void *stub_recording(void) { return recording; }
             return failure;                                                                         \
         }                                                                                           \
     } while (0)
+
+/* Whether a stream or event has flags, or a priority, that a device would take. */
+static int sound(int is_sound) { return is_sound ? 0 : 1; }
 
 static void *made(int kind) { ledger[kind]++; return malloc(1); }
 static void gone(int kind, void *it) { ledger[kind]--; free(it); }
@@ -110,7 +115,7 @@ code cuCtxGetStreamPriorityRange(int *least, int *greatest) {
 code cuStreamCreateWithPriority(void **stream, unsigned flags, int priority) {
     CALL_IN_CONTEXT("cuStreamCreateWithPriority", );
     *stream = made(STREAMS);
-    return flags == 1 && priority == -5 ? 0 : 1;
+    return sound(flags == 1 && priority >= -5 && priority <= 0);
 }
 code cuStreamDestroy_v2(void *stream) {
     CALL_IN_CONTEXT("cuStreamDestroy_v2", gone(STREAMS, stream));
@@ -131,7 +136,7 @@ code cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
 code cuEventCreate(void **event, unsigned flags) {
     CALL_IN_CONTEXT("cuEventCreate", );
     *event = made(EVENTS);
-    return flags == 3 ? 0 : 1;
+    return sound(flags == 3 || flags == 1);
 }
 code cuEventDestroy_v2(void *event) {
     CALL_IN_CONTEXT("cuEventDestroy_v2", gone(EVENTS, event));
@@ -145,13 +150,18 @@ code cuEventRecord(void *event, void *stream) {
 }
 code cuEventQuery(void *event) {
     /* Never at the first time. */
-    static _Atomic long asked;
+    static atomic_long asked;
     CALL_IN_CONTEXT("cuEventQuery", );
     return !event ? 400 : asked++ % 2 ? 0 : 600;
 }
 code cuEventSynchronize(void *event) {
     CALL_IN_CONTEXT("cuEventSynchronize", );
     return event ? 0 : 400;
+}
+code cuEventElapsedTime(float *milliseconds, void *from, void *to) {
+    CALL_IN_CONTEXT("cuEventElapsedTime", );
+    *milliseconds = 1;
+    return from && to ? 0 : 400;
 }
 code cuMemAlloc_v2(address *memory, size_t bytes) {
     CALL_IN_CONTEXT("cuMemAlloc_v2", );
@@ -196,13 +206,27 @@ code cuModuleUnload(void *module) {
     gone(MODULES, module);
     return 0;
 }
+/* Functions are their names, which are never given back. */
+static char names[8][64];
 code cuModuleGetFunction(void **function, void *module, const char *name) {
     CALL_IN_CONTEXT("cuModuleGetFunction", );
-    *function = module;
-    return name[0] ? 0 : 500;
+    if (!module || !name[0]) return 500;
+    for (int at = 0; at < 8; at++) {
+        if (!names[at][0]) strncpy(names[at], name, 63);
+        if (!strcmp(names[at], name)) {
+            *function = names[at];
+            return 0;
+        }
+    }
+    return 500;
 }
+/* Runs a kernel whose only argument is the address of a table. */
+__attribute__((weak)) int stub_run_kernel(const char *name, const void *table, const unsigned *grid);
 code cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                     unsigned bz, unsigned shared, void *stream, void **parameters, void **extra) {
     CALL_IN_CONTEXT("cuLaunchKernel", );
-    return function && stream && parameters && !extra && gx * gy * gz * bx * by * bz && !shared ? 0 : 1;
+    int is_sound = function && stream && parameters && !extra && gx * gy * gz * bx * by * bz && !shared;
+    if (!is_sound) return 1;
+    const unsigned grid[3] = {gx, gy, gz};
+    return stub_run_kernel ? stub_run_kernel(function, *(void **)parameters[0], grid) : 0;
 }

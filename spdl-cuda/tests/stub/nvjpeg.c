@@ -1,4 +1,6 @@
-/* nvJPEG without a device, for tests: it counts and logs what it is asked for, and fails when told to. */
+/* nvJPEG without a device, for tests: it counts and logs what it is asked for, and fails when told to.
+ * Where device memory is the host's, it can write pixels: those that lie in a comment behind the first
+ * marker of the file. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,12 +8,13 @@
 typedef struct { void *channel[4]; size_t pitch[4]; } image_t;
 typedef struct { const unsigned char *data; size_t length; } stream_t;
 
-static int live, calls, failing_call, failing_status, engines = 2, hardware_status;
+static int live, calls, failing_call, failing_status, engines = 2, hardware_status, writes_pixels;
 static char text[1 << 16];
 
 void stub_reset(void) { calls = failing_call = failing_status = hardware_status = 0; engines = 2; text[0] = 0; }
 void stub_fail(int call, int status) { calls = 0; failing_call = call; failing_status = status; }
 void stub_engines(int count, int status) { engines = count; hardware_status = status; }
+void stub_write_pixels(int writes) { writes_pixels = writes; }
 int stub_live(void) { return live; }
 int stub_calls(void) { return calls; }
 const char *stub_log(void) { return text; }
@@ -26,6 +29,12 @@ static int make(void **object, size_t size) { CALL; *object = calloc(1, size); l
 static int end(void *object) { free(object); live--; return 0; }
 static int is_bad(const unsigned char *data, size_t length) {
     return length >= 4 && !memcmp(data + length - 4, "BAD!", 4);
+}
+
+static void write_pixels(const unsigned char *data, size_t length, const image_t *image) {
+    if (!writes_pixels || length < 6 || data[2] != 0xff || data[3] != 0xfe) return;
+    size_t bytes = (data[4] << 8 | data[5]) - 2;
+    if (length >= 6 + bytes) memcpy(image->channel[0], data + 6, bytes);
 }
 
 int nvjpegGetProperty(int type, int *value) { CALL; *value = type == 0 ? 13 : type; return 0; }
@@ -53,6 +62,7 @@ int nvjpegDecodeBatched(void *h, int *state, const unsigned char *const *data, c
     (void)h, (void)cuda_stream; CALL;
     int count = *state;
     for (int i = 0; i < count; i++) if (is_bad(data[i], lengths[i])) return 3;
+    for (int i = 0; i < count; i++) write_pixels(data[i], lengths[i], &images[i]);
     for (int i = 0; i < count; i++)
         say("engine %zu %zu %zu\n", (size_t)images[i].channel[0], images[i].pitch[0], lengths[i]);
     return 0;
@@ -91,6 +101,7 @@ int nvjpegDecodeJpegTransferToDevice(void *h, void *d, void *state, void *stream
 }
 int nvjpegDecodeJpegDevice(void *h, void *d, stream_t **state, image_t *image, void *cuda_stream) {
     (void)h, (void)d, (void)cuda_stream; CALL;
+    write_pixels((*state)->data, (*state)->length, image);
     say("image %zu %zu %zu\n", (size_t)image->channel[0], image->pitch[0], (*state)->length);
     return 0;
 }

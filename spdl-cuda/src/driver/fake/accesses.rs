@@ -109,6 +109,8 @@ pub enum ViolationKind {
     NoCurrentContext,
     /// The host waits for work that waits for something that never comes.
     WaitsForever,
+    /// A kernel uses memory that it was not said to use.
+    Undeclared,
 }
 
 /// Something that must not happen.

@@ -6,11 +6,13 @@ use std::thread;
 
 use super::FakeDriver;
 use super::accesses::{Deed, ViolationKind};
+use super::kernels::Kernel;
 use super::streams::{Event, HostBytes, Work};
 use super::world::World;
 use crate::driver::{
     ContextHandle, DeviceAddress, DeviceAttribute, DeviceId, Driver, DriverResult, EventHandle,
     FunctionHandle, LaunchShape, MemoryHandle, ModuleHandle, RegistrationHandle, StreamHandle,
+    Touched,
 };
 use crate::errors::{self, DriverError};
 
@@ -220,6 +222,30 @@ impl Driver for FakeDriver {
         Ok(EventHandle(handle))
     }
 
+    fn create_timer(&self) -> DriverResult<EventHandle> {
+        let mut world = self.call_in_context("cuEventCreate")?;
+        let handle = world.new_handle();
+        world.events.insert(handle, Event { is_timer: true, ..Event::default() });
+        Ok(EventHandle(handle))
+    }
+
+    fn elapsed(&self, from: &EventHandle, to: &EventHandle) -> DriverResult<f32> {
+        let call = "cuEventElapsedTime";
+        let mut world = self.call_in_context(call)?;
+        check_handles(&mut world, call, None, Some(from))?;
+        check_handles(&mut world, call, None, Some(to))?;
+        let reached = |event: &EventHandle| {
+            let event = &world.events[&event.0];
+            let (record, _) = event.record.as_ref().filter(|_| event.is_timer)?;
+            Some(world.reached.get(record).copied())
+        };
+        match (reached(from), reached(to)) {
+            (Some(Some(from)), Some(Some(to))) => Ok((to as f32 - from as f32) / 1000.0),
+            (Some(_), Some(_)) => Err(DriverError { call, code: errors::NOT_READY }),
+            _ => Err(DriverError { call, code: 400 }),
+        }
+    }
+
     fn destroy_event(&self, event: EventHandle) -> DriverResult<()> {
         let remove = |world: &mut World| world.events.remove(&event.0).is_some();
         self.destroy("cuEventDestroy_v2", remove, |world| {
@@ -358,7 +384,13 @@ impl Driver for FakeDriver {
     }
 
     unsafe fn unload_module(&self, module: ModuleHandle) -> DriverResult<()> {
-        let remove = |world: &mut World| world.modules.remove(&module.0);
+        let remove = |world: &mut World| {
+            if world.is_queued(module.0) {
+                let message = "a module is unloaded while a kernel of it is queued";
+                world.violate(ViolationKind::ReleasedInUse, message);
+            }
+            world.modules.remove(&module.0)
+        };
         self.destroy("cuModuleUnload", remove, |world| {
             remove(world);
         })
@@ -370,21 +402,57 @@ impl Driver for FakeDriver {
         if !world.modules.contains(&module.0) || name.is_empty() {
             return Err(DriverError { call, code: 500 });
         }
-        Ok(FunctionHandle(world.new_handle()))
+        let handle = world.new_handle();
+        world.functions.insert(handle, (module.0, name.to_owned()));
+        Ok(FunctionHandle(handle))
     }
 
-    /// What a kernel does is not known here; see [`FakeDriver::read_by_kernel`].
+    /// What it does is up to [`FakeDriver::run_kernels_by`].
     unsafe fn launch(
         &self,
-        _: &FunctionHandle,
-        _: LaunchShape,
-        _: &[&[u8]],
+        function: &FunctionHandle,
+        shape: LaunchShape,
+        parameters: &[&[u8]],
+        touched: &[Touched],
         stream: &StreamHandle,
     ) -> DriverResult<()> {
         let call = "cuLaunchKernel";
         let mut world = self.call_in_context(call)?;
         check_handles(&mut world, call, Some(stream), None)?;
-        world.enqueue(stream.0, &[], Work::Kernel(Box::new(|_| ())));
+        let known = world.functions.get(&function.0).cloned();
+        let Some((module, name)) = known.filter(|(module, _)| world.modules.contains(module))
+        else {
+            world.violate(ViolationKind::NoSuchHandle, call);
+            return Err(DriverError { call, code: 400 });
+        };
+        let sizes = [shape.grid, shape.block].concat();
+        if sizes.contains(&0) || shape.block.iter().product::<u32>() > 1024 {
+            return Err(DriverError { call, code: errors::INVALID_VALUE });
+        }
+        world.enqueue_kernel(
+            Kernel {
+                name,
+                module: Some(module),
+                grid: shape.grid,
+                arguments: parameters.iter().map(|bytes| bytes.to_vec()).collect(),
+                touched: touched.to_vec(),
+            },
+            stream.0,
+        );
+        Ok(())
+    }
+
+    fn put_by_library(
+        &self,
+        library: &'static str,
+        touched: &[Touched],
+        stream: &StreamHandle,
+    ) -> DriverResult<()> {
+        let mut world = self.world();
+        check_handles(&mut world, library, Some(stream), None)?;
+        let (name, touched) = (library.to_owned(), touched.to_vec());
+        let (module, grid, arguments) = (None, [1; 3], Vec::new());
+        world.enqueue_kernel(Kernel { name, module, grid, arguments, touched }, stream.0);
         Ok(())
     }
 }

@@ -92,12 +92,16 @@ impl World {
     }
 
     pub(super) fn store(&mut self, to: u64, data: &[u8]) {
-        // What is no memory was reported when the work was queued.
-        if let Some((start, memory)) = self.memories.range_mut(..=to).next_back() {
-            let at = (to - start) as usize;
-            if let Some(place) = memory.bytes.get_mut(at..at + data.len()) {
-                place.copy_from_slice(data);
-            }
+        store(&mut self.memories, to, data);
+    }
+}
+
+/// Writes bytes of the device. What is no memory was reported when the work was queued.
+pub(super) fn store(memories: &mut DeviceMemories, to: u64, data: &[u8]) {
+    if let Some((start, memory)) = memories.range_mut(..=to).next_back() {
+        let at = (to - start) as usize;
+        if let Some(place) = memory.bytes.get_mut(at..at + data.len()) {
+            place.copy_from_slice(data);
         }
     }
 }

@@ -9,6 +9,7 @@
 
 mod accesses;
 mod calls;
+mod kernels;
 mod memory;
 mod streams;
 mod world;
@@ -18,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use accesses::Deed;
 pub use accesses::{Violation, ViolationKind};
+pub use kernels::RunningKernel;
 use streams::Work;
 pub use world::Schedule;
 use world::{Fault, World};
@@ -228,11 +230,17 @@ impl FakeDriver {
         self.world().streams.remove(&stream.handle().0);
     }
 
+    /// Says what kernels that are launched do, and the work that libraries put into streams. Without
+    /// it they do nothing; what they use is checked either way.
+    pub fn run_kernels_by(&self, run: impl FnMut(&mut RunningKernel<'_>) + Send + 'static) {
+        self.world().run_kernel = Some(Box::new(run));
+    }
+
     /// Lets a kernel of a stream read memory of the device.
     pub fn read_by_kernel(&self, stream: &ConsumerStream, address: usize, bytes: usize) -> Seen {
         let seen = Seen(Arc::default());
         let (address, place) = (address as u64, seen.clone());
-        let work = Work::Kernel(Box::new(move |memories| {
+        let work = Work::Look(Box::new(move |memories| {
             let bytes = memory::load(memories, address, bytes).map(<[u8]>::to_vec);
             *place.0.lock().unwrap_or_else(PoisonError::into_inner) = bytes;
         }));

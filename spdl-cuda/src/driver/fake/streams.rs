@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::thread;
 
 use super::accesses::{Clock, Deed, ViolationKind};
+use super::kernels::Kernel;
 use super::memory::{self, DeviceMemories};
 use super::world::{Schedule, World};
 
@@ -25,7 +26,9 @@ pub(super) enum Work {
         value: u8,
         bytes: usize,
     },
-    Kernel(Box<dyn FnOnce(&mut DeviceMemories) + Send>),
+    /// A consumer's.
+    Look(Box<dyn FnOnce(&mut DeviceMemories) + Send>),
+    Kernel(Kernel),
     /// An event is reached, for the record with this number.
     Record(u64),
     /// Goes on once that record is reached.
@@ -56,6 +59,7 @@ pub(super) struct Stream {
 pub(super) struct Event {
     /// The latest record, and what comes before it.
     pub(super) record: Option<(u64, Clock)>,
+    pub(super) is_timer: bool,
 }
 
 impl World {
@@ -141,6 +145,9 @@ impl World {
         let (record, clock) = self.new_record(stream);
         if let Some(event) = self.events.get_mut(&event) {
             event.record = Some((record, clock));
+            if event.is_timer {
+                self.timed.insert(record);
+            }
         }
         self.push(stream, &[], Work::Record(record));
         self.order_with_threads(stream, false);
@@ -168,6 +175,12 @@ impl World {
             self.known.join(&clock);
         }
         reached
+    }
+
+    /// Whether a kernel of this module is queued.
+    pub(super) fn is_queued(&self, module: usize) -> bool {
+        let mut queued = self.streams.values().flat_map(|stream| &stream.queue);
+        queued.any(|work| matches!(work, Work::Kernel(kernel) if kernel.module == Some(module)))
     }
 
     /// Whether the stream has nothing to do; then the host knows all of it to be done.
@@ -223,6 +236,7 @@ impl World {
     }
 
     fn execute(&mut self, work: Work) {
+        self.time += 1;
         match work {
             Work::ToDevice { to, from: HostBytes::Staged(data), .. } => self.store(to, &data),
             Work::ToDevice { to, from: HostBytes::Locked { address, then }, bytes } => {
@@ -248,9 +262,13 @@ impl World {
                 }
             }
             Work::Fill { to, value, bytes } => self.store(to, &vec![value; bytes]),
-            Work::Kernel(run) => run(&mut self.memories),
+            Work::Look(look) => look(&mut self.memories),
+            Work::Kernel(kernel) => self.run_kernel(kernel),
             Work::Record(record) => {
                 self.pending.remove(&record);
+                if self.timed.remove(&record) {
+                    self.reached.insert(record, self.time);
+                }
             }
             Work::Wait(_) => {}
         }

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::thread::ThreadId;
 
 use super::accesses::{Clock, History, Violation, ViolationKind};
+use super::kernels::RunKernel;
 use super::memory::DeviceMemories;
 use super::streams::{Event, Stream};
 
@@ -56,6 +57,15 @@ pub(super) struct World {
     /// Accesses to host memory that is not.
     pub(super) unlocked: History,
     pub(super) modules: BTreeSet<usize>,
+    /// Functions: the module of each, and its name.
+    pub(super) functions: BTreeMap<usize, (usize, String)>,
+    /// What kernels, and the work of libraries, do. `None`: nothing.
+    pub(super) run_kernel: Option<Box<RunKernel>>,
+    /// How long the device has worked, in microseconds of its own, and when
+    /// records of timers were reached.
+    pub(super) time: u64,
+    pub(super) timed: BTreeSet<u64>,
+    pub(super) reached: BTreeMap<u64, u64>,
     /// What could not be destroyed since the call failed.
     pub(super) abandoned: usize,
     /// What the host knows to be done.
@@ -91,6 +101,11 @@ impl World {
             locked: BTreeMap::new(),
             unlocked: History::default(),
             modules: BTreeSet::new(),
+            functions: BTreeMap::new(),
+            run_kernel: None,
+            time: 0,
+            timed: BTreeSet::new(),
+            reached: BTreeMap::new(),
             abandoned: 0,
             known: Clock::default(),
             handles: 0x100,

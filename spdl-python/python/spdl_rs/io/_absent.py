@@ -16,12 +16,9 @@ _WRITING = "audio, video and images cannot be encoded yet; Pillow writes images 
 _VIDEO = "video cannot be decoded yet"
 _AUDIO = "audio can be read from WAV files only yet: load_wav"
 _MEDIA = f"{_VIDEO}, and {_AUDIO}"
-_DEVICE = (
-    "nothing is put on GPUs yet; move arrays by your framework: to_torch(array).to(device), "
-    "jax.device_put"
-)
-_PINNED = "memory is not pinned yet; PyTorch does that: to_torch(array).pin_memory()"
-_ON_GPU = f"images and video are not decoded on GPUs yet; {_IMAGES}"
+_DEVICE = "transfer_tensor and transfer_buffer give arrays of spdl_rs.cuda.DeviceArray"
+_PINNED = "cpu_storage gives pinned memory, as an array of NumPy"
+_ON_GPU = f"images and video are not decoded on GPUs by Python yet; {_IMAGES}"
 _FFMPEG = "this package has no FFmpeg in it: its settings and filters have no counterpart"
 
 
@@ -55,12 +52,8 @@ NAMES: Mapping[str, str] = {
         "arrays of NumPy go where SPDL has buffers; to_numpy, to_torch and to_jax take them",
         "CPUBuffer convert_array",
     ),
-    **_each(_PINNED, "CPUStorage cpu_storage"),
-    **_each(
-        _DEVICE,
-        "CUDABuffer CUDAConfig cuda_config transfer_buffer transfer_buffer_cpu transfer_tensor "
-        "transfer_tensor_d2h transfer_tensor_h2d",
-    ),
+    **_each(_PINNED, "CPUStorage"),
+    **_each(_DEVICE, "CUDABuffer"),
     **_each(
         _ON_GPU,
         "NvDecDecoder decode_image_nvjpeg decode_packets_nvdec load_image_batch_nvjpeg nv12_to_bgr "

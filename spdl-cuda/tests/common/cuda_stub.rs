@@ -1,0 +1,68 @@
+//! A libcuda that has no device but runs the kernels on the host.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::ffi::{c_int, c_long, c_uint};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use libloading::Library as Opened;
+
+/// libcuda, with the kernels.
+pub(crate) struct Cuda {
+    pub(crate) path: PathBuf,
+    opened: Opened,
+}
+
+/// `None`, said, where there is no C++ compiler.
+pub(crate) fn cuda() -> Option<&'static Cuda> {
+    static CUDA: OnceLock<Option<Cuda>> = OnceLock::new();
+    let cuda = CUDA.get_or_init(|| {
+        let compiler = std::env::var_os("CXX").unwrap_or_else(|| "g++".into());
+        Command::new(&compiler).arg("--version").output().ok()?;
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let path = folder.join(format!("libcuda-{}.so.1", std::process::id()));
+        let stub = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stub");
+        let object = path.with_extension("o");
+        let run = |command: &mut Command| {
+            let output = command.output().expect("gcc is needed to build this project");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        };
+        run(Command::new("gcc")
+            .args(["-c", "-fPIC", "-Wall", "-o"])
+            .args([&object, &stub.join("cuda.c")]));
+        run(Command::new(&compiler)
+            .args(["-shared", "-fPIC", "-std=c++17", "-O2", "-Wno-unknown-pragmas"])
+            .args(["-ffp-contract=off", "-o"])
+            .args([&path, &stub.join("kernels.cpp"), &object]));
+        // SAFETY: it has no initialisers.
+        let opened = unsafe { Opened::new(&path) }.unwrap();
+        Some(Cuda { path, opened })
+    });
+    if cuda.is_none() {
+        println!("SKIPPED: no C++ compiler");
+    }
+    cuda.as_ref()
+}
+
+impl Cuda {
+    fn function<F: Copy>(&self, name: &[u8]) -> F {
+        // SAFETY: each caller names the function's type as it stands in the C file.
+        *unsafe { self.opened.get::<F>(name) }.unwrap()
+    }
+
+    /// Lets a call fail, counted from now on.
+    pub(crate) fn fail(&self, call: c_long, code: c_uint) {
+        self.function::<extern "C" fn(c_long, c_uint)>(b"stub_fail")(call, code);
+    }
+
+    pub(crate) fn calls(&self) -> c_long {
+        self.function::<extern "C" fn() -> c_long>(b"stub_calls")()
+    }
+
+    /// Contexts, current ones, streams, events, memory, locked memory, modules.
+    pub(crate) fn ledger(&self) -> [c_long; 7] {
+        let ledger = self.function::<extern "C" fn(c_int) -> c_long>(b"stub_ledger");
+        [0, 1, 2, 3, 4, 5, 6].map(|kind| ledger(kind))
+    }
+}

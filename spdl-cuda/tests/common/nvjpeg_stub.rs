@@ -1,0 +1,98 @@
+//! A stand-in for nvJPEG, which needs no device.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::ffi::{CStr, c_char, c_int};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use libloading::Library;
+use spdl_cuda::Search;
+
+/// A stand-in, compiled from C.
+pub(crate) fn compiled(name: &str, options: &[&str]) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let library = folder.join(format!("{name}-{}.so", std::process::id()));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stub/nvjpeg.c");
+    let status = Command::new("gcc")
+        .args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"])
+        .args(options)
+        .arg("-o")
+        .arg(&library)
+        .arg(source)
+        .status()
+        .expect("gcc is needed to build this project");
+    assert!(status.success());
+    library
+}
+
+/// The stand-in has one state: one test at a time.
+pub(crate) struct Stub {
+    path: PathBuf,
+    library: Library,
+}
+
+static STUB: LazyLock<Mutex<Stub>> = LazyLock::new(|| {
+    let path = compiled("nvjpeg", &[]);
+    // SAFETY: it has no initialisers.
+    let library = unsafe { Library::new(&path).unwrap() };
+    Mutex::new(Stub { path, library })
+});
+
+pub(crate) fn stub() -> MutexGuard<'static, Stub> {
+    let stub = STUB.lock().unwrap_or_else(PoisonError::into_inner);
+    stub.call::<fn()>(b"stub_reset", |reset| reset());
+    stub
+}
+
+impl Stub {
+    pub(crate) fn call<F>(&self, name: &[u8], call: impl FnOnce(&F)) {
+        // SAFETY: each caller names the function's type as it stands in the C file.
+        let function = unsafe { self.library.get::<F>(name).unwrap() };
+        call(&function);
+    }
+
+    pub(crate) fn number(&self, name: &[u8]) -> i32 {
+        let mut number = 0;
+        self.call::<extern "C" fn() -> c_int>(name, |function| number = function());
+        number
+    }
+
+    pub(crate) fn fail(&self, call: i32, status: i32) {
+        self.call::<extern "C" fn(c_int, c_int)>(b"stub_fail", |fail| fail(call, status));
+    }
+
+    pub(crate) fn engines(&self, count: i32, status: i32) {
+        self.call::<extern "C" fn(c_int, c_int)>(b"stub_engines", |set| set(count, status));
+    }
+
+    /// What was decoded: by what, with which pitch, and how long it was.
+    pub(crate) fn decoded(&self) -> Vec<(String, usize, usize, usize)> {
+        let mut lines = Vec::new();
+        self.call::<extern "C" fn() -> *const c_char>(b"stub_log", |log| {
+            // SAFETY: it is text that ends with a zero, and nobody changes it meanwhile.
+            let text = unsafe { CStr::from_ptr(log()) }.to_str().unwrap();
+            for line in text.lines() {
+                let words: Vec<&str> = line.split(' ').collect();
+                let number = |at: usize| words[at].parse().unwrap();
+                lines.push((words[0].to_owned(), number(1), number(2), number(3)));
+            }
+        });
+        lines
+    }
+
+    pub(crate) fn search(&self) -> Search {
+        Search::default().at(spdl_cuda::Library::NvJpeg, &self.path)
+    }
+}
+
+/// The header of a colour image with this kind of frame and size, and an end.
+pub(crate) fn jpeg(kind: u8, height: u16, width: u16) -> Vec<u8> {
+    let mut encoded = vec![0xFF, 0xD8, 0xFF, kind, 0, 17, 8];
+    encoded.extend(height.to_be_bytes());
+    encoded.extend(width.to_be_bytes());
+    encoded.extend([3, 1, 0x22, 0, 2, 0x11, 1, 3, 0x11, 1]);
+    encoded.extend([0xFF, 0xDA, 0, 12, 3, 1, 0, 2, 0x11, 3, 0x11, 0, 63, 0]);
+    encoded.extend([0xFF, 0xD9]);
+    encoded
+}

@@ -1,0 +1,425 @@
+//! Encoded images become batches on a device: with a stand-in for nvJPEG, and a driver without a device
+//! that finds what is done in no order.
+#![cfg(all(feature = "testing", unix))]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use bytes::Bytes;
+use common::nvjpeg_stub::{jpeg, stub};
+use common::simple_kernel::{self, decoded_byte};
+use spdl_core::{
+    DatasetSource, DeviceBatch, DeviceMemory, Error, ErrorKind, Labeled, OnError, PipelineBuilder,
+    Result, StageOptions,
+};
+use spdl_cuda::kernels::SampleFormat;
+use spdl_cuda::testing::{FakeDriver, Ledger, Schedule, Seen};
+use spdl_cuda::{
+    ConsumerStream, CudaDevice, CudaMemory, DeviceImages, FallbackReason, HostDecoder, HostImage,
+    ImageStatistics, JpegPath, NvJpeg, Placed, Search,
+};
+
+const SIDE: u32 = 4;
+const SAMPLE: usize = (SIDE * SIDE * 3) as usize;
+/// What the host makes of every image.
+const HOST: u8 = 222;
+
+/// Decodes what begins with "GIF" and JPEGs that are not `BAD!`.
+struct Host;
+
+impl HostDecoder for Host {
+    fn inspect(&mut self, encoded: &[u8]) -> Result<HostImage> {
+        if encoded.ends_with(b"BAD!") || encoded.is_empty() {
+            return Err(Error::new(ErrorKind::Corrupt, "this image is bad"));
+        }
+        if encoded.starts_with(b"GIF") {
+            return Ok(HostImage { width: 3, height: 2, orientation: 5 });
+        }
+        let header = spdl_cuda::JpegHeader::parse(encoded)?;
+        let spdl_cuda::JpegHeader { width, height, orientation, .. } = header;
+        Ok(HostImage { width, height, orientation })
+    }
+
+    fn decode(&mut self, _: &[u8], pixels: &mut [u8]) -> Result<()> {
+        pixels.fill(HOST);
+        Ok(())
+    }
+}
+
+fn cmyk() -> Vec<u8> {
+    let mut cmyk = jpeg(0xC0, 10, 14);
+    cmyk[5] = 20;
+    cmyk[11] = 4;
+    cmyk.splice(21..21, [4, 0x11, 1]);
+    cmyk
+}
+
+fn ending(mut encoded: Vec<u8>, end: &[u8]) -> Vec<u8> {
+    encoded.extend(end);
+    encoded
+}
+
+/// Image `number`, and what its sample holds; `None` where nobody can decode it.
+fn image(number: usize) -> (Vec<u8>, Option<u8>) {
+    let (height, width) = (5 + number as u16 % 9, 7 + number as u16 % 5);
+    let decoded = decoded_byte(3 * u64::from(width) * u64::from(height));
+    match number % 20 {
+        // Progressive: not for the engines.
+        3 | 11 => (jpeg(0xC2, height, width), Some(decoded)),
+        // The engines refuse it.
+        7 => (ending(jpeg(0xC0, height, width), b"N"), Some(decoded)),
+        5 => (b"GIF89a".to_vec(), Some(HOST)),
+        9 => (cmyk(), Some(HOST)),
+        13 => (ending(jpeg(0xC0, height, width), b"BAD!"), None),
+        17 => (b"\xFF\xD8 damaged".to_vec(), None),
+        _ => (jpeg(0xC0, height, width), Some(decoded)),
+    }
+}
+
+fn images(device: &CudaDevice, search: Search) -> DeviceImages {
+    DeviceImages::new(device, SampleFormat::new(SIDE, SIDE), 8)
+        .host_decoder(|| Ok(Box::new(Host)))
+        .search(search)
+}
+
+fn files(numbers: impl Iterator<Item = usize>) -> PipelineBuilder<Labeled<Bytes>> {
+    let files =
+        numbers.map(|number| Labeled { value: image(number).0.into(), label: number as i64 });
+    PipelineBuilder::new(DatasetSource::new(files.collect::<Vec<_>>())).deterministic()
+}
+
+/// Reads a batch by a kernel of the consumer: its images, and its labels.
+fn look(driver: &FakeDriver, batch: &DeviceBatch, stream: &ConsumerStream) -> Result<[Seen; 2]> {
+    let look = |name| -> Result<Seen> {
+        let array = batch.array(name).unwrap();
+        let memory = CudaMemory::of(array).unwrap();
+        memory.wait_on(stream)?;
+        let bytes = array.shape().iter().product::<usize>() * array.dtype().size();
+        Ok(driver.read_by_kernel(stream, memory.address(), bytes))
+    };
+    Ok([look("images")?, look("labels")?])
+}
+
+/// All samples of a run: the label of each, and the bytes of its image.
+fn run(driver: &FakeDriver, pipeline: PipelineBuilder<DeviceBatch>) -> Result<Vec<(i64, Vec<u8>)>> {
+    let stream = driver.consumer_stream();
+    let mut seen = Vec::new();
+    let mut failure = Ok(());
+    for batch in pipeline.build()? {
+        match batch {
+            Ok(batch) => {
+                assert_eq!(batch.array("images").unwrap().shape()[1..], [4, 4, 3]);
+                let indices = batch.ids().iter().map(|id| id.index).collect::<Vec<_>>();
+                match look(driver, &batch, &stream) {
+                    Ok(look) => seen.push((look, indices)),
+                    Err(error) => failure = Err(error),
+                }
+            }
+            Err(error) => failure = Err(error),
+        }
+    }
+    driver.run_all();
+    failure?;
+    let mut samples = Vec::new();
+    for ([pixels, labels], indices) in seen {
+        let (pixels, labels) = (pixels.bytes().unwrap(), labels.bytes().unwrap());
+        for (at, index) in indices.iter().enumerate() {
+            let label = i64::from_ne_bytes(labels[8 * at..8 * at + 8].try_into().unwrap());
+            assert_eq!(label, *index as i64, "ids and labels are in the same order");
+            samples.push((label, pixels[at * SAMPLE..(at + 1) * SAMPLE].to_vec()));
+        }
+    }
+    Ok(samples)
+}
+
+fn fake(schedule: Schedule) -> (FakeDriver, CudaDevice) {
+    let driver = FakeDriver::new(1, schedule);
+    driver.run_kernels_by(simple_kernel::run);
+    let device = CudaDevice::on(driver.clone(), 0).unwrap();
+    (driver, device)
+}
+
+#[test]
+fn g5_every_image_that_can_be_decoded_arrives_and_a_bad_one_costs_nothing_but_itself() {
+    let stub = stub();
+    for seed in 0..60 {
+        let (driver, device) = fake(Schedule::Seeded(seed));
+        let images = images(&device, stub.search());
+        let pipeline = images.attach(files(0..100).on_error(OnError::SKIP), "decode").unwrap();
+        let samples = run(&driver, pipeline).unwrap();
+        let expected: Vec<(i64, Vec<u8>)> = (0..100)
+            .filter_map(|number| Some((number as i64, vec![image(number).1?; SAMPLE])))
+            .collect();
+        assert_eq!(samples.len(), 90);
+        assert!(samples == expected, "seed {seed}");
+        let ImageStatistics { hardware, hybrid, host, fallbacks, failed, missing, .. } =
+            images.statistics();
+        assert_eq!((hardware + hybrid, host, failed, missing), (80, 10, 10, None));
+        assert!(hardware > 0 && hybrid >= 15, "{hardware} by engines, {hybrid} hybrid");
+        let expected = [
+            (FallbackReason::OtherFormat, 5),
+            (FallbackReason::DamagedHeader, 5),
+            (FallbackReason::Color, 5),
+            (FallbackReason::Refused, 5),
+        ];
+        assert_eq!(fallbacks, expected);
+        drop((images, device));
+        assert_eq!(stub.number(b"stub_live"), 0);
+        assert_eq!(driver.violations(), [], "seed {seed}");
+        assert_eq!(driver.ledger(), Ledger::default(), "seed {seed}");
+    }
+}
+
+#[test]
+fn batches_stay_full_when_images_fail_and_the_budget_counts_each_of_them() {
+    let stub = stub();
+    let (driver, device) = fake(Schedule::Prompt);
+    let sizes = |policy, drop_last| {
+        let images = images(&device, stub.search()).drop_last(drop_last).group(5);
+        let pipeline = images.attach(files(0..100).on_error(policy), "decode").unwrap();
+        let mut pipeline = pipeline.build().unwrap();
+        let sizes: Result<Vec<_>> = pipeline.by_ref().map(|batch| Ok(batch?.len())).collect();
+        (sizes, pipeline.statistics())
+    };
+    let (found, statistics) = sizes(OnError::SKIP, false);
+    assert_eq!(found.unwrap(), [[8; 11].as_slice(), &[2]].concat());
+    assert_eq!(statistics.dropped.len(), 10, "{statistics}");
+    let (found, statistics) = sizes(OnError::SKIP, true);
+    assert_eq!((found.unwrap(), statistics.left_out), (vec![8; 11], 2));
+    let (found, _) = sizes(OnError::Skip { at_most: Some(9) }, false);
+    assert!(found.is_err());
+    let (found, _) = sizes(OnError::Skip { at_most: Some(10) }, false);
+    assert_eq!(found.unwrap().len(), 12);
+    assert_eq!(driver.violations(), []);
+}
+
+#[test]
+fn an_image_that_fails_is_named_with_what_is_wrong() {
+    let stub = stub();
+    let (_, device) = fake(Schedule::Prompt);
+    for (number, kind) in [(13, ErrorKind::Corrupt), (17, ErrorKind::Truncated)] {
+        let pipeline = images(&device, stub.search()).attach(files(number..number + 1), "decode");
+        let error = pipeline.unwrap().build().unwrap().next().unwrap().unwrap_err();
+        assert_eq!(error.kind(), kind, "{}", error.report());
+    }
+    // Without a decoder on the host, nvJPEG's word is the last one.
+    let alone = DeviceImages::new(&device, SampleFormat::new(SIDE, SIDE), 8).search(stub.search());
+    for (number, expected) in [(13, "NVJPEG_STATUS_BAD_JPEG"), (5, "this is no JPEG"), (9, "Color")]
+    {
+        let pipeline = alone.attach(files(number..number + 1), "decode").unwrap();
+        let error = pipeline.build().unwrap().next().unwrap().unwrap_err();
+        assert!(error.report().contains(expected), "{}", error.report());
+    }
+}
+
+#[test]
+fn bytes_do_not_depend_on_who_decodes() {
+    let stub = stub();
+    let decoded = |only: Option<JpegPath>, rates: i32| {
+        stub.engines(rates, 0);
+        let (driver, device) = fake(Schedule::Seeded(9));
+        let numbers = (0..100).filter(|number| ![5, 9, 13, 17].contains(&(number % 20)));
+        let images = images(&device, stub.search());
+        let images = match only {
+            Some(only) => images.only(only),
+            None => images,
+        };
+        let pipeline = images.attach(files_of(numbers), "decode").unwrap();
+        (run(&driver, pipeline).unwrap(), images.statistics())
+    };
+    let (shared, statistics) = decoded(None, 2);
+    assert!(statistics.hardware > 0 && statistics.hybrid > 0);
+    let (hybrid, statistics) = decoded(Some(JpegPath::Hybrid), 2);
+    assert_eq!((statistics.hardware, statistics.hybrid), (0, 80));
+    let (without_engines, _) = decoded(None, 0);
+    assert!(shared == hybrid && shared == without_engines);
+    let (engines, statistics) = decoded(Some(JpegPath::Hardware), 2);
+    // What the engines do not take is for the host.
+    assert_eq!((statistics.hardware, statistics.hybrid, statistics.host), (65, 0, 15));
+    let by_engines = engines.iter().zip(&shared).filter(|(sample, _)| sample.1 != [HOST; SAMPLE]);
+    assert_eq!(by_engines.clone().count(), 65);
+    assert!(by_engines.clone().all(|(sample, expected)| sample == expected));
+    let (host, statistics) = decoded(Some(JpegPath::Host), 2);
+    assert_eq!((statistics.host, host.len()), (80, 80));
+    assert!(host.iter().all(|(_, bytes)| *bytes == [HOST; SAMPLE]));
+}
+
+/// Files whose labels count from 0.
+fn files_of(numbers: impl Iterator<Item = usize>) -> PipelineBuilder<Labeled<Bytes>> {
+    let files = numbers.enumerate();
+    let files =
+        files.map(|(at, number)| Labeled { value: image(number).0.into(), label: at as i64 });
+    PipelineBuilder::new(DatasetSource::new(files.collect::<Vec<_>>())).deterministic()
+}
+
+#[test]
+fn g10_without_nvjpeg_the_host_decodes_everything_and_the_reason_is_told() {
+    let (driver, device) = fake(Schedule::Seeded(1));
+    let nowhere = Search::default().at(spdl_cuda::Library::NvJpeg, "/nowhere/libnvjpeg.so.13");
+    let images = images(&device, nowhere);
+    let pipeline = images.attach(files(0..13), "decode").unwrap();
+    let samples = run(&driver, pipeline).unwrap();
+    assert!(samples.len() == 13 && samples.iter().all(|(_, bytes)| *bytes == [HOST; SAMPLE]));
+    let statistics = images.statistics();
+    assert_eq!((statistics.host, statistics.hardware + statistics.hybrid), (13, 0));
+    assert_eq!(statistics.fallbacks, [(FallbackReason::NoDecoder, 13)]);
+    assert!(statistics.missing.unwrap().contains("/nowhere/"));
+}
+
+#[test]
+fn what_is_seen_of_an_image_is_drawn_with_the_samples_own_numbers() {
+    let stub = stub();
+    let (driver, device) = fake(Schedule::Prompt);
+    let drawn = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let places = std::sync::Arc::clone(&drawn);
+    let images = images(&device, stub.search()).place(move |width, height, mut rng| {
+        places.lock().unwrap().push((width, height, rng.next_u64()));
+        if width == 2 {
+            return Err(Error::new(ErrorKind::User, "a GIF"));
+        }
+        Ok(Placed::whole(width, height))
+    });
+    let pipeline = images.attach(files(5..7).seed(3), StageOptions::new("decode")).unwrap();
+    let error = run(&driver, pipeline).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::User);
+    let id = spdl_core::SampleId { epoch: 0, index: 0 };
+    let mut expected = spdl_core::SampleRng::new(3, id, "decode");
+    // The GIF has 3 x 2 pixels, and is turned.
+    assert_eq!(drawn.lock().unwrap()[0], (2, 3, expected.next_u64()));
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_runs() {
+    let (_, device) = fake(Schedule::Prompt);
+    let format = SampleFormat::new(SIDE, SIDE);
+    let wrong = [
+        DeviceImages::new(&device, format.clone(), 0),
+        DeviceImages::new(&device, format, 1).group(0),
+        DeviceImages::new(&device, SampleFormat::new(0, 4), 1),
+    ];
+    for images in wrong {
+        let error = images.attach(files(0..1), "decode").map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    }
+}
+
+/// Batches of JPEGs of changing sizes, decoded and read, one after the other.
+fn decode_and_look(
+    driver: &FakeDriver,
+    decoder: &mut NvJpeg,
+    widths: impl IntoIterator<Item = u16>,
+) -> Result<Vec<Seen>> {
+    let stream = driver.consumer_stream();
+    let mut seen = Vec::new();
+    for width in widths {
+        let encoded: Vec<Bytes> = (0..6)
+            .map(|number| jpeg(if number < 3 { 0xC2 } else { 0xC0 }, 8, width))
+            .map(Bytes::from)
+            .collect();
+        let batch = decoder.decode(&encoded)?;
+        batch.memory.wait_on(&stream)?;
+        seen.push(driver.read_by_kernel(&stream, batch.memory.address(), batch.memory.len()));
+    }
+    Ok(seen)
+}
+
+#[test]
+fn g1_every_record_and_wait_of_nvjpeg_is_needed_and_one_that_is_left_out_is_noticed() {
+    let stub = stub();
+    let decode = |driver: &FakeDriver, device: &CudaDevice, rounds| {
+        let mut decoder = NvJpeg::new_with(device, &stub.search()).unwrap();
+        decode_and_look(driver, &mut decoder, vec![9; rounds]).map(|_| driver.order_calls())
+    };
+    let (driver, device) = fake(Schedule::Held);
+    let count = decode(&driver, &device, 2).unwrap();
+    assert_eq!(driver.violations(), []);
+    let mut unnoticed = Vec::new();
+    for left_out in 0..count {
+        let (driver, device) = fake(Schedule::Held);
+        driver.leave_out(left_out);
+        let result = decode(&driver, &device, 8);
+        if result.is_ok() && driver.violations().is_empty() {
+            unnoticed.push(left_out);
+        }
+    }
+    println!("{count} records and waits, unnoticed: {unnoticed:?}");
+    // The states of single images, and the timers, are waited for by asking.
+    assert!(unnoticed.len() <= count / 2, "{unnoticed:?} of {count}");
+}
+
+#[test]
+fn g2_in_the_steady_state_nvjpeg_waits_for_nothing_and_allocates_nothing() {
+    let stub = stub();
+    let (driver, device) = fake(Schedule::Held);
+    let mut decoder = NvJpeg::new_with(&device, &stub.search()).unwrap();
+    let mut counts = Vec::new();
+    for round in 0..200 {
+        let width = 8 + round * 7 % 9;
+        decode_and_look(&driver, &mut decoder, [width, 24 - width]).unwrap();
+        driver.run_all();
+        counts.push((driver.synchronisations(), driver.allocations()));
+    }
+    assert_eq!(counts[20], counts[199], "(waits, allocations)");
+    assert_eq!(driver.calls_of("cuEventSynchronize"), 0);
+    assert!(driver.calls_of("cuEventElapsedTime") > 300);
+    assert_eq!(driver.violations(), []);
+}
+
+#[test]
+fn g11_any_call_of_nvjpeg_may_fail_and_nothing_is_left_or_used_too_early() {
+    let stub = stub();
+    let epoch = |schedule| {
+        let (driver, device) = fake(schedule);
+        let images = images(&device, stub.search());
+        let numbers = (0..12).filter(|number| image(*number).1.is_some());
+        let pipeline = images.attach(files_of(numbers), "decode").unwrap();
+        let result = run(&driver, pipeline);
+        drop((images, device));
+        assert_eq!(stub.number(b"stub_live"), 0);
+        assert_eq!(driver.violations(), []);
+        assert!(driver.ledger().is_empty(), "{:?}", driver.ledger());
+        result.map(|samples| samples.len())
+    };
+    stub.fail(0, 0);
+    assert_eq!(epoch(Schedule::Held).unwrap(), 12);
+    let calls = stub.number(b"stub_calls");
+    assert!(calls > 80, "{calls}");
+    let mut errors = 0;
+    for status in [3, 6] {
+        for call in 1..=calls {
+            stub.fail(call, status);
+            match epoch(Schedule::Seeded(call as u64)) {
+                // The host decodes what nvJPEG refuses.
+                Ok(count) => assert_eq!(count, 12, "call {call} with {status}"),
+                Err(_) => errors += 1,
+            }
+        }
+    }
+    assert!(errors > 20, "{errors} of {} failed", 2 * calls);
+}
+
+#[test]
+fn g11_any_call_of_the_driver_may_fail_while_batches_are_made() {
+    let stub = stub();
+    let epoch = |driver: &FakeDriver| {
+        driver.run_kernels_by(simple_kernel::run);
+        let device = CudaDevice::on(driver.clone(), 0)?;
+        let images = images(&device, stub.search());
+        let numbers = (0..16).filter(|number| image(*number).1.is_some());
+        run(driver, images.attach(files_of(numbers), "decode")?)
+    };
+    let driver = FakeDriver::new(1, Schedule::Held);
+    assert_eq!(epoch(&driver).unwrap().len(), 15);
+    let mut errors = 0;
+    for failing in 0..driver.calls() {
+        for code in [2, 999] {
+            let driver = FakeDriver::new(1, Schedule::Held);
+            driver.fail_calls(failing, 1, code);
+            errors += usize::from(epoch(&driver).is_err());
+            assert_eq!(stub.number(b"stub_live"), 0, "call {failing} with {code}");
+            assert_eq!(driver.violations(), [], "call {failing} with {code}");
+            assert!(driver.ledger().is_empty(), "call {failing}: {:?}", driver.ledger());
+        }
+    }
+    assert!(errors > driver.calls() / 4, "{errors} of {}", 2 * driver.calls());
+}

@@ -1,0 +1,289 @@
+//! Kernels are started behind all that they need, nothing they use is touched before they are done, and
+//! nobody waits for that.
+#![cfg(feature = "testing")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use common::{Chance, own, simple_kernel};
+use spdl_core::{DType, Device, DeviceMemory, ErrorKind, Result};
+use spdl_cuda::kernels::{
+    DevicePlane, ImageKernels, PixelBox, ResizePlan, SampleBatch, SampleFormat, SourceImage,
+};
+use spdl_cuda::testing::{FakeDriver, Ledger, Schedule, Seen, ViolationKind};
+use spdl_cuda::{ConsumerStream, CudaDevice, CudaMemory};
+
+/// With those of `order.rs` and `images.rs`, more than the promise G1 names.
+const SCHEDULES: u64 = 20_000;
+
+/// Images have 2 x 2 pixels, and so have samples.
+const SIDE: u32 = 2;
+const BYTES: usize = 12;
+
+fn device(schedule: Schedule) -> (FakeDriver, CudaDevice) {
+    let driver = FakeDriver::new(1, schedule);
+    driver.run_kernels_by(simple_kernel::run);
+    let device = CudaDevice::on(driver.clone(), 0).unwrap();
+    (driver, device)
+}
+
+fn format() -> SampleFormat {
+    SampleFormat::new(SIDE, SIDE)
+}
+
+/// An image whose first byte is `number`.
+fn send(driver: &FakeDriver, device: &CudaDevice, number: usize) -> Result<Arc<CudaMemory>> {
+    let mut buffer = device.host_buffer(BYTES)?;
+    driver.host_writes(&buffer);
+    buffer.fill(number as u8);
+    Ok(Arc::from(own(device.upload(buffer)?.memory)))
+}
+
+fn push(batch: &mut SampleBatch, memory: &Arc<CudaMemory>) -> Result<()> {
+    let plane = DevicePlane { address: memory.address() as u64, pitch: 3 * u64::from(SIDE) };
+    let image = SourceImage::rgb8(SIDE, SIDE, plane)?;
+    let side = f64::from(SIDE);
+    let whole = PixelBox { left: 0.0, top: 0.0, width: side, height: side };
+    batch.push(memory, &image, &ResizePlan::new(whole, SIDE, SIDE))
+}
+
+fn launch(kernels: &ImageKernels, images: &[Arc<CudaMemory>]) -> Result<Box<CudaMemory>> {
+    let mut batch = kernels.batch(&format(), 4)?;
+    images.iter().try_for_each(|image| push(&mut batch, image))?;
+    Ok(own(kernels.launch(batch)?.memory))
+}
+
+/// A batch of images with these numbers.
+fn make(
+    driver: &FakeDriver,
+    device: &CudaDevice,
+    kernels: &ImageKernels,
+    numbers: &[usize],
+) -> Result<Box<CudaMemory>> {
+    let images: Result<Vec<_>> = numbers.iter().map(|at| send(driver, device, *at)).collect();
+    launch(kernels, &images?)
+}
+
+fn bytes_of(numbers: &[usize]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| [*number as u8; BYTES]).collect()
+}
+
+/// Batches of an arbitrary consumer on an arbitrarily slow device; it panics where anything is wrong.
+fn run(seed: u64) {
+    let (driver, device) = device(Schedule::Seeded(seed));
+    let kernels = ImageKernels::new(&device).unwrap();
+    let mut chance = Chance(!seed);
+    let streams: Vec<ConsumerStream> = (0..2).map(|_| driver.consumer_stream()).collect();
+    let mut seen: Vec<(Seen, Vec<u8>)> = Vec::new();
+    let mut images: Vec<(usize, Arc<CudaMemory>)> = Vec::new();
+    let mut held = Vec::new();
+    for number in 0..8 {
+        images.push((number, send(&driver, &device, number).unwrap()));
+        // Images may be in several batches, or in none.
+        let chosen: Vec<_> = (0..=chance.below(3)).map(|_| chance.below(images.len())).collect();
+        let numbers: Vec<usize> = chosen.iter().map(|at| images[*at].0).collect();
+        let sources: Vec<_> = chosen.iter().map(|at| Arc::clone(&images[*at].1)).collect();
+        let batch = launch(&kernels, &sources).unwrap();
+        drop(sources);
+        if chance.below(4) > 0 {
+            let stream = &streams[chance.below(2)];
+            batch.wait_on(stream).unwrap();
+            let kernel = driver.read_by_kernel(stream, batch.address(), batch.len());
+            seen.push((kernel, bytes_of(&numbers)));
+        }
+        held.push(batch);
+        if chance.below(2) == 0 {
+            held.swap_remove(chance.below(held.len()));
+        }
+        if chance.below(2) == 0 {
+            images.swap_remove(chance.below(images.len()));
+        }
+        if images.is_empty() {
+            images.push((number + 100, send(&driver, &device, number + 100).unwrap()));
+        }
+    }
+    if chance.below(2) == 0 {
+        drop((kernels, device));
+        drop((held, images));
+    } else {
+        drop((held, images));
+        drop((kernels, device));
+    }
+    driver.run_all();
+    assert_eq!(driver.violations(), [], "seed {seed}");
+    for (kernel, bytes) in seen {
+        assert_eq!(kernel.bytes(), Some(bytes), "seed {seed}");
+    }
+    assert_eq!(driver.ledger(), Ledger::default(), "seed {seed}");
+}
+
+#[test]
+fn g1_no_schedule_lets_a_kernel_run_too_early_or_takes_from_it_what_it_uses() {
+    let threads = std::thread::available_parallelism().map_or(2, |count| count.get()).min(8) as u64;
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            scope.spawn(move || (thread..SCHEDULES).step_by(threads as usize).for_each(run));
+        }
+    });
+}
+
+/// Makes batches one after the other on a device that does nothing unless somebody waits, so that the
+/// memory of each is used again for the next. Returns how many records and waits that took.
+fn use_everything(driver: &FakeDriver, device: &CudaDevice) -> usize {
+    let kernels = ImageKernels::new(device).unwrap();
+    let stream = driver.consumer_stream();
+    for round in 0..3 {
+        // Of one image: copies of one stream are in order, so the last of several would do.
+        let batch = make(driver, device, &kernels, &[round]).unwrap();
+        batch.wait_on(&stream).unwrap();
+        driver.read_by_kernel(&stream, batch.address(), batch.len());
+    }
+    // One that nobody uses, and a copy into its place.
+    drop(make(driver, device, &kernels, &[7]).unwrap());
+    let calls = driver.order_calls();
+    for number in 0..8 {
+        drop(make(driver, device, &kernels, &[number]).unwrap());
+        let mut buffer = device.host_buffer(4 * 392).unwrap();
+        driver.host_writes(&buffer);
+        buffer.fill(1);
+        drop(device.upload(buffer).unwrap());
+    }
+    calls
+}
+
+#[test]
+fn g1_every_record_and_wait_of_a_launch_is_needed_and_one_that_is_left_out_is_reported() {
+    let (driver, device) = device(Schedule::Held);
+    let count = use_everything(&driver, &device);
+    assert_eq!(driver.violations(), []);
+    assert!(count > 20, "{count}");
+    for left_out in 0..count {
+        let (driver, device) = self::device(Schedule::Held);
+        driver.leave_out(left_out);
+        use_everything(&driver, &device);
+        assert!(!driver.violations().is_empty(), "nobody missed record or wait {left_out}");
+    }
+}
+
+#[test]
+fn g2_in_the_steady_state_launches_wait_for_nothing_and_allocate_nothing() {
+    let (driver, device) = device(Schedule::Held);
+    let kernels = ImageKernels::new(&device).unwrap();
+    let stream = driver.consumer_stream();
+    let mut queue = VecDeque::new();
+    let mut counts = Vec::new();
+    for number in 0..500 {
+        // Short batches among full ones.
+        let numbers: Vec<usize> = (0..1 + number % 4).collect();
+        queue.push_back(make(&driver, &device, &kernels, &numbers).unwrap());
+        if queue.len() > 2 {
+            let batch = queue.pop_front().unwrap();
+            batch.wait_on(&stream).unwrap();
+            driver.read_by_kernel(&stream, batch.address(), batch.len());
+        }
+        if number % 5 == 0 {
+            driver.run_all();
+        }
+        counts.push((driver.synchronisations(), driver.allocations()));
+    }
+    assert_eq!(counts[60], counts[499], "(waits, allocations)");
+    assert_eq!(driver.calls_of("cuEventSynchronize"), 0);
+    assert_eq!(driver.calls_of("cuLaunchKernel"), 500, "one for each batch");
+    assert_eq!(driver.violations(), []);
+}
+
+#[test]
+fn g11_any_call_of_a_launch_may_fail_and_nothing_is_left_or_used_too_early() {
+    let batches = |driver: &FakeDriver| -> Result<()> {
+        let device = CudaDevice::on(driver.clone(), 0)?;
+        let kernels = ImageKernels::new(&device)?;
+        let stream = driver.consumer_stream();
+        let mut failure = Ok(());
+        for number in 0..3 {
+            match make(driver, &device, &kernels, &[number, 9]) {
+                Ok(batch) => {
+                    batch.wait_on(&stream)?;
+                    driver.read_by_kernel(&stream, batch.address(), batch.len());
+                }
+                Err(error) => failure = Err(error),
+            }
+        }
+        failure
+    };
+    let driver = FakeDriver::new(1, Schedule::Held);
+    batches(&driver).unwrap();
+    let calls = driver.calls();
+    let mut told = 0;
+    for code in [2, 1, 999, 719] {
+        // Six: so many that it cannot be told either whether what was started is over.
+        for count in [1, 6] {
+            for failing in 0..calls {
+                let driver = FakeDriver::new(1, Schedule::Held);
+                driver.fail_calls(failing, count, code);
+                told += usize::from(batches(&driver).is_err());
+                driver.run_all();
+                let case = format!("{count} calls from {failing} on with {code}");
+                assert_eq!(driver.violations(), [], "{case}");
+                if count == 1 && code != 719 {
+                    assert!(driver.ledger().is_empty(), "{case}: {:?}", driver.ledger());
+                }
+            }
+        }
+    }
+    assert!(told > 3 * calls, "most failures are told: {told} of {}", 8 * calls);
+}
+
+#[test]
+fn what_cannot_be_launched_is_refused_and_the_next_batch_is_made() {
+    let (driver, device) = device(Schedule::Held);
+    let kernels = ImageKernels::new(&device).unwrap();
+    assert_eq!(kernels.architecture(), "sm_90");
+    let refused =
+        |result: Result<()>| assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let image = send(&driver, &device, 1).unwrap();
+    let mut batch = kernels.batch(&format(), 1).unwrap();
+    // One pixel beyond the memory.
+    let plane = DevicePlane { address: image.address() as u64 + 1, pitch: 6 };
+    let beyond = SourceImage::rgb8(SIDE, SIDE, plane).unwrap();
+    let whole = PixelBox { left: 0.0, top: 0.0, width: 2.0, height: 2.0 };
+    refused(batch.push(&image, &beyond, &ResizePlan::new(whole, SIDE, SIDE)));
+    let other = CudaDevice::on(driver.clone(), 0).unwrap();
+    refused(push(&mut batch, &send(&driver, &other, 1).unwrap()));
+    refused(kernels.launch(kernels.batch(&format(), 1).unwrap()).map(drop));
+    push(&mut batch, &image).unwrap();
+    refused(push(&mut batch, &image));
+    assert_eq!((batch.len(), batch.is_empty()), (1, false));
+    let foreign = ImageKernels::new(&other).unwrap();
+    refused(foreign.launch(batch).map(drop));
+    refused(kernels.batch(&format(), 0).map(drop));
+    refused(kernels.batch(&format().dtype(DType::I64), 1).map(drop));
+    refused(kernels.batch(&format(), usize::MAX).map(drop));
+    drop(kernels.batch(&format(), 1).unwrap());
+    launch(&kernels, &[image]).unwrap();
+    assert_eq!(device.statistics().slabs.live_bytes, 0);
+    drop((kernels, foreign, device, other));
+    driver.run_all();
+    assert_eq!(driver.violations(), []);
+    assert_eq!(driver.ledger(), Ledger::default());
+}
+
+#[test]
+fn a_kernel_that_uses_what_it_was_not_said_to_is_reported() {
+    let (driver, device) = device(Schedule::Held);
+    let kernels = ImageKernels::new(&device).unwrap();
+    let image = send(&driver, &device, 1).unwrap();
+    let outside = image.address() as u64 + BYTES as u64;
+    driver.run_kernels_by(move |kernel| {
+        kernel.read(outside - 1, 2);
+        let (start, _) = kernel.written()[0];
+        kernel.write(outside - 12, &[0]);
+        kernel.write(start, &[0]);
+    });
+    launch(&kernels, &[image]).unwrap();
+    driver.run_all();
+    let kinds: Vec<_> = driver.violations().iter().map(|found| found.kind).collect();
+    assert_eq!(kinds, [ViolationKind::Undeclared; 2]);
+}

@@ -1,0 +1,209 @@
+//! The whole way from files to batches, down to the calls of C: with a libcuda that has no device but
+//! runs the kernels on the host, and a stand-in for nvJPEG. What comes out is what the host makes.
+#![cfg(all(feature = "testing", unix))]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+#[path = "../examples/device_images/host.rs"]
+mod host;
+
+use std::ffi::c_int;
+
+use bytes::Bytes;
+use common::cuda_stub::{Cuda, cuda};
+use common::nvjpeg_stub::{self, Stub};
+use host::{MediaDecoder, place};
+use spdl_core::{
+    Batch, BatchLayout, DType, DatasetSource, DeviceBatch, Labeled, PipelineBuilder, Result,
+};
+use spdl_cuda::kernels::{Layout, SampleFormat};
+use spdl_cuda::{
+    CudaDevice, CudaMemory, DeviceImages, HostDecoder, HostImage, JpegPath, Library, Search,
+};
+use spdl_media::encode::{ImageEncoder, JpegEncoder, PngEncoder};
+use spdl_media::{
+    CodecRegistry, FillImage, Image, ImageTransform, Limits, Mode, Size, image_fields,
+};
+
+const SEED: u64 = 5;
+const STAGE: &str = "decode";
+
+/// The stand-in for nvJPEG, which writes pixels.
+fn nvjpeg() -> impl std::ops::Deref<Target = Stub> {
+    let stub = nvjpeg_stub::stub();
+    stub.call::<extern "C" fn(c_int)>(b"stub_write_pixels", |write| write(1));
+    stub
+}
+
+/// A smooth picture, which differs from its mirror images and turns.
+fn picture(number: u32) -> Image {
+    let size = Size::new(90 + number * 7 % 53, 110 + number * 5 % 31);
+    let pixels = (0..size.height).flat_map(|y| (0..size.width).map(move |x| (x, y)));
+    let value = |x: u32, y: u32, c: u32| {
+        let wave =
+            f64::from(x * (3 + c) + number) * 0.05 + f64::from(y) * (0.02 + 0.03 * f64::from(c));
+        (128.0 + 100.0 * wave.sin() + f64::from(x) * 0.2) as u8
+    };
+    let pixels = pixels.flat_map(|(x, y)| [0, 1, 2].map(|c| value(x, y, c))).collect();
+    Image { size, pixels }
+}
+
+/// A JPEG that says how it is to be turned, and has the pixels that decoders are to find in a comment.
+fn jpeg(number: u32, orientation: u8, progressive: bool) -> Vec<u8> {
+    let encoder = JpegEncoder::new().progressive(progressive);
+    let encoded = encoder.encode_image(&picture(number)).unwrap();
+    let mut decoder = MediaDecoder::new().unwrap();
+    let HostImage { width, height, .. } = decoder.inspect(&encoded).unwrap();
+    let mut pixels = vec![0; (width * height * 3) as usize];
+    decoder.decode(&encoded, &mut pixels).unwrap();
+    let mut file = vec![0xFF, 0xD8, 0xFF, 0xFE];
+    file.extend((pixels.len() as u16 + 2).to_be_bytes());
+    file.extend(pixels);
+    file.extend([0xFF, 0xE1, 0, 34]);
+    file.extend(b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0");
+    file.extend([orientation, 0, 0, 0, 0, 0, 0, 0]);
+    file.extend(&encoded[2..]);
+    file
+}
+
+/// JPEGs of all orientations, some of them progressive, and a PNG.
+fn files() -> Vec<Labeled<Bytes>> {
+    let mut files: Vec<Vec<u8>> =
+        (0..16).map(|at| jpeg(at, 1 + at as u8 % 8, at % 5 == 0)).collect();
+    files.insert(3, PngEncoder::new().encode_image(&picture(99)).unwrap());
+    let labeled = |(at, file)| Labeled { value: Bytes::from(file), label: 100 + at as i64 };
+    files.into_iter().enumerate().map(labeled).collect()
+}
+
+fn transform(mode: Mode) -> ImageTransform {
+    ImageTransform::with_size(Size::new(40, 32)).mode(mode).exact(true)
+}
+
+fn by_host(transform: &ImageTransform, files: &[Labeled<Bytes>]) -> Vec<Batch> {
+    let transform = transform.clone();
+    let layout = BatchLayout::new(6, image_fields(&transform));
+    let pipeline = PipelineBuilder::new(DatasetSource::new(files.to_vec()))
+        .seed(SEED)
+        .deterministic()
+        .fill(STAGE, layout, move || {
+            FillImage::new(&CodecRegistry::with_defaults(), &transform, &Limits::default())
+        });
+    pipeline.build().unwrap().collect::<Result<_>>().unwrap()
+}
+
+fn images(device: &CudaDevice, nvjpeg: &Stub, transform: ImageTransform) -> DeviceImages {
+    DeviceImages::new(device, SampleFormat::new(40, 32), 6)
+        .search(nvjpeg.search())
+        .host_decoder(|| Ok(Box::new(MediaDecoder::new()?)))
+        .place(move |width, height, rng| place(&transform, Size::new(width, height), rng))
+}
+
+fn by_device(images: &DeviceImages, files: &[Labeled<Bytes>]) -> Result<Vec<DeviceBatch>> {
+    let files = DatasetSource::new(files.to_vec());
+    let files = PipelineBuilder::new(files).seed(SEED).deterministic();
+    images.attach(files, STAGE)?.build()?.collect()
+}
+
+fn host_bytes(batch: &DeviceBatch, name: &str) -> Result<Vec<u8>> {
+    let array = batch.array(name).unwrap();
+    Ok(CudaMemory::of(array).unwrap().download(None)?.wait()?.to_vec())
+}
+
+fn open(cuda: &Cuda) -> Result<CudaDevice> {
+    CudaDevice::open_with(0, &Search::default().at(Library::Driver, &cuda.path))
+}
+
+#[test]
+fn g5_g8_samples_of_the_device_are_those_of_the_host_within_one_level() {
+    let (Some(cuda), nvjpeg) = (cuda(), nvjpeg()) else { return };
+    let files = files();
+    for mode in [Mode::Eval, Mode::Train] {
+        let transform = transform(mode);
+        let expected = by_host(&transform, &files);
+        for only in [None, Some(JpegPath::Hardware), Some(JpegPath::Hybrid), Some(JpegPath::Host)] {
+            let device = open(cuda).unwrap();
+            let images = images(&device, &nvjpeg, transform.clone());
+            let images = match only {
+                Some(only) => images.only(only),
+                None => images,
+            };
+            let batches = by_device(&images, &files).unwrap();
+            assert_eq!(batches.len(), expected.len());
+            for (batch, expected) in batches.iter().zip(&expected) {
+                assert_eq!(batch.ids(), expected.ids());
+                let labels = expected.array("labels").unwrap().as_bytes();
+                assert_eq!(host_bytes(batch, "labels").unwrap()[..labels.len()], *labels);
+                let samples = host_bytes(batch, "images").unwrap();
+                let expected = expected.array("images").unwrap().as_bytes();
+                assert_eq!(samples.len(), expected.len());
+                let most = samples.iter().zip(expected).map(|(a, b)| a.abs_diff(*b)).max();
+                assert!(most <= Some(1), "{mode}, {only:?}: {most:?}");
+            }
+            let statistics = images.statistics();
+            let device_decoded = statistics.hardware + statistics.hybrid;
+            match only {
+                None | Some(JpegPath::Hybrid) => assert_eq!(device_decoded, 16),
+                // Progressive ones are not for the engines.
+                Some(JpegPath::Hardware) => assert_eq!((device_decoded, statistics.host), (12, 5)),
+                _ => assert_eq!((device_decoded, statistics.host), (0, 17)),
+            }
+            drop((batches, images, device));
+            assert_eq!(cuda.ledger(), [0; 7]);
+        }
+    }
+}
+
+#[test]
+fn g5_normalised_planes_are_those_of_the_bytes() {
+    let (Some(cuda), nvjpeg) = (cuda(), nvjpeg()) else { return };
+    let (device, files) = (open(cuda).unwrap(), files());
+    let transform = transform(Mode::Train);
+    let bytes = by_device(&images(&device, &nvjpeg, transform.clone()), &files).unwrap();
+    let format = SampleFormat::new(40, 32).layout(Layout::Nchw).dtype(DType::F32);
+    let planes = DeviceImages::new(&device, format.normalization([0.0; 3], [1.0 / 255.0; 3]), 6)
+        .search(nvjpeg.search())
+        .host_decoder(|| Ok(Box::new(MediaDecoder::new()?)))
+        .place(move |width, height, rng| place(&transform, Size::new(width, height), rng));
+    let planes = by_device(&planes, &files).unwrap();
+    for (bytes, planes) in bytes.iter().zip(&planes) {
+        assert_eq!(planes.array("images").unwrap().shape()[1..], [3, 32, 40]);
+        let (bytes, planes) =
+            (host_bytes(bytes, "images").unwrap(), host_bytes(planes, "images").unwrap());
+        let (values, _) = planes.as_chunks::<4>();
+        for (at, byte) in bytes.iter().enumerate() {
+            let (sample, at) = (at / (3 * 1280), at % (3 * 1280));
+            let value = f32::from_ne_bytes(values[sample * 3 * 1280 + at % 3 * 1280 + at / 3]);
+            assert!((value - f32::from(*byte)).abs() <= 0.51, "{value} and {byte}");
+        }
+    }
+}
+
+#[test]
+fn g11_any_call_of_c_may_fail_and_nothing_stays() {
+    let (Some(cuda), nvjpeg) = (cuda(), nvjpeg()) else { return };
+    let transform = transform(Mode::Eval);
+    let files = &files()[..7];
+    let epoch = || -> Result<usize> {
+        let device = open(cuda)?;
+        let images = images(&device, &nvjpeg, transform.clone());
+        let batches = by_device(&images, files)?;
+        batches.iter().try_for_each(|batch| host_bytes(batch, "images").map(drop))?;
+        Ok(batches.iter().map(DeviceBatch::len).sum())
+    };
+    cuda.fail(-1, 0);
+    assert_eq!(epoch().unwrap(), 7);
+    let calls = cuda.calls();
+    assert!(calls > 150, "{calls}");
+    let mut told = 0;
+    for call in (0..calls).step_by(5) {
+        cuda.fail(call, if call % 2 == 0 { 2 } else { 999 });
+        match epoch() {
+            Ok(samples) => assert_eq!(samples, 7, "call {call}"),
+            Err(_) => told += 1,
+        }
+        cuda.fail(-1, 0);
+        assert_eq!(cuda.ledger(), [0; 7], "call {call}");
+        assert_eq!(nvjpeg.number(b"stub_live"), 0, "call {call}");
+    }
+    assert!(told > 20, "{told} of {calls}");
+}
