@@ -52,6 +52,11 @@ impl Context {
         &*self.driver
     }
 
+    /// What the driver calls it, for libraries of NVIDIA's.
+    pub(crate) fn raw(&self) -> usize {
+        self.handle.raw
+    }
+
     pub(crate) fn device(&self) -> DeviceId {
         self.handle.device
     }

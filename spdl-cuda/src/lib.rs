@@ -47,6 +47,7 @@ mod images;
 pub mod kernels;
 mod libraries;
 mod memory;
+mod nvdec;
 mod nvjpeg;
 mod pinned;
 #[cfg(feature = "python")]
@@ -62,6 +63,10 @@ pub use errors::DriverError;
 pub use images::{DeviceImages, FallbackReason, HostDecoder, HostImage, ImageStatistics, Placed};
 pub use libraries::{Found, FoundBy, Library, NotFound, Search};
 pub use memory::{CudaMemory, Download};
+pub use nvdec::{
+    AccessUnits, ChromaFormat, FramePlane, IvfFile, IvfPacket, NvDec, NvDecStatistics,
+    VideoCapability, VideoCodec, VideoColor, VideoFormat, VideoFrame, VideoLimits, VideoStream,
+};
 pub use nvjpeg::{
     DecodedJpeg, DecodedJpegs, JpegCoding, JpegColor, JpegHeader, JpegPath, NvJpeg, NvJpegError,
     Subsampling,

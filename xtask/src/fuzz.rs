@@ -76,7 +76,7 @@ impl Sanitizer {
 const CARGO_FUZZ: (&str, &str) = ("cargo-fuzz", "0.13.2");
 
 /// The packages that have targets, in a folder `fuzz` of theirs. No two targets have one name.
-pub(crate) const PACKAGES: [&str; 2] = ["spdl-media", "spdl-io"];
+pub(crate) const PACKAGES: [&str; 3] = ["spdl-media", "spdl-io", "spdl-cuda"];
 
 /// The features of `spdl-io` that read files of others, by our own code at least in part.
 const OF_FILES: &str = "spdl-io/parquet,spdl-io/zip";
@@ -192,7 +192,8 @@ fn build(
         lock_versions(workspace, package, &folder, &target)?;
         let features = match package {
             "spdl-media" => features(workspace, all_formats),
-            _ => OF_FILES.to_owned(),
+            "spdl-io" => OF_FILES.to_owned(),
+            _ => String::new(),
         };
         output.run(
             command(&cargo_fuzz)
@@ -435,6 +436,12 @@ fn make_seeds(workspace: &Workspace, folder: &Path) -> Result<()> {
             }
         }
     }
+    let videos = workspace.root.join("spdl-cuda/tests/data/video");
+    for entry in
+        fs::read_dir(&videos).with_context(|| format!("cannot list {}", videos.display()))?
+    {
+        copy(&entry?.path(), None)?;
+    }
     // Their content does not tell what they are.
     for (format, own) in [("mds", "mds/plain"), ("parquet", "parquet"), ("tfrecord", "tfrecord")] {
         let own = workspace.root.join("spdl-io/tests/data").join(own);
@@ -457,9 +464,11 @@ fn make_seeds(workspace: &Workspace, folder: &Path) -> Result<()> {
 }
 
 /// How files of each format start: the name of the format is that of its target.
-const SIGNATURES: [(&str, &[&[u8]]); 13] = [
+const SIGNATURES: [(&str, &[&[u8]]); 15] = [
+    ("annexb", &[b"\0\0\0\x01"]),
     ("bmp", &[b"BM"]),
     ("gif", &[b"GIF8"]),
+    ("ivf", &[b"DKIF"]),
     ("jpeg", &[b"\xFF\xD8\xFF"]),
     // Told by the folder they come from.
     ("mds", &[]),
@@ -530,9 +539,10 @@ mod tests {
     fn a_target_starts_from_files_of_its_format() {
         let folder = Path::new("seeds");
         assert_eq!(seeds_of("jpeg_region", folder), [folder.join("jpeg")]);
-        assert_eq!(seeds_of("fill", folder).len(), 14);
+        assert_eq!(seeds_of("fill", folder).len(), 16);
         assert_eq!(seeds_of("tar_index", folder), [folder.join("tar")]);
         assert_eq!(format_of(b"MM\0*rest"), Some("tiff"));
+        assert_eq!(format_of(b"\0\0\0\x01\x67"), Some("annexb"));
         assert_eq!(format_of(&[&[b'a'; 257][..], b"ustar\0"].concat()), Some("tar"));
         assert_eq!(format_of(b"RIFF\x08\0\0\0WAVEfmt "), Some("wav"));
         assert_eq!(format_of(b"RIFF\x08\0\0\0WEBPVP8 "), Some("webp"));

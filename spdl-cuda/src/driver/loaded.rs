@@ -12,8 +12,8 @@ use spdl_core::{Error, ErrorKind};
 
 use super::{
     ContextHandle, DeviceAddress, DeviceAttribute, DeviceId, Driver, DriverResult, EventHandle,
-    FunctionHandle, LaunchShape, MemoryHandle, ModuleHandle, RegistrationHandle, StreamHandle,
-    Touched,
+    FunctionHandle, LaunchShape, MemoryHandle, ModuleHandle, RegistrationHandle, RowsCopy,
+    StreamHandle, Touched,
 };
 use crate::dynamic::SharedLibrary;
 use crate::errors::{DriverError, INVALID_VALUE, NOT_READY, NOT_SUPPORTED};
@@ -30,6 +30,30 @@ const EVENT_BLOCKING_SYNC: c_uint = 1;
 const EVENT_BLOCKING_SYNC_NO_TIMING: c_uint = EVENT_BLOCKING_SYNC | 2;
 /// Host memory is locked for all contexts.
 const REGISTER_PORTABLE: c_uint = 1;
+
+/// `CU_MEMORYTYPE_DEVICE`.
+const MEMORY_OF_DEVICE: c_uint = 2;
+
+/// `CUDA_MEMCPY2D`.
+#[repr(C)]
+struct Copy2D {
+    from_x: usize,
+    from_y: usize,
+    from_kind: c_uint,
+    from_host: *const c_void,
+    from_device: u64,
+    from_array: Pointer,
+    from_pitch: usize,
+    to_x: usize,
+    to_y: usize,
+    to_kind: c_uint,
+    to_host: Pointer,
+    to_device: u64,
+    to_array: Pointer,
+    to_pitch: usize,
+    row_bytes: usize,
+    rows: usize,
+}
 
 /// What `CUresult` is: a number.
 type Code = u32;
@@ -97,6 +121,7 @@ functions! {
     cuMemHostUnregister(Pointer);
     cuMemcpyHtoDAsync_v2(u64, *const c_void, usize, Pointer);
     cuMemcpyDtoHAsync_v2(Pointer, u64, usize, Pointer);
+    cuMemcpy2DAsync_v2(*const Copy2D, Pointer);
     cuModuleLoadData(*mut Pointer, *const c_void);
     cuModuleUnload(Pointer);
     cuModuleGetFunction(*mut Pointer, Pointer, *const c_char);
@@ -419,6 +444,28 @@ impl Driver for LoadedDriver {
         call!(self.cuMemcpyDtoHAsync_v2(to.cast(), from.0, bytes, pointer(stream.0)))
     }
 
+    unsafe fn copy_rows(&self, copy: &RowsCopy, stream: &StreamHandle) -> DriverResult<()> {
+        let copy = Copy2D {
+            from_x: 0,
+            from_y: 0,
+            from_kind: MEMORY_OF_DEVICE,
+            from_host: ptr::null(),
+            from_device: copy.from.0,
+            from_array: ptr::null_mut(),
+            from_pitch: copy.from_pitch,
+            to_x: 0,
+            to_y: 0,
+            to_kind: MEMORY_OF_DEVICE,
+            to_host: ptr::null_mut(),
+            to_device: copy.to.0,
+            to_array: ptr::null_mut(),
+            to_pitch: copy.to_pitch,
+            row_bytes: copy.row_bytes,
+            rows: copy.rows,
+        };
+        call!(self.cuMemcpy2DAsync_v2(&copy, pointer(stream.0)))
+    }
+
     unsafe fn load_module(&self, image: &[u8]) -> DriverResult<ModuleHandle> {
         let mut module = ptr::null_mut();
         call!(self.cuModuleLoadData(&mut module, image.as_ptr().cast()))?;
@@ -479,6 +526,29 @@ mod tests {
         assert!(declarations.len() > 30);
         for (name, here, there) in declarations {
             assert_eq!(here, there, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_copy_of_rows_is_described_as_cudarc_declares_it() {
+        use std::mem::offset_of;
+
+        use cudarc::driver::sys::CUDA_MEMCPY2D_st as There;
+
+        use super::Copy2D;
+        assert_eq!(size_of::<Copy2D>(), size_of::<There>());
+        let pairs = [
+            (offset_of!(Copy2D, from_kind), offset_of!(There, srcMemoryType)),
+            (offset_of!(Copy2D, from_device), offset_of!(There, srcDevice)),
+            (offset_of!(Copy2D, from_pitch), offset_of!(There, srcPitch)),
+            (offset_of!(Copy2D, to_kind), offset_of!(There, dstMemoryType)),
+            (offset_of!(Copy2D, to_device), offset_of!(There, dstDevice)),
+            (offset_of!(Copy2D, to_pitch), offset_of!(There, dstPitch)),
+            (offset_of!(Copy2D, row_bytes), offset_of!(There, WidthInBytes)),
+            (offset_of!(Copy2D, rows), offset_of!(There, Height)),
+        ];
+        for (here, there) in pairs {
+            assert_eq!(here, there);
         }
     }
 }

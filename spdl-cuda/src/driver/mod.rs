@@ -106,6 +106,23 @@ impl Touched {
     }
 }
 
+/// Rows of bytes that are copied within the memory of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RowsCopy {
+    /// Where the first row is.
+    pub(crate) from: DeviceAddress,
+    /// From a row to the next one there, in bytes.
+    pub(crate) from_pitch: usize,
+    /// Where the first row goes.
+    pub(crate) to: DeviceAddress,
+    /// From a row to the next one there, in bytes.
+    pub(crate) to_pitch: usize,
+    /// How long a row is, in bytes: not longer than from a row to the next one.
+    pub(crate) row_bytes: usize,
+    /// How many rows there are.
+    pub(crate) rows: usize,
+}
+
 /// The calls. Those behind [`exchange_capture_mode`](Driver::exchange_capture_mode) need a current
 /// context.
 ///
@@ -237,6 +254,12 @@ pub(crate) trait Driver: Debug + Send + Sync + 'static {
         bytes: usize,
         stream: &StreamHandle,
     ) -> DriverResult<()>;
+
+    /// Copies rows within the memory of the device, as work of a stream.
+    ///
+    /// # Safety
+    /// Until that work is done both places exist, and are at least as long as the rows take there.
+    unsafe fn copy_rows(&self, copy: &RowsCopy, stream: &StreamHandle) -> DriverResult<()>;
 
     /// Loads machine code, or PTX, into the current context.
     ///

@@ -196,6 +196,28 @@ code cuMemcpyDtoHAsync_v2(void *to, address from, size_t bytes, void *stream) {
     memcpy(to, (void *)from, bytes);
     return stream ? 0 : 400;
 }
+typedef struct {
+    size_t from_x, from_y;
+    unsigned from_kind;
+    const void *from_host;
+    address from;
+    void *from_array;
+    size_t from_pitch, to_x, to_y;
+    unsigned to_kind;
+    void *to_host;
+    address to;
+    void *to_array;
+    size_t to_pitch, row_bytes, rows;
+} rows_copy;
+code cuMemcpy2DAsync_v2(const rows_copy *copy, void *stream) {
+    CALL_IN_CONTEXT("cuMemcpy2DAsync_v2", );
+    if (copy->from_kind != 2 || copy->to_kind != 2 || copy->from_x || copy->to_x) return 1;
+    if (copy->row_bytes > copy->from_pitch || copy->row_bytes > copy->to_pitch) return 1;
+    for (size_t row = 0; row < copy->rows; row++)
+        memcpy((char *)copy->to + row * copy->to_pitch, (char *)copy->from + row * copy->from_pitch,
+               copy->row_bytes);
+    return stream ? 0 : 400;
+}
 code cuModuleLoadData(void **module, const void *image) {
     CALL_IN_CONTEXT("cuModuleLoadData", );
     *module = made(MODULES);

@@ -7,12 +7,13 @@ use std::thread;
 use super::FakeDriver;
 use super::accesses::{Deed, ViolationKind};
 use super::kernels::Kernel;
+use super::memory;
 use super::streams::{Event, HostBytes, Work};
 use super::world::World;
 use crate::driver::{
     ContextHandle, DeviceAddress, DeviceAttribute, DeviceId, Driver, DriverResult, EventHandle,
-    FunctionHandle, LaunchShape, MemoryHandle, ModuleHandle, RegistrationHandle, StreamHandle,
-    Touched,
+    FunctionHandle, LaunchShape, MemoryHandle, ModuleHandle, RegistrationHandle, RowsCopy,
+    StreamHandle, Touched,
 };
 use crate::errors::{self, DriverError};
 
@@ -373,6 +374,30 @@ impl Driver for FakeDriver {
         let written = to as u64..(to + bytes) as u64;
         let accesses = [(read, Deed::CopyReadsDevice), (written, Deed::CopyWritesHost)];
         world.enqueue(stream.0, &accesses, Work::ToHost { to, from: from.0, bytes });
+        Ok(())
+    }
+
+    unsafe fn copy_rows(&self, copy: &RowsCopy, stream: &StreamHandle) -> DriverResult<()> {
+        let call = "cuMemcpy2DAsync_v2";
+        let mut world = self.call_in_context(call)?;
+        check_handles(&mut world, call, Some(stream), None)?;
+        let copy = *copy;
+        if copy.row_bytes > copy.from_pitch.min(copy.to_pitch) {
+            return Err(DriverError { call, code: errors::INVALID_VALUE });
+        }
+        let end = |pitch: usize| (copy.rows.saturating_sub(1) * pitch + copy.row_bytes) as u64;
+        let read = copy.from.0..copy.from.0 + end(copy.from_pitch);
+        let written = copy.to.0..copy.to.0 + end(copy.to_pitch);
+        let accesses = [(read, Deed::CopyReadsDevice), (written, Deed::CopyWritesDevice)];
+        let work = Work::Look(Box::new(move |memories| {
+            for row in 0..copy.rows {
+                let from = copy.from.0 + (row * copy.from_pitch) as u64;
+                let to = copy.to.0 + (row * copy.to_pitch) as u64;
+                let bytes = memory::load(memories, from, copy.row_bytes).map(<[u8]>::to_vec);
+                memory::store(memories, to, &bytes.unwrap_or_default());
+            }
+        }));
+        world.enqueue(stream.0, &accesses, work);
         Ok(())
     }
 

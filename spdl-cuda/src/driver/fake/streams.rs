@@ -26,7 +26,7 @@ pub(super) enum Work {
         value: u8,
         bytes: usize,
     },
-    /// A consumer's.
+    /// A consumer's, or a copy of rows.
     Look(Box<dyn FnOnce(&mut DeviceMemories) + Send>),
     Kernel(Kernel),
     /// An event is reached, for the record with this number.

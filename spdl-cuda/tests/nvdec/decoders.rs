@@ -1,0 +1,157 @@
+//! Decoders: which are made, used again, set to another size, or refused.
+
+use spdl_core::ErrorKind;
+use spdl_cuda::testing::Schedule;
+use spdl_cuda::{ChromaFormat, VideoCodec, VideoLimits};
+
+use super::stub::{H264, HEVC, Headers, VP9, decode, push_all, short_video, show, stub, taken};
+
+#[test]
+fn a_video_of_nearly_the_same_size_uses_the_decoder_of_one_that_has_ended() {
+    let stub = stub();
+    let (_driver, device, decoders) = stub.device(Schedule::Prompt);
+    for (width, height) in [(1000, 560), (1024, 550), (1024, 550), (500, 560), (1000, 560)] {
+        let mut video = decoders.open(VideoCodec::H264).unwrap();
+        push_all(&mut video, &[Headers::of(H264, width, height).packet(), decode(0)]);
+    }
+    let lines = stub.log();
+    let wanted = |line: &&String| line.starts_with("create") || line.starts_with("configure");
+    let lines: Vec<&str> = lines.iter().filter(wanted).map(|line| &line[..]).collect();
+    let made = |size, largest| {
+        format!("create {size} of {largest}, 8 surfaces, codec 4, chroma 1, bits 8, format 0")
+    };
+    let expected = [
+        made("1000x560", "1024x576"),
+        "configure 1024x550".to_owned(),
+        made("500x560", "512x576"),
+        "configure 1000x560".to_owned(),
+    ];
+    assert_eq!(lines, expected);
+    let statistics = decoders.statistics();
+    assert_eq!((statistics.decoders_made, statistics.decoders_reused), (2, 3));
+    assert_eq!((statistics.decoders_configured, statistics.decoders_idle), (2, 2));
+    drop((decoders, device));
+    stub.assert_clean("in the end");
+}
+
+#[test]
+fn decoders_that_wait_are_bounded() {
+    let stub = stub();
+    let (_driver, _device, decoders) = stub.device(Schedule::Prompt);
+    for number in 1..=12 {
+        let mut video = decoders.open(VideoCodec::H264).unwrap();
+        push_all(&mut video, &[Headers::of(H264, 100 * number, 64).packet()]);
+        drop(video);
+        assert!(decoders.statistics().decoders_idle <= 8);
+    }
+    assert_eq!((stub.logged("create").len(), stub.logged("destroy").len()), (12, 4));
+}
+
+#[test]
+fn a_video_may_change_its_size_on_the_way_with_the_same_decoder_or_another() {
+    let stub = stub();
+    let (_driver, device, decoders) = stub.device(Schedule::Prompt);
+    let mut video = decoders.open(VideoCodec::Hevc).unwrap();
+    let headers = |width, height| Headers::of(HEVC, width, height).packet();
+    let picture = [decode(1), show(1)].concat();
+    let packets = [
+        [headers(128, 64), picture.clone()].concat(),
+        // The same headers again are nothing new: what is decoded can still be shown.
+        [decode(2), headers(128, 64), show(2)].concat(),
+        [headers(124, 64), picture.clone()].concat(),
+        [headers(64, 48), picture].concat(),
+        // What was decoded before the size changed is gone.
+        show(2),
+    ];
+    let frames = push_all(&mut video, &packets);
+    let sizes: Vec<_> = frames[..4]
+        .iter()
+        .map(|frame| frame.as_ref().unwrap())
+        .map(|it| (it.width, it.height))
+        .collect();
+    assert_eq!(sizes, [(128, 64), (128, 64), (124, 64), (64, 48)]);
+    assert_eq!(frames[4].as_ref().unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!((stub.logged("create").len(), stub.logged("configure").len()), (2, 1));
+    // The parser is told how many pictures there are, each time.
+    assert_eq!(stub.logged("-> 8").len(), 4);
+    drop((frames, video, decoders, device));
+    stub.assert_clean("in the end");
+}
+
+#[test]
+fn what_the_device_does_not_decode_is_refused_with_the_reason_and_counted() {
+    let stub = stub();
+    let (_driver, device, decoders) = stub.device(Schedule::Prompt);
+    let refused = [
+        (VideoCodec::Av1, Headers::of(11, 64, 48), "no engine for this kind"),
+        (VideoCodec::H264, Headers { bits: 10, ..Headers::of(H264, 64, 48) }, "no engine"),
+        (VideoCodec::Hevc, Headers { chroma: 2, ..Headers::of(HEVC, 64, 48) }, "no engine"),
+        (
+            VideoCodec::Vp9,
+            Headers { bits: 10, ..Headers::of(VP9, 64, 48) },
+            "4:2:0 do not come out",
+        ),
+        (VideoCodec::Vp9, Headers::of(VP9, 32, 48), "it decodes 48 x 16 to 8192 x 8192 pixels"),
+        (VideoCodec::Vp9, Headers::of(VP9, 8194, 48), "8192 x 8192 pixels"),
+        (VideoCodec::Vp9, Headers::of(VP9, 8000, 4000), "65536 blocks of 16 x 16 pixels"),
+    ];
+    let count = refused.len() as u64;
+    for (codec, headers, reason) in refused {
+        let mut video = decoders.open(codec).unwrap();
+        let error = video.push(&headers.packet(), None).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.message().contains(reason), "{error}");
+        assert!(error.message().contains("on the CPU with another program"), "{error}");
+        // It stays so.
+        let again = video.push(&decode(0), None).unwrap_err();
+        assert_eq!(again.message(), error.message());
+        assert_eq!(video.finish().unwrap_err().message(), error.message());
+    }
+    assert_eq!(decoders.statistics().unsupported_videos, count);
+    assert_eq!(stub.logged("create"), [""; 0]);
+    assert_eq!(stub.logged("caps 10 1 8").len(), 1, "the device is asked once");
+    drop((decoders, device));
+    stub.assert_clean("in the end");
+}
+
+#[test]
+fn the_device_says_what_it_decodes() {
+    let stub = stub();
+    let (_driver, _device, decoders) = stub.device(Schedule::Prompt);
+    let hevc = decoders.capability(VideoCodec::Hevc, ChromaFormat::Yuv444, 12).unwrap();
+    assert_eq!((hevc.supported, hevc.engines), (true, 7));
+    assert_eq!((hevc.smallest, hevc.largest), ((48, 16), (8192, 8192)));
+    let av1 = decoders.capability(VideoCodec::Av1, ChromaFormat::Yuv420, 8).unwrap();
+    assert!(!av1.supported);
+    for bits in [0, 7, 17, u32::MAX] {
+        let error = decoders.capability(VideoCodec::H264, ChromaFormat::Yuv420, bits).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    }
+}
+
+#[test]
+fn limits_are_kept_before_anything_is_made() {
+    let stub = stub();
+    let (_driver, _device, decoders) = stub.device(Schedule::Prompt);
+    let limits = VideoLimits::default().pixels(64 * 48).waiting_frames(3);
+    let mut video = decoders.open_with(VideoCodec::H264, limits).unwrap();
+    let error = video.push(&Headers::of(H264, 64, 49).packet(), None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+    assert!(error.message().contains("64 x 49"), "{error}");
+    assert_eq!(stub.logged("create"), [""; 0]);
+    // Frames that nobody takes are bounded, too; those that are there can still be taken.
+    let mut video = decoders.open_with(VideoCodec::H264, limits).unwrap();
+    let packet = short_video(Headers::of(H264, 64, 48), 5).concat();
+    let error = video.push(&packet, None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+    assert_eq!(taken(&mut video).iter().filter(|frame| frame.is_ok()).count(), 3);
+}
+
+#[test]
+fn videos_may_move_between_threads_and_decoders_be_shared_by_them() {
+    fn may_move<T: Send>() {}
+    fn may_be_shared<T: Send + Sync>() {}
+    may_move::<spdl_cuda::VideoStream>();
+    may_be_shared::<spdl_cuda::NvDec>();
+    may_be_shared::<spdl_cuda::VideoFrame>();
+}

@@ -1,0 +1,292 @@
+//! Whatever fails: a frame, a video, a call, a callback.
+
+use std::sync::Arc;
+
+use spdl_core::{Error, ErrorKind, Result};
+use spdl_cuda::testing::{FakeDriver, Schedule};
+use spdl_cuda::{CudaDevice, DeviceAllocator, DriverError, Library, NvDec, Search, VideoCodec};
+
+use super::stub::{
+    H264, Headers, Stub, compiled, decode, push_all, short_video, show, stub, taken,
+};
+
+#[test]
+fn a_damaged_frame_is_an_error_that_names_it_and_the_others_come() {
+    let stub = stub();
+    let (driver, device, decoders) = stub.device(Schedule::Prompt);
+    let mut video = decoders.open(VideoCodec::H264).unwrap();
+    let with_status = |status: u8| vec![b'D', 1, status, b'P', 1];
+    let mut packets = vec![Headers::of(H264, 64, 48).packet()];
+    // Sound, an error, concealed, not told for this codec, not over yet, never decoded, sound.
+    packets.extend([2, 8, 9, 255, 1].map(with_status));
+    packets.extend([show(5), with_status(2)]);
+    let frames = push_all(&mut video, &packets);
+    let sound: Vec<bool> = frames.iter().map(Result::is_ok).collect();
+    assert_eq!(sound, [true, false, false, true, true, false, true]);
+    let error = frames[2].as_ref().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    let words = "frame 2, timestamp 3: this frame is damaged: part of it would have to be made up";
+    assert_eq!(error.to_string(), words);
+    let statistics = decoders.statistics();
+    assert_eq!((statistics.frames, statistics.damaged_frames), (4, 3));
+    assert_eq!(frames[6].as_ref().unwrap().number, 6);
+    drop((frames, video, decoders, device));
+    stub.assert_clean("in the end");
+    assert_eq!(driver.violations(), []);
+}
+
+#[test]
+fn a_picture_that_the_device_refuses_spoils_its_frame_and_not_the_video() {
+    let stub = stub();
+    let (_driver, _device, decoders) = stub.device(Schedule::Prompt);
+    let mut video = decoders.open(VideoCodec::H264).unwrap();
+    push_all(&mut video, &[Headers::of(H264, 64, 48).packet()]);
+    // The call after that of the parser. The second field does not mend the first.
+    stub.fail(2, 200);
+    let packets = [[decode(0), vec![b'E', 0], show(0)].concat(), [decode(0), show(0)].concat()];
+    let frames = push_all(&mut video, &packets);
+    assert_eq!(stub.last_call(), "cuvidDecodePicture");
+    let error = frames[0].as_ref().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.report().contains("cuvidDecodePicture failed"), "{}", error.report());
+    assert!(frames[1].is_ok());
+}
+
+/// A video of which nothing is told but that it ends.
+fn whole_video(decoders: &NvDec) -> Result<usize> {
+    let mut count = 0;
+    for width in [64, 60, 128] {
+        let mut video = decoders.open(VideoCodec::H264)?;
+        for packet in short_video(Headers::of(H264, width, 48), 3) {
+            video.push(&packet, Some(7))?;
+            for frame in taken(&mut video) {
+                frame?;
+                count += 1;
+            }
+        }
+        video.finish()?;
+    }
+    Ok(count)
+}
+
+fn cause(error: &Error) -> DriverError {
+    *std::error::Error::source(error).unwrap().downcast_ref::<DriverError>().unwrap()
+}
+
+#[test]
+fn g11_any_call_of_the_library_may_fail_and_nothing_is_left_behind() {
+    let stub = stub();
+    let run = |stub: &Stub, device: &CudaDevice| {
+        NvDec::new_with(device, &stub.search()).and_then(|decoders| whole_video(&decoders))
+    };
+    stub.fail(0, 0);
+    let (_driver, device, decoders) = stub.device(Schedule::Prompt);
+    drop(decoders);
+    stub.fail(0, 0);
+    assert_eq!(run(&stub, &device).unwrap(), 9);
+    let calls = stub.calls();
+    assert!(calls > 50, "{calls}");
+    let mut told = 0;
+    for code in [1, 2, 46, 801, 999, 4242] {
+        for call in 1..=calls {
+            let (driver, device, decoders) = stub.device(Schedule::Held);
+            drop(decoders);
+            stub.fail(call, code);
+            match run(&stub, &device) {
+                // Where the device does not say whether a frame is sound, it is given.
+                Ok(count) => {
+                    assert_eq!((count, &*stub.last_call()), (9, "cuvidGetDecodeStatus"));
+                }
+                Err(error) => {
+                    told += 1;
+                    let cause = cause(&error);
+                    assert_eq!((cause.call, cause.code), (&*stub.last_call(), code));
+                }
+            }
+            let case = format!("call {call} ({}), code {code}", stub.last_call());
+            stub.fail(0, 0);
+            // The device, and other videos, work as ever.
+            assert_eq!(run(&stub, &device).unwrap(), 9, "after {case}");
+            drop(device);
+            stub.assert_clean(&case);
+            assert_eq!(driver.violations(), [], "{case}");
+            assert_eq!((driver.ledger().allocations, driver.ledger().streams), (1, 0), "{case}");
+        }
+    }
+    assert!(told > calls * 5, "{told} of {calls} calls, with six codes");
+}
+
+#[test]
+fn g11_any_call_of_the_driver_may_fail_meanwhile_and_nothing_is_left_or_used_too_early() {
+    let stub = stub();
+    let run = |driver: &FakeDriver| {
+        let device = CudaDevice::on(driver.clone(), 0)?;
+        whole_video(&NvDec::new_with(&device, &stub.search())?)
+    };
+    let device = || {
+        let (driver, device, decoders) = stub.device(Schedule::Held);
+        drop((decoders, device));
+        driver
+    };
+    let driver = device();
+    let before = driver.calls();
+    assert_eq!(run(&driver).unwrap(), 9);
+    let calls = driver.calls() - before;
+    let mut told = 0;
+    for code in [2, 999] {
+        for call in 0..calls {
+            let driver = device();
+            driver.fail_calls(call, 1, code);
+            told += usize::from(run(&driver).is_err());
+            stub.assert_clean(&format!("call {call}, code {code}"));
+            assert_eq!(driver.violations(), [], "call {call}, code {code}");
+            let ledger = driver.ledger();
+            assert_eq!((ledger.allocations, ledger.streams, ledger.events), (1, 0, 0), "{call}");
+            assert_eq!((ledger.contexts, ledger.current_contexts), (0, 0), "call {call}");
+        }
+    }
+    // Those that leave the context, and that destroy, are not told.
+    assert!(told > calls / 2, "{told} of {calls} calls, with two codes");
+}
+
+#[test]
+fn g11_a_device_that_is_lost_ends_every_video_and_nothing_it_may_use_is_freed() {
+    let stub = stub();
+    for from in (0..400).step_by(7) {
+        let driver = FakeDriver::new(1, Schedule::Held);
+        stub.surfaces(driver.take_memory(1 << 20).unwrap());
+        driver.fail_calls(from, usize::MAX, 700);
+        let lost = CudaDevice::on(driver.clone(), 0)
+            .and_then(|device| NvDec::new_with(&device, &stub.search()))
+            .and_then(|decoders| whole_video(&decoders));
+        if let Err(error) = lost {
+            assert!(error.is_fatal(), "{error}");
+        }
+        assert_eq!(driver.violations(), [], "from call {from} on");
+    }
+}
+
+#[test]
+fn whatever_the_parser_calls_about_is_an_error_and_nothing_worse() {
+    let stub = stub();
+    let headers = |change: fn(&mut Headers)| {
+        let mut headers = Headers::of(H264, 64, 48);
+        change(&mut headers);
+        headers.packet()
+    };
+    let begun = headers(|_| ());
+    let internal = [
+        // Nothing; pictures before headers; pictures that cannot be.
+        vec![b'F'],
+        vec![b'G'],
+        decode(0),
+        show(0),
+        [begun.clone(), vec![b'G']].concat(),
+        [begun.clone(), decode(8)].concat(),
+        [begun.clone(), decode(255)].concat(),
+        [begun.clone(), show(127)].concat(),
+        [begun.clone(), show(128)].concat(),
+    ];
+    let corrupt = [
+        headers(|it| it.codec = 77),
+        headers(|it| it.chroma = -1),
+        headers(|it| it.bits = 7),
+        headers(|it| it.bits = 255),
+        headers(|it| it.coded = (0, 0)),
+        headers(|it| it.area = [0, 0, 0, 0]),
+        headers(|it| it.area = [-1, 0, 64, 48]),
+        headers(|it| it.area = [i32::MAX, 0, i32::MIN, 48]),
+    ];
+    let huge = [
+        headers(|it| (it.coded, it.area) = ((u32::MAX, u32::MAX), [0, 0, i32::MAX, i32::MAX])),
+        headers(|it| (it.coded, it.area) = ((1 << 20, 1 << 20), [0, 0, 64, 48])),
+    ];
+    let (driver, device, decoders) = stub.device(Schedule::Prompt);
+    let cases = internal.iter().map(|packet| (packet, ErrorKind::Internal));
+    let cases = cases.chain(corrupt.iter().map(|packet| (packet, ErrorKind::Corrupt)));
+    for (packet, kind) in cases.chain(huge.iter().map(|packet| (packet, ErrorKind::LimitExceeded)))
+    {
+        let mut video = decoders.open(VideoCodec::H264).unwrap();
+        let error = video.push(packet, None).unwrap_err();
+        assert_eq!(error.kind(), kind, "{packet:?}: {error}");
+        // The parser was told that it failed.
+        assert_eq!(stub.log().last().unwrap(), "-> 0");
+    }
+    // A stream that says it needs no pictures, or very many, gets them.
+    for surfaces in [0, 255] {
+        let mut video = decoders.open(VideoCodec::H264).unwrap();
+        let headers = Headers { surfaces, ..Headers::of(H264, 64, 48) };
+        assert!(push_all(&mut video, &short_video(headers, 1)).remove(0).is_ok());
+        assert_eq!(video.push(&[], None).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        video.push(&[decode(0), show(0)].concat(), None).unwrap();
+    }
+    drop((decoders, device));
+    stub.assert_clean("in the end");
+    assert_eq!(driver.violations(), []);
+}
+
+/// An allocator that panics, inside a callback of the parser.
+#[derive(Debug)]
+struct Panics;
+
+// SAFETY: it gives no memory.
+unsafe impl DeviceAllocator for Panics {
+    fn allocate(&self, _: usize) -> Result<u64> {
+        panic!("the allocator is out of its mind")
+    }
+
+    fn free(&self, _: u64, _: usize) {}
+}
+
+#[test]
+fn a_panic_in_a_callback_does_not_go_through_the_library_and_is_an_error() {
+    let stub = stub();
+    let (driver, device, decoders) = stub.device(Schedule::Prompt);
+    device.set_allocator(Arc::new(Panics));
+    let mut video = decoders.open(VideoCodec::H264).unwrap();
+    let mut other = decoders.open(VideoCodec::H264).unwrap();
+    let error = video.push(&short_video(Headers::of(H264, 64, 48), 1).concat(), None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Panicked);
+    assert!(error.message().contains("out of its mind"), "{error}");
+    assert!(video.next_frame().is_none());
+    // Its decoder is not used by the next video.
+    other.push(&Headers::of(H264, 64, 48).packet(), None).unwrap();
+    drop(video);
+    assert_eq!(decoders.statistics().decoders_idle, 0);
+    assert_eq!(stub.logged("destroy").len(), 1);
+    drop((other, decoders, device));
+    stub.assert_clean("in the end");
+    assert_eq!(driver.violations(), []);
+}
+
+#[test]
+fn a_video_that_fails_spoils_no_other() {
+    let stub = stub();
+    let (_driver, _device, decoders) = stub.device(Schedule::Prompt);
+    let mut videos = [(); 3].map(|()| decoders.open(VideoCodec::H264).unwrap());
+    let mut counts = [0; 3];
+    for (number, packet) in short_video(Headers::of(H264, 64, 48), 8).iter().enumerate() {
+        for (at, video) in videos.iter_mut().enumerate() {
+            let packet = if (at, number) == (1, 4) { &vec![b'G'] } else { packet };
+            let pushed = video.push(packet, None);
+            assert_eq!(pushed.is_err(), at == 1 && number >= 4);
+            counts[at] += taken(video).iter().filter(|frame| frame.is_ok()).count();
+        }
+    }
+    assert_eq!(counts, [8, 3, 8]);
+}
+
+#[test]
+fn a_library_that_is_missing_or_too_old_is_named_with_what_to_do() {
+    let stub = stub();
+    let (_driver, device, _decoders) = stub.device(Schedule::Prompt);
+    let nowhere = Search::default().at(Library::Nvcuvid, "/nowhere/libnvcuvid.so.1");
+    let old = compiled("nvcuvid.c", "old-nvcuvid", &["-DTOO_OLD"]);
+    let old = Search::default().at(Library::Nvcuvid, old);
+    for (search, reason) in [(nowhere, "/nowhere/"), (old, "has no cuvidParseVideoData")] {
+        let error = NvDec::new_with(&device, &search).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.message().contains("NVIDIA_DRIVER_CAPABILITIES"), "{error}");
+        assert!(error.report().contains(reason), "{}", error.report());
+    }
+}

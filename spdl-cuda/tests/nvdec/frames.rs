@@ -1,0 +1,260 @@
+//! Frames: in which order they come, what they hold, and that nobody waits for them.
+
+use std::ffi::c_ulonglong;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use spdl_core::{Device, DeviceMemory};
+use spdl_cuda::kernels::{ColorMatrix, ColorRange, ColorStandard, PixelFormat};
+use spdl_cuda::testing::{FakeDriver, Schedule, Seen};
+use spdl_cuda::{ConsumerStream, CudaDevice, FramePlane, Library, NvDec, VideoCodec, VideoFrame};
+
+use super::stub::{
+    H264, HEVC, Headers, PITCH, SURFACE_BYTES, compiled, decode, push_all, short_video, show, stub,
+    taken,
+};
+
+/// Who writes surfaces, and how many were written.
+static WRITER: Mutex<Option<FakeDriver>> = Mutex::new(None);
+static WRITTEN: AtomicUsize = AtomicUsize::new(0);
+
+/// A surface is written, on the stream that was named, with the number of the frame.
+extern "C" fn write_surface(address: c_ulonglong, bytes: usize, stream: usize) {
+    let writer = WRITER.lock().unwrap_or_else(PoisonError::into_inner);
+    let number = WRITTEN.fetch_add(1, Ordering::SeqCst);
+    if let Some(driver) = &*writer {
+        // SAFETY: it is a stream of the decoder's, which is alive.
+        let stream = unsafe { ConsumerStream::from_raw(stream) };
+        driver.write_by_kernel(&stream, address as usize, bytes, number as u8);
+    }
+}
+
+fn write_with(driver: &FakeDriver) {
+    WRITTEN.store(0, Ordering::SeqCst);
+    *WRITER.lock().unwrap_or_else(PoisonError::into_inner) = Some(driver.clone());
+}
+
+fn read(driver: &FakeDriver, stream: &ConsumerStream, frame: &VideoFrame) -> Seen {
+    frame.memory.wait_on(stream).unwrap();
+    driver.read_by_kernel(stream, frame.memory.address(), frame.memory.len())
+}
+
+#[test]
+fn frames_come_in_the_order_in_which_they_are_shown_and_the_last_ones_at_the_end() {
+    let stub = stub();
+    let (driver, device, decoders) = stub.device(Schedule::Prompt);
+    let mut video = decoders.open(VideoCodec::H264).unwrap();
+    assert!(video.format().is_none());
+    // Decoded as 0, 3, 1, 2 and shown by their numbers; the last one when the stream ends.
+    let packets = [
+        [Headers::of(H264, 64, 48).packet(), decode(0)].concat(),
+        decode(3),
+        [decode(1), show(0), show(1)].concat(),
+        [decode(2), show(2), vec![b'Q', 3]].concat(),
+    ];
+    let mut frames = push_all(&mut video, &packets);
+    assert_eq!(frames.len(), 3);
+    assert_eq!(video.format().unwrap().size, (64, 48));
+    video.finish().unwrap();
+    frames.extend(taken(&mut video));
+    let told = |frame: &VideoFrame| (frame.number, frame.timestamp);
+    let told: Vec<_> = frames.iter().map(|frame| told(frame.as_ref().unwrap())).collect();
+    assert_eq!(told, [(0, 0), (1, 2), (2, 3), (3, 1)]);
+    // Another video may follow; it does not go on where this one ended, nor does the first packet.
+    assert_eq!(stub.logged("discontinuity").len(), 1);
+    video.push(&[decode(0), show(0), vec![b'Z']].concat(), None).unwrap();
+    assert_eq!(taken(&mut video).len(), 1);
+    assert_eq!(stub.logged("discontinuity").len(), 2);
+    assert_eq!(decoders.statistics().frames, 5);
+    drop((frames, video, decoders, device));
+    stub.assert_clean("in the end");
+    assert_eq!(driver.violations(), []);
+}
+
+#[test]
+fn a_surface_is_read_between_its_mapping_and_its_unmapping_and_no_two_are_mapped_at_once() {
+    let stub = stub();
+    let (driver, _device, decoders) = stub.device(Schedule::Held);
+    let mut video = decoders.open(VideoCodec::H264).unwrap();
+    let frames = push_all(&mut video, &short_video(Headers::of(H264, 64, 48), 3));
+    let lines: Vec<String> = stub.log().into_iter().filter(|line| line.contains("map")).collect();
+    assert_eq!(lines, ["map 0", "unmap", "map 1", "unmap", "map 2", "unmap"]);
+    // One copy for each plane.
+    assert_eq!(driver.calls_of("cuMemcpy2DAsync_v2"), 2 * frames.len());
+}
+
+#[test]
+fn g1_no_schedule_overwrites_a_surface_or_a_frame_too_early() {
+    let stub = stub();
+    stub.on_map(write_surface);
+    for seed in 0..300 {
+        let (driver, device, decoders) = stub.device(Schedule::Seeded(seed));
+        write_with(&driver);
+        let streams = [driver.consumer_stream(), driver.consumer_stream()];
+        let mut seen = Vec::new();
+        // Two videos in turns, and a third one with a decoder of theirs.
+        for round in 0..2 {
+            let mut videos = [(); 2].map(|()| decoders.open(VideoCodec::H264).unwrap());
+            let mut held: Vec<VideoFrame> = Vec::new();
+            for packet in short_video(Headers::of(H264, 64, 48), 6) {
+                for video in &mut videos[round..] {
+                    let number = WRITTEN.load(Ordering::SeqCst);
+                    video.push(&packet, None).unwrap();
+                    for frame in taken(video) {
+                        let frame = frame.unwrap();
+                        let stream = &streams[number % 2];
+                        seen.push((number as u8, read(&driver, stream, &frame)));
+                        held.push(frame);
+                    }
+                }
+                held.drain(..held.len().saturating_sub(2));
+            }
+        }
+        WRITER.lock().unwrap().take();
+        drop((decoders, device));
+        driver.run_all();
+        assert_eq!(driver.violations(), [], "seed {seed}");
+        assert_eq!(seen.len(), 18);
+        for (number, seen) in seen {
+            assert!(seen.bytes().unwrap().iter().all(|byte| *byte == number), "seed {seed}");
+        }
+    }
+    stub.assert_clean("in the end");
+}
+
+/// Surfaces are gone.
+extern "C" fn free_surfaces() {
+    let mut writer = WRITER.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(driver) = writer.take() {
+        driver.give_memory_back(1 << 60);
+    }
+}
+
+#[test]
+fn g1_a_decoder_is_not_destroyed_while_its_surfaces_are_read() {
+    let stub = stub();
+    stub.on_destroy(free_surfaces);
+    let (driver, _device, decoders) = stub.device(Schedule::Held);
+    write_with(&driver);
+    let mut video = decoders.open(VideoCodec::H264).unwrap();
+    let frames = push_all(&mut video, &short_video(Headers::of(H264, 64, 48), 2));
+    drop((video, decoders));
+    assert_eq!((stub.logged("destroy").len(), frames.len()), (1, 2));
+    assert_eq!(driver.violations(), []);
+}
+
+#[test]
+fn g1_frames_and_batches_take_the_place_of_each_other_also_where_nobody_has_read_them() {
+    let stub = stub();
+    let (driver, device, decoders) = stub.device(Schedule::Held);
+    let mut video = decoders.open(VideoCodec::H264).unwrap();
+    video.push(&Headers::of(H264, 64, 48).packet(), None).unwrap();
+    for _ in 0..3 {
+        drop(device.upload(device.host_buffer(64 * 48 * 3 / 2).unwrap()).unwrap());
+        video.push(&[decode(0), show(0)].concat(), None).unwrap();
+        assert_eq!(taken(&mut video).len(), 1);
+    }
+    assert_eq!(device.statistics().slabs.allocations, 1);
+    assert_eq!(driver.violations(), []);
+}
+
+#[test]
+fn g2_in_the_steady_state_no_call_waits_and_nothing_is_allocated() {
+    let stub = stub();
+    let (driver, _device, decoders) = stub.device(Schedule::Held);
+    let stream = driver.consumer_stream();
+    let mut video = decoders.open(VideoCodec::H264).unwrap();
+    let mut counts = Vec::new();
+    for (number, packet) in short_video(Headers::of(H264, 64, 48), 200).iter().enumerate() {
+        video.push(packet, None).unwrap();
+        for frame in taken(&mut video) {
+            read(&driver, &stream, &frame.unwrap());
+        }
+        if number % 5 == 0 {
+            driver.run_all();
+        }
+        counts.push((driver.synchronisations(), driver.allocations()));
+    }
+    assert_eq!(counts[50], counts[200], "(waits, allocations)");
+    assert_eq!(driver.calls_of("cuStreamSynchronize"), 0);
+}
+
+#[test]
+fn frames_of_every_format_come_out_as_they_are_asked_for() {
+    let stub = stub();
+    let (_driver, _device, decoders) = stub.device(Schedule::Prompt);
+    let formats = [
+        (1, 8, 0, PixelFormat::Nv12),
+        (1, 10, 1, PixelFormat::P016),
+        (1, 12, 1, PixelFormat::P016),
+        (3, 8, 2, PixelFormat::Yuv444),
+        (3, 10, 3, PixelFormat::Yuv444P16),
+        (0, 8, 0, PixelFormat::Nv12),
+    ];
+    for (chroma, bits, output, format) in formats {
+        let headers = Headers { chroma, bits, signal: 8, ..Headers::of(HEVC, 64, 50) };
+        let headers = Headers { area: [2, 2, 61, 45], ..headers };
+        let mut video = decoders.open(VideoCodec::Hevc).unwrap();
+        let frame = push_all(&mut video, &short_video(headers, 1)).remove(0).unwrap();
+        let made = stub.logged("create").pop().unwrap();
+        assert!(
+            made.ends_with(&format!("chroma {chroma}, bits {bits}, format {output}")),
+            "{made}"
+        );
+        assert_eq!((frame.format, frame.bits), (format, u32::from(bits)));
+        assert_eq!((frame.width, frame.height), (59, 43));
+        assert_eq!((frame.color.matrix, frame.color.full_range), (6, true));
+        let sample = if bits > 8 { 2 } else { 1 };
+        let luma = FramePlane { offset: 0, pitch: 59 * sample, rows: 43 };
+        assert_eq!(frame.planes[0], luma);
+        let standard = ColorStandard::of_video(frame.color.matrix).unwrap();
+        let matrix = |bits| ColorMatrix::new(standard, ColorRange::Full, bits).unwrap();
+        // The kernels take it, and check that all of it lies where it says.
+        frame.image(matrix(u32::from(bits))).unwrap();
+        frame.image(matrix(if bits > 8 { 8 } else { 16 })).unwrap_err();
+    }
+}
+
+/// Sets each byte of a surface by its place: host memory, as the stand-in of the driver has it.
+extern "C" fn number_surface(address: c_ulonglong, bytes: usize, _: usize) {
+    let surface = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
+    // SAFETY: the surface is so long, and nobody else uses it during the call.
+    let surface = unsafe { std::slice::from_raw_parts_mut(surface, bytes) };
+    for (at, byte) in surface.iter_mut().enumerate() {
+        *byte = place(at);
+    }
+}
+
+fn place(at: usize) -> u8 {
+    (at % 251) as u8 ^ (at >> 8) as u8
+}
+
+#[test]
+fn the_visible_part_comes_through_the_calls_of_c_byte_by_byte_also_where_sides_are_odd() {
+    let stub = stub();
+    let cuda = compiled("cuda.c", "cuda-for-nvdec", &[]);
+    let search = stub.search().at(Library::Driver, cuda);
+    let device = CudaDevice::open_with(0, &search).unwrap();
+    let decoders = NvDec::new_with(&device, &search).unwrap();
+    let mut surfaces = vec![0_u8; 8 * SURFACE_BYTES];
+    stub.surfaces(surfaces.as_mut_ptr().expose_provenance() as u64);
+    stub.on_map(number_surface);
+    for (bits, sample) in [(8, 1), (10, 2)] {
+        // 49 coded rows take 50 in a surface; columns 4 to 35 and rows 2 to 47 are to be seen.
+        let headers = Headers { bits, ..Headers::of(HEVC, 64, 49) };
+        let headers = Headers { area: [4, 2, 35, 47], ..headers };
+        let mut video = decoders.open(VideoCodec::Hevc).unwrap();
+        let frame = push_all(&mut video, &short_video(headers, 1)).remove(0).unwrap();
+        let bytes = frame.memory.download(None).unwrap().wait().unwrap();
+        let pitch = PITCH as usize;
+        let rows = |first: usize, rows: usize, columns: usize| {
+            (first..first + rows).flat_map(move |row| {
+                (0..columns * sample).map(move |byte| place(row * pitch + 4 * sample + byte))
+            })
+        };
+        let expected: Vec<u8> = rows(2, 45, 31).chain(rows(50 + 1, 23, 32)).collect();
+        assert_eq!(*bytes, expected[..], "{bits} bits");
+    }
+    drop((decoders, device));
+    stub.assert_clean("in the end");
+}
