@@ -4,7 +4,8 @@
 
 An architecture is `sm_90` (a cubin for devices like that) or `compute_75` (PTX, which a driver
 compiles for what is newer). Writes `image.ARCHITECTURE.cubin` or `.ptx` into the folder, and prints
-NVRTC's version and what it says of each kernel as one JSON object.
+NVRTC's version and what it says of each kernel as one JSON object. The kernels of testing.cu, for
+tests and measurements, become PTX alone.
 """
 
 import ctypes
@@ -88,13 +89,15 @@ def main() -> None:
     nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     logs = {}
     for architecture in sys.argv[2:]:
-        program = Program(nvrtc, HERE / "image.cu")
-        logs[architecture] = program.compile(architecture)
+        image = Program(nvrtc, HERE / "image.cu")
+        logs[architecture] = image.compile(architecture)
         if architecture.startswith("sm_"):
-            content, ending = program.bytes("CUBIN"), "cubin"
-        else:
-            content, ending = program.text("PTX").encode(), "ptx"
-        (folder / f"image.{architecture}.{ending}").write_bytes(content)
+            (folder / f"image.{architecture}.cubin").write_bytes(image.bytes("CUBIN"))
+            continue
+        (folder / f"image.{architecture}.ptx").write_text(image.text("PTX"))
+        testing = Program(nvrtc, HERE / "testing.cu")
+        testing.compile(architecture)
+        (folder / f"testing.{architecture}.ptx").write_text(testing.text("PTX"))
     print(json.dumps({"nvrtc": f"{major.value}.{minor.value}", "logs": logs}))
 
 

@@ -9,6 +9,7 @@ use crate::context::{Context, Event};
 use crate::driver::{DeviceAttribute, DeviceId, Driver, DriverResult, loaded};
 use crate::libraries::Search;
 use crate::memory::{Copied, CudaMemory};
+use crate::near::cpus_near;
 use crate::pinned::pinned_buffers;
 use crate::slabs::{DeviceAllocator, SlabStatistics, Slabs};
 use crate::stream::CopyStream;
@@ -52,6 +53,7 @@ pub(crate) struct Shared {
     pub(crate) downloads: CopyStream,
     pub(crate) slabs: Slabs,
     pub(crate) buffers: BufferPool,
+    pub(crate) near_cpus: Arc<[usize]>,
     pub(crate) context: Arc<Context>,
 }
 
@@ -114,11 +116,13 @@ impl CudaDevice {
 
     fn with_driver(driver: Arc<dyn Driver>, ordinal: u32) -> Result<CudaDevice> {
         let context = Context::open(driver, ordinal)?;
+        let near_cpus = Arc::from(cpus_near(context.driver(), context.device()));
         Ok(CudaDevice(Arc::new(Shared {
             uploads: CopyStream::new(&context)?,
             downloads: CopyStream::new(&context)?,
             slabs: Slabs::new(&context),
-            buffers: pinned_buffers(&context),
+            buffers: pinned_buffers(&context, &near_cpus),
+            near_cpus,
             context,
         })))
     }
@@ -140,6 +144,15 @@ impl CudaDevice {
         let context = &self.0.context;
         describe(context.driver(), context.device())
             .map_err(|error| context.error(error, "describe a device"))
+    }
+
+    /// The CPUs of the host that are near the device, as Linux numbers them; none where nobody knows.
+    ///
+    /// Its pinned [buffers](CudaDevice::buffers) lie near them, where the host has several nodes of
+    /// memory. Threads that fill those do best there, too:
+    /// [`StageOptions::pinned`](spdl_core::StageOptions::pinned).
+    pub fn near_cpus(&self) -> &[usize] {
+        &self.0.near_cpus
     }
 
     /// Pinned buffers for batches to be assembled in: for

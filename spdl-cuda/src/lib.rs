@@ -47,6 +47,7 @@ mod images;
 pub mod kernels;
 mod libraries;
 mod memory;
+mod near;
 mod nvdec;
 mod nvjpeg;
 mod pinned;

@@ -7,26 +7,35 @@ use spdl_core::{BufferPool, Pin, PinMemory, Result};
 
 use crate::context::Context;
 use crate::driver::RegistrationHandle;
+use crate::near::on_cpus;
 
 /// A pool of pinned buffers: the system's memory, locked where it is. It can be read as fast as any
-/// other, and the device copies from it beside everything else.
-pub(crate) fn pinned_buffers(context: &Arc<Context>) -> BufferPool {
-    BufferPool::pinned(Arc::new(Pinning(Arc::clone(context))))
+/// other, and the device copies from it beside everything else. It lies near these CPUs, where there are
+/// some.
+pub(crate) fn pinned_buffers(context: &Arc<Context>, near_cpus: &Arc<[usize]>) -> BufferPool {
+    let (context, near_cpus) = (Arc::clone(context), Arc::clone(near_cpus));
+    BufferPool::pinned(Arc::new(Pinning { context, near_cpus }))
 }
 
 /// Private, since who calls [`PinMemory::pin`] has to keep the memory until the pin is dropped. Pools
 /// do.
 #[derive(Debug)]
-struct Pinning(Arc<Context>);
+struct Pinning {
+    context: Arc<Context>,
+    near_cpus: Arc<[usize]>,
+}
 
 impl PinMemory for Pinning {
     fn pin(&self, memory: &mut [u8]) -> Result<Pin> {
-        let (address, bytes) = (memory.as_mut_ptr(), memory.len());
+        let bytes = memory.len();
         let doing = format!("lock {bytes} bytes of the host's memory for copies");
-        // SAFETY: the pool drops the pin, which unregisters, before it frees the memory.
-        let handle =
-            self.0.run(&doing, |driver| unsafe { driver.register_host(address, bytes) })?;
-        Ok(Box::new(Registration { handle, context: Arc::clone(&self.0) }))
+        // Whoever touches it first decides where it lies, which is the call that locks it.
+        let handle = on_cpus(&self.near_cpus, || {
+            let address = memory.as_mut_ptr();
+            // SAFETY: the pool drops the pin, which unregisters, before it frees the memory.
+            self.context.run(&doing, |driver| unsafe { driver.register_host(address, bytes) })
+        })?;
+        Ok(Box::new(Registration { handle, context: Arc::clone(&self.context) }))
     }
 }
 

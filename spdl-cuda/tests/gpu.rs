@@ -1,23 +1,43 @@
-//! The same on a device, where there is one.
+//! The same on a device, where there is one. `cargo xtask gpu` brings this program to machines that have
+//! one and no cargo.
+#![expect(clippy::print_stdout, reason = "what is skipped is said")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
+#[path = "common/consumer.rs"]
+#[allow(dead_code, reason = "measurements use the rest")]
+mod consumer;
+#[path = "common/raw.rs"]
+#[allow(dead_code, reason = "measurements use the rest")]
+mod raw;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use common::{bytes_of, own};
-use spdl_core::Device;
-use spdl_cuda::{ConsumerStream, CudaDevice};
+use consumer::{Consumer, checksum_of};
+use raw::Driver;
+use spdl_core::{BufferPool, Device, DeviceMemory, ErrorKind};
+use spdl_cuda::{ConsumerStream, CudaDevice, DeviceAllocator};
+
+/// The device; `None` where there is none, and none is required.
+fn device() -> Option<CudaDevice> {
+    match CudaDevice::open(0) {
+        Ok(device) => Some(device),
+        Err(error) if std::env::var_os("SPDL_REQUIRE_GPU").is_none() => {
+            println!("SKIPPED: no GPU");
+            println!("{}", error.report());
+            None
+        }
+        Err(error) => panic!("a GPU is required: {}", error.report()),
+    }
+}
 
 #[test]
 fn every_byte_comes_back_from_a_device_while_others_are_on_their_way() {
-    let device = match CudaDevice::open(0) {
-        Ok(device) => device,
-        Err(error) if std::env::var_os("SPDL_REQUIRE_GPU").is_none() => {
-            println!("SKIPPED: no GPU");
-            return println!("{}", error.report());
-        }
-        Err(error) => panic!("a GPU is required: {}", error.report()),
-    };
+    let Some(device) = device() else { return };
     let stream = ConsumerStream::legacy_default();
     let mut held = VecDeque::new();
     for number in 0..500 {
@@ -36,4 +56,139 @@ fn every_byte_comes_back_from_a_device_while_others_are_on_their_way() {
     let statistics = device.statistics();
     assert_eq!(statistics.release_failures, 0);
     println!("{:?}: {statistics:?}", device.description().unwrap());
+}
+
+#[test]
+fn bytes_of_every_length_come_back_from_pinned_memory_and_from_other() {
+    let Some(device) = device() else { return };
+    let pageable = BufferPool::new();
+    for len in [0, 1, 3, 511, 512, 513, 4095, 4096, 4097, 100_000, (8 << 20) + 5] {
+        for pool in [&device.buffers(), &pageable] {
+            let mut buffer = pool.take(len).unwrap();
+            buffer.copy_from_slice(&bytes_of(len, len));
+            let upload = device.upload(buffer).unwrap();
+            upload.ready.wait().unwrap();
+            let found = own(upload.memory).download(None).unwrap().wait().unwrap();
+            assert!(*found == bytes_of(len, len)[..], "{len} bytes");
+        }
+    }
+    assert_eq!(device.statistics().slabs.live_bytes, 0);
+}
+
+#[test]
+fn g1_batches_come_back_whole_to_consumers_that_are_late_in_memory_that_is_used_again() {
+    let Some(device) = device() else { return };
+    let driver = Driver::open().unwrap();
+    for (keeps, streams) in [(1, 1), (4, 3)] {
+        let mut consumer = Consumer::new(&driver, streams, keeps).unwrap();
+        for number in 0..1000 {
+            let len = (4 << 10) << (number % 3);
+            let mut buffer = device.host_buffer(len).unwrap();
+            buffer.copy_from_slice(&bytes_of(number, len));
+            let checksum = checksum_of(&buffer);
+            let memory = own(device.upload(buffer).unwrap().memory);
+            let late = if number % 50 == 7 { 5000 } else { 20 * (number % 2) as u64 };
+            consumer.take(memory, checksum, Duration::from_micros(late)).unwrap();
+        }
+        assert_eq!(consumer.finish().unwrap(), (1000, 0), "keeps {keeps}, streams: {streams}");
+    }
+    // Sizes are three; the rest is memory that was used again.
+    let slabs = device.statistics().slabs;
+    assert!(slabs.allocations < 40, "{slabs:?}");
+    assert_eq!((slabs.live_bytes, slabs.unsure_bytes), (0, 0));
+}
+
+#[test]
+fn a_consumer_that_is_sent_other_bytes_finds_that() {
+    let Some(device) = device() else { return };
+    let driver = Driver::open().unwrap();
+    let mut consumer = Consumer::new(&driver, 2, 1).unwrap();
+    for number in 0..300 {
+        let mut buffer = device.host_buffer(4096).unwrap();
+        buffer.copy_from_slice(&bytes_of(number, 4096));
+        let checksum = checksum_of(&buffer);
+        if number % 100 == 50 {
+            buffer[number] ^= 1;
+        }
+        let memory = own(device.upload(buffer).unwrap().memory);
+        consumer.take(memory, checksum, Duration::ZERO).unwrap();
+    }
+    assert_eq!(consumer.finish().unwrap(), (300, 3));
+}
+
+#[test]
+fn g11_a_device_that_does_not_exist_is_an_error_with_its_kind() {
+    let Some(_device) = device() else { return };
+    let error = CudaDevice::open(4096).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{}", error.report());
+}
+
+/// The allocator of a framework: it lends memory that another device object has.
+#[derive(Debug)]
+struct Framework {
+    device: CudaDevice,
+    lent: Mutex<HashMap<u64, Box<dyn DeviceMemory>>>,
+}
+
+// SAFETY: each piece is a slab of the other object, at least so long, aligned to 512 bytes, and kept
+// until it is freed.
+unsafe impl DeviceAllocator for Framework {
+    fn allocate(&self, bytes: usize) -> spdl_core::Result<u64> {
+        let upload = self.device.upload(BufferPool::new().take(bytes)?)?;
+        upload.ready.wait()?;
+        let address = upload.memory.address() as u64;
+        self.lent.lock().unwrap().insert(address, upload.memory);
+        Ok(address)
+    }
+
+    fn free(&self, address: u64, _: usize) {
+        assert!(self.lent.lock().unwrap().remove(&address).is_some(), "{address:#x} was not lent");
+    }
+}
+
+#[test]
+fn memory_of_another_allocator_holds_batches_and_goes_back_to_it() {
+    let Some(device) = device() else { return };
+    let lent = Mutex::default();
+    let framework = Arc::new(Framework { device: CudaDevice::open(0).unwrap(), lent });
+    device.set_allocator(Arc::clone(&framework) as _);
+    for number in 0..20 {
+        let len = 1000 << (number % 4);
+        let mut buffer = device.host_buffer(len).unwrap();
+        buffer.copy_from_slice(&bytes_of(number, len));
+        let memory = own(device.upload(buffer).unwrap().memory);
+        assert!(framework.lent.lock().unwrap().contains_key(&(memory.address() as u64)));
+        let found = memory.download(None).unwrap().wait().unwrap();
+        assert!(*found == bytes_of(number, len)[..], "batch {number}");
+    }
+    assert!(!framework.lent.lock().unwrap().is_empty());
+    drop(device);
+    assert!(framework.lent.lock().unwrap().is_empty());
+}
+
+/// In what way the process of the test below is to end.
+const END: &str = "SPDL_TEST_END";
+
+#[test]
+fn g12_a_process_ends_with_its_own_code_whatever_it_holds() {
+    let Some(device) = device() else { return };
+    if let Ok(way) = std::env::var(END) {
+        let memory = device.upload(device.host_buffer(1 << 20).unwrap()).unwrap().memory;
+        match &*way {
+            "held" => std::mem::forget((memory, device)),
+            "exit" => std::process::exit(3),
+            "panic" => panic!("on purpose"),
+            _ => {}
+        }
+        return;
+    }
+    drop(device);
+    for (way, code) in [("dropped", 0), ("held", 0), ("exit", 3), ("panic", 101)] {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "g12_a_process_ends_with_its_own_code_whatever_it_holds"])
+            .env(END, way)
+            .output()
+            .unwrap();
+        assert_eq!(child.status.code(), Some(code), "{way}: {child:?}");
+    }
 }

@@ -1,5 +1,5 @@
 //! Development tasks of SPDL in Rust: `cargo xtask demo`, `test`, `soak`, `wheel`, `bench`, `corpus`,
-//! `fuzz`, `features`, `kernels`.
+//! `fuzz`, `features`, `kernels`, `gpu`.
 //!
 //! Each task does all its own set-up below `target/` and says what it installs. The tasks depend on
 //! no crate of the workspace, so that they build, and can report, when one of those does not.
@@ -14,6 +14,7 @@ mod demo;
 mod engine_bench;
 mod features;
 mod fuzz;
+mod gpu;
 mod kernels;
 mod soak;
 mod steps;
@@ -51,6 +52,7 @@ use crate::tools::Workspace;
   cargo xtask fuzz                  a minute of every fuzz target
   cargo xtask features              which of upstream's features work here, by their tests
   cargo xtask kernels               the CUDA kernels, compiled for devices
+  cargo xtask gpu                   tests and measurements that need a CUDA device
   cargo xtask bench overhead        what the scheduler costs per item and stage
   cargo xtask bench tar             tar shards against webdataset and upstream
 
@@ -71,6 +73,7 @@ enum Task {
     Bench(bench::Benchmark),
     Corpus(corpus::Arguments),
     Fuzz(fuzz::Arguments),
+    Gpu(gpu::Arguments),
     Kernels(kernels::Arguments),
     Features(upstream_features::Arguments),
 }
@@ -96,6 +99,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Corpus(arguments) => return corpus::run(&workspace, &arguments),
         Task::Features(arguments) => return upstream_features::run(&workspace, &arguments),
         Task::Fuzz(arguments) => return fuzz::run(&workspace, &arguments),
+        Task::Gpu(arguments) => return gpu::run(&workspace, &arguments),
         Task::Kernels(arguments) => kernels::run(&workspace, &arguments)?,
     }
     Ok(ExitCode::SUCCESS)

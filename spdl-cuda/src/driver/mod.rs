@@ -69,8 +69,14 @@ pub(crate) struct DeviceAddress(pub(crate) u64);
 pub(crate) enum DeviceAttribute {
     /// How many multiprocessors it has.
     Multiprocessors = 16,
+    /// Which bus it is on.
+    PciBus = 33,
+    /// Which device of that bus it is.
+    PciDevice = 34,
     /// How many copies it makes at the same time.
     CopyEngines = 40,
+    /// Which of the buses that have this number.
+    PciDomain = 50,
     /// The first number of its compute capability.
     ComputeMajor = 75,
     /// The second one.

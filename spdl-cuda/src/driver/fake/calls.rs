@@ -117,7 +117,11 @@ impl Driver for FakeDriver {
     fn device_attribute(&self, _: DeviceId, attribute: DeviceAttribute) -> DriverResult<i32> {
         self.call("cuDeviceGetAttribute").map(|_| match attribute {
             DeviceAttribute::Multiprocessors => 132,
+            DeviceAttribute::PciBus => 0x3b,
+            DeviceAttribute::PciDevice => 0,
             DeviceAttribute::CopyEngines => 3,
+            // No machine has it: the CPUs near the device are not known.
+            DeviceAttribute::PciDomain => 0xfffff,
             DeviceAttribute::ComputeMajor => 9,
             DeviceAttribute::ComputeMinor => 0,
         })

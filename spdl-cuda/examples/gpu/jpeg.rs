@@ -1,0 +1,192 @@
+//! g3: JPEGs decoded on the device.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use spdl_core::ErrorKind;
+use spdl_cuda::{CudaDevice, DecodedJpeg, DecodedJpegs, JpegPath, NvJpeg};
+use spdl_media::{CodecRegistry, Decoder, Limits};
+
+use crate::Outcome;
+use crate::copies::{median, said};
+use crate::images::{cpu_seconds, jpegs};
+use crate::lines::Measuring;
+use crate::raw::Driver;
+
+const BATCHES: [usize; 6] = [1, 8, 32, 128, 512, 1024];
+
+/// Decoders of one format differ by so much on average, as their transforms and their ways to scale chroma
+/// do. At the edges of colours it is much more.
+const MOST_MEAN_DIFFERENCE: f64 = 2.0;
+
+pub(crate) fn measure(measuring: &Measuring) -> Outcome {
+    let driver = Driver::open()?;
+    let device = CudaDevice::open(0).map_err(said)?;
+    let mut decoder = match NvJpeg::new(&device) {
+        Ok(decoder) => decoder,
+        Err(error) if error.kind() == ErrorKind::Unsupported => {
+            measuring.unsupported("JPEGs on the device", &error.report());
+            return Ok(());
+        }
+        Err(error) => return Err(said(error)),
+    };
+    let (engines, cores) = decoder.engines();
+    let [major, minor, patch] = decoder.version();
+    measuring.note(&format!(
+        "nvJPEG {major}.{minor}.{patch}; engines: {engines}, images at once in each: {cores}"
+    ));
+    let images = match jpegs() {
+        Ok(images) => images,
+        Err(reason) => {
+            measuring.unsupported("JPEGs on the device", &reason);
+            return Ok(());
+        }
+    };
+    for (at, count) in BATCHES.into_iter().enumerate() {
+        let count = if measuring.size.is_tiny() { count.min(4) } else { count };
+        let until = 0.7 * (at + 1) as f64 / BATCHES.len() as f64;
+        rate(measuring, &driver, &mut decoder, &images, count, until)?;
+        if measuring.size.is_tiny() {
+            break;
+        }
+    }
+    damage(measuring, &driver, &mut decoder, &images)?;
+    difference(measuring, &mut decoder, &images[..images.len().min(64)])?;
+    measuring.unsupported(
+        "decode, resize to 224 and normalise",
+        "this build does not launch the image kernels behind the decoder",
+    );
+    Ok(())
+}
+
+/// Batches of `count` until a share of the time is over.
+fn rate(
+    measuring: &Measuring,
+    driver: &Driver,
+    decoder: &mut NvJpeg,
+    images: &[Bytes],
+    count: usize,
+    until: f64,
+) -> Outcome {
+    let batch = |number: usize| -> Vec<Bytes> {
+        (0..count).map(|at| images[(number * count + at) % images.len()].clone()).collect()
+    };
+    // The first batches prepare what all others use again.
+    for number in 0..2 {
+        decode(driver, decoder, &batch(number))?;
+    }
+    let mut times = Vec::new();
+    let mut paths = [0_usize; 3];
+    let cpu = cpu_seconds();
+    let start = Instant::now();
+    while times.len() < 3 || !measuring.is_over(until) && times.len() < 2000 {
+        let encoded = batch(times.len());
+        let before = Instant::now();
+        let decoded = decode(driver, decoder, &encoded)?;
+        times.push(before.elapsed().as_secs_f64());
+        for image in &decoded.images {
+            match image {
+                DecodedJpeg::Decoded { path: JpegPath::Hardware, .. } => paths[0] += 1,
+                DecodedJpeg::Decoded { .. } => paths[1] += 1,
+                _ => paths[2] += 1,
+            }
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    let case = format!("decode only, batches of {count}");
+    measuring.figure(&case, "rate", (times.len() * count) as f64 / seconds, "images/s");
+    if let (Some(before), Some(after)) = (cpu, cpu_seconds()) {
+        measuring.figure(&case, "CPU cores in use", (after - before) / seconds, "");
+    }
+    times.sort_by(f64::total_cmp);
+    let p99 = times[(times.len() * 99 / 100).min(times.len() - 1)];
+    measuring.figure(&case, "a batch, p50", median(times.clone()) * 1e3, "ms");
+    measuring.figure(&case, "a batch, p99", p99 * 1e3, "ms");
+    let all = paths.iter().sum::<usize>().max(1) as f64;
+    for (path, count) in
+        ["engines", "CPU and multiprocessors", "left to the host"].iter().zip(paths)
+    {
+        measuring.figure(&case, path, 100.0 * count as f64 / all, "%");
+    }
+    Ok(())
+}
+
+/// Waits until the pixels are there, which a training loop does not.
+fn decode(
+    driver: &Driver,
+    decoder: &mut NvJpeg,
+    encoded: &[Bytes],
+) -> Result<DecodedJpegs, String> {
+    let decoded = decoder.decode(encoded).map_err(said)?;
+    driver.synchronize()?;
+    Ok(decoded)
+}
+
+/// G5: one in ten is cut off or overwritten, and spoils no other.
+fn damage(
+    measuring: &Measuring,
+    driver: &Driver,
+    decoder: &mut NvJpeg,
+    images: &[Bytes],
+) -> Outcome {
+    let mut batch: Vec<Bytes> = images.iter().take(100).cloned().collect();
+    let damaged: Vec<usize> = (0..batch.len()).step_by(10).collect();
+    for &at in &damaged {
+        let mut bytes = batch[at].to_vec();
+        if at % 20 == 0 {
+            bytes.truncate(20);
+        } else {
+            // Its header says what cannot be.
+            bytes[2..].fill(0xff);
+        }
+        batch[at] = bytes.into();
+    }
+    let decoded = decode(driver, decoder, &batch)?;
+    let failed: Vec<usize> = (0..batch.len())
+        .filter(|&at| matches!(decoded.images[at], DecodedJpeg::Failed(_)))
+        .collect();
+    measuring.promise(
+        "G5: damaged JPEGs spoil themselves alone",
+        failed == damaged,
+        &format!("{} of {} failed", failed.len(), batch.len()),
+        &format!("the {} that are damaged", damaged.len()),
+    );
+    Ok(())
+}
+
+/// How far the device's pixels are from those of the decoder on the CPU.
+fn difference(measuring: &Measuring, decoder: &mut NvJpeg, images: &[Bytes]) -> Outcome {
+    let decoded = decoder.decode(images).map_err(said)?;
+    let download = decoded.memory.download(None).map_err(said)?;
+    let pixels = download.wait().map_err(said)?;
+    let mut on_host = Decoder::new(&CodecRegistry::with_defaults(), &Limits::default());
+    let (mut most, mut sum, mut count) = (0_u8, 0_u64, 0_u64);
+    for (image, encoded) in decoded.images.iter().zip(images) {
+        let DecodedJpeg::Decoded { offset, .. } = image else { continue };
+        let Ok(expected) = on_host.decode_stored(encoded).map(|image| image.pixels) else {
+            continue;
+        };
+        let found = &pixels[*offset..][..expected.len()];
+        for (found, expected) in found.iter().zip(&expected) {
+            let apart = found.abs_diff(*expected);
+            most = most.max(apart);
+            sum += u64::from(apart);
+            count += 1;
+        }
+    }
+    if count == 0 {
+        measuring.unsupported("difference to the CPU's decoder", "no image was decoded by both");
+        return Ok(());
+    }
+    let case = "pixels beside those of the CPU's decoder";
+    let mean = sum as f64 / count as f64;
+    measuring.figure(case, "largest difference", f64::from(most), "levels");
+    measuring.figure(case, "mean difference", mean, "levels");
+    measuring.promise(
+        "the device's pixels are the CPU's, as far as decoders agree",
+        mean <= MOST_MEAN_DIFFERENCE,
+        &format!("{mean:.3} levels on average"),
+        &format!("at most {MOST_MEAN_DIFFERENCE:.0}"),
+    );
+    Ok(())
+}

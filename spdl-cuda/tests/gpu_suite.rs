@@ -1,0 +1,342 @@
+//! The program of `cargo xtask gpu`, on a driver without a device: what it runs, writes and says.
+#![cfg(unix)]
+#![expect(clippy::print_stdout, reason = "what is skipped is said")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+// What is tested there by itself.
+#[path = "../examples/gpu/lines.rs"]
+#[allow(dead_code, reason = "its tests are what is wanted")]
+mod lines;
+#[path = "../examples/gpu/machine.rs"]
+#[allow(dead_code, reason = "its tests are what is wanted")]
+mod machine;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A folder as `cargo xtask gpu --pack` makes it, with scripts of the tests' own.
+struct Pack {
+    folder: TempDir,
+}
+
+impl Pack {
+    /// `None` where cargo was told to build this test alone, and not the program.
+    fn new() -> Option<Pack> {
+        let test = std::env::current_exe().unwrap();
+        let program = test.ancestors().nth(2).unwrap().join("examples/gpu");
+        if !program.is_file() {
+            println!("SKIPPED: the example gpu is not built");
+            return None;
+        }
+        let pack = Pack { folder: tempfile::tempdir().unwrap() };
+        fs::copy(program, pack.path("run")).unwrap();
+        fs::write(pack.path("commit"), "0123456789ab\n").unwrap();
+        for folder in ["tests", "python"] {
+            fs::create_dir(pack.path(folder)).unwrap();
+        }
+        // Runs its second argument; so scripts need no Python.
+        pack.executable("shell", "#!/bin/sh\n. \"$2\"\n");
+        Some(pack)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn executable(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// The driver, compiled in two parts: see `stub/kernels.c`.
+    fn stub(&self) -> PathBuf {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stub");
+        let (object, library) = (self.path("cuda.o"), self.path("libcuda.so.1"));
+        let renamed = [
+            "cuInit",
+            "cuCtxPushCurrent_v2",
+            "cuStreamSynchronize",
+            "cuMemAlloc_v2",
+            "cuMemFree_v2",
+            "cuModuleGetFunction",
+            "cuLaunchKernel",
+        ];
+        let mut first = Command::new("gcc");
+        first.args(["-c", "-fPIC", "-O1", "-o"]).arg(&object).arg(sources.join("cuda.c"));
+        first.args(renamed.map(|name| format!("-D{name}=plain_{name}")));
+        let mut second = Command::new("gcc");
+        second.args(["-shared", "-fPIC", "-O1", "-Wall", "-o"]).arg(&library);
+        second.arg(sources.join("kernels.c")).arg(&object);
+        for mut command in [first, second] {
+            let output = command.output().expect("gcc is needed to build this project");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        library
+    }
+
+    /// The program on the stub.
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(self.path("run"));
+        command
+            .args(words)
+            .env("SPDL_CUDA_DRIVER", self.stub())
+            .env("SPDL_NVJPEG", "no-such-library.so")
+            .env_remove("CUDA_VISIBLE_DEVICES")
+            .env_remove("SPDL_REQUIRE_GPU");
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        self.command(words).output().unwrap()
+    }
+
+    /// What it wrote down.
+    fn lines(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.path("results/results.jsonl")).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn python(&self) -> String {
+        self.path("shell").display().to_string()
+    }
+}
+
+fn of_kind<'a>(lines: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    lines.iter().filter(|line| line["kind"] == kind).collect()
+}
+
+/// How each part of a measurement has ended.
+fn ends(lines: &[Value]) -> Vec<(&str, &str, &str)> {
+    of_kind(lines, "end")
+        .into_iter()
+        .map(|line| {
+            let word = |name: &str| line[name].as_str().unwrap_or("?");
+            (word("measurement"), word("program"), word("outcome"))
+        })
+        .collect()
+}
+
+#[test]
+fn without_a_device_it_is_skipped_with_the_reason_unless_a_device_is_required() {
+    let Some(pack) = Pack::new() else { return };
+    let run = |require: Option<&str>| {
+        let mut command = pack.command(&["--tiny"]);
+        command.env("CUDA_VISIBLE_DEVICES", "");
+        require.map(|value| command.env("SPDL_REQUIRE_GPU", value));
+        command.output().unwrap()
+    };
+    let skipped = run(None);
+    let said = String::from_utf8_lossy(&skipped.stdout).into_owned();
+    assert_eq!(skipped.status.code(), Some(0), "{skipped:?}");
+    assert!(
+        said.starts_with("SKIPPED: no GPU: ") && said.contains("CUDA_VISIBLE_DEVICES"),
+        "{said}"
+    );
+    let failed = run(Some("1"));
+    let said = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert_eq!(failed.status.code(), Some(1), "{failed:?}");
+    assert!(said.starts_with("error: a GPU is required: "), "{said}");
+    assert!(!pack.path("results").exists());
+}
+
+#[test]
+fn what_is_not_understood_ends_it_with_what_is_known() {
+    let Some(pack) = Pack::new() else { return };
+    for (words, wanted) in [
+        (&["--only", "g1,g9"][..], "no measurement is named \"g9\"; they are: tests, g1, g2"),
+        (&["--minutes", "0"][..], "--minutes wants a number above 0"),
+        (&["--minutes"][..], "--minutes wants a value"),
+        (&["--fast"][..], "\"--fast\" is not known"),
+    ] {
+        let output = pack.run(words);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.starts_with(&format!("error: {wanted}")), "{said}");
+    }
+}
+
+#[test]
+fn measurements_of_the_program_run_to_their_ends_and_all_they_promise_holds() {
+    let Some(pack) = Pack::new() else { return };
+    let output =
+        pack.run(&["--tiny", "--only", "g1,g2,g7,g8", "--minutes", "3", "--python", "none"]);
+    let lines = pack.lines();
+    assert_eq!(
+        ends(&lines),
+        [
+            ("g1", "own", "done"),
+            ("g1", "copies.py", "unsupported"),
+            ("g2", "own", "done"),
+            ("g7", "own", "done"),
+            ("g8", "own", "done"),
+        ],
+        "{}",
+        fs::read_to_string(pack.path("results/log.txt")).unwrap()
+    );
+    assert_eq!(lines[0]["kind"], "run");
+    assert_eq!(
+        (&lines[0]["device"], &lines[0]["commit"]),
+        (&"Stub".into(), &"0123456789ab".into())
+    );
+    let promises = of_kind(&lines, "promise");
+    for promise in ["G1: ", "G9: ", "G10: ", "G11: ", "G12: lost", "a process that is killed"] {
+        let starts = |line: &&&Value| line["promise"].as_str().unwrap().starts_with(promise);
+        assert!(promises.iter().any(|line| starts(&line)), "{promise}");
+    }
+    for line in &promises {
+        assert_eq!(line["holds"], true, "{line}");
+    }
+    let figures = of_kind(&lines, "figure");
+    for case in ["to device, 64 KiB, CudaDevice", "to host, 4 KiB, pageable, 1 stream"] {
+        assert!(figures.iter().any(|line| line["case"] == case), "{case}");
+    }
+    // The check finds batches that nobody has ordered.
+    let control = figures.iter().find(|line| line["name"] == "corrupted").unwrap();
+    assert!(control["case"].as_str().unwrap().contains("nobody has ordered"));
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let table = fs::read_to_string(pack.path("results/table.md")).unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).ends_with(&format!("{table}\n")));
+    assert!(table.contains("## g8\n") && table.ends_with("\n0 failures\n"), "{table}");
+}
+
+#[test]
+fn what_is_not_there_is_said_and_claims_nothing() {
+    let Some(pack) = Pack::new() else { return };
+    let output = pack.run(&["--tiny", "--only", "tests,g3,g4,g5", "--minutes", "1"]);
+    let lines = pack.lines();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(of_kind(&lines, "figure").is_empty() && of_kind(&lines, "promise").is_empty());
+    assert!(ends(&lines).contains(&("tests", "tests", "unsupported")));
+    let unsupported = of_kind(&lines, "unsupported");
+    assert!(unsupported.iter().any(|line| line["measurement"] == "g3"
+        && line["reason"].as_str().unwrap().contains("nvidia-nvjpeg")));
+    assert!(unsupported.iter().any(|line| line["measurement"] == "g5"));
+}
+
+#[test]
+fn kernels_that_do_not_run_are_found_out() {
+    let Some(pack) = Pack::new() else { return };
+    // The stub runs none of the kernels for images.
+    let output = pack.run(&["--tiny", "--only", "g6"]);
+    let lines = pack.lines();
+    let promises = of_kind(&lines, "promise");
+    assert_eq!(promises.len(), 6);
+    assert!(promises.iter().all(|line| line["holds"] == false), "{promises:?}");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn tests_are_counted_one_by_one() {
+    let Some(pack) = Pack::new() else { return };
+    pack.executable(
+        "tests/gpu",
+        "#!/bin/sh\necho \"$SPDL_REQUIRE_GPU $*\" >&2\necho 'running 2 tests'\n\
+         echo 'test a ... ok'\necho 'test b::c ... FAILED'\nexit 101\n",
+    );
+    let output = pack.run(&["--only", "tests"]);
+    let lines = pack.lines();
+    let tests: Vec<_> = of_kind(&lines, "test")
+        .into_iter()
+        .map(|line| (line["name"].as_str().unwrap(), line["passed"].as_bool().unwrap()))
+        .collect();
+    assert_eq!(tests, [("a", true), ("b::c", false)]);
+    assert_eq!(output.status.code(), Some(1));
+    let log = fs::read_to_string(pack.path("results/log.txt")).unwrap();
+    assert!(log.contains("\n1 --test-threads=1\n") && log.contains("running 2 tests"), "{log}");
+    let table = fs::read_to_string(pack.path("results/table.md")).unwrap();
+    assert!(table.contains("1 of 2 tests passed"), "{table}");
+}
+
+#[test]
+fn a_line_that_is_none_makes_its_measurement_fail_and_the_others_stay() {
+    let Some(pack) = Pack::new() else { return };
+    fs::write(
+        pack.path("python/training.py"),
+        "echo '{\"kind\": \"note\", \"text\": \"before\"}'\necho Traceback\n\
+         echo '{\"kind\": \"note\", \"text\": \"behind\"}'\n",
+    )
+    .unwrap();
+    let output = pack.run(&["--only", "g4", "--python", &pack.python()]);
+    let lines = pack.lines();
+    let notes: Vec<_> = of_kind(&lines, "note").iter().map(|line| line["text"].clone()).collect();
+    assert_eq!(notes, ["before", "behind"]);
+    assert_eq!(ends(&lines), [("g4", "training.py", "failed")]);
+    let end = of_kind(&lines, "end")[0];
+    assert!(end["reason"].as_str().unwrap().contains("Traceback"), "{end}");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn each_part_is_told_its_share_of_the_time_that_is_left() {
+    let Some(pack) = Pack::new() else { return };
+    // It says the time it was told as a figure.
+    let script = "echo \"{\\\"kind\\\": \\\"figure\\\", \\\"case\\\": \\\"a\\\", \\\"name\\\": \
+                  \\\"told\\\", \\\"value\\\": $4, \\\"unit\\\": \\\"s\\\"}\"\n";
+    for name in ["copies.py", "jpeg.py", "training.py"] {
+        fs::write(pack.path("python").join(name), script).unwrap();
+    }
+    pack.run(&["--tiny", "--only", "g3,g4", "--minutes", "10", "--python", &pack.python()]);
+    let lines = pack.lines();
+    let told: Vec<f64> =
+        of_kind(&lines, "figure").iter().map(|line| line["value"].as_f64().unwrap()).collect();
+    // Of weights 2, 2 and 6: the first ends at once, so its time goes to the others.
+    let wanted = [600.0 * 2.0 / 8.0 * 0.85, 600.0 * 0.85];
+    assert_eq!(told.len(), 2, "{lines:?}");
+    for (told, wanted) in told.iter().zip(wanted) {
+        assert!((told - wanted).abs() < 20.0, "{told} is not near {wanted}");
+    }
+}
+
+#[test]
+fn a_part_that_does_not_end_is_killed_at_the_end_of_its_share() {
+    let Some(pack) = Pack::new() else { return };
+    fs::write(
+        pack.path("python/training.py"),
+        "echo '{\"kind\": \"note\", \"text\": \"before\"}'\nexec sleep 60\n",
+    )
+    .unwrap();
+    let start = Instant::now();
+    let output = pack.run(&["--only", "g4", "--minutes", "0.03", "--python", &pack.python()]);
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+    let lines = pack.lines();
+    assert_eq!(of_kind(&lines, "note").len(), 1);
+    assert_eq!(ends(&lines), [("g4", "training.py", "out of time")]);
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn a_run_that_is_killed_leaves_what_it_had_measured() {
+    let Some(pack) = Pack::new() else { return };
+    fs::write(
+        pack.path("python/training.py"),
+        "echo '{\"kind\": \"figure\", \"case\": \"a\", \"name\": \"rate\", \"value\": 7.5, \
+         \"unit\": \"images/s\"}'\nexec sleep 60\n",
+    )
+    .unwrap();
+    let mut child = pack
+        .command(&["--only", "g4", "--python", &pack.python()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let said = BufReader::new(child.stdout.take().unwrap()).lines();
+    let figure = said.map(Result::unwrap).find(|line| line.contains("7.5"));
+    assert!(figure.is_some());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let lines = pack.lines();
+    assert_eq!(of_kind(&lines, "figure").len(), 1);
+    // A last line that was not written to its end is left out of the table.
+    let file = pack.path("results/results.jsonl");
+    let text = fs::read_to_string(&file).unwrap() + "{\"kind\": \"fig";
+    fs::write(&file, text).unwrap();
+    let table = pack.run(&["table", &file.display().to_string()]);
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert!(table.contains("| a | rate | 7.500 | images/s |"), "{table}");
+}
