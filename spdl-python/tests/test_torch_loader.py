@@ -466,3 +466,22 @@ def test_without_pytorch_what_needs_it_says_so():
 def test_the_examples_in_docstrings_run(name):
     result = doctest.testmod(importlib.import_module(f"spdl_rs.{name}"))
     assert result.attempted >= 3 and result.failed == 0
+
+
+@pytest.mark.parametrize("dataset", ["list(range(100))", "Endless()"])
+def test_a_process_ends_at_once_with_an_iterator_that_waits_for_tasks(dataset):
+    # Like PyTorch, it has finalizers from before this package, which Python calls behind ours.
+    code = f"""
+import weakref
+class Early: pass
+early = Early()
+weakref.finalize(early, len, "")
+from spdl_rs.torch import DataLoader
+class Endless:
+    def __iter__(self):
+        return iter(int, 1)
+batches = iter(DataLoader({dataset}, batch_size=3, num_workers=2, collate_fn=list))
+next(batches)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, "")

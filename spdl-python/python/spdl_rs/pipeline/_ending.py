@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
 
 from .. import _spdl_rs
@@ -24,7 +24,8 @@ _SILENT_SECONDS = 1.0
 _runs: weakref.WeakSet[_spdl_rs.PipelineRun] = weakref.WeakSet()
 _threads: weakref.WeakKeyDictionary[threading.Thread, Mapping[CodeType, str]]
 _threads = weakref.WeakKeyDictionary()
-# Around these two, to which any thread may add.
+_ends: weakref.WeakKeyDictionary[object, Callable[[], object]] = weakref.WeakKeyDictionary()
+# Around these, to which any thread may add.
 _registering = Exclusive()
 
 _begun = threading.Event()
@@ -44,6 +45,13 @@ def wait_at_exit(thread: threading.Thread, stages: Mapping[CodeType, str]) -> No
         _threads[thread] = stages
 
 
+def end_before(owner: object, end: Callable[[], object]) -> None:
+    """Takes in what is called before pipelines are ended, where `owner` is still there: what wakes a
+    source of its own, say, that waits."""
+    with _registering.held():
+        _ends[owner] = end
+
+
 def has_begun() -> bool:
     """Whether the process ends, and pipelines with it."""
     return _begun.is_set()
@@ -54,7 +62,9 @@ def _end_all() -> None:
     began = time.monotonic()
     with contextlib.suppress(KeyboardInterrupt):
         with _registering.held():
-            runs, threads = list(_runs), dict(_threads)
+            runs, threads, ends = list(_runs), dict(_threads), list(_ends.values())
+        for end in ends:
+            end()
         # None waits for another one to end.
         for run in runs:
             run.stop(0)

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from .._errors import StoppedError
 from ..pipeline import Pipeline, PipelineBuilder, PipelineFailure
 from ..pipeline._build import build_unprofiled
+from ..pipeline._ending import end_before
 from ._statistics import Meter, Tell
 
 
@@ -131,6 +132,7 @@ class InThreads:
         self._pipeline: Pipeline[Result] = build_unprofiled(config, num_threads)
         close = getattr(work, "close", None)
         self._end = weakref.finalize(self, _end, self._tasks, self._pipeline, close)
+        end_before(self, self._end)
         self._pipeline.start()
 
     def submit(self, number: int, task: Any) -> None:
