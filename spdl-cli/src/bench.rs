@@ -34,6 +34,8 @@ pub(crate) struct Outcome {
     /// Images in the data set.
     pub(crate) images_found: u64,
     pub(crate) classes: usize,
+    /// Whether they are a guess: the folders in tar shards.
+    pub(crate) classes_are_folders: bool,
     pub(crate) kind: DatasetKind,
     /// What the cache did; `None` without one.
     pub(crate) cache: Option<CacheStatistics>,
@@ -100,6 +102,7 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     let (images, listing) = Source::open(arguments)?;
     let (images_found, classes) = (images.len(), images.classes());
     let (kind, cache) = (images.kind(), images.cache());
+    let classes_are_folders = images.classes_are_folders(arguments);
     let shown = arguments.shown();
     check_memory(arguments, images_found)?;
 
@@ -157,6 +160,7 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         arguments: arguments.clone(),
         images_found,
         classes,
+        classes_are_folders,
         kind,
         listing,
         cache,

@@ -196,7 +196,10 @@ pub(crate) fn describe(outcome: &Outcome) -> String {
     let classes = match (outcome.classes, outcome.kind) {
         (0, DatasetKind::ImageFolder) => "without classes".into(),
         (0, kind) => format!("in {kind}"),
-        (classes, _) => format!("in {}", counted(classes as u64, "class", "classes")),
+        (classes, _) => {
+            let place = if outcome.classes_are_folders { " found in folders" } else { "" };
+            format!("in {}{place}", counted(classes as u64, "class", "classes"))
+        }
     };
     let rank = match arguments.world() {
         1 => String::new(),

@@ -168,7 +168,10 @@ fn dropped_table(statistics: &Statistics) -> String {
 
 fn settings(outcome: &Outcome, machine: &Machine) -> String {
     let arguments = &outcome.arguments;
-    let classes = counted(outcome.classes as u64, "class", "classes");
+    let mut classes = counted(outcome.classes as u64, "class", "classes");
+    if outcome.classes_are_folders {
+        classes += " found in folders";
+    }
     let memory = machine.memory.map_or_else(|| "unknown".into(), bytes);
     let run = [
         ("data", arguments.shown().display().to_string()),

@@ -46,6 +46,11 @@ impl Source {
         self.opened.set.classes.len()
     }
 
+    /// Whether they are a guess: the folders in tar shards.
+    pub(crate) fn classes_are_folders(&self, arguments: &BenchArguments) -> bool {
+        arguments.label_field.is_none() && self.opened.set.classes_in_folders().is_some()
+    }
+
     pub(crate) fn kind(&self) -> DatasetKind {
         self.opened.set.kind
     }
@@ -81,7 +86,7 @@ impl Source {
             fetch = fetch.with_value_fields([field.as_str()]);
         }
         if let Some(field) = &arguments.label_field {
-            fetch = fetch.with_label_fields([field.as_str()]);
+            fetch = fetch.with_label_fields(self.opened.set.label_field(field));
         }
         if let Some(cache) = &self.cache {
             fetch = fetch.with_cache(cache.clone());

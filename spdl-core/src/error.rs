@@ -171,7 +171,8 @@ impl Error {
     }
 
     /// Attaches what caused `other`, for an error that says what `other` says.
-    pub(crate) fn with_cause_of(mut self, other: Error) -> Self {
+    #[must_use]
+    pub fn with_cause_of(mut self, other: Error) -> Self {
         let cause = match Arc::try_unwrap(other.0) {
             Ok(inner) => inner.source,
             Err(shared) => shared.source.clone(),

@@ -102,9 +102,13 @@ impl Images {
             let _ = tell.send(format!("{address}: {}; it is tried again", error.message()));
         });
         let open = move || Opened::open(request, labels.as_deref(), stores);
-        let opened =
-            interruptible_with(py, open, |py| told.try_iter().try_for_each(|it| log(py, it)))?;
+        let opened = interruptible_with(py, open, |py| {
+            told.try_iter().try_for_each(|it| log(py, "warning", it))
+        })?;
         let opened = opened.map_err(|error| to_exception(py, &error))?;
+        if let Some(text) = opened.guess() {
+            log(py, "info", text)?;
+        }
         Ok(Images { opened: Some(Arc::new(opened)), home: Home::here() })
     }
 
@@ -181,6 +185,15 @@ impl Opened {
         Ok(Opened { data, cache, stores, request })
     }
 
+    /// What was guessed of the labels, so that it can be seen where it is wrong.
+    fn guess(&self) -> Option<String> {
+        let classes =
+            self.data.classes_in_folders().filter(|_| self.request.label_field.is_none())?;
+        let classes =
+            if classes == 1 { "1 class".to_owned() } else { format!("{classes} classes") };
+        Some(format!("{}: {classes} found in the folders of the shards", self.request.shown))
+    }
+
     /// Whether something of it has threads, which a fork of this process has not.
     fn has_threads(&self) -> bool {
         let reads_parts = matches!(self.data.kind, DatasetKind::Parquet | DatasetKind::Mds);
@@ -236,7 +249,7 @@ impl Opened {
             fetch = fetch.with_value_fields([field.as_str()]);
         }
         if let Some(field) = &self.request.label_field {
-            fetch = fetch.with_label_fields([field.as_str()]);
+            fetch = fetch.with_label_fields(self.data.label_field(field));
         }
         if let Some(cache) = &self.cache {
             fetch = fetch.with_cache(cache.clone());
@@ -326,10 +339,10 @@ impl Request {
     }
 }
 
-/// Tells by Python's `logging` what whoever waits should know.
-fn log(py: Python<'_>, text: String) -> PyResult<()> {
+/// Tells by Python's `logging` what people should know.
+fn log(py: Python<'_>, level: &str, text: String) -> PyResult<()> {
     let logger = py.import("logging")?.call_method1("getLogger", ("spdl_rs",))?;
-    logger.call_method1("warning", ("%s", text)).map(drop)
+    logger.call_method1(level, ("%s", text)).map(drop)
 }
 
 /// The address of what is called `key` in a store.

@@ -239,8 +239,9 @@ fn build(
     };
     let available = || thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.threads.map_or_else(available, |threads| threads as usize);
+    let label = arguments.label_field.as_deref().and_then(|it| opened.set.label_field(it));
     let reader = SampleReader::new(&opened.set)
-        .with_names(arguments.image_field.as_deref(), arguments.label_field.as_deref())
+        .with_names(arguments.image_field.as_deref(), label)
         .with_others(arguments.fields.as_deref());
     let kind = opened.set.kind;
     let (arguments, checksums) = (arguments.clone(), Arc::new(checksums));

@@ -131,6 +131,17 @@ fn a_column_of_a_list_that_is_named_has_its_texts_for_classes() {
 }
 
 #[test]
+fn a_lists_own_column_of_labels_may_be_named_for_packing() {
+    let (folder, _) = list_of_targets();
+    folder.add("own.csv", b"path,label\n1.png,dog\n2.png,cat\n");
+    let set = folder.join("set");
+    let told = run("pack", &[&folder.join("own.csv"), &set], &["--label-field", "label"]);
+    assert_eq!(told.code, 0, "{}", told.stderr);
+    let label = |name: &str| run("cat", &[&set], &[name]).stdout;
+    assert_eq!((&*label("1.cls"), &*label("2.cls")), ("1", "0"));
+}
+
+#[test]
 fn folders_in_an_archive_are_the_classes_of_what_is_packed() {
     let (folder, _) = list_of_targets();
     folder.add("train/dog/1.png", &png(1));
@@ -142,6 +153,8 @@ fn folders_in_an_archive_are_the_classes_of_what_is_packed() {
     let told = run("bench", &[&archive], &["--json"]);
     assert_eq!((told.code, &told.json()["labelled"]), (0, &2.into()), "{}", told.stderr);
     assert!(!told.stderr.contains("label"), "{}", told.stderr);
+    let text = run("bench", &[&archive], &[]).stdout.replace('\n', " ");
+    assert!(text.contains("in 2 classes found in folders"), "{text}");
     let set = folder.join("set");
     let told = run("pack", &[&archive, &set], &[]);
     assert_eq!(told.code, 0, "{}", told.stderr);
@@ -166,8 +179,8 @@ fn a_rank_without_an_image_is_told_with_what_to_do() {
 #[cfg(feature = "http")]
 #[test]
 fn where_no_server_listens_it_is_told_at_once_and_given_up_soon() {
-    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let address = format!("http://{unused}");
+    // Nobody is given a port below 1024 who does not ask for it.
+    let address = "http://127.0.0.1:1";
     let told = run("bench", &[format!("{address}/1.tar")], &[]);
     assert_ne!(told.code, 0);
     let first = told.stderr.lines().next().unwrap();

@@ -28,7 +28,8 @@ pub(crate) const LABEL_FIELDS: [&str; 4] = ["cls", "label", "class", "image/clas
 /// [`Fetch`] does for keys. Its output goes where that of `Fetch` goes, as to a decoder of images.
 ///
 /// The value is the first field that the sample has of a list of names. The label is a field, where
-/// the sample has it, or else what the data set says. A field says it by a whole number, its digits, or
+/// the sample has it, or else what the data set says; of fields that were
+/// [named](FetchLabeled::with_label_fields), each sample must have one. A field says it by a whole number, its digits, or
 /// the name of one of the [classes](FetchLabeled::with_classes).
 ///
 /// ```
@@ -51,7 +52,8 @@ pub(crate) const LABEL_FIELDS: [&str; 4] = ["cls", "label", "class", "image/clas
 /// ```
 ///
 /// # Errors
-/// As [`FetchRecord`](crate::FetchRecord); `NotFound` where a sample has none of the fields;
+/// As [`FetchRecord`](crate::FetchRecord); `NotFound` where a sample has none of the fields of the value,
+/// or of those that were named for the label;
 /// `InvalidArgument` where the value is not bytes, or the label neither a whole number nor a known
 /// class; and those of the function that prepares.
 #[derive(Clone)]
@@ -59,6 +61,8 @@ pub struct FetchLabeled {
     fetcher: Arc<dyn Fetcher>,
     values: Vec<Arc<str>>,
     labels: Vec<Arc<str>>,
+    /// Whether each sample must have one of them.
+    needs_label: bool,
     classes: Classes,
     max_bytes: u64,
     #[cfg(feature = "local")]
@@ -88,6 +92,7 @@ impl FetchLabeled {
             fetcher,
             values: values.map(|&name| name.into()).collect(),
             labels: LABEL_FIELDS.map(Into::into).into(),
+            needs_label: false,
             classes: Classes::default(),
             max_bytes: Fetch::DEFAULT_MAX_BYTES,
             #[cfg(feature = "local")]
@@ -159,14 +164,16 @@ impl FetchLabeled {
         self
     }
 
-    /// Takes the label from the first of these fields that a sample has. None: it is what the data set
-    /// says.
+    /// Takes the label from the first of these fields that a sample has, and from nowhere else: a sample
+    /// without any of them is an error, as is one where the field is empty. No names: the label is what the
+    /// data set says.
     #[must_use]
     pub fn with_label_fields<N: Into<Arc<str>>>(
         mut self,
         names: impl IntoIterator<Item = N>,
     ) -> Self {
         self.labels = names.into_iter().map(Into::into).collect();
+        self.needs_label = !self.labels.is_empty();
         self
     }
 
@@ -229,6 +236,10 @@ impl AsyncStage<StoredRecord> for FetchLabeled {
             let wanted = self.values.join(" or ");
             return Err(no_such_field(&item.key, &wanted, item.names()));
         };
+        if self.needs_label && label.is_none() {
+            let wanted = self.labels.join(" or ");
+            return Err(no_such_field(&item.key, &wanted, item.names()));
+        }
         #[cfg(feature = "cache")]
         if let Some(cache) = &self.cache {
             let mut name = name_in_cache(&item, &value, label.as_deref());

@@ -20,7 +20,7 @@ pub(crate) use self::reactor::panicked;
 pub(crate) use self::reactor::{Connections, Reactor};
 pub(crate) use self::refusal::Refusal;
 use crate::SourceOptions;
-use crate::resilient::ConnectionRefused;
+use crate::resilient::Unreached;
 
 /// No object reaches farther, and servers know no greater number.
 pub(crate) const FARTHEST: u64 = i64::MAX as u64;
@@ -102,7 +102,7 @@ pub(crate) fn is_this_machine(authority: &str) -> bool {
 /// An error that no status tells about: of a connection, or of a body under way.
 pub(crate) fn broken(error: reqwest::Error) -> Error {
     let error = error.without_url();
-    let is_refused = has_cause(&error, io::ErrorKind::ConnectionRefused);
+    let unreached = unreached(&error);
     let is_handshake = error.is_connect() && has_cause(&error, io::ErrorKind::InvalidData);
     let (kind, what) = if error.is_timeout() {
         (ErrorKind::Timeout, "the server cannot be reached in time")
@@ -122,7 +122,25 @@ pub(crate) fn broken(error: reqwest::Error) -> Error {
         (ErrorKind::Unavailable, "the connection broke")
     };
     let broken = Error::new(kind, format!("{what}: {}", causes(&error)));
-    if is_refused { broken.with_source(ConnectionRefused) } else { broken }
+    match unreached {
+        Some(unreached) => broken.with_source(unreached),
+        None => broken,
+    }
+}
+
+/// Whether no server was met at all: neither an answer nor a connection that broke.
+pub(crate) fn unreached(error: &(dyn StdError + 'static)) -> Option<Unreached> {
+    let is_before_contact = |cause: &(dyn StdError + 'static)| {
+        let error = cause.downcast_ref::<reqwest::Error>();
+        error.is_some_and(|error| error.is_connect() || error.is_builder())
+    };
+    if has_cause(error, io::ErrorKind::ConnectionRefused) {
+        Some(Unreached::Refused)
+    } else if is_unknown_name(error) || chain(error).any(is_before_contact) {
+        Some(Unreached::Otherwise)
+    } else {
+        None
+    }
 }
 
 /// Whether the name of a server led to no address, which the connector says in words alone.

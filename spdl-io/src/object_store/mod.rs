@@ -22,10 +22,10 @@ pub(crate) use self::cloud::open;
 use self::connector::NoIdentity;
 use crate::fetcher::{check_limit, check_version, past_the_end, range_len};
 use crate::network::{
-    Connections, FARTHEST, Reactor, Refusal, causes, chain, collect, exact, gathered, has_cause,
-    is_unknown_name, panicked,
+    Connections, FARTHEST, Reactor, Refusal, causes, chain, collect, exact, gathered,
+    is_unknown_name, panicked, unreached,
 };
-use crate::resilient::ConnectionRefused;
+use crate::resilient::Unreached;
 use crate::{Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest, Secret};
 
 const RANGES_AT_ONCE: usize = 8;
@@ -174,7 +174,9 @@ impl ObjectStoreFetcher {
             }
             if let Some(NoIdentity) = cause.downcast_ref() {
                 let advice = NoIdentity::advice(&self.name);
-                return Error::new(ErrorKind::PermissionDenied, advice);
+                // The store itself was not asked.
+                let refused = Error::new(ErrorKind::PermissionDenied, advice);
+                return refused.with_source(Unreached::Otherwise);
             }
         }
         if let Some(error) = chain(&error).find_map(|cause| cause.downcast_ref::<HttpError>()) {
@@ -188,8 +190,10 @@ impl ObjectStoreFetcher {
             };
             let why = std::error::Error::source(error).map(causes).unwrap_or_default();
             let broken = Error::new(kind, self.scrub(format!("{what}: {why}")));
-            let is_refused = has_cause(error, std::io::ErrorKind::ConnectionRefused);
-            return if is_refused { broken.with_source(ConnectionRefused) } else { broken };
+            return match unreached(error) {
+                Some(unreached) => broken.with_source(unreached),
+                None => broken,
+            };
         }
         let kind = match &error {
             Store::NotFound { .. } => ErrorKind::NotFound,

@@ -11,21 +11,29 @@ use spdl_core::Error;
 /// Mostly its address is wrong. One that has answered before is restarted, and waited for.
 pub(super) const STRANGER_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The cause of an error: nothing listens where the connection was to go. The error itself says so in
-/// words, and this adds none.
-#[derive(Debug)]
-pub(crate) struct ConnectionRefused;
+/// The cause of an error that no store answered with. The error itself says what happened in words, and
+/// this adds none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unreached {
+    /// Nothing listens where the connection was to go.
+    Refused,
+    /// No address is known, no connection came about in time or in safety, or nothing was asked at all.
+    Otherwise,
+}
 
-impl fmt::Display for ConnectionRefused {
+impl fmt::Display for Unreached {
     fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
         Ok(())
     }
 }
 
-impl std::error::Error for ConnectionRefused {}
+impl std::error::Error for Unreached {}
 
-fn is_refused(error: &Error) -> bool {
-    std::error::Error::source(error).is_some_and(|cause| cause.is::<ConnectionRefused>())
+impl Unreached {
+    /// `None` where the store is known to have been there.
+    fn of(error: &Error) -> Option<Unreached> {
+        std::error::Error::source(error)?.downcast_ref().copied()
+    }
 }
 
 type Listener = dyn Fn(&Error) + Send + Sync;
@@ -43,9 +51,17 @@ impl Contact {
         self.has_answered.store(true, Ordering::Relaxed);
     }
 
+    /// Notes that the store is there, where it was what failed: a refusal is an answer.
+    pub(super) fn failed(&self, error: &Error) {
+        if Unreached::of(error).is_none() {
+            self.answered();
+        }
+    }
+
     /// Whether nobody has ever been met there, and nobody is.
     pub(super) fn is_stranger(&self, error: &Error) -> bool {
-        is_refused(error) && !self.has_answered.load(Ordering::Relaxed)
+        let is_refused = Unreached::of(error) == Some(Unreached::Refused);
+        is_refused && !self.has_answered.load(Ordering::Relaxed)
     }
 
     /// The first of several counts.

@@ -28,9 +28,8 @@ use spdl_core::{
 };
 
 use self::clock::{Clock, RuntimeClock};
-#[cfg(feature = "http")]
-pub(crate) use self::contact::ConnectionRefused;
 use self::contact::Contact;
+pub(crate) use self::contact::Unreached;
 use self::load::Load;
 pub use self::options::ResilientOptions;
 pub use self::persistence::{Attempt, Attempts};
@@ -46,7 +45,7 @@ use crate::{Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest};
 ///   store asks for; within a number of attempts, a time, and a reserve of retries that all reads
 ///   share. So a store in trouble is not asked much more often than one that is well.
 /// - **Gives up sooner on a stranger**: where connections are refused, and the store has never answered,
-///   it is tried for 2 s and no longer, and that is [told](Resilient::when_refused) at once. One that
+///   it is tried for 2 s from the first refusal on and no longer, and that is [told](Resilient::when_refused) at once. One that
 ///   has answered is restarted, and gets all its time.
 /// - **Goes on where a body broke off**, where the fetcher below reads ranges and tells versions;
 ///   else from the start. What comes twice is given once.
@@ -238,7 +237,7 @@ impl Resilient {
                 Either::Right(_) => {
                     self.shared.counts.stalls.add(1);
                     let message = format!("no answer in {:.1} s", patience.as_secs_f64());
-                    Err(Error::new(ErrorKind::Timeout, message))
+                    Err(Error::new(ErrorKind::Timeout, message).with_source(Unreached::Otherwise))
                 }
             };
             match answer {
@@ -374,7 +373,8 @@ impl Listing {
                 Either::Left((line, _)) => line,
                 Either::Right(_) => {
                     shared.counts.stalls.add(1);
-                    Some(Err(Error::new(ErrorKind::Timeout, "the listing stalled")))
+                    let stalled = Error::new(ErrorKind::Timeout, "the listing stalled");
+                    Some(Err(stalled.with_source(Unreached::Otherwise)))
                 }
             };
             match line {

@@ -119,12 +119,21 @@ pub(super) struct Persistence {
     began: Instant,
     /// Since when it has failed to get on.
     since: Instant,
+    /// Since when connections are refused by a store that has never answered.
+    refused_since: Option<Instant>,
 }
 
 impl Persistence {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         let now = shared.clock.now();
-        Persistence { shared, attempts: Attempts::default(), failures: 0, began: now, since: now }
+        Persistence {
+            shared,
+            attempts: Attempts::default(),
+            failures: 0,
+            began: now,
+            since: now,
+            refused_since: None,
+        }
     }
 
     /// It has got on: failures from here on are a row of their own.
@@ -149,6 +158,7 @@ impl Persistence {
     /// The last word on the read, where there is to be none.
     pub(super) async fn try_again(&mut self, key: &Key, error: Error) -> Result<()> {
         let asked = error.retry_after();
+        self.shared.contact.failed(&error);
         self.note(&error);
         self.failures += 1;
         if self.failures >= self.shared.options.attempts {
@@ -167,13 +177,18 @@ impl Persistence {
             return Err(self.give_up(key, error, Some(why)));
         }
         if self.shared.contact.is_stranger(&error) {
-            let spent = self.shared.clock.now().saturating_duration_since(self.since);
-            if delay >= STRANGER_PATIENCE.saturating_sub(spent) {
+            self.shared.contact.tell(&error);
+            let now = self.shared.clock.now();
+            let since = *self.refused_since.get_or_insert(now);
+            let spent = now.saturating_duration_since(since);
+            let left = STRANGER_PATIENCE.saturating_sub(spent);
+            if left.is_zero() {
                 let why = "nothing has answered there so far: is the address right, and does the \
                            server run?";
                 return Err(self.give_up(key, error, Some(why)));
             }
-            self.shared.contact.tell(&error);
+            // Waits that grew while no address was known are no reason to give up.
+            delay = delay.min(left);
         }
         self.shared.clock.sleep(delay).await;
         loop {
@@ -195,8 +210,7 @@ impl Persistence {
 
     /// The last word where trying again makes no sense: the error itself, with what was before it.
     pub(super) fn end(mut self, key: &Key, error: Error) -> Error {
-        // Whoever says something final is there.
-        self.shared.contact.answered();
+        self.shared.contact.failed(&error);
         if self.attempts.count() == 0 {
             self.shared.counts.failed.add(1);
             return error.with_key(key.display_name());

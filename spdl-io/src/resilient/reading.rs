@@ -11,6 +11,7 @@ use futures_util::{FutureExt, StreamExt};
 use spdl_core::{BoxFuture, Error, ErrorKind, Result};
 
 use super::Shared;
+use super::contact::Unreached;
 use super::persistence::{Persistence, may_pass};
 use crate::body::{FirstByte, JoinedPieces};
 use crate::fetcher::{check_limit, check_version, range_len};
@@ -473,7 +474,7 @@ fn send(
 
 fn no_answer(patience: Duration) -> Error {
     let message = format!("no answer in {:.1} s", patience.as_secs_f64());
-    Error::new(ErrorKind::Timeout, message)
+    Error::new(ErrorKind::Timeout, message).with_source(Unreached::Otherwise)
 }
 
 /// Between two looks at how long answers take, where that is not known yet.

@@ -107,6 +107,8 @@ enum Answer {
     Refused(ErrorKind),
     /// Nothing listens where the connection was to go.
     NobodyListens,
+    /// No address is known for its name.
+    NoAddress,
     RetryAfter(Duration),
     /// So many bytes, then an error of this kind.
     Breaks(usize, ErrorKind),
@@ -132,7 +134,11 @@ enum Answer {
 }
 
 fn nobody_listens() -> Error {
-    Error::new(ErrorKind::Unavailable, "cannot connect").with_source(contact::ConnectionRefused)
+    Error::new(ErrorKind::Unavailable, "cannot connect").with_source(contact::Unreached::Refused)
+}
+
+fn no_address() -> Error {
+    Error::new(ErrorKind::Unavailable, "no address").with_source(contact::Unreached::Otherwise)
 }
 
 type Script = Box<dyn Fn(&Key, u32, &ReadRequest) -> Answer + Send + Sync>;
@@ -180,6 +186,7 @@ impl Fetcher for Faulty {
         match self.answer(key, &ReadRequest::whole()) {
             Answer::Refused(kind) => Err(Error::new(kind, "on purpose")),
             Answer::NobodyListens => Err(nobody_listens()),
+            Answer::NoAddress => Err(no_address()),
             Answer::Stalls(_) => std::future::pending().await,
             _ => self.objects.stat(key).await,
         }
@@ -190,6 +197,7 @@ impl Fetcher for Faulty {
         match answer {
             Answer::Refused(kind) => return Err(Error::new(kind, "on purpose")),
             Answer::NobodyListens => return Err(nobody_listens()),
+            Answer::NoAddress => return Err(no_address()),
             Answer::RetryAfter(delay) => {
                 let error = Error::new(ErrorKind::Unavailable, "slow down");
                 return Err(error.with_retry_after(delay));
@@ -633,6 +641,79 @@ fn a_server_that_has_answered_is_waited_for_while_it_restarts() {
         assert_eq!(setup.read().unwrap(), contents(10_000));
         assert!(setup.clock.elapsed() >= 20 * SECOND);
     }
+}
+
+/// A reading whose answers depend on how many came before, and on the time.
+fn timed(answer: impl Fn(u32, Duration) -> Answer + Send + Sync + 'static) -> Setup {
+    let clock_of = Arc::new(Mutex::new(None::<Arc<TestClock>>));
+    let clock = Arc::clone(&clock_of);
+    let setup = setup_with(able(), options().attempts(1000), move |_, attempt, _| {
+        answer(attempt, clock.lock().unwrap().as_ref().unwrap().elapsed())
+    });
+    *clock_of.lock().unwrap() = Some(Arc::clone(&setup.clock));
+    setup
+}
+
+#[test]
+fn whoever_answers_that_it_is_busy_has_answered() {
+    let setup = timed(|attempt, now| match attempt {
+        1 => Answer::Refused(ErrorKind::Unavailable),
+        _ if now < 20 * SECOND => Answer::NobodyListens,
+        _ => Answer::Fine,
+    });
+    assert_eq!(setup.read().unwrap(), contents(10_000));
+    assert!(setup.clock.elapsed() >= 20 * SECOND);
+}
+
+#[test]
+fn where_no_server_was_met_none_has_answered() {
+    // What is final may be said by this machine alone, and a stall is no answer.
+    for answer in [Answer::NoAddress, Answer::Late(1000 * SECOND)] {
+        let setup = timed(move |attempt, _| match attempt {
+            1 => answer,
+            _ => Answer::NobodyListens,
+        });
+        let error = setup.read().unwrap_err();
+        assert!(error.message().contains("nothing has answered there so far"), "{error}");
+    }
+    let final_one = || {
+        let error = Error::new(ErrorKind::Io, "no secure connection");
+        error.with_source(contact::Unreached::Otherwise)
+    };
+    let setup = timed(|_, _| Answer::NobodyListens);
+    let persistence = persistence::Persistence::new(Arc::clone(&setup.fetcher.shared));
+    persistence.end(&Key::from("a"), final_one());
+    assert!(setup.fetcher.shared.contact.is_stranger(&nobody_listens()));
+}
+
+#[test]
+fn the_time_of_a_stranger_runs_from_the_first_refusal() {
+    let refusals = AtomicU64::new(0);
+    let setup = timed(move |_, now| {
+        if now < 5 * SECOND {
+            Answer::NoAddress
+        } else if refusals.fetch_add(1, Ordering::Relaxed) == 0 {
+            Answer::NobodyListens
+        } else {
+            Answer::Fine
+        }
+    });
+    assert_eq!(setup.read().unwrap(), contents(10_000));
+    let refused_in_the_end = timed(|_, now| match now {
+        now if now < 5 * SECOND => Answer::NoAddress,
+        _ => Answer::NobodyListens,
+    });
+    let told = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&told);
+    let tell = move |_: &Error| {
+        count.fetch_add(1, Ordering::Relaxed);
+    };
+    let fetcher = refused_in_the_end.fetcher.clone().when_refused(tell);
+    let error = refused_in_the_end.clock.run(fetcher.read(&Key::from("a"), None)).unwrap_err();
+    assert!(error.message().contains("nothing has answered there so far"), "{error}");
+    assert_eq!(told.load(Ordering::Relaxed), 1);
+    let spent = refused_in_the_end.clock.elapsed();
+    assert!(spent > 5 * SECOND + 500 * MS && spent < 12 * SECOND, "{spent:?}");
 }
 
 /// 10 ms each for `count` reads, one after the other; those that `is_slow` says take long.

@@ -173,7 +173,7 @@ mod parquet {
         let (_, data) = open(&[("1.parquet", file_of("target", &[&["dog", "cat"]]))]);
         let data = data.unwrap();
         let told = data.unlabeled().unwrap();
-        assert!(told.message().contains("There are `image`, `target`; `label_field`"), "{told}");
+        assert!(told.message().contains("There are `target`; `label_field`"), "{told}");
         assert_eq!(labels(&data), [-1, -1]);
         let (_, data) = open(&[("1.parquet", file(&[&["dog", "cat"]]))]);
         assert!(data.unwrap().unlabeled().is_none());

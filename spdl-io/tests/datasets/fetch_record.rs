@@ -171,7 +171,8 @@ fn the_value_is_the_first_field_that_is_there_and_the_label_a_field_or_the_sampl
     let other = FetchLabeled::new(store.arc()).with_value_fields(["gif", "png", "jpg"]);
     assert_eq!(&one(other).unwrap().value[..], b"whole");
     let absent = FetchLabeled::new(store.arc()).with_label_fields(["class"]);
-    assert_eq!(one(absent).unwrap().label, 3);
+    let error = one(absent).unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::NotFound, Some("shard:1")));
 
     let error = one(FetchLabeled::new(store.arc()).with_value_fields(["gif"])).unwrap_err();
     assert_eq!((error.kind(), error.key()), (ErrorKind::NotFound, Some("shard:1")));

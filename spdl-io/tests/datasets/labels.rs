@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use spdl_core::block_on;
+use spdl_core::{ErrorKind, block_on};
 use spdl_io::StoreRegistry;
 use spdl_io::datasets::OpenedDataset;
 
@@ -56,11 +56,9 @@ fn a_label_in_a_field_counts_and_no_folder_does() {
 #[test]
 fn where_no_sample_of_a_tar_has_a_label_the_fields_and_the_option_are_told() {
     for (names, there) in [
-        (&["1.jpg", "1.txt", "1.json"][..], "`jpg`, `json`, `txt`"),
+        (&["1.jpg", "1.txt", "1.json"][..], "`json`, `txt`"),
         // A text beside an image may be its label, so that the folder need not be.
-        (&["cat/1.jpg", "cat/1.txt", "dog/2.jpg", "dog/2.txt"], "`jpg`, `txt`"),
-        (&["train/1.jpg", "val/2.jpg"], "`jpg`"),
-        (&["cat/1.jpg", "dog/2.jpg", "3.jpg"], "`jpg`"),
+        (&["cat/1.jpg", "cat/1.txt", "dog/2.jpg", "dog/2.txt"], "`txt`"),
     ] {
         let (_folder, data) = open("1.tar", &[("1.tar", tar(names))]);
         assert!(data.classes.is_empty(), "{names:?}: {:?}", data.classes);
@@ -72,6 +70,105 @@ fn where_no_sample_of_a_tar_has_a_label_the_fields_and_the_option_are_told() {
         assert!(message.contains("--label-field"), "{message}");
         assert!(labels(&data).iter().all(|label| *label == -1));
     }
+}
+
+#[test]
+fn where_a_tar_holds_nothing_but_images_no_field_is_named_to_be_the_label() {
+    for names in [
+        &["1.jpg", "2.png"][..],
+        &["train/1.jpg", "val/2.jpg"],
+        &["cat/1.jpg", "dog/2.jpg", "3.jpg"],
+        &["00/1.jpg", "3f/2.jpg"],
+    ] {
+        let (_folder, data) = open("1.tar", &[("1.tar", tar(names))]);
+        assert!(data.classes.is_empty(), "{names:?}: {:?}", data.classes);
+        let told = data.unlabeled().unwrap_or_else(|| panic!("nothing is told of {names:?}"));
+        let words = ". There is nothing but images: put them into folders of classes, or add a \
+                     `.cls` beside each";
+        assert!(told.message().ends_with(words), "{told}");
+        assert!(!told.message().contains("label_field"), "{told}");
+    }
+}
+
+#[test]
+fn classes_that_were_found_in_folders_are_counted() {
+    let (_folder, data) = open("1.tar", &[("1.tar", tar(&["b/1.jpg", "a/2.jpg"]))]);
+    assert_eq!(data.classes_in_folders(), Some(2));
+    let (_folder, data) = open("1.tar", &[("1.tar", tar(&["0a/1.jpg", "b1/2.jpg"]))]);
+    assert_eq!(data.classes_in_folders(), None);
+    let (_folder, data) = open("a", &[("a/b/1.jpg", vec![]), ("a/c/1.jpg", vec![])]);
+    assert_eq!((data.classes.len(), data.classes_in_folders()), (2, None));
+}
+
+/// The labels of a list of JSON by the field `target`, or why there is none.
+fn targets(rows: &[&str]) -> (Vec<String>, Vec<Result<i64>>) {
+    let images = ["1.jpg", "2.jpg", "3.jpg"].map(|name| (name, name.as_bytes().to_vec()));
+    let row = |(number, row): (usize, &&str)| format!("{{\"path\":\"{}.jpg\"{row}}}\n", number + 1);
+    let list: String = rows.iter().enumerate().map(row).collect();
+    let files = [&images[..], &[("l.jsonl", list.into_bytes())]].concat();
+    let (_folder, mut data) = open("l.jsonl", &files);
+    block_on(data.name_classes("target")).unwrap();
+    let fetch = || data.fetch_labeled().with_label_fields(data.label_field("target"));
+    let label = |number| {
+        let sample = vec![data.samples.item(number).unwrap()];
+        process(sample, fetch()).remove(0).map(|image| image.label)
+    };
+    ((data.classes.clone()), (0..data.samples.len()).map(label).collect())
+}
+
+#[test]
+fn a_sample_without_the_field_that_is_named_has_no_label_from_elsewhere() {
+    for (rows, classes, expected) in [
+        (
+            [
+                r#","label":"dog","target":"x""#,
+                r#","label":"cat""#,
+                r#","label":"dog","target":"y""#,
+            ],
+            &["x", "y"][..],
+            [0, 1],
+        ),
+        ([r#","target":7"#, r#","label":0"#, r#","target":9"#], &[], [7, 9]),
+    ] {
+        let (names, labels) = targets(&rows);
+        assert_eq!(names, classes);
+        let [Ok(first), Err(error), Ok(last)] = &labels[..] else { panic!("{labels:?}") };
+        assert_eq!([*first, *last], expected);
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.message().contains("there is no field \"target\", but file"), "{error}");
+        assert!(error.key().unwrap().ends_with("2.jpg"), "{error}");
+    }
+}
+
+#[test]
+fn a_number_among_names_is_a_name() {
+    let (names, labels) = targets(&[r#","target":"x""#, r#","target":3"#, r#","target":"a""#]);
+    assert_eq!(names, ["3", "a", "x"]);
+    let labels: Vec<_> = labels.into_iter().map(Result::unwrap).collect();
+    assert_eq!(labels, [2, 0, 1]);
+    let (names, labels) = targets(&[r#","target":"7""#, r#","target":3"#]);
+    assert!(names.is_empty());
+    assert_eq!(labels.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [7, 3]);
+}
+
+#[test]
+fn a_lists_own_column_that_is_named_is_no_field_and_labels_stay() {
+    let list = b"path,label\n1.jpg,dog\n2.jpg,\n".to_vec();
+    let images = ["1.jpg", "2.jpg"].map(|name| (name, name.as_bytes().to_vec()));
+    let (_folder, data) = open("l.csv", &[&images[..], &[("l.csv", list)]].concat());
+    let fetch = data.fetch_labeled().with_label_fields(data.label_field("label"));
+    let read = process(Arc::clone(&data.samples), fetch);
+    let read: Vec<_> = read.into_iter().map(|image| image.unwrap().label).collect();
+    assert_eq!(read, [0, -1]);
+    // Where another column holds the labels, it is a field as others are.
+    let list = b"path,class,label\n1.jpg,dog,x\n".to_vec();
+    let (_folder, mut data) = open("l.csv", &[&images[..1], &[("l.csv", list)]].concat());
+    let own = if data.is_own_label("label") { "label" } else { "class" };
+    let other = if own == "label" { "class" } else { "label" };
+    assert_eq!((data.label_field(own), data.label_field(other)), (None, Some(other)));
+    block_on(data.name_classes(other)).unwrap();
+    let fetch = data.fetch_labeled().with_label_fields(data.label_field(other));
+    assert_eq!(process(Arc::clone(&data.samples), fetch).remove(0).unwrap().label, 0);
 }
 
 #[test]

@@ -126,8 +126,8 @@ class ImageLoader:
     Iterating raises `NotFoundError`, `PermissionDeniedError` or `IoError` for files that cannot be
     read, and `DataError` for those that give no image, with the file in `error.key`. What comes from
     a store is tried again for a while, before `UnavailableError` or `TimedOutError`; but for 2 seconds
-    alone, with a line in the log `spdl_rs`, where connections are refused and nothing has ever answered.
-    `CudaError` is raised where the device fails, or its memory is full.
+    alone where connections are refused and nothing has ever answered. That is told in the log `spdl_rs`
+    while the data set is opened. `CudaError` is raised where the device fails, or its memory is full.
 
     >>> loader = ImageLoader("photos", batch_size=3, size=32, layout="nchw-f32")
     >>> len(loader), loader.class_to_idx

@@ -1,13 +1,15 @@
 //! The names of classes that lie in a column of texts.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 use super::{DatasetKind, OpenedDataset};
-use crate::StoredField;
 use crate::datasets::file_list::LABEL_COLUMNS;
+use crate::{FieldValue, StoredField, StoredRecord};
 
 /// The most classes that a column may name; where it names more, it is none of classes.
 const MOST_CLASSES: usize = 1_000_000;
@@ -19,7 +21,16 @@ const CONCURRENCY: usize = 8;
 impl OpenedDataset {
     /// Whether this is a list's column of labels, which are labels already, and no field.
     pub fn is_own_label(&self, name: &str) -> bool {
-        self.kind == DatasetKind::FileList && LABEL_COLUMNS.contains(&name)
+        self.kind == DatasetKind::FileList
+            && LABEL_COLUMNS.contains(&name)
+            // It is one where a row has another such column, which comes before it.
+            && self.first_samples().next().is_none_or(|row| row.names().all(|field| field != name))
+    }
+
+    /// The names for [`with_label_fields`](crate::FetchLabeled::with_label_fields), where this one was asked
+    /// for: none where it is a list's own column of labels.
+    pub fn label_field<'a>(&self, name: &'a str) -> Option<&'a str> {
+        Some(name).filter(|name| !self.is_own_label(name))
     }
 
     /// Refuses the name of a field that no sample has: a misspelt one would be missing in silence.
@@ -54,7 +65,7 @@ impl OpenedDataset {
     /// Finds the names of the classes in the field `label`, where it is a column of texts that can be read
     /// without the others, as in Parquet files and lists of files: sorted by their bytes, so that a label is
     /// a name's place among them. Where all texts are whole numbers, they are labels as they stand, and there
-    /// are no names.
+    /// are no names; where some are not, the numbers of a list are names as well.
     ///
     /// Opening does this for the field that [`FetchLabeled`](crate::FetchLabeled) takes; it is to be called
     /// for another one. Of other kinds of data sets nothing is changed.
@@ -99,20 +110,29 @@ impl OpenedDataset {
 
     /// The same of a list, whose fields need not be read. An empty cell names no class.
     fn name_classes_of_list(&mut self, label: &str) -> Result<()> {
-        let mut names = BTreeSet::new();
+        let (mut names, mut has_numbers) = (BTreeSet::new(), false);
         for number in 0..self.samples.len() {
             // What cannot be read is told in its turn.
             let Ok(row) = self.samples.item(number) else { continue };
             let field = row.fields.iter().find(|(name, _)| **name == *label);
             let Some((_, StoredField::Known(value))) = field else { continue };
-            if let Some(text) = value.as_str().filter(|text| !text.trim().is_empty())
-                && !names.contains(text)
-            {
-                names.insert(text.to_owned());
+            let text = match value {
+                FieldValue::Integer(number) => {
+                    has_numbers = true;
+                    Cow::Owned(number.to_string())
+                }
+                value => Cow::Borrowed(value.as_str().unwrap_or_default()),
+            };
+            if !text.trim().is_empty() && !names.contains(&*text) {
+                names.insert(text.into_owned());
                 check_count(label, &names)?;
             }
         }
         self.take_names(names);
+        if has_numbers && !self.classes.is_empty() {
+            let (rows, column) = (Arc::clone(&self.samples), label.into());
+            self.samples = Arc::new(NumbersAsNames { rows, column });
+        }
         Ok(())
     }
 
@@ -142,6 +162,41 @@ impl OpenedDataset {
             }
             Err(error) => Err(error),
         }
+    }
+}
+
+/// A list of which the whole numbers in one column are names of classes, as others there are texts.
+#[derive(Debug)]
+struct NumbersAsNames {
+    rows: Arc<dyn Dataset<Item = StoredRecord>>,
+    column: Arc<str>,
+}
+
+impl Dataset for NumbersAsNames {
+    type Item = StoredRecord;
+
+    fn len(&self) -> u64 {
+        self.rows.len()
+    }
+
+    fn item(&self, index: u64) -> Result<StoredRecord> {
+        let mut row = self.rows.item(index)?;
+        for (name, field) in &mut row.fields {
+            if let (true, StoredField::Known(value)) = (*name == self.column, field)
+                && let FieldValue::Integer(number) = value
+            {
+                *value = FieldValue::Text(number.to_string().into());
+            }
+        }
+        Ok(row)
+    }
+
+    fn content_hash(&self) -> Option<u64> {
+        self.rows.content_hash()
+    }
+
+    fn key(&self, row: &StoredRecord) -> Option<Arc<str>> {
+        self.rows.key(row)
     }
 }
 

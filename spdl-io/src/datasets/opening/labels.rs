@@ -24,6 +24,12 @@ impl OpenedDataset {
         }
     }
 
+    /// How many classes were found in the folders of tar shards: a guess, which is to be told.
+    pub fn classes_in_folders(&self) -> Option<usize> {
+        let is_guess = self.kind == DatasetKind::TarShards && self.has_own_classes();
+        is_guess.then_some(self.classes.len())
+    }
+
     /// A warning where no sample has a label by the [usual names](crate::FetchLabeled::new), so that all
     /// are −1, with the names that there are. It is for whoever wants labels, and has not said which field
     /// they are.
@@ -32,43 +38,57 @@ impl OpenedDataset {
     /// expect any: of images in one folder, and of a list of nothing but files.
     pub fn unlabeled(&self) -> Option<Error> {
         let fetch = self.fetch_labeled();
-        let mut there = BTreeSet::new();
+        let (mut there, mut is_known) = (BTreeSet::new(), false);
         for sample in self.first_samples() {
-            if sample.label >= 0 || fetch.fields_of(&sample).1.is_some() {
+            is_known = true;
+            let (image, label) = fetch.fields_of(&sample);
+            if sample.label >= 0 || label.is_some() {
                 return None;
             }
-            there.extend(sample.names().take(MOST_TOLD).map(str::to_owned));
+            let others = sample.names().filter(|name| image.as_deref() != Some(*name));
+            there.extend(others.take(MOST_TOLD).map(str::to_owned));
+        }
+        if self.kind == DatasetKind::FileList {
+            there.remove("file");
         }
         let looked_for = match self.kind {
+            // Of samples that all are damaged nobody knows.
+            _ if !is_known => return None,
             DatasetKind::ImageFolder => return None,
-            DatasetKind::FileList => {
-                there.remove("file");
-                format!("the columns {}", quoted(LABEL_COLUMNS))
-            }
+            DatasetKind::FileList if there.is_empty() => return None,
+            DatasetKind::FileList => format!("the columns {}", quoted(LABEL_COLUMNS)),
             DatasetKind::TarShards => format!(
-                "the fields {}, and in folders that are classes for certain",
+                "the fields {}, and in folders, which are no classes where all are named as parts \
+                 (`train`, `val`) or are numbers of one length (`00`, `3f`)",
                 quoted(LABEL_FIELDS)
             ),
             _ => format!("the fields {}", quoted(LABEL_FIELDS)),
         };
-        if there.is_empty() {
-            return None;
-        }
         let samples = match self.samples.len() <= LOOKED_AT {
             true => "no sample".to_owned(),
             false => format!("none of the first {LOOKED_AT} samples"),
         };
-        let there = quoted(there.iter().take(MOST_TOLD));
+        let advice = match (there.is_empty(), self.kind) {
+            (false, _) => format!(
+                "There are {}; `label_field` of Python's `ImageLoader`, `--label-field`, or \
+                 `FetchLabeled::with_label_fields` in Rust says which one is the label",
+                quoted(there.iter().take(MOST_TOLD))
+            ),
+            (true, DatasetKind::TarShards) => {
+                "There is nothing but images: put them into folders of classes, or add a `.cls` \
+                 beside each"
+                    .to_owned()
+            }
+            (true, _) => "There is no field beside the image".to_owned(),
+        };
         let message = format!(
-            "{samples} has a label, so all are -1: they were looked for in {looked_for}. There are \
-             {there}; `label_field` of Python's `ImageLoader`, `--label-field`, or \
-             `FetchLabeled::with_label_fields` in Rust says which one is the label"
+            "{samples} has a label, so all are -1: they were looked for in {looked_for}. {advice}"
         );
         Some(Error::new(ErrorKind::NotFound, message))
     }
 
     /// Those of the first samples that can be read.
-    fn first_samples(&self) -> impl Iterator<Item = StoredRecord> {
+    pub(super) fn first_samples(&self) -> impl Iterator<Item = StoredRecord> {
         (0..self.samples.len().min(LOOKED_AT)).filter_map(|number| self.samples.item(number).ok())
     }
 }

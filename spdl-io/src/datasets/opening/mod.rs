@@ -110,7 +110,8 @@ pub struct OpenedDataset {
     pub is_local: bool,
     /// The names of the classes, where the data set has them; a label is an index into them. Of Parquet
     /// files, the different texts of the column of labels, where it is one of texts. Of tar shards, those of
-    /// a set that was packed, or the folders in them, where these are classes for certain.
+    /// a set that was packed, or the folders in them, where these seem to be
+    /// [classes](super::WebDataset::classes).
     pub classes: Vec<String>,
     /// How many samples each shard has, or each row group; empty where samples lie each on its own.
     pub shard_lens: Vec<u64>,

@@ -18,7 +18,8 @@ pub(super) struct ClassFolders {
 
 impl ClassFolders {
     /// Of these names of images, where each lies in a folder below the one that all lie in. Folders that
-    /// are named as parts of a data set (`train`, `val`, …) are no classes.
+    /// are named as parts of a data set (`train`, `val`, …), or that [hashes](are_buckets) spread the images
+    /// over, are no classes.
     pub(super) fn of<'a>(images: impl Iterator<Item = &'a [u8]> + Clone) -> Option<Self> {
         let mut names = images.clone();
         let mut around: Vec<&[u8]> = folders_of(names.next()?).collect();
@@ -38,7 +39,7 @@ impl ClassFolders {
             }
         }
         let is_part = |name: &&[u8]| std::str::from_utf8(name).is_ok_and(is_part_of_data);
-        if classes.iter().all(is_part) {
+        if classes.iter().all(is_part) || are_buckets(&classes) {
             return None;
         }
         Some(ClassFolders { depth, names: classes.into_iter().map(Into::into).collect() })
@@ -55,6 +56,16 @@ impl ClassFolders {
     pub(super) fn names(&self) -> Vec<String> {
         self.names.iter().map(|name| Key::from_bytes(name).to_string()).collect()
     }
+}
+
+/// Whether folders are mostly ones that hashes or running numbers spread files over: all are hexadecimal
+/// numbers of one length (`00`, `01`, `3f`), of two digits at least. `0` to `9` are classes, `n01440764` is
+/// one, and so are the words `bee` and `cab`, as no decimal digit is in them.
+fn are_buckets(folders: &BTreeSet<&[u8]>) -> bool {
+    let len = folders.first().map_or(0, |name| name.len());
+    let is_hex = |name: &&[u8]| name.len() == len && name.iter().all(u8::is_ascii_hexdigit);
+    let has_digit = folders.iter().any(|name| name.iter().any(u8::is_ascii_digit));
+    len >= 2 && has_digit && folders.iter().all(is_hex)
 }
 
 /// The folders that a sample lies in, the outermost first.
@@ -86,6 +97,11 @@ mod tests {
             (&["./a/x/1", "a//y/1", "/a/x/2"], &["x", "y"], &[0, 1, 0]),
             // By their bytes, not as numbers.
             (&["2/1", "10/1", "Z/1", "a/1"], &["10", "2", "Z", "a"], &[1, 0, 2, 3]),
+            // Digits that are classes, names of WordNet, words of the letters of hexadecimal numbers.
+            (&["0/1", "9/1", "3/1"], &["0", "3", "9"], &[0, 2, 1]),
+            (&["9/1", "10/1"], &["10", "9"], &[1, 0]),
+            (&["n01440764/1", "n01443537/1"], &["n01440764", "n01443537"], &[0, 1]),
+            (&["bee/1", "cab/1"], &["bee", "cab"], &[0, 1]),
         ] {
             let found = labels(names).unwrap_or_else(|| panic!("no classes in {names:?}"));
             assert_eq!(found, (classes.iter().map(|&it| it.into()).collect(), expected.to_vec()));
@@ -104,6 +120,10 @@ mod tests {
             &["cat/1", "dog/1", "2"],
             &["x/cat/1", "x/dog/1", "x/2"],
             &["train/cat/1", "Val/cat/1"],
+            // Hashes, and running numbers.
+            &["00/1", "01/1", "3f/1"],
+            &["images/0a3/1", "images/FF0/1"],
+            &["00000/1", "00001/1"],
         ] {
             assert_eq!(labels(names), None, "{names:?}");
         }

@@ -268,14 +268,34 @@ impl Grouping {
             false => self.shard.shown(&name, None).display_name(),
         };
         // What the damage says of itself is told above, so only what is behind it is its cause.
-        if let Some(cause) = std::error::Error::source(&damage) {
-            error = error.with_source(cause.to_string());
-        }
-        self.fail(error.with_key(shown))
+        self.fail(error.with_key(shown).with_cause_of(damage))
     }
 
     fn too_much(&self, what: &str) -> Error {
         let message = format!("the shard has more {what} than can be kept");
         Error::new(ErrorKind::LimitExceeded, message).with_key(self.shard.key.display_name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn what_caused_the_damage_of_a_shard_is_kept_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("1.tar");
+        tar::Builder::new(std::fs::File::create(&path).unwrap()).finish().unwrap();
+        let index = TarIndex::open(&path).unwrap();
+        let inner = Error::new(ErrorKind::Io, "no bytes").with_source(io::Error::other("a wire"));
+        let damage = Error::new(ErrorKind::Corrupt, "it is cut").with_source(inner);
+        let shard = Shard::new("1.tar".into(), &index, Some(damage)).unwrap();
+        let cause = shard.failures[0].1.source().unwrap();
+        let cause: &Error = cause.downcast_ref().unwrap();
+        assert_eq!(cause.message(), "no bytes");
+        assert!(cause.source().unwrap().is::<io::Error>());
     }
 }

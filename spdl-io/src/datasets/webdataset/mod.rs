@@ -45,8 +45,9 @@ const NAMES: Names<'static> = Names { in_folder: "*.tar", index_suffix: Some(".i
 /// - Where samples are images alone, and all lie in folders, the folders directly below the one that all
 ///   lie in are the classes ([`classes`](WebDataset::classes)), as for
 ///   [`ImageFolder`](crate::ImageFolder): `train/cat/1.jpg` and `train/dog/1.jpg` are of the classes `cat`
-///   and `dog`. An image with another field beside it, or beside the folders, and folders that are all
-///   called `train`, `val` and so on, make that uncertain: then there are none.
+///   and `dog`. There are none where an image has another field beside it, or lies beside the folders, and
+///   where all folders are called `train`, `val` and so on, or are hexadecimal numbers of one length, of two
+///   digits at least (`00`, `3f`), over which hashes spread files. All else is taken for classes.
 ///
 /// | fields | are |
 /// |---|---|
@@ -271,7 +272,7 @@ impl WebDataset {
         Ok(samples)
     }
 
-    /// The folders that are classes, where that is certain.
+    /// The folders that seem to be classes.
     fn class_folders(&self) -> Option<ClassFolders> {
         let are_images: Vec<bool> = self.fields.iter().map(|(name, _)| is_image(name)).collect();
         let samples = self.shards.iter().flat_map(|shard| {
