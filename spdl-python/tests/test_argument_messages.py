@@ -301,8 +301,39 @@ REFUSED = [
         "multiprocessing_context",
     ),
     (lambda it: torch_loader(num_workers=it), NO_INT, TypeError, "num_workers"),
-    (lambda it: torch_loader(num_workers=it), [-1, HUGE], ValueError, "num_workers"),
+    (
+        lambda it: torch_loader(num_workers=it),
+        [-1, -HUGER, 70_000, *TOO_MANY[2:]],
+        ValueError,
+        "num_workers",
+    ),
     (lambda it: torch_loader(timeout=it, num_workers=1), NO_NUMBER, TypeError, "timeout"),
+    (
+        lambda it: torch_loader(timeout=it, num_workers=1),
+        [-1, -HUGER, float("nan")],
+        ValueError,
+        "timeout",
+    ),
+    (
+        lambda it: torch_loader(prefetch_factor=it, num_workers=1),
+        [-1, HUGE, HUGER],
+        ValueError,
+        "prefetch_factor",
+    ),
+    (lambda it: torch_loader(batch_size=it), [*TOO_MANY, "3", 1.5, True], ValueError, "batch_size"),
+    (lambda it: torch_loader(collate_fn=it), NO_FUNCTION, TypeError, "collate_fn"),
+    (lambda it: torch_loader(worker_init_fn=it), NO_FUNCTION, TypeError, "worker_init_fn"),
+    *[
+        (lambda it, name=name: torch_loader(**{name: it}), ["no", 2, [], object()], TypeError, name)
+        for name in ("shuffle", "pin_memory", "persistent_workers", "in_order")
+    ],
+    (lambda it: torch_loader(pin_memory_device=it), [0, b"cuda"], TypeError, "pin_memory_device"),
+    (
+        lambda it: spdl_rs.torch.DataLoader(it, collate_fn=sum),
+        [None, 1, 1.5, object()],
+        TypeError,
+        "dataset",
+    ),
     (
         lambda it: torch_loader(prefetch_factor=it, num_workers=1),
         ["3", 1.5, True],
@@ -403,3 +434,40 @@ def test_b10_settings_of_files_and_numbers_of_any_size_are_taken():
             assert pipeline.get_item(timeout=timeout) == 0
             pipeline.stop(timeout=timeout)
     assert list(build(num_threads=3).get_iterator(timeout=HUGE)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.filterwarnings("ignore:.*persistent_workers=…")
+def test_b10_what_pytorch_takes_is_taken():
+    import numpy
+
+    one = numpy.int64(1)
+    for value in (True, 1, numpy.True_):
+        made = torch_loader(in_order=value, persistent_workers=value, num_workers=1)
+        assert made.in_order is True and made.persistent_workers is True
+    for value in (False, 0, None, numpy.False_):
+        made = torch_loader(in_order=value, persistent_workers=value, pin_memory=value)
+        assert (made.in_order, made.persistent_workers, made.pin_memory) == (False, False, False)
+    made = torch_loader(batch_size=one, num_workers=one, prefetch_factor=one, timeout=float("inf"))
+    assert list(made) == [1, 2]
+    assert {type(made.batch_size), type(made.num_workers), type(made.prefetch_factor)} == {int}
+    assert sorted(pytorch_loader(batch_size=one, num_workers=one, prefetch_factor=one)) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda it: spdl_rs.ImageLoader(it, batch_size=1),
+        lambda it: spdl_rs.ImageLoader("photos", batch_size=1, classes=it),
+        Merge,
+        lambda it: variants(paths=it),
+        lambda it: variants(paths=[it]),
+    ],
+)
+def test_b10_what_a_generator_of_ones_own_raises_is_no_wrong_argument(take):
+    def broken():
+        yield from ()
+        raise TypeError("of my own")
+
+    with pytest.raises(TypeError, match="^of my own$") as raised:
+        take(broken())
+    assert raised.traceback[-1].name == "broken"

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 
+import in_processes
 import pytest
 import spdl_rs.dataloader
 from pipelines import assert_no_threads, threads, wait_until
@@ -335,6 +336,40 @@ def test_d02_what_a_sample_raises_comes_in_its_turn(context):
         next(batches)
     assert any("sample 77" in note for note in raised.value.__notes__)
     assert next(batches)[0] == [2]
+
+
+class Refusing:
+    """Raises what another process cannot make again: the class wants two arguments."""
+
+    def __init__(self, when):
+        self.when = when
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        if self.when == "indexed" and index == 1:
+            raise in_processes.Unpicklable("this", "that")
+        return index
+
+    def __setstate__(self, state):
+        if state["when"] == "unpickled":
+            raise in_processes.Unpicklable("this", "that")
+        vars(self).update(state)
+
+
+@pytest.mark.parametrize("when", ["indexed", "unpickled"])
+def test_d02_what_cannot_be_read_back_is_told_with_its_words(when):
+    options = {"num_workers": 1, "multiprocessing_context": "fork", "in_order": True}
+    batches = iter(get(Refusing(when), 1, sum, **options))
+    if when == "indexed":
+        assert next(batches) == 0
+    with pytest.raises(RuntimeError, match="in_processes.Unpicklable: this and that$") as raised:
+        next(batches)
+    where = "__getitem__" if when == "indexed" else "__setstate__"
+    assert where in str(raised.value.__cause__)
+    if when == "indexed":
+        assert list(batches) == [2], "the pool goes on"
 
 
 def test_d02_a_process_that_dies_is_an_error():

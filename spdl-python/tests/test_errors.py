@@ -160,7 +160,7 @@ def test_values_out_of_range_are_value_errors_that_say_what_is_allowed(photos, s
         ({"shuffle": 1}, "shuffle must be True or False"),
         ({"drop_last": []}, "drop_last must be True or False"),
         ({"layout": 3}, '"nhwc-u8" or "nchw-f32"'),
-        ({"source": 5}, "a folder, an address, or a list of paths, not int"),
+        ({"source": 5}, "a folder, an address, or a list of paths, not 5"),
         ({"source": ["a.png", 5]}, "a folder, an address, or a list of paths"),
         ({"source": ["a.png"], "labels": ["x"]}, "labels must be a whole number"),
         ({"source": ["a.png"], "labels": "1"}, "labels must be a list"),

@@ -1,6 +1,7 @@
 """Executors of the features: C06, C07."""
 
 import concurrent.futures
+import multiprocessing
 import os
 import pathlib
 import pickle
@@ -17,6 +18,7 @@ from spdl_rs.pipeline import (
     PriorityInterpreterPoolExecutor,
     PriorityProcessPoolExecutor,
     PriorityThreadPoolExecutor,
+    _failure,
     run_pipeline_in_subprocess,
 )
 from spdl_rs.pipeline.defs import (
@@ -258,3 +260,26 @@ def test_c06_configurations_say_how_an_executor_is_made():
 def test_c06_configurations_are_checked(wrong, error, words):
     with pytest.raises(error, match=words):
         ProcessPoolExecutorConfig(**wrong)
+
+
+def broken():
+    raise LookupError("no GPU")
+
+
+ADVICE = "What a process of the executor printed may say why."
+
+
+@pytest.mark.parametrize(
+    "kind", [concurrent.futures.ThreadPoolExecutor, concurrent.futures.ProcessPoolExecutor]
+)
+def test_c05_each_item_of_a_broken_pool_of_processes_is_told_what_to_do(kind, monkeypatch):
+    told = []
+    monkeypatch.setattr(_failure, "log_failure", lambda stage, error, item: told.append(error))
+    of_processes = kind is concurrent.futures.ProcessPoolExecutor
+    context = {"mp_context": multiprocessing.get_context("fork")} if of_processes else {}
+    with kind(1, initializer=broken, **context) as pool:
+        assert run(source(range(3)).pipe(abs, executor=pool), num_threads=1) == []
+    assert len(told) == 3
+    for error in told:
+        assert isinstance(error, concurrent.futures.BrokenExecutor)
+        assert any(ADVICE in note for note in error.__notes__) == of_processes

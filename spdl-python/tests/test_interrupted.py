@@ -241,7 +241,32 @@ def test_a_pass_that_was_interrupted_with_an_item_in_hand_has_not_given_it(monke
         patched.setattr(_pass, "joined", press)
         with pytest.raises(KeyboardInterrupt):
             next(items)
-    assert list(items) == []
+    # Nobody is to take it for the end of the pass, as often as it is asked.
+    for _ in range(2):
+        with pytest.raises(StoppedError, match="iterate it anew, from its state"):
+            next(items)
     again = make()
     again.load_state_dict(loader.state_dict())
     assert list(again) == expected[1:]
+
+
+def test_a_pass_that_was_interrupted_as_it_began_is_no_end():
+    def press():
+        raise KeyboardInterrupt
+
+    items = _pass.Pass(press, None)
+    with pytest.raises(KeyboardInterrupt):
+        next(items)
+    with pytest.raises(StoppedError):
+        next(items)
+
+
+def test_a_pass_that_has_come_to_its_end_stays_there_and_one_that_was_closed_is_over():
+    items = iter(DataLoader(range(3), num_threads=1))
+    assert len(list(items)) == 3
+    items._interrupt()
+    assert list(items) == []
+    closed = iter(DataLoader(range(3), num_threads=1))
+    next(closed)
+    closed.close()
+    assert list(closed) == []

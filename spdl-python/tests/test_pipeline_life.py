@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import unittest.mock
 import weakref
 
 import pytest
@@ -25,7 +26,7 @@ from pipelines import (
     wait_until,
 )
 from spdl_rs import _spdl_rs
-from spdl_rs.pipeline import PipelineFailure, build_pipeline
+from spdl_rs.pipeline import PipelineFailure, _ending, build_pipeline
 from spdl_rs.pipeline._stage_names import in_plain_words
 from spdl_rs.pipeline.defs import Aggregator
 
@@ -316,6 +317,28 @@ def spin(item):
 """
 
 
+# Functions that stay until it is told that they are waited for, which is at once.
+STAY = """
+import logging
+from spdl_rs.pipeline import _ending
+begun, over = threading.Semaphore(0), threading.Event()
+def stay():
+    begun.release()
+    over.wait(50)
+def wait_for(functions):
+    for p in kept:
+        p.start()
+    for _ in range(functions):
+        begun.acquire(timeout=50)
+class Told(logging.StreamHandler):
+    def emit(self, record):
+        super().emit(record)
+        over.set()
+logging.getLogger().addHandler(Told())
+_ending._SILENT_SECONDS = 0.0
+"""
+
+
 def script(text):
     return subprocess.Popen(
         [sys.executable, "-c", PREAMBLE + text],
@@ -350,19 +373,16 @@ def test_l07_a_process_may_end_at_any_moment(ending):
 def test_l07_the_process_says_which_functions_it_waits_for():
     text = """
 def load(item):
-    time.sleep(4)
+    stay()
 class Dataset:
     def __getitem__(self, item):
-        time.sleep(4)
+        stay()
 def slow():
-    yield time.sleep(4)
+    yield stay()
 kept = [build(load, name="slow"), build(Dataset(), concurrency=2), build(spin, source=slow())]
-for p in kept:
-    p.start()
-time.sleep(0.3)
-began = time.monotonic()
+wait_for(4)
 """
-    with script(text) as process:
+    with script(STAY + text) as process:
         output, errors = process.communicate(timeout=60)
     assert output == "" and process.returncode == 0
     (line,) = errors.splitlines()
@@ -372,25 +392,46 @@ began = time.monotonic()
     assert line.count("stage Dataset, __getitem__ at <string>:") == 2
 
 
-def test_l07_at_the_end_of_the_process_pipelines_end_side_by_side():
+def test_l07_the_process_names_all_stages_that_share_a_function():
     text = """
-import atexit
-def measure():
-    assert time.monotonic() - began < 2.5, time.monotonic() - began
-import spdl_rs.pipeline._ending
-began = None
-kept = [build(lambda item: time.sleep(0.7)) for _ in range(5)]
-for p in kept:
-    p.start()
-time.sleep(0.2)
-from spdl_rs.pipeline import _ending
-atexit.unregister(_ending._end_all)
-atexit.register(measure)
-atexit.register(_ending._end_all)
-began = time.monotonic()
+def load(item):
+    stay()
+builder = PipelineBuilder().add_source([1, 2])
+for name in ("first", "second", "first"):
+    builder.pipe(lambda item: item, name="between").pipe(load, name=name)
+kept = [builder.add_sink().build(num_threads=1)]
+wait_for(1)
 """
-    with script(text) as process:
-        assert process.communicate(timeout=60) == ("", "")
+    with script(STAY + text) as process:
+        output, errors = process.communicate(timeout=60)
+    assert output == "" and process.returncode == 0
+    assert "stage first or second, load at <string>:" in errors
+
+
+class Waited:
+    """A run that ends when it is waited for, and notes what it is asked."""
+
+    def __init__(self, asked):
+        self.asked = asked
+
+    def stop(self, seconds):
+        self.asked.append(seconds)
+        return seconds > 0
+
+
+def test_l07_at_the_end_of_the_process_pipelines_end_side_by_side(monkeypatch):
+    asked = []
+    runs = [Waited(asked) for _ in range(5)]
+    monkeypatch.setattr(_ending, "_runs", weakref.WeakSet(runs))
+    monkeypatch.setattr(_ending, "_threads", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(_ending, "_begun", threading.Event())
+    monkeypatch.setattr(_ending, "_SILENT_SECONDS", 60.0)
+    monkeypatch.setattr(_ending, "_spdl_rs", unittest.mock.Mock())
+    _ending._end_all()
+    # All are told before any is waited for, and all are waited for until the same moment.
+    assert asked[:5] == [0] * 5 and len(asked) == 10
+    assert 60 >= asked[5] and asked[5:] == sorted(asked[5:], reverse=True)
+    assert asked[-1] > 0
 
 
 @pytest.mark.parametrize("kind", ["ThreadPoolExecutor", "ProcessPoolExecutor"])
@@ -452,15 +493,14 @@ def test_a_pipeline_can_be_shown_and_asked_while_another_thread_waits_for_an_ite
     taker = threading.Thread(target=list, args=(pipeline,))
     taker.start()
     wait_until(lambda: "running" in repr(pipeline))
-    times = []
-    for _ in range(20):
-        began = time.perf_counter()
+    asked, deadline = 0, time.monotonic() + 3
+    while asked < 1000 and time.monotonic() < deadline:
         assert "running" in repr(pipeline)
-        times.append(time.perf_counter() - began)
+        asked += 1
     gate.set()
     taker.join()
-    # A wait holds the engine for 20 ms at a time.
-    assert sorted(times)[10] < 0.005, times
+    # A wait holds the engine for 20 ms at a time: who waits for that asks 300 times at most.
+    assert asked == 1000
 
 
 def test_diagnosis_names_stages_as_the_user_has_named_them():
@@ -479,6 +519,8 @@ def test_diagnosis_names_stages_as_the_user_has_named_them():
         (["3:0:load", "3:1.2.0:load"], '"load (stage 1.2.0)"'),
         (["3:0:src", "3:1:Fetch/part0", "3:1:Fetch/part1"], '"Fetch"'),
         (["3:0:src", "3:1:a:b/part"], '"a:b/part"'),
+        (["3:0:src", "3:1:load", "3:2:load/part1"], '"load/part1"'),
+        (["3:0:src", "3:1:load/part1", "3:1:load/part1/part0"], '"load/part1"'),
         (["source", "fetch"], '"fetch"'),
     ],
 )

@@ -321,7 +321,7 @@ def test_t01_arguments_are_checked():
     described_one = described(source(range(3)).pipe(abs))
     with pytest.raises(TypeError, match="a PipelineConfig is needed"):
         profile_pipeline([1])
-    with pytest.raises(ValueError, match="num_inputs must be an int"):
+    with pytest.raises(ValueError, match="num_inputs must be a whole number"):
         profile_pipeline(described_one, 1.5)
     with pytest.raises(ValueError, match="num_inputs must be at least 1"):
         profile_pipeline(described_one, 0)

@@ -302,6 +302,12 @@ def test_f04_a_budget_of_a_stage_counts_over_all_processes():
     assert run(built(3), max_failures=0) == [4] * 50
 
 
+def test_f02_a_stage_outside_of_a_region_keeps_its_own_budget():
+    # What is in this process, in front of the region, has a name and a place of its own.
+    built = source(range(5)).pipe(work.refuse_3, name="a:b", max_failures=5)
+    assert sorted(run(region(built, work.double), max_failures=0)) == [0, 2, 4, 8]
+
+
 def test_f03_a_share_counts_over_all_processes():
     numbers = [3 if number % 4 == 0 else 4 for number in range(400)]
     with pytest.raises(PipelineFailure, match="refuse_3"):

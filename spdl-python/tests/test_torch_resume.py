@@ -499,3 +499,38 @@ def test_states_are_as_those_of_torchdata_in_use():
     for at, workers in [(0, 0), (3, 0), (3, 2), (100, 0), (100, 2)]:
         expected = program(theirs.StatefulDataLoader, list(range(23)), at, workers)
         assert program(DataLoader, list(range(23)), at, workers) == expected
+
+
+class ForgetfulSampler:
+    """Cannot say where it is behind its third number, once."""
+
+    def __init__(self):
+        self.at, self.forgets = 0, True
+
+    def __iter__(self):
+        while self.at < 6:
+            self.at += 1
+            yield self.at - 1
+        self.at = 0
+
+    def state_dict(self):
+        if self.at == 3 and self.forgets:
+            self.forgets = False
+            raise OSError("forgotten")
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sampler_that_cannot_tell_its_state_takes_no_batch_out_of_the_loop(workers):
+    source = loader(range(6), None, int, sampler=ForgetfulSampler(), num_workers=workers)
+    batches = iter(source)
+    assert [next(batches), next(batches)] == [0, 1]
+    # In its turn, and again: what would come next is left out.
+    for _ in range(2):
+        with pytest.raises(OSError, match="forgotten"):
+            next(batches)
+    source.load_state_dict(stored(source.state_dict()))
+    assert list(source) == [2, 3, 4, 5]

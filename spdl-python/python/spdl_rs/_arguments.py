@@ -1,30 +1,44 @@
-"""Checks of what users give: addresses, numbers and flags, before the native module sees them."""
+"""Checks of what users give, in one place: numbers, flags, texts, functions, lists and addresses."""
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import sys
 from collections.abc import Iterable
-from typing import Any, SupportsIndex, TypeAlias
+from typing import Any, SupportsIndex, TypeAlias, TypeVar
 
+T = TypeVar("T")
 Path: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
 
-_SOURCE = "source must be a folder, an address, or a list of paths"
+MOST_THREADS = 2**16
+"""More would take the machine down."""
+_MOST = 2**63 - 1
+_MOST_SECONDS = 1e9
+
+_SOURCE = "a folder, an address, or a list of paths"
 
 
 def addresses(source: Path | Iterable[Path]) -> tuple[list[str], bool]:
     """The addresses as text, and whether they are a list."""
     if isinstance(source, (str, bytes, os.PathLike)):
         return [os.fsdecode(source)], False
-    try:
-        paths = iter(source)
-    except TypeError:
-        raise TypeError(f"{_SOURCE}, not {type(source).__name__}") from None
+    paths = listed("source", source, _SOURCE)
     try:
         return [os.fsdecode(path) for path in paths], True
     except TypeError as error:
-        raise TypeError(f"{_SOURCE}: {error}") from None
+        raise TypeError(f"source must be {_SOURCE}: {error}") from None
+
+
+def listed(name: str, value: Iterable[T], what: str) -> list[T]:
+    """What is in a list, or in anything else that can be iterated. In messages it is `what`."""
+    # What it raises while it is iterated is its own.
+    try:
+        items = iter(value)
+    except TypeError:
+        raise TypeError(f"{name} must be {what}, not {shown(value)}") from None
+    return list(items)
 
 
 def labels_of(labels: Iterable[SupportsIndex] | None) -> list[int] | None:
@@ -43,33 +57,39 @@ def names(name: str, value: Iterable[str] | None) -> list[str] | None:
         return None
     if isinstance(value, (str, bytes)):
         raise TypeError(f"{name} must be a list of str, not {type(value).__name__}")
-    try:
-        texts = list(value)
-    except TypeError:
-        raise TypeError(f"{name} must be a list of str, not {shown(value)}") from None
-    for text in texts:
-        if not isinstance(text, str):
-            raise TypeError(f"{name} must be a list of str, but {shown(text)} is in it")
+    texts = listed(name, value, "a list of str")
+    for each in texts:
+        if not isinstance(each, str):
+            raise TypeError(f"{name} must be a list of str, but {shown(each)} is in it")
     if not texts or len(set(texts)) < len(texts):
         raise ValueError(f"{name} must hold one name or more, and none twice")
     return texts
 
 
-def whole(name: str, value: SupportsIndex, least: int, most: int) -> int:
-    """A whole number from `least` to `most`."""
-    try:
-        number = operator.index(_no_flag(value))
-    except TypeError:
-        raise TypeError(f"{name} must be a whole number, not {shown(value)}") from None
-    if not least <= number <= most:
-        raise ValueError(f"{name} must be {least} to {most}, not {shown(number)}")
+def whole(
+    name: str,
+    value: SupportsIndex,
+    least: int = 1,
+    most: int | None = None,
+    *,
+    wrong_type: type[Exception] = TypeError,
+) -> int:
+    """A whole number from `least` to `most`, NumPy's too. A flag is none. Without `most` it is any
+    that the native module takes.
+
+    Raises:
+        ValueError: It is less, or more.
+        TypeError: It is none; or `wrong_type` is raised.
+    """
+    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
+        raise wrong_type(f"{name} must be a whole number, not {shown(value)}")
+    number = operator.index(value)
+    if not least <= number <= (_MOST if most is None else most):
+        allowed = f"{least} to {_MOST if most is None else most}"
+        if most is None and number < least:
+            allowed = f"at least {least}"
+        raise ValueError(f"{name} must be {allowed}, not {shown(number)}")
     return number
-
-
-def _no_flag(value: SupportsIndex) -> SupportsIndex:
-    if isinstance(value, bool):
-        raise TypeError
-    return value
 
 
 def shown(value: object) -> str:
@@ -100,8 +120,10 @@ def reals(name: str, value: Any, *counts: int) -> tuple[float, ...]:
     return tuple(real(name, number) for number in values)
 
 
-def flag(name: str, value: Any) -> bool:
-    """`True` or `False`, of NumPy's too."""
+def flag(name: str, value: Any, *, or_number: bool = False) -> bool:
+    """`True` or `False`, of NumPy's too; with `or_number` 1 or 0, as settings in files have them."""
+    if or_number and type(value) is int and value in (0, 1):
+        return bool(value)
     # That of NumPy can only be there where NumPy is.
     numpy = sys.modules.get("numpy")
     if not isinstance(value, bool) and not (numpy and isinstance(value, numpy.bool_)):
@@ -117,8 +139,43 @@ def choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     return value
 
 
-def text(name: str, value: Any) -> str | None:
-    """A text, or nothing."""
-    if value is not None and not isinstance(value, str):
+def text(name: str, value: Any) -> str:
+    """A text."""
+    if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not {shown(value)}")
     return value
+
+
+def text_or_none(name: str, value: Any) -> str | None:
+    """A text, or nothing."""
+    return None if value is None else text(name, value)
+
+
+def function(name: str, value: Any) -> None:
+    """Checks that something can be called."""
+    if not callable(value):
+        raise TypeError(f"{name} must be callable, not {shown(value)}")
+
+
+def seconds(name: str, value: Any) -> float:
+    """A number of seconds, negative or infinite ones too, but not NaN."""
+    if isinstance(value, (bool, str, bytes)) or not hasattr(type(value), "__float__"):
+        raise TypeError(f"{name} must be a number of seconds, not {shown(value)}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf if value > 0 else -math.inf
+    if math.isnan(number):
+        raise ValueError(f"{name} must be a number of seconds, not nan")
+    return number
+
+
+def timeout(value: Any, *, least: float = -math.inf) -> float | None:
+    """How long to wait: a number of seconds, or `None` for as long as it takes."""
+    if value is None:
+        return None
+    number = seconds("timeout", value)
+    if number < least:
+        raise ValueError(f"timeout must not be negative, not {number}")
+    # No clock counts as far.
+    return None if number > _MOST_SECONDS else number

@@ -101,6 +101,14 @@ class StoppedError(SpdlError, RuntimeError):
     """The pipeline was stopped while this was under way."""
 
 
+def interrupted() -> StoppedError:
+    """What a loader's iterator raises once Ctrl-C has kept a batch from a loop."""
+    return StoppedError(
+        "the loader was stopped with a batch on its way; iterate it anew, from its state if it has one",
+        kind="stopped",
+    )
+
+
 class InternalError(SpdlError, RuntimeError):
     """What should hold does not, which is a bug in SPDL."""
 

@@ -94,7 +94,7 @@ class ImageLoader:
         image_field: The field of a sample that is its image. `None`: by the usual names, such as
             `jpg`, `png`, `image`.
         label_field: The field of a sample that is its label: a whole number, or the name of a
-            class. `None`: the first of `cls`, `label`, `class` and `image/class/label` (of a list:
+            class. Every sample must have it. `None`: the first of `cls`, `label`, `class` and `image/class/label` (of a list:
             its column `label`, `class` or `cls`) that is there; else the folder, in tar shards too,
             where those hold nothing but images in folders: `train/cat/1.jpg` is a `cat` beside
             `train/dog/1.jpg`. Else -1: where none of the first 1,000 samples has a label, a
@@ -225,8 +225,8 @@ class ImageLoader:
             places,
             is_list=is_list,
             labels=check.labels_of(labels),
-            image_field=check.text("image_field", image_field),
-            label_field=check.text("label_field", label_field),
+            image_field=check.text_or_none("image_field", image_field),
+            label_field=check.text_or_none("label_field", label_field),
             classes=check.names("classes", classes),
             cache=None if cache is None else os.fsdecode(cache),
             cache_size=check.whole("cache_size", cache_size, 1, 2**63 - 1),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any, Generic, Literal, TypeVar
 
-from .._arguments import shown
+from .._arguments import flag, shown, whole
+from .._arguments import timeout as checked_timeout
 from .._exclusive import Exclusive
 from ..pipeline import Pipeline, PipelineBuilder
 from ..pipeline._ops import function_of, kind_of, name_of
-from ..pipeline.defs._checks import flag, threads, whole
-from ..pipeline.defs._checks import timeout as checked_timeout
+from ..pipeline.defs._checks import threads
 from ..usage import log_api_usage_once
 from ._pass import Pass
 from ._progress import Progress, Tracked, check
@@ -97,17 +97,15 @@ class DataLoader(Generic[U]):
             if function is not None:
                 function_of(function, name)
         if batch_size is not None:
-            whole("batch_size", batch_size, TypeError)
-        threads(num_threads)
-        whole("buffer_size", buffer_size)
+            batch_size = whole("batch_size", batch_size)
+        num_threads = threads(num_threads)
+        buffer_size = whole("buffer_size", buffer_size, wrong_type=ValueError)
         if output_order not in ("completion", "input"):
             raise ValueError(
                 f'output_order must be "completion" or "input", not {shown(output_order)}'
             )
-        drop_last = flag("drop_last", drop_last)
-        timeout = checked_timeout(timeout)
-        if timeout is not None and timeout < 0:
-            raise ValueError(f"timeout must not be negative, not {timeout}")
+        drop_last = flag("drop_last", drop_last, or_number=True)
+        timeout = checked_timeout(timeout, least=0)
         self._src = src
         self._preprocessor = preprocessor
         self._batch_size = batch_size

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
+from .._errors import interrupted
 from .._exclusive import Exclusive
 from ..pipeline import Pipeline, PipelineFailure
 from ._progress import Progress, joined
@@ -17,7 +18,7 @@ class Pass(Generic[U]):
     """Gives the batches of one pass, each to one of the threads that ask. It begins with the first.
 
     Who leaves it, by `break` or Ctrl-C say, does not wait for the functions that are under way. A
-    batch that Ctrl-C keeps from a loop is not counted as given.
+    batch that Ctrl-C keeps from a loop is not counted as given; the pass is over then, and says so.
 
     Args:
         begin: Makes its pipeline, and what is told of how far it comes.
@@ -35,6 +36,8 @@ class Pass(Generic[U]):
         self._progress: Progress | None = None
         self._items: Iterator[Any] = iter(())
         self._is_left = False
+        self._has_ended = False
+        self._is_interrupted = False
         self._beginning = Exclusive()
 
     def __iter__(self) -> Pass[U]:
@@ -46,8 +49,13 @@ class Pass(Generic[U]):
         Raises:
             TimeoutError: It was not ready in time. The pass is over then.
             PipelineFailure: The source raised.
+            StoppedError: It was left by Ctrl-C before.
         """
-        pipeline = self._begun()
+        try:
+            pipeline = self._begun()
+        except KeyboardInterrupt:
+            self._interrupt()
+            raise
         progress = self._progress
         try:
             if progress is None:
@@ -59,20 +67,27 @@ class Pass(Generic[U]):
             progress.just_given[place] = item.numbers
             return item.value
         except StopIteration:
+            if self._is_interrupted:
+                raise interrupted() from None
             if not self._is_left and pipeline is not None:
+                self._has_ended = True
                 pipeline.stop()
                 if progress is not None:
                     progress.end()
             raise
         except KeyboardInterrupt:
-            with contextlib.suppress(PipelineFailure):
-                self.close()
+            self._interrupt()
             raise
         except BaseException:
             self._is_left = True
             if pipeline is not None:
                 pipeline.stop()
             raise
+
+    def _interrupt(self) -> None:
+        self._is_interrupted = not self._has_ended
+        with contextlib.suppress(PipelineFailure):
+            self.close()
 
     def close(self) -> None:
         """Ends the pass. Functions that are under way are not waited for.

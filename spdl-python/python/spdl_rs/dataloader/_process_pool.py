@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from ..pipeline._main_module import with_advice
+from ..pipeline._remote_errors import TravellingError
 from ..pipeline._worker_process import end_with_parent
 from ..torch._map_style import MapStyleFetch
 from ._thread_workers import ThreadDataLoader
@@ -59,6 +60,8 @@ class _InPool:
 
     def __call__(self, index: Any) -> Any:
         batch = self._executor.submit(_make, index).result()
+        if isinstance(batch, TravellingError):
+            raise batch.arrived()
         return batch if self._pin is None else self._pin(batch)
 
     def close(self) -> None:
@@ -82,7 +85,11 @@ def _begin(pickled: bytes, turn: Any) -> None:
 
 
 def _make(index: Any) -> Any:
+    """A batch, or what was raised: of that which the parent cannot read, the pool would break."""
     assert _fetch is not None, "the initializer ran first"
     if isinstance(_fetch, Exception):
-        raise _fetch
-    return _fetch(index)
+        return TravellingError(_fetch)
+    try:
+        return _fetch(index)
+    except BaseException as error:
+        return TravellingError(error)

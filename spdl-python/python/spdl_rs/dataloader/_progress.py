@@ -9,8 +9,7 @@ from typing import Any
 
 from ..pipeline._item_text import describe
 from ..pipeline._ops import function_of
-from ..source._resumable import check_mapping, value_of
-from ..torch._map_style import or_again
+from ..source._resumable import check_mapping, or_again, value_of
 
 _VERSION = 1
 

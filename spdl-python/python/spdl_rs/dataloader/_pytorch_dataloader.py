@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from .. import _notebook_page
+from .._arguments import MOST_THREADS, flag, function, whole
+from .._arguments import timeout as checked_timeout
 from .._statistics import Statistics
-from ..pipeline.defs._checks import MOST_THREADS, flag, function, whole
-from ..pipeline.defs._checks import timeout as checked_timeout
-from ..torch._arguments import check_context
+from ..torch._arguments import MOST_PREFETCHED, check_context
 from ..torch._loader import DataLoader
 from ..torch._pytorch import is_iterable_style
 from ..usage import log_api_usage_once
@@ -158,37 +158,35 @@ def get_pytorch_dataloader(
         persistent_workers=persistent_workers,
     )
     _check_order(batch_size, shuffle, sampler, batch_sampler, drop_last)
-    timeout = checked_timeout(timeout)
-    if timeout is not None and timeout < 0:
-        raise ValueError(f"timeout must be at least 0, not {timeout}")
-    whole("num_workers", num_workers, TypeError, least=0, most=MOST_THREADS)
-    whole("prefetch_factor", prefetch_factor, TypeError, most=2**31 - 1)
+    timeout = checked_timeout(timeout, least=0)
+    num_workers = whole("num_workers", num_workers, 0, MOST_THREADS)
+    prefetch_factor = whole("prefetch_factor", prefetch_factor, 1, MOST_PREFETCHED)
     if worker_init_concurrency is not None:
-        whole("worker_init_concurrency", worker_init_concurrency, TypeError, most=2**31 - 1)
+        # A semaphore counts no further.
+        worker_init_concurrency = whole(
+            "worker_init_concurrency", worker_init_concurrency, 1, 2**31 - 1
+        )
     if batch_size is not None:
-        whole("batch_size", batch_size)
+        batch_size = whole("batch_size", batch_size, wrong_type=ValueError)
     if collate_fn is not None:
         function("collate_fn", collate_fn)
-    for name, flagged in (
-        ("shuffle", shuffle),
-        ("pin_memory", pin_memory),
-        ("drop_last", drop_last),
-        ("in_order", in_order),
-    ):
-        flag(name, flagged)
+    shuffle = flag("shuffle", shuffle, or_number=True)
+    pin_memory = flag("pin_memory", pin_memory, or_number=True)
+    drop_last = flag("drop_last", drop_last, or_number=True)
+    in_order = flag("in_order", in_order, or_number=True)
     check_context(multiprocessing_context, max(1, num_workers))
     if num_workers == 0:
         warnings.warn("num_workers=0 is taken as 1", UserWarning, stacklevel=2)
         num_workers = 1
     options: dict[str, Any] = {
         "batch_size": 1 if batch_sampler is not None else batch_size,
-        "shuffle": bool(shuffle),
+        "shuffle": shuffle,
         "sampler": sampler,
         "batch_sampler": batch_sampler,
         "num_workers": num_workers,
         "collate_fn": collate_fn,
         "pin_memory": pin_memory,
-        "drop_last": bool(drop_last),
+        "drop_last": drop_last,
         "timeout": timeout or 0,
         "generator": generator,
         "prefetch_factor": prefetch_factor,

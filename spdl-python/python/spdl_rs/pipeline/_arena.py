@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 
 import numpy
 
+from .._arguments import whole
 from . import _payloads
 from ._payloads import Description, Part
 from ._shared_memory import SharedMemory
-from .defs._checks import whole
 
 Send: TypeAlias = Callable[[Any], None]
 Wait: TypeAlias = Callable[[float], None]
@@ -114,8 +114,8 @@ class SharedMemoryRingBuffer(Arena):
     """
 
     def __init__(self, capacity: int, *, acquire_timeout: float = 60.0) -> None:
-        self._capacity = whole("capacity", capacity)
-        super().__init__(_ALIGNMENT + capacity, "ring", acquire_timeout)
+        self._capacity = whole("capacity", capacity, wrong_type=ValueError)
+        super().__init__(_ALIGNMENT + self._capacity, "ring", acquire_timeout)
 
     @property
     def capacity(self) -> int:
@@ -170,10 +170,10 @@ class SharedMemorySegmentPool(Arena):
     """
 
     def __init__(self, segment_size: int, count: int, *, acquire_timeout: float = 60.0) -> None:
-        self._segment_size = whole("segment_size", segment_size)
-        self._count = whole("count", count)
-        self._distance = _aligned(segment_size)
-        super().__init__(self._distance * count, "pool", acquire_timeout)
+        self._segment_size = whole("segment_size", segment_size, wrong_type=ValueError)
+        self._count = whole("count", count, wrong_type=ValueError)
+        self._distance = _aligned(self._segment_size)
+        super().__init__(self._distance * self._count, "pool", acquire_timeout)
 
     @property
     def segment_size(self) -> int:

@@ -70,8 +70,8 @@ class Assembly:
         self._reporters: list[Callable[[], Reporter]] = []
         self.errands: list[Callable[[], Any]] = []
         """Coroutines that run on the event loop meanwhile."""
-        self.stage_of: dict[CodeType, str] = {}
-        """Of which stage a function of the user's is, by its code."""
+        self.stages_of: dict[CodeType, list[str]] = {}
+        """Of which stages a function of the user's is, by its code."""
         self.called: list[str] = []
         """The native operators that are called as functions, for hooks or queues of the user's."""
 
@@ -302,7 +302,9 @@ class Assembly:
         kind: str = _ops.kind_of(config.op)
         code = _ops.code_of(config.op)
         if code is not None:
-            self.stage_of[code] = config.name
+            names = self.stages_of.setdefault(code, [])
+            if config.name not in names:
+                names.append(config.name)
         function: Callable[..., Any] = _ops.function_of(config.op)
         concurrency = config.concurrency or 1
         workers: _spdl_rs.Workers | None = None

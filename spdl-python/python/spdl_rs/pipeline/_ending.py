@@ -22,7 +22,7 @@ _SILENT_SECONDS = 1.0
 """After so long it is said what is waited for."""
 
 _runs: weakref.WeakSet[_spdl_rs.PipelineRun] = weakref.WeakSet()
-_threads: weakref.WeakKeyDictionary[threading.Thread, Mapping[CodeType, str]]
+_threads: weakref.WeakKeyDictionary[threading.Thread, Mapping[CodeType, Sequence[str]]]
 _threads = weakref.WeakKeyDictionary()
 _ends: weakref.WeakKeyDictionary[object, Callable[[], object]] = weakref.WeakKeyDictionary()
 # Around these, to which any thread may add.
@@ -39,7 +39,7 @@ def end_with_process(runs: Iterable[_spdl_rs.PipelineRun]) -> None:
         _runs.update(runs)
 
 
-def wait_at_exit(thread: threading.Thread, stages: Mapping[CodeType, str]) -> None:
+def wait_at_exit(thread: threading.Thread, stages: Mapping[CodeType, Sequence[str]]) -> None:
     """Takes in a thread to wait for, and of which stages functions are that it may call."""
     with _registering.held():
         _threads[thread] = stages
@@ -91,7 +91,9 @@ def _have_ended(
     return ended
 
 
-def _under_way(threads: Mapping[threading.Thread, Mapping[CodeType, str]]) -> Iterator[str]:
+def _under_way(
+    threads: Mapping[threading.Thread, Mapping[CodeType, Sequence[str]]],
+) -> Iterator[str]:
     """The functions that threads are in, and of which stages they are."""
     frames = sys._current_frames()
     for thread, stages in threads.items():
@@ -102,7 +104,7 @@ def _under_way(threads: Mapping[threading.Thread, Mapping[CodeType, str]]) -> It
         others = [frame for frame in called if not _is_ours(frame)]
         for frame in (known or others)[:1]:
             code = frame.f_code
-            stage = f"stage {stages[code]}, " if known else ""
+            stage = f"stage {' or '.join(stages[code])}, " if known else ""
             place = f"{os.path.basename(code.co_filename)}:{frame.f_lineno}"
             yield f"{stage}{code.co_name} at {place}"
 

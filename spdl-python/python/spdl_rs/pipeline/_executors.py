@@ -10,10 +10,8 @@ from typing import Any
 
 from .._errors import StoppedError
 from ._closing import closing
-from ._main_module import START_UNDER_GUARD
 
 _END = object()
-_WHY_BROKEN = f"What a process of the executor printed may say why. ({START_UNDER_GUARD})"
 
 
 class Cancelled(StoppedError):
@@ -59,12 +57,6 @@ class InExecutor(Cancellable):
             if self._cancelled:
                 future.cancel()
             return future.result()
-        except concurrent.futures.BrokenExecutor as error:
-            # That module needs this one.
-            from ._failure import add_context
-
-            add_context(error, _WHY_BROKEN)
-            raise
         except concurrent.futures.CancelledError:
             if self._cancelled:
                 raise Cancelled("the pipeline was stopped") from None

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, TypeAlias
 from ._executors import Cancelled
 from ._item_text import describe
 from ._logging import log_failure
+from ._main_module import START_UNDER_GUARD
+from ._stage_names import of_pipeline
 from ._tracebacks import shorten
 
 _STAGE = "Pipeline stage: "
+_WHY_BROKEN = f"What a process of the executor printed may say why. ({START_UNDER_GUARD})"
 
 if sys.version_info >= (3, 11):
 
@@ -162,19 +165,26 @@ def item_failed(error: BaseException, stage: str, item: object) -> bool:
     if isinstance(error, Cancelled):
         return False
     shorten(error)
-    number, _, place = stage.partition(":")
+    number, local = of_pipeline(stage)
     watch = _watches.get(number)
     if watch is None:
         tell_item_failed(error, stage, describe(item))
     else:
-        watch(error, place, describe(item))
+        watch(error, local, describe(item))
     return False
 
 
 def tell_item_failed(error: BaseException, stage: str, item: str) -> None:
     """Notes and logs that a stage failed on an item, of which `item` tells."""
-    _note(error, stage, f"Item: {item}")
+    _note(error, stage, f"Item: {item}", *_advice(error))
     log_failure(stage, error, item)
+
+
+def _advice(error: BaseException) -> list[str]:
+    """What to do about a pool of processes that has broken."""
+    # Whoever has such a pool has imported it.
+    pools = sys.modules.get("concurrent.futures.process")
+    return [_WHY_BROKEN] if pools and isinstance(error, pools.BrokenProcessPool) else []
 
 
 def stage_failed(error: BaseException, stage: str) -> None:

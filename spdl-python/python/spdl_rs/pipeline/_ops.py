@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
@@ -76,16 +77,23 @@ def code_of(op: Any) -> CodeType | None:
     """What runs, where that is code of Python's: a function's, or that of an object's method."""
     function = unwrap(op)
     if not callable(function):
-        return getattr(getattr(type(function), "__getitem__", None), "__code__", None)
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return code or getattr(type(function).__call__, "__code__", None)
+        return _code(getattr(type(function), "__getitem__", None))
+    return _code(function) or _code(type(function).__call__)
 
 
 def where(op: Any) -> str:
     """File and line of an op's definition, where it has one: `decode at train.py:12`."""
-    function = unwrap(op)
-    code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
+    code = _code(unwrap(op))
     name = name_of(op)
     if code is None:
         return name
     return f"{name} at {os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+
+
+def _code(function: Any) -> CodeType | None:
+    """The code of a function, or of what it wraps, where that is Python's."""
+    # Of some objects every attribute is there: they wrap something without end.
+    with contextlib.suppress(ValueError):
+        function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None)
+    return code if isinstance(code, CodeType) else None

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .._arguments import shown
+from .._arguments import flag, function, seconds, shown, whole
 from ._background import BackgroundTaskFactory
 from ._defaults import defaults
 from ._hooks import TaskHook, TaskStatsHook
 from ._stage_info import StageInfo
-from .defs._checks import budget, flag, function, seconds, threads, whole
+from .defs._checks import budget, threads
 
 if TYPE_CHECKING:
     from ._queues import AsyncQueue
@@ -41,7 +42,7 @@ def check_options(
     threads(num_threads)
     budget(max_failures)
     seconds("report_stats_interval", report_stats_interval)
-    whole("stage_id", stage_id, TypeError, least=-_MOST_STAGE_ID, most=_MOST_STAGE_ID)
+    whole("stage_id", stage_id, -_MOST_STAGE_ID, _MOST_STAGE_ID)
     if queue_class is not None:
         function("queue_class", queue_class)
     if task_hook_factory is not None:
@@ -54,7 +55,7 @@ def check_options(
             )
         for at, make in enumerate(background_tasks):
             function(f"background_tasks[{at}]", make)
-    flag("use_thread_output_queue", use_thread_output_queue)
+    flag("use_thread_output_queue", use_thread_output_queue, or_number=True)
 
 
 _MOST_STAGE_ID = 2**31 - 1
@@ -100,9 +101,9 @@ class BuildOptions:
         if background_tasks is None:
             background_tasks = defaults.background_tasks or ()
         return BuildOptions(
-            num_threads,
+            threads(num_threads),
             max_failures,
-            stage_id,
+            operator.index(stage_id),
             interval,
             hooks,
             logs_stages,

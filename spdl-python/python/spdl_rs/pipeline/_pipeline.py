@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, SupportsIndex, TypeVar, cast
 
 from .. import _notebook_page, _spdl_rs
+from .._arguments import timeout as checked_timeout
 from .._exclusive import Exclusive
 from .._statistics import Statistics
 from ._assembly import Assembly
@@ -22,7 +23,6 @@ from ._failure import PipelineFailure
 from ._instrumentation import Instrumentation
 from ._options import BuildOptions
 from ._stage_names import in_plain_words
-from .defs._checks import timeout as checked_timeout
 from .defs._configs import PipelineConfig, has_merge_op
 
 if TYPE_CHECKING:
@@ -124,7 +124,6 @@ class Pipeline(Generic[T]):
         run = self._run
         if run is None:
             return
-        timeout = checked_timeout(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         halt(self)
         ended = run.stop(timeout)
@@ -311,7 +310,7 @@ class Pipeline(Generic[T]):
                 thread = threading.Thread(target=target, name=name, daemon=True)
                 thread.start()
                 self._threads.append(thread)
-                wait_at_exit(thread, assembly.stage_of)
+                wait_at_exit(thread, assembly.stages_of)
             run.start()
         except BaseException:
             run.stop(0)

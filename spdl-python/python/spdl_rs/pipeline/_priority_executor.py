@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
-from .defs._checks import whole
+from .._arguments import whole
 from .defs._executors import needs_interpreters
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class PriorityExecutor(ABC):
     """Whether the workers share no objects with this interpreter."""
 
     def __init__(self, max_workers: int, options: dict[str, Any]) -> None:
-        self._max_workers = whole("max_workers", max_workers)
+        self._max_workers = whole("max_workers", max_workers, wrong_type=ValueError)
         self._options = options
         self._pool = self._make_pool(self._max_workers, **options)
         self._token = uuid.uuid4().hex

@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from .._arguments import whole
 from ..io._operators import BatchImages, DecodeImage
 from . import _native, _ops
 from ._machine_load import MachineLoad
@@ -32,7 +33,6 @@ from ._profile_result import (
     ProfileStats,
     available_cpus,
 )
-from .defs._checks import whole
 from .defs._configs import (
     MergeConfig,
     PathVariantsConfig,
@@ -153,7 +153,7 @@ def profile_pipeline(
     """
     if not isinstance(cfg, PipelineConfig):
         raise TypeError(f"a PipelineConfig is needed, not {cfg!r}")
-    whole("num_inputs", num_inputs)
+    num_inputs = whole("num_inputs", num_inputs, wrong_type=ValueError)
     check_regions(cfg)
     from ._defaults import defaults
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _failure
 from ._remote_errors import TravellingError
+from ._stage_names import of_pipeline
 from .defs._configs import PipelineConfig, SinkConfig, SourceConfig, StageConfig
 
 if TYPE_CHECKING:
@@ -131,6 +132,6 @@ class _Worker:
         assert self._pipeline is not None
         tried = dict(self._tried_before)
         for stage in self._pipeline.stats()["stages"][1:]:
-            place = stage["name"].partition(":")[2]
+            place = of_pipeline(stage["name"])[1]
             tried[place] = self._tried_before.get(place, 0) + stage["items"]
         return tried

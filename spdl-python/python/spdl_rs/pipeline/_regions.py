@@ -30,6 +30,7 @@ from ._failure import PipelineFailure, mark_as_of_a_part
 from ._options import BuildOptions
 from ._pipeline import Pipeline, check_at_end, halt, show_as
 from ._shared_budget import SharedBudget
+from ._stage_names import of_local
 from .defs._configs import (
     MergeConfig,
     PathVariantsConfig,
@@ -314,8 +315,9 @@ class Region(Cancellable):
         self, worker: WorkerProcess, place: str, travelling: Any, item: str, tried: dict[str, int]
     ) -> None:
         error = travelling.arrived()
-        stage = self._stages.get(int(place.partition(":")[0].partition(".")[0]))
-        own = stage.max_failures if isinstance(stage, PipeConfig) and "." not in place else None
+        outermost, _, inner = of_local(place)[0].partition(".")
+        stage = self._stages.get(int(outermost))
+        own = stage.max_failures if isinstance(stage, PipeConfig) and not inner else None
         self._budget.failed_elsewhere(worker, place, error, item, tried, own)
 
     def _ring(self) -> None:

@@ -13,6 +13,7 @@ from ._durations import in_words
 from ._hooks import TaskPerfStats
 from ._logging import log_failure
 from ._stage_info import StageInfo
+from ._stage_names import is_or_is_part_of
 
 if TYPE_CHECKING:
     from ._companions import Companions
@@ -104,10 +105,9 @@ class Reporter:
 
 def queue_behind(name: str, interval: Interval) -> QueueStatistics | None:
     """The queue behind a stage, which may consist of several of the engine's."""
-    part = f"{name}/part"
     found = None
     for stage, queue in zip(interval["stages"], interval["queues"], strict=False):
-        if stage["name"] == name or stage["name"].startswith(part):
+        if is_or_is_part_of(stage["name"], name):
             found = queue
     return found
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from . import _failure
 from ._failure import PipelineFailure
 from ._pipeline import Pipeline, number_of
+from ._stage_names import of_local
 from .defs._configs import PathVariantsConfig, PipeConfig, PipelineConfig, StageConfig
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class SharedBudget:
         def failed(error: BaseException, place: str, item: str) -> None:
             stage = f"{number}:{place}"
             _failure.tell_item_failed(error, stage, item)
-            if place.partition(":")[2] not in own:
+            if of_local(place)[1] not in own:
                 self._failed(error, stage)
 
         number = number_of(pipeline)

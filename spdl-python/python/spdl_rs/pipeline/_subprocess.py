@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from .._arguments import function, whole
+from .._arguments import timeout as checked_timeout
 from . import _ops
 from ._build import build_pipeline
 from ._builder import PipelineBuilder
@@ -20,8 +22,6 @@ from ._options import check_options
 from ._pipeline import Pipeline
 from ._remote_errors import WorkerError, WorkerTimeoutError
 from ._tracebacks import shorten
-from .defs._checks import function, whole
-from .defs._checks import timeout as checked_timeout
 from .defs._configs import PipelineConfig, is_continuous
 from .defs._executors import needs_interpreters
 
@@ -90,10 +90,8 @@ def iterate_in_subprocess(
     function("fn", fn)
     if buffer_size == -1:
         buffer_size = sys.maxsize
-    whole("buffer_size", buffer_size)
-    timeout = checked_timeout(timeout)
-    if timeout is not None and timeout < 0:
-        raise ValueError(f"timeout must not be negative, not {timeout}")
+    buffer_size = whole("buffer_size", buffer_size, wrong_type=ValueError)
+    timeout = checked_timeout(timeout, least=0)
     return SubprocessIterable(
         fn, buffer_size, _initializers(initializer), mp_context, timeout, daemon, arena
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from .._arguments import whole
@@ -122,3 +122,16 @@ def value_of(state_dict: Mapping[str, Any], key: str) -> Any:
     if key not in state_dict:
         raise ValueError(f"the state has no {key}")
     return state_dict[key]
+
+
+def or_again(source: Iterable[T]) -> Iterator[T]:
+    """Iterates a source whose state was loaded that it had at the end of a pass.
+
+    With such a state some give nothing, and a whole pass the next time; some a whole pass at once.
+    """
+    empty = True
+    for item in source:
+        empty = False
+        yield item
+    if empty:
+        yield from source

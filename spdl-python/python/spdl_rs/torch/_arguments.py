@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.context
-import sys
 import warnings
 from typing import Any
 
-from .._arguments import shown
+from .._arguments import MOST_THREADS, flag, function, seconds, shown, whole
 
-_MOST = 2**31 - 1
+MOST_PREFETCHED = 2**31 - 1
+"""How many batches a worker may make ahead."""
 _told: set[str] = set()
-
-# What a number of workers, of batches or of seconds may be.
-_MOST = 2**31 - 1
 
 _NOTES = {
     "worker_init_fn": "it runs at the start of each worker thread, in this process: a seed that it "
@@ -25,33 +22,44 @@ _NOTES = {
 }
 
 
-def check_workers(
-    num_workers: int, timeout: float, prefetch_factor: int | None, persistent_workers: bool
-) -> int | None:
-    """Checks what is said of workers, and returns `prefetch_factor` with its default."""
-    _not_negative("num_workers", num_workers)
-    _not_negative("timeout", timeout, whole=False)
+def check_dataset(dataset: Any) -> None:
+    """Checks that a data set that is not iterated can be indexed."""
+    if not (hasattr(type(dataset), "__getitem__") or hasattr(type(dataset), "__getitems__")):
+        raise TypeError(
+            f"dataset must have __getitem__ or __iter__, and {shown(dataset)} has neither"
+        )
+
+
+def check_functions(**functions: Any) -> None:
+    """Checks what is called, where it is given."""
+    for name, given in functions.items():
+        if given is not None:
+            function(name, given)
+
+
+def checked_flag(name: str, value: Any) -> bool:
+    """A flag. PyTorch asks whether a value is true, so 1, 0 and `None` are taken, too."""
+    return value is not None and flag(name, value, or_number=True)
+
+
+def checked_workers(
+    num_workers: Any, timeout: Any, prefetch_factor: Any, persistent_workers: bool
+) -> tuple[int, int | None]:
+    """`num_workers`, and `prefetch_factor` with its default. `timeout` is only checked."""
+    num_workers = whole("num_workers", num_workers, 0, MOST_THREADS)
+    if seconds("timeout", timeout) < 0:
+        raise ValueError(f"timeout must not be negative, not {shown(timeout)}")
     if num_workers == 0:
         if prefetch_factor is not None:
             raise ValueError("prefetch_factor needs num_workers of at least 1")
         if persistent_workers:
             raise ValueError("persistent_workers=True needs num_workers of at least 1")
-        return None
+        if timeout > 0:
+            raise ValueError("timeout needs num_workers of at least 1")
+        return 0, None
     if prefetch_factor is None:
-        return 2
-    return _not_negative("prefetch_factor", prefetch_factor)
-
-
-def _not_negative(name: str, value: Any, *, whole: bool = True) -> Any:
-    method = "__index__" if whole else "__float__"
-    if isinstance(value, bool) or not hasattr(type(value), method):
-        what = "a whole number" if whole else "a number"
-        raise TypeError(f"{name} must be {what}, not {shown(value)}")
-    if value < 0:
-        raise ValueError(f"{name} must not be negative, and is {value!r}")
-    if whole and value > _MOST:
-        raise ValueError(f"{name} must be at most {_MOST}, not {shown(value)}")
-    return value
+        return num_workers, 2
+    return num_workers, whole("prefetch_factor", prefetch_factor, 0, MOST_PREFETCHED)
 
 
 def check_context(context: Any, num_workers: int) -> None:
@@ -85,7 +93,9 @@ def check_order(
         given = {"shuffle": shuffle or None, "sampler": sampler, "batch_sampler": batch_sampler}
         for name, value in given.items():
             if value is not None:
-                raise ValueError(f"{name} says nothing of a data set that is iterated: {value!r}")
+                raise ValueError(
+                    f"{name} says nothing of a data set that is iterated: {shown(value)}"
+                )
         if batch_size is not None:
             check_batches(batch_size, drop_last)
     if sampler is not None and shuffle:
@@ -101,12 +111,9 @@ def check_order(
 
 
 def check_batches(batch_size: Any, drop_last: Any) -> None:
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError(f"batch_size must be a whole number of at least 1, not {batch_size!r}")
-    if batch_size > sys.maxsize:
-        raise ValueError(f"batch_size must be at most {sys.maxsize:,}, and is larger")
+    whole("batch_size", batch_size, wrong_type=ValueError)
     if not isinstance(drop_last, bool):
-        raise ValueError(f"drop_last must be True or False, not {drop_last!r}")
+        raise ValueError(f"drop_last must be True or False, not {shown(drop_last)}")
 
 
 def tell_once(argument: str) -> None:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from .._errors import StoppedError
+from .._errors import interrupted
 from .._exclusive import Exclusive
 from ._workers import Raised, Workers
 
@@ -59,10 +59,7 @@ class HandedOver(ABC):
         if self._in_hand.get(thread):
             for worker in self._workers:
                 worker.close()
-            raise StoppedError(
-                "the loader was stopped with a batch on its way; iterate it anew, from its state",
-                kind="stopped",
-            )
+            raise interrupted()
         self._in_hand[thread] = True
         try:
             return self._take()

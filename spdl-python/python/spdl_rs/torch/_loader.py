@@ -9,12 +9,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
 
 from .. import _notebook_page
+from .._arguments import text_or_none, whole
+from .._arguments import timeout as checked_timeout
 from .._exclusive import Exclusive
 from .._statistics import Statistics
 from ..source._resumable import check_mapping, value_of
 from ..usage import log_api_usage_once
 from . import _randomness
-from ._arguments import check_context, check_order, check_workers, tell_once
+from ._arguments import (
+    check_context,
+    check_dataset,
+    check_functions,
+    check_order,
+    checked_flag,
+    checked_workers,
+    tell_once,
+)
 from ._identity import NOT_COMBINED, VERSION, check_identity, in_words
 from ._iterable_style import IterableEpoch, IterableFetch, IterableProgress
 from ._map_style import MapStyleEpoch, MapStyleFetch, Progress, stateful
@@ -114,11 +124,19 @@ class DataLoader(Generic[T]):
         in_order: bool = True,
     ) -> None:
         log_api_usage_once("spdl_rs.torch.DataLoader")
-        self.prefetch_factor = check_workers(
+        shuffle = checked_flag("shuffle", shuffle)
+        pin_memory = checked_flag("pin_memory", pin_memory)
+        persistent_workers = checked_flag("persistent_workers", persistent_workers)
+        in_order = checked_flag("in_order", in_order)
+        text_or_none("pin_memory_device", pin_memory_device)
+        check_functions(collate_fn=collate_fn, worker_init_fn=worker_init_fn)
+        num_workers, self.prefetch_factor = checked_workers(
             num_workers, timeout, prefetch_factor, persistent_workers
         )
         check_context(multiprocessing_context, num_workers)
         self._iterable_style = is_iterable_style(dataset)
+        if not self._iterable_style:
+            check_dataset(dataset)
         check_order(
             iterable_style=self._iterable_style,
             batch_size=batch_size,
@@ -127,8 +145,6 @@ class DataLoader(Generic[T]):
             batch_sampler=batch_sampler,
             drop_last=drop_last,
         )
-        if num_workers == 0 and timeout > 0:
-            raise ValueError("timeout needs num_workers of at least 1")
         self.dataset = dataset
         self.num_workers = num_workers
         self.pin_memory = pin_memory
@@ -142,9 +158,11 @@ class DataLoader(Generic[T]):
 
         if batch_sampler is not None:
             batch_size, drop_last = None, False
+        if batch_size is not None:
+            batch_size = whole("batch_size", batch_size, wrong_type=ValueError)
         if not self._iterable_style:
             if sampler is None:
-                sampler = sampler_of(dataset, bool(shuffle), generator)
+                sampler = sampler_of(dataset, shuffle, generator)
             if batch_size is not None:
                 batch_sampler = batch_sampler_of(sampler, batch_size, drop_last)
         self.batch_size = batch_size
@@ -152,7 +170,9 @@ class DataLoader(Generic[T]):
         self.sampler = sampler
         self.batch_sampler = batch_sampler
         batched = batch_sampler is not None or (self._iterable_style and batch_size is not None)
-        self.collate_fn: Callable[[Any], Any] = collate_fn or default_collate_fn(batched)
+        self.collate_fn: Callable[[Any], Any] = (
+            default_collate_fn(batched) if collate_fn is None else collate_fn
+        )
 
         self._progress: Progress | IterableProgress | None = None
         self._tellers: tuple[Tell, ...] = ()
@@ -247,7 +267,7 @@ class DataLoader(Generic[T]):
             self._index_sampler,
             progress,
             ahead=self._ahead * self.num_workers,
-            timeout=self.timeout or None,
+            timeout=self._seconds,
         )
         return epoch, progress, (workers.tell,)
 
@@ -270,8 +290,13 @@ class DataLoader(Generic[T]):
                 None if behind == "end" else behind,
             )
             workers.append(self._workers(fetch, min(1, self.num_workers), seed, number, dataset))
-        epoch = IterableEpoch(workers, progress, ahead=self._ahead, timeout=self.timeout or None)
+        epoch = IterableEpoch(workers, progress, ahead=self._ahead, timeout=self._seconds)
         return epoch, progress, tuple(worker.tell for worker in workers)
+
+    @property
+    def _seconds(self) -> float | None:
+        """How long to wait for a batch."""
+        return checked_timeout(self.timeout or None)
 
     @property
     def _ahead(self) -> int:

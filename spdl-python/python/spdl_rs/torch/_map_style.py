@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import Any
 
 from .._exclusive import Exclusive
 from ..pipeline._failure import _add_notes
 from ..pipeline._item_text import describe
+from ..source._resumable import or_again
 from ._handover import HandedOver
 from ._workers import Workers
-
-T = TypeVar("T")
 
 
 class LoaderTimedOutError(TimeoutError, RuntimeError):
@@ -193,12 +192,12 @@ class MapStyleEpoch(HandedOver):
         while self._error is None and self._under_way < max(1, self._ahead):
             try:
                 index = next(self._indices)
+                state = None if self._stateful is None else self._stateful.state_dict()
             except Exception as error:
                 # In its turn, behind what was drawn before. The end of the data is an error, too.
                 self._error = error
                 return
             number, self._number = self._number, self._number + 1
-            state = None if self._stateful is None else self._stateful.state_dict()
             self._progress.drew(number, state)
             if number not in self._progress.beyond:
                 self._worker.submit(number, index)
@@ -234,19 +233,6 @@ def taken(workers: Workers, timeout: float | None) -> tuple[int, Any]:
         return workers.take(timeout)
     except TimeoutError:
         raise LoaderTimedOutError(f"the next batch was not ready within {timeout} s") from None
-
-
-def or_again(source: Iterable[T]) -> Iterator[T]:
-    """Iterates a source whose state was loaded that it had at the end of a pass.
-
-    With such a state some give nothing, and a whole pass the next time; some a whole pass at once.
-    """
-    empty = True
-    for item in source:
-        empty = False
-        yield item
-    if empty:
-        yield from source
 
 
 def stateful(index_sampler: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
 
-from ._checks import whole
+from ..._arguments import whole
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class Collate(Aggregator, Generic[T]):
     """
 
     def __init__(self, n: int) -> None:
-        self._n = whole("n", n, TypeError)
+        self._n = whole("n", n)
         self._items: list[T] = []
 
     @property

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from ..._arguments import shown
+from ..._arguments import flag, function, shown, text, whole
 from ..._secrets import without_secrets
 from ...io._operators import BatchImages
 from .. import _native, _ops
 from .._stage_info import StageInfo
 from ._aggregators import Aggregator
-from ._checks import budget, flag, function, text, whole
+from ._checks import budget
 from ._executors import (
     MAIN_PROCESS,
     ExecutorConfig,
@@ -50,7 +50,7 @@ class SourceConfig(Generic[T]):
                 "a source must have __iter__ or __aiter__; "
                 f"{type(self.source).__name__!r} objects have neither{called}"
             )
-        object.__setattr__(self, "continuous", flag("continuous", self.continuous))
+        object.__setattr__(self, "continuous", flag("continuous", self.continuous, or_number=True))
 
     def __repr__(self) -> str:
         continuous = ", continuous=True" if self.continuous else ""
@@ -81,7 +81,8 @@ class PipeConfig(Generic[T, U]):
         of = f"of stage {self.name!r}"
         _ops.function_of(self.op)
         if self.concurrency is not None:
-            whole(f"concurrency {of}", self.concurrency)
+            concurrency = whole(f"concurrency {of}", self.concurrency, wrong_type=ValueError)
+            object.__setattr__(self, "concurrency", concurrency)
         elif not _native.is_native(self):
             object.__setattr__(self, "concurrency", 1)
         if self.output_order not in ("completion", "input"):
@@ -147,9 +148,8 @@ class AggregateConfig(Generic[T]):
             raise TypeError(
                 f"the op of stage {self.name!r} must be an Aggregator, not {shown(self.op)}"
             )
-        object.__setattr__(
-            self, "drop_last", flag(f"drop_last of stage {self.name!r}", self.drop_last)
-        )
+        drop_last = flag(f"drop_last of stage {self.name!r}", self.drop_last, or_number=True)
+        object.__setattr__(self, "drop_last", drop_last)
 
     def __repr__(self) -> str:
         op = repr(self.op) if type(self.op).__repr__ is not object.__repr__ else self.op.__class__
@@ -194,7 +194,8 @@ class PathVariantsConfig(Generic[T]):
         text("the name of a stage", self.name)
         of = f"of stage {self.name!r}"
         function(f"router {of}", self.router)
-        object.__setattr__(self, "batched", flag(f"batched {of}", self.batched))
+        batched = flag(f"batched {of}", self.batched, or_number=True)
+        object.__setattr__(self, "batched", batched)
         if not self.paths:
             raise ValueError(f"paths {of} must hold at least one path")
         for at, path in enumerate(self.paths):
@@ -229,7 +230,8 @@ class SinkConfig(Generic[T]):
     buffer_size: int
 
     def __post_init__(self) -> None:
-        whole("buffer_size", self.buffer_size)
+        buffer_size = whole("buffer_size", self.buffer_size, wrong_type=ValueError)
+        object.__setattr__(self, "buffer_size", buffer_size)
 
 
 # The queues are `spdl_rs.pipeline.AsyncQueue`s.

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeAlias
 
-from ..._arguments import shown
-from ._checks import function, whole
+from ..._arguments import function, shown, whole
 
 _START_METHODS = ("fork", "forkserver", "spawn")
 
@@ -34,7 +33,8 @@ class ExecutorConfig:
 
     def __post_init__(self) -> None:
         if self.max_workers is not None:
-            whole("max_workers", self.max_workers)
+            max_workers = whole("max_workers", self.max_workers, wrong_type=ValueError)
+            object.__setattr__(self, "max_workers", max_workers)
         if self.initializer is not None:
             function("initializer", self.initializer)
 
@@ -135,7 +135,8 @@ class PlacementConfig:
                 "stages are sent to a ProcessPoolExecutorConfig, an InterpreterPoolExecutorConfig "
                 f"or MAIN_PROCESS, and not a live Executor or else: {shown(self.target)}"
             )
-        whole("buffer_size", self.buffer_size)
+        buffer_size = whole("buffer_size", self.buffer_size, wrong_type=ValueError)
+        object.__setattr__(self, "buffer_size", buffer_size)
 
     def __repr__(self) -> str:
         target = repr(self.target)

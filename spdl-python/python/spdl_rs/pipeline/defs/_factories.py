@@ -5,13 +5,12 @@ from __future__ import annotations
 import concurrent.futures
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, SupportsIndex
 
-from ..._arguments import shown
+from ..._arguments import listed, shown, whole
 from ...io._operators import BatchImages
 from .. import _ops
 from ._aggregators import Aggregator, Collate
-from ._checks import whole
 from ._configs import (
     AggregateConfig,
     DisaggregateConfig,
@@ -54,10 +53,10 @@ def Aggregate(
     >>> Aggregate(32, drop_last=True)
     aggregate(Collate(32), drop_last=True)
     """
-    if isinstance(input, int):
-        op: Aggregator | BatchImages = Collate(whole("the size of aggregates", input, TypeError))
-    elif isinstance(input, Aggregator):
-        op = input
+    if isinstance(input, Aggregator):
+        op: Aggregator | BatchImages = input
+    elif isinstance(input, SupportsIndex):
+        op = Collate(whole("the size of aggregates", input))
     else:
         raise TypeError(
             f"aggregate takes an int, an Aggregator or a BatchImages, not {shown(input)}"
@@ -106,7 +105,8 @@ def Merge(
     >>> list(build_pipeline(config, num_threads=1))
     ['a', 'b', 'c', 'd', 'e']
     """
-    return MergeConfig(_listed("pipeline_configs", pipeline_configs, "of PipelineConfigs"), op)
+    parts = listed("pipeline_configs", pipeline_configs, "a list of PipelineConfigs")
+    return MergeConfig(tuple(parts), op)
 
 
 def PathVariants(
@@ -117,13 +117,6 @@ def PathVariants(
 ) -> PathVariantsConfig[Any]:
     """Paths, of which `router` chooses one for each item: see `PipelineBuilder.path_variants`."""
     name = "path_variants" if name is None else name
-    found = _listed("paths", paths, "of lists of stages")
-    stages = tuple(_listed(f"path {at}", path, "of stages") for at, path in enumerate(found))
-    return PathVariantsConfig(name, router, stages, batched)
-
-
-def _listed(name: str, value: Any, of_what: str) -> tuple[Any, ...]:
-    try:
-        return tuple(value)
-    except TypeError:
-        raise TypeError(f"{name} must be a list {of_what}, not {shown(value)}") from None
+    found = listed("paths", paths, "a list of lists of stages")
+    stages = [listed(f"path {at}", path, "a list of stages") for at, path in enumerate(found)]
+    return PathVariantsConfig(name, router, tuple(map(tuple, stages)), batched)
