@@ -94,11 +94,11 @@ class ImageLoader:
         image_field: The field of a sample that is its image. `None`: by the usual names, such as
             `jpg`, `png`, `image`.
         label_field: The field of a sample that is its label: a whole number, or the name of a
-            class. Every sample must have it. `None`: the first of `cls`, `label`, `class` and `image/class/label` (of a list:
-            its column `label`, `class` or `cls`) that is there; else the folder, in tar shards too,
-            where those hold nothing but images in folders: `train/cat/1.jpg` is a `cat` beside
-            `train/dog/1.jpg`. Else -1: where none of the first 1,000 samples has a label, a
-            `DatasetWarning` says which fields there are.
+            class; every sample must have it. `None`: the first of `cls`, `label`, `class` and
+            `image/class/label` (of a list: its column `label`, `class` or `cls`) that is there; else
+            the folder, in tar shards too, where those hold nothing but images in folders:
+            `train/cat/1.jpg` is a `cat` beside `train/dog/1.jpg`. Else -1: where none of the first
+            1,000 samples has a label, a `DatasetWarning` says which fields there are.
         classes: The names of the classes, in the order of their numbers, where the labels of tar
             shards, TFRecord or MDS are names. Of a column of Parquet or of a list they are known:
             all that are in it, sorted by their bytes. Folders bring their own.
