@@ -13,7 +13,7 @@ import spdl_rs
 import spdl_rs.io._operators
 from native import SIZE, assert_same, files, loaded, native
 from pipelines import build, identity, run, source
-from spdl_rs.io import Array, BatchImages, DecodeImage, Fetch
+from spdl_rs.io import Array, AugmentImage, BatchImages, DecodeImage, Fetch
 from spdl_rs.pipeline.defs import Pipe
 
 # What comes out.
@@ -201,3 +201,17 @@ def test_the_examples_in_docstrings_run(photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = doctest.testmod(spdl_rs.io._operators)
     assert result.attempted >= 15 and result.failed == 0
+
+
+@pytest.mark.parametrize(
+    ("operator", "example"),
+    [
+        (Fetch, r"Fetch\(\)"),
+        (DecodeImage, r"DecodeImage\(224\)"),
+        (AugmentImage, r"AugmentImage\(\.\.\.\)"),
+        (BatchImages, r"BatchImages\(\.\.\.\)"),
+    ],
+)
+def test_the_class_of_an_operator_is_no_stage(operator, example):
+    with pytest.raises(TypeError, match=f"is a class; give an operator .*, as in {example}$"):
+        Pipe(operator)

@@ -23,6 +23,15 @@ def test_e01_each_loop_is_an_epoch_of_a_continuous_source():
         assert pipeline.get_item() == 30
 
 
+@pytest.mark.parametrize("items", [iter([1, 2]), []])
+def test_e01_a_source_that_ends_though_it_is_continuous_is_told_of_as_what_it_is(items):
+    pipeline = build(source(items, continuous=True))
+    with pipeline.auto_stop():
+        list(pipeline)
+        with pytest.warns(UserWarning, match="can be iterated only once, or is empty$"):
+            assert [list(pipeline), list(pipeline)] == [[], []]
+
+
 def test_e01_get_item_tells_the_end_of_an_epoch_by_eof_and_goes_on():
     pipeline = build(source("ab", continuous=True))
     with pipeline.auto_stop():

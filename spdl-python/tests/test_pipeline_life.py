@@ -146,6 +146,15 @@ def test_l04_get_item_waits_no_longer_than_it_may_and_can_be_asked_again():
         assert pipeline.get_item(timeout=20) == 1
 
 
+def test_l04_a_negative_timeout_is_refused():
+    pipeline = build(source([1]))
+    with pipeline.auto_stop():
+        for wait in (pipeline.get_item, pipeline.get_iterator):
+            with pytest.raises(ValueError, match=r"timeout must not be negative, and is -1\.0"):
+                wait(timeout=-1)
+        assert pipeline.get_item(timeout=20) == 1
+
+
 def test_l04_a_failure_comes_after_what_was_finished_before_and_every_time():
     pipeline = build(source([2, 4, 1]).pipe(lambda n: refuse(n) if n == 1 else n), max_failures=0)
     assert [pipeline.get_item(), pipeline.get_item()] == [2, 4]

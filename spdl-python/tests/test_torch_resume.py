@@ -330,6 +330,148 @@ def test_a_state_of_another_rank_is_refused_and_states_are_not_combined():
         DataLoader.combine_states([state, state])
 
 
+def test_a_state_of_another_rank_of_a_sampler_of_this_package_is_refused():
+    def of_rank(rank):
+        return loader(sampler=DistributedRandomSampler(24, rank=rank, world_size=2))
+
+    _, state = broken_off(lambda: of_rank(0), 1)
+    with pytest.raises(ValueError, match="of rank 0 of 2' there, and .* cannot be combined"):
+        resumed(lambda: of_rank(1), state)
+
+
+class OfEpoch(OfRank):
+    """Has an order of its own in each epoch."""
+
+    def __init__(self, seed=0, shuffle=True, drop_last=False):
+        super().__init__(0, 2)
+        self.epoch, self.seed, self.shuffle, self.drop_last = 0, seed, shuffle, drop_last
+
+    def __iter__(self):
+        return iter([(number + self.seed + self.epoch) % 6 for number in range(6)])
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+
+def of_epoch(epoch, **arguments):
+    sampler = OfEpoch(**arguments)
+    sampler.set_epoch(epoch)
+    return loader(sampler=sampler, batch_size=2)
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"seed": 1}, "seed=0.*there, and .*seed=1"),
+        ({"shuffle": False}, "shuffle=True.*there, and .*shuffle=False"),
+        ({"drop_last": True}, "drop_last=False' there, and .*drop_last=True"),
+    ],
+)
+def test_a_state_of_a_sampler_with_other_settings_is_refused(other, said):
+    _, state = broken_off(lambda: of_epoch(3), 1)
+    with pytest.raises(ValueError, match=f"sampler_settings is .*{said}"):
+        resumed(lambda: of_epoch(3, **other), state)
+
+
+def test_a_state_amid_an_epoch_sets_the_samplers_epoch():
+    first, state = broken_off(lambda: of_epoch(3), 1)
+    whole = list(of_epoch(3))
+    assert whole != list(of_epoch(0))
+    for epoch in (0, 3, 4):
+        again = resumed(lambda epoch=epoch: of_epoch(epoch), state)
+        assert again.sampler.epoch == 3
+        assert first + list(again) == whole
+        again.sampler.set_epoch(4)
+        assert list(again) == list(of_epoch(4))
+
+
+def test_a_state_is_of_the_epoch_that_was_begun_whatever_is_set_since():
+    source = of_epoch(3)
+    first = next(iter(source))
+    source.sampler.set_epoch(4)
+    again = resumed(lambda: of_epoch(0), stored(source.state_dict()))
+    assert [first, *again] == list(of_epoch(3))
+
+
+def test_another_epoch_that_is_set_amid_a_state_is_refused_until_it_is_set_right():
+    first, state = broken_off(lambda: of_epoch(3), 1)
+    again = resumed(lambda: of_epoch(3), state)
+    again.sampler.set_epoch(0)
+    with pytest.raises(ValueError, match=r"set to epoch 0: call sampler.set_epoch\(3\)"):
+        iter(again)
+    again.sampler.set_epoch(3)
+    assert first + list(again) == list(of_epoch(3))
+
+
+def test_behind_the_end_of_an_epoch_the_next_may_be_set_before_and_after_the_state_is_loaded():
+    source = of_epoch(3)
+    list(source)
+    state = stored(source.state_dict())
+    again = resumed(lambda: of_epoch(0), state)
+    assert again.sampler.epoch == 3, "who sets none repeats the same one, as in an unbroken run"
+    again.sampler.set_epoch(4)
+    assert list(again) == list(of_epoch(4))
+    assert list(resumed(lambda: of_epoch(4), state)) == list(of_epoch(4))
+    # Who has set the next one before the state was taken has that.
+    source.sampler.set_epoch(7)
+    assert list(resumed(lambda: of_epoch(0), source.state_dict())) == list(of_epoch(7))
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_state_of_other_indices_is_refused_within_the_epoch(kind):
+    def make(indices):
+        return loader(sampler=kind(indices))
+
+    def of_names(names):
+        return DataLoader({"a": 1, "b": 2}, None, sampler=kind(names), collate_fn=str)
+
+    _, state = broken_off(lambda: of_names("ab"), 1)
+    assert list(resumed(lambda: of_names("ab"), state)) == ["2"]
+    with pytest.raises(ValueError, match="indices or weights are not those"):
+        iter(resumed(lambda: of_names("ba"), state))
+    _, state = broken_off(lambda: make(range(20)), 2)
+    with pytest.raises(ValueError, match="indices or weights are not those"):
+        iter(resumed(lambda: make(reversed(range(20))), state))
+    source = make(range(20))
+    list(source)
+    again = resumed(lambda: make(reversed(range(20))), source.state_dict())
+    assert next(iter(again)) == [19, 18, 17], "the next epoch may have others"
+
+
+def test_a_state_of_another_range_or_of_other_batches_is_refused_within_the_epoch():
+    for one, other in [
+        ({"sampler": range(9)}, {"sampler": range(8, -1, -1)}),
+        ({"batch_sampler": [[1], [2, 3]]}, {"batch_sampler": [[1], [3, 2]]}),
+    ]:
+        _, state = broken_off(lambda given=one: DataLoader(range(9), collate_fn=list, **given), 1)
+        again = DataLoader(range(9), collate_fn=list, **other)
+        again.load_state_dict(state)
+        with pytest.raises(ValueError, match="indices or weights are not those"):
+            iter(again)
+
+
+def test_indices_that_are_no_numbers_of_json_do_not_keep_a_state_from_being_used():
+    class Odd:
+        def __init__(self, number):
+            self.number = number
+
+    class OddSet:
+        def __getitem__(self, odd):
+            return odd.number
+
+    def make():
+        return loader(OddSet(), 2, sampler=[Odd(number) for number in range(6)])
+
+    first, state = broken_off(make, 1)
+    assert first + list(resumed(make, state)) == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_a_state_of_the_version_before_is_refused():
+    _, state = broken_off(loader, 1)
+    with pytest.raises(ValueError, match="version is 2 there, and 3 here$"):
+        loader().load_state_dict({**state, "version": 2})
+
+
 def test_a_sampler_of_the_users_may_change_its_length():
     _, state = broken_off(lambda: loader(sampler=Shrinking(6)), 1)
     again = resumed(lambda: loader(sampler=Shrinking(9)), state)
@@ -360,6 +502,52 @@ def test_a_state_of_another_order_is_refused():
     _, state = broken_off(lambda: loader(sampler=more(num_samples=40)), 2)
     with pytest.raises(ValueError, match="sampler_length is 40 there, and 50 here"):
         resumed(lambda: loader(sampler=more(num_samples=50)), state)
+
+
+@pytest.mark.frameworks
+def test_the_epoch_of_a_distributed_sampler_is_restored():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: no such sampler")
+
+    def make(epoch=0, batched=False, **settings):
+        given = {"num_replicas": 2, "rank": 1, **settings}
+        sampler = torch.utils.data.DistributedSampler(range(23), **given)
+        sampler.set_epoch(epoch)
+        if batched:
+            batches = torch.utils.data.BatchSampler(sampler, 3, False)
+            return loader(batch_size=1, batch_sampler=batches)
+        return loader(sampler=sampler)
+
+    for batched in (False, True):
+        first, state = broken_off(lambda batched=batched: make(3, batched), 2)
+        again = resumed(lambda batched=batched: make(0, batched), state)
+        assert first + list(again) == list(make(3, batched))
+        for other in ({"seed": 1}, {"shuffle": False}):
+            with pytest.raises(ValueError, match="sampler_settings is"):
+                resumed(lambda batched=batched, other=other: make(3, batched, **other), state)
+
+
+@pytest.mark.frameworks
+def test_a_state_of_other_weights_or_of_another_subset_is_refused_within_the_epoch():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: no such samplers")
+    data = torch.utils.data
+
+    def weighted(most=5, replacement=True):
+        weights = [float(1 + number % most) for number in range(23)]
+        return loader(sampler=data.WeightedRandomSampler(weights, 9, replacement))
+
+    def subset(first=0):
+        return loader(sampler=data.SubsetRandomSampler(range(first, first + 9)))
+
+    for one, other in [
+        (weighted, lambda: weighted(4)),
+        (subset, lambda: subset(1)),
+    ]:
+        _, state = broken_off(one, 1)
+        with pytest.raises(ValueError, match="indices or weights are not those"):
+            iter(resumed(other, state))
+    _, state = broken_off(weighted, 1)
+    with pytest.raises(ValueError, match="replacement=True' there, and 'sampler.replacement=F"):
+        resumed(lambda: weighted(replacement=False), state)
 
 
 def shuffled(torch, kind, **arguments):

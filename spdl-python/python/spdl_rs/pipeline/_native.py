@@ -29,6 +29,17 @@ def is_native(config: object) -> bool:
     return getattr(config, "executor", None) is None and type(_op(config)) in _OPERATORS
 
 
+def check_is_no_class(op: object) -> None:
+    """Refuses the class of an operator, which would be called with each item.
+
+    Raises:
+        TypeError: It is one.
+    """
+    if isinstance(op, type) and issubclass(op, (*_OPERATORS, BatchImages)):
+        example = {Fetch: "Fetch()", DecodeImage: "DecodeImage(224)"}.get(op, f"{op.__name__}(...)")
+        raise TypeError(f"{op.__name__} is a class; give an operator made of it, as in {example}")
+
+
 def pieces(
     pipes: Sequence[Stage], is_alone: Callable[[int], bool] = lambda at: False
 ) -> Iterator[tuple[int, Sequence[Stage]]]:

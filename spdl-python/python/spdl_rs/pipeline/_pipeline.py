@@ -23,7 +23,7 @@ from ._failure import PipelineFailure
 from ._instrumentation import Instrumentation
 from ._options import BuildOptions
 from ._stage_names import in_plain_words
-from .defs._configs import PipelineConfig, has_merge_op
+from .defs._configs import PipelineConfig, has_merge_op, is_continuous
 
 if TYPE_CHECKING:
     from ._supervised_run import SupervisedRun
@@ -174,9 +174,10 @@ class Pipeline(Generic[T]):
                 continuous one has ended. After the end of an epoch, the next call gives the first
                 item of the next one.
             TimeoutError: None was ready in time.
+            ValueError: `timeout` is negative.
             PipelineFailure: The pipeline has failed; all that was finished before was given.
         """
-        item = self._started().next(checked_timeout(timeout))
+        item = self._started().next(_not_negative(checked_timeout(timeout)))
         if item is None:
             self._raise_late_failure()
             raise EOFError(_END_OF_DATA)
@@ -202,11 +203,12 @@ class Pipeline(Generic[T]):
 
         Raises:
             TimeoutError, PipelineFailure: As for `get_item`, while it is iterated.
+            ValueError: `timeout` is negative.
 
         Warns:
             UserWarning: It had ended before: there are no items.
         """
-        timeout = checked_timeout(timeout)
+        timeout = _not_negative(checked_timeout(timeout))
         run = self._started()
         had_ended = run.ended and not process_ends()
         items: Iterator[T]
@@ -281,9 +283,12 @@ class Pipeline(Generic[T]):
     def _then_warning(self, items: Iterator[T]) -> Iterator[T]:
         # What ended with a failure says so itself.
         yield from items
+        if is_continuous(self._config):
+            why = ": it was stopped, or its source can be iterated only once, or is empty"
+        else:
+            why = "; build another one, or add the source with continuous=True"
         warnings.warn(
-            f"pipeline {self._number} has ended, and has no items for another loop; build another "
-            "one, or add the source with continuous=True",
+            f"pipeline {self._number} has ended, and has no items for another loop{why}",
             UserWarning,
             stacklevel=2,
         )
@@ -324,6 +329,12 @@ class Pipeline(Generic[T]):
         # The run last: other threads take what they find there.
         self._assembly, self._run = assembly, whole
         return whole
+
+
+def _not_negative(timeout: float | None) -> float | None:
+    if timeout is not None and timeout < 0:
+        raise ValueError(f"timeout must not be negative, and is {timeout}")
+    return timeout
 
 
 def number_of(pipeline: Pipeline[Any]) -> int:

@@ -68,6 +68,13 @@ class _Distributed(Resumable[int]):
         self._order = self._make_order()
 
 
+def rank_of(sampler: object) -> tuple[int, int] | None:
+    """The rank that one of these samplers is for, and of how many ranks; `None` for any other."""
+    if not isinstance(sampler, _Distributed):
+        return None
+    return sampler._rank, sampler._world_size
+
+
 class DistributedDeterministicSampler(_Distributed):
     """Indices in their own order, divided among ranks: the same in every pass.
 

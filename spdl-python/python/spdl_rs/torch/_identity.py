@@ -8,7 +8,7 @@ from typing import Any
 from ..source._resumable import value_of
 from ._samplers import described
 
-VERSION = 2
+VERSION = 3
 NOT_COMBINED = (
     "The states of several ranks cannot be combined: each rank goes on with its own, with as many "
     "ranks as before; ImageLoader.combine_states is for any number of ranks"

@@ -25,6 +25,8 @@ from ._arguments import (
     checked_workers,
     tell_once,
 )
+from ._epoch_order import KEY as SAMPLER_ORDER
+from ._epoch_order import before_epoch, check_same_order, order_of_epoch, restore_epoch
 from ._identity import NOT_COMBINED, VERSION, check_identity, in_words
 from ._iterable_style import IterableEpoch, IterableFetch, IterableProgress
 from ._map_style import MapStyleEpoch, MapStyleFetch, Progress, stateful
@@ -35,6 +37,7 @@ from ._samplers import (
     known_length,
     number_of_batches,
     sampler_of,
+    settings_of,
 )
 from ._statistics import Tell, joined
 from ._worker_info import begin_worker, tell_pytorch
@@ -178,6 +181,7 @@ class DataLoader(Generic[T]):
         self._tellers: tuple[Tell, ...] = ()
         self._seed: int | None = None
         self._randomness: dict[str, Any] | None = None
+        self._epoch_order: dict[str, Any] | None = None
         self._loaded: Mapping[str, Any] | None = None
         # Around what is above, which threads that share the loader change.
         self._exclusive = Exclusive()
@@ -234,6 +238,9 @@ class DataLoader(Generic[T]):
         if state is not None and state["_iterator_finished"]:
             seed = state["_base_seed"]
             state = self._behind(state)
+        epoch_order = None if self._iterable_style else order_of_epoch(self._index_sampler)
+        if state is not None and epoch_order is not None:
+            check_same_order(state, epoch_order)
         pin = pinning() if self.pin_memory else None
         if self.num_workers:
             tell_pytorch()
@@ -252,7 +259,12 @@ class DataLoader(Generic[T]):
             epoch, progress, tellers = begin(pin, state, seed)
         # In one step: whoever is interrupted has the state of before, or that of this epoch.
         vars(self).update(
-            _progress=progress, _tellers=tellers, _seed=seed, _randomness=randomness, _loaded=None
+            _progress=progress,
+            _tellers=tellers,
+            _seed=seed,
+            _randomness=randomness,
+            _epoch_order=epoch_order,
+            _loaded=None,
         )
         return epoch
 
@@ -349,9 +361,14 @@ class DataLoader(Generic[T]):
         if progress is None:
             kind = IterableProgress(max(1, self.num_workers)) if self._iterable_style else None
             progress = kind or Progress()
+        if self._iterable_style:
+            order = None
+        else:
+            order = self._epoch_order if begun else before_epoch(self._index_sampler)
         return {
             **self._identity(),
             **progress.state(),
+            SAMPLER_ORDER: order,
             "_iterator_finished": progress.finished,
             "_base_seed": self._seed,
             "_random_state": self._randomness if begun else self._snapshot(),
@@ -363,10 +380,15 @@ class DataLoader(Generic[T]):
         The state of an epoch at its end makes the next one a whole one. The number of workers may
         be another one, but for iterable data sets. An empty mapping makes it begin anew.
 
+        Calls the sampler's `set_epoch` with the epoch that the state is of. Iterating raises
+        `ValueError` where another one is set after that amid an epoch, and where a list of indices
+        or weights is not that of the state.
+
         Raises:
             TypeError: It is no mapping.
-            ValueError: It is of another kind of loader, or of other batches; or what the sampler
-                raises, whose state is loaded, too.
+            ValueError: It is of another kind of loader, of other batches, or of a sampler with
+                another rank, seed or other settings; or what the sampler raises, whose state is
+                loaded, too.
 
         >>> from spdl_rs.torch import DataLoader
         >>> loader = DataLoader("abcd", batch_size=None)
@@ -386,6 +408,8 @@ class DataLoader(Generic[T]):
         check_identity(state_dict, self._identity())
         for key in ("_num_yielded", "_iterator_finished", "_base_seed", "_random_state"):
             value_of(state_dict, key)
+        if not self._iterable_style:
+            restore_epoch(state_dict, self._index_sampler)
         sampler = stateful(self._index_sampler)
         if sampler is not None and state_dict.get("_index_sampler_state") is not None:
             sampler.load_state_dict(state_dict["_index_sampler_state"])
@@ -452,6 +476,7 @@ class DataLoader(Generic[T]):
             identity["dataset_length"] = len(self.dataset)
         identity["sampler"] = described(self._order)
         identity["sampler_length"] = known_length(self._order)
+        identity["sampler_settings"] = settings_of(self._order)
         return identity
 
     def _snapshot(self) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sized
 from itertools import islice
 from typing import Any
 
+from ..source._sampler import rank_of
 from ._arguments import check_batches
 from ._pytorch import needed_for, pytorch
 
@@ -41,11 +42,35 @@ def described(sampler: Any) -> str:
         return "sequential"
     if hasattr(sampler, "sampler") and hasattr(sampler, "batch_size"):
         return f"batches of {described(sampler.sampler)}"
-    name = type(sampler).__qualname__
+    name, rank = type(sampler).__qualname__, _rank_of(sampler)
+    return name if rank is None else f"{name} of rank {rank[0]} of {rank[1]}"
+
+
+def settings_of(sampler: Any) -> str | None:
+    """What a sampler was made with, as far as its order depends on that and it can be asked."""
+    settings: dict[str, Any] = {}
+    if innermost(sampler) is not sampler:
+        settings |= {name: getattr(sampler, name, None) for name in ("batch_size", "drop_last")}
+    sampler = innermost(sampler)
+    names = ("replacement",) if _rank_of(sampler) is None else ("shuffle", "seed", "drop_last")
+    settings |= {f"sampler.{name}": getattr(sampler, name, None) for name in names}
+    known = [f"{name}={value}" for name, value in settings.items() if isinstance(value, int)]
+    return ", ".join(known) or None
+
+
+def innermost(sampler: Any) -> Any:
+    """The sampler of which a batch sampler makes batches; or itself."""
+    while hasattr(sampler, "sampler") and hasattr(sampler, "batch_size"):
+        sampler = sampler.sampler
+    return sampler
+
+
+def _rank_of(sampler: Any) -> tuple[int, int] | None:
+    """The rank that a sampler is for, and of how many ranks."""
     rank, ranks = (getattr(sampler, name, None) for name in ("rank", "num_replicas"))
     if isinstance(rank, int) and isinstance(ranks, int):
-        return f"{name} of rank {rank} of {ranks}"
-    return name
+        return rank, ranks
+    return rank_of(sampler)
 
 
 def known_length(sampler: Any) -> int | None:

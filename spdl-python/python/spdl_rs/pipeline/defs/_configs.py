@@ -79,6 +79,7 @@ class PipeConfig(Generic[T, U]):
     def __post_init__(self) -> None:
         text("the name of a stage", self.name)
         of = f"of stage {self.name!r}"
+        _native.check_is_no_class(self.op)
         _ops.function_of(self.op)
         if self.concurrency is not None:
             concurrency = whole(f"concurrency {of}", self.concurrency, wrong_type=ValueError)
