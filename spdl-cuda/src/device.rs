@@ -214,11 +214,13 @@ impl Device for CudaDevice {
         let event = Event::new(context).map_err(|error| context.error(error, doing))?;
         let copied = Arc::new(event);
         let mut slab = slabs.take(host.len())?;
+        let mut has_waited = false;
         let started = context.attempt(|driver| {
             let stream = uploads.handle();
             for event in slab.under_way(stream) {
                 driver.wait_event(stream, event.handle())?;
             }
+            has_waited = true;
             if !host.is_empty() {
                 let (to, from) = (slab.memory.address, host.as_ptr());
                 // SAFETY: both are held until the event behind this is reached: the buffer by the
@@ -229,7 +231,9 @@ impl Device for CudaDevice {
             driver.record_event(copied.handle(), stream)
         });
         if let Err(error) = started {
-            if uploads.give_back_unsure(host) {
+            // What cannot be waited for now, such as the event of a stream that is captured, could not
+            // be for the next batch either.
+            if uploads.give_back_unsure(host) && has_waited {
                 slabs.give_back(slab);
             } else {
                 slabs.give_up(slab);

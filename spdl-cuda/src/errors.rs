@@ -40,10 +40,10 @@ pub(crate) const NOT_SUPPORTED: u32 = 801;
 const RESTART: &str = "the device cannot be used again by this process: restart it";
 const OURS: &str = "this is a fault of this program; please report it";
 const UPDATE: &str = "install a newer NVIDIA driver";
-const CAPTURE: &str = "do not take batches while a CUDA graph is captured";
+const CAPTURE: &str = "do not take batches, or let go of them, while a CUDA graph is captured";
 
 /// The codes that are told apart, in their order.
-const MEANINGS: [Meaning; 47] = {
+const MEANINGS: [Meaning; 52] = {
     use ErrorKind::*;
     [
         meaning(1, "CUDA_ERROR_INVALID_VALUE", Internal, OURS),
@@ -138,9 +138,14 @@ const MEANINGS: [Meaning; 47] = {
         meaning(804, "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", Unsupported, UPDATE),
         meaning(900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", InvalidArgument, CAPTURE),
         meaning(901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", InvalidArgument, CAPTURE),
+        meaning(902, "CUDA_ERROR_STREAM_CAPTURE_MERGE", InvalidArgument, CAPTURE),
+        meaning(903, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", InvalidArgument, CAPTURE),
+        meaning(904, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", InvalidArgument, CAPTURE),
         meaning(905, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION", InvalidArgument, CAPTURE),
         meaning(906, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT", InvalidArgument, CAPTURE),
+        meaning(907, "CUDA_ERROR_CAPTURED_EVENT", InvalidArgument, CAPTURE),
         meaning(908, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD", InvalidArgument, CAPTURE),
+        meaning(909, "CUDA_ERROR_TIMEOUT", Timeout, ""),
         meaning(910, "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE", Internal, OURS),
         meaning(999, "CUDA_ERROR_UNKNOWN", Io, "see the system's log for messages of NVRM"),
     ]
@@ -231,7 +236,7 @@ mod tests {
     #[test]
     fn codes_are_those_that_cudarc_declares() {
         use cudarc::driver::sys::CUresult::{self, *};
-        let declared: [CUresult; 46] = [
+        let declared: [CUresult; 51] = [
             CUDA_ERROR_INVALID_VALUE,
             CUDA_ERROR_OUT_OF_MEMORY,
             CUDA_ERROR_NOT_INITIALIZED,
@@ -273,9 +278,14 @@ mod tests {
             CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE,
             CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
             CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+            CUDA_ERROR_STREAM_CAPTURE_MERGE,
+            CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
+            CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
             CUDA_ERROR_STREAM_CAPTURE_ISOLATION,
             CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+            CUDA_ERROR_CAPTURED_EVENT,
             CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
+            CUDA_ERROR_TIMEOUT,
             CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE,
             CUDA_ERROR_UNKNOWN,
         ];

@@ -16,7 +16,7 @@ pub enum Library {
     Driver,
     /// The JPEG decoder, libnvjpeg.
     NvJpeg,
-    /// The compiler of kernels, libnvrtc. Needed only for devices newer than this program.
+    /// The compiler of kernels, libnvrtc. Nothing here uses it yet.
     Nvrtc,
     /// The video decoder, libnvcuvid.
     Nvcuvid,
@@ -108,7 +108,7 @@ impl Library {
         }
     }
 
-    /// What to do where it is not to be had.
+    /// What to do where it is not to be had; empty where nothing is missing without it.
     pub fn remedy(self) -> &'static str {
         match self {
             Library::Driver => {
@@ -116,7 +116,7 @@ impl Library {
                  GPUs (`--gpus all`)"
             }
             Library::NvJpeg => "pip install nvidia-nvjpeg, or name the file in SPDL_NVJPEG",
-            Library::Nvrtc => "pip install nvidia-cuda-nvrtc, or name the file in SPDL_NVRTC",
+            Library::Nvrtc => "",
             Library::Nvcuvid => {
                 "it comes with the driver; in a container, NVIDIA_DRIVER_CAPABILITIES has to name \
                  `video`"

@@ -30,12 +30,43 @@ pub struct CudaMemory {
 /// Who uses it beside the copy that brought it.
 #[derive(Default)]
 struct Uses {
-    /// With the thread that said so, since one of the default streams is another in each.
-    streams: Vec<(ConsumerStream, ThreadId)>,
+    streams: Vec<User>,
     /// Behind downloads.
     events: Vec<Arc<Event>>,
     /// Whether something may use it of which nobody will know when it is over.
     unsure: bool,
+}
+
+/// A consumer's stream that uses it.
+struct User {
+    stream: ConsumerStream,
+    /// Which said so: one of the default streams is another in each.
+    thread: ThreadId,
+    /// Whether the stream itself was told to wait for the copy. One that waits for another stream may
+    /// be told so later than we are asked about it.
+    has_waited: bool,
+}
+
+impl Uses {
+    fn add(&mut self, stream: &ConsumerStream, has_waited: bool) {
+        let thread = thread::current().id();
+        match self.streams.iter_mut().find(|user| user.is(stream, thread)) {
+            Some(user) => user.has_waited |= has_waited,
+            None => self.streams.push(User { stream: stream.clone(), thread, has_waited }),
+        }
+    }
+
+    /// Whether what this thread tells `stream` comes behind the copy.
+    fn is_behind(&self, stream: &ConsumerStream) -> bool {
+        let thread = thread::current().id();
+        self.streams.iter().any(|user| user.has_waited && user.is(stream, thread))
+    }
+}
+
+impl User {
+    fn is(&self, stream: &ConsumerStream, thread: ThreadId) -> bool {
+        self.stream == *stream && self.thread == thread
+    }
 }
 
 impl CudaMemory {
@@ -57,18 +88,14 @@ impl CudaMemory {
         self.device.context.run("let a stream wait for a batch", |driver| {
             driver.wait_event(stream.handle(), self.copied.handle())
         })?;
-        self.record_stream(stream);
+        self.uses().add(stream, true);
         Ok(())
     }
 
     /// Remembers that `stream` uses the memory, which [`wait_on`](CudaMemory::wait_on) does, too. It is
-    /// for streams that wait for another consumer's.
+    /// for streams that wait for another consumer's: it lets nothing wait itself.
     pub fn record_stream(&self, stream: &ConsumerStream) {
-        let mut uses = self.uses();
-        let user = (stream.clone(), thread::current().id());
-        if !uses.streams.contains(&user) {
-            uses.streams.push(user);
-        }
+        self.uses().add(stream, false);
     }
 
     /// Starts to copy it to the host, behind what `after` has been told so far, and returns at once.
@@ -101,10 +128,7 @@ impl CudaMemory {
         let to = buffer.as_mut_ptr();
         let event = || Event::new(context).map_err(|error| context.error(error, doing));
         let done = Arc::new(event()?);
-        // A stream that uses the memory is behind the copy that brought it.
-        let is_behind = after.is_some_and(|stream| {
-            self.uses().streams.contains(&(stream.clone(), thread::current().id()))
-        });
+        let is_behind = after.is_some_and(|stream| self.uses().is_behind(stream));
         let told = after.map(|stream| Ok::<_, spdl_core::Error>((stream, event()?))).transpose()?;
         let started = context.attempt(|driver| {
             let stream = downloads.handle();
@@ -189,8 +213,11 @@ impl Drop for CudaMemory {
         if unsure {
             return self.device.slabs.give_up(slab);
         }
+        // Work of ours with it is behind the copy, and so are streams that have waited for that. Of
+        // others it is only known that they use it.
+        slab.is_behind_writer = !events.is_empty() || streams.iter().any(|user| user.has_waited);
         slab.uses.extend(events);
-        for (stream, thread) in streams {
+        for User { stream, thread, .. } in streams {
             let used = Event::new(context).and_then(|used| {
                 context.attempt(|driver| {
                     if stream.is_per_thread() && thread != thread::current().id() {

@@ -32,12 +32,16 @@ pub(crate) struct Slab {
     written: Option<(Arc<Event>, usize)>,
     /// Behind all else that uses it.
     pub(crate) uses: Vec<Arc<Event>>,
+    /// Whether one of `uses` is behind what wrote to it, too.
+    pub(crate) is_behind_writer: bool,
 }
 
 /// The slabs of a device.
 pub(crate) struct Slabs {
     context: Arc<Context>,
     books: Mutex<Books>,
+    /// Held by who makes room: what he has taken out of the books to free it, others wait for.
+    making_room: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -56,7 +60,8 @@ struct Books {
 /// Where the memory of a device comes from, in place of the driver: the allocator of a training
 /// framework, which then knows of it.
 ///
-/// It is asked where the device's own slabs do not do, which is seldom: not for every batch.
+/// It is asked where the device's own slabs do not do, which is seldom: not for every batch. While it
+/// frees, it must not wait for a thread that sends batches to the device.
 ///
 /// # Safety
 /// What [`allocate`](DeviceAllocator::allocate) returns is memory of the device, at least as long as
@@ -83,7 +88,8 @@ pub struct SlabStatistics {
     pub peak_bytes: usize,
     /// Bytes that wait to be used again.
     pub free_bytes: usize,
-    /// Bytes that are not used again, since it could not be told who still uses them.
+    /// Bytes that are not used again, since it could not be told who still uses them. Where the device
+    /// is full and all its work is done, they are freed.
     pub unsure_bytes: usize,
     /// How often memory was allocated.
     pub allocations: usize,
@@ -91,7 +97,11 @@ pub struct SlabStatistics {
 
 impl Slabs {
     pub(crate) fn new(context: &Arc<Context>) -> Slabs {
-        Slabs { context: Arc::clone(context), books: Mutex::default() }
+        Slabs {
+            context: Arc::clone(context),
+            books: Mutex::default(),
+            making_room: Mutex::default(),
+        }
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -119,16 +129,28 @@ impl Slabs {
     fn allocate(&self, size: usize) -> Result<Slab> {
         let first = self.allocate_once(size);
         let is_full = first.as_ref().is_err_and(|error| error.kind() == ErrorKind::LimitExceeded);
-        if is_full && self.context.settle() {
-            // Slabs of other sizes are of no use now. Nobody uses them any more: all work is done.
-            let free = self.books().take_free();
-            let freed = !free.is_empty();
-            free.into_iter().for_each(|slab| self.free(slab));
-            if freed {
-                return self.allocate_once(size);
-            }
+        if !is_full {
+            return first;
         }
-        first
+        self.make_room();
+        // Also where there was nothing to free here: somebody else may have made room meanwhile.
+        self.allocate_once(size)
+    }
+
+    /// Frees all slabs that nobody holds: those of other sizes are of no use now.
+    fn make_room(&self) {
+        let _one_at_a_time = self.making_room.lock().unwrap_or_else(PoisonError::into_inner);
+        // They are taken first: what is given back while the device settles may be in use behind that.
+        let (free, unsure) = self.books().take_unheld();
+        if free.is_empty() && unsure.is_empty() {
+            return;
+        }
+        if self.context.settle() {
+            // All work is done, so that nobody uses them, also those of which nobody knew.
+            free.into_iter().chain(unsure).for_each(|slab| self.free(slab));
+        } else {
+            self.books().put_back(free, unsure);
+        }
     }
 
     fn allocate_once(&self, size: usize) -> Result<Slab> {
@@ -143,7 +165,7 @@ impl Slabs {
                 self.context.run(&doing, |driver| driver.allocate(size))?
             }
         };
-        Ok(Slab { memory, allocator, written: None, uses: Vec::new() })
+        Ok(Slab { memory, allocator, written: None, uses: Vec::new(), is_behind_writer: false })
     }
 
     /// Takes a slab back. Its `uses` are behind all that uses it.
@@ -218,9 +240,18 @@ impl Books {
         self.free.push_back(slab);
     }
 
-    fn take_free(&mut self) -> VecDeque<Slab> {
+    /// Those that are free, and those of which nobody knows who uses them.
+    fn take_unheld(&mut self) -> (VecDeque<Slab>, Vec<Slab>) {
         self.free_bytes = 0;
-        std::mem::take(&mut self.free)
+        (std::mem::take(&mut self.free), std::mem::take(&mut self.unsure))
+    }
+
+    fn put_back(&mut self, mut free: VecDeque<Slab>, unsure: Vec<Slab>) {
+        self.free_bytes += free.iter().map(|slab| slab.memory.bytes).sum::<usize>();
+        // They were free before those that have come meanwhile.
+        free.append(&mut self.free);
+        self.free = free;
+        self.unsure.extend(unsure);
     }
 
     /// A slab that there is no more room for, with which all work is done.
@@ -240,14 +271,16 @@ impl Books {
 impl Slab {
     /// What `stream` waits for before it writes to it.
     pub(crate) fn under_way(&self, stream: &StreamHandle) -> impl Iterator<Item = &Arc<Event>> {
-        // What uses it is behind what wrote to it, and a stream is behind itself.
-        let written = self.written.iter().filter(|(_, by)| self.uses.is_empty() && *by != stream.0);
+        // Where a use is behind what wrote to it, that is enough; and a stream is behind itself.
+        let written =
+            self.written.iter().filter(|(_, by)| !self.is_behind_writer && *by != stream.0);
         self.uses.iter().chain(written.map(|(event, _)| event))
     }
 
     /// Notes that `stream` writes to it until `written` is reached, and has waited for all before.
     pub(crate) fn written_by(&mut self, stream: &StreamHandle, written: &Arc<Event>) {
         self.uses.clear();
+        self.is_behind_writer = false;
         self.written = Some((Arc::clone(written), stream.0));
     }
 

@@ -17,7 +17,7 @@ pub enum Part {
     Device,
     /// The JPEG decoder.
     NvJpeg,
-    /// The compiler of kernels.
+    /// The compiler of kernels. Nothing here uses it yet.
     Nvrtc,
     /// The video decoder.
     Nvcuvid,
@@ -78,9 +78,15 @@ pub fn status(search: &Search) -> Status {
         (Part::Nvrtc, Library::Nvrtc),
         (Part::Nvcuvid, Library::Nvcuvid),
     ];
-    parts.extend(libraries.map(|(part, library)| match search.open(library) {
-        Ok((_, found)) => PartStatus::available(part, found.to_string()),
-        Err(error) => PartStatus::missing(part, error.reason, library.remedy()),
+    parts.extend(libraries.map(|(part, library)| {
+        let unused = if part == Part::Nvrtc { "; nothing here uses it yet" } else { "" };
+        match search.open(library) {
+            Ok((_, found)) => PartStatus::available(part, format!("{found}{unused}")),
+            Err(error) => {
+                let reason = format!("{}{unused}", error.reason);
+                PartStatus::missing(part, reason, library.remedy())
+            }
+        }
     }));
     Status { parts }
 }

@@ -343,8 +343,9 @@ fn g1_every_record_and_wait_of_nvjpeg_is_needed_and_one_that_is_left_out_is_noti
         }
     }
     println!("{count} records and waits, unnoticed: {unnoticed:?}");
-    // The states of single images, and the timers, are waited for by asking.
-    assert!(unnoticed.len() <= count / 2, "{unnoticed:?} of {count}");
+    // The states of single images and of the engines' batches, which only the library sees, and the
+    // timers, are waited for by asking.
+    assert!(unnoticed.len() <= count / 2 + 1, "{unnoticed:?} of {count}");
 }
 
 #[test]

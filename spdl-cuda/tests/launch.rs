@@ -287,3 +287,24 @@ fn a_kernel_that_uses_what_it_was_not_said_to_is_reported() {
     let kinds: Vec<_> = driver.violations().iter().map(|found| found.kind).collect();
     assert_eq!(kinds, [ViolationKind::Undeclared; 2]);
 }
+
+#[test]
+fn a_slab_whose_readers_have_not_waited_for_its_copy_is_not_written_before_that() {
+    for waits in [false, true] {
+        let (driver, device) = device(Schedule::Held);
+        let kernels = ImageKernels::new(&device).unwrap();
+        let stream = driver.consumer_stream();
+        let image = send(&driver, &device, 2).unwrap();
+        let batch = send(&driver, &device, 1).unwrap();
+        batch.record_stream(&stream);
+        if waits {
+            batch.wait_on(&stream).unwrap();
+        }
+        drop(batch);
+        // The samples take the place of the batch, on another stream than that of the copy.
+        let samples = launch(&kernels, &[image]).unwrap();
+        driver.run_all();
+        assert_eq!(driver.violations(), [], "where the stream has waited: {waits}");
+        drop(samples);
+    }
+}

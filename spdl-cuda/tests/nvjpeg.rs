@@ -117,6 +117,61 @@ fn an_image_that_is_damaged_spoils_no_other() {
 }
 
 #[test]
+fn what_the_engines_decode_a_batch_with_is_not_used_again_before_that_is_done() {
+    let stub = stub();
+    let driver = FakeDriver::new(1, Schedule::Held);
+    let device = CudaDevice::on(driver.clone(), 0).unwrap();
+    let mut decoder = NvJpeg::new_with(&device, &stub.search()).unwrap().only(JpegPath::Hardware);
+    let mut waits = Vec::new();
+    let mut held = Vec::new();
+    for _ in 0..10 {
+        held.push(decoder.decode(&[jpeg(0xC0, 5, 6).into()]).unwrap());
+        assert_eq!(path(&held.last().unwrap().images[0]), Some(JpegPath::Hardware));
+        waits.push(driver.calls_of("cuEventSynchronize"));
+    }
+    // Eight are under way at the same time.
+    assert_eq!(waits, [0, 0, 0, 0, 0, 0, 0, 0, 1, 2]);
+    assert_eq!(driver.violations(), []);
+}
+
+#[test]
+fn an_image_that_the_library_reads_to_be_of_another_size_is_not_decoded() {
+    let stub = stub();
+    let (_, device) = device();
+    for engines in [2, 0] {
+        stub.engines(engines, 0);
+        let mut decoder = NvJpeg::new_with(&device, &stub.search()).unwrap();
+        let mut wide = jpeg(0xC0, 20, 30);
+        wide.extend(b"WIDE");
+        let sound = Bytes::from(jpeg(0xC0, 20, 30));
+        let batch = decoder.decode(&[sound.clone(), wide.into(), sound]).unwrap();
+        let DecodedJpeg::Failed(error) = &batch.images[1] else { panic!("{:?}", batch.images[1]) };
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        let report = error.report();
+        assert!(report.contains("nvjpegJpegStreamGetFrameDimensions"), "{report}");
+        assert!([0, 2].iter().all(|&at| path(&batch.images[at]).is_some()), "{:?}", batch.images);
+    }
+    assert!(stub.decoded().iter().all(|(.., length)| *length == jpeg(0xC0, 20, 30).len()));
+}
+
+#[test]
+fn what_a_device_that_does_not_settle_may_still_use_is_not_destroyed() {
+    let stub = stub();
+    let (driver, device) = device();
+    let before = stub.number(b"stub_live");
+    let mut decoder = NvJpeg::new_with(&device, &stub.search()).unwrap();
+    drop(decoder.decode(&[jpeg(0xC0, 5, 6).into(), jpeg(0xC2, 5, 6).into()]).unwrap());
+    let live = stub.number(b"stub_live");
+    assert!(live > before);
+    driver.fail_calls(0, usize::MAX, 999);
+    drop(decoder);
+    assert_eq!(stub.number(b"stub_live"), live);
+    driver.fail_calls(0, 0, 999);
+    drop(device);
+    stub.forget();
+}
+
+#[test]
 fn a_device_without_engines_decodes_the_other_way() {
     let stub = stub();
     for (count, status) in [(0, 0), (2, 7), (2, 9)] {

@@ -15,7 +15,7 @@ import spdl_rs
 @pytest.fixture(autouse=True)
 def nothing_runs_from_tests_before():
     """Pipelines that a test has left in a cycle of references end when that is collected."""
-    if any("spdl" in thread.name for thread in threading.enumerate()):
+    if any("spdl" in thread.name for thread in threading.enumerate() if thread.ident is not None):
         gc.collect()
 
 

@@ -12,6 +12,9 @@ import textwrap
 import pytest
 
 SOURCE = pathlib.Path(__file__).parents[2] / "spdl-cuda/tests/stub/cuda.c"
+GIL_SOURCE = pathlib.Path(__file__).with_name("gil_at_the_driver.c")
+# The calls that it stands before.
+GIL_CALLS = ("cuEventRecord", "cuCtxSynchronize", "cuMemFree_v2", "cuDevicePrimaryCtxRelease_v2")
 KINDS = ("contexts", "current", "streams", "events", "memory", "locked", "modules")
 
 
@@ -50,8 +53,8 @@ class Stub:
         return {name: count for name, count in counts.items() if count}
 
 
-def compiled(folder):
-    """Skips where there is no compiler, or no source."""
+def compiled(folder, *, counts_gil=False):
+    """Skips where there is no compiler, or no source. With `counts_gil` it counts who holds the GIL."""
     if os.name != "posix":
         pytest.skip("the stub of libcuda is for systems with dlopen")
     if shutil.which("gcc") is None:
@@ -59,7 +62,14 @@ def compiled(folder):
     if not SOURCE.is_file():
         pytest.skip("the source of the stub of libcuda is not beside these tests")
     path = folder / "libcuda.so.1"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(path), str(SOURCE)], check=True)
+    if not counts_gil:
+        subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(path), str(SOURCE)], check=True)
+        return path
+    stub = folder / "stub.o"
+    renamed = [f"-D{name}=stub_{name}" for name in GIL_CALLS]
+    subprocess.run(["gcc", "-c", "-fPIC", *renamed, "-o", str(stub), str(SOURCE)], check=True)
+    sources = [str(GIL_SOURCE), str(stub)]
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(path), *sources], check=True)
     return path
 
 

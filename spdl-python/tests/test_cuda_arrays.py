@@ -1,14 +1,16 @@
 """Arrays on a device, as other libraries take them."""
 
 import gc
+import os
 import sys
 import threading
 
 import numpy
 import pytest
 import spdl_rs
+from cuda_stub import compiled, run_child
 from dlpack_consumer import Consumed
-from spdl_rs.cuda import DeviceArray
+from spdl_rs.cuda import DeviceArray, _devices
 from spdl_rs.io import Array, cuda_config, transfer_buffer, transfer_tensor
 
 LEGACY, PER_THREAD, NONE = 1, 2, -1
@@ -252,3 +254,42 @@ def test_g02_a_buffer_is_copied_for_its_stream_and_may_be_changed_at_once(stub):
     numpy.testing.assert_array_equal(array.to_host(), [5, 5, 5, 5])
     transfer_buffer(buffer, device_config=cuda_config(0, stream=4096))
     assert stub.waiting() == 4096
+
+
+def test_other_threads_run_while_the_driver_takes_something_back(tmp_path):
+    libcuda = compiled(tmp_path, counts_gil=True)
+    script = """
+        import ctypes, gc, sys, numpy, spdl_rs
+        driver = ctypes.CDLL(sys.argv[1])
+        array = spdl_rs.io.transfer_tensor(numpy.ones(1000))
+        array.record_stream(4096)
+        before = driver.gil_calls()
+        del array
+        gc.collect()
+        arrays = driver.gil_calls()
+        assert arrays > before, "the array gave nothing back"
+        spdl_rs.cuda.release()
+        assert driver.gil_calls() > arrays + 1, "the device gave nothing back"
+        print(driver.gil_calls_with_gil(), "with the GIL")
+    """
+    finished = run_child(script, libcuda.parent, libcuda, timeout=30)
+    assert (finished.returncode, finished.stdout) == (0, "0 with the GIL\n"), finished.stderr
+
+
+def test_nobody_waits_for_devices_that_are_released(monkeypatch):
+    entered = []
+
+    class Slow:
+        def __del__(self):
+            thread = threading.Thread(target=enter, daemon=True)
+            thread.start()
+            thread.join(5)
+            entered.append(not thread.is_alive())
+
+    def enter():
+        with _devices._exclusive.held():
+            pass
+
+    monkeypatch.setattr(_devices, "_open", {(os.getpid(), 7): Slow()})
+    spdl_rs.cuda.release()
+    assert entered == [True] and _devices._open == {}

@@ -9,7 +9,7 @@ import pytest
 import spdl_rs
 from dlpack_consumer import Consumed
 from spdl_rs import CudaError
-from spdl_rs.cuda import DeviceArray
+from spdl_rs.cuda import DeviceArray, _devices
 from spdl_rs.io import (
     Array,
     cpu_storage,
@@ -135,6 +135,27 @@ def test_g04_local_rank_decides_the_device(stub, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "x")
     with pytest.raises(RuntimeError, match="'x'"):
         transfer_tensor(numbers(1))
+
+
+def test_g04_the_driver_is_not_loaded_again_for_each_batch_of_a_rank(stub, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    placed = transfer_tensor(numbers(1))
+    # The first call of a batch that comes behind it is one of its own copy.
+    stub.fail(0)
+    with pytest.raises(CudaError):
+        transfer_tensor(numbers(2))
+    assert stub.last_call() not in ("cuInit", "cuDeviceGetCount")
+    numpy.testing.assert_array_equal(placed.to_host(), numbers(1))
+
+
+def test_bytes_that_were_sent_are_no_longer_those_of_their_staging(stub):
+    staging = spdl_rs._spdl_rs.Staging(_devices.opened("cuda"), 8)
+    numpy.asarray(staging)[:] = 3
+    memory = staging.upload()
+    for use in (lambda: numpy.asarray(staging), staging.upload):
+        with pytest.raises(RuntimeError, match="were sent to the device before"):
+            use()
+    numpy.testing.assert_array_equal(numpy.asarray(memory.download(0, 8, None)), [3] * 8)
 
 
 def test_g04_a_device_that_is_the_host_is_refused(stub):

@@ -122,6 +122,20 @@ def test_images_that_a_loop_has_had_and_what_is_left_are_all_and_nothing_twice(m
         interrupts += more
 
 
+def test_batches_on_a_device_that_a_loop_has_had_and_what_is_left_are_all_and_nothing_twice(
+    many, stub
+):
+    paths = sorted(many.glob("*/*.png"))
+    options = {"batch_size": 1, "size": 8, "labels": range(40), "threads": 2, "device": "cuda"}
+    draw, interrupts = random.Random(7), 0
+    while interrupts < 50:
+        make = functools.partial(spdl_rs.ImageLoader, paths, **options)
+        seen, more = seen_in_pieces(make, 40, draw, mean_s=0.02)
+        assert [labels.to_host().item() for _, labels in seen] == list(range(40))
+        interrupts += more
+    del seen, make
+
+
 def test_a_pipeline_gives_every_item_to_the_loop_or_to_the_next_one():
     draw = random.Random(2)
     for _ in range(100):

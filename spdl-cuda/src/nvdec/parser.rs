@@ -157,6 +157,10 @@ unsafe fn guarded(
     let Some(callbacks) = (unsafe { user_data.cast::<Callbacks>().as_ref() }) else {
         return FAILED;
     };
+    // Nothing is done behind a failure: the decoder may be that of other headers.
+    if callbacks.failure().is_some() {
+        return FAILED;
+    }
     let done = catch_unwind(AssertUnwindSafe(|| {
         let mut session = match callbacks.session.try_lock() {
             Ok(session) => session,

@@ -204,6 +204,8 @@ impl Current {
             return Ok(Err(damaged(flaw)));
         }
         let memory = copy_out(device, &surface, &self.layout, doing)?;
+        // The copy may not have run yet. This assumes that the library puts what it writes to the surface
+        // next behind all that the stream was told before: the one it was mapped with.
         surface.unmap().map_err(device_error)?;
         Ok(Ok(VideoFrame {
             memory,

@@ -18,15 +18,29 @@ use crate::stream::WorkStream;
 const IMAGES_AT_ONCE: usize = 8;
 const MOST_IMAGES_AT_ONCE: usize = 64;
 
+/// How many batches the engines have at the same time, at most. Where all are under way, the host waits
+/// for the first of them.
+const MOST_BATCHES_AT_ONCE: usize = 8;
+
 /// The device's engines. Fields are dropped in their order.
 pub(super) struct Hardware {
-    pub(super) state: BatchState,
+    /// Those that were not used for the longest time first.
+    pub(super) states: VecDeque<EngineState>,
+    /// How many there are.
+    made: usize,
     pub(super) parsed: ParsedJpeg,
-    /// For how many images the state is prepared.
-    pub(super) prepared: usize,
     pub(super) engines: (u32, u32),
     pub(super) codec: Codec,
     pub(super) stream: WorkStream,
+}
+
+/// What the engines decode one batch with.
+pub(super) struct EngineState {
+    pub(super) state: BatchState,
+    /// For how many images it is prepared.
+    pub(super) prepared: usize,
+    /// Behind its last batch.
+    pub(super) busy: Option<Arc<Event>>,
 }
 
 /// The CPU and the multiprocessors.
@@ -56,8 +70,28 @@ impl Hardware {
         if engines.0 == 0 {
             return Ok(None);
         }
-        let (state, parsed) = (codec.batch_state()?, codec.parsed_jpeg()?);
-        Ok(Some(Hardware { state, parsed, prepared: 0, engines, codec, stream }))
+        let state = EngineState { state: codec.batch_state()?, prepared: 0, busy: None };
+        let states = VecDeque::from([state]);
+        let parsed = codec.parsed_jpeg()?;
+        Ok(Some(Hardware { states, made: 1, parsed, engines, codec, stream }))
+    }
+
+    /// What the next batch is decoded with, once its last one is done.
+    pub(super) fn take_state(&mut self, context: &Context, doing: &str) -> Result<EngineState> {
+        let busy = self.states.front().and_then(|state| state.busy.as_ref());
+        let is_free = busy.map_or(Ok(true), |busy| busy.is_reached());
+        if !is_free.map_err(|error| context.error(error, doing))?
+            && self.made < MOST_BATCHES_AT_ONCE
+        {
+            // Where there is no memory for one more, one batch comes after the other.
+            if let Ok(state) = context.run(doing, |_| Ok(self.codec.batch_state()))? {
+                self.made += 1;
+                return Ok(EngineState { state, prepared: 0, busy: None });
+            }
+        }
+        self.states.pop_front().ok_or_else(|| {
+            Error::new(ErrorKind::Internal, "there is nothing to decode a batch with")
+        })
     }
 }
 

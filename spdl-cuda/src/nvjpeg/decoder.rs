@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::backends::{Hardware, Hybrid};
+use super::backends::{EngineState, Hardware, Hybrid};
 use super::header::JpegHeader;
 use super::image::{Image, at_path, place};
 use super::library::{NvJpegLibrary, NvJpegResult, Planes};
@@ -29,8 +30,8 @@ const LIBRARY: &str = "nvJPEG";
 /// What a header says is read on the CPU first. Then each image goes to the engines for JPEGs that some
 /// devices have, or to the device's multiprocessors after the CPU has undone its Huffman codes. Which of
 /// the two follows from how fast each was of late, so that both finish together; the device's own timers
-/// tell that, without waiting. An image that fails spoils no other. Nothing waits until the pixels are
-/// there; [`DecodedJpegs::memory`] says when.
+/// tell that, without waiting. An image that fails spoils no other. Damage behind the header may go
+/// unnoticed: then that image's pixels are wrong, and no other's. Nothing waits until the pixels are there; [`DecodedJpegs::memory`] says when.
 ///
 /// The two ways may differ in the last bit of a sample, as they have transforms of their own: where
 /// pixels are to be the same on every run, let only one of them be used
@@ -38,8 +39,9 @@ const LIBRARY: &str = "nvJPEG";
 ///
 /// One decoder is for one thread at a time. Several decode at the same time.
 pub struct NvJpeg {
-    hybrid: Hybrid,
-    hardware: Option<Hardware>,
+    /// Both are left as they are where the device may still use them.
+    hybrid: ManuallyDrop<Hybrid>,
+    hardware: ManuallyDrop<Option<Hardware>>,
     shares: Shares,
     timings: Timings,
     room: Room,
@@ -106,9 +108,11 @@ impl NvJpeg {
         let hardware_stream = WorkStream::new(context)?;
         let hardware =
             context.run(doing, |_| Ok(Hardware::new(&library, &device, hardware_stream)))?;
+        let hybrid = hybrid.map_err(|error| error.into_error(doing))?;
+        let hardware = made(hardware)?;
         Ok(NvJpeg {
-            hybrid: hybrid.map_err(|error| error.into_error(doing))?,
-            hardware: made(hardware)?,
+            hybrid: ManuallyDrop::new(hybrid),
+            hardware: ManuallyDrop::new(hardware),
             shares: Shares::new(),
             timings: Timings::default(),
             room: Room::default(),
@@ -187,7 +191,7 @@ impl NvJpeg {
                     let mut ways = Ways::of(&header);
                     ways.hardware &= self.only.is_none_or(|only| only == JpegPath::Hardware);
                     ways.hybrid &= self.only.is_none_or(|only| only == JpegPath::Hybrid);
-                    ways.hardware &= self.engines_take(bytes, ways.hardware, doing)?;
+                    ways.hardware &= self.engines_take(bytes, &header, ways.hardware, doing)?;
                     Image::To { offset: 0, header, path: JpegPath::Host, ways }
                 }
                 Err(error) => Image::Failed(error),
@@ -202,14 +206,23 @@ impl NvJpeg {
         Ok(images)
     }
 
-    /// Whether the library, too, says that the engines decode it.
-    fn engines_take(&mut self, encoded: &[u8], may: bool, doing: &str) -> Result<bool> {
+    /// Whether the library, too, says that the engines decode it, and how large it is.
+    fn engines_take(
+        &mut self,
+        encoded: &[u8],
+        header: &JpegHeader,
+        may: bool,
+        doing: &str,
+    ) -> Result<bool> {
         let Some(hardware) = self.hardware.as_mut().filter(|_| may) else { return Ok(false) };
         let Hardware { codec, parsed, .. } = hardware;
         let taken = self.device.context.run(doing, |_| {
             // SAFETY: what is parsed is asked about at once, and not used again.
             let parse = unsafe { codec.parse(encoded, parsed) };
-            Ok(parse.and_then(|()| codec.engines_take(parsed)))
+            Ok(parse.and_then(|()| {
+                let size = [header.width, header.height];
+                Ok(codec.is_of_size(parsed, size)? && codec.engines_take(parsed)?)
+            }))
         })?;
         // What it does not understand goes where the reason is found.
         Ok(taken.unwrap_or(false))
@@ -232,7 +245,7 @@ impl NvJpeg {
         self.start_hardware(encoded, images, slab, doing)?;
         self.start_hybrid(encoded, images, slab, doing)?;
         // The last stream waits for the other, and the event is behind both.
-        if let Some(hardware) = &self.hardware {
+        if let Some(hardware) = &*self.hardware {
             let event = Event::new(&context).map_err(device_error)?;
             hardware.stream.record(&event).map_err(device_error)?;
             self.hybrid.stream.wait_for(&[Arc::new(event)]).map_err(device_error)?;
@@ -255,7 +268,7 @@ impl NvJpeg {
         slab: &Slab,
         doing: &str,
     ) -> Result<()> {
-        let Some(hardware) = &mut self.hardware else { return Ok(()) };
+        let Some(hardware) = &mut *self.hardware else { return Ok(()) };
         let chosen: Vec<usize> = at_path(images, JpegPath::Hardware).collect();
         if chosen.is_empty() {
             return Ok(());
@@ -263,28 +276,52 @@ impl NvJpeg {
         let data: Vec<&[u8]> = chosen.iter().map(|&at| &*encoded[at]).collect();
         let mut planes: Vec<Planes> = chosen.iter().map(|&at| images[at].planes(slab)).collect();
         let written: Vec<Touched> = chosen.iter().map(|&at| images[at].written(slab)).collect();
-        let Hardware { codec, state, prepared, stream, .. } = hardware;
         let context = &self.device.context;
+        let EngineState { mut state, mut prepared, busy } = hardware.take_state(context, doing)?;
+        let Hardware { codec, states, stream, .. } = hardware;
+        if let Some(busy) = &busy
+            && !busy.is_reached().unwrap_or(false)
+            && let Err(error) = busy.wait()
+        {
+            let error = context.error(error, doing);
+            states.push_back(EngineState { state, prepared, busy: Some(Arc::clone(busy)) });
+            return Err(error);
+        }
         let begin = self.timings.begin(context, stream);
-        let started = context.run(doing, |driver| {
-            if *prepared != chosen.len() {
-                if let Err(error) = codec.prepare(state, chosen.len()) {
-                    return Ok(Err(error));
+        let attempt = context
+            .attempt(|driver| {
+                if prepared != chosen.len() {
+                    // SAFETY: its last batch is done.
+                    if let Err(error) = unsafe { codec.prepare(&mut state, chosen.len()) } {
+                        return Ok(Err(error));
+                    }
+                    prepared = chosen.len();
                 }
-                *prepared = chosen.len();
-            }
-            // SAFETY: the images are held until the event behind this is reached, and so is the slab,
-            // in which each has a place as large as its header says.
-            let started = unsafe { codec.decode_batch(state, &data, &mut planes, stream.handle()) };
-            if started.is_ok() {
-                driver.put_by_library(LIBRARY, &written, stream.handle())?;
-            }
-            Ok(started)
-        })?;
+                // SAFETY: the images are held until the event behind this is reached, and so is the
+                // slab, in which each has a place as large as its header says, by the library's own
+                // reading, too. The state's last batch is done, and it waits for this one.
+                let started =
+                    unsafe { codec.decode_batch(&mut state, &data, &mut planes, stream.handle()) };
+                if started.is_ok() {
+                    driver.put_by_library(LIBRARY, &written, stream.handle())?;
+                }
+                Ok(started)
+            })
+            .and_then(|started| {
+                // Also after a failure: the device may be at work with it.
+                let done = Event::new(context)?;
+                stream.record(&done)?;
+                Ok((started, Arc::new(done)))
+            });
+        // Without an event everything is waited for before anybody comes back to it: `abandon`.
+        let busy = attempt.as_ref().ok().map(|(_, done)| Arc::clone(done));
+        let is_prepared = matches!(&attempt, Ok((Ok(()), _)));
+        prepared = if is_prepared { prepared } else { 0 };
+        states.push_back(EngineState { state, prepared, busy });
+        let (started, _) = attempt.map_err(|error| context.error(error, doing))?;
         match started {
             Ok(()) => self.timings.end(begin, stream, JpegPath::Hardware, &written),
             Err(error) => {
-                *prepared = 0;
                 for at in chosen {
                     images[at].go_the_other_way(&error);
                 }
@@ -308,10 +345,10 @@ impl NvJpeg {
         let begin = self.timings.begin(context, &self.hybrid.stream);
         let mut decoded = Vec::with_capacity(chosen.len());
         for at in chosen {
-            let plane = images[at].planes(slab);
+            let (plane, size) = (images[at].planes(slab), images[at].size());
             let written = images[at].written(slab);
             let (mut state, busy) = self.hybrid.take_state(context, doing)?;
-            let Hybrid { states, decoder, codec, stream, .. } = &mut self.hybrid;
+            let Hybrid { states, decoder, codec, stream, .. } = &mut *self.hybrid;
             let attempt = context
                 .attempt(|driver| {
                     if let Some(busy) = &busy {
@@ -325,6 +362,7 @@ impl NvJpeg {
                             decoder,
                             &mut state,
                             &encoded[at],
+                            size,
                             plane,
                             stream.handle(),
                         )
@@ -402,7 +440,12 @@ impl Drop for NvJpeg {
         if !self.settle() {
             // Whether the device still uses them, nobody knows.
             std::mem::forget(std::mem::take(&mut self.held));
-            std::mem::forget(std::mem::take(&mut self.hybrid.states));
+            return;
+        }
+        // SAFETY: neither is used again.
+        unsafe {
+            ManuallyDrop::drop(&mut self.hybrid);
+            ManuallyDrop::drop(&mut self.hardware);
         }
     }
 }

@@ -26,6 +26,14 @@ impl Image {
         }
     }
 
+    /// Its width and height, by its header.
+    pub(super) fn size(&self) -> [u32; 2] {
+        match self {
+            Image::To { header, .. } => [header.width, header.height],
+            Image::Failed(_) => [0; 2],
+        }
+    }
+
     /// Where it goes.
     pub(super) fn planes(&self, slab: &Slab) -> Planes {
         match self {

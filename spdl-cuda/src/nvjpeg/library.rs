@@ -44,6 +44,9 @@ pub(crate) enum Backend {
 /// `NVJPEG_OUTPUT_RGBI`.
 const INTERLEAVED_RGB: c_int = 5;
 
+/// `NVJPEG_STATUS_BAD_JPEG`.
+const BAD_JPEG: c_int = 3;
+
 /// What a call of the library ended with, unless with success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NvJpegError {
@@ -145,6 +148,8 @@ functions! {
     stream_destroy = "nvjpegJpegStreamDestroy": fn(*mut c_void);
     stream_parse = "nvjpegJpegStreamParse":
         fn(*mut c_void, *const c_uchar, usize, c_int, c_int, *mut c_void);
+    stream_size = "nvjpegJpegStreamGetFrameDimensions":
+        fn(*mut c_void, *mut c_uint, *mut c_uint);
     parameters_create = "nvjpegDecodeParamsCreate": fn(*mut c_void, *mut *mut c_void);
     parameters_destroy = "nvjpegDecodeParamsDestroy": fn(*mut c_void);
     parameters_output = "nvjpegDecodeParamsSetOutputFormat": fn(*mut c_void, c_int);
@@ -362,6 +367,13 @@ impl Codec {
         )
     }
 
+    /// Whether the library, too, reads this width and height: it writes as many pixels as it reads of.
+    pub(crate) fn is_of_size(&self, parsed: &ParsedJpeg, size: [u32; 2]) -> NvJpegResult<bool> {
+        let [mut width, mut height] = [0; 2];
+        call!(self.library, stream_size(parsed.0.raw(), &mut width, &mut height))?;
+        Ok([width, height] == size)
+    }
+
     /// Whether the engines decode it.
     pub(crate) fn engines_take(&self, parsed: &ParsedJpeg) -> NvJpegResult<bool> {
         // 0 is yes.
@@ -380,7 +392,10 @@ impl Codec {
     }
 
     /// Prepares for batches of `count` images, also after one that failed.
-    pub(crate) fn prepare(&self, state: &mut BatchState, count: usize) -> NvJpegResult<()> {
+    ///
+    /// # Safety
+    /// All that was decoded with `state` before is done.
+    pub(crate) unsafe fn prepare(&self, state: &mut BatchState, count: usize) -> NvJpegResult<()> {
         let count = c_int::try_from(count).unwrap_or(c_int::MAX);
         let one_thread = 1;
         call!(
@@ -398,8 +413,9 @@ impl Codec {
     /// Decodes a batch of as many images as it was [prepared](Codec::prepare) for, as work of a stream.
     ///
     /// # Safety
-    /// Until that work is done the encoded images and the planes exist, and the planes are as large as
-    /// the images.
+    /// Until that work is done the encoded images and the planes exist, the planes are as large as the
+    /// library [reads](Codec::is_of_size) the images to be, and nothing else is decoded with `state`; all
+    /// that was decoded with it before is done.
     pub(crate) unsafe fn decode_batch(
         &self,
         state: &mut BatchState,
@@ -459,22 +475,27 @@ impl Codec {
         Ok(ImageState { state, _buffers: [pinned, device], parsed: self.parsed_jpeg()? })
     }
 
-    /// Decodes an image: what the CPU does of it at once, the rest as work of a stream.
+    /// Decodes an image: what the CPU does of it at once, the rest as work of a stream. One that the
+    /// library reads to have another width and height than `size` is damaged.
     ///
     /// # Safety
-    /// Until that work is done the encoded image and the plane exist, the plane is as large as the
-    /// image, and nothing else is decoded with `state`.
+    /// Until that work is done the encoded image and the plane exist, the plane is as large as `size`
+    /// says, and nothing else is decoded with `state`.
     pub(crate) unsafe fn decode_image(
         &self,
         decoder: &ImageDecoder,
         state: &mut ImageState,
         encoded: &[u8],
+        size: [u32; 2],
         mut plane: Planes,
         stream: &StreamHandle,
     ) -> NvJpegResult<()> {
         let (handle, engine) = (self.handle.raw(), decoder.decoder.raw());
         // SAFETY: the caller keeps it.
         unsafe { self.parse(encoded, &mut state.parsed)? };
+        if !self.is_of_size(&state.parsed, size)? {
+            return Err(NvJpegError { call: name::stream_size, status: BAD_JPEG });
+        }
         let (parsed, memory) = (state.parsed.0.raw(), state.state.raw());
         let parameters = decoder.parameters.raw();
         call!(self.library, decode_host(handle, engine, memory, parameters, parsed))?;

@@ -66,6 +66,11 @@ impl Stub {
         self.call::<extern "C" fn(c_int, c_int)>(b"stub_engines", |set| set(count, status));
     }
 
+    /// What is alive now does not count any more.
+    pub(crate) fn forget(&self) {
+        self.call::<extern "C" fn()>(b"stub_forget", |forget| forget());
+    }
+
     /// What was decoded: by what, with which pitch, and how long it was.
     pub(crate) fn decoded(&self) -> Vec<(String, usize, usize, usize)> {
         let mut lines = Vec::new();

@@ -260,6 +260,20 @@ fn a_panic_in_a_callback_does_not_go_through_the_library_and_is_an_error() {
 }
 
 #[test]
+fn a_parser_that_goes_on_behind_a_failure_gets_nothing_done() {
+    let stub = stub();
+    let (_driver, _device, decoders) = stub.device(Schedule::Prompt);
+    let mut video = decoders.open(VideoCodec::H264).unwrap();
+    push_all(&mut video, &[Headers::of(H264, 64, 48).packet()]);
+    // New headers that are none, and pictures of theirs.
+    let packet = [vec![b'H', b'F'], decode(0), show(0)].concat();
+    let error = video.push(&packet, None).unwrap_err();
+    assert!(error.message().contains("calls about nothing"), "{error}");
+    assert_eq!(stub.logged("decode"), [""; 0]);
+    assert!(taken(&mut video).is_empty());
+}
+
+#[test]
 fn a_video_that_fails_spoils_no_other() {
     let stub = stub();
     let (_driver, _device, decoders) = stub.device(Schedule::Prompt);

@@ -8,6 +8,7 @@
  *   Q i        show picture i when the stream ends
  *   E i        the second field of picture i
  *   Z          say that nothing is shown any more
+ *   H          go on behind callbacks that fail, from here to the end of the packet
  *   F, G       call about headers, or a picture, that are none
  */
 #include <stdio.h>
@@ -195,7 +196,8 @@ code cuvidParseVideoData(void *handle, packet *told) {
     if (!it || it->kind != PARSER) return complain("parsed by none");
     parameters *to = &it->params;
     if (told->flags & 4) SAY("discontinuity\n");
-#define ANSWER(call) do { int answer = call; SAY("-> %d\n", answer); if (answer < 1) return 999; } while (0)
+    int heedless = 0;
+#define ANSWER(call) do { int answer = call; SAY("-> %d\n", answer); if (answer < 1 && !heedless) return 999; } while (0)
     for (unsigned long i = 0; i < told->size;) {
         const unsigned char *at = told->data + i;
         shown show = { (signed char)at[1], 1, 1, 0, 0 };
@@ -211,6 +213,7 @@ code cuvidParseVideoData(void *handle, packet *told) {
         case 'P': i += 2; ANSWER(to->display(to->user, &show)); break;
         case 'Q': i += 2; it->waiting[it->count++ % 64] = at[1]; break;
         case 'Z': i += 1; ANSWER(to->display(to->user, 0)); break;
+        case 'H': i += 1; heedless = 1; break;
         case 'F': i += 1; ANSWER(to->sequence(to->user, 0)); break;
         case 'G': i += 1; ANSWER(to->decode(to->user, 0)); break;
         default: return complain("command");

@@ -16,6 +16,8 @@ void stub_fail(int call, int status) { calls = 0; failing_call = call; failing_s
 void stub_engines(int count, int status) { engines = count; hardware_status = status; }
 void stub_write_pixels(int writes) { writes_pixels = writes; }
 int stub_live(void) { return live; }
+/* What is alive is left for ever. */
+void stub_forget(void) { live = 0; }
 int stub_calls(void) { return calls; }
 const char *stub_log(void) { return text; }
 
@@ -71,6 +73,21 @@ int nvjpegJpegStreamCreate(void *h, void **stream) { (void)h; return make(stream
 int nvjpegJpegStreamDestroy(void *stream) { return end(stream); }
 int nvjpegJpegStreamParse(void *h, const unsigned char *data, size_t length, int m, int s, stream_t *stream) {
     (void)h, (void)m, (void)s; CALL; stream->data = data; stream->length = length; return 0;
+}
+/* As the first header of a frame says; or wider than that, where the file ends so. */
+int nvjpegJpegStreamGetFrameDimensions(stream_t *stream, unsigned *width, unsigned *height) {
+    CALL;
+    const unsigned char *data = stream->data;
+    for (size_t at = 2; at + 9 <= stream->length; at += 2 + (data[at + 2] << 8 | data[at + 3])) {
+        int kind = data[at + 1];
+        if (data[at] != 0xff) break;
+        if (kind < 0xc0 || kind > 0xcf || kind == 0xc4 || kind == 0xc8 || kind == 0xcc) continue;
+        *height = data[at + 5] << 8 | data[at + 6];
+        *width = data[at + 7] << 8 | data[at + 8];
+        if (!memcmp(data + stream->length - 4, "WIDE", 4)) ++*width;
+        return 0;
+    }
+    return 3;
 }
 int nvjpegDecodeParamsCreate(void *h, void **parameters) { (void)h; return make(parameters, 8); }
 int nvjpegDecodeParamsDestroy(void *parameters) { return end(parameters); }

@@ -7,29 +7,23 @@ use pyo3::types::PyDict;
 use spdl_core::{DType, Error};
 use spdl_cuda::{ChosenDevice, Search};
 
+use super::lent::Lent;
 use crate::array::Array;
 use crate::error::to_exception;
-use crate::home::Home;
 
 /// An opened CUDA device. The last of what holds it lets go of it: batches do, too.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct CudaDevice {
-    device: spdl_cuda::CudaDevice,
-    home: Home,
-}
-
-impl Drop for CudaDevice {
-    fn drop(&mut self) {
-        if self.home.is_elsewhere() {
-            // The driver does nothing in a fork, and what threads had locked stays locked.
-            std::mem::forget(self.device.clone());
-        }
-    }
+    device: Lent<spdl_cuda::CudaDevice>,
 }
 
 impl CudaDevice {
     pub(crate) fn device(&self) -> &spdl_cuda::CudaDevice {
         &self.device
+    }
+
+    pub(super) fn lent(&self) -> Lent<spdl_cuda::CudaDevice> {
+        self.device.clone()
     }
 }
 
@@ -51,7 +45,7 @@ impl CudaDevice {
         let ChosenDevice { cuda, fallback, .. } = chosen;
         let is_first = fallback.as_ref().is_some_and(|fallback| fallback.is_first);
         let reason = fallback.map(|fallback| fallback.reason.report());
-        Ok((cuda.map(|device| CudaDevice { device, home: Home::here() }), reason, is_first))
+        Ok((cuda.map(|device| CudaDevice { device: Lent::new(device) }), reason, is_first))
     }
 
     /// What there is of CUDA. Wheels of NVIDIA's are searched for in these folders.

@@ -10,9 +10,9 @@ use spdl_cuda::python::{
     DlpackTensor, DlpackType, capsule_destructor, capsule_name, cuda_memory, stream_of_array_api,
 };
 
+use super::lent::Lent;
 use crate::array::Array;
 use crate::error::to_exception;
-use crate::home::Home;
 use crate::wait::{SLICE, stay_if_python_ends};
 
 /// How long the first look at a copy that is not done waits for it.
@@ -23,13 +23,12 @@ const LONGEST_WAIT: Duration = Duration::from_millis(1);
 /// Bytes on a device, or on their way there.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct DeviceMemory {
-    upload: Arc<Upload>,
-    home: Home,
+    upload: Lent<Upload>,
 }
 
 impl From<Upload> for DeviceMemory {
     fn from(upload: Upload) -> Self {
-        DeviceMemory { upload: Arc::new(upload), home: Home::here() }
+        DeviceMemory { upload: Lent::new(upload) }
     }
 }
 
@@ -145,15 +144,6 @@ impl DeviceMemory {
             self.cuda()?.record_stream(&stream);
         }
         Ok(())
-    }
-}
-
-impl Drop for DeviceMemory {
-    fn drop(&mut self) {
-        if self.home.is_elsewhere() {
-            // The driver does nothing in a fork, and what threads had locked stays locked.
-            std::mem::forget(Arc::clone(&self.upload));
-        }
     }
 }
 

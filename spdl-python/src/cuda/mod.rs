@@ -2,6 +2,7 @@
 
 mod array;
 mod device;
+mod lent;
 mod memory;
 mod staging;
 

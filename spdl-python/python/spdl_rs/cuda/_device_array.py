@@ -160,6 +160,10 @@ class DeviceArray(_spdl_rs.PlacedArray):
     ) -> object:
         """A capsule of DLPack: what `from_dlpack` of other libraries asks for.
 
+        With `stream=-1` no stream waits for the copy, and none but the legacy default one is known to use
+        the memory. Who works on another stream calls `record_stream` for it, lest the memory be written
+        again too early, and reads only when `is_ready` or `wait` has said that the copy is done.
+
         Args:
             stream: The stream that is to wait for the copy, as the array API standard numbers it: `None`
                 and 1 are the legacy default stream, 2 the default stream of this thread, -1 none, larger
@@ -193,7 +197,11 @@ class DeviceArray(_spdl_rs.PlacedArray):
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """The CUDA array interface, version 3. Its stream is the legacy default one, which waits for the
-        copy."""
+        copy, and whose work is waited for before the memory is written again.
+
+        Who uses the memory on another stream lets that wait for the legacy default one first, and calls
+        `record_stream` for it: nothing tells of it otherwise.
+        """
         if self._dtype == _BFLOAT16:
             raise AttributeError("the CUDA array interface has no bfloat16; use DLPack")
         self._memory.wait_on(_LEGACY_DEFAULT)

@@ -81,8 +81,10 @@ def release() -> None:
     anew, which takes a moment.
     """
     with _exclusive.held():
-        for key in [key for key in _open if key[0] == os.getpid()]:
-            del _open[key]
+        ours = [key for key in _open if key[0] == os.getpid()]
+        released = [_open.pop(key) for key in ours]
+    # The driver may take long over it: nobody else shall wait for that.
+    del released
 
 
 def opened(device: str) -> _spdl_rs.CudaDevice:
@@ -91,6 +93,11 @@ def opened(device: str) -> _spdl_rs.CudaDevice:
     if found is None:
         raise ValueError(f'device must be "cuda" or "cuda:1" and so on, not {device!r}')
     return found
+
+
+def opened_before(ordinal: int) -> _spdl_rs.CudaDevice | None:
+    """The device of that number where somebody has opened it, without asking the driver."""
+    return _open.get((os.getpid(), ordinal))
 
 
 def chosen(device: str) -> _spdl_rs.CudaDevice | None:

@@ -203,6 +203,12 @@ def _device_of_rank() -> _spdl_rs.CudaDevice:
     rank = os.environ.get("LOCAL_RANK", "0")
     if not rank.isdecimal():
         raise RuntimeError(f"LOCAL_RANK is {rank!r}, which numbers no device")
+    from ..cuda import _devices
+
+    opened = _devices.opened_before(int(rank))
+    if opened is not None:
+        # To count them, the driver is loaded: not for every batch.
+        return opened
     count = _spdl_rs.CudaDevice.count()
     if 0 < count <= int(rank):
         raise RuntimeError(f"LOCAL_RANK is {rank}, and there are {count} devices")
