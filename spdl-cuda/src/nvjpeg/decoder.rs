@@ -442,11 +442,10 @@ impl Drop for NvJpeg {
             std::mem::forget(std::mem::take(&mut self.held));
             return;
         }
-        // SAFETY: neither is used again.
-        unsafe {
-            ManuallyDrop::drop(&mut self.hybrid);
-            ManuallyDrop::drop(&mut self.hardware);
-        }
+        // SAFETY: it is not used again.
+        unsafe { ManuallyDrop::drop(&mut self.hybrid) };
+        // SAFETY: it is not used again.
+        unsafe { ManuallyDrop::drop(&mut self.hardware) };
     }
 }
 
