@@ -68,7 +68,7 @@ def test_a_tar_without_labels_is_told_with_its_fields_and_the_option(images, tmp
     )
     message = told(source)
     assert "no sample has a label, so all are -1" in message
-    assert "`cls`, `label`, `class`" in message and "There are `json`, `png`, `txt`" in message
+    assert "`cls`, `label`, `class`" in message and "There are `json`, `txt`" in message
     assert "`label_field` of Python's `ImageLoader`" in message
 
 
