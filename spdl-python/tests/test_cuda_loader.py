@@ -131,7 +131,7 @@ def test_two_loaders_share_the_device(many, stub):
     del one, other
 
 
-def test_g11_any_call_of_the_driver_may_fail_in_a_loader_and_nothing_stays(many, stub):
+def test_promise_g11_any_call_of_the_driver_may_fail_in_a_loader_and_nothing_stays(many, stub):
     files = sorted(str(path) for path in many.glob("*/*.png"))[:6]
 
     def load():
@@ -156,7 +156,7 @@ def test_g11_any_call_of_the_driver_may_fail_in_a_loader_and_nothing_stays(many,
     assert told > calls / 4
 
 
-def test_g11_a_failing_copy_names_the_stage_and_keeps_what_it_was(many, stub):
+def test_promise_g11_a_failing_copy_names_the_stage_and_keeps_what_it_was(many, stub):
     loader = loader_of(many)
     stub.fail(0, 2)
     # The first call from now on is one of the first upload, or of the memory for it.
@@ -222,7 +222,7 @@ ENDS = {
 
 @pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize("held", ["nothing", "batches", "capsules", "loop"])
-def test_g12_a_process_with_batches_on_a_device_exits_with_its_own_code(many, libcuda, how, held):
+def test_promise_g12_a_process_with_batches_on_a_device_exits_with_its_own_code(many, libcuda, how, held):
     statement, code = ENDS[how]
     script = f"""
         import sys, spdl_rs
@@ -246,7 +246,7 @@ def test_g12_a_process_with_batches_on_a_device_exits_with_its_own_code(many, li
     assert "panic" not in finished.stderr and "Fatal Python error" not in finished.stderr
 
 
-def test_g12_ctrl_c_is_heard_while_a_loop_runs_on_a_device(many, libcuda):
+def test_promise_g12_ctrl_c_is_heard_while_a_loop_runs_on_a_device(many, libcuda):
     script = """
         import os, signal, sys, threading, time, spdl_rs
         loader = spdl_rs.ImageLoader(sys.argv[1], batch_size=4, size=16, device="cuda", threads=2)

@@ -202,7 +202,7 @@ def test_v16_pinned_memory_is_written_like_any_other_and_used_again(stub):
     assert stub.ledger()["locked"] == locked
 
 
-def test_g11_any_call_of_the_driver_may_fail_and_nothing_stays(stub):
+def test_promise_g11_any_call_of_the_driver_may_fail_and_nothing_stays(stub):
     def there_and_back():
         placed = transfer_tensor({"a": numbers(1), "b": numbers(2)})
         capsule = placed["a"].__dlpack__(stream=4096)

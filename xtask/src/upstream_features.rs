@@ -101,9 +101,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCo
     let text = String::from_utf8_lossy(&tests.stdout).into_owned();
     let found = results(&text);
     ensure!(!found.is_empty(), "no test ran:\n{text}\n{}", String::from_utf8_lossy(&tests.stderr));
-    // Those with a W are of upstream's weak points, which are no features.
-    let is_known = |id: &str| id.starts_with('W') || features.iter().any(|(known, _)| known == id);
-    let unknown: Vec<_> = found.keys().filter(|id| !is_known(id)).collect();
+    let unknown: Vec<_> = found.keys().filter(|id| !is_known(id, &features)).collect();
     ensure!(unknown.is_empty(), "tests are named after features that {TABLE} lacks: {unknown:?}");
 
     let of = |id: &str| found.get(id).copied().unwrap_or_default();
@@ -137,6 +135,11 @@ fn features(table: &str) -> Result<Vec<(String, String)>> {
         Ok((id.to_owned(), name.to_owned()))
     };
     table.lines().map(row).collect()
+}
+
+/// Whether the table has it. Those with a W are of upstream's weak points, which are no features.
+fn is_known(id: &str, features: &[(String, String)]) -> bool {
+    id.starts_with('W') || features.iter().any(|(known, _)| known == id)
 }
 
 /// A letter and two digits.
@@ -208,6 +211,30 @@ FAILED tests/test_a.py::test_b03_order - AssertionError";
         let states = [tests(1, 1, 0), tests(1, 0, 1), tests(0, 0, 1), tests(0, 0, 0)];
         let states = states.map(Tests::state);
         assert_eq!(states, [State::Fails, State::Works, State::Skipped, State::Missing]);
+    }
+
+    #[test]
+    fn every_test_is_named_after_a_feature_of_the_table() {
+        let features = features(include_str!("../../docs/features.tsv")).unwrap();
+        let tests = concat!(env!("CARGO_MANIFEST_DIR"), "/../spdl-python/tests");
+        let mut named = 0;
+        for file in fs::read_dir(tests).unwrap() {
+            let file = file.unwrap().path();
+            if file.extension().is_none_or(|extension| extension != "py") {
+                continue;
+            }
+            for line in fs::read_to_string(&file).unwrap().lines() {
+                let Some(name) = line.trim_start().strip_prefix("def test_") else { continue };
+                let Some(id) = name.get(..3).filter(|id| is_id(id)) else { continue };
+                assert!(
+                    is_known(&id.to_ascii_uppercase(), &features),
+                    "{}: {line}",
+                    file.display()
+                );
+                named += 1;
+            }
+        }
+        assert!(named > 500, "{named} tests are named after a feature");
     }
 
     #[test]
