@@ -23,7 +23,7 @@ use crate::monitor::Monitor;
 use crate::position;
 use crate::settings::Settings;
 use crate::trace;
-use crate::wait::{SLICE, WIND_DOWN, drop_within, stay_if_python_ends};
+use crate::wait::{SLICE, WIND_DOWN, drop_within, without_python};
 
 /// One pass over the images. Any thread may ask for the next batch.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
@@ -124,8 +124,10 @@ pub(crate) struct BatchIterator {
 #[pymethods]
 impl BatchIterator {
     #[new]
-    fn new(epoch: Py<Epoch>) -> Self {
-        BatchIterator { epoch }
+    fn new(py: Python<'_>, epoch: Py<Epoch>) -> PyResult<Self> {
+        // Here, as a daemon thread that imports when Python ends would be unwound in `__next__`.
+        array_of(py, epoch.get().is_on_device)?;
+        Ok(BatchIterator { epoch })
     }
 
     fn __iter__(this: Py<Self>) -> Py<Self> {
@@ -135,15 +137,19 @@ impl BatchIterator {
     /// Waits for the next batch: its images and its labels, as arrays of NumPy or of a device. Each keeps
     /// its native array or memory.
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        static HOST: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        static DEVICE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let epoch = self.epoch.get();
-        // Importing runs Python, so it comes first. Neither of these does when it is called.
-        let array = match epoch.is_on_device {
-            false => HOST.import(py, "numpy", "asarray")?,
-            true => DEVICE.import(py, "spdl_rs.cuda", "DeviceArray")?,
-        };
+        let array = array_of(py, epoch.is_on_device)?;
         epoch.next(py)?.map(|batch| batch.into_python(array)).transpose()
+    }
+}
+
+/// What makes the arrays of a batch. Importing it runs Python; calling it does not.
+fn array_of(py: Python<'_>, is_on_device: bool) -> PyResult<&Bound<'_, PyAny>> {
+    static HOST: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    static DEVICE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    match is_on_device {
+        false => HOST.import(py, "numpy", "asarray"),
+        true => DEVICE.import(py, "spdl_rs.cuda", "DeviceArray"),
     }
 }
 
@@ -155,11 +161,7 @@ impl Epoch {
         }
         let _waiting = trace::waiting(py);
         loop {
-            let polled = py.detach(|| {
-                let polled = self.poll();
-                stay_if_python_ends();
-                polled
-            });
+            let polled = without_python(py, || self.poll());
             match polled {
                 Poll::Ready(Some(Ok(batch))) => {
                     self.monitor.get().gave();
@@ -296,7 +298,7 @@ impl Drop for Epoch {
             std::mem::forget(Arc::clone(&self.work));
             return;
         }
-        if Python::try_attach(|py| py.detach(|| self.wind_down(WIND_DOWN))).is_none() {
+        if Python::try_attach(|py| without_python(py, || self.wind_down(WIND_DOWN))).is_none() {
             // Python is shutting down: nobody is held up.
             self.wind_down(WIND_DOWN);
         }

@@ -19,7 +19,7 @@ use spdl_io::{
 use crate::error::to_exception;
 use crate::home::Home;
 use crate::settings::Settings;
-use crate::wait::{WIND_DOWN, drop_within, interruptible_with};
+use crate::wait::{WIND_DOWN, drop_within, interruptible_with, without_python};
 
 /// Samples that are shuffled with each other where shards can only be read as a whole.
 const WINDOW: u64 = 10_000;
@@ -382,7 +382,7 @@ impl Drop for Images {
         }
         let mut end =
             || opened.take().into_iter().for_each(|opened| drop_within(opened, WIND_DOWN));
-        if Python::try_attach(|py| py.detach(&mut end)).is_none() {
+        if Python::try_attach(|py| without_python(py, &mut end)).is_none() {
             // Python is shutting down: nobody is held up.
             end();
         }

@@ -59,13 +59,17 @@ mod _spdl_rs {
     #[pymodule_export]
     use crate::operators::{Draws, ImageAugmenter, ImageDecoder, Reader};
     #[pymodule_export]
-    use crate::pipeline::{Feed, Graph, Inbox, ItemIterator, Job, PipelineRun, Stage, Workers};
+    use crate::pipeline::{
+        Feed, Graph, Inbox, ItemIterator, Job, PipelineRun, Stage, TaskQueue, Workers,
+    };
     #[pymodule_export]
     use crate::sampler::{Indices, RankOrder};
     #[pymodule_export]
     use crate::settings::Settings;
     #[pymodule_export]
     use crate::trace::Trace;
+    #[pymodule_export]
+    use crate::wait::uninterrupted;
 
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name for it")]

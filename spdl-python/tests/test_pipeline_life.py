@@ -379,6 +379,46 @@ def test_l07_a_process_may_end_at_any_moment(ending):
         assert process.returncode == 0
 
 
+@pytest.mark.parametrize(
+    "waiting", ["while True: pass", "time.sleep(0.35 + item / 50)", "time.sleep(60)"]
+)
+def test_l07_a_process_whose_functions_do_not_end_ends_all_the_same(waiting):
+    text = f"""
+from spdl_rs.pipeline import _ending
+_ending._SILENT_SECONDS, _ending.SECONDS = 0.1, 0.3
+def work(item):
+    {waiting}
+builder = PipelineBuilder().add_source(range(9)).pipe(work, concurrency=2)
+p = builder.add_sink().build(num_threads=1)
+p.start()
+time.sleep(0.1)
+"""
+    with script(text) as process:
+        output, errors = process.communicate(timeout=60)
+    # Not by a signal: threads that Python unwinds would end it so.
+    assert (output, process.returncode) == ("", 0), errors
+    assert "stage work, work at" in errors
+
+
+def test_l07_no_thread_is_on_its_way_into_python_when_that_ends():
+    text = """
+import atexit
+from spdl_rs.pipeline import _ending
+# As for a pipeline that nobody has ended before.
+atexit.unregister(_ending._end_all)
+def compute(item):
+    for _ in range(1_000_000):
+        pass
+p = build(compute, concurrency=2)
+p.start()
+time.sleep(0.1)
+"""
+    for _ in range(3):
+        with script(text) as process:
+            output, errors = process.communicate(timeout=60)
+        assert (output, errors, process.returncode) == ("", "", 0)
+
+
 def test_l07_the_process_says_which_functions_it_waits_for():
     text = """
 def load(item):

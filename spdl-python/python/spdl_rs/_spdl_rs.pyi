@@ -1,12 +1,14 @@
 """The native module: private, and thin. `spdl_rs` is what to use."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, Literal, final
+from typing import Any, Literal, NoReturn, TypeVar, final
 
 from typing_extensions import Self, disjoint_base
 
 from ._statistics import Interval, Statistics
 from .cuda import MemoryStatistics
+
+_T = TypeVar("_T")
 
 __version__: str
 
@@ -346,6 +348,14 @@ class Feed:
     def close(self) -> None: ...
 
 @final
+class TaskQueue:
+    """A source whose items are handed in: no thread waits for them."""
+
+    def __new__(cls) -> TaskQueue: ...
+    def put(self, item: Any) -> None: ...
+    def __iter__(self) -> NoReturn: ...
+
+@final
 class Workers:
     """The body of threads that work for a pipeline."""
 
@@ -485,3 +495,5 @@ class Trace:
     def span(name: str, began: int, nested: bool, details: list[tuple[str, int]]) -> None: ...
     @staticmethod
     def counter(name: str, value: float) -> None: ...
+
+def uninterrupted(work: Callable[[], _T]) -> _T: ...

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 
 use crate::home::Home;
-use crate::wait::stay_if_python_ends;
+use crate::wait::without_python;
 
 /// Something of a driver. Its last holder lets go of it with the GIL free, as a call of the driver may take
 /// long; in a fork nobody does, as the driver does nothing there, and what threads had locked stays locked.
@@ -49,12 +49,9 @@ impl<T: Send + Sync> Drop for Lent<T> {
         if last.is_none() {
             return;
         }
-        let let_go = || {
-            drop(last.take());
-            stay_if_python_ends();
-        };
+        let let_go = || drop(last.take());
         // Where Python is shutting down, nobody is held up.
-        if Python::try_attach(|py| py.detach(let_go)).is_none() {
+        if Python::try_attach(|py| without_python(py, let_go)).is_none() {
             drop(last);
         }
     }

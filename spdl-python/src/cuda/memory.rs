@@ -13,7 +13,7 @@ use spdl_cuda::python::{
 use super::lent::Lent;
 use crate::array::Array;
 use crate::error::to_exception;
-use crate::wait::{SLICE, stay_if_python_ends};
+use crate::wait::{SLICE, without_python};
 
 /// How long the first look at a copy that is not done waits for it.
 const SHORTEST_WAIT: Duration = Duration::from_micros(20);
@@ -150,7 +150,7 @@ impl DeviceMemory {
 /// Asks again and again, with the GIL free, and hears Ctrl-C.
 fn wait_until(py: Python<'_>, is_done: impl Fn() -> Result<bool> + Sync) -> PyResult<()> {
     loop {
-        let asked = py.detach(|| {
+        let asked = without_python(py, || {
             let (mut waited, mut pause) = (Duration::ZERO, SHORTEST_WAIT);
             while waited < SLICE {
                 match is_done() {
@@ -160,7 +160,6 @@ fn wait_until(py: Python<'_>, is_done: impl Fn() -> Result<bool> + Sync) -> PyRe
                 waited += pause;
                 pause = LONGEST_WAIT.min(pause * 2);
             }
-            stay_if_python_ends();
             Ok(false)
         });
         match asked {

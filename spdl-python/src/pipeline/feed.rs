@@ -15,8 +15,10 @@ use super::Item;
 use super::call::close;
 use super::inbox::{Inbox, Pull};
 use super::raised::fatal_failure;
+use super::tasks::TaskQueue;
 use super::workers::{try_python, with_python};
 use crate::trace;
+use crate::wait::without_python;
 
 /// The fewest items that wait for the engine, where the source has that many.
 const SHALLOWEST: usize = 2;
@@ -28,7 +30,8 @@ const DEPTH_TIME: Duration = Duration::from_millis(1);
 const HOLD: Duration = Duration::from_micros(50);
 
 /// A source, and the body of the thread that iterates it: `threading.Thread(target=feed)`. The
-/// source may be what another pipeline gives, through a queue of Python's.
+/// source may be what another pipeline gives, through a queue of Python's; a [`TaskQueue`] needs no
+/// thread.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Feed {
     name: String,
@@ -47,7 +50,7 @@ impl Feed {
     #[pyo3(signature = (name, source, continuous, inbox=None, epoch_end=None))]
     fn new(
         name: String,
-        source: Py<PyAny>,
+        source: Bound<'_, PyAny>,
         continuous: bool,
         inbox: Option<PyRef<'_, Inbox>>,
         epoch_end: Option<Py<PyAny>>,
@@ -56,7 +59,11 @@ impl Feed {
         // What waits in a queue of the user's is to wait there.
         let deepest = if epoch_end.is_some() { SHALLOWEST } else { DEEPEST };
         let line = Arc::new(Line::new(deepest));
-        Feed { name, source: Mutex::new(Some(source)), inbox, continuous, epoch_end, line }
+        if let Ok(tasks) = source.cast::<TaskQueue>() {
+            tasks.get().lead_to(Arc::clone(&line));
+        }
+        let source = Mutex::new(Some(source.unbind()));
+        Feed { name, source, inbox, continuous, epoch_end, line }
     }
 
     /// Iterates the source to its end, or until `close`.
@@ -64,8 +71,7 @@ impl Feed {
         let source = self.source.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(source) = source else { return };
         trace::name_python_thread(py);
-        let end = py.detach(|| self.run(&source));
-        self.line.push_last(end);
+        without_python(py, || self.line.push_last(self.run(&source)));
         drop(source);
     }
 
@@ -265,6 +271,11 @@ impl Line {
             if state.nanos == 0.0 { nanos } else { state.nanos + (nanos - state.nanos) / 8.0 };
         drop(state);
         self.push(Fed::Item(item))
+    }
+
+    /// Puts in an item that nobody has looked for room for.
+    pub(super) fn push_unasked(&self, item: Item) {
+        self.push(Fed::Item(item));
     }
 
     /// Puts something in line. Says whether anybody wants it.

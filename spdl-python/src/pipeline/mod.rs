@@ -4,6 +4,7 @@
 //! Feed ──► Stage (op, op, …) ──► PipelineRun ──► whoever asks for the next item
 //!  │         │                       │
 //!  │         └─ Inbox: coroutines ──► the event loop, a thread of Python's
+//!  ├─ TaskQueue: items that are handed in
 //!  └─ iterables, on a thread of Python's; and what comes out of a queue of Python's, into which
 //!     another PipelineRun puts what it gives
 //! ```
@@ -32,6 +33,7 @@ mod raised;
 mod route;
 mod run;
 mod stage;
+mod tasks;
 mod workers;
 
 use pyo3::prelude::*;
@@ -42,6 +44,7 @@ pub(crate) use inbox::{Inbox, Job};
 pub(crate) use iterator::ItemIterator;
 pub(crate) use run::PipelineRun;
 pub(crate) use stage::Stage;
+pub(crate) use tasks::TaskQueue;
 pub(crate) use workers::Workers;
 
 /// What goes through a pipeline. Dropping it needs no GIL.

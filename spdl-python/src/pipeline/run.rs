@@ -23,7 +23,7 @@ use crate::home::Home;
 use crate::intervals::Intervals;
 use crate::monitor::Monitor;
 use crate::trace;
-use crate::wait::{SLICE, drop_within, stay_if_python_ends};
+use crate::wait::{SLICE, drop_within, without_python};
 
 /// How long a pipeline that nobody holds any more may take to end before Python goes on without it.
 const WIND_DOWN: Duration = Duration::from_millis(500);
@@ -187,11 +187,7 @@ impl PipelineRun {
             let left = left(deadline);
             let slice = SLICE.min(left);
             let lent = &mut winding.ended;
-            let received = py.detach(move || {
-                let received = lent.recv_timeout(slice);
-                stay_if_python_ends();
-                received
-            });
+            let received = without_python(py, move || lent.recv_timeout(slice));
             match received {
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {}
@@ -253,11 +249,7 @@ impl PipelineRun {
         let deadline = deadline(timeout);
         loop {
             let left = left(deadline);
-            let polled = py.detach(|| {
-                let polled = self.poll(SLICE.min(left));
-                stay_if_python_ends();
-                polled
-            });
+            let polled = without_python(py, || self.poll(SLICE.min(left)));
             match polled {
                 Polled::Item(item) => {
                     self.monitor.get().gave();
@@ -366,7 +358,7 @@ impl Drop for PipelineRun {
                 drop_within(run, WIND_DOWN);
             }
         };
-        if Python::try_attach(|py| py.detach(&mut end)).is_none() {
+        if Python::try_attach(|py| without_python(py, &mut end)).is_none() {
             // Python is shutting down: nobody is held up.
             end();
         }

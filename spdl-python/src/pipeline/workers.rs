@@ -8,14 +8,15 @@ use pyo3::prelude::*;
 use spdl_core::{CpuExecutor, Error, ErrorKind, Result};
 
 use crate::trace;
-use crate::wait::{end_python, python_ends};
+use crate::wait::{Entered, end_python, without_python};
 
 /// Runs `work` with the GIL.
 ///
 /// # Errors
 /// `Stopped` while Python ends.
 pub(super) fn with_python<R>(work: impl FnOnce(Python<'_>) -> R) -> Result<R> {
-    let done = if python_ends() { None } else { Python::try_attach(work) };
+    let entered = Entered::try_new();
+    let done = entered.as_ref().and_then(|_| Python::try_attach(work));
     done.ok_or_else(|| Error::new(ErrorKind::Stopped, "Python is shutting down"))
 }
 
@@ -48,13 +49,13 @@ impl Workers {
     fn __call__(&self, py: Python<'_>) {
         trace::name_python_thread(py);
         // The thread keeps its Python state meanwhile: whatever is local to it lasts.
-        py.detach(|| self.pool.work());
+        without_python(py, || self.pool.work());
     }
 
     /// Keeps all threads but this one from asking for the GIL from now on, after a wait or for an item.
     #[staticmethod]
-    fn forbid_python() {
-        end_python();
+    fn forbid_python(py: Python<'_>) {
+        end_python(py);
     }
 
     /// Lets the threads end as soon as they have nothing to do.

@@ -126,7 +126,8 @@ class Assembly:
             if isinstance(source.source, Cancellable):
                 self.cancellables.append(source.source)
             feed = _spdl_rs.Feed(name, source.source, source.continuous, inbox)
-            self.threads.append(("spdl_sync_source", feed))
+            if not isinstance(source.source, _spdl_rs.TaskQueue):
+                self.threads.append(("spdl_sync_source", feed))
             return _spdl_rs.Graph.source(feed), name, StageInfo(self._number, place, "src")
         name = f"{self._number}:{place}:merge"
         parts = (

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from ._background import BackgroundTaskFactory
 from ._executors import Cancelled
 from ._failure import EndsPipeline, as_exception
+from ._latch import Latch
 from ._logging import log_failure
 from ._tracebacks import shorten
 
@@ -107,7 +108,7 @@ class Companions:
         self._loop_failure: EndsPipeline | None = None
         self.failures: list[tuple[str, Exception]] = []
         """What failed, and of which stage: it ends the pipeline."""
-        self.over = threading.Event()
+        self.over = Latch()
         """Whether all has ended."""
 
     def add_life(self, life: Life) -> None:
@@ -149,7 +150,7 @@ class Companions:
         """Says that nothing runs any more."""
         with self._lock:
             self._closed = True
-        self.over.set()
+        self.over.open()
 
     @property
     def is_ending(self) -> bool:
@@ -224,7 +225,7 @@ class Companions:
         for life, result in zip(self._lives, results, strict=True):
             if result is not None:
                 self.failed(life.name, result)
-        self.over.set()
+        self.over.open()
 
     async def _work(self, make: BackgroundTaskFactory) -> None:
         name = getattr(make, "__name__", type(make).__name__)

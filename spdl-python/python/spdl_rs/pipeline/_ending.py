@@ -9,12 +9,22 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
+from typing import Protocol
 
 from .. import _spdl_rs
 from .._exclusive import Exclusive
 from ._logging import log_warning
+
+
+class ProcessEnds(BaseException):
+    """The process ends, and has waited for this function for long enough."""
+
+
+class _Closes(Protocol):
+    def close(self) -> None: ...
+
 
 SECONDS = 10.0
 """How long functions that are under way are waited for at most."""
@@ -24,7 +34,7 @@ _SILENT_SECONDS = 1.0
 _runs: weakref.WeakSet[_spdl_rs.PipelineRun] = weakref.WeakSet()
 _threads: weakref.WeakKeyDictionary[threading.Thread, Mapping[CodeType, Sequence[str]]]
 _threads = weakref.WeakKeyDictionary()
-_ends: weakref.WeakKeyDictionary[object, Callable[[], object]] = weakref.WeakKeyDictionary()
+_owners: weakref.WeakSet[_Closes] = weakref.WeakSet()
 # Around these, to which any thread may add.
 _registering = Exclusive()
 
@@ -39,17 +49,26 @@ def end_with_process(runs: Iterable[_spdl_rs.PipelineRun]) -> None:
         _runs.update(runs)
 
 
-def wait_at_exit(thread: threading.Thread, stages: Mapping[CodeType, Sequence[str]]) -> None:
-    """Takes in a thread to wait for, and of which stages functions are that it may call."""
+def wait_at_exit(
+    threads: Iterable[threading.Thread], stages: Mapping[CodeType, Sequence[str]]
+) -> None:
+    """Takes in threads to wait for, before they start, and of which stages functions are that they
+    may call."""
     with _registering.held():
-        _threads[thread] = stages
+        _threads.update(dict.fromkeys(threads, stages))
 
 
-def end_before(owner: object, end: Callable[[], object]) -> None:
-    """Takes in what is called before pipelines are ended, where `owner` is still there: what wakes a
-    source of its own, say, that waits."""
+def start_all(threads: Iterable[threading.Thread]) -> None:
+    """Starts threads. Not to be called where signals are heard: `start` waits for each, and if that is
+    interrupted, the thread is there and may be kept from its first step for ever."""
+    for thread in threads:
+        thread.start()
+
+
+def end_before(owner: _Closes) -> None:
+    """Takes in what is closed before pipelines are ended, where it is still there."""
     with _registering.held():
-        _ends[owner] = end
+        _owners.add(owner)
 
 
 def has_begun() -> bool:
@@ -58,13 +77,13 @@ def has_begun() -> bool:
 
 
 def _end_all() -> None:
-    _begun.set()
     began = time.monotonic()
     with contextlib.suppress(KeyboardInterrupt):
+        _begun.set()
         with _registering.held():
-            runs, threads, ends = list(_runs), dict(_threads), list(_ends.values())
-        for end in ends:
-            end()
+            runs, threads, owners = list(_runs), dict(_threads), list(_owners)
+        for owner in owners:
+            owner.close()
         # None waits for another one to end.
         for run in runs:
             run.stop(0)
@@ -74,7 +93,8 @@ def _end_all() -> None:
                 f"the process ends, and waits for functions of pipelines that are under way, for "
                 f"{SECONDS:.0f} s at most: {waits}"
             )
-            _have_ended(runs, threads, began + SECONDS)
+            if not _have_ended(runs, threads, began + SECONDS):
+                _interrupt(threads)
     _spdl_rs.Workers.forbid_python()
 
 
@@ -86,9 +106,26 @@ def _have_ended(
     for run in runs:
         ended = run.stop(max(0.0, deadline - time.monotonic())) and ended
     for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-        ended = ended and not thread.is_alive()
+        # One that was interrupted before its start has no number, and never had one.
+        if thread.ident is not None:
+            thread.join(max(0.0, deadline - time.monotonic()))
+            ended = ended and not thread.is_alive()
     return ended
+
+
+def _interrupt(threads: Iterable[threading.Thread]) -> None:
+    """Raises `ProcessEnds` in functions that are under way, where they run Python code: up to version
+    3.13, Python unwinds threads that run on when it ends, and the native module cannot bear that.
+    Those that wait, for a lock or in a library, do not hear of it, and need not."""
+    try:
+        import ctypes
+    except ImportError:
+        # There are builds of Python without it.
+        return
+    for thread in threads:
+        if thread.ident is not None and thread.is_alive():
+            number = ctypes.c_ulong(thread.ident)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(number, ctypes.py_object(ProcessEnds))
 
 
 def _under_way(

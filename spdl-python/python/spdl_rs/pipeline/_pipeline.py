@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import itertools
 import queue
@@ -17,7 +18,7 @@ from .._arguments import timeout as checked_timeout
 from .._exclusive import Exclusive
 from .._statistics import Statistics
 from ._assembly import Assembly
-from ._ending import end_with_process, wait_at_exit
+from ._ending import end_with_process, start_all, wait_at_exit
 from ._ending import has_begun as process_ends
 from ._failure import PipelineFailure
 from ._instrumentation import Instrumentation
@@ -53,7 +54,7 @@ class Pipeline(Generic[T]):
 
     It ends with its data, by `stop`, by Ctrl-C while it is waited for, and when nobody holds it
     any more. When the process ends, functions that are under way are waited for, for 10 s at most;
-    after 1 s a warning is logged that names them.
+    after 1 s a warning is logged that names them, and those that still compute then get an exception.
 
     Items whose function raises are dropped and logged, up to `max_failures`; what ends the pipeline
     is raised as `PipelineFailure`, behind the items that were finished before. It has no state:
@@ -311,23 +312,26 @@ class Pipeline(Generic[T]):
         end_with_process([run, *assembly.inner_runs])
         try:
             assembly.begin()
-            for name, target in assembly.threads:
-                thread = threading.Thread(target=target, name=name, daemon=True)
-                thread.start()
-                self._threads.append(thread)
-                wait_at_exit(thread, assembly.stages_of)
+            whole: _spdl_rs.PipelineRun | SupervisedRun = run
+            companions = self._instrumentation.companions
+            if companions is not None:
+                from ._supervised_run import SupervisedRun
+
+                whole = SupervisedRun(run, assembly.inner_runs, companions)
+            threads = [
+                threading.Thread(target=target, name=name, daemon=True)
+                for name, target in assembly.threads
+            ]
+            wait_at_exit(threads, assembly.stages_of)
+            # In one step, and with the variables of the caller's context, where threads inherit them.
+            context = contextvars.copy_context()
+            _spdl_rs.uninterrupted(lambda: context.run(start_all, threads))
             run.start()
+            # The run last: other threads take what they find there.
+            self._threads, self._assembly, self._run = threads, assembly, whole
         except BaseException:
             run.stop(0)
             raise
-        whole: _spdl_rs.PipelineRun | SupervisedRun = run
-        companions = self._instrumentation.companions
-        if companions is not None:
-            from ._supervised_run import SupervisedRun
-
-            whole = SupervisedRun(run, assembly.inner_runs, companions)
-        # The run last: other threads take what they find there.
-        self._assembly, self._run = assembly, whole
         return whole
 
 

@@ -41,7 +41,9 @@ class PriorityExecutor(ABC):
         self._token = uuid.uuid4().hex
         self._entry_points = itertools.count(1)
         self._order = itertools.count()
-        self._changed = threading.Condition()
+        # The lock by itself: Ctrl-C may leave a `Condition` that is entered locked for ever.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._waiting: list[tuple[int, int, _Call]] = []
         self._under_way = 0
         self._dispatching = False
@@ -77,7 +79,7 @@ class PriorityExecutor(ABC):
             wait: Whether to return only when all calls are done.
             cancel_futures: Whether calls that have not begun are cancelled.
         """
-        with self._changed:
+        with self._lock:
             self._shut_down = True
             if cancel_futures:
                 cancelled, self._waiting = self._waiting, []
@@ -104,7 +106,7 @@ class PriorityExecutor(ABC):
         return _by_its_token, (type(self), self._token, self._max_workers, self._options)
 
     def _submit(self, priority: int, call: _Call) -> None:
-        with self._changed:
+        with self._lock:
             if self._shut_down:
                 raise RuntimeError("cannot schedule new futures after shutdown")
             heapq.heappush(self._waiting, (-priority, next(self._order), call))
@@ -115,7 +117,7 @@ class PriorityExecutor(ABC):
 
     def _dispatch(self) -> None:
         """Gives calls to the pool, as long as it has free workers."""
-        with self._changed:
+        with self._lock:
             if self._dispatching:
                 # Whoever does so looks again before it ends.
                 return
@@ -130,7 +132,7 @@ class PriorityExecutor(ABC):
                 done.add_done_callback(lambda done, call=call: self._done(call, done))
 
     def _next_call(self) -> _Call | None:
-        with self._changed:
+        with self._lock:
             while self._waiting and self._under_way < self._max_workers:
                 call = heapq.heappop(self._waiting)[2]
                 if call.future.set_running_or_notify_cancel():
@@ -154,7 +156,7 @@ class PriorityExecutor(ABC):
         self._dispatch()
 
     def _finished(self) -> None:
-        with self._changed:
+        with self._lock:
             self._under_way -= 1
 
 

@@ -163,7 +163,9 @@ class Region(Cancellable):
             )
         else:
             _check_that_it_can_be_sent(self._task)
-        self._lock = threading.Condition()
+        # The lock by itself: Ctrl-C may leave a `Condition` that is entered locked for ever.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._workers: list[WorkerProcess] = []
         self._room: dict[WorkerProcess, int] = {}
         self._sent: dict[WorkerProcess, int] = {}
@@ -199,7 +201,7 @@ class Region(Cancellable):
         """Lets all end that is under way, and does not wait for it."""
         with self._lock:
             self._cancelled = True
-            self._lock.notify_all()
+            self._changed.notify_all()
             inner, idle = self._inner, not self._iterating
         if inner is not None:
             halt(inner)
@@ -215,7 +217,7 @@ class Region(Cancellable):
             if self._failure is None or (fatal and not self._fatal):
                 self._failure = failure
             self._fatal = self._fatal or fatal
-            self._lock.notify_all()
+            self._changed.notify_all()
         self._ring()
 
     def _start(self) -> None:
@@ -270,7 +272,7 @@ class Region(Cancellable):
                 elif kind == "taken":
                     with self._lock:
                         self._room[worker] += 1
-                        self._lock.notify_all()
+                        self._changed.notify_all()
                 elif kind == "item-failed":
                     self._item_failed(worker, *rest)
                 else:
@@ -301,7 +303,9 @@ class Region(Cancellable):
     def _give(self, items: list[Any]) -> bool:
         """Gives items to the worker that was given the fewest, of those that have room."""
         with self._lock:
-            self._lock.wait_for(lambda: self._cancelled or self._fatal or any(self._room.values()))
+            # Looked for again and again, as Ctrl-C may have come to whoever was to tell.
+            while not self._changed.wait_for(self._is_to_go_on, timeout=1.0):
+                pass
             if self._cancelled or self._fatal:
                 return False
             free = [worker for worker in self._workers if self._room[worker]]
@@ -310,6 +314,9 @@ class Region(Cancellable):
             self._sent[worker] += 1
         worker.send(("items", items))
         return True
+
+    def _is_to_go_on(self) -> bool:
+        return self._cancelled or self._fatal or any(self._room.values())
 
     def _item_failed(
         self, worker: WorkerProcess, place: str, travelling: Any, item: str, tried: dict[str, int]

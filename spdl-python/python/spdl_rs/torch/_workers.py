@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import queue
 import threading
 import time
 import weakref
@@ -12,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from .. import _spdl_rs
 from .._errors import StoppedError
 from ..pipeline import Pipeline, PipelineBuilder, PipelineFailure
 from ..pipeline._build import build_unprofiled
@@ -116,10 +116,11 @@ class InThreads:
         begin: Callable[[int], None],
     ) -> None:
         self.is_at_work = False
-        self._tasks: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
+        # No thread waits for tasks, so that nobody has to be told of their end.
+        self._tasks = _spdl_rs.TaskQueue()
         config = (
             PipelineBuilder()
-            .add_source(iter(self._tasks.get, None))
+            .add_source(self._tasks)
             .pipe(
                 _Caught(work, begin),
                 name="fetch",
@@ -130,9 +131,8 @@ class InThreads:
             .get_config()
         )
         self._pipeline: Pipeline[Result] = build_unprofiled(config, num_threads)
-        close = getattr(work, "close", None)
-        self._end = weakref.finalize(self, _end, self._tasks, self._pipeline, close)
-        end_before(self, self._end)
+        self._close_work: Callable[[], None] | None = getattr(work, "close", None)
+        end_before(self)
         self._pipeline.start()
 
     def submit(self, number: int, task: Any) -> None:
@@ -145,23 +145,20 @@ class InThreads:
             raise StoppedError("the loader was stopped; iterate it anew", kind="stopped") from None
 
     def close(self) -> None:
-        self._end()
+        if self._close_work is not None:
+            self._close_work()
+        # It may be a thread of the pipeline that lets go of it: one cannot wait for oneself.
+        with contextlib.suppress(TimeoutError, PipelineFailure, RuntimeError):
+            self._pipeline.stop(timeout=0)
+
+    def __del__(self) -> None:
+        # Where Ctrl-C comes before this, the pipeline ends since nobody holds it.
+        if hasattr(self, "_close_work"):
+            self.close()
 
     @property
     def tell(self) -> Tell:
         return self._pipeline._started().monitor.statistics
-
-
-def _end(
-    tasks: queue.SimpleQueue[Any], pipeline: Pipeline[Any], close: Callable[[], None] | None
-) -> None:
-    if close is not None:
-        close()
-    # The thread that waits for tasks hears of this alone.
-    tasks.put(None)
-    # It may be a thread of the pipeline that lets go of it: one cannot wait for oneself.
-    with contextlib.suppress(TimeoutError, PipelineFailure, RuntimeError):
-        pipeline.stop(timeout=0)
 
 
 class _Caught:

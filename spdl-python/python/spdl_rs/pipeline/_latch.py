@@ -1,0 +1,39 @@
+"""What happens once, and is waited for."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+# After so long a wait looks itself: Ctrl-C may have come to whoever would have passed it on.
+_LOOK_S = 0.05
+
+
+class Latch:
+    """Is opened once. Any thread may wait for that.
+
+    Ctrl-C may interrupt a wait at any place and keeps nobody from opening it. In the wait of a
+    `threading.Event` it may leave a lock behind that whoever sets the event needs.
+    """
+
+    def __init__(self) -> None:
+        self._is_open = False
+        self._closed = threading.Lock()
+        self._closed.acquire()
+
+    def open(self) -> None:
+        """To be called once, or by one thread at a time."""
+        if not self._is_open:
+            self._is_open = True
+            self._closed.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits, for so many seconds at most. Says whether it is open."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._is_open:
+            left = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
+            if left <= 0:
+                break
+            if self._closed.acquire(timeout=left):
+                self._closed.release()
+        return self._is_open
