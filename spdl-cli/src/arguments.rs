@@ -9,6 +9,7 @@ use spdl_media::SampleFormat;
 
 use crate::data::arguments::{CatArguments, LsArguments, StatArguments, VerifyArguments};
 use crate::format::byte_size;
+use crate::opened::Fields;
 use crate::pack::PackArguments;
 
 /// Turns images into training batches and measures how fast that goes, and packs data sets into shards
@@ -355,11 +356,13 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_name = "PART")]
     pub(crate) allow_change: Vec<String>,
 
-    /// The field of a sample that is its image [default: by the usual names, such as jpg, png, image]
+    /// The field of a sample that is its image; of a list, the column that names the file
+    /// [default: by the usual names, such as jpg, png, image, path]
     #[arg(long, value_name = "NAME")]
     pub(crate) image_field: Option<String>,
 
-    /// The field of a sample that is its class [default: by the usual names, such as cls, label]
+    /// The field of a sample, or the column of a list, that is its class [default: by the usual names,
+    /// such as cls, label]
     #[arg(long, value_name = "NAME")]
     pub(crate) label_field: Option<String>,
 
@@ -455,6 +458,11 @@ pub(crate) enum Remainder {
 }
 
 impl BenchArguments {
+    /// The fields that were named.
+    pub(crate) fn image_and_label(&self) -> Fields<'_> {
+        Fields { image: self.image_field.as_deref(), label: self.label_field.as_deref() }
+    }
+
     /// The names of fields that were given, each with its option.
     pub(crate) fn named_fields(&self) -> Vec<(&'static str, &str)> {
         let given = [("--image-field", &self.image_field), ("--label-field", &self.label_field)];

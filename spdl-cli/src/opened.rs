@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use spdl_core::sampler::ShardWindow;
 use spdl_core::{Error, PipelineBuilder, Result, StageOptions, block_on};
-use spdl_io::datasets::{DatasetKind, OpenedDataset};
-use spdl_io::{Address, Fetch, IMAGE_EXTENSIONS, Key, LocalFetcher, StoreRegistry};
+use spdl_io::datasets::{DatasetKind, OpenOptions, OpenedDataset};
+use spdl_io::{Address, Fetch, IMAGE_EXTENSIONS, Key, LocalFetcher, OptionNames, StoreRegistry};
 
 use crate::failure::Failure;
 use crate::output;
@@ -18,6 +18,17 @@ const WINDOW: u64 = 10_000;
 
 /// So many names of fields are listed.
 const FIELDS_SHOWN: usize = 50;
+
+/// What the options are called here.
+const OPTION_NAMES: OptionNames =
+    OptionNames { image_field: "`--image-field`", label_field: "`--label-field`", classes: None };
+
+/// The fields of a sample that were named on the command line.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fields<'a> {
+    pub(crate) image: Option<&'a str>,
+    pub(crate) label: Option<&'a str>,
+}
 
 /// A data set, and what holds the connections to its store.
 #[derive(Debug)]
@@ -30,8 +41,12 @@ pub(crate) struct Opened {
 
 impl Opened {
     /// Opens it. What people should know of it is told at once; `what` failed otherwise.
-    pub(crate) fn open(addresses: &[PathBuf], what: &str) -> std::result::Result<Self, Failure> {
-        let opened = Opened::open_silently(addresses, what)?;
+    pub(crate) fn open(
+        addresses: &[PathBuf],
+        fields: Fields<'_>,
+        what: &str,
+    ) -> std::result::Result<Self, Failure> {
+        let opened = Opened::open_as(addresses, fields, what, false)?;
         opened.warn();
         Ok(opened)
     }
@@ -40,9 +55,10 @@ impl Opened {
     /// told, and what there is of it can be read.
     pub(crate) fn open_damaged(
         addresses: &[PathBuf],
+        fields: Fields<'_>,
         what: &str,
     ) -> std::result::Result<Self, Failure> {
-        let opened = Opened::open_as(addresses, what, true)?;
+        let opened = Opened::open_as(addresses, fields, what, true)?;
         opened.warn();
         Ok(opened)
     }
@@ -52,11 +68,12 @@ impl Opened {
         addresses: &[PathBuf],
         what: &str,
     ) -> std::result::Result<Self, Failure> {
-        Opened::open_as(addresses, what, false)
+        Opened::open_as(addresses, Fields::default(), what, false)
     }
 
     fn open_as(
         addresses: &[PathBuf],
+        fields: Fields<'_>,
         what: &str,
         accepts_damage: bool,
     ) -> std::result::Result<Self, Failure> {
@@ -64,11 +81,17 @@ impl Opened {
         let stores = output::telling(StoreRegistry::new());
         let extensions: Vec<&str> = IMAGE_EXTENSIONS.into_iter().chain(more_extensions()).collect();
         let given: Vec<&OsStr> = addresses.iter().map(|it| it.as_os_str()).collect();
-        let set = match accepts_damage {
-            true => block_on(OpenedDataset::open_damaged(&given, &stores, &extensions)),
-            false => block_on(OpenedDataset::open_with(&given, &stores, &extensions)),
-        };
-        let set = set.map_err(failed)?;
+        let mut options = OpenOptions::default().extensions(&extensions).option_names(OPTION_NAMES);
+        if accepts_damage {
+            options = options.accept_damage();
+        }
+        if let Some(name) = fields.image {
+            options = options.image_field(name);
+        }
+        if let Some(name) = fields.label {
+            options = options.label_field(name);
+        }
+        let set = block_on(OpenedDataset::open_with(&given, &stores, &options)).map_err(failed)?;
         let first = match addresses.first().map(|first| (first, first.to_str())) {
             Some((_, Some(text))) => Address::parse(text).map_err(failed)?.key().clone(),
             Some((path, None)) => Key::from_path(path),
@@ -91,18 +114,20 @@ impl Opened {
 
     /// Tells what people should know of it.
     pub(crate) fn warn(&self) {
-        let by_address = |warning: &Error| match warning.key() {
-            Some(key) => warning.clone().renamed(self.set.address_of(key)),
-            None => warning.clone(),
-        };
-        output::warn(&self.set.warnings.iter().map(by_address).collect::<Vec<_>>());
+        let warnings = self.set.warnings.iter().map(|warning| self.by_address(warning));
+        output::warn(&warnings.collect::<Vec<_>>());
     }
 
-    /// Tells where no sample has a label, unless it was said which field that is.
-    pub(crate) fn warn_of_no_labels(&self, label: Option<&str>) {
-        if label.is_none() {
-            output::warn(self.set.unlabeled().as_slice());
+    fn by_address(&self, warning: &Error) -> Error {
+        match warning.key() {
+            Some(key) => warning.clone().renamed(self.set.address_of(key)),
+            None => warning.clone(),
         }
+    }
+
+    /// Tells where samples have no label, unless it was said which field that is.
+    pub(crate) fn warn_of_no_labels(&self) {
+        output::warn(self.set.unlabeled().map(|it| self.by_address(&it)).as_slice());
     }
 
     /// Refuses names of fields that no sample has, each with the option that gave it: a misspelt one would
@@ -113,6 +138,7 @@ impl Opened {
     ) -> std::result::Result<(), Failure> {
         let mut missing = asked.to_vec();
         missing.retain(|(_, name)| !self.set.is_own_label(name));
+        missing.retain(|(_, name)| self.set.image_field(name) == *name);
         let mut there: BTreeSet<String> = BTreeSet::new();
         for number in 0..self.set.samples.len() {
             if missing.is_empty() {

@@ -65,7 +65,7 @@ pub(crate) fn warn(warnings: &[Error]) {
     }
 }
 
-/// The same stores; where one refuses connections that has never answered, that is told at once.
+/// The same stores; where one cannot be reached that has never answered, that is told at once.
 pub(crate) fn telling(stores: StoreRegistry) -> StoreRegistry {
     stores.when_refused(|address, error| {
         note(&printable(&format!(

@@ -29,11 +29,12 @@ impl Source {
         arguments: &BenchArguments,
     ) -> std::result::Result<(Self, Duration), Failure> {
         let start = Instant::now();
-        let mut opened = Opened::open(&arguments.data, "cannot open the images")?;
+        let mut opened =
+            Opened::open(&arguments.data, arguments.image_and_label(), "cannot open the images")?;
         opened.check_fields(&arguments.named_fields())?;
         let label = arguments.label_field.as_deref();
         opened.name_classes(label, "cannot open the images")?;
-        opened.warn_of_no_labels(label);
+        opened.warn_of_no_labels();
         let cache = cache(arguments, &arguments.shown())?;
         Ok((Source { opened, cache }, start.elapsed()))
     }
@@ -82,12 +83,6 @@ impl Source {
 
     fn fetch(&self, arguments: &BenchArguments) -> Result<FetchLabeled> {
         let mut fetch = self.opened.set.fetch_labeled();
-        if let Some(field) = &arguments.image_field {
-            fetch = fetch.with_value_fields([field.as_str()]);
-        }
-        if let Some(field) = &arguments.label_field {
-            fetch = fetch.with_label_fields(self.opened.set.label_field(field));
-        }
         if let Some(cache) = &self.cache {
             fetch = fetch.with_cache(cache.clone());
         }

@@ -55,6 +55,7 @@ mod http;
 mod image_folder;
 mod io_threads;
 mod key;
+mod label_text;
 #[cfg(feature = "local")]
 mod local;
 mod memory;
@@ -63,6 +64,7 @@ mod network;
 #[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
 mod object_store;
 mod open_files;
+mod option_names;
 #[cfg(feature = "local")]
 mod read_at_once;
 #[cfg(feature = "local")]
@@ -92,6 +94,7 @@ pub use local::LocalFetcher;
 pub use memory::MemoryFetcher;
 #[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
 pub use object_store::ObjectStoreFetcher;
+pub use option_names::OptionNames;
 pub use record::{
     Encoding, Extent, FieldRequest, FieldValue, PackedRows, Record, StoredField, StoredRecord,
     StoredRow,

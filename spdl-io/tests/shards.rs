@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use spdl_core::{Dataset, ErrorKind, Result, block_on};
 use spdl_io::StoreRegistry;
 use spdl_io::archive::{ArchiveStamp, TarIndex, TarOptions, TarSlice};
-use spdl_io::datasets::OpenedDataset;
+use spdl_io::datasets::{OpenOptions, OpenedDataset};
 use spdl_io::shards::{Manifest, Opened, ShardPlan, ShardWriter, Sums};
 use tempfile::TempDir;
 
@@ -278,8 +278,8 @@ fn what_is_left_of_a_damaged_set_is_opened_where_that_is_asked_for() {
     let stores = StoreRegistry::new();
     let address = [folder.path()];
     let open = || block_on(OpenedDataset::open(&address, &stores));
-    let open_damaged =
-        || block_on(OpenedDataset::open_damaged(&address, &stores, &["png"])).unwrap();
+    let damaged = OpenOptions::default().extensions(&["png"]).accept_damage();
+    let open_damaged = || block_on(OpenedDataset::open_with(&address, &stores, &damaged)).unwrap();
     assert_eq!((open().unwrap().missing_samples, open_damaged().warnings.len()), (0, 0));
     let [gone, cut] = [1, 2].map(|number| &manifest.shards[number]);
     fs::remove_file(folder.path().join(&gone.name)).unwrap();

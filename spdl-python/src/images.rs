@@ -11,10 +11,8 @@ use spdl_core::{
     Dataset, DatasetSource, Error, ErrorKind, Labeled, PipelineBuilder, Result, StageOptions,
     block_on,
 };
-use spdl_io::datasets::{DatasetKind, OpenedDataset};
-use spdl_io::{
-    Address, Cache, Fetch, FetchLabeled, Fetcher, IMAGE_EXTENSIONS, LocalFetcher, StoreRegistry,
-};
+use spdl_io::datasets::{DatasetKind, OpenOptions, OpenedDataset};
+use spdl_io::{Address, Cache, Fetch, Fetcher, LocalFetcher, OptionNames, StoreRegistry};
 
 use crate::error::to_exception;
 use crate::home::Home;
@@ -23,6 +21,13 @@ use crate::wait::{WIND_DOWN, drop_within, interruptible_with, without_python};
 
 /// Samples that are shuffled with each other where shards can only be read as a whole.
 const WINDOW: u64 = 10_000;
+
+/// What the arguments are called in messages.
+const OPTION_NAMES: OptionNames = OptionNames {
+    image_field: "`image_field=`",
+    label_field: "`label_field=`",
+    classes: Some("`classes=`"),
+};
 
 /// The images of a data set, with their labels.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
@@ -175,6 +180,9 @@ impl Opened {
                 return Err(request.refuse_classes());
             }
             let data = OpenedDataset::of_images(&request.addresses, labels, &stores)?;
+            for field in [&request.image_field, &request.label_field].into_iter().flatten() {
+                data.check_field(field)?;
+            }
             request.addresses.truncate(1);
             data
         } else {
@@ -243,14 +251,7 @@ impl Opened {
             pipeline = pipeline.runtime(self.stores.runtime()?);
             Arc::clone(&self.data.fetcher)
         };
-        let classes = &self.data.classes;
-        let mut fetch = FetchLabeled::new(Arc::clone(&fetcher)).with_classes(classes);
-        if let Some(field) = &self.request.image_field {
-            fetch = fetch.with_value_fields([field.as_str()]);
-        }
-        if let Some(field) = &self.request.label_field {
-            fetch = fetch.with_label_fields(self.data.label_field(field));
-        }
+        let mut fetch = self.data.fetch_labeled_by(Arc::clone(&fetcher));
         if let Some(cache) = &self.cache {
             fetch = fetch.with_cache(cache.clone());
         }
@@ -270,8 +271,14 @@ impl Opened {
 
 impl Request {
     fn open(&self, stores: &StoreRegistry) -> Result<OpenedDataset> {
-        let open = OpenedDataset::open_with(&self.addresses, stores, &IMAGE_EXTENSIONS);
-        let mut data = block_on(open)?;
+        let mut options = OpenOptions::default().option_names(OPTION_NAMES);
+        if let Some(field) = &self.image_field {
+            options = options.image_field(field);
+        }
+        if let Some(field) = &self.label_field {
+            options = options.label_field(field);
+        }
+        let mut data = block_on(OpenedDataset::open_with(&self.addresses, stores, &options))?;
         if let Some(field) = &self.label_field {
             data.check_field(field)?;
         }
@@ -281,9 +288,7 @@ impl Request {
             (Some(_), _) if data.has_own_classes() => return Err(self.refuse_classes()),
             (Some(classes), _) => data.classes.clone_from(classes),
         }
-        if self.label_field.is_none() {
-            data.warnings.extend(data.unlabeled());
-        }
+        data.warnings.extend(data.unlabeled());
         Ok(data)
     }
 

@@ -2,6 +2,7 @@
 
 import logging
 import socket
+import time
 import warnings
 
 import numpy
@@ -69,7 +70,9 @@ def test_a_tar_without_labels_is_told_with_its_fields_and_the_option(images, tmp
     message = told(source)
     assert "no sample has a label, so all are -1" in message
     assert "`cls`, `label`, `class`" in message and "There are `json`, `txt`" in message
-    assert "`label_field` of Python's `ImageLoader`" in message
+    assert message.endswith("`label_field=` says which one is the label")
+    # What it is called in Rust, or by the program, is of no use here.
+    assert "::" not in message and "--" not in message
 
 
 def test_a_field_that_is_named_is_no_reason_for_a_warning(images, tmp_path, silent):
@@ -89,11 +92,100 @@ def test_a_list_without_a_known_column_is_told_and_the_column_can_be_named(image
     source = tmp_path / "list.csv"
     source.write_text("\n".join(["path,target", *rows]) + "\n")
     message = told(source)
-    assert "in the columns `label`, `class`, `cls`. There are `target`; `label_field`" in message
+    assert "in the columns `label`, `class`, `cls`. There are `target`; `label_field=`" in message
     with warnings.catch_warnings():
         warnings.simplefilter("error", spdl_rs.DatasetWarning)
         loader, labels = load(source, label_field="target")
     assert loader.classes == ["cat", "dog"] and labels == [0, 1, 0, 1, 0, 1]
+
+
+@pytest.fixture
+def beside(images, tmp_path):
+    """Writes a list beside six images, and says where it lies."""
+    for number, image in enumerate(images):
+        (tmp_path / f"{number}.png").write_bytes(image)
+
+    def write(header, rows):
+        path = tmp_path / "list.csv"
+        path.write_text("\n".join([header, *rows]) + "\n")
+        return path
+
+    return write
+
+
+def test_whole_numbers_written_as_floats_are_labels(beside, silent):
+    numbers = [10, 2, 0, 1, 10, 2]
+    source = beside("path,label", [f"{n}.png,{label}.0" for n, label in enumerate(numbers)])
+    loader, labels = load(source)
+    assert labels == numbers and loader.classes == []
+
+
+def test_a_name_among_numbers_is_refused_with_line_value_and_remedy(beside):
+    rows = [f"{number}.png,{number}.0" for number in range(5)]
+    with pytest.raises(ValueError, match='line 7.*the label "n/a" is no whole number') as caught:
+        load(beside("path,label", [*rows, "5.png,n/a"]))
+    assert '"0.0" in line 2 is one' in str(caught.value)
+    assert "leave it empty" in str(caught.value) and "`label_field=`" in str(caught.value)
+    with pytest.raises(ValueError, match='the label "n/a" is no whole number') as caught:
+        load(beside("path,target", [*rows, "5.png,n/a"]), label_field="target")
+    assert "5.png" in str(caught.value)
+
+
+def test_the_column_label_comes_before_class(beside, silent):
+    source = beside("path,class,label", [f"{n}.png,{'ab'[n % 2]},{6 - n}" for n in range(6)])
+    loader, labels = load(source)
+    assert labels == [6, 5, 4, 3, 2, 1] and loader.classes == []
+    loader, labels = load(source, label_field="class")
+    assert labels == [0, 1, 0, 1, 0, 1] and loader.classes == ["a", "b"]
+
+
+def test_image_field_names_the_column_of_the_files(beside, silent):
+    rows = [f"x,{number}.png,{number}" for number in range(6)]
+    assert load(beside("path,photo,label", rows), image_field="photo")[1] == list(range(6))
+    assert load(beside("path,file,label", rows), image_field="file")[1] == list(range(6))
+    rows = [f"{number}.png,{number}" for number in range(6)]
+    assert load(beside("path,label", rows), image_field="file")[1] == list(range(6))
+    with pytest.raises(ValueError, match="or say which it is .`image_field=`."):
+        load(beside("photo,label", rows))
+    with pytest.raises(ValueError, match='there is no column "photo", but path, label'):
+        load(beside("path,label", rows), image_field="photo")
+
+
+def test_fields_of_a_list_of_paths_are_refused_where_it_has_none(many):
+    paths = sorted(many.glob("*/*.png"))[:6]
+    assert load(paths, image_field="image")[1] == [-1] * 6
+    for field in ("image_field", "label_field"):
+        with pytest.raises(ValueError, match='no sample has a field "x"; there are image'):
+            load(paths, **{field: "x"})
+
+
+def test_samples_without_a_label_beside_others_are_told_with_their_number(images, beside, tmp_path):
+    message = told(beside("path,label", [f"{n}.png,{n if n % 2 else ''}" for n in range(6)]))
+    assert "3 of 6 samples have no label, this one first: they get the label -1" in message
+    assert "0.png" in message
+    source = write_tar(
+        tmp_path / "half.tar",
+        images,
+        lambda number: f"{number}.png",
+        lambda number: [(f"{number}.cls", b"7")] if number != 2 else [],
+    )
+    message = told(source)
+    assert "1 of 6 samples has no label" in message and "half.tar:2" in message
+
+
+def test_a_list_of_paths_with_a_header_has_no_labels_and_that_is_told(beside):
+    message = told(beside("path", [f"{number}.png" for number in range(6)]))
+    assert "no sample has a label, so all are -1" in message
+    assert message.endswith("There is no column beside that of the files")
+
+
+def test_folders_in_a_tar_that_count_with_zeros_are_classes_in_their_order(
+    images, tmp_path, silent
+):
+    source = write_tar(tmp_path / "1.tar", images, lambda number: f"{5 - number:03}/x.png")
+    loader, labels = load(source)
+    assert labels == [5, 4, 3, 2, 1, 0]
+    assert loader.classes == [f"{number:03}" for number in range(6)]
 
 
 def test_nothing_is_told_of_images_that_need_no_label(many, tmp_path, silent):
@@ -141,3 +233,20 @@ def test_where_no_server_listens_it_is_logged_and_given_up_soon(caplog):
                 spdl_rs.ImageLoader(f"{address}/shard.tar", batch_size=1)
     (record,) = [record for record in caplog.records if record.name == "spdl_rs"]
     assert record.getMessage().startswith(f"{address}: cannot connect to the server: ")
+
+
+def test_a_folder_in_a_store_where_no_server_listens_is_given_up_soon(caplog, monkeypatch):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{unused.getsockname()[1]}")
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+        begun = time.monotonic()
+        with caplog.at_level(logging.WARNING, "spdl_rs"):
+            with pytest.raises(spdl_rs.UnavailableError, match="has answered there so far"):
+                spdl_rs.ImageLoader("s3://bucket/photos/", batch_size=1)
+        # All the time of one that has answered before is 30 s.
+        assert time.monotonic() - begun < 8
+    (record,) = [record for record in caplog.records if record.name == "spdl_rs"]
+    assert record.getMessage().startswith("s3://bucket: cannot connect to the store: ")

@@ -7,7 +7,7 @@ use spdl_io::shards::ShardPlan;
 
 use crate::arguments::{OnError, count};
 use crate::format::byte_size;
-use crate::opened::place;
+use crate::opened::{Fields, place};
 
 /// Writes a data set of images as tar shards, in the layout of WebDataset
 ///
@@ -118,11 +118,13 @@ pub(crate) struct PackArguments {
     #[arg(long, value_enum)]
     pub(crate) format: Option<Format>,
 
-    /// The field of a sample that is its image [default: by the usual names, such as jpg, png, image]
+    /// The field of a sample that is its image; of a list, the column that names the file
+    /// [default: by the usual names, such as jpg, png, image, path]
     #[arg(long, value_name = "NAME")]
     pub(crate) image_field: Option<String>,
 
-    /// The field of a sample that is its class [default: by the usual names, such as cls, label]
+    /// The field of a sample, or the column of a list, that is its class [default: by the usual names,
+    /// such as cls, label]
     #[arg(long, value_name = "NAME")]
     pub(crate) label_field: Option<String>,
 
@@ -190,6 +192,11 @@ pub(crate) enum Format {
 }
 
 impl PackArguments {
+    /// The fields that were named.
+    pub(crate) fn image_and_label(&self) -> Fields<'_> {
+        Fields { image: self.image_field.as_deref(), label: self.label_field.as_deref() }
+    }
+
     /// The names of fields that were given, each with its option.
     pub(crate) fn named_fields(&self) -> Vec<(&'static str, &str)> {
         let one = [("--image-field", &self.image_field), ("--label-field", &self.label_field)];

@@ -23,6 +23,7 @@ use spdl_core::{
     AsyncContext, AsyncStage, Dataset, DatasetSource, Error, ErrorKind, Pipeline, PipelineBuilder,
     Result, Stage, StageContext, async_trait,
 };
+use spdl_io::FetchLabeled;
 use spdl_io::datasets::DatasetKind;
 use spdl_io::shards::{self, MANIFEST, Manifest, ShardWriter};
 
@@ -50,7 +51,7 @@ pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure>
     checks::nothing_is_read_from(&arguments.destination, &opened.set)?;
     opened.check_fields(&arguments.named_fields())?;
     checks::an_image_is_known(arguments, &opened.set)?;
-    opened.warn_of_no_labels(arguments.label_field.as_deref());
+    opened.warn_of_no_labels();
     let source = Source::new(opened);
     let lost = source.opened.set.missing_samples;
     let checksums = checksums(&source, arguments)?;
@@ -103,11 +104,13 @@ pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure>
 fn open(arguments: &PackArguments) -> std::result::Result<Opened, Failure> {
     let what = "cannot open the images";
     if arguments.on_error == OnError::Skip {
-        return Opened::open_damaged(&arguments.sources, what);
+        return Opened::open_damaged(&arguments.sources, arguments.image_and_label(), what);
     }
-    Opened::open(&arguments.sources, what).map_err(|failure| match failure.is_about_damage() {
-        true => failure.and("--on-error skip packs what is whole"),
-        false => failure,
+    Opened::open(&arguments.sources, arguments.image_and_label(), what).map_err(|failure| {
+        match failure.is_about_damage() {
+            true => failure.and("--on-error skip packs what is whole"),
+            false => failure,
+        }
     })
 }
 
@@ -134,7 +137,8 @@ fn names_of_classes<'a>(arguments: &PackArguments, source: &'a Source) -> &'a [S
         return source.classes();
     }
     let first = (0..set.samples.len()).find_map(|number| set.samples.item(number).ok());
-    let usual = first.and_then(|record| set.fetch_labeled().fields_of(&record).1);
+    let usual = FetchLabeled::new(Arc::clone(&set.fetcher));
+    let usual = first.and_then(|record| usual.fields_of(&record).1);
     if usual.as_deref() == Some(label) { source.classes() } else { &[] }
 }
 
@@ -240,8 +244,9 @@ fn build(
     let available = || thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.threads.map_or_else(available, |threads| threads as usize);
     let label = arguments.label_field.as_deref().and_then(|it| opened.set.label_field(it));
+    let image = arguments.image_field.as_deref().map(|it| opened.set.image_field(it));
     let reader = SampleReader::new(&opened.set)
-        .with_names(arguments.image_field.as_deref(), label)
+        .with_names(image, label)
         .with_others(arguments.fields.as_deref());
     let kind = opened.set.kind;
     let (arguments, checksums) = (arguments.clone(), Arc::new(checksums));

@@ -191,6 +191,7 @@ fn plain(name: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::opened::Fields;
     use spdl_io::{Encoding, Extent};
 
     #[test]
@@ -243,7 +244,8 @@ mod tests {
         for name in ["a.gif", "a.jpg", "a.png", "a_2.png", "b.c.png", "b_c.png"] {
             std::fs::write(folder.path().join(name), "").unwrap();
         }
-        let opened = Opened::open(&[folder.path().to_owned()], "cannot open").unwrap();
+        let opened =
+            Opened::open(&[folder.path().to_owned()], Fields::default(), "cannot open").unwrap();
         let source = Source::new(opened);
         let keys: Vec<_> = (0..source.len())
             .map(|index| String::from_utf8(source.item(index).unwrap().key.into()).unwrap())

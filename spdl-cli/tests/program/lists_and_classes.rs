@@ -112,7 +112,9 @@ fn where_no_sample_has_a_label_the_columns_and_the_option_are_told_once() {
         let words = "spdl: warning: no sample has a label, so all are -1";
         assert_eq!(told.stderr.matches(words).count(), 1, "{}", told.stderr);
         assert!(told.stderr.contains("There are `target`; "), "{}", told.stderr);
-        assert!(told.stderr.contains("`--label-field`"), "{}", told.stderr);
+        assert!(told.stderr.contains("`--label-field` says which"), "{}", told.stderr);
+        // Nobody here can use what it is called elsewhere.
+        assert!(!told.stderr.contains("label_field"), "{}", told.stderr);
     }
 }
 
@@ -139,6 +141,32 @@ fn a_lists_own_column_of_labels_may_be_named_for_packing() {
     assert_eq!(told.code, 0, "{}", told.stderr);
     let label = |name: &str| run("cat", &[&set], &[name]).stdout;
     assert_eq!((&*label("1.cls"), &*label("2.cls")), ("1", "0"));
+}
+
+#[test]
+fn the_column_of_a_list_that_names_the_files_may_be_named() {
+    let (folder, _) = list_of_targets();
+    folder.add("photos.csv", b"photo,label,path\n1.png,dog,x\n2.png,cat,y\n");
+    let list = [folder.join("photos.csv")];
+    let told = run("bench", &list, &["--json", "--image-field", "photo"]);
+    assert_eq!((told.code, &told.json()["labelled"]), (0, &2.into()), "{}", told.stderr);
+    let set = folder.join("set");
+    let told = run("pack", &[&list[0], &set], &["--image-field", "photo"]);
+    assert_eq!(told.code, 0, "{}", told.stderr);
+    assert_eq!(run("cat", &[&set], &["1.cls"]).stdout, "1");
+    folder.add("other.csv", b"photo,label\n1.png,dog\n");
+    let told = run("bench", &[folder.join("other.csv")], &[]);
+    assert!(told.stderr.contains("or say which it is (`--image-field`)"), "{}", told.stderr);
+}
+
+#[test]
+fn samples_without_a_label_beside_others_are_counted_once() {
+    let (folder, _) = list_of_targets();
+    folder.add("half.csv", b"path,label\n1.png,3.0\n2.png,\n");
+    let told = run("bench", &[folder.join("half.csv")], &["--json"]);
+    assert_eq!(told.code, 0, "{}", told.stderr);
+    let words = "2.png: 1 of 2 samples has no label, this one first: ";
+    assert_eq!(told.stderr.matches(words).count(), 1, "{}", told.stderr);
 }
 
 #[test]

@@ -34,7 +34,7 @@ mod webdataset;
 pub use braces::expand_braces;
 pub use file_list::{FileList, FileListOptions, ListFormat};
 pub use mds::{MdsDataset, MdsOptions};
-pub use opening::{DatasetKind, OpenedDataset};
+pub use opening::{DatasetKind, OpenOptions, OpenedDataset};
 #[cfg(feature = "parquet")]
 pub use parquet::{ParquetDataset, ParquetOptions};
 pub use pattern::{local_files, stored_files};

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::FieldValue;
+use crate::label_text::{LabelText, whole};
 use crate::record::shown;
+use crate::{FieldValue, OptionNames};
 
 /// The names of classes with their numbers; empty where labels are numbers alone.
 #[derive(Clone, Debug, Default)]
@@ -13,6 +14,8 @@ pub(super) struct Classes {
     /// A hash of the names in their order.
     #[cfg(feature = "cache")]
     hash: u128,
+    /// What a message calls the option that tells the names.
+    option_names: OptionNames,
 }
 
 impl Classes {
@@ -34,7 +37,16 @@ impl Classes {
             #[cfg(feature = "cache")]
             hash: if numbers.is_empty() { 0 } else { hasher.finish_128() },
             numbers: Arc::new(numbers),
+            option_names: OptionNames::default(),
         }
+    }
+
+    pub(super) fn with_option_names(self, option_names: OptionNames) -> Self {
+        Classes { option_names, ..self }
+    }
+
+    pub(super) fn option_names(&self) -> OptionNames {
+        self.option_names
     }
 
     /// What ends a sample's name in a cache, as its label is kept there as a number; nothing where there
@@ -48,12 +60,12 @@ impl Classes {
         }
     }
 
-    /// The number that a label says. A text is a name, or else digits; bytes, as in a file `1.cls`, are
-    /// digits, or else a name. `None` for what is neither.
+    /// The number that a label says. A text is a name, or else a whole number, `3.0` too; bytes, as in a
+    /// file `1.cls`, are a whole number, or else a name. `None` for what is neither.
     pub(super) fn number(&self, label: &FieldValue) -> Option<i64> {
         let by_name =
             |text: &str| self.numbers.get(text).or_else(|| self.numbers.get(text.trim())).copied();
-        let by_digits = |text: &str| text.trim().parse().ok();
+        let by_digits = |text: &str| LabelText::of(text).number();
         match label {
             FieldValue::Bytes(bytes) => {
                 let text = std::str::from_utf8(bytes).ok()?;
@@ -61,7 +73,7 @@ impl Classes {
             }
             label => match label.as_str() {
                 Some(text) => by_name(text).or_else(|| by_digits(text)),
-                None => label.as_i64(),
+                None => label.as_i64().or_else(|| whole(label.as_f64()?)),
             },
         }
     }
@@ -73,16 +85,24 @@ impl Classes {
             label => label.as_str(),
         };
         let Some(text) = text else {
-            return format!("a whole number was expected, but this is {}", label.kind());
+            let found = match label.as_f64() {
+                Some(number) => format!("{number}"),
+                None => label.kind().to_owned(),
+            };
+            return format!("a whole number was expected, but this is {found}");
         };
         let text = shown(text.trim());
         match self.numbers.len() {
-            0 => format!(
-                "a whole number was expected, and {text} found. The names of classes can be labels where \
-                 all of them are known before the first sample: from a column of a Parquet file or of a \
-                 list of files, or as they are told (`classes` of Python's `ImageLoader`, \
-                 `FetchLabeled::with_classes` in Rust)"
-            ),
+            0 => {
+                let told =
+                    self.option_names.classes.map(|option| format!(", or as {option} tells them"));
+                format!(
+                    "a whole number was expected, and {text} found. The names of classes can be labels \
+                     where all of them are known before the first sample: from a column of a Parquet file \
+                     or of a list of files{}",
+                    told.unwrap_or_default()
+                )
+            }
             known => format!(
                 "the label is {text}, which is neither a whole number nor one of the {known} classes"
             ),
@@ -118,7 +138,14 @@ mod tests {
             (bytes("dog"), None),
             (FieldValue::Integer(1), Some(1)),
             (FieldValue::Json("cat".into()), Some(3)),
-            (FieldValue::Float(1.0), None),
+            (text("1.0"), Some(1)),
+            (text("10.0"), Some(10)),
+            (text("1.5"), None),
+            (bytes("2.0\n"), Some(2)),
+            (FieldValue::Float(1.0), Some(1)),
+            (FieldValue::Float(1.5), None),
+            (FieldValue::Float(f64::NAN), None),
+            (FieldValue::Json(3.0.into()), Some(3)),
             (FieldValue::Null, None),
         ] {
             assert_eq!(classes.number(&label), number, "{label:?}");
@@ -136,7 +163,13 @@ mod tests {
         );
         assert!(refusal(&two, text("cow")).contains("\"cow\", which is neither"));
         assert!(refusal(&two, text("cow")).contains("one of the 2 classes"));
-        let other = "a whole number was expected, but this is a number";
+        let other = "a whole number was expected, but this is 0.5";
         assert_eq!(refusal(&two, FieldValue::Float(0.5)), other);
+        assert!(refusal(&two, FieldValue::Null).ends_with("but this is null"));
+        let names = |classes| OptionNames { classes, ..OptionNames::default() };
+        let told = none.clone().with_option_names(names(Some("`classes=`")));
+        assert!(refusal(&told, bytes("cat")).ends_with(", or as `classes=` tells them"));
+        let told = none.with_option_names(names(None));
+        assert!(refusal(&told, bytes("cat")).ends_with("or of a list of files"));
     }
 }

@@ -17,8 +17,8 @@ use crate::cache::local_version;
 use crate::io_threads::IoThreads;
 use crate::record::no_such_field;
 use crate::{
-    Encoding, Fetch, Fetcher, FieldRequest, FieldValue, IMAGE_EXTENSIONS, Key, StoredField,
-    StoredRecord,
+    Encoding, Fetch, Fetcher, FieldRequest, FieldValue, IMAGE_EXTENSIONS, Key, OptionNames,
+    StoredField, StoredRecord,
 };
 
 /// The fields that are the label, where nothing else is said: the first that is there.
@@ -29,8 +29,8 @@ pub(crate) const LABEL_FIELDS: [&str; 4] = ["cls", "label", "class", "image/clas
 ///
 /// The value is the first field that the sample has of a list of names. The label is a field, where
 /// the sample has it, or else what the data set says; of fields that were
-/// [named](FetchLabeled::with_label_fields), each sample must have one. A field says it by a whole number, its digits, or
-/// the name of one of the [classes](FetchLabeled::with_classes).
+/// [named](FetchLabeled::with_label_fields), each sample must have one. A field says it by a whole number
+/// (`3.0` is one), its digits, or the name of one of the [classes](FetchLabeled::with_classes).
 ///
 /// ```
 /// use std::sync::Arc;
@@ -190,7 +190,14 @@ impl FetchLabeled {
     /// ```
     #[must_use]
     pub fn with_classes(mut self, names: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
-        self.classes = Classes::new(names);
+        self.classes = Classes::new(names).with_option_names(self.classes.option_names());
+        self
+    }
+
+    /// Calls options so in messages that advise one. Default: as in Rust.
+    #[must_use]
+    pub fn with_option_names(mut self, names: OptionNames) -> Self {
+        self.classes = self.classes.with_option_names(names);
         self
     }
 
@@ -219,6 +226,16 @@ impl FetchLabeled {
     pub fn fields_of(&self, item: &StoredRecord) -> (Option<Arc<str>>, Option<Arc<str>>) {
         let is_there = |wanted: &&Arc<str>| item.names().any(|name| *name == ***wanted);
         (self.values.iter().find(is_there).cloned(), self.labels.iter().find(is_there).cloned())
+    }
+
+    /// Whether a field of this name may be the value.
+    pub(crate) fn is_value(&self, name: &str) -> bool {
+        self.values.iter().any(|value| **value == *name)
+    }
+
+    /// Whether a field of this name may be the label.
+    pub(crate) fn is_label(&self, name: &str) -> bool {
+        self.labels.iter().any(|label| **label == *name)
     }
 
     fn request(&self, value: Arc<str>, label: Option<Arc<str>>) -> FieldRequest {

@@ -136,7 +136,9 @@ pub(crate) fn unreached(error: &(dyn StdError + 'static)) -> Option<Unreached> {
     };
     if has_cause(error, io::ErrorKind::ConnectionRefused) {
         Some(Unreached::Refused)
-    } else if is_unknown_name(error) || chain(error).any(is_before_contact) {
+    } else if is_unknown_name(error) {
+        Some(Unreached::NoAddress)
+    } else if chain(error).any(is_before_contact) {
         Some(Unreached::Otherwise)
     } else {
         None

@@ -1,4 +1,4 @@
-//! Whether a store has ever answered, and what is done while it refuses connections and never has.
+//! Whether a store has ever answered, and what is done while it cannot be reached and never has.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use spdl_core::Error;
 
-/// So long a store is tried that refuses connections and has never answered: it may just be starting.
-/// Mostly its address is wrong. One that has answered before is restarted, and waited for.
+/// So long a store is tried that refuses connections, or for whose name no address is known, and that has never
+/// answered: it may just be starting. Mostly its address is wrong. One that has answered before is restarted, and
+/// waited for.
 pub(super) const STRANGER_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The cause of an error that no store answered with. The error itself says what happened in words, and
@@ -17,7 +18,9 @@ pub(super) const STRANGER_PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) enum Unreached {
     /// Nothing listens where the connection was to go.
     Refused,
-    /// No address is known, no connection came about in time or in safety, or nothing was asked at all.
+    /// No address is known for its name.
+    NoAddress,
+    /// No connection came about in time or in safety, or nothing was asked at all.
     Otherwise,
 }
 
@@ -60,8 +63,9 @@ impl Contact {
 
     /// Whether nobody has ever been met there, and nobody is.
     pub(super) fn is_stranger(&self, error: &Error) -> bool {
-        let is_refused = Unreached::of(error) == Some(Unreached::Refused);
-        is_refused && !self.has_answered.load(Ordering::Relaxed)
+        let is_nobody =
+            matches!(Unreached::of(error), Some(Unreached::Refused | Unreached::NoAddress));
+        is_nobody && !self.has_answered.load(Ordering::Relaxed)
     }
 
     /// The first of several counts.
@@ -69,9 +73,11 @@ impl Contact {
         let _ = self.listener.set(listener);
     }
 
-    /// Tells of the first refusal.
+    /// Tells of the first failure to reach a store that has never answered.
     pub(super) fn tell(&self, error: &Error) {
         if let Some(listener) = self.listener.get()
+            && Unreached::of(error).is_some()
+            && !self.has_answered.load(Ordering::Relaxed)
             && !self.was_told.swap(true, Ordering::Relaxed)
         {
             listener(error);

@@ -44,9 +44,10 @@ use crate::{Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest};
 ///   damaged answer), after random waits that double (full jitter) and never shorter than the
 ///   store asks for; within a number of attempts, a time, and a reserve of retries that all reads
 ///   share. So a store in trouble is not asked much more often than one that is well.
-/// - **Gives up sooner on a stranger**: where connections are refused, and the store has never answered,
-///   it is tried for 2 s from the first refusal on and no longer, and that is [told](Resilient::when_refused) at once. One that
-///   has answered is restarted, and gets all its time.
+/// - **Gives up sooner on a stranger**: where connections are refused, or no address is known for the name
+///   of the server, and the store has never answered, it is tried for 2 s from the first such failure on and
+///   no longer, and that is [told](Resilient::when_refused) at once. One that has answered is restarted, and
+///   gets all its time.
 /// - **Goes on where a body broke off**, where the fetcher below reads ranges and tells versions;
 ///   else from the start. What comes twice is given once.
 /// - **Breaks off what stalls**: a read that brings next to nothing for 2 s. There is no limit on
@@ -192,8 +193,8 @@ impl Resilient {
         Ok(Resilient { inner, shared: Arc::new(shared) })
     }
 
-    /// Calls `listener` once, when a connection is refused by a store that has never answered, and the
-    /// read is about to be tried again. Of several calls the first counts, also for clones.
+    /// Calls `listener` once, when a store that has never answered cannot be reached, as it refuses the
+    /// connection, say, and the read is about to be tried again. Of several calls the first counts, also for clones.
     #[must_use]
     pub fn when_refused(self, listener: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         self.shared.contact.listen(Box::new(listener));
@@ -223,10 +224,12 @@ impl Resilient {
         Reading::new(shared, inner, key.clone(), request, largest)
     }
 
-    /// Calls `ask` until it succeeds, an answer being due within the stall timeout.
+    /// Calls `ask` until it succeeds, an answer being due within the stall timeout. Whether success says that
+    /// the store was met, `asks_store` says.
     async fn persist<T>(
         &self,
         key: &Key,
+        asks_store: bool,
         ask: impl Fn() -> BoxFuture<'static, Result<T>> + Send + Sync,
     ) -> Result<T> {
         let mut persistence = Persistence::new(Arc::clone(&self.shared));
@@ -242,7 +245,9 @@ impl Resilient {
             };
             match answer {
                 Ok(answer) => {
-                    self.shared.contact.answered();
+                    if asks_store {
+                        self.shared.contact.answered();
+                    }
                     self.shared.load().succeeded();
                     return Ok(answer);
                 }
@@ -274,7 +279,7 @@ impl Fetcher for Resilient {
             let answer = async move { inner.stat(&key).await };
             Box::pin(answer) as BoxFuture<'static, _>
         };
-        self.persist(key, ask).await
+        self.persist(key, true, ask).await
     }
 
     async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
@@ -357,7 +362,8 @@ impl Listing {
             let answer = async move { inner.list(&prefix).await };
             Box::pin(answer) as BoxFuture<'static, _>
         };
-        self.lines = Some(self.resilient.persist(&self.prefix, ask).await?);
+        // It may ask the store for its first line alone, and not before somebody wants that.
+        self.lines = Some(self.resilient.persist(&self.prefix, false, ask).await?);
         Ok(())
     }
 
@@ -377,6 +383,9 @@ impl Listing {
                     Some(Err(stalled.with_source(Unreached::Otherwise)))
                 }
             };
+            if matches!(line, None | Some(Ok(_))) {
+                shared.contact.answered();
+            }
             match line {
                 None => return Ok(None),
                 // Told before; listings are sorted.

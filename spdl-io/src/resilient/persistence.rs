@@ -119,8 +119,8 @@ pub(super) struct Persistence {
     began: Instant,
     /// Since when it has failed to get on.
     since: Instant,
-    /// Since when connections are refused by a store that has never answered.
-    refused_since: Option<Instant>,
+    /// Since when nobody is met where a store should be that has never answered.
+    nobody_since: Option<Instant>,
 }
 
 impl Persistence {
@@ -132,7 +132,7 @@ impl Persistence {
             failures: 0,
             began: now,
             since: now,
-            refused_since: None,
+            nobody_since: None,
         }
     }
 
@@ -176,10 +176,10 @@ impl Persistence {
             };
             return Err(self.give_up(key, error, Some(why)));
         }
+        self.shared.contact.tell(&error);
         if self.shared.contact.is_stranger(&error) {
-            self.shared.contact.tell(&error);
             let now = self.shared.clock.now();
-            let since = *self.refused_since.get_or_insert(now);
+            let since = *self.nobody_since.get_or_insert(now);
             let spent = now.saturating_duration_since(since);
             let left = STRANGER_PATIENCE.saturating_sub(spent);
             if left.is_zero() {
@@ -187,7 +187,7 @@ impl Persistence {
                            server run?";
                 return Err(self.give_up(key, error, Some(why)));
             }
-            // Waits that grew while no address was known are no reason to give up.
+            // Waits that grew while nothing came are no reason to give up.
             delay = delay.min(left);
         }
         self.shared.clock.sleep(delay).await;

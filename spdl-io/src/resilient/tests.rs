@@ -138,7 +138,7 @@ fn nobody_listens() -> Error {
 }
 
 fn no_address() -> Error {
-    Error::new(ErrorKind::Unavailable, "no address").with_source(contact::Unreached::Otherwise)
+    Error::new(ErrorKind::Unavailable, "no address").with_source(contact::Unreached::NoAddress)
 }
 
 type Script = Box<dyn Fn(&Key, u32, &ReadRequest) -> Answer + Send + Sync>;
@@ -269,6 +269,9 @@ impl Fetcher for Faulty {
                 lines.take(len).chain(end).boxed()
             }
             Answer::Stalls(len) => lines.take(len).chain(stream::pending()).boxed(),
+            // A store is asked when the first line is wanted.
+            Answer::NobodyListens => stream::iter([Err(nobody_listens())]).boxed(),
+            Answer::NoAddress => stream::iter([Err(no_address())]).boxed(),
             _ => lines,
         })
     }
@@ -594,10 +597,11 @@ fn a_short_outage_is_waited_out() {
 }
 
 #[test]
-fn a_stranger_that_refuses_connections_is_given_up_soon_and_told_of_at_once() {
-    for seed in 0..50 {
+fn a_stranger_that_nobody_meets_is_given_up_soon_and_told_of_at_once() {
+    let answers = [(Answer::NobodyListens, "cannot connect"), (Answer::NoAddress, "no address")];
+    for (seed, (answer, reason)) in (0..50).zip(answers.into_iter().cycle()) {
         let options = options().attempts(1000).seed(seed);
-        let setup = setup_with(able(), options, |_, _, _| Answer::NobodyListens);
+        let setup = setup_with(able(), options, move |_, _, _| answer);
         let told = Arc::new(Mutex::new(Vec::new()));
         let tell = {
             let (told, clock) = (Arc::clone(&told), Arc::clone(&setup.clock));
@@ -607,20 +611,52 @@ fn a_stranger_that_refuses_connections_is_given_up_soon_and_told_of_at_once() {
         let key = Key::from("a");
         let read = async { fetcher.read(&key, None).await.map(drop) };
         let look = async { fetcher.stat(&key).await.map(drop) };
-        let (read, look) = setup.clock.run(futures_util::future::join(read, look));
-        for error in [read.unwrap_err(), look.unwrap_err()] {
+        let root = Key::from("");
+        let list = async { fetcher.list(&root).await?.try_collect::<Vec<_>>().await.map(drop) };
+        let all = futures_util::future::join3(read, look, list);
+        let (read, look, list) = setup.clock.run(all);
+        for error in [read, look, list].map(Result::unwrap_err) {
             assert_eq!(error.kind(), ErrorKind::Unavailable);
             let words = "; nothing has answered there so far: is the address right, and does the \
                          server run?)";
             assert!(error.message().ends_with(words), "{error}");
-            assert_eq!(error.report().matches("cannot connect").count(), 1, "{}", error.report());
+            assert_eq!(error.report().matches(reason).count(), 1, "{}", error.report());
             // One that is just starting has some time.
             assert!(Attempts::of(&error).unwrap().count() >= 3, "{error}");
         }
         assert!(setup.clock.elapsed() <= 2 * SECOND, "{:?}", setup.clock.elapsed());
         let told = told.lock().unwrap();
-        assert_eq!(told[..], [(Duration::ZERO, "cannot connect".to_owned())]);
+        assert_eq!(told[..], [(Duration::ZERO, reason.to_owned())]);
     }
+}
+
+#[test]
+fn a_store_that_has_listed_is_waited_for_while_it_restarts() {
+    let requests = AtomicU64::new(0);
+    let setup = timed(move |_, now| match requests.fetch_add(1, Ordering::Relaxed) {
+        0 => Answer::Fine,
+        _ if now < 20 * SECOND => Answer::NobodyListens,
+        _ => Answer::Fine,
+    });
+    let root = Key::from("");
+    let list = async { setup.fetcher.list(&root).await?.try_collect::<Vec<_>>().await };
+    assert_eq!(setup.clock.run(list).unwrap().len(), 2);
+    assert_eq!(setup.read().unwrap(), contents(10_000));
+    assert!(setup.clock.elapsed() >= 20 * SECOND);
+}
+
+#[test]
+fn a_stranger_from_whom_nothing_comes_is_told_of_and_gets_all_its_time() {
+    let setup = timed(|_, _| Answer::Late(1000 * SECOND));
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let all = Arc::clone(&told);
+    let fetcher = setup.fetcher.clone().when_refused(move |error| {
+        all.lock().unwrap().push(error.message().to_owned());
+    });
+    setup.clock.run(fetcher.read(&Key::from("a"), None)).unwrap_err();
+    assert!(setup.clock.elapsed() > 10 * SECOND, "{:?}", setup.clock.elapsed());
+    let told = told.lock().unwrap();
+    assert!(told.len() == 1, "{told:?}");
 }
 
 #[test]
@@ -691,7 +727,7 @@ fn the_time_of_a_stranger_runs_from_the_first_refusal() {
     let refusals = AtomicU64::new(0);
     let setup = timed(move |_, now| {
         if now < 5 * SECOND {
-            Answer::NoAddress
+            Answer::Late(1000 * SECOND)
         } else if refusals.fetch_add(1, Ordering::Relaxed) == 0 {
             Answer::NobodyListens
         } else {
@@ -700,7 +736,7 @@ fn the_time_of_a_stranger_runs_from_the_first_refusal() {
     });
     assert_eq!(setup.read().unwrap(), contents(10_000));
     let refused_in_the_end = timed(|_, now| match now {
-        now if now < 5 * SECOND => Answer::NoAddress,
+        now if now < 5 * SECOND => Answer::Late(1000 * SECOND),
         _ => Answer::NobodyListens,
     });
     let told = Arc::new(AtomicU64::new(0));

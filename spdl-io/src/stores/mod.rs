@@ -87,7 +87,7 @@ pub struct StoreRegistry {
     opened: Arc<Mutex<Opened>>,
     /// The timer of all layers that try again.
     runtime: Arc<OnceLock<Arc<dyn Runtime>>>,
-    /// Who is told where a store refuses connections.
+    /// Who is told where a store cannot be reached.
     when_refused: Option<Arc<RefusalListener>>,
     #[cfg(feature = "http")]
     reactor: crate::network::Reactor,
@@ -130,8 +130,8 @@ impl StoreRegistry {
         self.anew()
     }
 
-    /// Calls `listener` once for each store that refuses connections and has never answered, with its
-    /// address, when it is about to be tried again: see [`Resilient`]. It is called by the thread that waits
+    /// Calls `listener` once for each store that cannot be reached (it refuses connections, its name is
+    /// unknown, or nothing comes in time) and has never answered, with its address, when it is about to be tried again: see [`Resilient`]. It is called by the thread that waits
     /// for the network, which it must not hold up.
     #[must_use]
     pub fn when_refused(mut self, listener: impl Fn(&str, &Error) + Send + Sync + 'static) -> Self {

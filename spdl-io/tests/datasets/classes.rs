@@ -136,10 +136,10 @@ mod parquet {
     #[test]
     fn the_texts_of_a_column_are_classes_in_the_order_of_their_bytes() {
         let first = file(&[&["dog", "cat", "dog"], &["Emu"]]);
-        let files = [("1.parquet", first), ("2.parquet", file(&[&["ant", "cat", "7"]]))];
+        let files = [("1.parquet", first), ("2.parquet", file(&[&["ant", "cat", "7a"]]))];
         let (store, data) = open(&files);
         let data = data.unwrap();
-        assert_eq!(data.classes, ["7", "Emu", "ant", "cat", "dog"]);
+        assert_eq!(data.classes, ["7a", "Emu", "ant", "cat", "dog"]);
         // A footer is read in one or two pieces; of the rest, the labels of three row groups.
         let asked = store.asked();
         assert!(
@@ -151,10 +151,44 @@ mod parquet {
 
     #[test]
     fn texts_that_are_all_numbers_are_labels_as_they_stand() {
-        let (_, data) = open(&[("1.parquet", file(&[&["7", "-1"], &[" 12"]]))]);
+        let (_, data) = open(&[("1.parquet", file(&[&["7", "-1"], &[" 12", "10.0"]]))]);
         let data = data.unwrap();
         assert!(data.classes.is_empty());
-        assert_eq!(labels(&data), [7, -1, 12]);
+        assert_eq!(labels(&data), [7, -1, 12, 10]);
+    }
+
+    #[test]
+    fn texts_and_numbers_in_one_column_are_refused_with_row_value_and_remedy() {
+        let files =
+            [("1.parquet", file(&[&["7", "3.0"], &["1"]])), ("2.parquet", file(&[&["2", "cat"]]))];
+        let error = open(&files).1.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert_eq!(error.key(), Some("acme://x/2.parquet:1"));
+        let words =
+            "the label \"cat\" is no whole number, and \"7\" of 1.parquet:0 is one; labels are";
+        assert!(error.message().starts_with(words), "{error}");
+        let error = open(&[("1.parquet", file(&[&["7", "2.5"]]))]).1.unwrap_err();
+        let words = "the label \"2.5\" is no whole number that a label can be";
+        assert!(error.message().starts_with(words), "{error}");
+    }
+
+    #[test]
+    fn a_column_of_numbers_with_fractions_of_zero_is_one_of_labels() {
+        use ::parquet::data_type::DoubleType;
+        let schema = "message rows { required binary image; required double label; }";
+        let schema = Arc::new(parse_message_type(schema).unwrap());
+        let mut file = SerializedFileWriter::new(Vec::new(), schema, Arc::default()).unwrap();
+        let mut group = file.next_row_group().unwrap();
+        let mut column = group.next_column().unwrap().unwrap();
+        let images = ["a", "b"].map(ByteArray::from);
+        column.typed::<ByteArrayType>().write_batch(&images, None, None).unwrap();
+        column.close().unwrap();
+        let mut column = group.next_column().unwrap().unwrap();
+        column.typed::<DoubleType>().write_batch(&[10.0, 2.0], None, None).unwrap();
+        column.close().unwrap();
+        group.close().unwrap();
+        let (_, data) = open(&[("1.parquet", file.into_inner().unwrap())]);
+        assert_eq!(labels(&data.unwrap()), [10, 2]);
     }
 
     #[test]
@@ -173,7 +207,10 @@ mod parquet {
         let (_, data) = open(&[("1.parquet", file_of("target", &[&["dog", "cat"]]))]);
         let data = data.unwrap();
         let told = data.unlabeled().unwrap();
-        assert!(told.message().contains("There are `target`; `label_field`"), "{told}");
+        assert!(
+            told.message().contains("There are `target`; `OpenOptions::label_field`"),
+            "{told}"
+        );
         assert_eq!(labels(&data), [-1, -1]);
         let (_, data) = open(&[("1.parquet", file(&[&["dog", "cat"]]))]);
         assert!(data.unwrap().unlabeled().is_none());

@@ -93,8 +93,40 @@ fn labels_are_numbers_or_else_names_in_the_order_of_their_bytes() {
         (labels, list.classes().to_vec())
     };
     assert_eq!(labels("a,7\nb, -3 \nc,7\nd,\n"), (vec![7, -3, 7, -1], vec![]));
-    let (numbers, classes) = labels("a,dog\nb,7\nc,Cat\nd,dog\ne,\n");
-    assert_eq!((numbers, classes.join(" ")), (vec![2, 0, 1, 2, -1], "7 Cat dog".into()));
+    assert_eq!(labels("a,10.0\nb,2.0\nc,-1\nd,1e1\n"), (vec![10, 2, -1, 10], vec![]));
+    let (numbers, classes) = labels("a,dog\nb,7a\nc,Cat\nd,dog\ne,\n");
+    assert_eq!((numbers, classes.join(" ")), (vec![2, 0, 1, 2, -1], "7a Cat dog".into()));
+}
+
+#[test]
+fn a_column_of_numbers_and_names_is_refused_with_line_value_and_remedy() {
+    for (format, text, told) in [
+        (
+            ListFormat::Csv,
+            "path,label\na,1\nb,2.0\nc,n/a\nd,dog\n",
+            "line 4, column 1: the label \"n/a\" is no whole number, and \"1\" in line 2 is one; labels",
+        ),
+        (
+            ListFormat::Csv,
+            "a,cat\n\nb,\nc, 3\n",
+            "line 4, column 1: the label \"3\" is a whole number, and \"cat\" in line 1 is none; labels",
+        ),
+        (
+            ListFormat::Csv,
+            "a,1\nb,2.5\n",
+            "line 2, column 1: the label \"2.5\" is no whole number that a label can be. If",
+        ),
+        (
+            ListFormat::JsonLines,
+            "{\"path\": \"a\", \"label\": 3}\n{\"path\": \"b\", \"label\": \"cat\"}\n",
+            "line 2, column 1: the label \"cat\" is no whole number, and \"3\" in line 1 is one; labels",
+        ),
+    ] {
+        let error = parse(text, format).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.message().starts_with(told), "{error}");
+        assert!(error.message().ends_with("(`FileListOptions::label_column`)"), "{error}");
+    }
 }
 
 #[test]
@@ -102,7 +134,7 @@ fn lines_of_json_keep_their_types() {
     let text = concat!(
         r#"{"path": "a.jpg", "label": 2, "caption": "a cat", "score": 0.5, "n": 3, "ok": true, "no": null, "box": [1, 2]}"#,
         "\r\n\n",
-        r#"{"label": "5", "file_name": "b.jpg"}"#,
+        r#"{"label": 5.0, "file_name": "b.jpg"}"#,
         "\n",
         r#"{"path": "/c.jpg", "label": null}"#
     );

@@ -3,21 +3,36 @@
 use std::fs;
 
 use spdl_core::{ErrorKind, block_on};
-use spdl_io::StoreRegistry;
-use spdl_io::datasets::OpenedDataset;
+use spdl_io::datasets::{OpenOptions, OpenedDataset};
+use spdl_io::{OptionNames, StoreRegistry};
 
 use super::*;
 
 /// What is opened of a folder with these files, by the name of one of them.
 fn open(name: &str, files: &[(&str, Vec<u8>)]) -> (tempfile::TempDir, OpenedDataset) {
+    let (folder, opened) = open_with(name, files, &OpenOptions::default());
+    (folder, opened.unwrap())
+}
+
+fn open_with(
+    name: &str,
+    files: &[(&str, Vec<u8>)],
+    options: &OpenOptions,
+) -> (tempfile::TempDir, Result<OpenedDataset>) {
     let folder = tempfile::tempdir().unwrap();
     for (name, data) in files {
         fs::create_dir_all(folder.path().join(name).parent().unwrap()).unwrap();
         fs::write(folder.path().join(name), data).unwrap();
     }
     let address = folder.path().join(name);
-    let opened = block_on(OpenedDataset::open(&[address], &StoreRegistry::new())).unwrap();
+    let opened = block_on(OpenedDataset::open_with(&[address], &StoreRegistry::new(), options));
     (folder, opened)
+}
+
+/// A list of this text beside images that it may name.
+fn list(text: &str) -> Vec<(&'static str, Vec<u8>)> {
+    let images = ["1.jpg", "2.jpg", "3.jpg"].map(|name| (name, name.as_bytes().to_vec()));
+    [&images[..], &[("l.csv", text.into())]].concat()
 }
 
 fn tar(names: &[&str]) -> Vec<u8> {
@@ -66,8 +81,10 @@ fn where_no_sample_of_a_tar_has_a_label_the_fields_and_the_option_are_told() {
         let message = told.message();
         assert!(message.starts_with("no sample has a label, so all are -1"), "{message}");
         assert!(message.contains("`cls`, `label`, `class`, `image/class/label`"), "{message}");
-        assert!(message.contains(&format!("There are {there}; `label_field`")), "{message}");
-        assert!(message.contains("--label-field"), "{message}");
+        assert!(
+            message.contains(&format!("There are {there}; `OpenOptions::label_field`")),
+            "{message}"
+        );
         assert!(labels(&data).iter().all(|label| *label == -1));
     }
 }
@@ -141,14 +158,173 @@ fn a_sample_without_the_field_that_is_named_has_no_label_from_elsewhere() {
 }
 
 #[test]
-fn a_number_among_names_is_a_name() {
-    let (names, labels) = targets(&[r#","target":"x""#, r#","target":3"#, r#","target":"a""#]);
-    assert_eq!(names, ["3", "a", "x"]);
-    let labels: Vec<_> = labels.into_iter().map(Result::unwrap).collect();
-    assert_eq!(labels, [2, 0, 1]);
-    let (names, labels) = targets(&[r#","target":"7""#, r#","target":3"#]);
+fn whole_numbers_are_labels_in_whichever_way_they_are_written() {
+    let (names, labels) = targets(&[r#","target":"7""#, r#","target":3"#, r#","target":10.0"#]);
     assert!(names.is_empty());
-    assert_eq!(labels.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [7, 3]);
+    assert_eq!(labels.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [7, 3, 10]);
+}
+
+#[test]
+fn a_named_column_of_names_and_numbers_is_refused_with_row_value_and_remedy() {
+    for (rows, told) in [
+        ("1.jpg,3,\n2.jpg,,\n3.jpg,cat,\n", "the label \"cat\" is no whole number, and \"3\" of "),
+        (
+            "1.jpg,cat,\n2.jpg,dog,\n3.jpg,2.0,\n",
+            "the label \"2.0\" is a whole number, and \"cat\" of ",
+        ),
+        (
+            "1.jpg,1,\n2.jpg,2,\n3.jpg,0.5,\n",
+            "the label \"0.5\" is no whole number that a label can be",
+        ),
+    ] {
+        let files = list(&format!("path,target,x\n{rows}"));
+        let options = OpenOptions::default().label_field("target");
+        let (_folder, data) = open_with("l.csv", &files, &options);
+        let error = block_on(data.unwrap().name_classes("target")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.message().starts_with(told), "{error}");
+        assert!(error.key().unwrap().ends_with("3.jpg"), "{error}");
+        assert!(error.message().ends_with("(`OpenOptions::label_field`)"), "{error}");
+    }
+}
+
+#[test]
+fn a_lists_label_column_comes_before_its_class_column() {
+    let files = list("path,class,label\n1.jpg,dog,7\n2.jpg,cat,3\n3.jpg,dog,7\n");
+    let (_folder, data) = open("l.csv", &files);
+    assert!(data.classes.is_empty() && data.unlabeled().is_none());
+    assert_eq!(labels(&data), [7, 3, 7]);
+    // The other one may be named.
+    let options = OpenOptions::default().label_field("class");
+    let (_folder, data) = open_with("l.csv", &files, &options);
+    let data = data.unwrap();
+    assert_eq!(
+        (&data.classes[..], labels(&data)),
+        (&["cat".into(), "dog".into()][..], vec![1, 0, 1])
+    );
+    assert!(data.is_own_label("class") && !data.is_own_label("label"));
+    data.check_field("class").unwrap();
+}
+
+#[test]
+fn a_label_column_that_a_list_has_not_is_refused() {
+    let options = OpenOptions::default().label_field("label");
+    let (_folder, data) = open_with("l.csv", &list("path,class\n1.jpg,dog\n"), &options);
+    let error = data.unwrap().check_field("label").unwrap_err();
+    assert!(
+        error.message().contains("no sample has a field \"label\"; there are class, file"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_usual_column_that_holds_no_labels_hinders_nobody_who_names_another() {
+    let files = list("path,label,target\n1.jpg,0.5,7\n2.jpg,n/a,3\n");
+    let (_folder, data) = open_with("l.csv", &files, &OpenOptions::default());
+    assert_eq!(data.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let options = OpenOptions::default().label_field("target");
+    let (_folder, data) = open_with("l.csv", &files, &options);
+    let mut data = data.unwrap();
+    block_on(data.name_classes("target")).unwrap();
+    assert_eq!(labels(&data), [7, 3]);
+}
+
+#[test]
+fn the_column_of_the_files_can_be_named_as_the_image() {
+    for (text, name, first) in [
+        ("photo,label\n1.jpg,7\n", "photo", "1.jpg"),
+        ("path,photo,label\n2.jpg,1.jpg,7\n", "photo", "1.jpg"),
+        ("path,file,label\n2.jpg,1.jpg,7\n", "file", "1.jpg"),
+        // What the field is called, whatever the column is.
+        ("path,label\n1.jpg,7\n", "file", "1.jpg"),
+        ("1.jpg,7\n", "file", "1.jpg"),
+    ] {
+        let options = OpenOptions::default().image_field(name);
+        let (_folder, data) = open_with("l.csv", &list(text), &options);
+        let data = data.unwrap_or_else(|error| panic!("{text}: {error}"));
+        let image = process(Arc::clone(&data.samples), data.fetch_labeled()).remove(0).unwrap();
+        assert_eq!((&image.value[..], image.label), (first.as_bytes(), 7), "{text}");
+        assert_eq!(data.image_field(name), "file");
+    }
+    let names = OptionNames { image_field: "`image_field=`", ..OptionNames::default() };
+    let options = OpenOptions::default().option_names(names);
+    let (_folder, data) = open_with("l.csv", &list("photo,label\n1.jpg,7\n"), &options);
+    let error = data.unwrap_err();
+    assert!(error.message().contains("or say which it is (`image_field=`)"), "{error}");
+    let (_folder, data) =
+        open_with("l.csv", &list("path,label\n1.jpg,7\n"), &options.image_field("photo"));
+    let error = data.unwrap_err();
+    assert!(error.message().contains("no column \"photo\", but path, label"), "{error}");
+}
+
+#[test]
+fn samples_without_a_label_beside_others_are_counted_and_the_first_is_told() {
+    let text = "path,label\n1.jpg,7\n2.jpg,\n3.jpg,\n";
+    let half = ["1.jpg", "1.cls", "2.jpg", "notes.txt", "3.jpg", "3.cls", "4.jpg", "4.cls"];
+    for (name, files, words, key) in [
+        (
+            "l.csv",
+            list(text),
+            "2 of 3 samples have no label, this one first: they get the label",
+            "2.jpg",
+        ),
+        (
+            "1.tar",
+            vec![("1.tar", tar(&half))],
+            "1 of 4 samples has no label, this one first: it",
+            "1.tar:2",
+        ),
+    ] {
+        let (_folder, data) = open(name, &files);
+        let told = data.unlabeled().unwrap_or_else(|| panic!("nothing is told of {name}"));
+        assert!(told.message().starts_with(words), "{told}");
+        assert!(told.key().unwrap().ends_with(key), "{told}");
+        let (_folder, data) = open_with(name, &files, &OpenOptions::default().label_field("txt"));
+        assert!(data.unwrap().unlabeled().is_none(), "{name}");
+    }
+    // By its own name the column of a list is what it is without.
+    let (_folder, data) =
+        open_with("l.csv", &list(text), &OpenOptions::default().label_field("label"));
+    assert!(data.unwrap().unlabeled().unwrap().message().starts_with("2 of 3 samples have"));
+    // A -1 that is written is meant.
+    let (_folder, data) = open("l.csv", &list("path,label\n1.jpg,7\n2.jpg,-1\n"));
+    assert!(data.unlabeled().is_none());
+}
+
+#[test]
+fn a_list_with_columns_but_none_of_labels_is_told() {
+    let (_folder, data) = open("l.csv", &list("path\n1.jpg\n"));
+    let told = data.unlabeled().unwrap();
+    let words =
+        "in the columns `label`, `class`, `cls`. There is no column beside that of the files";
+    assert!(told.message().ends_with(words), "{told}");
+}
+
+#[test]
+fn folders_that_count_with_zeros_before_them_are_classes_in_their_order() {
+    let names = ["train/002/1.jpg", "train/000/1.jpg", "train/001/1.jpg"];
+    let (_folder, data) = open("1.tar", &[("1.tar", tar(&names))]);
+    assert_eq!(data.classes, ["000", "001", "002"]);
+    assert_eq!((labels(&data), data.classes_in_folders()), (vec![2, 0, 1], Some(3)));
+    assert!(data.unlabeled().is_none());
+}
+
+#[test]
+fn options_are_called_what_the_caller_calls_them() {
+    let names =
+        OptionNames { image_field: "--i", label_field: "--l", classes: Some("--the-classes") };
+    let options = OpenOptions::default().option_names(names);
+    let files = [("1.jpg", &b"x"[..]), ("1.txt", b"7")];
+    let (_folder, data) = open_with("1.tar", &[("1.tar", archive(files))], &options);
+    let told = data.unwrap().unlabeled().unwrap();
+    assert!(told.message().ends_with("There are `txt`; --l says which one is the label"), "{told}");
+    let files = [("1.jpg", &b"x"[..]), ("1.cls", b"dog")];
+    let (_folder, data) = open_with("1.tar", &[("1.tar", archive(files))], &options);
+    let data = data.unwrap();
+    let error = process(Arc::clone(&data.samples), data.fetch_labeled()).remove(0).unwrap_err();
+    assert!(error.message().ends_with("or as --the-classes tells them"), "{error}");
+    let (_folder, data) = open_with("l.csv", &list("path,label\n1.jpg,0.5\n"), &options);
+    assert!(data.unwrap_err().message().ends_with("(--l)"));
 }
 
 #[test]
@@ -163,22 +339,21 @@ fn a_lists_own_column_that_is_named_is_no_field_and_labels_stay() {
     // Where another column holds the labels, it is a field as others are.
     let list = b"path,class,label\n1.jpg,dog,x\n".to_vec();
     let (_folder, mut data) = open("l.csv", &[&images[..1], &[("l.csv", list)]].concat());
-    let own = if data.is_own_label("label") { "label" } else { "class" };
-    let other = if own == "label" { "class" } else { "label" };
-    assert_eq!((data.label_field(own), data.label_field(other)), (None, Some(other)));
+    let other = "class";
+    assert_eq!((data.label_field("label"), data.label_field(other)), (None, Some(other)));
     block_on(data.name_classes(other)).unwrap();
     let fetch = data.fetch_labeled().with_label_fields(data.label_field(other));
     assert_eq!(process(Arc::clone(&data.samples), fetch).remove(0).unwrap().label, 0);
 }
 
 #[test]
-fn of_many_samples_the_first_thousand_are_looked_at_for_a_label() {
+fn all_samples_of_a_tar_are_looked_at_for_a_label() {
     let names: Vec<String> = (0..1001).map(|number| format!("{number:04}.jpg")).collect();
     let last = [(&names[1000][..], &b""[..]), ("1000.cls", b"1")];
     let images = names[..1000].iter().map(|name| (&name[..], &b""[..])).chain(last);
     let (_folder, data) = open("1.tar", &[("1.tar", archive(images))]);
     let told = data.unlabeled().unwrap();
-    assert!(told.message().starts_with("none of the first 1000 samples has a label"), "{told}");
+    assert!(told.message().starts_with("1000 of 1001 samples have no label"), "{told}");
 }
 
 #[test]
@@ -236,7 +411,7 @@ fn nothing_is_told_where_nobody_can_expect_a_label() {
     for (name, files) in [
         ("photos", vec![image()]),
         ("l.txt", vec![("l.txt", b"1.jpg\n".to_vec())]),
-        ("l.csv", vec![("l.csv", b"path\n1.jpg\n".to_vec())]),
+        ("l.csv", vec![("l.csv", b"1.jpg\n2.jpg\n".to_vec())]),
     ] {
         let (_folder, data) = open(name, &files);
         assert!(data.unlabeled().is_none(), "{name}: {:?}", data.unlabeled());

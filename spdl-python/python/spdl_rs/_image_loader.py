@@ -91,17 +91,20 @@ class ImageLoader:
             rank takes them. `"pad"`: images from the epoch's beginning come again. With both, all
             ranks have equally many images, and so equally long epochs. `"uneven"`: some ranks have
             one more.
-        image_field: The field of a sample that is its image. `None`: by the usual names, such as
-            `jpg`, `png`, `image`.
-        label_field: The field of a sample that is its label: a whole number, or the name of a
-            class; every sample must have it. `None`: the first of `cls`, `label`, `class` and
-            `image/class/label` (of a list: its column `label`, `class` or `cls`) that is there; else
-            the folder, in tar shards too, where those hold nothing but images in folders:
-            `train/cat/1.jpg` is a `cat` beside `train/dog/1.jpg`. Else -1: where none of the first
-            1,000 samples has a label, a `DatasetWarning` says which fields there are.
+        image_field: The field of a sample that is its image; of a list, the column that names the
+            file. `None`: by the usual names, such as `jpg`, `png`, `image`, `path`.
+        label_field: The field of a sample that is its label: a whole number (`3.0` is one), or the
+            name of a class; every sample must have it. `None`: the first of `cls`, `label`, `class`
+            and `image/class/label` that is there; of a list, its column `label`, or else `class`, or
+            else `cls`; else the folder, in tar shards too, where those hold nothing but images in
+            folders: `train/cat/1.jpg` is a `cat` beside `train/dog/1.jpg`. Else -1: a
+            `DatasetWarning` says which fields there are where no sample has a label (of the first
+            1,000, but of all in tar shards and lists), and how many have none where others in
+            tar shards or a list have one.
         classes: The names of the classes, in the order of their numbers, where the labels of tar
             shards, TFRecord or MDS are names. Of a column of Parquet or of a list they are known:
-            all that are in it, sorted by their bytes. Folders bring their own.
+            all that are in it, sorted by their bytes. Such a column holds whole numbers or names; one
+            of both is a `ValueError` that says where. Folders bring their own.
         cache: A folder of this machine in which files are kept, so that each is read only once from
             where it comes. Several runs and ranks may share it. Where not all fit, a part that
             never changes is kept.
@@ -126,8 +129,9 @@ class ImageLoader:
     Iterating raises `NotFoundError`, `PermissionDeniedError` or `IoError` for files that cannot be
     read, and `DataError` for those that give no image, with the file in `error.key`. What comes from
     a store is tried again for a while, before `UnavailableError` or `TimedOutError`; but for 2 seconds
-    alone where connections are refused and nothing has ever answered. That is told in the log `spdl_rs`
-    while the data set is opened. `CudaError` is raised where the device fails, or its memory is full.
+    alone where connections are refused, or the name of the server is unknown, and nothing has ever
+    answered. That is told in the log `spdl_rs` while the data set is opened. `CudaError` is raised where
+    the device fails, or its memory is full.
 
     >>> loader = ImageLoader("photos", batch_size=3, size=32, layout="nchw-f32")
     >>> len(loader), loader.class_to_idx

@@ -258,7 +258,8 @@ fn samples_without_an_image_or_damaged_are_left_out_by_name_or_end_the_run() {
     let list = fs::read_to_string(folder.join("list.csv")).unwrap();
     folder.add("gap.csv", list.replace(",number 0\n", ",\n").as_bytes());
     for (number, (data, arguments, words)) in [
-        ("list.csv", ["--image-field", "caption"], "an image was expected, but this is text"),
+        // Of a list it is the column that names the files.
+        ("list.csv", ["--image-field", "caption"], "number 0: cannot open this file"),
         // The others are names of classes.
         ("gap.csv", ["--label-field", "caption"], "a whole number was expected, but"),
     ]
@@ -276,7 +277,8 @@ fn a_field_that_no_sample_has_is_refused_before_anything_is_written() {
     for (data, option, name, there) in [
         ("set/*0.tar", "--image-field", "gif", "cls, png"),
         ("set", "--label-field", "klass", "cls, png"),
-        ("list.csv", "--label-field", "gif", "caption, file"),
+        // Where another column is named, the usual one is a field.
+        ("list.csv", "--label-field", "gif", "caption, file, label"),
         ("list.csv", "--fields", "caption,captoin", "caption, file"),
         ("images", "--fields", "exif", "image"),
     ] {

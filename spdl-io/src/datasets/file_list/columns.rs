@@ -8,6 +8,7 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use super::rows::{CsvRow, corrupt, csv_row};
 use super::{FileListOptions, ListFormat};
+use crate::label_text::whole;
 use crate::{FieldValue, Key};
 
 /// The columns that name the file, where nothing else is said.
@@ -26,8 +27,11 @@ const PATH_COLUMNS: [&str; 13] = [
     "image_path",
     "img_path",
 ];
+const NO_LABEL: &str = "the label of a row is no whole number and no text";
 /// So many names of members are told, where none is known.
 const MOST_TOLD: usize = 20;
+/// What the field of the files is called.
+pub(crate) const FILE_FIELD: &str = "file";
 /// The columns that name the class.
 pub(crate) const LABEL_COLUMNS: [&str; 3] = ["label", "class", "cls"];
 
@@ -36,6 +40,8 @@ pub(crate) const LABEL_COLUMNS: [&str; 3] = ["label", "class", "cls"];
 pub(super) struct Columns {
     /// The names of all columns, as the header of a CSV gives them.
     names: Vec<Arc<str>>,
+    /// Whether people named them: in a header, or as members of JSON.
+    pub(super) are_named: bool,
     /// The columns of a CSV: path and label.
     path: usize,
     label: Option<usize>,
@@ -63,9 +69,13 @@ impl Columns {
             Some(name) => vec![name.clone()],
             None => usual.iter().map(|&name| name.to_owned()).collect(),
         };
-        let path_names = told(&options.path, &PATH_COLUMNS);
-        let label_names = told(&options.label, &LABEL_COLUMNS);
-        let mut columns = Columns { path_names, label_names, ..Columns::default() };
+        let mut path_names = told(&options.path, &PATH_COLUMNS);
+        if let Some(first) = &options.first_path {
+            path_names.insert(0, first.clone());
+        }
+        let label_names = told(&options.label, &options.usual_labels);
+        let are_named = format != ListFormat::Lines;
+        let mut columns = Columns { are_named, path_names, label_names, ..Columns::default() };
         if format != ListFormat::Csv || text.len() == start {
             return Ok((columns, start));
         }
@@ -90,12 +100,15 @@ impl Columns {
             if let Some(name) = &options.path {
                 return Err(missing(name));
             }
-            let is_header = label.is_some() || looks_like_header(text, &first);
+            let is_usual =
+                |name: &Arc<str>| LABEL_COLUMNS.iter().any(|it| name.eq_ignore_ascii_case(it));
+            let is_header = names.iter().any(is_usual) || looks_like_header(text, &first);
             if is_told || names.len() > 2 || is_header {
                 let mut message = format!(
                     "the columns are {shown}, of which none is known to name the files ({}): call the one \
-                     that does `path`, or say which it is (`FileListOptions::path_column`)",
+                     that does `path`, or say which it is ({})",
                     columns.path_names.join(", "),
+                    options.option_names.image_field,
                 );
                 if names.len() <= 2 && !is_told {
                     let header = if names.len() == 2 { "path,label" } else { "path" };
@@ -105,6 +118,7 @@ impl Columns {
                 return Err(wrong(message));
             }
             columns.names = names;
+            columns.are_named = false;
             columns.label = (columns.names.len() == 2).then_some(1);
             return Ok((columns, start));
         };
@@ -113,12 +127,22 @@ impl Columns {
         }
         for (at, name) in names.iter().enumerate() {
             let is_other = at != path && Some(at) != label;
-            if is_other && (&**name == "file" || names[..at].contains(name)) {
+            if is_other && (&**name == FILE_FIELD || names[..at].contains(name)) {
                 let message = format!("a second column, or field, would be named {name:?}");
                 return Err(wrong(message));
             }
         }
         Ok((Columns { names, path, label, ..columns }, first.end))
+    }
+
+    /// Whether `name` may be what the column of labels is called.
+    pub(super) fn is_label(&self, name: &str) -> bool {
+        match self.label {
+            Some(label) if self.are_named => self.names[label].eq_ignore_ascii_case(name),
+            Some(_) => true,
+            // A CSV has them all in `names`; each row of JSON may have another one.
+            None => self.names.is_empty() && self.label_names.iter().any(|it| it == name),
+        }
     }
 
     /// What the cells of a row of CSV hold.
@@ -174,14 +198,16 @@ impl Columns {
         let label = match take(&self.label_names) {
             None | Some(Value::Null) => None,
             Some(Value::String(name)) => Some(name).filter(|name| !name.trim().is_empty()),
-            Some(Value::Number(number)) if number.is_i64() => Some(number.to_string()),
-            Some(_) => {
-                return Err(corrupt("the label of a row is no whole number and no text", start));
+            Some(Value::Number(number)) => {
+                let number = number.as_i64().or_else(|| whole(number.as_f64()?));
+                let number = number.ok_or_else(|| corrupt(NO_LABEL, start))?;
+                Some(number.to_string())
             }
+            Some(_) => return Err(corrupt(NO_LABEL, start)),
         };
         let mut others = Vec::with_capacity(members.len());
         for (name, value) in members {
-            if name == "file" {
+            if name == FILE_FIELD {
                 return Err(corrupt("a second field of a row would be named \"file\"", start));
             }
             others.push((name.into(), field_of(value)));

@@ -2,11 +2,12 @@
 
 mod addresses;
 mod columns;
+mod options;
 mod row_stores;
 mod rows;
 
 use std::borrow::Cow;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,12 +17,14 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 use twox_hash::XxHash3_128;
 
 use self::addresses::RowAddresses;
-pub(crate) use self::columns::LABEL_COLUMNS;
 use self::columns::{Columns, Row};
+pub(crate) use self::columns::{FILE_FIELD, LABEL_COLUMNS};
+pub use self::options::FileListOptions;
 pub(crate) use self::row_stores::RowStores;
 use self::rows::{corrupt, csv_row, json_line, line};
+use crate::label_text::{LabelText, LabelTexts};
 use crate::walk::os_error;
-use crate::{Encoding, Extent, Fetcher, Key, StoredRecord};
+use crate::{Encoding, Extent, Fetcher, Key, OptionNames, StoredRecord};
 
 /// A data set of files that a list names, with a label and other fields for each.
 ///
@@ -36,9 +39,10 @@ use crate::{Encoding, Extent, Fetcher, Key, StoredRecord};
 ///   label `label`, `class` or `cls`. [`FileListOptions`] may name others. The first row of CSV is a header
 ///   where it names a column of paths; without a header there are one or two columns, path and label. What
 ///   looks like a header and names no such column is refused.
-/// - Labels are whole numbers, or names: where any is no whole number, all are names, and a label is the
-///   name's place among all of them sorted by their bytes: [`classes`](FileList::classes). An empty
-///   one, or none, is −1.
+/// - Labels are all whole numbers (`3.0` is one), or all names: then a label is the name's place among all of
+///   them sorted by their bytes: [`classes`](FileList::classes). A mixture is refused. An empty one, or
+///   none, is −1.
+/// - Of several columns of labels the first in that order counts, and the others are fields.
 /// - A path is relative to the folder of the list, unless it is absolute or an address with `://`.
 ///   Nothing is looked at: a file that is missing is noticed when it is read. What reads addresses is
 ///   up to the fetcher; [`OpenedDataset`](super::OpenedDataset) brings one that opens the store of each.
@@ -65,6 +69,8 @@ pub struct FileList {
     /// Where each row starts.
     starts: Vec<u32>,
     labels: Vec<i64>,
+    /// How many rows have none, and the first.
+    unlabeled: Option<(u64, u64)>,
     classes: Vec<String>,
     columns: Columns,
     /// Comes before relative paths: empty, or with a separator at its end.
@@ -73,6 +79,7 @@ pub struct FileList {
     addresses: RowAddresses,
     /// What the list is called in messages.
     shown: Option<Arc<str>>,
+    option_names: OptionNames,
 }
 
 /// How the rows of a list are written.
@@ -97,48 +104,6 @@ impl ListFormat {
             }
             _ => ListFormat::Lines,
         }
-    }
-}
-
-/// How a [`FileList`] is read.
-#[derive(Clone, Debug)]
-pub struct FileListOptions {
-    path: Option<String>,
-    label: Option<String>,
-    max_bytes: u64,
-}
-
-impl Default for FileListOptions {
-    /// Columns by their usual names, and lists of up to 1 GiB.
-    fn default() -> Self {
-        FileListOptions { path: None, label: None, max_bytes: 1 << 30 }
-    }
-}
-
-impl FileListOptions {
-    /// The column that names the file. The first row of CSV is then a header.
-    #[must_use]
-    pub fn path_column(mut self, name: impl Into<String>) -> Self {
-        self.path = Some(name.into());
-        self
-    }
-
-    /// The column that names the class. The first row of CSV is then a header.
-    #[must_use]
-    pub fn label_column(mut self, name: impl Into<String>) -> Self {
-        self.label = Some(name.into());
-        self
-    }
-
-    /// The most bytes of a list; more than 4 GiB are never read. Default: 1 GiB.
-    #[must_use]
-    pub fn max_bytes(mut self, max_bytes: u64) -> Self {
-        self.max_bytes = max_bytes;
-        self
-    }
-
-    fn limit(&self) -> u64 {
-        self.max_bytes.min(u64::from(u32::MAX))
     }
 }
 
@@ -198,8 +163,8 @@ impl FileList {
     /// With the byte in the text, and the line and the column in the message: `Corrupt` and `Truncated`
     /// where it is not of that format, a row of CSV has more or fewer cells than the first one, or a row has
     /// no path; `InvalidArgument` where a column that was asked for is missing, the header of a CSV names no
-    /// column of paths, a CSV without a header has more than two columns, or a column is named `file` beside
-    /// that of the paths; `NotFound` where it lists nothing; `LimitExceeded` where it is larger than
+    /// column of paths, a CSV without a header has more than two columns, a column is named `file` beside
+    /// that of the paths, or labels are neither all whole numbers nor all names; `NotFound` where it lists nothing; `LimitExceeded` where it is larger than
     /// allowed.
     pub fn parse(
         text: impl Into<Bytes>,
@@ -221,11 +186,13 @@ impl FileList {
             format,
             starts: Vec::new(),
             labels: Vec::new(),
+            unlabeled: None,
             classes: Vec::new(),
             columns: Columns::default(),
             folder,
             addresses: RowAddresses::AsTheyStand,
             shown: None,
+            option_names: options.option_names,
         };
         let bytes = list.text.clone();
         let start = if bytes.starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 };
@@ -244,8 +211,9 @@ impl FileList {
 
     fn read_rows(&mut self, mut start: usize) -> Result<()> {
         let text = self.text.clone();
+        // Each text once, with what it says.
         let mut numbers: HashMap<String, i64> = HashMap::new();
-        let mut names = Vec::new();
+        let (mut texts, mut column) = (Vec::new(), LabelTexts::default());
         while start < text.len() {
             let (first_line, next_line) = line(&text, start);
             if first_line.iter().all(u8::is_ascii_whitespace) {
@@ -256,21 +224,39 @@ impl FileList {
             // Below 4 GiB, as the list is.
             self.starts.push(start as u32);
             self.labels.push(match row.label {
-                None => -1,
-                Some(label) => *numbers.entry(label).or_insert_with_key(|label| {
-                    names.push(label.clone());
-                    names.len() as i64 - 1
-                }),
+                None => {
+                    let row = self.labels.len() as u64;
+                    let (count, first) = self.unlabeled.unwrap_or((0, row));
+                    self.unlabeled = Some((count + 1, first));
+                    -1
+                }
+                Some(label) => match numbers.get(&label) {
+                    Some(number) => *number,
+                    None => {
+                        let says = column.add(&label, start as u64).map_err(|fault| {
+                            let line_name = |at| format!("in line {}", line_number(&text, at));
+                            let option = self.option_names.label_field;
+                            let message = fault.message(&label, line_name, option);
+                            Error::new(ErrorKind::InvalidArgument, message)
+                                .with_offset(start as u64)
+                        })?;
+                        texts.push((label.clone(), says));
+                        numbers.insert(label, texts.len() as i64 - 1);
+                        texts.len() as i64 - 1
+                    }
+                },
             });
             start = end;
         }
-        let values: Option<Vec<i64>> = names.iter().map(|name| name.trim().parse().ok()).collect();
-        let values = values.unwrap_or_else(|| {
-            let classes: BTreeSet<&String> = names.iter().collect();
-            self.classes = classes.into_iter().cloned().collect();
-            let place = |name| self.classes.binary_search(name).map_or(-1, |place| place as i64);
-            names.iter().map(place).collect()
-        });
+        if column.are_names() {
+            self.classes = texts.iter().map(|(name, _)| name.clone()).collect();
+            self.classes.sort_unstable();
+        }
+        let label_of = |(name, says): &(String, LabelText)| match says {
+            LabelText::Whole(number) => *number,
+            _ => self.classes.binary_search(name).map_or(-1, |place| place as i64),
+        };
+        let values: Vec<i64> = texts.iter().map(label_of).collect();
         for label in &mut self.labels {
             *label = usize::try_from(*label).map_or(-1, |number| values[number]);
         }
@@ -301,6 +287,26 @@ impl FileList {
         }
     }
 
+    /// How many rows have no label, and the first of them; a −1 that is written is one.
+    pub(crate) fn unlabeled(&self) -> Option<(u64, u64)> {
+        self.unlabeled
+    }
+
+    /// Whether its labels are those of the column `name`, of the usual ones.
+    pub(crate) fn has_label_column(&self, name: &str) -> bool {
+        let has_labels = self.unlabeled.is_none_or(|(count, _)| count < self.len());
+        match self.format {
+            ListFormat::Lines => false,
+            ListFormat::Csv => self.columns.is_label(name),
+            ListFormat::JsonLines => has_labels && self.columns.is_label(name),
+        }
+    }
+
+    /// Whether it has names of columns, as a header gives them.
+    pub(crate) fn has_named_columns(&self) -> bool {
+        self.columns.are_named
+    }
+
     /// The names of the classes; a label is an index into them. Empty where labels are whole numbers, and
     /// where there are none.
     pub fn classes(&self) -> &[String] {
@@ -320,13 +326,19 @@ impl FileList {
     }
 }
 
+/// The line of a byte, counted from 1.
+fn line_number(text: &[u8], offset: u64) -> usize {
+    let before = usize::try_from(offset).ok().and_then(|offset| text.get(..offset));
+    before.unwrap_or(text).iter().filter(|&&byte| byte == b'\n').count() + 1
+}
+
 /// The same error with the place as people count it: lines, and characters in them, from 1.
 fn located(error: Error, text: &[u8]) -> Error {
     let Some(offset) = error.offset() else { return error };
     let before = usize::try_from(offset).ok().and_then(|offset| text.get(..offset));
     let before = before.unwrap_or(text);
     let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
-    let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+    let line = line_number(text, offset);
     let in_line = String::from_utf8_lossy(&before[line_start..]);
     // The mark before the first line is not seen.
     let column = in_line.trim_start_matches('\u{feff}').chars().count() + 1;
@@ -355,7 +367,7 @@ impl Dataset for FileList {
         let (row, _) = self.row(&self.text, start as usize)?;
         let key = self.key_of(&row.path);
         let mut record = StoredRecord::new(key.clone()).with_label(label);
-        record = record.with_stored("file", Extent::whole(key), Encoding::Bytes);
+        record = record.with_stored(FILE_FIELD, Extent::whole(key), Encoding::Bytes);
         for (name, value) in row.others {
             record = record.with_known(name, value);
         }

@@ -2,14 +2,13 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 use super::{DatasetKind, OpenedDataset};
-use crate::datasets::file_list::LABEL_COLUMNS;
-use crate::{FieldValue, StoredField, StoredRecord};
+use crate::label_text::{LabelFault, LabelText, LabelTexts};
+use crate::{Fetch, FieldRequest, FieldValue, StoredField};
 
 /// The most classes that a column may name; where it names more, it is none of classes.
 const MOST_CLASSES: usize = 1_000_000;
@@ -21,8 +20,7 @@ const CONCURRENCY: usize = 8;
 impl OpenedDataset {
     /// Whether this is a list's column of labels, which are labels already, and no field.
     pub fn is_own_label(&self, name: &str) -> bool {
-        self.kind == DatasetKind::FileList
-            && LABEL_COLUMNS.contains(&name)
+        self.own_labels.contains(&name)
             // It is one where a row has another such column, which comes before it.
             && self.first_samples().next().is_none_or(|row| row.names().all(|field| field != name))
     }
@@ -64,15 +62,16 @@ impl OpenedDataset {
 
     /// Finds the names of the classes in the field `label`, where it is a column of texts that can be read
     /// without the others, as in Parquet files and lists of files: sorted by their bytes, so that a label is
-    /// a name's place among them. Where all texts are whole numbers, they are labels as they stand, and there
-    /// are no names; where some are not, the numbers of a list are names as well.
+    /// a name's place among them. Where all texts are whole numbers (`3.0` is one), they are labels as they
+    /// stand, and there are no names.
     ///
     /// Opening does this for the field that [`FetchLabeled`](crate::FetchLabeled) takes; it is to be called
     /// for another one. Of other kinds of data sets nothing is changed.
     ///
     /// # Errors
     /// What the fetcher answers; `Corrupt` or `Truncated` where the column is damaged; `LimitExceeded` for
-    /// more than 1,000,000 names.
+    /// more than 1,000,000 names; `InvalidArgument`, with the row, for a column of some whole numbers and
+    /// some names, and for a number that is not whole.
     pub async fn name_classes(&mut self, label: &str) -> Result<()> {
         if self.kind == DatasetKind::FileList {
             return if self.is_own_label(label) {
@@ -104,42 +103,68 @@ impl OpenedDataset {
             check_count(label, &names)?;
         }
         drop(texts);
-        self.take_names(names);
+        let mut column = LabelTexts::default();
+        for text in &names {
+            if let Err(fault) = column.add(text, 0) {
+                let elsewhere = |_| "in another row".to_owned();
+                let message = fault.message(text, elsewhere, self.options.names.label_field);
+                let unplaced = Error::new(ErrorKind::InvalidArgument, message);
+                return Err(self.first_fault(label).await?.unwrap_or(unplaced));
+            }
+        }
+        self.classes = if column.are_names() { names.into_iter().collect() } else { Vec::new() };
         Ok(())
+    }
+
+    /// The first row whose label does not go with those before it, of a column that was read and has one.
+    async fn first_fault(&self, label: &str) -> Result<Option<Error>> {
+        let request = FieldRequest::all(Fetch::DEFAULT_MAX_BYTES).only([label]);
+        let mut column = LabelTexts::default();
+        for number in 0..self.samples.len() {
+            let Ok(sample) = self.samples.item(number) else { continue };
+            let Some(row) = sample.row else { continue };
+            let values = row.group.read(&self.fetcher, row.row, &request).await?;
+            let Some(text) = values.first().and_then(|(_, value)| value.as_str()) else { continue };
+            if let Err(fault) = column.add(text, number) {
+                return Ok(Some(self.at_row(number, text, &fault)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// That a row has no label that goes with the others, by the names of both rows.
+    fn at_row(&self, number: u64, text: &str, fault: &LabelFault) -> Error {
+        let name = |number| match self.samples.item(number) {
+            Ok(row) => row.key.to_string(),
+            Err(_) => format!("row {number}"),
+        };
+        let place = |number| format!("of {}", name(number));
+        let message = fault.message(text, place, self.options.names.label_field);
+        Error::new(ErrorKind::InvalidArgument, message).with_key(name(number))
     }
 
     /// The same of a list, whose fields need not be read. An empty cell names no class.
     fn name_classes_of_list(&mut self, label: &str) -> Result<()> {
-        let (mut names, mut has_numbers) = (BTreeSet::new(), false);
+        let (mut names, mut column) = (BTreeSet::new(), LabelTexts::default());
         for number in 0..self.samples.len() {
             // What cannot be read is told in its turn.
             let Ok(row) = self.samples.item(number) else { continue };
             let field = row.fields.iter().find(|(name, _)| **name == *label);
             let Some((_, StoredField::Known(value))) = field else { continue };
             let text = match value {
-                FieldValue::Integer(number) => {
-                    has_numbers = true;
-                    Cow::Owned(number.to_string())
-                }
+                FieldValue::Integer(number) => Cow::Owned(number.to_string()),
+                FieldValue::Float(number) => Cow::Owned(number.to_string()),
                 value => Cow::Borrowed(value.as_str().unwrap_or_default()),
             };
-            if !text.trim().is_empty() && !names.contains(&*text) {
+            if !names.contains(&*text) && LabelText::of(&text) != LabelText::Empty {
+                let added = column.add(&text, number);
+                added.map_err(|fault| self.at_row(number, &text, &fault))?;
                 names.insert(text.into_owned());
                 check_count(label, &names)?;
             }
         }
-        self.take_names(names);
-        if has_numbers && !self.classes.is_empty() {
-            let (rows, column) = (Arc::clone(&self.samples), label.into());
-            self.samples = Arc::new(NumbersAsNames { rows, column });
-        }
+        self.classes = if column.are_names() { names.into_iter().collect() } else { Vec::new() };
         Ok(())
-    }
-
-    /// Texts that are all whole numbers are no names.
-    fn take_names(&mut self, names: BTreeSet<String>) {
-        let are_numbers = names.iter().all(|name| name.trim().parse::<i64>().is_ok());
-        self.classes = if are_numbers { Vec::new() } else { names.into_iter().collect() };
     }
 
     /// The same for the usual field, where what is wrong with it alone does not matter to whoever wants no
@@ -162,41 +187,6 @@ impl OpenedDataset {
             }
             Err(error) => Err(error),
         }
-    }
-}
-
-/// A list of which the whole numbers in one column are names of classes, as others there are texts.
-#[derive(Debug)]
-struct NumbersAsNames {
-    rows: Arc<dyn Dataset<Item = StoredRecord>>,
-    column: Arc<str>,
-}
-
-impl Dataset for NumbersAsNames {
-    type Item = StoredRecord;
-
-    fn len(&self) -> u64 {
-        self.rows.len()
-    }
-
-    fn item(&self, index: u64) -> Result<StoredRecord> {
-        let mut row = self.rows.item(index)?;
-        for (name, field) in &mut row.fields {
-            if let (true, StoredField::Known(value)) = (*name == self.column, field)
-                && let FieldValue::Integer(number) = value
-            {
-                *value = FieldValue::Text(number.to_string().into());
-            }
-        }
-        Ok(row)
-    }
-
-    fn content_hash(&self) -> Option<u64> {
-        self.rows.content_hash()
-    }
-
-    fn key(&self, row: &StoredRecord) -> Option<Arc<str>> {
-        self.rows.key(row)
     }
 }
 

@@ -48,11 +48,12 @@ impl Opening<'_> {
                 return self.files(kind, keys).await;
             }
         }
+        let extensions = self.options.known_extensions();
         let images = match self.is_local {
-            true => ImageFolder::with_extensions(folder.to_path(), self.extensions)?,
+            true => ImageFolder::with_extensions(folder.to_path(), &extensions)?,
             false => {
                 let (fetcher, root) = (self.fetcher, folder.clone());
-                ImageFolder::fetch_from(self.store, fetcher, root, self.extensions).await?
+                ImageFolder::fetch_from(self.store, fetcher, root, &extensions).await?
             }
         };
         let (classes, warnings) = (images.classes().to_vec(), images.warnings().to_vec());
@@ -71,7 +72,7 @@ impl Opening<'_> {
         let manifest =
             Manifest::parse(&text).map_err(|error| error.with_key(manifest.display_name()))?;
         let key = |shard: &ShardRecord| inside(&shard.name.as_str().into());
-        let is_there = |shard: &&ShardRecord| !self.accepts_damage || holds(&shard.name);
+        let is_there = |shard: &&ShardRecord| !self.options.accepts_damage || holds(&shard.name);
         let (shards, missing): (Vec<_>, Vec<_>) = manifest.shards.iter().partition(is_there);
         let mut damage: Vec<Error> = missing
             .iter()
@@ -96,7 +97,7 @@ impl Opening<'_> {
                 );
                 let error = Error::new(ErrorKind::Corrupt, message);
                 let error = error.with_key(key(shard).display_name());
-                if !self.accepts_damage {
+                if !self.options.accepts_damage {
                     return Err(error);
                 }
                 damage.push(error);

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 
-use super::{DatasetKind, OpenedDataset, Place};
-use crate::datasets::file_list::RowStores;
+use super::labels::Unlabeled;
+use super::{DatasetKind, OpenOptions, OpenedDataset, Place};
+use crate::datasets::file_list::{LABEL_COLUMNS, RowStores};
 use crate::datasets::pattern::{Names, local_keys, stored_keys};
 use crate::datasets::{
     FileList, FileListOptions, MdsDataset, MdsOptions, TfRecordDataset, TfRecordOptions,
@@ -33,10 +34,7 @@ pub(super) struct Opening<'a> {
     pub(super) store: Option<&'a str>,
     /// All stores, for a list whose rows lie in others.
     pub(super) stores: &'a StoreRegistry,
-    /// By which images are known.
-    pub(super) extensions: &'a [&'a str],
-    /// Whether a set is opened that lacks shards, or has some of another size.
-    pub(super) accepts_damage: bool,
+    pub(super) options: &'a OpenOptions,
 }
 
 impl Opening<'_> {
@@ -57,6 +55,11 @@ impl Opening<'_> {
             missing_samples: 0,
             warnings: Vec::new(),
             store: None,
+            options: self.options.clone(),
+            path_column: None,
+            own_labels: Vec::new(),
+            has_named_columns: false,
+            unlabeled: None,
         }
     }
 
@@ -124,8 +127,12 @@ impl Opening<'_> {
     pub(super) fn opened_tar(&self, samples: WebDataset) -> OpenedDataset {
         let (lens, warnings) = (samples.shard_lens(), warnings(&samples));
         let (cut_shards, classes) = (samples.cut_shards(), samples.classes());
-        let opened = self.opened(DatasetKind::TarShards, samples, lens);
-        OpenedDataset { classes, warnings, cut_shards, ..opened }
+        let samples = Arc::new(samples);
+        let opened = self.opened(DatasetKind::TarShards, Arc::clone(&samples), lens);
+        // Folders that are classes leave none out.
+        let count = || Unlabeled::in_tar(&samples, &opened.fetch_labeled());
+        let unlabeled = if classes.is_empty() { count() } else { None };
+        OpenedDataset { classes, warnings, cut_shards, unlabeled, ..opened }
     }
 
     #[cfg(feature = "parquet")]
@@ -149,12 +156,30 @@ impl Opening<'_> {
     }
 
     async fn file_list(&self, key: &Key) -> Result<OpenedDataset> {
-        let list = FileList::fetch(self.fetcher, key.clone(), &FileListOptions::default()).await?;
+        let mut options = FileListOptions::default().option_names(self.options.names);
+        if let Some(name) = &self.options.image_field {
+            options = options.image_field(name);
+        }
+        if let Some(name) = &self.options.label_field {
+            options = options.label_field(name);
+        }
+        let list = FileList::fetch(self.fetcher, key.clone(), &options).await?;
         // Paths are read from the list's own store, with what is secret there; and nothing else is.
         let (list, leads_elsewhere) = list.in_stores(self.store, self.stores)?;
         let classes = list.classes().to_vec();
+        let (has_named_columns, unlabeled) = (list.has_named_columns(), Unlabeled::in_list(&list));
+        let mut own_labels = LABEL_COLUMNS.to_vec();
+        own_labels.retain(|name| list.has_label_column(name));
+        let path_column = self.options.image_field.clone().filter(|_| has_named_columns);
         let opened = self.opened(DatasetKind::FileList, list, Vec::new());
-        let opened = OpenedDataset { classes, ..opened };
+        let opened = OpenedDataset {
+            classes,
+            path_column,
+            own_labels,
+            has_named_columns,
+            unlabeled,
+            ..opened
+        };
         if !leads_elsewhere {
             return Ok(opened);
         }

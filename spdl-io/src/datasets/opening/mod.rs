@@ -5,6 +5,7 @@ mod folder;
 mod kinds;
 mod labels;
 mod missing;
+mod options;
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -15,10 +16,10 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 use self::folder::FolderRecords;
 use self::kinds::Opening;
-use crate::{
-    FetchLabeled, Fetcher, IMAGE_EXTENSIONS, ImageFolder, Key, Location, StoreRegistry,
-    StoredRecord,
-};
+use self::labels::Unlabeled;
+pub use self::options::OpenOptions;
+use super::file_list::FILE_FIELD;
+use crate::{FetchLabeled, Fetcher, ImageFolder, Key, Location, StoreRegistry, StoredRecord};
 
 /// What a data set is stored as.
 #[non_exhaustive]
@@ -125,6 +126,15 @@ pub struct OpenedDataset {
     /// The address of the store, without what is secret in it; `None` for files of this machine. Of a
     /// list of files, that of the list, whose rows may lie elsewhere.
     pub store: Option<Arc<str>>,
+    options: OpenOptions,
+    /// The column of a list that names the files, where it was said which one does.
+    path_column: Option<String>,
+    /// By which of the usual names the labels of a list may be called, which are its own.
+    own_labels: Vec<&'static str>,
+    /// Whether it is a list whose columns have names.
+    has_named_columns: bool,
+    /// How many samples have no label, where that is known.
+    unlabeled: Option<Unlabeled>,
 }
 
 impl OpenedDataset {
@@ -156,40 +166,18 @@ impl OpenedDataset {
         addresses: &[impl AsRef<OsStr>],
         stores: &StoreRegistry,
     ) -> Result<OpenedDataset> {
-        OpenedDataset::open_with(addresses, stores, &IMAGE_EXTENSIONS).await
+        OpenedDataset::open_with(addresses, stores, &OpenOptions::default()).await
     }
 
-    /// The same, with the name extensions by which images in folders are known.
+    /// The same with options of the caller's.
     ///
     /// # Errors
-    /// As [`open`](OpenedDataset::open).
+    /// As [`open`](OpenedDataset::open); `InvalidArgument` for a list without the column that was named for
+    /// the image.
     pub async fn open_with(
         addresses: &[impl AsRef<OsStr>],
         stores: &StoreRegistry,
-        extensions: &[&str],
-    ) -> Result<OpenedDataset> {
-        OpenedDataset::open_as(addresses, stores, extensions, false).await
-    }
-
-    /// The same, also of a set that `spdl pack` wrote and that is damaged: shards that are missing, or
-    /// have another size than the manifest says, are [warnings](OpenedDataset::warnings) here, and what
-    /// is left of the set can be read.
-    ///
-    /// # Errors
-    /// As [`open`](OpenedDataset::open), but not for those shards.
-    pub async fn open_damaged(
-        addresses: &[impl AsRef<OsStr>],
-        stores: &StoreRegistry,
-        extensions: &[&str],
-    ) -> Result<OpenedDataset> {
-        OpenedDataset::open_as(addresses, stores, extensions, true).await
-    }
-
-    async fn open_as(
-        addresses: &[impl AsRef<OsStr>],
-        stores: &StoreRegistry,
-        extensions: &[&str],
-        accepts_damage: bool,
+        options: &OpenOptions,
     ) -> Result<OpenedDataset> {
         let places = places(addresses, stores)?;
         let Some(first) = places.first() else {
@@ -210,8 +198,7 @@ impl OpenedDataset {
             is_local: first.is_local,
             store: first.store.as_deref(),
             stores,
-            extensions,
-            accepts_damage,
+            options,
         };
         let opened = opening.places(kinds[0], &places).await;
         let opened = opened.and_then(|opened| match opened.samples.is_empty() {
@@ -282,8 +269,7 @@ impl OpenedDataset {
             is_local,
             store: store.as_deref(),
             stores,
-            extensions: &[],
-            accepts_damage: false,
+            options: &OpenOptions::default(),
         };
         let kind = DatasetKind::FileList;
         let opened = opening.opened(kind, FolderRecords(images), Vec::new());
@@ -295,10 +281,34 @@ impl OpenedDataset {
         address_in(self.store.as_deref(), key)
     }
 
-    /// The stage that reads an image and its label of each sample, by the names that such fields
-    /// usually have, and with the classes of the data set.
+    /// The stage that reads an image and its label of each sample, by the names that were
+    /// [given](OpenOptions) or else those that such fields usually have, and with the classes of the data
+    /// set.
     pub fn fetch_labeled(&self) -> FetchLabeled {
-        FetchLabeled::new(Arc::clone(&self.fetcher)).with_classes(&self.classes)
+        self.fetch_labeled_by(Arc::clone(&self.fetcher))
+    }
+
+    /// The same by another fetcher of the same keys.
+    pub fn fetch_labeled_by(&self, fetcher: Arc<dyn Fetcher>) -> FetchLabeled {
+        let fetch = FetchLabeled::new(fetcher)
+            .with_classes(&self.classes)
+            .with_option_names(self.options.names);
+        let fetch = match &self.options.image_field {
+            Some(name) => fetch.with_value_fields([self.image_field(name)]),
+            None => fetch,
+        };
+        match (&self.options.label_field, self.kind) {
+            (Some(name), _) => fetch.with_label_fields(self.label_field(name)),
+            // Its column of labels comes before any that is called alike.
+            (None, DatasetKind::FileList) => fetch.with_label_fields([""; 0]),
+            (None, _) => fetch,
+        }
+    }
+
+    /// What the field `name` of the image is called in samples: the column of a list that names the files is
+    /// `file` there.
+    pub fn image_field<'a>(&self, name: &'a str) -> &'a str {
+        if self.path_column.as_deref() == Some(name) { FILE_FIELD } else { name }
     }
 }
 

@@ -58,14 +58,29 @@ impl ClassFolders {
     }
 }
 
-/// Whether folders are mostly ones that hashes or running numbers spread files over: all are hexadecimal
-/// numbers of one length (`00`, `01`, `3f`), of two digits at least. `0` to `9` are classes, `n01440764` is
-/// one, and so are the words `bee` and `cab`, as no decimal digit is in them.
+/// Whether folders are mostly ones that hashes spread files over: all are hexadecimal numbers of one length
+/// (`00`, `01`, `3f`), of two digits at least. `0` to `9` are classes, and so are `000` to `999`, as they
+/// count; `n01440764` is one, and so are the words `bee` and `cab`, as no decimal digit is in them.
 fn are_buckets(folders: &BTreeSet<&[u8]>) -> bool {
+    if do_count(folders) {
+        return false;
+    }
     let len = folders.first().map_or(0, |name| name.len());
     let is_hex = |name: &&[u8]| name.len() == len && name.iter().all(u8::is_ascii_hexdigit);
     let has_digit = folders.iter().any(|name| name.iter().any(u8::is_ascii_digit));
     len >= 2 && has_digit && folders.iter().all(is_hex)
+}
+
+/// Whether all are decimal numbers of one length, the first 0 or 1 and each one more than the last: sorted
+/// by their bytes they are sorted as numbers, too.
+fn do_count(folders: &BTreeSet<&[u8]>) -> bool {
+    let len = folders.first().map_or(0, |name| name.len());
+    let number = |name: &[u8]| {
+        let is_decimal = name.len() == len && name.iter().all(u8::is_ascii_digit);
+        std::str::from_utf8(name).ok().filter(|_| is_decimal)?.parse::<u64>().ok()
+    };
+    let Some(first @ 0..=1) = folders.first().and_then(|name| number(name)) else { return false };
+    (first..).zip(folders).all(|(expected, name)| number(name) == Some(expected))
 }
 
 /// The folders that a sample lies in, the outermost first.
@@ -102,6 +117,9 @@ mod tests {
             (&["9/1", "10/1"], &["10", "9"], &[1, 0]),
             (&["n01440764/1", "n01443537/1"], &["n01440764", "n01443537"], &[0, 1]),
             (&["bee/1", "cab/1"], &["bee", "cab"], &[0, 1]),
+            // Numbers that count, with zeros before them.
+            (&["002/1", "000/1", "001/1"], &["000", "001", "002"], &[2, 0, 1]),
+            (&["train/02/1", "train/01/1"], &["01", "02"], &[1, 0]),
         ] {
             let found = labels(names).unwrap_or_else(|| panic!("no classes in {names:?}"));
             assert_eq!(found, (classes.iter().map(|&it| it.into()).collect(), expected.to_vec()));
@@ -120,10 +138,12 @@ mod tests {
             &["cat/1", "dog/1", "2"],
             &["x/cat/1", "x/dog/1", "x/2"],
             &["train/cat/1", "Val/cat/1"],
-            // Hashes, and running numbers.
+            // Hashes, and numbers that leave some out.
             &["00/1", "01/1", "3f/1"],
             &["images/0a3/1", "images/FF0/1"],
-            &["00000/1", "00001/1"],
+            &["00000/1", "00002/1"],
+            &["02/1", "03/1"],
+            &["000/1", "001/1", "0a0/1"],
         ] {
             assert_eq!(labels(names), None, "{names:?}");
         }

@@ -13,10 +13,10 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 use twox_hash::XxHash3_128;
 
 use self::folders::{ClassFolders, is_image};
-use self::grouping::Shard;
+use self::grouping::{Member, Shard};
 use super::pattern::{self, Names};
 use crate::archive::TarOptions;
-use crate::{Encoding, Extent, Fetcher, Key, StoredField, StoredRecord};
+use crate::{Encoding, Extent, FetchLabeled, Fetcher, Key, StoredField, StoredRecord};
 
 /// What shards are called, and the indices beside them.
 const NAMES: Names<'static> = Names { in_folder: "*.tar", index_suffix: Some(".idx") };
@@ -289,6 +289,34 @@ impl WebDataset {
             return None;
         }
         ClassFolders::of(samples.filter(|(_, images, _)| *images > 0).map(|(name, ..)| name))
+    }
+
+    /// Of the samples that have a field of the values of `fetch`: how many there are, how many of them have
+    /// none of its labels, and the first of these.
+    pub(super) fn without_label(&self, fetch: &FetchLabeled) -> (u64, u64, Option<Key>) {
+        let fields = || self.fields.iter().map(|(name, _)| name);
+        let are_values: Vec<bool> = fields().map(|name| fetch.is_value(name)).collect();
+        let are_labels: Vec<bool> = fields().map(|name| fetch.is_label(name)).collect();
+        let has = |members: &[Member], wanted: &[bool]| {
+            members.iter().any(|member| wanted[member.extension as usize])
+        };
+        let (mut all, mut without, mut first) = (0, 0, None);
+        for shard in &self.shards {
+            for sample in 0..shard.len() {
+                // One that cannot be read is told of in its turn.
+                let Ok(members) = shard.members(sample) else { continue };
+                if !has(members, &are_values) {
+                    continue;
+                }
+                all += 1;
+                if !has(members, &are_labels) {
+                    without += 1;
+                    let name = || shard.shown(shard.name(sample).unwrap_or_default(), None);
+                    first.get_or_insert_with(name);
+                }
+            }
+        }
+        (all, without, first)
     }
 
     /// The shards, in their order.
