@@ -12,7 +12,7 @@ use crate::memory::{Copied, CudaMemory};
 use crate::near::cpus_near;
 use crate::pinned::pinned_buffers;
 use crate::slabs::{DeviceAllocator, SlabStatistics, Slabs};
-use crate::stream::CopyStream;
+use crate::stream::{ConsumerEvent, CopyStream};
 
 /// A CUDA device. Clones are the same device: open it once.
 ///
@@ -164,6 +164,14 @@ impl CudaDevice {
     /// Takes the device's memory from `allocator` from now on, and not from the driver.
     pub fn set_allocator(&self, allocator: Arc<dyn DeviceAllocator>) {
         self.0.slabs.set_allocator(allocator);
+    }
+
+    /// Whether all is done that an event of a consumer's is behind, without waiting.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn is_reached(&self, event: &ConsumerEvent) -> Result<bool> {
+        self.0.context.run("ask for an event", |driver| driver.query_event(event.handle()))
     }
 
     /// What is lent now.

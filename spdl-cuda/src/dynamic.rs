@@ -39,19 +39,6 @@ impl SharedLibrary {
         None
     }
 
-    /// What the program brought along, and the libraries whose names everybody sees.
-    #[cfg(all(unix, feature = "python"))]
-    pub(crate) fn this_process() -> Option<SharedLibrary> {
-        Some(SharedLibrary::keep(libloading::os::unix::Library::this().into()))
-    }
-
-    /// The library of Python's stable interface.
-    #[cfg(all(windows, feature = "python"))]
-    pub(crate) fn this_process() -> Option<SharedLibrary> {
-        let library = libloading::os::windows::Library::open_already_loaded("python3.dll");
-        library.ok().map(|library| SharedLibrary::keep(library.into()))
-    }
-
     fn keep(library: Library) -> SharedLibrary {
         SharedLibrary(ManuallyDrop::new(library))
     }

@@ -74,7 +74,7 @@ pub use nvjpeg::{
 };
 pub use slabs::{DeviceAllocator, SlabStatistics};
 pub use status::{Part, PartStatus, Status, device_count, status};
-pub use stream::ConsumerStream;
+pub use stream::{ConsumerEvent, ConsumerStream};
 
 /// A driver without a device, for tests.
 #[cfg(any(test, feature = "testing"))]

@@ -11,7 +11,7 @@ use crate::context::Event;
 use crate::device::Shared;
 use crate::driver::{DeviceAddress, MemoryHandle};
 use crate::slabs::Slab;
-use crate::stream::ConsumerStream;
+use crate::stream::{ConsumerEvent, ConsumerStream};
 
 /// Memory of a CUDA device that holds an array of a batch, or will soon.
 ///
@@ -103,10 +103,10 @@ impl CudaMemory {
     /// # Errors
     /// `LimitExceeded` where there is no memory on the host; what the driver says.
     pub fn download(&self, after: Option<&ConsumerStream>) -> Result<Download> {
-        self.download_part(0, self.len, after)
+        self.download_part(0, self.len, after, None)
     }
 
-    /// The same of `bytes` bytes that begin `offset` bytes in.
+    /// The same of `bytes` bytes that begin `offset` bytes in, also behind an event of a consumer's.
     ///
     /// # Errors
     /// `InvalidArgument` where they do not lie within; as of [`download`](CudaMemory::download).
@@ -115,6 +115,7 @@ impl CudaMemory {
         offset: usize,
         bytes: usize,
         after: Option<&ConsumerStream>,
+        event: Option<&ConsumerEvent>,
     ) -> Result<Download> {
         if offset.checked_add(bytes).is_none_or(|end| end > self.len) {
             let message = format!("{bytes} bytes from byte {offset} on are more than {}", self.len);
@@ -126,10 +127,10 @@ impl CudaMemory {
         downloads.give_back_finished().map_err(|error| context.error(error, doing))?;
         let mut buffer = buffers.take(bytes)?;
         let to = buffer.as_mut_ptr();
-        let event = || Event::new(context).map_err(|error| context.error(error, doing));
-        let done = Arc::new(event()?);
+        let new_event = || Event::new(context).map_err(|error| context.error(error, doing));
+        let done = Arc::new(new_event()?);
         let is_behind = after.is_some_and(|stream| self.uses().is_behind(stream));
-        let told = after.map(|stream| Ok::<_, spdl_core::Error>((stream, event()?))).transpose()?;
+        let told = after.map(|stream| Ok::<_, Error>((stream, new_event()?))).transpose()?;
         let started = context.attempt(|driver| {
             let stream = downloads.handle();
             if !is_behind {
@@ -138,6 +139,9 @@ impl CudaMemory {
             if let Some((consumer, told)) = &told {
                 driver.record_event(told.handle(), consumer.handle())?;
                 driver.wait_event(stream, told.handle())?;
+            }
+            if let Some(event) = event {
+                driver.wait_event(stream, event.handle())?;
             }
             if let Some(memory) = self.handle().filter(|_| bytes > 0) {
                 let from = DeviceAddress(memory.address.0 + offset as u64);

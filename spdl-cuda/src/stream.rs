@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use spdl_core::{Error, ErrorKind, HostBuffer, Result};
 
 use crate::context::{Context, Event};
-use crate::driver::{DriverResult, StreamHandle};
+use crate::driver::{DriverResult, EventHandle, StreamHandle};
 
 /// A stream of ours for copies in one direction, and the host memory that those under way use.
 ///
@@ -253,6 +253,29 @@ impl Clone for ConsumerStream {
         // It is not ours: nobody destroys it here.
         let handle = StreamHandle(self.handle.0);
         ConsumerStream { handle, owner: self.owner.clone() }
+    }
+}
+
+/// An event of a consumer's: a place in one of its streams.
+#[derive(Debug)]
+pub struct ConsumerEvent(EventHandle);
+
+impl ConsumerEvent {
+    /// An event by its `CUevent`, which the runtime calls `cudaEvent_t`.
+    ///
+    /// # Safety
+    /// It is an event of a device, and exists as long as this.
+    pub unsafe fn from_raw(event: usize) -> Self {
+        ConsumerEvent(EventHandle(event))
+    }
+
+    pub(crate) fn handle(&self) -> &EventHandle {
+        &self.0
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn of(handle: usize) -> Self {
+        ConsumerEvent(EventHandle(handle))
     }
 }
 

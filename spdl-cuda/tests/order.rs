@@ -206,6 +206,26 @@ fn a_stream_that_is_only_said_to_use_a_batch_is_not_behind_its_copy() {
 }
 
 #[test]
+fn a_download_behind_the_event_of_its_producer_needs_no_stream() {
+    let driver = FakeDriver::new(1, Schedule::Held);
+    let device = CudaDevice::on(driver.clone(), 0).unwrap();
+    let stream = driver.consumer_stream();
+    let batch = send(&driver, &device, 1, LEN).unwrap();
+    batch.wait_on(&stream).unwrap();
+    driver.write_by_kernel(&stream, batch.address(), LEN, 9);
+    let written = driver.consumer_event(&stream);
+    assert!(!device.is_reached(&written).unwrap());
+    let records = driver.calls_of("cuEventRecord");
+    let host = batch.download_part(0, LEN, None, Some(&written)).unwrap().wait().unwrap();
+    driver.host_reads(&host);
+    assert_eq!(*host, [9; LEN]);
+    assert!(device.is_reached(&written).unwrap());
+    // Nothing but the end of the copy is recorded.
+    assert_eq!(driver.calls_of("cuEventRecord") - records, 1);
+    assert_eq!(driver.violations(), []);
+}
+
+#[test]
 fn a_full_device_gets_back_what_nobody_knew_who_used() {
     let driver = FakeDriver::new(1, Schedule::Held);
     driver.set_memory(2 * 4096);

@@ -2,14 +2,22 @@
 
 use std::error::Error as StdError;
 
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use spdl_core::Error;
 use spdl_cuda::{DriverError, NoDriver};
 
-/// The exception for `error`. Which class stands for which kind is written in `_errors.py`.
+use crate::cuda::AllocatorRaised;
+
+/// The exception for `error`. Which class stands for which kind is written in `_errors.py`. Of what an
+/// allocator of Python's has raised, that is the cause; what is no `Exception`, Ctrl-C say, stays as it is.
 pub(crate) fn to_exception(py: Python<'_>, error: &Error) -> PyErr {
     static FROM_NATIVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let raised = raised_by_allocator(error);
+    if let Some(raised) = raised.filter(|raised| !raised.is_instance_of::<PyException>(py)) {
+        return raised.clone_ref(py);
+    }
     let made = FROM_NATIVE.import(py, "spdl_rs._errors", "from_native").and_then(|from_native| {
         let report = error.report();
         let kind = error.kind().as_str();
@@ -17,14 +25,25 @@ pub(crate) fn to_exception(py: Python<'_>, error: &Error) -> PyErr {
         from_native.call1((report, kind, key, stage, offset, errno(error), is_of_cuda(error)))
     });
     match made {
-        Ok(exception) => PyErr::from_value(exception),
+        Ok(exception) => {
+            let exception = PyErr::from_value(exception);
+            if let Some(raised) = raised {
+                exception.set_cause(py, Some(raised.clone_ref(py)));
+            }
+            exception
+        }
         Err(error) => error,
     }
 }
 
-/// Whether a call of the CUDA driver failed, or there is no driver to call.
+/// Whether a call of the CUDA driver failed, there is no driver to call, or an allocator failed.
 fn is_of_cuda(error: &Error) -> bool {
     causes(error).any(|cause| cause.is::<DriverError>() || cause.is::<NoDriver>())
+        || raised_by_allocator(error).is_some()
+}
+
+fn raised_by_allocator(error: &Error) -> Option<&PyErr> {
+    causes(error).find_map(|cause| Some(&cause.downcast_ref::<AllocatorRaised>()?.exception))
 }
 
 /// The operating system's number, where it is behind the error.

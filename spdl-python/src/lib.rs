@@ -6,7 +6,7 @@
 //!   this crate     Images ──► Epoch(Settings) ──► Array: the memory of a NumPy array
 //!       │          BatchIterator: gives the batches of an epoch, each counted as it is given
 //!       │          batches: those of an epoch, on the host or on a device
-//!       │          cuda: devices, and memory on them; Python makes arrays and capsules of it
+//!       │          cuda: devices, and memory on them, by the driver or by functions of Python's
 //!       │          position: how far an epoch has come, as JSON
 //!       │          pipeline: stages of Python code, on threads of Python's
 //!       │          RankOrder ──► Indices: what a distributed sampler draws

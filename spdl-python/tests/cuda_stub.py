@@ -26,8 +26,8 @@ class Stub:
         self.library.stub_last_call.restype = ctypes.c_char_p
         for name in ("stub_calls", "stub_ledger"):
             getattr(self.library, name).restype = ctypes.c_long
-        for name in ("stub_waiting", "stub_recording"):
-            getattr(self.library, name).restype = ctypes.c_void_p
+        for name in ("waiting", "awaited", "recording", "recording_before"):
+            getattr(self.library, f"stub_{name}").restype = ctypes.c_void_p
 
     def fail(self, call, code=999):
         """Lets a call fail, counted from now on; -1: none."""
@@ -43,9 +43,17 @@ class Stub:
         """The stream that was told last to wait."""
         return self.library.stub_waiting()
 
+    def awaited(self):
+        """The event that a stream was told last to wait for."""
+        return self.library.stub_awaited()
+
     def recording(self):
         """The stream in which the last event was put."""
         return self.library.stub_recording()
+
+    def recording_before(self):
+        """The stream in which the last event but one was put."""
+        return self.library.stub_recording_before()
 
     def ledger(self):
         """What was made and not given back."""

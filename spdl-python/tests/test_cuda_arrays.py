@@ -11,7 +11,7 @@ import spdl_rs
 from cuda_stub import compiled, run_child
 from dlpack_consumer import Consumed
 from spdl_rs.cuda import DeviceArray, _devices
-from spdl_rs.io import Array, cuda_config, transfer_buffer, transfer_tensor
+from spdl_rs.io import Array, cpu_storage, cuda_config, transfer_buffer, transfer_tensor
 
 LEGACY, PER_THREAD, NONE = 1, 2, -1
 
@@ -256,6 +256,25 @@ def test_g02_a_buffer_is_copied_for_its_stream_and_may_be_changed_at_once(stub):
     assert stub.waiting() == 4096
 
 
+def test_g02_a_buffer_in_pinned_memory_is_copied_like_any_other(stub):
+    storage = cpu_storage(100)
+    numpy.asarray(storage)[:] = 7
+    array = transfer_buffer(storage, device_config=cuda_config(0))
+    numpy.asarray(storage)[:] = 9
+    numpy.testing.assert_array_equal(array.to_host(), [7] * 100)
+    with pytest.raises(TypeError, match="__array_interface__"):
+        transfer_buffer([1, 2], device_config=cuda_config(0))
+
+
+def test_g10_a_buffer_has_the_number_of_its_device_and_the_cuda_array_interface(stub):
+    array = transfer_buffer(numpy.ones((2, 3), "f4"), device_config=cuda_config(0))
+    assert array.device_index == 0
+    interface = array.__cuda_array_interface__
+    assert (interface["shape"], interface["typestr"]) == ((2, 3), "<f4")
+    address, is_read_only = interface["data"]
+    assert address > 0 and not is_read_only
+
+
 def test_other_threads_run_while_the_driver_takes_something_back(tmp_path):
     libcuda = compiled(tmp_path, counts_gil=True)
     script = """
@@ -274,6 +293,71 @@ def test_other_threads_run_while_the_driver_takes_something_back(tmp_path):
     """
     finished = run_child(script, libcuda.parent, libcuda, timeout=30)
     assert (finished.returncode, finished.stdout) == (0, "0 with the GIL\n"), finished.stderr
+
+
+@pytest.mark.parametrize("max_version", [None, (1, 0)])
+def test_other_threads_run_while_a_capsule_that_nobody_took_gives_its_memory_back(
+    tmp_path, max_version
+):
+    libcuda = compiled(tmp_path, counts_gil=True)
+    script = f"""
+        import ctypes, gc, sys, numpy, spdl_rs
+        driver = ctypes.CDLL(sys.argv[1])
+        array = spdl_rs.io.transfer_tensor(numpy.ones(1000))
+        capsule = array.__dlpack__(stream=4096, max_version={max_version})
+        del array
+        spdl_rs.cuda.release()
+        before = driver.gil_calls()
+        # It is the last that has the device, too.
+        del capsule
+        gc.collect()
+        assert driver.gil_calls() > before + 2, "the capsule gave nothing back"
+        print(driver.gil_calls_with_gil(), "with the GIL")
+    """
+    finished = run_child(script, libcuda.parent, libcuda, timeout=30)
+    assert (finished.returncode, finished.stdout) == (0, "0 with the GIL\n"), finished.stderr
+
+
+class Interrupt:
+    """Ctrl-C before a step of Python's code in the package, counted from 0."""
+
+    def __init__(self, step):
+        self.left = step
+
+    def __call__(self, frame, event, argument):
+        if "spdl_rs" not in frame.f_code.co_filename:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            self.left -= 1
+            if self.left < 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self
+
+
+@pytest.mark.parametrize("max_version", [None, (1, 0)])
+def test_ctrl_c_at_any_step_of_making_a_capsule_keeps_no_memory(stub, max_version):
+    base = live()
+    heard, before = 0, sys.gettrace()
+    # Python 3.12 looks for a frame with this before it traces any by steps.
+    sys._getframe().f_trace_opcodes = True
+    while True:
+        array = on_device(numpy.ones(100))
+        try:
+            sys.settrace(Interrupt(heard))
+            capsule = array.__dlpack__(max_version=max_version, stream=4096)
+        except KeyboardInterrupt:
+            heard += 1
+        else:
+            break
+        finally:
+            sys.settrace(before)
+            del array
+        assert live() == base, f"at step {heard}"
+    assert heard > 30
+    del capsule
+    assert live() == base
 
 
 def test_nobody_waits_for_devices_that_are_released(monkeypatch):

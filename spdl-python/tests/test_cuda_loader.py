@@ -1,7 +1,9 @@
 """Image loaders whose batches go to a device."""
 
+import gc
 import os
 import signal
+import sys
 
 import numpy
 import pytest
@@ -82,6 +84,24 @@ def test_g9_memory_is_used_again_from_epoch_to_epoch(many, stub):
     assert statistics["allocations"] <= allocations + 4
     batch = 8 * 32 * 32 * 3
     assert statistics["peak_bytes"] <= 8 * (batch + 512)
+    del loader
+
+
+def test_g9_batches_that_are_let_go_of_leave_no_objects_behind(many, stub):
+    def epoch(loader):
+        for images, labels in loader:
+            Consumed(images.__dlpack__(stream=4096)).delete()
+            labels.__dlpack__(max_version=(1, 0))
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    loader = loader_of(many, batch_size=2)
+    for _ in range(3):
+        epoch(loader)
+    before = epoch(loader)
+    blocks = [epoch(loader) for _ in range(5)]
+    # An object for each batch would be 100 of them.
+    assert blocks[-1] < before + 50
     del loader
 
 

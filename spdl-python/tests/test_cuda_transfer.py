@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import gc
 import typing
 
 import numpy
@@ -175,9 +176,110 @@ def test_g04_it_is_a_stage_of_a_pipeline(stub):
 def test_g03_a_copy_to_the_host_is_behind_what_the_stream_was_told(stub):
     array = transfer_tensor(numbers(1))
     numpy.testing.assert_array_equal(transfer_buffer_cpu(array, stream=4096), numbers(1))
+    assert stub.recording_before() == 4096
     assert transfer_buffer_cpu(array).dtype == numpy.float32
     with pytest.raises(TypeError, match="DeviceArray"):
         transfer_buffer_cpu(numbers(1))
+
+
+class Event:
+    def __init__(self, number):
+        self.cuda_event = number
+
+
+class Stream:
+    cuda_stream = 0x5000
+
+
+@pytest.mark.parametrize("event", [0x7000, Event(0x7000)])
+def test_g04_a_copy_to_the_host_is_behind_the_event_of_its_producer(stub, event):
+    placed = transfer_tensor({"a": numbers(1)})
+    for _ in range(2):
+        back = transfer_tensor_d2h(placed, producer_event=event)
+        assert stub.awaited() == 0x7000
+        numpy.testing.assert_array_equal(back["a"], numbers(1))
+    # It is behind no stream: events were put behind the copies alone.
+    assert stub.recording() == stub.recording_before()
+
+
+@pytest.mark.parametrize("event", [None, Event(0x7000)])
+@pytest.mark.parametrize("stream", [0x5000, Stream()])
+def test_g04_a_copy_to_the_host_is_behind_a_stream_with_and_without_an_event(stub, stream, event):
+    placed = transfer_tensor(numbers(1))
+    transfer_tensor_d2h(placed, stream=stream, producer_event=event)
+    assert stub.recording_before() == 0x5000
+    assert (stub.awaited() == 0x7000) == (event is not None)
+
+
+def test_g04_an_event_that_was_never_recorded_is_not_waited_for(stub):
+    placed = transfer_tensor(numbers(1))
+    transfer_tensor_d2h(placed, producer_event=0x7000)
+    numpy.testing.assert_array_equal(
+        transfer_tensor_d2h(placed, producer_event=Event(0)), numbers(1)
+    )
+    assert transfer_tensor_h2d(numbers(1), producer_event=Event(0)).shape == (3, 5)
+
+
+@pytest.mark.parametrize("transfer", [transfer_tensor_h2d, transfer_tensor_d2h])
+@pytest.mark.parametrize(
+    "wrong, error",
+    [
+        ({"producer_event": 0}, ValueError),
+        ({"producer_event": -1}, ValueError),
+        ({"producer_event": 2**70}, ValueError),
+        ({"producer_event": True}, TypeError),
+        ({"producer_event": "1"}, TypeError),
+        ({"stream": 0}, ValueError),
+        ({"stream": "1"}, TypeError),
+        ({"device": "cpu"}, ValueError),
+        ({"device": "gpu"}, ValueError),
+        ({"device": 0}, TypeError),
+    ],
+)
+def test_g04_what_is_no_stream_event_or_device_is_refused(stub, transfer, wrong, error):
+    batch = transfer_tensor(numbers(1)) if transfer is transfer_tensor_d2h else numbers(1)
+    with pytest.raises(error):
+        transfer([batch], **wrong)
+
+
+def test_g04_arrays_of_other_devices_are_left_where_they_are(stub):
+    placed = transfer_tensor([numbers(1)])
+    (there,) = transfer_tensor_d2h(placed, device="cuda:1")
+    assert there is placed[0]
+    for device in ("cuda", "cuda:0", None):
+        (here,) = transfer_tensor_d2h(placed, device=device)
+        numpy.testing.assert_array_equal(here, numbers(1))
+
+
+def test_g04_a_stream_waits_for_all_that_is_put_on_the_device(stub):
+    for stream in (0x5000, Stream()):
+        placed = transfer_tensor_h2d([numbers(1), numbers(2)], stream=stream)
+        assert stub.waiting() == 0x5000
+        # It uses the memory from then on.
+        del placed
+        gc.collect()
+        assert stub.recording() == 0x5000
+
+
+def test_g04_a_batch_is_not_read_before_the_event_of_its_producer(stub):
+    spdl_rs.cuda.release()
+    transfer_tensor_h2d(numbers(1), producer_event=0x7000)
+    asked = False
+    for call in range(40):
+        spdl_rs.cuda.release()
+        stub.fail(call)
+        try:
+            placed = transfer_tensor_h2d(numbers(1), producer_event=Event(0x7000))
+        except CudaError:
+            if stub.last_call() == "cuEventQuery":
+                # Nothing has been taken for the batch by then.
+                asked = True
+                assert not {"locked", "memory"} & stub.ledger().keys()
+                break
+        else:
+            del placed
+        stub.fail(-1)
+    assert asked
 
 
 def test_g01_a_configuration_is_checked():

@@ -25,10 +25,13 @@ long stub_calls(void) { return calls; }
 long stub_ledger(int kind) { return ledger[kind]; }
 const char *stub_last_call(void) { return last_call; }
 
-/* The streams that waited for an event, and in which one was recorded, last. */
-static void *_Atomic waiting, *_Atomic recording;
+/* The streams that waited for an event, and in which one was recorded, last, and before that; and the
+ * event that was waited for last. */
+static void *_Atomic waiting, *_Atomic recording, *_Atomic recording_before, *_Atomic awaited;
 void *stub_waiting(void) { return waiting; }
+void *stub_awaited(void) { return awaited; }
 void *stub_recording(void) { return recording; }
+void *stub_recording_before(void) { return recording_before; }
 
 /* Counts a call, and lets it fail where it is its turn. What was to be given back is, for all that. */
 #define CALL(name, given_back)                                                                      \
@@ -130,6 +133,7 @@ code cuStreamSynchronize(void *stream) {
 code cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
     CALL_IN_CONTEXT("cuStreamWaitEvent", );
     waiting = stream;
+    awaited = event;
     return stream && event ? flags : 400;
 }
 #endif
@@ -145,6 +149,7 @@ code cuEventDestroy_v2(void *event) {
 }
 code cuEventRecord(void *event, void *stream) {
     CALL_IN_CONTEXT("cuEventRecord", );
+    recording_before = recording;
     recording = stream;
     return stream && event ? 0 : 400;
 }

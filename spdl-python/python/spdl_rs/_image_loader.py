@@ -6,7 +6,7 @@ import json
 import os
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsIndex
 
 from . import _arguments as check
 from . import _loader_state, _notebook_page, _spdl_rs
@@ -16,6 +16,9 @@ from ._image_batches import ImageBatches
 from ._arguments import Path
 from ._statistics import Statistics
 from .usage import log_api_usage_once
+
+if TYPE_CHECKING:
+    from .cuda._allocators import AllocatorLike
 
 # A data set with a million bad links shall not print a million lines.
 _MOST_WARNINGS = 10
@@ -115,6 +118,9 @@ class ImageLoader:
             way before your loop asks for it, and nobody waits for the copy but the stream that uses it.
             `"auto"`: `"cuda"` where there is such a device, or else `"cpu"`, which a
             `CudaFallbackWarning` says once and `spdl_rs.cuda.fallbacks()` counts.
+        allocator: Who allocates the device's memory: `None` the driver, `"torch"` the caching allocator of
+            PyTorch, or two functions as of `spdl_rs.io.cuda_config`. It is asked for the first few
+            batches, whose memory is used again.
 
     Raises:
         NotFoundError: There is no such folder or file, or it holds no images.
@@ -124,6 +130,7 @@ class ImageLoader:
         ValueError: An argument is out of range (`InvalidArgumentError` is one, too).
         CudaUnavailable: `device` is a CUDA device, and there is none that can be used.
         NotImplementedError: `layout` is of `bf16`.
+        ImportError: `allocator` is `"torch"`, and PyTorch is not installed.
         TypeError: An argument is of the wrong type.
 
     Iterating raises `NotFoundError`, `PermissionDeniedError` or `IoError` for files that cannot be
@@ -131,7 +138,7 @@ class ImageLoader:
     a store is tried again for a while, before `UnavailableError` or `TimedOutError`; but for 2 seconds
     alone where connections are refused, or the name of the server is unknown, and nothing has ever
     answered. That is told in the log `spdl_rs` while the data set is opened. `CudaError` is raised where
-    the device fails, or its memory is full.
+    the device or its allocator fails, or its memory is full.
 
     >>> loader = ImageLoader("photos", batch_size=3, size=32, layout="nchw-f32")
     >>> len(loader), loader.class_to_idx
@@ -187,6 +194,7 @@ class ImageLoader:
         cache_size: SupportsIndex = 10_000_000_000,
         cache_memory: SupportsIndex = 0,
         device: str = "cpu",
+        allocator: AllocatorLike | None = None,
     ) -> None:
         log_api_usage_once("spdl_rs.ImageLoader")
         train = check.flag("train", train)
@@ -202,7 +210,7 @@ class ImageLoader:
         self._world_size = check.whole("world_size", world_size, 1, 2**20)
         self._rank = check.whole("rank", rank, 0, self._world_size - 1)
         seed = check.whole("seed", seed, 0, 2**64 - 1)
-        self._device, self._home = _device(device), os.getpid()
+        self._device, self._home = _device(device, allocator), os.getpid()
         self._settings = _spdl_rs.Settings(
             batch_size=self._batch_size,
             size=self._size,
@@ -391,8 +399,8 @@ class ImageLoader:
         another: it gives exactly the batches that were left of the epoch, byte by byte. Where none
         were left, it gives none, and the one after that is the next epoch.
 
-        The data and the arguments must be the same, but for `threads`, `on_error`, `device` and the
-        cache. Epochs that are under way are not touched.
+        The data and the arguments must be the same, but for `threads`, `on_error`, `device`, `allocator`
+        and the cache. Epochs that are under way are not touched.
 
         Args:
             state: What `state_dict` gave, of the same rank; or `combine_states`, of all ranks.
@@ -472,10 +480,10 @@ class ImageLoader:
         return self._monitor.statistics()
 
 
-def _device(name: str) -> _spdl_rs.CudaDevice | None:
-    if isinstance(name, str) and name == "cpu":
+def _device(name: str, allocator: AllocatorLike | None) -> _spdl_rs.CudaDevice | None:
+    if isinstance(name, str) and name == "cpu" and allocator is None:
         return None
     # Not imported before: who stays on the host need not wait for it.
     from .cuda import _devices
 
-    return _devices.chosen(name)
+    return _devices.chosen(name, allocator)

@@ -5,9 +5,12 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use spdl_core::{DType, Error};
+use spdl_cuda::python::{allocator_of, event_of_number};
 use spdl_cuda::{ChosenDevice, Search};
 
+use super::allocator::PythonAllocator;
 use super::lent::Lent;
+use super::memory::wait_until;
 use crate::array::Array;
 use crate::error::to_exception;
 
@@ -33,18 +36,24 @@ type Part = (String, bool, String, String);
 #[pymethods]
 impl CudaDevice {
     /// The device that is asked for: `cpu`, `cuda`, `cuda:N` or `auto`. Nothing stands for the host; then
-    /// why `auto` fell back to it, and whether that is the first time in this process.
+    /// why `auto` fell back to it, and whether that is the first time in this process. Its memory is from
+    /// two functions, or from the driver.
     #[staticmethod]
+    #[pyo3(signature = (request, packages, allocator=None))]
     fn choose(
         py: Python<'_>,
         request: &str,
         packages: Vec<PathBuf>,
+        allocator: Option<(Py<PyAny>, Py<PyAny>)>,
     ) -> PyResult<(Option<CudaDevice>, Option<String>, bool)> {
         let chosen = py.detach(|| spdl_cuda::choose_device(request, &search(packages)));
         let chosen = chosen.map_err(|error| to_exception(py, &error))?;
         let ChosenDevice { cuda, fallback, .. } = chosen;
         let is_first = fallback.as_ref().is_some_and(|fallback| fallback.is_first);
         let reason = fallback.map(|fallback| fallback.reason.report());
+        if let (Some(device), Some(functions)) = (&cuda, allocator) {
+            device.set_allocator(allocator_of(PythonAllocator::new(functions, device)));
+        }
         Ok((cuda.map(|device| CudaDevice { device: Lent::new(device) }), reason, is_first))
     }
 
@@ -89,6 +98,12 @@ impl CudaDevice {
             spdl_core::Array::new(DType::U8, vec![nbytes], buffer)
         });
         array.map(Array::from).map_err(|error: Error| to_exception(py, &error))
+    }
+
+    /// Waits until all is done that an event of somebody else's is behind.
+    fn wait_for_event(&self, py: Python<'_>, event: u64) -> PyResult<()> {
+        let event = event_of_number(event).map_err(|error| to_exception(py, &error))?;
+        wait_until(py, || self.device.is_reached(&event))
     }
 
     /// What is lent now: bytes, and how often memory was allocated.

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
 use spdl_core::{DType, Error, ErrorKind, Result, Space, Upload};
 use spdl_cuda::CudaMemory;
 use spdl_cuda::python::{
-    DlpackTensor, DlpackType, capsule_destructor, capsule_name, cuda_memory, stream_of_array_api,
+    DlpackTensor, DlpackType, cuda_memory, event_of_number, stream_of_array_api,
 };
 
 use super::lent::Lent;
@@ -83,19 +84,22 @@ impl DeviceMemory {
         self.record(stream).map_err(|error| to_exception(py, &error))
     }
 
-    /// So many bytes from `offset` on, on the host, behind what a stream was told so far.
-    #[pyo3(signature = (offset, nbytes, stream))]
+    /// So many bytes from `offset` on, on the host, behind what a stream was told so far, and behind an
+    /// event.
+    #[pyo3(signature = (offset, nbytes, stream, event=None))]
     fn download(
         &self,
         py: Python<'_>,
         offset: usize,
         nbytes: usize,
         stream: Option<i64>,
+        event: Option<u64>,
     ) -> PyResult<Array> {
         let fault = |error: Error| to_exception(py, &error);
         let begun = py.detach(|| {
             let after = stream_of_array_api(stream)?;
-            self.cuda()?.download_part(offset, nbytes, after.as_ref())
+            let event = event.map(event_of_number).transpose()?;
+            self.cuda()?.download_part(offset, nbytes, after.as_ref(), event.as_ref())
         });
         let download = begun.map_err(fault)?;
         wait_until(py, || download.is_done())?;
@@ -107,27 +111,23 @@ impl DeviceMemory {
         array.map(Array::from).map_err(fault)
     }
 
-    /// A tensor of DLPack that begins `offset` bytes in: its address, that of a capsule's name, and that
-    /// of a capsule's destructor. Whoever gets these makes one capsule of them.
-    fn dlpack(
+    /// A capsule of DLPack with the array that begins `offset` bytes in.
+    ///
+    /// Whoever takes the array out of it gives it back from any thread, with or without the GIL. Where
+    /// nobody does, the capsule gives it back itself.
+    fn dlpack<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         offset: usize,
         shape: Vec<usize>,
         dtype: (u8, u8),
         versioned: bool,
-    ) -> PyResult<(usize, usize, usize)> {
+    ) -> PyResult<Bound<'py, PyCapsule>> {
         let (code, bits) = dtype;
         let dtype = DlpackType { code, bits, lanes: 1 };
-        let made = capsule_destructor().and_then(|destructor| {
-            let tensor = DlpackTensor::new(Arc::clone(&self.upload), offset, &shape, dtype)?;
-            let address = match versioned {
-                true => tensor.into_raw_versioned(),
-                false => tensor.into_raw(),
-            };
-            Ok((address, capsule_name(versioned), destructor))
-        });
-        made.map_err(|error| to_exception(py, &error))
+        DlpackTensor::new(Arc::clone(&self.upload), offset, &shape, dtype)
+            .map_err(|error| to_exception(py, &error))?
+            .into_capsule(py, versioned, without_python)
     }
 }
 
@@ -148,7 +148,10 @@ impl DeviceMemory {
 }
 
 /// Asks again and again, with the GIL free, and hears Ctrl-C.
-fn wait_until(py: Python<'_>, is_done: impl Fn() -> Result<bool> + Sync) -> PyResult<()> {
+pub(super) fn wait_until(
+    py: Python<'_>,
+    is_done: impl Fn() -> Result<bool> + Sync,
+) -> PyResult<()> {
     loop {
         let asked = without_python(py, || {
             let (mut waited, mut pause) = (Duration::ZERO, SHORTEST_WAIT);

@@ -13,8 +13,10 @@
 //!
 //! Every thread that runs Python code is one of `threading`, so that thread-locals, names and
 //! debuggers work as in any Python program: the [`Workers`] lend theirs to the engine. The engine's
-//! own threads never hold the GIL, but for the failure of a coroutine, or of a native stage. The GIL is held only inside
-//! Python code; no lock is held while it is waited for, and none is waited for while it is held.
+//! own threads never hold the GIL, but for the failure of a coroutine, or of a native stage, and for
+//! allocators of device memory that are Python's. The GIL is held only inside Python code; no lock is
+//! held while it is waited for (but for one that only those who send batches wait for, without the GIL,
+//! where a device is full), and none is waited for while it is held.
 //!
 //! No code here relies on the GIL to be alone: what several threads change is behind a lock or an atomic
 //! (`gil_used = false`).
@@ -42,10 +44,11 @@ pub(crate) use feed::Feed;
 pub(crate) use graph::Graph;
 pub(crate) use inbox::{Inbox, Job};
 pub(crate) use iterator::ItemIterator;
+pub(crate) use raised::words as exception_in_words;
 pub(crate) use run::PipelineRun;
 pub(crate) use stage::Stage;
 pub(crate) use tasks::TaskQueue;
-pub(crate) use workers::Workers;
+pub(crate) use workers::{Workers, with_python};
 
 /// What goes through a pipeline. Dropping it needs no GIL.
 pub(crate) type Item = Py<PyAny>;

@@ -87,7 +87,7 @@ fn of_exception(py: Python<'_>, exception: PyErr) -> Error {
 }
 
 /// `ValueError: no such thing`.
-fn words(py: Python<'_>, exception: &PyErr) -> String {
+pub(crate) fn words(py: Python<'_>, exception: &PyErr) -> String {
     let value = exception.value(py);
     let name = exception.get_type(py).getattr(intern!(py, "__name__"));
     let name = name.map_or_else(|_| "exception".into(), |name| name.to_string());

@@ -14,7 +14,7 @@ use crate::wait::{Entered, end_python, without_python};
 ///
 /// # Errors
 /// `Stopped` while Python ends.
-pub(super) fn with_python<R>(work: impl FnOnce(Python<'_>) -> R) -> Result<R> {
+pub(crate) fn with_python<R>(work: impl FnOnce(Python<'_>) -> R) -> Result<R> {
     let entered = Entered::try_new();
     let done = entered.as_ref().and_then(|_| Python::try_attach(work));
     done.ok_or_else(|| Error::new(ErrorKind::Stopped, "Python is shutting down"))

@@ -20,11 +20,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use accesses::Deed;
 pub use accesses::{Violation, ViolationKind};
 pub use kernels::RunningKernel;
-use streams::Work;
+use streams::{Event, Work};
 pub use world::Schedule;
 use world::{Fault, World};
 
-use crate::stream::ConsumerStream;
+use crate::stream::{ConsumerEvent, ConsumerStream};
 
 /// The calls by which the host waits for the device, or the device for the host.
 const SYNCHRONISING: [&str; 7] = [
@@ -228,6 +228,15 @@ impl FakeDriver {
     /// Ends a stream of somebody else.
     pub fn end_consumer_stream(&self, stream: &ConsumerStream) {
         self.world().streams.remove(&stream.handle().0);
+    }
+
+    /// An event of somebody else, behind all that is in a stream of theirs now.
+    pub fn consumer_event(&self, stream: &ConsumerStream) -> ConsumerEvent {
+        let mut world = self.world();
+        let handle = world.new_handle();
+        world.events.insert(handle, Event::default());
+        world.record(handle, stream.handle().0);
+        ConsumerEvent::of(handle)
     }
 
     /// Says what kernels that are launched do, and the work that libraries put into streams. Without

@@ -24,6 +24,7 @@ _BFLOAT16 = "bfloat16"
 _BFLOAT_CODE = 4
 # The stream on which a library works that was told nothing else.
 _LEGACY_DEFAULT = 1
+_NO_STREAM = -1
 
 
 class DeviceArray(_spdl_rs.PlacedArray):
@@ -71,6 +72,11 @@ class DeviceArray(_spdl_rs.PlacedArray):
         """Where it is: `cuda:0`, say."""
         return f"cuda:{self._memory.ordinal}"
 
+    @property
+    def device_index(self) -> int:
+        """The number of the device on which it is."""
+        return self._memory.ordinal
+
     def __len__(self) -> int:
         if not self._shape:
             raise TypeError("an array without dimensions has no length")
@@ -112,21 +118,30 @@ class DeviceArray(_spdl_rs.PlacedArray):
             TypeError: `stream` is neither.
             ValueError: It is a number that is no stream.
         """
-        self._memory.record_stream(_stream_number(stream))
+        self._memory.record_stream(stream_number(stream))
 
-    def to_host(self, *, stream: int | Any | None = None) -> numpy.typing.NDArray[Any]:
+    def to_host(
+        self, *, stream: int | Any | None = None, producer_event: int | Any | None = None
+    ) -> numpy.typing.NDArray[Any]:
         """A copy on the host, behind all that `stream` was told so far. This waits, without the GIL, and
         hears Ctrl-C.
 
         NumPy has no `bfloat16`: elements of that type are bytes (`V2`).
 
         Args:
-            stream: As of `record_stream`; `None` is the default stream.
+            stream: As of `record_stream`; `None` is the default stream, and none where there is a
+                `producer_event`.
+            producer_event: An event of PyTorch's or CuPy's, or its number: the copy comes behind all that
+                was told before it was recorded.
 
         Raises:
             CudaError: The copy failed.
+            TypeError, ValueError: `stream` is no stream, or `producer_event` no event.
         """
-        copied = self._memory.download(self._offset, self.nbytes, _stream_number(stream))
+        event = event_number(producer_event)
+        if stream is None and producer_event is not None:
+            stream = _NO_STREAM
+        copied = self._memory.download(self._offset, self.nbytes, stream_number(stream), event)
         dtype = "V2" if self._dtype == _BFLOAT16 else self._dtype
         return numpy.asarray(copied).view(dtype).reshape(self._shape)
 
@@ -178,7 +193,7 @@ class DeviceArray(_spdl_rs.PlacedArray):
             ValueError: `stream` is no stream.
             CudaError: The driver refused.
         """
-        number = _stream_number(stream)
+        number = stream_number(stream)
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
             if tuple(dl_device) != (_CPU, 0):
                 raise BufferError(f"{self!r} cannot be brought to device {tuple(dl_device)}")
@@ -189,10 +204,7 @@ class DeviceArray(_spdl_rs.PlacedArray):
             raise BufferError("a DeviceArray is not copied on its device; copy what is made of it")
         self._memory.wait_on(number)
         versioned = max_version is not None and tuple(max_version) >= (1, 0)
-        from . import _dlpack  # It needs `ctypes`, which who stays on the host need not wait for.
-
-        element = _element(self._dtype)
-        return _dlpack.capsule(self._memory, self._offset, self._shape, element, versioned)
+        return self._memory.dlpack(self._offset, self._shape, _element(self._dtype), versioned)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -216,7 +228,7 @@ class DeviceArray(_spdl_rs.PlacedArray):
         }
 
 
-def _stream_number(stream: int | Any | None) -> int | None:
+def stream_number(stream: int | Any | None) -> int | None:
     """A stream as the array API numbers it, or what has such a number."""
     if stream is None:
         return None
@@ -236,6 +248,26 @@ def _stream_number(stream: int | Any | None) -> int | None:
             f"{number} is no CUDA stream: 1 is the legacy default stream, 2 that of this thread, "
             "-1 none"
         )
+    return number
+
+
+def event_number(event: int | Any | None) -> int | None:
+    """The number of an event; none of one that was never recorded, behind which there is nothing."""
+    if event is None:
+        return None
+    # `torch.cuda.Event`, and then CuPy's.
+    for name in ("cuda_event", "ptr"):
+        number = getattr(event, name, None)
+        if isinstance(number, int):
+            return number or None
+    if isinstance(event, bool):
+        raise TypeError(f"producer_event must be a number or an event, not {event!r}")
+    try:
+        number = operator.index(event)
+    except TypeError:
+        raise TypeError(f"producer_event must be a number or an event, not {event!r}") from None
+    if not 0 < number < 2**63:
+        raise ValueError(f"{number} is no CUDA event")
     return number
 
 

@@ -11,11 +11,13 @@ from typing import TypedDict
 from .. import _spdl_rs
 from .._errors import CudaFallbackWarning
 from .._exclusive import Exclusive
+from ._allocators import Allocator, AllocatorLike, functions_of
 
 _FORMS = '"cpu", "cuda", "cuda:1" or "auto"'
 
-# By process, as a fork cannot use the devices of the process that it comes from.
-_open: dict[tuple[int, int], _spdl_rs.CudaDevice] = {}
+# By process, as a fork cannot use the devices of the process that it comes from; by number; and by
+# allocator, each of which has a pool of its own.
+_open: dict[tuple[int, int, Allocator | None], _spdl_rs.CudaDevice] = {}
 _exclusive = Exclusive()
 
 
@@ -61,17 +63,20 @@ def fallbacks() -> int:
     return _spdl_rs.CudaDevice.fallbacks()
 
 
-def memory_statistics(device: str = "cuda") -> MemoryStatistics:
+def memory_statistics(
+    device: str = "cuda", *, allocator: AllocatorLike | None = None
+) -> MemoryStatistics:
     """What a device has lent to this process.
 
     Args:
         device: `"cuda"`, which is device 0, or `"cuda:1"` and so on.
+        allocator: Whose memory, as of `spdl_rs.io.cuda_config`. `None`: the driver's.
 
     Raises:
         CudaUnavailable: There is no such thing here.
         InvalidArgumentError: `device` is none, or there is no device of that number.
     """
-    return opened(device).statistics()
+    return opened(device, allocator).statistics()
 
 
 def release() -> None:
@@ -87,9 +92,9 @@ def release() -> None:
     del released
 
 
-def opened(device: str) -> _spdl_rs.CudaDevice:
+def opened(device: str, allocator: AllocatorLike | None = None) -> _spdl_rs.CudaDevice:
     """A CUDA device by its name, opened now if nobody has."""
-    found = chosen(device)
+    found = chosen(device, allocator)
     if found is None:
         raise ValueError(f'device must be "cuda" or "cuda:1" and so on, not {device!r}')
     return found
@@ -97,27 +102,39 @@ def opened(device: str) -> _spdl_rs.CudaDevice:
 
 def opened_before(ordinal: int) -> _spdl_rs.CudaDevice | None:
     """The device of that number where somebody has opened it, without asking the driver."""
-    return _open.get((os.getpid(), ordinal))
+    return _open.get((os.getpid(), ordinal, None))
 
 
-def chosen(device: str) -> _spdl_rs.CudaDevice | None:
+def chosen(device: str, allocator: AllocatorLike | None = None) -> _spdl_rs.CudaDevice | None:
     """The device that is asked for: `None` is the host."""
     if not isinstance(device, str):
         raise TypeError(f"device must be {_FORMS}, not {device!r}")
     if device == "cpu":
+        if allocator is not None:
+            raise ValueError('allocator is for CUDA devices, and device is "cpu"')
         return None
+    functions = functions_of(allocator)
     ordinal = _ordinal(device)
     with _exclusive.held():
-        key = os.getpid(), ordinal
+        key = os.getpid(), ordinal, functions
         found = _open.get(key)
         if found is not None:
             return found
-        found, reason, is_first = _spdl_rs.CudaDevice.choose(device, wheel_folders())
+        found, reason, is_first = _spdl_rs.CudaDevice.choose(device, wheel_folders(), functions)
         if found is not None:
             _open[key] = found
     if found is None and is_first:
         warnings.warn(f"batches stay on the host: {reason}", CudaFallbackWarning, stacklevel=4)
     return found
+
+
+def cuda_ordinal(device: str) -> int:
+    """The number of a CUDA device by its name, which nothing is asked about."""
+    if not isinstance(device, str):
+        raise TypeError(f'device must be "cuda" or "cuda:1" and so on, not {device!r}')
+    if device in ("auto", "cpu"):
+        raise ValueError(f'device must be "cuda" or "cuda:1" and so on, not {device!r}')
+    return _ordinal(device)
 
 
 def wheel_folders() -> list[str]:

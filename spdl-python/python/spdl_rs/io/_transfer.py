@@ -19,6 +19,7 @@ from ._convert import ArrayInterface
 
 if TYPE_CHECKING:
     from ..cuda import DeviceArray
+    from ..cuda._allocators import Allocator, AllocatorLike
 
 # As the driver aligns memory: each array of a batch can be used as if it were alone.
 _ALIGNMENT = 256
@@ -35,27 +36,52 @@ class CUDAConfig:
     """The number of the device."""
     stream: int
     """The stream that waits for the copies, as the array API numbers it."""
+    allocator: Allocator | None = None
+    """The two functions that memory of the device comes from; `None`: the driver's."""
 
 
-def cuda_config(device_index: int, *, stream: int = 2) -> CUDAConfig:
+def cuda_config(
+    device_index: int, *, stream: int = 2, allocator: AllocatorLike | None = None
+) -> CUDAConfig:
     """On which device arrays are put, and which stream uses them there.
 
-    Memory comes from a pool of the device's own, so that nothing is allocated for each array.
+    Memory comes from a pool, so that nothing is allocated for each array. It is used again once its
+    consumers are done with it, and given back to `allocator` when there is more of it than was ever held
+    at once, when the device is full, and by `spdl_rs.cuda.release`. Each allocator has a pool of its own
+    until then.
 
     Args:
         device_index: The number of the device, from 0.
         stream: The stream that is to wait for the copies: 1 is the legacy default stream, 2 the default
             stream of the thread that asks for the copy, larger numbers are streams, which have to exist
             as long as the arrays.
+        allocator: Who allocates the device's memory. `None`: the driver. `"torch"`: the caching allocator
+            of PyTorch, which then knows of it. Or two functions, `(allocate, free)`:
+
+            - `allocate(size, device, stream)` returns the address of at least so many bytes of the
+              device of that number, a multiple of 256. They are first used on `stream`, a number.
+              Where there are none, it raises `MemoryError`, or what is called `OutOfMemoryError`: what
+              the pool has no use for is freed then, and it is asked once more;
+            - `free(address)` takes them back. All work with them is done by then.
+
+            They are called by any thread. Memory that is in use while Python ends is not given back.
 
     Raises:
+        ImportError: `allocator` is `"torch"`, and PyTorch is not installed.
+        TypeError: `allocator` is none.
         ValueError: A number is out of range. 0 is no stream, as it may mean either default one.
 
     >>> cuda_config(1).device_index
     1
     """
     index = check.whole("device_index", device_index, 0, 2**20)
-    return CUDAConfig(index, check.whole("stream", stream, 1, 2**63 - 1))
+    number = check.whole("stream", stream, 1, 2**63 - 1)
+    if allocator is None:
+        return CUDAConfig(index, number)
+    # Not imported before: who stays on the host need not wait for it.
+    from ..cuda._allocators import functions_of
+
+    return CUDAConfig(index, number, functions_of(allocator))
 
 
 def cpu_storage(size: int, *, pin_memory: bool = True, device_index: int = 0) -> Array:
@@ -91,12 +117,14 @@ def transfer_buffer(buffer: ArrayInterface, *, device_config: CUDAConfig) -> Dev
 
     Raises:
         CudaUnavailable: There is no CUDA device.
-        CudaError: The device's memory is full, or the driver refuses for another reason.
+        CudaError: The device's memory is full, the driver refuses for another reason, or the allocator
+            has raised something: that is the cause.
         TypeError: `buffer` is no array, or not one of numbers.
     """
     if not isinstance(buffer, ArrayInterface):
         raise TypeError(f"{type(buffer).__name__} has no __array_interface__")
-    (array,) = _uploaded([buffer], _device(device_config.device_index))
+    device = _device(device_config.device_index, device_config.allocator)
+    (array,) = _uploaded([buffer], device)
     array._memory.wait_on(device_config.stream)
     return array
 
@@ -149,11 +177,92 @@ def transfer_tensor(batch: Any, /, *, num_caches: int = 4, device: str | None = 
         TypeError: An array is not of numbers.
     """
     check.whole("num_caches", num_caches, 0, 2**63 - 1)
+    return _placed(batch, device)
+
+
+def transfer_tensor_h2d(
+    batch: Any,
+    /,
+    *,
+    device: str | None = None,
+    stream: int | Any | None = None,
+    producer_event: int | Any | None = None,
+) -> Any:
+    """The same as `transfer_tensor`, for a stream, and behind an event.
+
+    Args:
+        batch: What holds the arrays, as of `transfer_tensor`.
+        device: As of `transfer_tensor`.
+        stream: A stream that waits for the copies, beside those for which the arrays are taken later: a
+            number as of `cuda_config`, or a stream of PyTorch's or CuPy's. It has to exist as long as
+            the arrays.
+        producer_event: An event of PyTorch's or CuPy's, or its number. The batch is read once that has
+            been reached: where a device still writes it, to pinned memory say. This waits for it, without
+            the GIL, and hears Ctrl-C.
+
+    Raises:
+        CudaError, CudaUnavailable, RuntimeError: As of `transfer_tensor`.
+        TypeError, ValueError: `stream` is no stream, or `producer_event` no event; as of
+            `transfer_tensor`.
+    """
+    from ..cuda import _device_array
+
+    number = None if stream is None else _device_array.stream_number(stream)
+    event = _device_array.event_number(producer_event)
+    return _placed(batch, device, number, event)
+
+
+def transfer_tensor_d2h(
+    batch: Any,
+    /,
+    *,
+    device: str | None = None,
+    stream: int | Any | None = None,
+    producer_event: int | Any | None = None,
+) -> Any:
+    """A copy of a batch on the host: in place of each `DeviceArray`, there is an array of NumPy.
+
+    Tensors of PyTorch are left to PyTorch. It waits until the last array is there.
+
+    Args:
+        batch: What holds the arrays, as of `transfer_tensor`.
+        device: `"cuda:1"`, say: arrays on other devices are left as they are. `None`: those on all.
+        stream: The copies come behind what this stream was told so far; see `transfer_buffer_cpu`.
+        producer_event: An event of PyTorch's or CuPy's, or its number: the copies come behind all that
+            was told before it was recorded, and behind no stream but one that is given, too.
+
+    Raises:
+        CudaError: A copy failed.
+        TypeError, ValueError: `stream` is no stream, `producer_event` no event, or `device` no device.
+    """
+    from ..cuda import DeviceArray, _devices
+
+    name = None if device is None else f"cuda:{_devices.cuda_ordinal(device)}"
+
+    def is_there(value: Any) -> bool:
+        return isinstance(value, DeviceArray) and name in (None, value.device)
+
+    def copied(array: DeviceArray) -> numpy.typing.NDArray[Any]:
+        return array.to_host(stream=stream, producer_event=producer_event)
+
+    return _rebuilt(batch, is_there, copied)
+
+
+def _placed(
+    batch: Any, device: str | None, stream: int | None = None, event: int | None = None
+) -> Any:
+    """The batch, put on a device once `event` has been reached, for `stream` among others."""
     arrays = list(_leaves(batch))
     target = _device_of_rank() if device is None else _named(device)
     if not arrays:
         return batch
-    placed = iter(_uploaded(arrays, target))
+    if event is not None:
+        target.wait_for_event(event)
+    on_devices = _uploaded(arrays, target)
+    if stream is not None:
+        # All are in the same memory.
+        on_devices[0]._memory.wait_on(stream)
+    placed = iter(on_devices)
 
     def place(array: Any) -> Any:
         on_device = next(placed)
@@ -162,41 +271,15 @@ def transfer_tensor(batch: Any, /, *, num_caches: int = 4, device: str | None = 
     return _rebuilt(batch, _is_of_host, place)
 
 
-def transfer_tensor_h2d(batch: Any, /, *, device: str | None = None) -> Any:
-    """The same as `transfer_tensor`."""
-    return transfer_tensor(batch, device=device)
+def _device(index: int, allocator: Allocator | None = None) -> _spdl_rs.CudaDevice:
+    return _named(f"cuda:{check.whole('device_index', index, 0, 2**20)}", allocator)
 
 
-def transfer_tensor_d2h(batch: Any, /, *, stream: Any | None = None) -> Any:
-    """A copy of a batch on the host: in place of each `DeviceArray`, there is an array of NumPy.
-
-    Tensors of PyTorch are left to PyTorch. It waits until the last array is there.
-
-    Args:
-        batch: What holds the arrays, as of `transfer_tensor`.
-        stream: The copies come behind what this stream was told so far; see `transfer_buffer_cpu`.
-
-    Raises:
-        CudaError: A copy failed.
-    """
-    from ..cuda import DeviceArray
-
-    return _rebuilt(
-        batch,
-        lambda value: isinstance(value, DeviceArray),
-        lambda array: array.to_host(stream=stream),
-    )
-
-
-def _device(index: int) -> _spdl_rs.CudaDevice:
-    return _named(f"cuda:{check.whole('device_index', index, 0, 2**20)}")
-
-
-def _named(device: str) -> _spdl_rs.CudaDevice:
+def _named(device: str, allocator: Allocator | None = None) -> _spdl_rs.CudaDevice:
     # Not imported before: who stays on the host need not wait for it.
     from ..cuda import _devices
 
-    return _devices.opened(device)
+    return _devices.opened(device, allocator)
 
 
 def _device_of_rank() -> _spdl_rs.CudaDevice:

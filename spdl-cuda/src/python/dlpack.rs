@@ -1,18 +1,14 @@
-//! What Python's protocols need: tensors of DLPack, and streams that are told as numbers.
-//!
-//! Nothing here knows Python's own library: two of its functions are looked for in the process when
-//! the destructor of capsules is first asked for.
+//! Tensors of DLPack, and the capsules in which Python hands them over.
 
-use std::any::Any;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_void};
 use std::process;
-use std::sync::{Arc, OnceLock};
+use std::ptr::NonNull;
+use std::sync::Arc;
 
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
 use spdl_core::{Error, ErrorKind, Result, Space, Upload};
-
-use crate::dynamic::SharedLibrary;
-use crate::memory::CudaMemory;
-use crate::stream::ConsumerStream;
 
 /// What capsules of DLPack are called until somebody takes the tensor out of them.
 const CAPSULE: &CStr = c"dltensor";
@@ -78,21 +74,37 @@ struct ManagedVersioned {
     kept: Kept,
 }
 
+/// Calls a function while Python is free for other threads, and then takes it again, unless it ends.
+pub type WithoutPython = fn(Python<'_>, Box<dyn FnOnce() + Send>);
+
 /// What a tensor points to.
 struct Kept {
-    upload: Arc<Upload>,
+    /// `None` only once it is let go of.
+    upload: Option<Arc<Upload>>,
     _shape: Vec<i64>,
     _strides: Vec<i64>,
     /// The process that made it.
     process: u32,
+    /// By which a capsule drops the memory.
+    without_python: WithoutPython,
+}
+
+impl Kept {
+    /// Lets go of the memory. Who has the last hold on it is to drop it.
+    fn let_go(&mut self) -> Option<Upload> {
+        let upload = self.upload.take()?;
+        if process::id() != self.process {
+            // In a fork the driver does nothing, and what threads had locked stays locked.
+            std::mem::forget(upload);
+            return None;
+        }
+        Arc::into_inner(upload)
+    }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        if process::id() != self.process {
-            // In a fork the driver does nothing, and what threads had locked stays locked.
-            std::mem::forget(Arc::clone(&self.upload));
-        }
+        drop(self.let_go());
     }
 }
 
@@ -121,18 +133,43 @@ impl DlpackTensor {
         Ok(DlpackTensor { upload, offset, shape, dtype })
     }
 
-    /// Makes a `DLManagedTensor` of it, by its address: for a capsule named [`capsule_name`].
-    pub fn into_raw(self) -> usize {
-        let (tensor, kept) = self.parts();
-        let context = std::ptr::null_mut();
-        let managed = Box::new(Managed { tensor, context, deleter: delete, kept });
-        Box::into_raw(managed).expose_provenance()
+    /// A capsule that holds it; with a version, where `versioned` says so.
+    ///
+    /// No step of Python's lies between the making of the tensor and the capsule's having it, so that
+    /// nothing can be raised there. Where nobody takes the tensor out, the capsule drops it by
+    /// `without_python`, so that other threads of Python run meanwhile.
+    ///
+    /// # Errors
+    /// `MemoryError`.
+    pub fn into_capsule<'py>(
+        self,
+        py: Python<'py>,
+        versioned: bool,
+        without_python: WithoutPython,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        let (tensor, name) = match versioned {
+            true => (self.into_versioned(without_python).cast(), VERSIONED_CAPSULE),
+            false => (self.into_unversioned(without_python).cast::<c_void>(), CAPSULE),
+        };
+        // SAFETY: `destroy` takes what capsules of these names hold, from any thread.
+        let made =
+            unsafe { PyCapsule::new_with_pointer_and_destructor(py, tensor, name, Some(destroy)) };
+        made.inspect_err(|_| {
+            // SAFETY: it was made above under this name, and no capsule has it.
+            drop(unsafe { kept_in(tensor.as_ptr(), versioned) });
+        })
     }
 
-    /// The same as a `DLManagedTensorVersioned`.
-    pub fn into_raw_versioned(self) -> usize {
+    fn into_unversioned(self, without_python: WithoutPython) -> NonNull<Managed> {
+        let (tensor, kept) = self.parts(without_python);
+        let context = std::ptr::null_mut();
+        let managed = Box::new(Managed { tensor, context, deleter: delete, kept });
+        NonNull::from(Box::leak(managed))
+    }
+
+    fn into_versioned(self, without_python: WithoutPython) -> NonNull<ManagedVersioned> {
         const NEITHER_READ_ONLY_NOR_COPIED: u64 = 0;
-        let (tensor, kept) = self.parts();
+        let (tensor, kept) = self.parts(without_python);
         let managed = Box::new(ManagedVersioned {
             version: VERSION,
             context: std::ptr::null_mut(),
@@ -141,10 +178,10 @@ impl DlpackTensor {
             tensor,
             kept,
         });
-        Box::into_raw(managed).expose_provenance()
+        NonNull::from(Box::leak(managed))
     }
 
-    fn parts(self) -> (Tensor, Kept) {
+    fn parts(self, without_python: WithoutPython) -> (Tensor, Kept) {
         let DlpackTensor { upload, offset, mut shape, dtype } = self;
         let (device_type, device_id) = dlpack_device(upload.memory.space());
         let mut strides = vec![1_i64; shape.len()];
@@ -167,18 +204,72 @@ impl DlpackTensor {
             strides: strides.as_mut_ptr(),
             byte_offset: 0,
         };
-        (tensor, Kept { upload, _shape: shape, _strides: strides, process: process::id() })
+        let kept = Kept {
+            upload: Some(upload),
+            _shape: shape,
+            _strides: strides,
+            process: process::id(),
+            without_python,
+        };
+        (tensor, kept)
     }
 }
 
 unsafe extern "C" fn delete(tensor: *mut Managed) {
-    // SAFETY: `into_raw` made it, and whoever calls this had the only one.
-    drop(unsafe { Box::from_raw(tensor) });
+    // SAFETY: `into_unversioned` made it, and whoever calls this had the only one.
+    drop(unsafe { kept_in(tensor.cast(), false) });
 }
 
 unsafe extern "C" fn delete_versioned(tensor: *mut ManagedVersioned) {
-    // SAFETY: `into_raw_versioned` made it, and whoever calls this had the only one.
-    drop(unsafe { Box::from_raw(tensor) });
+    // SAFETY: `into_versioned` made it, and whoever calls this had the only one.
+    drop(unsafe { kept_in(tensor.cast(), true) });
+}
+
+/// Takes a tensor apart.
+///
+/// # Safety
+/// It was made by `into_versioned` or by `into_unversioned`, as `versioned` says, and nobody uses it
+/// any more.
+unsafe fn kept_in(tensor: *mut c_void, versioned: bool) -> Kept {
+    if versioned {
+        // SAFETY: the caller says so.
+        let managed = unsafe { Box::from_raw(tensor.cast::<ManagedVersioned>()) };
+        return managed.kept;
+    }
+    // SAFETY: as above.
+    let managed = unsafe { Box::from_raw(tensor.cast::<Managed>()) };
+    managed.kept
+}
+
+/// The destructor of capsules. It runs no code of Python's, and does not touch the exception that may
+/// be under way.
+unsafe extern "C" fn destroy(capsule: *mut ffi::PyObject) {
+    // SAFETY: Python calls this for a capsule of ours.
+    let Some(mut kept) = (unsafe { untaken(capsule) }) else { return };
+    // Where others have the memory, there is nothing to be done, and no need to let anybody run.
+    let Some(last) = kept.let_go() else { return };
+    // SAFETY: Python calls destructors from threads that run Python.
+    let py = unsafe { Python::assume_attached() };
+    (kept.without_python)(py, Box::new(move || drop(last)));
+}
+
+/// What a capsule of ours holds that nobody has taken out.
+///
+/// # Safety
+/// Python calls the destructor of this capsule.
+unsafe fn untaken(capsule: *mut ffi::PyObject) -> Option<Kept> {
+    for (name, versioned) in [(CAPSULE, false), (VERSIONED_CAPSULE, true)] {
+        // SAFETY: the caller has the capsule, and runs Python.
+        if unsafe { ffi::PyCapsule_IsValid(capsule, name.as_ptr()) } == 0 {
+            continue;
+        }
+        // SAFETY: as above.
+        let tensor = unsafe { ffi::PyCapsule_GetPointer(capsule, name.as_ptr()) };
+        // SAFETY: capsules of this name and destructor hold such a tensor; who takes one out renames
+        // the capsule.
+        return Some(unsafe { kept_in(tensor, versioned) });
+    }
+    None
 }
 
 /// A space, as DLPack names it: the kind of device, and its number.
@@ -191,93 +282,6 @@ pub fn dlpack_device(space: Space) -> (i32, i32) {
     }
 }
 
-/// The address of the name of a capsule, which ends with a zero byte and stays for ever.
-pub fn capsule_name(versioned: bool) -> usize {
-    let name = if versioned { VERSIONED_CAPSULE } else { CAPSULE };
-    name.as_ptr().addr()
-}
-
-/// The address of the destructor of such capsules: it deletes the tensor that nobody has taken out.
-///
-/// It runs no code of Python's, and does not touch the exception that may be under way.
-///
-/// # Errors
-/// `Unsupported` where this process has no Python whose functions can be found.
-pub fn capsule_destructor() -> Result<usize> {
-    match Capsules::of_this_process() {
-        Some(_) => Ok((destroy as unsafe extern "C" fn(*mut c_void) as *const ()).addr()),
-        None => {
-            let message = "the functions of Python for capsules cannot be found in this process";
-            Err(Error::new(ErrorKind::Unsupported, message))
-        }
-    }
-}
-
-/// Two functions of Python's stable interface. Neither raises where they are used here.
-struct Capsules {
-    is_valid: unsafe extern "C" fn(*mut c_void, *const c_char) -> c_int,
-    pointer: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void,
-}
-
-impl Capsules {
-    fn of_this_process() -> Option<&'static Capsules> {
-        static FOUND: OnceLock<Option<Capsules>> = OnceLock::new();
-        let find = || {
-            let program = SharedLibrary::this_process()?;
-            // SAFETY: it is its type in Python's stable interface.
-            let is_valid = unsafe { program.function("PyCapsule_IsValid") }?;
-            // SAFETY: see above.
-            let pointer = unsafe { program.function("PyCapsule_GetPointer") }?;
-            Some(Capsules { is_valid, pointer })
-        };
-        FOUND.get_or_init(find).as_ref()
-    }
-
-    /// The tensor in a capsule, where that is its name.
-    ///
-    /// # Safety
-    /// Python calls the destructor of this capsule.
-    unsafe fn tensor(&self, capsule: *mut c_void, name: &CStr) -> Option<*mut c_void> {
-        // SAFETY: the caller has the capsule, and Python's lock with it.
-        let is_named_so = unsafe { (self.is_valid)(capsule, name.as_ptr()) } != 0;
-        // SAFETY: see above.
-        is_named_so.then(|| unsafe { (self.pointer)(capsule, name.as_ptr()) })
-    }
-}
-
-unsafe extern "C" fn destroy(capsule: *mut c_void) {
-    let Some(capsules) = Capsules::of_this_process() else { return };
-    // SAFETY: Python calls this as the destructor of the capsule.
-    if let Some(tensor) = unsafe { capsules.tensor(capsule, CAPSULE) } {
-        // SAFETY: capsules of this name and destructor hold what `into_raw` made; nobody took it.
-        unsafe { delete(tensor.cast()) };
-    }
-    // SAFETY: as above.
-    if let Some(tensor) = unsafe { capsules.tensor(capsule, VERSIONED_CAPSULE) } {
-        // SAFETY: as above, by `into_raw_versioned`.
-        unsafe { delete_versioned(tensor.cast()) };
-    }
-}
-
-/// The CUDA memory of an upload, where it is of that kind.
-pub fn cuda_memory(upload: &Upload) -> Option<&CudaMemory> {
-    (&*upload.memory as &dyn Any).downcast_ref()
-}
-
-/// A stream as the Python array API standard writes it for CUDA; see
-/// [`ConsumerStream::from_array_api`].
-///
-/// A number is all that Python's protocols tell, so this trusts it to be a stream of the device that
-/// stays until what it is used with is dropped, as a library would in C. That is why it is only there
-/// for bindings, which cannot know better.
-///
-/// # Errors
-/// `InvalidArgument` for 0 and for numbers below −1.
-pub fn stream_of_array_api(stream: Option<i64>) -> Result<Option<ConsumerStream>> {
-    // SAFETY: whoever calls this from Python says that it is such a stream.
-    unsafe { ConsumerStream::from_array_api(stream) }
-}
-
 #[cfg(test)]
 mod tests {
     use spdl_core::{BufferPool, Device, HostDevice};
@@ -285,6 +289,10 @@ mod tests {
     use super::*;
 
     const F32: DlpackType = DlpackType { code: 2, bits: 32, lanes: 1 };
+
+    fn at_once(_: Python<'_>, work: Box<dyn FnOnce() + Send>) {
+        work();
+    }
 
     fn upload(pool: &BufferPool, bytes: usize) -> Arc<Upload> {
         let device = HostDevice::new(pool.clone());
@@ -298,10 +306,10 @@ mod tests {
         let address = upload.memory.address();
         let tensor = DlpackTensor::new(Arc::clone(&upload), 256, &[2, 3, 4], F32).unwrap();
         drop(upload);
-        let raw = tensor.into_raw();
+        let raw = tensor.into_unversioned(at_once).as_ptr().expose_provenance();
         std::thread::spawn(move || {
             let raw = std::ptr::with_exposed_provenance_mut::<Managed>(raw);
-            // SAFETY: it is what `into_raw` made.
+            // SAFETY: it is what `into_unversioned` made.
             let managed = unsafe { &*raw };
             let Tensor { data, dimensions, shape, strides, .. } = managed.tensor;
             assert_eq!((data.addr(), dimensions), (address + 256, 3));
@@ -323,9 +331,8 @@ mod tests {
     fn a_versioned_tensor_says_its_version_and_lies_where_c_expects_it() {
         let pool = BufferPool::new();
         let tensor = DlpackTensor::new(upload(&pool, 4), 0, &[], F32).unwrap();
-        let raw =
-            std::ptr::with_exposed_provenance_mut::<ManagedVersioned>(tensor.into_raw_versioned());
-        // SAFETY: it is what `into_raw_versioned` made.
+        let raw = tensor.into_versioned(at_once).as_ptr();
+        // SAFETY: it is what `into_versioned` made.
         let managed = unsafe { &*raw };
         assert_eq!((managed.version, managed.flags, managed.tensor.dimensions), (VERSION, 0, 0));
         assert_eq!(std::mem::offset_of!(ManagedVersioned, tensor), 32);
@@ -348,12 +355,7 @@ mod tests {
             let error = new(offset, shape).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{offset} {shape:?}");
         }
-        let (tensor, _kept) = new(0, &[0, 5]).unwrap().parts();
+        let (tensor, _kept) = new(0, &[0, 5]).unwrap().parts(at_once);
         assert!(tensor.data.is_null());
-    }
-
-    #[test]
-    fn a_process_without_python_has_no_destructor_of_capsules() {
-        assert_eq!(capsule_destructor().unwrap_err().kind(), ErrorKind::Unsupported);
     }
 }

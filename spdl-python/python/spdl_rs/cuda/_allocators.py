@@ -1,0 +1,38 @@
+"""Who allocates the memory of a device, where that is not the driver."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Literal
+
+Allocate = Callable[[int, int, int], int]
+Free = Callable[[int], object]
+Allocator = tuple[Allocate, Free]
+# What users may name.
+AllocatorLike = Literal["torch"] | Allocator
+
+_FORMS = '"torch" or a pair of functions, (allocate(size, device, stream), free(address))'
+
+
+def functions_of(allocator: AllocatorLike | None) -> Allocator | None:
+    """The two functions of an allocator; none where that is the driver.
+
+    Raises:
+        ImportError: It is PyTorch's, which is not installed.
+        TypeError: It is none.
+    """
+    if allocator is None:
+        return None
+    if isinstance(allocator, str):
+        if allocator != "torch":
+            raise ValueError(f"allocator must be {_FORMS}, not {allocator!r}")
+        cuda: Any = importlib.import_module("torch.cuda")
+        return cuda.caching_allocator_alloc, cuda.caching_allocator_delete
+    try:
+        allocate, free = allocator
+    except (TypeError, ValueError):
+        raise TypeError(f"allocator must be {_FORMS}, not {allocator!r}") from None
+    if not callable(allocate) or not callable(free):
+        raise TypeError(f"allocator must be {_FORMS}, not {allocator!r}")
+    return allocate, free

@@ -1,0 +1,344 @@
+"""Memory of a device from functions of Python's, such as those of PyTorch's caching allocator."""
+
+import ctypes
+import gc
+import sys
+import threading
+import time
+import types
+
+import numpy
+import pytest
+import spdl_rs
+from cuda_stub import run_child
+from dlpack_consumer import Consumed
+from spdl_rs import CudaError, ImageLoader
+from spdl_rs.io import cuda_config, transfer_buffer
+
+ALIGNMENT = 256
+
+
+class Framework:
+    """An allocator that knows what it has lent. Memory of the stub's device is the host's."""
+
+    def __init__(self, most=100):
+        self.most, self.lent, self.asked, self.freed = most, {}, [], []
+        self.pair = self.allocate, self.free
+
+    def allocate(self, size, device, stream):
+        self.asked.append((size, device, stream))
+        if len(self.lent) >= self.most:
+            raise MemoryError("no more than that")
+        memory = ctypes.create_string_buffer(size + ALIGNMENT)
+        address = -(-ctypes.addressof(memory) // ALIGNMENT) * ALIGNMENT
+        self.lent[address] = memory
+        return address
+
+    def free(self, address):
+        # What was not lent, or freed before, is a `KeyError`.
+        del self.lent[address]
+        self.freed.append(address)
+
+    def has(self, array):
+        return array.__cuda_array_interface__["data"][0] in self.lent
+
+    def sent(self, array):
+        return transfer_buffer(array, device_config=cuda_config(0, allocator=self.pair))
+
+
+class Telling(Framework):
+    def free(self, address):
+        super().free(address)
+        print("freed")
+
+
+@pytest.fixture
+def framework(stub):
+    """Nothing of it may be left when the test has ended, and nothing is freed twice."""
+    unraisable, before = [], sys.unraisablehook
+    sys.unraisablehook = unraisable.append
+    framework = Framework()
+    yield framework
+    gc.collect()
+    spdl_rs.cuda.release()
+    sys.unraisablehook = before
+    assert framework.lent == {} and unraisable == []
+
+
+def test_g01_arrays_lie_in_memory_of_the_allocator(stub, framework):
+    array = framework.sent(numpy.arange(1000, dtype="f4"))
+    # Of the driver's there is none.
+    assert framework.has(array) and "memory" not in stub.ledger()
+    ((size, device, _),) = framework.asked
+    assert size >= 4000 and device == 0
+    numpy.testing.assert_array_equal(array.to_host(), numpy.arange(1000))
+
+
+def test_g01_the_allocator_is_told_the_stream_that_writes_to_its_memory_first(stub, framework):
+    array = framework.sent(numpy.ones(3))
+    ((_, _, stream),) = framework.asked
+    # The event that was put last behind something is that behind the copy.
+    assert stream == stub.recording() > 2
+    del array
+
+
+def test_g01_memory_is_used_again_and_freed_once_when_it_is_released(stub, framework):
+    for number in range(50):
+        array = framework.sent(numpy.full(10_000, number))
+        numpy.testing.assert_array_equal(array.to_host()[:2], [number] * 2)
+        del array
+    assert len(framework.asked) <= 4 and framework.freed == []
+    statistics = spdl_rs.cuda.memory_statistics(allocator=framework.pair)
+    assert statistics["allocations"] == len(framework.asked)
+    assert statistics["free_bytes"] == sum(size for size, *_ in framework.asked)
+    # That of the driver is another pool.
+    assert spdl_rs.cuda.memory_statistics()["allocations"] == 0
+    spdl_rs.cuda.release()
+    assert framework.lent == {} and len(framework.freed) == len(framework.asked)
+
+
+def test_g01_memory_is_freed_behind_its_last_consumer_whoever_that_is(stub, framework):
+    array = framework.sent(numpy.ones(1000))
+    consumed = Consumed(array.__dlpack__(stream=4096))
+    del array
+    spdl_rs.cuda.release()
+    assert len(framework.lent) == 1
+    numpy.testing.assert_array_equal(consumed.numpy("f8"), numpy.ones(1000))
+    # As a library does it: on another thread, without the GIL.
+    thread = threading.Thread(target=consumed.delete)
+    thread.start()
+    thread.join()
+    assert framework.lent == {}
+
+
+def test_g01_the_events_of_consumers_come_before_memory_is_freed(stub):
+    seen = []
+
+    class Watching(Framework):
+        def free(self, address):
+            seen.append(stub.recording())
+            super().free(address)
+
+    framework = Watching()
+    array = framework.sent(numpy.ones(3))
+    array.record_stream(8192)
+    spdl_rs.cuda.release()
+    assert seen == []
+    del array
+    gc.collect()
+    assert seen == [8192] and framework.lent == {}
+
+
+def test_g01_a_capsule_that_nobody_takes_gives_memory_back_to_the_allocator(stub, framework):
+    capsule = framework.sent(numpy.ones(3)).__dlpack__()
+    spdl_rs.cuda.release()
+    assert len(framework.lent) == 1
+    del capsule
+    assert framework.lent == {}
+
+
+def test_g01_what_the_pool_has_no_use_for_is_freed_where_the_allocator_is_full(stub, framework):
+    framework.most = 1
+    small = framework.sent(numpy.ones(3))
+    del small
+    assert len(framework.lent) == 1
+    large = framework.sent(numpy.ones(100_000))
+    assert framework.has(large) and len(framework.freed) == 1
+    with pytest.raises(CudaError, match="MemoryError: no more than that") as raised:
+        framework.sent(numpy.ones(200_000))
+    assert raised.value.kind == "limit-exceeded"
+    assert isinstance(raised.value.__cause__, MemoryError)
+    numpy.testing.assert_array_equal(large.to_host(), numpy.ones(100_000))
+    # The next one has room again.
+    del large, raised
+    assert framework.has(framework.sent(numpy.ones(200_000)))
+
+
+def test_g01_what_is_called_out_of_memory_error_means_that_the_allocator_is_full(stub, framework):
+    # As PyTorch calls it.
+    class OutOfMemoryError(RuntimeError):
+        pass
+
+    def allocate(size, device, stream):
+        framework.asked.append(size)
+        raise OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(CudaError) as raised:
+        transfer_buffer(
+            numpy.ones(3), device_config=cuda_config(0, allocator=(allocate, framework.free))
+        )
+    assert raised.value.kind == "limit-exceeded" and len(framework.asked) == 2
+
+
+def test_g01_what_an_allocator_raises_is_the_cause_of_a_typed_error(stub, framework):
+    def allocate(size, device, stream):
+        framework.asked.append(size)
+        raise KeyError("mine")
+
+    with pytest.raises(
+        CudaError, match=r"CUDA device 0 from its allocator: KeyError: 'mine'"
+    ) as raised:
+        transfer_buffer(
+            numpy.ones(3), device_config=cuda_config(0, allocator=(allocate, framework.free))
+        )
+    cause = raised.value.__cause__
+    assert isinstance(cause, KeyError) and cause.__traceback__ is not None
+    assert raised.value.kind == "user" and len(framework.asked) == 1
+
+
+def test_g01_ctrl_c_in_an_allocator_stays_what_it_is(stub, framework):
+    def allocate(size, device, stream):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        transfer_buffer(
+            numpy.ones(3), device_config=cuda_config(0, allocator=(allocate, framework.free))
+        )
+
+
+@pytest.mark.parametrize(
+    "address, words, freed",
+    [
+        (0, "MemoryError: address 0", []),
+        (0x1001, "ValueError: address 0x1001", [0x1001]),
+        (None, "TypeError", []),
+        (-256, "OverflowError", []),
+        (2**64, "OverflowError", []),
+    ],
+)
+def test_g01_what_is_no_address_is_refused_and_given_back(stub, address, words, freed):
+    given_back = []
+    config = cuda_config(0, allocator=(lambda *_: address, given_back.append))
+    with pytest.raises(CudaError, match=words):
+        transfer_buffer(numpy.ones(3), device_config=config)
+    assert given_back == freed
+
+
+def test_g01_what_free_raises_is_told_and_leaves_the_exception_under_way_as_it_is(stub):
+    framework, unraisable, before = Framework(), [], sys.unraisablehook
+
+    def free(address):
+        framework.free(address)
+        raise KeyError("mine")
+
+    config = cuda_config(0, allocator=(framework.allocate, free))
+
+    def sent():
+        array = transfer_buffer(numpy.ones(3), device_config=config)
+        spdl_rs.cuda.release()
+        return array
+
+    def fail():
+        raise IndexError("another")
+
+    sys.unraisablehook = lambda told: unraisable.append(repr(told.exc_value))
+    try:
+        # The array is let go of on the way to `except`, with the exception under way.
+        print(sent(), fail())
+    except IndexError as error:
+        assert str(error) == "another" and error.__context__ is None
+    finally:
+        sys.unraisablehook = before
+    assert unraisable == ["KeyError('mine')"] and framework.lent == {}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_g01_ctrl_c_in_free_is_heard_by_what_runs_next(stub):
+    def free(address):
+        raise KeyboardInterrupt
+
+    config = cuda_config(0, allocator=(Framework().allocate, free))
+    array = transfer_buffer(numpy.ones(3), device_config=config)
+    spdl_rs.cuda.release()
+    with pytest.raises(KeyboardInterrupt):
+        del array
+        time.sleep(5)
+
+
+@pytest.fixture
+def torch(monkeypatch, framework):
+    """PyTorch, as far as its allocator goes."""
+    cuda = types.ModuleType("torch.cuda")
+    cuda.caching_allocator_alloc, cuda.caching_allocator_delete = framework.pair
+    module = types.ModuleType("torch")
+    module.cuda, module.Tensor = cuda, type("Tensor", (), {})
+    monkeypatch.setitem(sys.modules, "torch", module)
+    monkeypatch.setitem(sys.modules, "torch.cuda", cuda)
+    return framework
+
+
+def batches_of(folder, **options):
+    return ImageLoader(folder, batch_size=8, size=32, threads=2, **options)
+
+
+def test_g01_batches_of_a_loader_lie_in_memory_of_pytorchs_allocator(many, torch):
+    expected = list(batches_of(many))
+    loader = batches_of(many, device="cuda", allocator="torch")
+    for _ in range(4):
+        for (images, labels), (wanted, numbers) in zip(loader, expected, strict=True):
+            assert torch.has(images) and torch.has(labels)
+            numpy.testing.assert_array_equal(images.to_host(), wanted)
+            numpy.testing.assert_array_equal(labels.to_host(), numbers)
+    # As bounded as memory of the driver's: some batches ahead, at the consumer, and between.
+    assert len(torch.asked) <= 16
+    assert cuda_config(0, allocator="torch").allocator == torch.pair
+    del loader, images, labels
+
+
+def test_g01_an_allocator_that_fails_ends_a_loader_whatever_it_leaves_out(many, stub):
+    def allocate(size, device, stream):
+        raise KeyError("mine")
+
+    loader = batches_of(many, device="cuda", on_error="skip", allocator=(allocate, print))
+    with pytest.raises(CudaError, match="KeyError: 'mine'") as raised:
+        list(loader)
+    assert raised.value.stage == "upload"
+    del loader, raised
+
+
+@pytest.mark.filterwarnings("ignore::spdl_rs.CudaFallbackWarning")
+def test_g01_an_allocator_without_a_device_is_refused_or_not_used(many, no_driver):
+    with pytest.raises(ValueError, match='device is "cpu"'):
+        batches_of(many, allocator=(print, print))
+    assert batches_of(many, device="auto", allocator=(print, print)).device == "cpu"
+
+
+@pytest.mark.parametrize("wrong", ["jax", ""])
+def test_g01_the_name_of_no_allocator_is_refused(wrong):
+    with pytest.raises(ValueError, match='allocator must be "torch" or a pair of functions'):
+        cuda_config(0, allocator=wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong", [5, (print,), (print, 5), (5, print), (print, print, print), [1, 2]]
+)
+def test_g01_what_is_no_allocator_is_refused(wrong):
+    with pytest.raises(TypeError, match='allocator must be "torch" or a pair of functions'):
+        cuda_config(0, allocator=wrong)
+
+
+@pytest.mark.parametrize("held", ["arrays", "capsules", "loop"])
+def test_g01_nobody_is_called_while_python_ends(many, libcuda, held):
+    script = f"""
+        # What is registered before the package is imported is called once Python ends for that.
+        import atexit, sys
+        atexit.register(print, "ends")
+        import spdl_rs
+        # Functions of this program would keep what it holds alive for ever.
+        from test_cuda_allocators import Telling
+        pair = Telling().pair
+        loader = spdl_rs.ImageLoader(
+            sys.argv[1], batch_size=4, size=16, device="cuda", threads=2, allocator=pair
+        )
+        batches = iter(loader)
+        kept = [array for _ in range(3) for array in next(batches)]
+        if {held!r} == "capsules":
+            kept = [array.__dlpack__() for array in kept]
+        if {held!r} != "loop":
+            batches.close()
+            del batches, loader
+            spdl_rs.cuda.release()
+    """
+    finished = run_child(script, libcuda.parent, many, timeout=30)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert finished.stdout.endswith("ends\n")
