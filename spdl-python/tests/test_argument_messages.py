@@ -316,7 +316,7 @@ REFUSED = [
     ),
     (
         lambda it: torch_loader(prefetch_factor=it, num_workers=1),
-        [-1, HUGE, HUGER],
+        [0, -1, HUGE, HUGER],
         ValueError,
         "prefetch_factor",
     ),

@@ -62,8 +62,34 @@ def test_every_layout_holds_the_same_values(many, layout):
 
 
 def test_a_layout_that_numpy_cannot_hold_is_refused_at_once(many):
-    with pytest.raises(NotImplementedError, match="bfloat16"):
+    with pytest.raises(NotImplementedError, match='take "nchw-f32" or.*torch.bfloat16'):
         spdl_rs.ImageLoader(many, batch_size=2, layout="nchw-bf16")
+    with pytest.raises(NotImplementedError, match='NumPy has no bfloat16; take "nhwc-f32"'):
+        spdl_rs.io.DecodeImage(layout="nhwc-bf16")
+
+
+@pytest.mark.parametrize("size", [0, 16_385, 20_000, -1])
+def test_the_sides_that_there_are_are_told(many, size):
+    for make in (
+        spdl_rs.io.DecodeImage,
+        lambda size: spdl_rs.ImageLoader(many, batch_size=1, size=size),
+    ):
+        with pytest.raises(ValueError, match=f"^size must be 1 to 16384, not {size}$"):
+            make(size)
+    with pytest.raises(ValueError, match="^size must be 1 to 16384"):
+        spdl_rs.io.DecodeImage((3, size))
+    spdl_rs.io.DecodeImage((16_384, 1))
+
+
+def test_the_layouts_that_there_are_are_told(many):
+    says = 'one of "nhwc-u8", .*, "nchw-f32", not \'NCHW\'$'
+    for make in (
+        spdl_rs.io.DecodeImage,
+        lambda **it: spdl_rs.ImageLoader(many, batch_size=1, **it),
+    ):
+        with pytest.raises(spdl_rs.InvalidArgumentError, match=says) as raised:
+            make(layout="NCHW")
+        assert raised.value.kind == "invalid-argument"
 
 
 @pytest.mark.parametrize("size", [32, 64])

@@ -12,10 +12,12 @@ import os
 import pathlib
 import pickle
 import random
+import re
 import signal
 import sys
 import threading
 import time
+from concurrent.futures.process import BrokenProcessPool
 
 import in_processes
 import pytest
@@ -372,10 +374,43 @@ def test_d02_what_cannot_be_read_back_is_told_with_its_words(when):
         assert list(batches) == [2], "the pool goes on"
 
 
+class Killed:
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def test_d02_a_process_that_dies_is_an_error():
     batches = get(sampler=[78], num_workers=1, multiprocessing_context="fork")
-    with pytest.raises(RuntimeError, match="terminated abruptly"):
+    with pytest.raises(BrokenProcessPool, match="exit code 1.*iterate it anew"):
         list(batches)
+
+
+def test_d02_a_process_that_is_killed_is_told_with_its_number_and_the_signal():
+    batches = iter(get(Killed(), 1, sum, num_workers=2, multiprocessing_context="fork"))
+    with pytest.raises(BrokenProcessPool) as raised:
+        list(batches)
+    pattern = r"process (\d+) was killed by SIGKILL.*, as the system does where memory"
+    told = re.match(pattern, str(raised.value))
+    assert told and int(told[1]) != os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ({"collate_fn": lambda samples: samples}, "collate_fn"),
+        ({"dataset": [lambda: 1]}, "dataset"),
+    ],
+)
+def test_d02_what_cannot_be_sent_to_processes_is_named_with_advice(arguments, what):
+    advice = (
+        f"^{what} cannot be pickled.*must be defined in a module.*Without multiprocessing_context"
+    )
+    with pytest.raises(TypeError, match=advice):
+        get(**arguments, multiprocessing_context="spawn")
+    assert get(**arguments), "threads take anything"
 
 
 def test_d02_leaving_the_loop_ends_the_processes():
@@ -433,7 +468,8 @@ def test_d02_samplers_and_batches():
     def batches(**arguments):
         return list(get(range(10), collate_fn=list, in_order=True, **arguments))
 
-    assert batches(batch_size=None, batch_sampler=[[1], [2, 3]]) == [[1], [2, 3]]
+    for batch_size in (None, 1):
+        assert batches(batch_size=batch_size, batch_sampler=[[1], [2, 3]]) == [[1], [2, 3]]
     assert batches(batch_size=2, sampler=[4, 3, 2]) == [[4, 3], [2]]
     assert batches(batch_size=2, sampler=[4, 3, 2], drop_last=True) == [[4, 3]]
     # Upstream 0.6 took an empty sampler for none.
@@ -459,7 +495,7 @@ class Iterated:
         {"worker_init_concurrency": 0},
         {"prefetch_factor": 0},
         {"sampler": [1], "batch_sampler": [[1]], "batch_size": None},
-        {"batch_sampler": [[1]]},
+        {"batch_sampler": [[1]], "batch_size": 2},
         {"sampler": [1], "shuffle": True},
         {"batch_sampler": [[1]], "shuffle": True, "batch_size": None},
         {"batch_sampler": [[1]], "drop_last": True, "batch_size": None},

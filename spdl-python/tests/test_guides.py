@@ -15,7 +15,7 @@ PAGES = {
     "docs/migrating.md": (4, "test_migrating"),
     "docs/pack.md": (1, "test_guides"),
     "docs/profiling.md": (5, "test_profiling_guide"),
-    "spdl-python/README.md": (1, "test_package"),
+    "spdl-python/README.md": (2, "test_package"),
 }
 
 

@@ -120,3 +120,29 @@ if __name__ == "__main__":
     code, _, error = run([str(program)])
     assert code == 1 and "Can't get attribute 'triple' on <module 'elsewhere'" in error
     assert "define functions" not in error
+
+
+EXECUTOR = """
+import concurrent.futures, multiprocessing
+executor = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context(METHOD))
+builder = PipelineBuilder().add_source(range(3)).pipe(str, executor=executor).add_sink()
+print(list(builder.build(num_threads=1)))
+"""
+ALL_RUNS = {**RUNS, "executor": EXECUTOR}
+
+
+@pytest.mark.parametrize("name", ALL_RUNS)
+def test_x01_a_program_from_standard_input_is_told_that_it_must_be_a_file(name):
+    body = IMPORTS + DEFINITIONS + ALL_RUNS[name].replace("METHOD", "'spawn'")
+    code, out, error = run(["-"], input=body)
+    assert (code, out) == (1, "")
+    *_, last = [line for line in error.splitlines() if "Error: " in line]
+    told = "RuntimeError: this program is read from standard input"
+    assert told in last and "put it into a file" in last
+    assert "FileNotFoundError" not in error
+
+
+def test_x01_a_program_from_standard_input_may_fork():
+    body = IMPORTS + DEFINITIONS + RUNS["loader"].replace("METHOD", "'fork'")
+    code, out, error = run(["-"], input=body)
+    assert (code, sorted(out)) == (0, sorted("[0, 1]\n")), error

@@ -179,12 +179,63 @@ def test_batch_images_stacks_a_list():
         ([], "no images"),
         ([images[0], images[1][:1]], "one type and shape"),
         ([images[0], images[1].astype("f4")], "one type and shape"),
-        ([images[0], (images[1], 5)], "some images have a label"),
+        ([images[0], (images[1], 5)], "give all a label, or none"),
     ]:
         with pytest.raises(ValueError, match=says):
             BatchImages(3)(wrong)
     with pytest.raises(TypeError, match="aggregate"):
         BatchImages(3)(7)
+
+
+def gray(height, value=0, width=3):
+    return numpy.full((height, width), value, "u1")
+
+
+@pytest.mark.parametrize("at", [0, 2, 3])
+def test_of_a_batch_only_the_images_are_dropped_that_are_not_like_the_others(at, caplog):
+    images = [gray(2, value) for value in range(7)]
+    images.insert(at, gray(9, 99))
+    builder = source(images).pipe(identity).aggregate(BatchImages(4))
+    batches = run(builder)
+    assert [batch[:, 0, 0].tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6]]
+    (failure,) = caplog.records
+    assert (
+        f"of these 4 most are uint8 [2, 3], but number {at} is uint8 [9, 3]; resize" in caplog.text
+    )
+    assert failure.levelname == "ERROR"
+
+
+def test_an_image_that_is_not_like_the_others_is_one_failure():
+    images = [gray(2), gray(9), gray(2), gray(2)]
+    pipeline = build(source(images).aggregate(BatchImages(2)), max_failures=1)
+    with pipeline.auto_stop():
+        assert [len(batch) for batch in pipeline] == [2, 1]
+    told = pipeline.stats()["stages"]
+    assert [stage["failures"] for stage in told if "aggregate" in stage["name"]] == [1]
+
+
+def test_images_that_are_not_alike_are_told_by_their_places_and_shapes():
+    images = [gray(2)] * 6 + [gray(at) for at in range(3, 8)]
+    with pytest.raises(ValueError) as raised:
+        BatchImages(2)(images)
+    assert str(raised.value) == (
+        "the images of a batch must be of one type and shape: of these 11 most are uint8 [2, 3], but "
+        "number 6 is uint8 [3, 3], number 7 is uint8 [4, 3], number 8 is uint8 [5, 3], and 2 more; "
+        "resize or crop them before they are put together, as with DecodeImage(224)"
+    )
+    with pytest.raises(
+        ValueError, match=r"number 2 is uint8 \[2, 3\] with a label; give all a label"
+    ):
+        BatchImages(2)([images[0], images[0], (images[0], 5)])
+
+
+def test_what_is_no_pair_of_an_image_and_a_label_is_told_where_it_comes():
+    images = [gray(2), (gray(2), 1, 2), gray(2)]
+    aggregator = BatchImages(2)
+    assert aggregator.accumulate(images[0]) is None
+    with pytest.raises(TypeError, match="not 3 values"):
+        aggregator.accumulate(images[1])
+    assert aggregator.accumulate(images[2]).shape == (2, 2, 3)
 
 
 def test_print_marks_what_is_native():

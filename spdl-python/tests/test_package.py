@@ -5,15 +5,18 @@ import doctest
 import importlib.metadata
 import importlib.resources
 import inspect
+import json
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
 import pytest
 import spdl_rs
 import spdl_rs.pipeline
+import spdl_rs.pipeline._exit_code
 import spdl_rs.pipeline._profile
 from spdl_rs import _errors, _image_batches, _image_loader, _spdl_rs
 
@@ -36,6 +39,7 @@ def test_the_examples_in_docstrings_run(module, beside_photos):
         spdl_rs.pipeline,
         spdl_rs.pipeline._build,
         spdl_rs.pipeline._builder,
+        spdl_rs.pipeline._exit_code,
         spdl_rs.pipeline._markers,
         spdl_rs.pipeline._arena,
         spdl_rs.pipeline._pipeline,
@@ -56,10 +60,35 @@ def test_the_examples_of_pipelines_run(module):
 
 def test_the_example_in_the_readme_prints_what_it_says(beside_photos, capsys):
     text = (pathlib.Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    code, _ = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     (printed,) = re.findall(r"prints\n\n```text\n(.*?)```", text, flags=re.DOTALL)
     exec(code, {})
     assert capsys.readouterr().out == printed
+
+
+def test_the_state_that_the_readme_saves_after_ctrl_c_is_that_of_the_rest(
+    many, tmp_path, monkeypatch
+):
+    text = (pathlib.Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    _, code = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+
+    def loader():
+        return spdl_rs.ImageLoader(many, batch_size=8, size=8, train=True, seed=7)
+
+    expected = [labels.tolist() for _, labels in loader()]
+    seen = []
+
+    def train_step(images, labels):
+        seen.append(labels.tolist())
+        if len(seen) == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        exec(code, {"loader": loader(), "train_step": train_step, "json": json})
+    again = loader()
+    again.load_state_dict(json.loads((tmp_path / "loader.json").read_text()))
+    assert seen + [labels.tolist() for _, labels in again] == expected and len(expected) == 5
 
 
 PROTOCOLS = (

@@ -460,15 +460,6 @@ def test_f10_a_hook_that_was_not_decorated_is_refused_before_anything_runs(metho
         build(source([1]).pipe(identity), task_hook_factory=lambda info: [hook()])
 
 
-def test_f10_a_hook_that_is_no_context_manager_is_a_failure_with_advice(caplog):
-    class Wrong(TaskHook):
-        async def task_hook(self, input_item=None):
-            pass
-
-    assert run(source([1]).pipe(identity), task_hook_factory=lambda info: [Wrong()]) == []
-    assert "asynccontextmanager" in caplog.text
-
-
 class Stats(TaskStatsHook):
     def __init__(self, info, interval=-1, told=None):
         super().__init__(info, interval)

@@ -12,13 +12,20 @@ import sys
 import threading
 import time
 import traceback
+import types
 import warnings
 import weakref
 
 import pytest
 from pipelines import assert_no_threads, threads
 from spdl_rs import StoppedError
-from spdl_rs.torch import DataLoader, LoaderTimedOutError, _arguments, get_worker_info
+from spdl_rs.torch import (
+    DataLoader,
+    LoaderTimedOutError,
+    _arguments,
+    _samplers,
+    get_worker_info,
+)
 from torch_datasets import Stream
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -115,7 +122,7 @@ def test_without_workers_the_caller_makes_samples():
     assert threads() == []
 
 
-@pytest.mark.parametrize(("workers", "factor"), [(1, 1), (1, 3), (3, 2), (2, 0)])
+@pytest.mark.parametrize(("workers", "factor"), [(1, 1), (1, 3), (3, 2)])
 def test_no_more_batches_are_made_ahead_than_asked_for(workers, factor):
     made, drawn = [], []
 
@@ -134,7 +141,7 @@ def test_no_more_batches_are_made_ahead_than_asked_for(workers, factor):
             prefetch_factor=factor,
         )
     )  # fmt: skip
-    ahead = max(1, factor) * workers
+    ahead = factor * workers
     for taken in range(5):
         deadline = time.monotonic() + 20
         while len(made) < ahead + taken and time.monotonic() < deadline:
@@ -142,6 +149,24 @@ def test_no_more_batches_are_made_ahead_than_asked_for(workers, factor):
         time.sleep(0.01)
         assert len(made) == len(drawn) == ahead + taken
         next(batches)
+
+
+def test_what_makes_batches_is_checked_with_pytorch_as_without(monkeypatch):
+    class Unchecked:
+        def __init__(self, sampler, batch_size, drop_last):
+            self.batch_size = batch_size
+
+    module = types.SimpleNamespace(
+        utils=types.SimpleNamespace(data=types.SimpleNamespace(BatchSampler=Unchecked))
+    )
+    for there in (None, module):
+        monkeypatch.setattr(_samplers, "pytorch", lambda there=there: there)
+        for wrong in (0, -1, 2**70, 2.0, True):
+            with pytest.raises(ValueError, match="^batch_size must be"):
+                _samplers.batch_sampler_of([1], wrong, False)
+        with pytest.raises(ValueError, match="^drop_last must be True or False, not 1$"):
+            _samplers.batch_sampler_of([1], 2, 1)
+        assert _samplers.batch_sampler_of([1], 2, False).batch_size == 2
 
 
 def test_a_slow_batch_holds_up_no_other_if_the_order_is_free():
@@ -462,7 +487,9 @@ def test_without_pytorch_what_needs_it_says_so():
     assert (ran.stdout, ran.stderr) == ("all\n", "")
 
 
-@pytest.mark.parametrize("name", ["torch", "torch._loader", "torch._worker_info"])
+@pytest.mark.parametrize(
+    "name", ["torch", "torch._loader", "torch._resumable", "torch._worker_info"]
+)
 def test_the_examples_in_docstrings_run(name):
     result = doctest.testmod(importlib.import_module(f"spdl_rs.{name}"))
     assert result.attempted >= 3 and result.failed == 0

@@ -9,11 +9,16 @@ import sys
 from collections.abc import Iterable
 from typing import Any, SupportsIndex, TypeAlias, TypeVar
 
+from ._errors import InvalidArgumentError
+
 T = TypeVar("T")
 Path: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
 
 MOST_THREADS = 2**16
 """More would take the machine down."""
+MOST_SIDE = 16_384
+"""How many pixels a side of a sample may have."""
+_LAYOUTS = ("nhwc-u8", "nhwc-f16", "nhwc-f32", "nchw-u8", "nchw-f16", "nchw-f32")
 _MOST = 2**63 - 1
 _MOST_SECONDS = 1e9
 
@@ -136,6 +141,24 @@ def choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in choices:
         *some, last = [f'"{choice}"' for choice in choices]
         raise ValueError(f"{name} must be {', '.join(some)} or {last}, not {value!r}")
+    return value
+
+
+def layout(value: Any) -> str:
+    """How pixels lie in memory, as far as NumPy has it; what else there is, the native module says."""
+    if not isinstance(value, str):
+        raise TypeError(f'layout must be "nhwc-u8" or "nchw-f32", not {value!r}')
+    if value in ("nhwc-bf16", "nchw-bf16"):
+        order, _ = value.split("-")
+        raise NotImplementedError(
+            f'layout="{value}": NumPy has no bfloat16; take "{order}-f32" or "{order}-u8", and convert '
+            "batches where they are used, as with torch.from_numpy(images).to(torch.bfloat16)"
+        )
+    if value not in _LAYOUTS:
+        names = ", ".join(f'"{name}"' for name in _LAYOUTS)
+        raise InvalidArgumentError(
+            f"layout must be one of {names}, not {shown(value)}", kind="invalid-argument"
+        )
     return value
 
 

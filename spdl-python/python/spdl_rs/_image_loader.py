@@ -201,11 +201,9 @@ class ImageLoader:
         check.choice("on_error", on_error, ("raise", "skip"))
         check.choice("on_truncated", on_truncated, ("error", "partial"))
         check.choice("remainder", remainder, ("drop", "pad", "uneven"))
-        if not isinstance(layout, str):
-            raise TypeError(f'layout must be "nhwc-u8" or "nchw-f32", not {layout!r}')
         self._batch_size = check.whole("batch_size", batch_size, 1, 2**63 - 1)
-        self._size = check.whole("size", size, 1, 2**32 - 1)
-        self._layout = layout
+        self._size = check.whole("size", size, 1, check.MOST_SIDE)
+        self._layout = check.layout(layout)
         self._drop_last = check.flag("drop_last", drop_last)
         self._world_size = check.whole("world_size", world_size, 1, 2**20)
         self._rank = check.whole("rank", rank, 0, self._world_size - 1)

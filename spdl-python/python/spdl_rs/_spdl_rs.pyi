@@ -388,6 +388,7 @@ class Stage:
         workers: Workers | None = None,
         inbox: Inbox | None = None,
         draws: tuple[int, str] | None = None,
+        look_at: Callable[[Any], object] | None = None,
     ) -> Stage: ...
     @staticmethod
     def lists(name: str, size: int, drop_last: bool) -> Stage: ...

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyIterator;
 use spdl_core::{AsyncContext, AsyncStage, Result, StageContext, async_trait};
 
@@ -17,6 +18,8 @@ use crate::operators::Draws;
 pub(super) struct Op {
     pub(super) stage: String,
     pub(super) function: Arc<Py<PyAny>>,
+    /// What is called for a coroutine or generator that the function gives; it raises what to do.
+    pub(super) look_at: Option<Py<PyAny>>,
 }
 
 impl Op {
@@ -24,6 +27,28 @@ impl Op {
         let result = self.function.bind(py).call1((item,));
         result.map_err(|error| item_failure(py, error, &self.stage, Some(item)))
     }
+
+    /// Has a result looked at that is still to be awaited or iterated.
+    fn look_at(&self, result: &Bound<'_, PyAny>, item: &Item) -> Result<()> {
+        let Some(look_at) = &self.look_at else { return Ok(()) };
+        let py = result.py();
+        let looked = is_undecided(result)
+            .and_then(|is| if is { look_at.call1(py, (result,)).map(drop) } else { Ok(()) });
+        looked.map_err(|error| item_failure(py, error, &self.stage, Some(item)))
+    }
+}
+
+/// Whether this is a coroutine, or a generator of either kind.
+fn is_undecided(result: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static TYPES: PyOnceLock<[Py<PyAny>; 3]> = PyOnceLock::new();
+    let py = result.py();
+    let types = TYPES.get_or_try_init(py, || {
+        let types = py.import(intern!(py, "types"))?;
+        let one = |name| Ok::<_, PyErr>(types.getattr(name)?.unbind());
+        Ok::<_, PyErr>([one("CoroutineType")?, one("AsyncGeneratorType")?, one("GeneratorType")?])
+    })?;
+    let kind = result.get_type();
+    Ok(types.iter().any(|one| kind.is(one)))
 }
 
 /// One result per item; `None` drops the item.
@@ -35,6 +60,7 @@ impl spdl_core::Stage<Item> for Call {
     fn process(&mut self, item: Item, cx: &mut StageContext<'_, Item>) -> Result<()> {
         let result = try_python(|py| {
             let result = self.0.call(py, &item)?;
+            self.0.look_at(&result, &item)?;
             drop(item);
             Ok((!result.is_none()).then(|| result.unbind()))
         })?;

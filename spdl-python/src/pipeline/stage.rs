@@ -50,11 +50,12 @@ enum Kind {
 impl Stage {
     /// A stage that calls `function` for each item, and takes its result in the way of `kind`:
     /// `"call"`, `"draw"`, `"iterate"`, `"await"` or `"iterate-async"`. One that draws is called with
-    /// random numbers, too: `draws` says by which seed, and in the name of which stage.
+    /// random numbers, too: `draws` says by which seed, and in the name of which stage. `look_at` is
+    /// called for results of `"call"` that are coroutines or generators.
     #[staticmethod]
     #[pyo3(signature = (
         kind, name, function, *, concurrency, ordered, max_failures=None, workers=None, inbox=None,
-        draws=None
+        draws=None, look_at=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn function(
@@ -67,6 +68,7 @@ impl Stage {
         workers: Option<PyRef<'_, Workers>>,
         inbox: Option<PyRef<'_, Inbox>>,
         draws: Option<(u64, String)>,
+        look_at: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let inbox = inbox.map(|inbox| inbox.clone());
         let kind = match (kind, inbox, draws) {
@@ -82,20 +84,21 @@ impl Stage {
         };
         let on_error = max_failures.map(|budget| on_error(&budget)).transpose()?;
         let pool = workers.map(|workers| Arc::clone(&workers.pool));
-        Ok(Stage::new(name, function, kind, concurrency, ordered, on_error, pool))
+        let op = Op { stage: name, function: Arc::new(function), look_at };
+        Ok(Stage::of(op, kind, concurrency, ordered, on_error, pool))
     }
 
     /// Lists of `size` items.
     #[staticmethod]
     fn lists(py: Python<'_>, name: String, size: usize, drop_last: bool) -> Self {
         let kind = Kind::Lists { size, drop_last };
-        Stage::new(name, py.None(), kind, 1, false, None, None)
+        Stage::new(name, py.None(), kind)
     }
 
     /// What aggregators give that `make()` makes, one for each epoch.
     #[staticmethod]
     fn aggregate(name: String, make: Py<PyAny>, drop_last: bool) -> Self {
-        Stage::new(name, make, Kind::Custom { drop_last }, 1, false, None, None)
+        Stage::new(name, make, Kind::Custom { drop_last })
     }
 
     /// Paths, of which `router(item)` chooses one; or for each item of a list.
@@ -113,7 +116,7 @@ impl Stage {
         };
         let paths = paths.iter().map(specs).collect();
         let inbox = inbox.map(|inbox| inbox.clone());
-        Stage::new(name, router, Kind::Route { paths, batched, inbox }, 1, false, None, None)
+        Stage::new(name, router, Kind::Route { paths, batched, inbox })
     }
 
     /// Operators of `spdl_rs.io`, one behind the other: what reads files, what decodes images, what
@@ -139,7 +142,7 @@ impl Stage {
         let (fetch, decode) = (fetch.transpose()?, decode.transpose()?);
         let native = Native::new(py, fetch, decode, augment.transpose()?, batch)?;
         let name = native.name().to_owned();
-        Ok(Stage::new(name, py.None(), Kind::Native(Box::new(native)), 1, false, None, None))
+        Ok(Stage::new(name, py.None(), Kind::Native(Box::new(native))))
     }
 }
 
@@ -152,16 +155,21 @@ fn settings((name, concurrency, ordered, max_failures): Described<'_>) -> PyResu
 }
 
 impl Stage {
-    fn new(
-        name: String,
-        function: Py<PyAny>,
+    /// One with neither concurrency nor order nor threads of its own.
+    fn new(name: String, function: Py<PyAny>, kind: Kind) -> Self {
+        let op = Op { stage: name, function: Arc::new(function), look_at: None };
+        Stage::of(op, kind, 1, false, None, None)
+    }
+
+    fn of(
+        op: Op,
         kind: Kind,
         concurrency: usize,
         ordered: bool,
         on_error: Option<OnError>,
         pool: Option<Arc<Pool>>,
     ) -> Self {
-        let op = Arc::new(Op { stage: name, function: Arc::new(function) });
+        let op = Arc::new(op);
         Stage { spec: Arc::new(Spec { op, kind, concurrency, ordered, on_error, pool }) }
     }
 

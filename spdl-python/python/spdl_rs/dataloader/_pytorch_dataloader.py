@@ -114,7 +114,8 @@ def get_pytorch_dataloader(
         batch_size: Samples per batch. `None`: no batches, or those of `batch_sampler`.
         shuffle: Whether each epoch has an order of its own, drawn by PyTorch.
         sampler: Gives indices, in the thread that asks for batches.
-        batch_sampler: Gives lists of indices; together with `batch_size=None`.
+        batch_sampler: Gives lists of indices; not together with `batch_size`, `shuffle`, `sampler` or
+            `drop_last`.
         num_workers: How many threads or processes make batches, at least 1. (0 is 1, with a
             warning.)
         collate_fn: Makes a batch of a list of samples. Default: PyTorch's `default_collate`, or
@@ -136,7 +137,8 @@ def get_pytorch_dataloader(
     Raises:
         ValueError: Arguments are out of range or do not go together; or the data set is iterated
             and not indexed.
-        TypeError: An argument is of the wrong type, or the data set cannot be indexed.
+        TypeError: An argument is of the wrong type, or the data set cannot be indexed; or what worker
+            processes need cannot be pickled.
         ModuleNotFoundError: What is asked for needs PyTorch, and that is not installed.
 
     >>> from spdl_rs.dataloader import get_pytorch_dataloader
@@ -218,7 +220,8 @@ def _check_order(
 ) -> None:
     excluded = {
         "sampler and batch_sampler": sampler is not None and batch_sampler is not None,
-        "batch_size and batch_sampler": batch_size is not None and batch_sampler is not None,
+        # As for PyTorch, 1 is the same as nothing said.
+        "batch_size and batch_sampler": batch_size not in (None, 1) and batch_sampler is not None,
         "shuffle and sampler": shuffle and sampler is not None,
         "shuffle and batch_sampler": shuffle and batch_sampler is not None,
         "drop_last and batch_sampler": drop_last and batch_sampler is not None,

@@ -26,13 +26,13 @@ def put(value: object, **checked: Any) -> None:
         object.__setattr__(value, name, setting)
 
 
-def size(name: str, value: Any) -> int | tuple[int, int]:
-    """A side of a square, or height and width."""
+def size(name: str, value: Any, most: int = 2**32 - 1) -> int | tuple[int, int]:
+    """A side of a square, or height and width, of `most` pixels at most."""
     if not isinstance(value, (tuple, list)):
-        return check.whole(name, value, 1, 2**32 - 1)
+        return check.whole(name, value, 1, most)
     if len(value) != 2:
         raise TypeError(f"{name} must be a whole number, or height and width, not {value!r}")
-    height, width = (check.whole(name, side, 1, 2**32 - 1) for side in value)
+    height, width = (check.whole(name, side, 1, most) for side in value)
     return height, width
 
 

@@ -14,9 +14,10 @@ import numpy
 import numpy.typing
 
 from .. import _spdl_rs
-from .._arguments import choice, flag, real, reals, whole
+from .._arguments import MOST_SIDE, choice, flag, layout, real, reals, whole
 from .._secrets import without_secrets
 from .._spdl_rs import Array
+from ._alike import not_alike, odd_ones
 from ._augmentations import Augmentation, several
 from ._buffer import Buffer
 from ._crops import Crop
@@ -160,8 +161,7 @@ known are jpeg, png, webp, gif, bmp, tiff
     augment: Augmentation | Sequence[Augmentation] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.layout, str):
-            raise TypeError(f'layout must be "nhwc-u8" or "nchw-f32", not {self.layout!r}')
+        layout(self.layout)
         if self.crop is not None and not isinstance(self.crop, Crop):
             raise TypeError(f"crop must be one of spdl_rs.io, such as Stretch(), not {self.crop!r}")
         choice("filter", self.filter, ("nearest", "area", "bilinear", "bicubic", "lanczos3"))
@@ -170,7 +170,7 @@ known are jpeg, png, webp, gif, bmp, tiff
         flip = self.horizontal_flip
         put(
             self,
-            size=size("size", self.size),
+            size=size("size", self.size, MOST_SIDE),
             train=flag("train", self.train),
             seed=whole("seed", self.seed, 0, 2**64 - 1),
             horizontal_flip=None if flip is None else real("horizontal_flip", flip),
@@ -301,7 +301,9 @@ class BatchImages:
         ValueError: `batch_size` is less than 1.
 
     Called with a list, it stacks that; it raises `ValueError` where the list is empty, where images are
-    of different shapes or types, and where only some have labels.
+    of different shapes or types, and where only some have labels. In a pipeline, those images of a full
+    batch are dropped that are not like most of it, which is one failure; the others wait for more. At
+    the end of an epoch that ends the pipeline.
 
     >>> from spdl_rs.io import BatchImages, DecodeImage, Fetch
     >>> from spdl_rs.pipeline import PipelineBuilder
@@ -344,20 +346,23 @@ class BatchImages:
         parts = [_parts(item) for item in items]
         if not parts:
             raise ValueError("there are no images to make a batch of")
-        if len({len(part) for part in parts}) > 1:
-            raise ValueError("some images have a label and some have none; give all one, or none")
-        images = [numpy.asarray(part[0]) for part in parts]
-        kinds = dict.fromkeys((image.dtype, image.shape) for image in images)
-        if len(kinds) > 1:
-            found = " and ".join(f"{dtype} {list(shape)}" for dtype, shape in list(kinds)[:2])
-            raise ValueError(f"images of a batch must be of one type and shape, not {found}")
-        stacked = numpy.stack(images)
+        odd = odd_ones(parts)
+        if odd:
+            raise ValueError(not_alike(parts, odd))
+        stacked = numpy.stack([numpy.asarray(part[0]) for part in parts])
         if len(parts[0]) == 1:
             return stacked
         return stacked, numpy.array([part[1] for part in parts], dtype=numpy.int64)
 
     def accumulate(self, item: Any) -> Any | None:
-        """Takes an image in. Returns a batch where one is full, else `None`."""
+        """Takes an image in. Returns a batch where one is full, else `None`.
+
+        Raises:
+            TypeError: It is a pair, but not of an image and a label.
+            ValueError: Of a full batch, some images are not like the others. These are dropped; the
+                others wait for more.
+        """
+        _parts(item)
         self._items.append(item)
         return self._take() if len(self._items) >= self.batch_size else None
 
@@ -371,6 +376,11 @@ class BatchImages:
     def _take(self) -> Any:
         items = self._items.copy()
         self._items.clear()
+        parts = [_parts(item) for item in items]
+        odd = odd_ones(parts)
+        if odd:
+            self._items.extend(item for at, item in enumerate(items) if at not in set(odd))
+            raise ValueError(not_alike(parts, odd))
         return self(items)
 
 

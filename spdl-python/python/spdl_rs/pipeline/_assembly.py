@@ -14,6 +14,7 @@ from . import _native, _ops
 from ._executors import Cancellable, InExecutor, IterateInExecutor
 from ._instrumentation import Instrumentation
 from ._markers import _EPOCH_END
+from ._results import Results
 from ._stage_info import StageInfo
 from .defs._aggregators import Aggregator, Collate
 from .defs._checks import native_budget
@@ -72,6 +73,8 @@ class Assembly:
         """Coroutines that run on the event loop meanwhile."""
         self.stages_of: dict[CodeType, list[str]] = {}
         """Of which stages a function of the user's is, by its code."""
+        self._taken_apart: set[str] = set()
+        """The places of stages whose results the next one iterates, or may iterate."""
         self.called: list[str] = []
         """The native operators that are called as functions, for hooks or queues of the user's."""
 
@@ -243,6 +246,8 @@ class Assembly:
         return StageInfo(self._number, place, config.name, concurrency)
 
     def _stages(self, pipes: Sequence[StageConfig], outer: str) -> list[_spdl_rs.Stage]:
+        # What comes behind the last one stands elsewhere, and may do so.
+        self._taken_apart.add(f"{outer}{len(pipes) - 1}")
         return [
             self._piece(configs, [f"{outer}{at + more}" for more in range(len(configs))])
             for at, configs in self._pieces(pipes, outer, 0)
@@ -253,6 +258,9 @@ class Assembly:
     ) -> Iterator[tuple[int, Sequence[StageConfig]]]:
         """The stages, each with its place; together those that are one to the engine."""
         _native.refuse_misfits(stages)
+        for at, after in enumerate(stages[1:]):
+            if isinstance(after, DisaggregateConfig):
+                self._taken_apart.add(f"{outer}{first + at}")
         return _native.pieces(
             stages, lambda at: self._is_called(stages[at], f"{outer}{first + at}")
         )
@@ -323,7 +331,12 @@ class Assembly:
         elif kind == "iterate-async":
             # They wait for the event loop, and must not keep others from working meanwhile.
             workers = self._own_threads(concurrency)
+        results = Results(config.op, name, info.stage_id in self._taken_apart)
         hooks = self._instrumentation.hooks(name, info)
+        # Where nobody else looks at results, that is done natively: it costs each item something.
+        natively = kind == "call" and hooks is None and self._limits is None
+        if not natively:
+            function = results.wrap(kind, function)
         if hooks is not None:
             function = hooks.wrap(kind, function)
         budget = None if config.max_failures is None else native_budget(config.max_failures)
@@ -339,6 +352,7 @@ class Assembly:
             workers=workers,
             inbox=self._event_loop() if kind in ("await", "iterate-async") else None,
             draws=draws,
+            look_at=results.look_at if natively else None,
         )
 
     def _paths(self, config: PathVariantsConfig[Any], name: str, place: str) -> _spdl_rs.Stage:

@@ -19,6 +19,7 @@ from ._background import BackgroundTaskFactory
 from ._executors import Cancelled
 from ._failure import EndsPipeline, as_exception
 from ._latch import Latch
+from ._hook_checks import not_a_context_manager
 from ._logging import log_failure
 from ._tracebacks import shorten
 
@@ -255,7 +256,4 @@ def checked(context: Any, method: str) -> AbstractAsyncContextManager[Any]:
     if asyncio.iscoroutine(context):
         # Nobody awaits it, of which there is nothing more to say.
         context.close()
-    raise TypeError(
-        f"{method} must give an async context manager, not {type(context).__name__!r}; decorate "
-        "it with contextlib.asynccontextmanager"
-    )
+    raise not_a_context_manager(method, context)

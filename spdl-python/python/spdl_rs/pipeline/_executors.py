@@ -10,6 +10,7 @@ from typing import Any
 
 from .._errors import StoppedError
 from ._closing import closing
+from ._main_module import check_can_be_imported
 
 _END = object()
 
@@ -27,9 +28,14 @@ class Cancellable(ABC):
 
 
 class InExecutor(Cancellable):
-    """Calls a function on an executor, and waits for its result."""
+    """Calls a function on an executor, and waits for its result.
+
+    Raises:
+        RuntimeError: It has processes, which could not begin.
+    """
 
     def __init__(self, executor: concurrent.futures.Executor, function: Callable[..., Any]) -> None:
+        check_can_be_imported(getattr(executor, "_mp_context", None))
         self._executor = executor
         self._function = function
         self._waiting: set[concurrent.futures.Future[Any]] = set()

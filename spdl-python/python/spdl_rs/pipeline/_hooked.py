@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import inspect
 import time
 from collections.abc import (
     AsyncIterator,
@@ -20,17 +19,11 @@ from typing import Any
 from ._closing import aclosing, closing
 from ._companions import Companions, Life, checked
 from ._executors import Cancelled
+from ._failure import EndsPipeline
 from ._hooks import TaskHook, TaskStatsHook
+from ._logging import log_failure
 
 _END = object()
-
-
-def _check_decorated(method: Callable[..., Any]) -> None:
-    if inspect.isasyncgenfunction(method) or inspect.isgeneratorfunction(method):
-        raise ValueError(
-            f"{method.__qualname__} is a generator, and no async context manager; decorate it with "
-            "contextlib.asynccontextmanager"
-        )
 
 
 class HookedStage:
@@ -43,19 +36,14 @@ class HookedStage:
         name: The stage's.
         hooks: The outermost first.
         companions: What runs the hooks.
-
-    Raises:
-        ValueError: A hook's method is a generator that nobody made a context manager.
     """
 
     def __init__(self, name: str, hooks: Sequence[TaskHook], companions: Companions) -> None:
-        for hook in hooks:
-            _check_decorated(hook.stage_hook)
-            _check_decorated(hook.task_hook)
         self._hooks = hooks
         self._companions = companions
         self._life = Life(name, [hook.stage_hook for hook in hooks])
         companions.add_life(self._life)
+        self._misfit: EndsPipeline | None = None
         # Those that only measure need no event loop.
         self._meters = [hook for hook in hooks if isinstance(hook, TaskStatsHook)]
         self._only_meters = len(self._meters) == len(hooks) and all(
@@ -115,8 +103,21 @@ class HookedStage:
             meter.record(seconds)
 
     async def enter(self, stack: AsyncExitStack, item: Any) -> None:
-        """Enters the hooks for an item, on the event loop."""
-        contexts = [checked(hook.task_hook(item), "task_hook") for hook in self._hooks]
+        """Enters the hooks for an item, on the event loop.
+
+        Raises:
+            EndsPipeline: A hook gives no async context manager, and would for no item.
+        """
+        given = [hook.task_hook(item) for hook in self._hooks]
+        try:
+            contexts = [checked(context, "task_hook") for context in given]
+        except TypeError as error:
+            if self._misfit is None:
+                # Its traceback shows nothing of the user's.
+                error.__traceback__ = None
+                log_failure(self._life.name, error)
+                self._misfit = EndsPipeline(self._life.name, error)
+            raise self._misfit from None
         for context in contexts:
             await stack.enter_async_context(context)
 

@@ -45,21 +45,17 @@ class Instrumentation:
         """The hooks of a stage, where there are any.
 
         Raises:
-            TypeError: The factory gives something else.
+            TypeError, ValueError: The factory gives something else.
         """
         if self.options.logs_stages:
             self._log.stages[name] = info
         if self.options.hook_factory is None or self.companions is None:
             return None
         if info not in self._stages:
+            from ._hook_checks import hooks_of
             from ._hooked import HookedStage
 
-            hooks = list(self.options.hook_factory(info))
-            for hook in hooks:
-                if not hasattr(hook, "task_hook") or not hasattr(hook, "stage_hook"):
-                    raise TypeError(
-                        f"task_hook_factory gave a {type(hook).__name__!r}, no TaskHook"
-                    )
+            hooks = hooks_of(self.options.hook_factory, info)
             self._stages[info] = HookedStage(name, hooks, self.companions) if hooks else None
         return self._stages[info]
 

@@ -1,8 +1,27 @@
-"""What another process does not find in the program's main module, and what to do about it."""
+"""What another process does not find of the program's main module, and what to do about it."""
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 START_UNDER_GUARD = 'a script must start processes under `if __name__ == "__main__":`'
+
+
+def check_can_be_imported(context: Any) -> None:
+    """Checks that processes of this context can begin: all but forks import the program anew.
+
+    Raises:
+        RuntimeError: It is no file, though Python says so: it comes from standard input.
+    """
+    if getattr(context, "get_start_method", lambda: None)() in (None, "fork"):
+        return
+    # Of what has no file at all, as of a notebook, they import nothing.
+    if getattr(sys.modules.get("__main__"), "__file__", None) == "<stdin>":
+        raise RuntimeError(
+            "this program is read from standard input, and the processes that it starts would have to "
+            "import it: put it into a file, and run that"
+        )
 
 
 def with_advice(error: AttributeError) -> AttributeError:

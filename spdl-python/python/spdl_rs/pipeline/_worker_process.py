@@ -28,11 +28,12 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from .._exclusive import Exclusive
+from . import _exit_code
 from . import (
     _pipeline as _pipeline,  # what it does at exit comes after what is done here
 )
 from ._executors import Cancelled
-from ._main_module import START_UNDER_GUARD, with_advice
+from ._main_module import check_can_be_imported, with_advice
 from ._remote_errors import (
     TravellingError,
     WorkerError,
@@ -94,6 +95,7 @@ class WorkerProcess:
 
     Raises:
         TypeError: The arguments cannot be pickled.
+        RuntimeError: The program is no file, which the process would have to import.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class WorkerProcess:
         daemon: bool = False,
         shared: Any = None,
     ) -> None:
+        check_can_be_imported(context)
         self.name = name
         self._owner = os.getpid()
         self._connection, its = context.Pipe(duplex=True)
@@ -233,13 +236,7 @@ class WorkerProcess:
         code = self._process.exitcode
         if code is None:
             return "has closed its pipe"
-        if code < 0:
-            with contextlib.suppress(ValueError):
-                return f"was killed by {signal.Signals(-code).name}"
-        how = f"ended unexpectedly with exit code {code}"
-        if code == 1 and not self._heard:
-            how += f", before it gave anything; what it printed says why. ({START_UNDER_GUARD})"
-        return how
+        return _exit_code.in_words(code, at_start=not self._heard)
 
 
 class Parent:

@@ -59,7 +59,7 @@ def checked_workers(
         return 0, None
     if prefetch_factor is None:
         return num_workers, 2
-    return num_workers, whole("prefetch_factor", prefetch_factor, 0, MOST_PREFETCHED)
+    return num_workers, whole("prefetch_factor", prefetch_factor, 1, MOST_PREFETCHED)
 
 
 def check_context(context: Any, num_workers: int) -> None:
@@ -111,6 +111,7 @@ def check_order(
 
 
 def check_batches(batch_size: Any, drop_last: Any) -> None:
+    """Checks what batches are made by; PyTorch's own samplers look at `batch_size` less closely."""
     whole("batch_size", batch_size, wrong_type=ValueError)
     if not isinstance(drop_last, bool):
         raise ValueError(f"drop_last must be True or False, not {shown(drop_last)}")

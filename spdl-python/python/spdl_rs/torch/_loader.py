@@ -1,21 +1,17 @@
-"""The loader: what is made when it is iterated, and its state."""
+"""The loader: its arguments, and what is made when it is iterated."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from .. import _notebook_page
 from .._arguments import text_or_none, whole
 from .._arguments import timeout as checked_timeout
-from .._exclusive import Exclusive
 from .._statistics import Statistics
-from ..source._resumable import check_mapping, value_of
 from ..usage import log_api_usage_once
-from . import _randomness
 from ._arguments import (
     check_context,
     check_dataset,
@@ -25,20 +21,13 @@ from ._arguments import (
     checked_workers,
     tell_once,
 )
-from ._epoch_order import KEY as SAMPLER_ORDER
-from ._epoch_order import before_epoch, check_same_order, order_of_epoch, restore_epoch
-from ._identity import NOT_COMBINED, VERSION, check_identity, in_words
+from ._epoch_order import check_same_order, order_of_epoch
+from ._identity import in_words
 from ._iterable_style import IterableEpoch, IterableFetch, IterableProgress
-from ._map_style import MapStyleEpoch, MapStyleFetch, Progress, stateful
+from ._map_style import MapStyleEpoch, MapStyleFetch, Progress
 from ._pytorch import default_collate_fn, draw_seed, is_iterable_style, pinning
-from ._samplers import (
-    batch_sampler_of,
-    described,
-    known_length,
-    number_of_batches,
-    sampler_of,
-    settings_of,
-)
+from ._resumable import Resumable
+from ._samplers import batch_sampler_of, number_of_batches, sampler_of
 from ._statistics import Tell, joined
 from ._worker_info import begin_worker, tell_pytorch
 from ._workers import InCaller, InThreads, Workers
@@ -49,7 +38,7 @@ _Begun: TypeAlias = "tuple[Iterator[T], Progress | IterableProgress, tuple[Tell,
 _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
 
 
-class DataLoader(Generic[T]):
+class DataLoader(Resumable, Generic[T]):
     """`torch.utils.data.DataLoader` with threads in place of worker processes.
 
     Arguments, defaults, the order of samples, batches and kinds of errors are PyTorch's, so that
@@ -83,7 +72,7 @@ class DataLoader(Generic[T]):
         worker_init_fn: Called at the start of each thread, with the worker's number.
         multiprocessing_context: Has no effect.
         generator: A `torch.Generator` for random orders. Default: PyTorch's own, as in its loader.
-        prefetch_factor: How many batches each worker makes ahead. Default: 2.
+        prefetch_factor: How many batches each worker makes ahead, at least 1. Default: 2.
         persistent_workers: Has no effect but on which random numbers are drawn.
         pin_memory_device: Has no effect.
         in_order: Whether batches come in the order of their indices. If not, a slow one holds up no
@@ -126,6 +115,7 @@ class DataLoader(Generic[T]):
         pin_memory_device: str = "",
         in_order: bool = True,
     ) -> None:
+        super().__init__()
         log_api_usage_once("spdl_rs.torch.DataLoader")
         shuffle = checked_flag("shuffle", shuffle)
         pin_memory = checked_flag("pin_memory", pin_memory)
@@ -177,14 +167,7 @@ class DataLoader(Generic[T]):
             default_collate_fn(batched) if collate_fn is None else collate_fn
         )
 
-        self._progress: Progress | IterableProgress | None = None
         self._tellers: tuple[Tell, ...] = ()
-        self._seed: int | None = None
-        self._randomness: dict[str, Any] | None = None
-        self._epoch_order: dict[str, Any] | None = None
-        self._loaded: Mapping[str, Any] | None = None
-        # Around what is above, which threads that share the loader change.
-        self._exclusive = Exclusive()
         self._initialized = True
 
         for name in ("worker_init_fn", "persistent_workers", "multiprocessing_context"):
@@ -218,15 +201,6 @@ class DataLoader(Generic[T]):
     def _described(self) -> str:
         order = None if self._iterable_style else self._order
         return in_words(self.dataset, self, self.batch_size, order, self.num_workers)
-
-    @property
-    def _order(self) -> Any:
-        """What decides the order: a batch sampler of the user's, or else the sampler."""
-        return self._index_sampler if self.batch_size is None else self.sampler
-
-    @property
-    def _index_sampler(self) -> Any:
-        return self.sampler if self.batch_sampler is None else self.batch_sampler
 
     def __iter__(self) -> Iterator[T]:
         """Begins an epoch, or goes on with that of a state that was loaded just before."""
@@ -341,95 +315,6 @@ class DataLoader(Generic[T]):
             begin=begin,
         )
 
-    def state_dict(self) -> dict[str, Any]:
-        """Says how far the epoch has come that was begun last, as its consumer saw it.
-
-        It stays small: a few numbers, PyTorch's generators where the order is random (5 kB each),
-        the state of the sampler if it has a `state_dict`, and that of an iterable data set or its
-        iterator, for each worker. `torch.save` and `pickle` store it.
-
-        Random orders go on by themselves where PyTorch draws them when the epoch begins, as its own
-        samplers do. Other samplers must give the same order when they are iterated again, or have
-        `state_dict` and `load_state_dict`.
-        """
-        with self._exclusive.held():
-            return dict(self._state() if self._loaded is None else self._loaded)
-
-    def _state(self) -> dict[str, Any]:
-        progress = self._progress
-        begun = progress is not None and not progress.finished
-        if progress is None:
-            kind = IterableProgress(max(1, self.num_workers)) if self._iterable_style else None
-            progress = kind or Progress()
-        if self._iterable_style:
-            order = None
-        else:
-            order = self._epoch_order if begun else before_epoch(self._index_sampler)
-        return {
-            **self._identity(),
-            **progress.state(),
-            SAMPLER_ORDER: order,
-            "_iterator_finished": progress.finished,
-            "_base_seed": self._seed,
-            "_random_state": self._randomness if begun else self._snapshot(),
-        }
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Makes the next epoch the rest of that which a state is of. Those after it are whole.
-
-        The state of an epoch at its end makes the next one a whole one. The number of workers may
-        be another one, but for iterable data sets. An empty mapping makes it begin anew.
-
-        Calls the sampler's `set_epoch` with the epoch that the state is of. Iterating raises
-        `ValueError` where another one is set after that amid an epoch, and where a list of indices
-        or weights is not that of the state.
-
-        Raises:
-            TypeError: It is no mapping.
-            ValueError: It is of another kind of loader, of other batches, or of a sampler with
-                another rank, seed or other settings; or what the sampler raises, whose state is
-                loaded, too.
-
-        >>> from spdl_rs.torch import DataLoader
-        >>> loader = DataLoader("abcd", batch_size=None)
-        >>> for letter in loader:
-        ...     if letter == "b":
-        ...         break
-        >>> state = loader.state_dict()
-        >>> loader.load_state_dict(state)
-        >>> list(loader), list(loader)
-        (['c', 'd'], ['a', 'b', 'c', 'd'])
-        """
-        check_mapping(state_dict)
-        if not state_dict:
-            with self._exclusive.held():
-                self._loaded = self._progress = self._seed = None
-            return
-        check_identity(state_dict, self._identity())
-        for key in ("_num_yielded", "_iterator_finished", "_base_seed", "_random_state"):
-            value_of(state_dict, key)
-        if not self._iterable_style:
-            restore_epoch(state_dict, self._index_sampler)
-        sampler = stateful(self._index_sampler)
-        if sampler is not None and state_dict.get("_index_sampler_state") is not None:
-            sampler.load_state_dict(state_dict["_index_sampler_state"])
-        with self._exclusive.held():
-            self._loaded, self._progress = dict(state_dict), None
-
-    @staticmethod
-    def combine_states(states: Iterable[Mapping[str, Any]]) -> NoReturn:
-        """Is not there for these loaders: only the sampler knows which samples each rank has had.
-
-        Each rank goes on with its own state, with as many ranks as before. For another number of
-        ranks, let the run come to the end of its epoch first; or use `spdl_rs.ImageLoader`, which
-        combines the states of all ranks.
-
-        Raises:
-            NotImplementedError: Always.
-        """
-        del states
-        raise NotImplementedError(NOT_COMBINED)
-
     def stats(self) -> Statistics:
         """What the epoch that was begun last did so far: how many batches were made, in what time, and
         how long your loop waited for them. Before the first epoch everything is 0 or empty.
@@ -461,45 +346,5 @@ class DataLoader(Generic[T]):
         """
         return self.stats()["diagnosis"]
 
-    def _identity(self) -> dict[str, Any]:
-        """What a state must agree with."""
-        identity: dict[str, Any] = {
-            "version": VERSION,
-            "style": "iterable" if self._iterable_style else "map",
-            "batch_size": self.batch_size,
-            "drop_last": self.drop_last,
-        }
-        if self._iterable_style:
-            identity["_num_workers"] = max(1, self.num_workers)
-            return identity
-        if hasattr(self.dataset, "__len__"):
-            identity["dataset_length"] = len(self.dataset)
-        identity["sampler"] = described(self._order)
-        identity["sampler_length"] = known_length(self._order)
-        identity["sampler_settings"] = settings_of(self._order)
-        return identity
-
-    def _snapshot(self) -> dict[str, Any] | None:
-        if self._iterable_style:
-            return None
-        return _randomness.snapshot(self._index_sampler, self.generator)
-
-    def _behind(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """The state of the epoch that follows one at its end."""
-        with self._rewound(state["_random_state"], default=False):
-            pass
-        sampler = {key: state.get(key) for key in ("_index_sampler_state", "_index_sampler_ended")}
-        return {"_base_seed": None, "_random_state": None, **sampler}
-
-    def _rewound(
-        self, saved: dict[str, Any] | None, *, default: bool
-    ) -> contextlib.AbstractContextManager[None]:
-        sampler = None if self._iterable_style else self._index_sampler
-        return _randomness.rewound(saved, sampler, self.generator, default=default)
-
     def __getstate__(self) -> dict[str, Any]:
-        # A copy begins epochs of its own.
-        return {**vars(self), "_progress": None, "_tellers": (), "_seed": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
+        return {**super().__getstate__(), "_tellers": ()}

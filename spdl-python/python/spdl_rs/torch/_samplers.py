@@ -20,7 +20,12 @@ def sampler_of(dataset: Any, shuffle: bool, generator: Any) -> Any:
 
 
 def batch_sampler_of(sampler: Any, batch_size: int, drop_last: bool) -> Any:
-    """Lists of indices."""
+    """Lists of indices.
+
+    Raises:
+        ValueError: `batch_size` is out of range, or `drop_last` no flag.
+    """
+    check_batches(batch_size, drop_last)
     torch = pytorch()
     batches = Batches if torch is None else torch.utils.data.BatchSampler
     return batches(sampler, batch_size, drop_last)
@@ -103,7 +108,6 @@ class Batches:
     """Stands for `torch.utils.data.BatchSampler` where there is no PyTorch."""
 
     def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: bool) -> None:
-        check_batches(batch_size, drop_last)
         self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
 
     def __iter__(self) -> Iterator[list[Any]]:

@@ -1,0 +1,130 @@
+"""Hooks that cannot work are refused when the pipeline is built, and not with each item."""
+
+import re
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+from pipelines import build, identity, identity_async, run, source, twice, twice_async
+from spdl_rs.pipeline import PipelineFailure, TaskHook
+
+OPS = [identity, identity_async, twice, twice_async]
+
+
+class Right(TaskHook):
+    @asynccontextmanager
+    async def task_hook(self, input_item=None):
+        yield
+
+
+class TakesNoItem(TaskHook):
+    @asynccontextmanager
+    async def task_hook(self):
+        yield
+
+
+class TakesTwo(TaskHook):
+    @asynccontextmanager
+    async def task_hook(self, input_item, more):
+        yield
+
+
+class StageWithItem(Right):
+    @asynccontextmanager
+    async def stage_hook(self, item):
+        yield
+
+
+class Coroutine(TaskHook):
+    async def task_hook(self, input_item=None):
+        pass
+
+
+class OnlyStage:
+    @asynccontextmanager
+    async def stage_hook(self):
+        yield
+
+
+STAGE = r"the stage \d+:1:identity\[1\]"
+TASK = re.escape("`async def task_hook(self, input_item=None)`")
+
+
+@pytest.mark.parametrize(
+    ("factory", "says"),
+    [
+        (
+            lambda info: None,
+            f"^task_hook_factory must give a list of TaskHooks for {STAGE}.*not None",
+        ),
+        (
+            lambda info: Right(),
+            f"must give a list of TaskHooks for {STAGE}.*not an object of type Right",
+        ),
+        (lambda info: "hook", f"must give a list of TaskHooks for {STAGE}.*not 'hook'"),
+        (
+            lambda info: [3],
+            f"^task_hook_factory gave 3 for {STAGE}, and no TaskHook: it has no method",
+        ),
+        (lambda info: [None], f"gave None for {STAGE}, and no TaskHook"),
+        (lambda info: [OnlyStage()], "no TaskHook: it has no method task_hook"),
+        (lambda info: [Right], rf"gave the class Right for {STAGE}.*as in \[Right\(\)\]"),
+        (lambda: [], f"^task_hook_factory is called with one argument, the StageInfo of {STAGE}"),
+        (
+            lambda info: [TakesNoItem()],
+            f"^TakesNoItem.task_hook, which task_hook_factory gave for {STAGE}, is called with the "
+            rf"item, as in {TASK}; \(\) does not take that",
+        ),
+        (
+            lambda info: [Right(), TakesTwo()],
+            "TakesTwo.task_hook.*missing a required argument: 'more'",
+        ),
+        (
+            lambda info: [StageWithItem()],
+            r"StageWithItem.stage_hook.*is called with nothing, as in `async def stage_hook\(self\)`",
+        ),
+        (lambda info: [Coroutine()], f"Coroutine.task_hook, of {STAGE}, is a coroutine function"),
+    ],
+)
+def test_s02_what_is_no_hook_is_refused_when_the_pipeline_is_built(factory, says):
+    with pytest.raises(TypeError, match=says):
+        build(source([1]).pipe(identity), task_hook_factory=factory)
+
+
+def test_s02_what_can_be_called_without_telling_how_is_taken():
+    class Any(Right):
+        @asynccontextmanager
+        async def task_hook(self, *items, **more):
+            yield
+
+    class Hidden:
+        __signature__ = "none"
+
+        def __call__(self, info):
+            return (Any(),)
+
+    assert run(source([1]).pipe(identity), task_hook_factory=Hidden()) == [1]
+    assert run(source([1]).pipe(identity), task_hook_factory=lambda info: ()) == [1]
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_f10_a_hook_that_gives_no_context_manager_ends_the_pipeline_and_is_told_once(op, caplog):
+    class Nothing(TaskHook):
+        def task_hook(self, input_item=None):
+            return None
+
+    class Blocking(TaskHook):
+        @contextmanager
+        def task_hook(self, input_item=None):
+            yield
+
+    for hook, given in [(Nothing(), "NoneType"), (Blocking(), "_GeneratorContextManager")]:
+        caplog.clear()
+        pipeline = build(source(range(9)).pipe(op), task_hook_factory=lambda info, it=hook: [it])
+        with pytest.raises(PipelineFailure) as raised, pipeline.auto_stop():
+            list(pipeline)
+        says = (
+            f"task_hook must give an async context manager, not '{given}'; write it as `async def"
+        )
+        assert [type(error) for error in raised.value.exceptions] == [TypeError]
+        assert says in str(raised.value.exceptions[0])
+        assert "asynccontextmanager" in caplog.text and caplog.text.count(says) == 1
