@@ -59,7 +59,7 @@ inline float float_of(unsigned bits)
 #define KERNEL(name, Sample, IS_SUBSAMPLED)                                            \
     void name(const Image *images, int x, int y, int z)                                \
     {                                                                                  \
-        static Shared shared;                                                          \
+        static thread_local Shared shared;                                             \
         std::memset(static_cast<void *>(&shared), 0xff, sizeof shared);                \
         write_tile<Sample, IS_SUBSAMPLED>(images[z], x, y, shared);                    \
     }

@@ -65,7 +65,7 @@ pub use images::{DeviceImages, FallbackReason, HostDecoder, HostImage, ImageStat
 pub use libraries::{Found, FoundBy, Library, NotFound, Search};
 pub use memory::{CudaMemory, Download};
 pub use nvdec::{
-    AccessUnits, ChromaFormat, FramePlane, IvfFile, IvfPacket, NvDec, NvDecStatistics,
+    AccessUnits, ChromaFormat, FrameCrop, FramePlane, IvfFile, IvfPacket, NvDec, NvDecStatistics,
     VideoCapability, VideoCodec, VideoColor, VideoFormat, VideoFrame, VideoLimits, VideoStream,
 };
 pub use nvjpeg::{

@@ -36,15 +36,6 @@ impl Batches {
         device: Option<&CudaDevice>,
         state: Option<State>,
     ) -> Result<Self> {
-        fn resumed<T: Send + 'static>(
-            builder: PipelineBuilder<T>,
-            state: Option<State>,
-        ) -> PipelineBuilder<T> {
-            match state {
-                Some(state) => builder.resume(state),
-                None => builder,
-            }
-        }
         let built = match device {
             None => resumed(pipeline, state).build().map(Batches::Host),
             Some(device) => {
@@ -53,6 +44,16 @@ impl Batches {
                 resumed(pipeline, state).build().map(Batches::Device)
             }
         };
+        built.map_err(position::in_own_words)
+    }
+
+    /// The same where batches are made on a device.
+    pub(crate) fn build_on_device(
+        pipeline: PipelineBuilder<DeviceBatch>,
+        state: Option<State>,
+    ) -> Result<Self> {
+        let pipeline = pipeline.prefetch(AHEAD);
+        let built = resumed(pipeline, state).build().map(Batches::Device);
         built.map_err(position::in_own_words)
     }
 
@@ -111,6 +112,16 @@ impl Delivered {
                 PyTuple::new(py, two(arrays.collect::<PyResult<_>>()?)?)
             }
         }
+    }
+}
+
+fn resumed<T: Send + 'static>(
+    builder: PipelineBuilder<T>,
+    state: Option<State>,
+) -> PipelineBuilder<T> {
+    match state {
+        Some(state) => builder.resume(state),
+        None => builder,
     }
 }
 

@@ -10,12 +10,15 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
 use spdl_core::{
-    BatchLayout, Counter, Error, ErrorKind, Result, StageOptions, State, usable_memory,
+    BatchLayout, Counter, Error, ErrorKind, PipelineBuilder, Result, StageOptions, State,
+    usable_memory,
 };
+use spdl_cuda::{DeviceImages, Search};
 use spdl_io::{Fetch, Fetcher};
 use spdl_media::{CodecRegistry, FillImage, Limits, OnTruncated, image_fields};
 
 use crate::batches::{Batches, Delivered};
+use crate::device_images;
 use crate::error::to_exception;
 use crate::home::Home;
 use crate::images::{Images, Opened, Reading, address_in};
@@ -45,6 +48,8 @@ pub(crate) struct Run {
     pub(crate) pipeline: Batches,
     /// Images that are black in part; `None` where that is an error.
     partial: Option<Counter>,
+    /// What knows who has decoded the images, where the device does.
+    decoded: Option<DeviceImages>,
     /// Kept beyond the pipeline, so that the threads of that need not join those of these.
     kept: (Arc<dyn Fetcher>, Arc<Opened>),
 }
@@ -63,7 +68,8 @@ impl Epoch {
     ) -> PyResult<Self> {
         let begun = py.detach(|| {
             let run = build(images, settings, epoch, state)?;
-            let monitor = Monitor::of(run.pipeline.monitor(), run.partial.clone());
+            let monitor = Monitor::of(run.pipeline.monitor(), run.partial.clone())
+                .with_decoded(run.decoded.clone());
             let opened = Arc::clone(&run.kept.1);
             let work = Arc::new(Work { run: Mutex::new(Some(run)) });
             // What a cache has done before is known before anything is asked of it.
@@ -187,6 +193,7 @@ impl Epoch {
 }
 
 /// keys ──► fetch (bytes) ──► decode (pixels, in their place in a batch) [──► upload (to a device)]
+///                       └──► decode, group, nvjpeg, batch: where the device decodes
 fn build(images: &Images, settings: &Settings, epoch: u64, state: Option<&str>) -> Result<Run> {
     let Settings { transform, drop_last, .. } = settings;
     let state = state.map(|text| position::from_json(text, settings)).transpose()?;
@@ -204,31 +211,56 @@ fn build(images: &Images, settings: &Settings, epoch: u64, state: Option<&str>) 
     check_memory(&layout, batches, threads)?;
     let room = batches.max(Fetch::READ_AHEAD_BYTES);
     let (codecs, limits) = (CodecRegistry::with_defaults(), Limits::default());
-    let transform = transform.clone();
     let partial = Counter::default();
     let counted = (transform.truncation() == OnTruncated::Partial).then(|| partial.clone());
     let decode = StageOptions::new("decode").parameters(transform.parameters());
+    let device = settings.device.as_ref().map(|device| device.get().device());
 
     let Reading { pipeline, kept } = images.read(settings)?;
-    let pipeline = pipeline
-        .fill(decode, layout, move || {
-            Ok(FillImage::new(&codecs, &transform, &limits)?.count_partial(partial.clone()))
-        })
+    let mut common = Common { settings, epoch, room, rooms: 2, threads };
+    if let (Some(device), Some(folders)) = (device, &settings.decode_with) {
+        // Groups and batches in the making hold images, too.
+        common.rooms = 4;
+        let search = folders.iter().fold(Search::default(), Search::wheels_in);
+        let (pipeline, decoded) =
+            device_images::attach(pipeline, settings, batch_size, device, search)?;
+        let pipeline = Batches::build_on_device(common.apply(pipeline), state)?;
+        return Ok(Run { pipeline, partial: None, decoded: Some(decoded), kept });
+    }
+    let transform = transform.clone();
+    let pipeline = pipeline.fill(decode, layout, move || {
+        Ok(FillImage::new(&codecs, &transform, &limits)?.count_partial(partial.clone()))
+    });
+    let pipeline = Batches::build(common.apply(pipeline), device, state)?;
+    Ok(Run { pipeline, partial: counted, decoded: None, kept })
+}
+
+/// What pipelines to the host and to a device have in common.
+struct Common<'a> {
+    settings: &'a Settings,
+    epoch: u64,
+    /// For batches in the making, in bytes.
+    room: usize,
+    /// How many stages hold so much.
+    rooms: usize,
+    threads: usize,
+}
+
+impl Common<'_> {
+    fn apply<T: Send + 'static>(&self, pipeline: PipelineBuilder<T>) -> PipelineBuilder<T> {
+        let Common { settings, epoch, room, rooms, threads } = *self;
         // As much for files as for the batches that are made of them; neither takes the other's.
-        .largest_item(room)
-        .memory(room.saturating_mul(2))
-        .seed(settings.seed)
-        .epochs(epoch..epoch.saturating_add(1))
-        .on_error(settings.on_error)
-        .deterministic()
-        .threads(threads)
-        .shard(settings.shard)
-        .hook(trace::StageHook);
-    let pipeline = {
-        let device = settings.device.as_ref().map(|device| device.get().device());
-        Batches::build(pipeline, device, state)?
-    };
-    Ok(Run { pipeline, partial: counted, kept })
+        pipeline
+            .largest_item(room)
+            .memory(room.saturating_mul(rooms))
+            .seed(settings.seed)
+            .epochs(epoch..epoch.saturating_add(1))
+            .on_error(settings.on_error)
+            .deterministic()
+            .threads(threads)
+            .shard(settings.shard)
+            .hook(trace::StageHook)
+    }
 }
 
 /// Refuses batches that this process has no memory for, before the system ends it for them.

@@ -6,7 +6,7 @@ use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use spdl_core::Error;
-use spdl_cuda::{DriverError, NoDriver};
+use spdl_cuda::{DriverError, NoDriver, NotFound, NvJpegError};
 
 use crate::cuda::AllocatorRaised;
 
@@ -36,10 +36,19 @@ pub(crate) fn to_exception(py: Python<'_>, error: &Error) -> PyErr {
     }
 }
 
-/// Whether a call of the CUDA driver failed, there is no driver to call, or an allocator failed.
+/// Whether a call of the CUDA driver, or of a library on it, failed, there is none to call, or an
+/// allocator failed.
 fn is_of_cuda(error: &Error) -> bool {
-    causes(error).any(|cause| cause.is::<DriverError>() || cause.is::<NoDriver>())
-        || raised_by_allocator(error).is_some()
+    let is_of_nvjpeg = |cause: &(dyn StdError + 'static)| {
+        let failure = cause.downcast_ref::<NvJpegError>();
+        failure.is_some_and(|failure| !failure.blames_the_image())
+    };
+    causes(error).any(|cause| {
+        cause.is::<DriverError>()
+            || cause.is::<NoDriver>()
+            || cause.is::<NotFound>()
+            || is_of_nvjpeg(cause)
+    }) || raised_by_allocator(error).is_some()
 }
 
 fn raised_by_allocator(error: &Error) -> Option<&PyErr> {

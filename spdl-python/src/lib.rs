@@ -22,6 +22,7 @@
 mod array;
 mod batches;
 mod cuda;
+mod device_images;
 mod epoch;
 mod error;
 mod home;
@@ -45,7 +46,9 @@ mod _spdl_rs {
     #[pymodule_export]
     use crate::array::Array;
     #[pymodule_export]
-    use crate::cuda::{CudaDevice, DeviceMemory, PlacedArray, Staging};
+    use crate::cuda::{
+        CudaDevice, DeviceDecoders, DeviceMemory, PlacedArray, Staging, VideoDecoder,
+    };
     #[pymodule_export]
     use crate::epoch::{BatchIterator, Epoch};
     #[pymodule_export]

@@ -6,6 +6,7 @@ use std::time::Instant;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use spdl_core::{Counter, Result, State, Statistics};
+use spdl_cuda::{DeviceImages, ImageStatistics};
 use spdl_io::{Cache, CacheStatistics};
 
 use crate::epoch::Work;
@@ -40,12 +41,15 @@ struct Running {
     work: Weak<Work>,
     /// The cache, and what it had done before.
     cache: Option<(Cache, CacheStatistics)>,
+    /// Where the device decodes.
+    decoded: Option<Box<DeviceImages>>,
 }
 
 #[derive(Clone, Default)]
 struct Ended {
     statistics: Statistics,
     cache: Option<CacheStatistics>,
+    decoded: Option<ImageStatistics>,
     /// `None` where nothing was begun.
     state: Option<Result<State>>,
 }
@@ -75,6 +79,7 @@ impl Monitor {
         let told = Told {
             partial: self.partial.as_ref().map(Counter::get),
             cache: last.cache,
+            decoded: last.decoded,
             store: self.store(),
         };
         statistics::to_dict(py, &last.statistics, &told)
@@ -104,7 +109,7 @@ impl Monitor {
 
 impl Monitor {
     pub(crate) fn of(pipeline: spdl_core::Monitor, partial: Option<Counter>) -> Self {
-        let running = Running { pipeline, work: Weak::new(), cache: None };
+        let running = Running { pipeline, work: Weak::new(), cache: None, decoded: None };
         let view = Mutex::new(View::Running(running));
         Monitor { view, partial, store: None, pace: Mutex::default(), home: Home::here() }
     }
@@ -117,6 +122,15 @@ impl Monitor {
             running.cache = opened.cache().map(|cache| (cache.clone(), cache.statistics()));
         }
         Monitor { store: opened.store(), ..self }
+    }
+
+    /// One that also tells who has decoded the images, where the device does.
+    pub(crate) fn with_decoded(mut self, decoded: Option<DeviceImages>) -> Self {
+        let view = self.view.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let View::Running(running) = view {
+            running.decoded = decoded.map(Box::new);
+        }
+        self
     }
 
     /// The store that the images lie in, as it may be shown.
@@ -185,9 +199,10 @@ impl Monitor {
 impl View {
     fn so_far(&self) -> Ended {
         match self {
-            View::Running(Running { pipeline, cache, .. }) => Ended {
+            View::Running(Running { pipeline, cache, decoded, .. }) => Ended {
                 statistics: pipeline.statistics(),
                 cache: cache.as_ref().map(|(cache, before)| cache.statistics().since(before)),
+                decoded: decoded.as_ref().map(|images| images.statistics()),
                 state: None,
             },
             View::Ended(ended) => (**ended).clone(),

@@ -5,7 +5,7 @@ use spdl_core::{Change, Error, ErrorKind, Remainder, Result, Shard, State};
 use crate::settings::Settings;
 
 /// Parts of a state's fingerprint, and the argument of `ImageLoader` that decides each.
-const ARGUMENTS: [(&str, &str); 16] = [
+const ARGUMENTS: [(&str, &str); 17] = [
     ("source items", "the number of images"),
     ("source contents", "the images, their names or labels"),
     ("source order", "shuffle, or seed"),
@@ -22,6 +22,7 @@ const ARGUMENTS: [(&str, &str); 16] = [
     ("stage decode: flips", "train"),
     ("stage decode: truncated", "on_truncated"),
     ("stage decode: drop last", "drop_last"),
+    ("stage decode: decoder", "decode"),
 ];
 
 /// As JSON.

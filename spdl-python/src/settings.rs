@@ -1,6 +1,7 @@
 //! What is made of the images: the same for every epoch.
 
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use spdl_core::{OnError, Remainder, Shard};
@@ -23,6 +24,8 @@ pub(crate) struct Settings {
     pub(crate) shard: Shard,
     /// Where batches go; `None` stands for the host.
     pub(crate) device: Option<Py<CudaDevice>>,
+    /// Folders in which NVIDIA's libraries may lie, where the device decodes; `None`: the host does.
+    pub(crate) decode_with: Option<Vec<PathBuf>>,
 }
 
 #[pymethods]
@@ -31,7 +34,7 @@ impl Settings {
     #[new]
     #[pyo3(signature = (
         *, batch_size, size, train, layout, seed, shuffle, threads, skip_errors, keep_partial,
-        drop_last, rank, world_size, remainder, device=None
+        drop_last, rank, world_size, remainder, device=None, decode_with=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -50,6 +53,7 @@ impl Settings {
         world_size: u64,
         remainder: &str,
         device: Option<Py<CudaDevice>>,
+        decode_with: Option<Vec<PathBuf>>,
     ) -> PyResult<Self> {
         let fault = |error| to_exception(py, &error);
         let mode = if train { Mode::Train } else { Mode::Eval };
@@ -77,6 +81,7 @@ impl Settings {
             drop_last,
             shard,
             device,
+            decode_with,
         })
     }
 

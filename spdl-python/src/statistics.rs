@@ -6,8 +6,10 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use spdl_core::{Dropped, Interval, Quantiles, QueueStatistics, StageStatistics, Statistics};
+use spdl_cuda::ImageStatistics;
 use spdl_io::CacheStatistics;
 
+use crate::device_images::reason_name;
 use crate::images::address_in;
 
 /// What the pipeline alone does not tell.
@@ -15,6 +17,8 @@ pub(crate) struct Told<'a> {
     /// How many images are black in part.
     pub(crate) partial: Option<u64>,
     pub(crate) cache: Option<CacheStatistics>,
+    /// Who has decoded the images, where the device does.
+    pub(crate) decoded: Option<ImageStatistics>,
     /// The store that keys are of.
     pub(crate) store: Option<&'a str>,
 }
@@ -49,6 +53,7 @@ pub(crate) fn to_dict<'py>(
     dict.set_item("left_out", from.left_out)?;
     dict.set_item("partial", told.partial)?;
     dict.set_item("cache", told.cache.map(|told| cache(py, &told)).transpose()?)?;
+    dict.set_item("decoded", told.decoded.as_ref().map(|told| decoded(py, told)).transpose()?)?;
     dict.set_item("diagnosis", from.limit().to_string())?;
     Ok(dict)
 }
@@ -112,6 +117,21 @@ fn cache<'py>(py: Python<'py>, cache: &CacheStatistics) -> PyResult<Bound<'py, P
     dict.set_item("hit_rate", cache.hit_rate())?;
     dict.set_item("memory_bytes", cache.memory_bytes)?;
     dict.set_item("disk_bytes", cache.disk_bytes)?;
+    Ok(dict)
+}
+
+fn decoded<'py>(py: Python<'py>, images: &ImageStatistics) -> PyResult<Bound<'py, PyDict>> {
+    let fallbacks = PyDict::new(py);
+    for (reason, count) in &images.fallbacks {
+        fallbacks.set_item(reason_name(*reason), count)?;
+    }
+    let dict = PyDict::new(py);
+    dict.set_item("hardware", images.hardware)?;
+    dict.set_item("hybrid", images.hybrid)?;
+    dict.set_item("host", images.host)?;
+    dict.set_item("failed", images.failed)?;
+    dict.set_item("fallbacks", fallbacks)?;
+    dict.set_item("missing", images.missing.as_deref())?;
     Ok(dict)
 }
 

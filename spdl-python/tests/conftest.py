@@ -6,6 +6,7 @@ import struct
 import threading
 import zlib
 
+import cuda_decoders
 import cuda_stub
 import numpy
 import pytest
@@ -104,6 +105,56 @@ def stub(libcuda, monkeypatch):
     spdl_rs.cuda.release()
     gc.collect()
     assert stub.ledger() == {}
+
+
+@pytest.fixture(scope="session")
+def decoder_libraries(tmp_path_factory):
+    """Where the stubs of libcuda, which runs the kernels, of nvJPEG and of nvcuvid are."""
+    folder = tmp_path_factory.mktemp("decoders")
+    return (
+        cuda_decoders.compiled_with_kernels(folder),
+        cuda_decoders.compiled(folder, "nvjpeg"),
+        cuda_decoders.compiled(folder, "nvcuvid"),
+    )
+
+
+@pytest.fixture
+def decoding(decoder_libraries, monkeypatch):
+    """A CUDA device that is none, and the kernels on the host."""
+    libcuda, nvjpeg, nvcuvid = decoder_libraries
+    monkeypatch.setenv("SPDL_CUDA_DRIVER", str(libcuda))
+    monkeypatch.setenv("SPDL_NVJPEG", str(nvjpeg))
+    monkeypatch.setenv("SPDL_NVCUVID", str(nvcuvid))
+    stub = cuda_stub.Stub(libcuda)
+    stub.fail(-1)
+    spdl_rs.cuda.release()
+    yield stub
+    stub.fail(-1)
+    spdl_rs.cuda.release()
+    gc.collect()
+    assert stub.ledger() == {}
+
+
+@pytest.fixture
+def nvjpeg(decoding, decoder_libraries):
+    """An nvJPEG that writes what lies in the files. Nothing of it may be left when the test has ended."""
+    stub = cuda_decoders.NvJpegStub(decoder_libraries[1])
+    yield stub
+    stub.fail(0)
+    spdl_rs.cuda.release()
+    gc.collect()
+    assert stub.live() == 0
+
+
+@pytest.fixture
+def nvcuvid(decoding, decoder_libraries):
+    """An nvcuvid whose surfaces hold noise. Nothing of it may be left, or have been used wrongly."""
+    stub = cuda_decoders.NvcuvidStub(decoder_libraries[2])
+    yield stub
+    stub.fail(0)
+    spdl_rs.cuda.release()
+    gc.collect()
+    assert stub.live() == 0 and stub.wrong() == 0
 
 
 @pytest.fixture

@@ -25,6 +25,18 @@ impl Placed {
             upended: false,
         }
     }
+
+    /// What the kernels are told, so that a stored image of so many columns and rows, turned upright as
+    /// its [header](crate::JpegHeader::orientation) says, becomes a sample of so many.
+    pub fn plan(
+        &self,
+        orientation: u8,
+        stored: (u32, u32),
+        sample: (u32, u32),
+        filter: Filter,
+    ) -> ResizePlan {
+        Turn::of(orientation).plan(self, stored, sample, filter)
+    }
 }
 
 /// How a stored image is turned upright: rows and columns are exchanged, then it is mirrored.

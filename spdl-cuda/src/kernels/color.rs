@@ -125,6 +125,22 @@ impl ColorMatrix {
         matrix.unwrap_or_else(|_| unreachable!("8 bits are within bounds"))
     }
 
+    /// Red, green and blue of 8 bits, as they are.
+    pub(super) fn rgb() -> Self {
+        let matrix = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]];
+        ColorMatrix { matrix, zero: [0.0; 3], bits: 8 }
+    }
+
+    /// The same with the luma of red, green and blue in place of each of them.
+    pub(super) fn grey(&self) -> Self {
+        let ColorStandard { kr, kb } = ColorStandard::BT601;
+        let [red, green, blue] = self.matrix;
+        let luma = std::array::from_fn(|component| {
+            kr * red[component] + (1.0 - kr - kb) * green[component] + kb * blue[component]
+        });
+        ColorMatrix { matrix: [luma; 3], ..*self }
+    }
+
     /// A row each for red, green and blue, with the factors of luma, Cb and Cr.
     pub fn matrix(&self) -> [[f64; 3]; 3] {
         self.matrix

@@ -27,6 +27,18 @@ pub enum ChannelOrder {
     Rgb,
     /// Blue, green, red.
     Bgr,
+    /// One channel: the luma of red, green and blue, as JPEG has it (BT.601).
+    Grey,
+}
+
+impl ChannelOrder {
+    /// How many channels there are.
+    pub fn channels(self) -> u32 {
+        match self {
+            ChannelOrder::Rgb | ChannelOrder::Bgr => 3,
+            ChannelOrder::Grey => 1,
+        }
+    }
 }
 
 /// What a sample looks like in the batch.
@@ -77,7 +89,7 @@ impl SampleFormat {
     }
 
     /// The mean and standard deviation of normalised values, for red, green and blue, as shares of
-    /// 255. Default: ImageNet's.
+    /// 255. Default: ImageNet's. [Grey](ChannelOrder::Grey) has the first of them.
     ///
     /// A value from 0 to 255 becomes `value · scale + offset`, multiplied and added in `f32` with a
     /// rounding after each, where `scale` is 1 ÷ (255 · std) and `offset` is −mean ÷ std, both
@@ -92,7 +104,7 @@ impl SampleFormat {
     /// How many bytes a sample takes; beyond what can be, the largest number.
     pub fn bytes(&self) -> u64 {
         let pixels = u64::from(self.width) * u64::from(self.height);
-        pixels.saturating_mul(3 * self.dtype.size() as u64)
+        pixels.saturating_mul(u64::from(self.order.channels()) * self.dtype.size() as u64)
     }
 
     /// The columns and rows of a sample.
@@ -108,14 +120,16 @@ impl SampleFormat {
     /// The shape of a sample: of its layout.
     pub fn shape(&self) -> [usize; 3] {
         let (width, height) = (self.width as usize, self.height as usize);
+        let channels = self.order.channels() as usize;
         match self.layout {
-            Layout::Nhwc => [height, width, 3],
-            Layout::Nchw => [3, height, width],
+            Layout::Nhwc => [height, width, channels],
+            Layout::Nchw => [channels, height, width],
         }
     }
 
     /// Scale and offset of a channel.
     pub(super) fn scale_and_offset(&self, channel: usize) -> (f32, f32) {
+        let channel = if self.order == ChannelOrder::Grey { 0 } else { channel };
         let (mean, std) = (f64::from(self.mean[channel]), f64::from(self.std[channel]));
         ((1.0 / (255.0 * std)) as f32, (-mean / std) as f32)
     }

@@ -209,7 +209,7 @@ impl SourceImage {
     }
 
     /// The memory that it lies in: where each plane begins, and how many bytes it takes.
-    pub(super) fn extents(&self) -> impl Iterator<Item = (u64, u64)> {
+    pub(crate) fn extents(&self) -> impl Iterator<Item = (u64, u64)> {
         (0..self.format.planes()).map(|at| {
             let is_halved = at > 0 && self.format.is_subsampled();
             let rows = if is_halved { self.height.div_ceil(2) } else { self.height };

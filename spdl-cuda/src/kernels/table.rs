@@ -178,7 +178,7 @@ impl Entry<'_> {
                 self.u32(span.end.div_ceil(pixels));
             }
         }
-        self.color(image);
+        self.color(image, format.order);
         let normalization: [(f32, f32); 3] =
             std::array::from_fn(|channel| format.scale_and_offset(channel));
         normalization.iter().for_each(|(scale, _)| self.f32(*scale));
@@ -190,7 +190,8 @@ impl Entry<'_> {
             Filter::Bilinear => 0,
             Filter::Bicubic => 1,
         });
-        self.u32(image.color.is_none().into());
+        let is_rgb = image.color.is_none() && format.order != ChannelOrder::Grey;
+        self.u32(is_rgb.into());
         self.u32(match format.dtype {
             DType::F16 => 1,
             DType::BF16 => 2,
@@ -201,8 +202,9 @@ impl Entry<'_> {
     }
 
     /// The matrix for samples as they are stored.
-    fn color(&mut self, image: &SourceImage) {
-        let color = image.color.unwrap_or_else(ColorMatrix::jpeg);
+    fn color(&mut self, image: &SourceImage, order: ChannelOrder) {
+        let color = image.color.unwrap_or_else(ColorMatrix::rgb);
+        let color = if order == ChannelOrder::Grey { color.grey() } else { color };
         let stored = color.enlarged(f64::from(1u32 << free_bits(image)));
         let (matrix, zero) = (stored.matrix().into_iter().flatten(), stored.zero());
         matrix.clone().for_each(|factor| self.f64(factor));
@@ -211,10 +213,12 @@ impl Entry<'_> {
         zero.iter().for_each(|zero| self.f32(*zero as f32));
     }
 
-    /// Where the values go: mirroring begins at the other end and goes back.
+    /// Where the values go: mirroring begins at the other end and goes back. The kernel has three
+    /// channels in any case; where there is one, all are the same value in the same place.
     fn output(&mut self, plan: &ResizePlan, format: &SampleFormat, output: u64) {
         let (width, height) = (i64::from(format.width), i64::from(format.height));
         let [across, down, channel] = match format.layout {
+            _ if format.order == ChannelOrder::Grey => [1, width, 0],
             Layout::Nhwc => [3, 3 * width, 1],
             Layout::Nchw => [1, width, width * height],
         };

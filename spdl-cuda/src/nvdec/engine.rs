@@ -172,6 +172,11 @@ impl NvDec {
         self.0.capability(codec, chroma, bits)
     }
 
+    /// What the videos are decoded on.
+    pub(super) fn device(&self) -> &Arc<Shared> {
+        &self.0.device
+    }
+
     /// What became of videos so far.
     pub fn statistics(&self) -> NvDecStatistics {
         let Engine { counts, cache, .. } = &*self.0;

@@ -114,6 +114,14 @@ impl JpegHeader {
         JpegHeader::parse_within(encoded, MAX_PIXELS)
     }
 
+    /// Columns and rows once it is turned upright.
+    pub fn upright_size(&self) -> (u32, u32) {
+        match self.orientation {
+            5..=8 => (self.height, self.width),
+            _ => (self.width, self.height),
+        }
+    }
+
     /// The same with another limit.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 
 mod allocator;
 mod dlpack;
+mod samples;
 
 use std::any::Any;
 
@@ -14,6 +15,7 @@ use crate::stream::{ConsumerEvent, ConsumerStream};
 
 pub use allocator::{AllocatorFunctions, allocator_of};
 pub use dlpack::{DlpackTensor, DlpackType, WithoutPython, dlpack_device};
+pub use samples::samples_of;
 
 /// The CUDA memory of an upload, where it is of that kind.
 pub fn cuda_memory(upload: &Upload) -> Option<&CudaMemory> {

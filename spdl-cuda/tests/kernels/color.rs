@@ -1,10 +1,12 @@
 //! Where nothing is resized, bytes are the formula's, rounded to the nearest.
 
+use spdl_core::DType;
 use spdl_cuda::kernels::{
-    ChromaSiting, ColorMatrix, ColorRange, ColorStandard, Filter, PixelFormat, SampleFormat,
+    ChannelOrder, ChromaSiting, ColorMatrix, ColorRange, ColorStandard, Filter, Layout,
+    PixelFormat, SampleFormat,
 };
 
-use crate::host::run_one;
+use crate::host::{floats, run_one};
 use crate::picture::{BT601, BT709, BT2020, Colors, Picture, noise};
 use crate::reference::Case;
 
@@ -135,5 +137,50 @@ fn grey_stays_grey_from_black_to_white() {
             }
             assert_eq!(zero[1..], [f64::from(1u32 << (bits - 1)); 2]);
         }
+    }
+}
+
+/// What is luma of red, green and blue: bytes are within rounding of 64 bits.
+fn assert_grey(picture: &Picture, layout: Layout) {
+    let (width, height) = (picture.width(), picture.height());
+    let format = SampleFormat::new(width, height).order(ChannelOrder::Grey).layout(layout);
+    assert_eq!(format.bytes(), u64::from(width * height));
+    let case = same_size(picture);
+    let Some(found) = run_one(picture, &case, &format) else { return };
+    let expected = case.colors(picture, false);
+    assert_eq!(found.len(), expected.len());
+    for (at, (byte, [red, green, blue])) in found.iter().zip(expected).enumerate() {
+        let luma = 0.299 * red + 0.587 * green + 0.114 * blue;
+        let distance = (f64::from(*byte) - luma.clamp(0.0, 255.0)).abs();
+        assert!(distance <= 0.5 + 1e-6, "{:?} pixel {at}: {byte}, {luma}", picture.format);
+    }
+}
+
+#[test]
+fn grey_is_the_luma_of_red_green_and_blue_in_one_channel() {
+    for layout in [Layout::Nhwc, Layout::Nchw] {
+        for (format, bits) in
+            [(PixelFormat::Rgb8, 8), (PixelFormat::Nv12, 8), (PixelFormat::Yuv444P16, 10)]
+        {
+            assert_grey(&Picture::noise(format, 33, 17, bits, Colors::VIDEO), layout);
+        }
+    }
+    let format = SampleFormat::new(5, 4).order(ChannelOrder::Grey);
+    assert_eq!(format.shape(), [4, 5, 1]);
+    assert_eq!(format.layout(Layout::Nchw).shape(), [1, 4, 5]);
+}
+
+#[test]
+fn normalised_grey_has_the_first_mean_and_deviation() {
+    let picture = Picture::noise(PixelFormat::Rgb8, 8, 6, 8, Colors::JPEG);
+    let format = SampleFormat::new(8, 6)
+        .order(ChannelOrder::Grey)
+        .dtype(DType::F32)
+        .normalization([0.5, 0.1, 0.2], [0.25, 0.3, 0.4]);
+    let Some(found) = run_one(&picture, &same_size(&picture), &format) else { return };
+    let expected = same_size(&picture).colors(&picture, false);
+    for (value, [red, green, blue]) in floats(&found).into_iter().zip(expected) {
+        let luma = 0.299 * red + 0.587 * green + 0.114 * blue;
+        assert!((f64::from(value) - (luma / 255.0 - 0.5) / 0.25).abs() < 1e-4);
     }
 }

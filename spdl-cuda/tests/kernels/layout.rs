@@ -45,6 +45,7 @@ fn every_type_layout_and_order_holds_the_same_values() {
                         let place = match order {
                             ChannelOrder::Rgb => channel,
                             ChannelOrder::Bgr => 2 - channel,
+                            ChannelOrder::Grey => unreachable!("it has one channel"),
                         };
                         let at = match layout {
                             Layout::Nhwc => 3 * pixel + place,

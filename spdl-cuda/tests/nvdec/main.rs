@@ -6,5 +6,6 @@ mod decoders;
 mod device;
 mod failures;
 mod frames;
+mod gather;
 mod streams;
 mod stub;

@@ -121,6 +121,12 @@ class ImageLoader:
         allocator: Who allocates the device's memory: `None` the driver, `"torch"` the caching allocator of
             PyTorch, or two functions as of `spdl_rs.io.cuda_config`. It is asked for the first few
             batches, whose memory is used again.
+        decode: Who decodes images. `"host"`: the CPU. `"device"`: JPEGs are decoded by the CUDA device, with
+            nvJPEG, and all images are cropped, resized and normalised there. What the device does not decode,
+            such as a PNG or a JPEG of CMYK, the CPU does; `stats()["decoded"]` counts who has decoded how
+            many, and why. Pixels differ by a level or so from those of the host, and in their last bit from
+            run to run where a device has several ways to decode. With `device="auto"`, the CPU decodes all
+            where there is no nvJPEG, which is counted too, and a `CudaFallbackWarning` says it once.
 
     Raises:
         NotFoundError: There is no such folder or file, or it holds no images.
@@ -128,7 +134,8 @@ class ImageLoader:
         UnavailableError: A store cannot be reached, `TimedOutError` where that takes too long.
         DataError: A shard is damaged, or of a kind that is not supported.
         ValueError: An argument is out of range (`InvalidArgumentError` is one, too).
-        CudaUnavailable: `device` is a CUDA device, and there is none that can be used.
+        CudaUnavailable: `device` is a CUDA device, and there is none that can be used; or it is to decode,
+            and there is no nvJPEG.
         NotImplementedError: `layout` is of `bf16`.
         ImportError: `allocator` is `"torch"`, and PyTorch is not installed.
         TypeError: An argument is of the wrong type.
@@ -195,12 +202,22 @@ class ImageLoader:
         cache_memory: SupportsIndex = 0,
         device: str = "cpu",
         allocator: AllocatorLike | None = None,
+        decode: Literal["host", "device"] = "host",
     ) -> None:
         log_api_usage_once("spdl_rs.ImageLoader")
         train = check.flag("train", train)
         check.choice("on_error", on_error, ("raise", "skip"))
         check.choice("on_truncated", on_truncated, ("error", "partial"))
         check.choice("remainder", remainder, ("drop", "pad", "uneven"))
+        check.choice("decode", decode, ("host", "device"))
+        if decode == "device" and on_truncated == "partial":
+            raise ValueError(
+                'on_truncated="partial" goes with decode="host": a device tells of no part'
+            )
+        if decode == "device" and device == "cpu":
+            raise ValueError(
+                'decode="device" goes with a CUDA device, or with "auto", not with "cpu"'
+            )
         self._batch_size = check.whole("batch_size", batch_size, 1, 2**63 - 1)
         self._size = check.whole("size", size, 1, check.MOST_SIDE)
         self._layout = check.layout(layout)
@@ -224,6 +241,7 @@ class ImageLoader:
             world_size=self._world_size,
             remainder=remainder,
             device=self._device,
+            decode_with=_libraries(device, self._device) if decode == "device" else None,
         )
         places, is_list = check.addresses(source)
         if labels is not None and not is_list:
@@ -485,3 +503,12 @@ def _device(name: str, allocator: AllocatorLike | None) -> _spdl_rs.CudaDevice |
     from .cuda import _devices
 
     return _devices.chosen(name, allocator)
+
+
+def _libraries(name: str, device: _spdl_rs.CudaDevice | None) -> list[str] | None:
+    """Where libraries to decode with may lie; `None` where the host decodes."""
+    if device is None:
+        return None
+    from .cuda import _devices
+
+    return _devices.to_decode(name)

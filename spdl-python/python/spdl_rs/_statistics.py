@@ -22,7 +22,8 @@ class StageStatistics(TypedDict):
     """What one stage did."""
 
     name: str
-    """`source`, `fetch` or `decode`; `upload`, where batches go to a device."""
+    """`source`, `fetch` or `decode`; `upload`, where batches go to a device; `group`, `nvjpeg` and
+    `batch`, where that decodes."""
     kind: str
     """`source`, `async` (it waits), `cpu` (it computes) or `fill` (and writes into batches)."""
     concurrency: int
@@ -116,6 +117,25 @@ class CacheStatistics(TypedDict):
     """Bytes kept in the folder, by all its users."""
 
 
+class Decoded(TypedDict):
+    """Who has decoded the images of an epoch, with `decode="device"`."""
+
+    hardware: int
+    """Images that the device's engines for JPEGs have decoded."""
+    hybrid: int
+    """Those that the CPU and the device's multiprocessors have decoded together."""
+    host: int
+    """Those that the CPU has decoded alone."""
+    failed: int
+    """Those that nobody could decode."""
+    fallbacks: dict[str, int]
+    """Why the device did not decode images, and how many, whether the CPU could or not:
+    `other-format` (no JPEG), `damaged-header`, `coding` (more than 8 bits, say), `color` (CMYK, say),
+    `refused` (by nvJPEG) and `no-decoder` (there is no nvJPEG)."""
+    missing: str | None
+    """Why there is no nvJPEG; `None` where there is."""
+
+
 class Dropped(TypedDict):
     """An image that `on_error="skip"` left out."""
 
@@ -161,5 +181,7 @@ class Statistics(TypedDict):
     `on_truncated="partial"` asks for them."""
     cache: CacheStatistics | None
     """What the cache did; `None` without one."""
+    decoded: Decoded | None
+    """Who has decoded the images, with `decode="device"`; else `None`."""
     diagnosis: str
     """A sentence that says what limits the rate."""

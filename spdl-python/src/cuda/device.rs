@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 use spdl_core::{DType, Error};
 use spdl_cuda::python::{allocator_of, event_of_number};
 use spdl_cuda::{ChosenDevice, Search};
 
 use super::allocator::PythonAllocator;
+use super::decoders::DeviceDecoders;
 use super::lent::Lent;
 use super::memory::wait_until;
 use crate::array::Array;
@@ -18,6 +20,7 @@ use crate::error::to_exception;
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct CudaDevice {
     device: Lent<spdl_cuda::CudaDevice>,
+    decoders: PyOnceLock<Py<DeviceDecoders>>,
 }
 
 impl CudaDevice {
@@ -54,7 +57,8 @@ impl CudaDevice {
         if let (Some(device), Some(functions)) = (&cuda, allocator) {
             device.set_allocator(allocator_of(PythonAllocator::new(functions, device)));
         }
-        Ok((cuda.map(|device| CudaDevice { device: Lent::new(device) }), reason, is_first))
+        let opened = |device| CudaDevice { device: Lent::new(device), decoders: PyOnceLock::new() };
+        Ok((cuda.map(opened), reason, is_first))
     }
 
     /// What there is of CUDA. Wheels of NVIDIA's are searched for in these folders.
@@ -89,6 +93,12 @@ impl CudaDevice {
     fn name(&self, py: Python<'_>) -> PyResult<String> {
         let description = py.detach(|| self.device.description());
         description.map(|it| it.name).map_err(|error| to_exception(py, &error))
+    }
+
+    /// What decodes on it. NVIDIA's wheels are searched for in these folders, at the first time.
+    fn decoders(&self, py: Python<'_>, packages: Vec<PathBuf>) -> PyResult<Py<DeviceDecoders>> {
+        let made = || Py::new(py, DeviceDecoders::new(self, packages));
+        self.decoders.get_or_try_init(py, made).map(|decoders| decoders.clone_ref(py))
     }
 
     /// So many bytes of the host's memory from which the device copies directly.

@@ -132,6 +132,10 @@ impl DeviceMemory {
 }
 
 impl DeviceMemory {
+    pub(super) fn upload(&self) -> Lent<Upload> {
+        self.upload.clone()
+    }
+
     fn cuda(&self) -> Result<&CudaMemory> {
         cuda_memory(&self.upload).ok_or_else(|| {
             Error::new(ErrorKind::Internal, "memory that is said to be a device's is the host's")

@@ -2,13 +2,20 @@
 
 mod allocator;
 mod array;
+mod decoders;
 mod device;
+mod jpegs;
 mod lent;
 mod memory;
+mod nv12;
+mod pixels;
 mod staging;
+mod video;
 
 pub(crate) use allocator::AllocatorRaised;
 pub(crate) use array::PlacedArray;
+pub(crate) use decoders::DeviceDecoders;
 pub(crate) use device::CudaDevice;
 pub(crate) use memory::DeviceMemory;
 pub(crate) use staging::Staging;
+pub(crate) use video::VideoDecoder;

@@ -44,6 +44,25 @@ pub(crate) fn array_of(bytes: &[u8]) -> Result<Array> {
 /// # Errors
 /// `TypeError` for what has no bytes to show.
 pub(crate) fn bytes_of(data: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+    const WANTED: &str =
+        "DecodeImage takes the bytes of an image file, or a pair of those and a label";
+    bytes_for(data, WANTED).map_err(|error| {
+        let py = data.py();
+        match error.is_instance_of::<PyTypeError>(py) {
+            true => {
+                let message = format!("{}; Fetch in front of it reads files", error.value(py));
+                PyTypeError::new_err(message)
+            }
+            false => error,
+        }
+    })
+}
+
+/// The same for whoever says in other words what is `wanted`.
+///
+/// # Errors
+/// As of [`bytes_of`].
+pub(crate) fn bytes_for(data: &Bound<'_, PyAny>, wanted: &str) -> PyResult<Bytes> {
     let py = data.py();
     let shown = match data.cast::<Array>() {
         Ok(array) => py.import("numpy")?.call_method1("asarray", (array,))?,
@@ -53,12 +72,7 @@ pub(crate) fn bytes_of(data: &Bound<'_, PyAny>) -> PyResult<Bytes> {
         if !error.is_instance_of::<PyTypeError>(py) {
             return error;
         }
-        let message = format!(
-            "DecodeImage takes the bytes of an image file, or a pair of those and a label, not {}; \
-             Fetch in front of it reads files",
-            kind_of(data)
-        );
-        PyTypeError::new_err(message)
+        PyTypeError::new_err(format!("{wanted}, not {}", kind_of(data)))
     })?;
     buffer.read(py, 0..buffer.len()).map_err(|error| to_exception(py, &error))
 }

@@ -11,8 +11,10 @@ nvjpeg pip install nvidia-nvjpeg, or name the file in SPDL_NVJPEG
 nvrtc is there
 nvcuvid is there
 
-`ImageLoader(..., device="cuda")` gives batches as `DeviceArray`s, and `spdl_rs.io.transfer_tensor` makes
-such of what lies on the host. PyTorch, JAX, CuPy and Numba take them without a copy:
+`ImageLoader(..., device="cuda")` gives batches as `DeviceArray`s; with `decode="device"`, JPEGs are
+decoded there. `spdl_rs.io.decode_image_nvjpeg` and `decode_packets_nvdec` decode images and videos, and
+`spdl_rs.io.transfer_tensor` makes such arrays of what lies on the host. PyTorch, JAX, CuPy and Numba take
+them without a copy:
 
 ```python
 for images, labels in spdl_rs.ImageLoader("photos", batch_size=64, device="cuda"):
@@ -34,6 +36,7 @@ from ._devices import (
     release,
 )
 from ._status import PartStatus, Status, status
+from ._video import VideoStatistics, video_statistics
 
 __all__ = [
     "CudaError",
@@ -43,10 +46,12 @@ __all__ = [
     "MemoryStatistics",
     "PartStatus",
     "Status",
+    "VideoStatistics",
     "device_count",
     "fallbacks",
     "is_available",
     "memory_statistics",
     "release",
     "status",
+    "video_statistics",
 ]

@@ -9,7 +9,7 @@ import warnings
 from typing import TypedDict
 
 from .. import _spdl_rs
-from .._errors import CudaFallbackWarning
+from .._errors import CudaFallbackWarning, CudaUnavailable
 from .._exclusive import Exclusive
 from ._allocators import Allocator, AllocatorLike, functions_of
 
@@ -19,6 +19,8 @@ _FORMS = '"cpu", "cuda", "cuda:1" or "auto"'
 # allocator, each of which has a pool of its own.
 _open: dict[tuple[int, int, Allocator | None], _spdl_rs.CudaDevice] = {}
 _exclusive = Exclusive()
+# That there is no nvJPEG.
+_has_warned = False
 
 
 class MemoryStatistics(TypedDict):
@@ -135,6 +137,27 @@ def cuda_ordinal(device: str) -> int:
     if device in ("auto", "cpu"):
         raise ValueError(f'device must be "cuda" or "cuda:1" and so on, not {device!r}')
     return _ordinal(device)
+
+
+def to_decode(device: str) -> list[str]:
+    """Where libraries that decode may lie. With `"auto"`, it warns once where there is no nvJPEG, without
+    which the host decodes.
+
+    Raises:
+        CudaUnavailable: There is none, and a device was asked for by its name.
+    """
+    global _has_warned
+    folders = wheel_folders()
+    parts = _spdl_rs.CudaDevice.status(folders)
+    missing = [part[2:] for part in parts if part[0] == "nvjpeg" and not part[1]]
+    for reason, remedy in missing:
+        text = f"JPEGs cannot be decoded on the device: {reason}; {remedy}"
+        if device != "auto":
+            raise CudaUnavailable(text, kind="unsupported")
+        if not _has_warned:
+            _has_warned = True
+            warnings.warn(f"the host decodes: {text}", CudaFallbackWarning, stacklevel=4)
+    return folders
 
 
 def wheel_folders() -> list[str]:

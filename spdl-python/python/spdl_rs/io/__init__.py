@@ -14,6 +14,7 @@ given, which they keep alive. A view may be written to where its memory may. Wha
 `DataError`, which is a `ValueError` too; nothing ends early without saying so.
 
 `transfer_tensor` puts the arrays of a batch on a CUDA device, `transfer_tensor_d2h` brings them back.
+`decode_image_nvjpeg` and `decode_packets_nvdec` decode JPEGs and videos there.
 
 `Fetch`, `DecodeImage`, `AugmentImage` and `BatchImages` are steps from paths and addresses to batches
 of images: functions of one item, and stages that a pipeline runs in Rust, without the GIL. Crops, such
@@ -65,6 +66,14 @@ from ._crops import (
     ResizedCenterCrop,
     Stretch,
 )
+from ._device_images import decode_image_nvjpeg, load_image_batch_nvjpeg
+from ._device_video import (
+    NvDecDecoder,
+    decode_packets_nvdec,
+    nv12_to_bgr,
+    nv12_to_rgb,
+    nvdec_decoder,
+)
 from ._npy import NpzFile, UnsupportedTypeError, load_npy, load_npz
 from ._operators import AugmentImage, BatchImages, DecodeImage, Fetch
 from ._tar import iter_tarfile
@@ -99,6 +108,7 @@ __all__ = [
     "GaussianBlur",
     "Letterbox",
     "NpzFile",
+    "NvDecDecoder",
     "RandAugment",
     "RandomAdjustSharpness",
     "RandomAffine",
@@ -121,11 +131,17 @@ __all__ = [
     "WAVHeader",
     "cpu_storage",
     "cuda_config",
+    "decode_image_nvjpeg",
+    "decode_packets_nvdec",
     "iter_tarfile",
     "iter_zipfile",
+    "load_image_batch_nvjpeg",
     "load_npy",
     "load_npz",
     "load_wav",
+    "nv12_to_bgr",
+    "nv12_to_rgb",
+    "nvdec_decoder",
     "parse_wav",
     "to_jax",
     "to_numba",

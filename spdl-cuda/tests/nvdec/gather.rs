@@ -1,0 +1,127 @@
+//! Frames that become one array: what is in it, and that nothing is overwritten too early.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use spdl_core::{DeviceMemory, ErrorKind, Upload};
+use spdl_cuda::testing::{FakeDriver, Schedule};
+use spdl_cuda::{ConsumerStream, CudaMemory, FrameCrop, NvDec, VideoCodec, VideoFrame};
+
+use super::stub::{H264, HEVC, Headers, push_all, short_video, stub};
+
+/// Who writes surfaces, and how many were written.
+static WRITER: Mutex<Option<FakeDriver>> = Mutex::new(None);
+static WRITTEN: AtomicUsize = AtomicUsize::new(0);
+
+/// A surface is written with the number of the frame.
+extern "C" fn write_surface(address: u64, bytes: usize, stream: usize) {
+    let number = WRITTEN.fetch_add(1, Ordering::SeqCst);
+    if let Some(driver) = &*WRITER.lock().unwrap() {
+        // SAFETY: it is a stream of the decoder's, which is alive.
+        let stream = unsafe { ConsumerStream::from_raw(stream) };
+        driver.write_by_kernel(&stream, address as usize, bytes, number as u8);
+    }
+}
+
+fn frames(decoders: &NvDec, headers: Headers, count: u8) -> Vec<VideoFrame> {
+    let codec = if headers.codec == HEVC { VideoCodec::Hevc } else { VideoCodec::H264 };
+    let mut video = decoders.open(codec).unwrap();
+    let frames = push_all(&mut video, &short_video(headers, count));
+    frames.into_iter().map(Result::unwrap).collect()
+}
+
+fn memory(upload: Upload) -> Box<CudaMemory> {
+    let memory: Box<dyn std::any::Any> = upload.memory;
+    memory.downcast().unwrap()
+}
+
+#[test]
+fn g1_no_schedule_overwrites_a_frame_before_it_is_copied_or_an_array_before_it_is_read() {
+    let stub = stub();
+    stub.on_map(write_surface);
+    for seed in 0..200 {
+        let (driver, device, decoders) = stub.device(Schedule::Seeded(seed));
+        WRITTEN.store(0, Ordering::SeqCst);
+        *WRITER.lock().unwrap() = Some(driver.clone());
+        let stream = driver.consumer_stream();
+        let mut seen = Vec::new();
+        for round in 0..4 {
+            let frames = frames(&decoders, Headers::of(H264, 64, 48), 3);
+            let array = decoders.gather(&frames, FrameCrop::default()).unwrap();
+            // The frames go at once.
+            drop(frames);
+            let array = memory(array);
+            assert_eq!(array.len(), 3 * 64 * 72);
+            array.wait_on(&stream).unwrap();
+            seen.push((round, driver.read_by_kernel(&stream, array.address(), array.len())));
+        }
+        WRITER.lock().unwrap().take();
+        drop((decoders, device));
+        driver.run_all();
+        assert_eq!(driver.violations(), [], "seed {seed}");
+        for (round, seen) in seen {
+            let expected: Vec<u8> = (0..3).flat_map(|frame| [3 * round + frame; 64 * 72]).collect();
+            assert!(seen.bytes() == Some(expected), "seed {seed}");
+        }
+    }
+    stub.assert_clean("in the end");
+}
+
+#[test]
+fn what_cannot_be_one_array_is_refused() {
+    let stub = stub();
+    let (_driver, _device, decoders) = stub.device(Schedule::Prompt);
+    let whole = FrameCrop::default();
+    let kind = |frames: &[VideoFrame], crop| decoders.gather(frames, crop).unwrap_err().kind();
+    let small = frames(&decoders, Headers::of(H264, 64, 48), 2);
+    assert_eq!(kind(&[], whole), ErrorKind::InvalidArgument);
+    for wrong in [
+        FrameCrop { left: 1, right: 1, ..whole },
+        FrameCrop { top: 3, bottom: 1, ..whole },
+        FrameCrop { left: 40, right: 24, ..whole },
+        FrameCrop { top: u32::MAX, bottom: 2, ..whole },
+    ] {
+        assert_eq!(kind(&small, wrong), ErrorKind::InvalidArgument, "{wrong:?}");
+    }
+    assert_eq!(kind(&small, FrameCrop { bottom: 1, ..whole }), ErrorKind::Unsupported);
+    let full_chroma = Headers { chroma: 3, ..Headers::of(HEVC, 64, 48) };
+    assert_eq!(kind(&frames(&decoders, full_chroma, 1), whole), ErrorKind::Unsupported);
+    let mut mixed = small;
+    mixed.extend(frames(&decoders, Headers::of(H264, 64, 32), 1));
+    assert_eq!(kind(&mixed, whole), ErrorKind::InvalidArgument);
+    // Of another opening of the device.
+    let (_other_driver, _other_device, other) = stub.device(Schedule::Prompt);
+    let error = other.gather(&mixed[..1], whole).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn g11_any_call_of_the_driver_may_fail_while_frames_are_copied() {
+    let stub = stub();
+    let run = |driver: &FakeDriver, decoders: &NvDec, failing: Option<(usize, u32)>| {
+        let frames = frames(decoders, Headers::of(H264, 64, 48), 2);
+        let before = driver.calls();
+        if let Some((call, code)) = failing {
+            driver.fail_calls(call, 1, code);
+        }
+        let gathered = decoders.gather(&frames, FrameCrop::default()).map(drop);
+        (gathered, driver.calls() - before)
+    };
+    let (driver, device, decoders) = stub.device(Schedule::Held);
+    let (gathered, calls) = run(&driver, &decoders, None);
+    gathered.unwrap();
+    drop((device, decoders));
+    let mut told = 0;
+    for call in 0..calls {
+        for code in [2, 999] {
+            let (driver, device, decoders) = stub.device(Schedule::Seeded(call as u64));
+            let (gathered, _) = run(&driver, &decoders, Some((call, code)));
+            told += usize::from(gathered.is_err());
+            drop((device, decoders));
+            driver.give_memory_back(1 << 60);
+            driver.run_all();
+            assert_eq!(driver.violations(), [], "call {call} with {code}");
+        }
+    }
+    assert!(told > calls, "{told} of {calls}");
+}

@@ -1,0 +1,113 @@
+//! JPEGs to one array on a device, all at once.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pyo3::prelude::*;
+use spdl_core::{Error, ErrorKind, Result, Upload};
+use spdl_cuda::kernels::{DevicePlane, Filter, SampleFormat, SourceImage};
+use spdl_cuda::{DecodedJpeg, DecodedJpegs, JpegColor, JpegHeader, Placed};
+
+use super::decoders::Decoders;
+use super::memory::DeviceMemory;
+use super::pixels::format_of;
+use crate::error::to_exception;
+use crate::operators::bytes_for;
+
+/// Memory of a device, and the shape of the array in it.
+pub(super) type Placement = (DeviceMemory, Vec<usize>);
+
+/// Decodes JPEGs; they are called by these names.
+pub(super) fn decode_all(
+    py: Python<'_>,
+    decoders: &Decoders,
+    encoded: &[Bound<'_, PyAny>],
+    names: &[String],
+    size: Option<(u32, u32)>,
+    pix_fmt: &str,
+) -> PyResult<Placement> {
+    const WANTED: &str = "a JPEG is given as a path, or as the bytes of a file";
+    let encoded = encoded.iter().map(|data| bytes_for(data, WANTED));
+    let encoded: Vec<Bytes> = encoded.collect::<PyResult<_>>()?;
+    let decoded = py.detach(|| decode(decoders, &encoded, names, size, pix_fmt));
+    let (upload, shape) = decoded.map_err(|error| to_exception(py, &error))?;
+    Ok((DeviceMemory::from(upload), shape))
+}
+
+fn decode(
+    decoders: &Decoders,
+    encoded: &[Bytes],
+    names: &[String],
+    size: Option<(u32, u32)>,
+    pix_fmt: &str,
+) -> Result<(Upload, Vec<usize>)> {
+    let name = |at: usize| names.get(at).map_or("image", String::as_str);
+    let size = match size {
+        Some(size) => size,
+        // Before anything is decoded.
+        None => common_size(encoded, names)?,
+    };
+    let format = format_of(pix_fmt, size)?;
+    let kernels = decoders.kernels()?;
+    let DecodedJpegs { memory, images } = decoders.with_jpegs(|jpegs| jpegs.decode(encoded))?;
+    let memory = Arc::new(memory);
+    let mut batch = kernels.batch(&format, images.len())?;
+    for (at, image) in images.into_iter().enumerate() {
+        let (offset, header) = match image {
+            DecodedJpeg::Decoded { offset, header, .. } => (offset, header),
+            DecodedJpeg::ForHost(header) => return Err(refused(&header).with_key(name(at))),
+            DecodedJpeg::Failed(error) => return Err(error.with_key(name(at))),
+            _ => return Err(Error::new(ErrorKind::Internal, "no answer").with_key(name(at))),
+        };
+        let placed = Placed::whole(header.upright_size().0, header.upright_size().1);
+        let stored = (header.width, header.height);
+        let plan = placed.plan(header.orientation, stored, format.size(), Filter::default());
+        let address = (spdl_core::DeviceMemory::address(&*memory) + offset) as u64;
+        let plane = DevicePlane { address, pitch: 3 * u64::from(header.width) };
+        let image = SourceImage::rgb8(header.width, header.height, plane)?;
+        batch.push(&memory, &image, &plan).map_err(|error| error.with_key(name(at)))?;
+    }
+    let shape = shape_of(batch.len(), &format);
+    Ok((kernels.launch(batch)?, shape))
+}
+
+/// The size that all of them have.
+fn common_size(encoded: &[Bytes], names: &[String]) -> Result<(u32, u32)> {
+    let mut first: Option<(u32, u32)> = None;
+    for (bytes, name) in encoded.iter().zip(names) {
+        let header = JpegHeader::parse(bytes).map_err(|error| error.with_key(name.as_str()))?;
+        let (width, height) = header.upright_size();
+        match first {
+            Some(before) if before != (width, height) => {
+                let message = format!(
+                    "it has {width} x {height} pixels, and those before it {} x {}: images of several \
+                     sizes become one array with scale_width and scale_height",
+                    before.0, before.1
+                );
+                let error = Error::new(ErrorKind::InvalidArgument, message);
+                return Err(error.with_key(name.as_str()));
+            }
+            Some(_) => {}
+            None => first = Some((width, height)),
+        }
+    }
+    first.ok_or_else(|| Error::new(ErrorKind::InvalidArgument, "there are no images"))
+}
+
+/// Why a sound JPEG is not decoded on a device.
+fn refused(header: &JpegHeader) -> Error {
+    let what = match header.color {
+        _ if header.precision != 8 => format!("it has {} bits a sample", header.precision),
+        JpegColor::Rgb => "its planes are red, green and blue".to_owned(),
+        JpegColor::Cmyk => "its colours are those of a printer (CMYK)".to_owned(),
+        _ => "it is coded as few are".to_owned(),
+    };
+    let message =
+        format!("the device does not decode this JPEG: {what}; DecodeImage decodes it on the host");
+    Error::new(ErrorKind::Unsupported, message)
+}
+
+/// The shape of a batch of so many samples.
+pub(super) fn shape_of(len: usize, format: &SampleFormat) -> Vec<usize> {
+    [&[len][..], &format.shape()].concat()
+}

@@ -1,0 +1,58 @@
+//! Frames of NV12 that lie in an array become colours.
+
+use spdl_core::{Error, ErrorKind, Result, Upload};
+use spdl_cuda::VideoColor;
+use spdl_cuda::kernels::{DevicePlane, PixelBox, PixelFormat, ResizePlan, SourceImage};
+use spdl_cuda::python::{samples_of, stream_of_array_api};
+
+use super::decoders::Decoders;
+use super::jpegs::shape_of;
+use super::pixels::{format_of, matrix_of};
+
+/// Frames that lie one behind the other, luma above Cb and Cr.
+pub(super) struct Frames {
+    /// Where the first begins in its memory.
+    pub(super) offset: usize,
+    pub(super) count: usize,
+    pub(super) width: u32,
+    pub(super) height: u32,
+    /// Whether a sample has two bytes, with its bits at the top.
+    pub(super) is_wide: bool,
+}
+
+/// Makes colours of frames, behind what a stream was told so far.
+pub(super) fn convert(
+    decoders: &Decoders,
+    upload: &Upload,
+    frames: &Frames,
+    color: VideoColor,
+    pix_fmt: &str,
+    stream: i64,
+) -> Result<(Upload, Vec<usize>)> {
+    let Frames { offset, count, width, height, is_wide } = *frames;
+    let (format, bits) = if is_wide { (PixelFormat::P016, 16) } else { (PixelFormat::Nv12, 8) };
+    let sample = format.sample_bytes();
+    let pitch = u64::from(width) * sample;
+    let luma = pitch * u64::from(height);
+    let matrix = matrix_of(color, height, bits)?;
+    let source = PixelBox { left: 0.0, top: 0.0, width: width.into(), height: height.into() };
+    let start = (upload.memory.address() as u64).checked_add(offset as u64);
+    let images = (0..count as u64).map(|at| {
+        let begin = at.checked_mul(luma / 2 * 3).and_then(|at| start?.checked_add(at));
+        let address = begin.ok_or_else(|| {
+            let message =
+                format!("{count} frames of {width} x {height} pixels do not lie in memory");
+            Error::new(ErrorKind::InvalidArgument, message)
+        })?;
+        let planes =
+            [DevicePlane { address, pitch }, DevicePlane { address: address + luma, pitch }];
+        let image = SourceImage::yuv(format, width, height, &planes, matrix)?;
+        Ok((image, ResizePlan::new(source, width, height)))
+    });
+    let images = images.collect::<Result<Vec<_>>>()?;
+    let samples = format_of(pix_fmt, (width, height))?;
+    let kernels = decoders.kernels()?;
+    let after = stream_of_array_api(Some(stream))?;
+    let made = samples_of(&decoders.device, &kernels, upload, &images, &samples, after.as_ref())?;
+    Ok((made, shape_of(count, &samples)))
+}

@@ -1,0 +1,45 @@
+//! What SPDL calls the formats of pixels, and matrices of colours.
+
+use spdl_core::{Error, ErrorKind, Result};
+use spdl_cuda::VideoColor;
+use spdl_cuda::kernels::{
+    ChannelOrder, ColorMatrix, ColorRange, ColorStandard, Layout, SampleFormat,
+};
+
+/// From how many rows on a video that does not say so has the colours of high definition.
+const HIGH_DEFINITION: u32 = 720;
+/// A video says that its matrix is not known.
+const UNKNOWN_MATRIX: u8 = 2;
+
+/// Bytes of so many columns and rows: `rgb` and `bgr` are planes, `rgbi` and `bgri` pixels, `y` is grey.
+///
+/// # Errors
+/// `InvalidArgument` for another one.
+pub(super) fn format_of(pix_fmt: &str, (width, height): (u32, u32)) -> Result<SampleFormat> {
+    let (layout, order) = match pix_fmt {
+        "rgb" => (Layout::Nchw, ChannelOrder::Rgb),
+        "bgr" => (Layout::Nchw, ChannelOrder::Bgr),
+        "rgbi" => (Layout::Nhwc, ChannelOrder::Rgb),
+        "bgri" => (Layout::Nhwc, ChannelOrder::Bgr),
+        "y" => (Layout::Nchw, ChannelOrder::Grey),
+        other => {
+            let message = format!("there is no format of pixels called {other:?}");
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+    };
+    Ok(SampleFormat::new(width, height).layout(layout).order(order))
+}
+
+/// The matrix of a video of so many rows. Where it says none, that of its definition.
+///
+/// # Errors
+/// `Unsupported` where there is none of this kind.
+pub(super) fn matrix_of(color: VideoColor, rows: u32, bits: u32) -> Result<ColorMatrix> {
+    let standard = match color.matrix {
+        UNKNOWN_MATRIX if rows >= HIGH_DEFINITION => ColorStandard::BT709,
+        UNKNOWN_MATRIX => ColorStandard::BT601,
+        matrix => ColorStandard::of_video(matrix)?,
+    };
+    let range = if color.full_range { ColorRange::Full } else { ColorRange::Limited };
+    ColorMatrix::new(standard, range, bits)
+}

@@ -1,0 +1,196 @@
+"""Image loaders whose images are decoded on a device."""
+
+import warnings
+
+import numpy
+import pytest
+import spdl_rs
+from conftest import picture, write_png
+from cuda_decoders import jpeg
+from spdl_rs import CudaFallbackWarning, CudaUnavailable, DataError, ImageLoader
+from spdl_rs.cuda import DeviceArray, _devices
+
+
+@pytest.fixture(scope="session")
+def same_pictures(tmp_path_factory):
+    """Two folders with the same pixels: JPEGs for the device, and PNGs."""
+    folder = tmp_path_factory.mktemp("same")
+    for number in range(20):
+        pixels = picture(number, 60 + number * 3, 70 + number % 7 * 9)
+        name = f"class{number % 3}/{number:02}"
+        write_png(str(folder / "png" / f"{name}.png"), pixels)
+        path = folder / "jpeg" / f"{name}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(pixels))
+    return folder / "jpeg", folder / "png"
+
+
+def loader_of(folder, **options):
+    options = {"batch_size": 8, "size": 32, "threads": 2, "device": "cuda", **options}
+    return ImageLoader(folder, **options)
+
+
+def decoded_by_device(folder, **options):
+    return loader_of(folder, decode="device", **options)
+
+
+def on_host(batches):
+    return [(images.to_host().copy(), labels.to_host().copy()) for images, labels in batches]
+
+
+def assert_same(found, expected):
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected):
+        for array, wanted in zip(one, other):
+            assert array.dtype == wanted.dtype
+            numpy.testing.assert_array_equal(array, wanted)
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("layout", ["nhwc-u8", "nchw-f32"])
+def test_g5_images_that_the_device_decodes_are_those_of_the_host(
+    same_pictures, nvjpeg, train, layout
+):
+    jpegs, pngs = same_pictures
+    options = {"train": train, "layout": layout, "seed": 4}
+    loader = decoded_by_device(jpegs, **options)
+    for images, labels in loader:
+        assert isinstance(images, DeviceArray) and isinstance(labels, DeviceArray)
+    del images, labels
+    loader.set_epoch(0)
+    found = on_host(loader)
+    assert [len(labels) for _, labels in found] == [8, 8, 4]
+    decoded = loader.stats()["decoded"]
+    assert decoded["hardware"] + decoded["hybrid"] == 20 and decoded["hardware"] > 0
+    assert (decoded["host"], decoded["fallbacks"], decoded["missing"]) == (0, {}, None)
+    # What the device does not decode, the host does, to the same samples.
+    loader = decoded_by_device(pngs, **options)
+    assert_same(on_host(loader), found)
+    decoded = loader.stats()["decoded"]
+    assert (decoded["hardware"], decoded["hybrid"], decoded["host"]) == (0, 0, 20)
+    assert decoded["fallbacks"] == {"other-format": 20} and decoded["failed"] == 0
+    # Only the roundings between two passes differ.
+    step = 1 if layout == "nhwc-u8" else 1.01 / 255 / 0.224
+    for (images, labels), (wanted, wanted_labels) in zip(
+        found, loader_of(pngs, device="cpu", **options)
+    ):
+        assert abs(images.astype("f8") - wanted).max() <= step
+        numpy.testing.assert_array_equal(labels, wanted_labels)
+    assert loader_of(pngs).stats()["decoded"] is None
+    del loader
+
+
+def test_g5_a_bad_image_is_named_or_left_out(same_pictures, nvjpeg, tmp_path):
+    jpegs, _ = same_pictures
+    paths = sorted(jpegs.glob("*/*.jpg"))[:10]
+    bad = tmp_path / "bad.jpg"
+    bad.write_bytes(jpeg(picture(1), end=b"BAD!"))
+    paths.insert(4, bad)
+    with pytest.raises(DataError) as raised:
+        list(decoded_by_device(paths))
+    assert raised.value.key == str(bad)
+    loader = decoded_by_device(paths, on_error="skip")
+    found = on_host(loader)
+    assert [len(labels) for _, labels in found] == [8, 2]
+    assert [dropped["key"] for dropped in loader.stats()["dropped"]] == [str(bad)]
+    assert loader.stats()["decoded"]["failed"] == 1
+    assert_same(found, on_host(decoded_by_device(paths[:4] + paths[5:])))
+    del loader, raised
+
+
+def test_g5_a_loader_goes_on_where_it_was_left(same_pictures, nvjpeg):
+    jpegs, _ = same_pictures
+    options = {"train": True, "seed": 9}
+    expected = on_host(decoded_by_device(jpegs, **options))
+    loader = decoded_by_device(jpegs, **options)
+    batches = iter(loader)
+    first = on_host([next(batches)])
+    state = loader.state_dict()
+    batches.close()
+    again = decoded_by_device(jpegs, **options)
+    again.load_state_dict(state)
+    assert_same(first + on_host(again), expected)
+    # Pixels would not be the same to the last bit.
+    with pytest.raises(ValueError, match="; decode: was device, is absent"):
+        loader_of(jpegs, **options).load_state_dict(state)
+    with pytest.raises(ValueError, match="batch_size: was 8, is 4"):
+        decoded_by_device(jpegs, batch_size=4, **options).load_state_dict(state)
+    del loader, batches, again
+
+
+def test_g5_short_batches_are_left_out_and_ranks_take_their_part(same_pictures, nvjpeg):
+    jpegs, _ = same_pictures
+    loader = decoded_by_device(jpegs, drop_last=True)
+    assert [len(labels) for _, labels in on_host(loader)] == [8, 8]
+    assert loader.stats()["left_out"] == 4
+    whole = numpy.concatenate([images for images, _ in on_host(decoded_by_device(jpegs))])
+    rank = on_host(decoded_by_device(jpegs, rank=1, world_size=2))
+    numpy.testing.assert_array_equal(numpy.concatenate([it for it, _ in rank]), whole[1::2])
+    del loader
+
+
+def test_g9_memory_does_not_grow_from_epoch_to_epoch(same_pictures, nvjpeg, decoding):
+    def held(loader):
+        for _ in loader:
+            pass
+        free = spdl_rs.cuda.memory_statistics()["free_bytes"]
+        return [free, decoding.ledger()["memory"], decoding.ledger()["locked"]]
+
+    # How much is under way at once differs from run to run.
+    loader = decoded_by_device(same_pictures[0])
+    first = numpy.max([held(loader) for _ in range(3)], axis=0)
+    assert (numpy.max([held(loader) for _ in range(12)], axis=0) <= 2 * first).all()
+    del loader
+
+
+def test_g5_leaving_the_loop_lets_go_of_the_device(same_pictures, nvjpeg):
+    for _ in decoded_by_device(same_pictures[0]):
+        break
+
+
+def test_g10_without_nvjpeg_a_device_that_was_named_is_an_error(
+    same_pictures, decoding, monkeypatch
+):
+    monkeypatch.setenv("SPDL_NVJPEG", "no-such-folder/libnvjpeg.so")
+    with pytest.raises(CudaUnavailable, match="pip install nvidia-nvjpeg"):
+        decoded_by_device(same_pictures[1])
+
+
+def test_g10_with_auto_the_host_decodes_which_is_said_once_and_counted(
+    same_pictures, decoding, monkeypatch
+):
+    monkeypatch.setattr(_devices, "_has_warned", False)
+    pngs = same_pictures[1]
+    monkeypatch.setenv("SPDL_NVJPEG", "no-such-folder/libnvjpeg.so")
+    with pytest.warns(CudaFallbackWarning, match="the host decodes: .*pip install"):
+        loader = decoded_by_device(pngs, device="auto")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        decoded_by_device(pngs, device="auto")
+    found = on_host(loader)
+    assert len(found) == 3 and loader.device == "cuda:0"
+    decoded = loader.stats()["decoded"]
+    assert (decoded["host"], decoded["fallbacks"]) == (20, {"no-decoder": 20})
+    assert "no-such-folder" in decoded["missing"]
+    del loader
+
+
+def test_g10_with_auto_and_no_device_all_is_done_by_the_host(same_pictures, no_driver):
+    pngs = same_pictures[1]
+    before = spdl_rs.cuda.fallbacks()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CudaFallbackWarning)
+        loader = decoded_by_device(pngs, device="auto")
+    assert spdl_rs.cuda.fallbacks() == before + 1
+    assert_same(list(loader), list(loader_of(pngs, device="cpu")))
+    assert loader.stats()["decoded"] is None
+
+
+def test_g5_arguments_that_do_not_go_together_are_refused(same_pictures, decoding):
+    pngs = same_pictures[1]
+    with pytest.raises(ValueError, match='decode must be "host" or "device"'):
+        loader_of(pngs, decode="gpu")
+    with pytest.raises(ValueError, match='goes with a CUDA device, or with "auto"'):
+        decoded_by_device(pngs, device="cpu")
+    with pytest.raises(ValueError, match="on_truncated"):
+        decoded_by_device(pngs, on_truncated="partial")

@@ -1,0 +1,396 @@
+"""Videos that are decoded on a device."""
+
+import doctest
+import importlib
+import time
+
+import numpy
+import pytest
+import spdl_rs
+from cuda_decoders import HEVC, VP9, colours, headers, ivf, resized, shown
+from spdl_rs import CorruptError, CudaError, CudaUnavailable, UnsupportedError
+from spdl_rs.cuda import DeviceArray
+from spdl_rs.io import (
+    cuda_config,
+    decode_packets_nvdec,
+    nv12_to_bgr,
+    nv12_to_rgb,
+    nvdec_decoder,
+    transfer_tensor,
+)
+
+HEIGHT, WIDTH = 48, 64
+BT709 = {"kr": 0.2126, "kb": 0.0722}
+
+
+def video(count, *options, **more):
+    """Packets of a video with so many frames."""
+    return [headers(WIDTH, HEIGHT, *options, **more), *(shown(at % 8) for at in range(count))]
+
+
+def random_nv12(*shape, dtype="u1"):
+    return numpy.random.default_rng(3).integers(0, numpy.iinfo(dtype).max + 1, shape, dtype)
+
+
+def begin_anew(nvcuvid):
+    """The next frame is in the first surface."""
+    spdl_rs.cuda.release()
+    nvcuvid.reset()
+
+
+def assert_same(found, expected):
+    assert found.shape == expected.shape
+    numpy.testing.assert_array_equal(found.to_host(), expected)
+
+
+def test_g07_a_video_becomes_frames_in_colours(nvcuvid):
+    frames = decode_packets_nvdec(video(5), codec="h264")
+    assert isinstance(frames, DeviceArray) and frames.dtype == "uint8"
+    expected = [colours(nvcuvid.nv12(at, HEIGHT, WIDTH)) for at in range(5)]
+    assert_same(frames, numpy.stack(expected))
+    begin_anew(nvcuvid)
+    assert_same(
+        decode_packets_nvdec(video(2), codec="h264", pix_fmt="bgr", device_config=cuda_config(0)),
+        numpy.stack(expected[:2])[:, ::-1],
+    )
+
+
+@pytest.mark.parametrize(
+    "matrix, shares", [(1, BT709), (6, {}), (9, {"kr": 0.2627, "kb": 0.0593}), (2, {})]
+)
+@pytest.mark.parametrize("full_range", [False, True])
+def test_g07_colours_follow_what_the_video_says(nvcuvid, matrix, shares, full_range):
+    packets = video(1, matrix=matrix, full_range=full_range)
+    expected = colours(nvcuvid.nv12(0, HEIGHT, WIDTH), full_range=full_range, **shares)
+    assert_same(decode_packets_nvdec(packets, codec="h264"), expected[None])
+
+
+def test_g07_samples_of_10_bits_become_what_they_are_worth(nvcuvid):
+    nvcuvid.noise.view("u2")[...] &= 0xFFC0
+    packets = video(1, codec=HEVC, bits=10)
+    samples = nvcuvid.nv12(0, HEIGHT, WIDTH, sample="<u2") >> 6
+    assert_same(decode_packets_nvdec(packets, codec="hevc"), colours(samples, bits=10)[None])
+
+
+def test_g05_frames_are_cropped_first_and_then_resized(nvcuvid):
+    crops = {"crop_left": 4, "crop_top": 3, "crop_right": 7, "crop_bottom": 10}
+    whole = colours(nvcuvid.nv12(0, HEIGHT, WIDTH))
+    frames = decode_packets_nvdec(video(1), codec="h264", **crops)
+    assert frames.shape == (1, 3, 35, 53)
+    # Chroma at the cut weighs what is seen alone: inside, nothing changes.
+    inside = frames.to_host()[0, :, 2:-2, 2:-2]
+    numpy.testing.assert_array_equal(inside, whole[:, 3:-10, 4:-7][:, 2:-2, 2:-2])
+    begin_anew(nvcuvid)
+    nvcuvid.noise[:] = numpy.linspace(30, 220, nvcuvid.PITCH).astype("u1")
+    nvcuvid.noise[:, HEIGHT:] = 128
+    whole = colours(nvcuvid.nv12(0, HEIGHT, WIDTH)).transpose(1, 2, 0)
+    expected = resized(whole[3:-10, 4:-7], 20, 24).transpose(2, 0, 1)
+    scaled = decode_packets_nvdec(video(1), codec="h264", scale_width=24, scale_height=20, **crops)
+    assert scaled.shape == (1, 3, 20, 24)
+    assert abs(scaled.to_host()[0] - expected).max() <= 1
+
+
+def test_g05_sizes_and_crops_are_checked(nvcuvid):
+    for wrong in ({"crop_left": -1}, {"crop_bottom": -3}, {"scale_width": 8}, {"scale_height": 0}):
+        with pytest.raises(ValueError, match="crop_|scale_"):
+            nvdec_decoder(None, "h264", pix_fmt="rgb", **wrong)
+    with pytest.raises(ValueError, match="NV12 are not resized"):
+        nvdec_decoder(None, "h264", scale_width=8, scale_height=8)
+    with pytest.raises(ValueError, match='no codec called "h261".* h264'):
+        nvdec_decoder(None, "h261")
+    with pytest.raises(TypeError, match="codec must be"):
+        nvdec_decoder(None, 4)
+    with pytest.raises(ValueError, match="pix_fmt must be"):
+        nvdec_decoder(None, "h264", pix_fmt="yuv444")
+    with pytest.raises(ValueError, match="nothing is left of a frame of 64 x 48"):
+        decode_packets_nvdec(video(1), codec="h264", crop_left=32, crop_right=32)
+
+
+def test_g06_frames_of_nv12_lie_in_one_array(nvcuvid):
+    decoder = nvdec_decoder(cuda_config(0), "h264")
+    decoder.init_buffer(10)
+    frames = decoder.decode_packets(video(4))
+    expected = [nvcuvid.nv12(at, HEIGHT, WIDTH) for at in range(4)]
+    assert frames.dtype == "uint8"
+    assert_same(frames, numpy.stack(expected))
+    assert decoder.flush() is None
+    assert_same(nv12_to_rgb(frames, coeff=6), numpy.stack([colours(it) for it in expected]))
+
+
+def test_g06_frames_of_nv12_are_cropped_at_even_places(nvcuvid):
+    decoder = nvdec_decoder(None, "h264", crop_left=2, crop_top=4, crop_right=6, crop_bottom=8)
+    whole = nvcuvid.nv12(0, HEIGHT, WIDTH)
+    luma, chroma = whole[4 : HEIGHT - 8, 2:-6], whole[HEIGHT + 2 : -4, 2:-6]
+    assert_same(decoder.decode_packets(video(1)), numpy.concatenate([luma, chroma])[None])
+    decoder = nvdec_decoder(None, "h264", crop_left=1, crop_right=1)
+    with pytest.raises(ValueError, match="even columns"):
+        decoder.decode_packets(video(1))
+    decoder = nvdec_decoder(None, "h264", crop_right=1)
+    with pytest.raises(UnsupportedError, match="a side is odd"):
+        decoder.decode_packets(video(1))
+
+
+def test_g06_frames_of_10_bits_have_two_bytes(nvcuvid):
+    frames = nvdec_decoder(None, "hevc").decode_packets(video(1, codec=HEVC, bits=10))
+    assert frames.dtype == "uint16"
+    assert_same(frames, nvcuvid.nv12(0, HEIGHT, WIDTH, sample="<u2")[None])
+
+
+def test_g06_a_stream_comes_in_arrays_of_as_many_frames_as_asked_for(nvcuvid):
+    asked = []
+
+    def packets():
+        # The last one is shown when the video ends.
+        for number, packet in enumerate([*video(10), b"D\2\2Q\2"]):
+            asked.append(number)
+            yield packet, 100 + number
+
+    decoder = nvdec_decoder(None, "h264", pix_fmt="rgb")
+    decoder.init_buffer(4)
+    expected = [colours(nvcuvid.nv12(at, HEIGHT, WIDTH)) for at in range(2)]
+    arrays = decoder.streaming_decode_packets(packets())
+    first = next(arrays)
+    # Packets are taken as frames are asked for.
+    assert asked[-1] == 4
+    arrays = [first, *arrays]
+    assert [array.shape[0] for array in arrays] == [4, 4, 3]
+    for number, frame in enumerate(numpy.concatenate([it.to_host() for it in arrays])):
+        numpy.testing.assert_array_equal(frame, expected[number % 2])
+
+
+def test_g06_frames_beyond_the_buffer_stay_for_the_next_call(nvcuvid):
+    decoder = nvdec_decoder(None, "h264")
+    assert decoder.decode_packets([headers(WIDTH, HEIGHT)]) is None
+    decoder.init_buffer(2)
+    counts = [decoder.decode_packets([shown(at) for at in range(5)]).shape[0]]
+    counts += [decoder.decode_packets([]).shape[0], decoder.flush().shape[0], decoder.flush()]
+    assert counts == [2, 2, 1, None]
+    # What nobody has taken goes when a buffer is made anew.
+    decoder.decode_packets([headers(WIDTH, HEIGHT), *[shown(at) for at in range(5)]])
+    decoder.init_buffer(2)
+    assert decoder.flush() is None
+    with pytest.raises(ValueError, match="num_frames"):
+        decoder.init_buffer(0)
+
+
+def test_g06_frames_that_wait_for_the_end_come_with_flush(nvcuvid):
+    decoder = nvdec_decoder(None, "h264", pix_fmt="bgr")
+    late = bytes([ord("D"), 1, 2, ord("Q"), 1])
+    assert decoder.decode_packets([headers(WIDTH, HEIGHT), late]) is None
+    assert decoder.flush().shape == (1, 3, HEIGHT, WIDTH)
+
+
+def test_g06_a_damaged_frame_is_an_error_and_the_others_are_there(nvcuvid):
+    decoder = nvdec_decoder(None, "h264", pix_fmt="rgb")
+    packets = [headers(WIDTH, HEIGHT), shown(0), shown(1, status=8), shown(2)]
+    with pytest.raises(CorruptError, match="damaged") as raised:
+        decoder.decode_packets(packets)
+    assert raised.value.key.startswith("frame 1,")
+    assert decoder.flush().shape[0] == 2
+    with pytest.raises(CorruptError) as raised:
+        decoder.decode_packets([(packet, 100 + at) for at, packet in enumerate(packets)])
+    assert raised.value.key.endswith("timestamp 102")
+    with pytest.raises(CorruptError):
+        decode_packets_nvdec(packets, codec="h264")
+
+
+def test_g06_what_the_device_does_not_decode_is_refused(nvcuvid):
+    with pytest.raises(UnsupportedError, match="AV1|does not decode"):
+        decode_packets_nvdec([headers(WIDTH, HEIGHT, codec=11)], codec="av1")
+    with pytest.raises(UnsupportedError):
+        decode_packets_nvdec(video(1, bits=10), codec="h264")
+    assert spdl_rs.cuda.video_statistics()["unsupported_videos"] == 2
+    # 4:4:4 is no NV12, and has colours.
+    packets = video(1, codec=HEVC, chroma=3)
+    with pytest.raises(UnsupportedError, match="no NV12"):
+        nvdec_decoder(None, "hevc").decode_packets(packets)
+    assert decode_packets_nvdec(packets, codec="hevc").shape == (1, 3, HEIGHT, WIDTH)
+
+
+def test_g07_odd_sides_stay_whole(nvcuvid):
+    packets = [headers(WIDTH, HEIGHT, area=(0, 0, 31, 17)), shown(0)]
+    assert decode_packets_nvdec(packets, codec="h264").shape == (1, 3, 17, 31)
+
+
+def test_g07_a_video_that_changes_its_size_needs_a_scale(nvcuvid):
+    packets = [*video(2), headers(WIDTH, 32), shown(0)]
+    with pytest.raises(ValueError, match=r"frame 2 has 64 x 32 .*scale_width"):
+        decode_packets_nvdec(packets, codec="h264")
+    scaled = decode_packets_nvdec(packets, codec="h264", scale_width=16, scale_height=8)
+    assert scaled.shape == (3, 3, 8, 16)
+
+
+def test_g07_an_ivf_file_says_its_codec(nvcuvid):
+    file = ivf(video(3, codec=VP9))
+    expected = numpy.stack([colours(nvcuvid.nv12(at, HEIGHT, WIDTH)) for at in range(3)])
+    assert_same(decode_packets_nvdec(file), expected)
+    assert decode_packets_nvdec(bytearray(file), codec="vp9").shape[0] == 3
+    with pytest.raises(ValueError, match="the file is of VP9, and the decoder was made for VP8"):
+        decode_packets_nvdec(file, codec="vp8")
+    with pytest.raises(spdl_rs.TruncatedError):
+        decode_packets_nvdec(file[:-3])
+    with pytest.raises(ValueError, match="codec must be"):
+        decode_packets_nvdec(video(1))
+    with pytest.raises(CorruptError, match="start code"):
+        decode_packets_nvdec(b"no video", codec="h264")
+
+
+def test_g07_a_stream_with_start_codes_is_cut_into_packets(nvcuvid):
+    # The stub knows no units: what it is told is seen in how it refuses them.
+    stream = b"\0\0\0\1\x67\1" + b"\0\0\1\x65\x80" + b"\0\0\0\1\x41\x80"
+    decoder = nvdec_decoder(None, "h264")
+    assert decoder._decoder.cut(stream) == [(0, 11, None), (11, 17, None)]
+
+
+def test_g07_what_holds_no_frame_or_no_packets_is_an_error(nvcuvid):
+    with pytest.raises(ValueError, match="no frame"):
+        decode_packets_nvdec([headers(WIDTH, HEIGHT)], codec="h264")
+    with pytest.raises(ValueError, match="empty"):
+        decode_packets_nvdec([b""], codec="h264")
+    for wrong in ([5], 5, None, [(b"", "late")]):
+        with pytest.raises(TypeError):
+            decode_packets_nvdec(wrong, codec="h264")
+
+
+def test_g05_decoders_are_used_again_unless_the_cache_is_not_to_be_used(nvcuvid):
+    for _ in range(3):
+        decode_packets_nvdec(video(1), codec="h264")
+    assert len(nvcuvid.logged("create")) == 1
+    told = spdl_rs.cuda.video_statistics()
+    assert (told["frames"], told["decoders_made"], told["decoders_reused"]) == (3, 1, 2)
+    for _ in range(2):
+        nvdec_decoder(None, "h264", use_cache=False).decode_packets(video(1))
+    assert len(nvcuvid.logged("create")) == 3 and len(nvcuvid.logged("destroy")) == 2
+
+
+def test_g06_without_a_device_or_a_library_the_error_says_so_at_once(no_driver):
+    times = []
+    for _ in range(20):
+        start = time.perf_counter()
+        with pytest.raises(CudaUnavailable, match="install an NVIDIA driver"):
+            decode_packets_nvdec(video(1), codec="h264")
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.005
+
+
+def test_g06_without_nvcuvid_the_error_says_what_to_do(decoding, monkeypatch):
+    monkeypatch.setenv("SPDL_NVCUVID", "no-such-folder/libnvcuvid.so")
+    with pytest.raises(CudaUnavailable, match="NVIDIA_DRIVER_CAPABILITIES"):
+        nvdec_decoder(None, "h264")
+
+
+@pytest.mark.parametrize("fails", ["driver", "nvcuvid"])
+def test_g06_any_call_may_fail_and_nothing_stays(nvcuvid, decoding, fails):
+    def decode():
+        frames = decode_packets_nvdec(video(3), codec="h264", scale_width=16, scale_height=8)
+        decoder = nvdec_decoder(None, "h264")
+        nv12 = decoder.decode_packets(video(2))
+        return frames.to_host().shape, nv12.to_host().shape
+
+    stub, first = (decoding, 0) if fails == "driver" else (nvcuvid, 1)
+    stub.fail(first - 1)
+    expected = decode()
+    spdl_rs.cuda.release()
+    calls, told = stub.calls(), 0
+    assert calls > 20
+    for call in range(first, calls + first, 4 if fails == "driver" else 1):
+        nvcuvid.reset()
+        stub.fail(call, 2 if call % 2 else 999)
+        try:
+            assert decode() == expected
+        except (CudaError, spdl_rs.SpdlError):
+            told += 1
+        stub.fail(first - 1)
+        spdl_rs.cuda.release()
+        assert decoding.ledger() == {} and nvcuvid.live() == 0, call
+    assert told > 15
+
+
+def test_g06_memory_is_used_again(nvcuvid):
+    def decode():
+        decode_packets_nvdec(video(6), codec="h264").to_host()
+
+    for _ in range(4):
+        decode()
+    before = spdl_rs.cuda.memory_statistics()
+    for _ in range(30):
+        decode()
+    after = spdl_rs.cuda.memory_statistics()
+    assert after["allocations"] == before["allocations"] and after["live_bytes"] == 0
+
+
+@pytest.mark.parametrize("full_range", [False, True])
+@pytest.mark.parametrize(
+    "coeff, shares",
+    [
+        (1, BT709),
+        (4, {"kr": 0.30, "kb": 0.11}),
+        (5, {}),
+        (6, {}),
+        (7, {"kr": 0.212, "kb": 0.087}),
+        (9, {"kr": 0.2627, "kb": 0.0593}),
+    ],
+)
+def test_g08_colours_are_the_nearest_to_the_definition(decoding, coeff, shares, full_range):
+    frames = random_nv12(3, 36, 40)
+    expected = numpy.stack([colours(it, full_range=full_range, **shares) for it in frames])
+    options = {"coeff": coeff, "full_range": full_range}
+    placed = transfer_tensor(frames)
+    assert_same(nv12_to_rgb(placed, **options), expected)
+    assert_same(nv12_to_bgr(placed, sync=True, **options), expected[:, ::-1])
+    assert_same(nv12_to_rgb(transfer_tensor(frames[1]), **options), expected[1])
+
+
+def test_g08_red_has_1_7927_of_cr_and_not_1_8337(decoding):
+    nv12 = numpy.full((24, 16), 128, "u1")
+    nv12[16:, 1::2] = 160
+    red = nv12_to_rgb(transfer_tensor(nv12), coeff=1).to_host()[0]
+    grey = 255 * (128 - 16) / 219
+    assert set(red.ravel()) == {round(grey + 1.7927 * 32)} != {round(grey + 1.8337 * 32)}
+
+
+def test_g08_samples_of_two_bytes_are_taken(decoding):
+    frame = random_nv12(36, 40, dtype="u2")
+    expected = colours(frame, bits=16, **BT709)
+    found = nv12_to_rgb(transfer_tensor(frame)).to_host()
+    # 32 bits of a float do not tell all of 16 bits of three components apart.
+    assert abs(found.astype(int) - expected).max() <= 1
+
+
+def test_g08_with_sync_the_result_is_there(decoding, monkeypatch):
+    waited = []
+    monkeypatch.setattr(DeviceArray, "wait", lambda array: waited.append(array.shape))
+    placed = transfer_tensor(random_nv12(36, 40))
+    nv12_to_rgb(placed)
+    assert waited == []
+    nv12_to_bgr(placed, sync=True)
+    assert waited == [(3, 24, 40)]
+
+
+def test_g08_other_arrays_and_matrices_are_refused(decoding):
+    good = transfer_tensor(random_nv12(36, 40))
+    shapes = [(35, 40), (36, 41), (3, 2, 36, 40), (36,), (0, 40)]
+    for wrong in [numpy.zeros(shape, "u1") for shape in shapes] + [numpy.zeros((36, 40), "f4")]:
+        with pytest.raises(ValueError, match="buf must be"):
+            nv12_to_rgb(transfer_tensor(wrong))
+    with pytest.raises(TypeError, match="DeviceArray"):
+        nv12_to_rgb(random_nv12(36, 40))
+    for coeff in (0, 3, 8, 10, 11, 99):
+        with pytest.raises(ValueError, match="coeff must be one of"):
+            nv12_to_rgb(good, coeff=coeff)
+
+
+def test_g08_streams_wait_before_and_behind(decoding):
+    frames = transfer_tensor({"odd": numpy.zeros(3, "u1"), "nv12": random_nv12(36, 40)})["nv12"]
+    # It begins in the middle of its memory.
+    expected = colours(frames.to_host(), **BT709)
+    found = nv12_to_rgb(frames, device_config=cuda_config(0, stream=4096))
+    assert decoding.waiting() == 4096
+    del frames
+    assert_same(found, expected)
+
+
+@pytest.mark.parametrize("module", ["io._device_images", "io._device_video"])
+def test_examples_in_the_documentation_are_as_they_say(module):
+    result = doctest.testmod(importlib.import_module(f"spdl_rs.{module}"))
+    assert result.attempted > 0 and result.failed == 0
