@@ -239,13 +239,8 @@ impl Device for CudaDevice {
             driver.record_event(copied.handle(), stream)
         });
         if let Err(error) = started {
-            // What cannot be waited for now, such as the event of a stream that is captured, could not
-            // be for the next batch either.
-            if uploads.give_back_unsure(host) && has_waited {
-                slabs.give_back(slab);
-            } else {
-                slabs.give_up(slab);
-            }
+            let is_over = uploads.give_back_unsure(host);
+            slabs.give_back_after_failure(slab, is_over && has_waited);
             return Err(context.error(error, doing));
         }
         slab.written_by(uploads.handle(), &copied);

@@ -31,6 +31,11 @@ const fn meaning(code: u32, name: &'static str, kind: ErrorKind, remedy: &'stati
 #[cfg(any(test, feature = "testing"))]
 pub(crate) const OUT_OF_MEMORY: u32 = 2;
 pub(crate) const INVALID_VALUE: u32 = 1;
+/// A stream that is captured cannot be told that.
+pub(crate) const CAPTURE_UNSUPPORTED: u32 = 900;
+/// What was told to one stream would have to wait for another that is captured.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) const CAPTURE_IMPLICIT: u32 = 906;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) const INVALID_CONTEXT: u32 = 201;
 pub(crate) const NOT_READY: u32 = 600;
@@ -43,7 +48,7 @@ const UPDATE: &str = "install a newer NVIDIA driver";
 const CAPTURE: &str = "do not take batches, or let go of them, while a CUDA graph is captured";
 
 /// The codes that are told apart, in their order.
-const MEANINGS: [Meaning; 52] = {
+const MEANINGS: [Meaning; 54] = {
     use ErrorKind::*;
     [
         meaning(1, "CUDA_ERROR_INVALID_VALUE", Internal, OURS),
@@ -96,7 +101,20 @@ const MEANINGS: [Meaning; 52] = {
         meaning(214, "CUDA_ERROR_ECC_UNCORRECTABLE", Io, RESTART),
         meaning(218, "CUDA_ERROR_INVALID_PTX", Unsupported, UPDATE),
         meaning(220, "CUDA_ERROR_NVLINK_UNCORRECTABLE", Io, RESTART),
+        meaning(
+            221,
+            "CUDA_ERROR_JIT_COMPILER_NOT_FOUND",
+            Unsupported,
+            "the driver's compiler of PTX is missing: install all of the driver; in a container, \
+             NVIDIA_DRIVER_CAPABILITIES has to name `compute`",
+        ),
         meaning(222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", Unsupported, UPDATE),
+        meaning(
+            223,
+            "CUDA_ERROR_JIT_COMPILATION_DISABLED",
+            Unsupported,
+            "unset CUDA_DISABLE_PTX_JIT",
+        ),
         meaning(226, "CUDA_ERROR_CONTAINED", Io, RESTART),
         meaning(
             304,
@@ -236,7 +254,7 @@ mod tests {
     #[test]
     fn codes_are_those_that_cudarc_declares() {
         use cudarc::driver::sys::CUresult::{self, *};
-        let declared: [CUresult; 51] = [
+        let declared: [CUresult; 53] = [
             CUDA_ERROR_INVALID_VALUE,
             CUDA_ERROR_OUT_OF_MEMORY,
             CUDA_ERROR_NOT_INITIALIZED,
@@ -252,7 +270,9 @@ mod tests {
             CUDA_ERROR_ECC_UNCORRECTABLE,
             CUDA_ERROR_INVALID_PTX,
             CUDA_ERROR_NVLINK_UNCORRECTABLE,
+            CUDA_ERROR_JIT_COMPILER_NOT_FOUND,
             CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
+            CUDA_ERROR_JIT_COMPILATION_DISABLED,
             CUDA_ERROR_OPERATING_SYSTEM,
             CUDA_ERROR_INVALID_HANDLE,
             CUDA_ERROR_ILLEGAL_STATE,

@@ -16,7 +16,8 @@ pub enum Library {
     Driver,
     /// The JPEG decoder, libnvjpeg.
     NvJpeg,
-    /// The compiler of kernels, libnvrtc. Nothing here uses it yet.
+    /// The compiler of kernels, libnvrtc. It is not needed: they are compiled ahead, and for devices that
+    /// are newer the driver compiles them.
     Nvrtc,
     /// The video decoder, libnvcuvid.
     Nvcuvid,

@@ -83,9 +83,11 @@ impl CudaMemory {
     /// `stream` uses them.
     ///
     /// # Errors
-    /// What the driver says. Then `stream` must not use the memory.
+    /// `InvalidArgument` while `stream` is captured into a graph, which is left as it was; what the driver
+    /// says. Then `stream` must not use the memory.
     pub fn wait_on(&self, stream: &ConsumerStream) -> Result<()> {
         self.device.context.run("let a stream wait for a batch", |driver| {
+            stream.check_not_captured(driver)?;
             driver.wait_event(stream.handle(), self.copied.handle())
         })?;
         self.uses().add(stream, true);
@@ -101,7 +103,8 @@ impl CudaMemory {
     /// Starts to copy it to the host, behind what `after` has been told so far, and returns at once.
     ///
     /// # Errors
-    /// `LimitExceeded` where there is no memory on the host; what the driver says.
+    /// `LimitExceeded` where there is no memory on the host; `InvalidArgument` while `after` is captured
+    /// into a graph, which is left as it was; what the driver says.
     pub fn download(&self, after: Option<&ConsumerStream>) -> Result<Download> {
         self.download_part(0, self.len, after, None)
     }
@@ -124,6 +127,9 @@ impl CudaMemory {
         let Shared { context, downloads, buffers, .. } = &*self.device;
         let doing = "copy a batch from the device";
         context.check(doing)?;
+        if let Some(stream) = after {
+            context.run(doing, |driver| stream.check_not_captured(driver))?;
+        }
         downloads.give_back_finished().map_err(|error| context.error(error, doing))?;
         let mut buffer = buffers.take(bytes)?;
         let to = buffer.as_mut_ptr();
@@ -228,9 +234,12 @@ impl Drop for CudaMemory {
                         // From here that stream cannot be named. But work in the legacy default stream
                         // comes after all that is in it, and a wait is such work.
                         let legacy = ConsumerStream::legacy_default();
+                        legacy.check_not_captured(driver)?;
                         driver.wait_event(legacy.handle(), self.copied.handle())?;
                         return driver.record_event(used.handle(), legacy.handle());
                     }
+                    // An event there would be part of the graph: nobody else could wait for it.
+                    stream.check_not_captured(driver)?;
                     driver.record_event(used.handle(), stream.handle())
                 })?;
                 Ok(used)

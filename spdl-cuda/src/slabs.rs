@@ -174,6 +174,17 @@ impl Slabs {
         self.free_surplus();
     }
 
+    /// Takes back a slab that work was to be done with, after a failure. It is used again only where all
+    /// is known that may use it, and that can be waited for; what cannot be waited for now, such as the
+    /// event of a stream that is captured, could not be for the next batch either.
+    pub(crate) fn give_back_after_failure(&self, slab: Slab, is_known: bool) {
+        if is_known {
+            self.give_back(slab);
+        } else {
+            self.give_up(slab);
+        }
+    }
+
     /// Takes back a slab of which nobody knows who uses it: it is not used again.
     pub(crate) fn give_up(&self, slab: Slab) {
         let mut books = self.books();

@@ -17,7 +17,8 @@ pub enum Part {
     Device,
     /// The JPEG decoder.
     NvJpeg,
-    /// The compiler of kernels. Nothing here uses it yet.
+    /// The compiler of kernels. It is not needed: they are compiled ahead, and for devices that are newer
+    /// the driver compiles them.
     Nvrtc,
     /// The video decoder.
     Nvcuvid,
@@ -79,11 +80,12 @@ pub fn status(search: &Search) -> Status {
         (Part::Nvcuvid, Library::Nvcuvid),
     ];
     parts.extend(libraries.map(|(part, library)| {
-        let unused = if part == Part::Nvrtc { "; nothing here uses it yet" } else { "" };
+        let unused =
+            if part == Part::Nvrtc { "not needed, as kernels come compiled; " } else { "" };
         match search.open(library) {
-            Ok((_, found)) => PartStatus::available(part, format!("{found}{unused}")),
+            Ok((_, found)) => PartStatus::available(part, format!("{unused}{found}")),
             Err(error) => {
-                let reason = format!("{}{unused}", error.reason);
+                let reason = format!("{unused}{}", error.reason);
                 PartStatus::missing(part, reason, library.remedy())
             }
         }

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use spdl_core::{Error, ErrorKind, HostBuffer, Result};
 
 use crate::context::{Context, Event};
-use crate::driver::{DriverResult, EventHandle, StreamHandle};
+use crate::driver::{Driver, DriverResult, EventHandle, StreamHandle};
+use crate::errors::{CAPTURE_UNSUPPORTED, DriverError};
 
 /// A stream of ours for copies in one direction, and the host memory that those under way use.
 ///
@@ -231,6 +232,15 @@ impl ConsumerStream {
     /// Whether it is another stream in each thread.
     pub(crate) fn is_per_thread(&self) -> bool {
         *self == ConsumerStream::per_thread_default()
+    }
+
+    /// Fails where the stream is captured into a graph: what it were told now would become part of that, or
+    /// break it off.
+    pub(crate) fn check_not_captured(&self, driver: &dyn Driver) -> DriverResult<()> {
+        if driver.is_capturing(&self.handle)? {
+            return Err(DriverError { call: "cuStreamIsCapturing", code: CAPTURE_UNSUPPORTED });
+        }
+        Ok(())
     }
 
     #[cfg(any(test, feature = "testing"))]

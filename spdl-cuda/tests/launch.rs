@@ -6,7 +6,7 @@
 mod common;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use common::{Chance, own, simple_kernel};
 use spdl_core::{DType, Device, DeviceMemory, ErrorKind, Result};
@@ -14,9 +14,9 @@ use spdl_cuda::kernels::{
     DevicePlane, ImageKernels, PixelBox, ResizePlan, SampleBatch, SampleFormat, SourceImage,
 };
 use spdl_cuda::testing::{FakeDriver, Ledger, Schedule, Seen, ViolationKind};
-use spdl_cuda::{ConsumerStream, CudaDevice, CudaMemory};
+use spdl_cuda::{ConsumerStream, CudaDevice, CudaMemory, DeviceAllocator};
 
-/// With those of `order.rs` and `images.rs`, more than the promise G1 names.
+/// With those of `order.rs` and `images`, more than the promise G1 names.
 const SCHEDULES: u64 = 20_000;
 
 /// Images have 2 x 2 pixels, and so have samples.
@@ -234,6 +234,83 @@ fn g11_any_call_of_a_launch_may_fail_and_nothing_is_left_or_used_too_early() {
         }
     }
     assert!(told > 3 * calls, "most failures are told: {told} of {}", 8 * calls);
+}
+
+#[test]
+fn g11_memory_that_a_launch_cannot_wait_for_is_not_tried_again() {
+    let (driver, device) = device(Schedule::Held);
+    let kernels = ImageKernels::new(&device).unwrap();
+    let stream = driver.consumer_stream();
+    let image = send(&driver, &device, 1).unwrap();
+    let batch = launch(&kernels, std::slice::from_ref(&image)).unwrap();
+    batch.wait_on(&stream).unwrap();
+    drop(batch);
+    let before = device.statistics().slabs;
+    // As where the consumer's stream was captured when the batch was dropped.
+    driver.fail_next("cuStreamWaitEvent", 907);
+    let error = launch(&kernels, std::slice::from_ref(&image)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    // That of the samples, and of the table.
+    let slabs = device.statistics().slabs;
+    assert_eq!((slabs.live_bytes, slabs.free_bytes), (before.live_bytes, 0));
+    assert_eq!(slabs.unsure_bytes, before.free_bytes);
+    launch(&kernels, &[image]).unwrap();
+    drop((kernels, device));
+    driver.run_all();
+    assert_eq!(driver.violations(), []);
+    assert_eq!(driver.ledger(), Ledger::default());
+}
+
+/// An allocator that tells what it was asked for, and gives addresses where nothing is.
+#[derive(Debug, Default)]
+struct Addresses(Mutex<Vec<usize>>);
+
+// SAFETY: nobody uses what it gives.
+unsafe impl DeviceAllocator for Addresses {
+    fn allocate(&self, bytes: usize) -> Result<u64> {
+        self.0.lock().unwrap().push(bytes);
+        Ok(1 << 50)
+    }
+
+    fn free(&self, _: u64, _: usize) {}
+}
+
+#[test]
+fn b2_memory_of_more_than_4_gibibytes_is_asked_for_whole() {
+    let (_driver, device) = device(Schedule::Prompt);
+    let kernels = ImageKernels::new(&device).unwrap();
+    let addresses = Arc::new(Addresses::default());
+    device.set_allocator(addresses.clone());
+    drop(kernels.batch(&SampleFormat::new(224, 224).dtype(DType::F32), 8000).unwrap());
+    let bytes = 224 * 224 * 3 * 4 * 8000;
+    let asked = addresses.0.lock().unwrap().clone();
+    assert!(asked.len() == 1 && (bytes..bytes + bytes / 8).contains(&asked[0]), "{asked:?}");
+}
+
+#[test]
+fn a_device_gets_kernels_that_it_runs_or_an_error_that_says_what_it_lacks() {
+    let load = |major, minor, code: Option<u32>| {
+        let (driver, device) = device(Schedule::Prompt);
+        driver.set_compute_capability(major, minor);
+        if let Some(code) = code {
+            driver.fail_next("cuModuleLoadData", code);
+        }
+        ImageKernels::new(&device).map(|kernels| kernels.architecture())
+    };
+    for (major, minor, expected) in [(7, 5, "sm_75"), (8, 9, "sm_80"), (12, 1, "compute_75")] {
+        assert_eq!(load(major, minor, None).unwrap(), expected);
+    }
+    let lacks = [
+        (7, 0, None, "need 7.5 or newer"),
+        (12, 1, Some(221), "the driver's compiler of PTX is missing"),
+        (12, 1, Some(222), "install a newer NVIDIA driver"),
+        (12, 1, Some(223), "unset CUDA_DISABLE_PTX_JIT"),
+    ];
+    for (major, minor, code, words) in lacks {
+        let error = load(major, minor, code).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", error.report());
+        assert!(error.message().contains(words), "{error}");
+    }
 }
 
 #[test]

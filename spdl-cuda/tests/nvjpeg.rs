@@ -135,6 +135,48 @@ fn what_the_engines_decode_a_batch_with_is_not_used_again_before_that_is_done() 
 }
 
 #[test]
+fn g11_memory_that_a_batch_cannot_wait_for_is_not_tried_again() {
+    let stub = stub();
+    let driver = FakeDriver::new(1, Schedule::Held);
+    let device = CudaDevice::on(driver.clone(), 0).unwrap();
+    let stream = driver.consumer_stream();
+    let mut decoder = NvJpeg::new_with(&device, &stub.search()).unwrap();
+    let encoded = [Bytes::from(jpeg(0xC0, 5, 6)), jpeg(0xC2, 5, 6).into()];
+    let batch = decoder.decode(&encoded).unwrap();
+    batch.memory.wait_on(&stream).unwrap();
+    drop(batch);
+    let before = device.statistics().slabs;
+    // As where the consumer's stream was captured when the batch was dropped.
+    driver.fail_next("cuStreamWaitEvent", 907);
+    let error = decoder.decode(&encoded).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.message().contains("while a CUDA graph is captured"), "{error}");
+    let slabs = device.statistics().slabs;
+    let bytes = (slabs.live_bytes, slabs.free_bytes, slabs.unsure_bytes);
+    assert_eq!(bytes, (0, 0, before.free_bytes));
+    decoder.decode(&encoded).unwrap();
+    drop((decoder, device));
+    assert_eq!(driver.violations(), []);
+    assert!(driver.ledger().is_empty());
+}
+
+#[test]
+fn a_device_with_no_memory_to_spare_decodes_in_as_much_as_is_needed() {
+    let stub = stub();
+    let (driver, device) = device();
+    let encoded = [Bytes::from(jpeg(0xC0, 100, 100))];
+    // An eighth more is taken where there is more, as the next batch may be a little larger.
+    driver.set_memory(32 << 10);
+    let mut decoder = NvJpeg::new_with(&device, &stub.search()).unwrap();
+    let batch = decoder.decode(&encoded).unwrap();
+    assert!(path(&batch.images[0]).is_some());
+    let error = decoder.decode(&encoded).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+    drop(batch);
+    decoder.decode(&encoded).unwrap();
+}
+
+#[test]
 fn an_image_that_the_library_reads_to_be_of_another_size_is_not_decoded() {
     let stub = stub();
     let (_, device) = device();

@@ -22,6 +22,8 @@ struct Stub {
     calls: unsafe extern "C" fn() -> c_long,
     ledger: unsafe extern "C" fn(c_int) -> c_long,
     last_call: unsafe extern "C" fn() -> *const c_char,
+    capture: unsafe extern "C" fn(usize),
+    disturbed: unsafe extern "C" fn() -> c_long,
     _opened: Opened,
     _folder: TempDir,
 }
@@ -51,6 +53,10 @@ impl Stub {
             ledger: *unsafe { opened.get("stub_ledger") }.unwrap(),
             // SAFETY: see above.
             last_call: *unsafe { opened.get("stub_last_call") }.unwrap(),
+            // SAFETY: see above.
+            capture: *unsafe { opened.get("stub_capture") }.unwrap(),
+            // SAFETY: see above.
+            disturbed: *unsafe { opened.get("stub_disturbed") }.unwrap(),
             _opened: opened,
             _folder: folder,
         }
@@ -69,6 +75,18 @@ impl Stub {
     fn calls(&self) -> c_long {
         // SAFETY: it takes nothing.
         unsafe { (self.calls)() }
+    }
+
+    /// Lets a stream be captured into a graph; 0 ends that.
+    fn capture(&self, stream: usize) {
+        // SAFETY: it takes any number.
+        unsafe { (self.capture)(stream) }
+    }
+
+    /// How often a stream was told something while it was captured.
+    fn disturbed(&self) -> c_long {
+        // SAFETY: it takes nothing.
+        unsafe { (self.disturbed)() }
     }
 
     /// Contexts, current ones, streams, events, memory, locked memory, modules.
@@ -111,6 +129,32 @@ fn batches_go_there_and_back_through_the_calls_of_c_and_nothing_stays() {
     let stub = Stub::compile(&[]);
     there_and_back(&stub.search()).unwrap();
     assert!(stub.calls() > 50, "{}", stub.calls());
+    assert_eq!(stub.ledger(), [0; 7]);
+}
+
+#[test]
+fn a_stream_that_is_captured_is_told_nothing_through_the_calls_of_c() {
+    let stub = Stub::compile(&[]);
+    let device = CudaDevice::open_with(0, &stub.search()).unwrap();
+    let send = || -> Box<CudaMemory> {
+        let upload = device.upload(device.host_buffer(5000).unwrap()).unwrap();
+        (upload.memory as Box<dyn std::any::Any>).downcast().unwrap()
+    };
+    let (used, unused) = (send(), send());
+    let stream = ConsumerStream::per_thread_default();
+    used.wait_on(&stream).unwrap();
+    stub.capture(2);
+    for error in [unused.wait_on(&stream).err(), unused.download(Some(&stream)).err()] {
+        let error = error.unwrap();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.message().contains("while a CUDA graph is captured"), "{error}");
+    }
+    drop(used);
+    assert_eq!(device.statistics().slabs.unsure_bytes, 5120);
+    assert_eq!(stub.disturbed(), 0);
+    stub.capture(0);
+    unused.wait_on(&stream).unwrap();
+    drop((unused, device));
     assert_eq!(stub.ledger(), [0; 7]);
 }
 

@@ -99,9 +99,11 @@ def stub(libcuda, monkeypatch):
     monkeypatch.setenv("SPDL_CUDA_DRIVER", str(libcuda))
     stub = cuda_stub.Stub(libcuda)
     stub.fail(-1)
+    stub.capture(0)
     spdl_rs.cuda.release()
     yield stub
     stub.fail(-1)
+    stub.capture(0)
     spdl_rs.cuda.release()
     gc.collect()
     assert stub.ledger() == {}

@@ -24,7 +24,9 @@ class Stub:
         self.library = ctypes.CDLL(str(path))
         self.library.stub_fail.argtypes = [ctypes.c_long, ctypes.c_uint]
         self.library.stub_last_call.restype = ctypes.c_char_p
-        for name in ("stub_calls", "stub_ledger"):
+        self.library.stub_capture.argtypes = [ctypes.c_void_p]
+        self.library.stub_capture.restype = None
+        for name in ("stub_calls", "stub_ledger", "stub_disturbed"):
             getattr(self.library, name).restype = ctypes.c_long
         for name in ("waiting", "awaited", "recording", "recording_before"):
             getattr(self.library, f"stub_{name}").restype = ctypes.c_void_p
@@ -54,6 +56,14 @@ class Stub:
     def recording_before(self):
         """The stream in which the last event but one was put."""
         return self.library.stub_recording_before()
+
+    def capture(self, stream):
+        """Lets a stream be captured into a graph; 0 ends that."""
+        self.library.stub_capture(stream)
+
+    def disturbed(self):
+        """How often a stream was told something while it was captured."""
+        return self.library.stub_disturbed()
 
     def ledger(self):
         """What was made and not given back."""

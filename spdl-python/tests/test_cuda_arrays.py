@@ -10,10 +10,18 @@ import pytest
 import spdl_rs
 from cuda_stub import compiled, run_child
 from dlpack_consumer import Consumed
+from spdl_rs import InvalidArgumentError
 from spdl_rs.cuda import DeviceArray, _devices
 from spdl_rs.io import Array, cpu_storage, cuda_config, transfer_buffer, transfer_tensor
 
 LEGACY, PER_THREAD, NONE = 1, 2, -1
+
+
+class Numbered:
+    """A stream as CuPy has it."""
+
+    def __init__(self, number):
+        self.ptr = number
 
 
 def on_device(array):
@@ -187,6 +195,31 @@ def test_memory_waits_for_the_streams_that_used_it(stub):
     del array
     gc.collect()
     assert stub.recording() == 8192
+
+
+@pytest.mark.parametrize("stream", [LEGACY, PER_THREAD, 4096])
+def test_a_stream_that_is_captured_into_a_graph_is_told_nothing_and_the_error_says_so(stub, stream):
+    used, unused = counted(), counted()
+    used.record_stream(stream)
+    stub.capture(stream)
+    before = stub.disturbed()
+    uses = [
+        lambda: unused.__dlpack__(stream=stream),
+        lambda: unused.to_host(stream=Numbered(stream)),
+    ]
+    if stream == LEGACY:
+        uses.append(lambda: unused.__cuda_array_interface__)
+    for use in uses:
+        with pytest.raises(InvalidArgumentError, match="while a CUDA graph is captured"):
+            use()
+    del used
+    gc.collect()
+    assert stub.disturbed() == before
+    # What the graph may use is not used again.
+    assert spdl_rs.cuda.memory_statistics()["unsure_bytes"] == 512
+    stub.capture(0)
+    unused.__dlpack__(stream=stream)
+    assert stub.waiting() == stream
 
 
 def test_streams_of_pytorch_and_cupy_are_taken(stub):

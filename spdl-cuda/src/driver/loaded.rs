@@ -31,6 +31,9 @@ const EVENT_BLOCKING_SYNC_NO_TIMING: c_uint = EVENT_BLOCKING_SYNC | 2;
 /// Host memory is locked for all contexts.
 const REGISTER_PORTABLE: c_uint = 1;
 
+/// `CU_STREAM_CAPTURE_STATUS_NONE`. The others: it is captured, or was until something broke that off.
+const NOT_CAPTURED: c_int = 0;
+
 /// `CU_MEMORYTYPE_DEVICE`.
 const MEMORY_OF_DEVICE: c_uint = 2;
 
@@ -110,6 +113,7 @@ functions! {
     cuStreamDestroy_v2(Pointer);
     cuStreamSynchronize(Pointer);
     cuStreamWaitEvent(Pointer, Pointer, c_uint);
+    cuStreamIsCapturing(Pointer, *mut c_int);
     cuEventCreate(*mut Pointer, c_uint);
     cuEventDestroy_v2(Pointer);
     cuEventRecord(Pointer, Pointer);
@@ -329,6 +333,12 @@ impl Driver for LoadedDriver {
     fn exchange_capture_mode(&self, mut mode: i32) -> DriverResult<i32> {
         call!(self.cuThreadExchangeStreamCaptureMode(&mut mode))?;
         Ok(mode)
+    }
+
+    fn is_capturing(&self, stream: &StreamHandle) -> DriverResult<bool> {
+        let mut status = NOT_CAPTURED;
+        call!(self.cuStreamIsCapturing(pointer(stream.0), &mut status))?;
+        Ok(status != NOT_CAPTURED)
     }
 
     fn synchronize_context(&self) -> DriverResult<()> {

@@ -169,6 +169,10 @@ pub(crate) trait Driver: Debug + Send + Sync + 'static {
     /// bear: sets it, and returns what it was. 2 is not at all.
     fn exchange_capture_mode(&self, mode: i32) -> DriverResult<i32>;
 
+    /// Whether what the stream is told now becomes part of a graph. It fails for the legacy default stream
+    /// while a stream is captured that waits for that one.
+    fn is_capturing(&self, stream: &StreamHandle) -> DriverResult<bool>;
+
     /// Waits until all work in the current context is done. *The host waits.*
     fn synchronize_context(&self) -> DriverResult<()>;
 

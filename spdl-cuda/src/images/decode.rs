@@ -1,6 +1,7 @@
 //! Groups of prepared images to pixels on the device.
 
 use std::any::Any;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,6 +16,10 @@ use crate::device::CudaDevice;
 use crate::kernels::{DevicePlane, ResizePlan, SourceImage};
 use crate::memory::CudaMemory;
 use crate::nvjpeg::{DecodedJpeg, JpegHeader, NvJpeg};
+
+/// Which part of the device's memory the pixels of a group take at most, where nothing else was said: one
+/// in this many. They stay until the batch is made, and others are decoded meanwhile.
+const PARTS_OF_MEMORY: u64 = 16;
 
 /// An image on the device, or why it is not.
 pub(super) struct DecodedImage {
@@ -33,6 +38,8 @@ pub(super) struct Pixels {
 /// Decodes groups on the device, and what it refuses on the host.
 pub(super) struct Decode {
     nvjpeg: Option<NvJpeg>,
+    /// How many bytes of pixels are decoded at once, at most, unless they are of one image.
+    most_bytes: u64,
     host: Host,
     device: CudaDevice,
     books: Arc<Books>,
@@ -44,16 +51,56 @@ enum Answer {
     Here(Arc<CudaMemory>, usize),
     /// Why it does not.
     Refused(Option<Error>),
+    /// There is no room for it.
+    TooLarge(Error),
     NotAsked,
 }
 
 impl Decode {
     pub(super) fn new(images: &DeviceImages, nvjpeg: Option<NvJpeg>) -> Result<Decode> {
+        let device = images.device.clone();
+        let most_bytes = match images.group_bytes {
+            Some(bytes) => bytes,
+            None => device.description()?.memory_bytes as u64 / PARTS_OF_MEMORY,
+        };
         let books = Arc::clone(&images.books);
-        Ok(Decode { nvjpeg, host: Host::new(images)?, device: images.device.clone(), books })
+        Ok(Decode { nvjpeg, most_bytes, host: Host::new(images)?, device, books })
     }
 
-    /// Starts to decode the JPEGs of a group; an answer for each of its images.
+    /// A group in parts of which each may be decoded at once.
+    fn parts_of(&self, group: Vec<PreparedImage>) -> VecDeque<Vec<PreparedImage>> {
+        let mut parts = VecDeque::new();
+        let (mut part, mut bytes) = (Vec::new(), 0_u64);
+        for image in group {
+            let more = match &image.source {
+                Source::Jpeg { header, .. } => header.rgb_bytes(),
+                Source::Pixels { .. } => 0,
+            };
+            if bytes > 0 && bytes.saturating_add(more) > self.most_bytes {
+                parts.push_back(std::mem::take(&mut part));
+                bytes = 0;
+            }
+            bytes = bytes.saturating_add(more);
+            part.push(image);
+        }
+        parts.push_back(part);
+        parts
+    }
+
+    /// Starts to decode the JPEGs of a part of a group; an answer for each of its images. `None` where
+    /// there is no room on the device for all of them, but may be for half of them.
+    fn ask_or_halve(&mut self, part: &[PreparedImage]) -> Result<Option<Vec<Answer>>> {
+        match self.ask(part) {
+            Ok(answers) => Ok(Some(answers)),
+            Err(error) if error.kind() != ErrorKind::LimitExceeded || error.is_fatal() => {
+                Err(error)
+            }
+            Err(_) if part.len() > 1 => Ok(None),
+            Err(error) => Ok(Some(vec![Answer::TooLarge(error)])),
+        }
+    }
+
+    /// Starts to decode the JPEGs among these images; an answer for each of them.
     fn ask(&mut self, group: &[PreparedImage]) -> Result<Vec<Answer>> {
         let jpegs = group.iter().enumerate().filter_map(|(at, image)| match &image.source {
             Source::Jpeg { encoded, header } => Some((at, encoded.clone(), *header)),
@@ -81,14 +128,32 @@ impl Decode {
         Ok(answers)
     }
 
+    /// What becomes of an image. What fails here fails alone, where batches are made, unless the device is
+    /// lost.
+    fn decoded(&mut self, image: PreparedImage, answer: Answer) -> Result<DecodedImage> {
+        let PreparedImage { id, key, label, source, plan } = image;
+        let pixels = match self.place(source, plan, answer) {
+            Err(error) if error.is_fatal() => return Err(error),
+            Err(error) => Err(match key {
+                Some(key) => error.with_key(key),
+                None => error,
+            }),
+            Ok(pixels) => Ok(pixels),
+        };
+        Ok(DecodedImage { id, label, pixels })
+    }
+
     fn place(&mut self, source: Source, plan: ResizePlan, answer: Answer) -> Result<Pixels> {
         match (source, answer) {
             (Source::Jpeg { header, .. }, Answer::Here(memory, offset)) => {
                 pixels(memory, offset, header.width, header.height, plan)
             }
             (Source::Jpeg { encoded, header }, answer) => {
-                let error = if let Answer::Refused(error) = answer { error } else { None };
-                let reason = FallbackReason::Refused;
+                let (reason, error) = match answer {
+                    Answer::TooLarge(error) => (FallbackReason::TooLarge, Some(error)),
+                    Answer::Refused(error) => (FallbackReason::Refused, error),
+                    _ => (FallbackReason::Refused, None),
+                };
                 let (decoded, stored) = self.host.decode(&encoded, reason, error)?;
                 let JpegHeader { width, height, orientation, .. } = header;
                 if stored != (HostImage { width, height, orientation }) {
@@ -143,19 +208,16 @@ impl Stage<Vec<PreparedImage>> for Decode {
         group: Vec<PreparedImage>,
         cx: &mut StageContext<'_, DecodedImage>,
     ) -> Result<()> {
-        let answers = self.ask(&group)?;
-        for (image, answer) in group.into_iter().zip(answers) {
-            let PreparedImage { id, key, label, source, plan } = image;
-            // What fails here fails alone, where batches are made.
-            let pixels = match self.place(source, plan, answer) {
-                Err(error) if error.is_fatal() => return Err(error),
-                Err(error) => Err(match key {
-                    Some(key) => error.with_key(key),
-                    None => error,
-                }),
-                Ok(pixels) => Ok(pixels),
+        let mut parts = self.parts_of(group);
+        while let Some(mut part) = parts.pop_front() {
+            let Some(answers) = self.ask_or_halve(&part)? else {
+                parts.push_front(part.split_off(part.len() / 2));
+                parts.push_front(part);
+                continue;
             };
-            cx.emit(DecodedImage { id, label, pixels })?;
+            for (image, answer) in part.into_iter().zip(answers) {
+                cx.emit(self.decoded(image, answer)?)?;
+            }
         }
         Ok(())
     }

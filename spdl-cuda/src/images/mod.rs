@@ -94,6 +94,7 @@ pub struct DeviceImages {
     batch_size: usize,
     drop_last: bool,
     group: usize,
+    group_bytes: Option<u64>,
     filter: Filter,
     only: Option<JpegPath>,
     search: Search,
@@ -113,6 +114,7 @@ impl DeviceImages {
             batch_size,
             drop_last: false,
             group: batch_size,
+            group_bytes: None,
             filter: Filter::default(),
             only: None,
             search: Search::default(),
@@ -163,6 +165,18 @@ impl DeviceImages {
     #[must_use]
     pub fn group(mut self, images: usize) -> Self {
         self.group = images;
+        self
+    }
+
+    /// How many bytes the pixels of a group have at most, three for each pixel. Default: a sixteenth of the
+    /// device's memory. A group with more is decoded in parts, and so is one for which the device has no
+    /// memory left; an image for which it has none alone is for the host, and
+    /// [counted](FallbackReason::TooLarge).
+    ///
+    /// The pixels of a batch's images lie on the device until all of them are there.
+    #[must_use]
+    pub fn group_bytes(mut self, bytes: u64) -> Self {
+        self.group_bytes = Some(bytes);
         self
     }
 

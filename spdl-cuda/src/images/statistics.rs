@@ -21,18 +21,21 @@ pub enum FallbackReason {
     Color,
     /// nvJPEG refuses it.
     Refused,
+    /// The device has no memory left for it.
+    TooLarge,
     /// There is no nvJPEG, or it is not to be used.
     NoDecoder,
 }
 
 impl FallbackReason {
     /// All of them, in their order.
-    pub const ALL: [FallbackReason; 6] = [
+    pub const ALL: [FallbackReason; 7] = [
         FallbackReason::OtherFormat,
         FallbackReason::DamagedHeader,
         FallbackReason::Coding,
         FallbackReason::Color,
         FallbackReason::Refused,
+        FallbackReason::TooLarge,
         FallbackReason::NoDecoder,
     ];
 

@@ -83,7 +83,8 @@ impl ImageKernels {
     /// Loads the kernels that were compiled for the device, or lets the driver compile them.
     ///
     /// # Errors
-    /// `Unsupported` for a device of compute capability below 7.5; what the driver says.
+    /// `Unsupported` for a device of compute capability below 7.5, and where the driver would have to
+    /// compile them and cannot; what the driver says.
     pub fn new(device: &CudaDevice) -> Result<ImageKernels> {
         let device = Arc::clone(device.shared());
         let context = &device.context;
@@ -174,10 +175,13 @@ impl ImageKernels {
         };
         let stream = self.stream.handle();
         let written = Touched::written(output.memory.address.0, len as u64);
+        let mut has_waited = false;
         let started = context.attempt(|driver| {
-            let sources = batch.sources.iter().map(|source| source.copied());
-            let slabs = output.under_way(stream).chain(table.under_way(stream));
-            for event in sources.chain(behind).chain(slabs) {
+            for event in output.under_way(stream).chain(table.under_way(stream)) {
+                driver.wait_event(stream, event.handle())?;
+            }
+            has_waited = true;
+            for event in batch.sources.iter().map(|source| source.copied()).chain(behind) {
                 driver.wait_event(stream, event.handle())?;
             }
             let address = table.memory.address;
@@ -193,11 +197,7 @@ impl ImageKernels {
         if let Err(error) = started {
             let is_over = self.stream.give_back_unsure(host);
             for slab in [output, table] {
-                if is_over {
-                    self.device.slabs.give_back(slab);
-                } else {
-                    self.device.slabs.give_up(slab);
-                }
+                self.device.slabs.give_back_after_failure(slab, is_over && has_waited);
             }
             if !is_over {
                 batch.sources.iter().for_each(|source| source.used_unsurely());

@@ -232,28 +232,31 @@ fn copy_out(
     let copied = Event::new(context).map_err(|error| context.error(error, doing))?;
     let copied = Arc::new(copied);
     let mut slab = slabs.take(layout.bytes)?;
-    let copies = layout.copies(surface.address, surface.pitch, slab.memory.address);
-    let started = copies.and_then(|copies| {
-        context.run(doing, |driver| {
-            let stream = surface.stream().handle();
-            // What was written there last, and by whom, may have been read by nobody.
-            for used in slab.under_way(stream) {
-                driver.wait_event(stream, used.handle())?;
-            }
-            for copy in &copies {
-                // SAFETY: the slab is as long as the layout says, and only written and freed behind the
-                // event; what the library writes to the surface next comes behind this, on this stream.
-                unsafe { driver.copy_rows(copy, stream)? };
-            }
-            driver.record_event(copied.handle(), stream)
-        })
+    let copies = match layout.copies(surface.address, surface.pitch, slab.memory.address) {
+        Ok(copies) => copies,
+        Err(error) => {
+            slabs.give_back(slab);
+            return Err(error);
+        }
+    };
+    let mut has_waited = false;
+    let started = context.run(doing, |driver| {
+        let stream = surface.stream().handle();
+        // What was written there last, and by whom, may have been read by nobody.
+        for used in slab.under_way(stream) {
+            driver.wait_event(stream, used.handle())?;
+        }
+        has_waited = true;
+        for copy in &copies {
+            // SAFETY: the slab is as long as the layout says, and only written and freed behind the
+            // event; what the library writes to the surface next comes behind this, on this stream.
+            unsafe { driver.copy_rows(copy, stream)? };
+        }
+        driver.record_event(copied.handle(), stream)
     });
     if let Err(error) = started {
-        if surface.stream().settle() {
-            slabs.give_back(slab);
-        } else {
-            slabs.give_up(slab);
-        }
+        let is_over = surface.stream().settle();
+        slabs.give_back_after_failure(slab, is_over && has_waited);
         return Err(error);
     }
     slab.written_by(surface.stream().handle(), &copied);

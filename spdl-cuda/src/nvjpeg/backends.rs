@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use spdl_core::{Error, ErrorKind, Result};
 
+use super::errors::{NvJpegError, NvJpegResult};
 use super::library::{
-    Backend, BatchState, Codec, ImageDecoder, ImageState, NvJpegError, NvJpegLibrary, NvJpegResult,
-    ParsedJpeg,
+    Backend, BatchState, Codec, ImageDecoder, ImageState, NvJpegLibrary, ParsedJpeg,
 };
 use crate::context::{Context, Event};
 use crate::device::Shared;

@@ -9,14 +9,15 @@ use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::backends::{EngineState, Hardware, Hybrid};
+use super::errors::NvJpegResult;
 use super::header::JpegHeader;
 use super::image::{Image, at_path, place};
-use super::library::{NvJpegLibrary, NvJpegResult, Planes};
+use super::library::{NvJpegLibrary, Planes};
 use super::paths::{JpegPath, Shares, Ways};
 use super::timings::Timings;
 use crate::context::Event;
 use crate::device::{CudaDevice, Shared};
-use crate::driver::Touched;
+use crate::driver::{DriverResult, Touched};
 use crate::libraries::Search;
 use crate::memory::CudaMemory;
 use crate::slabs::{Room, Slab};
@@ -167,7 +168,12 @@ impl NvJpeg {
         self.let_go_of_finished().map_err(|error| self.device.context.error(error, doing))?;
         let mut images = self.judge(encoded, headers, doing)?;
         let len = place(&mut images);
-        let slab = self.device.slabs.take(self.room.for_piece(len.max(1)))?;
+        let slab = self.take_slab(len.max(1))?;
+        if let Err(error) = self.wait_for(&slab) {
+            // Nothing was started with it, and the next batch could not wait for it either.
+            self.device.slabs.give_up(slab);
+            return Err(self.device.context.error(error, doing));
+        }
         match self.start(encoded, &mut images, &slab, doing) {
             Ok(decoded) => self.deliver(encoded, images, slab, len, decoded),
             Err(error) => {
@@ -228,6 +234,26 @@ impl NvJpeg {
         Ok(taken.unwrap_or(false))
     }
 
+    /// Memory for images of so many bytes; where the device has none to spare, none to spare is taken.
+    fn take_slab(&mut self, bytes: usize) -> Result<Slab> {
+        let room = self.room.for_piece(bytes);
+        self.device.slabs.take(room).or_else(|error| {
+            if error.kind() != ErrorKind::LimitExceeded {
+                return Err(error);
+            }
+            self.room = Room::default();
+            self.device.slabs.take(bytes)
+        })
+    }
+
+    /// Lets both streams wait until the slab may be written.
+    fn wait_for(&self, slab: &Slab) -> DriverResult<()> {
+        self.streams().try_for_each(|stream| {
+            let under_way: Vec<_> = slab.under_way(stream.handle()).cloned().collect();
+            stream.wait_for(&under_way)
+        })
+    }
+
     /// Starts all of it; returns the event behind it.
     fn start(
         &mut self,
@@ -238,10 +264,6 @@ impl NvJpeg {
     ) -> Result<Arc<Event>> {
         let context = Arc::clone(&self.device.context);
         let device_error = |error| context.error(error, doing);
-        for stream in self.streams() {
-            let under_way: Vec<_> = slab.under_way(stream.handle()).cloned().collect();
-            stream.wait_for(&under_way).map_err(device_error)?;
-        }
         self.start_hardware(encoded, images, slab, doing)?;
         self.start_hybrid(encoded, images, slab, doing)?;
         // The last stream waits for the other, and the event is behind both.
@@ -424,7 +446,7 @@ impl NvJpeg {
         self.streams().all(WorkStream::settle)
     }
 
-    fn let_go_of_finished(&mut self) -> crate::driver::DriverResult<()> {
+    fn let_go_of_finished(&mut self) -> DriverResult<()> {
         while let Some((decoded, _)) = self.held.front() {
             if !decoded.is_reached()? {
                 break;

@@ -3,8 +3,9 @@
 use spdl_core::Error;
 
 use super::decoder::DecodedJpeg;
+use super::errors::NvJpegError;
 use super::header::JpegHeader;
-use super::library::{NvJpegError, Planes};
+use super::library::Planes;
 use super::paths::{JpegPath, Ways};
 use crate::driver::Touched;
 use crate::slabs::Slab;

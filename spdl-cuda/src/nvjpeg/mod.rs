@@ -2,6 +2,7 @@
 
 mod backends;
 mod decoder;
+mod errors;
 mod header;
 mod image;
 mod library;
@@ -9,8 +10,8 @@ mod paths;
 mod timings;
 
 pub use decoder::{DecodedJpeg, DecodedJpegs, NvJpeg};
+pub use errors::NvJpegError;
 pub use header::{JpegCoding, JpegColor, JpegHeader, Subsampling};
-pub use library::NvJpegError;
 pub(crate) use library::NvJpegLibrary;
 pub use paths::JpegPath;
 pub(crate) use paths::Ways;

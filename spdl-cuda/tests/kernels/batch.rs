@@ -1,7 +1,9 @@
 //! Many images become one batch.
 
 use spdl_core::DType;
-use spdl_cuda::kernels::{BatchTable, Filter, Layout, PixelFormat, SampleFormat};
+use spdl_cuda::kernels::{
+    BatchTable, DevicePlane, Filter, Layout, PixelFormat, SampleFormat, SourceImage,
+};
 
 use crate::host::{Memory, UNWRITTEN, run_plan};
 use crate::picture::{Colors, Picture};
@@ -53,6 +55,23 @@ fn each_image_of_a_batch_is_what_it_is_alone_and_nothing_else_is_written() {
         let plan = case.plan().transposed(*transposed);
         let alone = run_plan(picture, case, &plan, &format).unwrap();
         assert!(slot(at) == alone, "{at}");
+    }
+}
+
+#[test]
+fn a_kernel_that_reads_beyond_its_image_or_writes_beyond_the_batch_is_noticed() {
+    let format = SampleFormat::new(50, 30);
+    let picture = Picture::noise(PixelFormat::Rgb8, 41, 40, 8, Colors::VIDEO);
+    let plan = Case::whole(&picture, 50, 30, Filter::Bilinear).plan();
+    for (missing, of) in [(1, "READ"), (0, "WRITE")] {
+        let mut memory = Memory::default();
+        let address = memory.add(vec![7; 3 * 41 * 40 - missing]);
+        let source = SourceImage::rgb8(41, 40, DevicePlane { address, pitch: 3 * 41 }).unwrap();
+        let mut table = BatchTable::new(&format).unwrap();
+        let output = memory.add_output(format.bytes() - 1 + missing as u64);
+        table.push(&source, &plan, output).unwrap();
+        let Some(words) = memory.run_to_its_end(table) else { return };
+        assert!(words.contains("heap-buffer-overflow") && words.contains(of), "{words}");
     }
 }
 

@@ -38,7 +38,7 @@ fn same_size(picture: &Picture) -> Case {
 }
 
 #[test]
-fn all_pairs_of_luma_and_a_chroma_of_8_bits_become_the_nearest_bytes() {
+fn g7_all_pairs_of_luma_and_a_chroma_of_8_bits_become_the_nearest_bytes() {
     // Red has no Cb in it, and blue no Cr: so these are all that there are. Green has 4 of 256.
     for colors in all_colors() {
         let picture =
@@ -58,7 +58,7 @@ fn all_pairs_of_luma_and_a_chroma_of_8_bits_become_the_nearest_bytes() {
 }
 
 #[test]
-fn samples_of_10_and_12_bits_become_the_nearest_bytes() {
+fn g7_samples_of_10_and_12_bits_become_the_nearest_bytes() {
     for colors in all_colors() {
         for (bits, side) in [(10, 512), (12, 512)] {
             // One of 4 pairs with 10 bits, one of 64 with 12.
@@ -75,7 +75,7 @@ fn samples_of_10_and_12_bits_become_the_nearest_bytes() {
 }
 
 #[test]
-fn odd_sizes_are_converted_whole_wherever_chroma_lies() {
+fn g7_odd_sizes_are_converted_whole_wherever_chroma_lies() {
     for (format, bits) in [
         (PixelFormat::Nv12, 8),
         (PixelFormat::Yuv420, 8),

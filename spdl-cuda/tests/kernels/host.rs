@@ -1,10 +1,11 @@
 //! Runs the kernels on the host.
 
 use std::env;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use spdl_core::DType;
@@ -36,7 +37,20 @@ impl Memory {
 
     /// Runs a table's launches and returns the last buffer.
     pub(crate) fn run(&self, table: BatchTable) -> Option<Vec<u8>> {
-        let program = program()?;
+        let output = self.output_of(program()?, table);
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && words.is_empty(), "{}\n{words}", output.status);
+        Some(output.stdout)
+    }
+
+    /// What the sanitizers say of a table that they must not let pass.
+    pub(crate) fn run_to_its_end(&self, table: BatchTable) -> Option<String> {
+        let output = self.output_of(program().filter(|program| program.is_sanitized)?, table);
+        assert!(!output.status.success(), "nobody noticed");
+        Some(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    fn output_of(&self, program: &Program, table: BatchTable) -> Output {
         let (entries, launches) = table.finish();
         let mut input = Vec::new();
         let number = |input: &mut Vec<u8>, number: u64| input.extend(number.to_ne_bytes());
@@ -55,7 +69,7 @@ impl Memory {
             launch.grid.iter().for_each(|&blocks| number(&mut input, blocks.into()));
         }
         number(&mut input, 1);
-        let mut child = Command::new(program)
+        let mut child = Command::new(&program.path)
             .env("ASAN_OPTIONS", "detect_leaks=0")
             .env("UBSAN_OPTIONS", "print_stacktrace=1")
             .stdin(Stdio::piped())
@@ -66,40 +80,64 @@ impl Memory {
         let mut stdin = child.stdin.take().unwrap();
         let writer = std::thread::spawn(move || stdin.write_all(&input));
         let output = child.wait_with_output().unwrap();
-        let written = writer.join().unwrap();
-        let words = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && words.is_empty(), "{}\n{words}", output.status);
-        written.unwrap();
-        Some(output.stdout)
+        // Where it ends early, that is told.
+        let _ = writer.join().unwrap();
+        output
     }
 }
 
+/// The kernels as a program.
+struct Program {
+    path: PathBuf,
+    is_sanitized: bool,
+}
+
+/// What keeps the kernels from going beyond their buffers unnoticed.
+const SANITIZERS: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+
+/// Whether the compiler comes with what the sanitizers need. Where it does not, that is said.
+fn has_sanitizers(compiler: &OsStr, folder: &Path) -> bool {
+    let source = folder.join(format!("sanitized.{}.cpp", std::process::id()));
+    let program = source.with_extension("");
+    fs::write(&source, "int main() {}").unwrap();
+    let output =
+        Command::new(compiler).args(SANITIZERS).arg("-o").args([&program, &source]).output();
+    let output = output.unwrap();
+    if !output.status.success() {
+        println!("SKIPPED: no sanitizers: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    output.status.success()
+}
+
 /// Compiles the kernels once. `None`, said, where there is no compiler.
-fn program() -> Option<&'static Path> {
-    static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
+fn program() -> Option<&'static Program> {
+    static PROGRAM: OnceLock<Option<Program>> = OnceLock::new();
     let program = PROGRAM.get_or_init(|| {
         let compiler = env::var_os("CXX").unwrap_or_else(|| "g++".into());
         Command::new(&compiler).arg("--version").output().ok()?;
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let program = folder.join("kernels-host");
+        let path = folder.join("kernels-host");
         // Under a name of this process first: another one may be running the old program.
         let fresh = folder.join(format!("kernels-host.{}", std::process::id()));
         let main = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernels/host_main.cpp");
+        let is_sanitized = has_sanitizers(&compiler, folder);
+        let sanitizers: &[&str] = if is_sanitized { &SANITIZERS } else { &[] };
         let output = Command::new(&compiler)
             .args(["-std=c++17", "-O2", "-g1", "-Wall", "-Wextra", "-Werror"])
             .args(["-Wno-unknown-pragmas", "-ffp-contract=off"])
-            .args(["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-o"])
+            .args(sanitizers)
+            .arg("-o")
             .args([&fresh, &main])
             .output()
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        fs::rename(&fresh, &program).unwrap();
-        Some(program)
+        fs::rename(&fresh, &path).unwrap();
+        Some(Program { path, is_sanitized })
     });
     if program.is_none() {
         println!("SKIPPED: no C++ compiler");
     }
-    program.as_deref()
+    program.as_ref()
 }
 
 /// Makes a sample of one picture.

@@ -125,7 +125,7 @@ fn golden_picture(size: (u32, u32)) -> Picture {
 }
 
 #[test]
-fn bytes_are_within_one_level_of_pytorchs() {
+fn g8_bytes_are_within_one_level_of_pytorchs() {
     let mut compared = 0;
     for (size, target, filter, expected) in golden("u8") {
         let picture = golden_picture(size);
@@ -141,7 +141,7 @@ fn bytes_are_within_one_level_of_pytorchs() {
 }
 
 #[test]
-fn f16_and_f32_are_within_a_thousandth_of_pytorchs() {
+fn g8_f16_and_f32_are_within_a_thousandth_of_pytorchs() {
     let mut compared = 0;
     for (size, target, filter, expected) in golden("f32") {
         let picture = golden_picture(size);

@@ -167,6 +167,73 @@ fn g11_a_device_that_is_lost_ends_every_video_and_nothing_it_may_use_is_freed() 
 }
 
 #[test]
+fn g11_memory_that_a_frame_cannot_wait_for_is_not_tried_again() {
+    let stub = stub();
+    let (driver, device, decoders) = stub.device(Schedule::Held);
+    let stream = driver.consumer_stream();
+    let video = |decoders: &NvDec| -> Result<()> {
+        let mut video = decoders.open(VideoCodec::H264)?;
+        for packet in short_video(Headers::of(H264, 64, 48), 1) {
+            video.push(&packet, None)?;
+        }
+        for frame in taken(&mut video) {
+            frame?.memory.wait_on(&stream)?;
+        }
+        Ok(())
+    };
+    video(&decoders).unwrap();
+    let before = device.statistics().slabs;
+    // As where the consumer's stream was captured when the frame was dropped.
+    driver.fail_next("cuStreamWaitEvent", 907);
+    let error = video(&decoders).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.message().contains("while a CUDA graph is captured"), "{error}");
+    let slabs = device.statistics().slabs;
+    let bytes = (slabs.live_bytes, slabs.free_bytes, slabs.unsure_bytes);
+    assert_eq!(bytes, (0, 0, before.free_bytes));
+    video(&decoders).unwrap();
+    drop((decoders, device));
+    stub.assert_clean("in the end");
+    assert_eq!(driver.violations(), []);
+    assert_eq!(driver.ledger().allocations, 1, "that of the surfaces");
+}
+
+#[test]
+fn g11_several_calls_of_the_driver_may_fail_meanwhile_and_nothing_is_used_too_early() {
+    let stub = stub();
+    let device = || {
+        let (driver, device, decoders) = stub.device(Schedule::Held);
+        drop((decoders, device));
+        driver
+    };
+    for count in [2, 6] {
+        for call in 0.. {
+            let driver = device();
+            let before = driver.calls();
+            driver.fail_calls(call, count, 999);
+            let run = || -> Result<()> {
+                let device = CudaDevice::on(driver.clone(), 0)?;
+                let decoders = NvDec::new_with(&device, &stub.search())?;
+                let decoded = whole_video(&decoders);
+                // What is lent, waits, or was given up is all that the driver has given.
+                let slabs = device.statistics().slabs;
+                let bytes = slabs.live_bytes + slabs.free_bytes + slabs.unsure_bytes;
+                let ledger = driver.ledger();
+                let surfaces = ledger.allocated_bytes - bytes;
+                assert_eq!(surfaces, 8 << 16, "{count} calls from {call} on: {slabs:?}");
+                decoded.map(drop)
+            };
+            let _ = run();
+            driver.run_all();
+            assert_eq!(driver.violations(), [], "{count} calls from {call} on");
+            if driver.calls() - before < call {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
 fn whatever_the_parser_calls_about_is_an_error_and_nothing_worse() {
     let stub = stub();
     let headers = |change: fn(&mut Headers)| {

@@ -33,6 +33,13 @@ void *stub_awaited(void) { return awaited; }
 void *stub_recording(void) { return recording; }
 void *stub_recording_before(void) { return recording_before; }
 
+/* The stream that is captured into a graph, and how often it was told something meanwhile. */
+static void *_Atomic captured;
+static atomic_long disturbed;
+void stub_capture(void *stream) { captured = stream; }
+long stub_disturbed(void) { return disturbed; }
+static void told(void *stream) { disturbed += captured && stream == captured; }
+
 /* Counts a call, and lets it fail where it is its turn. What was to be given back is, for all that. */
 #define CALL(name, given_back)                                                                      \
     do {                                                                                            \
@@ -129,11 +136,17 @@ code cuStreamSynchronize(void *stream) {
     CALL_IN_CONTEXT("cuStreamSynchronize", );
     return stream ? 0 : 400;
 }
+code cuStreamIsCapturing(void *stream, int *status) {
+    CALL_IN_CONTEXT("cuStreamIsCapturing", );
+    *status = captured && stream == captured;
+    return stream ? 0 : 400;
+}
 #ifndef WITHOUT_cuStreamWaitEvent
 code cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
     CALL_IN_CONTEXT("cuStreamWaitEvent", );
     waiting = stream;
     awaited = event;
+    told(stream);
     return stream && event ? flags : 400;
 }
 #endif
@@ -151,6 +164,7 @@ code cuEventRecord(void *event, void *stream) {
     CALL_IN_CONTEXT("cuEventRecord", );
     recording_before = recording;
     recording = stream;
+    told(stream);
     return stream && event ? 0 : 400;
 }
 code cuEventQuery(void *event) {

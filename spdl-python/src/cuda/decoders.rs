@@ -14,6 +14,7 @@ use super::lent::Lent;
 use super::memory::DeviceMemory;
 use super::nv12::{Frames, convert};
 use crate::error::to_exception;
+use crate::wait::without_python;
 
 /// The decoders of a device, which are made when they are first needed.
 pub(crate) struct Decoders {
@@ -79,7 +80,9 @@ impl DeviceDecoders {
         let (matrix, full_range) = color;
         let color = VideoColor { primaries: 2, transfer: 2, matrix, full_range };
         let upload = memory.upload();
-        let made = py.detach(|| convert(&self.decoders, &upload, &frames, color, pix_fmt, stream));
+        let made = without_python(py, || {
+            convert(&self.decoders, &upload, &frames, color, pix_fmt, stream)
+        });
         let (upload, shape) = made.map_err(|error| to_exception(py, &error))?;
         Ok((DeviceMemory::from(upload), shape))
     }

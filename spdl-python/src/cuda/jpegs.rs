@@ -13,6 +13,7 @@ use super::memory::DeviceMemory;
 use super::pixels::format_of;
 use crate::error::to_exception;
 use crate::operators::bytes_for;
+use crate::wait::without_python;
 
 /// Memory of a device, and the shape of the array in it.
 pub(super) type Placement = (DeviceMemory, Vec<usize>);
@@ -29,7 +30,7 @@ pub(super) fn decode_all(
     const WANTED: &str = "a JPEG is given as a path, or as the bytes of a file";
     let encoded = encoded.iter().map(|data| bytes_for(data, WANTED));
     let encoded: Vec<Bytes> = encoded.collect::<PyResult<_>>()?;
-    let decoded = py.detach(|| decode(decoders, &encoded, names, size, pix_fmt));
+    let decoded = without_python(py, || decode(decoders, &encoded, names, size, pix_fmt));
     let (upload, shape) = decoded.map_err(|error| to_exception(py, &error))?;
     Ok((DeviceMemory::from(upload), shape))
 }

@@ -16,6 +16,7 @@ use super::memory::DeviceMemory;
 use super::pixels::{format_of, matrix_of};
 use crate::error::to_exception;
 use crate::operators::bytes_for;
+use crate::wait::without_python;
 
 /// How an IVF file begins.
 const IVF: &[u8] = b"DKIF";
@@ -154,7 +155,8 @@ impl VideoDecoder {
         work: impl FnOnce(&mut Video) -> Result<T> + Send,
     ) -> PyResult<T> {
         let video = &self.video;
-        let done = py.detach(|| work(&mut video.lock().unwrap_or_else(PoisonError::into_inner)));
+        let done =
+            without_python(py, || work(&mut video.lock().unwrap_or_else(PoisonError::into_inner)));
         done.map_err(|error| to_exception(py, &error))
     }
 }

@@ -92,6 +92,14 @@ fn check_handles(
     Err(DriverError { call, code: 400 })
 }
 
+/// Reports what is told to a stream that is captured: a wait breaks the capture off, an event becomes one
+/// that nobody else can wait for.
+fn check_capture(world: &mut World, call: &'static str, stream: &StreamHandle) {
+    if world.is_capturing(stream.0) != Some(false) {
+        world.violate(ViolationKind::DisturbsCapture, call);
+    }
+}
+
 impl Driver for FakeDriver {
     fn version(&self) -> DriverResult<i32> {
         self.call("cuDriverGetVersion").map(|_| 13000)
@@ -115,15 +123,15 @@ impl Driver for FakeDriver {
     }
 
     fn device_attribute(&self, _: DeviceId, attribute: DeviceAttribute) -> DriverResult<i32> {
-        self.call("cuDeviceGetAttribute").map(|_| match attribute {
+        self.call("cuDeviceGetAttribute").map(|world| match attribute {
             DeviceAttribute::Multiprocessors => 132,
             DeviceAttribute::PciBus => 0x3b,
             DeviceAttribute::PciDevice => 0,
             DeviceAttribute::CopyEngines => 3,
             // No machine has it: the CPUs near the device are not known.
             DeviceAttribute::PciDomain => 0xfffff,
-            DeviceAttribute::ComputeMajor => 9,
-            DeviceAttribute::ComputeMinor => 0,
+            DeviceAttribute::ComputeMajor => world.compute_capability.0,
+            DeviceAttribute::ComputeMinor => world.compute_capability.1,
         })
     }
 
@@ -173,6 +181,14 @@ impl Driver for FakeDriver {
     fn exchange_capture_mode(&self, mode: i32) -> DriverResult<i32> {
         let mut world = self.call("cuThreadExchangeStreamCaptureMode")?;
         Ok(world.capture_modes.insert(thread::current().id(), mode).unwrap_or(0))
+    }
+
+    fn is_capturing(&self, stream: &StreamHandle) -> DriverResult<bool> {
+        let call = "cuStreamIsCapturing";
+        let mut world = self.call_in_context(call)?;
+        check_handles(&mut world, call, Some(stream), None)?;
+        let answer = world.is_capturing(stream.0);
+        answer.ok_or(DriverError { call, code: errors::CAPTURE_IMPLICIT })
     }
 
     fn synchronize_context(&self) -> DriverResult<()> {
@@ -262,6 +278,7 @@ impl Driver for FakeDriver {
         let call = "cuEventRecord";
         let mut world = self.call_in_context(call)?;
         check_handles(&mut world, call, Some(stream), Some(event))?;
+        check_capture(&mut world, call, stream);
         if !is_left_out(&mut world) {
             world.record(event.0, stream.0);
         }
@@ -272,6 +289,7 @@ impl Driver for FakeDriver {
         let call = "cuStreamWaitEvent";
         let mut world = self.call_in_context(call)?;
         check_handles(&mut world, call, Some(stream), Some(event))?;
+        check_capture(&mut world, call, stream);
         if !is_left_out(&mut world) {
             world.wait(stream.0, event.0);
         }

@@ -154,9 +154,25 @@ impl FakeDriver {
         self.world().capacity = bytes;
     }
 
+    /// The devices have this compute capability.
+    pub fn set_compute_capability(&self, major: i32, minor: i32) {
+        self.world().compute_capability = (major, minor);
+    }
+
     /// Lets somebody else capture a graph, in the strictest mode, or end that.
     pub fn set_captured(&self, is_captured: bool) {
         self.world().is_captured = is_captured;
+    }
+
+    /// Lets a stream of somebody else be captured into a graph, or ends that.
+    pub fn set_stream_captured(&self, stream: &ConsumerStream, is_captured: bool) {
+        let mut world = self.world();
+        let stream = world.stream_of(stream.handle().0);
+        if is_captured {
+            world.captured.insert(stream);
+        } else {
+            world.captured.remove(&stream);
+        }
     }
 
     /// Whether this thread is kept from calls that others' captures do not bear, as it is from the

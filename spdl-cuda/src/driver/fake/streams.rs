@@ -87,6 +87,17 @@ impl World {
         own
     }
 
+    /// Whether a stream is captured. `None` for the legacy default stream while one of a thread is, which
+    /// waits for it.
+    pub(super) fn is_capturing(&mut self, handle: usize) -> Option<bool> {
+        let stream = self.stream_of(handle);
+        let is_captured = |stream: &usize| self.captured.contains(stream);
+        if stream == LEGACY && self.thread_streams.values().any(is_captured) {
+            return None;
+        }
+        Some(is_captured(&stream))
+    }
+
     /// Adds work to a stream; `accesses` is what it does to which memory.
     pub(super) fn enqueue(&mut self, handle: usize, accesses: &[(Range<u64>, Deed)], work: Work) {
         let handle = self.stream_of(handle);

@@ -38,11 +38,14 @@ pub(super) struct World {
     pub(super) order_count: usize,
     pub(super) left_out: Option<usize>,
     pub(super) contexts: Vec<usize>,
+    pub(super) compute_capability: (i32, i32),
     pub(super) current: HashMap<ThreadId, Vec<usize>>,
     /// Whether somebody captures a graph, and the modes of threads that have set one.
     pub(super) is_captured: bool,
     pub(super) capture_modes: HashMap<ThreadId, i32>,
     pub(super) streams: BTreeMap<usize, Stream>,
+    /// Those that are captured into a graph.
+    pub(super) captured: BTreeSet<usize>,
     /// The default streams of threads.
     pub(super) thread_streams: HashMap<ThreadId, usize>,
     pub(super) events: BTreeMap<usize, Event>,
@@ -86,10 +89,12 @@ impl World {
             order_count: 0,
             left_out: None,
             contexts: vec![0; devices],
+            compute_capability: (9, 0),
             current: HashMap::new(),
             is_captured: false,
             capture_modes: HashMap::new(),
             streams: BTreeMap::new(),
+            captured: BTreeSet::new(),
             thread_streams: HashMap::new(),
             events: BTreeMap::new(),
             records: 0,

@@ -135,6 +135,7 @@ class DeviceArray(_spdl_rs.PlacedArray):
                 was told before it was recorded.
 
         Raises:
+            InvalidArgumentError: `stream` is captured into a CUDA graph.
             CudaError: The copy failed.
             TypeError, ValueError: `stream` is no stream, or `producer_event` no event.
         """
@@ -191,6 +192,7 @@ class DeviceArray(_spdl_rs.PlacedArray):
         Raises:
             BufferError: The consumer wants it in another way than those.
             ValueError: `stream` is no stream.
+            InvalidArgumentError: `stream` is captured into a CUDA graph.
             CudaError: The driver refused.
         """
         number = stream_number(stream)

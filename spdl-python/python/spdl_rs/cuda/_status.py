@@ -18,8 +18,8 @@ class PartStatus:
     """Whether a part of CUDA can be used."""
 
     name: str
-    """`driver`, `device`, `nvjpeg` (decodes JPEG), `nvrtc` (compiles kernels) or `nvcuvid` (decodes
-    video)."""
+    """`driver`, `device`, `nvjpeg` (decodes JPEG), `nvrtc` (compiles kernels, and is not needed, as they
+    come compiled) or `nvcuvid` (decodes video)."""
     available: bool
     """Whether it is there."""
     detail: str

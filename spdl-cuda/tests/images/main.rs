@@ -3,7 +3,9 @@
 #![cfg(all(feature = "testing", unix))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod memory;
 
 use bytes::Bytes;
 use common::nvjpeg_stub::{jpeg, stub};
@@ -422,6 +424,19 @@ fn g11_any_call_of_the_driver_may_fail_while_batches_are_made() {
             assert_eq!(stub.number(b"stub_live"), 0, "call {failing} with {code}");
             assert_eq!(driver.violations(), [], "call {failing} with {code}");
             assert!(driver.ledger().is_empty(), "call {failing}: {:?}", driver.ledger());
+        }
+        // So many that it cannot be told either whether what was started is over; and a device that is lost.
+        let chosen = if failing % 3 == 0 { &[(6, 999), (usize::MAX, 700)][..] } else { &[] };
+        for &(count, code) in chosen {
+            let driver = FakeDriver::new(1, Schedule::Held);
+            driver.fail_calls(failing, count, code);
+            if let Err(error) = epoch(&driver) {
+                assert_eq!(error.is_fatal(), code == 700, "from call {failing} on: {error}");
+            }
+            driver.run_all();
+            assert_eq!(driver.violations(), [], "{count} calls from {failing} on with {code}");
+            // What may still be in use stays.
+            stub.forget();
         }
     }
     assert!(errors > driver.calls() / 4, "{errors} of {}", 2 * driver.calls());

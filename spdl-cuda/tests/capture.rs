@@ -1,0 +1,89 @@
+//! Batches meet streams that are captured into graphs: those are told nothing, and nobody is left in the
+//! dark about it.
+#![cfg(feature = "testing")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{LEN, bytes_of, send};
+use spdl_core::{DeviceMemory, Error, ErrorKind};
+use spdl_cuda::testing::{FakeDriver, Schedule};
+use spdl_cuda::{ConsumerStream, CudaDevice};
+
+fn fake() -> (FakeDriver, CudaDevice) {
+    let driver = FakeDriver::new(1, Schedule::Held);
+    let device = CudaDevice::on(driver.clone(), 0).unwrap();
+    (driver, device)
+}
+
+fn assert_says_what_to_do(error: &Error) {
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(!error.is_fatal());
+    assert!(error.message().contains("while a CUDA graph is captured"), "{error}");
+    assert!(error.report().contains("cuStreamIsCapturing"), "{}", error.report());
+}
+
+#[test]
+fn a_stream_that_is_captured_is_told_nothing_until_that_has_ended() {
+    let (driver, device) = fake();
+    for stream in [driver.consumer_stream(), ConsumerStream::per_thread_default()] {
+        let batch = send(&driver, &device, 1, LEN).unwrap();
+        driver.set_stream_captured(&stream, true);
+        assert_says_what_to_do(&batch.wait_on(&stream).unwrap_err());
+        assert_says_what_to_do(&batch.download(Some(&stream)).unwrap_err());
+        // Neither has taken anything.
+        assert_eq!(device.statistics().slabs.unsure_bytes, 0);
+        driver.set_stream_captured(&stream, false);
+        batch.wait_on(&stream).unwrap();
+        let seen = driver.read_by_kernel(&stream, batch.address(), LEN);
+        let host = batch.download(Some(&stream)).unwrap().wait().unwrap();
+        assert_eq!(*host, bytes_of(1, LEN)[..]);
+        driver.run_all();
+        assert_eq!(seen.bytes(), Some(bytes_of(1, LEN)));
+    }
+    assert_eq!(driver.violations(), []);
+}
+
+#[test]
+fn memory_that_a_graph_being_captured_may_use_is_not_used_again() {
+    let (driver, device) = fake();
+    for (number, stream) in
+        [driver.consumer_stream(), ConsumerStream::per_thread_default()].iter().enumerate()
+    {
+        let batch = send(&driver, &device, 1, LEN).unwrap();
+        let address = batch.address();
+        batch.wait_on(stream).unwrap();
+        driver.set_stream_captured(stream, true);
+        drop(batch);
+        let slabs = device.statistics().slabs;
+        assert_eq!((slabs.live_bytes, slabs.unsure_bytes), (0, 512 * (number + 1)));
+        // Others go on meanwhile, in other memory.
+        let next = send(&driver, &device, 2, LEN).unwrap();
+        assert_ne!(next.address(), address);
+        driver.set_stream_captured(stream, false);
+        drop(next);
+    }
+    drop(device);
+    assert_eq!(driver.violations(), []);
+    assert!(driver.ledger().is_empty());
+}
+
+#[test]
+fn the_default_stream_is_told_nothing_while_the_stream_of_a_thread_that_waits_for_it_is_captured() {
+    let (driver, device) = fake();
+    let batch = send(&driver, &device, 1, LEN).unwrap();
+    std::thread::scope(|scope| {
+        let user = scope.spawn(|| {
+            let own = ConsumerStream::per_thread_default();
+            batch.wait_on(&own).unwrap();
+            driver.set_stream_captured(&own, true);
+        });
+        user.join().unwrap();
+    });
+    let error = batch.wait_on(&ConsumerStream::legacy_default()).unwrap_err();
+    assert_says_what_to_do(&error);
+    // That thread's stream has no name here, and what stands for it cannot be asked.
+    drop(batch);
+    assert_eq!(device.statistics().slabs.unsure_bytes, 512);
+    assert_eq!(driver.violations(), []);
+}
