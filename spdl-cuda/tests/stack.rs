@@ -6,6 +6,8 @@
 mod common;
 #[path = "../examples/device_images/host.rs"]
 mod host;
+#[path = "common/jpegs_with_pixels.rs"]
+mod jpegs_with_pixels;
 
 use std::ffi::c_int;
 
@@ -13,17 +15,14 @@ use bytes::Bytes;
 use common::cuda_stub::{Cuda, cuda};
 use common::nvjpeg_stub::{self, Stub};
 use host::{MediaDecoder, place};
+use jpegs_with_pixels::{jpeg, picture};
 use spdl_core::{
     Batch, BatchLayout, DType, DatasetSource, DeviceBatch, Labeled, PipelineBuilder, Result,
 };
 use spdl_cuda::kernels::{Layout, SampleFormat};
-use spdl_cuda::{
-    CudaDevice, CudaMemory, DeviceImages, HostDecoder, HostImage, JpegPath, Library, Search,
-};
-use spdl_media::encode::{ImageEncoder, JpegEncoder, PngEncoder};
-use spdl_media::{
-    CodecRegistry, FillImage, Image, ImageTransform, Limits, Mode, Size, image_fields,
-};
+use spdl_cuda::{CudaDevice, CudaMemory, DeviceImages, JpegPath, Library, Search};
+use spdl_media::encode::{ImageEncoder, PngEncoder};
+use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, Mode, Size, image_fields};
 
 const SEED: u64 = 5;
 const STAGE: &str = "decode";
@@ -33,37 +32,6 @@ fn nvjpeg() -> impl std::ops::Deref<Target = Stub> {
     let stub = nvjpeg_stub::stub();
     stub.call::<extern "C" fn(c_int)>(b"stub_write_pixels", |write| write(1));
     stub
-}
-
-/// A smooth picture, which differs from its mirror images and turns.
-fn picture(number: u32) -> Image {
-    let size = Size::new(90 + number * 7 % 53, 110 + number * 5 % 31);
-    let pixels = (0..size.height).flat_map(|y| (0..size.width).map(move |x| (x, y)));
-    let value = |x: u32, y: u32, c: u32| {
-        let wave =
-            f64::from(x * (3 + c) + number) * 0.05 + f64::from(y) * (0.02 + 0.03 * f64::from(c));
-        (128.0 + 100.0 * wave.sin() + f64::from(x) * 0.2) as u8
-    };
-    let pixels = pixels.flat_map(|(x, y)| [0, 1, 2].map(|c| value(x, y, c))).collect();
-    Image { size, pixels }
-}
-
-/// A JPEG that says how it is to be turned, and has the pixels that decoders are to find in a comment.
-fn jpeg(number: u32, orientation: u8, progressive: bool) -> Vec<u8> {
-    let encoder = JpegEncoder::new().progressive(progressive);
-    let encoded = encoder.encode_image(&picture(number)).unwrap();
-    let mut decoder = MediaDecoder::new().unwrap();
-    let HostImage { width, height, .. } = decoder.inspect(&encoded).unwrap();
-    let mut pixels = vec![0; (width * height * 3) as usize];
-    decoder.decode(&encoded, &mut pixels).unwrap();
-    let mut file = vec![0xFF, 0xD8, 0xFF, 0xFE];
-    file.extend((pixels.len() as u16 + 2).to_be_bytes());
-    file.extend(pixels);
-    file.extend([0xFF, 0xE1, 0, 34]);
-    file.extend(b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0");
-    file.extend([orientation, 0, 0, 0, 0, 0, 0, 0]);
-    file.extend(&encoded[2..]);
-    file
 }
 
 /// JPEGs of all orientations, some of them progressive, and a PNG.

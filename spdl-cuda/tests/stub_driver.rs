@@ -3,16 +3,20 @@
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "common/stub_library.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod stub_library;
+
 use std::error::Error;
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint};
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
 
 use libloading::Library as Opened;
 use spdl_core::{Device, DeviceMemory, ErrorKind, Result};
 use spdl_cuda::{
     ConsumerStream, CudaDevice, CudaMemory, DriverError, Library, NoDriver, Part, Search, status,
 };
+use stub_library::compile;
 use tempfile::TempDir;
 
 /// A stub, compiled for one test.
@@ -32,15 +36,7 @@ impl Stub {
     fn compile(options: &[&str]) -> Stub {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("libcuda.so.1");
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stub/cuda.c");
-        let output = Command::new("gcc")
-            .args(["-shared", "-fPIC", "-Wall", "-o"])
-            .arg(&path)
-            .arg(source)
-            .args(options)
-            .output()
-            .expect("gcc is needed to build this project");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        compile("gcc", &[&["-shared"], options].concat(), &[Path::new("cuda.c")], &path);
         // SAFETY: it has no initialisers.
         let opened = unsafe { Opened::new(&path) }.unwrap();
         Stub {

@@ -134,7 +134,7 @@ def test_a_folder_without_images_is_told_at_once(tmp_path):
         ({"seed": -1}, "seed must be 0 to"),
         ({"seed": 2**64}, "seed must be 0 to"),
         ({"threads": 0}, "threads must be 1 to"),
-        ({"layout": "nchw"}, '"nhwc-u8" or "nchw-f32"'),
+        ({"layout": "nchw"}, 'one of "nhwc-u8", .*"nchw-f32", not .nchw'),
         ({"on_error": "ignore"}, '"raise" or "skip", not .ignore'),
         ({"on_truncated": "skip"}, '"error" or "partial", not .skip'),
         ({"labels": [1]}, "labels goes with a list of paths"),

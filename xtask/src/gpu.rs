@@ -62,7 +62,7 @@ const MOST_BYTES: u64 = 64 << 20;
 const NVJPEG: &str = "nvidia-nvjpeg>=13,<14";
 
 /// The images that are decoded, some 100 KB each.
-const IMAGES: Settings = Settings { shape: Shape::Imagenet, images: 96, classes: 8, seed: 0 };
+const IMAGES: Settings = Settings { shape: Shape::Imagenet, images: 64, classes: 8, seed: 0 };
 
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode> {
     let output = &mut Output::Terminal;
@@ -115,14 +115,15 @@ fn pack(workspace: &Workspace, output: &mut Output, folder: &Path, dev: bool) ->
     copy_program(&program, &folder.join("run"))?;
     let tests = build(workspace, &["test", "--no-run", "--test", "gpu"], dev)?;
     copy_program(&tests, &folder.join("tests/gpu"))?;
-    copy_tree(&workspace.root.join("spdl-cuda/examples/gpu/python"), &folder.join("python"), "py")?;
+    let sources = workspace.root.join("spdl-cuda/examples/gpu");
+    copy_tree(&sources.join("python"), &folder.join("python"), &["py"])?;
+    copy_tree(&sources.join("videos"), &folder.join("videos"), &["h264", "hevc", "ivf", "tsv"])?;
     install_packages(workspace, output, &folder.join("site"), dev)?;
     let photos = workspace.root.join("assets/photos");
     let (images, _) = dataset::find_or_make(&photos, &workspace.target.join("gpu-images"), IMAGES)?;
-    copy_tree(&images, &folder.join("images"), "jpg")?;
+    copy_tree(&images, &folder.join("images"), &["jpg"])?;
     fs::write(folder.join("commit"), commit(workspace))?;
-    let total = report(folder)?;
-    check_size(total)
+    check_size(report(folder)?)
 }
 
 fn check_size(bytes: u64) -> Result<()> {
@@ -164,7 +165,7 @@ fn make_empty(folder: &Path) -> Result<()> {
             is_pack || entries.next().is_none(),
             "{shown} is there, and was not packed by this command"
         );
-        for part in ["tests", "python", "site", "images"] {
+        for part in ["tests", "python", "site", "images", "videos"] {
             let path = folder.join(part);
             if path.is_dir() {
                 fs::remove_dir_all(&path).with_context(|| path.display().to_string())?;
@@ -199,26 +200,26 @@ fn executable(messages: &str) -> Option<PathBuf> {
     made.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back()
 }
 
-/// Copies a program, without what only debuggers read.
+/// Copies a program, without names and lines: a panic says where it was without them.
 fn copy_program(from: &Path, to: &Path) -> Result<()> {
     fs::copy(from, to)
         .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
-    let stripped = Command::new("strip").arg("--strip-debug").arg(to).status();
+    let stripped = Command::new("strip").arg("--strip-all").arg(to).status();
     if !stripped.is_ok_and(|status| status.success()) {
         println!("{} is larger than it need be: there is no strip here", to.display());
     }
     Ok(())
 }
 
-/// Copies the files of a folder, and of those below it, whose names end so.
-fn copy_tree(from: &Path, to: &Path, ending: &str) -> Result<()> {
+/// Copies the files of a folder, and of those below it, whose names have one of these endings.
+fn copy_tree(from: &Path, to: &Path, endings: &[&str]) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
     for entry in fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))? {
         let path = entry?.path();
         let Some(name) = path.file_name() else { continue };
         if path.is_dir() && name != "__pycache__" {
-            copy_tree(&path, &to.join(name), ending)?;
-        } else if path.extension().is_some_and(|found| found == ending) {
+            copy_tree(&path, &to.join(name), endings)?;
+        } else if path.extension().is_some_and(|found| endings.iter().any(|it| found == *it)) {
             fs::copy(&path, to.join(name)).with_context(|| path.display().to_string())?;
         }
     }
@@ -334,15 +335,15 @@ mod tests {
     }
 
     #[test]
-    fn only_files_of_the_ending_are_copied_with_their_folders() {
+    fn only_files_of_the_endings_are_copied_with_their_folders() {
         let parent = tempfile::tempdir().unwrap();
         let (from, to) = (parent.path().join("from"), parent.path().join("to"));
-        for file in ["a.py", "b/c.py", "b/d.txt", "__pycache__/e.py"] {
+        for file in ["a.py", "b/c.ivf", "b/d.txt", "__pycache__/e.py"] {
             fs::create_dir_all(from.join(file).parent().unwrap()).unwrap();
             fs::write(from.join(file), "").unwrap();
         }
-        copy_tree(&from, &to, "py").unwrap();
-        assert!(to.join("a.py").is_file() && to.join("b/c.py").is_file());
+        copy_tree(&from, &to, &["py", "ivf"]).unwrap();
+        assert!(to.join("a.py").is_file() && to.join("b/c.ivf").is_file());
         assert!(!to.join("b/d.txt").exists() && !to.join("__pycache__").exists());
     }
 }

@@ -7,13 +7,16 @@ use spdl_core::ErrorKind;
 use spdl_cuda::{CudaDevice, DecodedJpeg, DecodedJpegs, JpegPath, NvJpeg};
 use spdl_media::{CodecRegistry, Decoder, Limits};
 
-use crate::Outcome;
 use crate::copies::{median, said};
 use crate::images::{cpu_seconds, jpegs};
 use crate::lines::Measuring;
 use crate::raw::Driver;
+use crate::{Outcome, samples, together};
 
 const BATCHES: [usize; 6] = [1, 8, 32, 128, 512, 1024];
+
+/// So much of the time is for decoding alone; the rest is for samples.
+const RATES_SHARE: f64 = 0.6;
 
 /// Decoders of one format differ by so much on average, as their transforms and their ways to scale chroma
 /// do. At the edges of colours it is much more.
@@ -42,24 +45,37 @@ pub(crate) fn measure(measuring: &Measuring) -> Outcome {
             return Ok(());
         }
     };
+    let sound = together([
+        damage(measuring, &driver, &mut decoder, &images),
+        difference(measuring, &mut decoder, &images[..images.len().min(64)]),
+    ]);
+    let alone = rates(measuring, &driver, &mut decoder, &images);
+    drop(decoder);
+    let best = alone.as_ref().ok().copied();
+    let samples = samples::measure(measuring, &driver, &images, best, [RATES_SHARE, 1.0]);
+    together([sound, alone.map(drop), samples])
+}
+
+/// Batches of growing sizes; the best rate.
+fn rates(
+    measuring: &Measuring,
+    driver: &Driver,
+    decoder: &mut NvJpeg,
+    images: &[Bytes],
+) -> Result<f64, String> {
+    let mut best = 0.0;
     for (at, count) in BATCHES.into_iter().enumerate() {
         let count = if measuring.size.is_tiny() { count.min(4) } else { count };
-        let until = 0.7 * (at + 1) as f64 / BATCHES.len() as f64;
-        rate(measuring, &driver, &mut decoder, &images, count, until)?;
+        let until = RATES_SHARE * (at + 1) as f64 / BATCHES.len() as f64;
+        best = rate(measuring, driver, decoder, images, count, until)?.max(best);
         if measuring.size.is_tiny() {
             break;
         }
     }
-    damage(measuring, &driver, &mut decoder, &images)?;
-    difference(measuring, &mut decoder, &images[..images.len().min(64)])?;
-    measuring.unsupported(
-        "decode, resize to 224 and normalise",
-        "DeviceImages does it, and is not measured by this program yet",
-    );
-    Ok(())
+    Ok(best)
 }
 
-/// Batches of `count` until a share of the time is over.
+/// Batches of `count` until a share of the time is over; images a second.
 fn rate(
     measuring: &Measuring,
     driver: &Driver,
@@ -67,7 +83,7 @@ fn rate(
     images: &[Bytes],
     count: usize,
     until: f64,
-) -> Outcome {
+) -> Result<f64, String> {
     let batch = |number: usize| -> Vec<Bytes> {
         (0..count).map(|at| images[(number * count + at) % images.len()].clone()).collect()
     };
@@ -79,7 +95,7 @@ fn rate(
     let mut paths = [0_usize; 3];
     let cpu = cpu_seconds();
     let start = Instant::now();
-    while times.len() < 3 || !measuring.is_over(until) && times.len() < 2000 {
+    while times.len() < 3 || !measuring.is_enough(until) && times.len() < 2000 {
         let encoded = batch(times.len());
         let before = Instant::now();
         let decoded = decode(driver, decoder, &encoded)?;
@@ -94,7 +110,8 @@ fn rate(
     }
     let seconds = start.elapsed().as_secs_f64();
     let case = format!("decode only, batches of {count}");
-    measuring.figure(&case, "rate", (times.len() * count) as f64 / seconds, "images/s");
+    let rate = (times.len() * count) as f64 / seconds;
+    measuring.figure(&case, "rate", rate, "images/s");
     if let (Some(before), Some(after)) = (cpu, cpu_seconds()) {
         measuring.figure(&case, "CPU cores in use", (after - before) / seconds, "");
     }
@@ -108,7 +125,7 @@ fn rate(
     {
         measuring.figure(&case, path, 100.0 * count as f64 / all, "%");
     }
-    Ok(())
+    Ok(rate)
 }
 
 /// Waits until the pixels are there, which a training loop does not.

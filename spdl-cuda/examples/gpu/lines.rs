@@ -42,6 +42,12 @@ impl Measuring {
         self.start.elapsed() >= self.time.mul_f64(share)
     }
 
+    /// Whether it is time to go on to what comes next: where this share of the time is over, and in a tiny
+    /// run at once.
+    pub(crate) fn is_enough(&self, share: f64) -> bool {
+        self.size.is_tiny() || self.is_over(share)
+    }
+
     /// A number, and what it is of.
     pub(crate) fn figure(&self, case: &str, name: &str, value: f64, unit: &str) {
         say(&json!({"kind": "figure", "case": case, "name": name, "value": value, "unit": unit}));

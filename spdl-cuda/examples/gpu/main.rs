@@ -8,12 +8,15 @@
 //! ```
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]
 
+mod comparison;
 #[path = "../../tests/common/consumer.rs"]
 #[allow(dead_code, reason = "tests use the rest")]
 mod consumer;
 mod copies;
 mod exits;
 mod faults;
+#[path = "../device_images/host.rs"]
+mod host;
 mod images;
 mod jpeg;
 mod kernels;
@@ -24,8 +27,13 @@ mod order;
 #[path = "../../tests/common/raw.rs"]
 #[allow(dead_code, reason = "tests use the rest")]
 mod raw;
+mod samples;
 mod suite;
 mod table;
+mod tests_one_by_one;
+mod video;
+#[path = "../../tests/common/videos.rs"]
+mod videos;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,6 +43,12 @@ use crate::lines::{Measuring, Size};
 
 /// Why something did not work, in words.
 type Outcome = Result<(), String>;
+
+/// All of them were run, whatever became of each: what did not work is said together.
+fn together(outcomes: impl IntoIterator<Item = Outcome>) -> Outcome {
+    let wrong: Vec<String> = outcomes.into_iter().filter_map(Result::err).collect();
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
+}
 
 const HELP: &str = "\
 Tests and measurements of spdl-cuda on a device.
@@ -51,7 +65,7 @@ run table FILE         the table of a run that was broken off, from its results.
   tests  the tests of spdl-cuda that need a device
   g1     copies between host and device: sizes, streams, kinds of memory
   g2     batches under consumers that are late: whether each arrives whole
-  g3     JPEGs decoded on the device
+  g3     JPEGs decoded on the device, and made samples for training there
   g4     a training loop: batches from files beside batches that are there already
   g5     video decoded on the device
   g6     images to samples: the kernels
@@ -145,6 +159,7 @@ fn measure(name: &str, seconds: &str, size: &str) -> ExitCode {
         "g1" => copies::measure(measuring),
         "g2" => order::measure(measuring),
         "g3" => jpeg::measure(measuring),
+        "g5" => video::measure(measuring),
         "g6" => kernels::measure(measuring),
         "g7" => leaks::measure(measuring),
         "g8" => faults::measure(measuring),

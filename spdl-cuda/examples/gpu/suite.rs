@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use spdl_cuda::CudaDevice;
 
-use crate::{Arguments, lines, machine, table};
+use crate::{Arguments, comparison, lines, machine, table, tests_one_by_one};
 
 /// The measurements, in the order in which they run.
 pub(crate) const NAMES: [&str; 9] = ["tests", "g1", "g2", "g3", "g4", "g5", "g6", "g7", "g8"];
@@ -30,20 +30,20 @@ enum Part {
     Own,
     /// A script beside this program.
     Script(&'static str),
-    /// Nothing yet, and why.
-    Absent(&'static str, &'static str),
 }
 
 /// Each measurement's parts, and their weights among all that run.
-const PARTS: [(&str, f64, Part); 11] = [
-    ("tests", 1.0, Part::Tests),
+const PARTS: [(&str, f64, Part); 12] = [
+    ("tests", 2.0, Part::Tests),
     ("g1", 2.0, Part::Own),
-    ("g1", 1.0, Part::Script("copies.py")),
+    // The first to import PyTorch, which a machine may have to read from a slow disk.
+    ("g1", 2.0, Part::Script("copies.py")),
     ("g2", 3.0, Part::Own),
-    ("g3", 2.0, Part::Own),
+    ("g3", 3.0, Part::Own),
     ("g3", 2.0, Part::Script("jpeg.py")),
     ("g4", 6.0, Part::Script("training.py")),
-    ("g5", 0.0, Part::Absent("video", "NvDec decodes it, and is not measured by this program yet")),
+    ("g5", 1.5, Part::Own),
+    ("g5", 0.5, Part::Script("video.py")),
     ("g6", 1.0, Part::Own),
     ("g7", 2.0, Part::Own),
     ("g8", 1.0, Part::Own),
@@ -76,15 +76,15 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-struct Suite<'a> {
+pub(crate) struct Suite<'a> {
     arguments: &'a Arguments,
     /// This program.
     program: PathBuf,
     /// What it needs, and was packed with it, is there.
-    folder: PathBuf,
+    pub(crate) folder: PathBuf,
     out: PathBuf,
     results: File,
-    log: File,
+    pub(crate) log: File,
     lines: Vec<Value>,
 }
 
@@ -103,11 +103,11 @@ impl<'a> Suite<'a> {
     }
 
     /// Writes a line down, so that it is there whatever comes next.
-    fn add(&mut self, line: Value) -> Result<(), String> {
+    pub(crate) fn add(&mut self, line: Value) -> Result<(), String> {
         writeln!(self.results, "{line}")
             .and_then(|()| self.results.sync_data())
             .map_err(|error| format!("cannot write results: {error}"))?;
-        println!("{line}");
+        show(&line.to_string());
         self.lines.push(line);
         Ok(())
     }
@@ -125,7 +125,10 @@ impl<'a> Suite<'a> {
             let share = if left > 0.0 { time.mul_f64(weight / left) } else { time };
             self.run_part(name, *part, share)?;
         }
-        Ok(())
+        if self.arguments.size.is_tiny() {
+            return Ok(());
+        }
+        comparison::beside_torchvision(&self.lines).into_iter().try_for_each(|line| self.add(line))
     }
 
     fn run_part(&mut self, name: &str, part: Part, share: Duration) -> Result<(), String> {
@@ -134,15 +137,15 @@ impl<'a> Suite<'a> {
             Part::Tests => "tests",
             Part::Own => "own",
             Part::Script(script) => script,
-            Part::Absent(case, reason) => {
-                return self.add(json!({
-                    "kind": "unsupported", "measurement": name, "case": case, "reason": reason
-                }));
-            }
         };
-        let (outcome, reason) = match self.command(name, part, share) {
-            Ok(command) => self.watch(name, part, command, start + share)?,
-            Err(reason) => ("unsupported", reason),
+        let (outcome, reason) = match part {
+            Part::Tests => tests_one_by_one::run(self, name, start + share)?,
+            _ => match self.command(name, part, share) {
+                Ok(command) => {
+                    self.watch(command, start + share, |line| lines::checked(line, name).map(Some))?
+                }
+                Err(reason) => ("unsupported", reason),
+            },
         };
         self.add(json!({
             "kind": "end",
@@ -159,15 +162,6 @@ impl<'a> Suite<'a> {
         let seconds = format!("{:.1}", share.mul_f64(TOLD_SHARE).as_secs_f64());
         let size = self.arguments.size;
         let mut command = match part {
-            Part::Tests => {
-                let tests = self.folder.join("tests").join("gpu");
-                if !tests.is_file() {
-                    return Err(format!("{} is not there", tests.display()));
-                }
-                let mut command = Command::new(tests);
-                command.arg("--test-threads=1");
-                command
-            }
             Part::Own => {
                 let mut command = Command::new(&self.program);
                 command.args(["measure", name, &seconds, size.word()]);
@@ -181,31 +175,43 @@ impl<'a> Suite<'a> {
                 let mut command = Command::new(&self.arguments.python);
                 command.arg("-B").arg(script).args(["--seconds", &seconds, "--size", size.word()]);
                 command.arg("--images").arg(self.folder.join("images"));
+                command.arg("--videos").arg(self.folder.join("videos"));
                 command
             }
-            Part::Absent(_, reason) => return Err(reason.to_owned()),
+            Part::Tests => return Err("tests run one by one".to_owned()),
         };
-        command.env("SPDL_REQUIRE_GPU", "1");
-        let site = self.folder.join("site");
-        if site.is_dir() {
-            command.env("PYTHONPATH", &site);
-            let nvjpeg = site.join("nvidia/cu13/lib/libnvjpeg.so.13");
-            if nvjpeg.is_file() && env::var_os("SPDL_NVJPEG").is_none() {
-                command.env("SPDL_NVJPEG", nvjpeg);
-            }
-        }
+        self.prepare(&mut command);
         Ok(command)
     }
 
-    /// Runs it until it ends, or the deadline ends it. What became of it, and why.
-    fn watch(
+    /// Where a process finds what was packed, and that a device is required.
+    pub(crate) fn prepare(&self, command: &mut Command) {
+        command.env("SPDL_REQUIRE_GPU", "1");
+        let site = self.folder.join("site");
+        if !site.is_dir() {
+            return;
+        }
+        let nvjpeg = site.join("nvidia/cu13/lib/libnvjpeg.so.13");
+        if nvjpeg.is_file() && env::var_os("SPDL_NVJPEG").is_none() {
+            command.env("SPDL_NVJPEG", nvjpeg);
+        }
+        // What the machine's own packages are found by stays.
+        let before = env::var_os("PYTHONPATH").filter(|paths| !paths.is_empty());
+        let paths = before.iter().flat_map(env::split_paths);
+        if let Ok(paths) = env::join_paths(std::iter::once(site).chain(paths)) {
+            command.env("PYTHONPATH", paths);
+        }
+    }
+
+    /// Runs it until it ends, or the deadline ends it: what is understood of its lines is written down.
+    /// What became of it, and why.
+    pub(crate) fn watch(
         &mut self,
-        name: &str,
-        part: Part,
         mut command: Command,
         deadline: Instant,
+        mut understood: impl FnMut(&str) -> Result<Option<Value>, String>,
     ) -> Result<(&'static str, String), String> {
-        let _ = writeln!(self.log, "==== {name}: {command:?}");
+        let _ = writeln!(self.log, "==== {command:?}");
         let log = self.log.try_clone().map_err(|error| error.to_string())?;
         let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn();
         let mut child = match spawned {
@@ -220,7 +226,7 @@ impl<'a> Suite<'a> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match said.recv_timeout(left) {
-                Ok(line) => match self.understood(name, part, &line) {
+                Ok(line) => match understood(&line) {
                     Ok(Some(line)) => self.add(line)?,
                     Ok(None) => {}
                     Err(error) => wrong = wrong.or(Some(error)),
@@ -242,27 +248,19 @@ impl<'a> Suite<'a> {
         })
     }
 
-    /// The line to be written down for what a part has said.
-    fn understood(&mut self, name: &str, part: Part, line: &str) -> Result<Option<Value>, String> {
-        if !matches!(part, Part::Tests) {
-            return lines::checked(line, name).map(Some);
-        }
-        // As in `test name ... ok`. All else that tests print is for people.
-        let _ = writeln!(self.log, "{line}");
-        let of_test = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "));
-        Ok(of_test.map(|(test, word)| {
-            json!({"kind": "test", "measurement": name, "name": test, "passed": word == "ok"})
-        }))
-    }
-
     /// The table, printed and written; whether all went well.
     fn conclude(self) -> Result<bool, String> {
         let text = table::of(&self.lines);
-        println!("\n{text}");
+        show(&format!("\n{text}"));
         let path = self.out.join("table.md");
         fs::write(&path, &text).map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(!self.lines.iter().any(is_failure))
     }
+}
+
+/// For who looks on. That nobody does any more is no reason to stop.
+fn show(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 /// Whether a line says that something is wrong.

@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 
 use libloading::Library as Opened;
 
+use super::stub_library::{RUNS_KERNELS, compile};
+
 /// libcuda, with the kernels.
 pub(crate) struct Cuda {
     pub(crate) path: PathBuf,
@@ -22,19 +24,8 @@ pub(crate) fn cuda() -> Option<&'static Cuda> {
         Command::new(&compiler).arg("--version").output().ok()?;
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let path = folder.join(format!("libcuda-{}.so.1", std::process::id()));
-        let stub = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stub");
-        let object = path.with_extension("o");
-        let run = |command: &mut Command| {
-            let output = command.output().expect("gcc is needed to build this project");
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        };
-        run(Command::new("gcc")
-            .args(["-c", "-fPIC", "-Wall", "-o"])
-            .args([&object, &stub.join("cuda.c")]));
-        run(Command::new(&compiler)
-            .args(["-shared", "-fPIC", "-std=c++17", "-O2", "-Wno-unknown-pragmas"])
-            .args(["-ffp-contract=off", "-o"])
-            .args([&path, &stub.join("kernels.cpp"), &object]));
+        let object = compile("gcc", &["-c"], &[Path::new("cuda.c")], &path.with_extension("o"));
+        compile(&compiler, &RUNS_KERNELS, &[Path::new("kernels.cpp"), &object], &path);
         // SAFETY: it has no initialisers.
         let opened = unsafe { Opened::new(&path) }.unwrap();
         Some(Cuda { path, opened })

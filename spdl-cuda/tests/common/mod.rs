@@ -9,6 +9,9 @@ pub(crate) mod cuda_stub;
 pub(crate) mod nvjpeg_stub;
 #[cfg(feature = "testing")]
 pub(crate) mod simple_kernel;
+#[cfg(unix)]
+pub(crate) mod stub_library;
+pub(crate) mod videos;
 
 use spdl_core::{Device, DeviceMemory, HostBuffer, Result};
 #[cfg(feature = "testing")]

@@ -2,28 +2,17 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::ffi::{CStr, c_char, c_int};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use libloading::Library;
 use spdl_cuda::Search;
 
-/// A stand-in, compiled from C.
+use super::stub_library::library;
+
+/// The stand-in, compiled with other options than usual.
 pub(crate) fn compiled(name: &str, options: &[&str]) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let library = folder.join(format!("{name}-{}.so", std::process::id()));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stub/nvjpeg.c");
-    let status = Command::new("gcc")
-        .args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"])
-        .args(options)
-        .arg("-o")
-        .arg(&library)
-        .arg(source)
-        .status()
-        .expect("gcc is needed to build this project");
-    assert!(status.success());
-    library
+    library("nvjpeg.c", name, &[&["-Wextra", "-Werror"], options].concat())
 }
 
 /// The stand-in has one state: one test at a time.

@@ -346,10 +346,20 @@ fn g1_every_record_and_wait_of_nvjpeg_is_needed_and_one_that_is_left_out_is_noti
             unnoticed.push(left_out);
         }
     }
-    println!("{count} records and waits, unnoticed: {unnoticed:?}");
-    // The states of single images and of the engines' batches, which only the library sees, and the
-    // timers, are waited for by asking.
-    assert!(unnoticed.len() <= count / 2 + 1, "{unnoticed:?} of {count}");
+    // Of each batch: a timer, the event of the engines' state, a timer; a timer, the events of the states of
+    // three images, a timer. States are the library's own, which the driver does not see; who waits for them
+    // is in `nvjpeg.rs`. Of timers only the first end is missed: no time can be told behind it.
+    let of_a_batch = |first: usize| first..first + 8;
+    let first_end = 2;
+    // Behind them: the engines' event, the wait for it, the batch's event, the consumer's wait and its
+    // release; before those of the second batch, the waits of both streams for the memory.
+    let (own, others, waits) = (of_a_batch(0).len(), 5, 2);
+    assert_eq!(count, own + others + waits + own + others);
+    let expected: Vec<usize> = of_a_batch(0)
+        .filter(|at| *at != first_end)
+        .chain(of_a_batch(own + others + waits))
+        .collect();
+    assert_eq!(unnoticed, expected);
 }
 
 #[test]

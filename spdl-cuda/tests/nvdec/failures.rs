@@ -6,9 +6,8 @@ use spdl_core::{Error, ErrorKind, Result};
 use spdl_cuda::testing::{FakeDriver, Schedule};
 use spdl_cuda::{CudaDevice, DeviceAllocator, DriverError, Library, NvDec, Search, VideoCodec};
 
-use super::stub::{
-    H264, Headers, Stub, compiled, decode, push_all, short_video, show, stub, taken,
-};
+use super::stub::{H264, Headers, Stub, decode, push_all, short_video, show, stub, taken};
+use super::stub_library::library;
 
 #[test]
 fn a_damaged_frame_is_an_error_that_names_it_and_the_others_come() {
@@ -362,7 +361,7 @@ fn a_library_that_is_missing_or_too_old_is_named_with_what_to_do() {
     let stub = stub();
     let (_driver, device, _decoders) = stub.device(Schedule::Prompt);
     let nowhere = Search::default().at(Library::Nvcuvid, "/nowhere/libnvcuvid.so.1");
-    let old = compiled("nvcuvid.c", "old-nvcuvid", &["-DTOO_OLD"]);
+    let old = library("nvcuvid.c", "old-nvcuvid", &["-DTOO_OLD"]);
     let old = Search::default().at(Library::Nvcuvid, old);
     for (search, reason) in [(nowhere, "/nowhere/"), (old, "has no cuvidParseVideoData")] {
         let error = NvDec::new_with(&device, &search).unwrap_err();

@@ -10,9 +10,9 @@ use spdl_cuda::testing::{FakeDriver, Schedule, Seen};
 use spdl_cuda::{ConsumerStream, CudaDevice, FramePlane, Library, NvDec, VideoCodec, VideoFrame};
 
 use super::stub::{
-    H264, HEVC, Headers, PITCH, SURFACE_BYTES, compiled, decode, push_all, short_video, show, stub,
-    taken,
+    H264, HEVC, Headers, PITCH, SURFACE_BYTES, decode, push_all, short_video, show, stub, taken,
 };
+use super::stub_library::library;
 
 /// Who writes surfaces, and how many were written.
 static WRITER: Mutex<Option<FakeDriver>> = Mutex::new(None);
@@ -232,7 +232,7 @@ fn place(at: usize) -> u8 {
 #[test]
 fn the_visible_part_comes_through_the_calls_of_c_byte_by_byte_also_where_sides_are_odd() {
     let stub = stub();
-    let cuda = compiled("cuda.c", "cuda-for-nvdec", &[]);
+    let cuda = library("cuda.c", "cuda-for-nvdec", &[]);
     let search = stub.search().at(Library::Driver, cuda);
     let device = CudaDevice::open_with(0, &search).unwrap();
     let decoders = NvDec::new_with(&device, &search).unwrap();

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use spdl_core::ErrorKind;
 use spdl_cuda::{AccessUnits, IvfFile, VideoCodec};
 
-pub(crate) fn folder() -> PathBuf {
+use super::videos::codec_of;
+
+fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/video")
 }
 
@@ -19,10 +21,6 @@ fn golden() -> Vec<(String, Vec<u8>, Vec<usize>)> {
         (name.to_owned(), fs::read(folder().join(name)).unwrap(), lengths)
     });
     lines.collect()
-}
-
-pub(crate) fn codec_of(name: &str) -> VideoCodec {
-    if name.ends_with(".hevc") { VideoCodec::Hevc } else { VideoCodec::H264 }
 }
 
 fn lengths(stream: &[u8], codec: VideoCodec) -> Vec<usize> {

@@ -1,14 +1,17 @@
-//! The stand-in, and packets for it.
+//! The stand-in.
 
 use std::ffi::{CStr, c_char, c_long, c_uint, c_ulonglong};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use libloading::Library;
 use spdl_core::Result;
 use spdl_cuda::testing::{FakeDriver, Schedule};
 use spdl_cuda::{CudaDevice, NvDec, Search, VideoFrame, VideoStream};
+
+pub(crate) use super::video_commands::{H264, HEVC, Headers, VP9, decode, short_video, show};
+
+use super::stub_library::library;
 
 /// Surfaces are this far from each other, and have rows this long.
 pub(crate) const SURFACE_BYTES: usize = 1 << 16;
@@ -18,23 +21,6 @@ const SURFACES: [u32; 2] = [4, 2];
 /// What surfaces take.
 const ALL_BYTES: usize = 8 * SURFACE_BYTES;
 
-/// A stand-in, compiled from C.
-pub(crate) fn compiled(source: &str, name: &str, options: &[&str]) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let library = folder.join(format!("{name}-{}.so", std::process::id()));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stub").join(source);
-    let status = Command::new("gcc")
-        .args(["-shared", "-fPIC", "-O1"])
-        .args(options)
-        .arg("-o")
-        .arg(&library)
-        .arg(source)
-        .status()
-        .expect("gcc is needed to build this project");
-    assert!(status.success());
-    library
-}
-
 /// The stand-in has one state: one test at a time.
 pub(crate) struct Stub {
     path: PathBuf,
@@ -42,8 +28,7 @@ pub(crate) struct Stub {
 }
 
 static STUB: LazyLock<Mutex<Stub>> = LazyLock::new(|| {
-    let path =
-        compiled("nvcuvid.c", "nvcuvid", &["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"]);
+    let path = library("nvcuvid.c", "nvcuvid", &["-Wextra", "-Werror", "-Wno-unused-parameter"]);
     // SAFETY: it has no initialisers.
     let library = unsafe { Library::new(&path).unwrap() };
     Mutex::new(Stub { path, library })
@@ -140,64 +125,6 @@ impl Stub {
     }
 }
 
-/// The headers of a video, as the parser tells them; a packet in itself.
-#[derive(Clone, Copy)]
-pub(crate) struct Headers {
-    pub(crate) codec: i32,
-    pub(crate) chroma: i32,
-    pub(crate) bits: u8,
-    pub(crate) surfaces: u8,
-    pub(crate) coded: (u32, u32),
-    pub(crate) area: [i32; 4],
-    pub(crate) signal: u8,
-    pub(crate) matrix: u8,
-}
-
-/// The number of H.264.
-pub(crate) const H264: i32 = 4;
-pub(crate) const HEVC: i32 = 8;
-pub(crate) const VP9: i32 = 10;
-
-impl Headers {
-    /// A video of 4:2:0 with 8 bits.
-    pub(crate) fn of(codec: i32, width: u32, height: u32) -> Headers {
-        Headers {
-            codec,
-            chroma: 1,
-            bits: 8,
-            surfaces: 4,
-            coded: (width, height),
-            area: [0, 0, width as i32, height as i32],
-            signal: 5,
-            matrix: 6,
-        }
-    }
-
-    pub(crate) fn packet(&self) -> Vec<u8> {
-        let depth = self.bits.wrapping_sub(8);
-        let mut bytes = vec![b'S'];
-        bytes.extend(self.codec.to_ne_bytes());
-        bytes.extend([30_u32, 1].iter().flat_map(|number| number.to_ne_bytes()));
-        bytes.extend([1, depth, depth, self.surfaces]);
-        bytes.extend([self.coded.0, self.coded.1].iter().flat_map(|number| number.to_ne_bytes()));
-        bytes.extend(self.area.iter().flat_map(|number| number.to_ne_bytes()));
-        bytes.extend(self.chroma.to_ne_bytes());
-        bytes.extend([0; 12]);
-        bytes.extend([self.signal, 1, 1, self.matrix]);
-        bytes.extend([0; 4]);
-        bytes
-    }
-}
-
-/// Picture `index` is decoded, and is found to be sound.
-pub(crate) fn decode(index: u8) -> Vec<u8> {
-    vec![b'D', index, 2]
-}
-
-pub(crate) fn show(index: u8) -> Vec<u8> {
-    vec![b'P', index]
-}
-
 /// All frames that are there.
 pub(crate) fn taken(video: &mut VideoStream) -> Vec<Result<VideoFrame>> {
     std::iter::from_fn(|| video.next_frame()).collect()
@@ -211,10 +138,4 @@ pub(crate) fn push_all(video: &mut VideoStream, packets: &[Vec<u8>]) -> Vec<Resu
         frames.extend(taken(video));
     }
     frames
-}
-
-/// A short video: headers, and so many pictures, each shown at once.
-pub(crate) fn short_video(headers: Headers, pictures: u8) -> Vec<Vec<u8>> {
-    let shown = (0..pictures).map(|index| [decode(index % 8), show(index % 8)].concat());
-    std::iter::once(headers.packet()).chain(shown).collect()
 }

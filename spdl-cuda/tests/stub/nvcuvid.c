@@ -115,6 +115,8 @@ code cuvidCreateDecoder(void **made, creation *info) {
     if (!info->lock || *(int *)info->lock != LOCK) return complain("no lock");
     if (info->width > info->max_width || info->height > info->max_height) return complain("size");
     if (info->surfaces < 1 || info->output_surfaces < 1) return complain("surfaces");
+    /* A process of its own, to which nobody says where surfaces are, has device memory of the host. */
+    if (!areas) stub_surfaces((address)calloc(8, 1 << 16), 4, 2, 1 << 16, 256);
     decoder *it = *made = make(DECODER, sizeof *it);
     it->made = *info; it->width = info->width; it->height = info->height;
     it->area = next_area++ % areas;

@@ -8,8 +8,12 @@
 typedef struct { void *channel[4]; size_t pitch[4]; } image_t;
 typedef struct { const unsigned char *data; size_t length; } stream_t;
 
+#ifndef WRITES_PIXELS
+#define WRITES_PIXELS 0
+#endif
 static _Atomic int live, calls;
-static int failing_call, failing_status, engines = 2, hardware_status, writes_pixels;
+static int failing_call, failing_status, engines = 2, hardware_status;
+static int writes_pixels = WRITES_PIXELS;
 static char text[1 << 16];
 
 void stub_reset(void) { calls = failing_call = failing_status = hardware_status = 0; engines = 2; text[0] = 0; }

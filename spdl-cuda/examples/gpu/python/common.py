@@ -1,6 +1,7 @@
 """What scripts of measurements share: arguments, time, and lines for the program that runs them."""
 
 import argparse
+import importlib
 import json
 import statistics
 import sys
@@ -19,14 +20,20 @@ class Measuring:
         parser.add_argument("--seconds", type=float, default=60)
         parser.add_argument("--size", choices=("full", "tiny"), default="full")
         parser.add_argument("--images", type=Path)
+        parser.add_argument("--videos", type=Path)
         arguments = parser.parse_args()
         self.seconds: float = arguments.seconds
         self.is_tiny: bool = arguments.size == "tiny"
-        self.images: Path = arguments.images
+        self.images: Path | None = arguments.images
+        self.videos: Path | None = arguments.videos
 
     def is_over(self, share: float) -> bool:
         """Whether this share, from 0 to 1, of the time is over."""
         return time.monotonic() - self.start >= share * self.seconds
+
+    def is_enough(self, share: float) -> bool:
+        """Whether it is time to go on to what comes next: in a tiny run, at once."""
+        return self.is_tiny or self.is_over(share)
 
     def figure(self, case: str, name: str, value: float, unit: str) -> None:
         """A number, and what it is of."""
@@ -49,7 +56,7 @@ class Measuring:
         found = []
         for name in modules:
             try:
-                found.append(__import__(name))
+                found.append(importlib.import_module(name))
             except Exception as error:  # What a broken installation raises is anybody's guess.
                 self.unsupported(case, f"cannot import {name}: {error}")
                 sys.exit(0)

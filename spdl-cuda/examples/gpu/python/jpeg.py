@@ -29,6 +29,11 @@ def main() -> None:
         small = [functional.resize(image, [224, 224], antialias=True) for image in decode(images)]
         return ((torch.stack(small).float() - mean) / std).half()
 
+    try:
+        decode(encoded[:2])
+        torch.cuda.synchronize()
+    except RuntimeError as error:  # As where it was built without nvJPEG.
+        return measuring.unsupported(CASE, f"torchvision does not decode on the device: {error}")
     batches = (2,) if measuring.is_tiny else (1, 8, 32, 128, 512, 1024)
     works = (("decode only", decode), ("decode, resize to 224 and normalise", samples))
     for at, size in enumerate(batches):
@@ -39,7 +44,7 @@ def main() -> None:
             torch.cuda.synchronize()
             times: list[float] = []
             start, cpu = time.perf_counter(), time.process_time()
-            while len(times) < 3 or (not measuring.is_over(until) and len(times) < 2000):
+            while len(times) < 3 or (not measuring.is_enough(until) and len(times) < 2000):
                 before = time.perf_counter()
                 work(batch)
                 torch.cuda.synchronize()

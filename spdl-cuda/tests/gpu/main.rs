@@ -3,13 +3,16 @@
 #![expect(clippy::print_stdout, reason = "what is skipped is said")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../common/mod.rs"]
 mod common;
-#[path = "common/consumer.rs"]
+#[path = "../common/consumer.rs"]
 #[allow(dead_code, reason = "measurements use the rest")]
 mod consumer;
-#[path = "common/raw.rs"]
+mod images;
+#[path = "../common/raw.rs"]
 #[allow(dead_code, reason = "measurements use the rest")]
 mod raw;
+mod videos;
 
 use std::collections::{HashMap, VecDeque};
 use std::process::Command;

@@ -4,124 +4,42 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 // What is tested there by itself.
-#[path = "../examples/gpu/lines.rs"]
+#[path = "../../examples/gpu/comparison.rs"]
+#[allow(dead_code, reason = "its tests are what is wanted")]
+mod comparison;
+#[path = "../common/jpegs_with_pixels.rs"]
+mod jpegs_with_pixels;
+#[path = "../../examples/gpu/lines.rs"]
 #[allow(dead_code, reason = "its tests are what is wanted")]
 mod lines;
-#[path = "../examples/gpu/machine.rs"]
+#[path = "../../examples/gpu/machine.rs"]
 #[allow(dead_code, reason = "its tests are what is wanted")]
 mod machine;
+mod pack;
+mod stand_ins;
+#[path = "../common/stub_library.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod stub_library;
+mod tests_one_by_one;
+#[path = "../common/video_commands.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod video_commands;
+#[path = "../common/videos.rs"]
+#[allow(dead_code, reason = "measurements use the rest")]
+mod videos;
+
+/// What the comparison reads of the program.
+mod samples {
+    pub(crate) const WORK: &str = "decode, resize to 224 and normalise";
+}
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use pack::{Pack, ends, of_kind};
 use serde_json::Value;
-use tempfile::TempDir;
-
-/// A folder as `cargo xtask gpu --pack` makes it, with scripts of the tests' own.
-struct Pack {
-    folder: TempDir,
-}
-
-impl Pack {
-    /// `None` where cargo was told to build this test alone, and not the program.
-    fn new() -> Option<Pack> {
-        let test = std::env::current_exe().unwrap();
-        let program = test.ancestors().nth(2).unwrap().join("examples/gpu");
-        if !program.is_file() {
-            println!("SKIPPED: the example gpu is not built");
-            return None;
-        }
-        let pack = Pack { folder: tempfile::tempdir().unwrap() };
-        fs::copy(program, pack.path("run")).unwrap();
-        fs::write(pack.path("commit"), "0123456789ab\n").unwrap();
-        for folder in ["tests", "python"] {
-            fs::create_dir(pack.path(folder)).unwrap();
-        }
-        // Runs its second argument; so scripts need no Python.
-        pack.executable("shell", "#!/bin/sh\n. \"$2\"\n");
-        Some(pack)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn executable(&self, name: &str, text: &str) {
-        fs::write(self.path(name), text).unwrap();
-        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).unwrap();
-    }
-
-    /// The driver, compiled in two parts: see `stub/kernels.c`.
-    fn stub(&self) -> PathBuf {
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stub");
-        let (object, library) = (self.path("cuda.o"), self.path("libcuda.so.1"));
-        let renamed = [
-            "cuInit",
-            "cuCtxPushCurrent_v2",
-            "cuStreamSynchronize",
-            "cuMemAlloc_v2",
-            "cuMemFree_v2",
-            "cuModuleGetFunction",
-            "cuLaunchKernel",
-        ];
-        let mut first = Command::new("gcc");
-        first.args(["-c", "-fPIC", "-O1", "-o"]).arg(&object).arg(sources.join("cuda.c"));
-        first.args(renamed.map(|name| format!("-D{name}=plain_{name}")));
-        let mut second = Command::new("gcc");
-        second.args(["-shared", "-fPIC", "-O1", "-Wall", "-o"]).arg(&library);
-        second.arg(sources.join("kernels.c")).arg(&object);
-        for mut command in [first, second] {
-            let output = command.output().expect("gcc is needed to build this project");
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        }
-        library
-    }
-
-    /// The program on the stub.
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(self.path("run"));
-        command
-            .args(words)
-            .env("SPDL_CUDA_DRIVER", self.stub())
-            .env("SPDL_NVJPEG", "no-such-library.so")
-            .env_remove("CUDA_VISIBLE_DEVICES")
-            .env_remove("SPDL_REQUIRE_GPU");
-        command
-    }
-
-    fn run(&self, words: &[&str]) -> Output {
-        self.command(words).output().unwrap()
-    }
-
-    /// What it wrote down.
-    fn lines(&self) -> Vec<Value> {
-        let text = fs::read_to_string(self.path("results/results.jsonl")).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-
-    fn python(&self) -> String {
-        self.path("shell").display().to_string()
-    }
-}
-
-fn of_kind<'a>(lines: &'a [Value], kind: &str) -> Vec<&'a Value> {
-    lines.iter().filter(|line| line["kind"] == kind).collect()
-}
-
-/// How each part of a measurement has ended.
-fn ends(lines: &[Value]) -> Vec<(&str, &str, &str)> {
-    of_kind(lines, "end")
-        .into_iter()
-        .map(|line| {
-            let word = |name: &str| line[name].as_str().unwrap_or("?");
-            (word("measurement"), word("program"), word("outcome"))
-        })
-        .collect()
-}
 
 #[test]
 fn without_a_device_it_is_skipped_with_the_reason_unless_a_device_is_required() {
@@ -221,40 +139,6 @@ fn what_is_not_there_is_said_and_claims_nothing() {
 }
 
 #[test]
-fn kernels_that_do_not_run_are_found_out() {
-    let Some(pack) = Pack::new() else { return };
-    // The stub runs none of the kernels for images.
-    let output = pack.run(&["--tiny", "--only", "g6"]);
-    let lines = pack.lines();
-    let promises = of_kind(&lines, "promise");
-    assert_eq!(promises.len(), 6);
-    assert!(promises.iter().all(|line| line["holds"] == false), "{promises:?}");
-    assert_eq!(output.status.code(), Some(1));
-}
-
-#[test]
-fn tests_are_counted_one_by_one() {
-    let Some(pack) = Pack::new() else { return };
-    pack.executable(
-        "tests/gpu",
-        "#!/bin/sh\necho \"$SPDL_REQUIRE_GPU $*\" >&2\necho 'running 2 tests'\n\
-         echo 'test a ... ok'\necho 'test b::c ... FAILED'\nexit 101\n",
-    );
-    let output = pack.run(&["--only", "tests"]);
-    let lines = pack.lines();
-    let tests: Vec<_> = of_kind(&lines, "test")
-        .into_iter()
-        .map(|line| (line["name"].as_str().unwrap(), line["passed"].as_bool().unwrap()))
-        .collect();
-    assert_eq!(tests, [("a", true), ("b::c", false)]);
-    assert_eq!(output.status.code(), Some(1));
-    let log = fs::read_to_string(pack.path("results/log.txt")).unwrap();
-    assert!(log.contains("\n1 --test-threads=1\n") && log.contains("running 2 tests"), "{log}");
-    let table = fs::read_to_string(pack.path("results/table.md")).unwrap();
-    assert!(table.contains("1 of 2 tests passed"), "{table}");
-}
-
-#[test]
 fn a_line_that_is_none_makes_its_measurement_fail_and_the_others_stay() {
     let Some(pack) = Pack::new() else { return };
     fs::write(
@@ -279,14 +163,14 @@ fn each_part_is_told_its_share_of_the_time_that_is_left() {
     // It says the time it was told as a figure.
     let script = "echo \"{\\\"kind\\\": \\\"figure\\\", \\\"case\\\": \\\"a\\\", \\\"name\\\": \
                   \\\"told\\\", \\\"value\\\": $4, \\\"unit\\\": \\\"s\\\"}\"\n";
-    for name in ["copies.py", "jpeg.py", "training.py"] {
+    for name in ["jpeg.py", "training.py"] {
         fs::write(pack.path("python").join(name), script).unwrap();
     }
     pack.run(&["--tiny", "--only", "g3,g4", "--minutes", "10", "--python", &pack.python()]);
     let lines = pack.lines();
     let told: Vec<f64> =
         of_kind(&lines, "figure").iter().map(|line| line["value"].as_f64().unwrap()).collect();
-    // Of weights 2, 2 and 6: the first ends at once, so its time goes to the others.
+    // Of weights 3, 2 and 6: the first ends at once, so its time goes to the others.
     let wanted = [600.0 * 2.0 / 8.0 * 0.85, 600.0 * 0.85];
     assert_eq!(told.len(), 2, "{lines:?}");
     for (told, wanted) in told.iter().zip(wanted) {

@@ -1,0 +1,132 @@
+//! Photographs become batches on a device, and these are the host's.
+
+#[path = "../../examples/device_images/host.rs"]
+mod host;
+
+use bytes::Bytes;
+use host::{MediaDecoder, place};
+use spdl_core::{
+    Batch, BatchLayout, DatasetSource, DeviceBatch, Labeled, OnError, PipelineBuilder, Result,
+};
+use spdl_cuda::kernels::SampleFormat;
+use spdl_cuda::{CudaDevice, CudaMemory, DeviceImages, JpegPath};
+use spdl_media::encode::{ImageEncoder, JpegEncoder, PngEncoder};
+use spdl_media::{
+    CodecRegistry, Decoder, FillImage, ImageTransform, Limits, Mode, Size, image_fields,
+};
+
+use super::device;
+
+macro_rules! photos {
+    ($($name:literal),*) => {
+        [$(include_bytes!(concat!("../../../assets/photos/", $name)).as_slice(),)*]
+    };
+}
+
+/// In the program: it runs where there is no repository.
+const PHOTOS: [&[u8]; 5] =
+    photos!["astronaut.jpg", "chelsea.jpg", "coffee.jpg", "rocket.jpg", "umang.jpg"];
+
+const SEED: u64 = 7;
+const STAGE: &str = "decode";
+const BATCH: usize = 3;
+const SIDE: u32 = 96;
+
+/// Decoders of one format differ by so many levels on average, as their transforms and their ways to
+/// scale chroma do; at the edges of colours by more.
+const MOST_MEAN_DIFFERENCE: f64 = 2.0;
+
+/// The photographs, one of them as a progressive JPEG and as a PNG, too, and one that is cut off in its
+/// header.
+fn files() -> Vec<Labeled<Bytes>> {
+    let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &Limits::default());
+    let chelsea = decoder.decode_stored(PHOTOS[1]).unwrap();
+    let progressive = JpegEncoder::new().progressive(true).encode_image(&chelsea).unwrap();
+    let mut files: Vec<Bytes> = PHOTOS.into_iter().map(Bytes::from_static).collect();
+    files.insert(2, progressive.into());
+    files.insert(4, PHOTOS[0][..30].to_vec().into());
+    files.insert(5, PngEncoder::new().encode_image(&chelsea).unwrap().into());
+    files.into_iter().zip(0..).map(|(value, label)| Labeled { value, label }).collect()
+}
+
+fn source() -> PipelineBuilder<Labeled<Bytes>> {
+    let files = DatasetSource::new(files());
+    PipelineBuilder::new(files).seed(SEED).deterministic().on_error(OnError::SKIP)
+}
+
+fn by_host(transform: &ImageTransform) -> Vec<Batch> {
+    let transform = transform.clone();
+    let layout = BatchLayout::new(BATCH, image_fields(&transform));
+    let pipeline = source().fill(STAGE, layout, move || {
+        FillImage::new(&CodecRegistry::with_defaults(), &transform, &Limits::default())
+    });
+    pipeline.build().unwrap().collect::<Result<_>>().unwrap()
+}
+
+fn by_device(images: &DeviceImages) -> Vec<DeviceBatch> {
+    let pipeline = images.attach(source(), STAGE).unwrap();
+    pipeline.build().unwrap().collect::<Result<_>>().unwrap()
+}
+
+fn host_bytes(batch: &DeviceBatch, name: &str) -> Vec<u8> {
+    let memory = CudaMemory::of(batch.array(name).unwrap()).unwrap();
+    memory.download(None).unwrap().wait().unwrap().to_vec()
+}
+
+fn images(device: &CudaDevice, transform: &ImageTransform) -> DeviceImages {
+    let transform = transform.clone();
+    DeviceImages::new(device, SampleFormat::new(SIDE, SIDE), BATCH)
+        .host_decoder(|| Ok(Box::new(MediaDecoder::new()?)))
+        .place(move |width, height, rng| place(&transform, Size::new(width, height), rng))
+}
+
+#[test]
+fn g5_g8_photos_decoded_on_the_device_are_those_of_the_host_and_a_damaged_one_is_left_out() {
+    let Some(device) = device() else { return };
+    for mode in [Mode::Eval, Mode::Train] {
+        let transform = ImageTransform::new(SIDE).mode(mode).exact(true);
+        let expected = by_host(&transform);
+        assert_eq!(expected.iter().map(Batch::len).sum::<usize>(), 7);
+        for only in [Some(JpegPath::Host), Some(JpegPath::Hybrid), Some(JpegPath::Hardware), None] {
+            let images = images(&device, &transform);
+            let images = match only {
+                Some(only) => images.only(only),
+                None => images,
+            };
+            let batches = by_device(&images);
+            assert_eq!(batches.len(), expected.len(), "{mode}, {only:?}");
+            let (mut most, mut mean) = (0, 0.0_f64);
+            for (batch, expected) in batches.iter().zip(&expected) {
+                assert_eq!(batch.ids(), expected.ids(), "{mode}, {only:?}");
+                let labels = expected.array("labels").unwrap().as_bytes();
+                assert_eq!(host_bytes(batch, "labels")[..labels.len()], *labels);
+                let (found, expected) =
+                    (host_bytes(batch, "images"), expected.array("images").unwrap().as_bytes());
+                assert_eq!(found.len(), expected.len());
+                let sample = (3 * SIDE * SIDE) as usize;
+                for (found, expected) in found.chunks(sample).zip(expected.chunks(sample)) {
+                    let apart = found.iter().zip(expected).map(|(one, other)| one.abs_diff(*other));
+                    let sum: u64 = apart.clone().map(u64::from).sum();
+                    mean = mean.max(sum as f64 / sample as f64);
+                    most = most.max(apart.max().unwrap_or(0));
+                }
+            }
+            let statistics = images.statistics();
+            println!("{mode}, {only:?}: at most {most}, {mean:.2} on average: {statistics:?}");
+            if only == Some(JpegPath::Host) {
+                // The same decoder: what is apart is the kernels' rounding.
+                assert!(most <= 1, "{mode}: {most}");
+            }
+            assert!(mean <= MOST_MEAN_DIFFERENCE, "{mode}, {only:?}: {mean}");
+            let by_device = statistics.hardware + statistics.hybrid;
+            assert_eq!((by_device + statistics.host, statistics.failed), (7, 1));
+            match (only, &statistics.missing) {
+                (Some(JpegPath::Host), _) => assert_eq!(by_device, 0),
+                (_, Some(missing)) => println!("SKIPPED: no nvJPEG: {missing}"),
+                // Engines, where there are some, decode no progressive JPEGs.
+                (Some(JpegPath::Hardware), None) => assert!(by_device <= 5, "{by_device}"),
+                (_, None) => assert_eq!(by_device, 6),
+            }
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Videos of every codec, decoded on a device.
+
+use spdl_core::ErrorKind;
+use spdl_cuda::NvDec;
+
+use super::device;
+use crate::common::videos::{decode, expected, hash};
+
+macro_rules! files {
+    ($($name:literal),*) => {
+        [$(($name, include_bytes!(concat!("../data/video/", $name)).as_slice()),)*]
+    };
+}
+
+/// All of them in the program: it runs where there is no repository.
+const FILES: [(&str, &[u8]); 8] = files![
+    "av1.ivf",
+    "b_frames_and_slices.h264",
+    "cropped.hevc",
+    "full_chroma.hevc",
+    "no_delimiters.h264",
+    "odd_sides.vp9.ivf",
+    "ten_bits.hevc",
+    "vp8.ivf"
+];
+
+#[test]
+fn frames_of_a_device_are_those_of_ffmpeg_bit_by_bit() {
+    let Some(device) = device() else { return };
+    let decoders = match NvDec::new(&device) {
+        Ok(decoders) => decoders,
+        Err(error) => return println!("SKIPPED: no NVDEC: {}", error.report()),
+    };
+    let table = expected(include_str!("../data/video/frames.tsv"));
+    assert_eq!(table.len(), FILES.len());
+    let mut wrong = Vec::new();
+    for video in table {
+        let name = video.name;
+        let (_, file) = FILES.iter().find(|(of, _)| *of == name).unwrap();
+        let frames = match decode(&decoders, name, file) {
+            Ok(frames) => frames,
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                println!("SKIPPED: {name}: {error}");
+                continue;
+            }
+            Err(error) => {
+                wrong.push(format!("{name}: {}", error.report()));
+                continue;
+            }
+        };
+        let found: Vec<String> = frames
+            .iter()
+            .map(|frame| hash(&frame.memory.download(None).unwrap().wait().unwrap()))
+            .collect();
+        let are_of_size = frames.iter().all(|frame| (frame.width, frame.height) == video.size);
+        if found != video.hashes || !are_of_size {
+            wrong.push(format!("{name}: {found:?}"));
+        }
+        let timestamps = frames.iter().map(|frame| frame.timestamp);
+        if name.ends_with(".ivf") && !timestamps.eq(0..10) {
+            wrong.push(format!("{name}: timestamps"));
+        }
+    }
+    println!("{:?}", decoders.statistics());
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(decoders.statistics().frames >= 20, "every device decodes H.264");
+}

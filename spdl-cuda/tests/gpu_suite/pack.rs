@@ -1,0 +1,111 @@
+//! A pack to try the program in, and what a run of it has written.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::stub_library::{RUNS_KERNELS, compile};
+
+/// A folder as `cargo xtask gpu --pack` makes it, with scripts of the tests' own.
+pub(crate) struct Pack {
+    folder: TempDir,
+}
+
+impl Pack {
+    /// `None` where cargo was told to build this test alone, and not the program.
+    pub(crate) fn new() -> Option<Pack> {
+        let test = std::env::current_exe().unwrap();
+        let program = test.ancestors().nth(2).unwrap().join("examples/gpu");
+        if !program.is_file() {
+            println!("SKIPPED: the example gpu is not built");
+            return None;
+        }
+        let pack = Pack { folder: tempfile::tempdir().unwrap() };
+        fs::copy(program, pack.path("run")).unwrap();
+        fs::write(pack.path("commit"), "0123456789ab\n").unwrap();
+        for folder in ["tests", "python"] {
+            fs::create_dir(pack.path(folder)).unwrap();
+        }
+        // Runs its second argument; so scripts need no Python.
+        pack.executable("shell", "#!/bin/sh\n. \"$2\"\n");
+        Some(pack)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn executable(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// The driver, compiled in parts: see `stub/kernels.c`. With the kernels for images, it runs these, too.
+    pub(crate) fn driver(&self, with_kernels: bool) -> PathBuf {
+        let renamed = [
+            "cuInit",
+            "cuCtxPushCurrent_v2",
+            "cuStreamSynchronize",
+            "cuMemAlloc_v2",
+            "cuMemFree_v2",
+            "cuModuleGetFunction",
+            "cuLaunchKernel",
+        ];
+        let renamed = renamed.map(|name| format!("-D{name}=plain_{name}"));
+        let options: Vec<&str> =
+            std::iter::once("-c").chain(renamed.iter().map(String::as_str)).collect();
+        let plain = compile("gcc", &options, &[Path::new("cuda.c")], &self.path("cuda.o"));
+        let whole = self.path(if with_kernels { "libcuda-kernels.so.1" } else { "libcuda.so.1" });
+        if !with_kernels {
+            return compile("gcc", &["-shared"], &[Path::new("kernels.c"), &plain], &whole);
+        }
+        let own = compile("gcc", &["-c"], &[Path::new("kernels.c")], &self.path("kernels.o"));
+        compile("g++", &RUNS_KERNELS, &[Path::new("kernels.cpp"), &own, &plain], &whole)
+    }
+
+    /// The program on the stub.
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(self.path("run"));
+        command
+            .args(words)
+            .env("SPDL_CUDA_DRIVER", self.driver(false))
+            .env("SPDL_NVJPEG", "no-such-library.so")
+            .env("SPDL_NVCUVID", "no-such-library.so")
+            .env_remove("CUDA_VISIBLE_DEVICES")
+            .env_remove("SPDL_REQUIRE_GPU");
+        command
+    }
+
+    pub(crate) fn run(&self, words: &[&str]) -> Output {
+        self.command(words).output().unwrap()
+    }
+
+    /// What it wrote down.
+    pub(crate) fn lines(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.path("results/results.jsonl")).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    pub(crate) fn python(&self) -> String {
+        self.path("shell").display().to_string()
+    }
+}
+
+pub(crate) fn of_kind<'a>(lines: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    lines.iter().filter(|line| line["kind"] == kind).collect()
+}
+
+/// How each part of a measurement has ended.
+pub(crate) fn ends(lines: &[Value]) -> Vec<(&str, &str, &str)> {
+    of_kind(lines, "end")
+        .into_iter()
+        .map(|line| {
+            let word = |name: &str| line[name].as_str().unwrap_or("?");
+            (word("measurement"), word("program"), word("outcome"))
+        })
+        .collect()
+}
