@@ -25,7 +25,8 @@ def odd_ones(parts: Sequence[Part]) -> list[int]:
 
 def not_alike(parts: Sequence[Part], odd: Sequence[int]) -> str:
     """What is said of these, with places counted from 0."""
-    usual = next(part for at, part in enumerate(parts) if at not in set(odd))
+    dropped = set(odd)
+    usual = next(part for at, part in enumerate(parts) if at not in dropped)
     told = ", ".join(f"number {at} is {_in_words(_kind(parts[at]))}" for at in odd[:_MOST_TOLD])
     more = len(odd) - _MOST_TOLD
     told += f", and {more} more" if more > 0 else ""

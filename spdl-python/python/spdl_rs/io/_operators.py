@@ -349,10 +349,7 @@ class BatchImages:
         odd = odd_ones(parts)
         if odd:
             raise ValueError(not_alike(parts, odd))
-        stacked = numpy.stack([numpy.asarray(part[0]) for part in parts])
-        if len(parts[0]) == 1:
-            return stacked
-        return stacked, numpy.array([part[1] for part in parts], dtype=numpy.int64)
+        return _stacked(parts)
 
     def accumulate(self, item: Any) -> Any | None:
         """Takes an image in. Returns a batch where one is full, else `None`.
@@ -379,9 +376,10 @@ class BatchImages:
         parts = [_parts(item) for item in items]
         odd = odd_ones(parts)
         if odd:
-            self._items.extend(item for at, item in enumerate(items) if at not in set(odd))
+            dropped = set(odd)
+            self._items.extend(item for at, item in enumerate(items) if at not in dropped)
             raise ValueError(not_alike(parts, odd))
-        return self(items)
+        return _stacked(parts)
 
 
 @functools.lru_cache(maxsize=8)
@@ -429,6 +427,14 @@ def _repr(of: Any, *always: str) -> str:
         if field.name in always or getattr(of, field.name) != field.default
     ]
     return f"{type(of).__name__}({', '.join(told)})"
+
+
+def _stacked(parts: Sequence[tuple[Any, ...]]) -> Any:
+    """A batch of what is alike."""
+    images = numpy.stack([numpy.asarray(part[0]) for part in parts])
+    if len(parts[0]) == 1:
+        return images
+    return images, numpy.array([part[1] for part in parts], dtype=numpy.int64)
 
 
 def _parts(item: Any) -> tuple[Any, ...]:

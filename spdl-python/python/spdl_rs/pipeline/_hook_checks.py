@@ -91,7 +91,8 @@ def _does_not_take(function: Callable[..., Any], arguments: tuple[Any, ...]) -> 
     """Why a function cannot be called with these; `None` where it can, or does not tell."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, NameError):
+        # Python 3.14 evaluates annotations, whose names may be for type checkers alone.
         return None
     try:
         signature.bind(*arguments)

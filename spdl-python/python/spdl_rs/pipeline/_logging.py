@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import traceback
 from collections import OrderedDict
 from typing import TypeAlias
 
+from .._exclusive import Exclusive
 from ._environment import is_set
 
 _LOGGER = logging.getLogger("spdl_rs.pipeline")
@@ -21,7 +21,7 @@ _MOST_KINDS = 1024
 
 _Kind: TypeAlias = "tuple[str, type[BaseException], tuple[str, int] | None]"
 _counts: OrderedDict[_Kind, int] = OrderedDict()
-_counting = threading.Lock()
+_counting = Exclusive()
 
 _compact: bool | None = None
 
@@ -71,7 +71,7 @@ def _counted(what: str, error: BaseException) -> int:
     for frame, line in traceback.walk_tb(error.__traceback__):
         place = frame.f_code.co_filename, line
     kind = (what, type(error), place)
-    with _counting:
+    with _counting.held():
         count = _counts.pop(kind, 0) + 1
         _counts[kind] = count
         if len(_counts) > _MOST_KINDS:
