@@ -131,6 +131,11 @@ impl CudaDevice {
         &self.0
     }
 
+    #[cfg(feature = "python")]
+    pub(crate) fn of_shared(shared: &Arc<Shared>) -> CudaDevice {
+        CudaDevice(Arc::clone(shared))
+    }
+
     /// The number by which it was opened.
     pub fn ordinal(&self) -> u32 {
         self.0.context.ordinal()

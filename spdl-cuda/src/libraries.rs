@@ -116,7 +116,10 @@ impl Library {
                 "install an NVIDIA driver (525 or newer); in a container, start it with the host's \
                  GPUs (`--gpus all`)"
             }
-            Library::NvJpeg => "pip install nvidia-nvjpeg, or name the file in SPDL_NVJPEG",
+            Library::NvJpeg => {
+                "pip install nvidia-nvjpeg (nvidia-nvjpeg-cu12 for drivers of CUDA 12), or name the file \
+                 in SPDL_NVJPEG"
+            }
             Library::Nvrtc => "",
             Library::Nvcuvid => {
                 "it comes with the driver; in a container, NVIDIA_DRIVER_CAPABILITIES has to name \

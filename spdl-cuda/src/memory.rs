@@ -181,6 +181,12 @@ impl CudaMemory {
         Arc::ptr_eq(&self.device, device)
     }
 
+    /// The device that it is memory of.
+    #[cfg(feature = "python")]
+    pub(crate) fn device(&self) -> &Arc<Shared> {
+        &self.device
+    }
+
     /// Remembers that something of ours uses the memory until `done` is reached.
     pub(crate) fn used_until(&self, done: &Arc<Event>) {
         self.uses().events.push(Arc::clone(done));

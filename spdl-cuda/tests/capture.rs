@@ -87,3 +87,37 @@ fn the_default_stream_is_told_nothing_while_the_stream_of_a_thread_that_waits_fo
     assert_eq!(device.statistics().slabs.unsure_bytes, 512);
     assert_eq!(driver.violations(), []);
 }
+
+#[cfg(feature = "python")]
+#[test]
+fn a_stream_that_is_captured_is_told_nothing_where_samples_are_to_be_made_behind_it() {
+    use spdl_core::Device;
+    use spdl_cuda::kernels::{
+        DevicePlane, ImageKernels, PixelBox, ResizePlan, SampleFormat, SourceImage,
+    };
+
+    let (driver, device) = fake();
+    driver.run_kernels_by(common::simple_kernel::run);
+    let kernels = ImageKernels::new(&device).unwrap();
+    let upload = device.upload(common::assemble(&driver, &device, 1, LEN).unwrap()).unwrap();
+    let plane = DevicePlane { address: upload.memory.address() as u64, pitch: 12 };
+    let image = SourceImage::rgb8(4, 4, plane).unwrap();
+    let whole = PixelBox { left: 0.0, top: 0.0, width: 4.0, height: 4.0 };
+    let images = [(image, ResizePlan::new(whole, 4, 4))];
+    let format = SampleFormat::new(4, 4);
+    let make = |stream: &ConsumerStream| {
+        let after = Some(stream);
+        spdl_cuda::python::samples_of(&device, &kernels, &upload, &images, &format, after)
+    };
+    for stream in [driver.consumer_stream(), ConsumerStream::per_thread_default()] {
+        driver.set_stream_captured(&stream, true);
+        let records = driver.calls_of("cuEventRecord");
+        assert_says_what_to_do(&make(&stream).unwrap_err());
+        assert_eq!(driver.calls_of("cuEventRecord"), records);
+        assert_eq!(device.statistics().slabs.unsure_bytes, 0);
+        driver.set_stream_captured(&stream, false);
+        make(&stream).unwrap();
+    }
+    driver.run_all();
+    assert_eq!(driver.violations(), []);
+}

@@ -5,7 +5,7 @@ use spdl_core::{
     DeviceBatch, Error, ErrorKind, Labeled, PipelineBuilder, Result, SampleRng, StageOptions,
 };
 use spdl_cuda::kernels::{Layout, PixelBox, PixelRect, SampleFormat};
-use spdl_cuda::{CudaDevice, DeviceImages, FallbackReason, HostDecoder, HostImage, Placed, Search};
+use spdl_cuda::{CudaDevice, DeviceImages, HostDecoder, HostImage, Placed, Search};
 use spdl_media::{
     CodecRegistry, DecodeRequest, Decoder, ImageTransform, Limits, Orientation, PixelsMut, Rect,
     Size,
@@ -46,18 +46,6 @@ pub(crate) fn attach(
     ]);
     let pipeline = images.attach(pipeline, StageOptions::new(DECODE).parameters(parameters))?;
     Ok((pipeline, images))
-}
-
-/// What Python calls the reasons for which the device does not decode an image.
-pub(crate) fn reason_name(reason: FallbackReason) -> &'static str {
-    match reason {
-        FallbackReason::OtherFormat => "other-format",
-        FallbackReason::DamagedHeader => "damaged-header",
-        FallbackReason::Coding => "coding",
-        FallbackReason::Color => "color",
-        FallbackReason::NoDecoder => "no-decoder",
-        _ => "refused",
-    }
 }
 
 /// This project's decoders, for images that the device does not decode.

@@ -9,7 +9,6 @@ use spdl_core::{Dropped, Interval, Quantiles, QueueStatistics, StageStatistics, 
 use spdl_cuda::ImageStatistics;
 use spdl_io::CacheStatistics;
 
-use crate::device_images::reason_name;
 use crate::images::address_in;
 
 /// What the pipeline alone does not tell.
@@ -123,7 +122,7 @@ fn cache<'py>(py: Python<'py>, cache: &CacheStatistics) -> PyResult<Bound<'py, P
 fn decoded<'py>(py: Python<'py>, images: &ImageStatistics) -> PyResult<Bound<'py, PyDict>> {
     let fallbacks = PyDict::new(py);
     for (reason, count) in &images.fallbacks {
-        fallbacks.set_item(reason_name(*reason), count)?;
+        fallbacks.set_item(reason.as_str(), count)?;
     }
     let dict = PyDict::new(py);
     dict.set_item("hardware", images.hardware)?;

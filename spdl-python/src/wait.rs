@@ -1,15 +1,13 @@
 //! Waiting without holding up Python: the GIL is free, and Ctrl-C is heard.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-
-use crate::home::Home;
 
 /// How long a wait lasts before it looks up for a signal.
 pub(crate) const SLICE: Duration = Duration::from_millis(20);
@@ -20,26 +18,51 @@ pub(crate) const WIND_DOWN: Duration = Duration::from_millis(500);
 /// The thread that ends Python, once it does.
 static ENDER: OnceLock<ThreadId> = OnceLock::new();
 
-/// How many threads are on their way into Python, or there for a moment.
-static ENTERED: AtomicUsize = AtomicUsize::new(0);
+/// How often the process was forked since it imported this module, as a child: Python tells.
+static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// The process whose threads are counted: of a fork, the others are not there.
-static COUNTED: OnceLock<Home> = OnceLock::new();
+/// How many threads are on their way into Python, or there, behind the number of forks: a fork has none
+/// of its parent's threads, and begins a count of its own.
+static ENTERED: AtomicU64 = AtomicU64::new(0);
 
-/// A way into Python that was open when this was made, and is until this is dropped: up to version
-/// 3.13, Python unwinds threads that ask for the GIL when it has ended, and Rust ends the process for
-/// that.
-pub(crate) struct Entered(());
+/// To be called in the child of a fork.
+pub(crate) fn has_forked() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// `ENTERED` where no thread is there behind so many forks.
+fn none_behind(forks: u32) -> u64 {
+    u64::from(forks) << u32::BITS
+}
+
+/// How many threads are there behind so many forks.
+fn entered_behind(forks: u32, entered: u64) -> u64 {
+    entered.checked_sub(none_behind(forks)).filter(|&n| n <= u32::MAX.into()).unwrap_or(0)
+}
+
+/// A way into Python that was open when this was made, and is until this is dropped.
+///
+/// Threads that ask for the GIL through PyO3 when Python has ended stay there for ever. But up to
+/// version 3.13, Python unwinds those that its own code brings back: they run Python's functions, or
+/// wait in them. Rust frames are below these, and that ends the process. So they are waited for.
+pub(crate) struct Entered {
+    forks: u32,
+}
 
 impl Entered {
     /// `None` where another thread ends Python, or has.
     pub(crate) fn try_new() -> Option<Self> {
-        COUNTED.get_or_init(Home::here);
+        let forks = FORKS.load(Ordering::Relaxed);
         // Whoever ends Python says so first and then looks at the count.
-        ENTERED.fetch_add(1, Ordering::SeqCst);
-        let entered = Entered(());
+        Entered::count(|entered| Some(none_behind(forks) + entered_behind(forks, entered) + 1));
+        let entered = Entered { forks };
         let others = ENDER.get().is_some_and(|&ender| ender != thread::current().id());
         (!others).then_some(entered)
+    }
+
+    fn count(change: impl FnMut(u64) -> Option<u64>) {
+        // Where nothing is to be changed, nothing is.
+        let _ = ENTERED.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
     }
 
     /// Stays here for ever instead.
@@ -55,25 +78,28 @@ impl Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        ENTERED.fetch_sub(1, Ordering::SeqCst);
+        // A fork that counts anew has not counted what was made before it.
+        Entered::count(|entered| (entered_behind(self.forks, entered) > 0).then(|| entered - 1));
     }
 }
 
 /// Keeps all threads but this one from asking for the GIL from now on, and waits for those that have
 /// asked for it, or hold it. They are daemons by then, which nobody else waits for.
-pub(crate) fn end_python(py: Python<'_>) {
-    if ENDER.set(thread::current().id()).is_err() {
-        return;
+///
+/// Whether some are in Python still. Up to version 3.13, the process crashes if one of them goes on
+/// before it is over.
+pub(crate) fn end_python(py: Python<'_>) -> bool {
+    let forks = FORKS.load(Ordering::Relaxed);
+    let any_within = || entered_behind(forks, ENTERED.load(Ordering::SeqCst)) > 0;
+    if ENDER.set(thread::current().id()).is_ok() {
+        let deadline = Instant::now() + WIND_DOWN;
+        py.detach(|| {
+            while any_within() && Instant::now() < deadline {
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
     }
-    if COUNTED.get().is_none_or(|home| home.is_elsewhere()) {
-        return;
-    }
-    let deadline = Instant::now() + WIND_DOWN;
-    py.detach(|| {
-        while ENTERED.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(1));
-        }
-    });
+    any_within()
 }
 
 /// Waits without the GIL. Does not come back where another thread ends Python meanwhile.

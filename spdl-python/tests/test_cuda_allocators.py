@@ -10,10 +10,19 @@ import types
 import numpy
 import pytest
 import spdl_rs
+from conftest import picture
+from cuda_decoders import colours, headers, jpeg, shown
 from cuda_stub import run_child
 from dlpack_consumer import Consumed
 from spdl_rs import CudaError, ImageLoader
-from spdl_rs.io import cuda_config, transfer_buffer
+from spdl_rs.io import (
+    cuda_config,
+    decode_image_nvjpeg,
+    decode_packets_nvdec,
+    nv12_to_rgb,
+    nvdec_decoder,
+    transfer_buffer,
+)
 
 ALIGNMENT = 256
 
@@ -253,6 +262,43 @@ def test_g01_ctrl_c_in_free_is_heard_by_what_runs_next(stub):
     with pytest.raises(KeyboardInterrupt):
         del array
         time.sleep(5)
+
+
+def test_g01_images_lie_in_memory_of_the_allocator(nvjpeg):
+    framework = Framework()
+    config = cuda_config(0, allocator=framework.pair)
+    pixels = picture(1, 30, 40)
+    image = decode_image_nvjpeg(jpeg(pixels), device_config=config, pix_fmt="rgbi")
+    numpy.testing.assert_array_equal(image.to_host(), pixels)
+    assert framework.has(image) and spdl_rs.cuda.memory_statistics()["allocations"] == 0
+    del image
+    spdl_rs.cuda.release()
+    gc.collect()
+    assert framework.lent == {}
+
+
+def test_g01_frames_and_their_colours_lie_in_memory_of_the_allocator(nvcuvid):
+    framework = Framework()
+
+    def video(count):
+        return [headers(64, 48), *map(shown, range(count))]
+
+    config = cuda_config(0, allocator=framework.pair)
+    frames = nvdec_decoder(config, "h264").decode_packets(video(2))
+    expected = numpy.stack([colours(nvcuvid.nv12(at, 48, 64)) for at in range(2)])
+    for more in ({}, {"device_config": config}):
+        found = nv12_to_rgb(frames, coeff=6, **more)
+        numpy.testing.assert_array_equal(found.to_host(), expected)
+        assert framework.has(frames) and framework.has(found)
+    whole = decode_packets_nvdec(video(3), codec="h264", device_config=config)
+    assert framework.has(whole)
+    assert spdl_rs.cuda.video_statistics(allocator=framework.pair)["frames"] == 5
+    # Of the driver's there is none.
+    assert spdl_rs.cuda.memory_statistics()["allocations"] == 0
+    del frames, found, whole
+    spdl_rs.cuda.release()
+    gc.collect()
+    assert framework.lent == {}
 
 
 @pytest.fixture

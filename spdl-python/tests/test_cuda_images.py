@@ -264,3 +264,9 @@ def test_i05_a_list_of_paths_becomes_a_batch(nvjpeg, tmp_path):
     for one in ({"width": 8}, {"height": 8}):
         with pytest.raises(ValueError, match="go together"):
             load_image_batch_nvjpeg(paths, **one)
+    # A text is no list of letters.
+    for one in ("a.jpg", b"\xff\xd8", paths[0]):
+        with pytest.raises(TypeError, match="srcs must be a list of images, not one.*give a list"):
+            load_image_batch_nvjpeg(one)
+    with pytest.raises(TypeError, match="srcs must be a list"):
+        load_image_batch_nvjpeg(5)

@@ -52,6 +52,9 @@ def test_g10_importing_opens_no_driver(libcuda):
 def test_g10_without_a_driver_the_status_says_what_is_missing_and_what_to_do(no_driver):
     status = spdl_rs.cuda.status()
     assert [part.name for part in status] == PARTS and len(status) == 5
+    assert status["nvjpeg"] is status[2]
+    with pytest.raises(KeyError, match="'gpu' is none of .'driver', 'device'"):
+        status["gpu"]
     driver, device = status[:2]
     assert not status.available and not driver.available and not device.available
     assert "no-such-folder" in driver.detail and "install an NVIDIA driver" in driver.remedy
@@ -155,3 +158,16 @@ def test_auto_takes_the_device_where_there_is_one(photos, stub):
         warnings.simplefilter("error", CudaFallbackWarning)
         loader = ImageLoader(photos, batch_size=2, device="auto")
     assert loader.device == "cuda:0" and spdl_rs.cuda.fallbacks() == before
+
+
+def test_a_device_of_pytorch_is_known_by_its_text(no_driver, many):
+    class device:
+        def __str__(self):
+            return "cuda:0"
+
+    device.__module__ = "torch"
+    with pytest.raises(CudaUnavailable):
+        ImageLoader(many, batch_size=2, device=device())
+    device.__module__ = "tinygrad"
+    with pytest.raises(TypeError, match='device must be "cpu"'):
+        ImageLoader(many, batch_size=2, device=device())

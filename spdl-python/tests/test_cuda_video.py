@@ -173,6 +173,41 @@ def test_g06_frames_beyond_the_buffer_stay_for_the_next_call(nvcuvid):
         decoder.init_buffer(0)
 
 
+# A picture that the parser shows when the video ends.
+LATE = b"D\2\2Q\2"
+
+
+def test_g06_whoever_leaves_a_stream_early_begins_the_next_video_anew(nvcuvid):
+    decoder = nvdec_decoder(None, "h264")
+    decoder.init_buffer(2)
+    begun = [headers(WIDTH, HEIGHT), LATE, shown(0) + shown(1) + shown(3), shown(4)]
+    for frames in decoder.streaming_decode_packets(begun):
+        assert frames.shape[0] == 2
+        break
+    assert decoder.flush() is None
+    next_video = decoder.streaming_decode_packets(video(3))
+    assert [frames.shape[0] for frames in next_video] == [2, 1]
+
+    def failing():
+        yield from (headers(WIDTH, HEIGHT), LATE, shown(0))
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        list(decoder.streaming_decode_packets(failing()))
+    assert decoder.flush() is None
+    # Behind a damaged frame the others are still there.
+    with pytest.raises(CorruptError):
+        list(decoder.streaming_decode_packets([begun[0], LATE, shown(0), shown(1, status=8)]))
+    assert [decoder.flush().shape[0], decoder.flush()] == [2, None]
+
+
+def test_g06_a_buffer_made_anew_begins_the_next_video(nvcuvid):
+    decoder = nvdec_decoder(None, "h264")
+    assert decoder.decode_packets([headers(WIDTH, HEIGHT), LATE]) is None
+    decoder.init_buffer(2)
+    assert decoder.flush() is None
+
+
 def test_g06_frames_that_wait_for_the_end_come_with_flush(nvcuvid):
     decoder = nvdec_decoder(None, "h264", pix_fmt="bgr")
     late = bytes([ord("D"), 1, 2, ord("Q"), 1])
@@ -388,6 +423,18 @@ def test_g08_streams_wait_before_and_behind(decoding):
     assert decoding.waiting() == 4096
     del frames
     assert_same(found, expected)
+
+
+def test_g08_frames_from_before_a_release_become_colours(decoding):
+    frames = transfer_tensor(random_nv12(36, 40))
+    expected = colours(frames.to_host(), **BT709)
+    spdl_rs.cuda.release()
+    assert_same(nv12_to_rgb(frames), expected)
+    assert_same(nv12_to_rgb(frames, device_config=cuda_config(0, stream=4096)), expected)
+    with pytest.raises(ValueError, match="of CUDA device 1, and the array lies on device 0"):
+        nv12_to_rgb(frames, device_config=cuda_config(1))
+    with pytest.raises(TypeError, match="cuda_config"):
+        nv12_to_rgb(frames, device_config=0)
 
 
 @pytest.mark.parametrize("module", ["io._device_images", "io._device_video"])

@@ -139,3 +139,21 @@ def test_a_fork_gets_an_error_for_an_epoch_and_can_begin_another(loader):
 def test_stubs_are_packed():
     files = {path.name for path in pathlib.Path(spdl_rs.__file__).parent.iterdir()}
     assert {"py.typed", "_spdl_rs.pyi"} <= files
+
+
+def test_ctrl_c_while_a_loader_imports_numpy_is_heard_behind_it(photos):
+    program = """
+        import signal, sys, spdl_rs
+
+        class Interrupts:
+            def find_spec(self, name, path=None, target=None):
+                if name == "numpy":
+                    signal.raise_signal(signal.SIGINT)
+
+        sys.meta_path.insert(0, Interrupts())
+        try:
+            list(spdl_rs.ImageLoader(sys.argv[1], batch_size=1, size=32))
+        except KeyboardInterrupt:
+            print("numpy" in sys.modules)
+    """
+    assert python(program, photos) == "True\n"

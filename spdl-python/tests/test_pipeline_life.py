@@ -380,12 +380,19 @@ def test_l07_a_process_may_end_at_any_moment(ending):
 
 
 @pytest.mark.parametrize(
-    "waiting", ["while True: pass", "time.sleep(0.35 + item / 50)", "time.sleep(60)"]
+    ("waiting", "pressed"),
+    [
+        ("while True: pass", False),
+        ("while True: pass", True),
+        ("time.sleep(0.35 + item / 50)", False),
+        ("time.sleep(60)", False),
+        ("time.sleep(60)", True),
+    ],
 )
-def test_l07_a_process_whose_functions_do_not_end_ends_all_the_same(waiting):
+def test_l07_a_process_whose_functions_do_not_end_ends_all_the_same(waiting, pressed):
     text = f"""
 from spdl_rs.pipeline import _ending
-_ending._SILENT_SECONDS, _ending.SECONDS = 0.1, 0.3
+_ending._SILENT_SECONDS, _ending.SECONDS = 0.1, {600 if pressed else 0.3}
 def work(item):
     {waiting}
 builder = PipelineBuilder().add_source(range(9)).pipe(work, concurrency=2)
@@ -394,10 +401,40 @@ p.start()
 time.sleep(0.1)
 """
     with script(text) as process:
+        told = process.stderr.readline()
+        if pressed:
+            process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
     # Not by a signal: threads that Python unwinds would end it so.
     assert (output, process.returncode) == ("", 0), errors
-    assert "stage work, work at" in errors
+    assert "stage work, work at" in told
+    may_crash = "60" in waiting and sys.version_info < (3, 14)
+    assert ("are under way still" in errors) == may_crash, errors
+
+
+def test_l07_a_fork_ends_as_its_parent_does():
+    text = """
+import os
+from spdl_rs.pipeline import _ending
+_ending._SILENT_SECONDS, _ending.SECONDS = 0.1, 0.3
+p = build(lambda item: item)
+p.get_item()
+p.stop()
+def work(item):
+    while True:
+        pass
+child = os.fork()
+if child == 0:
+    p = build(work, concurrency=2)
+    p.start()
+    time.sleep(0.1)
+    sys.exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    for _ in range(3):
+        with script(text) as process:
+            output, errors = process.communicate(timeout=60)
+        assert (output, process.returncode) == ("7\n", 0), errors
 
 
 def test_l07_no_thread_is_on_its_way_into_python_when_that_ends():

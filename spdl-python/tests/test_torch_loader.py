@@ -272,16 +272,17 @@ def test_what_a_sampler_raises_comes_behind_the_batches_before(workers):
     assert got == [[0, 1], [2, 3]]
 
 
-def test_a_worker_may_end_the_program_in_its_turn():
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_data_set_that_calls_exit_does_not_end_the_program(workers):
     class Exits(Fails):
         def __getitem__(self, index):
             if index == 1:
                 raise SystemExit(3)
             return index
 
-    batches = iter(loader(Exits(), 1, num_workers=2))
+    batches = iter(loader(Exits(), 1, num_workers=workers))
     assert next(batches) == [0]
-    with pytest.raises(SystemExit):
+    with pytest.raises(RuntimeError, match="SystemExit was raised for sample 1, with 3"):
         next(batches)
     assert next(batches) == [2]
 

@@ -15,7 +15,7 @@ use super::{DeviceImages, HostImage};
 use crate::device::CudaDevice;
 use crate::kernels::{DevicePlane, ResizePlan, SourceImage};
 use crate::memory::CudaMemory;
-use crate::nvjpeg::{DecodedJpeg, JpegHeader, NvJpeg};
+use crate::nvjpeg::{DecodedJpeg, JpegHeader, JpegPath, NvJpeg};
 
 /// Which part of the device's memory the pixels of a group take at most, where nothing else was said: one
 /// in this many. They stay until the batch is made, and others are decoded meanwhile.
@@ -161,6 +161,7 @@ impl Decode {
                         "two readers of the header disagree: {width} x {height} pixels with the \
                          orientation {orientation}, and {stored:?}"
                     );
+                    self.books.failed();
                     return Err(Error::new(ErrorKind::Corrupt, message));
                 }
                 self.upload(decoded, width, height, plan)
@@ -171,7 +172,23 @@ impl Decode {
         }
     }
 
+    /// Puts what the host has decoded on the device, and counts it.
     fn upload(
+        &self,
+        decoded: HostBuffer,
+        width: u32,
+        height: u32,
+        plan: ResizePlan,
+    ) -> Result<Pixels> {
+        let uploaded = self.try_upload(decoded, width, height, plan);
+        match &uploaded {
+            Ok(_) => self.books.decoded(JpegPath::Host),
+            Err(_) => self.books.failed(),
+        }
+        uploaded
+    }
+
+    fn try_upload(
         &self,
         decoded: HostBuffer,
         width: u32,

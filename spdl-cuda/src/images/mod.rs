@@ -170,8 +170,9 @@ impl DeviceImages {
 
     /// How many bytes the pixels of a group have at most, three for each pixel. Default: a sixteenth of the
     /// device's memory. A group with more is decoded in parts, and so is one for which the device has no
-    /// memory left; an image for which it has none alone is for the host, and
-    /// [counted](FallbackReason::TooLarge).
+    /// memory left. An image for which it has none alone is decoded by the host, and
+    /// [counted](FallbackReason::TooLarge); as its pixels need as much of the device's memory, it fails then,
+    /// unless some has become free meanwhile.
     ///
     /// The pixels of a batch's images lie on the device until all of them are there.
     #[must_use]

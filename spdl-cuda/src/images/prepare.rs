@@ -12,7 +12,7 @@ use super::orientation::Turn;
 use super::statistics::{Books, FallbackReason};
 use super::{DeviceImages, HostDecoder, HostImage, Place};
 use crate::kernels::{BatchTable, DevicePlane, Filter, ResizePlan, SampleFormat, SourceImage};
-use crate::nvjpeg::{JpegHeader, JpegPath};
+use crate::nvjpeg::JpegHeader;
 use crate::slabs::size_for;
 
 /// An image that can be decoded, and what becomes of it then.
@@ -115,8 +115,8 @@ impl Host {
         })
     }
 
-    /// Decodes what the device does not, for this reason, and counts it. Without a decoder the answer
-    /// is `error`.
+    /// Decodes what the device does not, for this reason, and counts it where that fails: else it is counted
+    /// when it is on the device. Without a decoder the answer is `error`.
     pub(super) fn decode(
         &mut self,
         encoded: &[u8],
@@ -124,12 +124,7 @@ impl Host {
         error: Option<Error>,
     ) -> Result<(HostBuffer, HostImage)> {
         self.books.fell_back(reason);
-        let decoded = self.try_decode(encoded, reason, error);
-        match &decoded {
-            Ok(_) => self.books.decoded(JpegPath::Host),
-            Err(_) => self.books.failed(),
-        }
-        decoded
+        self.try_decode(encoded, reason, error).inspect_err(|_| self.books.failed())
     }
 
     fn try_decode(

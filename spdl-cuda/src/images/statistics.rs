@@ -39,6 +39,19 @@ impl FallbackReason {
         FallbackReason::NoDecoder,
     ];
 
+    /// A short name, which stays.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            FallbackReason::OtherFormat => "other-format",
+            FallbackReason::DamagedHeader => "damaged-header",
+            FallbackReason::Coding => "coding",
+            FallbackReason::Color => "color",
+            FallbackReason::Refused => "refused",
+            FallbackReason::TooLarge => "too-large",
+            FallbackReason::NoDecoder => "no-decoder",
+        }
+    }
+
     /// Why the device is not even asked; `None` where it is.
     pub(super) fn of(
         encoded: &[u8],
@@ -72,12 +85,13 @@ pub struct ImageStatistics {
     pub hardware: u64,
     /// By the CPU and the device's multiprocessors.
     pub hybrid: u64,
-    /// By the host alone.
+    /// By the host alone, and put on the device.
     pub host: u64,
     /// Why the device did not decode images, and how many, whether the host could or not. Those with
     /// none are left out.
     pub fallbacks: Vec<(FallbackReason, u64)>,
-    /// Images that nobody could decode.
+    /// Images that nobody could decode, and those that the host has decoded but for whose pixels the device
+    /// has no memory.
     pub failed: u64,
     /// Why there is no nvJPEG.
     pub missing: Option<String>,

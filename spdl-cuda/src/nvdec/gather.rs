@@ -161,9 +161,13 @@ fn copy(
     let done = Arc::new(Event::new(context).map_err(|error| context.error(error, doing))?);
     let mut output = slabs.take(bytes)?;
     let stream = uploads.handle();
+    let mut has_waited = false;
     let started = context.attempt(|driver| {
-        let sources = frames.iter().map(|frame| frame.memory.copied());
-        for event in sources.chain(output.under_way(stream)) {
+        for event in output.under_way(stream) {
+            driver.wait_event(stream, event.handle())?;
+        }
+        has_waited = true;
+        for event in frames.iter().map(|frame| frame.memory.copied()) {
             driver.wait_event(stream, event.handle())?;
         }
         for copy in copies(output.memory.address) {
@@ -174,10 +178,9 @@ fn copy(
         driver.record_event(done.handle(), stream)
     });
     if let Err(error) = started {
-        if uploads.settle() {
-            slabs.give_back(output);
-        } else {
-            slabs.give_up(output);
+        let is_over = uploads.settle();
+        slabs.give_back_after_failure(output, is_over && has_waited);
+        if !is_over {
             frames.iter().for_each(|frame| frame.memory.used_unsurely());
         }
         return Err(context.error(error, doing));

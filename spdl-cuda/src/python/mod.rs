@@ -22,6 +22,16 @@ pub fn cuda_memory(upload: &Upload) -> Option<&CudaMemory> {
     (&*upload.memory as &dyn Any).downcast_ref()
 }
 
+/// The device that memory is of.
+pub fn device_of(memory: &CudaMemory) -> CudaDevice {
+    CudaDevice::of_shared(memory.device())
+}
+
+/// Whether memory is of this device: another opening of it has memory of its own.
+pub fn is_memory_of(memory: &CudaMemory, device: &CudaDevice) -> bool {
+    memory.is_of(device.shared())
+}
+
 /// A stream as the Python array API standard writes it for CUDA; see
 /// [`ConsumerStream::from_array_api`].
 ///

@@ -15,8 +15,8 @@ use crate::stream::ConsumerStream;
 /// returns at once. The upload may be let go of then.
 ///
 /// # Errors
-/// `InvalidArgument` where the memory is not this device's, or an image does not lie in it; as of
-/// [`ImageKernels::launch`].
+/// `InvalidArgument` where the memory is not this device's, an image does not lie in it, or `after` is
+/// captured into a graph; as of [`ImageKernels::launch`].
 pub fn samples_of(
     device: &CudaDevice,
     kernels: &ImageKernels,
@@ -50,7 +50,10 @@ pub fn samples_of(
     let mut behind = vec![Arc::clone(memory.copied())];
     if let Some(stream) = after {
         let told = Event::new(context).map_err(|error| context.error(error, doing))?;
-        context.run(doing, |driver| driver.record_event(told.handle(), stream.handle()))?;
+        context.run(doing, |driver| {
+            stream.check_not_captured(driver)?;
+            driver.record_event(told.handle(), stream.handle())
+        })?;
         behind.push(Arc::new(told));
     }
     match kernels.launch_behind(batch, &behind) {

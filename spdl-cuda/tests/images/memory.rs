@@ -115,7 +115,7 @@ fn g5_an_image_that_is_too_large_for_the_device_alone_is_for_the_host_and_counte
     assert_eq!(meagre.refusals.load(Ordering::SeqCst), 0);
     let statistics = images.statistics();
     assert_eq!((statistics.hardware + statistics.hybrid, statistics.host), (2, 1));
-    assert_eq!(statistics.fallbacks, [(FallbackReason::TooLarge, 1)]);
+    assert_eq!((statistics.fallbacks, statistics.failed), (vec![(FallbackReason::TooLarge, 1)], 0));
     assert_eq!(driver.violations(), []);
 }
 
@@ -128,7 +128,10 @@ fn g5_an_image_for_which_there_is_never_room_fails_alone() {
     let samples = run(&driver, images.attach(files, "decode").unwrap()).unwrap();
     let labels: Vec<i64> = samples.iter().map(|(label, _)| *label).collect();
     assert_eq!(labels, [0, 1, 3, 4]);
-    assert_eq!(images.statistics().fallbacks, [(FallbackReason::TooLarge, 2)]);
+    let statistics = images.statistics();
+    assert_eq!(statistics.fallbacks, [(FallbackReason::TooLarge, 2)]);
+    // The host has decoded both, and they are nowhere.
+    assert_eq!((statistics.host, statistics.failed), (0, 2));
     let pipeline = images.attach(squares([200]), "decode").unwrap();
     let error = pipeline.build().unwrap().next().unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LimitExceeded);
@@ -161,4 +164,13 @@ fn g2_in_the_steady_state_batches_of_images_wait_for_nothing_and_allocate_nothin
     assert!(driver.calls_of("cuLaunchKernel") >= BATCHES);
     assert_eq!(driver.calls_of("cuEventSynchronize"), 0);
     assert_eq!(driver.violations(), []);
+}
+
+#[test]
+fn every_reason_has_a_name_of_its_own() {
+    let mut names: Vec<&str> = FallbackReason::ALL.iter().map(|reason| reason.as_str()).collect();
+    assert_eq!(FallbackReason::TooLarge.as_str(), "too-large");
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), FallbackReason::ALL.len());
 }

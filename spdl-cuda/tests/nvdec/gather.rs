@@ -125,3 +125,25 @@ fn g11_any_call_of_the_driver_may_fail_while_frames_are_copied() {
     }
     assert!(told > calls, "{told} of {calls}");
 }
+
+#[test]
+fn g11_memory_that_an_array_cannot_wait_for_is_not_tried_again() {
+    let stub = stub();
+    let (driver, device, decoders) = stub.device(Schedule::Held);
+    let stream = driver.consumer_stream();
+    let frames = frames(&decoders, Headers::of(H264, 64, 48), 2);
+    let gather = || decoders.gather(&frames, FrameCrop::default());
+    memory(gather().unwrap()).wait_on(&stream).unwrap();
+    let before = device.statistics().slabs;
+    assert!(before.free_bytes > 0);
+    // As where the consumer's stream was captured when the array was dropped.
+    driver.fail_next("cuStreamWaitEvent", 907);
+    assert_eq!(gather().unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let slabs = device.statistics().slabs;
+    let bytes = (slabs.live_bytes, slabs.free_bytes, slabs.unsure_bytes);
+    assert_eq!(bytes, (before.live_bytes, 0, before.free_bytes));
+    drop(memory(gather().unwrap()));
+    drop((frames, decoders, device));
+    driver.run_all();
+    assert_eq!(driver.violations(), []);
+}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import importlib
+import os
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
@@ -12,6 +15,8 @@ from ._statistics import Statistics
 # Daemon threads that wait for batches then stay where they are. This is called after whatever is
 # registered later, the end of all pipelines included.
 atexit.register(_spdl_rs.Workers.forbid_python)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_spdl_rs.Workers.has_forked)
 
 
 class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Any, Any]"]):
@@ -43,6 +48,9 @@ class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Any, Any]"]):
         epoch: int,
         state: str | None = None,
     ) -> ImageBatches:
+        if "numpy" not in sys.modules:
+            # Where Ctrl-C comes amid that, NumPy raises an ImportError, and cannot be imported again.
+            _spdl_rs.uninterrupted(_import_numpy)
         run = _spdl_rs.Epoch(images, settings, epoch, state)
         batches = super().__new__(cls, run)
         batches._number, batches._run, batches._monitor = epoch, run, run.monitor
@@ -87,3 +95,7 @@ class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Any, Any]"]):
     def state_dict(self) -> dict[str, Any]:
         """As `ImageLoader.state_dict`, for this epoch."""
         return _loader_state.to_dict(self._monitor.state())
+
+
+def _import_numpy() -> None:
+    importlib.import_module("numpy")

@@ -125,13 +125,15 @@ class Decoded(TypedDict):
     hybrid: int
     """Those that the CPU and the device's multiprocessors have decoded together."""
     host: int
-    """Those that the CPU has decoded alone."""
+    """Those that the CPU has decoded alone, and that were put on the device."""
     failed: int
-    """Those that nobody could decode."""
+    """Those that nobody could decode, and those that the CPU has decoded but for whose pixels the device has
+    no memory."""
     fallbacks: dict[str, int]
     """Why the device did not decode images, and how many, whether the CPU could or not:
     `other-format` (no JPEG), `damaged-header`, `coding` (more than 8 bits, say), `color` (CMYK, say),
-    `refused` (by nvJPEG) and `no-decoder` (there is no nvJPEG)."""
+    `refused` (by nvJPEG), `too-large` (the device has no memory left for it) and `no-decoder` (there is no
+    nvJPEG)."""
     missing: str | None
     """Why there is no nvJPEG; `None` where there is."""
 
@@ -182,6 +184,7 @@ class Statistics(TypedDict):
     cache: CacheStatistics | None
     """What the cache did; `None` without one."""
     decoded: Decoded | None
-    """Who has decoded the images, with `decode="device"`; else `None`."""
+    """Who has decoded the images, with `decode="device"`; `None` without it, and where `device="auto"` has
+    found no device, or no nvJPEG, and the host decodes: see `spdl_rs.cuda.fallbacks`."""
     diagnosis: str
     """A sentence that says what limits the rate."""

@@ -28,6 +28,10 @@ impl CudaDevice {
         &self.device
     }
 
+    pub(super) fn new(device: spdl_cuda::CudaDevice) -> Self {
+        CudaDevice { device: Lent::new(device), decoders: PyOnceLock::new() }
+    }
+
     pub(super) fn lent(&self) -> Lent<spdl_cuda::CudaDevice> {
         self.device.clone()
     }
@@ -57,8 +61,7 @@ impl CudaDevice {
         if let (Some(device), Some(functions)) = (&cuda, allocator) {
             device.set_allocator(allocator_of(PythonAllocator::new(functions, device)));
         }
-        let opened = |device| CudaDevice { device: Lent::new(device), decoders: PyOnceLock::new() };
-        Ok((cuda.map(opened), reason, is_first))
+        Ok((cuda.map(CudaDevice::new), reason, is_first))
     }
 
     /// What there is of CUDA. Wheels of NVIDIA's are searched for in these folders.

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pyo3::prelude::*;
 use spdl_core::{Error, ErrorKind, Result, Upload};
-use spdl_cuda::kernels::{DevicePlane, Filter, SampleFormat, SourceImage};
+use spdl_cuda::kernels::{DevicePlane, Filter, SourceImage};
 use spdl_cuda::{DecodedJpeg, DecodedJpegs, JpegColor, JpegHeader, Placed};
 
 use super::decoders::Decoders;
 use super::memory::DeviceMemory;
-use super::pixels::format_of;
+use super::pixels::{format_of, shape_of};
 use crate::error::to_exception;
 use crate::operators::bytes_for;
 use crate::wait::without_python;
@@ -106,9 +106,4 @@ fn refused(header: &JpegHeader) -> Error {
     let message =
         format!("the device does not decode this JPEG: {what}; DecodeImage decodes it on the host");
     Error::new(ErrorKind::Unsupported, message)
-}
-
-/// The shape of a batch of so many samples.
-pub(super) fn shape_of(len: usize, format: &SampleFormat) -> Vec<usize> {
-    [&[len][..], &format.shape()].concat()
 }

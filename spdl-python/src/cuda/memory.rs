@@ -8,9 +8,11 @@ use pyo3::types::PyCapsule;
 use spdl_core::{DType, Error, ErrorKind, Result, Space, Upload};
 use spdl_cuda::CudaMemory;
 use spdl_cuda::python::{
-    DlpackTensor, DlpackType, cuda_memory, event_of_number, stream_of_array_api,
+    DlpackTensor, DlpackType, cuda_memory, device_of, event_of_number, is_memory_of,
+    stream_of_array_api,
 };
 
+use super::device::CudaDevice;
 use super::lent::Lent;
 use crate::array::Array;
 use crate::error::to_exception;
@@ -54,6 +56,18 @@ impl DeviceMemory {
             Space::Cuda { ordinal } => ordinal,
             _ => 0,
         }
+    }
+
+    /// Whether they are of this device: each allocator, and each opening of a device, has memory of its own.
+    fn is_of(&self, py: Python<'_>, device: &CudaDevice) -> PyResult<bool> {
+        let memory = self.cuda().map_err(|error| to_exception(py, &error))?;
+        Ok(is_memory_of(memory, device.device()))
+    }
+
+    /// The device that they are of, whoever has let go of it since.
+    fn device(&self, py: Python<'_>) -> PyResult<CudaDevice> {
+        let memory = self.cuda().map_err(|error| to_exception(py, &error))?;
+        Ok(CudaDevice::new(device_of(memory)))
     }
 
     /// Whether they are there, without waiting.

@@ -6,8 +6,7 @@ use spdl_cuda::kernels::{DevicePlane, PixelBox, PixelFormat, ResizePlan, SourceI
 use spdl_cuda::python::{samples_of, stream_of_array_api};
 
 use super::decoders::Decoders;
-use super::jpegs::shape_of;
-use super::pixels::{format_of, matrix_of};
+use super::pixels::{format_of, matrix_of, shape_of};
 
 /// Frames that lie one behind the other, luma above Cb and Cr.
 pub(super) struct Frames {
@@ -16,7 +15,8 @@ pub(super) struct Frames {
     pub(super) count: usize,
     pub(super) width: u32,
     pub(super) height: u32,
-    /// Whether a sample has two bytes, with its bits at the top.
+    /// Whether a sample has two bytes, with its bits at the top. It is taken as one of 16 bits: of fewer bits
+    /// it is worth the same in limited range, and a little less in full range, where their white is lower.
     pub(super) is_wide: bool,
 }
 

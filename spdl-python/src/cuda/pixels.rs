@@ -30,6 +30,11 @@ pub(super) fn format_of(pix_fmt: &str, (width, height): (u32, u32)) -> Result<Sa
     Ok(SampleFormat::new(width, height).layout(layout).order(order))
 }
 
+/// The shape of a batch of so many samples.
+pub(super) fn shape_of(len: usize, format: &SampleFormat) -> Vec<usize> {
+    [&[len][..], &format.shape()].concat()
+}
+
 /// The matrix of a video of so many rows. Where it says none, that of its definition.
 ///
 /// # Errors

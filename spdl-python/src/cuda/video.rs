@@ -10,10 +10,9 @@ use spdl_cuda::kernels::{PixelBox, PixelFormat, PixelRect, ResizePlan};
 use spdl_cuda::{AccessUnits, FrameCrop, IvfFile, NvDec, VideoCodec, VideoFrame, VideoStream};
 
 use super::decoders::{Decoders, DeviceDecoders};
-use super::jpegs::shape_of;
 use super::lent::Lent;
 use super::memory::DeviceMemory;
-use super::pixels::{format_of, matrix_of};
+use super::pixels::{format_of, matrix_of, shape_of};
 use crate::error::to_exception;
 use crate::operators::bytes_for;
 use crate::wait::without_python;
@@ -113,15 +112,14 @@ impl VideoDecoder {
 
     /// The video has ended: its last frames come. Another one may follow.
     fn finish(&self, py: Python<'_>) -> PyResult<usize> {
-        self.with_video(py, |video| {
-            video.stream.finish()?;
-            Ok(video.collect())
-        })
+        self.with_video(py, Video::finish)
     }
 
-    /// Lets go of the frames that nobody has taken.
+    /// The video has ended, and nobody takes the frames that are left, nor those that the parser still holds.
+    /// What fails in that fails again with the next packet.
     fn forget(&self, py: Python<'_>) -> PyResult<()> {
         self.with_video(py, |video| {
+            let _ = video.finish();
             video.frames.clear();
             Ok(())
         })
@@ -167,6 +165,13 @@ impl Video {
         // Frames that were decoded before a failure are there.
         let count = self.collect();
         pushed.map(|()| count)
+    }
+
+    /// Its last frames come; how many are there then.
+    fn finish(&mut self) -> Result<usize> {
+        let finished = self.stream.finish();
+        let count = self.collect();
+        finished.map(|()| count)
     }
 
     /// Takes what is decoded out of the stream, which holds few frames; how many there are.

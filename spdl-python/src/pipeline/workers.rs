@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use spdl_core::{CpuExecutor, Error, ErrorKind, Result};
 
 use crate::trace;
-use crate::wait::{Entered, end_python, without_python};
+use crate::wait::{Entered, end_python, has_forked, without_python};
 
 /// Runs `work` with the GIL.
 ///
@@ -53,9 +53,16 @@ impl Workers {
     }
 
     /// Keeps all threads but this one from asking for the GIL from now on, after a wait or for an item.
+    /// Whether some are in Python still.
     #[staticmethod]
-    fn forbid_python(py: Python<'_>) {
-        end_python(py);
+    fn forbid_python(py: Python<'_>) -> bool {
+        end_python(py)
+    }
+
+    /// To be called in the child of a fork, where none of these threads is.
+    #[staticmethod]
+    fn has_forked() {
+        has_forked();
     }
 
     /// Lets the threads end as soon as they have nothing to do.

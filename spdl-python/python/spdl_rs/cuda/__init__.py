@@ -7,7 +7,7 @@ Nothing of CUDA is needed to install or to import this: the driver is looked for
 ...     print(part.name, "is there" if part.available else part.remedy)  # doctest: +SKIP
 driver is there
 device is there
-nvjpeg pip install nvidia-nvjpeg, or name the file in SPDL_NVJPEG
+nvjpeg pip install nvidia-nvjpeg (nvidia-nvjpeg-cu12 for drivers of CUDA 12), or name the file in SPDL_NVJPEG
 nvrtc is there
 nvcuvid is there
 

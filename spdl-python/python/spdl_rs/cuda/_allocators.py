@@ -27,7 +27,10 @@ def functions_of(allocator: AllocatorLike | None) -> Allocator | None:
     if isinstance(allocator, str):
         if allocator != "torch":
             raise ValueError(f"allocator must be {_FORMS}, not {allocator!r}")
-        cuda: Any = importlib.import_module("torch.cuda")
+        try:
+            cuda: Any = importlib.import_module("torch.cuda")
+        except ImportError as error:
+            raise ImportError(f'allocator="torch" is that of PyTorch: {error}') from error
         return cuda.caching_allocator_alloc, cuda.caching_allocator_delete
     try:
         allocate, free = allocator

@@ -107,10 +107,16 @@ def opened_before(ordinal: int) -> _spdl_rs.CudaDevice | None:
     return _open.get((os.getpid(), ordinal, None))
 
 
+def of_memory(memory: _spdl_rs.DeviceMemory) -> _spdl_rs.CudaDevice:
+    """The device that memory is of, with its allocator, also where it was released since."""
+    with _exclusive.held():
+        ours = [device for key, device in _open.items() if key[0] == os.getpid()]
+    return next((device for device in ours if memory.is_of(device)), None) or memory.device()
+
+
 def chosen(device: str, allocator: AllocatorLike | None = None) -> _spdl_rs.CudaDevice | None:
     """The device that is asked for: `None` is the host."""
-    if not isinstance(device, str):
-        raise TypeError(f"device must be {_FORMS}, not {device!r}")
+    device = _name(device)
     if device == "cpu":
         if allocator is not None:
             raise ValueError('allocator is for CUDA devices, and device is "cpu"')
@@ -163,6 +169,15 @@ def to_decode(device: str) -> list[str]:
 def wheel_folders() -> list[str]:
     """Folders of packages in which there may be wheels of NVIDIA's."""
     return [place for place in sys.path if os.path.isdir(os.path.join(place, "nvidia"))]
+
+
+def _name(device: object) -> str:
+    """A device by its name; one of PyTorch's has it as its text."""
+    is_of_torch = type(device).__module__ == "torch" and type(device).__name__ == "device"
+    name = str(device) if is_of_torch else device
+    if not isinstance(name, str):
+        raise TypeError(f"device must be {_FORMS}, not {device!r}")
+    return name
 
 
 def _ordinal(device: str) -> int:

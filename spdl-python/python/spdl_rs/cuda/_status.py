@@ -43,11 +43,22 @@ class Status(Sequence[PartStatus]):
         return len(self._parts)
 
     @overload
-    def __getitem__(self, index: int) -> PartStatus: ...
+    def __getitem__(self, index: int | str) -> PartStatus: ...
     @overload
     def __getitem__(self, index: slice) -> Sequence[PartStatus]: ...
-    def __getitem__(self, index: int | slice) -> PartStatus | Sequence[PartStatus]:
-        return self._parts[index]
+    def __getitem__(self, index: int | str | slice) -> PartStatus | Sequence[PartStatus]:
+        """A part by its place or its name, or several.
+
+        Raises:
+            IndexError: There is no such place.
+            KeyError: There is no part of that name.
+        """
+        if not isinstance(index, str):
+            return self._parts[index]
+        for part in self._parts:
+            if part.name == index:
+                return part
+        raise KeyError(f"{index!r} is none of {[part.name for part in self._parts]}")
 
     def __iter__(self) -> Iterator[PartStatus]:
         return iter(self._parts)
@@ -81,8 +92,11 @@ def status() -> Status:
     the system does. It never raises.
 
     >>> import spdl_rs
-    >>> [part.name for part in spdl_rs.cuda.status()]
+    >>> status = spdl_rs.cuda.status()
+    >>> [part.name for part in status]
     ['driver', 'device', 'nvjpeg', 'nvrtc', 'nvcuvid']
+    >>> status["nvjpeg"].name
+    'nvjpeg'
     """
     return Status([PartStatus(*part) for part in _spdl_rs.CudaDevice.status(wheel_folders())])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+from ._allocators import AllocatorLike
 from ._devices import opened, wheel_folders
 
 
@@ -24,11 +25,15 @@ class VideoStatistics(TypedDict):
     """How often one was set to another size of pictures."""
 
 
-def video_statistics(device: str = "cuda") -> VideoStatistics:
+def video_statistics(
+    device: str = "cuda", *, allocator: AllocatorLike | None = None
+) -> VideoStatistics:
     """What became of videos that `nvdec_decoder` and `decode_packets_nvdec` have decoded on a device.
 
     Args:
         device: `"cuda"`, which is device 0, or `"cuda:1"` and so on.
+        allocator: Of decoders whose frames lie in whose memory, as of `spdl_rs.io.cuda_config`. `None`: the
+            driver's.
 
     Raises:
         CudaUnavailable: There is no such thing here, or no NVDEC.
@@ -37,6 +42,6 @@ def video_statistics(device: str = "cuda") -> VideoStatistics:
     >>> spdl_rs.cuda.video_statistics()["frames"]  # doctest: +SKIP
     1312
     """
-    told = opened(device).decoders(wheel_folders()).video_statistics()
+    told = opened(device, allocator).decoders(wheel_folders()).video_statistics()
     names = list(VideoStatistics.__annotations__)
     return VideoStatistics(**dict(zip(names, told)))  # pyright: ignore[reportArgumentType]

@@ -11,14 +11,13 @@ from ._transfer import CUDAConfig, _device, _device_of_rank
 if TYPE_CHECKING:
     from ..cuda import DeviceArray
 
-MOST_SIDE = 16_384
-"""The largest side of an image that is made on a device."""
 # The default stream of the thread that asks.
 _PER_THREAD = 2
 
 
 def decoders_of(config: CUDAConfig | None) -> tuple[_spdl_rs.DeviceDecoders, int]:
-    """The decoders of a device, and the stream that is to wait for what they make.
+    """The decoders of a device, and the stream that is to wait for what they make. Memory comes from the
+    allocator of `config`.
 
     Raises:
         CudaUnavailable: There is no CUDA device.
@@ -26,9 +25,37 @@ def decoders_of(config: CUDAConfig | None) -> tuple[_spdl_rs.DeviceDecoders, int
     """
     if config is None:
         return decoders_on(_device_of_rank()), _PER_THREAD
+    checked(config)
+    return decoders_on(_device(config.device_index, config.allocator)), config.stream
+
+
+def decoders_of_array(
+    array: DeviceArray, config: CUDAConfig | None
+) -> tuple[_spdl_rs.DeviceDecoders, int]:
+    """The decoders of the device, and of the allocator, that an array's memory is of; and the stream of
+    `config`.
+
+    Raises:
+        ValueError: `config` is of another device.
+        TypeError: `config` is none.
+    """
+    from ..cuda import _devices
+
+    memory = array._memory
+    if config is not None and checked(config).device_index != memory.ordinal:
+        raise ValueError(
+            f"device_config is of CUDA device {config.device_index}, and the array lies on device "
+            f"{memory.ordinal}"
+        )
+    stream = _PER_THREAD if config is None else config.stream
+    return decoders_on(_devices.of_memory(memory)), stream
+
+
+def checked(config: CUDAConfig) -> CUDAConfig:
+    """What has to come from `cuda_config`."""
     if not isinstance(config, CUDAConfig):
         raise TypeError(f"device_config must come from cuda_config, not be {check.shown(config)}")
-    return decoders_on(_device(config.device_index)), config.stream
+    return config
 
 
 def decoders_on(device: _spdl_rs.CudaDevice) -> _spdl_rs.DeviceDecoders:
@@ -44,8 +71,8 @@ def size_of(scale_width: int, scale_height: int) -> tuple[int, int] | None:
     Raises:
         ValueError: One is there without the other, or is out of range.
     """
-    width = check.whole("scale_width", scale_width, -1, MOST_SIDE)
-    height = check.whole("scale_height", scale_height, -1, MOST_SIDE)
+    width = check.whole("scale_width", scale_width, -1, check.MOST_SIDE)
+    height = check.whole("scale_height", scale_height, -1, check.MOST_SIDE)
     if (width, height) == (-1, -1):
         return None
     if width < 1 or height < 1:

@@ -94,14 +94,20 @@ def load_image_batch_nvjpeg(
             for all.
 
     Raises:
-        As of `decode_image_nvjpeg`.
+        TypeError: `srcs` is one image, or no list; as of `decode_image_nvjpeg`.
     """
+    if isinstance(srcs, (str, bytes, bytearray, memoryview, os.PathLike)):
+        raise TypeError(
+            f"srcs must be a list of images, not one, of type {type(srcs).__name__}: give a list of it, or "
+            "give it to decode_image_nvjpeg"
+        )
+    sources = check.listed("srcs", srcs, "a list of paths, addresses or bytes")
     if (width is None) != (height is None):
         raise ValueError(
             f"width and height go together: both, or neither, not {width} and {height}"
         )
     return decode_image_nvjpeg(
-        list(srcs),
+        sources,
         device_config=device_config,
         scale_width=-1 if width is None else width,
         scale_height=-1 if height is None else height,

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from .. import _arguments as check
 from .. import _spdl_rs
+from .._errors import CorruptError
 from ._buffer import Buffer
-from ._device_decoders import decoders_of, decoders_on, placed, size_of
-from ._transfer import CUDAConfig, _device
+from ._device_decoders import decoders_of, decoders_of_array, placed, size_of
+from ._transfer import CUDAConfig
 
 if TYPE_CHECKING:
     from ..cuda import DeviceArray
@@ -54,7 +55,8 @@ class NvDecDecoder:
         self._most = _ALL
 
     def init_buffer(self, num_frames: int) -> None:
-        """Says how many frames an array holds at most, and lets go of frames that nobody has taken.
+        """Says how many frames an array holds at most. The video so far has ended then, and its frames that
+        nobody has taken are let go of.
 
         Nothing is allocated: memory is taken for as many frames as there are.
 
@@ -102,20 +104,28 @@ class NvDecDecoder:
     def streaming_decode_packets(self, packets: VideoData) -> Iterator[DeviceArray]:
         """Decodes a whole video; gives arrays of as many frames as `init_buffer` said, and what is left.
 
-        Packets are taken as arrays are asked for, so that only few frames are in memory.
+        Packets are taken as arrays are asked for, so that only few frames are in memory. Whoever stops before
+        the last array ends the video, and its other frames are let go of; so does what `packets` raises.
 
         Raises:
-            As of `decode_packets`, while it is iterated.
+            As of `decode_packets`, while it is iterated. Behind `CorruptError` the other frames can still be
+            taken, by `flush`.
         """
-        for waiting in self._pushed(packets):
-            while waiting >= self._most:
-                waiting -= self._most
-                frames = self._taken()
-                if frames is not None:
-                    yield frames
-        self._decoder.finish()
-        while (frames := self._taken()) is not None:
-            yield frames
+        try:
+            for waiting in self._pushed(packets):
+                while waiting >= self._most:
+                    waiting -= self._most
+                    frames = self._taken()
+                    if frames is not None:
+                        yield frames
+            self._decoder.finish()
+            while (frames := self._taken()) is not None:
+                yield frames
+        except CorruptError:
+            raise
+        except BaseException:
+            self._decoder.forget()
+            raise
 
     def _pushed(self, packets: VideoData) -> Iterator[int]:
         """How many frames are there, after each packet."""
@@ -277,9 +287,12 @@ def nv12_to_rgb(
     Args:
         buf: `uint8 [height * 3 / 2, width]`, or `[n, height * 3 / 2, width]`, with even sides: luma, and
             below it rows of Cb and Cr side by side. Or `uint16`, as of videos with more than 8 bits, with the
-            bits at the top.
+            bits at the top. They are taken as 16 bits, of which 65,535 is white with `full_range`; that of 10
+            bits is 65,472, so that colours are up to 0.1 % too dark, which is a level here and there. Without
+            `full_range` samples of any number of bits are taken for what they are worth.
         device_config: For which stream the result is; what that was told so far, to write `buf` say, is done
-            before. `None`: the default stream of this thread.
+            before. `None`: the default stream of this thread. Its allocator is not asked: memory comes from
+            where that of `buf` does.
         coeff: The matrix, as `matrix_coefficients` of ITU-T H.273: 1 is BT.709; 5 and 6 BT.601; 4 FCC; 7 SMPTE
             240M; 9 BT.2020; 2, not known, BT.709 from 720 rows on and BT.601 below.
         full_range: Whether all codes are used, and not 16 to 235 and 240.
@@ -290,7 +303,8 @@ def nv12_to_rgb(
 
     Raises:
         CudaError: The device's memory is full, or it fails for another reason.
-        ValueError: `buf` is no array of this kind, `coeff` no such matrix, or `buf` on another device.
+        ValueError: `buf` is no array of this kind, `coeff` no such matrix, or `buf` on another device
+            than `device_config` says.
         TypeError: `buf` is no `DeviceArray`.
 
     >>> nv12 = transfer_tensor(numpy.zeros((48, 64), "u1"))  # doctest: +SKIP
@@ -334,10 +348,7 @@ def _converted(
             "buf must be uint8 or uint16 [height * 3 / 2, width] with even sides, or several such "
             f"frames, not {buf.dtype} {list(buf.shape)}"
         )
-    if config is None:
-        decoders, stream = decoders_on(_device(buf._memory.ordinal)), 2
-    else:
-        decoders, stream = decoders_of(config)
+    decoders, stream = decoders_of_array(buf, config)
     memory, shape = decoders.nv12(
         buf._memory,
         buf._offset,

@@ -78,24 +78,40 @@ def has_begun() -> bool:
 
 def _end_all() -> None:
     began = time.monotonic()
+    _begun.set()
+    with _registering.held():
+        runs, threads, owners = list(_runs), dict(_threads), list(_owners)
+    # Ctrl-C ends a wait, and no more than that: Python ends under threads that go on all the same.
     with contextlib.suppress(KeyboardInterrupt):
-        _begun.set()
-        with _registering.held():
-            runs, threads, owners = list(_runs), dict(_threads), list(_owners)
         for owner in owners:
             owner.close()
-        # None waits for another one to end.
-        for run in runs:
-            run.stop(0)
-        if not _have_ended(runs, threads, began + _SILENT_SECONDS):
-            waits = "; ".join(_under_way(threads)) or "work of the native module"
+    # None waits for another one to end.
+    for run in runs:
+        run.stop(0)
+    with contextlib.suppress(KeyboardInterrupt):
+        _wait_for(runs, threads, began)
+    _interrupt(threads)
+    with contextlib.suppress(KeyboardInterrupt):
+        if _spdl_rs.Workers.forbid_python() and sys.version_info < (3, 14):
             log_warning(
-                f"the process ends, and waits for functions of pipelines that are under way, for "
-                f"{SECONDS:.0f} s at most: {waits}"
+                "functions of pipelines are under way still, and the process does not wait for them "
+                "any longer; if one goes on before it is over, Python up to 3.13 crashes"
             )
-            if not _have_ended(runs, threads, began + SECONDS):
-                _interrupt(threads)
-    _spdl_rs.Workers.forbid_python()
+
+
+def _wait_for(
+    runs: Sequence[_spdl_rs.PipelineRun],
+    threads: Mapping[threading.Thread, Mapping[CodeType, Sequence[str]]],
+    began: float,
+) -> None:
+    """Waits for as long as is allowed, and says so."""
+    if not _have_ended(runs, threads, began + _SILENT_SECONDS):
+        waits = "; ".join(_under_way(threads)) or "work of the native module"
+        log_warning(
+            f"the process ends, and waits for functions of pipelines that are under way, for "
+            f"{SECONDS:.0f} s at most: {waits}"
+        )
+        _have_ended(runs, threads, began + SECONDS)
 
 
 def _have_ended(
@@ -116,16 +132,21 @@ def _have_ended(
 def _interrupt(threads: Iterable[threading.Thread]) -> None:
     """Raises `ProcessEnds` in functions that are under way, where they run Python code: up to version
     3.13, Python unwinds threads that run on when it ends, and the native module cannot bear that.
-    Those that wait, for a lock or in a library, do not hear of it, and need not."""
+    Those that wait, for a lock or in a library, hear of it when they come back: in time where that is
+    before Python ends. Where it is while Python ends, nothing helps: only ending the process at once
+    would, and its exit status is not known here."""
+    numbers = [thread.ident for thread in threads if thread.is_alive() and thread.ident is not None]
+    if not numbers:
+        return
     try:
         import ctypes
     except ImportError:
         # There are builds of Python without it.
         return
-    for thread in threads:
-        if thread.ident is not None and thread.is_alive():
-            number = ctypes.c_ulong(thread.ident)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(number, ctypes.py_object(ProcessEnds))
+    for number in numbers:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(number), ctypes.py_object(ProcessEnds)
+        )
 
 
 def _under_way(

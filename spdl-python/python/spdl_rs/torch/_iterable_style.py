@@ -51,6 +51,9 @@ class IterableFetch:
             self._samples = self._begin(self._state)
         try:
             sample_or_samples = self._next(self._samples)
+        except SystemExit as error:
+            what = f"a sample behind the first {self._fetched} batches"
+            raise RuntimeError(f"SystemExit was raised for {what}, with {error.code!r}") from error
         except Exception as error:
             _add_notes(error, f"Raised for: a sample behind the first {self._fetched} batches")
             raise

@@ -64,6 +64,10 @@ def told_of(function: Callable[[Any], Any], argument: Any, what: str) -> Any:
         # A loop would take this for the end of the data.
         raised = RuntimeError(f"StopIteration was raised for {what}")
         raise raised from error
+    except SystemExit as error:
+        # It would end the program of whoever takes the batch, without a word.
+        raised = RuntimeError(f"SystemExit was raised for {what}, with {error.code!r}")
+        raise raised from error
     except Exception as error:
         _add_notes(error, f"Raised for: {what}")
         raise
