@@ -67,7 +67,7 @@ pub(crate) fn warn(warnings: &[Error]) {
 
 /// The same stores; where one cannot be reached that has never answered, that is told at once.
 pub(crate) fn telling(stores: StoreRegistry) -> StoreRegistry {
-    stores.when_refused(|address, error| {
+    stores.when_not_reached(|address, error| {
         note(&printable(&format!(
             "spdl: warning: {address}: {}; it is tried again",
             error.message()

@@ -1,15 +1,17 @@
 //! What the texts of a column of labels say: whole numbers, or else the names of classes.
 
+use crate::FieldValue;
 use crate::record::shown;
 
 /// What one text says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LabelText {
     Empty,
-    /// `3`, and also `3.0`, as programs write whole numbers that lie beside missing ones.
+    /// `3`, and also `3.0` and `3.0e+00`, as programs write whole numbers that lie beside missing ones.
     Whole(i64),
     /// A number that is not whole, or too large to be told from its neighbours.
     OtherNumber,
+    /// All else, as `7e10`, which is mostly a part of a hash.
     Name,
 }
 
@@ -24,7 +26,8 @@ impl LabelText {
         }
         // `nan` and `inf` are words as others are.
         let digits = text.trim_start_matches(['+', '-']);
-        let is_number = digits.starts_with(|first: char| first.is_ascii_digit() || first == '.');
+        let is_number = digits.starts_with(|first: char| first.is_ascii_digit() || first == '.')
+            && has_no_exponent_or_a_programs(text);
         match text.parse::<f64>() {
             Ok(number) if is_number => whole(number).map_or(LabelText::OtherNumber, Self::Whole),
             _ => LabelText::Name,
@@ -40,11 +43,22 @@ impl LabelText {
     }
 }
 
+/// Programs write an exponent behind a point, and with its sign.
+fn has_no_exponent_or_a_programs(text: &str) -> bool {
+    text.split_once(['e', 'E'])
+        .is_none_or(|(number, exponent)| number.contains('.') && exponent.starts_with(['+', '-']))
+}
+
 /// A number without a fraction as a label.
 pub(crate) fn whole(number: f64) -> Option<i64> {
     /// Up to here each whole number is told from the next one.
     const LAST_EXACT: f64 = (1_u64 << f64::MANTISSA_DIGITS) as f64;
     (number.fract() == 0.0 && number.abs() < LAST_EXACT).then_some(number as i64)
+}
+
+/// Whether the value of a field is a text that says nothing.
+pub(crate) fn is_empty_text(value: &FieldValue) -> bool {
+    value.as_str().is_some_and(|text| LabelText::of(text) == LabelText::Empty)
 }
 
 /// The texts of one column, which are all whole numbers or all names.
@@ -87,12 +101,14 @@ impl LabelTexts {
 
 impl LabelFault {
     /// What is wrong with the label `text`, where `place_name` says where the first one is (`in line 3`), and
-    /// the option that names another column is called `label_field`.
+    /// the option that names another column is called `label_field`. It may be advised to leave labels empty
+    /// where `empty_is_none`: where the sample has no label then, and is no error.
     pub(crate) fn message(
         &self,
         text: &str,
         place_name: impl Fn(u64) -> String,
         label_field: &str,
+        empty_is_none: bool,
     ) -> String {
         let text_shown = shown(text.trim());
         match self {
@@ -105,9 +121,13 @@ impl LabelFault {
                     Some(_) => ("a whole number", "is none"),
                     None => ("no whole number", "is one"),
                 };
+                let or_empty = match empty_is_none {
+                    true => ", leave it empty where there is no label",
+                    false => "",
+                };
                 format!(
                     "the label {text_shown} is {is}, and {} {} {was}; labels are all whole numbers, or all \
-                     names of classes. Mend it, leave it empty where there is no label, or, where numbers are \
+                     names of classes. Mend it{or_empty}, or, where numbers are \
                      names, put a letter before them; if this column holds no labels, say which one does \
                      ({label_field})",
                     shown(first.trim()),
@@ -132,16 +152,23 @@ mod tests {
             ("-1.000", LabelText::Whole(-1)),
             ("2.", LabelText::Whole(2)),
             ("1.0e+01", LabelText::Whole(10)),
+            ("-1.000000E+00", LabelText::Whole(-1)),
+            ("2.0e-01", LabelText::OtherNumber),
+            ("1.0e+400", LabelText::OtherNumber),
             ("9223372036854775807", LabelText::Whole(i64::MAX)),
             ("0.5", LabelText::OtherNumber),
             (".5", LabelText::OtherNumber),
-            ("1e400", LabelText::OtherNumber),
             ("9007199254740993.0", LabelText::OtherNumber),
             ("18446744073709551615", LabelText::OtherNumber),
             ("nan", LabelText::Name),
             ("-inf", LabelText::Name),
             ("1.0.0", LabelText::Name),
             ("7up", LabelText::Name),
+            ("7e10", LabelText::Name),
+            ("0e1", LabelText::Name),
+            ("2E5", LabelText::Name),
+            ("1e+05", LabelText::Name),
+            ("1.0e5", LabelText::Name),
             (".", LabelText::Name),
             ("cat", LabelText::Name),
             (" \t", LabelText::Empty),
@@ -156,7 +183,12 @@ mod tests {
             let mut all = LabelTexts::default();
             let mut faults = (0..).zip(texts).filter_map(|(place, text)| {
                 let fault = all.add(text, place).err()?;
-                Some((place, fault.message(text, |place| format!("in row {place}"), "`other`")))
+                let told = |empty_is_none| {
+                    let row = |place| format!("in row {place}");
+                    fault.message(text, row, "`other`", empty_is_none)
+                };
+                assert!(!told(false).contains("empty"), "{}", told(false));
+                Some((place, told(true)))
             });
             let first = faults.next();
             first.ok_or_else(|| all.are_names())
@@ -167,6 +199,7 @@ mod tests {
         let words =
             "the label \"n/a\" is no whole number, and \"1\" in row 1 is one; labels are all";
         assert!(place == 3 && told.starts_with(words) && told.ends_with("(`other`)"), "{told}");
+        assert!(told.contains("Mend it, leave it empty where there is no label, or,"), "{told}");
         let (place, told) = read(&["cat", "7"]).unwrap();
         let words = "the label \"7\" is a whole number, and \"cat\" in row 0 is none; labels are";
         assert!(place == 1 && told.starts_with(words), "{told}");

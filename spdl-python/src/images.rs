@@ -102,7 +102,7 @@ impl Images {
             cache_memory,
         };
         let (tell, told) = mpsc::channel();
-        let stores = StoreRegistry::new().when_refused(move |address, error| {
+        let stores = StoreRegistry::new().when_not_reached(move |address, error| {
             // Once the data set is opened, nobody listens.
             let _ = tell.send(format!("{address}: {}; it is tried again", error.message()));
         });
@@ -277,6 +277,9 @@ impl Request {
         }
         if let Some(field) = &self.label_field {
             options = options.label_field(field);
+        }
+        if self.classes.is_some() {
+            options = options.classes_are_told();
         }
         let mut data = block_on(OpenedDataset::open_with(&self.addresses, stores, &options))?;
         if let Some(field) = &self.label_field {

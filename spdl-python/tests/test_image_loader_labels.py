@@ -128,7 +128,50 @@ def test_a_name_among_numbers_is_refused_with_line_value_and_remedy(beside):
     assert "leave it empty" in str(caught.value) and "`label_field=`" in str(caught.value)
     with pytest.raises(ValueError, match='the label "n/a" is no whole number') as caught:
         load(beside("path,target", [*rows, "5.png,n/a"]), label_field="target")
-    assert "5.png" in str(caught.value)
+    assert "5.png" in str(caught.value) and "empty" not in str(caught.value)
+
+
+def test_labels_that_look_like_exponents_are_names(beside, silent):
+    hashes = ["a1", "7e10", "b2", "0e1", "2e5", "7e10"]
+    source = beside("path,label", [f"{n}.png,{label}" for n, label in enumerate(hashes)])
+    loader, labels = load(source)
+    assert loader.classes == ["0e1", "2e5", "7e10", "a1", "b2"] and labels == [3, 2, 4, 0, 1, 2]
+
+
+@pytest.fixture
+def parquet(images, tmp_path):
+    """Writes these labels beside images, and says where."""
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    files = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+
+    def write(labels):
+        table = pyarrow.table({"image": images[: len(labels)], "label": labels})
+        files.write_table(table, tmp_path / "images.parquet")
+        return tmp_path / "images.parquet"
+
+    return write
+
+
+@pytest.mark.frameworks
+def test_a_column_of_names_and_numbers_is_read_where_the_classes_are_told(parquet, silent):
+    source = parquet(["cat", "7", "dog", "cat"])
+    classes = ["7", "cat", "dog"]
+    assert load(source, classes=classes)[1] == [1, 0, 2, 1]
+    assert load(source, classes=classes, label_field="label")[1] == [1, 0, 2, 1]
+    with pytest.raises(ValueError, match='the label "7" is a whole number, and "cat" of'):
+        load(source)
+
+
+@pytest.mark.frameworks
+def test_an_empty_text_of_a_column_is_no_class_and_is_told(parquet):
+    for column, classes, expected in [
+        (["cat", "", "dog", "cat"], ["cat", "dog"], [0, -1, 1, 0]),
+        (["1", "", "2", "3"], [], [1, -1, 2, 3]),
+    ]:
+        source = parquet(column)
+        with pytest.warns(spdl_rs.DatasetWarning, match="1 of 4 samples has no label"):
+            loader, labels = load(source)
+        assert loader.classes == classes and labels == expected
 
 
 def test_the_column_label_comes_before_class(beside, silent):

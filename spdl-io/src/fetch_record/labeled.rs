@@ -15,6 +15,7 @@ use crate::Cache;
 use crate::cache::local_version;
 #[cfg(feature = "local")]
 use crate::io_threads::IoThreads;
+use crate::label_text::is_empty_text;
 use crate::record::no_such_field;
 use crate::{
     Encoding, Fetch, Fetcher, FieldRequest, FieldValue, IMAGE_EXTENSIONS, Key, OptionNames,
@@ -63,6 +64,8 @@ pub struct FetchLabeled {
     labels: Vec<Arc<str>>,
     /// Whether each sample must have one of them.
     needs_label: bool,
+    /// Whether an empty text says nothing, where no label is needed; else it is an error.
+    takes_empty: bool,
     classes: Classes,
     max_bytes: u64,
     #[cfg(feature = "local")]
@@ -93,6 +96,7 @@ impl FetchLabeled {
             values: values.map(|&name| name.into()).collect(),
             labels: LABEL_FIELDS.map(Into::into).into(),
             needs_label: false,
+            takes_empty: false,
             classes: Classes::default(),
             max_bytes: Fetch::DEFAULT_MAX_BYTES,
             #[cfg(feature = "local")]
@@ -201,6 +205,11 @@ impl FetchLabeled {
         self
     }
 
+    /// Takes an empty text for no label, where none is needed.
+    pub(crate) fn with_empty_labels(self, takes_empty: bool) -> Self {
+        FetchLabeled { takes_empty, ..self }
+    }
+
     /// The number of the class that the value of a field says; `None` where it says none. Of a text, a name
     /// counts before its digits; of bytes, as of a file `1.cls`, digits before a name.
     pub fn label_of(&self, value: &FieldValue) -> Option<i64> {
@@ -238,6 +247,10 @@ impl FetchLabeled {
         self.labels.iter().any(|label| **label == *name)
     }
 
+    fn empty_is_none(&self) -> bool {
+        self.takes_empty && !self.needs_label
+    }
+
     fn request(&self, value: Arc<str>, label: Option<Arc<str>>) -> FieldRequest {
         FieldRequest::all(self.max_bytes).only([value].into_iter().chain(label))
     }
@@ -262,6 +275,8 @@ impl AsyncStage<StoredRecord> for FetchLabeled {
             let mut name = name_in_cache(&item, &value, label.as_deref());
             if label.is_some() {
                 name.extend(self.classes.in_cache());
+                // Else its -1 would be found by who takes it for an error.
+                name.extend(self.empty_is_none().then_some(0));
             }
             let version = version_in_cache(&*self.fetcher, &item, &value, label.as_deref()).await?;
             let kept = cache.get_version(&name, version.as_deref()).await;
@@ -316,7 +331,8 @@ impl FetchLabeled {
             None => record.label,
             Some(name) => {
                 let field = record.take(&name)?;
-                self.classes.number(&field).ok_or_else(|| {
+                let empty = (self.empty_is_none() && is_empty_text(&field)).then_some(record.label);
+                self.classes.number(&field).or(empty).ok_or_else(|| {
                     let error = wrong(&record.key, &name, self.classes.refusal(&field));
                     offset.map_or(error.clone(), |offset| error.with_offset(offset))
                 })?

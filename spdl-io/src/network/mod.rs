@@ -109,7 +109,7 @@ pub(crate) fn broken(error: reqwest::Error) -> Error {
     } else if is_handshake {
         // A certificate that nobody vouches for does not get better with time.
         (ErrorKind::Io, "no secure connection to the server")
-    } else if is_unknown_name(&error) {
+    } else if is_unresolved(&error) {
         // Name servers fail as others do, and do not always say whether a name is unknown for good.
         (ErrorKind::Unavailable, "no address is known for the name of the server")
     } else if error.is_connect() {
@@ -145,9 +145,33 @@ pub(crate) fn unreached(error: &(dyn StdError + 'static)) -> Option<Unreached> {
     }
 }
 
-/// Whether the name of a server led to no address, which the connector says in words alone.
-pub(crate) fn is_unknown_name(error: &(dyn StdError + 'static)) -> bool {
-    chain(error).any(|cause| cause.to_string() == "dns error")
+/// Whether the name of a server led to no address, for whatever reason, which the connector says in words
+/// alone.
+pub(crate) fn is_unresolved(error: &(dyn StdError + 'static)) -> bool {
+    resolving(error).next().is_some()
+}
+
+/// Whether the resolver says that nobody has the name of a server, and not that it failed itself. It says
+/// that in the words of the system alone.
+fn is_unknown_name(error: &(dyn StdError + 'static)) -> bool {
+    /// `EAI_NONAME` of glibc, musl, macOS and Windows.
+    const WORDS: [&str; 4] = [
+        "name or service not known",
+        "name does not resolve",
+        "nodename nor servname",
+        "no such host",
+    ];
+    resolving(error).skip(1).any(|cause| {
+        let told = cause.to_string().to_ascii_lowercase();
+        WORDS.iter().any(|words| told.contains(words))
+    })
+}
+
+/// That a name led to no address, and why.
+fn resolving<'a>(
+    error: &'a (dyn StdError + 'static),
+) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    chain(error).skip_while(|cause| cause.to_string() != "dns error")
 }
 
 pub(crate) fn has_cause(error: &(dyn StdError + 'static), kind: io::ErrorKind) -> bool {
@@ -181,6 +205,44 @@ pub(crate) fn causes(error: &(dyn StdError + 'static)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(Debug)]
+    struct Layer(&'static str, Box<dyn StdError>);
+
+    impl std::fmt::Display for Layer {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl StdError for Layer {
+        fn source(&self) -> Option<&(dyn StdError + 'static)> {
+            Some(&*self.1)
+        }
+    }
+
+    #[test]
+    fn a_resolver_that_fails_does_not_make_a_name_unknown() {
+        let resolver = "failed to lookup address information: ";
+        for (why, is_unknown) in [
+            ("Name or service not known", true),
+            ("Name does not resolve", true),
+            ("nodename nor servname provided, or not known", true),
+            ("No such host is known. (os error 11001)", true),
+            ("Temporary failure in name resolution", false),
+            ("Try again", false),
+            ("Non-recoverable failure in name resolution", false),
+            ("No address associated with hostname", false),
+        ] {
+            let error = io::Error::other(format!("{resolver}{why}"));
+            let error = Layer("client error (Connect)", Layer("dns error", error.into()).into());
+            assert!(is_unresolved(&error), "{why}");
+            assert_eq!(is_unknown_name(&error), is_unknown, "{why}");
+            assert_eq!(unreached(&error) == Some(Unreached::NoAddress), is_unknown, "{why}");
+        }
+        let other = Layer("tcp connect error", io::Error::other("no such host").into());
+        assert!(!is_unresolved(&other) && !is_unknown_name(&other));
+    }
 
     #[test]
     fn only_this_machine_is_reached_without_a_proxy() {

@@ -23,7 +23,7 @@ use self::connector::NoIdentity;
 use crate::fetcher::{check_limit, check_version, past_the_end, range_len};
 use crate::network::{
     Connections, FARTHEST, Reactor, Refusal, causes, chain, collect, exact, gathered,
-    is_unknown_name, panicked, unreached,
+    is_unresolved, panicked, unreached,
 };
 use crate::resilient::Unreached;
 use crate::{Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest, Secret};
@@ -181,7 +181,7 @@ impl ObjectStoreFetcher {
         }
         if let Some(error) = chain(&error).find_map(|cause| cause.downcast_ref::<HttpError>()) {
             let (kind, what) = match error.kind() {
-                _ if is_unknown_name(error) => {
+                _ if is_unresolved(error) => {
                     (ErrorKind::Unavailable, "no address is known for the name of the store")
                 }
                 HttpErrorKind::Timeout => (ErrorKind::Timeout, "no answer in time"),

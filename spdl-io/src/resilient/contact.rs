@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use spdl_core::Error;
 
-/// So long a store is tried that refuses connections, or for whose name no address is known, and that has never
+/// So long a store is tried that refuses connections, or whose name nobody has, and that has never
 /// answered: it may just be starting. Mostly its address is wrong. One that has answered before is restarted, and
 /// waited for.
 pub(super) const STRANGER_PATIENCE: Duration = Duration::from_secs(2);
@@ -15,10 +15,14 @@ pub(super) const STRANGER_PATIENCE: Duration = Duration::from_secs(2);
 /// The cause of an error that no store answered with. The error itself says what happened in words, and
 /// this adds none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(any(feature = "http", test)),
+    expect(dead_code, reason = "without a network there is nobody to be reached")
+)]
 pub(crate) enum Unreached {
     /// Nothing listens where the connection was to go.
     Refused,
-    /// No address is known for its name.
+    /// Nobody has its name. Where the resolver fails that says so, it is one of the others.
     NoAddress,
     /// No connection came about in time or in safety, or nothing was asked at all.
     Otherwise,

@@ -44,9 +44,9 @@ use crate::{Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest};
 ///   damaged answer), after random waits that double (full jitter) and never shorter than the
 ///   store asks for; within a number of attempts, a time, and a reserve of retries that all reads
 ///   share. So a store in trouble is not asked much more often than one that is well.
-/// - **Gives up sooner on a stranger**: where connections are refused, or no address is known for the name
-///   of the server, and the store has never answered, it is tried for 2 s from the first such failure on and
-///   no longer, and that is [told](Resilient::when_refused) at once. One that has answered is restarted, and
+/// - **Gives up sooner on a stranger**: where connections are refused, or nobody has the name of the
+///   server, and the store has never answered, it is tried for 2 s from the first such failure on and
+///   no longer, and that is [told](Resilient::when_not_reached) at once. One that has answered is restarted, and
 ///   gets all its time.
 /// - **Goes on where a body broke off**, where the fetcher below reads ranges and tells versions;
 ///   else from the start. What comes twice is given once.
@@ -196,7 +196,7 @@ impl Resilient {
     /// Calls `listener` once, when a store that has never answered cannot be reached, as it refuses the
     /// connection, say, and the read is about to be tried again. Of several calls the first counts, also for clones.
     #[must_use]
-    pub fn when_refused(self, listener: impl Fn(&Error) + Send + Sync + 'static) -> Self {
+    pub fn when_not_reached(self, listener: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         self.shared.contact.listen(Box::new(listener));
         self
     }

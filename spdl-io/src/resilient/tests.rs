@@ -607,7 +607,7 @@ fn a_stranger_that_nobody_meets_is_given_up_soon_and_told_of_at_once() {
             let (told, clock) = (Arc::clone(&told), Arc::clone(&setup.clock));
             move |error: &Error| told.lock().unwrap().push((clock.elapsed(), error.to_string()))
         };
-        let fetcher = setup.fetcher.clone().when_refused(tell);
+        let fetcher = setup.fetcher.clone().when_not_reached(tell);
         let key = Key::from("a");
         let read = async { fetcher.read(&key, None).await.map(drop) };
         let look = async { fetcher.stat(&key).await.map(drop) };
@@ -650,7 +650,7 @@ fn a_stranger_from_whom_nothing_comes_is_told_of_and_gets_all_its_time() {
     let setup = timed(|_, _| Answer::Late(1000 * SECOND));
     let told = Arc::new(Mutex::new(Vec::new()));
     let all = Arc::clone(&told);
-    let fetcher = setup.fetcher.clone().when_refused(move |error| {
+    let fetcher = setup.fetcher.clone().when_not_reached(move |error| {
         all.lock().unwrap().push(error.message().to_owned());
     });
     setup.clock.run(fetcher.read(&Key::from("a"), None)).unwrap_err();
@@ -744,7 +744,7 @@ fn the_time_of_a_stranger_runs_from_the_first_refusal() {
     let tell = move |_: &Error| {
         count.fetch_add(1, Ordering::Relaxed);
     };
-    let fetcher = refused_in_the_end.fetcher.clone().when_refused(tell);
+    let fetcher = refused_in_the_end.fetcher.clone().when_not_reached(tell);
     let error = refused_in_the_end.clock.run(fetcher.read(&Key::from("a"), None)).unwrap_err();
     assert!(error.message().contains("nothing has answered there so far"), "{error}");
     assert_eq!(told.load(Ordering::Relaxed), 1);

@@ -34,7 +34,7 @@ const SCHEMES: [(&str, &str, bool); 6] = [
 type Opened = HashMap<(String, Option<usize>), Arc<dyn Fetcher>>;
 
 /// Is given the address of a store, without what is secret in it, and the error.
-type RefusalListener = dyn Fn(&str, &Error) + Send + Sync;
+type NotReachedListener = dyn Fn(&str, &Error) + Send + Sync;
 
 /// So many stores are kept that nobody reads from, about: a list of files may name servers by the thousand.
 const KEPT: usize = 1024;
@@ -88,7 +88,7 @@ pub struct StoreRegistry {
     /// The timer of all layers that try again.
     runtime: Arc<OnceLock<Arc<dyn Runtime>>>,
     /// Who is told where a store cannot be reached.
-    when_refused: Option<Arc<RefusalListener>>,
+    when_not_reached: Option<Arc<NotReachedListener>>,
     #[cfg(feature = "http")]
     reactor: crate::network::Reactor,
     /// One for all servers of the web that are reached in the same way.
@@ -134,8 +134,11 @@ impl StoreRegistry {
     /// unknown, or nothing comes in time) and has never answered, with its address, when it is about to be tried again: see [`Resilient`]. It is called by the thread that waits
     /// for the network, which it must not hold up.
     #[must_use]
-    pub fn when_refused(mut self, listener: impl Fn(&str, &Error) + Send + Sync + 'static) -> Self {
-        self.when_refused = Some(Arc::new(listener));
+    pub fn when_not_reached(
+        mut self,
+        listener: impl Fn(&str, &Error) + Send + Sync + 'static,
+    ) -> Self {
+        self.when_not_reached = Some(Arc::new(listener));
         self.anew()
     }
 
@@ -238,9 +241,11 @@ impl StoreRegistry {
         match &options.resilience {
             Some(resilience) if !is_file => {
                 let layer = Resilient::on(self.runtime()?, store, resilience.clone())?;
-                let Some(listener) = self.when_refused.clone() else { return Ok(Arc::new(layer)) };
+                let Some(listener) = self.when_not_reached.clone() else {
+                    return Ok(Arc::new(layer));
+                };
                 let address = address.store();
-                Ok(Arc::new(layer.when_refused(move |error| listener(&address, error))))
+                Ok(Arc::new(layer.when_not_reached(move |error| listener(&address, error))))
             }
             _ => Ok(store),
         }

@@ -75,7 +75,7 @@ mod parquet {
     use ::parquet::file::writer::SerializedFileWriter;
     use ::parquet::schema::parser::parse_message_type;
     use spdl_core::{ErrorKind, block_on};
-    use spdl_io::datasets::OpenedDataset;
+    use spdl_io::datasets::{OpenOptions, OpenedDataset};
     use spdl_io::{Address, Key, SourceOptions, StoreFactory, StoreRegistry};
 
     use super::*;
@@ -118,19 +118,35 @@ mod parquet {
     }
 
     fn open(files: &[(&str, Vec<u8>)]) -> (Recording, Result<OpenedDataset>) {
+        open_with(files, &OpenOptions::default())
+    }
+
+    fn open_with(
+        files: &[(&str, Vec<u8>)],
+        options: &OpenOptions,
+    ) -> (Recording, Result<OpenedDataset>) {
         let store = Recording::new(files.iter().cloned());
         let plain = SourceOptions::default().without_resilience();
         let stores = StoreRegistry::new()
             .register("acme", Arc::new(Acme(store.clone())))
             .with_options("acme:", plain);
         let addresses: Vec<_> = files.iter().map(|(name, _)| format!("acme://x/{name}")).collect();
-        let opened = block_on(OpenedDataset::open(&addresses, &stores));
+        let opened = block_on(OpenedDataset::open_with(&addresses, &stores, options));
         (store, opened)
     }
 
     fn labels(data: &OpenedDataset) -> Vec<i64> {
         let read = process(Arc::clone(&data.samples), data.fetch_labeled());
         read.into_iter().map(|image| image.unwrap().label).collect()
+    }
+
+    /// Those that there are, where a pipeline would end at the first that fails.
+    fn each_label(data: &OpenedDataset) -> Vec<Option<i64>> {
+        let label = |number| {
+            let sample = vec![data.samples.item(number).unwrap()];
+            process(sample, data.fetch_labeled()).remove(0).ok().map(|image| image.label)
+        };
+        (0..data.samples.len()).map(label).collect()
     }
 
     #[test]
@@ -170,6 +186,94 @@ mod parquet {
         let error = open(&[("1.parquet", file(&[&["7", "2.5"]]))]).1.unwrap_err();
         let words = "the label \"2.5\" is no whole number that a label can be";
         assert!(error.message().starts_with(words), "{error}");
+    }
+
+    #[test]
+    fn texts_that_look_like_exponents_are_names_of_classes() {
+        let (_, data) = open(&[("1.parquet", file(&[&["0e1", "7e10", "2e5"]]))]);
+        let data = data.unwrap();
+        assert_eq!(data.classes, ["0e1", "2e5", "7e10"]);
+        assert_eq!(labels(&data), [0, 2, 1]);
+    }
+
+    #[test]
+    fn a_column_of_names_and_numbers_is_read_where_the_classes_are_told() {
+        let files = [("1.parquet", file(&[&["cat", "7"], &["", "dog"]]))];
+        for options in [OpenOptions::default(), OpenOptions::default().label_field("label")] {
+            assert!(open_with(&files, &options).1.is_err());
+            let (_, data) = open_with(&files, &options.classes_are_told());
+            let mut data = data.unwrap();
+            assert!(data.classes.is_empty() && data.warnings.is_empty());
+            data.classes = ["7", "cat", "dog"].map(Into::into).into();
+            // A field that is named must say something.
+            let empty = data.unlabeled().map(|_| -1);
+            assert_eq!(each_label(&data), [Some(1), Some(0), empty, Some(2)]);
+        }
+    }
+
+    #[test]
+    fn an_empty_text_is_no_class_and_its_sample_has_no_label() {
+        for (groups, classes, expected, words, first) in [
+            (
+                &[&["cat", "dog"][..], &["", "cat", " "]][..],
+                &["cat", "dog"][..],
+                &[0, 1, -1, 0, -1][..],
+                "2 of 5 samples have no label, this one first: they get the label -1, beside others",
+                "1.parquet:2",
+            ),
+            (&[&["1", "", "3"]], &[], &[1, -1, 3], "1 of 3 samples has no label", "1.parquet:1"),
+            (
+                &[&["", ""]],
+                &[],
+                &[-1, -1],
+                "2 of 2 samples have no label, this one first: they get the label -1 (their texts",
+                "1.parquet:0",
+            ),
+        ] {
+            let files = [("1.parquet", file(groups))];
+            let (_, data) = open(&files);
+            let data = data.unwrap();
+            assert_eq!(data.classes, classes);
+            assert_eq!(labels(&data), expected);
+            let told = data.unlabeled().unwrap();
+            assert!(told.message().starts_with(words), "{told}");
+            assert_eq!(told.key(), Some(first));
+            // A field that is named must say something.
+            let (_, data) = open_with(&files, &OpenOptions::default().label_field("label"));
+            let data = data.unwrap();
+            assert!(data.unlabeled().is_none() && data.classes == classes);
+            let expected = expected.iter().map(|label| (*label >= 0).then_some(*label));
+            assert_eq!(each_label(&data), expected.collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn it_is_advised_to_leave_a_label_empty_where_that_is_no_error() {
+        let files = [("1.parquet", file(&[&["7", "cat"]]))];
+        let advice = "Mend it, leave it empty where there is no label";
+        let error = open(&files).1.unwrap_err();
+        assert!(error.message().contains(advice), "{error}");
+        let named = OpenOptions::default().label_field("label");
+        let error = open_with(&files, &named).1.unwrap_err();
+        assert!(error.message().contains("Mend it, or, where"), "{error}");
+    }
+
+    #[cfg(feature = "cache")]
+    #[test]
+    fn a_cache_does_not_give_an_empty_label_to_whom_it_is_an_error() {
+        let cache = Cache::builder().memory(1 << 20).open().unwrap();
+        let files = [("1.parquet", file(&[&["1", ""]]))];
+        let named = OpenOptions::default().label_field("label");
+        for (options, expected) in [(OpenOptions::default(), Some(-1)), (named, None)] {
+            let (_, data) = open_with(&files, &options);
+            let data = data.unwrap();
+            for _ in 0..2 {
+                let fetch = data.fetch_labeled().with_cache(cache.clone());
+                let second = vec![data.samples.item(1).unwrap()];
+                let read = process(second, fetch).remove(0);
+                assert_eq!(read.ok().map(|image| image.label), expected);
+            }
+        }
     }
 
     #[test]

@@ -93,7 +93,8 @@ fn labels_are_numbers_or_else_names_in_the_order_of_their_bytes() {
         (labels, list.classes().to_vec())
     };
     assert_eq!(labels("a,7\nb, -3 \nc,7\nd,\n"), (vec![7, -3, 7, -1], vec![]));
-    assert_eq!(labels("a,10.0\nb,2.0\nc,-1\nd,1e1\n"), (vec![10, 2, -1, 10], vec![]));
+    assert_eq!(labels("a,10.0\nb,2.0\nc,-1\nd,1.0e+01\n"), (vec![10, 2, -1, 10], vec![]));
+    assert_eq!(labels("a,a1\nb,7e10\nc,0e1\n").0, [2, 1, 0]);
     let (numbers, classes) = labels("a,dog\nb,7a\nc,Cat\nd,dog\ne,\n");
     assert_eq!((numbers, classes.join(" ")), (vec![2, 0, 1, 2, -1], "7a Cat dog".into()));
 }

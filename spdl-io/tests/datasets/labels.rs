@@ -185,6 +185,8 @@ fn a_named_column_of_names_and_numbers_is_refused_with_row_value_and_remedy() {
         assert!(error.message().starts_with(told), "{error}");
         assert!(error.key().unwrap().ends_with("3.jpg"), "{error}");
         assert!(error.message().ends_with("(`OpenOptions::label_field`)"), "{error}");
+        // An empty cell of a field that is named is an error.
+        assert!(!error.message().contains("empty"), "{error}");
     }
 }
 

@@ -20,7 +20,7 @@ fn a_name_that_does_not_resolve_is_told_within_its_time() {
         .with_options("http:", options())
         .with_options("https:", options())
         .with_options("s3:", s3)
-        .when_refused(move |store, _| listener.lock().unwrap().push(store.to_owned()));
+        .when_not_reached(move |store, _| listener.lock().unwrap().push(store.to_owned()));
     for address in [format!("http://{host}/a"), format!("https://{host}/a"), "s3://b/a".to_owned()]
     {
         let place = stores.open(&address).unwrap();
@@ -45,9 +45,10 @@ fn a_listing_where_no_server_listens_is_told_at_once_and_given_up_soon() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let listener = Arc::clone(&told);
     let s3 = SourceOptions::default().endpoint("http://127.0.0.1:1".to_owned()).anonymous(true);
-    let stores = StoreRegistry::new().with_options("s3:", s3).when_refused(move |store, error| {
-        listener.lock().unwrap().push(format!("{store}: {}", error.message()));
-    });
+    let stores =
+        StoreRegistry::new().with_options("s3:", s3).when_not_reached(move |store, error| {
+            listener.lock().unwrap().push(format!("{store}: {}", error.message()));
+        });
     let start = Instant::now();
     let error = block_on(OpenedDataset::open(&["s3://b/folder/"], &stores)).unwrap_err();
     let time = start.elapsed();
@@ -64,9 +65,10 @@ fn where_no_server_listens_it_is_told_at_once_and_given_up_soon() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let listener = Arc::clone(&told);
     let s3 = SourceOptions::default().endpoint(format!("http://{unused}")).anonymous(true);
-    let stores = StoreRegistry::new().with_options("s3:", s3).when_refused(move |store, error| {
-        listener.lock().unwrap().push(format!("{store}: {}", error.message()));
-    });
+    let stores =
+        StoreRegistry::new().with_options("s3:", s3).when_not_reached(move |store, error| {
+            listener.lock().unwrap().push(format!("{store}: {}", error.message()));
+        });
     for (address, store) in [
         (format!("http://{unused}/a"), format!("http://{unused}")),
         ("s3://b/a".into(), "s3://b".into()),

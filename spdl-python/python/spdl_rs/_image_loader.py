@@ -103,11 +103,12 @@ class ImageLoader:
             folders: `train/cat/1.jpg` is a `cat` beside `train/dog/1.jpg`. Else -1: a
             `DatasetWarning` says which fields there are where no sample has a label (of the first
             1,000, but of all in tar shards and lists), and how many have none where others in
-            tar shards or a list have one.
+            tar shards, a list or Parquet have one. One whose text is empty there has none.
         classes: The names of the classes, in the order of their numbers, where the labels of tar
             shards, TFRecord or MDS are names. Of a column of Parquet or of a list they are known:
             all that are in it, sorted by their bytes. Such a column holds whole numbers or names; one
-            of both is a `ValueError` that says where. Folders bring their own.
+            of both is a `ValueError` that says where, unless it is of Parquet and its classes are
+            told here. Folders, and lists, bring their own.
         cache: A folder of this machine in which files are kept, so that each is read only once from
             where it comes. Several runs and ranks may share it. Where not all fit, a part that
             never changes is kept.

@@ -39,7 +39,7 @@ use crate::{Encoding, Extent, Fetcher, Key, OptionNames, StoredRecord};
 ///   label `label`, `class` or `cls`. [`FileListOptions`] may name others. The first row of CSV is a header
 ///   where it names a column of paths; without a header there are one or two columns, path and label. What
 ///   looks like a header and names no such column is refused.
-/// - Labels are all whole numbers (`3.0` is one), or all names: then a label is the name's place among all of
+/// - Labels are all whole numbers (`3.0` is one, `7e10` is none), or all names: then a label is the name's place among all of
 ///   them sorted by their bytes: [`classes`](FileList::classes). A mixture is refused. An empty one, or
 ///   none, is −1.
 /// - Of several columns of labels the first in that order counts, and the others are fields.
@@ -236,7 +236,7 @@ impl FileList {
                         let says = column.add(&label, start as u64).map_err(|fault| {
                             let line_name = |at| format!("in line {}", line_number(&text, at));
                             let option = self.option_names.label_field;
-                            let message = fault.message(&label, line_name, option);
+                            let message = fault.message(&label, line_name, option, true);
                             Error::new(ErrorKind::InvalidArgument, message)
                                 .with_offset(start as u64)
                         })?;

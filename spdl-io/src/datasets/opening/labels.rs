@@ -38,6 +38,17 @@ impl Unlabeled {
         let first = list.item(first).ok()?.key.display_name();
         Some(Unlabeled { count, of: list.len(), first })
     }
+
+    /// Of a column in which `count` texts are empty, and that of the sample `first` before all others.
+    pub(super) fn in_column(
+        count: u64,
+        samples: &dyn Dataset<Item = StoredRecord>,
+        first: u64,
+    ) -> Self {
+        let name = samples.item(first).map(|sample| sample.key.display_name());
+        let first = name.unwrap_or_else(|_| format!("row {first}").into());
+        Unlabeled { count, of: samples.len(), first }
+    }
 }
 
 impl OpenedDataset {
@@ -57,7 +68,7 @@ impl OpenedDataset {
     }
 
     /// A warning where samples have no label, so that theirs is −1: all, with the names of fields that there
-    /// are, or some among others, of tar shards and lists, with how many. It is for whoever wants labels;
+    /// are, or some among others, of tar shards, lists and columns of texts, with how many. It is for whoever wants labels;
     /// where a field was [named](super::OpenOptions::label_field), each sample without it is an error.
     ///
     /// Of other kinds than tar shards and lists, the first 1,000 samples are looked at. `None` where one of
@@ -68,16 +79,19 @@ impl OpenedDataset {
             return None;
         }
         match &self.unlabeled {
-            Some(some) if some.count < some.of => Some(self.some_unlabeled(some)),
+            Some(some) if some.count < some.of || self.kind == DatasetKind::Parquet => {
+                Some(self.some_unlabeled(some))
+            }
             _ => self.all_unlabeled(),
         }
     }
 
-    /// That some samples have no label, and others have one.
+    /// That some samples have no label, and others have one; or that all texts of a column are empty.
     fn some_unlabeled(&self, unlabeled: &Unlabeled) -> Error {
         let Unlabeled { count, of, first } = unlabeled;
         let advice = match self.kind {
             DatasetKind::FileList => "their cells in the column of labels are empty".to_owned(),
+            DatasetKind::Parquet => "their texts in the column of labels are empty".to_owned(),
             _ => format!("they have none of the fields {}", quoted(LABEL_FIELDS)),
         };
         let (have, theirs) = if *count == 1 {
@@ -85,9 +99,9 @@ impl OpenedDataset {
         } else {
             ("have", "they get the label -1")
         };
+        let beside = if count < of { ", beside others that have one" } else { "" };
         let message = format!(
-            "{count} of {of} samples {have} no label, this one first: {theirs}, beside others that have one \
-             ({advice})"
+            "{count} of {of} samples {have} no label, this one first: {theirs}{beside} ({advice})"
         );
         Error::new(ErrorKind::NotFound, message).with_key(first.clone())
     }

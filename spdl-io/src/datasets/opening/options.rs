@@ -27,6 +27,7 @@ pub struct OpenOptions {
     pub(super) accepts_damage: bool,
     pub(super) image_field: Option<String>,
     pub(super) label_field: Option<String>,
+    pub(super) classes_are_told: bool,
     pub(super) names: OptionNames,
 }
 
@@ -38,6 +39,7 @@ impl Default for OpenOptions {
             accepts_damage: false,
             image_field: None,
             label_field: None,
+            classes_are_told: false,
             names: OptionNames::default(),
         }
     }
@@ -74,6 +76,16 @@ impl OpenOptions {
     #[must_use]
     pub fn label_field(mut self, name: impl Into<String>) -> Self {
         self.label_field = Some(name.into());
+        self
+    }
+
+    /// That the caller tells the classes himself, as by [`FetchLabeled::with_classes`], so that a column of labels
+    /// of a Parquet file may hold names and numbers: opening names no classes of it, and refuses none.
+    ///
+    /// [`FetchLabeled::with_classes`]: crate::FetchLabeled::with_classes
+    #[must_use]
+    pub fn classes_are_told(mut self) -> Self {
+        self.classes_are_told = true;
         self
     }
 
