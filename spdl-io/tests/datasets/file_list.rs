@@ -95,6 +95,8 @@ fn labels_are_numbers_or_else_names_in_the_order_of_their_bytes() {
     assert_eq!(labels("a,7\nb, -3 \nc,7\nd,\n"), (vec![7, -3, 7, -1], vec![]));
     assert_eq!(labels("a,10.0\nb,2.0\nc,-1\nd,1.0e+01\n"), (vec![10, 2, -1, 10], vec![]));
     assert_eq!(labels("a,a1\nb,7e10\nc,0e1\n").0, [2, 1, 0]);
+    let (numbers, classes) = labels("a,dog\nb, cat\nc,cat \nd,\" cat\"\n");
+    assert_eq!((numbers, classes.join("|")), (vec![1, 0, 0, 0], "cat|dog".into()));
     let (numbers, classes) = labels("a,dog\nb,7a\nc,Cat\nd,dog\ne,\n");
     assert_eq!((numbers, classes.join(" ")), (vec![2, 0, 1, 2, -1], "7a Cat dog".into()));
 }
@@ -105,22 +107,22 @@ fn a_column_of_numbers_and_names_is_refused_with_line_value_and_remedy() {
         (
             ListFormat::Csv,
             "path,label\na,1\nb,2.0\nc,n/a\nd,dog\n",
-            "line 4, column 1: the label \"n/a\" is no whole number, and \"1\" in line 2 is one; labels",
+            "line 4: the label \"n/a\" is no whole number, and \"1\" in line 2 is one; labels",
         ),
         (
             ListFormat::Csv,
             "a,cat\n\nb,\nc, 3\n",
-            "line 4, column 1: the label \"3\" is a whole number, and \"cat\" in line 1 is none; labels",
+            "line 4: the label \"3\" is a whole number, and \"cat\" in line 1 is none; labels",
         ),
         (
             ListFormat::Csv,
             "a,1\nb,2.5\n",
-            "line 2, column 1: the label \"2.5\" is no whole number that a label can be. If",
+            "line 2: the label \"2.5\" is no whole number that a label can be. If",
         ),
         (
             ListFormat::JsonLines,
             "{\"path\": \"a\", \"label\": 3}\n{\"path\": \"b\", \"label\": \"cat\"}\n",
-            "line 2, column 1: the label \"cat\" is no whole number, and \"3\" in line 1 is one; labels",
+            "line 2: the label \"cat\" is no whole number, and \"3\" in line 1 is one; labels",
         ),
     ] {
         let error = parse(text, format).unwrap_err();
@@ -251,7 +253,7 @@ fn a_header_that_names_no_files_is_no_row_of_a_file_and_is_told_what_is_looked_f
         let error = parse(text, ListFormat::Csv).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         let message = error.message();
-        let told = format!("line 1, column 1: the columns are {columns}, of which none is known");
+        let told = format!("line 1: the columns are {columns}, of which none is known");
         assert!(message.starts_with(&told), "{message}");
         assert!(message.contains("(path, file, file_name,") && message.contains("call the one"));
         let has_one_way_out = columns.contains("caption");
@@ -281,10 +283,15 @@ fn a_header_that_names_no_files_is_no_row_of_a_file_and_is_told_what_is_looked_f
 fn a_bad_row_is_named_by_file_line_and_column() {
     use ListFormat::{Csv, JsonLines};
     for (format, text, told) in [
-        (Csv, "a,1\nb,2,3\n", "line 2, column 1: a row of 3 cells, where 2 were expected"),
+        (Csv, "a,1\nb,2,3\n", "line 2: a row of 3 cells, where 2 were expected"),
         (Csv, "\u{feff}größe\"x,1\n", "line 1, column 6: a quotation mark inside a cell"),
         (Csv, "a,\"1\n\"\nb,\"2\n", "line 3, column 3: a quotation mark is not closed"),
         (JsonLines, "{\"path\": \"a\"}\n{\"path\": }\n", "line 2, column 10: a line is no object"),
+        (
+            JsonLines,
+            "{\"path\": \"a\", \"label\": true}\n",
+            "line 1: the label of a row is no whole number and no text, but \"true\"",
+        ),
     ] {
         let error = parse(text, format).unwrap_err();
         assert!(error.message().starts_with(told), "{}", error.report());
@@ -294,7 +301,7 @@ fn a_bad_row_is_named_by_file_line_and_column() {
     let path = folder.path().join("list.csv");
     fs::write(&path, "a,1\nb\n").unwrap();
     let report = FileList::open(&path).unwrap_err().report();
-    assert!(report.contains(path.to_str().unwrap()) && report.contains("line 2, "), "{report}");
+    assert!(report.contains(path.to_str().unwrap()) && report.contains("line 2: "), "{report}");
 }
 
 #[test]

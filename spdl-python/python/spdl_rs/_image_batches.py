@@ -48,10 +48,11 @@ class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Any, Any]"]):
         epoch: int,
         state: str | None = None,
     ) -> ImageBatches:
+        run = _spdl_rs.Epoch(images, settings, epoch, state)
         if "numpy" not in sys.modules:
             # Where Ctrl-C comes amid that, NumPy raises an ImportError, and cannot be imported again.
+            # Images are decoded meanwhile.
             _spdl_rs.uninterrupted(_import_numpy)
-        run = _spdl_rs.Epoch(images, settings, epoch, state)
         batches = super().__new__(cls, run)
         batches._number, batches._run, batches._monitor = epoch, run, run.monitor
         return batches

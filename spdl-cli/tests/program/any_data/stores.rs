@@ -147,10 +147,10 @@ fn rows_of_a_list_with_passwords_or_files_of_this_machine_are_refused_without_se
     folder.add("lists/files.txt", b"file:///etc/hostname\n");
     server.insert_folder(folder.path(), "bucket/");
     for (list, words) in [
-        ("elsewhere.csv", "line 3, column 1: the file https://other/2.png?*** of a row"),
-        ("odd.jsonl", "line 1, column 1: the file ftp://"),
-        ("user.txt", "line 2, column 1: the file http://"),
-        ("files.txt", "line 1, column 1: the file /etc/hostname"),
+        ("elsewhere.csv", "line 3: the file https://other/2.png?*** of a row"),
+        ("odd.jsonl", "line 1: the file ftp://"),
+        ("user.txt", "line 2: the file http://"),
+        ("files.txt", "line 1: the file /etc/hostname"),
     ] {
         for (command, arguments) in
             [("ls", &["--json"][..]), ("verify", &[]), ("stat", &[]), ("bench", &[])]

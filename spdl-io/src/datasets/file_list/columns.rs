@@ -9,6 +9,7 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::rows::{CsvRow, corrupt, csv_row};
 use super::{FileListOptions, ListFormat};
 use crate::label_text::whole;
+use crate::record::shown;
 use crate::{FieldValue, Key};
 
 /// The columns that name the file, where nothing else is said.
@@ -27,7 +28,6 @@ const PATH_COLUMNS: [&str; 13] = [
     "image_path",
     "img_path",
 ];
-const NO_LABEL: &str = "the label of a row is no whole number and no text";
 /// So many names of members are told, where none is known.
 const MOST_TOLD: usize = 20;
 /// What the field of the files is called.
@@ -199,11 +199,11 @@ impl Columns {
             None | Some(Value::Null) => None,
             Some(Value::String(name)) => Some(name).filter(|name| !name.trim().is_empty()),
             Some(Value::Number(number)) => {
-                let number = number.as_i64().or_else(|| whole(number.as_f64()?));
-                let number = number.ok_or_else(|| corrupt(NO_LABEL, start))?;
-                Some(number.to_string())
+                let whole = number.as_i64().or_else(|| whole(number.as_f64()?));
+                let whole = whole.ok_or_else(|| no_label(&number.to_string(), start))?;
+                Some(whole.to_string())
             }
-            Some(_) => return Err(corrupt(NO_LABEL, start)),
+            Some(other) => return Err(no_label(&other.to_string(), start)),
         };
         let mut others = Vec::with_capacity(members.len());
         for (name, value) in members {
@@ -240,4 +240,9 @@ fn field_of(value: Value) -> FieldValue {
         },
         other => FieldValue::Json(other),
     }
+}
+
+fn no_label(value: &str, start: usize) -> Error {
+    let value = shown(value);
+    corrupt(format!("the label of a row is no whole number and no text, but {value}"), start)
 }

@@ -230,9 +230,10 @@ impl FileList {
                     self.unlabeled = Some((count + 1, first));
                     -1
                 }
-                Some(label) => match numbers.get(&label) {
+                Some(label) => match numbers.get(label.trim()) {
                     Some(number) => *number,
                     None => {
+                        let label = label.trim().to_owned();
                         let says = column.add(&label, start as u64).map_err(|fault| {
                             let line_name = |at| format!("in line {}", line_number(&text, at));
                             let option = self.option_names.label_field;
@@ -332,7 +333,8 @@ fn line_number(text: &[u8], offset: u64) -> usize {
     before.unwrap_or(text).iter().filter(|&&byte| byte == b'\n').count() + 1
 }
 
-/// The same error with the place as people count it: lines, and characters in them, from 1.
+/// The same error with the place as people count it: lines, and characters in them, from 1. The first
+/// stands for the whole line.
 fn located(error: Error, text: &[u8]) -> Error {
     let Some(offset) = error.offset() else { return error };
     let before = usize::try_from(offset).ok().and_then(|offset| text.get(..offset));
@@ -342,7 +344,8 @@ fn located(error: Error, text: &[u8]) -> Error {
     let in_line = String::from_utf8_lossy(&before[line_start..]);
     // The mark before the first line is not seen.
     let column = in_line.trim_start_matches('\u{feff}').chars().count() + 1;
-    let message = format!("line {line}, column {column}: {}", error.message());
+    let column = if column == 1 { String::new() } else { format!(", column {column}") };
+    let message = format!("line {line}{column}: {}", error.message());
     let located = Error::new(error.kind(), message).with_offset(offset);
     match std::error::Error::source(&error) {
         Some(cause) => located.with_source(cause.to_string()),
