@@ -1,7 +1,7 @@
 //! Waiting without holding up Python: the GIL is free, and Ctrl-C is heard.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
@@ -23,7 +23,20 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// How many threads are on their way into Python, or there, behind the number of forks: a fork has none
 /// of its parent's threads, and begins a count of its own.
-static ENTERED: AtomicU64 = AtomicU64::new(0);
+///
+/// There are several counts, each on a cache line of its own, since threads count at every item.
+static ENTERED: [Count; 64] = [const { Count(AtomicU64::new(0)) }; 64];
+
+#[repr(align(64))]
+struct Count(AtomicU64);
+
+thread_local! {
+    /// Where this thread counts itself.
+    static PLACE: usize = {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        THREADS.fetch_add(1, Ordering::Relaxed) % ENTERED.len()
+    };
+}
 
 /// To be called in the child of a fork.
 pub(crate) fn has_forked() {
@@ -47,6 +60,7 @@ fn entered_behind(forks: u32, entered: u64) -> u64 {
 /// wait in them. Rust frames are below these, and that ends the process. So they are waited for.
 pub(crate) struct Entered {
     forks: u32,
+    place: usize,
 }
 
 impl Entered {
@@ -54,15 +68,15 @@ impl Entered {
     pub(crate) fn try_new() -> Option<Self> {
         let forks = FORKS.load(Ordering::Relaxed);
         // Whoever ends Python says so first and then looks at the count.
-        Entered::count(|entered| Some(none_behind(forks) + entered_behind(forks, entered) + 1));
-        let entered = Entered { forks };
+        let entered = Entered { forks, place: PLACE.with(|place| *place) };
+        entered.count(|entered| Some(none_behind(forks) + entered_behind(forks, entered) + 1));
         let others = ENDER.get().is_some_and(|&ender| ender != thread::current().id());
         (!others).then_some(entered)
     }
 
-    fn count(change: impl FnMut(u64) -> Option<u64>) {
+    fn count(&self, change: impl FnMut(u64) -> Option<u64>) {
         // Where nothing is to be changed, nothing is.
-        let _ = ENTERED.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
+        let _ = ENTERED[self.place].0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
     }
 
     /// Stays here for ever instead.
@@ -79,7 +93,7 @@ impl Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         // A fork that counts anew has not counted what was made before it.
-        Entered::count(|entered| (entered_behind(self.forks, entered) > 0).then(|| entered - 1));
+        self.count(|entered| (entered_behind(self.forks, entered) > 0).then(|| entered - 1));
     }
 }
 
@@ -90,7 +104,8 @@ impl Drop for Entered {
 /// before it is over.
 pub(crate) fn end_python(py: Python<'_>) -> bool {
     let forks = FORKS.load(Ordering::Relaxed);
-    let any_within = || entered_behind(forks, ENTERED.load(Ordering::SeqCst)) > 0;
+    let is_within = |count: &Count| entered_behind(forks, count.0.load(Ordering::SeqCst)) > 0;
+    let any_within = || ENTERED.iter().any(is_within);
     if ENDER.set(thread::current().id()).is_ok() {
         let deadline = Instant::now() + WIND_DOWN;
         py.detach(|| {

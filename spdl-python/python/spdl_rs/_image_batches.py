@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import importlib
 import os
 import sys
@@ -49,10 +50,6 @@ class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Any, Any]"]):
         state: str | None = None,
     ) -> ImageBatches:
         run = _spdl_rs.Epoch(images, settings, epoch, state)
-        if "numpy" not in sys.modules:
-            # Where Ctrl-C comes amid that, NumPy raises an ImportError, and cannot be imported again.
-            # Images are decoded meanwhile.
-            _spdl_rs.uninterrupted(_import_numpy)
         batches = super().__new__(cls, run)
         batches._number, batches._run, batches._monitor = epoch, run, run.monitor
         return batches
@@ -98,5 +95,9 @@ class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Any, Any]"]):
         return _loader_state.to_dict(self._monitor.state())
 
 
-def _import_numpy() -> None:
-    importlib.import_module("numpy")
+def import_numpy() -> None:
+    """Imports what the arrays of batches are made by. It takes as long as a few batches do, so a loader
+    does that before its first epoch."""
+    if "numpy" not in sys.modules:
+        # Where Ctrl-C comes amid that, NumPy raises an ImportError, and cannot be imported again.
+        _spdl_rs.uninterrupted(functools.partial(importlib.import_module, "numpy"))

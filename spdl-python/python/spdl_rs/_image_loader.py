@@ -12,7 +12,7 @@ from . import _arguments as check
 from . import _loader_state, _notebook_page, _spdl_rs
 from ._errors import CudaUnavailable, DatasetWarning
 from ._exclusive import Exclusive
-from ._image_batches import ImageBatches
+from ._image_batches import ImageBatches, import_numpy
 from ._arguments import Path
 from ._statistics import Statistics
 from .usage import log_api_usage_once
@@ -270,6 +270,7 @@ class ImageLoader:
         self._resume: str | None = None
         # Whether the epoch that was started last is what `state_dict` tells of.
         self._began = False
+        import_numpy()
         self._warn()
 
     def _warn(self) -> None:
