@@ -6,6 +6,7 @@ mod peers;
 mod plot;
 mod promises;
 mod python;
+mod ratios;
 mod shares;
 mod store;
 mod table;
@@ -24,6 +25,7 @@ pub(crate) enum Benchmark {
     Images(images::Images),
     Overhead(Overhead),
     Python(python::Python),
+    Ratios(ratios::Ratios),
     Scaling(Scaling),
     Stragglers(Stragglers),
     Saving(Saving),
@@ -36,6 +38,7 @@ pub(crate) fn run(workspace: &Workspace, benchmark: &Benchmark) -> Result<()> {
         Benchmark::Images(arguments) => images::run(workspace, arguments),
         Benchmark::Overhead(arguments) => engine_bench::overhead(workspace, arguments),
         Benchmark::Python(arguments) => python::run(workspace, arguments),
+        Benchmark::Ratios(arguments) => ratios::run(workspace, arguments),
         Benchmark::Scaling(arguments) => engine_bench::scaling(workspace, arguments),
         Benchmark::Stragglers(arguments) => engine_bench::stragglers(workspace, arguments),
         Benchmark::Saving(arguments) => engine_bench::saving(workspace, arguments),

@@ -1,4 +1,4 @@
-//! A bar chart as SVG, by hand: it needs no program to look at but a browser.
+//! Bar charts as SVG, without a plotting library.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ pub(crate) struct Bar {
     pub(crate) value: f64,
     /// The smallest and the largest of the runs.
     pub(crate) range: (f64, f64),
-    /// Drawn in the colour that stands out.
+    /// Drawn in the highlight colour.
     pub(crate) ours: bool,
 }
 
@@ -23,6 +23,11 @@ const BOTTOM: f64 = 44.0;
 /// Horizontal bars from zero, the longest first, with a line for the range of the runs.
 pub(crate) fn bars(title: &str, unit: &str, mut bars: Vec<Bar>) -> String {
     bars.sort_by(|a, b| b.value.total_cmp(&a.value));
+    bars_in_order(title, unit, &bars, 0)
+}
+
+/// Horizontal bars from zero in the given order; values have this many decimals.
+pub(crate) fn bars_in_order(title: &str, unit: &str, bars: &[Bar], decimals: usize) -> String {
     let longest = bars.iter().map(|bar| bar.range.1.max(bar.value)).fold(0.0, f64::max);
     let tick = tick(longest);
     let end = (longest / tick).ceil().max(1.0) * tick;
@@ -65,7 +70,7 @@ pub(crate) fn bars(title: &str, unit: &str, mut bars: Vec<Bar>) -> String {
              fill=\"#222222\">{}</text>\
              <rect x=\"{LABELS}\" y=\"{top}\" width=\"{:.1}\" height=\"{BAR}\" fill=\"{fill}\"/>\
              <line x1=\"{:.1}\" y1=\"{middle}\" x2=\"{:.1}\" y2=\"{middle}\" stroke=\"#222222\"/>\
-             <text x=\"{:.1}\" y=\"{text}\" font-weight=\"{weight}\" fill=\"#222222\">{:.0}</text>",
+             <text x=\"{:.1}\" y=\"{text}\" font-weight=\"{weight}\" fill=\"#222222\">{:.decimals$}</text>",
             LABELS - 8.0,
             escaped(&bar.label),
             x(bar.value) - LABELS,
