@@ -1,7 +1,8 @@
 //! `spdl doctor`: what of CUDA can be used here, and what to do about the rest.
 
 use serde_json::{Value, json};
-use spdl_cuda::{PartStatus, Search, Status, status};
+use spdl_cuda::runtime::PartStatus;
+use spdl_cuda::{Search, Status, status};
 
 use crate::arguments::DoctorArguments;
 use crate::failure::Failure;

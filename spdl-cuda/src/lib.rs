@@ -37,49 +37,24 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod choice;
-mod context;
-mod device;
-mod driver;
-mod dynamic;
-mod errors;
-mod images;
+pub mod driver;
+pub mod images;
+pub mod jpeg;
 pub mod kernels;
-mod libraries;
-mod memory;
-mod near;
-mod nvdec;
-mod nvjpeg;
-mod pinned;
+pub mod libraries;
+pub mod pixels;
 #[cfg(feature = "python")]
 pub mod python;
-mod slabs;
-mod status;
-mod stream;
-
-pub use choice::{ChosenDevice, Fallback, choose_device, fallbacks};
-pub use device::{CudaDevice, DeviceDescription, DeviceStatistics};
-pub use driver::loaded::NoDriver;
-pub use errors::DriverError;
-pub use images::{DeviceImages, FallbackReason, HostDecoder, HostImage, ImageStatistics, Placed};
-pub use libraries::{Found, FoundBy, Library, NotFound, Search};
-pub use memory::{CudaMemory, Download};
-pub use nvdec::{
-    AccessUnits, ChromaFormat, FrameCrop, FramePlane, IvfFile, IvfPacket, NvDec, NvDecStatistics,
-    VideoCapability, VideoCodec, VideoColor, VideoFormat, VideoFrame, VideoLimits, VideoStream,
-};
-pub use nvjpeg::{
-    DecodedJpeg, DecodedJpegs, JpegCoding, JpegColor, JpegHeader, JpegPath, NvJpeg, NvJpegError,
-    Subsampling,
-};
-pub use slabs::{DeviceAllocator, SlabStatistics};
-pub use status::{Part, PartStatus, Status, device_count, status};
-pub use stream::{ConsumerEvent, ConsumerStream};
-
-/// A driver without a device, for tests.
+pub mod runtime;
 #[cfg(any(test, feature = "testing"))]
-pub mod testing {
-    pub use crate::driver::fake::{
-        FakeDriver, Ledger, RunningKernel, Schedule, Seen, Violation, ViolationKind,
-    };
-}
+pub mod testing;
+pub mod video;
+
+pub use crate::images::DeviceImages;
+pub use crate::jpeg::NvJpeg;
+pub use crate::libraries::Search;
+pub use crate::runtime::{
+    ChosenDevice, ConsumerEvent, ConsumerStream, CudaDevice, CudaMemory, Fallback, Status,
+    choose_device, device_count, fallbacks, status,
+};
+pub use crate::video::NvDec;

@@ -92,9 +92,8 @@ fn the_default_stream_is_told_nothing_while_the_stream_of_a_thread_that_waits_fo
 #[test]
 fn a_stream_that_is_captured_is_told_nothing_where_samples_are_to_be_made_behind_it() {
     use spdl_core::Device;
-    use spdl_cuda::kernels::{
-        DevicePlane, ImageKernels, PixelBox, ResizePlan, SampleFormat, SourceImage,
-    };
+    use spdl_cuda::kernels::{ImageKernels, PixelBox, ResizePlan, SampleFormat};
+    use spdl_cuda::pixels::{DevicePlane, SourceImage};
 
     let (driver, device) = fake();
     driver.run_kernels_by(common::simple_kernel::run);

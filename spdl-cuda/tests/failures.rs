@@ -6,8 +6,9 @@ mod common;
 
 use common::{LEN, bytes_of, send};
 use spdl_core::{Device, DeviceMemory, Error, ErrorKind, Result};
+use spdl_cuda::driver::DriverError;
 use spdl_cuda::testing::{FakeDriver, Schedule, Seen};
-use spdl_cuda::{ConsumerStream, CudaDevice, DriverError};
+use spdl_cuda::{ConsumerStream, CudaDevice};
 
 /// Out of memory, a wrong value, busy, forked, unknown, of a newer driver.
 const PASSING: [u32; 6] = [2, 1, 46, 3, 999, 4242];

@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex};
 
 use common::{Chance, own, simple_kernel};
 use spdl_core::{DType, Device, DeviceMemory, ErrorKind, Result};
-use spdl_cuda::kernels::{
-    DevicePlane, ImageKernels, PixelBox, ResizePlan, SampleBatch, SampleFormat, SourceImage,
-};
+use spdl_cuda::kernels::{ImageKernels, PixelBox, ResizePlan, SampleBatch, SampleFormat};
+use spdl_cuda::pixels::{DevicePlane, SourceImage};
+use spdl_cuda::runtime::DeviceAllocator;
 use spdl_cuda::testing::{FakeDriver, Ledger, Schedule, Seen, ViolationKind};
-use spdl_cuda::{ConsumerStream, CudaDevice, CudaMemory, DeviceAllocator};
+use spdl_cuda::{ConsumerStream, CudaDevice, CudaMemory};
 
 /// With those of `order.rs` and `images`, more than the promise G1 names.
 const SCHEDULES: u64 = 20_000;

@@ -4,7 +4,10 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use spdl_core::{ErrorKind, Space};
-use spdl_cuda::{CudaDevice, Library, NoDriver, Part, Search, choose_device, fallbacks, status};
+use spdl_cuda::driver::NoDriver;
+use spdl_cuda::libraries::Library;
+use spdl_cuda::runtime::Part;
+use spdl_cuda::{CudaDevice, Search, choose_device, fallbacks, status};
 
 /// A search that finds no driver, whatever this machine has.
 fn nowhere() -> Search {

@@ -8,8 +8,9 @@ mod common;
 use bytes::Bytes;
 use common::nvjpeg_stub::{compiled, jpeg, stub};
 use spdl_core::ErrorKind;
+use spdl_cuda::jpeg::{DecodedJpeg, JpegPath};
 use spdl_cuda::testing::{FakeDriver, Schedule};
-use spdl_cuda::{CudaDevice, DecodedJpeg, JpegPath, NvJpeg, Search};
+use spdl_cuda::{CudaDevice, NvJpeg, Search};
 
 fn device() -> (FakeDriver, CudaDevice) {
     let driver = FakeDriver::new(1, Schedule::Seeded(3));
@@ -271,8 +272,10 @@ fn every_call_that_fails_is_an_error_and_leaves_nothing_behind() {
 #[test]
 fn a_library_that_is_missing_or_too_old_is_named_with_what_to_do() {
     let (_, device) = device();
-    let nowhere = Search::default().at(spdl_cuda::Library::NvJpeg, "/nowhere/libnvjpeg.so.13");
-    let old = Search::default().at(spdl_cuda::Library::NvJpeg, compiled("old", &["-DTOO_OLD"]));
+    let nowhere =
+        Search::default().at(spdl_cuda::libraries::Library::NvJpeg, "/nowhere/libnvjpeg.so.13");
+    let old = Search::default()
+        .at(spdl_cuda::libraries::Library::NvJpeg, compiled("old", &["-DTOO_OLD"]));
     for (search, reason) in [(nowhere, "/nowhere/"), (old, "nvjpegGetHardwareDecoderInfo")] {
         let error = NvJpeg::new_with(&device, &search).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use common::{Chance, LEN, assemble, bytes_of, own, send};
 use spdl_core::{Device, DeviceMemory, Error, ErrorKind, Result};
+use spdl_cuda::runtime::DeviceAllocator;
 use spdl_cuda::testing::{FakeDriver, Ledger, Schedule, Seen, ViolationKind};
-use spdl_cuda::{ConsumerStream, CudaDevice, CudaMemory, DeviceAllocator};
+use spdl_cuda::{ConsumerStream, CudaDevice, CudaMemory};
 
 /// As many as the promise G1 names.
 const SCHEDULES: u64 = 100_000;

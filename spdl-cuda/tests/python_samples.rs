@@ -7,9 +7,8 @@ mod common;
 
 use common::{own, simple_kernel};
 use spdl_core::{Device, DeviceMemory, ErrorKind, Result, Upload};
-use spdl_cuda::kernels::{
-    DevicePlane, ImageKernels, PixelBox, ResizePlan, SampleFormat, SourceImage,
-};
+use spdl_cuda::kernels::{ImageKernels, PixelBox, ResizePlan, SampleFormat};
+use spdl_cuda::pixels::{DevicePlane, SourceImage};
 use spdl_cuda::python::{cuda_memory, samples_of};
 use spdl_cuda::testing::{FakeDriver, Ledger, Schedule};
 use spdl_cuda::{CudaDevice, CudaMemory};

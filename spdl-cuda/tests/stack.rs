@@ -19,8 +19,10 @@ use jpegs_with_pixels::{jpeg, picture};
 use spdl_core::{
     Batch, BatchLayout, DType, DatasetSource, DeviceBatch, Labeled, PipelineBuilder, Result,
 };
+use spdl_cuda::jpeg::JpegPath;
 use spdl_cuda::kernels::{Layout, SampleFormat};
-use spdl_cuda::{CudaDevice, CudaMemory, DeviceImages, JpegPath, Library, Search};
+use spdl_cuda::libraries::Library;
+use spdl_cuda::{CudaDevice, CudaMemory, DeviceImages, Search};
 use spdl_media::encode::{ImageEncoder, PngEncoder};
 use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, Mode, Size, image_fields};
 

@@ -13,9 +13,10 @@ use std::path::{Path, PathBuf};
 
 use libloading::Library as Opened;
 use spdl_core::{Device, DeviceMemory, ErrorKind, Result};
-use spdl_cuda::{
-    ConsumerStream, CudaDevice, CudaMemory, DriverError, Library, NoDriver, Part, Search, status,
-};
+use spdl_cuda::driver::{DriverError, NoDriver};
+use spdl_cuda::libraries::Library;
+use spdl_cuda::runtime::Part;
+use spdl_cuda::{ConsumerStream, CudaDevice, CudaMemory, Search, status};
 use stub_library::compile;
 use tempfile::TempDir;
 

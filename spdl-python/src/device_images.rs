@@ -4,8 +4,9 @@ use bytes::Bytes;
 use spdl_core::{
     DeviceBatch, Error, ErrorKind, Labeled, PipelineBuilder, Result, SampleRng, StageOptions,
 };
+use spdl_cuda::images::{HostDecoder, HostImage, Placed};
 use spdl_cuda::kernels::{Layout, PixelBox, PixelRect, SampleFormat};
-use spdl_cuda::{CudaDevice, DeviceImages, HostDecoder, HostImage, Placed, Search};
+use spdl_cuda::{CudaDevice, DeviceImages, Search};
 use spdl_media::{
     CodecRegistry, DecodeRequest, Decoder, ImageTransform, Limits, Orientation, PixelsMut, Rect,
     Size,

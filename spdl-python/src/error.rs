@@ -6,7 +6,9 @@ use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use spdl_core::Error;
-use spdl_cuda::{DriverError, NoDriver, NotFound, NvJpegError};
+use spdl_cuda::driver::{DriverError, NoDriver};
+use spdl_cuda::jpeg::NvJpegError;
+use spdl_cuda::libraries::NotFound;
 
 use crate::cuda::AllocatorRaised;
 

@@ -6,7 +6,8 @@ use std::time::Instant;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use spdl_core::{Counter, Result, State, Statistics};
-use spdl_cuda::{DeviceImages, ImageStatistics};
+use spdl_cuda::DeviceImages;
+use spdl_cuda::images::ImageStatistics;
 use spdl_io::{Cache, CacheStatistics};
 
 use crate::epoch::Work;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use spdl_core::{Dropped, Interval, Quantiles, QueueStatistics, StageStatistics, Statistics};
-use spdl_cuda::ImageStatistics;
+use spdl_cuda::images::ImageStatistics;
 use spdl_io::CacheStatistics;
 
 use crate::images::address_in;

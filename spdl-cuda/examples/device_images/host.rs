@@ -2,8 +2,8 @@
 //! of an image is seen.
 
 use spdl_core::{Error, ErrorKind, Result, SampleRng};
+use spdl_cuda::images::{HostDecoder, HostImage, Placed};
 use spdl_cuda::kernels::{PixelBox, PixelRect};
-use spdl_cuda::{HostDecoder, HostImage, Placed};
 use spdl_media::{
     CodecRegistry, DecodeRequest, Decoder, ImageTransform, Limits, Orientation, PixelsMut, Rect,
     Size,

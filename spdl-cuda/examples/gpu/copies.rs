@@ -8,7 +8,8 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use spdl_core::{Device, DeviceMemory, Fence};
-use spdl_cuda::{CudaDevice, CudaMemory, Download};
+use spdl_cuda::runtime::Download;
+use spdl_cuda::{CudaDevice, CudaMemory};
 
 use crate::Outcome;
 use crate::lines::{Measuring, Size};

@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use spdl_core::ErrorKind;
-use spdl_cuda::{CudaDevice, DecodedJpeg, DecodedJpegs, JpegPath, NvJpeg};
+use spdl_cuda::jpeg::{DecodedJpeg, DecodedJpegs, JpegPath};
+use spdl_cuda::{CudaDevice, NvJpeg};
 use spdl_media::{CodecRegistry, Decoder, Limits};
 
 use crate::copies::{median, said};

@@ -6,8 +6,10 @@ use std::time::Instant;
 use spdl_core::DType;
 use spdl_cuda::CudaDevice;
 use spdl_cuda::kernels::{
-    BatchTable, ColorMatrix, ColorRange, ColorStandard, DevicePlane, Launch, Layout, PixelBox,
-    PixelFormat, ResizePlan, SampleFormat, SourceImage, module_for,
+    BatchTable, Launch, Layout, PixelBox, ResizePlan, SampleFormat, module_for,
+};
+use spdl_cuda::pixels::{
+    ColorMatrix, ColorRange, ColorStandard, DevicePlane, PixelFormat, SourceImage,
 };
 
 use crate::Outcome;

@@ -11,11 +11,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use spdl_core::{DType, ErrorKind, Result};
-use spdl_cuda::kernels::{
-    ColorMatrix, ColorRange, ColorStandard, ImageKernels, Layout, PixelBox, ResizePlan,
-    SampleFormat,
-};
-use spdl_cuda::{ChromaFormat, CudaDevice, NvDec, VideoCodec, VideoFrame};
+use spdl_cuda::kernels::{ImageKernels, Layout, PixelBox, ResizePlan, SampleFormat};
+use spdl_cuda::pixels::{ColorMatrix, ColorRange, ColorStandard};
+use spdl_cuda::video::{ChromaFormat, VideoCodec, VideoFrame};
+use spdl_cuda::{CudaDevice, NvDec};
 
 use crate::copies::said;
 use crate::images::cpu_seconds;

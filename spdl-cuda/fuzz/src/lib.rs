@@ -6,7 +6,8 @@
 #![forbid(unsafe_code)]
 
 use spdl_core::{Error, ErrorKind};
-use spdl_cuda::{AccessUnits, IvfFile, JpegHeader, VideoCodec};
+use spdl_cuda::jpeg::JpegHeader;
+use spdl_cuda::video::{AccessUnits, IvfFile, VideoCodec};
 
 /// Damage is told by one of four kinds.
 fn check(error: &Error) {

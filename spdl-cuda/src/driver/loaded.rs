@@ -10,14 +10,13 @@ use std::ptr;
 
 use spdl_core::{Error, ErrorKind};
 
-use super::{
+use super::error::{DriverError, INVALID_VALUE, NOT_READY, NOT_SUPPORTED};
+use super::interface::{
     ContextHandle, DeviceAddress, DeviceAttribute, DeviceId, Driver, DriverResult, EventHandle,
     FunctionHandle, LaunchShape, MemoryHandle, ModuleHandle, RegistrationHandle, RowsCopy,
     StreamHandle, Touched,
 };
-use crate::dynamic::SharedLibrary;
-use crate::errors::{DriverError, INVALID_VALUE, NOT_READY, NOT_SUPPORTED};
-use crate::libraries::{Found, Library, NotFound, Search};
+use crate::libraries::{Found, Library, NotFound, Search, SharedLibrary};
 
 /// The oldest CUDA version that the driver has to know: 12.0, of the drivers 525.
 pub(crate) const OLDEST: i32 = 12_000;
@@ -85,7 +84,7 @@ macro_rules! functions {
         /// Each function with the sizes of its arguments, as declared here and by `cudarc`.
         #[cfg(all(test, feature = "cudarc"))]
         fn declarations() -> Vec<(&'static str, Vec<usize>, Vec<usize>)> {
-            use super::declared::{Arguments, any};
+            use super::signatures::{Arguments, any};
             vec![$((
                 stringify!($name),
                 vec![$(size_of::<$argument>()),*],

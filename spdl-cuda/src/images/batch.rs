@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use spdl_core::{Aggregator, DType, Device, DeviceArray, DeviceBatch, Result, SampleId, Upload};
 
-use super::DeviceImages;
 use super::decode::{DecodedImage, Pixels};
-use crate::device::CudaDevice;
+use super::device_images::DeviceImages;
 use crate::kernels::{ImageKernels, SampleFormat};
+use crate::runtime::CudaDevice;
 
 /// Collects images until there are as many as a batch has.
 pub(super) struct Batches {

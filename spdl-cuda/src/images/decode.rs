@@ -9,13 +9,13 @@ use spdl_core::{
     Device, DeviceMemory, Error, ErrorKind, HostBuffer, Result, SampleId, Stage, StageContext,
 };
 
+use super::device_images::{DeviceImages, HostImage};
 use super::prepare::{Host, PreparedImage, Source};
 use super::statistics::{Books, FallbackReason};
-use super::{DeviceImages, HostImage};
-use crate::device::CudaDevice;
-use crate::kernels::{DevicePlane, ResizePlan, SourceImage};
-use crate::memory::CudaMemory;
-use crate::nvjpeg::{DecodedJpeg, JpegHeader, JpegPath, NvJpeg};
+use crate::jpeg::{DecodedJpeg, JpegHeader, JpegPath, NvJpeg};
+use crate::kernels::ResizePlan;
+use crate::pixels::{DevicePlane, SourceImage};
+use crate::runtime::{CudaDevice, CudaMemory};
 
 /// Which part of the device's memory the pixels of a group take at most, where nothing else was said: one
 /// in this many. They stay until the batch is made, and others are decoded meanwhile.

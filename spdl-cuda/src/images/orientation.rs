@@ -27,7 +27,7 @@ impl Placed {
     }
 
     /// What the kernels are told, so that a stored image of so many columns and rows, turned upright as
-    /// its [header](crate::JpegHeader::orientation) says, becomes a sample of so many.
+    /// its [header](crate::jpeg::JpegHeader::orientation) says, becomes a sample of so many.
     pub fn plan(
         &self,
         orientation: u8,

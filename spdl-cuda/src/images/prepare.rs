@@ -8,12 +8,13 @@ use spdl_core::{
     BufferPool, Error, ErrorKind, HostBuffer, Labeled, Result, SampleId, Stage, StageContext,
 };
 
+use super::device_images::{DeviceImages, HostDecoder, HostImage, Place};
 use super::orientation::Turn;
 use super::statistics::{Books, FallbackReason};
-use super::{DeviceImages, HostDecoder, HostImage, Place};
-use crate::kernels::{BatchTable, DevicePlane, Filter, ResizePlan, SampleFormat, SourceImage};
-use crate::nvjpeg::JpegHeader;
-use crate::slabs::size_for;
+use crate::jpeg::JpegHeader;
+use crate::kernels::{BatchTable, Filter, ResizePlan, SampleFormat};
+use crate::pixels::{DevicePlane, SourceImage};
+use crate::runtime::size_for;
 
 /// An image that can be decoded, and what becomes of it then.
 pub(super) struct PreparedImage {

@@ -3,9 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use crate::jpeg::{JpegColor, JpegHeader, JpegPath, Ways};
 use spdl_core::ErrorKind;
-
-use crate::nvjpeg::{JpegColor, JpegHeader, JpegPath, Ways};
 
 /// Why the device does not decode an image.
 #[non_exhaustive]

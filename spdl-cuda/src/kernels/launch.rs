@@ -15,16 +15,14 @@ use super::invalid;
 use super::modules::module_for;
 use super::plan::ResizePlan;
 use super::sample::SampleFormat;
-use super::source::SourceImage;
 use super::table::{BatchTable, ENTRY_BYTES, KERNELS, Launch};
-use crate::context::Event;
-use crate::device::{CudaDevice, Shared, describe};
 use crate::driver::{
     Driver, DriverResult, FunctionHandle, LaunchShape, ModuleHandle, StreamHandle, Touched,
 };
-use crate::memory::{Copied, CudaMemory};
-use crate::slabs::Slab;
-use crate::stream::CopyStream;
+use crate::pixels::SourceImage;
+use crate::runtime::{
+    Copied, CopyStream, CudaDevice, CudaMemory, DeviceInner, Event, Slab, describe,
+};
 
 /// The kernels of this module on a device, with a stream of their own.
 ///
@@ -32,9 +30,8 @@ use crate::stream::CopyStream;
 /// use std::sync::Arc;
 /// use spdl_cuda::CudaDevice;
 /// # use spdl_cuda::CudaMemory;
-/// use spdl_cuda::kernels::{
-///     DevicePlane, ImageKernels, PixelBox, ResizePlan, SampleFormat, SourceImage,
-/// };
+/// use spdl_cuda::kernels::{ImageKernels, PixelBox, ResizePlan, SampleFormat};
+/// use spdl_cuda::pixels::{DevicePlane, SourceImage};
 /// # fn decoded() -> Arc<CudaMemory> { unimplemented!() }
 /// use spdl_core::DeviceMemory;
 ///
@@ -57,7 +54,7 @@ pub struct ImageKernels {
     architecture: &'static str,
     /// Where tables are copied and kernels run. It holds the host memory that tables lie in.
     stream: CopyStream,
-    device: Arc<Shared>,
+    device: Arc<DeviceInner>,
 }
 
 /// Samples of a batch that are to be made in one go; see [`ImageKernels::batch`].
@@ -69,7 +66,7 @@ pub struct SampleBatch {
     output: Option<Slab>,
     sources: Vec<Arc<CudaMemory>>,
     reads: Vec<Touched>,
-    device: Arc<Shared>,
+    device: Arc<DeviceInner>,
 }
 
 /// Samples that are being made.
@@ -86,7 +83,7 @@ impl ImageKernels {
     /// `Unsupported` for a device of compute capability below 7.5, and where the driver would have to
     /// compile them and cannot; what the driver says.
     pub fn new(device: &CudaDevice) -> Result<ImageKernels> {
-        let device = Arc::clone(device.shared());
+        let device = Arc::clone(device.inner());
         let context = &device.context;
         let doing = "load the image kernels";
         let description = describe(context.driver(), context.device())

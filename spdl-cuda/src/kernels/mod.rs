@@ -7,9 +7,8 @@
 //!
 //! ```
 //! use spdl_core::DType;
-//! use spdl_cuda::kernels::{
-//!     BatchTable, DevicePlane, Layout, PixelBox, ResizePlan, SampleFormat, SourceImage, module_for,
-//! };
+//! use spdl_cuda::kernels::{BatchTable, Layout, PixelBox, ResizePlan, SampleFormat, module_for};
+//! use spdl_cuda::pixels::{DevicePlane, SourceImage};
 //!
 //! // Two decoded images, and where their samples lie in the batch; the addresses are the driver's.
 //! let format = SampleFormat::new(224, 224).layout(Layout::Nchw).dtype(DType::F16);
@@ -41,22 +40,18 @@
 //! Where nothing is resized, bytes are the formula's of the colour matrix, rounded to the nearest, on
 //! every input.
 
-mod color;
 mod launch;
 mod modules;
 mod plan;
 mod sample;
-mod source;
 mod table;
 
 use spdl_core::{Error, ErrorKind};
 
-pub use self::color::{ColorMatrix, ColorRange, ColorStandard};
 pub use self::launch::{ImageKernels, SampleBatch};
 pub use self::modules::{Module, module_for};
 pub use self::plan::{Filter, PixelBox, PixelRect, ResizePlan};
 pub use self::sample::{ChannelOrder, Layout, SampleFormat};
-pub use self::source::{ChromaSiting, DevicePlane, PixelFormat, SourceImage};
 pub use self::table::{BatchTable, Launch};
 
 fn invalid(message: String) -> Error {

@@ -3,7 +3,7 @@
 use spdl_core::Result;
 
 use super::invalid;
-use super::source::{MAX_SIDE, SourceImage};
+use crate::pixels::{MAX_SIDE, SourceImage};
 
 /// How pixels are weighed. Both are stretched by a reduction, so that every pixel counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -2,11 +2,11 @@
 
 use spdl_core::{DType, Result};
 
-use super::color::ColorMatrix;
 use super::invalid;
 use super::plan::{Filter, ResizePlan, Span};
 use super::sample::{ChannelOrder, Layout, SampleFormat};
-use super::source::SourceImage;
+use crate::pixels::ColorMatrix;
+use crate::pixels::SourceImage;
 
 /// How many bytes an entry takes.
 pub(super) const ENTRY_BYTES: usize = 392;

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::runtime::DeviceAllocator;
 use spdl_core::Result;
-
-use crate::slabs::DeviceAllocator;
 
 /// The functions of an allocator, as a binding is told of them.
 pub trait AllocatorFunctions: fmt::Debug + Send + Sync + 'static {

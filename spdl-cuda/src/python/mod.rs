@@ -9,10 +9,7 @@ use std::any::Any;
 
 use spdl_core::{Error, ErrorKind, Result, Upload};
 
-use crate::device::CudaDevice;
-use crate::memory::CudaMemory;
-use crate::stream::{ConsumerEvent, ConsumerStream};
-
+use crate::runtime::{ConsumerEvent, ConsumerStream, CudaDevice, CudaMemory};
 pub use allocator::{AllocatorFunctions, allocator_of};
 pub use dlpack::{DlpackTensor, DlpackType, WithoutPython, dlpack_device};
 pub use samples::samples_of;
@@ -24,12 +21,12 @@ pub fn cuda_memory(upload: &Upload) -> Option<&CudaMemory> {
 
 /// The device that memory is of.
 pub fn device_of(memory: &CudaMemory) -> CudaDevice {
-    CudaDevice::of_shared(memory.device())
+    CudaDevice::of_inner(memory.device())
 }
 
 /// Whether memory is of this device: another opening of it has memory of its own.
 pub fn is_memory_of(memory: &CudaMemory, device: &CudaDevice) -> bool {
-    memory.is_of(device.shared())
+    memory.is_of(device.inner())
 }
 
 /// A stream as the Python array API standard writes it for CUDA; see
@@ -62,5 +59,5 @@ pub fn event_of_number(event: u64) -> Result<ConsumerEvent> {
 /// The number of the stream on which batches are copied to the device: for allocators that ask on which
 /// stream memory is used first.
 pub fn copy_stream(device: &CudaDevice) -> usize {
-    device.shared().uploads.handle().0
+    device.inner().uploads.handle().0
 }

@@ -5,11 +5,9 @@ use std::sync::Arc;
 use spdl_core::{Error, ErrorKind, Result, Upload};
 
 use super::cuda_memory;
-use crate::context::Event;
-use crate::device::CudaDevice;
-use crate::kernels::{ImageKernels, ResizePlan, SampleFormat, SourceImage};
-use crate::memory::Copied;
-use crate::stream::ConsumerStream;
+use crate::kernels::{ImageKernels, ResizePlan, SampleFormat};
+use crate::pixels::SourceImage;
+use crate::runtime::{ConsumerStream, Copied, CudaDevice, Event};
 
 /// Starts to make a batch of samples of images in an upload, behind all that `after` was told so far, and
 /// returns at once. The upload may be let go of then.
@@ -26,8 +24,8 @@ pub fn samples_of(
     after: Option<&ConsumerStream>,
 ) -> Result<Upload> {
     let doing = "make samples of a batch";
-    let context = &device.shared().context;
-    let memory = cuda_memory(upload).filter(|memory| memory.is_of(device.shared()));
+    let context = &device.inner().context;
+    let memory = cuda_memory(upload).filter(|memory| memory.is_of(device.inner()));
     let memory = memory.ok_or_else(|| {
         let message = format!("the images do not lie in memory of device {}", device.ordinal());
         Error::new(ErrorKind::InvalidArgument, message)

@@ -76,7 +76,7 @@ impl Stub {
     }
 
     pub(crate) fn search(&self) -> Search {
-        Search::default().at(spdl_cuda::Library::NvJpeg, &self.path)
+        Search::default().at(spdl_cuda::libraries::Library::NvJpeg, &self.path)
     }
 }
 

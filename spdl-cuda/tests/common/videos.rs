@@ -1,7 +1,8 @@
 //! Videos of tests and measurements: their packets, and what their frames are told by.
 
 use spdl_core::Result;
-use spdl_cuda::{AccessUnits, IvfFile, NvDec, VideoCodec, VideoFrame, VideoStream};
+use spdl_cuda::NvDec;
+use spdl_cuda::video::{AccessUnits, IvfFile, VideoCodec, VideoFrame, VideoStream};
 
 /// FNV-1a with 64 bits.
 pub(crate) fn hash(bytes: &[u8]) -> String {

@@ -8,8 +8,9 @@ use host::{MediaDecoder, place};
 use spdl_core::{
     Batch, BatchLayout, DatasetSource, DeviceBatch, Labeled, OnError, PipelineBuilder, Result,
 };
+use spdl_cuda::jpeg::JpegPath;
 use spdl_cuda::kernels::SampleFormat;
-use spdl_cuda::{CudaDevice, CudaMemory, DeviceImages, JpegPath};
+use spdl_cuda::{CudaDevice, CudaMemory, DeviceImages};
 use spdl_media::encode::{ImageEncoder, JpegEncoder, PngEncoder};
 use spdl_media::{
     CodecRegistry, Decoder, FillImage, ImageTransform, Limits, Mode, Size, image_fields,

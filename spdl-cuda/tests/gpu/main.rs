@@ -23,7 +23,8 @@ use common::{bytes_of, own};
 use consumer::{Consumer, checksum_of};
 use raw::Driver;
 use spdl_core::{BufferPool, Device, DeviceMemory, ErrorKind};
-use spdl_cuda::{ConsumerStream, CudaDevice, DeviceAllocator};
+use spdl_cuda::runtime::DeviceAllocator;
+use spdl_cuda::{ConsumerStream, CudaDevice};
 
 /// The device; `None` where there is none, and none is required.
 fn device() -> Option<CudaDevice> {

@@ -14,12 +14,11 @@ use spdl_core::{
     DatasetSource, DeviceBatch, DeviceMemory, Error, ErrorKind, Labeled, OnError, PipelineBuilder,
     Result, StageOptions,
 };
+use spdl_cuda::images::{FallbackReason, HostDecoder, HostImage, ImageStatistics, Placed};
+use spdl_cuda::jpeg::JpegPath;
 use spdl_cuda::kernels::SampleFormat;
 use spdl_cuda::testing::{FakeDriver, Ledger, Schedule, Seen};
-use spdl_cuda::{
-    ConsumerStream, CudaDevice, CudaMemory, DeviceImages, FallbackReason, HostDecoder, HostImage,
-    ImageStatistics, JpegPath, NvJpeg, Placed, Search,
-};
+use spdl_cuda::{ConsumerStream, CudaDevice, CudaMemory, DeviceImages, NvJpeg, Search};
 
 const SIDE: u32 = 4;
 const SAMPLE: usize = (SIDE * SIDE * 3) as usize;
@@ -37,8 +36,8 @@ impl HostDecoder for Host {
         if encoded.starts_with(b"GIF") {
             return Ok(HostImage { width: 3, height: 2, orientation: 5 });
         }
-        let header = spdl_cuda::JpegHeader::parse(encoded)?;
-        let spdl_cuda::JpegHeader { width, height, orientation, .. } = header;
+        let header = spdl_cuda::jpeg::JpegHeader::parse(encoded)?;
+        let spdl_cuda::jpeg::JpegHeader { width, height, orientation, .. } = header;
         Ok(HostImage { width, height, orientation })
     }
 
@@ -257,7 +256,8 @@ fn files_of(numbers: impl Iterator<Item = usize>) -> PipelineBuilder<Labeled<Byt
 #[test]
 fn g10_without_nvjpeg_the_host_decodes_everything_and_the_reason_is_told() {
     let (driver, device) = fake(Schedule::Seeded(1));
-    let nowhere = Search::default().at(spdl_cuda::Library::NvJpeg, "/nowhere/libnvjpeg.so.13");
+    let nowhere =
+        Search::default().at(spdl_cuda::libraries::Library::NvJpeg, "/nowhere/libnvjpeg.so.13");
     let images = images(&device, nowhere);
     let pipeline = images.attach(files(0..13), "decode").unwrap();
     let samples = run(&driver, pipeline).unwrap();

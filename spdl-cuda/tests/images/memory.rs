@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use spdl_core::{DatasetSource, Error, ErrorKind, Labeled, OnError, PipelineBuilder, Result};
+use spdl_cuda::CudaDevice;
+use spdl_cuda::images::FallbackReason;
+use spdl_cuda::runtime::DeviceAllocator;
 use spdl_cuda::testing::{FakeDriver, Schedule};
-use spdl_cuda::{CudaDevice, DeviceAllocator, FallbackReason};
 
 use super::common::nvjpeg_stub::{jpeg, stub};
 use super::common::simple_kernel::decoded_byte;

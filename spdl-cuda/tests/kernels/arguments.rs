@@ -1,9 +1,9 @@
 //! What cannot be is refused, with a word on what was expected.
 
 use spdl_core::{DType, ErrorKind, Result};
-use spdl_cuda::kernels::{
-    BatchTable, ColorMatrix, ColorRange, ColorStandard, DevicePlane, PixelBox, PixelFormat,
-    PixelRect, ResizePlan, SampleFormat, SourceImage,
+use spdl_cuda::kernels::{BatchTable, PixelBox, PixelRect, ResizePlan, SampleFormat};
+use spdl_cuda::pixels::{
+    ColorMatrix, ColorRange, ColorStandard, DevicePlane, PixelFormat, SourceImage,
 };
 
 fn assert_refused<T: std::fmt::Debug>(result: Result<T>, words: &str) {

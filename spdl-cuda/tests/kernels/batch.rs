@@ -1,9 +1,8 @@
 //! Many images become one batch.
 
 use spdl_core::DType;
-use spdl_cuda::kernels::{
-    BatchTable, DevicePlane, Filter, Layout, PixelFormat, SampleFormat, SourceImage,
-};
+use spdl_cuda::kernels::{BatchTable, Filter, Layout, SampleFormat};
+use spdl_cuda::pixels::{DevicePlane, PixelFormat, SourceImage};
 
 use crate::host::{Memory, UNWRITTEN, run_plan};
 use crate::picture::{Colors, Picture};

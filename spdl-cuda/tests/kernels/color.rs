@@ -1,10 +1,8 @@
 //! Where nothing is resized, bytes are the formula's, rounded to the nearest.
 
 use spdl_core::DType;
-use spdl_cuda::kernels::{
-    ChannelOrder, ChromaSiting, ColorMatrix, ColorRange, ColorStandard, Filter, Layout,
-    PixelFormat, SampleFormat,
-};
+use spdl_cuda::kernels::{ChannelOrder, Filter, Layout, SampleFormat};
+use spdl_cuda::pixels::{ChromaSiting, ColorMatrix, ColorRange, ColorStandard, PixelFormat};
 
 use crate::host::{floats, run_one};
 use crate::picture::{BT601, BT709, BT2020, Colors, Picture, noise};

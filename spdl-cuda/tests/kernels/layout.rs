@@ -2,7 +2,8 @@
 
 use half::{bf16, f16};
 use spdl_core::DType;
-use spdl_cuda::kernels::{ChannelOrder, Filter, Layout, PixelFormat, SampleFormat};
+use spdl_cuda::kernels::{ChannelOrder, Filter, Layout, SampleFormat};
+use spdl_cuda::pixels::PixelFormat;
 
 use crate::host::{run_one, run_plan};
 use crate::picture::{Colors, Picture};

@@ -1,6 +1,6 @@
 //! Images whose every sample is known.
 
-use spdl_cuda::kernels::{
+use spdl_cuda::pixels::{
     ColorMatrix, ColorRange, ColorStandard, DevicePlane, PixelFormat, SourceImage,
 };
 

@@ -1,8 +1,7 @@
 //! What is to come out, in numbers of 64 bits, by the definitions.
 
-use spdl_cuda::kernels::{
-    ChromaSiting, ColorRange, Filter, PixelBox, PixelFormat, PixelRect, ResizePlan,
-};
+use spdl_cuda::kernels::{Filter, PixelBox, PixelRect, ResizePlan};
+use spdl_cuda::pixels::{ChromaSiting, ColorRange, PixelFormat};
 
 use crate::picture::{Picture, Samples};
 

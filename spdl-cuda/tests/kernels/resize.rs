@@ -1,7 +1,8 @@
 //! What is resized is what PyTorch, `spdl-media` and the definitions say.
 
 use spdl_core::DType;
-use spdl_cuda::kernels::{ChromaSiting, Filter, PixelBox, PixelFormat, PixelRect, SampleFormat};
+use spdl_cuda::kernels::{Filter, PixelBox, PixelRect, SampleFormat};
+use spdl_cuda::pixels::{ChromaSiting, PixelFormat};
 use spdl_media::{
     CodecRegistry, ColorModel, Crop, FillImage, ImageTransform, Limits, Orientation, PlaneShape,
     Rect, ResizeFilter, Sample, Size,

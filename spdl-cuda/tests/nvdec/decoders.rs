@@ -2,7 +2,7 @@
 
 use spdl_core::ErrorKind;
 use spdl_cuda::testing::Schedule;
-use spdl_cuda::{ChromaFormat, VideoCodec, VideoLimits};
+use spdl_cuda::video::{ChromaFormat, VideoCodec, VideoLimits};
 
 use super::stub::{H264, HEVC, Headers, VP9, decode, push_all, short_video, show, stub, taken};
 
@@ -151,7 +151,7 @@ fn limits_are_kept_before_anything_is_made() {
 fn videos_may_move_between_threads_and_decoders_be_shared_by_them() {
     fn may_move<T: Send>() {}
     fn may_be_shared<T: Send + Sync>() {}
-    may_move::<spdl_cuda::VideoStream>();
+    may_move::<spdl_cuda::video::VideoStream>();
     may_be_shared::<spdl_cuda::NvDec>();
-    may_be_shared::<spdl_cuda::VideoFrame>();
+    may_be_shared::<spdl_cuda::video::VideoFrame>();
 }

@@ -3,8 +3,12 @@
 use std::sync::Arc;
 
 use spdl_core::{Error, ErrorKind, Result};
+use spdl_cuda::driver::DriverError;
+use spdl_cuda::libraries::Library;
+use spdl_cuda::runtime::DeviceAllocator;
 use spdl_cuda::testing::{FakeDriver, Schedule};
-use spdl_cuda::{CudaDevice, DeviceAllocator, DriverError, Library, NvDec, Search, VideoCodec};
+use spdl_cuda::video::VideoCodec;
+use spdl_cuda::{CudaDevice, NvDec, Search};
 
 use super::stub::{H264, Headers, Stub, decode, push_all, short_video, show, stub, taken};
 use super::stub_library::library;

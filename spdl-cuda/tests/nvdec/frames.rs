@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use spdl_core::{Device, DeviceMemory};
-use spdl_cuda::kernels::{ColorMatrix, ColorRange, ColorStandard, PixelFormat};
+use spdl_cuda::libraries::Library;
+use spdl_cuda::pixels::{ColorMatrix, ColorRange, ColorStandard, PixelFormat};
 use spdl_cuda::testing::{FakeDriver, Schedule, Seen};
-use spdl_cuda::{ConsumerStream, CudaDevice, FramePlane, Library, NvDec, VideoCodec, VideoFrame};
+use spdl_cuda::video::{FramePlane, VideoCodec, VideoFrame};
+use spdl_cuda::{ConsumerStream, CudaDevice, NvDec};
 
 use super::stub::{
     H264, HEVC, Headers, PITCH, SURFACE_BYTES, decode, push_all, short_video, show, stub, taken,

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use spdl_core::{DeviceMemory, ErrorKind, Upload};
 use spdl_cuda::testing::{FakeDriver, Schedule};
-use spdl_cuda::{ConsumerStream, CudaMemory, FrameCrop, NvDec, VideoCodec, VideoFrame};
+use spdl_cuda::video::{FrameCrop, VideoCodec, VideoFrame};
+use spdl_cuda::{ConsumerStream, CudaMemory, NvDec};
 
 use super::stub::{H264, HEVC, Headers, push_all, short_video, stub};
 

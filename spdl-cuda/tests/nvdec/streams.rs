@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use spdl_core::ErrorKind;
-use spdl_cuda::{AccessUnits, IvfFile, VideoCodec};
+use spdl_cuda::video::{AccessUnits, IvfFile, VideoCodec};
 
 use super::videos::codec_of;
 

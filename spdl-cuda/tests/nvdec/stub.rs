@@ -7,7 +7,8 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use libloading::Library;
 use spdl_core::Result;
 use spdl_cuda::testing::{FakeDriver, Schedule};
-use spdl_cuda::{CudaDevice, NvDec, Search, VideoFrame, VideoStream};
+use spdl_cuda::video::{VideoFrame, VideoStream};
+use spdl_cuda::{CudaDevice, NvDec, Search};
 
 pub(crate) use super::video_commands::{H264, HEVC, Headers, VP9, decode, short_video, show};
 
@@ -112,7 +113,7 @@ impl Stub {
     }
 
     pub(crate) fn search(&self) -> Search {
-        Search::default().at(spdl_cuda::Library::Nvcuvid, &self.path)
+        Search::default().at(spdl_cuda::libraries::Library::Nvcuvid, &self.path)
     }
 
     /// A device whose video decoders have surfaces.

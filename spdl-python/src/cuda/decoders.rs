@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use spdl_core::Result;
 use spdl_cuda::kernels::ImageKernels;
-use spdl_cuda::{NvDec, NvJpeg, Search, VideoColor};
+use spdl_cuda::video::VideoColor;
+use spdl_cuda::{NvDec, NvJpeg, Search};
 
 use super::device::CudaDevice;
 use super::jpegs::{Placement, decode_all};

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pyo3::prelude::*;
 use spdl_core::{Error, ErrorKind, Result, Upload};
-use spdl_cuda::kernels::{DevicePlane, Filter, SourceImage};
-use spdl_cuda::{DecodedJpeg, DecodedJpegs, JpegColor, JpegHeader, Placed};
+use spdl_cuda::images::Placed;
+use spdl_cuda::jpeg::{DecodedJpeg, DecodedJpegs, JpegColor, JpegHeader};
+use spdl_cuda::kernels::Filter;
+use spdl_cuda::pixels::{DevicePlane, SourceImage};
 
 use super::decoders::Decoders;
 use super::memory::DeviceMemory;

@@ -1,9 +1,10 @@
 //! Frames of NV12 that lie in an array become colours.
 
 use spdl_core::{Error, ErrorKind, Result, Upload};
-use spdl_cuda::VideoColor;
-use spdl_cuda::kernels::{DevicePlane, PixelBox, PixelFormat, ResizePlan, SourceImage};
+use spdl_cuda::kernels::{PixelBox, ResizePlan};
+use spdl_cuda::pixels::{DevicePlane, PixelFormat, SourceImage};
 use spdl_cuda::python::{samples_of, stream_of_array_api};
+use spdl_cuda::video::VideoColor;
 
 use super::decoders::Decoders;
 use super::pixels::{format_of, matrix_of, shape_of};

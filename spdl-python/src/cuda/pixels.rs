@@ -1,10 +1,9 @@
 //! What SPDL calls the formats of pixels, and matrices of colours.
 
 use spdl_core::{Error, ErrorKind, Result};
-use spdl_cuda::VideoColor;
-use spdl_cuda::kernels::{
-    ChannelOrder, ColorMatrix, ColorRange, ColorStandard, Layout, SampleFormat,
-};
+use spdl_cuda::kernels::{ChannelOrder, Layout, SampleFormat};
+use spdl_cuda::pixels::{ColorMatrix, ColorRange, ColorStandard};
+use spdl_cuda::video::VideoColor;
 
 /// From how many rows on a video that does not say so has the colours of high definition.
 const HIGH_DEFINITION: u32 = 720;

@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use pyo3::prelude::*;
 use spdl_core::{Error, ErrorKind, Result, Upload};
-use spdl_cuda::kernels::{PixelBox, PixelFormat, PixelRect, ResizePlan};
-use spdl_cuda::{AccessUnits, FrameCrop, IvfFile, NvDec, VideoCodec, VideoFrame, VideoStream};
+use spdl_cuda::NvDec;
+use spdl_cuda::kernels::{PixelBox, PixelRect, ResizePlan};
+use spdl_cuda::pixels::PixelFormat;
+use spdl_cuda::video::{AccessUnits, FrameCrop, IvfFile, VideoCodec, VideoFrame, VideoStream};
 
 use super::decoders::{Decoders, DeviceDecoders};
 use super::lent::Lent;

@@ -1,0 +1,452 @@
+//! nvJPEG as far as this crate calls it: its functions, by the declarations of `nvjpeg.h` 13.3, and what
+//! they make.
+
+use std::ffi::{c_int, c_uchar, c_uint, c_void};
+use std::fmt;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use super::error::{BAD_JPEG, NvJpegError, NvJpegResult};
+use crate::driver::StreamHandle;
+use crate::libraries::{Found, Library, NotFound, Search, SharedLibrary};
+use crate::runtime::Context;
+
+/// Objects of the library, known only by their address.
+pub(crate) type Handle = NonNull<c_void>;
+
+/// Where the planes of an image go: `nvjpegImage_t`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Planes {
+    pub(crate) channel: [*mut c_uchar; 4],
+    pub(crate) pitch: [usize; 4],
+}
+
+impl Planes {
+    /// One plane of interleaved RGB, at an address of the device.
+    pub(crate) fn interleaved(address: u64, pitch: usize) -> Planes {
+        let mut channel = [ptr::null_mut(); 4];
+        channel[0] = ptr::without_provenance_mut(address as usize);
+        Planes { channel, pitch: [pitch, 0, 0, 0] }
+    }
+}
+
+/// `nvjpegBackend_t`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub(crate) enum Backend {
+    Hybrid = 1,
+    Hardware = 3,
+}
+
+/// `NVJPEG_OUTPUT_RGBI`.
+const INTERLEAVED_RGB: c_int = 5;
+
+/// Declares the functions that are looked up when the library is opened, all or none.
+macro_rules! functions {
+    ($($field:ident = $name:literal: fn($($argument:ty),*);)*) => {
+        #[derive(Clone, Copy)]
+        struct Functions {
+            $($field: unsafe extern "C" fn($($argument),*) -> c_int,)*
+        }
+
+        /// What the library calls them.
+        mod name {
+            $(#[allow(non_upper_case_globals, dead_code, reason = "named like the field")]
+            pub(super) const $field: &str = $name;)*
+        }
+
+        impl Functions {
+            /// The first that is missing is named.
+            fn of(library: &SharedLibrary) -> Result<Functions, &'static str> {
+                Ok(Functions {
+                    $(
+                        // SAFETY: the type is that of the library's declaration.
+                        $field: unsafe { library.function($name) }.ok_or($name)?,
+                    )*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    get_property = "nvjpegGetProperty": fn(c_int, *mut c_int);
+    create = "nvjpegCreateEx": fn(c_int, *mut c_void, *mut c_void, c_uint, *mut *mut c_void);
+    destroy = "nvjpegDestroy": fn(*mut c_void);
+    hardware_info = "nvjpegGetHardwareDecoderInfo": fn(*mut c_void, *mut c_uint, *mut c_uint);
+    state_create = "nvjpegJpegStateCreate": fn(*mut c_void, *mut *mut c_void);
+    state_destroy = "nvjpegJpegStateDestroy": fn(*mut c_void);
+    batched_initialize = "nvjpegDecodeBatchedInitialize":
+        fn(*mut c_void, *mut c_void, c_int, c_int, c_int);
+    batched_supported = "nvjpegDecodeBatchedSupported":
+        fn(*mut c_void, *mut c_void, *mut c_int);
+    batched_decode = "nvjpegDecodeBatched":
+        fn(*mut c_void, *mut c_void, *const *const c_uchar, *const usize, *mut Planes, *mut c_void);
+    stream_create = "nvjpegJpegStreamCreate": fn(*mut c_void, *mut *mut c_void);
+    stream_destroy = "nvjpegJpegStreamDestroy": fn(*mut c_void);
+    stream_parse = "nvjpegJpegStreamParse":
+        fn(*mut c_void, *const c_uchar, usize, c_int, c_int, *mut c_void);
+    stream_size = "nvjpegJpegStreamGetFrameDimensions":
+        fn(*mut c_void, *mut c_uint, *mut c_uint);
+    parameters_create = "nvjpegDecodeParamsCreate": fn(*mut c_void, *mut *mut c_void);
+    parameters_destroy = "nvjpegDecodeParamsDestroy": fn(*mut c_void);
+    parameters_output = "nvjpegDecodeParamsSetOutputFormat": fn(*mut c_void, c_int);
+    decoder_create = "nvjpegDecoderCreate": fn(*mut c_void, c_int, *mut *mut c_void);
+    decoder_destroy = "nvjpegDecoderDestroy": fn(*mut c_void);
+    decoder_state_create = "nvjpegDecoderStateCreate":
+        fn(*mut c_void, *mut c_void, *mut *mut c_void);
+    pinned_create = "nvjpegBufferPinnedCreate": fn(*mut c_void, *mut c_void, *mut *mut c_void);
+    pinned_destroy = "nvjpegBufferPinnedDestroy": fn(*mut c_void);
+    device_create = "nvjpegBufferDeviceCreate": fn(*mut c_void, *mut c_void, *mut *mut c_void);
+    device_destroy = "nvjpegBufferDeviceDestroy": fn(*mut c_void);
+    attach_pinned = "nvjpegStateAttachPinnedBuffer": fn(*mut c_void, *mut c_void);
+    attach_device = "nvjpegStateAttachDeviceBuffer": fn(*mut c_void, *mut c_void);
+    decode_host = "nvjpegDecodeJpegHost":
+        fn(*mut c_void, *mut c_void, *mut c_void, *mut c_void, *mut c_void);
+    decode_transfer = "nvjpegDecodeJpegTransferToDevice":
+        fn(*mut c_void, *mut c_void, *mut c_void, *mut c_void, *mut c_void);
+    decode_device = "nvjpegDecodeJpegDevice":
+        fn(*mut c_void, *mut c_void, *mut c_void, *mut Planes, *mut c_void);
+}
+
+/// The opened library. It stays open for ever.
+#[derive(Clone)]
+pub(crate) struct NvJpegLibrary {
+    functions: Arc<Functions>,
+    version: [i32; 3],
+    found: Found,
+}
+
+/// What a status means as a result.
+fn checked(call: &'static str, status: c_int) -> NvJpegResult<()> {
+    if status == 0 { Ok(()) } else { Err(NvJpegError { call, status }) }
+}
+
+/// What a call that makes an object has made.
+fn made(call: &'static str, status: c_int, object: *mut c_void) -> NvJpegResult<Handle> {
+    checked(call, status)?;
+    // A library that says it has made something and gives nothing has an error of its own.
+    NonNull::new(object).ok_or(NvJpegError { call, status: 8 })
+}
+
+impl NvJpegLibrary {
+    /// Opens it where `search` finds it. Needs no device.
+    pub(crate) fn open(search: &Search) -> Result<NvJpegLibrary, NotFound> {
+        let (library, found) = search.open(Library::NvJpeg)?;
+        let refused = |reason| NotFound { library: Library::NvJpeg, reason };
+        let functions = Functions::of(&library)
+            .map_err(|missing| refused(format!("{found} has no {missing}: it is too old")))?;
+        let mut version = [0; 3];
+        for (property, number) in (0..).zip(&mut version) {
+            // SAFETY: the number is one that it may write to.
+            let status = unsafe { (functions.get_property)(property, number) };
+            checked(name::get_property, status).map_err(|error| refused(error.to_string()))?;
+        }
+        Ok(NvJpegLibrary { functions: Arc::new(functions), version, found })
+    }
+
+    /// As in 13.3.2.
+    pub(crate) fn version(&self) -> [i32; 3] {
+        self.version
+    }
+}
+
+/// Something that the library has made: destroyed when it is dropped, in the context of its device.
+pub(crate) struct Object {
+    handle: Handle,
+    destroy: unsafe extern "C" fn(*mut c_void) -> c_int,
+    context: Arc<Context>,
+}
+
+// SAFETY: what the library makes belongs to no thread; calls with one object are made by one at a time,
+// since they need it exclusively or are documented to be safe (those with the library's handle).
+unsafe impl Send for Object {}
+// SAFETY: as above.
+unsafe impl Sync for Object {}
+
+impl Object {
+    fn raw(&self) -> *mut c_void {
+        self.handle.as_ptr()
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        self.context.release(|_| {
+            // SAFETY: it is alive, and nobody uses it again. A failure is no news to who lets go.
+            let _ = unsafe { (self.destroy)(self.raw()) };
+            Ok(())
+        });
+    }
+}
+
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Object({:p})", self.raw())
+    }
+}
+
+/// A stream as the library wants it.
+fn cuda_stream(stream: &StreamHandle) -> *mut c_void {
+    ptr::without_provenance_mut(stream.0)
+}
+
+/// Calls a function of the library with a current context. Its name is that of the error.
+macro_rules! call {
+    ($library:expr, $field:ident($($argument:expr),* $(,)?)) => {{
+        // SAFETY: objects are alive and of the kind that the function wants; pointers are to variables
+        // that live during the call, or to what the caller of the method answers for.
+        let status = unsafe { ($library.functions.$field)($($argument),*) };
+        checked(name::$field, status)
+    }};
+}
+
+/// The library with a handle for one way to decode. All methods need the device's current context.
+#[derive(Debug)]
+pub(crate) struct Codec {
+    library: NvJpegLibrary,
+    handle: Object,
+    context: Arc<Context>,
+}
+
+/// A parsed image.
+#[derive(Debug)]
+pub(crate) struct ParsedJpeg(Object);
+
+/// What decodes one batch at a time on the engines.
+#[derive(Debug)]
+pub(crate) struct BatchState(Object);
+
+/// What decodes one image at a time, with memory of its own. Fields are dropped in their order.
+#[derive(Debug)]
+pub(crate) struct ImageState {
+    state: Object,
+    _buffers: [Object; 2],
+    parsed: ParsedJpeg,
+}
+
+/// The decoder of single images, and how it is to write them.
+#[derive(Debug)]
+pub(crate) struct ImageDecoder {
+    decoder: Object,
+    parameters: Object,
+}
+
+impl Codec {
+    /// Fails with 7 or 9 where the device has no such engines.
+    pub(crate) fn new(
+        library: &NvJpegLibrary,
+        context: &Arc<Context>,
+        backend: Backend,
+    ) -> NvJpegResult<Codec> {
+        let mut handle = ptr::null_mut();
+        let (no_allocator, no_flags) = (ptr::null_mut(), 0);
+        // SAFETY: the pointer is to a variable that lives during the call; the library allocates by
+        // itself where it is given no allocators.
+        let status = unsafe {
+            (library.functions.create)(
+                backend as c_int,
+                no_allocator,
+                no_allocator,
+                no_flags,
+                &mut handle,
+            )
+        };
+        let handle = made(name::create, status, handle)?;
+        let destroy = library.functions.destroy;
+        let handle = Object { handle, destroy, context: Arc::clone(context) };
+        Ok(Codec { library: library.clone(), handle, context: Arc::clone(context) })
+    }
+
+    fn object(
+        &self,
+        call: &'static str,
+        destroy: unsafe extern "C" fn(*mut c_void) -> c_int,
+        make: impl FnOnce(&mut *mut c_void) -> c_int,
+    ) -> NvJpegResult<Object> {
+        let mut object = ptr::null_mut();
+        let status = make(&mut object);
+        let handle = made(call, status, object)?;
+        Ok(Object { handle, destroy, context: Arc::clone(&self.context) })
+    }
+
+    /// How many engines for JPEGs the device has, and how many images each decodes at once.
+    pub(crate) fn engines(&self) -> NvJpegResult<(u32, u32)> {
+        let (mut engines, mut cores) = (0, 0);
+        call!(self.library, hardware_info(self.handle.raw(), &mut engines, &mut cores))?;
+        Ok((engines, cores))
+    }
+
+    pub(crate) fn parsed_jpeg(&self) -> NvJpegResult<ParsedJpeg> {
+        let functions = &*self.library.functions;
+        let parsed = self.object(name::stream_create, functions.stream_destroy, |object| {
+            // SAFETY: the handle is alive, the pointer to a variable.
+            unsafe { (functions.stream_create)(self.handle.raw(), object) }
+        })?;
+        Ok(ParsedJpeg(parsed))
+    }
+
+    /// Reads the header of an image.
+    ///
+    /// # Safety
+    /// `encoded` exists until what was parsed is no longer used.
+    pub(crate) unsafe fn parse(&self, encoded: &[u8], parsed: &mut ParsedJpeg) -> NvJpegResult<()> {
+        let (no_metadata, no_copy) = (0, 0);
+        call!(
+            self.library,
+            stream_parse(
+                self.handle.raw(),
+                encoded.as_ptr(),
+                encoded.len(),
+                no_metadata,
+                no_copy,
+                parsed.0.raw(),
+            )
+        )
+    }
+
+    /// Whether the library, too, reads this width and height: it writes as many pixels as it reads of.
+    pub(crate) fn is_of_size(&self, parsed: &ParsedJpeg, size: [u32; 2]) -> NvJpegResult<bool> {
+        let [mut width, mut height] = [0; 2];
+        call!(self.library, stream_size(parsed.0.raw(), &mut width, &mut height))?;
+        Ok([width, height] == size)
+    }
+
+    /// Whether the engines decode it.
+    pub(crate) fn engines_take(&self, parsed: &ParsedJpeg) -> NvJpegResult<bool> {
+        // 0 is yes.
+        let mut answer = 1;
+        call!(self.library, batched_supported(self.handle.raw(), parsed.0.raw(), &mut answer))?;
+        Ok(answer == 0)
+    }
+
+    pub(crate) fn batch_state(&self) -> NvJpegResult<BatchState> {
+        let functions = &*self.library.functions;
+        let state = self.object(name::state_create, functions.state_destroy, |object| {
+            // SAFETY: the handle is alive, the pointer to a variable.
+            unsafe { (functions.state_create)(self.handle.raw(), object) }
+        })?;
+        Ok(BatchState(state))
+    }
+
+    /// Prepares for batches of `count` images, also after one that failed.
+    ///
+    /// # Safety
+    /// All that was decoded with `state` before is done.
+    pub(crate) unsafe fn prepare(&self, state: &mut BatchState, count: usize) -> NvJpegResult<()> {
+        let count = c_int::try_from(count).unwrap_or(c_int::MAX);
+        let one_thread = 1;
+        call!(
+            self.library,
+            batched_initialize(
+                self.handle.raw(),
+                state.0.raw(),
+                count,
+                one_thread,
+                INTERLEAVED_RGB,
+            )
+        )
+    }
+
+    /// Decodes a batch of as many images as it was [prepared](Codec::prepare) for, as work of a stream.
+    ///
+    /// # Safety
+    /// Until that work is done the encoded images and the planes exist, the planes are as large as the
+    /// library [reads](Codec::is_of_size) the images to be, and nothing else is decoded with `state`; all
+    /// that was decoded with it before is done.
+    pub(crate) unsafe fn decode_batch(
+        &self,
+        state: &mut BatchState,
+        encoded: &[&[u8]],
+        planes: &mut [Planes],
+        stream: &StreamHandle,
+    ) -> NvJpegResult<()> {
+        let addresses: Vec<*const c_uchar> = encoded.iter().map(|it| it.as_ptr()).collect();
+        let lengths: Vec<usize> = encoded.iter().map(|it| it.len()).collect();
+        call!(
+            self.library,
+            batched_decode(
+                self.handle.raw(),
+                state.0.raw(),
+                addresses.as_ptr(),
+                lengths.as_ptr(),
+                planes.as_mut_ptr(),
+                cuda_stream(stream),
+            )
+        )
+    }
+
+    pub(crate) fn image_decoder(&self) -> NvJpegResult<ImageDecoder> {
+        let functions = &*self.library.functions;
+        let decoder = self.object(name::decoder_create, functions.decoder_destroy, |object| {
+            // SAFETY: the handle is alive, the pointer to a variable.
+            unsafe {
+                (functions.decoder_create)(self.handle.raw(), Backend::Hybrid as c_int, object)
+            }
+        })?;
+        let parameters =
+            self.object(name::parameters_create, functions.parameters_destroy, |object| {
+                // SAFETY: as above.
+                unsafe { (functions.parameters_create)(self.handle.raw(), object) }
+            })?;
+        call!(self.library, parameters_output(parameters.raw(), INTERLEAVED_RGB))?;
+        Ok(ImageDecoder { decoder, parameters })
+    }
+
+    pub(crate) fn image_state(&self, decoder: &ImageDecoder) -> NvJpegResult<ImageState> {
+        let functions = &*self.library.functions;
+        let handle = self.handle.raw();
+        let state = self.object(name::decoder_state_create, functions.state_destroy, |object| {
+            // SAFETY: both are alive, the pointer is to a variable.
+            unsafe { (functions.decoder_state_create)(handle, decoder.decoder.raw(), object) }
+        })?;
+        let pinned = self.object(name::pinned_create, functions.pinned_destroy, |object| {
+            // SAFETY: the handle is alive; without an allocator the library has its own.
+            unsafe { (functions.pinned_create)(handle, ptr::null_mut(), object) }
+        })?;
+        let device = self.object(name::device_create, functions.device_destroy, |object| {
+            // SAFETY: as above.
+            unsafe { (functions.device_create)(handle, ptr::null_mut(), object) }
+        })?;
+        call!(self.library, attach_pinned(state.raw(), pinned.raw()))?;
+        call!(self.library, attach_device(state.raw(), device.raw()))?;
+        Ok(ImageState { state, _buffers: [pinned, device], parsed: self.parsed_jpeg()? })
+    }
+
+    /// Decodes an image: what the CPU does of it at once, the rest as work of a stream. One that the
+    /// library reads to have another width and height than `size` is damaged.
+    ///
+    /// # Safety
+    /// Until that work is done the encoded image and the plane exist, the plane is as large as `size`
+    /// says, and nothing else is decoded with `state`.
+    pub(crate) unsafe fn decode_image(
+        &self,
+        decoder: &ImageDecoder,
+        state: &mut ImageState,
+        encoded: &[u8],
+        size: [u32; 2],
+        mut plane: Planes,
+        stream: &StreamHandle,
+    ) -> NvJpegResult<()> {
+        let (handle, engine) = (self.handle.raw(), decoder.decoder.raw());
+        // SAFETY: the caller keeps it.
+        unsafe { self.parse(encoded, &mut state.parsed)? };
+        if !self.is_of_size(&state.parsed, size)? {
+            return Err(NvJpegError { call: name::stream_size, status: BAD_JPEG });
+        }
+        let (parsed, memory) = (state.parsed.0.raw(), state.state.raw());
+        let parameters = decoder.parameters.raw();
+        call!(self.library, decode_host(handle, engine, memory, parameters, parsed))?;
+        let stream = cuda_stream(stream);
+        call!(self.library, decode_transfer(handle, engine, memory, parsed, stream))?;
+        call!(self.library, decode_device(handle, engine, memory, &mut plane, stream))
+    }
+}
+
+impl fmt::Debug for NvJpegLibrary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [major, minor, patch] = self.version;
+        write!(f, "nvJPEG {major}.{minor}.{patch} at {}", self.found)
+    }
+}

@@ -1,0 +1,14 @@
+//! Search for NVIDIA's shared libraries, and opening them at run time.
+//!
+//! | file | content |
+//! |---|---|
+//! | `search.rs` | [`Library`], [`Search`]: where a library is, in which order places are tried |
+//! | `shared_library.rs` | a shared library that stays open until the process ends |
+//!
+//! Imports no other room of this crate.
+
+mod search;
+mod shared_library;
+
+pub use self::search::{Found, FoundBy, Library, NotFound, Search};
+pub(crate) use self::shared_library::SharedLibrary;

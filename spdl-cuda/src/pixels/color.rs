@@ -1,0 +1,167 @@
+//! From luma and chroma to red, green and blue.
+
+use spdl_core::{Error, ErrorKind, Result};
+
+use super::invalid;
+
+/// The shares of red and blue in luma; green has the rest.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ColorStandard {
+    kr: f64,
+    kb: f64,
+}
+
+impl ColorStandard {
+    /// ITU-R BT.601: JPEG, and video of standard definition.
+    pub const BT601: ColorStandard = ColorStandard { kr: 0.299, kb: 0.114 };
+    /// ITU-R BT.709: video of high definition.
+    pub const BT709: ColorStandard = ColorStandard { kr: 0.2126, kb: 0.0722 };
+    /// ITU-R BT.2020 with non-constant luminance: video of ultra high definition.
+    pub const BT2020: ColorStandard = ColorStandard { kr: 0.2627, kb: 0.0593 };
+
+    /// A standard with these shares of red and blue.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where a share, or what is left for green, is not above 0.
+    pub fn new(kr: f64, kb: f64) -> Result<Self> {
+        if kr > 0.0 && kb > 0.0 && kr + kb < 1.0 {
+            return Ok(ColorStandard { kr, kb });
+        }
+        Err(invalid(format!(
+            "expected shares of red and blue above 0 that leave some for green, found {kr} and {kb}"
+        )))
+    }
+
+    /// That of a video stream's `matrix_coefficients` (ITU-T H.273).
+    ///
+    /// # Errors
+    /// `Unsupported` where the code stands for no matrix of this form (RGB, YCgCo, constant luminance
+    /// and others), or says that it is not known (2): the caller must decide then, usually for BT.709
+    /// from 720 rows on and BT.601 below.
+    pub fn of_video(matrix_coefficients: u8) -> Result<Self> {
+        match matrix_coefficients {
+            1 => Ok(ColorStandard::BT709),
+            4 => Ok(ColorStandard { kr: 0.30, kb: 0.11 }),
+            5 | 6 => Ok(ColorStandard::BT601),
+            7 => Ok(ColorStandard { kr: 0.212, kb: 0.087 }),
+            9 => Ok(ColorStandard::BT2020),
+            other => {
+                let what = match other {
+                    0 => "red, green and blue",
+                    2 => "a matrix that is not known",
+                    8 => "YCgCo",
+                    10 => "BT.2020 with constant luminance",
+                    _ => "no matrix that is supported",
+                };
+                let message = format!(
+                    "cannot convert the colours of a video: its matrix_coefficients are {other}, \
+                     which is {what}; expected 1, 4, 5, 6, 7 or 9"
+                );
+                Err(Error::new(ErrorKind::Unsupported, message))
+            }
+        }
+    }
+}
+
+/// Which codes stand for black and white.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ColorRange {
+    /// Luma from 16 to 235 and chroma from 16 to 240, in steps of 2^(bits − 8): most video.
+    Limited,
+    /// Every code: JPEG, and some video.
+    Full,
+}
+
+/// How components become red, green and blue, 0 to 255: `matrix · (component − zero)`, in codes.
+///
+/// ```
+/// use spdl_cuda::pixels::{ColorMatrix, ColorRange, ColorStandard};
+/// let matrix = ColorMatrix::new(ColorStandard::BT709, ColorRange::Limited, 10)?;
+/// assert_eq!(matrix.zero(), [64.0, 512.0, 512.0]);
+/// // From black to white: 876 steps of luma.
+/// assert!((matrix.matrix()[0][0] * 876.0 - 255.0).abs() < 1e-9);
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ColorMatrix {
+    matrix: [[f64; 3]; 3],
+    zero: [f64; 3],
+    bits: u32,
+}
+
+impl ColorMatrix {
+    /// The matrix of a standard for components of so many bits.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where `bits` is not in 8 to 16.
+    pub fn new(standard: ColorStandard, range: ColorRange, bits: u32) -> Result<Self> {
+        if !(8..=16).contains(&bits) {
+            return Err(invalid(format!("expected components of 8 to 16 bits, found {bits}")));
+        }
+        let step = f64::from(1u32 << (bits - 8));
+        let codes = f64::from((1u32 << bits) - 1);
+        let (luma, chroma, black) = match range {
+            ColorRange::Limited => (255.0 / (219.0 * step), 255.0 / (224.0 * step), 16.0 * step),
+            ColorRange::Full => (255.0 / codes, 255.0 / codes, 0.0),
+        };
+        let ColorStandard { kr, kb } = standard;
+        let kg = 1.0 - kr - kb;
+        let (red, blue) = (2.0 * (1.0 - kr), 2.0 * (1.0 - kb));
+        let neutral = 128.0 * step;
+        Ok(ColorMatrix {
+            matrix: [
+                [luma, 0.0, chroma * red],
+                [luma, -chroma * blue * kb / kg, -chroma * red * kr / kg],
+                [luma, chroma * blue, 0.0],
+            ],
+            zero: [black, neutral, neutral],
+            bits,
+        })
+    }
+
+    /// JPEG's: BT.601, full range, 8 bits.
+    pub fn jpeg() -> Self {
+        let matrix = ColorMatrix::new(ColorStandard::BT601, ColorRange::Full, 8);
+        matrix.unwrap_or_else(|_| unreachable!("8 bits are within bounds"))
+    }
+
+    /// Red, green and blue of 8 bits, as they are.
+    pub(crate) fn rgb() -> Self {
+        let matrix = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]];
+        ColorMatrix { matrix, zero: [0.0; 3], bits: 8 }
+    }
+
+    /// The same with the luma of red, green and blue in place of each of them.
+    pub(crate) fn grey(&self) -> Self {
+        let ColorStandard { kr, kb } = ColorStandard::BT601;
+        let [red, green, blue] = self.matrix;
+        let luma = std::array::from_fn(|component| {
+            kr * red[component] + (1.0 - kr - kb) * green[component] + kb * blue[component]
+        });
+        ColorMatrix { matrix: [luma; 3], ..*self }
+    }
+
+    /// A row each for red, green and blue, with the factors of luma, Cb and Cr.
+    pub fn matrix(&self) -> [[f64; 3]; 3] {
+        self.matrix
+    }
+
+    /// The codes of luma, Cb and Cr that stand for black.
+    pub fn zero(&self) -> [f64; 3] {
+        self.zero
+    }
+
+    /// How many bits a component has.
+    pub fn bits(&self) -> u32 {
+        self.bits
+    }
+
+    /// The same for codes that are so many times as large.
+    pub(crate) fn enlarged(&self, times: f64) -> Self {
+        ColorMatrix {
+            matrix: self.matrix.map(|row| row.map(|factor| factor / times)),
+            zero: self.zero.map(|zero| zero * times),
+            bits: self.bits,
+        }
+    }
+}

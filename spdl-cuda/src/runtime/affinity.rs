@@ -1,0 +1,162 @@
+//! The CPUs of the host to which a device is near, where the host has several nodes of memory.
+//!
+//! The system tells them by the device's address on the bus. Memory lies near the thread that touches it
+//! first, so that pinned memory is made by a thread on those CPUs.
+
+use crate::driver::{DeviceAttribute, DeviceId, Driver, DriverResult};
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+/// Where Linux keeps what it knows of devices on the bus.
+const DEVICES: &str = "/sys/bus/pci/devices";
+
+/// The most CPUs that are believed; a list of more is none.
+const MOST_CPUS: usize = 1 << 16;
+
+/// A device's place on the bus, displayed as Linux writes it: `0000:3b:00.0`.
+struct BusAddress {
+    domain: i32,
+    bus: i32,
+    device: i32,
+}
+
+impl BusAddress {
+    fn of(driver: &dyn Driver, device: DeviceId) -> DriverResult<BusAddress> {
+        let number = |attribute| driver.device_attribute(device, attribute);
+        Ok(BusAddress {
+            domain: number(DeviceAttribute::PciDomain)?,
+            bus: number(DeviceAttribute::PciBus)?,
+            device: number(DeviceAttribute::PciDevice)?,
+        })
+    }
+}
+
+impl fmt::Display for BusAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04x}:{:02x}:{:02x}.0", self.domain, self.bus, self.device)
+    }
+}
+
+/// The CPUs near a device, in order; none where nobody knows.
+pub(crate) fn cpus_near(driver: &dyn Driver, device: DeviceId) -> Vec<usize> {
+    // A failure that matters is told by the calls that follow.
+    let address = BusAddress::of(driver, device);
+    address.ok().and_then(|address| cpus_of(Path::new(DEVICES), &address)).unwrap_or_default()
+}
+
+fn cpus_of(devices: &Path, address: &BusAddress) -> Option<Vec<usize>> {
+    let path = devices.join(address.to_string()).join("local_cpulist");
+    parse_list(&fs::read_to_string(path).ok()?)
+}
+
+/// As in `0-3,8,10-11`.
+fn parse_list(text: &str) -> Option<Vec<usize>> {
+    let mut cpus = Vec::new();
+    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
+        if last < first || last - first >= MOST_CPUS || cpus.len() >= MOST_CPUS {
+            return None;
+        }
+        cpus.extend(first..=last);
+    }
+    cpus.sort_unstable();
+    cpus.dedup();
+    Some(cpus)
+}
+
+/// Does `work` on a thread that runs on these CPUs, as far as this process may use them. Where it may use
+/// none of them, or no others, it is done by the caller's own.
+pub(crate) fn on_cpus<T: Send>(cpus: &[usize], work: impl FnOnce() -> T + Send) -> T {
+    affinity::on_cpus(cpus, work)
+}
+
+#[cfg(target_os = "linux")]
+mod affinity {
+    use std::panic::resume_unwind;
+    use std::thread;
+
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+    pub(super) fn on_cpus<T: Send>(cpus: &[usize], work: impl FnOnce() -> T + Send) -> T {
+        let Some(wanted) = narrower(cpus) else { return work() };
+        let near = move || {
+            // Where the system refuses, memory is only further away.
+            let _ = sched_setaffinity(None, &wanted);
+            work()
+        };
+        thread::scope(|scope| match scope.spawn(near).join() {
+            Ok(done) => done,
+            Err(panic) => resume_unwind(panic),
+        })
+    }
+
+    /// Those of the CPUs that this thread may use; `None` where these are none, or all that it may use.
+    fn narrower(cpus: &[usize]) -> Option<CpuSet> {
+        let usable = sched_getaffinity(None).ok()?;
+        let mut wanted = CpuSet::new();
+        for &cpu in cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU && usable.is_set(cpu)) {
+            wanted.set(cpu);
+        }
+        (wanted.count() > 0 && wanted.count() < usable.count()).then_some(wanted)
+    }
+
+    #[cfg(test)]
+    pub(super) fn usable() -> Vec<usize> {
+        let usable = sched_getaffinity(None).unwrap();
+        (0..CpuSet::MAX_CPU).filter(|&cpu| usable.is_set(cpu)).collect()
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod affinity {
+    pub(super) fn on_cpus<T: Send>(_: &[usize], work: impl FnOnce() -> T + Send) -> T {
+        work()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus_are_read_as_the_system_writes_them() {
+        assert_eq!(parse_list("0-3,8,10-11\n"), Some(vec![0, 1, 2, 3, 8, 10, 11]));
+        assert_eq!(parse_list("5,4,4-5"), Some(vec![4, 5]));
+        assert_eq!(parse_list("\n"), Some(vec![]));
+        for wrong in ["a", "1-", "-1", "3-1", "0-9999999999", "0-99999999999999999999", "1;2"] {
+            assert_eq!(parse_list(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_cpus_are_those_of_the_devices_place_on_the_bus() {
+        let devices = tempfile::tempdir().unwrap();
+        let address = BusAddress { domain: 1, bus: 0x3b, device: 0x1f };
+        assert_eq!(cpus_of(devices.path(), &address), None);
+        let folder = devices.path().join("0001:3b:1f.0");
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("local_cpulist"), "16-31\n").unwrap();
+        assert_eq!(cpus_of(devices.path(), &address), Some((16..32).collect()));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn work_is_done_on_the_cpus_and_the_caller_stays_where_it_was() {
+        let before = affinity::usable();
+        let here = std::thread::current().id();
+        let done =
+            |cpus: &[usize]| on_cpus(cpus, || (affinity::usable(), std::thread::current().id()));
+        if before.len() > 1 {
+            let (cpus, thread) = done(&[before[1], usize::MAX]);
+            assert_eq!(cpus, [before[1]]);
+            assert_ne!(thread, here);
+        }
+        // Where nothing is to be chosen, no thread is started.
+        for all_or_none in [&before[..], &[], &[usize::MAX]] {
+            assert_eq!(done(all_or_none), (before.clone(), here));
+        }
+        assert_eq!(affinity::usable(), before);
+    }
+}

@@ -1,0 +1,203 @@
+//! A decoded frame in the device's memory, and how it gets there from the decoder's surface.
+
+use spdl_core::{DeviceMemory, Error, ErrorKind, Result};
+
+use super::format::{VideoColor, VideoFormat};
+use crate::driver::{DeviceAddress, RowsCopy};
+use crate::pixels::{ColorMatrix, DevicePlane, PixelFormat, SourceImage};
+use crate::runtime::CudaMemory;
+
+/// A frame in the memory of a device, or on its way there: the visible part, whole also where sides are
+/// odd, rows without gaps, one plane behind the other.
+#[non_exhaustive]
+#[derive(Debug)]
+pub struct VideoFrame {
+    /// What it lies in; its streams wait for it with [`CudaMemory::wait_on`].
+    pub memory: CudaMemory,
+    /// What its planes hold.
+    pub format: PixelFormat,
+    /// Bits of a sample; those of more than 8 are at the top of two bytes.
+    pub bits: u32,
+    /// Its width in pixels.
+    pub width: u32,
+    /// Its height in pixels.
+    pub height: u32,
+    /// Where its planes are: luma; Cb and Cr side by side, or one behind the other.
+    pub planes: Vec<FramePlane>,
+    /// What the stream says of its colours.
+    pub color: VideoColor,
+    /// That of its packet. Where that had none, what the library makes of the frame rate.
+    pub timestamp: i64,
+    /// Which frame of the stream it is, in the order in which they are shown, counted from 0. Damaged ones
+    /// count.
+    pub number: u64,
+}
+
+/// A plane of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FramePlane {
+    /// Where it begins in the frame's memory, in bytes.
+    pub offset: usize,
+    /// From a row to the next one, in bytes.
+    pub pitch: usize,
+    /// How many rows there are.
+    pub rows: usize,
+}
+
+impl VideoFrame {
+    /// For the kernels, which make samples of it, with the matrix from luma and chroma to colours.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where the matrix is for samples of another size.
+    pub fn image(&self, matrix: ColorMatrix) -> Result<SourceImage> {
+        let start = self.memory.address() as u64;
+        let planes: Vec<DevicePlane> = self
+            .planes
+            .iter()
+            .map(|plane| DevicePlane {
+                address: start + plane.offset as u64,
+                pitch: plane.pitch as u64,
+            })
+            .collect();
+        SourceImage::yuv(self.format, self.width, self.height, &planes, matrix)
+    }
+}
+
+/// Where the planes of a video's frames are, in the decoder's surfaces and where they are copied to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FrameLayout {
+    pub(crate) format: PixelFormat,
+    pub(crate) planes: Vec<FramePlane>,
+    /// For each plane, the row of the surface where it begins.
+    first_rows: Vec<usize>,
+    /// Where its visible part begins in each row, in bytes.
+    first_byte: usize,
+    /// How long a frame is, in bytes.
+    pub(crate) bytes: usize,
+}
+
+impl FrameLayout {
+    /// `None` where the video's pixels cannot come out of a decoder, or are more than there can be.
+    pub(crate) fn of(video: &VideoFormat) -> Option<FrameLayout> {
+        let format = video.pixel_format()?;
+        let sample = usize::try_from(format.sample_bytes()).ok()?;
+        let side = |number: u32| usize::try_from(number).ok();
+        let (width, height) = (side(video.size.0)?, side(video.size.1)?);
+        let (left, top) = (side(video.origin.0)?, side(video.origin.1)?);
+        // Surfaces have an even number of rows of luma, whatever the video has.
+        let surface_rows = side(video.coded_size.1)?.checked_next_multiple_of(2)?;
+        let luma = (width.checked_mul(sample)?, height, top);
+        let (chroma, count) = if format.is_subsampled() {
+            let pairs = width.div_ceil(2).checked_mul(2)?;
+            ((pairs.checked_mul(sample)?, height.div_ceil(2), top / 2), 1)
+        } else {
+            (luma, 2)
+        };
+        let mut layout = FrameLayout {
+            format,
+            planes: Vec::new(),
+            first_rows: Vec::new(),
+            first_byte: left.checked_mul(sample)?,
+            bytes: 0,
+        };
+        for (at, (pitch, rows, first)) in
+            std::iter::once(luma).chain(std::iter::repeat_n(chroma, count)).enumerate()
+        {
+            layout.planes.push(FramePlane { offset: layout.bytes, pitch, rows });
+            layout.first_rows.push(surface_rows.checked_mul(at)?.checked_add(first)?);
+            layout.bytes = layout.bytes.checked_add(pitch.checked_mul(rows)?)?;
+        }
+        Some(layout)
+    }
+
+    /// From a surface to memory that is as long as a frame.
+    ///
+    /// # Errors
+    /// `Internal` where the rows of the surface are shorter than the video's.
+    pub(crate) fn copies(
+        &self,
+        surface: u64,
+        pitch: u32,
+        memory: DeviceAddress,
+    ) -> Result<Vec<RowsCopy>> {
+        let from_pitch = pitch as usize;
+        let planes = self.planes.iter().zip(&self.first_rows);
+        let copies = planes.map(|(plane, first)| {
+            if self.first_byte + plane.pitch > from_pitch {
+                let message = format!(
+                    "the video decoder's surface has rows of {pitch} bytes, expected {} at least",
+                    self.first_byte + plane.pitch
+                );
+                return Err(Error::new(ErrorKind::Internal, message));
+            }
+            let from = surface + (first * from_pitch + self.first_byte) as u64;
+            Ok(RowsCopy {
+                from: DeviceAddress(from),
+                from_pitch,
+                to: DeviceAddress(memory.0 + plane.offset as u64),
+                to_pitch: plane.pitch,
+                row_bytes: plane.pitch,
+                rows: plane.rows,
+            })
+        });
+        copies.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::video::{ChromaFormat, VideoCodec};
+
+    fn video(chroma: ChromaFormat, bits: u32, size: (u32, u32), origin: (u32, u32)) -> VideoFormat {
+        VideoFormat {
+            codec: VideoCodec::Hevc,
+            chroma,
+            bits,
+            size,
+            origin,
+            coded_size: (64, 49),
+            frame_rate: None,
+            color: VideoColor { primaries: 2, transfer: 2, matrix: 2, full_range: false },
+            least_surfaces: 4,
+        }
+    }
+
+    fn places(copies: &[RowsCopy]) -> Vec<(u64, u64, usize, usize)> {
+        copies.iter().map(|copy| (copy.from.0, copy.to.0, copy.row_bytes, copy.rows)).collect()
+    }
+
+    #[test]
+    fn odd_sides_keep_the_last_column_and_row_and_their_chroma() {
+        let layout = FrameLayout::of(&video(ChromaFormat::Yuv420, 8, (31, 17), (0, 0))).unwrap();
+        let plane = |offset, pitch, rows| FramePlane { offset, pitch, rows };
+        assert_eq!(layout.planes, [plane(0, 31, 17), plane(31 * 17, 32, 9)]);
+        assert_eq!(layout.bytes, 31 * 17 + 32 * 9);
+        let copies = layout.copies(1000, 256, DeviceAddress(0)).unwrap();
+        // 49 coded rows take 50 in the surface.
+        assert_eq!(places(&copies), [(1000, 0, 31, 17), (1000 + 50 * 256, 31 * 17, 32, 9)]);
+    }
+
+    #[test]
+    fn what_is_not_to_be_seen_is_cut_off_in_every_plane() {
+        let layout = FrameLayout::of(&video(ChromaFormat::Yuv420, 10, (32, 16), (6, 4))).unwrap();
+        assert_eq!(layout.format, PixelFormat::P016);
+        let copies = layout.copies(0, 512, DeviceAddress(0)).unwrap();
+        let (luma, chroma) = (4 * 512 + 12, (50 + 2) * 512 + 12);
+        assert_eq!(places(&copies), [(luma, 0, 64, 16), (chroma, 64 * 16, 64, 8)]);
+        let layout = FrameLayout::of(&video(ChromaFormat::Yuv444, 8, (5, 3), (7, 1))).unwrap();
+        let copies = layout.copies(0, 64, DeviceAddress(100)).unwrap();
+        let from = |plane: u64| (plane * 50 + 1) * 64 + 7;
+        let expected = [0, 1, 2].map(|plane| (from(plane), 100 + 15 * plane, 5, 3));
+        assert_eq!(places(&copies), expected);
+    }
+
+    #[test]
+    fn a_surface_with_rows_too_short_is_an_error_and_read_nowhere() {
+        let layout = FrameLayout::of(&video(ChromaFormat::Yuv420, 8, (31, 17), (2, 0))).unwrap();
+        let error = layout.copies(0, 33, DeviceAddress(0)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Internal);
+        assert!(layout.copies(0, 34, DeviceAddress(0)).is_ok());
+        assert_eq!(FrameLayout::of(&video(ChromaFormat::Yuv422, 8, (31, 17), (0, 0))), None);
+    }
+}

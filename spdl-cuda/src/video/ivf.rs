@@ -1,0 +1,234 @@
+//! IVF files: the smallest container there is, for VP8, VP9 and AV1.
+
+use std::iter::FusedIterator;
+
+use spdl_core::{Error, ErrorKind, Result};
+
+use super::format::VideoCodec;
+
+/// The most bytes of a packet.
+const LARGEST_PACKET: usize = 1 << 28;
+/// What comes before each packet: its length and its timestamp.
+const PACKET_HEADER: usize = 12;
+
+/// The packets of an IVF file. Nothing is copied.
+///
+/// ```
+/// use spdl_cuda::video::{IvfFile, VideoCodec};
+/// let mut file = b"DKIF\0\0\x20\0VP90".to_vec();
+/// file.extend([64, 0, 48, 0]); // width and height
+/// file.extend([25, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]); // 25 / 1 ticks a second, 1 frame
+/// file.extend([3, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3]); // 3 bytes, timestamp 7
+/// let mut packets = IvfFile::new(&file)?;
+/// assert_eq!((packets.codec(), packets.size()), (VideoCodec::Vp9, (64, 48)));
+/// let packet = packets.next().unwrap()?;
+/// assert_eq!((packet.data, packet.timestamp), (&[1, 2, 3][..], 7));
+/// assert!(packets.next().is_none());
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct IvfFile<'a> {
+    file: &'a [u8],
+    /// Where the next packet begins, with its header.
+    at: usize,
+    codec: VideoCodec,
+    size: (u32, u32),
+    ticks: (u32, u32),
+    most_bytes: usize,
+}
+
+/// A packet of an IVF file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IvfPacket<'a> {
+    /// What is to be decoded.
+    pub data: &'a [u8],
+    /// When it is to be shown, in ticks of the [file](IvfFile::ticks).
+    pub timestamp: i64,
+}
+
+impl<'a> IvfFile<'a> {
+    /// Reads the header of a file.
+    ///
+    /// # Errors
+    /// `Corrupt` where it is no IVF file, `Truncated` where it ends in its header, `Unsupported` for
+    /// another codec.
+    pub fn new(file: &'a [u8]) -> Result<Self> {
+        if !file.starts_with(b"DKIF") {
+            return Err(Error::new(ErrorKind::Corrupt, "an IVF file begins with \"DKIF\""));
+        }
+        let header = file.first_chunk::<32>().ok_or_else(|| {
+            let message = format!("the file ends in its header, at {} of 32 bytes", file.len());
+            Error::new(ErrorKind::Truncated, message)
+        })?;
+        let short = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
+        let long = |at: usize| {
+            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
+        let codec = match &header[8..12] {
+            b"VP80" => VideoCodec::Vp8,
+            b"VP90" => VideoCodec::Vp9,
+            b"AV01" => VideoCodec::Av1,
+            other => {
+                let other = other.escape_ascii();
+                let message = format!("the file holds \"{other}\"; expected VP80, VP90 or AV01");
+                return Err(Error::new(ErrorKind::Unsupported, message));
+            }
+        };
+        let (version, at) = (short(4), usize::from(short(6)));
+        if version != 0 || at < header.len() {
+            let message = format!(
+                "expected an IVF file of version 0 with a header of 32 bytes at least, found version \
+                 {version} and {at} bytes"
+            );
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        Ok(IvfFile {
+            file,
+            at,
+            codec,
+            size: (u32::from(short(12)), u32::from(short(14))),
+            ticks: (long(16), long(20)),
+            most_bytes: LARGEST_PACKET,
+        })
+    }
+
+    /// The most bytes of a packet; 2²⁸ unless it is said.
+    #[must_use]
+    pub fn packet_bytes(mut self, most: usize) -> Self {
+        self.most_bytes = most;
+        self
+    }
+
+    /// How the video is coded.
+    pub fn codec(&self) -> VideoCodec {
+        self.codec
+    }
+
+    /// Width and height in pixels, as the file says. Those of frames may be others.
+    pub fn size(&self) -> (u32, u32) {
+        self.size
+    }
+
+    /// So many ticks of timestamps in so many seconds, as the file says.
+    pub fn ticks(&self) -> (u32, u32) {
+        self.ticks
+    }
+
+    fn packet(&self, rest: &'a [u8]) -> Result<IvfPacket<'a>> {
+        let truncated = |expected: usize, what: &str| {
+            let message = format!("the file ends in {what}: {} of {expected} bytes", rest.len());
+            Error::new(ErrorKind::Truncated, message)
+        };
+        let (length, after) = rest
+            .split_first_chunk::<4>()
+            .ok_or_else(|| truncated(PACKET_HEADER, "the header of a packet"))?;
+        let (timestamp, data) = after
+            .split_first_chunk::<8>()
+            .ok_or_else(|| truncated(PACKET_HEADER, "the header of a packet"))?;
+        let length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX);
+        if length > self.most_bytes {
+            let message = format!("a packet has {length} bytes; the limit is {}", self.most_bytes);
+            return Err(Error::new(ErrorKind::LimitExceeded, message));
+        }
+        let expected = length.saturating_add(PACKET_HEADER);
+        let data = data.get(..length).ok_or_else(|| truncated(expected, "a packet"))?;
+        Ok(IvfPacket { data, timestamp: i64::from_le_bytes(*timestamp) })
+    }
+}
+
+impl<'a> Iterator for IvfFile<'a> {
+    type Item = Result<IvfPacket<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let rest = self.file.get(self.at..).filter(|rest| !rest.is_empty())?;
+        let start = self.at;
+        let packet = self.packet(rest);
+        self.at = match &packet {
+            Ok(packet) => start + PACKET_HEADER + packet.data.len(),
+            // Where the next one would begin, nobody knows.
+            Err(_) => self.file.len(),
+        };
+        Some(packet.map_err(|error| error.with_offset(start as u64)))
+    }
+}
+
+impl FusedIterator for IvfFile<'_> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(codec: &[u8; 4], packets: &[(&[u8], i64)]) -> Vec<u8> {
+        let mut file = [&b"DKIF\0\0\x20\0"[..], codec, &[64, 1, 240, 0]].concat();
+        file.extend(30_000_u32.to_le_bytes());
+        file.extend(1001_u32.to_le_bytes());
+        file.extend([0; 8]);
+        for (data, timestamp) in packets {
+            file.extend((data.len() as u32).to_le_bytes());
+            file.extend(timestamp.to_le_bytes());
+            file.extend(*data);
+        }
+        file
+    }
+
+    #[test]
+    fn packets_come_with_their_timestamps() {
+        let file = file(b"AV01", &[(b"one", -1), (b"", 0), (b"three", 1 << 40)]);
+        let packets = IvfFile::new(&file).unwrap();
+        assert_eq!((packets.codec(), packets.size()), (VideoCodec::Av1, (320, 240)));
+        assert_eq!(packets.ticks(), (30_000, 1001));
+        let packets: Vec<_> = packets.map(Result::unwrap).collect();
+        let expected: [(&[u8], i64); 3] = [(b"one", -1), (b"", 0), (b"three", 1 << 40)];
+        assert_eq!(packets, expected.map(|(data, timestamp)| IvfPacket { data, timestamp }));
+    }
+
+    #[test]
+    fn a_file_that_is_cut_gives_its_whole_packets_and_then_an_error_and_nothing_more() {
+        let file = file(b"VP80", &[(b"one", 0), (b"two", 1)]);
+        for length in 0..file.len() {
+            let mut packets = match IvfFile::new(&file[..length]) {
+                Ok(packets) => packets,
+                Err(error) => {
+                    let kind = if length < 4 { ErrorKind::Corrupt } else { ErrorKind::Truncated };
+                    assert_eq!((error.kind(), length < 32), (kind, true));
+                    continue;
+                }
+            };
+            let whole = (length - 32) / 15;
+            assert!(packets.by_ref().take(whole).all(|packet| packet.is_ok()));
+            let last = packets.next().map(|packet| packet.unwrap_err());
+            assert_eq!(last.is_none(), (length - 32).is_multiple_of(15), "{length}");
+            if let Some(error) = last {
+                let offset = 32 + 15 * whole as u64;
+                assert_eq!((error.kind(), error.offset()), (ErrorKind::Truncated, Some(offset)));
+            }
+            assert!(packets.next().is_none());
+        }
+    }
+
+    #[test]
+    fn what_the_header_cannot_say_is_an_error() {
+        let with = |at: usize, byte: u8| {
+            let mut file = file(b"VP90", &[]);
+            file[at] = byte;
+            IvfFile::new(&file).map(|_| ()).map_err(|error| error.kind())
+        };
+        assert_eq!(with(0, b'R'), Err(ErrorKind::Corrupt));
+        assert_eq!(with(11, b'1'), Err(ErrorKind::Unsupported));
+        assert_eq!(with(4, 1), Err(ErrorKind::Unsupported));
+        assert_eq!(with(6, 31), Err(ErrorKind::Unsupported));
+        assert_eq!(with(6, 255), Ok(()), "a header may be longer, also than the file");
+    }
+
+    #[test]
+    fn a_packet_beyond_the_limit_is_an_error() {
+        let file = file(b"VP90", &[(b"four", 0), (b"five5", 0)]);
+        let mut packets = IvfFile::new(&file).unwrap().packet_bytes(4);
+        assert!(packets.next().unwrap().is_ok());
+        assert_eq!(packets.next().unwrap().unwrap_err().kind(), ErrorKind::LimitExceeded);
+        let mut huge = file.clone();
+        huge[32..36].fill(255);
+        let error = IvfFile::new(&huge).unwrap().packet_bytes(usize::MAX).next().unwrap();
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::Truncated);
+    }
+}
