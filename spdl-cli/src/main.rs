@@ -1,68 +1,36 @@
-//! `spdl`: how fast does a folder of images become training batches, and what limits it? And what does a
-//! data set hold, packed or not?
+//! The `spdl` program: benchmarks data loading, packs data sets into shards, and inspects them.
 //!
-//! ```text
-//! arguments ──► bench ──► output (text or JSON) ──► standard output
-//!               │   └───► report (HTML) ──────────► a file
-//!               ├── source     what lies at the addresses, and a cache in front of it
-//!               ├── progress   on standard error, for people
-//!               ├── verdict    what limits
-//!               ├── saving     how far it has come, in a file
-//!               └── watch      snapshots of the statistics, for the report
-//!           ──► pack ───► shards in a folder
-//!           ──► data ───► ls, cat, verify, stat: what shards, archives and folders hold
-//!           ──► doctor ─► what of CUDA can be used here
-//! ```
+//! | room | content | may import |
+//! |---|---|---|
+//! | `ui` | formatted values, tables, HTML pages, messages, the error line | nothing |
+//! | `datasets` | data sets that the command line names, opened | `ui` |
+//! | `inspection` | archives, samples and members, for `ls`, `cat`, `verify`, `stat` | `ui`, `datasets` |
+//! | `commands` | one file or folder for each subcommand | all of these |
 #![forbid(unsafe_code)]
 
-mod arguments;
-mod bench;
-mod changes;
-mod data;
-mod delivery;
-mod doctor;
-mod failure;
-mod format;
-mod machine;
-mod opened;
-mod output;
-mod pack;
-mod progress;
-mod report;
-mod sample_files;
-mod saving;
-mod source;
-mod verdict;
-mod verify_order;
-mod watch;
+mod commands;
+mod datasets;
+mod inspection;
+mod ui;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::arguments::{Cli, Command};
+use crate::commands::command_line::Cli;
 
 fn main() -> ExitCode {
-    keep_stages_quiet();
-    let result = match Cli::parse().command {
-        Command::Bench(arguments) => bench::run(&arguments),
-        Command::VerifyOrder(arguments) => verify_order::run(&arguments),
-        Command::Pack(arguments) => pack::run(&arguments),
-        Command::Ls(arguments) => data::ls::run(&arguments),
-        Command::Cat(arguments) => data::cat::run(&arguments),
-        Command::Verify(arguments) => data::verify::run(&arguments),
-        Command::Stat(arguments) => data::stat::run(&arguments),
-        Command::Doctor(arguments) => doctor::run(&arguments),
-    };
-    match result {
+    silence_stage_panics();
+    match Cli::parse().run() {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.tell(),
+        Err(failure) => failure.report(),
     }
 }
 
-/// A panic in a stage becomes an error of the sample, and is told as such. Rust's own message about
-/// it would only come between; whoever sets `RUST_BACKTRACE` wants to see it.
-fn keep_stages_quiet() {
+/// Suppresses Rust's panic message for panics in stages, unless `RUST_BACKTRACE` is set.
+///
+/// The pipeline catches such a panic and reports it as an error of the sample.
+fn silence_stage_panics() {
     if std::env::var_os("RUST_BACKTRACE").is_some() {
         return;
     }

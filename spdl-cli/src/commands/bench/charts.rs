@@ -1,0 +1,216 @@
+//! The charts of the report.
+
+use spdl_core::{StageKind, StageStatistics, Statistics};
+
+use super::outcome::Outcome;
+use super::recording::Recording;
+use crate::ui::format::{counted, measured, percent, share, time};
+use crate::ui::html::svg::{Area, BOTTOM, Decades, Linear, Series, Svg, figure, measured_tick};
+
+/// With more of them, the marks of epochs would hide the curve.
+const EPOCHS_MARKED: usize = 12;
+
+/// All charts of a report, each a `<figure>`.
+pub(super) fn all(outcome: &Outcome) -> Vec<String> {
+    let recording = Recording::new(&outcome.snapshots);
+    vec![
+        throughput(outcome, &recording),
+        busy_overall(&outcome.statistics),
+        busy_over_time(&outcome.statistics, &recording),
+        service_times(&outcome.statistics),
+        queues_over_time(&outcome.statistics, &recording),
+    ]
+}
+
+fn throughput(outcome: &Outcome, recording: &Recording<'_>) -> String {
+    let series = recording.throughput();
+    let mean = outcome.images_per_second();
+    let (lowest, highest) = range(&series);
+    let area = Area { top: 14.0, height: 170.0 };
+    let scale = Linear::up_to(highest.max(mean));
+    let mut svg = Svg::new(area.bottom() + BOTTOM);
+    for &tick in &scale.ticks {
+        svg.horizontal(area.y(tick / scale.end), &measured_tick(tick));
+    }
+    svg.time_axis(&area, recording.length);
+    svg.steps(&area, &series, scale.end, 1);
+    let epochs = &outcome.delivery.epochs;
+    if epochs.len() <= EPOCHS_MARKED {
+        let mut free = 0.0;
+        for (number, start) in epochs.iter().enumerate().skip(1) {
+            let x = svg.x(start.as_secs_f64() / recording.length.max(f64::MIN_POSITIVE));
+            svg.vertical_mark(&area, x);
+            if x >= free {
+                svg.text(x, area.top - 4.0, "middle", "tick", &format!("epoch {}", number + 1));
+                free = x + 60.0;
+            }
+        }
+    }
+    svg.mean_line(&area, mean / scale.end);
+    figure(
+        "throughput",
+        "Throughput over time",
+        &format!("Images per second; the dashed line is the mean, {}.", measured(mean)),
+        &format!(
+            "Images per second over {} seconds: mean {}, lowest {}, highest {}.",
+            measured(recording.length),
+            measured(mean),
+            measured(lowest),
+            measured(highest)
+        ),
+        svg,
+    )
+}
+
+fn busy_overall(statistics: &Statistics) -> String {
+    const ROW: f64 = 42.0;
+    let stages = &statistics.stages;
+    let area = Area { top: 4.0, height: ROW * stages.len() as f64 };
+    let mut svg = Svg::new(area.bottom() + BOTTOM);
+    svg.left = 10.0;
+    svg.percent_axis(&area);
+    let mut words = Vec::new();
+    for (row, stage) in stages.iter().enumerate() {
+        let busy = stage.busy_share(statistics.elapsed);
+        let top = area.top + ROW * row as f64;
+        svg.text(svg.left, top + 14.0, "start", "name", &describe_stage(stage));
+        svg.text(svg.right(), top + 14.0, "end", "value", &percent(busy));
+        svg.bar(top + 20.0, 14.0, busy, row);
+        words.push(format!("{} {}", stage.name, percent(busy)));
+    }
+    figure(
+        "busy",
+        "How busy each stage was",
+        "Share of its concurrency that was in use, over the whole run.",
+        &format!("Busy share by stage: {}.", words.join(", ")),
+        svg,
+    )
+}
+
+fn busy_over_time(statistics: &Statistics, recording: &Recording<'_>) -> String {
+    let strips = statistics.stages.iter().enumerate().map(|(at, stage)| Strip {
+        name: describe_stage(stage),
+        value: format!("mean {}", percent(stage.busy_share(statistics.elapsed))),
+        series: recording.busy(at),
+        end: 1.0,
+        end_label: "100 %".into(),
+    });
+    let (svg, words) = draw_strips(strips.collect(), recording.length);
+    figure(
+        "busy-time",
+        "Busy share over time",
+        "Share of its concurrency that each stage had in use.",
+        &format!("Busy share over time by stage: {words}."),
+        svg,
+    )
+}
+
+fn queues_over_time(statistics: &Statistics, recording: &Recording<'_>) -> String {
+    let pairs = statistics.stages.iter().zip(&statistics.queues).enumerate();
+    let strips = pairs.map(|(at, (stage, queue))| Strip {
+        name: format!("behind {}", stage.name),
+        value: format!(
+            "full {}, empty {}",
+            percent(share(queue.put_wait, statistics.elapsed)),
+            percent(share(queue.get_wait, statistics.elapsed))
+        ),
+        series: recording.queued(at),
+        end: queue.capacity.max(1) as f64,
+        end_label: queue.capacity.to_string(),
+    });
+    let (svg, words) = draw_strips(strips.collect(), recording.length);
+    figure(
+        "queues",
+        "Queues over time",
+        "How many items wait behind each stage, up to the capacity of the queue. The stage before \
+         a full queue waits, and so does the stage behind an empty one.",
+        &format!("Items waiting over time by queue: {words}."),
+        svg,
+    )
+}
+
+/// One of several small charts above a common time axis.
+struct Strip {
+    name: String,
+    value: String,
+    series: Series,
+    /// The value at the upper edge.
+    end: f64,
+    end_label: String,
+}
+
+/// Draws them below each other; gives what they say in words, too.
+fn draw_strips(strips: Vec<Strip>, length: f64) -> (Svg, String) {
+    const TITLE: f64 = 20.0;
+    const HEIGHT: f64 = 48.0;
+    const GAP: f64 = 10.0;
+    let rows = strips.len() as f64;
+    let mut svg = Svg::new(rows * (TITLE + HEIGHT + GAP) - GAP + BOTTOM);
+    let mut words = Vec::new();
+    let mut last = Area { top: 0.0, height: 0.0 };
+    for (row, strip) in strips.iter().enumerate() {
+        let top = row as f64 * (TITLE + HEIGHT + GAP);
+        let area = Area { top: top + TITLE, height: HEIGHT };
+        svg.text(svg.left, top + 14.0, "start", "name", &strip.name);
+        svg.text(svg.right(), top + 14.0, "end", "value", &strip.value);
+        svg.horizontal(area.y(0.0), "0");
+        svg.horizontal(area.y(1.0), &strip.end_label);
+        svg.steps(&area, &strip.series, strip.end, row);
+        words.push(format!("{}, {}", strip.name, strip.value));
+        last = area;
+    }
+    svg.time_axis(&last, length);
+    (svg, words.join("; "))
+}
+
+fn service_times(statistics: &Statistics) -> String {
+    const ROW: f64 = 46.0;
+    const LEGEND: f64 = 22.0;
+    let stages: Vec<&StageStatistics> =
+        statistics.stages.iter().filter(|stage| stage.items > 0).collect();
+    let area = Area { top: LEGEND, height: ROW * stages.len() as f64 };
+    let all = stages.iter().flat_map(|stage| [stage.service.p50, stage.service.p99]);
+    let scale = Decades::around(all);
+    let mut svg = Svg::new(area.bottom() + BOTTOM);
+    svg.left = 24.0;
+    svg.legend(&[("p50", "half"), ("p90", "90 %"), ("p99", "99 % are as fast")]);
+    for (power, label) in scale.ticks() {
+        let x = svg.x(scale.place(10f64.powi(power)));
+        svg.vertical(&area, x);
+        svg.text(x, area.bottom() + 14.0, "middle", "tick", &label);
+    }
+    svg.text(svg.middle(), area.bottom() + 29.0, "middle", "axis", "time per item, logarithmic");
+    let mut words = Vec::new();
+    for (row, stage) in stages.iter().enumerate() {
+        let times = [stage.service.p50, stage.service.p90, stage.service.p99];
+        let y = area.top + ROW * row as f64;
+        let values = times.map(time).join(" · ");
+        svg.text(svg.left, y + 14.0, "start", "name", &stage.name);
+        svg.text(svg.right(), y + 14.0, "end", "value", &values);
+        let places = times.map(|time| svg.x(scale.place(time.as_nanos() as f64)));
+        svg.quantiles(places, y + 29.0, row);
+        words.push(format!("{} {values}", stage.name));
+    }
+    figure(
+        "service",
+        "Service times",
+        "How long one item takes in each stage.",
+        &format!("Median, 90th and 99th percentile of the time per item: {}.", words.join("; ")),
+        svg,
+    )
+}
+
+fn describe_stage(stage: &StageStatistics) -> String {
+    let unit = match stage.kind {
+        StageKind::Source => return stage.name.to_string(),
+        kind if kind.uses_cpu_pool() => ["worker", "workers"],
+        _ => ["slot", "slots"],
+    };
+    format!("{} ({})", stage.name, counted(stage.concurrency as u64, unit[0], unit[1]))
+}
+
+fn range(series: &Series) -> (f64, f64) {
+    let lowest = series.values.iter().copied().fold(f64::INFINITY, f64::min);
+    let highest = series.values.iter().copied().fold(0.0, f64::max);
+    (lowest.min(highest), highest)
+}

@@ -1,0 +1,87 @@
+//! The checksum over everything that a run delivered.
+
+use twox_hash::XxHash3_128;
+
+/// One sum over everything delivered: a chain of hashes for each array, row by row, and a hash of the
+/// chains' ends. So it depends on all elements and their order, but not on where one batch ends and
+/// the next begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Checksum {
+    chains: Vec<u128>,
+}
+
+impl Checksum {
+    /// Takes in the rows of each array of a batch.
+    pub(super) fn add<'a>(&mut self, rows: usize, arrays: impl Iterator<Item = &'a [u8]>) {
+        for (at, bytes) in arrays.enumerate() {
+            if at == self.chains.len() {
+                self.chains.push(0);
+            }
+            for row in bytes.chunks_exact((bytes.len() / rows.max(1)).max(1)) {
+                self.chains[at] = hash_of_both(self.chains[at], XxHash3_128::oneshot(row));
+            }
+        }
+    }
+
+    /// The chains' ends in hexadecimal digits.
+    pub(crate) fn to_text(&self) -> String {
+        let chains: Vec<_> = self.chains.iter().map(|end| format!("{end:032x}")).collect();
+        chains.join(" ")
+    }
+
+    /// Reads what [`to_text`](Checksum::to_text) wrote.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let chains = text.split_whitespace().map(|end| u128::from_str_radix(end, 16).ok());
+        Some(Checksum { chains: chains.collect::<Option<_>>()? })
+    }
+
+    pub(super) fn finish(self) -> u128 {
+        let ends: Vec<u8> = self.chains.iter().flat_map(|end| end.to_le_bytes()).collect();
+        XxHash3_128::oneshot(&ends)
+    }
+}
+
+fn hash_of_both(first: u128, second: u128) -> u128 {
+    let mut both = [0; 32];
+    both[..16].copy_from_slice(&first.to_le_bytes());
+    both[16..].copy_from_slice(&second.to_le_bytes());
+    XxHash3_128::oneshot(&both)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of batches of two arrays, with rows of a byte.
+    fn checksum(batches: &[[&[u8]; 2]]) -> u128 {
+        let mut checksum = Checksum::default();
+        for batch in batches {
+            checksum.add(batch[0].len(), batch.iter().copied());
+        }
+        checksum.finish()
+    }
+
+    #[test]
+    fn a_chain_goes_on_from_its_text() {
+        let rows: [&[u8]; 2] = [b"ab", b"12"];
+        let mut whole = Checksum::default();
+        whole.add(2, rows.into_iter());
+        let mut part = Checksum::parse(&whole.to_text()).unwrap();
+        assert_eq!(part, whole);
+        part.add(2, rows.into_iter());
+        whole.add(2, rows.into_iter());
+        assert_eq!(part.finish(), whole.finish());
+        assert_eq!(Checksum::parse(""), Some(Checksum::default()), "before the first batch");
+        assert_eq!(Checksum::parse("12 no"), None);
+    }
+
+    #[test]
+    fn the_checksum_depends_on_the_elements_and_not_on_the_batches() {
+        let whole = checksum(&[[b"abcd", b"1234"]]);
+        assert_eq!(whole, checksum(&[[b"abc", b"123"], [b"d", b"4"]]));
+        assert_ne!(whole, checksum(&[[b"abdc", b"1234"]]), "order of pixels");
+        assert_ne!(whole, checksum(&[[b"abcd", b"1243"]]), "order of labels");
+        assert_ne!(whole, checksum(&[[b"1234", b"abcd"]]), "which array is which");
+        assert_ne!(whole, checksum(&[]));
+    }
+}

@@ -1,0 +1,148 @@
+//! Where a run's images come from: what lies at the addresses, and the cache in front of it.
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use spdl_core::{Dataset, DatasetSource, Labeled, PipelineBuilder, Result};
+use spdl_io::datasets::DatasetKind;
+use spdl_io::{Bytes, Cache, FetchLabeled};
+use spdl_media::encode::{BmpEncoder, ImageEncoder};
+use spdl_media::{CodecRegistry, Limits, Shrink};
+
+use super::arguments::{BenchArguments, Mode};
+use crate::datasets::address;
+use crate::datasets::opened::Opened;
+use crate::ui::failure::Failure;
+
+/// The size of a cache's folder where none is given.
+const CACHE_SIZE: u64 = 10_000_000_000;
+
+/// The images of a run.
+pub(crate) struct Source {
+    opened: Opened,
+    cache: Option<Cache>,
+}
+
+impl Source {
+    /// Opens what lies at the addresses; how long that took.
+    pub(crate) fn open(
+        arguments: &BenchArguments,
+    ) -> std::result::Result<(Self, Duration), Failure> {
+        let start = Instant::now();
+        let mut opened =
+            Opened::open(&arguments.data, arguments.image_and_label(), "cannot open the images")?;
+        opened.check_fields(&arguments.named_fields())?;
+        let label = arguments.label_field.as_deref();
+        opened.name_classes(label, "cannot open the images")?;
+        opened.warn_of_no_labels();
+        let cache = cache(arguments, &arguments.shown())?;
+        Ok((Source { opened, cache }, start.elapsed()))
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.opened.set.samples.len()
+    }
+
+    pub(crate) fn classes(&self) -> usize {
+        self.opened.set.classes.len()
+    }
+
+    /// Whether they are a guess: the folders in tar shards.
+    pub(crate) fn classes_are_folders(&self, arguments: &BenchArguments) -> bool {
+        arguments.label_field.is_none() && self.opened.set.classes_in_folders().is_some()
+    }
+
+    pub(crate) fn kind(&self) -> DatasetKind {
+        self.opened.set.kind
+    }
+
+    /// The address of what an error calls `key`, as it may be shown.
+    pub(crate) fn address_of(&self, key: &str) -> String {
+        self.opened.set.address_of(key)
+    }
+
+    /// The cache, to be asked what it did.
+    pub(crate) fn cache(&self) -> Option<Cache> {
+        self.cache.clone()
+    }
+
+    /// Keys in the order of the run, and the bytes of their images.
+    pub(crate) fn pipeline(
+        &self,
+        arguments: &BenchArguments,
+    ) -> Result<PipelineBuilder<Labeled<Bytes>>> {
+        let source = DatasetSource::new(self.opened.set.samples.clone());
+        let source = match (arguments.mode, self.opened.window(arguments.seed)?) {
+            (Mode::Eval, _) => source,
+            (Mode::Train, Some(window)) => source.sampler(window),
+            (Mode::Train, None) => source.shuffled(arguments.seed),
+        };
+        let pipeline = self.opened.runs(PipelineBuilder::new(source))?;
+        Ok(pipeline.async_stage(self.opened.stage("fetch"), self.fetch(arguments)?).measured())
+    }
+
+    fn fetch(&self, arguments: &BenchArguments) -> Result<FetchLabeled> {
+        let mut fetch = self.opened.set.fetch_labeled();
+        if let Some(cache) = &self.cache {
+            fetch = fetch.with_cache(cache.clone());
+        }
+        let Some(side) = arguments.cache_pixels else { return Ok(fetch) };
+        let shrink = move || {
+            Shrink::to_shorter_side(side, &CodecRegistry::with_defaults(), &Limits::default())
+        };
+        // Decoders keep scratch memory; as many as are at work at once are kept.
+        let idle = Mutex::new(vec![shrink()?]);
+        Ok(fetch.with_preparation(move |_, file| {
+            let lock = || idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let taken = lock().pop();
+            let mut one = match taken {
+                Some(one) => one,
+                None => shrink()?,
+            };
+            let small = one.image(&file)?;
+            lock().push(one);
+            Ok(BmpEncoder::new().encode_image(&small)?.into())
+        }))
+    }
+}
+
+/// The cache that the arguments ask for.
+fn cache(arguments: &BenchArguments, shown: &Path) -> std::result::Result<Option<Cache>, Failure> {
+    let BenchArguments { cache, cache_size, cache_memory, cache_pixels, .. } = arguments;
+    if cache_size.is_some() && cache.is_none() {
+        let reason = "--cache-size says how much is kept; --cache says where";
+        return Err(Failure::usage(reason));
+    }
+    let memory = cache_memory.unwrap_or(0);
+    if cache.is_none() && memory == 0 {
+        return match cache_pixels {
+            Some(_) => Err(Failure::usage(
+                "--cache-pixels says what is kept; --cache or --cache-memory says where",
+            )),
+            None => Ok(None),
+        };
+    }
+    // What is kept is of these addresses, wherever the program was started, and prepared in this way.
+    let places = arguments.data.iter().map(|place| {
+        std::fs::canonicalize(place).unwrap_or_else(|_| address::shown(std::slice::from_ref(place)))
+    });
+    let places: Vec<String> = places.map(|place| place.display().to_string()).collect();
+    let prepared = cache_pixels.map_or("as read".to_owned(), |side| format!("{side} pixels, bmp"));
+    let namespace = format!("spdl bench\n{}\n{prepared}", places.join("\n"));
+    let mut builder = Cache::builder().memory(memory).namespace(namespace);
+    if let Some(folder) = cache {
+        builder = builder.folder(folder, cache_size.unwrap_or(CACHE_SIZE));
+    }
+    let otherwise = cache.as_deref().unwrap_or(shown);
+    builder
+        .open()
+        .map(Some)
+        .map_err(|error| Failure::of("cannot open the cache", &error, otherwise))
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Source").field("opened", &self.opened).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,41 @@
+//! `spdl bench`: measures how fast a data set becomes training batches, and what limits the rate.
+//!
+//! ```text
+//! arguments ──► run ──► outcome ──► summary (text or JSON) ──► standard output
+//!                │         └──────► report, charts (HTML) ──► a file
+//!                ├── images     the data set, and a cache
+//!                ├── delivery   takes the batches; checksum
+//!                ├── saving     saves checkpoint states; resume reads them
+//!                └── snapshots  counters over time, for the charts
+//! ```
+//!
+//! | file | content |
+//! |---|---|
+//! | `arguments` | the options |
+//! | `run` | builds the pipeline and measures it |
+//! | `images` | the source of the pipeline: data set, order and cache |
+//! | `delivery` | the consumer: counts batches, pretends to train |
+//! | `checksum` | the checksum over all delivered elements |
+//! | `resume`, `saving` | reads and writes checkpoint states |
+//! | `snapshots`, `recording` | counters over time, and rates computed from them |
+//! | `machine` | CPU time and memory of the process; the machine |
+//! | `outcome` | everything that a run measured |
+//! | `verdict` | the sentence that says what limits the run |
+//! | `summary` | the result as text and as JSON |
+//! | `report`, `charts` | the result as an HTML page |
+
+pub(super) mod arguments;
+mod charts;
+mod checksum;
+mod delivery;
+mod images;
+mod machine;
+mod outcome;
+mod recording;
+mod report;
+mod resume;
+pub(super) mod run;
+mod saving;
+mod snapshots;
+mod summary;
+mod verdict;

@@ -1,0 +1,136 @@
+//! From snapshots of counters to values over time.
+
+use std::time::Duration;
+
+use super::snapshots::Snapshot;
+use crate::ui::html::svg::Series;
+
+/// As many values as a chart of some 400 pixels shows well.
+const MOST_BINS: usize = 100;
+/// With fewer images in a bin, chance would show more than the rate does.
+const IMAGES_PER_BIN: u64 = 40;
+
+/// The snapshots of a run of `length` seconds.
+#[derive(Debug)]
+pub(crate) struct Recording<'a> {
+    snapshots: &'a [Snapshot],
+    pub(crate) length: f64,
+}
+
+impl<'a> Recording<'a> {
+    pub(crate) fn new(snapshots: &'a [Snapshot]) -> Self {
+        let length = snapshots.last().map_or(0.0, |last| last.at.as_secs_f64());
+        Recording { snapshots, length }
+    }
+
+    /// Images per second.
+    pub(crate) fn throughput(&self) -> Series {
+        let images = self.snapshots.last().map_or(0, |last| last.images);
+        let most = usize::try_from(images / IMAGES_PER_BIN).unwrap_or(MOST_BINS);
+        self.rate(self.bins().min(most).max(1), |snapshot| snapshot.images as f64)
+    }
+
+    /// The share of a stage's concurrency that is in use, in 0..=1.
+    pub(crate) fn busy(&self, stage: usize) -> Series {
+        let mut series = self.rate(self.bins(), |snapshot| {
+            let busy = snapshot.busy.get(stage).map_or(0.0, Duration::as_secs_f64);
+            let concurrency = snapshot.concurrency.get(stage).copied().unwrap_or(1);
+            busy / concurrency.max(1) as f64
+        });
+        // Work is counted when it is done, so a part of the run may get some of the one before.
+        series.values.iter_mut().for_each(|share| *share = share.clamp(0.0, 1.0));
+        series
+    }
+
+    /// How many items a queue holds on average.
+    pub(crate) fn queued(&self, queue: usize) -> Series {
+        let bins = self.bins();
+        let mut sums = vec![(0.0, 0u32); bins];
+        for snapshot in self.snapshots {
+            let part = snapshot.at.as_secs_f64() / self.length.max(f64::MIN_POSITIVE);
+            let bin = ((part * bins as f64) as usize).min(bins - 1);
+            sums[bin].0 += snapshot.queued.get(queue).copied().unwrap_or(0) as f64;
+            sums[bin].1 += 1;
+        }
+        // A part without a snapshot looks like the one before.
+        let mut latest = 0.0;
+        let mean = |(sum, times): (f64, u32)| {
+            if times > 0 {
+                latest = sum / f64::from(times);
+            }
+            latest
+        };
+        Series { values: sums.into_iter().map(mean).collect() }
+    }
+
+    fn bins(&self) -> usize {
+        (self.snapshots.len() / 2).clamp(1, MOST_BINS)
+    }
+
+    /// How fast a counter grows in each of `bins` parts.
+    fn rate(&self, bins: usize, counter: impl Fn(&Snapshot) -> f64) -> Series {
+        let width = self.length / bins as f64;
+        if width <= 0.0 {
+            return Series { values: vec![0.0; bins] };
+        }
+        let at_edge = |edge: usize| self.at(edge as f64 * width, &counter);
+        let values = (0..bins).map(|bin| (at_edge(bin + 1) - at_edge(bin)) / width);
+        Series { values: values.collect() }
+    }
+
+    /// A counter at any time, by a straight line between the snapshots around it.
+    fn at(&self, seconds: f64, counter: impl Fn(&Snapshot) -> f64) -> f64 {
+        let after = self.snapshots.partition_point(|s| s.at.as_secs_f64() < seconds);
+        let Some(right) = self.snapshots.get(after).or(self.snapshots.last()) else { return 0.0 };
+        let left = &self.snapshots[after.saturating_sub(1).min(self.snapshots.len() - 1)];
+        let span = (right.at.saturating_sub(left.at)).as_secs_f64();
+        if span <= 0.0 {
+            return counter(right);
+        }
+        let part = ((seconds - left.at.as_secs_f64()) / span).clamp(0.0, 1.0);
+        counter(left) + part * (counter(right) - counter(left))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run of 10 s: 100 images/s, then 300; the stage, at concurrency 2, half busy, then idle.
+    fn snapshots() -> Vec<Snapshot> {
+        let snapshot = |tenth: u64| Snapshot {
+            at: Duration::from_millis(100 * tenth),
+            images: 10 * tenth + 20 * tenth.saturating_sub(50),
+            busy: vec![Duration::from_millis(100 * tenth.min(50))],
+            concurrency: vec![2],
+            queued: vec![if tenth < 50 { 8 } else { 0 }],
+        };
+        (0..=100).map(snapshot).collect()
+    }
+
+    #[test]
+    fn values_over_time_are_those_of_the_counters() {
+        let snapshots = snapshots();
+        let recording = Recording::new(&snapshots);
+        assert_eq!(recording.length, 10.0);
+        let near = |value: f64, expected: f64| (value - expected).abs() < 1e-6;
+        let throughput = recording.throughput().values;
+        assert!(near(throughput[0], 100.0) && near(*throughput.last().unwrap(), 300.0));
+        let mean = throughput.iter().sum::<f64>() / throughput.len() as f64;
+        assert!(near(mean, 200.0), "{mean}");
+        let busy = recording.busy(0).values;
+        assert!(near(busy[0], 0.5) && near(*busy.last().unwrap(), 0.0));
+        let queued = recording.queued(0).values;
+        assert!(near(queued[0], 8.0) && near(*queued.last().unwrap(), 0.0));
+    }
+
+    #[test]
+    fn a_run_without_time_or_snapshots_gives_zeros() {
+        for snapshots in [vec![], vec![Snapshot::default(); 2]] {
+            let recording = Recording::new(&snapshots);
+            assert_eq!(recording.throughput().values, [0.0]);
+            assert_eq!(recording.busy(0).values, [0.0]);
+            assert_eq!(recording.queued(3).values, [0.0]);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The report: one HTML file that needs nothing beside it. It is well-formed XML, too.
+
+use std::fmt::Write as _;
+use std::iter;
+use std::time::Duration;
+
+use spdl_core::{StageStatistics, Statistics};
+
+use super::charts;
+use super::machine::Machine;
+use super::outcome::Outcome;
+use super::summary::{self, Failures, describe, figures, key_of, reason_of};
+use super::verdict::verdict;
+use crate::commands::options::name_of;
+use crate::ui::format::{bytes, count, counted, measured, percent, share, time};
+use crate::ui::html::document::{Escaped, definitions, document, section, table};
+
+/// A browser still scrolls well through so many.
+const FAILURES_SHOWN: usize = 2000;
+
+/// The report as text.
+pub(crate) fn page(outcome: &Outcome) -> String {
+    let statistics = &outcome.statistics;
+    let path = outcome.arguments.shown().display().to_string();
+    let limit = verdict(outcome);
+    let charts = charts::all(outcome).join("\n");
+    let content = format!(
+        r#"<section class="verdict" aria-label="What limits">
+<p>{limit}</p>
+</section>
+<dl class="figures">
+{figures}</dl>
+<div class="charts">
+{charts}
+</div>
+{stages}
+{queues}
+{dropped}
+{settings}
+"#,
+        limit = Escaped(&limit),
+        figures = figure_cards(outcome),
+        stages = stage_table(statistics),
+        queues = queue_table(statistics),
+        dropped = dropped_table(statistics),
+        settings = settings(outcome, &Machine::look()),
+    );
+    document("spdl bench", &path, &describe(outcome), &content)
+}
+
+fn figure_cards(outcome: &Outcome) -> String {
+    let card = |(name, value): &(&str, String)| {
+        format!("<div><dt>{}</dt><dd>{}</dd></div>\n", Escaped(name), Escaped(value))
+    };
+    figures(outcome).iter().map(card).collect()
+}
+
+/// A column for each stage, since there are few of them and a phone is narrow.
+fn stage_table(statistics: &Statistics) -> String {
+    type Show = fn(&StageStatistics, Duration) -> String;
+    const LINES: [(&str, Show); 8] = [
+        ("kind", |stage, _| stage.kind.as_str().into()),
+        ("concurrency", |stage, _| count(stage.concurrency as u64)),
+        ("items", |stage, _| count(stage.items)),
+        ("failures", |stage, _| count(stage.failures)),
+        ("busy", |stage, elapsed| percent(stage.busy_share(elapsed))),
+        ("p50", |stage, _| time(stage.service.p50)),
+        ("p90", |stage, _| time(stage.service.p90)),
+        ("p99", |stage, _| time(stage.service.p99)),
+    ];
+    let stages = &statistics.stages;
+    let header = iter::once("stage").chain(stages.iter().map(|stage| &*stage.name));
+    let filled: Option<(&str, Show)> = summary::groups(statistics)
+        .then_some((summary::FILLED, |stage, _| summary::fill_rate(stage)));
+    let rows = LINES.iter().chain(&filled).map(|(name, show)| {
+        let values = stages.iter().map(|stage| show(stage, statistics.elapsed));
+        iter::once((*name).to_owned()).chain(values).collect()
+    });
+    table("Stages", "numbers", &header.collect::<Vec<_>>(), 1, rows)
+}
+
+fn queue_table(statistics: &Statistics) -> String {
+    let header = ["queue behind", "capacity", "mean", "full", "empty"];
+    let rows = statistics.stages.iter().zip(&statistics.queues).map(|(stage, queue)| {
+        vec![
+            stage.name.to_string(),
+            count(queue.capacity as u64),
+            format!("{:.1}", queue.mean_len),
+            percent(share(queue.put_wait, statistics.elapsed)),
+            percent(share(queue.get_wait, statistics.elapsed)),
+        ]
+    });
+    table("Queues", "numbers", &header, 1, rows)
+}
+
+fn dropped_table(statistics: &Statistics) -> String {
+    if statistics.dropped_total == 0 {
+        return section("Dropped images", "<p>None.</p>");
+    }
+    let failures = Failures::of(statistics);
+    let shown = failures.files.iter().take(FAILURES_SHOWN);
+    let rows =
+        shown.map(|(dropped, times)| vec![key_of(dropped), reason_of(dropped), count(*times)]);
+    let mut table = table(&failures.title(), "dropped", &["file", "reason", "times"], 2, rows);
+    if let Some(more) = failures.files.len().checked_sub(FAILURES_SHOWN).filter(|&more| more > 0) {
+        let _ = write!(table, "\n<p>And {} more.</p>", count(more as u64));
+    }
+    table
+}
+
+fn settings(outcome: &Outcome, machine: &Machine) -> String {
+    let arguments = &outcome.arguments;
+    let mut classes = counted(outcome.classes as u64, "class", "classes");
+    if outcome.classes_are_folders {
+        classes += " found in folders";
+    }
+    let memory = machine.memory.map_or_else(|| "unknown".into(), bytes);
+    let run = [
+        ("data", arguments.shown().display().to_string()),
+        ("stored as", outcome.kind.to_string()),
+        ("images", format!("{} in {classes}", count(outcome.images_found))),
+        ("listed in", time(outcome.listing)),
+        ("mode", name_of(arguments.mode)),
+        ("size", format!("{0} × {0} pixels", arguments.size)),
+        ("batch", format!("{} images", count(arguments.batch.into()))),
+        ("layout", arguments.layout.to_string()),
+        ("epochs", count(arguments.epochs.into())),
+        ("threads", count(outcome.statistics.threads as u64)),
+        ("seed", arguments.seed.to_string()),
+        ("on error", name_of(arguments.on_error)),
+        ("batches", count(outcome.delivery.batches)),
+        ("batch memory", bytes(outcome.statistics.buffers.peak_bytes as u64)),
+        ("CPU seconds", measured(outcome.cpu_time.as_secs_f64())),
+        ("checksum", outcome.delivery.checksum.map_or("none".into(), |sum| format!("{sum:032x}"))),
+    ];
+    let machine = [
+        ("processor", machine.processor.clone()),
+        ("CPUs", count(machine.cpus as u64)),
+        ("memory", memory),
+        ("system", machine.system.clone()),
+        ("load, last minute", machine.load.clone().unwrap_or_else(|| "unknown".into())),
+    ];
+    format!(
+        "{}\n{}",
+        section("Settings", &definitions(&run)),
+        section("Machine", &definitions(&machine))
+    )
+}

@@ -1,0 +1,323 @@
+//! `spdl bench`: runs the main job on images and measures it.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use spdl_core::{
+    Batch, BatchLayout, Counter, Error, ErrorKind, Pipeline, SampleId, StageOptions, State,
+};
+use spdl_io::{CacheStatistics, Fetch};
+use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, image_fields};
+
+use super::arguments::{BenchArguments, Mode, OnTruncated};
+use super::checksum::Checksum;
+use super::delivery;
+use super::images::Source;
+use super::machine;
+use super::outcome::Outcome;
+use super::report;
+use super::resume::{self, Before, Begun, Resumed};
+use super::saving::Saving;
+use super::snapshots::Watcher;
+use super::summary;
+use crate::commands::options::OnError;
+use crate::ui::failure::Failure;
+use crate::ui::html::file::ReportFile;
+use crate::ui::progress::Progress;
+use crate::ui::{format, stderr};
+
+/// The part of a state's fingerprint that tells it.
+const BATCH_SIZE: &str = "stage decode: batch size";
+
+/// Runs the command: measures, tells, and writes the report.
+pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
+    // Before a long run, not after it.
+    let report = arguments.report.as_deref().map(ReportFile::prepare).transpose()?;
+    let outcome = measure(arguments)?;
+    if let Some(report) = report {
+        report.write(&report::page(&outcome))?;
+    }
+    summary::tell(&outcome)?;
+    if let Some(signal) = outcome.delivery.stopped_by {
+        return Err(stopped(&outcome, signal));
+    }
+    // A run that was complete already has nothing left to deliver.
+    if outcome.delivery.images == 0 && outcome.begun.is_none() {
+        return Err(nothing_delivered(&outcome));
+    }
+    Ok(())
+}
+
+fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
+    let shard = arguments.shard().map_err(Failure::usage)?;
+    // What is wrong with states is told before a long listing.
+    let _lock = resume::prepare(arguments)?;
+    let resumed = resume::resume(arguments, shard)?;
+    let checksum = checksum_before(arguments, resumed.as_ref())?;
+    let (images, listing) = Source::open(arguments)?;
+    let (images_found, classes) = (images.len(), images.classes());
+    let (kind, cache) = (images.kind(), images.cache());
+    let classes_are_folders = images.classes_are_folders(arguments);
+    let shown = arguments.shown();
+    check_memory(arguments, images_found)?;
+
+    let what = |error: &Error| {
+        let stage = error.stage().unwrap_or("pipeline");
+        let error = match error.key() {
+            Some(key) => error.clone().renamed(images.address_of(key)),
+            None => error.clone(),
+        };
+        Failure::of(&format!("{stage} failed"), &error, &shown)
+    };
+    let (state, resumed_from) = match resumed {
+        Some(Resumed { state, path, .. }) => (Some(state), Some(path)),
+        None => (None, None),
+    };
+    let begun = state.as_ref().map(|state| Begun::new(state, arguments, images_found));
+    // From here on signals wait for the batch at hand.
+    let saving = match &arguments.save_state {
+        Some(path) => Some(Saving::new(path, arguments.save_every, arguments.epochs)?),
+        None => None,
+    };
+    let partial = Counter::default();
+    let mut pipeline =
+        build(arguments, &images, state, &partial).map_err(|error| match &resumed_from {
+            Some(path) => Failure::of("cannot resume", &error, path),
+            None => what(&error),
+        })?;
+    if let Some(begun) = begun.filter(|begun| !arguments.json && !begun.is_at_end(arguments)) {
+        stderr::note(&format!("spdl: {begun}"));
+    }
+    let (world, of_rank) = (arguments.world(), arguments.images_of_rank(images_found));
+    let progress = Progress::new(of_rank * u64::from(arguments.epochs), !arguments.json);
+    let (cpu_before, start) = (machine::cpu_time(), Instant::now());
+    let monitor = pipeline.monitor();
+    let watcher = arguments
+        .report
+        .as_deref()
+        .map(|_| Watcher::start(monitor.clone()))
+        .transpose()
+        .map_err(|error| Failure::new("cannot watch the run", shown.display(), error))?;
+    let step = arguments.step_ms.map(|step| Duration::from_millis(step.into()));
+    let delivery = delivery::take_all(&mut pipeline, start, checksum, saving, step, |last| {
+        progress.at(images_done(last, world, of_rank));
+    });
+    let delivery = delivery.map_err(|error| what(&error));
+    drop((pipeline, images));
+    let cache = cache.map(|cache| cache.statistics());
+    let cpu_time = machine::cpu_time().saturating_sub(cpu_before);
+    let snapshots = watcher.map(Watcher::stop).unwrap_or_default();
+    drop(progress);
+    if let Some(warning) = cache.as_ref().and_then(not_kept) {
+        stderr::note(&format!("spdl: warning: {warning}"));
+    }
+    Ok(Outcome {
+        arguments: arguments.clone(),
+        images_found,
+        classes,
+        classes_are_folders,
+        kind,
+        listing,
+        cache,
+        begun,
+        delivery: delivery?,
+        cpu_time,
+        peak_rss: machine::peak_rss(),
+        partial: (arguments.on_truncated == OnTruncated::Partial).then(|| partial.get()),
+        statistics: monitor.statistics(),
+        snapshots,
+    })
+}
+
+/// What a cache could not keep, though it has room by its limit: its disk is full, say.
+fn not_kept(cache: &CacheStatistics) -> Option<String> {
+    (cache.unwritten > 0).then(|| {
+        format!(
+            "the cache could not write {}, as where its disk is full; it keeps {}, and the rest is \
+             read again in each epoch",
+            format::counted(cache.unwritten, "entry", "entries"),
+            format::bytes(cache.disk_bytes),
+        )
+    })
+}
+
+/// How many of its images a rank is through with, those that failed too, when this one was delivered:
+/// `of_rank` are its own in an epoch. Where the number of ranks has changed within an epoch, as if it
+/// always had been the same.
+fn images_done(last: SampleId, world: u64, of_rank: u64) -> u64 {
+    last.epoch * of_rank + (last.index / world + 1).min(of_rank)
+}
+
+/// The checksum to go on from; `None` where none is wanted.
+fn checksum_before(
+    arguments: &BenchArguments,
+    resumed: Option<&Resumed>,
+) -> Result<Option<Checksum>, Failure> {
+    match (arguments.no_checksum, resumed) {
+        (true, _) => Ok(None),
+        (false, None) => Ok(Some(Checksum::default())),
+        (false, Some(Resumed { checksum: Before::Known(checksum), .. })) => {
+            Ok(Some(checksum.clone()))
+        }
+        (false, Some(Resumed { checksum: Before::OfRanks, .. })) => Ok(Some(Checksum::default())),
+        (false, Some(Resumed { checksum: Before::Unknown, .. })) => Err(Failure::usage(
+            "the run that is to go on had --no-checksum, so what it delivered cannot be summed up; \
+             give --no-checksum here too",
+        )),
+    }
+}
+
+/// A run that a signal ended, with its state saved.
+fn stopped(outcome: &Outcome, signal: i32) -> Failure {
+    let before = outcome.begun.map_or(0, |begun| begun.steps);
+    let batches = before + outcome.delivery.batches;
+    let file = outcome.arguments.save_state.as_deref().unwrap_or(Path::new(""));
+    let told = format!("stopped after {}", format::counted(batches, "batch", "batches"));
+    let reason = "its state is saved; --resume with this file goes on, as --auto-resume does";
+    Failure::new(&told, file.display(), reason).by_signal(signal)
+}
+
+/// Refuses batches that this process has no memory for, before the system ends it for them.
+fn check_memory(arguments: &BenchArguments, images_found: u64) -> Result<(), Failure> {
+    let (layout, workers) = (layout(arguments, images_found), worker_threads(arguments));
+    let images = layout.batch_size() as u64;
+    match machine::usable_memory() {
+        Some(usable) if layout.live_bytes(workers) as u64 > usable => Err(Failure::usage(format!(
+            "--batch {} and --size {}: a batch of {} takes {}, and {} are held at once; this \
+                 process may use {} of memory",
+            arguments.batch,
+            arguments.size,
+            format::counted(images, "image", "images"),
+            format::bytes(arguments.row_bytes() * images),
+            layout.live_batches(workers),
+            format::bytes(usable),
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// What a batch looks like. None is fuller than the data set.
+fn layout(arguments: &BenchArguments, images_found: u64) -> BatchLayout {
+    let images = images_found.min(u64::from(arguments.batch)) as usize;
+    BatchLayout::new(images, image_fields(&transform(arguments)))
+}
+
+/// What samples look like.
+fn transform(arguments: &BenchArguments) -> ImageTransform {
+    ImageTransform::new(arguments.size)
+        .mode(match arguments.mode {
+            Mode::Train => spdl_media::Mode::Train,
+            Mode::Eval => spdl_media::Mode::Eval,
+        })
+        .format(arguments.layout)
+        .on_truncated(match arguments.on_truncated {
+            OnTruncated::Error => spdl_media::OnTruncated::Error,
+            OnTruncated::Partial => spdl_media::OnTruncated::Partial,
+        })
+}
+
+fn worker_threads(arguments: &BenchArguments) -> usize {
+    let available = || thread::available_parallelism().map_or(1, usize::from);
+    arguments.threads.map_or_else(available, |threads| threads as usize)
+}
+
+/// keys ──► fetch (images' bytes) ──► decode (pixels and labels, in a batch)
+fn build(
+    arguments: &BenchArguments,
+    images: &Source,
+    state: Option<State>,
+    partial: &Counter,
+) -> spdl_core::Result<Pipeline<Batch>> {
+    let layout = layout(arguments, images.len());
+    let room = layout.live_bytes(worker_threads(arguments)).max(Fetch::READ_AHEAD_BYTES);
+    let state = state.map(|state| same_batch(state, arguments));
+    let transform = transform(arguments);
+    let registry = CodecRegistry::with_defaults();
+    let limits = Limits::default();
+    let partial = partial.clone();
+    let decode = StageOptions::new("decode").parameters(transform.parameters());
+    let decode = match arguments.cache_pixels {
+        Some(side) => decode.parameters([("kept with a shorter side of", side.to_string())]),
+        None => decode,
+    };
+    let filled =
+        move || Ok(FillImage::new(&registry, &transform, &limits)?.count_partial(partial.clone()));
+
+    let pipeline = images
+        .pipeline(arguments)?
+        .fill(decode, layout, filled)
+        // As much for files as for the batches that are made of them; neither takes the other's.
+        .largest_item(room)
+        .memory(room.saturating_mul(2))
+        .seed(arguments.seed)
+        .epochs(0..u64::from(arguments.epochs))
+        .on_error(match arguments.on_error {
+            OnError::Raise => spdl_core::OnError::Raise,
+            OnError::Skip => spdl_core::OnError::SKIP,
+        })
+        .deterministic()
+        .threads(worker_threads(arguments))
+        .shard(arguments.shard()?);
+    match state {
+        Some(state) => pipeline.resume(state).build(),
+        None => pipeline.build(),
+    }
+}
+
+/// The size of batches follows the folder's where that is small, so it may have changed with the folder
+/// alone. Then it is no change of its own.
+fn same_batch(state: State, arguments: &BenchArguments) -> State {
+    let was = |part: &str| state.fingerprint().get(part)?.parse::<u64>().ok();
+    let batch = was(BATCH_SIZE);
+    let images = was("source items");
+    let same = images.map(|images| images.min(u64::from(arguments.batch)));
+    if batch.is_some() && batch == same { state.allow_change(BATCH_SIZE) } else { state }
+}
+
+/// Every image failed, and the policy was to go on.
+fn nothing_delivered(outcome: &Outcome) -> Failure {
+    let path = &outcome.arguments.shown();
+    let none = format!("none of {} images could be used", format::count(outcome.images_found));
+    match outcome.statistics.dropped.first() {
+        Some(first) => {
+            let key = first.key.as_deref().unwrap_or("an image without a name");
+            Failure::new(&none, key, &first.reason)
+        }
+        None if outcome.arguments.images_of_rank(outcome.images_found) == 0 => {
+            Failure::usage(outcome.arguments.nothing_of_rank(outcome.images_found))
+        }
+        None => {
+            let error = Error::new(ErrorKind::NotFound, "no images were delivered");
+            Failure::of("bench", &error, path)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_that_cannot_write_says_how_much_it_keeps() {
+        let mut cache = CacheStatistics::default();
+        assert_eq!(not_kept(&cache), None);
+        (cache.unwritten, cache.disk_bytes) = (1200, 5_000_000);
+        let told = not_kept(&cache).unwrap();
+        assert!(told.starts_with("the cache could not write 1,200 entries, "), "{told}");
+        assert!(told.contains(&format!("it keeps {}", format::bytes(5_000_000))), "{told}");
+    }
+
+    #[test]
+    fn a_rank_is_done_with_its_own_images_and_not_with_those_of_all() {
+        let done =
+            |epoch, index, world, of_rank| images_done(SampleId { epoch, index }, world, of_rank);
+        assert_eq!((done(0, 0, 1, 10), done(0, 9, 1, 10), done(2, 3, 1, 10)), (1, 10, 24));
+        // Rank 2 of 3 has the positions 2, 5 and 8 of eleven, and a repeated one behind them.
+        let uneven = [2, 5, 8].map(|index| done(0, index, 3, 3));
+        assert_eq!(uneven, [1, 2, 3]);
+        assert_eq!((done(0, 11, 3, 4), done(1, 2, 3, 4)), (4, 5));
+        // What is left of an epoch of other ranks may begin behind its own.
+        assert_eq!(done(0, 10, 3, 3), 3);
+    }
+}

@@ -1,0 +1,190 @@
+//! `spdl cat`: the bytes of one field of one sample.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Read, Seek, SeekFrom, Write};
+use std::sync::Arc;
+
+use spdl_core::Error;
+use spdl_io::archive::{TarEntry, TarIndex};
+use spdl_io::{Key, StoredRecord};
+
+use super::arguments::CatArguments;
+use super::damaged::{self, Search};
+use crate::datasets::address::shown;
+use crate::datasets::member_name::key_and_field;
+use crate::inspection::archive::Archive;
+use crate::inspection::data_set::DataSet;
+use crate::inspection::open;
+use crate::inspection::samples::Samples;
+use crate::ui::failure::Failure;
+use crate::ui::format::{counted, for_shell, printable};
+
+const WHAT: &str = "cannot read a member";
+
+pub(crate) fn run(arguments: &CatArguments) -> Result<(), Failure> {
+    let key = Key::from_path(&arguments.key);
+    let name = match &arguments.field {
+        Some(field) => Key::from_bytes(&[key.as_bytes(), b".", field.as_bytes()].concat()),
+        None => key.clone(),
+    };
+    let (fields, searched) = match &open::open(std::slice::from_ref(&arguments.path))? {
+        DataSet::Archives { archives, .. } => {
+            let mut fields = Vec::new();
+            let mut hidden = None;
+            for archive in archives {
+                let Ok(index) = archive.index() else {
+                    match damaged::search(archive, name.as_bytes()) {
+                        Search::Found(data) => {
+                            return write(&name.to_string(), &mut &data[..], None);
+                        }
+                        Search::NotThere => {}
+                        Search::Hidden(damage) => {
+                            hidden.get_or_insert((archive, damage));
+                        }
+                    }
+                    continue;
+                };
+                if let Some(number) = index.find(name.as_bytes()) {
+                    let failed = |error| Failure::of(WHAT, &error, &archive.place.shown());
+                    return of_archive(archive, &index.file(number).map_err(failed)?);
+                }
+                fields.extend(fields_of(&index, key.as_bytes()));
+            }
+            if let Some((archive, damage)) = hidden {
+                return Err(may_be_hidden(&name, archive, &damage));
+            }
+            (fields, counted(archives.len() as u64, "archive", "archives"))
+        }
+        DataSet::Samples(set) => match find(set, &key, arguments) {
+            Ok((record, field)) => return of_sample(set, record, &field, arguments),
+            Err(fields) => {
+                // It may be behind damage.
+                set.opened.warn();
+                let [one, many] = set.noun();
+                (fields, counted(set.len(), one, many))
+            }
+        },
+    };
+    let reason = match &fields[..] {
+        [] => format!("there is no such member in {searched}"),
+        fields => format!(
+            "the sample has the fields {}; give its name with one, or --field",
+            fields.join(", ")
+        ),
+    };
+    Err(Failure::new(WHAT, name, reason))
+}
+
+/// A member that is nowhere, but for what lies behind the damage of an archive.
+fn may_be_hidden(name: &Key, archive: &Archive, damage: &Error) -> Failure {
+    let place = archive.place.shown().display().to_string();
+    let reason = format!(
+        "it may lie behind damage in {place}: {}; `spdl verify {}` tells what is there",
+        damage.reason(),
+        for_shell(&place)
+    );
+    Failure::new(WHAT, name, reason)
+}
+
+/// The sample with this key and the name of its field that is asked for; else the names of the fields of
+/// the sample that has the key.
+fn find(
+    set: &Samples,
+    key: &Key,
+    arguments: &CatArguments,
+) -> Result<(StoredRecord, Arc<str>), Vec<String>> {
+    let key = key.as_bytes();
+    let mut fields = Vec::new();
+    // A sample that is damaged has no fields.
+    for record in (0..set.len()).filter_map(|number| set.record(number).ok()) {
+        let names = || record.names().map(Arc::<str>::from);
+        let rest = |own: &[u8]| key.strip_prefix(own);
+        let rests = [rest(record.key.as_bytes()), rest(set.short_name(&record))];
+        let found = rests.iter().flatten().find_map(|rest| match (&arguments.field, *rest) {
+            (Some(field), b"") => names().find(|name| **name == **field),
+            // A file is its sample.
+            (None, b"") if set.are_files() => names().next(),
+            (None, [b'.', field @ ..]) => names().find(|name| name.as_bytes() == field),
+            _ => None,
+        });
+        if let Some(field) = found {
+            return Ok((record, field));
+        }
+        if fields.is_empty() && rests.contains(&Some(b"")) {
+            fields.extend(record.names().map(printable));
+        }
+    }
+    Err(fields)
+}
+
+fn of_sample(
+    set: &Samples,
+    record: StoredRecord,
+    field: &str,
+    arguments: &CatArguments,
+) -> Result<(), Failure> {
+    let key = record.key.to_string();
+    let failed = |error: Error| {
+        let address = error.key().map(|key| set.opened.set.address_of(key));
+        let error = address.map_or(error.clone(), |address| error.renamed(address));
+        Failure::of(WHAT, &error, &shown(std::slice::from_ref(&arguments.path)))
+    };
+    match &set.field(record, field).map_err(failed)?[..] {
+        [file] => write(&format!("{key}.{field}"), &mut &file.data[..], None),
+        [] => Err(Failure::new(WHAT, format!("{key}.{field}"), "it is there, and empty")),
+        files => {
+            let reason = format!("it is a list of {} values of bytes", files.len());
+            Err(Failure::new(WHAT, format!("{key}.{field}"), reason))
+        }
+    }
+}
+
+/// The names of the fields of a sample.
+fn fields_of(index: &TarIndex, key: &[u8]) -> Vec<String> {
+    let divided = (0..index.len()).filter_map(|number| key_and_field(index.name(number)?));
+    let of_sample = divided.filter(|(found, _)| *found == key);
+    of_sample.map(|(_, field)| printable(&Key::from_bytes(field).to_string())).collect()
+}
+
+fn of_archive(archive: &Archive, entry: &TarEntry) -> Result<(), Failure> {
+    let path = archive.place.shown();
+    let failed = |error: io::Error| Failure::new(WHAT, path.display(), error);
+    let mut file = File::open(&path).map_err(failed)?;
+    file.seek(SeekFrom::Start(entry.data_offset)).map_err(failed)?;
+    let place = path.display().to_string();
+    write(&entry.key.to_string(), &mut file.take(entry.size), Some((&place, entry.size)))
+}
+
+/// Writes the data of a member to standard output; `whole` says where they lie, and how many bytes there
+/// should be.
+fn write(name: &str, data: &mut dyn Read, whole: Option<(&str, u64)>) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    if stdout.is_terminal() {
+        let mut text = Vec::new();
+        let place = whole.map_or(name, |(place, _)| place);
+        data.read_to_end(&mut text).map_err(|error| Failure::new(WHAT, place, error))?;
+        let is_text = std::str::from_utf8(&text)
+            .is_ok_and(|text| !text.chars().any(|c| c.is_control() && !"\n\r\t".contains(c)));
+        if !is_text {
+            let reason = format!("{name} is no text: not to a terminal, but > FILE");
+            return Err(Failure::usage(reason));
+        }
+        return finish(stdout.write_all(&text).and_then(|()| stdout.flush()));
+    }
+    match (io::copy(data, &mut stdout), whole) {
+        (Ok(copied), Some((place, size))) if copied < size => {
+            let reason = format!("the archive ends after {copied} of the member's {size} bytes");
+            Err(Failure::new(WHAT, place, reason))
+        }
+        (Ok(_), _) => finish(stdout.flush()),
+        (Err(error), _) => finish(Err(error)),
+    }
+}
+
+fn finish(written: io::Result<()>) -> Result<(), Failure> {
+    match written {
+        // Whoever reads has read enough, as `head` does.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.map_err(|error| Failure::new("cannot write", "standard output", error)),
+    }
+}

@@ -1,0 +1,332 @@
+//! `spdl ls`: which shards, or which samples, there are.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+use spdl_io::archive::{TarEntry, TarIndex, TarKind};
+use spdl_io::{Key, StoredField, StoredRecord};
+
+use crate::datasets::address::{self, shown};
+use crate::datasets::member_name::key_and_field;
+use crate::inspection::archive::Archive;
+use crate::inspection::data_set::DataSet;
+use crate::inspection::open;
+use crate::inspection::samples::Samples;
+use crate::ui::failure::Failure;
+use crate::ui::format::{bytes, count, counted, printable};
+use crate::ui::stdout;
+
+/// Lists shards, or the samples in them
+///
+/// Of a folder that was packed, of tar archives, and of other files that hold many samples: the files,
+/// with their samples and bytes. Of one archive of this machine, of folders of images, of lists, and
+/// with --samples: the samples. In tar archives, members that follow each other and share a key (their
+/// name up to the first dot of its last part) are one sample. No sample is read, and nothing is written.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  spdl ls shards/                          the shards
+  spdl ls shards/ --samples | wc -l        how many samples are there?
+  spdl ls shards/shard-000000.tar --long   the samples of one, with their members
+  spdl ls s3://bucket/train/               the shards in a store
+
+The data, DATA:
+  tar archives, a folder with them, or what `spdl pack` has written; or any other data set that
+  `spdl bench` reads: folders of images, lists of files, Parquet, TFRecord, MDS, and addresses
+  (http://, https://, s3://, gs://, az://), as far as they are built in
+
+Keys of the JSON objects, one a line:
+  for shards   name, samples, members, bytes (of the file; of files in stores and others than tar those
+               of all fields, null where only reading would tell), xxh3_128 (null where no manifest
+               tells it, and in stores)
+  for samples  key, shard (null where each sample is a file), fields: {FIELD: {offset, bytes}}; the
+               offset is that of the data in the shard; both are null where only reading would tell.
+               Bytes of names that are not UTF-8 are replaced
+
+Exit codes:
+  0  done
+  1  something could not be read; standard error says why, in one line
+  2  the command line makes no sense")]
+pub(crate) struct LsArguments {
+    /// A folder, files, or an address
+    #[arg(value_name = "DATA", required = true, value_parser = address::place())]
+    pub(crate) paths: Vec<PathBuf>,
+
+    /// List the samples, also of several shards
+    #[arg(long)]
+    pub(crate) samples: bool,
+
+    /// Tell more: of shards their checksums, of samples their members
+    #[arg(long, short)]
+    pub(crate) long: bool,
+
+    /// Print one JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+pub(crate) fn run(arguments: &LsArguments) -> Result<(), Failure> {
+    match &open::open(&arguments.paths)? {
+        DataSet::Archives { archives, manifest, .. } => {
+            let one_file = matches!(&arguments.paths[..], [path] if path.is_file());
+            let of_samples = arguments.samples || one_file;
+            let mut unreadable = Unreadable::default();
+            for archive in archives {
+                let told = match of_samples {
+                    true => samples(arguments, archive),
+                    false => shard(arguments, archive),
+                };
+                match told {
+                    Ok(told) => stdout::print(&told)?,
+                    Err(failure) => unreadable.add(failure),
+                }
+            }
+            unreadable.told(["archive", "archives"])?;
+            if of_samples {
+                return Ok(());
+            }
+            match manifest.as_ref().filter(|_| !arguments.json) {
+                Some(manifest) => {
+                    let shards = counted(manifest.shards.len() as u64, "shard", "shards");
+                    let samples = counted(manifest.samples, "sample", "samples");
+                    let bytes = bytes(manifest.bytes);
+                    stdout::print(&format!("{shards}, {samples}, {bytes}\n"))
+                }
+                None => Ok(()),
+            }
+        }
+        DataSet::Samples(set) if arguments.samples || set.are_files() => {
+            each(arguments, set, |record| stdout::print(&sample(arguments, set, record)))
+        }
+        DataSet::Samples(set) => objects(arguments, set),
+    }
+}
+
+/// What could not be listed: the first one, and how many there are.
+#[derive(Default)]
+struct Unreadable {
+    first: Option<Failure>,
+    number: u64,
+}
+
+impl Unreadable {
+    fn add(&mut self, failure: Failure) {
+        self.first.get_or_insert(failure);
+        self.number += 1;
+    }
+
+    /// The first one as the failure of all, which are so called.
+    fn told(self, [one, many]: [&str; 2]) -> Result<(), Failure> {
+        match (self.first, self.number) {
+            (None, _) => Ok(()),
+            (Some(failure), 0 | 1) => Err(failure),
+            (Some(failure), all) => {
+                let more = counted(all - 1, one, many);
+                Err(failure.and(&format!("and {more} more cannot be listed")))
+            }
+        }
+    }
+}
+
+/// Calls this for each sample that is known; none is read. What the others are is told at the end.
+fn each(
+    arguments: &LsArguments,
+    set: &Samples,
+    mut tell: impl FnMut(&StoredRecord) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut unreadable = Unreadable::default();
+    for number in 0..set.len() {
+        match set.record(number) {
+            Ok(record) => tell(&record)?,
+            Err(error) => {
+                let address = error.key().map(|key| set.opened.set.address_of(key));
+                let error = match address {
+                    Some(address) => error.renamed(address),
+                    None => error,
+                };
+                unreadable.add(Failure::of("cannot list", &error, &shown(&arguments.paths)));
+            }
+        }
+    }
+    unreadable.told(set.noun())
+}
+
+/// The samples of an object that holds several, as far as they were counted.
+struct Object {
+    key: Key,
+    samples: u64,
+    members: u64,
+    /// The bytes of their fields; `None` where only reading would tell.
+    bytes: Option<u64>,
+}
+
+/// The lines of the objects that samples lie in.
+fn objects(arguments: &LsArguments, set: &Samples) -> Result<(), Failure> {
+    let tell = |object: &Object| {
+        let name = set.opened.set.address_of(&object.key.to_string());
+        let Object { samples, members, bytes: size, .. } = *object;
+        if arguments.json {
+            let object = json!({
+                "name": name, "samples": samples, "members": members, "bytes": size,
+                "xxh3_128": null,
+            });
+            return stdout::print(&format!("{object}\n"));
+        }
+        let size = size.map_or(String::new(), |size| format!("  {}", bytes(size)));
+        let samples = counted(samples, "sample", "samples");
+        stdout::print(&format!("{}  {samples}{size}\n", printable(&name)))
+    };
+    let (mut last, mut number): (Option<Object>, u64) = (None, 0);
+    let listed = each(arguments, set, |record| {
+        let Some(key) = set.shard_of(record) else { return Ok(()) };
+        if last.as_ref().is_none_or(|last| last.key != *key) {
+            number += 1;
+            if let Some(done) =
+                last.replace(Object { key: key.clone(), samples: 0, members: 0, bytes: Some(0) })
+            {
+                tell(&done)?;
+            }
+        }
+        if let Some(object) = &mut last {
+            object.samples += 1;
+            object.members += record.names().count() as u64;
+            let size = size_of_fields(record);
+            object.bytes = object.bytes.zip(size).map(|(before, size)| before.saturating_add(size));
+        }
+        Ok(())
+    });
+    last.iter().try_for_each(tell)?;
+    if arguments.json || listed.is_err() {
+        return listed;
+    }
+    let samples = counted(set.len(), "sample", "samples");
+    stdout::print(&format!("{}, {samples}\n", counted(number, "file", "files")))
+}
+
+/// The bytes of all fields of a sample; `None` where only reading would tell.
+fn size_of_fields(record: &StoredRecord) -> Option<u64> {
+    match record.row {
+        Some(_) => None,
+        None => record.fields.iter().map(|(_, field)| place(field)?.1).sum(),
+    }
+}
+
+/// Where a field that is to be read lies in its object, and its size, as far as that is known.
+fn place(field: &StoredField) -> Option<(Option<u64>, Option<u64>)> {
+    match field {
+        StoredField::At(extent, _) => {
+            Some((extent.range.as_ref().map(|range| range.start), extent.size()))
+        }
+        _ => None,
+    }
+}
+
+/// The lines of a sample.
+fn sample(arguments: &LsArguments, set: &Samples, record: &StoredRecord) -> String {
+    let of_row = record.row.iter().flat_map(|row| row.group.names());
+    let own = record.fields.iter().map(|(name, field)| (name, place(field)));
+    let fields = own.chain(of_row.map(|name| (name, None)));
+    let fields = fields.map(|(name, place)| (name, place.unwrap_or_default()));
+    let key = Key::from_bytes(set.short_name(record));
+    if arguments.json {
+        let told = |(name, (offset, size)): (&Arc<str>, (Option<u64>, Option<u64>))| {
+            (name.to_string(), json!({"offset": offset, "bytes": size}))
+        };
+        let shard = set
+            .shard_of(record)
+            .map_or(Value::Null, |shard| set.opened.set.address_of(&shard.to_string()).into());
+        // What is secret in an address is shown nowhere; members of archives have any names.
+        let key = match set.are_files() && key.as_bytes().windows(3).any(|part| part == b"://") {
+            true => key.to_string(),
+            false => String::from_utf8_lossy(key.as_bytes()).into_owned(),
+        };
+        let object = json!({
+            "key": key, "shard": shard, "fields": fields.map(told).collect::<Map<_, _>>(),
+        });
+        return format!("{object}\n");
+    }
+    let mut text = printable(&key.to_string()) + "\n";
+    for (name, (offset, size)) in fields.filter(|_| arguments.long) {
+        let size = size.map_or(String::new(), |size| format!("  {} bytes", count(size)));
+        let offset = offset.map_or(String::new(), |offset| format!(" at {}", count(offset)));
+        text += &format!("  .{}{size}{offset}\n", printable(name));
+    }
+    text
+}
+
+/// The line of a shard.
+fn shard(arguments: &LsArguments, archive: &Archive) -> Result<String, Failure> {
+    let name = &archive.name;
+    let (samples, members, size, sum) = match &archive.record {
+        Some(record) => {
+            (record.samples, record.members(), record.bytes, Some(record.xxh3_128.as_str()))
+        }
+        None => {
+            let index = archive.index()?;
+            let members = index.iter().filter(|entry| entry.kind == TarKind::File).count();
+            (grouped(&index).len() as u64, members as u64, index.stamp().size(), None)
+        }
+    };
+    if arguments.json {
+        let object = json!({
+            "name": name, "samples": samples, "members": members, "bytes": size, "xxh3_128": sum,
+        });
+        return Ok(format!("{object}\n"));
+    }
+    let told =
+        format!("{}  {}  {}", printable(name), counted(samples, "sample", "samples"), bytes(size));
+    match sum.filter(|_| arguments.long) {
+        Some(sum) => Ok(format!("{told}  xxh3-128 {sum}\n")),
+        None => Ok(format!("{told}\n")),
+    }
+}
+
+/// The lines of the samples of an archive.
+fn samples(arguments: &LsArguments, archive: &Archive) -> Result<String, Failure> {
+    let mut text = String::new();
+    let shard = &archive.name;
+    for (key, members) in grouped(&archive.index()?) {
+        let field = |entry: &TarEntry| {
+            let name = entry.key.as_bytes();
+            let field = key_and_field(name).map_or(&[][..], |(_, field)| field);
+            Key::from_bytes(field).to_string()
+        };
+        if arguments.json {
+            let fields: Map<_, _> = members
+                .iter()
+                .map(|entry| {
+                    (field(entry), json!({"offset": entry.data_offset, "bytes": entry.size}))
+                })
+                .collect();
+            let key = String::from_utf8_lossy(key.as_bytes()).into_owned();
+            let object = json!({"key": key, "shard": shard, "fields": fields});
+            text.push_str(&format!("{object}\n"));
+            continue;
+        }
+        text.push_str(&printable(&key.to_string()));
+        text.push('\n');
+        for entry in members.iter().filter(|_| arguments.long) {
+            let (size, offset) = (count(entry.size), count(entry.data_offset));
+            text.push_str(&format!("  .{}  {size} bytes at {offset}\n", printable(&field(entry))));
+        }
+    }
+    Ok(text)
+}
+
+/// Members that follow each other and share a key. What has no key is a sample by itself.
+fn grouped(index: &TarIndex) -> Vec<(Key, Vec<TarEntry>)> {
+    let mut samples: Vec<(Key, Vec<TarEntry>)> = Vec::new();
+    let files =
+        index.iter().filter(|entry| matches!(entry.kind, TarKind::File | TarKind::HardLink));
+    for entry in files {
+        let name = entry.key.as_bytes();
+        let key = key_and_field(name).map_or(name, |(key, _)| key);
+        match samples.last_mut() {
+            Some((last, members)) if last.as_bytes() == key => members.push(entry),
+            _ => samples.push((Key::from_bytes(key), vec![entry])),
+        }
+    }
+    samples
+}

@@ -1,0 +1,25 @@
+//! The subcommands of `spdl`. Each has its options (`arguments`) and the function that runs it (`run`).
+//!
+//! | file or folder | subcommand |
+//! |---|---|
+//! | `bench` | `spdl bench`: measures how fast a data set becomes training batches |
+//! | `pack` | `spdl pack`: writes a data set as tar shards |
+//! | `ls`, `cat`, `verify`, `stat` | list, read, check and summarise data sets |
+//! | `verify_order` | `spdl verify-order`: audits an epoch by checkpoint files |
+//! | `doctor` | `spdl doctor`: CUDA libraries and devices of this machine |
+//! | `command_line` | the parser of all subcommands |
+//! | `options`, `state_files` | options and checkpoint files that several subcommands use |
+//!
+//! Highest room: may import `ui`, `datasets`, `inspection`. A subcommand does not import another.
+
+mod bench;
+mod cat;
+pub(crate) mod command_line;
+mod doctor;
+mod ls;
+mod options;
+mod pack;
+mod stat;
+mod state_files;
+mod verify;
+mod verify_order;

@@ -1,0 +1,169 @@
+//! The checksums beside the tar archives that are packed anew: what was damaged since they were written
+//! does not become part of a set that calls it sound.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use spdl_core::{AsyncContext, AsyncStage, Error, ErrorKind, PipelineBuilder, Result, async_trait};
+use spdl_io::datasets::DatasetKind;
+use spdl_io::shards::Sums;
+use spdl_io::{Fetcher, Key, StoredField, StoredRecord};
+use twox_hash::XxHash3_128;
+
+use super::source::Source;
+use crate::datasets::member_name::key_and_field;
+use crate::datasets::sample_files::Sample;
+
+/// The checksum of each member, by a hash of its archive and name: some 50 bytes for each.
+#[derive(Debug, Default)]
+pub(super) struct Checksums {
+    sums: HashMap<u128, u128>,
+}
+
+impl Checksums {
+    /// Reads what lies beside the archives of a data set; nothing for one of another kind. Also why some
+    /// could not be read, but for those that are not there.
+    ///
+    /// # Errors
+    /// What may be gone tomorrow, such as a network that is down.
+    pub(super) fn read(source: &Source) -> Result<(Self, Vec<Error>)> {
+        let mut checksums = Checksums::default();
+        let mut unread = Vec::new();
+        let set = &source.opened.set;
+        if set.kind != DatasetKind::TarShards {
+            return Ok((checksums, unread));
+        }
+        let mut archives = HashSet::new();
+        for number in 0..set.samples.len() {
+            // What is damaged is told by whoever reads it.
+            let Ok(record) = set.samples.item(number) else { continue };
+            if let Some(archive) = archive_of(&record).filter(|it| !archives.contains(*it)) {
+                archives.insert(archive.clone());
+            }
+        }
+        let read = source
+            .opened
+            .runs(PipelineBuilder::from_iter(archives))?
+            .async_stage("checksums", ReadSums(Arc::clone(&set.fetcher)))
+            .build()?;
+        for found in read {
+            let (archive, sums) = found?;
+            match sums {
+                Ok(sums) => checksums.add(&archive, &sums),
+                Err(error) if error.kind().is_transient() => return Err(error),
+                Err(error) => match error.kind() {
+                    ErrorKind::NotFound | ErrorKind::PermissionDenied => {}
+                    _ => unread.push(error),
+                },
+            }
+        }
+        Ok((checksums, unread))
+    }
+
+    fn add(&mut self, archive: &Key, sums: &Sums) {
+        let mut twice = Vec::new();
+        for sum in sums.as_slice() {
+            let member = hash_of(archive, &lower_field(sum.name.as_bytes()));
+            if self.sums.insert(member, sum.xxh3_128).is_some_and(|before| before != sum.xxh3_128) {
+                twice.push(member);
+            }
+        }
+        // Which of them is meant nobody knows.
+        twice.iter().for_each(|member| {
+            self.sums.remove(member);
+        });
+    }
+
+    /// # Errors
+    /// `Corrupt` where a field has another checksum than it had.
+    pub(super) fn compare(&self, record: &StoredRecord, sample: &Sample) -> Result<()> {
+        let Some(archive) = archive_of(record).filter(|_| !self.sums.is_empty()) else {
+            return Ok(());
+        };
+        let key = record.key.as_bytes();
+        let name = key.strip_prefix(archive.as_bytes()).and_then(|rest| rest.strip_prefix(b":"));
+        for file in &sample.files {
+            let name = [name.unwrap_or(key), b".", file.field.as_bytes()].concat();
+            let Some(&was) = self.sums.get(&hash_of(archive, &name)) else { continue };
+            let found = XxHash3_128::oneshot(&file.data);
+            if found != was {
+                let message = format!("its checksum is {found:032x}, and was {was:032x}");
+                let member = [key, b".", file.field.as_bytes()].concat();
+                let error = Error::new(ErrorKind::Corrupt, message);
+                return Err(error.with_key(Key::from_bytes(&member).display_name()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The archive that a sample lies in.
+fn archive_of(record: &StoredRecord) -> Option<&Key> {
+    record.fields.iter().find_map(|(_, field)| match field {
+        StoredField::At(extent, _) => Some(&extent.object),
+        _ => None,
+    })
+}
+
+/// The name of a member with that of its field in small letters, as fields are called.
+fn lower_field(name: &[u8]) -> Vec<u8> {
+    match key_and_field(name) {
+        Some((key, field)) => {
+            [key, b".", String::from_utf8_lossy(field).to_lowercase().as_bytes()].concat()
+        }
+        None => name.to_vec(),
+    }
+}
+
+fn hash_of(archive: &Key, member: &[u8]) -> u128 {
+    XxHash3_128::oneshot(&[archive.as_bytes(), &[0], member].concat())
+}
+
+/// From an archive to the checksums beside it.
+struct ReadSums(Arc<dyn Fetcher>);
+
+#[async_trait]
+impl AsyncStage<Key> for ReadSums {
+    type Out = (Key, Result<Sums>);
+
+    async fn process(&self, archive: Key, _: &AsyncContext) -> Result<Self::Out> {
+        let key = Key::from_bytes(&[archive.as_bytes(), b".sums"].concat());
+        let text = self.0.read_at_most(&key, Sums::MAX_BYTES).await;
+        let sums = text.and_then(|text| {
+            Sums::parse(&text).map_err(|error| error.with_key(key.display_name()))
+        });
+        Ok((archive, sums))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::datasets::sample_files::{Role, SampleFile};
+    use spdl_io::{Encoding, Extent};
+
+    #[test]
+    fn a_member_is_compared_with_its_own_checksum_alone() {
+        let line =
+            |data: &[u8], name: &str| format!("{:032x}  {name}\n", XxHash3_128::oneshot(data));
+        let text = line(b"one", "x/a.PNG") + &line(b"1", "x/a.cls") + &line(b"2", "x/a.cls");
+        let mut checksums = Checksums::default();
+        checksums.add(&"s.tar".into(), &Sums::parse(text.as_bytes()).unwrap());
+        let compare = |archive: &str, field: &str, data: &'static [u8]| {
+            let extent = Extent::part(archive, 0..1);
+            let key = format!("{archive}:x/a");
+            let record = StoredRecord::new(key).with_stored(field, extent, Encoding::Bytes);
+            let (field, data) = (field.into(), data.into());
+            let file =
+                SampleFile { field, name: String::new(), offset: None, data, role: Role::Other };
+            checksums.compare(&record, &Sample { files: vec![file], label: -1 })
+        };
+        assert!(compare("s.tar", "png", b"one").is_ok());
+        let error = compare("s.tar", "png", b"two").unwrap_err();
+        assert_eq!((error.kind(), error.key()), (ErrorKind::Corrupt, Some("s.tar:x/a.png")));
+        // Of another archive, of a field that has none, and of one of which there are two.
+        assert!(compare("t.tar", "png", b"two").is_ok());
+        assert!(compare("s.tar", "txt", b"two").is_ok());
+        assert!(compare("s.tar", "cls", b"3").is_ok());
+    }
+}

@@ -1,0 +1,255 @@
+//! The samples of a data set of any kind, each with the key that it has in the shards.
+
+use std::collections::{HashMap, HashSet};
+use std::path::MAIN_SEPARATOR;
+use std::sync::Arc;
+
+use spdl_core::{Dataset, Result};
+use spdl_io::datasets::DatasetKind;
+use spdl_io::{Key, StoredField, StoredRecord};
+use twox_hash::XxHash3_128;
+
+use crate::datasets::opened::Opened;
+
+/// What is to be packed, in the order in which it is listed.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) opened: Opened,
+    /// What keys of files begin with that are named below it: the folder of images, or of a list.
+    folder: Vec<u8>,
+    /// The keys that are not those of the names, by number, as another sample has that one.
+    keys: HashMap<u64, Box<[u8]>>,
+}
+
+/// A sample that is to be packed.
+#[derive(Clone, Debug)]
+pub(crate) struct Item {
+    /// Where its fields are; or why nobody can know.
+    pub(crate) record: Result<StoredRecord>,
+    /// What people call it.
+    pub(crate) name: Key,
+    /// The key of its sample.
+    pub(crate) key: Box<[u8]>,
+}
+
+impl Source {
+    pub(crate) fn new(opened: Opened) -> Self {
+        let first = opened.first().as_bytes();
+        let is_separator = |byte: &u8| *byte == b'/' || *byte == MAIN_SEPARATOR as u8;
+        let folder = match opened.set.kind {
+            DatasetKind::ImageFolder
+                if first.is_empty() || first.last().is_some_and(is_separator) =>
+            {
+                first.to_vec()
+            }
+            DatasetKind::ImageFolder => [first, b"/"].concat(),
+            _ => {
+                let len = first.iter().rposition(is_separator).map_or(0, |at| at + 1);
+                first[..len].to_vec()
+            }
+        };
+        let mut source = Source { opened, folder, keys: HashMap::new() };
+        source.make_keys_unique();
+        source
+    }
+
+    /// Where two samples would have one key, all but the first get a number. Hashes are remembered, not
+    /// keys: 16 bytes for each.
+    fn make_keys_unique(&mut self) {
+        let mut taken = HashSet::new();
+        let mut again = Vec::new();
+        for index in 0..self.len() {
+            // What cannot be read is not written, and takes no key.
+            let Ok(Item { record: Ok(_), key, .. }) = self.item(index) else { continue };
+            if !taken.insert(XxHash3_128::oneshot(&key)) {
+                again.push((index, key));
+            }
+        }
+        let mut last = HashMap::new();
+        for (index, key) in again {
+            let number: &mut u64 = last.entry(key.clone()).or_insert(1);
+            let unique = loop {
+                *number += 1;
+                let unique = [&key, "_".as_bytes(), number.to_string().as_bytes()].concat();
+                if taken.insert(XxHash3_128::oneshot(&unique)) {
+                    break unique;
+                }
+            };
+            self.keys.insert(index, unique.into());
+        }
+    }
+
+    /// What kind of source it is.
+    pub(crate) fn kind(&self) -> String {
+        self.opened.set.kind.to_string()
+    }
+
+    pub(crate) fn classes(&self) -> &[String] {
+        &self.opened.set.classes
+    }
+
+    /// What people call a sample, and its key.
+    fn named(&self, record: &StoredRecord) -> (Key, Vec<u8>) {
+        let key = record.key.as_bytes();
+        match self.opened.set.kind {
+            DatasetKind::ImageFolder | DatasetKind::FileList => {
+                let below = key.strip_prefix(&self.folder[..]).unwrap_or(key);
+                (Key::from_bytes(below), key_of_file(below))
+            }
+            DatasetKind::TarShards => (record.key.clone(), key_in_archive(record)),
+            _ => (record.key.clone(), key_of_row(key)),
+        }
+    }
+}
+
+impl Dataset for Source {
+    type Item = Item;
+
+    fn len(&self) -> u64 {
+        self.opened.set.samples.len()
+    }
+
+    /// Samples that are damaged are items too: it is told of each in its turn.
+    fn item(&self, index: u64) -> Result<Item> {
+        let record = self.opened.set.samples.item(index);
+        let (name, key) = match &record {
+            Ok(record) => self.named(record),
+            Err(error) => {
+                let name = error.key().map_or_else(|| format!("sample {index}"), str::to_owned);
+                (Key::from(name), Vec::new())
+            }
+        };
+        let key = self.keys.get(&index).cloned().unwrap_or_else(|| key.into());
+        Ok(Item { record, name, key })
+    }
+
+    fn content_hash(&self) -> Option<u64> {
+        self.opened.set.samples.content_hash()
+    }
+
+    fn key(&self, item: &Item) -> Option<Arc<str>> {
+        Some(item.name.display_name())
+    }
+}
+
+/// A path, or an address, without its last extension, and without other dots in its last part.
+fn key_of_file(name: &[u8]) -> Vec<u8> {
+    let path = match name.windows(3).position(|part| part == b"://") {
+        // What follows a question mark may be secret, and what comes before an at sign.
+        Some(at) => {
+            let place = name[at + 3..].split(|byte| b"?#".contains(byte)).next();
+            let place = place.unwrap_or_default();
+            let host = place.iter().position(|&byte| byte == b'/').unwrap_or(place.len());
+            let user = place[..host].iter().rposition(|&byte| byte == b'@').map_or(0, |at| at + 1);
+            &place[user..]
+        }
+        None => name,
+    };
+    let file = path.iter().rposition(|&byte| byte == b'/' || byte == MAIN_SEPARATOR as u8);
+    let file = file.map_or(0, |at| at + 1);
+    let end =
+        path[file..].iter().rposition(|&byte| byte == b'.').map_or(path.len(), |at| file + at);
+    plain(&path[..end])
+}
+
+/// The name of a sample of an archive: what its key says behind that of the archive.
+fn key_in_archive(record: &StoredRecord) -> Vec<u8> {
+    let archive = record.fields.iter().find_map(|(_, field)| match field {
+        StoredField::At(extent, _) => Some(extent.object.as_bytes()),
+        _ => None,
+    });
+    let key = record.key.as_bytes();
+    let name = archive.and_then(|archive| key.strip_prefix(archive)?.strip_prefix(b":"));
+    plain(name.unwrap_or(key))
+}
+
+/// The name of a file of rows, and the number of the row.
+fn key_of_row(key: &[u8]) -> Vec<u8> {
+    let colon = key.iter().rposition(|&byte| byte == b':').unwrap_or(key.len());
+    let (file, row) = key.split_at(colon);
+    let name = file.rsplit(|&byte| byte == b'/' || byte == MAIN_SEPARATOR as u8).next();
+    let row = row.strip_prefix(b":").unwrap_or(row);
+    [&key_of_file(name.unwrap_or_default())[..], b"/", row].concat()
+}
+
+/// A name as shards take it: its parts are neither empty nor `.` nor `..`, and the last one has no dot.
+fn plain(name: &[u8]) -> Vec<u8> {
+    let parts = name.split(|&byte| byte == b'/' || byte == MAIN_SEPARATOR as u8);
+    let parts = parts.filter(|part| !part.is_empty() && *part != b".");
+    let mut parts: Vec<Vec<u8>> =
+        parts.map(|part| if part == b".." { b"__".to_vec() } else { part.to_vec() }).collect();
+    for part in &mut parts {
+        part.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b'_');
+    }
+    match parts.last_mut() {
+        Some(last) => last.iter_mut().filter(|byte| **byte == b'.').for_each(|byte| *byte = b'_'),
+        None => parts.push(b"sample".to_vec()),
+    }
+    parts.join(&b'/')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::datasets::opened::Fields;
+    use spdl_io::{Encoding, Extent};
+
+    #[test]
+    fn a_key_has_no_dot_in_its_last_part() {
+        for (name, key) in [
+            ("cat/1.jpg", "cat/1"),
+            ("a.b/1.2.3.JPG", "a.b/1_2_3"),
+            ("a.b/1", "a.b/1"),
+            ("x..png", "x_"),
+            ("größe 1.webp", "größe 1"),
+        ] {
+            assert_eq!(key_of_file(name.as_bytes()), key.as_bytes(), "{name}");
+        }
+        assert_eq!(key_of_file(b"caf\xe9.jpg"), b"caf\xe9");
+    }
+
+    #[test]
+    fn no_key_leads_out_of_a_folder_or_holds_a_secret() {
+        for (name, key) in [
+            ("/data/1.jpg", "data/1"),
+            ("../../1.jpg", "__/__/1"),
+            ("a//./b.jpg", "a/b"),
+            ("https://me:secret@host/a/1.jpg?token=secret", "host/a/1"),
+            ("https://host?x=a/b", "host"),
+            ("/", "sample"),
+            (".", "sample"),
+        ] {
+            assert_eq!(String::from_utf8_lossy(&key_of_file(name.as_bytes())), key, "{name}");
+        }
+    }
+
+    #[test]
+    fn samples_of_archives_keep_their_names_and_rows_are_numbered_by_file() {
+        let of = |key: &str, object: &str| {
+            let extent = Extent::part(object, 512..1024);
+            let record = StoredRecord::new(key).with_stored("jpg", extent, Encoding::Bytes);
+            String::from_utf8(key_in_archive(&record)).unwrap()
+        };
+        assert_eq!(of("a/b:c.tar:d:e/0001", "a/b:c.tar"), "d:e/0001");
+        assert_eq!(of("x.tar:./cat/1", "x.tar"), "cat/1");
+        assert_eq!(of("x.tar:../1", "x.tar"), "__/1");
+        let of = |key: &str| String::from_utf8(key_of_row(key.as_bytes())).unwrap();
+        assert_eq!(of("a/train-0.v2.parquet:17"), "train-0_v2/17");
+        assert_eq!(of("shard.00000.mds:3"), "shard_00000/3");
+    }
+
+    #[test]
+    fn no_two_images_have_one_key() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a.gif", "a.jpg", "a.png", "a_2.png", "b.c.png", "b_c.png"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        let opened =
+            Opened::open(&[folder.path().to_owned()], Fields::default(), "cannot open").unwrap();
+        let source = Source::new(opened);
+        let keys: Vec<_> = (0..source.len())
+            .map(|index| String::from_utf8(source.item(index).unwrap().key.into()).unwrap())
+            .collect();
+        assert_eq!(keys, ["a", "a_3", "a_4", "a_2", "b_c", "b_c_2"]);
+    }
+}

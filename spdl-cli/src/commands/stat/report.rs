@@ -1,0 +1,197 @@
+//! The page of `spdl stat`: what a data set holds, with histograms and a contact sheet.
+
+use std::fmt::Write as _;
+
+use super::statistics::{Histogram, Spread, Summary, measures};
+use super::thumbnails::Thumbnail;
+use crate::ui::format::{bytes, count, counted};
+use crate::ui::html::document::{Escaped, definitions, document, section, table};
+use crate::ui::html::svg::{Area, Linear, Series, Svg, figure, measured_tick};
+
+/// Parts of a histogram.
+const BINS: usize = 40;
+/// Bars for classes.
+const CLASSES_SHOWN: usize = 30;
+/// Rows of the table of classes.
+const CLASSES_LISTED: usize = 2000;
+
+/// The page as text; it is well-formed XML, too.
+pub(crate) fn data_set(
+    name: &str,
+    summary: &Summary,
+    classes: &[(i64, Option<String>, u64)],
+    unreadable: Vec<[String; 2]>,
+    thumbnails: &[Thumbnail],
+) -> String {
+    let cards = overview(summary).into_iter().map(|(name, value)| {
+        format!("<div><dt>{}</dt><dd>{}</dd></div>\n", Escaped(name), Escaped(&value))
+    });
+    let fields = summary
+        .fields
+        .iter()
+        .map(|(name, (members, size))| vec![name.clone(), count(*members), bytes(*size)]);
+    let formats: Vec<_> =
+        summary.formats.iter().map(|(name, images)| (name.as_str(), count(*images))).collect();
+    let listed = classes.iter().take(CLASSES_LISTED).map(|(class, name, samples)| {
+        vec![class.to_string(), name.clone().unwrap_or_default(), count(*samples)]
+    });
+    let mut sections = vec![
+        table("Fields", "numbers", &["field", "members", "bytes"], 1, fields),
+        section("Formats", &definitions(&formats)),
+    ];
+    if !classes.is_empty() {
+        let title = counted(classes.len() as u64, "class", "classes");
+        sections.push(table(&title, "numbers", &["class", "name", "samples"], 2, listed));
+    }
+    if !unreadable.is_empty() {
+        let title = match summary.unreadable as usize - unreadable.len() {
+            0 => "Unreadable".to_owned(),
+            more => format!("Unreadable: the first, and {} more", count(more as u64)),
+        };
+        let rows = unreadable.into_iter().map(Vec::from);
+        sections.push(table(&title, "dropped", &["member", "reason"], 2, rows));
+    }
+    let content = format!(
+        r#"<dl class="figures">
+{cards}</dl>
+{sheet}
+<div class="charts">
+{charts}
+</div>
+{sections}
+"#,
+        cards = cards.collect::<String>(),
+        sheet = contact_sheet(thumbnails),
+        charts = charts(summary, classes).join("\n"),
+        sections = sections.join("\n"),
+    );
+    document("spdl stat", name, name, &content)
+}
+
+/// The figures that matter first, each with its name.
+pub(crate) fn overview(summary: &Summary) -> Vec<(&'static str, String)> {
+    let mut figures = vec![
+        ("samples", count(summary.samples)),
+        ("members", count(summary.members)),
+        ("bytes", bytes(summary.bytes)),
+        ("images", count(summary.images.len() as u64)),
+        ("unreadable", count(summary.unreadable)),
+    ];
+    if !summary.classes.is_empty() {
+        figures.push(("classes", count(summary.classes.len() as u64)));
+    }
+    figures
+}
+
+fn charts(summary: &Summary, classes: &[(i64, Option<String>, u64)]) -> Vec<String> {
+    let mut charts = Vec::new();
+    for (name, values, show) in measures(summary) {
+        let Some(spread) = Spread::of(&values) else { continue };
+        let (title, unit) = match name {
+            "width" => ("Width", "pixels"),
+            "height" => ("Height", "pixels"),
+            _ => ("Bytes of an image", "bytes"),
+        };
+        let [min, p50, max] = [spread.min, spread.p50, spread.max].map(show);
+        let words = format!("Half of the images have {p50} or less; {min} to {max}.");
+        charts.push(histogram(name, title, unit, &words, &values, spread.max));
+    }
+    if !classes.is_empty() {
+        charts.push(class_bars(classes));
+    }
+    charts
+}
+
+fn histogram(id: &str, title: &str, unit: &str, words: &str, values: &[f64], most: f64) -> String {
+    let area = Area { top: 14.0, height: 170.0 };
+    let across = Linear::up_to(most);
+    let histogram = Histogram::new(values, across.end, BINS);
+    let highest = histogram.counts.iter().copied().max().unwrap_or(0);
+    let scale = Linear::up_to(highest as f64);
+    let mut svg = Svg::new(area.bottom() + 34.0);
+    for &tick in &scale.ticks {
+        svg.horizontal(area.y(tick / scale.end), &measured_tick(tick));
+    }
+    let values = histogram.counts.iter().map(|&count| count as f64).collect();
+    svg.steps(&area, &Series { values }, scale.end, 1);
+    for &tick in &across.ticks {
+        let x = svg.x(tick / across.end);
+        let label = if unit == "bytes" { bytes(tick as u64) } else { measured_tick(tick) };
+        svg.text(x, area.bottom() + 15.0, "middle", "tick", &label);
+    }
+    svg.text(svg.middle(), area.bottom() + 30.0, "middle", "axis", unit);
+    let caption = format!("Images in each of {BINS} equal parts. {words}");
+    figure(id, title, &caption, words, svg)
+}
+
+/// The largest classes.
+fn class_bars(classes: &[(i64, Option<String>, u64)]) -> String {
+    const ROW: f64 = 36.0;
+    let mut largest: Vec<_> = classes.iter().collect();
+    largest.sort_by_key(|(class, _, samples)| (std::cmp::Reverse(*samples), *class));
+    largest.truncate(CLASSES_SHOWN);
+    let most = largest.first().map_or(1, |(_, _, samples)| *samples).max(1);
+    let mut svg = Svg::new(ROW * largest.len() as f64 + 4.0);
+    svg.left = 10.0;
+    for (row, (class, name, samples)) in largest.iter().enumerate() {
+        let top = ROW * row as f64;
+        let name =
+            name.as_deref().map_or_else(|| class.to_string(), |name| format!("{class} {name}"));
+        svg.text(svg.left, top + 14.0, "start", "name", &name);
+        svg.text(svg.right(), top + 14.0, "end", "value", &count(*samples));
+        svg.bar(top + 18.0, 10.0, *samples as f64 / most as f64, 1);
+    }
+    let words = format!("Samples of the largest {} of {} classes.", largest.len(), classes.len());
+    figure("classes", "Classes", &words, &words, svg)
+}
+
+fn contact_sheet(thumbnails: &[Thumbnail]) -> String {
+    let mut html = String::from("<div class=\"sheet\">\n");
+    for thumbnail in thumbnails {
+        let _ = writeln!(
+            html,
+            "<img src=\"data:image/jpeg;base64,{}\" alt=\"{name}\" title=\"{name}\" />",
+            base64(&thumbnail.bytes),
+            name = Escaped(&thumbnail.name)
+        );
+    }
+    html.push_str("</div>");
+    section("Contact sheet", &html)
+}
+
+/// Base 64 of RFC 4648, section 4.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let byte = |at: usize| u32::from(group.get(at).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for at in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * at) & 63) as usize];
+            text.push(if at <= group.len() { digit.into() } else { '=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base_64_is_that_of_the_standard() {
+        // RFC 4648, section 10.
+        for (text, encoded) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("fooba", "Zm9vYmE="),
+            ("foobar", "Zm9vYmFy"),
+        ] {
+            assert_eq!(base64(text.as_bytes()), encoded);
+        }
+        assert_eq!(base64(&[0xfb, 0xff]), "+/8=");
+    }
+}

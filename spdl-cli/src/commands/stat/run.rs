@@ -1,0 +1,279 @@
+//! `spdl stat`: what a data set holds.
+
+use std::sync::Arc;
+use std::thread;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use spdl_core::{PipelineBuilder, Result, Stage, StageContext};
+use spdl_io::Key;
+use spdl_media::{CodecRegistry, Decoder, Limits, Size};
+
+use super::arguments::StatArguments;
+use super::report;
+use super::statistics::{ImageFacts, Spread, Summary, measures};
+use super::thumbnails::Thumbnails;
+use crate::datasets::address::shown;
+use crate::inspection::bad::Bad;
+use crate::inspection::bad_list::{self, BadList};
+use crate::inspection::data_set::DataSet;
+use crate::inspection::found::{End, Found, Member};
+use crate::inspection::members::{self, Checksums};
+use crate::inspection::open;
+use crate::ui::failure::Failure;
+use crate::ui::format::{bytes, count, measured, percent, printable};
+use crate::ui::html::file::ReportFile;
+use crate::ui::stdout;
+use crate::ui::table::Table;
+
+/// So many classes are shown to people.
+const CLASSES_SHOWN: usize = 40;
+/// So many of what cannot be read are shown to people, and listed for programs and on the page.
+const SHOWN: usize = 20;
+const LISTED: usize = 1000;
+pub(crate) fn run(arguments: &StatArguments) -> std::result::Result<(), Failure> {
+    let page = arguments.html.as_deref().map(ReportFile::prepare).transpose()?;
+    let set = Arc::new(open::open_whole(&arguments.paths)?);
+    let place = shown(&arguments.paths);
+    let Gathered { summary, unreadable, known_members, thumbnails } =
+        gather(&set, arguments, page.is_some())
+            .map_err(|error| Failure::of("cannot read the data set", &error, &place))?;
+    let classes = summary.classes(set.classes());
+    if let Some(page) = page {
+        let name = place.display().to_string();
+        let listed = unreadable.first(LISTED).map(|bad| [bad.place(&set), bad.told()]).collect();
+        let sheet = thumbnails.into_sheet();
+        page.write(&report::data_set(&name, &summary, &classes, listed, &sheet))?;
+    }
+    let text = match arguments.json {
+        true => {
+            let listed = unreadable.as_json(&set, LISTED);
+            format!("{}\n", as_json(&summary, &classes, listed))
+        }
+        false => {
+            let listed = unreadable.as_text(&set, SHOWN, "1,000");
+            let title = if listed.is_empty() { "" } else { "\nunreadable:\n" };
+            let unseen = bad_list::unseen(summary.unseen, summary.lack_ends);
+            format!("{}{title}{listed}{unseen}", as_text(&summary, &classes))
+        }
+    };
+    stdout::print(&text)?;
+    match unreadable.total() {
+        0 => Ok(()),
+        _ => {
+            let wrong = ["cannot be read"; 2];
+            Err(Failure::sentence(unreadable.sentence(&set, known_members, wrong)))
+        }
+    }
+}
+
+/// A member, and what its header says where it is an image.
+struct Looked {
+    field: String,
+    name: Key,
+    data: Bytes,
+    label: Option<i64>,
+    image: Option<std::result::Result<(&'static str, ImageFacts), Bad>>,
+}
+
+/// What was looked at.
+enum Seen {
+    Sample,
+    Member(Looked),
+    Bad(Bad),
+    End(End),
+}
+
+/// Reads the headers of images.
+struct Look {
+    registry: CodecRegistry,
+    decoder: Decoder,
+}
+
+impl Look {
+    fn image(&mut self, data: &[u8]) -> Result<(&'static str, ImageFacts)> {
+        let format = self.registry.find(data)?.name();
+        let Size { width, height } = self.decoder.inspect(data)?.upright_size();
+        Ok((format, ImageFacts { width, height, bytes: data.len() as u64 }))
+    }
+}
+
+impl Stage<Found> for Look {
+    type Out = Seen;
+
+    fn process(&mut self, found: Found, cx: &mut StageContext<'_, Seen>) -> Result<()> {
+        cx.emit(match found {
+            Found::Sample => Seen::Sample,
+            Found::Member(member) => {
+                let Member { archive, field, is_image, name, offset, data, label, .. } = member;
+                let image = is_image.then(|| {
+                    self.image(&data)
+                        .map_err(|error| Bad::in_member(archive, name.clone(), offset, &error))
+                });
+                Seen::Member(Looked { field, name, data, label, image })
+            }
+            Found::Bad(bad) => Seen::Bad(bad),
+            Found::End(end) => Seen::End(end),
+        })
+    }
+}
+
+/// What a pass gave.
+#[derive(Debug, Default)]
+struct Gathered {
+    summary: Summary,
+    unreadable: BadList,
+    /// Members that there are, also those that could not be read.
+    known_members: u64,
+    thumbnails: Thumbnails,
+}
+
+fn gather(set: &Arc<DataSet>, arguments: &StatArguments, with_sheet: bool) -> Result<Gathered> {
+    let available = || thread::available_parallelism().map_or(1, usize::from);
+    let threads = arguments.threads.map_or_else(available, |threads| threads as usize);
+    let pipeline = PipelineBuilder::from_iter(members::all(set, Checksums::Ignored)?)
+        .measured_by(|found| match found {
+            Found::Member(member) => member.data.len(),
+            _ => 0,
+        })
+        .stage("look", move || {
+            let registry = CodecRegistry::with_defaults();
+            let decoder = Decoder::new(&registry, &Limits::default());
+            Ok(Look { registry, decoder })
+        })
+        .measured_by(|seen: &Seen| match seen {
+            Seen::Member(looked) => looked.data.len(),
+            _ => 0,
+        })
+        .deterministic()
+        .threads(threads)
+        .build()?;
+    let mut gathered = Gathered::default();
+    gathered.summary.lack_ends = set.cut_shards();
+    for seen in pipeline {
+        let Gathered { summary, unreadable, known_members, thumbnails } = &mut gathered;
+        let looked = match seen? {
+            Seen::Member(looked) => looked,
+            Seen::Sample => {
+                summary.samples += 1;
+                continue;
+            }
+            Seen::Bad(bad) => {
+                unreadable.add(bad);
+                continue;
+            }
+            Seen::End(end) => {
+                *known_members += end.members;
+                summary.unseen += end.unseen;
+                summary.lack_ends += u64::from(end.lacks_end);
+                continue;
+            }
+        };
+        let size = looked.data.len() as u64;
+        summary.members += 1;
+        summary.bytes += size;
+        let of_field = summary.fields.entry(looked.field).or_default();
+        *of_field = (of_field.0 + 1, of_field.1 + size);
+        if let Some(class) = looked.label {
+            *summary.classes.entry(class).or_default() += 1;
+        }
+        match looked.image {
+            Some(Ok((format, facts))) => {
+                *summary.formats.entry(format.to_owned()).or_default() += 1;
+                summary.images.push(facts);
+                if with_sheet {
+                    thumbnails.offer(&looked.name, &looked.data);
+                }
+            }
+            Some(Err(bad)) => unreadable.add(bad),
+            None => {}
+        }
+    }
+    gathered.summary.unreadable = gathered.unreadable.total();
+    Ok(gathered)
+}
+
+/// What people are told of the images: a name, the numbers, and how one of them is written.
+type Classes = [(i64, Option<String>, u64)];
+
+fn as_json(summary: &Summary, classes: &Classes, unreadable: Vec<Value>) -> Value {
+    let fields = summary.fields.iter().map(|(name, (members, bytes))| {
+        (name.clone(), json!({"members": members, "bytes": bytes}))
+    });
+    let mut object = json!({
+        "samples": summary.samples,
+        "members": summary.members,
+        "bytes": summary.bytes,
+        "fields": fields.collect::<serde_json::Map<_, _>>(),
+        "formats": summary.formats,
+        "unreadable": summary.unreadable,
+        "unseen": summary.unseen,
+        "archives_without_end": summary.lack_ends,
+    });
+    for (name, values, _) in measures(summary) {
+        object[name] = Spread::of(&values).map_or(Value::Null, |spread| {
+            json!({
+                "min": spread.min, "p10": spread.p10, "p50": spread.p50, "p90": spread.p90,
+                "max": spread.max, "mean": spread.mean,
+            })
+        });
+    }
+    let classes = classes
+        .iter()
+        .map(|(class, name, samples)| json!({"class": class, "name": name, "samples": samples}));
+    object["classes"] = classes.collect();
+    object["unreadable_members"] = unreadable.into();
+    object
+}
+
+fn as_text(summary: &Summary, classes: &Classes) -> String {
+    let mut parts = vec![
+        report::overview(summary)
+            .into_iter()
+            .map(|(name, value)| format!("{name:<14}{value}"))
+            .collect::<Vec<_>>()
+            .join("\n"),
+    ];
+    let mut fields = Table::new(&["field", "members", "bytes", "mean"], 1);
+    for (name, (members, size)) in &summary.fields {
+        let mean = size / members.max(&1);
+        fields.add([printable(name), count(*members), bytes(*size), bytes(mean)]);
+    }
+    parts.push(fields.draw());
+    if !summary.images.is_empty() {
+        let mut formats = Table::new(&["format", "images", "share"], 1);
+        for (name, images) in &summary.formats {
+            let share = *images as f64 / summary.images.len() as f64;
+            formats.add([name.clone(), count(*images), percent(share)]);
+        }
+        parts.push(formats.draw());
+        let mut spreads = Table::new(&["images", "min", "p10", "p50", "p90", "max", "mean"], 1);
+        for (name, values, show) in measures(summary) {
+            if let Some(spread) = Spread::of(&values) {
+                let Spread { min, p10, p50, p90, max, mean } = spread;
+                let mut row = vec![name.replace("image_", "")];
+                row.extend([min, p10, p50, p90, max, mean].map(show));
+                spreads.add(row);
+            }
+        }
+        parts.push(spreads.draw());
+    }
+    if classes.is_empty() {
+        parts.push("no sample has a class".to_owned());
+    } else {
+        let mut table = Table::new(&["class", "name", "samples"], 2);
+        for (class, name, samples) in classes.iter().take(CLASSES_SHOWN) {
+            let name = printable(name.as_deref().unwrap_or_default());
+            table.add([class.to_string(), name, count(*samples)]);
+        }
+        let more = classes.len().saturating_sub(CLASSES_SHOWN);
+        let more = if more > 0 {
+            format!("\nand {} more (--json lists all)", count(more as u64))
+        } else {
+            String::new()
+        };
+        let mean = summary.samples as f64 / classes.len() as f64;
+        parts.push(format!("{}{more}\nmean {} samples a class", table.draw(), measured(mean)));
+    }
+    parts.join("\n\n") + "\n"
+}

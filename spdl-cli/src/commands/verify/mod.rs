@@ -1,0 +1,11 @@
+//! `spdl verify`: checks every checksum and decodes every image.
+//!
+//! | file | content |
+//! |---|---|
+//! | `arguments` | the options |
+//! | `run` | the pass over all members, and its result |
+//! | `rescue` | the `spdl pack` command that saves the valid samples |
+
+pub(super) mod arguments;
+mod rescue;
+pub(super) mod run;

@@ -1,0 +1,252 @@
+//! `spdl verify-order`: what the saved states of a run's ranks say of the epoch.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::{Value, json};
+use spdl_core::{OrderAudit, RangeRun, Shard, State};
+
+use super::state_files;
+use crate::ui::failure::Failure;
+use crate::ui::format::{count, counted};
+use crate::ui::stdout;
+
+/// So many entries are in the JSON object, of so many ranges: ranks that are far apart leave millions.
+const MOST_ENTRIES: usize = 10_000;
+const MOST_RANGES: usize = 1 << 20;
+/// So many ranks are named.
+const MOST_RANKS_TOLD: usize = 8;
+
+/// Says what of an epoch is done, what is missing, and what was done twice, by the saved states of
+/// a run's ranks
+///
+/// Each file is the state of a rank, as `spdl bench --save-state` or, in Rust, `StateFile` and
+/// `StateSaver` save it. Positions are those of the epoch's order over all ranks, counted from
+/// 0. While an epoch goes on, something is always missing: what comes at its end, and what is under
+/// way. Where ranks are in different epochs, it is the first of them that is looked at; a rank that
+/// is in a later one has done its part. Where all ranks have ended an epoch and not begun the next
+/// one, the epoch that has ended was complete.
+///
+/// States of different runs (another seed, data set or order) are refused. Where a run went on with
+/// another number of ranks, give the states of the last ranks: they know what was done before.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  spdl verify-order rank0.state rank1.state
+  spdl verify-order --complete runs/7/*.state    after an epoch: fails where anything is missing
+
+Keys of the JSON object:
+  epoch      counted from 0
+  positions  of the epoch; null where nobody knows
+  done       positions that are done
+  missing    [[start, end], ...] or [[start, end, step], ...]: the positions that nobody has
+             done, each `step`th from `start` on; `end` is not in them; the first 10,000 entries
+  repeated   the same for those that more than one rank has done
+  missing_positions, repeated_positions
+             how many positions those are, in all ranges
+  remainder  the same ranges for the last positions, which no rank takes, as there are not as many
+             as ranks; they are not missing
+  ahead      [{rank, epoch}] of ranks that are in a later epoch
+  ended      whether all ranks have ended the epoch before, and not begun this one
+  over       whether that was the last epoch of the run, where it was a `spdl bench`
+  absent_ranks
+             how many ranks there are whose states were not given
+
+Exit codes:
+  0  nothing was done twice, and, with --complete, nothing is missing and all ranks are given
+  1  something was, a file is not sound, or the states are of different runs; standard error
+     says why, in one line
+  2  the command line makes no sense")]
+pub(crate) struct VerifyOrderArguments {
+    /// The states of all ranks
+    #[arg(value_name = "STATE", required = true)]
+    pub(crate) states: Vec<PathBuf>,
+
+    /// Fail where anything of the epoch is missing, or a rank, too; not where all are between two epochs
+    #[arg(long)]
+    pub(crate) complete: bool,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+pub(crate) fn run(arguments: &VerifyOrderArguments) -> Result<(), Failure> {
+    let paths = &arguments.states;
+    let states = paths.iter().map(|path| state_files::read("cannot read a state", path));
+    let states = states.collect::<Result<Vec<_>, _>>()?;
+    one_run(paths, &states)?;
+    let shards = states.iter().map(|state| state.shard().unwrap_or_default());
+    let divisions = Divisions::new(paths, shards);
+    let all_complete = states.iter().all(state_files::is_complete);
+    let audit = State::audit(states)
+        .map_err(|error| Failure::of("the states cannot be compared", &error, &paths[0]))?;
+    let over = all_complete && audit.is_between_epochs();
+    let absent = divisions.absent();
+    let told = match audit.epoch() {
+        epoch @ 1.. if over => format!("epoch {} has ended, the last one of the run", epoch - 1),
+        _ => audit.to_string(),
+    };
+    let text = match &absent {
+        _ if arguments.json => as_json(&audit, over, absent.as_ref()),
+        Some(absent) => format!("{told}\n{}: what they have done is not known\n", absent.told()),
+        None => format!("{told}\n"),
+    };
+    stdout::print(&text)?;
+    let states = counted(paths.len() as u64, "state", "states");
+    let wrong = |what: &str, positions: u64, hint: &str| {
+        let reason = format!("{} of epoch {} {what}{hint}", count(positions), audit.epoch());
+        Err(Failure::new("the order is not sound", &states, reason))
+    };
+    match (audit.repeated_count(), audit.missing_count()) {
+        (repeated @ 1.., _) => wrong("were done more than once", repeated, &divisions.hint()),
+        // The epoch that was looked for is the one before.
+        (0, missing @ 1..) if arguments.complete && !audit.is_between_epochs() => {
+            wrong("are missing", missing, &divisions.hint())
+        }
+        _ if arguments.complete
+            && let Some(absent) = absent =>
+        {
+            Err(Failure::new(
+                "nobody can tell whether the epoch is complete",
+                &states,
+                absent.told(),
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses states of different runs: what is done of one order says nothing of another. What the
+/// stages made of the samples does not matter here.
+fn one_run(paths: &[PathBuf], states: &[State]) -> Result<(), Failure> {
+    let order = |state: &State| -> BTreeMap<String, String> {
+        let parts = state.fingerprint().iter().filter(|(part, _)| part.starts_with("source "));
+        let parts = parts.map(|(part, value)| (part.clone(), value.clone()));
+        parts.chain([("seed".to_owned(), state.seed().to_string())]).collect()
+    };
+    let Some(first) = states.first().map(order) else { return Ok(()) };
+    for (path, other) in paths.iter().zip(states.iter().map(order)) {
+        let parts: BTreeSet<_> = first.keys().chain(other.keys()).collect();
+        let told = |value: Option<&String>| value.map_or("absent", String::as_str).to_owned();
+        let differ = parts.into_iter().filter(|part| first.get(*part) != other.get(*part));
+        let differ = differ.map(|part| {
+            format!("{part} is {} and {}", told(first.get(part)), told(other.get(part)))
+        });
+        let differ: Vec<_> = differ.collect();
+        if !differ.is_empty() {
+            let files = format!("{} and {}", paths[0].display(), path.display());
+            let what = "these states are of different runs";
+            return Err(Failure::new(what, files, differ.join("; ")));
+        }
+    }
+    Ok(())
+}
+
+/// The ranks whose states were given, by how they divide the epochs.
+struct Divisions(Vec<(Shard, BTreeMap<u64, Vec<String>>)>);
+
+impl Divisions {
+    fn new(paths: &[PathBuf], shards: impl Iterator<Item = Shard>) -> Self {
+        let mut divisions: Vec<(Shard, BTreeMap<u64, Vec<String>>)> = Vec::new();
+        for (path, shard) in paths.iter().zip(shards) {
+            let alike = |of: &Shard| {
+                (of.world(), state_files::remainder_of(*of))
+                    == (shard.world(), state_files::remainder_of(shard))
+            };
+            let at = divisions.iter().position(|(of, _)| alike(of)).unwrap_or_else(|| {
+                divisions.push((shard, BTreeMap::new()));
+                divisions.len() - 1
+            });
+            let path = path.display().to_string();
+            divisions[at].1.entry(shard.rank()).or_default().push(path);
+        }
+        Divisions(divisions)
+    }
+
+    /// The ranks whose states were not given, where all others are of one division.
+    fn absent(&self) -> Option<AbsentRanks> {
+        let [(shard, given)] = &self.0[..] else { return None };
+        let count = shard.world() - given.len() as u64;
+        let ranks = (0..shard.world()).filter(|rank| !given.contains_key(rank));
+        let first = ranks.take(MOST_RANKS_TOLD).collect();
+        (count > 0).then_some(AbsentRanks { count, first, world: shard.world() })
+    }
+
+    /// What may be the reason that something was done twice, or by nobody.
+    fn hint(&self) -> String {
+        let mut hint = String::new();
+        if self.0.len() > 1 {
+            let told = self.0.iter().map(|(shard, ranks)| {
+                let files: Vec<_> = ranks.values().flatten().map(String::as_str).collect();
+                let ranks = counted(shard.world(), "rank", "ranks");
+                format!("{} are of {ranks}, {}", files.join(" "), state_files::remainder_of(*shard))
+            });
+            hint.push_str("; the states are of different divisions: ");
+            hint.push_str(&told.collect::<Vec<_>>().join("; "));
+            hint.push_str("; give those of the last division only");
+        }
+        for (shard, ranks) in &self.0 {
+            if let Some((rank, files)) = ranks.iter().find(|(_, files)| files.len() > 1) {
+                let files = files.join(" and ");
+                hint.push_str(&format!("; rank {rank} of {} is in {files}", shard.world()));
+            }
+        }
+        hint
+    }
+}
+
+/// Ranks of which nothing is known.
+struct AbsentRanks {
+    count: u64,
+    /// Not all of them, where there are many.
+    first: Vec<u64>,
+    world: u64,
+}
+
+impl AbsentRanks {
+    fn told(&self) -> String {
+        let AbsentRanks { count, first, world } = self;
+        let names: Vec<String> = first.iter().map(u64::to_string).collect();
+        let more = if *count > first.len() as u64 { " …" } else { "" };
+        let ranks = if *count == 1 { "the state of rank" } else { "the states of ranks" };
+        format!("{ranks} {}{more} of {world} not given", names.join(", "))
+    }
+}
+
+fn as_json(audit: &OrderAudit, over: bool, absent: Option<&AbsentRanks>) -> String {
+    let ahead = audit.ahead().iter().map(|(rank, epoch)| json!({"rank": rank, "epoch": epoch}));
+    let object = json!({
+        "epoch": audit.epoch(),
+        "positions": audit.positions(),
+        "done": audit.done(),
+        "missing": entries(audit.missing()),
+        "repeated": entries(audit.repeated()),
+        "missing_positions": audit.missing_count(),
+        "repeated_positions": audit.repeated_count(),
+        "remainder": entries(audit.remainder()),
+        "ahead": ahead.collect::<Vec<_>>(),
+        "ended": audit.is_between_epochs(),
+        "over": over,
+        "absent_ranks": absent.map_or(0, |absent| absent.count),
+    });
+    format!("{object}\n")
+}
+
+/// Ranges of positions as `[start, end]`, or as `[start, end, step]`, one for each position of those
+/// that come again and again.
+fn entries(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Value> {
+    let entries = RangeRun::of(ranges.take(MOST_RANGES)).flat_map(|run| {
+        let Range { start, end } = run.first();
+        let (rest, step, count) = (run.end() - end, run.step(), run.count());
+        // As few entries as may be.
+        let one_by_one = count == 1 || end - start > count;
+        (0..if one_by_one { count } else { end - start }).map(move |at| match one_by_one {
+            true => json!([start + at * step, end + at * step]),
+            false => json!([start + at, start + at + rest + 1, step]),
+        })
+    });
+    entries.take(MOST_ENTRIES).collect()
+}

@@ -1,0 +1,25 @@
+//! The file name extensions of image formats.
+
+use spdl_io::IMAGE_EXTENSIONS;
+
+/// The name extensions of formats that are read by features, and whether this build does.
+const MORE_EXTENSIONS: [(bool, &[&str]); 3] = [
+    (cfg!(feature = "jxl"), &["jxl"]),
+    (cfg!(feature = "exr"), &["exr"]),
+    (
+        cfg!(feature = "more-formats"),
+        &["pnm", "pbm", "pgm", "ppm", "pam", "qoi", "tga", "dds", "hdr", "ico", "ff"],
+    ),
+];
+
+/// The name extensions of formats that this build reads beside the usual ones.
+pub(crate) fn more_extensions() -> impl Iterator<Item = &'static str> {
+    let read = MORE_EXTENSIONS.into_iter().filter(|(is_read, _)| *is_read);
+    read.flat_map(|(_, names)| names.iter().copied())
+}
+
+/// The name extensions of images of any format, be it read by this build or not.
+pub(crate) fn image_extensions() -> impl Iterator<Item = &'static str> {
+    let more = MORE_EXTENSIONS.into_iter().flat_map(|(_, names)| names.iter().copied());
+    IMAGE_EXTENSIONS.into_iter().chain(more)
+}

@@ -1,0 +1,37 @@
+//! The names of the members of tar shards, by the convention of WebDataset.
+
+use super::extensions::image_extensions;
+
+/// The key of a member's sample and the name of its field, as WebDataset divides a name: at the first
+/// dot of its last part. `None` where it has none, or begins with it.
+pub(crate) fn key_and_field(name: &[u8]) -> Option<(&[u8], &[u8])> {
+    let file = name.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
+    let dot = name[file..].iter().position(|&byte| byte == b'.').filter(|&dot| dot > 0)?;
+    Some((&name[..file + dot], &name[file + dot + 1..]))
+}
+
+/// Whether a member is an image, by its name.
+pub(crate) fn is_image(name: &[u8]) -> bool {
+    let ending = name.rsplit(|&byte| byte == b'.').next().unwrap_or_default();
+    image_extensions().any(|known| ending.eq_ignore_ascii_case(known.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_divided_as_webdataset_divides_them() {
+        for (name, divided) in [
+            ("a.jpg", Some(("a", "jpg"))),
+            ("d.x/a.seg.png", Some(("d.x/a", "seg.png"))),
+            ("d/a", None),
+            ("d/.hidden", None),
+            ("a.", Some(("a", ""))),
+        ] {
+            let divided = divided.map(|(key, field)| (key.as_bytes(), field.as_bytes()));
+            assert_eq!(key_and_field(name.as_bytes()), divided, "{name}");
+        }
+        assert!(is_image(b"a/b.seg.PNG") && !is_image(b"a/png") && !is_image(b"a.cls"));
+    }
+}

@@ -1,0 +1,95 @@
+//! From the addresses of the command line to a [`DataSet`].
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use spdl_core::ErrorKind;
+use spdl_io::datasets::{DatasetKind, local_files};
+use spdl_io::shards::{JOURNAL, MANIFEST, Manifest};
+
+use super::archive::of_others;
+use super::data_set::DataSet;
+use super::place::{Place, archives_in};
+use super::samples::Samples;
+use super::stored::{self, NOT_COMPLETE};
+use crate::datasets::address::is_address;
+use crate::datasets::opened::Opened;
+use crate::ui::failure::Failure;
+
+/// The same as [`open`], to be read whole: archives in a store are archives, too.
+pub(crate) fn open_whole(paths: &[PathBuf]) -> Result<DataSet, Failure> {
+    match stored::archives(paths)? {
+        Some(set) => Ok(set),
+        None => open(paths),
+    }
+}
+
+/// A folder that was packed, a folder of tar archives, tar archives, or any other data set.
+pub(crate) fn open(paths: &[PathBuf]) -> Result<DataSet, Failure> {
+    let tars = |paths: Vec<PathBuf>| DataSet::of_archives(of_others(paths));
+    if let [folder] = paths
+        && folder.is_dir()
+    {
+        if let Some(set) = packed(folder)? {
+            return Ok(set);
+        }
+        let found = archives_in(folder)?;
+        return if found.is_empty() { samples(paths) } else { Ok(tars(found)) };
+    }
+    if !paths.iter().all(|path| is_archive(path)) {
+        return samples(paths);
+    }
+    let mut archives = Vec::new();
+    for path in paths {
+        match path.to_str() {
+            Some(pattern) if !path.exists() => {
+                let failed = |error| Failure::of("cannot open", &error, path);
+                archives.extend(local_files(pattern).map_err(failed)?);
+            }
+            _ => archives.push(path.clone()),
+        }
+    }
+    for path in &archives {
+        let metadata = fs::metadata(path)
+            .map_err(|error| Failure::new("cannot open", path.display(), error))?;
+        if !metadata.is_file() {
+            let reason = "of several paths, each is a tar archive";
+            return Err(Failure::new("cannot open", path.display(), reason));
+        }
+    }
+    Ok(tars(archives))
+}
+
+fn samples(addresses: &[PathBuf]) -> Result<DataSet, Failure> {
+    let opened = Opened::open_silently(addresses, "cannot open")?;
+    // What is damaged in archives is told where it is come upon.
+    if opened.set.kind != DatasetKind::TarShards {
+        opened.warn();
+    }
+    Ok(DataSet::Samples(Box::new(Samples { opened })))
+}
+
+/// Whether it is a tar archive of this machine, by its name; a file of which the name says nothing is
+/// taken for one.
+fn is_archive(path: &Path) -> bool {
+    if is_address(path) {
+        return false;
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    let others = [".parquet", ".tfrecord", ".tfrecords", ".txt", ".csv", ".jsonl"];
+    let is_other = name == "index.json" || others.iter().any(|ending| name.ends_with(ending));
+    !is_other && (path.is_file() || name.ends_with(".tar"))
+}
+
+/// What `spdl pack` has written; `None` where it has not.
+fn packed(folder: &Path) -> Result<Option<DataSet>, Failure> {
+    if folder.join(JOURNAL).exists() {
+        return Err(Failure::new("cannot open", folder.display(), NOT_COMPLETE));
+    }
+    let manifest = match Manifest::read(folder) {
+        Ok(manifest) => manifest,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Failure::of("cannot open", &error, &folder.join(MANIFEST))),
+    };
+    Ok(Some(DataSet::of_manifest(manifest, |name| Place::Here(folder.join(name)))))
+}

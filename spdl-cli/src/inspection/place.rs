@@ -1,0 +1,218 @@
+//! Where a tar archive lies, here or in a store: its bytes one after another, and what is beside it.
+
+use std::fs::{self, File};
+use std::future::poll_fn;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use spdl_core::{BoxStream, Error, ErrorKind, Result, block_on};
+use spdl_io::archive::{ArchiveStamp, TarIndex, TarOptions};
+use spdl_io::datasets::stored_files;
+use spdl_io::shards::{MANIFEST, Manifest, Sums};
+use spdl_io::{Fetcher, Key, ReadRequest, StoreRegistry};
+use twox_hash::XxHash3_128;
+
+use crate::ui::failure::Failure;
+
+/// Where an archive lies.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    /// A file of this machine.
+    Here(PathBuf),
+    /// An object of a store.
+    There(StoredPlace),
+}
+
+/// Where an object lies in a store.
+#[derive(Clone, Debug)]
+pub(crate) struct StoredPlace {
+    pub(super) fetcher: Arc<dyn Fetcher>,
+    pub(super) key: Key,
+    /// As it may be shown.
+    pub(super) address: String,
+    /// Whether the address is signed, so that it leads to nothing beside it.
+    pub(super) is_signed: bool,
+    /// Holds the connections, and is never looked at.
+    pub(super) _stores: Arc<StoreRegistry>,
+}
+
+impl Place {
+    /// The bytes of the archive, and how many there are, if that is told.
+    ///
+    /// # Errors
+    /// What the operating system, or the store, answers.
+    pub(crate) fn open(&self) -> Result<(Box<dyn Read + Send>, Option<u64>)> {
+        match self {
+            Place::Here(path) => {
+                let file = File::open(path).map_err(Error::from)?;
+                let size = fs::metadata(path).map(|found| found.len()).ok();
+                Ok((Box::new(file), size))
+            }
+            Place::There(StoredPlace { fetcher, key, .. }) => {
+                let body = block_on(fetcher.open(key, &ReadRequest::whole()))?;
+                let pieces = Pieces { pieces: body.pieces, piece: Bytes::new() };
+                Ok((Box::new(pieces), body.size))
+            }
+        }
+    }
+
+    /// The checksums of its members, and that of the file that holds them.
+    ///
+    /// # Errors
+    /// `NotFound` where there are none; as [`Sums::read`]; what the store answers.
+    pub(crate) fn sums(&self) -> Result<(Sums, u128)> {
+        match self {
+            Place::Here(path) => Sums::read(path),
+            Place::There(place) => {
+                let key = Key::from_bytes(&[place.key.as_bytes(), b".sums"].concat());
+                let text = place.read_beside(&key, Sums::MAX_BYTES)?;
+                Ok((Sums::parse(&text)?, XxHash3_128::oneshot(&text)))
+            }
+        }
+    }
+
+    /// The manifest of the set that it is part of.
+    ///
+    /// # Errors
+    /// `NotFound` where there is none; as [`Manifest::read`]; what the store answers.
+    pub(crate) fn manifest(&self) -> Result<Manifest> {
+        match self {
+            Place::Here(_) => Manifest::read(self.folder().to_path()),
+            Place::There(place) => {
+                let key =
+                    Key::from_bytes(&[self.folder().as_bytes(), MANIFEST.as_bytes()].concat());
+                Manifest::parse(&place.read_beside(&key, Manifest::MAX_BYTES)?)
+            }
+        }
+    }
+
+    /// The other archives of its folder; none where a store does not list.
+    pub(crate) fn archives_beside(&self) -> std::result::Result<Vec<Place>, Failure> {
+        match self {
+            Place::Here(_) => {
+                let found = archives_in(&self.folder().to_path())?;
+                Ok(found.into_iter().map(Place::Here).collect())
+            }
+            Place::There(place) if place.is_signed || !place.fetcher.capability().list => {
+                Ok(Vec::new())
+            }
+            Place::There(place) => {
+                let pattern = format!("{}*.tar", self.folder());
+                match block_on(stored_files(&*place.fetcher, &pattern)) {
+                    Ok(found) => {
+                        Ok(found.into_iter().map(|key| Place::There(place.beside(key))).collect())
+                    }
+                    Err(error) if error.kind().is_transient() => {
+                        Err(Failure::of("cannot list", &error, Path::new(&place.address)))
+                    }
+                    // There are none, or not everybody may list.
+                    Err(_) => Ok(Vec::new()),
+                }
+            }
+        }
+    }
+
+    /// The folder that it lies in: of this machine, or one in the store with a slash at its end.
+    pub(crate) fn folder(&self) -> Key {
+        match self {
+            Place::Here(path) => match path.parent() {
+                Some(folder) if !folder.as_os_str().is_empty() => Key::from_path(folder),
+                _ => Key::from_bytes(b"."),
+            },
+            Place::There(StoredPlace { key, .. }) => {
+                let slash = key.as_bytes().iter().rposition(|&byte| byte == b'/');
+                Key::from_bytes(&key.as_bytes()[..slash.map_or(0, |slash| slash + 1)])
+            }
+        }
+    }
+
+    /// Its name in the folder.
+    pub(crate) fn file_name(&self) -> String {
+        match self {
+            Place::Here(path) => path.file_name().unwrap_or_default().to_string_lossy().into(),
+            Place::There(StoredPlace { key, .. }) => {
+                let name = key.as_bytes().rsplit(|&byte| byte == b'/').next();
+                Key::from_bytes(name.unwrap_or_default()).to_string()
+            }
+        }
+    }
+
+    /// What people call it.
+    pub(crate) fn shown(&self) -> PathBuf {
+        match self {
+            Place::Here(path) => path.clone(),
+            Place::There(place) => place.address.clone().into(),
+        }
+    }
+}
+
+impl StoredPlace {
+    /// Another object of the same store.
+    pub(super) fn beside(&self, key: Key) -> Self {
+        let start = self.address.strip_suffix(&self.key.to_string()).unwrap_or_default();
+        StoredPlace { address: format!("{start}{key}"), key, ..self.clone() }
+    }
+
+    /// Where the members of the archive lie, by a walk over it.
+    ///
+    /// # Errors
+    /// As [`TarIndex::fetch`].
+    pub(super) fn index(&self, options: TarOptions) -> Result<TarIndex> {
+        let (fetcher, key) = (Arc::clone(&self.fetcher), self.key.clone());
+        block_on(async move {
+            let stamp = ArchiveStamp::new(fetcher.stat(&key).await?.size);
+            TarIndex::fetch(fetcher, key, stamp, options).await
+        })
+    }
+
+    fn read_beside(&self, key: &Key, most: u64) -> Result<Bytes> {
+        if self.is_signed {
+            let message = "nothing is looked for beside what a signed address leads to";
+            return Err(Error::new(ErrorKind::NotFound, message));
+        }
+        match block_on(self.fetcher.read_at_most(key, most)) {
+            // Stores that do not let everybody list answer so where there is nothing.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                Err(Error::new(ErrorKind::NotFound, "it may not be read").with_source(error))
+            }
+            read => read,
+        }
+    }
+}
+
+/// What comes of a store piece by piece.
+struct Pieces {
+    pieces: BoxStream<'static, Result<Bytes>>,
+    piece: Bytes,
+}
+
+impl Read for Pieces {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.piece.is_empty() {
+            match block_on(poll_fn(|cx| self.pieces.as_mut().poll_next(cx))) {
+                Some(piece) => self.piece = piece.map_err(io::Error::other)?,
+                None => return Ok(0),
+            }
+        }
+        let len = buffer.len().min(self.piece.len());
+        buffer[..len].copy_from_slice(&self.piece.split_to(len));
+        Ok(len)
+    }
+}
+
+/// The tar archives directly in a folder, by their names.
+pub(super) fn archives_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let failed = |error| Failure::new("cannot list", folder.display(), error);
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let is_tar = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("tar"));
+        if is_tar && path.is_file() {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}

@@ -1,0 +1,243 @@
+//! Samples of a data set that is no local tar archives: of whichever kind, here or in a store.
+
+use std::sync::Arc;
+
+use spdl_core::{
+    AsyncContext, AsyncStage, Dataset, DatasetSource, Pipeline, PipelineBuilder, Result,
+    async_trait,
+};
+use spdl_io::datasets::DatasetKind;
+use spdl_io::{Key, StoredField, StoredRecord};
+
+use super::bad::Bad;
+use super::found::{Found, Member};
+use crate::datasets::member_name::is_image;
+use crate::datasets::opened::Opened;
+use crate::datasets::sample_files::{Role, Sample, SampleFile, SampleReader};
+
+/// A data set whose samples are looked at one by one.
+#[derive(Debug)]
+pub(crate) struct Samples {
+    pub(crate) opened: Opened,
+}
+
+impl Samples {
+    pub(crate) fn len(&self) -> u64 {
+        self.opened.set.samples.len()
+    }
+
+    pub(crate) fn classes(&self) -> &[String] {
+        &self.opened.set.classes
+    }
+
+    /// What one of them is called, and several.
+    pub(crate) fn noun(&self) -> [&'static str; 2] {
+        match self.opened.set.kind {
+            DatasetKind::ImageFolder => ["image", "images"],
+            _ => ["sample", "samples"],
+        }
+    }
+
+    /// Whether each sample is a file of its own, or begins with one.
+    pub(crate) fn are_files(&self) -> bool {
+        are_files(self.opened.set.kind)
+    }
+
+    /// A sample; not read.
+    pub(crate) fn record(&self, number: u64) -> Result<StoredRecord> {
+        self.opened.set.samples.item(number)
+    }
+
+    /// The object that a sample lies in with others, where it does.
+    pub(crate) fn shard_of<'a>(&self, record: &'a StoredRecord) -> Option<&'a Key> {
+        if self.are_files() {
+            return None;
+        }
+        let of_field = record.fields.iter().find_map(|(_, field)| match field {
+            StoredField::At(extent, _) => Some(&extent.object),
+            _ => None,
+        });
+        of_field.or_else(|| record.row.as_ref()?.group.object())
+    }
+
+    /// What a sample is called within its shard; of other samples their key.
+    pub(crate) fn short_name<'a>(&self, record: &'a StoredRecord) -> &'a [u8] {
+        let key = record.key.as_bytes();
+        let shard =
+            self.shard_of(record).filter(|_| self.opened.set.kind == DatasetKind::TarShards);
+        let name = shard.and_then(|shard| key.strip_prefix(shard.as_bytes())?.strip_prefix(b":"));
+        name.unwrap_or(key)
+    }
+
+    /// Reads a field of a sample: all files that it becomes.
+    pub(crate) fn field(&self, record: StoredRecord, field: &str) -> Result<Vec<SampleFile>> {
+        let reader = SampleReader::new(&self.opened.set).with_only(field);
+        let key = record.key.clone();
+        let mut read = self
+            .opened
+            .runs(PipelineBuilder::from_iter([record]))?
+            .async_stage("read", Read(reader))
+            .build()?;
+        match read.next().transpose()? {
+            Some((_, sample)) => {
+                let files = sample.map_err(|error| error.with_key(key.display_name()))?.files;
+                Ok(files.into_iter().filter(|file| &*file.field == field).collect())
+            }
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// All of them, read.
+    pub(crate) fn found(&self) -> Result<impl Iterator<Item = Found> + Send + use<>> {
+        let kind = self.opened.set.kind;
+        let source = DatasetSource::new(Records(Arc::clone(&self.opened.set.samples)));
+        let read: Pipeline<_> = self
+            .opened
+            .runs(PipelineBuilder::new(source))?
+            .async_stage(
+                self.opened.stage("read"),
+                ReadEach(Read(SampleReader::new(&self.opened.set))),
+            )
+            .measured_by(|(_, sample)| sample.as_ref().map_or(0, Sample::bytes))
+            .deterministic()
+            .build()?;
+        Ok(read.flat_map(move |read| match read {
+            Ok((key, Ok(sample))) => {
+                let members = members(kind, &key, sample);
+                std::iter::once(Found::Sample).chain(members).collect()
+            }
+            Ok((key, Err(error))) => {
+                vec![Found::Sample, Found::Bad(Bad::new(0, Some(key), &error))]
+            }
+            Err(error) => vec![Found::Bad(Bad::new(0, None, &error))],
+        }))
+    }
+}
+
+fn are_files(kind: DatasetKind) -> bool {
+    matches!(kind, DatasetKind::ImageFolder | DatasetKind::FileList)
+}
+
+/// The fields of a sample, as what a pass comes upon.
+fn members(kind: DatasetKind, key: &Key, sample: Sample) -> Vec<Found> {
+    let mut label = Some(sample.label).filter(|label| *label >= 0);
+    let member = |file: SampleFile| {
+        // A sample that is a file has its name.
+        let is_file = are_files(kind) && file.role == Role::Image;
+        let (name, field) = match is_file {
+            true => {
+                let field = ending_of(key).map_or_else(|| file.field.to_string(), str::to_owned);
+                (key.clone(), field)
+            }
+            false => {
+                let name = [key.as_bytes(), b".", file.field.as_bytes()].concat();
+                (Key::from_bytes(&name), file.field.to_string())
+            }
+        };
+        let is_image = match file.role {
+            // Lists name files of any kind.
+            Role::Image if kind == DatasetKind::FileList => {
+                ending_of(key).is_some_and(|ending| is_image(ending.as_bytes()))
+            }
+            Role::Image => true,
+            _ => is_image(file.name.as_bytes()),
+        };
+        Found::Member(Member {
+            archive: 0,
+            field,
+            is_image,
+            name,
+            offset: file.offset,
+            data: file.data,
+            sum: None,
+            bad: None,
+            // Once for each sample.
+            label: label.take(),
+        })
+    };
+    sample.files.into_iter().map(member).collect()
+}
+
+/// What a file's name says of its type: what is behind the last dot of its last part, and before the
+/// query of an address.
+fn ending_of(file: &Key) -> Option<&str> {
+    let bytes = file.as_bytes();
+    let path = match bytes.windows(3).any(|part| part == b"://") {
+        true => bytes.split(|byte| b"?#".contains(byte)).next()?,
+        false => bytes,
+    };
+    let name = path.rsplit(|&byte| byte == b'/').next()?;
+    let dot = name.iter().rposition(|&byte| byte == b'.')?;
+    std::str::from_utf8(&name[dot + 1..]).ok().filter(|ending| !ending.is_empty())
+}
+
+/// Samples as they are, those that are damaged too.
+#[derive(Debug)]
+struct Records(Arc<dyn Dataset<Item = StoredRecord>>);
+
+impl Dataset for Records {
+    type Item = (Key, Result<StoredRecord>);
+
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn item(&self, index: u64) -> Result<Self::Item> {
+        Ok(match self.0.item(index) {
+            Ok(record) => (record.key.clone(), Ok(record)),
+            Err(error) => {
+                let key = error.key().map_or_else(|| format!("sample {index}"), str::to_owned);
+                (key.into(), Err(error))
+            }
+        })
+    }
+}
+
+/// From where a sample lies to its fields. What cannot be read goes on as such.
+struct Read(SampleReader);
+
+#[async_trait]
+impl AsyncStage<StoredRecord> for Read {
+    type Out = (Key, Result<Sample>);
+
+    async fn process(&self, record: StoredRecord, cx: &AsyncContext) -> Result<Self::Out> {
+        Ok((record.key.clone(), self.0.read(record, cx).await))
+    }
+}
+
+struct ReadEach(Read);
+
+#[async_trait]
+impl AsyncStage<(Key, Result<StoredRecord>)> for ReadEach {
+    type Out = (Key, Result<Sample>);
+
+    async fn process(
+        &self,
+        (key, record): (Key, Result<StoredRecord>),
+        cx: &AsyncContext,
+    ) -> Result<Self::Out> {
+        match record {
+            Ok(record) => self.0.process(record, cx).await,
+            Err(error) => Ok((key, Err(error))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ending_of_a_file_is_that_of_its_name_and_of_no_query() {
+        for (name, ending) in [
+            ("a.b/c.jpg", Some("jpg")),
+            ("https://host/c.jpg?as=x.txt", Some("jpg")),
+            ("https://host/c?as=x.png#y.png", None),
+            ("a?b.png", Some("png")),
+            ("a.b/c", None),
+            ("a.", None),
+        ] {
+            assert_eq!(ending_of(&name.into()), ending, "{name}");
+        }
+    }
+}

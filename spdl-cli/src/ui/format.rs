@@ -1,0 +1,256 @@
+//! Figures and names as people read them.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+/// `1234567` as `1,234,567`.
+pub(crate) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A count with its noun: `1 class`, `2 classes`.
+pub(crate) fn counted(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count(number), if number == 1 { one } else { many })
+}
+
+/// How much of all was used where some was left out: `18 of 20 images, 2 left out`.
+pub(crate) fn used(used: u64, left_out: u64) -> String {
+    let all = counted(used.saturating_add(left_out), "image", "images");
+    format!("{} of {all}, {} left out", count(used), count(left_out))
+}
+
+/// A measured value with three or more significant digits: `1,235`, `123.4`, `12.35`, `0.123`.
+pub(crate) fn measured(value: f64) -> String {
+    match value.abs() {
+        size if !size.is_finite() => "–".into(),
+        size if size >= 999.5 => {
+            let sign = if value < 0.0 { "-" } else { "" };
+            format!("{sign}{}", count(size.round() as u64))
+        }
+        size if size >= 99.95 => format!("{value:.1}"),
+        size if size >= 9.995 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+/// A share in 0..=1 as whole percent.
+pub(crate) fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
+/// A length of time in the unit that fits: `850 ns`, `12.3 µs`, `4.56 ms`, `78.9 s`.
+pub(crate) fn time(time: Duration) -> String {
+    let nanos = time.as_nanos() as f64;
+    let (value, unit) = match nanos {
+        nanos if nanos < 999.5 => return format!("{nanos:.0} ns"),
+        nanos if nanos < 999.5e3 => (nanos / 1e3, "µs"),
+        nanos if nanos < 999.5e6 => (nanos / 1e6, "ms"),
+        nanos => (nanos / 1e9, "s"),
+    };
+    match value {
+        value if value >= 99.95 => format!("{value:.0} {unit}"),
+        value if value >= 9.995 => format!("{value:.1} {unit}"),
+        value => format!("{value:.2} {unit}"),
+    }
+}
+
+/// Bytes in the unit that fits, by powers of 1,000: `512 B`, `1.5 kB`, `92.3 MB`, `1.2 GB`.
+pub(crate) fn bytes(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    let mut units = ["B", "kB", "MB", "GB", "TB", "PB", "EB"].into_iter().peekable();
+    let mut unit = units.next().unwrap_or_default();
+    while value >= 999.95 && units.peek().is_some() {
+        value /= 1000.0;
+        unit = units.next().unwrap_or_default();
+    }
+    if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") }
+}
+
+/// Text that cannot break the line, steer the terminal or turn the direction of writing: such
+/// characters appear as `\x` and two hexadecimal digits for each of their bytes.
+pub(crate) fn printable(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for character in text.chars() {
+        if is_unprintable(character) {
+            for byte in character.encode_utf8(&mut [0; 4]).bytes() {
+                // Writing to a string does not fail.
+                let _ = write!(safe, "\\x{byte:02x}");
+            }
+        } else {
+            safe.push(character);
+        }
+    }
+    safe
+}
+
+fn is_unprintable(character: char) -> bool {
+    let turns_direction = matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    // Line separators, and what no XML document may hold.
+    let breaks = matches!(character, '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}');
+    character.is_control() || turns_direction || breaks
+}
+
+/// A name as a shell takes it for one word.
+pub(crate) fn for_shell(name: &str) -> String {
+    let plain = "%+,-./:=@_";
+    if !name.is_empty() && name.chars().all(|it| it.is_alphanumeric() || plain.contains(it)) {
+        return name.to_owned();
+    }
+    format!("'{}'", name.replace('\'', r"'\''"))
+}
+
+/// Breaks text between words into lines of at most `width` characters, where words allow it.
+pub(crate) fn wrap(text: &str, width: usize) -> String {
+    let mut wrapped = String::with_capacity(text.len());
+    let mut column = 0;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > width {
+            wrapped.push('\n');
+            column = 0;
+        } else if column > 0 {
+            wrapped.push(' ');
+            column += 1;
+        }
+        wrapped.push_str(word);
+        column += length;
+    }
+    wrapped
+}
+
+/// Seconds since 1970 as `2026-11-21 06:03 UTC`. The calendar by the arithmetic of Howard Hinnant's
+/// "chrono-Compatible Low-Level Date Algorithms" (civil_from_days).
+pub(crate) fn date(unix_seconds: u64) -> String {
+    let (days, second) = (unix_seconds / 86_400, unix_seconds % 86_400);
+    // Days since 1 March of the year 0; years begin in March, so that a leap day ends them.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = 400 * era + year_of_era + u64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", second / 3600, second / 60 % 60)
+}
+
+/// A number of bytes, as people write it: powers of 1000 (`kB`, `MB`), or of 1024 (`KiB`, `MiB`).
+pub(crate) fn byte_size(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit = unit.trim().to_ascii_lowercase();
+    let (letter, base) = match unit.strip_suffix("ib") {
+        Some(letter) => (letter, 1024_f64),
+        None => (unit.strip_suffix('b').unwrap_or(&unit), 1000_f64),
+    };
+    let power = ["", "k", "m", "g", "t"].iter().position(|known| *known == letter);
+    let value = number.parse::<f64>().ok().zip(power).map(|(n, power)| n * base.powi(power as i32));
+    match value {
+        // All whole numbers up to there are exact.
+        Some(value) if (1.0..9e15).contains(&value) => Ok(value as u64),
+        _ => Err("expected a number of bytes such as 500000, 256MB or 1.5GiB".to_owned()),
+    }
+}
+
+/// A part of a time, in 0..=1.
+pub(crate) fn share(part: Duration, whole: Duration) -> f64 {
+    let whole = whole.as_secs_f64();
+    if whole > 0.0 { (part.as_secs_f64() / whole).clamp(0.0, 1.0) } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_have_their_thousands_apart() {
+        assert_eq!(
+            [0, 12, 999, 1000, 1_234_567].map(count),
+            ["0", "12", "999", "1,000", "1,234,567"]
+        );
+    }
+
+    #[test]
+    fn what_was_left_out_is_a_part_of_all() {
+        assert_eq!(used(1998, 2), "1,998 of 2,000 images, 2 left out");
+        assert_eq!(used(0, 1), "0 of 1 image, 1 left out");
+    }
+
+    #[test]
+    fn rounding_never_shows_a_fourth_digit() {
+        assert_eq!(
+            [0.1234, 9.996, 99.96, 999.6].map(measured),
+            ["0.123", "10.00", "100.0", "1,000"]
+        );
+        let times = [999, 1_000, 9_996, 99_960, 999_600, 78_900_000_000].map(Duration::from_nanos);
+        assert_eq!(
+            times.map(time),
+            ["999 ns", "1.00 µs", "10.0 µs", "100 µs", "1.00 ms", "78.9 s"]
+        );
+        assert_eq!(
+            [512, 1_500, 999_960, u64::MAX].map(bytes),
+            ["512 B", "1.5 kB", "1.0 MB", "18.4 EB"]
+        );
+    }
+
+    #[test]
+    fn hostile_text_is_made_visible() {
+        assert_eq!(printable("größe\n\x1b[2J\u{202e}gpj"), r"größe\x0a\x1b[2J\xe2\x80\xaegpj");
+    }
+
+    #[test]
+    fn what_a_shell_would_change_is_quoted() {
+        for plain in ["a/b-1.tar", "s3://bucket/größe", "x=1,2"] {
+            assert_eq!(for_shell(plain), plain);
+        }
+        for (name, word) in [("a b", "'a b'"), ("$x*", "'$x*'"), ("it's", r"'it'\''s'"), ("", "''")]
+        {
+            assert_eq!(for_shell(name), word);
+        }
+    }
+
+    #[test]
+    fn lines_break_between_words_only() {
+        assert_eq!(wrap("one two three", 7), "one two\nthree");
+        assert_eq!(wrap("incomprehensible two", 7), "incomprehensible\ntwo");
+        assert_eq!(wrap("", 7), "");
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(date(0), "1970-01-01 00:00 UTC");
+        assert_eq!(date(951_782_399), "2000-02-28 23:59 UTC");
+        assert_eq!(date(951_782_400), "2000-02-29 00:00 UTC");
+        assert_eq!(date(1_795_241_027), "2026-11-21 06:03 UTC");
+        assert_eq!(date(4_107_542_400), "2100-03-01 00:00 UTC");
+    }
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        for (text, bytes) in [
+            ("1", 1),
+            ("500000", 500_000),
+            ("256MB", 256_000_000),
+            ("256 mb", 256_000_000),
+            ("1.5GB", 1_500_000_000),
+            ("64MiB", 64 << 20),
+            ("2k", 2000),
+            ("1TiB", 1 << 40),
+        ] {
+            assert_eq!(byte_size(text), Ok(bytes), "{text}");
+        }
+        for bad in ["", "MB", "0", "0.5", "-1", "1XB", "1e3", "1.2.3MB", "99999999TB", "inf", "nan"]
+        {
+            assert!(byte_size(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The progress bar, for people at a terminal.
+
+use std::fmt::Write;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+
+use super::format::{bytes, measured};
+
+/// A bar on standard error. It does not hide the cursor, so that Ctrl-C leaves the terminal whole.
+#[derive(Debug)]
+pub(crate) struct Progress(ProgressBar);
+
+impl Progress {
+    /// A bar for `images` images; none where `wanted` is false or no terminal would show it.
+    pub(crate) fn new(images: u64, wanted: bool) -> Self {
+        let template = "{wide_bar} {human_pos} / {human_len}  {rate}  {eta} left";
+        Progress::drawn(images, template, |rate| format!("{} images/s", measured(rate)), wanted)
+    }
+
+    /// The same for so many bytes.
+    pub(crate) fn of_bytes(all: u64, wanted: bool) -> Self {
+        let template = "{wide_bar} {decimal_bytes} / {decimal_total_bytes}  {rate}  {eta} left";
+        Progress::drawn(all, template, |rate| format!("{}/s", bytes(rate as u64)), wanted)
+    }
+
+    fn drawn(all: u64, template: &str, shown: fn(f64) -> String, wanted: bool) -> Self {
+        let can_draw = std::env::var_os("TERM").is_none_or(|terminal| terminal != "dumb");
+        if !(wanted && can_draw && std::io::stderr().is_terminal()) {
+            return Progress(ProgressBar::hidden());
+        }
+        let rate = move |state: &ProgressState, text: &mut dyn Write| {
+            // Where nothing can be written, there is nobody to tell.
+            let _ = text.write_str(&shown(state.per_sec()));
+        };
+        let style = ProgressStyle::with_template(template)
+            .unwrap_or_else(|_| ProgressStyle::default_bar())
+            .with_key("rate", rate)
+            .progress_chars("━╸─");
+        let bar = ProgressBar::new(all).with_style(style);
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Progress(bar)
+    }
+
+    /// So many images, or bytes, are done.
+    pub(crate) fn at(&self, done: u64) {
+        self.0.set_position(done);
+    }
+}
+
+impl Drop for Progress {
+    /// Takes the bar away, whatever ends the run.
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
