@@ -212,28 +212,29 @@ impl Report<'_> {
         let versions = table::versions(contestants);
         let shares = match shares {
             Some(shares) => format!(
-                "\n## Where our time goes\n\nOne thread, files in memory, µs per image \
+                "\n## Time per step\n\nOne thread, files in memory, µs per image \
                  (`cargo run --release -p spdl-media --example decode_speed -- FOLDER`).\n\n{shares}"
             ),
             None => String::new(),
         };
         format!(
             "# Images: JPEG files to batches\n\n\
-             {files} {what}, unsigned bytes, batches of 32 x 224 x 224 x 3; {images} images a run, files in \
+             {files} {what}, unsigned bytes, batches of 32 x 224 x 224 x 3; {images} images per run, files in \
              the page cache.\n\n\
-             ![The rates as bars]({plot})\n\n\
+             ![Bar chart of the rates]({plot})\n\n\
              {table}\n\
-             {cpus} CPUs ({cpu}); {workers} workers for each peer. Contestants took turns, one warm-up and \
-             {repeats} runs each; medians; spread = (largest - smallest) / median. A peer's time counts from \
-             building its loader to its last batch, imports excluded. Memory is the peak of the sum over all \
-             processes of a contestant, shared pages counted once (PSS); others' CPU is what other programs took of all CPUs. The last column \
-             is the median of the ratios of neighbouring runs; differences under 10 % are noise.\n\n\
-             \"{turbo}\" decodes whole files from memory with as many threads, and does nothing else: the \
-             bound for loaders that decode the whole image with it. \"{aliased}\" does less work than the \
-             others and looks different.\n\n\
+             {cpus} CPUs ({cpu}); {workers} workers per peer. The loaders alternate: one warm-up and {repeats} \
+             measured runs each. Figures are medians; spread = (largest - smallest) / median. A peer's time runs \
+             from building its loader to its last batch, without imports. Memory is the peak of the sum over all \
+             processes of a loader, with shared pages counted once (PSS). Others' CPU is the share of all CPUs \
+             that other programs used. The last column is the median of the ratios of neighbouring runs. \
+             Differences below 10 % are noise.\n\n\
+             \"{turbo}\" only decodes whole files from memory, with the same number of threads. It is the upper \
+             bound for loaders that decode whole images with this library. \"{aliased}\" omits the antialiasing \
+             filter: it does less work, and its images look different.\n\n\
              Versions:\n\n{versions}\n\
-             Made by `cargo xtask bench images{photos} --mode {mode} --repeats {repeats} --epochs {epochs}`, \
-             with `--all-peers` or some of them.\n\
+             Command: `cargo xtask bench images{photos} --mode {mode} --repeats {repeats} --epochs {epochs}`, \
+             with `--all-peers` or `--peers`.\n\
              {shares}",
             images = contestants[0].runs[0].samples,
             turbo = Peer::LibjpegTurbo.name(),

@@ -130,23 +130,23 @@ pub(super) fn run(workspace: &Workspace, arguments: &Python) -> Result<()> {
         Part {
             title: "Images to batches",
             note: "JPEG files like ImageNet's to batches of 32 x 224 x 224 x 3 unsigned bytes, files in the \
-                   page cache; torch's loader has 2 worker processes. Time counts from making the iterator to \
-                   the last batch, imports excluded.",
+                   page cache; torch's loader has 2 worker processes. The time runs from making the iterator \
+                   to the last batch, without imports.",
             unit: "images/s",
             contestants: &images,
         },
         Part {
             title: "Pipelines of Python functions",
-            note: "20,000 numbers through three functions that do nothing, each with concurrency 2. One item and \
+            note: "20,000 numbers pass three functions that do nothing, each with concurrency 2. One item in one \
                    stage takes 1,000,000 / (3 x the rate) microseconds.",
             unit: "items/s",
             contestants: &functions,
         },
         Part {
-            title: "A training loop that holds the GIL half of the time",
-            note: "Each step computes in pure Python, and then waits 5 ms. A loader with one thread runs \
-                   beside it, as fast as it can; the same work in another process costs the machine as much, and \
-                   no GIL.",
+            title: "A training loop that holds the GIL for half of its time",
+            note: "Each step computes in pure Python and then waits 5 ms. A loader with one thread runs \
+                   concurrently at full speed. For comparison, the same work runs in another process, which uses \
+                   the same CPU time but not the GIL.",
             unit: "steps/s",
             contestants: &trainers,
         },
@@ -224,7 +224,7 @@ fn verdicts(
         least(LOADER, Peer::Spdl.name(), OF_UPSTREAM),
         most("of the memory of torch's loader", share, OF_TORCH_MEMORY),
         most("ms from the first import to the first batch", first, FIRST_BATCH_MS),
-        most("us for an item and stage of Python functions", item_us, ITEM_US),
+        most("us per item and stage of Python functions", item_us, ITEM_US),
         least(BESIDE_LOADER, BESIDE_PROCESS, OF_TRAINER),
     ]
 }
@@ -240,17 +240,18 @@ fn write(
     let Python { repeats, epochs, .. } = arguments;
     let mut text = format!(
         "# Python\n\n\
-         {count} CPUs ({cpu}). Contestants took turns, one warm-up and {repeats} runs each; medians; \
-         spread = (largest - smallest) / median. Memory is the peak of the sum over all processes (PSS). The \
-         last column is the median of the ratios of neighbouring runs, of the first row to this one.\n\n\
-         Made by `cargo xtask bench python --repeats {repeats} --epochs {epochs}`.\n",
+         {count} CPUs ({cpu}). The loaders alternate: one warm-up and {repeats} measured runs each. Figures are \
+         medians; spread = (largest - smallest) / median. Memory is the peak of the sum over all processes \
+         (PSS). The last column is the median of the ratios of neighbouring runs, of the first row to this \
+         one.\n\n\
+         Command: `cargo xtask bench python --repeats {repeats} --epochs {epochs}`.\n",
         cpu = table::cpu_model(),
     );
     if let [images, ..] = parts {
         let unit = format!("images/s, median of {repeats} runs; the line shows their range");
         let bars = table::bars(images.contestants, |name| name == LOADER);
         table::write(&folder.join("python.svg"), &plot::bars("Python", &unit, bars))?;
-        text.push_str("\n![The rates as bars](python.svg)\n");
+        text.push_str("\n![Bar chart of the rates](python.svg)\n");
     }
     for Part { title, note, unit, contestants } in parts {
         let (table, versions) =
@@ -261,7 +262,7 @@ fn write(
             let _ = write!(text, "\nVersions:\n\n{versions}");
         }
     }
-    text.push_str("\n## What is promised\n\n");
+    text.push_str("\n## Promises\n\n");
     for (_, line) in verdicts {
         let _ = writeln!(text, "- {line}");
     }

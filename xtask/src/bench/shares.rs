@@ -80,13 +80,13 @@ fn added(title: &str, steps: Steps, figures: &[(String, f64)]) -> String {
 /// The figures as tables.
 pub(super) fn table(text: &str) -> String {
     let figures = medians(text);
-    let mut table = added("of decoding a whole image to RGB", TO_RGB, &figures);
-    table += &added("of the whole way of a whole image into a batch", TO_BATCH, &figures);
+    let mut table = added("whole image to RGB", TO_RGB, &figures);
+    table += &added("whole image into a batch", TO_BATCH, &figures);
     if let Some(entropy) = find(&figures, ENTROPY) {
         let rest: Vec<_> = figures.iter().filter(|(name, _)| name.starts_with("fill")).collect();
         if !rest.is_empty() {
             table.push_str(
-                "| the whole way into a batch | µs | of it entropy decoding of the whole file |\n\
+                "| into a batch | µs | entropy decoding of the whole file, relative to it |\n\
                  |---|--:|--:|\n",
             );
             for (name, time) in rest {

@@ -251,8 +251,8 @@ fn fetch_stage(report: &Value) -> Option<&Value> {
 }
 
 fn reads_table(contestants: &[Contestant]) -> String {
-    let mut text = "| reads | p50 ms | p99 ms | under way at the end |\n\
-                    |-------|-------:|-------:|---------------------:|\n"
+    let mut text = "| reads | p50 ms | p99 ms | in-flight window at the end |\n\
+                    |-------|-------:|-------:|----------------------------:|\n"
         .to_owned();
     for contestant in contestants {
         let Reads { p50_ms, p99_ms, under_way } = reads(contestant);
@@ -313,24 +313,23 @@ fn write(
     let Store { repeats, epochs, latency, .. } = arguments;
     let unit = format!("images/s, median of {repeats} runs; the line shows their range");
     let bars = table::bars(contestants, |_| true);
-    table::write(&folder.join("store.svg"), &plot::bars("A store far away", &unit, bars))?;
+    table::write(&folder.join("store.svg"), &plot::bars("A store with latency", &unit, bars))?;
     let count = thread::available_parallelism().map_or(1, usize::from);
     let mut text = format!(
-        "# A store far away\n\n\
-         2,000 images like ImageNet's to batches of 32 x 224 x 224 x 3 unsigned bytes by `spdl bench`: \
-         from a folder, in the page cache; from an S3 server on loopback, each \
-         answer of which comes {latency} ms late; and from one that never answers 1 % of the requests. \
-         {count} CPUs ({cpu}). All decoded on {threads} \
-         threads: what a network costs, and serving it, had a CPU. Contestants took turns, one warm-up and {repeats} runs of {epochs} \
-         epochs each; medians; spread = (largest - smallest) / median. What counts is the median \
-         of the epochs behind the first, in which the number of requests under way is found; \"first ms\", CPU and \
-         memory are of the whole run. All delivered the same bytes. The last column is the median of \
-         the ratios of neighbouring runs, of the first row to this one.\n\n\
-         Made by `cargo xtask bench store --repeats {repeats} --epochs {epochs} --latency {latency}`.\n\n\
-         ![The rates as bars](store.svg)\n\n{table}\n\
-         How long one read takes, from its request to its last byte, with second attempts, in all epochs; and \
-         how many are under way, as it was found without being told.\n\n{reads}\n\
-         What is promised:\n\n",
+        "# A store with latency\n\n\
+         `spdl bench` loads 2,000 images like ImageNet's into batches of 32 x 224 x 224 x 3 unsigned bytes from \
+         three sources: a folder in the page cache; an S3 server on loopback that delays each response by \
+         {latency} ms; and such a server that never answers 1 % of the requests. {count} CPUs ({cpu}). Decoding \
+         threads: {threads}. The remaining CPU serves the network and the server. The sources alternate: one \
+         warm-up and {repeats} runs of {epochs} epochs each. Figures are medians; spread = (largest - smallest) / \
+         median. The rate is the median of all epochs but the first, in which the in-flight window grows; \
+         \"first ms\", CPU and memory cover the whole run. All runs delivered the same bytes. The last column is \
+         the median of the ratios of neighbouring runs, of the first row to this one.\n\n\
+         Command: `cargo xtask bench store --repeats {repeats} --epochs {epochs} --latency {latency}`.\n\n\
+         ![Bar chart of the rates](store.svg)\n\n{table}\n\
+         The duration of one read in all epochs, from its request to its last byte, including retries; and the \
+         in-flight window that the engine found.\n\n{reads}\n\
+         Promises:\n\n",
         cpu = table::cpu_model(),
         table = table::of_medians(contestants, "images/s"),
         reads = reads_table(contestants),

@@ -230,20 +230,20 @@ fn introduction(arguments: &Tar) -> String {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     format!(
         "# Tar shards to samples, not decoded\n\n\
-         Shards of samples of two members each (`jpg`, `cls`), in the page cache; each contestant is one \
-         process and sees the bytes of every member. {cpus} CPUs ({cpu}). Contestants took turns, one \
-         warm-up and {repeats} runs each; medians; spread = (largest - smallest) / median. Time counts \
-         from opening the shards, or making the loader, to the last sample, imports excluded; \
-         \"first ms\" is when the first sample was there. Memory is the peak of the sum over all processes \
-         (PSS), sampled every 100 ms. The last column is the median of the ratios of neighbouring \
-         runs, of the first row to this one.\n\n\
-         - \"pipeline\": `WebDataset`, `FetchRecord` and `LocalFetcher`, with all defaults. Each sample is \
-         a read of its own, in any order that is asked for; `cls` is decoded to a number. The index of each shard \
-         lies beside it, made in the warm-up.\n\
-         - `TarStream` and `iter_tarfile` of files read from front to end; samples are members that follow \
-         each other under one name. `TarSlice` and `iter_tarfile` of bytes do so in shards that were read \
-         whole.\n\n\
-         Made by `cargo xtask bench tar --repeats {repeats}`.\n",
+         The samples have two members each (`jpg`, `cls`); the shards are in the page cache. Each reader is one \
+         process and receives the bytes of every member. {cpus} CPUs ({cpu}). The readers alternate: one \
+         warm-up and {repeats} measured runs each. Figures are medians; spread = (largest - smallest) / median. \
+         The time runs from opening the shards, or making the loader, to the last sample, without imports; \
+         \"first ms\" is the time of the first sample. Memory is the peak of the sum over all processes (PSS), \
+         sampled every 100 ms. The last column is the median of the ratios of neighbouring runs, of the first \
+         row to this one.\n\n\
+         - \"pipeline\": `WebDataset`, `FetchRecord` and `LocalFetcher` with all defaults. Each sample is a \
+         separate read, so any order is possible; `cls` is parsed as a number. The index of each shard was \
+         written beside it in the warm-up.\n\
+         - `TarStream` and `iter_tarfile` of files read from start to end; a sample is a run of members with \
+         one base name. `TarSlice` and `iter_tarfile` of bytes do the same in shards that are completely in \
+         memory.\n\n\
+         Command: `cargo xtask bench tar --repeats {repeats}`.\n",
         cpu = table::cpu_model(),
         repeats = arguments.repeats,
     )
@@ -258,8 +258,8 @@ fn section(
 ) -> String {
     let Shape { shards, samples_per_shard, .. } = set.shape;
     let mut text = format!(
-        "\n## {}\n\n{shards} shards of {samples_per_shard} samples, {} samples a run.\n\n\
-         ![The rates as bars]({plot})\n\n{table}\nWhat is promised:\n\n",
+        "\n## {}\n\n{shards} shards of {samples_per_shard} samples, {} samples per run.\n\n\
+         ![Bar chart of the rates]({plot})\n\n{table}\nPromises:\n\n",
         set.title,
         set.shape.samples() as u64 * u64::from(set.epochs),
     );
