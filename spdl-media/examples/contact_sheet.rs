@@ -10,9 +10,8 @@
 use spdl_core::{Error, ErrorKind, Result, SampleId, SampleRng};
 use spdl_media::augment::{Augmenter, ColorJitter, RandomApply, TrivialAugmentWide};
 use spdl_media::encode::{ImageEncoder, PngEncoder};
-use spdl_media::{
-    CodecRegistry, FillImage, Image, ImageTransform, Limits, Mode, PixelsMut, Sample, Size,
-};
+use spdl_media::image::PixelsMut;
+use spdl_media::{CodecRegistry, FillImage, Image, ImageTransform, Limits, Mode, Sample, Size};
 
 const SIDE: u32 = 160;
 const ACROSS: u32 = 6;

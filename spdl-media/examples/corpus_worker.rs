@@ -17,10 +17,12 @@ use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex};
 
 use spdl_core::{Error, ErrorKind, Result};
+use spdl_media::image::{
+    ColorModel, DecodeRequest, ImageCodec, ImageDecoder, ImageInfo, Picture, PixelsMut, SNIFF_BYTES,
+};
 use spdl_media::{
-    CodecRegistry, ColorModel, DecodeRequest, Decoder, FillImage, ImageCodec, ImageDecoder,
-    ImageInfo, ImageTransform, Limits, Mode, OnTruncated, Picture, PixelsMut, Rect, SNIFF_BYTES,
-    Sample, Size,
+    CodecRegistry, Decoder, FillImage, ImageTransform, Limits, Mode, OnTruncated, Rect, Sample,
+    Size,
 };
 
 /// The side of the square that a training batch would hold.
@@ -80,9 +82,9 @@ fn registry() -> CodecRegistry {
     )]
     let mut registry = CodecRegistry::with_defaults();
     #[cfg(feature = "turbojpeg")]
-    registry.register(spdl_media::TurboJpegCodec);
+    registry.register(spdl_media::formats::TurboJpegCodec);
     #[cfg(feature = "zune-jpeg")]
-    registry.register(spdl_media::ZuneJpegCodec);
+    registry.register(spdl_media::formats::ZuneJpegCodec);
     registry
 }
 

@@ -9,9 +9,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use spdl_core::{Error, ErrorKind, Result, SampleId, SampleRng};
+use spdl_media::image::{DecodeRequest, Picture, PixelsMut};
 use spdl_media::{
-    CodecRegistry, DecodeRequest, Decoder, FillImage, ImageTransform, Limits, Mode, Picture,
-    PixelsMut, Rect, Sample, SampleFormat, Size,
+    CodecRegistry, Decoder, FillImage, ImageTransform, Limits, Mode, Rect, Sample, SampleFormat,
+    Size,
 };
 
 const HELP: &str = "\
@@ -160,14 +161,14 @@ fn other_decoders() -> Vec<(&'static str, CodecRegistry)> {
     )]
     let mut others = Vec::new();
     #[cfg(feature = "turbojpeg")]
-    others.extend([("libjpeg-turbo", with(spdl_media::TurboJpegCodec))]);
+    others.extend([("libjpeg-turbo", with(spdl_media::formats::TurboJpegCodec))]);
     #[cfg(feature = "zune-jpeg")]
-    others.extend([("zune-jpeg", with(spdl_media::ZuneJpegCodec))]);
+    others.extend([("zune-jpeg", with(spdl_media::formats::ZuneJpegCodec))]);
     others
 }
 
 #[cfg(any(feature = "turbojpeg", feature = "zune-jpeg"))]
-fn with(codec: impl spdl_media::ImageCodec) -> CodecRegistry {
+fn with(codec: impl spdl_media::image::ImageCodec) -> CodecRegistry {
     let mut registry = CodecRegistry::with_defaults();
     registry.register(codec);
     registry

@@ -17,9 +17,10 @@ use fast_image_resize::pixels::U8x3;
 use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 use half::{bf16, f16};
 use spdl_core::{DType, Error, ErrorKind, Result};
+use spdl_media::image::{ColorModel, Picture, PlaneShape};
 use spdl_media::{
-    CodecRegistry, ColorModel, Crop, FillImage, ImageTransform, Layout, Limits, Orientation,
-    Picture, PlaneShape, Rect, Sample, SampleFormat, Size,
+    CodecRegistry, Crop, FillImage, ImageTransform, Layout, Limits, Orientation, Rect, Sample,
+    SampleFormat, Size,
 };
 
 const SOURCE: Size = Size::new(356, 356);

@@ -71,57 +71,27 @@
 pub mod audio;
 #[cfg(feature = "augment")]
 pub mod augment;
-mod codec;
-mod crop;
-mod decode;
 #[cfg(feature = "encode")]
 pub mod encode;
-#[cfg(any(
-    feature = "jpeg",
-    feature = "png",
-    feature = "webp",
-    feature = "turbojpeg",
-    feature = "zune-jpeg"
-))]
-mod exif;
-mod fill;
-mod formats;
-mod geometry;
-mod limits;
-mod picture;
-mod pixels;
-mod registry;
-mod resize;
-mod retention;
-mod sample;
-mod shrink;
-mod simd;
+pub mod fill;
+pub mod formats;
+pub mod image;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
-mod transform;
+pub mod transform;
 
 /// Encoded bytes, of the crate `bytes`: what [`FillImage`] takes.
 pub use bytes::Bytes;
-pub use codec::{
-    DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, OnTruncated, SNIFF_BYTES,
-};
-pub use crop::{Crop, EVAL_CROP_FRACTION, Mode, Placement, TRAIN_AREA, TRAIN_ASPECT};
-pub use decode::{Decoder, Image, decode_rgb};
-pub use fill::{FillImage, Written};
-#[cfg(feature = "turbojpeg")]
-pub use formats::TurboJpegCodec;
-#[cfg(feature = "zune-jpeg")]
-pub use formats::ZuneJpegCodec;
-pub use geometry::{CropBox, Orientation, Rect, Size};
-pub use limits::Limits;
-pub use picture::{ColorModel, Picture, Plane, PlaneShape};
-pub use pixels::PixelsMut;
-pub use registry::CodecRegistry;
-pub use resize::ResizeFilter;
-pub use sample::Sample;
-pub use shrink::Shrink;
+#[doc(inline)]
+pub use fill::{FillImage, Shrink};
+#[doc(inline)]
+pub use formats::decode_rgb;
+#[doc(inline)]
+pub use image::{CodecRegistry, Decoder, Image, Limits, OnTruncated, Orientation, Rect, Size};
+#[doc(inline)]
 pub use transform::{
-    IMAGENET_MEAN, IMAGENET_STD, ImageTransform, Layout, SampleColor, SampleFormat, image_fields,
+    Crop, ImageTransform, Layout, Mode, ResizeFilter, Sample, SampleColor, SampleFormat,
+    image_fields,
 };
 
 /// The programs of this page are compiled and run.

@@ -5,7 +5,8 @@
 
 use std::alloc::System;
 
-use spdl_media::{CodecRegistry, DecodeRequest, Decoder, Limits, Picture, PixelsMut, Rect, Size};
+use spdl_media::image::{DecodeRequest, Picture, PixelsMut};
+use spdl_media::{CodecRegistry, Decoder, Limits, Rect, Size};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]

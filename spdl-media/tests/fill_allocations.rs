@@ -5,9 +5,10 @@ use std::alloc::System;
 use std::sync::Mutex;
 
 use spdl_core::{DType, SampleId, SampleRng};
+use spdl_media::image::{ColorModel, Picture, PlaneShape};
 use spdl_media::{
-    CodecRegistry, ColorModel, Crop, FillImage, ImageTransform, Layout, Limits, Mode, Orientation,
-    Picture, PlaneShape, Rect, Sample, Size,
+    CodecRegistry, Crop, FillImage, ImageTransform, Layout, Limits, Mode, Orientation, Rect,
+    Sample, Size,
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 

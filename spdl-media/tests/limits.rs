@@ -16,9 +16,8 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use spdl_core::{ErrorKind, Result};
-    use spdl_media::{
-        CodecRegistry, DecodeRequest, Decoder, Limits, OnTruncated, PixelsMut, Rect, Size,
-    };
+    use spdl_media::image::{DecodeRequest, PixelsMut};
+    use spdl_media::{CodecRegistry, Decoder, Limits, OnTruncated, Rect, Size};
 
     /// What one decode may use here, and how much the allocator may show at most: 5 % more.
     const MAX_BYTES: u64 = 16 << 20;
@@ -528,7 +527,7 @@ mod tests {
         let mut decoder = decoder(&Limits::default());
         // What a picture keeps is its owner's.
         let mut decode = |file: &[u8]| {
-            let mut picture = spdl_media::Picture::new();
+            let mut picture = spdl_media::image::Picture::new();
             decoder.decode_planes(file, &DecodeRequest::full(), &mut picture).unwrap();
         };
         decode(&small);
@@ -597,7 +596,8 @@ mod tests {
     #[cfg(all(feature = "turbojpeg", feature = "zune-jpeg"))]
     #[test]
     fn the_other_decoders_of_jpeg_refuse_it_as_well() {
-        use spdl_media::{ImageCodec, TurboJpegCodec, ZuneJpegCodec};
+        use spdl_media::formats::{TurboJpegCodec, ZuneJpegCodec};
+        use spdl_media::image::ImageCodec;
         for name in ["420.jpg", "420-progressive.jpg"] {
             let mut file = common(name);
             let frame =

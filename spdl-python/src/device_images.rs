@@ -7,10 +7,8 @@ use spdl_core::{
 use spdl_cuda::images::{HostDecoder, HostImage, Placed};
 use spdl_cuda::kernels::{Layout, PixelBox, PixelRect, SampleFormat};
 use spdl_cuda::{CudaDevice, DeviceImages, Search};
-use spdl_media::{
-    CodecRegistry, DecodeRequest, Decoder, ImageTransform, Limits, Orientation, PixelsMut, Rect,
-    Size,
-};
+use spdl_media::image::{DecodeRequest, PixelsMut};
+use spdl_media::{CodecRegistry, Decoder, ImageTransform, Limits, Orientation, Rect, Size};
 
 use crate::operators::DECODE;
 use crate::settings::Settings;

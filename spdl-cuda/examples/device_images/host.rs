@@ -4,10 +4,8 @@
 use spdl_core::{Error, ErrorKind, Result, SampleRng};
 use spdl_cuda::images::{HostDecoder, HostImage, Placed};
 use spdl_cuda::kernels::{PixelBox, PixelRect};
-use spdl_media::{
-    CodecRegistry, DecodeRequest, Decoder, ImageTransform, Limits, Orientation, PixelsMut, Rect,
-    Size,
-};
+use spdl_media::image::{DecodeRequest, PixelsMut};
+use spdl_media::{CodecRegistry, Decoder, ImageTransform, Limits, Orientation, Rect, Size};
 
 /// This project's decoders for the host.
 pub(crate) struct MediaDecoder(Decoder);

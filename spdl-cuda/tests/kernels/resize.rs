@@ -3,9 +3,10 @@
 use spdl_core::DType;
 use spdl_cuda::kernels::{Filter, PixelBox, PixelRect, SampleFormat};
 use spdl_cuda::pixels::{ChromaSiting, PixelFormat};
+use spdl_media::image::{ColorModel, PlaneShape};
 use spdl_media::{
-    CodecRegistry, ColorModel, Crop, FillImage, ImageTransform, Limits, Orientation, PlaneShape,
-    Rect, ResizeFilter, Sample, Size,
+    CodecRegistry, Crop, FillImage, ImageTransform, Limits, Orientation, Rect, ResizeFilter,
+    Sample, Size,
 };
 
 use crate::host::{floats, plain, run_one};
@@ -184,7 +185,7 @@ fn on_the_host(picture: &Picture, case: &Case) -> Vec<u8> {
         let stride = area.width as usize * channels;
         PlaneShape { channels, area, across: pixels, down: pixels, stride }
     };
-    let mut decoded = spdl_media::Picture::new();
+    let mut decoded = spdl_media::image::Picture::new();
     if picture.format == PixelFormat::Rgb8 {
         decoded.start(image, ColorModel::Rgb, &[shape(1, 3)]).unwrap();
         for y in 0..image.height {

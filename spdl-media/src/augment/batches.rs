@@ -9,8 +9,7 @@ use spdl_core::{
 use super::draw::{beta, check_alpha};
 use super::functional::check;
 use super::setting::{Setting, stage_parameters};
-use crate::pixels::CHANNELS;
-use crate::{Rect, Size};
+use crate::image::{CHANNELS, Rect, Size};
 
 /// The fields that are mixed, by their names.
 const IMAGES: &str = "images";

@@ -10,8 +10,7 @@ use super::draw::{integer, normal, uniform};
 use super::functional::check;
 use super::setting::{fingerprint_of, stage_parameters};
 use super::{Augment, ImageMut, Scratch, check_probability, check_range};
-use crate::pixels::CHANNELS;
-use crate::{Rect, Size};
+use crate::image::{CHANNELS, Rect, Size};
 
 /// How often a rectangle is drawn anew where it does not fit.
 const ATTEMPTS: u32 = 10;

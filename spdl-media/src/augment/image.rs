@@ -4,8 +4,7 @@ use std::fmt;
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use crate::pixels::CHANNELS;
-use crate::{Image, Size};
+use crate::image::{CHANNELS, Image, Size};
 
 /// An image that is changed in place: interleaved RGB, 8 bits a channel, rows without gaps.
 ///

@@ -7,7 +7,7 @@ use super::draw::{check_alpha, dirichlet, integer};
 use super::functional::{self, Affine, Interpolation, check};
 use super::setting::fingerprint_of;
 use super::{Augment, ImageMut, Scratch, check_probability};
-use crate::Size;
+use crate::image::Size;
 
 /// What a policy may do to an image. Its strength is a magnitude, whose unit depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,8 +3,7 @@
 use spdl_core::Result;
 
 use super::{ImageEncoder, check, invalid};
-use crate::Size;
-use crate::pixels::CHANNELS;
+use crate::image::{CHANNELS, Size};
 
 const NAME: &str = "bmp";
 /// `BITMAPFILEHEADER` and `BITMAPINFOHEADER` of Microsoft's Windows GDI.

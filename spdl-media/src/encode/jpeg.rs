@@ -4,7 +4,7 @@ use jpeg_encoder::{ChromaSubsamplingMethod, ColorType, Encoder, SamplingFactor};
 use spdl_core::Result;
 
 use super::{ImageEncoder, check, failed, invalid};
-use crate::Size;
+use crate::image::Size;
 
 const NAME: &str = "jpeg";
 

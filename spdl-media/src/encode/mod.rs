@@ -30,8 +30,7 @@ pub use self::png::{PngCompression, PngEncoder};
 pub use self::webp::WebpEncoder;
 #[cfg(feature = "webp-lossy")]
 pub use self::webp_lossy::LossyWebpEncoder;
-use crate::pixels::CHANNELS;
-use crate::{Image, Size};
+use crate::image::{CHANNELS, Image, Size};
 
 /// Writes images of one format. The same pixels and options always give the same bytes.
 pub trait ImageEncoder: Debug + Send + Sync + 'static {

@@ -4,7 +4,7 @@ use png::{BitDepth, ColorType, Compression, Encoder};
 use spdl_core::Result;
 
 use super::{ImageEncoder, check, failed};
-use crate::Size;
+use crate::image::Size;
 
 const NAME: &str = "png";
 

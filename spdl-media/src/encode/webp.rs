@@ -4,7 +4,7 @@ use image_webp::{ColorType, WebPEncoder};
 use spdl_core::Result;
 
 use super::{ImageEncoder, check, check_channels, failed};
-use crate::Size;
+use crate::image::Size;
 
 pub(super) const NAME: &str = "webp";
 /// The most pixels of a side. The format allows one more (RFC 9649, 3.4), which the crate writes, but

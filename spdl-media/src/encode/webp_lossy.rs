@@ -5,7 +5,7 @@ use webp::{Encoder, PixelLayout, WebPConfig};
 
 use super::webp::{LARGEST, NAME};
 use super::{ImageEncoder, check, check_channels, failed, invalid};
-use crate::Size;
+use crate::image::Size;
 
 /// Writes WebP, lossy: YUV 4:2:0 of 8 bits (RFC 6386), with alpha beside it where there is some.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,8 +9,7 @@ use std::ops::Range;
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::frame::{Format, Job, reserve};
-use crate::pixels::CHANNELS;
-use crate::{Decoded, ImageInfo, Limits, Orientation, Size};
+use crate::image::{CHANNELS, Decoded, ImageInfo, Limits, Orientation, Size};
 
 /// The signature, the file's size, and where the pixels start.
 const FILE_HEADER: usize = 14;

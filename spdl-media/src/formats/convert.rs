@@ -1,7 +1,6 @@
 //! Pixels of any kind to RGB.
 
-use crate::pixels::CHANNELS;
-use crate::{PixelsMut, Rect, Size};
+use crate::image::{CHANNELS, PixelsMut, Rect, Size};
 
 /// How the samples of a pixel become red, green and blue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,10 +6,9 @@ use std::marker::PhantomData;
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use crate::pixels::CHANNELS;
-use crate::{
-    DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits, OnTruncated, Picture,
-    PixelsMut, Rect, Size,
+use crate::image::{
+    CHANNELS, DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits, OnTruncated,
+    Picture, PixelsMut, Rect, Size,
 };
 
 /// A format that the decoder of another crate reads. The value is its scratch memory.

@@ -7,8 +7,7 @@
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::frame::{Format, Job, reserve};
-use crate::pixels::CHANNELS;
-use crate::{Decoded, ImageInfo, Limits, Orientation, Size};
+use crate::image::{CHANNELS, Decoded, ImageInfo, Limits, Orientation, Size};
 
 const EXTENSION: u8 = 0x21;
 const IMAGE: u8 = 0x2C;

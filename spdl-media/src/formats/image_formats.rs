@@ -12,7 +12,7 @@ use spdl_core::{Error, Result};
 use super::convert::Pixel;
 use super::failure;
 use super::frame::{Format, Job};
-use crate::{Decoded, ImageInfo, Limits, Orientation, Size};
+use crate::image::{Decoded, ImageInfo, Limits, Orientation, Size};
 
 /// One of the formats.
 pub(super) trait Kind: Send + 'static {

@@ -8,7 +8,7 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::convert::Pixel;
 use super::failure;
 use super::frame::{Format, Job, reserve};
-use crate::{Decoded, ImageInfo, Limits, Orientation, Size};
+use crate::image::{Decoded, ImageInfo, Limits, Orientation, Size};
 
 const CODESTREAM: &[u8] = &[0xFF, 0x0A];
 const CONTAINER: &[u8] = b"\0\0\0\x0CJXL \r\n\x87\n";

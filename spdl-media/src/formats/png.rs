@@ -8,7 +8,7 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::convert::Pixel;
 use super::failure;
 use super::frame::{Format, Job, reserve};
-use crate::{Decoded, ImageInfo, Limits, Orientation, Size, exif};
+use crate::image::{Decoded, ImageInfo, Limits, Orientation, Size, exif};
 
 const SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
 /// A chunk's length and kind come before its content, a checksum comes behind it.

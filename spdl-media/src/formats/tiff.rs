@@ -14,8 +14,7 @@ use super::ccitt::{self, Fault, Scheme};
 use super::convert::{Pixel, cmyk_to_rgb};
 use super::failure;
 use super::frame::{Format, Job, reserve};
-use crate::pixels::CHANNELS;
-use crate::{Decoded, ImageInfo, Limits, Orientation, Rect, Size};
+use crate::image::{CHANNELS, Decoded, ImageInfo, Limits, Orientation, Rect, Size};
 
 /// TIFF, the first page.
 #[derive(Default)]
@@ -294,7 +293,7 @@ fn read_jpeg(
     is_old: bool,
     job: &mut Job<'_>,
 ) -> Result<(), Cut> {
-    use crate::{DecodeRequest, ImageDecoder as _, OnTruncated, PixelsMut};
+    use crate::image::{DecodeRequest, ImageDecoder as _, OnTruncated, PixelsMut};
 
     job.limits.check_depth(2)?;
     let size = job.info.size;

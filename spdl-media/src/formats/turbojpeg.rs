@@ -10,10 +10,9 @@ use super::convert::{Pixel, cmyk_to_rgb};
 use super::failure;
 use super::frame::reserve;
 use super::jpeg::{Header, max_visits};
-use crate::pixels::CHANNELS;
-use crate::{
-    ColorModel, DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits, Picture,
-    PixelsMut, PlaneShape, Rect, Size,
+use crate::image::{
+    CHANNELS, ColorModel, DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits,
+    Picture, PixelsMut, PlaneShape, Rect, Size,
 };
 
 const NAME: &str = "turbojpeg";
@@ -34,7 +33,8 @@ const MAX_SCANS: u64 = 500;
 /// tell how far it came.
 ///
 /// ```
-/// use spdl_media::{CodecRegistry, TurboJpegCodec};
+/// use spdl_media::formats::TurboJpegCodec;
+/// use spdl_media::CodecRegistry;
 /// let mut registry = CodecRegistry::with_defaults();
 /// registry.register(TurboJpegCodec);
 /// assert_eq!(registry.find(&[0xFF, 0xD8, 0xFF])?.name(), "turbojpeg");

@@ -8,7 +8,7 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::convert::Pixel;
 use super::failure;
 use super::frame::{Format, Job, reserve};
-use crate::{Decoded, ImageInfo, Limits, Orientation, Size, exif};
+use crate::image::{Decoded, ImageInfo, Limits, Orientation, Size, exif};
 
 /// What a pixel takes in the crate while it is decoded: twice RGBA. It allocates that without asking
 /// whether there is memory.

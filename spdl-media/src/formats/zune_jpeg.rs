@@ -11,7 +11,7 @@ use super::convert::Pixel;
 use super::failure;
 use super::frame::{Format, FormatCodec, Job, reserve};
 use super::jpeg::Header;
-use crate::{Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits};
+use crate::image::{Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits};
 
 /// JPEG by the crate `zune-jpeg`: a mature decoder in Rust, baseline and progressive.
 ///
@@ -20,7 +20,8 @@ use crate::{Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits};
 /// are of full size, and files that end early are an error whatever was asked for.
 ///
 /// ```
-/// use spdl_media::{CodecRegistry, ZuneJpegCodec};
+/// use spdl_media::formats::ZuneJpegCodec;
+/// use spdl_media::CodecRegistry;
 /// let mut registry = CodecRegistry::with_defaults();
 /// registry.register(ZuneJpegCodec);
 /// assert_eq!(registry.find(&[0xFF, 0xD8, 0xFF])?.name(), "zune-jpeg");

@@ -2,9 +2,8 @@
 
 use proptest::prelude::*;
 use spdl_core::{ErrorKind, Result};
-use spdl_media::{
-    CodecRegistry, DecodeRequest, Decoded, Decoder, Limits, OnTruncated, PixelsMut, Rect,
-};
+use spdl_media::image::{DecodeRequest, Decoded, PixelsMut};
+use spdl_media::{CodecRegistry, Decoder, Limits, OnTruncated, Rect};
 
 use crate::files::{common, data, names, own};
 

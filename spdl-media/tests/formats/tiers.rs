@@ -1,11 +1,10 @@
 //! The decoders of JPEG beside our own.
 
 use spdl_core::{ErrorKind, Result};
+use spdl_media::formats::{TurboJpegCodec, ZuneJpegCodec};
+use spdl_media::image::{ColorModel, DecodeRequest, Decoded, ImageCodec, Picture, PixelsMut};
 use spdl_media::testing::codec_contract;
-use spdl_media::{
-    CodecRegistry, ColorModel, DecodeRequest, Decoded, Decoder, ImageCodec, Limits, Picture,
-    PixelsMut, Rect, Size, TurboJpegCodec, ZuneJpegCodec,
-};
+use spdl_media::{CodecRegistry, Decoder, Limits, Rect, Size};
 
 use crate::files::{common, corpora, difference, names, own};
 

@@ -4,10 +4,8 @@
 use std::io::{Read, Write};
 
 use spdl_core::ErrorKind;
-use spdl_media::{
-    CodecRegistry, DecodeRequest, Decoder, Image, Limits, OnTruncated, PixelsMut, Rect, Size,
-    decode_rgb,
-};
+use spdl_media::image::{DecodeRequest, PixelsMut};
+use spdl_media::{CodecRegistry, Decoder, Image, Limits, OnTruncated, Rect, Size, decode_rgb};
 
 use crate::files::{common, corpora, names, own};
 

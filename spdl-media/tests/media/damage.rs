@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use spdl_core::{Error, ErrorKind, Result};
+use spdl_media::image::{DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, PixelsMut};
 use spdl_media::{
-    CodecRegistry, DecodeRequest, Decoded, Decoder, FillImage, ImageCodec, ImageDecoder, ImageInfo,
-    ImageTransform, Limits, Orientation, PixelsMut, Sample, Size, decode_rgb,
+    CodecRegistry, Decoder, FillImage, ImageTransform, Limits, Orientation, Sample, Size,
+    decode_rgb,
 };
 
 use crate::files::{self, data};

@@ -6,9 +6,10 @@ use spdl_core::{
     Labeled, PipelineBuilder, Result, SampleId, SampleRng, SlotMut,
 };
 use spdl_media::augment::{Augment, Augmenter, ImageMut, Scratch};
+use spdl_media::transform::{IMAGENET_MEAN, IMAGENET_STD};
 use spdl_media::{
-    CodecRegistry, Crop, FillImage, IMAGENET_MEAN, IMAGENET_STD, ImageTransform, Layout, Limits,
-    Mode, OnTruncated, Rect, ResizeFilter, Sample, SampleColor, SampleFormat, image_fields,
+    CodecRegistry, Crop, FillImage, ImageTransform, Layout, Limits, Mode, OnTruncated, Rect,
+    ResizeFilter, Sample, SampleColor, SampleFormat, image_fields,
 };
 
 use crate::files::data;

@@ -6,10 +6,8 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use spdl_core::{ErrorKind, Result};
-use spdl_media::{
-    CodecRegistry, ColorModel, DecodeRequest, Decoded, Decoder, Limits, OnTruncated, Picture,
-    PixelsMut, Plane, Rect, Size,
-};
+use spdl_media::image::{ColorModel, DecodeRequest, Decoded, Picture, PixelsMut, Plane};
+use spdl_media::{CodecRegistry, Decoder, Limits, OnTruncated, Rect, Size};
 
 use crate::files::{self, data};
 
@@ -535,7 +533,7 @@ fn scans_without_data_are_limited() {
 #[test]
 fn scans_without_data_are_limited_in_libjpeg_turbo_too() {
     let mut registry = CodecRegistry::with_defaults();
-    registry.register(spdl_media::TurboJpegCodec);
+    registry.register(spdl_media::formats::TurboJpegCodec);
     let mut decoder = Decoder::new(&registry, &Limits::default());
     let mut scans = vec![[0, 0, 0, 0]];
     scans.extend((1..64).map(|at| [at, at, 0, 1]));
@@ -642,13 +640,13 @@ fn registries() -> Vec<CodecRegistry> {
     #[cfg(feature = "turbojpeg")]
     registries.push({
         let mut registry = CodecRegistry::with_defaults();
-        registry.register(spdl_media::TurboJpegCodec);
+        registry.register(spdl_media::formats::TurboJpegCodec);
         registry
     });
     #[cfg(feature = "zune-jpeg")]
     registries.push({
         let mut registry = CodecRegistry::with_defaults();
-        registry.register(spdl_media::ZuneJpegCodec);
+        registry.register(spdl_media::formats::ZuneJpegCodec);
         registry
     });
     registries

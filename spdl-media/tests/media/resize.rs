@@ -4,9 +4,10 @@
 use std::io::Read;
 
 use proptest::prelude::*;
+use spdl_media::image::{ColorModel, Picture, PlaneShape};
 use spdl_media::{
-    CodecRegistry, ColorModel, Crop, Decoder, FillImage, Image, ImageTransform, Limits,
-    Orientation, Picture, PlaneShape, Rect, ResizeFilter, Sample, SampleColor, Size,
+    CodecRegistry, Crop, Decoder, FillImage, Image, ImageTransform, Limits, Orientation, Rect,
+    ResizeFilter, Sample, SampleColor, Size,
 };
 
 use crate::files;

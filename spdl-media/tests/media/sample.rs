@@ -3,10 +3,13 @@
 use half::{bf16, f16};
 use proptest::prelude::*;
 use spdl_core::{DType, Result, SampleId, SampleRng};
+use spdl_media::image::{
+    ColorModel, DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Picture, PixelsMut,
+    PlaneShape,
+};
 use spdl_media::{
-    CodecRegistry, ColorModel, Crop, DecodeRequest, Decoded, Decoder, FillImage, Image, ImageCodec,
-    ImageDecoder, ImageInfo, ImageTransform, Layout, Limits, Orientation, Picture, PixelsMut,
-    PlaneShape, Rect, Sample, SampleColor, Size,
+    CodecRegistry, Crop, Decoder, FillImage, Image, ImageTransform, Layout, Limits, Orientation,
+    Rect, Sample, SampleColor, Size,
 };
 
 use crate::files::data;

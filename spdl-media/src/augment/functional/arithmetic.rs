@@ -2,7 +2,7 @@
 
 use fearless_simd::{Level, Simd};
 
-use crate::pixels::CHANNELS;
+use crate::image::CHANNELS;
 
 /// Pixels of a block.
 pub(super) const BLOCK: usize = 64;

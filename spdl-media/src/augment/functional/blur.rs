@@ -6,7 +6,7 @@ use spdl_core::Result;
 use super::arithmetic::{clamped, rounded};
 use super::check;
 use crate::augment::{ImageMut, Scratch};
-use crate::pixels::CHANNELS;
+use crate::image::CHANNELS;
 
 /// Numbers that are summed side by side.
 const LANES: usize = 32;

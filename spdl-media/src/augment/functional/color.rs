@@ -10,7 +10,7 @@ use super::arithmetic::{
 };
 use super::{check, check_factor};
 use crate::augment::ImageMut;
-use crate::pixels::CHANNELS;
+use crate::image::CHANNELS;
 
 /// The weights of red, green and blue in grey, as torchvision has them (their sum is 0.9999).
 const GREY: [f32; CHANNELS] = [0.2989, 0.587, 0.114];

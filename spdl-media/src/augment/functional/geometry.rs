@@ -6,9 +6,9 @@ use spdl_core::Result;
 
 use super::arithmetic::{clamped, index, multiply_add, rounded};
 use super::check;
-use crate::Size;
 use crate::augment::{ImageMut, Scratch};
-use crate::pixels::CHANNELS;
+use crate::image::CHANNELS;
+use crate::image::Size;
 
 /// How a level is read between pixels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

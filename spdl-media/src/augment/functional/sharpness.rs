@@ -6,7 +6,7 @@ use spdl_core::Result;
 use super::arithmetic::{clamped, multiply_add, truncated};
 use super::check_factor;
 use crate::augment::{ImageMut, Scratch};
-use crate::pixels::CHANNELS;
+use crate::image::CHANNELS;
 
 /// The weights of a pixel and its eight neighbours in the smoothed image are 5 and 1 each.
 const WEIGHTS: u16 = 13;

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::header::Color;
-use crate::pixels::CHANNELS;
+use crate::image::CHANNELS;
 
 /// Memory for a row of each component, and for what is between.
 #[derive(Debug, Default)]

@@ -12,10 +12,9 @@ use super::scan::Scans;
 use super::stored::Kept;
 use super::surface::{PlaneLayout, Surfaces};
 use super::unsupported;
-use crate::pixels::CHANNELS;
-use crate::{
-    ColorModel, DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits, OnTruncated,
-    Picture, PixelsMut,
+use crate::image::{
+    CHANNELS, ColorModel, DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits,
+    OnTruncated, Picture, PixelsMut,
 };
 
 /// JPEG, sequential and progressive.

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use spdl_core::Result;
 
 use super::{corrupt, truncated, unsupported};
-use crate::{ImageInfo, Orientation, Size, exif};
+use crate::image::{ImageInfo, Orientation, Size, exif};
 
 /// The side of a block of samples.
 pub(super) const BLOCK: usize = 8;

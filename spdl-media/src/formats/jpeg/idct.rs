@@ -10,7 +10,7 @@ use fearless_simd::{i16x8, i16x16, i32x8, u8x16};
 use super::header::BLOCK;
 use super::huffman::Coefficients;
 use super::scan::Quantization;
-use crate::simd::transpose;
+use crate::image::simd::transpose;
 
 const FRACTION_BITS: u32 = 13;
 /// Additional bits that are kept between the two passes.

@@ -9,7 +9,7 @@ use super::color::{self, Upsampling};
 use super::header::{BLOCK, Color, Component, Frame, MAX_COMPONENTS};
 use super::stored::resize;
 use super::surface::{Side, Surface, Surfaces, Wanted};
-use crate::{PixelsMut, Rect};
+use crate::image::{PixelsMut, Rect};
 
 /// Rows of coded units that are kept: the rows at the seam of two need samples of both.
 const RING: usize = 2;

@@ -14,7 +14,7 @@ use super::stored::{Ac, Kept, Stored};
 use super::surface::Surfaces;
 use super::tables::Tables;
 use super::{corrupt, truncated};
-use crate::{Limits, OnTruncated};
+use crate::image::{Limits, OnTruncated};
 
 /// What each coefficient is multiplied by, modulo 2¹⁶.
 pub(super) type Quantization = [i16; BLOCK_AREA];

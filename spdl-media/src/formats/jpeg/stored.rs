@@ -3,7 +3,7 @@
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::header::{BLOCK_AREA, Frame, MAX_COMPONENTS, ZIGZAG};
-use crate::{Limits, Size};
+use crate::image::{Limits, Size};
 
 /// A block's coefficients, row by row, not yet multiplied by their quantization.
 pub(super) type Block = [i16; BLOCK_AREA];

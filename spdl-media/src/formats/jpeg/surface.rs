@@ -9,7 +9,7 @@ use super::huffman::Coefficients;
 use super::idct;
 use super::scan::Quantization;
 use super::stored::Kept;
-use crate::{Picture, PlaneShape, Rect, Size};
+use crate::image::{Picture, PlaneShape, Rect, Size};
 
 /// The blocks of a component that a region needs: columns and rows of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

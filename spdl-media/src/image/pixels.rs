@@ -4,7 +4,7 @@ use std::fmt;
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use crate::{Rect, Size};
+use super::geometry::{Rect, Size};
 
 /// The bytes of one interleaved RGB pixel.
 pub(crate) const CHANNELS: usize = 3;
@@ -12,7 +12,8 @@ pub(crate) const CHANNELS: usize = 3;
 /// A place for RGB pixels, 8 bits each, interleaved: rows of `width` × 3 bytes, `stride` apart.
 ///
 /// ```
-/// use spdl_media::{PixelsMut, Size};
+/// use spdl_media::image::PixelsMut;
+/// use spdl_media::Size;
 /// let mut memory = vec![0; 4 * 2 * 3];
 /// let mut pixels = PixelsMut::new(&mut memory, Size::new(4, 2))?;
 /// pixels.row_mut(1).fill(255);

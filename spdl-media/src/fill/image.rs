@@ -6,15 +6,16 @@ use spdl_core::{
 };
 
 #[cfg(feature = "augment")]
-use crate::SampleColor;
-#[cfg(feature = "augment")]
 use crate::augment::{Augmenter, ImageMut};
-use crate::resize::{ResizeRequest, ResizedPlanes, Resizer, needed_region, reach};
-use crate::retention::Retention;
-use crate::sample::SampleWriter;
-use crate::{
-    CodecRegistry, CropBox, DecodeRequest, Decoded, Decoder, ImageInfo, ImageTransform, Limits,
-    Orientation, Picture, Placement, Rect, Sample, SampleFormat, Size,
+use crate::image::{
+    CodecRegistry, CropBox, DecodeRequest, Decoded, Decoder, ImageInfo, Limits, Orientation,
+    Picture, Rect, Retention, Size,
+};
+#[cfg(feature = "augment")]
+use crate::transform::SampleColor;
+use crate::transform::{
+    ImageTransform, Placement, ResizeRequest, ResizedPlanes, Resizer, Sample, SampleFormat,
+    SampleWriter, needed_region, reach,
 };
 
 /// Field 0 of the layout: the pixels.
@@ -554,7 +555,8 @@ impl std::fmt::Debug for FillImage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Crop, OnTruncated, ResizeFilter};
+    use crate::image::OnTruncated;
+    use crate::transform::{Crop, ResizeFilter};
 
     #[test]
     fn as_little_is_decoded_as_the_sample_needs() {

@@ -4,11 +4,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use crate::pixels::CHANNELS;
-use crate::{
-    CodecRegistry, DecodeRequest, Decoded, ImageDecoder, ImageInfo, Limits, Orientation, Picture,
-    PixelsMut, Size,
-};
+use super::codec::{DecodeRequest, Decoded, ImageDecoder, ImageInfo};
+use super::geometry::{Orientation, Size};
+use super::limits::Limits;
+use super::picture::Picture;
+use super::pixels::{CHANNELS, PixelsMut};
+use super::registry::CodecRegistry;
 
 /// A decoded image: RGB, 8 bits, interleaved, rows without gaps.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,16 +175,6 @@ fn zeros(size: Size) -> Result<Vec<u8>> {
         Error::new(ErrorKind::LimitExceeded, message)
     })?;
     Ok(vec![0; bytes])
-}
-
-/// Decodes one image, upright, with all codecs of this build and default limits.
-///
-/// Many images decode faster with one [`Decoder`].
-///
-/// # Errors
-/// As [`Decoder::decode_into`].
-pub fn decode_rgb(encoded: &[u8]) -> Result<Image> {
-    Decoder::new(&CodecRegistry::with_defaults(), &Limits::default()).decode_rgb(encoded)
 }
 
 /// Turns an image: where it keeps its sides, in its own memory.

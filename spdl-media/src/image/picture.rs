@@ -2,8 +2,8 @@
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use crate::pixels::CHANNELS;
-use crate::{PixelsMut, Rect, Size};
+use super::geometry::{Rect, Size};
+use super::pixels::{CHANNELS, PixelsMut};
 
 /// What the planes of a [`Picture`] stand for.
 #[non_exhaustive]
@@ -96,7 +96,8 @@ impl Plane {
 /// in resolution. Its memory is kept from image to image.
 ///
 /// ```
-/// use spdl_media::{ColorModel, Picture, Rect, Size};
+/// use spdl_media::image::{ColorModel, Picture};
+/// use spdl_media::{Rect, Size};
 /// let mut picture = Picture::new();
 /// picture.start_rgb(Size::new(40, 30), Rect { left: 8, top: 0, width: 16, height: 30 })?;
 /// assert_eq!(picture.color(), ColorModel::Rgb);

@@ -10,8 +10,8 @@ use fearless_simd::prelude::*;
 use fearless_simd::{i16x8, i16x16, i16x32, i32x16, u8x16, u8x32, u16x16};
 
 use super::axis::Axis;
-use crate::pixels::CHANNELS;
-use crate::simd::transpose;
+use crate::image::CHANNELS;
+use crate::image::simd::transpose;
 
 /// Columns that are computed at once, and lines that become columns together.
 pub(super) const LANES: usize = 32;

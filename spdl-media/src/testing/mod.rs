@@ -19,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use spdl_core::{ErrorKind, Result};
 
-use crate::{
+use crate::image::{
     ColorModel, DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits, OnTruncated,
     Picture, PixelsMut, PlaneShape, Rect, SNIFF_BYTES, Size,
 };
@@ -486,7 +486,7 @@ mod tests {
     use spdl_core::{Error, ErrorKind, Result};
 
     use super::{codec_contract, memory_contract};
-    use crate::{
+    use crate::image::{
         CodecRegistry, ColorModel, DecodeRequest, Decoded, Decoder, ImageCodec, ImageDecoder,
         ImageInfo, Limits, OnTruncated, Orientation, Picture, PixelsMut, PlaneShape, Rect, Size,
     };

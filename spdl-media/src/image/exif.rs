@@ -1,6 +1,6 @@
 //! The one thing read from EXIF: the orientation.
 
-use crate::Orientation;
+use super::geometry::Orientation;
 
 const TAG_ORIENTATION: u16 = 0x0112;
 const TYPE_SHORT: u16 = 3;

@@ -18,9 +18,8 @@ use self::axis::{Axis, AxisRequest};
 pub use self::filter::ResizeFilter;
 use self::kernel::LANES;
 use self::passes::{Passes, Scratch, grow};
-use crate::pixels::CHANNELS;
-use crate::retention::Retention;
-use crate::{ColorModel, CropBox, Limits, Orientation, Picture, PlaneShape, Rect, Size};
+use crate::image::{CHANNELS, Retention};
+use crate::image::{ColorModel, CropBox, Limits, Orientation, Picture, PlaneShape, Rect, Size};
 
 /// What is made of a picture.
 #[derive(Clone, Copy, Debug)]

@@ -6,10 +6,10 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use spdl_core::{DType, Error, ErrorKind, Result};
 
-use crate::pixels::CHANNELS;
-use crate::resize::ResizedPlanes;
-use crate::transform::{ImageTransform, Layout, SampleColor};
-use crate::{ColorModel, Rect, Size};
+use super::image_transform::{ImageTransform, Layout, SampleColor};
+use super::resize::ResizedPlanes;
+use crate::image::CHANNELS;
+use crate::image::{ColorModel, Rect, Size};
 
 /// Pixels that are converted at once.
 const LANES: usize = 16;

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use spdl_core::{Error, ErrorKind, Result, SampleRng};
 
-use crate::{CropBox, Rect, Size};
+use crate::image::{CropBox, Rect, Size};
 
 /// The share of the resized image that the centre crop of [`Mode::Eval`] keeps, of each side.
 pub const EVAL_CROP_FRACTION: f64 = 0.875;

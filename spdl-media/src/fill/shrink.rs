@@ -2,9 +2,9 @@
 
 use spdl_core::Result;
 
-use crate::{
-    CodecRegistry, Crop, FillImage, Image, ImageTransform, Limits, Rect, ResizeFilter, Sample, Size,
-};
+use super::image::FillImage;
+use crate::image::{CodecRegistry, Image, Limits, Rect, Size};
+use crate::transform::{Crop, ImageTransform, ResizeFilter, Sample};
 
 /// Decodes images and makes the large ones smaller, once, for all that is to come: for a data set
 /// that is written anew, or for a cache of decoded samples.
@@ -14,7 +14,7 @@ use crate::{
 /// ```
 /// # #[cfg(feature = "jpeg")] {
 /// use spdl_media::{CodecRegistry, Limits, Shrink, Size};
-/// # let photo = include_bytes!("../tests/data/420.jpg");
+/// # let photo = include_bytes!("../../tests/data/420.jpg");
 /// let mut shrink = Shrink::to_shorter_side(16, &CodecRegistry::with_defaults(), &Limits::default())?;
 /// let small = shrink.image(photo)?;
 /// assert_eq!(small.size.width.min(small.size.height), 16);
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn what_is_small_enough_keeps_its_pixels_and_what_is_not_is_as_a_sample_of_that_size() {
         let registry = CodecRegistry::with_defaults();
-        let file = include_bytes!("../tests/data/rgb.png");
+        let file = include_bytes!("../../tests/data/rgb.png");
         let whole = crate::decode_rgb(file).unwrap();
         let mut shrink = Shrink::to_longer_side(20_000, &registry, &Limits::default());
         assert!(shrink.is_err(), "more than a sample may have");

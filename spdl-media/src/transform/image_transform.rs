@@ -5,7 +5,9 @@ use std::str::FromStr;
 
 use spdl_core::{DType, Error, ErrorKind, Field, Result, SampleRng};
 
-use crate::{Crop, Mode, OnTruncated, Placement, ResizeFilter, Size};
+use super::crop::{Crop, Mode, Placement};
+use super::resize::ResizeFilter;
+use crate::image::{OnTruncated, Size};
 
 /// The mean of ImageNet's training images, per channel (red, green, blue), as a share of 255.
 pub const IMAGENET_MEAN: [f32; 3] = [0.485, 0.456, 0.406];

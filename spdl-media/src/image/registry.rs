@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use crate::{ImageCodec, SNIFF_BYTES, formats};
+use super::codec::{ImageCodec, SNIFF_BYTES};
+use super::unsupported::why_not;
 
 /// The codecs of a program. Files are matched by content, never by name.
 ///
@@ -30,12 +31,9 @@ impl CodecRegistry {
         CodecRegistry::default()
     }
 
-    /// All codecs that this build has, one a format, each where its feature is on: `jpeg`, `png`,
-    /// `webp`, `gif`, `bmp`, `tiff`; `jxl`; `exr`; `pnm`, `qoi`, `dds`, `hdr`, `ico`, `farbfeld` and
-    /// `tga` with the feature `more-formats`. Other decoders of JPEG are registered by the program:
-    /// see [`register`](CodecRegistry::register).
-    pub fn with_defaults() -> Self {
-        CodecRegistry { codecs: formats::all() }
+    /// These codecs, tried in this order.
+    pub(crate) fn with_codecs(codecs: Vec<Arc<dyn ImageCodec>>) -> Self {
+        CodecRegistry { codecs }
     }
 
     /// Adds a codec. It is asked before those that are there, so it may take a format over.
@@ -63,7 +61,7 @@ impl CodecRegistry {
         }
         let head = &encoded[..encoded.len().min(SNIFF_BYTES)];
         self.codecs.iter().position(|codec| codec.sniff(head)).ok_or_else(|| {
-            if let Some(reason) = formats::why_not(head) {
+            if let Some(reason) = why_not(head) {
                 return Error::new(ErrorKind::Unsupported, format!("the file is {reason}"));
             }
             let known: Vec<_> = self.codecs.iter().map(|codec| codec.name()).collect();

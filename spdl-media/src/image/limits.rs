@@ -2,8 +2,8 @@
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use crate::Size;
-use crate::pixels::CHANNELS;
+use super::geometry::Size;
+use super::pixels::CHANNELS;
 
 /// Bounds that a decoder checks from the header, before it allocates.
 ///

@@ -4,7 +4,10 @@ use std::fmt::Debug;
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use crate::{Limits, Orientation, Picture, PixelsMut, Rect, Size};
+use super::geometry::{Orientation, Rect, Size};
+use super::limits::Limits;
+use super::picture::Picture;
+use super::pixels::PixelsMut;
 
 /// How many bytes of a file [`ImageCodec::sniff`] is shown, or fewer where the file is shorter.
 pub const SNIFF_BYTES: usize = 64;

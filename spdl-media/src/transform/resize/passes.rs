@@ -15,8 +15,7 @@ use super::kernel::{
     LANES, WOVEN, Woven, columns_to_lines, lines_to_columns, weave, weave_channel, weigh,
 };
 use super::padded;
-use crate::Plane;
-use crate::pixels::CHANNELS;
+use crate::image::{CHANNELS, Plane};
 
 /// Positions along a line that are taken at once: what becomes of them stays in a core's cache.
 const CHUNK: usize = 512;

@@ -1,0 +1,14 @@
+//! From the bytes of a file to a sample in a batch: decode, transform and augment in one worker.
+//!
+//! | file | content |
+//! |---|---|
+//! | `image` | [`FillImage`]: one image into its slot |
+//! | `shrink` | [`Shrink`]: smaller copies of large images |
+//!
+//! Imports: [`image`](crate::image), [`transform`](crate::transform), [`augment`](crate::augment).
+
+mod image;
+mod shrink;
+
+pub use image::{FillImage, Written};
+pub use shrink::Shrink;

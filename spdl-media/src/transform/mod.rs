@@ -1,0 +1,25 @@
+//! From decoded planes to the values of a sample: crop, resize, normalise, lay out.
+//!
+//! | file | content |
+//! |---|---|
+//! | `crop` | which part of an image is used, and its place in the sample |
+//! | `resize` | the resize filters and kernels |
+//! | `image_transform` | all settings of the transform of one image |
+//! | `sample` | colour order, normalisation, data type and layout of the values |
+//!
+//! Imports: [`image`](crate::image).
+
+mod crop;
+mod image_transform;
+mod resize;
+mod sample;
+
+pub use crop::{Crop, EVAL_CROP_FRACTION, Mode, Placement, TRAIN_AREA, TRAIN_ASPECT};
+pub use image_transform::{
+    IMAGENET_MEAN, IMAGENET_STD, ImageTransform, Layout, SampleColor, SampleFormat, image_fields,
+};
+pub use resize::ResizeFilter;
+pub use sample::Sample;
+
+pub(crate) use resize::{ResizeRequest, ResizedPlanes, Resizer, needed_region, reach};
+pub(crate) use sample::SampleWriter;
