@@ -10,6 +10,7 @@ mod data_sets;
 mod doctor;
 mod lists_and_classes;
 mod pack;
+mod readme;
 mod report;
 mod rescue;
 mod resume;
