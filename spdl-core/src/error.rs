@@ -1,11 +1,12 @@
 //! What went wrong, where, and what the caller may do about it.
 
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as StdError;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
-
-use crate::Change;
 
 /// The result of every fallible call in the workspace.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -365,6 +366,70 @@ impl From<std::io::Error> for Error {
         };
         Error::new(kind, error.to_string())
     }
+}
+
+/// A part of a pipeline that is not what it was when a state was taken, or of whatever else was made
+/// under other conditions: one of [`Error::changes`](crate::Error::changes).
+///
+/// Displayed, it reads `PART was VALUE, is VALUE`, with `absent` for what is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Which part: of a pipeline `seed`, or a name of [`State::fingerprint`](crate::State::fingerprint),
+    /// which is what [`State::allow_change`](crate::State::allow_change) takes.
+    pub part: String,
+    /// What it was; `None` where there was no such part.
+    pub was: Option<String>,
+    /// What it is; `None` where there is no such part any more.
+    pub is: Option<String>,
+}
+
+impl Change {
+    /// All between two fingerprints, by the names of parts in ascending order.
+    pub(crate) fn between<'a>(
+        was: &'a BTreeMap<String, String>,
+        is: &'a BTreeMap<String, String>,
+    ) -> impl Iterator<Item = Change> + 'a {
+        let parts: BTreeSet<&String> = was.keys().chain(is.keys()).collect();
+        parts.into_iter().filter(|part| was.get(*part) != is.get(*part)).map(|part| Change {
+            part: part.clone(),
+            was: was.get(part).cloned(),
+            is: is.get(part).cloned(),
+        })
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Change { part, was, is } = self;
+        let [was, is] = [was, is].map(|value| value.as_deref().unwrap_or("absent"));
+        write!(f, "{part} was {was}, is {is}")
+    }
+}
+
+/// Runs user code; a panic becomes an error.
+pub(crate) fn guarded<R>(work: impl FnOnce() -> Result<R>) -> (Result<R>, bool) {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(result) => (result, false),
+        Err(payload) => {
+            let payload: Box<dyn Any + Send> = payload;
+            (Err(panicked(payload)), true)
+        }
+    }
+}
+
+/// The error of work that nobody wants any more.
+pub(crate) fn stopped() -> Error {
+    Error::new(ErrorKind::Stopped, "the pipeline has ended")
+}
+
+/// A panic's payload as an error.
+pub(crate) fn panicked(payload: Box<dyn Any + Send>) -> Error {
+    let words = payload
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| payload.downcast_ref::<String>().cloned());
+    let words = words.unwrap_or_else(|| "a value that is no text".into());
+    Error::new(ErrorKind::Panicked, format!("panicked: {words}"))
 }
 
 #[cfg(test)]

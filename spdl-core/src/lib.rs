@@ -96,134 +96,65 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod account;
-mod affinity;
-mod aggregate;
-mod array;
-mod audit;
-mod batch;
-mod budget;
-#[cfg(all(test, spdl_loom))]
-mod budget_models;
-mod buffer;
-mod builder;
-mod change;
-mod control;
-mod counter;
-mod dataset;
-mod definition;
-mod delivery;
-mod device;
-mod device_batch;
-mod diagnosis;
 mod error;
-mod executor;
-mod failure;
-#[cfg(feature = "tracing")]
-mod folding;
-mod footprint;
-mod grouping;
-mod histogram;
-mod hooks;
-mod interval;
-mod layers;
-mod machine;
-mod merge;
-#[cfg(feature = "metrics")]
-mod metrics_exporter;
-mod options;
-mod pieces;
-mod pipeline;
-mod profile;
-#[cfg(feature = "serde")]
-mod quarantine;
-mod random;
-mod range_run;
-mod ranges;
-mod replay;
-mod retry;
-mod runtime;
-mod sample;
-pub mod sampler;
-#[cfg(feature = "serde")]
-mod saved_steps;
+mod item;
+pub mod memory;
+pub mod observe;
+pub mod pipeline;
+pub mod resume;
+pub mod runtime;
 mod scheduler;
 #[cfg(feature = "serde")]
 mod seconds;
-mod shard;
-mod shuffle;
-#[cfg(all(test, spdl_shuttle))]
-mod shuttle_graphs;
-mod source;
-mod stage;
-mod state;
-#[cfg(feature = "serde")]
-mod state_file;
-mod statistics;
+pub mod source;
+pub mod stage;
 mod sync;
-#[cfg(feature = "tracing")]
-mod tracing_hook;
 
-pub use aggregate::{Aggregation, Aggregator, Batcher, FillRate, Filter, FlatMap, Map, Unbatch};
-pub use array::{Array, DType, Element};
-pub use audit::OrderAudit;
-pub use batch::{Batch, BatchLayout, Field, Fill, FillContext, SlotMut};
-pub use budget::MemoryStatistics;
-pub use buffer::{ALIGNMENT, BufferPool, HostBuffer, PAGE, Pin, PinMemory, PoolStatistics};
-pub use builder::{Path, PipelineBuilder, path};
-pub use change::Change;
-pub use control::Control;
-pub use counter::Counter;
-pub use dataset::{Dataset, DatasetSource};
-pub use definition::{
-    Construct, Definition, PipelineSettings, Setting, StageDefinition, short_type_name,
+pub use error::{Change, Error, ErrorKind, Result};
+pub use memory::{
+    ALIGNMENT, Array, BufferPool, DType, Device, DeviceMemory, Element, Fence, Footprint,
+    HostBuffer, HostDevice, MemoryStatistics, PAGE, Pin, PinMemory, PoolStatistics, Space, Upload,
+    usable_memory,
 };
-pub use device::{Device, DeviceMemory, Fence, HostDevice, Space, Upload};
-pub use device_batch::{DeviceArray, DeviceBatch};
-pub use diagnosis::Limit;
-pub use error::{Error, ErrorKind, Result};
-pub use executor::CpuExecutor;
-#[cfg(feature = "rayon")]
-pub use executor::RayonExecutor;
-pub use failure::{Dropped, OnError};
-pub use footprint::Footprint;
-pub use grouping::{
-    Bucketed, Bucketer, Bucketing, ConcatAndSplit, Packed, Packer, Packing, Piece, Sequence, pieces,
-};
-pub use histogram::Quantiles;
-pub use hooks::{Hook, ItemInfo, ItemOutcome, StageInfo};
-pub use interval::Interval;
-pub use machine::usable_memory;
-pub use merge::{Arrival, Choice, MergePolicy, RoundRobin, WeightedMerge};
 #[cfg(feature = "metrics")]
-pub use metrics_exporter::MetricsExporter;
-pub use options::{Order, StageOptions};
-pub use pipeline::{Epoch, Event, Monitor, Pipeline, PipelineStream};
-pub use profile::{Profile, ProfileOptions, Rate, StageProfile};
+pub use observe::MetricsExporter;
+#[cfg(feature = "tracing")]
+pub use observe::TracingHook;
+pub use observe::{
+    ConsumerStatistics, Counter, Dropped, Hook, Interval, ItemInfo, ItemOutcome, Limit,
+    MAX_DROPPED_LISTED, Quantiles, QueueStatistics, StageInfo, StageKind, StageStatistics,
+    Statistics,
+};
 #[cfg(feature = "serde")]
-pub use quarantine::{Entry, Quarantine, QuarantineList};
-pub use random::SampleRng;
-pub use range_run::RangeRun;
-pub use replay::{OrderDifference, OrderRecord};
-pub use retry::{Retried, RetriedStage, Retry};
+pub use observe::{Entry, Quarantine, QuarantineList};
+#[cfg(feature = "serde")]
+pub use pipeline::SavedSteps;
+pub use pipeline::{
+    Construct, Control, Definition, Epoch, Event, Monitor, Order, Path, Pipeline, PipelineBuilder,
+    PipelineSettings, PipelineStream, Profile, ProfileOptions, Rate, Setting, StageDefinition,
+    StageOptions, StageProfile, path, short_type_name,
+};
+pub use resume::{OrderAudit, OrderDifference, OrderRecord, SampleCounts, State};
+#[cfg(feature = "serde")]
+pub use resume::{StateFile, StateLock, StateSaver};
+#[cfg(feature = "rayon")]
+pub use runtime::RayonExecutor;
 #[cfg(feature = "tokio")]
 pub use runtime::TokioRuntime;
-pub use runtime::{Runtime, ThreadRuntime, block_on};
-pub use sample::{Labeled, SampleId};
-#[cfg(feature = "serde")]
-pub use saved_steps::SavedSteps;
-pub use shard::{Position, Positions, Remainder, Shard};
-pub use shuffle::Permutation;
-pub use source::{Cursor, Fingerprint, Source};
-pub use stage::{AsyncContext, AsyncStage, Stage, StageContext, StageFn, stage_fn};
-pub use state::{SampleCounts, State};
-#[cfg(feature = "serde")]
-pub use state_file::{StateFile, StateLock, StateSaver};
-pub use statistics::{
-    ConsumerStatistics, MAX_DROPPED_LISTED, QueueStatistics, StageKind, StageStatistics, Statistics,
+pub use runtime::{CpuExecutor, Runtime, ThreadRuntime, block_on};
+pub use scheduler::OnError;
+pub use source::sampler;
+pub use source::{
+    Cursor, Dataset, DatasetSource, Fingerprint, Labeled, Permutation, Position, Positions,
+    RangeRun, Remainder, SampleId, SampleRng, Shard, Source,
 };
-#[cfg(feature = "tracing")]
-pub use tracing_hook::TracingHook;
+pub use stage::{
+    Aggregation, Aggregator, Arrival, AsyncContext, AsyncStage, Batch, BatchLayout, Batcher,
+    Bucketed, Bucketer, Bucketing, Choice, ConcatAndSplit, DeviceArray, DeviceBatch, Field, Fill,
+    FillContext, FillRate, Filter, FlatMap, Map, MergePolicy, Packed, Packer, Packing, Piece,
+    Retried, RetriedStage, Retry, RoundRobin, Sequence, SlotMut, Stage, StageContext, StageFn,
+    Unbatch, WeightedMerge, pieces, stage_fn,
+};
 
 // The only foreign types in this crate's interface.
 pub use async_trait::async_trait;

@@ -5,6 +5,7 @@
 use loom::sync as imp;
 #[cfg(spdl_shuttle)]
 use shuttle::sync as imp;
+use std::fmt;
 #[cfg(not(any(spdl_loom, spdl_shuttle)))]
 use std::sync as imp;
 use std::sync::{Arc, PoisonError};
@@ -105,5 +106,37 @@ impl Drop for Ends {
     fn drop(&mut self) {
         *self.0.over.lock() = true;
         self.0.changed.notify_all();
+    }
+}
+
+/// A count that grows: its clones are handles of the same number.
+///
+/// Stages that exist once per worker count together with it, as [`RetriedStage`] does.
+///
+/// [`RetriedStage`]: crate::RetriedStage
+///
+/// ```
+/// let counter = spdl_core::Counter::default();
+/// counter.clone().add(2);
+/// assert_eq!(counter.get(), 2);
+/// ```
+#[derive(Clone, Default)]
+pub struct Counter(Arc<atomic::AtomicU64>);
+
+impl Counter {
+    /// Counts `more`.
+    pub fn add(&self, more: u64) {
+        self.0.fetch_add(more, atomic::Ordering::Relaxed);
+    }
+
+    /// How many were counted so far, by all handles.
+    pub fn get(&self) -> u64 {
+        self.0.load(atomic::Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for Counter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Counter({})", self.get())
     }
 }

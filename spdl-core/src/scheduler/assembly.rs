@@ -10,13 +10,14 @@ use std::collections::VecDeque;
 
 use bytes::BytesMut;
 
-use crate::account::Member;
-use crate::array::Array;
-use crate::batch::{Batch, BatchLayout};
-use crate::budget::Lease;
-use crate::buffer::{BufferPool, RowBuffer, aligned};
-use crate::sample::Head;
-use crate::{Error, Result, SampleId};
+use crate::error::{Error, Result};
+use crate::item::Head;
+use crate::item::lineage::Member;
+use crate::memory::array::Array;
+use crate::memory::budget::Lease;
+use crate::memory::buffer::{BufferPool, RowBuffer, aligned};
+use crate::source::sample::SampleId;
+use crate::stage::batch::{Batch, BatchLayout};
 
 #[derive(Debug)]
 pub(crate) struct Assembly {
@@ -92,7 +93,7 @@ pub(crate) enum Finished {
     /// given back without any lock, since that wakes whoever waits for it.
     Discarded(Vec<Member>, Option<Lease>),
     /// It could not be put together.
-    Failed(crate::Error),
+    Failed(crate::error::Error),
 }
 
 impl Assembly {
@@ -405,7 +406,7 @@ impl OpenBatch {
             // Behind a failure that ends the stage, a row may still be away.
             let Some(buffer) = rows.into_buffer(len) else {
                 let message = "a row is missing from a finished batch";
-                return Err(crate::Error::new(crate::ErrorKind::Io, message));
+                return Err(crate::error::Error::new(crate::error::ErrorKind::Io, message));
             };
             let shape = std::iter::once(len).chain(field.shape.iter().copied()).collect();
             arrays.push(Array::new(field.dtype, shape, buffer)?);
@@ -418,7 +419,9 @@ impl OpenBatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DType, ErrorKind, Field};
+    use crate::error::ErrorKind;
+    use crate::memory::array::DType;
+    use crate::stage::batch::Field;
     use proptest::prelude::*;
 
     type Delivered = Vec<(Vec<SampleId>, Vec<i64>)>;

@@ -18,16 +18,16 @@ use super::cpu_node::Sizer;
 use super::queue::{Next, Queue};
 use super::reorder::Reorder;
 use super::window::Window;
-use super::{StageCore, guarded, size_of_item};
-use crate::account::Fate;
-use crate::budget::Lease;
-use crate::failure::{Verdict, panicked};
-use crate::hooks::Hooks;
+use super::{StageCore, size_of_item};
+use crate::error::{ErrorKind, Result, guarded, panicked};
+use crate::item::lineage::Fate;
+use crate::item::{Envelope, Head};
+use crate::memory::budget::Lease;
+use crate::observe::hooks::Hooks;
 use crate::runtime::Runtime;
-use crate::sample::{Envelope, Head};
+use crate::scheduler::failure::Verdict;
 use crate::stage::{AsyncContext, AsyncStage};
 use crate::sync::atomic::Ordering;
-use crate::{ErrorKind, Result};
 
 pub(crate) struct AsyncNode<In, Out, S: ?Sized> {
     pub(crate) core: StageCore,

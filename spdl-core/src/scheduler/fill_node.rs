@@ -7,15 +7,16 @@ use bytes::BytesMut;
 
 use super::assembly::{Assembly, Finished};
 use super::cpu_node::Factory;
-use super::crew::Crew;
 use super::queue::{Queue, Wakes};
-use super::{Node, StageCore, guarded};
-use crate::account::{Fate, Members};
-use crate::batch::{Batch, Field, Fill, FillContext, SlotMut};
-use crate::budget::Lease;
-use crate::failure::Verdict;
-use crate::hooks::Hooks;
-use crate::sample::{Envelope, Head, Tag};
+use super::worker_pool::Crew;
+use super::{Node, StageCore};
+use crate::error::guarded;
+use crate::item::lineage::{Fate, Members};
+use crate::item::{Envelope, Head, Tag};
+use crate::memory::budget::Lease;
+use crate::observe::hooks::Hooks;
+use crate::scheduler::failure::Verdict;
+use crate::stage::batch::{Batch, Field, Fill, FillContext, SlotMut};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -71,7 +72,7 @@ enum Taken<In> {
     /// An earlier run has delivered it.
     Passed,
     /// The pipeline has ended because of it.
-    Fault(crate::Error),
+    Fault(crate::error::Error),
 }
 
 impl<In: Send + 'static, F: Fill<In>> Node for FillNode<In, F> {

@@ -4,14 +4,14 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use super::StageCore;
 use super::queue::{Next, Queue};
-use super::{StageCore, guarded};
-use crate::account::Fate;
-use crate::budget::Lease;
-use crate::merge::{Choice, MergePolicy};
-use crate::sample::Envelope;
+use crate::error::{Error, ErrorKind, Result, guarded};
+use crate::item::Envelope;
+use crate::item::lineage::Fate;
+use crate::memory::budget::Lease;
+use crate::stage::merge::{Choice, MergePolicy};
 use crate::sync::atomic::Ordering;
-use crate::{Error, ErrorKind, Result};
 
 /// The most items handed on at once.
 const LONGEST_RUN: usize = 64;

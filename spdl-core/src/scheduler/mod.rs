@@ -31,10 +31,9 @@
 //! Failures are recorded before queues change, so a consumer that sees the end knows whether it was
 //! one.
 
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
@@ -46,32 +45,36 @@ use futures_util::FutureExt;
 pub(crate) mod assembly;
 pub(crate) mod async_node;
 pub(crate) mod cpu_node;
-pub(crate) mod crew;
+pub(crate) mod failure;
 pub(crate) mod fill_node;
-#[cfg(all(test, spdl_loom))]
-mod loom_models;
 pub(crate) mod merge_node;
+#[cfg(all(test, spdl_loom))]
+mod models;
 pub(crate) mod queue;
 pub(crate) mod reorder;
 pub(crate) mod route_node;
 pub(crate) mod signal;
 pub(crate) mod source_node;
 mod window;
+pub(crate) mod worker_pool;
 
-use crate::account::{Account, Fate, Member};
-use crate::budget::{Budget, Lease, MemoryStatistics};
-use crate::buffer::BufferPool;
-use crate::failure::{DropListener, Failures, Tolerance, Verdict, panicked};
-use crate::hooks::Hooks;
-use crate::interval::RawSnapshot;
-use crate::random::stage_number;
-use crate::sample::Head;
-use crate::statistics::{ConsumerMeter, StageKind, StageMeter};
+pub use failure::OnError;
+
+use crate::error::{Error, ErrorKind, Result, guarded, panicked};
+use crate::item::Head;
+use crate::item::lineage::{Fate, Member};
+use crate::memory::budget::{Budget, Lease, MemoryStatistics};
+use crate::memory::buffer::BufferPool;
+use crate::observe::hooks::Hooks;
+use crate::observe::interval::RawSnapshot;
+use crate::observe::statistics::{ConsumerMeter, StageKind, StageMeter};
+use crate::resume::ledger::Account;
+use crate::scheduler::failure::{DropListener, Failures, Tolerance, Verdict};
+use crate::source::random::stage_number;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::{Error, ErrorKind, Result};
-use crew::Crew;
 use queue::{AnyQueue, Queue};
+use worker_pool::Crew;
 
 /// How many errors of tasks beside the pipeline are kept.
 const MOST_BACKGROUND_ERRORS: usize = 100;
@@ -123,7 +126,7 @@ impl Shared {
         buffers: BufferPool,
     ) -> Self {
         Shared {
-            number: crate::hooks::next_pipeline(),
+            number: crate::observe::hooks::next_pipeline(),
             seed,
             failures: Failures::new(listeners),
             consumer: ConsumerMeter::default(),
@@ -132,7 +135,7 @@ impl Shared {
             account: OnceLock::new(),
             left_out: AtomicU64::new(0),
             threads: AtomicUsize::new(threads),
-            cpus: crate::machine::usable_cpus(),
+            cpus: crate::memory::machine::usable_cpus(),
             stopped: AtomicBool::new(false),
             started_at: OnceLock::new(),
             ended_at: OnceLock::new(),
@@ -255,9 +258,9 @@ impl Shared {
         self.budget.get().map(|budget| budget.statistics()).unwrap_or_default()
     }
 
-    pub(crate) fn statistics(&self) -> crate::Statistics {
+    pub(crate) fn statistics(&self) -> crate::observe::statistics::Statistics {
         let (dropped, dropped_total) = self.failures.dropped();
-        crate::Statistics {
+        crate::observe::statistics::Statistics {
             pipeline: self.number,
             elapsed: self.elapsed(),
             threads: self.threads.load(Ordering::Relaxed),
@@ -477,26 +480,10 @@ impl StageCore {
     }
 }
 
-/// Runs user code; a panic becomes an error.
-pub(crate) fn guarded<R>(work: impl FnOnce() -> Result<R>) -> (Result<R>, bool) {
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(result) => (result, false),
-        Err(payload) => {
-            let payload: Box<dyn Any + Send> = payload;
-            (Err(crate::failure::panicked(payload)), true)
-        }
-    }
-}
-
-/// The error of work that nobody wants any more.
-pub(crate) fn stopped() -> Error {
-    Error::new(ErrorKind::Stopped, "the pipeline has ended")
-}
-
 #[cfg(test)]
 mod tests {
     use super::{Branch, Measure, Position};
-    use crate::budget::Budget;
+    use crate::memory::budget::Budget;
 
     #[test]
     fn the_estimate_forgets_one_large_output_among_small_ones() {

@@ -8,9 +8,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::signal::Signal;
-use crate::SampleId;
-use crate::sample::Envelope;
-use crate::statistics::{QueueMeter, QueueSnapshot};
+use crate::item::Envelope;
+use crate::observe::statistics::{QueueMeter, QueueSnapshot};
+use crate::source::sample::SampleId;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

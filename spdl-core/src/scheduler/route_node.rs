@@ -13,12 +13,13 @@ use std::time::Duration;
 
 use super::StageCore;
 use super::queue::{Next, Queue};
-use crate::account::Fate;
-use crate::budget::Lease;
-use crate::sample::{Envelope, Head, Retired, Tag, TicketDesk};
-use crate::statistics::StageMeter;
+use crate::error::{Error, ErrorKind, Result};
+use crate::item::lineage::Fate;
+use crate::item::ticket::{Retired, TicketDesk};
+use crate::item::{Envelope, Head, Tag};
+use crate::memory::budget::Lease;
+use crate::observe::statistics::StageMeter;
 use crate::sync::Mutex;
-use crate::{Error, ErrorKind, Result};
 
 /// How many items may be between the parting of the ways and their joining, where order is restored.
 pub(crate) const MOST_OPEN: usize = 256;
@@ -69,7 +70,7 @@ struct List {
 }
 
 /// The same head, with a ticket, which keeps the one that it may have from a route around this one.
-fn with_ticket(head: Head, mut ticket: crate::sample::Ticket) -> Head {
+fn with_ticket(head: Head, mut ticket: crate::item::ticket::Ticket) -> Head {
     ticket.outer = head.ticket().cloned();
     let (key, members) = match head.tag.as_deref() {
         Some(tag) => (tag.key.clone(), tag.members.clone()),
@@ -178,7 +179,7 @@ impl<T: Send + 'static> SplitNode<T> {
         crossing: &Crossing,
         queue: &Queue<T>,
         cx: &Context<'_>,
-    ) -> Poll<Option<crate::sample::Ticket>> {
+    ) -> Poll<Option<crate::item::ticket::Ticket>> {
         if queue.is_shut() {
             return Poll::Ready(None);
         }
@@ -192,7 +193,7 @@ impl Crossing {
         Arc::new(Crossing { tickets: Arc::default(), most_open, notes: Mutex::default() })
     }
 
-    fn poll_draw(&self, cx: &Context<'_>) -> Poll<crate::sample::Ticket> {
+    fn poll_draw(&self, cx: &Context<'_>) -> Poll<crate::item::ticket::Ticket> {
         let ticket = self.tickets.poll_draw(self.most_open, cx);
         if ticket.is_ready() {
             self.notes.lock().drawn += 1;

@@ -11,15 +11,17 @@ use futures_core::stream::BoxStream;
 
 use super::cpu_node::Sizer;
 use super::queue::Queue;
-use super::{StageCore, guarded, size_of_item};
-use crate::account::{Fate, Member};
-use crate::budget::Lease;
-use crate::failure::{Verdict, panicked};
-use crate::hooks::Hooks;
-use crate::replay::OrderRecord;
-use crate::sample::{Envelope, Head};
-use crate::shard::Divisions;
-use crate::{Result, SampleId, Source};
+use super::{StageCore, size_of_item};
+use crate::error::{Result, guarded, panicked};
+use crate::item::lineage::{Fate, Member};
+use crate::item::{Envelope, Head};
+use crate::memory::budget::Lease;
+use crate::observe::hooks::Hooks;
+use crate::resume::replay::OrderRecord;
+use crate::scheduler::failure::Verdict;
+use crate::source::Source;
+use crate::source::sample::SampleId;
+use crate::source::shard::Divisions;
 
 /// The most items put into the first queue at once.
 const LONGEST_RUN: usize = 64;
@@ -83,7 +85,7 @@ impl<S: Source> SourceNode<S> {
                 Err(error) => return self.core.raise(error),
             };
             let items = match &self.replay {
-                Some(record) => crate::replay::replay_stream(items, positions, record),
+                Some(record) => crate::resume::replay::replay_stream(items, positions, record),
                 None => items,
             };
             let mut pass = Pass { items, epoch, yielded: 0 };

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::account::Member;
-use crate::budget::{Budget, Lease};
-use crate::pieces::Piece;
-use crate::sample::Head;
+use crate::error::{Error, ErrorKind, Result};
+use crate::item::Head;
+use crate::item::lineage::{Member, Piece};
+use crate::memory::budget::{Budget, Lease};
 use crate::scheduler::Measure;
 use crate::stage::Parts;
-use crate::{Error, ErrorKind, Result};
 
 /// The items that an instance has taken in and not given out.
 #[derive(Default)]
@@ -191,7 +190,7 @@ fn not_held(number: u64) -> Error {
 #[cfg(not(any(spdl_loom, spdl_shuttle)))]
 mod tests {
     use super::*;
-    use crate::SampleId;
+    use crate::source::sample::SampleId;
 
     fn id(index: u64) -> SampleId {
         SampleId { epoch: 3, index }

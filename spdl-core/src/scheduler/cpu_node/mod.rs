@@ -2,9 +2,7 @@
 
 mod gathering;
 mod outlet;
-mod presence;
-#[cfg(all(test, spdl_loom))]
-mod presence_models;
+pub(crate) mod presence;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,19 +10,20 @@ use std::time::{Duration, Instant};
 use self::gathering::Gathering;
 use self::outlet::QueueOutlet;
 use self::presence::Presence;
-use super::crew::Crew;
 use super::queue::Queue;
 use super::reorder::Reorder;
-use super::{Measure, Node, Position, StageCore, guarded, stopped};
-use crate::account::{Cut, Fate, HoldsBack, Note};
-use crate::budget::{Budget, Lease};
-use crate::failure::Verdict;
-use crate::hooks::Hooks;
-use crate::sample::{Envelope, Head};
+use super::worker_pool::Crew;
+use super::{Measure, Node, Position, StageCore};
+use crate::error::{Error, ErrorKind, Result, guarded, stopped};
+use crate::item::lineage::Fate;
+use crate::item::{Envelope, Head};
+use crate::memory::budget::{Budget, Lease};
+use crate::observe::hooks::Hooks;
+use crate::resume::ledger::{Cut, HoldsBack, Note};
+use crate::scheduler::failure::Verdict;
 use crate::stage::{Stage, StageContext};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{MODELLED, Mutex};
-use crate::{Error, ErrorKind, Result};
 
 /// The most items a worker takes from a queue at once, where they are tiny.
 const LONGEST_RUN: usize = 64;

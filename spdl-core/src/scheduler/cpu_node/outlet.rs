@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use super::gathering::{Gathering, Outgoing, Place};
 use super::{CpuNode, Run};
-use crate::account::{Cut, Fate, HoldsBack, Link, Member, Members, Note};
-use crate::budget::Lease;
-use crate::pieces::Piece;
-use crate::sample::{Envelope, Head, Tag};
-use crate::scheduler::crew::Crew;
-use crate::scheduler::stopped;
+use crate::error::{Result, stopped};
+use crate::item::lineage::{Fate, Link, Member, Members, Piece};
+use crate::item::{Envelope, Head, Tag};
+use crate::memory::budget::Lease;
+use crate::resume::ledger::{Cut, HoldsBack, Note};
+use crate::scheduler::worker_pool::Crew;
+use crate::stage::aggregate::FillRate;
 use crate::stage::{Outlet, Parts, Stage};
 use crate::sync::atomic::Ordering;
-use crate::{FillRate, Result};
 
 /// How many outputs an item may have waiting for its turn; it makes more only when that has come.
 const MOST_OUT_OF_TURN: usize = 64;

@@ -12,7 +12,7 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// Where two find the end at once, it may be that none is alone. Whoever leaves last looks again
 /// before it sleeps, as workers always do.
 #[derive(Debug, Default)]
-pub(super) struct Presence {
+pub(crate) struct Presence {
     running: AtomicUsize,
     /// Whether a worker deals with the end of an epoch.
     ending: AtomicBool,
@@ -20,23 +20,23 @@ pub(super) struct Presence {
 
 impl Presence {
     /// How many workers there are.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.running.load(Ordering::SeqCst)
     }
 
     /// Counts a worker in. Says how many there were before.
-    pub(super) fn enter(&self) -> usize {
+    pub(crate) fn enter(&self) -> usize {
         self.running.fetch_add(1, Ordering::SeqCst)
     }
 
     /// Counts a worker out, who has put down what it took.
-    pub(super) fn leave(&self) {
+    pub(crate) fn leave(&self) {
         self.running.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Whether all instances are another worker's, who deals with the end of an epoch. Asked by one
     /// that has entered.
-    pub(super) fn is_ending(&self) -> bool {
+    pub(crate) fn is_ending(&self) -> bool {
         self.ending.load(Ordering::SeqCst)
     }
 
@@ -48,7 +48,7 @@ impl Presence {
 
     /// Lets this worker, which has entered, `end` the epoch, where its end `comes_next` and nobody
     /// else is at work. Says whether it has.
-    pub(super) fn end_epoch(
+    pub(crate) fn end_epoch(
         &self,
         comes_next: impl Fn() -> bool,
         end: impl FnOnce() -> bool,

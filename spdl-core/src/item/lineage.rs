@@ -1,0 +1,401 @@
+//! What an item is made of: the samples, and the aggregates, that went into it; and what became of each.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+#[cfg(feature = "serde")]
+use crate::error::{Error, Result};
+use crate::source::ranges::Ranges;
+use crate::source::sample::SampleId;
+use crate::sync::Mutex;
+
+/// What became of a piece, or of a sample: the last of these that any piece of it came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
+pub(crate) enum Fate {
+    /// It went into another piece of the same sample.
+    Joined,
+    Filtered,
+    LeftOut,
+    Dropped,
+    Delivered,
+}
+
+/// A piece of a sample, or of what several were put together into.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) id: SampleId,
+    pub(crate) lineage: u64,
+    /// What it was put together of, where it was.
+    pub(crate) of: Option<Arc<Members>>,
+}
+
+impl From<SampleId> for Member {
+    fn from(id: SampleId) -> Self {
+        Member { id, lineage: 0, of: None }
+    }
+}
+
+impl Member {
+    pub(crate) fn piece(&self) -> Piece {
+        match &self.of {
+            Some(of) => Piece::of_list(of.depth, self.id.index, self.lineage, of.hash()),
+            None => Piece::of_sample(self.id.index, self.lineage),
+        }
+    }
+
+    /// The position behind the last sample that it was made of.
+    pub(crate) fn end(&self) -> u64 {
+        self.of.as_ref().map_or(self.id.index.saturating_add(1), |of| of.end)
+    }
+
+    /// Tells `told` of the samples in it.
+    pub(crate) fn samples(&self, told: &mut dyn FnMut(SampleId)) {
+        match &self.of {
+            Some(members) => members.samples(told),
+            None => told(self.id),
+        }
+    }
+}
+
+/// What an aggregate is made of.
+#[derive(Debug)]
+pub(crate) struct Members {
+    pub(crate) list: Box<[Member]>,
+    /// How many times something was put together, at most.
+    pub(crate) depth: u32,
+    /// The position behind the last sample that its stage had seen: with others behind it, it would
+    /// be the same.
+    pub(crate) end: u64,
+    /// See [`hash`](Members::hash).
+    hash: OnceLock<u64>,
+    /// Its place among all that its stage gave in this epoch, where that may matter.
+    pub(crate) link: Option<Link>,
+    pub(crate) live: Mutex<Live>,
+}
+
+/// The place of an aggregate in the sequence of those that its stage gave in an epoch.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) stage: Arc<str>,
+    /// Counted from 0, without gaps.
+    pub(crate) number: u64,
+    /// Whether an item was cut, in this aggregate or before: so what becomes of it waits its turn.
+    pub(crate) waits: bool,
+    /// What was cut at the end of the one before.
+    pub(crate) begun: Option<(Piece, u64)>,
+    /// The oldest item that the stage still holds, and how much of it has gone out with this
+    /// aggregate or before, where some has.
+    pub(crate) cut: Option<(Piece, u64)>,
+}
+
+/// What has become of an aggregate.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) pieces: u64,
+    pub(crate) fate: Fate,
+    /// Its pieces that are no more, while others are under way.
+    pub(crate) gone: Pieces,
+}
+
+impl Members {
+    pub(crate) fn new(list: impl IntoIterator<Item = Member>) -> Self {
+        let list: Box<[Member]> = list.into_iter().collect();
+        let depth = |member: &Member| member.of.as_ref().map_or(0, |of| of.depth);
+        let depth = list.iter().map(depth).max().unwrap_or(0) + 1;
+        let end = list.iter().map(Member::end).max().unwrap_or(0);
+        let live = Mutex::new(Live { pieces: 1, fate: Fate::Joined, gone: Pieces::default() });
+        Members { list, depth, end, hash: OnceLock::new(), link: None, live }
+    }
+
+    /// Says how far its stage had come, as a position.
+    pub(crate) fn made_at(self, end: u64) -> Self {
+        Members { end: self.end.max(end), ..self }
+    }
+
+    /// A number for what it is made of: another one where the members are others, or are cut
+    /// elsewhere.
+    fn hash(&self) -> u64 {
+        *self.hash.get_or_init(|| {
+            let mut hash = self.list.iter().fold(0, |hash, member| {
+                let of = member.of.as_ref().map_or(0, |of| of.hash());
+                mix(mix(hash ^ of, member.id.index) ^ member.lineage, 0)
+            });
+            if let Some(link) = &self.link {
+                for cut in [link.begun, link.cut] {
+                    let (index, number, out) =
+                        cut.map_or((0, 0, 0), |(piece, out)| (piece.index, piece.number, out));
+                    hash = mix(mix(hash ^ number, index), out);
+                }
+            }
+            hash
+        })
+    }
+
+    /// Says where it is among the aggregates of its stage.
+    pub(crate) fn linked(self, link: Link) -> Self {
+        let cut_in = link.cut.map_or(0, |(piece, _)| piece.depth + 1);
+        Members { depth: self.depth.max(cut_in), link: Some(link), ..self }
+    }
+
+    /// Tells `told` of the samples in it.
+    pub(crate) fn samples(&self, told: &mut dyn FnMut(SampleId)) {
+        self.list.iter().for_each(|member| member.samples(told));
+    }
+}
+
+/// A piece of a sample, or of what several were put together into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(into = "(u32, u64, u64)", from = "(u32, u64, u64)"))]
+pub(crate) struct Piece {
+    /// In how many layers it was put together.
+    pub(crate) depth: u32,
+    pub(crate) index: u64,
+    /// What it is among those with its depth and index. Those that a stage makes of one item follow
+    /// each other.
+    pub(crate) number: u64,
+}
+
+impl From<Piece> for (u32, u64, u64) {
+    fn from(piece: Piece) -> Self {
+        (piece.depth, piece.index, piece.number)
+    }
+}
+
+impl From<(u32, u64, u64)> for Piece {
+    fn from((depth, index, number): (u32, u64, u64)) -> Self {
+        // Sets hold no number without a next one. As for every lineage, another one may be the same
+        // with a probability of 2^-64.
+        Piece { depth, index, number: number.min(u64::MAX - 1) }
+    }
+}
+
+impl Piece {
+    pub(crate) fn of_sample(index: u64, lineage: u64) -> Self {
+        Piece::of_list(0, index, lineage, 0)
+    }
+
+    /// Of a list that bears the name of its first member. `list` is a hash of all its members: it
+    /// shifts the numbers of all its pieces alike, so those of another list are not taken for them.
+    pub(crate) fn of_list(depth: u32, index: u64, lineage: u64, list: u64) -> Self {
+        Piece::from((depth, index, unmixed(lineage).wrapping_add(list)))
+    }
+}
+
+/// Pieces, and how each came to its end.
+///
+/// Those that a stage made of one item, one after the other, are one range of numbers: so it is as
+/// small as there are gaps among them, and those are of pieces that are under way. Of the pieces of
+/// one sample the furthest end is known: it is that of the sample, once all have ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(into = "Vec<Data>", try_from = "Vec<Data>"))]
+pub(crate) struct Pieces(BTreeMap<(u32, u64, Fate), Ranges>);
+
+impl Pieces {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All with this depth and index.
+    fn of(&self, depth: u32, index: u64) -> impl Iterator<Item = (Fate, &Ranges)> {
+        let all = (depth, index, Fate::Joined)..=(depth, index, Fate::Delivered);
+        self.0.range(all).map(|(&(_, _, fate), numbers)| (fate, numbers))
+    }
+
+    /// How this piece came to its end, where it has.
+    pub(crate) fn get(&self, piece: Piece) -> Option<Fate> {
+        let number = piece.number;
+        let mut all = self.of(piece.depth, piece.index);
+        all.find(|(_, numbers)| numbers.contains(number)).map(|(fate, _)| fate)
+    }
+
+    /// Adds a piece, unless it is known.
+    pub(crate) fn insert(&mut self, piece: Piece, fate: Fate) {
+        let number = piece.number;
+        self.add(piece.depth, piece.index, fate, |numbers| {
+            numbers.insert(number);
+        });
+    }
+
+    fn add(&mut self, depth: u32, index: u64, fate: Fate, add: impl FnOnce(&mut Ranges)) {
+        // Several lists may bear the name of one sample, and those are told apart.
+        let known = if depth == 0 { self.of(depth, index).next() } else { None };
+        let furthest = match known.map(|(known, _)| known) {
+            Some(known) if known < fate => {
+                let numbers = self.0.remove(&(depth, index, known)).unwrap_or_default();
+                self.0.insert((depth, index, fate), numbers);
+                fate
+            }
+            Some(known) => known,
+            None => fate,
+        };
+        add(self.0.entry((depth, index, furthest)).or_default());
+    }
+
+    /// Adds all of `other`. What is in both is there once.
+    pub(crate) fn extend(&mut self, other: &Pieces) {
+        for (&(depth, index, fate), numbers) in &other.0 {
+            self.add(depth, index, fate, |known| *known = known.union(numbers));
+        }
+    }
+
+    /// Keeps those with a depth and an index for which `keep` says so.
+    pub(crate) fn retain(&mut self, keep: impl Fn(u32, u64) -> bool) {
+        self.0.retain(|&(depth, index, _), _| keep(depth, index));
+    }
+
+    /// Which samples they are of; one may come several times.
+    pub(crate) fn indices(&self) -> impl Iterator<Item = u64> {
+        self.0.keys().map(|&(_, index, _)| index)
+    }
+
+    /// Whether any is of something that was put together.
+    pub(crate) fn has_lists(&self) -> bool {
+        self.0.keys().any(|(depth, _, _)| *depth > 0)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> u64 {
+        self.0.values().map(Ranges::count).sum()
+    }
+}
+
+/// Pieces as they are written: depth, index and end, and the numbers as `[first, how many]`.
+#[cfg(feature = "serde")]
+#[derive(Clone, serde::Serialize, serde::Deserialize)]
+struct Data(u32, u64, Fate, Vec<[u64; 2]>);
+
+#[cfg(feature = "serde")]
+impl From<Pieces> for Vec<Data> {
+    fn from(pieces: Pieces) -> Self {
+        let data = pieces.0.iter().map(|(&(depth, index, fate), numbers)| {
+            let numbers = numbers.iter().map(|range| [range.start, range.end - range.start]);
+            Data(depth, index, fate, numbers.collect())
+        });
+        data.collect()
+    }
+}
+
+#[cfg(feature = "serde")]
+impl TryFrom<Vec<Data>> for Pieces {
+    type Error = Error;
+
+    fn try_from(all: Vec<Data>) -> Result<Self> {
+        let mut pieces = Pieces::default();
+        for Data(depth, index, fate, numbers) in all {
+            let ranges = numbers.iter().map(|&[first, count]| {
+                // Those that cannot be are refused as such that do not ascend.
+                [first, first.checked_add(count).unwrap_or(first)]
+            });
+            let ranges = Ranges::try_from(ranges.collect::<Vec<_>>())?;
+            pieces.add(depth, index, fate, |known| *known = known.union(&ranges));
+        }
+        Ok(pieces)
+    }
+}
+
+/// By how much the numbers of consecutive outputs differ before they are mixed: the golden ratio.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+const FIRST: u64 = 0xbf58_476d_1ce4_e5b9;
+const SECOND: u64 = 0x94d0_49bb_1331_11eb;
+
+/// A number that differs for every pair of numbers (as far as 64 bits can): the finalizer of
+/// SplitMix64 (Steele, Lea, Flood 2014) over both.
+pub(crate) fn mix(a: u64, b: u64) -> u64 {
+    let mut x = a.wrapping_add(b.wrapping_mul(STEP));
+    x = (x ^ (x >> 30)).wrapping_mul(FIRST);
+    x = (x ^ (x >> 27)).wrapping_mul(SECOND);
+    (x ^ (x >> 31)).max(1)
+}
+
+/// Another number for a lineage, one for each: those of the outputs that a stage makes of one item,
+/// but for the first one, follow each other without a gap. So many outputs are one range.
+pub(crate) fn unmixed(lineage: u64) -> u64 {
+    let mut x = lineage ^ (lineage >> 31) ^ (lineage >> 62);
+    x = x.wrapping_mul(const { inverse(SECOND) });
+    x = (x ^ (x >> 27) ^ (x >> 54)).wrapping_mul(const { inverse(FIRST) });
+    (x ^ (x >> 30) ^ (x >> 60)).wrapping_mul(const { inverse(STEP) })
+}
+
+/// The number that gives 1 when multiplied with this odd one, modulo 2^64.
+const fn inverse(odd: u64) -> u64 {
+    // Newton's iteration: twice as many low bits are right each time, 3 in the beginning.
+    let mut inverse = odd;
+    let mut bits = 3;
+    while bits < 64 {
+        inverse = inverse.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(inverse)));
+        bits *= 2;
+    }
+    inverse
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::item::Head;
+
+    fn piece(index: u64, output: u64) -> Piece {
+        let lineage = Head::default().output(1234, output).lineage;
+        Piece::of_sample(index, lineage)
+    }
+
+    #[test]
+    fn pieces_are_found_again_with_the_furthest_end_of_their_sample() {
+        let mut pieces = Pieces::default();
+        let list = |output| Piece { depth: 1, ..piece(3, output) };
+        for output in (0..10).chain(5..7) {
+            let fate = if output % 2 == 0 { Fate::Delivered } else { Fate::Filtered };
+            pieces.insert(piece(3, output), fate);
+            pieces.insert(list(output), fate);
+        }
+        pieces.insert(piece(4, 2), Fate::Dropped);
+        assert_eq!(pieces.count(), 21);
+        assert_eq!(pieces.get(piece(3, 5)), Some(Fate::Delivered));
+        let told = [list(4), list(5), list(10), piece(4, 2), piece(4, 1)];
+        let ends = [Some(Fate::Delivered), Some(Fate::Filtered), None, Some(Fate::Dropped), None];
+        assert_eq!(told.map(|piece| pieces.get(piece)), ends);
+        let mut twice = pieces.clone();
+        twice.extend(&pieces);
+        assert_eq!(twice, pieces);
+        // The largest number has no next one, and still has its place.
+        let last = Piece::of_list(1, 9, 0, u64::MAX);
+        twice.insert(last, Fate::Dropped);
+        assert_eq!(twice.get(last), Some(Fate::Dropped));
+        assert!(pieces.has_lists());
+        pieces.retain(|depth, index| depth == 0 && index == 4);
+        assert_eq!((pieces.count(), pieces.has_lists()), (1, false));
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn many_pieces_of_a_sample_are_written_in_few_bytes() {
+        // All but ten that are under way, of a hundred thousand.
+        let mut pieces = Pieces::default();
+        for output in (0..100_000).filter(|output| output % 10_000 != 7) {
+            pieces.insert(piece(1 << 40, output), Fate::Delivered);
+        }
+        let text = serde_json::to_string(&pieces).unwrap();
+        assert!(text.len() < 50 + 11 * 30, "{} bytes: {text}", text.len());
+        assert_eq!(serde_json::from_str::<Pieces>(&text).unwrap(), pieces);
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn damaged_pieces_are_an_error() {
+        let read = |text: &str| serde_json::from_str::<Pieces>(text);
+        let sound = read(r#"[[1,3,"left-out",[[5,2]]]]"#).unwrap();
+        assert_eq!((sound.count(), sound.has_lists()), (2, true));
+        for wrong in [
+            r#"[[0,3,"delivered",[[18446744073709551615,2]]]]"#,
+            r#"[[0,3,"delivered",[[5,0]]]]"#,
+            r#"[[0,3,"delivered",[[5,9],[7,1]]]]"#,
+            r#"[[0,3,"lost",[[5,1]]]]"#,
+            r#"[[[0,3,1],"delivered"]]"#,
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+}

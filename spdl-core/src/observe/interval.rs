@@ -1,0 +1,247 @@
+//! What happened between two looks at the counters.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::memory::budget::MemoryStatistics;
+use crate::observe::statistics::{
+    ConsumerSnapshot, ConsumerStatistics, QueueSnapshot, QueueStatistics, StageSnapshot,
+    StageStatistics, per_second, write_stages,
+};
+
+/// What a pipeline did in a stretch of time: the same numbers as in
+/// [`Statistics`](crate::Statistics), of this stretch alone, quantiles included.
+///
+/// Displayed, it is a report of one line for the whole and one for each stage, for a log.
+#[non_exhaustive]
+#[derive(Clone, Debug, Default)]
+pub struct Interval {
+    /// The pipeline's number in this process, as in [`Statistics`](crate::Statistics).
+    pub pipeline: u64,
+    /// The interval's number, counted from 0.
+    pub number: u64,
+    /// From the pipeline's start to that of the interval.
+    pub started_after: Duration,
+    /// How long the interval is.
+    pub length: Duration,
+    /// Worker threads of the CPU pool.
+    pub threads: usize,
+    /// CPUs that this process may use.
+    pub cpus: usize,
+    /// The stages from source to consumer.
+    pub stages: Vec<StageStatistics>,
+    /// The queues between them; `queues[i]` follows `stages[i]`. Capacity and length are those at
+    /// the interval's end.
+    pub queues: Vec<QueueStatistics>,
+    /// What the consumer saw; `first_item` is the first of all.
+    pub consumer: ConsumerStatistics,
+    /// The memory budget at the interval's end; only `waited` is of the interval.
+    pub memory: MemoryStatistics,
+    /// Samples that a failure policy dropped.
+    pub dropped: u64,
+    /// Samples left out with short last batches.
+    pub left_out: u64,
+}
+
+impl Interval {
+    /// The share of the interval in which something was ready for the consumer, in 0..=1; the time
+    /// before the very first item does not count.
+    pub fn data_readiness(&self) -> f64 {
+        self.queues.last().map_or(0.0, |queue| queue.readiness(self.length))
+    }
+
+    /// Items delivered to the consumer per second.
+    pub fn items_per_second(&self) -> f64 {
+        per_second(self.consumer.items, self.length)
+    }
+}
+
+impl fmt::Display for Interval {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "pipeline {}, {:.1} s to {:.1} s: {} delivered ({:.1}/s), ready {:.0} %, waited {:.1?} \
+             at p99, {} dropped",
+            self.pipeline,
+            self.started_after.as_secs_f64(),
+            (self.started_after + self.length).as_secs_f64(),
+            self.consumer.items,
+            self.items_per_second(),
+            self.data_readiness() * 100.0,
+            self.consumer.wait.p99,
+            self.dropped,
+        )?;
+        write_stages(f, self.pipeline, &self.stages, &self.queues, self.length)
+    }
+}
+
+/// All counters of a pipeline at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct RawSnapshot {
+    pub(crate) pipeline: u64,
+    /// Since the start.
+    pub(crate) elapsed: Duration,
+    pub(crate) threads: usize,
+    pub(crate) cpus: usize,
+    pub(crate) stages: Vec<StageSnapshot>,
+    pub(crate) queues: Vec<QueueSnapshot>,
+    pub(crate) consumer: ConsumerSnapshot,
+    pub(crate) memory: MemoryStatistics,
+    pub(crate) dropped: u64,
+    pub(crate) left_out: u64,
+}
+
+/// Turns a row of snapshots into the intervals between them. Keeps one snapshot, whose size depends
+/// on the number of stages only.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshotter {
+    /// Boxed, so that a pipeline that reports nothing carries a pointer only.
+    last: Option<Box<RawSnapshot>>,
+    number: u64,
+}
+
+impl Snapshotter {
+    /// What happened between the snapshot of the last call, or the start, and `raw`.
+    pub(crate) fn interval(&mut self, raw: RawSnapshot) -> Interval {
+        let last = self.last.as_deref();
+        let started_after = last.map_or(Duration::ZERO, |last| last.elapsed);
+        let earlier_stages = last.map_or(&[][..], |last| &last.stages);
+        let stage = |(at, now): (usize, &StageSnapshot)| match earlier_stages.get(at) {
+            Some(earlier) => now.since(earlier).statistics(),
+            None => now.statistics(),
+        };
+        let earlier_queues = last.map_or(&[][..], |last| &last.queues);
+        let queue = |(at, now): (usize, &QueueSnapshot)| match earlier_queues.get(at) {
+            Some(earlier) => now.since(earlier).statistics(),
+            None => now.statistics(),
+        };
+        let interval = Interval {
+            pipeline: raw.pipeline,
+            number: self.number,
+            started_after,
+            length: raw.elapsed.saturating_sub(started_after),
+            threads: raw.threads,
+            cpus: raw.cpus,
+            stages: raw.stages.iter().enumerate().map(stage).collect(),
+            queues: raw.queues.iter().enumerate().map(queue).collect(),
+            consumer: match last {
+                Some(last) => raw.consumer.since(&last.consumer).statistics(),
+                None => raw.consumer.statistics(),
+            },
+            memory: last.map_or(raw.memory, |last| raw.memory.since(last.memory)),
+            dropped: raw.dropped.saturating_sub(last.map_or(0, |last| last.dropped)),
+            left_out: raw.left_out.saturating_sub(last.map_or(0, |last| last.left_out)),
+        };
+        self.number += 1;
+        self.last = Some(Box::new(raw));
+        interval
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::statistics::{ConsumerMeter, QueueMeter, StageKind, StageMeter};
+
+    const MS: Duration = Duration::from_millis(1);
+
+    struct Counters {
+        stage: StageMeter,
+        queue: QueueMeter,
+        consumer: ConsumerMeter,
+        waited: Duration,
+    }
+
+    impl Counters {
+        fn new() -> Self {
+            Counters {
+                stage: StageMeter::new("decode".into(), StageKind::Cpu, 2),
+                queue: QueueMeter::default(),
+                consumer: ConsumerMeter::default(),
+                waited: Duration::ZERO,
+            }
+        }
+
+        fn raw(&self, elapsed: Duration, dropped: u64) -> RawSnapshot {
+            RawSnapshot {
+                pipeline: 3,
+                elapsed,
+                threads: 2,
+                cpus: 2,
+                stages: vec![self.stage.raw()],
+                queues: vec![self.queue.raw(4, 1, dropped)],
+                consumer: self.consumer.raw(),
+                memory: MemoryStatistics {
+                    limit_bytes: 100,
+                    waited: self.waited,
+                    ..Default::default()
+                },
+                dropped,
+                left_out: 2 * dropped,
+            }
+        }
+    }
+
+    fn is_about(value: Duration, expected: Duration) {
+        let ratio = value.as_secs_f64() / expected.as_secs_f64();
+        assert!((0.93..1.07).contains(&ratio), "{value:?} for {expected:?}");
+    }
+
+    #[test]
+    fn an_interval_holds_what_happened_in_it_and_nothing_else() {
+        let mut counters = Counters::new();
+        let mut snapshotter = Snapshotter::default();
+        counters.stage.record(100, 3, 1000 * MS);
+        counters.stage.emitted(97);
+        counters.consumer.delivered(40 * MS, 60 * MS);
+        counters.queue.put_waited(6 * MS);
+        counters.waited = 5 * MS;
+        let first = snapshotter.interval(counters.raw(1000 * MS, 3));
+        assert_eq!(
+            (first.number, first.started_after, first.length),
+            (0, Duration::ZERO, 1000 * MS)
+        );
+        assert_eq!((first.stages[0].items, first.stages[0].items_out), (100, 97));
+        assert_eq!((first.dropped, first.left_out), (3, 6));
+        is_about(first.stages[0].service.p50, 10 * MS);
+
+        counters.stage.record(10, 0, 20 * MS);
+        counters.stage.emitted(10);
+        counters.consumer.delivered(2 * MS, 1200 * MS);
+        counters.queue.put_waited(MS);
+        counters.waited = 12 * MS;
+        let second = snapshotter.interval(counters.raw(1500 * MS, 4));
+        assert_eq!((second.pipeline, second.number, second.threads), (3, 1, 2));
+        assert_eq!((second.started_after, second.length), (1000 * MS, 500 * MS));
+        let stage = &second.stages[0];
+        assert_eq!((stage.items, stage.failures, stage.items_out), (10, 0, 10));
+        assert_eq!(stage.busy, 20 * MS);
+        is_about(stage.service.p50, 2 * MS);
+        is_about(stage.service.p99, 2 * MS);
+        is_about(second.queues[0].wait_per_put.max, MS);
+        assert_eq!(second.consumer.items, 1);
+        assert_eq!(second.consumer.waited, 2 * MS);
+        is_about(second.consumer.wait.max, 2 * MS);
+        assert_eq!(second.consumer.first_item, Some(60 * MS));
+        assert_eq!((second.memory.limit_bytes, second.memory.waited), (100, 7 * MS));
+        assert_eq!((second.dropped, second.left_out), (1, 2));
+        assert_eq!(second.items_per_second(), 2.0);
+
+        let idle = snapshotter.interval(counters.raw(1600 * MS, 4));
+        assert_eq!((idle.stages[0].items, idle.consumer.items, idle.dropped), (0, 0, 0));
+        assert_eq!(idle.stages[0].service, Default::default());
+    }
+
+    #[test]
+    fn an_interval_reads_as_one_line_for_the_whole_and_one_per_stage() {
+        let counters = Counters::new();
+        counters.stage.record(50, 1, 500 * MS);
+        let text = Snapshotter::default().interval(counters.raw(1000 * MS, 1)).to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert!(lines[0].starts_with("pipeline 3, 0.0 s to 1.0 s: 0 delivered"), "{text}");
+        assert!(lines[0].ends_with("1 dropped"), "{text}");
+        assert!(lines[1].starts_with("3:0:decode[2]: 50 items (50.0/s), 1 failed, busy 25 %"));
+        assert!(lines[1].ends_with("queue 0.0 of 4"), "{text}");
+    }
+}

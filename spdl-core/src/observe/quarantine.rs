@@ -1,0 +1,536 @@
+//! The quarantine list: which samples were dropped, one line of JSON each, for somebody to look at.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::observe::statistics::Dropped;
+use crate::sync::{Counter, Mutex};
+
+/// A list of the samples that failure policies dropped, written while the pipeline runs.
+///
+/// Each line is a JSON object, an [`Entry`], and is handed to the operating system at once: the list
+/// survives a crash of the program. A failure to write is an error that ends the pipeline, unless
+/// the list is [lenient](Quarantine::lenient).
+///
+/// ```
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("bad.jsonl");
+/// use spdl_core::{DatasetSource, Error, ErrorKind, OnError, PipelineBuilder, Quarantine, stage_fn};
+///
+/// let pipeline = PipelineBuilder::new(DatasetSource::new(vec![1, 2, 3]))
+///     .stage("refuse", || Ok(stage_fn(|n: i32| match n {
+///         2 => Err(Error::new(ErrorKind::User, "not even two")),
+///         n => Ok(n),
+///     })))
+///     .on_error(OnError::SKIP)
+///     .build()?;
+/// let monitor = pipeline.monitor();
+/// assert_eq!(pipeline.count(), 2);
+///
+/// let quarantine = Quarantine::append(&path)?;
+/// for dropped in &monitor.statistics().dropped {
+///     quarantine.record(dropped)?;
+/// }
+/// let list = Quarantine::read(&path)?;
+/// assert_eq!(list.entries[0].stage, "refuse");
+/// assert_eq!(list.entries[0].message, "not even two");
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+pub struct Quarantine {
+    /// A lock for the writer alone: nothing else is ever taken under it. Lines must not be mixed.
+    writer: Mutex<LineWriter>,
+    /// What people call the file, for messages.
+    name: String,
+    lenient: bool,
+    lost: Counter,
+}
+
+struct LineWriter {
+    to: Box<dyn Write + Send>,
+    /// Whether a part of a line may have been written, and no end.
+    torn: bool,
+}
+
+impl Quarantine {
+    /// Appends to the file at `path`, which is made where there is none. Several processes may
+    /// append to the same file.
+    ///
+    /// # Errors
+    /// Where the file cannot be opened.
+    pub fn append(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let open = || {
+            let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
+            let torn = !ends_with_a_line(&mut file)?;
+            Ok((file, torn))
+        };
+        let (file, torn) = open().map_err(|error| at_path(path, "open", error))?;
+        Ok(Quarantine::of(Box::new(file), torn, path.display().to_string()))
+    }
+
+    /// Writes to `writer`, which gets one call of `write_all`, then one of `flush` per line. It must
+    /// not use this list itself.
+    pub fn to_writer(writer: impl Write + Send + 'static) -> Self {
+        Quarantine::of(Box::new(writer), false, "the quarantine list".into())
+    }
+
+    fn of(to: Box<dyn Write + Send>, torn: bool, name: String) -> Self {
+        let writer = Mutex::new(LineWriter { to, torn });
+        Quarantine { writer, name, lenient: false, lost: Counter::default() }
+    }
+
+    /// Goes on where a line cannot be written; it is only counted as [lost](Quarantine::lost).
+    #[must_use]
+    pub fn lenient(mut self) -> Self {
+        self.lenient = true;
+        self
+    }
+
+    /// How many entries could not be written.
+    pub fn lost(&self) -> u64 {
+        self.lost.get()
+    }
+
+    /// Writes an entry, with the time of now. It may be called from several threads.
+    ///
+    /// # Errors
+    /// Where the line cannot be written, unless the list is lenient.
+    pub fn record(&self, dropped: &Dropped) -> Result<()> {
+        self.record_at(dropped, SystemTime::now())
+    }
+
+    fn record_at(&self, dropped: &Dropped, time: SystemTime) -> Result<()> {
+        let entry = Entry::of(dropped, time);
+        let written = serde_json::to_string(&entry).map_err(std::io::Error::other);
+        let written = written.and_then(|line| self.writer.lock().write(&line));
+        written.or_else(|error| {
+            self.lost.add(1);
+            if self.lenient {
+                return Ok(());
+            }
+            let message = format!("cannot write to {}: a dropped sample would be lost", self.name);
+            Err(Error::new(Error::from(kind_only(&error)).kind(), message).with_source(error))
+        })
+    }
+
+    /// Reads a list back.
+    ///
+    /// A crash may have cut the last line short; so may have one before an earlier run, whose line
+    /// is then followed by others. Such lines are left out and told in
+    /// [`damaged_lines`](QuarantineList::damaged_lines).
+    ///
+    /// # Errors
+    /// Where the file cannot be read, and `Corrupt` where a line is damaged in another way.
+    pub fn read(path: impl AsRef<Path>) -> Result<QuarantineList> {
+        let path = path.as_ref();
+        let file = File::open(path).map_err(|error| at_path(path, "open", error))?;
+        QuarantineList::read(BufReader::new(file), path)
+    }
+}
+
+impl fmt::Debug for Quarantine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Quarantine")
+            .field("name", &self.name)
+            .field("lenient", &self.lenient)
+            .field("lost", &self.lost)
+            .finish_non_exhaustive()
+    }
+}
+
+impl LineWriter {
+    fn write(&mut self, line: &str) -> std::io::Result<()> {
+        // One call, so that lines of several processes are not mixed.
+        let text = format!("{}{line}\n", if self.torn { "\n" } else { "" });
+        self.torn = true;
+        self.to.write_all(text.as_bytes())?;
+        self.torn = false;
+        self.to.flush()
+    }
+}
+
+/// A sample that was dropped: a line of the list.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// What people call it, where the source says so.
+    pub key: Option<String>,
+    /// The stage in which it failed.
+    pub stage: String,
+    /// The kind of failure.
+    pub kind: ErrorKind,
+    /// What went wrong, with its causes.
+    pub message: String,
+    /// The epoch in which it was dropped.
+    pub epoch: u64,
+    /// Its position in the epoch's order.
+    pub index: u64,
+    /// When it was dropped: UTC, by RFC 3339, to the millisecond.
+    pub time: String,
+}
+
+impl Entry {
+    fn of(dropped: &Dropped, time: SystemTime) -> Self {
+        Entry {
+            key: dropped.key.as_deref().map(str::to_owned),
+            stage: dropped.stage.as_ref().to_owned(),
+            kind: dropped.kind,
+            message: dropped.reason.clone(),
+            epoch: dropped.id.epoch,
+            index: dropped.id.index,
+            time: rfc_3339(time),
+        }
+    }
+}
+
+/// What [`Quarantine::read`] found.
+#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QuarantineList {
+    /// The entries in the order in which they were written.
+    pub entries: Vec<Entry>,
+    /// The numbers of lines that a crash cut short, counted from 1.
+    pub damaged_lines: Vec<u64>,
+}
+
+impl QuarantineList {
+    fn read(mut from: impl BufRead, path: &Path) -> Result<Self> {
+        let mut list = QuarantineList::default();
+        let mut line = Vec::new();
+        for number in 1.. {
+            line.clear();
+            let read = from.read_until(b'\n', &mut line);
+            if read.map_err(|error| at_path(path, "read", error))? == 0 {
+                break;
+            }
+            // Without its break, so that a line cut short within a text ends too early.
+            let is_whole = line.pop_if(|byte| *byte == b'\n').is_some();
+            if line.trim_ascii().is_empty() {
+                continue;
+            }
+            match serde_json::from_slice(&line) {
+                Ok(entry) => list.entries.push(entry),
+                Err(error) if error.is_eof() || !is_whole => list.damaged_lines.push(number),
+                Err(error) => {
+                    let message = format!("line {number} is no entry of a quarantine list");
+                    let key = path.display().to_string();
+                    return Err(Error::new(ErrorKind::Corrupt, message)
+                        .with_key(key)
+                        .with_source(error));
+                }
+            }
+        }
+        Ok(list)
+    }
+}
+
+/// Whether the file is empty or ends with a line break.
+fn ends_with_a_line(file: &mut File) -> std::io::Result<bool> {
+    if file.metadata()?.len() == 0 || file.seek(SeekFrom::End(-1)).is_err() {
+        // What cannot seek, a terminal or a pipe, has no past either.
+        return Ok(true);
+    }
+    let mut last = [0];
+    file.read_exact(&mut last)?;
+    Ok(last == *b"\n")
+}
+
+fn kind_only(error: &std::io::Error) -> std::io::Error {
+    std::io::Error::from(error.kind())
+}
+
+fn at_path(path: &Path, verb: &str, error: std::io::Error) -> Error {
+    let kind = Error::from(kind_only(&error)).kind();
+    Error::new(kind, format!("cannot {verb} the quarantine list"))
+        .with_key(path.display().to_string())
+        .with_source(error)
+}
+
+/// A time in UTC, as `2026-02-28T23:59:59.999Z`. Years before 0 and after 9999, which the format
+/// does not have, become the nearest it has.
+fn rfc_3339(time: SystemTime) -> String {
+    const FIRST: i128 = -62_167_219_200_000; // 0000-01-01T00:00:00Z
+    const LAST: i128 = 253_402_300_799_999; // 9999-12-31T23:59:59.999Z
+    let millis = match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => (after.as_nanos() / 1_000_000) as i128,
+        // Rounded down, as after it.
+        Err(before) => -(before.duration().as_nanos().div_ceil(1_000_000) as i128),
+    };
+    let millis = millis.clamp(FIRST, LAST) as i64;
+    let (days, of_day) = (millis.div_euclid(86_400_000), millis.rem_euclid(86_400_000));
+    let (year, month, day) = date(days);
+    let (hour, minute) = (of_day / 3_600_000, of_day / 60_000 % 60);
+    let (second, milli) = (of_day / 1000 % 60, of_day % 1000);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
+}
+
+/// Year, month and day of the Gregorian calendar, `days` after 1970-01-01.
+///
+/// Years are counted from March, so that the leap day is a year's last: then the months' lengths
+/// repeat, 153 days for five months.
+fn date(days: i64) -> (i64, i64, i64) {
+    const CYCLE: i64 = 146_097; // days in 400 years
+    let days = days + 719_468; // since 0000-03-01
+    let (cycle, day) = (days.div_euclid(CYCLE), days.rem_euclid(CYCLE));
+    // Without the leap days before it, the day's year has 365 days.
+    let leap_days = day / 1460 - day / 36_524 + day / (CYCLE - 1);
+    let year = (day - leap_days) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, next_year) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    (400 * cycle + year + next_year, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::source::sample::SampleId;
+
+    fn dropped(index: u64) -> Dropped {
+        Dropped {
+            id: SampleId { epoch: 2, index },
+            key: Some("cats/\u{1F408}\n\"7\".jpg".into()),
+            stage: "decode".into(),
+            kind: ErrorKind::Truncated,
+            reason: "ends inside the image".into(),
+        }
+    }
+
+    fn indices(list: &QuarantineList) -> Vec<u64> {
+        list.entries.iter().map(|entry| entry.index).collect()
+    }
+
+    /// Writes through a limit: once it is used up, the disk is full.
+    #[derive(Clone, Default)]
+    struct Disk {
+        bytes: Arc<Mutex<Vec<u8>>>,
+        room: Arc<Mutex<usize>>,
+        flushes: Counter,
+    }
+
+    impl Disk {
+        fn with_room(room: usize) -> Self {
+            Disk { room: Arc::new(Mutex::new(room)), ..Disk::default() }
+        }
+
+        fn read(&self) -> Result<QuarantineList> {
+            QuarantineList::read(self.bytes.lock().as_slice(), Path::new("list"))
+        }
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let mut room = self.room.lock();
+            let taken = bytes.len().min(*room);
+            if taken == 0 {
+                return Err(std::io::ErrorKind::StorageFull.into());
+            }
+            *room -= taken;
+            self.bytes.lock().extend(&bytes[..taken]);
+            Ok(taken)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            self.flushes.add(1);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_tells_who_where_what_and_when() {
+        let disk = Disk::with_room(10_000);
+        let quarantine = Quarantine::to_writer(disk.clone());
+        let time = UNIX_EPOCH + Duration::from_millis(1_772_323_199_042);
+        quarantine.record_at(&dropped(9), time).unwrap();
+        let nameless = Dropped { key: None, ..dropped(10) };
+        quarantine.record_at(&nameless, time).unwrap();
+        let text = String::from_utf8(disk.bytes.lock().clone()).unwrap();
+        let line = "{\"key\":\"cats/\u{1F408}\\n\\\"7\\\".jpg\",\"stage\":\"decode\",\
+            \"kind\":\"truncated\",\"message\":\"ends inside the image\",\"epoch\":2,\"index\":9,\
+            \"time\":\"2026-02-28T23:59:59.042Z\"}";
+        assert_eq!(text.lines().next(), Some(line));
+        assert_eq!(disk.flushes.get(), 2);
+        let list = disk.read().unwrap();
+        assert_eq!(list.entries, [Entry::of(&dropped(9), time), Entry::of(&nameless, time)]);
+        assert!(list.damaged_lines.is_empty());
+    }
+
+    #[test]
+    fn a_list_goes_on_where_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("list.jsonl");
+        for index in 0..3 {
+            Quarantine::append(&path).unwrap().record(&dropped(index)).unwrap();
+        }
+        assert_eq!(indices(&Quarantine::read(&path).unwrap()), [0, 1, 2]);
+        assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 3);
+    }
+
+    #[test]
+    fn a_line_cut_short_by_a_crash_is_told_and_harms_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("list.jsonl");
+        let quarantine = Quarantine::append(&path).unwrap();
+        (0..2).for_each(|index| quarantine.record(&dropped(index)).unwrap());
+        drop(quarantine);
+        let whole = std::fs::read(&path).unwrap();
+        let first = whole.iter().position(|&byte| byte == b'\n').unwrap() + 1;
+        for len in first + 1..whole.len() - 1 {
+            std::fs::write(&path, &whole[..len]).unwrap();
+            let list = Quarantine::read(&path).unwrap();
+            assert_eq!((indices(&list), list.damaged_lines), (vec![0], vec![2]), "at {len}");
+            Quarantine::append(&path).unwrap().record(&dropped(7)).unwrap();
+            let list = Quarantine::read(&path).unwrap();
+            assert_eq!((indices(&list), list.damaged_lines), (vec![0, 7], vec![2]), "at {len}");
+        }
+    }
+
+    #[test]
+    fn a_whole_line_without_its_break_is_no_damage() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("list.jsonl");
+        Quarantine::append(&path).unwrap().record(&dropped(0)).unwrap();
+        let text = std::fs::read(&path).unwrap();
+        std::fs::write(&path, text.trim_ascii_end()).unwrap();
+        Quarantine::append(&path).unwrap().record(&dropped(1)).unwrap();
+        let list = Quarantine::read(&path).unwrap();
+        assert_eq!((indices(&list), list.damaged_lines.len()), (vec![0, 1], 0));
+    }
+
+    #[test]
+    fn a_tail_of_rubbish_is_tolerated_but_not_a_line_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("list.jsonl");
+        Quarantine::append(&path).unwrap().record(&dropped(0)).unwrap();
+        let mut text = std::fs::read(&path).unwrap();
+        text.extend([0; 100]);
+        std::fs::write(&path, &text).unwrap();
+        let list = Quarantine::read(&path).unwrap();
+        assert_eq!((indices(&list), list.damaged_lines), (vec![0], vec![2]));
+        text.extend(b"\n");
+        std::fs::write(&path, &text).unwrap();
+        let error = Quarantine::read(&path).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.message().contains("line 2"), "{error}");
+        std::fs::write(&path, "{\"key\": \"not an entry\"}\n").unwrap();
+        assert_eq!(Quarantine::read(&path).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+
+    #[test]
+    fn a_missing_list_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = Quarantine::read(folder.path().join("none")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        let error = Quarantine::append(folder.path().join("none/list")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.key().unwrap().ends_with("list"));
+    }
+
+    #[test]
+    fn a_full_disk_is_an_error_and_leaves_later_lines_whole() {
+        let disk = Disk::with_room(50);
+        let quarantine = Quarantine::to_writer(disk.clone());
+        let error = quarantine.record(&dropped(0)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert_eq!(quarantine.lost(), 1);
+        *disk.room.lock() = 10_000;
+        quarantine.record(&dropped(1)).unwrap();
+        let list = disk.read().unwrap();
+        assert_eq!((indices(&list), list.damaged_lines), (vec![1], vec![1]));
+    }
+
+    #[test]
+    fn a_lenient_list_counts_what_it_loses() {
+        let quarantine = Quarantine::to_writer(Disk::with_room(0)).lenient();
+        quarantine.record(&dropped(0)).unwrap();
+        quarantine.record(&dropped(1)).unwrap();
+        assert_eq!(quarantine.lost(), 2);
+    }
+
+    #[test]
+    fn lines_of_several_threads_are_not_mixed() {
+        let disk = Disk::with_room(1 << 20);
+        let quarantine = Quarantine::to_writer(disk.clone());
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let quarantine = &quarantine;
+                scope.spawn(move || {
+                    (0..100).for_each(|i| quarantine.record(&dropped(thread * 100 + i)).unwrap());
+                });
+            }
+        });
+        let list = disk.read().unwrap();
+        let mut indices = indices(&list);
+        indices.sort_unstable();
+        assert_eq!(indices, (0..400).collect::<Vec<_>>());
+        assert!(list.damaged_lines.is_empty());
+    }
+
+    #[test]
+    fn known_times_are_written_as_they_should() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000Z"),
+            (1_000_000_000, "2001-09-09T01:46:40.000Z"),
+            (4_107_542_399, "2100-02-28T23:59:59.000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000Z"),
+            (253_402_300_799, "9999-12-31T23:59:59.000Z"),
+        ] {
+            assert_eq!(rfc_3339(UNIX_EPOCH + Duration::from_secs(seconds)), text);
+        }
+        let before = UNIX_EPOCH - Duration::from_micros(1);
+        assert_eq!(rfc_3339(before), "1969-12-31T23:59:59.999Z");
+        let late = UNIX_EPOCH + Duration::from_secs(1 << 50);
+        assert_eq!(rfc_3339(late), "9999-12-31T23:59:59.999Z");
+        let early = UNIX_EPOCH - Duration::from_secs(1 << 50);
+        assert_eq!(rfc_3339(early), "0000-01-01T00:00:00.000Z");
+    }
+
+    #[test]
+    fn every_day_of_a_thousand_years_follows_the_one_before() {
+        let leap = |year| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+        let (mut year, mut month, mut day) = (1600, 1, 1);
+        for days in -135_140..230_103 {
+            assert_eq!(date(days), (year, month, day), "{days} days");
+            let length = match month {
+                2 => 28 + i64::from(leap(year)),
+                4 | 6 | 9 | 11 => 30,
+                _ => 31,
+            };
+            day += 1;
+            if day > length {
+                (month, day) = (month + 1, 1);
+            }
+            if month > 12 {
+                (year, month) = (year + 1, 1);
+            }
+        }
+        assert_eq!((year, month, day), (2600, 1, 1));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_comes_back(key: Option<String>, stage: String, message: String) {
+            let disk = Disk::with_room(1 << 20);
+            let dropped = Dropped {
+                key: key.as_deref().map(Arc::from), stage: stage.as_str().into(), reason: message,
+                ..dropped(0)
+            };
+            let time = SystemTime::now();
+            Quarantine::to_writer(disk.clone()).record_at(&dropped, time).unwrap();
+            prop_assert_eq!(disk.read().unwrap().entries, [Entry::of(&dropped, time)]);
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Describing a pipeline: the type follows the data, so a wrong order of stages does not compile.
+
+mod plan;
+mod route;
+mod settings;
+mod stages;
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+
+use futures_core::Stream;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::observe::statistics::StageKind;
+use crate::pipeline::definition::{Construct, Setting, StageDefinition};
+use crate::pipeline::handle::Pipeline;
+use crate::pipeline::options::StageOptions;
+use crate::scheduler::merge_node::{MergeNode, Progress, Side, ZipNode};
+use crate::scheduler::source_node::SourceNode;
+use crate::source::{IteratorSource, Source, StreamSource};
+use crate::stage::merge::MergePolicy;
+pub(crate) use plan::Driver;
+use plan::{
+    CPU_QUEUE, DriverTask, Joint, Made, Outgoing, Plan, PlanStep, SOURCE, SOURCE_QUEUE, SourceFacts,
+};
+pub use route::{Path, path};
+pub(crate) use settings::IntervalListener;
+use settings::Settings;
+
+/// Describes a pipeline whose last stage so far yields `T`.
+///
+/// ```
+/// use spdl_core::{DatasetSource, OnError, PipelineBuilder};
+///
+/// let pipeline = PipelineBuilder::new(DatasetSource::new(vec!["1", "2", "three", "4", "5"]))
+///     .map("parse", |text: &str| {
+///         text.parse::<u32>().map_err(|error| {
+///             spdl_core::Error::new(spdl_core::ErrorKind::Corrupt, "not a number").with_source(error)
+///         })
+///     })
+///     .filter("small", |n| Ok(*n < 5))
+///     .batch("batch", 2, false)
+///     .on_error(OnError::SKIP)
+///     .deterministic()
+///     .build()?;
+/// let monitor = pipeline.monitor();
+/// assert_eq!(pipeline.collect::<spdl_core::Result<Vec<_>>>()?, [vec![1, 2], vec![4]]);
+/// assert_eq!(monitor.statistics().dropped[0].stage.as_ref(), "parse");
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+///
+/// The same in the wrong order does not compile:
+///
+/// ```compile_fail,E0277
+/// # use spdl_core::{DatasetSource, PipelineBuilder, Stage, StageContext, Result};
+/// struct Halve;
+/// impl Stage<f64> for Halve {
+///     type Out = f64;
+///     fn process(&mut self, item: f64, cx: &mut StageContext<'_, f64>) -> Result<()> {
+///         cx.emit(item / 2.0)
+///     }
+/// }
+/// let words = PipelineBuilder::new(DatasetSource::new(vec!["a", "b"]));
+/// let pipeline = words.stage("halve", || Ok(Halve));
+/// ```
+#[must_use = "a description does nothing until `build`"]
+pub struct PipelineBuilder<T> {
+    settings: Settings,
+    /// Whether a setting of the whole pipeline has been made here.
+    settings_made: bool,
+    source: Option<StageDefinition>,
+    stages: Vec<StageDefinition>,
+    /// Builds everything up to here.
+    plan: PlanStep<T>,
+}
+
+/// What a pipeline begins with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// It can be gone through again and again.
+    Source,
+    /// Once, and it may block.
+    Iterator,
+    /// Once.
+    Stream,
+}
+
+impl<T: Send + 'static> PipelineBuilder<T> {
+    /// A pipeline that yields what `source` yields.
+    #[track_caller]
+    pub fn new<S: Source<Item = T>>(source: S) -> Self {
+        PipelineBuilder::from_source(SOURCE, source)
+    }
+
+    /// The same, with a name and settings for the source: its queue, its policy.
+    #[track_caller]
+    pub fn from_source<S: Source<Item = T>>(options: impl Into<StageOptions>, source: S) -> Self {
+        Self::begin(options.into(), source, Origin::Source)
+    }
+
+    /// A pipeline of an iterator's items: one epoch. The iterator may block; it runs on a thread of
+    /// its own, which the pipeline joins when it is dropped. With more than one
+    /// [epoch](PipelineBuilder::epochs) it does not build; give a [`Source`] then. A run that is
+    /// [resumed](PipelineBuilder::resume) goes through the iterator anew and leaves out what is done:
+    /// it must give the same items.
+    ///
+    /// ```
+    /// use spdl_core::PipelineBuilder;
+    /// let squares = PipelineBuilder::from_iter(1..=3).map("square", |n| Ok(n * n)).deterministic();
+    /// assert_eq!(squares.build()?.collect::<spdl_core::Result<Vec<i32>>>()?, [1, 4, 9]);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[expect(clippy::should_implement_trait, reason = "it is generic over what the trait is not")]
+    #[track_caller]
+    pub fn from_iter<I>(items: I) -> Self
+    where
+        I: IntoIterator<Item = T>,
+        I::IntoIter: Send + 'static,
+    {
+        let items = items.into_iter().map(Ok);
+        Self::begin(SOURCE.into(), IteratorSource::new(items), Origin::Iterator)
+    }
+
+    /// A pipeline of a stream's items: one epoch. The stream is polled on the runtime and must not
+    /// block it.
+    #[track_caller]
+    pub fn from_stream(items: impl Stream<Item = Result<T>> + Send + 'static) -> Self {
+        Self::begin(SOURCE.into(), StreamSource::new(items), Origin::Stream)
+    }
+
+    /// A pipeline of what another one delivers: one epoch. An error that ends the other one ends
+    /// this one, whatever the policy.
+    ///
+    /// ```
+    /// use spdl_core::PipelineBuilder;
+    /// let first = PipelineBuilder::from_iter(0..4).map("double", |n| Ok(n * 2)).deterministic();
+    /// let second = PipelineBuilder::from_pipeline(first.build()?).batch("batch", 3, false);
+    /// assert_eq!(second.build()?.next().transpose()?, Some(vec![0, 2, 4]));
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn from_pipeline(pipeline: Pipeline<T>) -> Self {
+        use futures_util::TryStreamExt;
+        Self::begin(
+            SOURCE.into(),
+            StreamSource::new(pipeline.into_stream().map_err(Error::fatal)),
+            Origin::Stream,
+        )
+    }
+
+    /// A description that begins with what `plan` builds; a path has no source of its own.
+    fn starting(
+        source: Option<StageDefinition>,
+        plan: impl FnOnce(&mut Plan, Outgoing<T>) -> Made<T> + Send + 'static,
+    ) -> Self {
+        PipelineBuilder {
+            settings: Settings::new(),
+            settings_made: false,
+            source,
+            stages: Vec::new(),
+            plan: Box::new(plan),
+        }
+    }
+
+    #[track_caller]
+    fn begin<S: Source<Item = T>>(options: StageOptions, source: S, origin: Origin) -> Self {
+        let at = Location::caller();
+        let definition = StageDefinition::source::<T>(&options.name, Construct::Source).at(at);
+        let queue = Setting::new(options.queue, SOURCE_QUEUE);
+        let definition =
+            StageDefinition { queue: Some(queue), ..definition }.with_parameters(&options);
+        let plan = move |plan: &mut Plan, out: Outgoing<T>| {
+            let options = plan.name_source(options);
+            let measured = out.sizer.is_some();
+            let measure = plan.measure(measured);
+            let core = plan.stage(&options, StageKind::Source, 1, measure);
+            let hooks = plan.hooks(&core);
+            let epochs = plan.settings.epochs.clone().unwrap_or(0..1);
+            if origin != Origin::Source && epochs.end.saturating_sub(epochs.start) > 1 {
+                let message = "several epochs are asked for of what can be gone through only once; \
+                               give a `Source`, such as a `DatasetSource`";
+                let error = Error::new(ErrorKind::InvalidArgument, message);
+                plan.fault(error.with_stage(Arc::clone(core.name())));
+            }
+            let (divisions, epochs) = plan.divide(core.name(), epochs, source.len_hint());
+            plan.source = Some(SourceFacts {
+                divisions: Arc::clone(&divisions),
+                fingerprint: source.fingerprint(),
+                first: epochs.start,
+            });
+            let capacity = options.queue.unwrap_or(SOURCE_QUEUE);
+            let queue = plan.queue(&core, out.last, capacity, None);
+            let node = SourceNode {
+                core,
+                source,
+                divisions,
+                epochs,
+                output: Arc::clone(&queue),
+                hooks,
+                sizer: out.sizer,
+                blocks: origin == Origin::Iterator,
+                limit: plan.settings.hold.map(|items| items as u64),
+                replay: plan.settings.replay.clone(),
+            };
+            let task: DriverTask = Box::new(move |_| Box::pin(node.drive()));
+            plan.drivers.push(Driver { blocks: origin == Origin::Iterator, task });
+            Made { queue, depth: 0, measured }
+        };
+        PipelineBuilder::starting(Some(definition), plan)
+    }
+
+    /// A pipeline of the items of several: `policy` says from which the next one comes. Epochs do
+    /// not mix: the merge's epoch ends when that of every branch has. Settings of the whole
+    /// pipeline are made on the merge, not on its branches.
+    ///
+    /// ```
+    /// use spdl_core::{PipelineBuilder, RoundRobin};
+    /// let odd = PipelineBuilder::from_iter([1, 3, 5, 7]);
+    /// let even = PipelineBuilder::from_iter([2, 4]);
+    /// let all = PipelineBuilder::merge([odd, even], RoundRobin::default()).build()?;
+    /// assert_eq!(all.collect::<spdl_core::Result<Vec<_>>>()?, [1, 2, 3, 4, 5, 7]);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn merge(
+        branches: impl IntoIterator<Item = PipelineBuilder<T>>,
+        policy: impl MergePolicy,
+    ) -> Self {
+        let branches: Vec<_> = branches.into_iter().collect();
+        let mut definition = StageDefinition::source::<T>("merge", Construct::Merge)
+            .at(Location::caller())
+            .with("policy", Setting::new(Some(format!("{policy:?}")), String::new()));
+        definition.branches = branches.iter().map(PipelineBuilder::part).collect();
+        let plan = move |plan: &mut Plan, out: Outgoing<T>| {
+            if branches.is_empty() {
+                plan.fault(Error::new(ErrorKind::InvalidArgument, "a merge of no branches"));
+            }
+            let levels = plan.levels;
+            let made = plan.branches(branches);
+            plan.side_by_side(levels);
+            // Behind its branches, which may have merges of their own.
+            let options = plan.free_name("merge");
+            let Joint { core, inputs, made } = plan.join(&options, StageKind::Merge, made, &out);
+            // Whether the policy fits the branches shows now, not when the pipeline runs.
+            if let Err(error) = policy.check(inputs.len()) {
+                plan.fault(error.with_stage(Arc::clone(core.name())));
+            }
+            let node = MergeNode {
+                core,
+                progress: Progress::new(inputs.len()),
+                inputs,
+                output: Arc::clone(&made.queue),
+                policy: Box::new(policy),
+            };
+            plan.task(node.drive());
+            made
+        };
+        PipelineBuilder::starting(Some(definition), plan)
+    }
+
+    /// Pairs of the items of two pipelines, one of each. An epoch has as many as the shorter one;
+    /// the rest of the longer one is left out, and counted. Settings of the whole pipeline are made
+    /// on the result.
+    #[track_caller]
+    pub fn zip<U: Send + 'static>(self, other: PipelineBuilder<U>) -> PipelineBuilder<(T, U)> {
+        let mut definition = StageDefinition::source::<(T, U)>("zip", Construct::Merge)
+            .at(Location::caller())
+            .with("policy", Setting::new(Some("Zip"), ""));
+        definition.branches = vec![self.part(), other.part()];
+        let plan = move |plan: &mut Plan, out: Outgoing<(T, U)>| {
+            let levels = plan.levels;
+            let before = plan.nodes.len();
+            let joint = plan.joint();
+            let left = plan.branch(joint, 0, self);
+            let between = plan.nodes.len();
+            let right = plan.branch(joint, 1, other);
+            plan.side_by_side(levels);
+            let depth = left.depth.max(right.depth);
+            plan.lower(before..between, depth - left.depth);
+            plan.lower(between..plan.nodes.len(), depth - right.depth);
+            let measured = left.measured || right.measured;
+            let measure = plan.measure(measured);
+            let options = plan.free_name("zip");
+            let core = plan.stage(&options, StageKind::Merge, 1, measure);
+            let queue = plan.queue(&core, out.last, CPU_QUEUE, None);
+            plan.no_sizer(&core, out.sizer.is_some());
+            let node = ZipNode {
+                core,
+                left: Side::new(left.queue),
+                right: Side::new(right.queue),
+                output: Arc::clone(&queue),
+            };
+            plan.task(node.drive());
+            Made { queue, depth: depth + 1, measured }
+        };
+        PipelineBuilder::starting(Some(definition), plan)
+    }
+}
+
+impl<T> fmt::Debug for PipelineBuilder<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PipelineBuilder")
+            .field("source", &self.source)
+            .field("stages", &self.stages)
+            .finish_non_exhaustive()
+    }
+}

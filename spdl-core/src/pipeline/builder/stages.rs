@@ -1,0 +1,532 @@
+//! What a pipeline can do with its items.
+
+use std::future::Future;
+use std::panic::Location;
+use std::sync::Arc;
+
+use futures_util::task::AtomicWaker;
+
+use super::PipelineBuilder;
+use super::plan::{ASYNC_CONCURRENCY, CPU_QUEUE, Driver, DriverTask, Made, Outgoing, Placed, Plan};
+use crate::error::{Error, ErrorKind, Result, guarded};
+use crate::memory::device::Device;
+use crate::memory::footprint::Footprint;
+use crate::observe::statistics::StageKind;
+use crate::pipeline::control::{Knob, StageKnob};
+use crate::pipeline::definition::{Construct, Setting, StageDefinition};
+use crate::pipeline::options::{Order, StageOptions, Workers};
+use crate::scheduler::assembly::Assembly;
+use crate::scheduler::async_node::AsyncNode;
+use crate::scheduler::cpu_node::{CpuNode, Sizer, State};
+use crate::scheduler::fill_node::FillNode;
+use crate::stage::aggregate::{Aggregation, Aggregator, Batcher, Filter, FlatMap, Map, Unbatch};
+use crate::stage::batch::{Batch, BatchLayout, Fill, PREFETCH};
+use crate::stage::device_batch::DeviceBatch;
+use crate::stage::grouping::{
+    Bucketed, Bucketer, Bucketing, ConcatAndSplit, Packed, Packer, Packing, Piece, Sequence,
+};
+use crate::stage::{AsyncStage, Stage};
+use crate::sync::Mutex;
+
+/// Stages.
+impl<T: Send + 'static> PipelineBuilder<T> {
+    pub(super) fn then<U>(
+        mut self,
+        definition: StageDefinition,
+        next: impl FnOnce(&mut Plan, Made<T>, Outgoing<U>) -> Made<U> + Send + 'static,
+    ) -> PipelineBuilder<U> {
+        let before = self.plan;
+        self.stages.push(definition);
+        PipelineBuilder {
+            settings: self.settings,
+            settings_made: self.settings_made,
+            source: self.source,
+            stages: self.stages,
+            plan: Box::new(move |plan, out| {
+                let made = before(plan, Outgoing::INNER);
+                next(plan, made, out)
+            }),
+        }
+    }
+
+    /// Adds a stage that computes. `factory` makes an instance for each worker that needs one; its
+    /// error ends the pipeline.
+    #[track_caller]
+    pub fn stage<S: Stage<T>>(
+        self,
+        options: impl Into<StageOptions>,
+        factory: impl Fn() -> Result<S> + Send + Sync + 'static,
+    ) -> PipelineBuilder<S::Out> {
+        self.cpu(options.into(), Construct::Cpu, &[], factory)
+    }
+
+    #[track_caller]
+    pub(super) fn cpu<S: Stage<T>>(
+        self,
+        options: StageOptions,
+        construct: Construct,
+        more: &[(&str, String)],
+        factory: impl Fn() -> Result<S> + Send + Sync + 'static,
+    ) -> PipelineBuilder<S::Out> {
+        let gathers = construct.gathers();
+        let mut definition = StageDefinition::new::<T, S::Out>(&options.name, construct)
+            .at(Location::caller())
+            .with_options(&options);
+        if !gathers {
+            definition.concurrency = options.concurrency.map(|given| Setting::new(Some(given), 1));
+            definition.order = options.order.map(|order| Setting::new(Some(order), order));
+        }
+        for (what, value) in more {
+            definition = definition.with(what, Setting::new(Some(value), value));
+        }
+        self.then(definition, move |plan, made, out: Outgoing<S::Out>| {
+            let order = options.order.unwrap_or_else(|| plan.settings.order());
+            // What is put together of several items is put together in one place.
+            let options = if gathers { options.concurrency(1) } else { options };
+            // What is put together keeps the memory of what it is made of, as its own.
+            let own = out.sizer.is_some() || (gathers && made.measured);
+            let measure = plan.measure(own);
+            let concurrency = plan.default_concurrency(&options);
+            let core = plan.stage(&options, StageKind::Cpu, concurrency, measure);
+            let hooks = plan.hooks(&core);
+            let crew = plan.crew(&options, &core, gathers);
+            let capacity = options
+                .queue
+                .unwrap_or_else(|| CPU_QUEUE.max(core.concurrency().saturating_mul(2)));
+            let queue = plan.queue(&core, out.last, capacity, Some(&crew));
+            made.queue.set_takers(&crew.signal);
+            let position = plan.position(made.depth + 1);
+            let node = CpuNode {
+                core,
+                position: position.clone(),
+                input: made.queue,
+                output: Arc::clone(&queue),
+                factory: Box::new(factory),
+                hooks,
+                sizer: out.sizer,
+                gathers,
+                turns: (order == Order::Input && !gathers).then(Default::default),
+                state: State::carrying(plan.carry_of(&options.name)),
+            };
+            plan.nodes.push(Placed { crew, position, node: Arc::new(node) });
+            Made { queue, depth: made.depth + 1, measured: own || made.measured }
+        })
+    }
+
+    /// Adds a function from one item to one item, on the CPU pool.
+    #[track_caller]
+    pub fn map<U, F>(self, options: impl Into<StageOptions>, function: F) -> PipelineBuilder<U>
+    where
+        U: Send + 'static,
+        F: Fn(T) -> Result<U> + Send + Sync + 'static,
+    {
+        let map = Map::new(function);
+        self.cpu(options.into(), Construct::Cpu, &[], move || Ok(map.clone()))
+    }
+
+    /// Adds a function from one item to any number of items, on the CPU pool. Each goes on as soon
+    /// as the iterator yields it; an error that it yields is the failure of the item.
+    #[track_caller]
+    pub fn flat_map<U, I, F>(
+        self,
+        options: impl Into<StageOptions>,
+        function: F,
+    ) -> PipelineBuilder<U>
+    where
+        U: Send + 'static,
+        I: IntoIterator<Item = Result<U>> + 'static,
+        F: Fn(T) -> I + Send + Sync + 'static,
+    {
+        let flat_map = FlatMap::new(function);
+        self.cpu(options.into(), Construct::Cpu, &[], move || Ok(flat_map.clone()))
+    }
+
+    /// Lets only those items pass for which `predicate` is true, on the CPU pool.
+    #[track_caller]
+    pub fn filter<F>(self, options: impl Into<StageOptions>, predicate: F) -> PipelineBuilder<T>
+    where
+        F: Fn(&T) -> Result<bool> + Send + Sync + 'static,
+    {
+        let filter = Filter::new(predicate);
+        self.cpu(options.into(), Construct::Filter, &[], move || Ok(filter.clone()))
+    }
+
+    /// Puts `size` items together at a time. What is left at the end of an epoch makes a shorter
+    /// list, or, with `drop_last`, is left out and counted.
+    #[track_caller]
+    pub fn batch(
+        self,
+        options: impl Into<StageOptions>,
+        size: usize,
+        drop_last: bool,
+    ) -> PipelineBuilder<Vec<T>> {
+        let mut more = vec![("size", size.to_string())];
+        if drop_last {
+            more.push(("drop last", "yes".into()));
+        }
+        let factory = move || Batcher::new(size, drop_last);
+        self.gather_checked(options.into(), Construct::Batch, &more, factory)
+    }
+
+    /// Makes batches of items that are alike: in length, so that little is padded, or in shape.
+    /// `key` tells the length, or the ratio. An item whose key fits into no bucket fails.
+    ///
+    /// Where items are [measured](Self::measured), all that is held back must have room in
+    /// [`largest_item`](Self::largest_item) together: buckets × batch size. So for
+    /// [`pack`](Self::pack): open sequences.
+    ///
+    /// ```
+    /// use spdl_core::{Bucketing, PipelineBuilder};
+    /// let texts = ["a", "longer", "be", "longest", "c"];
+    /// let pipeline = PipelineBuilder::from_iter(texts)
+    ///     .bucket("like", Bucketing::boundaries([4.0]).batch_size(2), |text| text.len() as f64)
+    ///     .deterministic()
+    ///     .build()?;
+    /// let monitor = pipeline.monitor();
+    /// let batches: Vec<_> = pipeline.map(|batch| batch.map(|b| b.items)).collect::<Result<_, _>>()?;
+    /// assert_eq!(batches, [vec!["a", "be"], vec!["longer", "longest"], vec!["c"]]);
+    /// // 17 letters in batches of 2 × 2, 2 × 7 and 1 × 1.
+    /// assert_eq!(monitor.statistics().stages[1].fill_rate, Some(17.0 / 19.0));
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn bucket(
+        self,
+        options: impl Into<StageOptions>,
+        bucketing: Bucketing,
+        key: impl Fn(&T) -> f64 + Send + Sync + 'static,
+    ) -> PipelineBuilder<Bucketed<T>> {
+        let more = bucketing.words();
+        let key: Arc<dyn Fn(&T) -> f64 + Send + Sync> = Arc::new(key);
+        let factory = move || Bucketer::shared(bucketing.clone(), Arc::clone(&key));
+        self.gather_checked(options.into(), Construct::Bucket, &more, factory)
+    }
+
+    /// Packs whole items into sequences of a fixed capacity, so that little is padded. `length`
+    /// tells how many tokens an item has, at least 1. An item that is longer than a sequence fails;
+    /// see [`pieces`](crate::pieces).
+    ///
+    /// ```
+    /// use spdl_core::{Packing, PipelineBuilder};
+    /// let pipeline = PipelineBuilder::from_iter([7, 5, 3, 2])
+    ///     .pack("pack", Packing::new(10), |&tokens| tokens)
+    ///     .deterministic()
+    ///     .build()?;
+    /// let monitor = pipeline.monitor();
+    /// let packed: Vec<_> = pipeline.map(|pack| pack.map(|p| p.items)).collect::<Result<_, _>>()?;
+    /// assert_eq!(packed, [[7, 3], [5, 2]]);
+    /// assert_eq!(monitor.statistics().stages[1].fill_rate, Some(0.85));
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn pack(
+        self,
+        options: impl Into<StageOptions>,
+        packing: Packing,
+        length: impl Fn(&T) -> u64 + Send + Sync + 'static,
+    ) -> PipelineBuilder<Packed<T>> {
+        let more = packing.words();
+        let length: Arc<dyn Fn(&T) -> u64 + Send + Sync> = Arc::new(length);
+        let factory = move || Packer::shared(packing.clone(), Arc::clone(&length));
+        self.gather_checked(options.into(), Construct::Pack, &more, factory)
+    }
+
+    /// Puts items end to end and cuts the whole into sequences of exactly `capacity` tokens, at
+    /// least 1. What is left at the end of an epoch makes a shorter one, or, with `drop_last`, is
+    /// left out and counted.
+    ///
+    /// ```
+    /// use spdl_core::PipelineBuilder;
+    /// let pipeline = PipelineBuilder::from_iter([vec![1, 2, 3], vec![4, 5]])
+    ///     .concat_and_split("pack", 2, false)
+    ///     .map("tokens", |pack| Ok(pack.items.into_iter().flat_map(|p| p.part).collect()))
+    ///     .deterministic()
+    ///     .build()?;
+    /// let tokens: Vec<Vec<i32>> = pipeline.collect::<Result<_, _>>()?;
+    /// assert_eq!(tokens, [vec![1, 2], vec![3, 4], vec![5]]);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn concat_and_split(
+        self,
+        options: impl Into<StageOptions>,
+        capacity: u64,
+        drop_last: bool,
+    ) -> PipelineBuilder<Packed<Piece<T>>>
+    where
+        T: Sequence,
+    {
+        let mut more = vec![("capacity", capacity.to_string()), ("fit", "concat and split".into())];
+        if drop_last {
+            more.push(("drop last", "yes".into()));
+        }
+        let factory = move || ConcatAndSplit::new(capacity, drop_last);
+        self.gather_checked(options.into(), Construct::Pack, &more, factory)
+    }
+
+    /// Puts items together with an aggregator of ours, whose settings must make sense.
+    #[track_caller]
+    fn gather_checked<A: Aggregator<T>>(
+        self,
+        options: StageOptions,
+        construct: Construct,
+        more: &[(&str, String)],
+        factory: impl Fn() -> Result<A> + Send + Sync + 'static,
+    ) -> PipelineBuilder<A::Out> {
+        let name = Arc::clone(&options.name);
+        let fault = factory().err();
+        let mut builder = self.gather(options, construct, more, Arc::new(factory));
+        if let Some(error) = fault {
+            let before = builder.plan;
+            builder.plan = Box::new(move |plan, out| {
+                plan.fault(error.with_stage(name));
+                before(plan, out)
+            });
+        }
+        builder
+    }
+
+    #[track_caller]
+    fn gather<A: Aggregator<T>>(
+        self,
+        options: StageOptions,
+        construct: Construct,
+        more: &[(&str, String)],
+        factory: Arc<dyn Fn() -> Result<A> + Send + Sync>,
+    ) -> PipelineBuilder<A::Out> {
+        self.cpu(options, construct, more, move || {
+            let factory = Arc::clone(&factory);
+            Aggregation::new(move || factory())
+        })
+    }
+
+    /// Puts items together in a way of the caller's. `factory` makes a fresh aggregator for each
+    /// epoch, so nothing is ever carried over.
+    #[track_caller]
+    pub fn aggregate<A, F>(
+        self,
+        options: impl Into<StageOptions>,
+        factory: F,
+    ) -> PipelineBuilder<A::Out>
+    where
+        A: Aggregator<T>,
+        F: Fn() -> Result<A> + Send + Sync + 'static,
+    {
+        self.gather(options.into(), Construct::Aggregate, &[], Arc::new(factory))
+    }
+
+    /// Takes lists apart: each element goes on as an item of its own.
+    #[track_caller]
+    pub fn unbatch(self, options: impl Into<StageOptions>) -> PipelineBuilder<T::Item>
+    where
+        T: IntoIterator<Item: Send + 'static>,
+    {
+        self.cpu(options.into(), Construct::Unbatch, &[], || Ok(Unbatch))
+    }
+
+    /// Adds a stage that waits. One instance serves all items; `Arc<dyn AsyncStage<…>>` is fine.
+    #[track_caller]
+    pub fn async_stage<S: AsyncStage<T>>(
+        self,
+        options: impl Into<StageOptions>,
+        stage: S,
+    ) -> PipelineBuilder<S::Out> {
+        let options = options.into();
+        let mut definition = StageDefinition::new::<T, S::Out>(&options.name, Construct::Async)
+            .at(Location::caller())
+            .with_options(&options);
+        definition.concurrency = Some(Setting::new(options.concurrency, ASYNC_CONCURRENCY));
+        definition.retry = stage.retry();
+        self.then(definition, move |plan, made, out: Outgoing<S::Out>| {
+            let own = out.sizer.is_some();
+            let measure = plan.measure(own);
+            let core = plan.stage(&options, StageKind::Async, ASYNC_CONCURRENCY, measure);
+            if !matches!(options.workers, Workers::Shared) {
+                let message = "an async stage runs on the runtime; it has no threads to choose";
+                plan.fault(
+                    Error::new(ErrorKind::InvalidArgument, message)
+                        .with_stage(options.name.clone()),
+                );
+            }
+            let hooks = plan.hooks(&core);
+            let capacity = options.queue.unwrap_or_else(|| core.concurrency().saturating_mul(2));
+            let tuning = plan.tuning(&options, out.last);
+            let queue = plan.queue(&core, out.last, capacity, None);
+            let poke = Arc::new(AtomicWaker::new());
+            let (name, knob) = (Arc::clone(core.name()), Knob::Task(Arc::clone(&poke)));
+            plan.knobs.push(StageKnob { name, knob, adjustable: true });
+            let node = AsyncNode {
+                core,
+                stage: Arc::new(stage),
+                input: made.queue,
+                output: Arc::clone(&queue),
+                hooks,
+                sizer: out.sizer,
+                poke,
+                ordered: options.order.unwrap_or_else(|| plan.settings.order()) == Order::Input,
+                tuning,
+            };
+            let task: DriverTask = Box::new(move |runtime| Box::pin(node.drive(runtime)));
+            plan.drivers.push(Driver { blocks: false, task });
+            Made { queue, depth: made.depth + 1, measured: own || made.measured }
+        })
+    }
+
+    /// Adds an async function from one item to one item, on the runtime. It must not block: what
+    /// computes, or reads files, belongs in [`map`](Self::map) or in threads of the function's own.
+    ///
+    /// A future that needs tokio (its timers, its sockets) needs the pipeline on a tokio runtime:
+    /// see [`runtime`](Self::runtime).
+    ///
+    /// ```
+    /// use spdl_core::PipelineBuilder;
+    /// let slow = PipelineBuilder::from_iter(0..3)
+    ///     .map_async("wait", |n| async move { Ok(n + 1) })
+    ///     .deterministic();
+    /// assert_eq!(slow.build()?.collect::<spdl_core::Result<Vec<_>>>()?, [1, 2, 3]);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn map_async<U, F, R>(
+        self,
+        options: impl Into<StageOptions>,
+        function: F,
+    ) -> PipelineBuilder<U>
+    where
+        U: Send + 'static,
+        F: Fn(T) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<U>> + Send + 'static,
+    {
+        self.async_stage(options, crate::stage::AsyncFunction::new(function))
+    }
+
+    /// Adds the stage that writes samples into batches. It keeps the order of its input; a sample
+    /// that fails leaves its slot to the next one, so that only the last batch of an epoch may be
+    /// short. `factory` makes an instance for each worker that needs one, which says whether the
+    /// layout [fits](Fill::check_fields). The first is made when the pipeline is built; where the stage has
+    /// [threads of its own](StageOptions::dedicated), on its thread instead. Batches are counted in the
+    /// memory budget until they are delivered.
+    #[track_caller]
+    pub fn fill<F: Fill<T>>(
+        self,
+        options: impl Into<StageOptions>,
+        layout: BatchLayout,
+        factory: impl Fn() -> Result<F> + Send + Sync + 'static,
+    ) -> PipelineBuilder<Batch> {
+        let options = options.into();
+        let fields: Vec<_> = layout
+            .fields()
+            .iter()
+            .map(|field| format!("{} {} {:?}", field.name, field.dtype, field.shape))
+            .collect();
+        let mut definition = StageDefinition::new::<T, Batch>(&options.name, Construct::Fill)
+            .at(Location::caller())
+            .with_options(&options)
+            .with("batch size", Setting::new(Some(layout.batch_size()), 0))
+            .with("fields", Setting::new(Some(fields.join("; ")), String::new()));
+        definition.concurrency = options.concurrency.map(|given| Setting::new(Some(given), 1));
+        definition.measured = true;
+        if layout.drops_last() {
+            definition = definition.with("drop last", Setting::new(Some("yes"), ""));
+        }
+        self.then(definition, move |plan, made, out: Outgoing<Batch>| {
+            if let Err(error) = layout.validate() {
+                plan.fault(error.with_stage(Arc::clone(&options.name)));
+            }
+            let fields = layout.fields().to_vec();
+            let make = move || {
+                let instance = factory()?;
+                instance.check_fields(&fields)?;
+                Ok(instance)
+            };
+            // Where the stage has threads of its own, its instances may be bound to them.
+            let first = match options.workers {
+                Workers::Own { .. } => None,
+                _ => match guarded(&make).0 {
+                    Ok(first) => Some(first),
+                    Err(error) => {
+                        plan.fault(error.with_stage(Arc::clone(&options.name)));
+                        None
+                    }
+                },
+            };
+            // Whoever needs an instance first gets that one.
+            let first = Mutex::new(first);
+            let factory = move || {
+                let first = first.lock().take();
+                first.map_or_else(&make, Ok)
+            };
+            let measure = plan.measure(true);
+            let concurrency = plan.default_concurrency(&options);
+            let core = plan.stage(&options, StageKind::Fill, concurrency, measure);
+            let hooks = plan.hooks(&core);
+            let crew = plan.crew(&options, &core, false);
+            // Batches under assembly have a place in the queue promised: those that all workers
+            // can be writing at once, and one more, so that a new epoch can begin.
+            let open = core.concurrency().div_ceil(layout.batch_size().max(1)) + 1;
+            let ready = plan.settings.prefetch.filter(|_| out.last);
+            let capacity = ready.or(options.queue).unwrap_or(PREFETCH).saturating_add(open);
+            let queue = plan.queue(&core, false, capacity, Some(&crew));
+            made.queue.set_takers(&crew.signal);
+            let fields = layout.fields().to_vec();
+            let assembly = Assembly::new(layout, plan.shared.buffers.clone());
+            let batch_bytes = assembly.batch_bytes();
+            plan.largest_batch = plan.largest_batch.max(batch_bytes);
+            let position = plan.position(made.depth + 1);
+            let node = FillNode {
+                core,
+                input: made.queue,
+                output: Arc::clone(&queue),
+                factory: Box::new(factory),
+                hooks,
+                fields,
+                batch_bytes,
+                keeps_members: plan.settings.record,
+                assembly: Mutex::new(assembly),
+                state: Default::default(),
+            };
+            plan.nodes.push(Placed { crew, position, node: Arc::new(node) });
+            Made { queue, depth: made.depth + 1, measured: true }
+        })
+    }
+
+    /// Counts what the last stage yields in the memory budget, by its [`Footprint`], from when it is
+    /// made until the next stage has used it, or it is delivered. Batches of
+    /// [`fill`](PipelineBuilder::fill) are always counted.
+    pub fn measured(self) -> Self
+    where
+        T: Footprint,
+    {
+        self.measured_by(T::footprint)
+    }
+
+    /// The same, with a function that tells the bytes of an item.
+    pub fn measured_by(mut self, bytes: impl Fn(&T) -> usize + Send + Sync + 'static) -> Self {
+        let before = self.plan;
+        self.plan = Box::new(move |plan, out| {
+            let sizer: Sizer<T> = Box::new(bytes);
+            before(plan, Outgoing { sizer: Some(sizer), ..out })
+        });
+        if let Some(last) = self.stages.last_mut().or(self.source.as_mut()) {
+            last.measured = true;
+        }
+        self
+    }
+}
+
+/// Batches to a device.
+impl PipelineBuilder<Batch> {
+    /// Adds the stage that starts the copy of each batch to `device` and hands it on at once, in the
+    /// order of its input; see [`DeviceBatch`]. Let the batches lie in
+    /// [buffers](PipelineBuilder::buffers) from which the device copies directly.
+    #[track_caller]
+    pub fn upload(
+        self,
+        options: impl Into<StageOptions>,
+        device: Arc<dyn Device>,
+    ) -> PipelineBuilder<DeviceBatch> {
+        let options = options.into().concurrency(1);
+        let upload = Map::new(move |batch| DeviceBatch::upload(batch, &*device));
+        self.cpu(options, Construct::Upload, &[], move || Ok(upload.clone()))
+    }
+}

@@ -1,0 +1,257 @@
+//! The steps of a run that is saved, until it is asked to stop.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::pipeline::handle::Pipeline;
+use crate::resume::state::State;
+use crate::resume::state_file::StateSaver;
+
+/// How often a consumer that waits for an item looks whether it is to stop.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The items of a pipeline, with the state saved behind each: made by [`StateSaver::steps`].
+pub struct SavedSteps<'a, T> {
+    saver: &'a mut StateSaver,
+    pipeline: &'a mut Pipeline<T>,
+    stop: &'a AtomicBool,
+    notes: Option<Notes<'a>>,
+    /// Whether a step is under way.
+    begun: bool,
+    over: bool,
+}
+
+type Notes<'a> = Box<dyn FnMut(&mut State) + 'a>;
+
+/// That somebody wants the run to end.
+struct AskedToStop;
+
+impl StateSaver {
+    /// The items of `pipeline` as steps: when one is done, its state goes to this saver. Ends with
+    /// the pipeline, or when `stop` is true, after the step at hand; so a run that is told to end is
+    /// saved just where it is. [`finish`](StateSaver::finish) then waits until that is written.
+    ///
+    /// A step is done when the next item is asked for. Where the loop is left in the middle of one,
+    /// its item comes again when the run goes on.
+    ///
+    /// This installs no handler of signals. Whoever wants a run to be saved on SIGTERM, as schedulers
+    /// of clusters send it, lets a handler of his set `stop`: with the crate `signal-hook`, say, as
+    /// here and in `examples/terminate.rs`. While it waits for an item, it looks 20 times a second.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("run.state");
+    /// use spdl_core::{DatasetSource, PipelineBuilder, StateFile, StateSaver};
+    /// use std::sync::{Arc, atomic::AtomicBool};
+    /// let stop = Arc::new(AtomicBool::new(false));
+    /// signal_hook::flag::register(signal_hook::consts::SIGTERM, Arc::clone(&stop))?;
+    ///
+    /// let numbers = DatasetSource::new((0..100).collect::<Vec<i32>>());
+    /// let mut pipeline = PipelineBuilder::new(numbers).batch("batch", 4, false).build()?;
+    /// let mut saver = StateSaver::new(StateFile::new(path)).every(10);
+    /// for batch in saver.steps(&mut pipeline, &stop) {
+    ///     let train_on = batch?;
+    /// #   if train_on[0] == 12 { signal_hook::low_level::raise(signal_hook::consts::SIGTERM)?; }
+    /// }
+    /// let file = saver.finish()?;
+    /// # assert_eq!(file.load()?.steps(), 4);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// An item is an error where the pipeline's is, and where the state cannot be had or an earlier
+    /// one could not be saved, as for [`after_step`](StateSaver::after_step).
+    pub fn steps<'a, T: Send + 'static>(
+        &'a mut self,
+        pipeline: &'a mut Pipeline<T>,
+        stop: &'a AtomicBool,
+    ) -> SavedSteps<'a, T> {
+        SavedSteps { saver: self, pipeline, stop, notes: None, begun: false, over: false }
+    }
+}
+
+impl<'a, T> SavedSteps<'a, T> {
+    /// Lets `note` add to each state before it is saved: to its [`notes`](State::notes).
+    #[must_use]
+    pub fn noting(mut self, note: impl FnMut(&mut State) + 'a) -> Self {
+        self.notes = Some(Box::new(note));
+        self
+    }
+}
+
+impl<T: Send + 'static> SavedSteps<'_, T> {
+    fn state(&mut self) -> Result<State> {
+        let mut state = self.pipeline.state()?;
+        if let Some(note) = &mut self.notes {
+            note(&mut state);
+        }
+        Ok(state)
+    }
+
+    fn next_step(&mut self) -> Result<Option<T>> {
+        if std::mem::take(&mut self.begun) {
+            let state = self.state();
+            self.saver.after_step(|| state)?;
+        }
+        let stop = self.stop;
+        let check = || if stop.load(Ordering::Relaxed) { Err(AskedToStop) } else { Ok(()) };
+        // Also where items are always there.
+        let next = check().and_then(|()| self.pipeline.next_checked(LOOK, check));
+        let Ok(next) = next else {
+            self.over = true;
+            return Ok(None);
+        };
+        let Some(item) = next.transpose()? else {
+            self.over = true;
+            // Behind the end of the last epoch.
+            let state = self.state()?;
+            self.saver.save(state)?;
+            return Ok(None);
+        };
+        self.begun = true;
+        Ok(Some(item))
+    }
+}
+
+impl<T: Send + 'static> Iterator for SavedSteps<'_, T> {
+    type Item = Result<T>;
+
+    fn next(&mut self) -> Option<Result<T>> {
+        if self.over {
+            return None;
+        }
+        self.next_step().transpose()
+    }
+}
+
+impl<T> fmt::Debug for SavedSteps<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SavedSteps")
+            .field("saver", &self.saver)
+            .field("pipeline", &self.pipeline)
+            .field("over", &self.over)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::error::ErrorKind;
+    use crate::pipeline::builder::PipelineBuilder;
+    use crate::resume::state_file::StateFile;
+    use crate::source::dataset::DatasetSource;
+
+    fn numbers() -> PipelineBuilder<u32> {
+        let numbers = DatasetSource::new((0..20).collect::<Vec<u32>>()).shuffled(3);
+        PipelineBuilder::new(numbers).deterministic().epochs(0..2)
+    }
+
+    fn all(builder: PipelineBuilder<u32>) -> Vec<u32> {
+        builder.build().unwrap().map(|n| n.unwrap()).collect()
+    }
+
+    #[test]
+    fn a_run_that_is_asked_to_stop_is_saved_after_the_step_at_hand() {
+        let folder = tempfile::tempdir().unwrap();
+        let whole = all(numbers());
+        for last in [1, 5, 20, 21, 39, 40] {
+            let stop = AtomicBool::new(false);
+            let mut pipeline = numbers().build().unwrap();
+            // Much less often than the steps that are made.
+            let file = StateFile::new(folder.path().join(format!("{last}.state")));
+            let mut saver = StateSaver::new(file).every(7);
+            let mut seen = Vec::new();
+            for number in saver.steps(&mut pipeline, &stop).noting(|state| {
+                let steps = state.steps().to_string();
+                state.notes.insert("steps".into(), steps);
+            }) {
+                seen.push(number.unwrap());
+                stop.store(seen.len() == last, Ordering::Relaxed);
+            }
+            assert_eq!(seen, whole[..last]);
+            let state = saver.finish().unwrap().load().unwrap();
+            assert_eq!(
+                (state.steps(), state.notes["steps"].as_str()),
+                (last as u64, &*last.to_string())
+            );
+            assert_eq!(all(numbers().resume(state)), whole[last..], "after {last}");
+        }
+    }
+
+    #[test]
+    fn a_step_that_is_not_done_comes_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let stop = AtomicBool::new(false);
+        let mut pipeline = numbers().build().unwrap();
+        let mut saver = StateSaver::new(StateFile::new(folder.path().join("run.state")));
+        let taken = saver.steps(&mut pipeline, &stop).take(3).count();
+        let state = saver.finish().unwrap().load().unwrap();
+        assert_eq!((taken, state.steps()), (3, 2));
+    }
+
+    #[test]
+    fn the_end_is_saved_as_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let stop = AtomicBool::new(false);
+        let mut pipeline = numbers().build().unwrap();
+        let mut saver = StateSaver::new(StateFile::new(folder.path().join("run.state"))).every(100);
+        let mut steps = saver.steps(&mut pipeline, &stop);
+        assert_eq!((steps.by_ref().count(), steps.next().is_none()), (40, true));
+        drop(steps);
+        let state = saver.finish().unwrap().load().unwrap();
+        assert_eq!((state.epoch(), state.steps()), (2, 40));
+    }
+
+    #[test]
+    fn whoever_waits_for_an_item_hears_that_it_is_to_stop() {
+        let folder = tempfile::tempdir().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        // Nothing comes behind the second one.
+        let items = futures_util::stream::iter([Ok(1), Ok(2)]);
+        let items = futures_util::StreamExt::chain(items, futures_util::stream::pending());
+        let mut pipeline = PipelineBuilder::from_stream(items).deterministic().build().unwrap();
+        let mut saver = StateSaver::new(StateFile::new(folder.path().join("run.state")));
+        let asked = Arc::clone(&stop);
+        let asks = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(120));
+            asked.store(true, Ordering::Relaxed);
+        });
+        let (told, hears) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let steps = saver.steps(&mut pipeline, &stop);
+            let seen: Vec<i32> = steps.map(|n| n.unwrap()).collect();
+            told.send((seen, saver.finish().unwrap().load().unwrap())).unwrap();
+        });
+        let (seen, state) = hears.recv_timeout(Duration::from_secs(20)).unwrap();
+        asks.join().unwrap();
+        assert_eq!((seen, state.steps()), (vec![1, 2], 2));
+    }
+
+    #[test]
+    fn what_cannot_be_saved_is_told_and_the_run_may_go_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let stop = AtomicBool::new(false);
+        let mut pipeline = numbers().build().unwrap();
+        let missing = folder.path().join("none").join("run.state");
+        let mut saver = StateSaver::new(StateFile::new(missing));
+        let mut errors = 0;
+        let mut seen = Vec::new();
+        for number in saver.steps(&mut pipeline, &stop) {
+            match number {
+                Ok(number) => seen.push(number),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::NotFound);
+                    errors += 1;
+                }
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert!(errors > 0);
+        assert_eq!(seen, all(numbers()), "no item is lost with an error of the saver");
+    }
+}

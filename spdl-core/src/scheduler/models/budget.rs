@@ -1,0 +1,295 @@
+//! Model checks of the memory budget: every interleaving, by loom.
+//!
+//! `RUSTFLAGS="--cfg spdl_loom" cargo test -p spdl-core --release --lib loom_budget`
+//!
+//! A lost wake-up shows as a deadlock, which loom reports with the interleaving that leads to it.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use loom::future::block_on;
+use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use loom::thread;
+
+use crate::memory::budget::{Budget, Lease};
+use crate::scheduler::signal::{Interest, Signal};
+
+fn model(check: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(check);
+}
+
+/// A budget that wakes workers on the signal.
+fn budget(limit: usize, headroom: usize, levels: usize) -> (Arc<Budget>, Arc<Signal>) {
+    let budget = Budget::new(limit, Some(headroom), levels).unwrap();
+    let signal = Arc::new(Signal::new());
+    let wake = Arc::clone(&signal);
+    budget.set_on_release(move || wake.wake_one());
+    (budget, signal)
+}
+
+fn take(budget: &Arc<Budget>, level: usize, bytes: usize) -> Lease {
+    budget.try_reserve(level, bytes).unwrap().expect("nobody else holds anything yet")
+}
+
+/// What a worker of the scheduler does: try, or announce itself, look again, and sleep.
+fn wait_for(budget: &Arc<Budget>, signal: &Signal, level: usize, bytes: usize) -> Lease {
+    loop {
+        if let Some(lease) = budget.try_reserve(level, bytes).unwrap() {
+            return lease;
+        }
+        let ticket = signal.prepare(Interest::All);
+        if budget.would_grant(level, bytes) {
+            signal.cancel(ticket);
+        } else {
+            signal.wait(ticket);
+        }
+    }
+}
+
+/// The same for a worker that only ever looks at the hint before it sleeps.
+fn wait_for_hint(budget: &Arc<Budget>, signal: &Signal, level: usize, bytes: usize) -> Lease {
+    loop {
+        if budget.would_grant(level, bytes) {
+            if let Some(lease) = budget.try_reserve(level, bytes).unwrap() {
+                return lease;
+            }
+        }
+        let ticket = signal.prepare(Interest::All);
+        if budget.would_grant(level, bytes) {
+            signal.cancel(ticket);
+        } else {
+            signal.wait(ticket);
+        }
+    }
+}
+
+fn reserve(budget: &Arc<Budget>, level: usize, bytes: usize) -> Lease {
+    block_on(poll_fn(|cx| budget.poll_reserve(level, bytes, cx))).unwrap()
+}
+
+#[test]
+fn loom_budget_a_release_is_seen_by_a_worker_that_falls_asleep() {
+    model(|| {
+        let (budget, signal) = budget(10, 10, 1);
+        let held = take(&budget, 0, 10);
+        let worker = thread::spawn({
+            let budget = Arc::clone(&budget);
+            move || wait_for(&budget, &signal, 0, 10).bytes()
+        });
+        drop(held);
+        assert_eq!(worker.join().unwrap(), 10);
+        assert_eq!(budget.statistics().live_bytes, 0);
+    });
+}
+
+#[test]
+fn loom_budget_a_worker_that_looks_only_at_the_hint_is_woken() {
+    model(|| {
+        let (budget, signal) = budget(10, 10, 1);
+        let first = take(&budget, 0, 4);
+        let second = take(&budget, 0, 6);
+        let worker = thread::spawn({
+            let budget = Arc::clone(&budget);
+            move || wait_for_hint(&budget, &signal, 0, 8).bytes()
+        });
+        // Of no use alone.
+        drop(first);
+        drop(second);
+        assert_eq!(worker.join().unwrap(), 8);
+    });
+}
+
+#[test]
+fn loom_budget_workers_of_two_sizes_and_levels_both_get_their_turn() {
+    model(|| {
+        let (budget, signal) = budget(10, 5, 2);
+        let held = [take(&budget, 0, 5), take(&budget, 1, 5)];
+        let spawn = |level, bytes| {
+            let (budget, signal) = (Arc::clone(&budget), Arc::clone(&signal));
+            thread::spawn(move || {
+                drop(wait_for_hint(&budget, &signal, level, bytes));
+                // The scheduler's chain of wake-ups: where there was something for one, there may
+                // be something for more.
+                signal.wake_one();
+            })
+        };
+        let workers = [spawn(0, 5), spawn(1, 3)];
+        drop(held);
+        for worker in workers {
+            worker.join().unwrap();
+        }
+        assert_eq!(budget.statistics().live_bytes, 0);
+    });
+}
+
+#[test]
+fn loom_budget_two_tasks_of_both_sizes_get_their_turn() {
+    model(|| {
+        let (budget, _) = budget(10, 10, 1);
+        let held = take(&budget, 0, 10);
+        let spawn = |bytes| {
+            let budget = Arc::clone(&budget);
+            thread::spawn(move || drop(reserve(&budget, 0, bytes)))
+        };
+        let tasks = [spawn(10), spawn(3)];
+        drop(held);
+        for task in tasks {
+            task.join().unwrap();
+        }
+        let statistics = budget.statistics();
+        assert_eq!((statistics.live_bytes, statistics.peak_bytes), (0, 10));
+    });
+}
+
+#[test]
+fn loom_budget_a_dropped_waiter_does_not_swallow_anothers_wake_up() {
+    model(|| {
+        let (budget, _) = budget(10, 10, 1);
+        let held = take(&budget, 0, 10);
+        // A task that asks once, and loses interest.
+        let fickle = thread::spawn({
+            let budget = Arc::clone(&budget);
+            move || {
+                block_on(poll_fn(|cx| {
+                    drop(budget.poll_reserve(0, 10, cx));
+                    Poll::Ready(())
+                }));
+            }
+        });
+        let task = thread::spawn({
+            let budget = Arc::clone(&budget);
+            move || drop(reserve(&budget, 0, 10))
+        });
+        drop(held);
+        task.join().unwrap();
+        fickle.join().unwrap();
+        assert_eq!(budget.statistics().live_bytes, 0);
+    });
+}
+
+#[test]
+fn loom_budget_the_limit_holds_whoever_reserves_at_once() {
+    model(|| {
+        let (budget, _) = budget(10, 5, 2);
+        let held = Arc::new(AtomicUsize::new(0));
+        let spawn = |level, bytes| {
+            let (budget, held) = (Arc::clone(&budget), Arc::clone(&held));
+            thread::spawn(move || {
+                let lease = budget.try_reserve(level, bytes).unwrap();
+                if let Some(lease) = &lease {
+                    let before = held.fetch_add(lease.bytes(), Ordering::SeqCst);
+                    assert!(before + lease.bytes() <= 10);
+                    held.fetch_sub(lease.bytes(), Ordering::SeqCst);
+                }
+                lease.is_some()
+            })
+        };
+        let threads = [spawn(0, 5), spawn(1, 4)];
+        // Also with these, level 1 keeps what belongs to it.
+        let mine = budget.try_reserve(0, 1).unwrap();
+        let granted = threads.map(|thread| thread.join().unwrap());
+        assert!(granted[1], "nobody in front can take what level 1 needs");
+        assert!(granted[0] || mine.is_some());
+        drop(mine);
+        let statistics = budget.statistics();
+        assert_eq!(statistics.live_bytes, 0);
+        assert!(statistics.peak_bytes <= 10);
+    });
+}
+
+#[test]
+fn loom_budget_shrinking_wakes_and_growing_is_counted() {
+    model(|| {
+        let (budget, signal) = budget(10, 10, 1);
+        let mut held = take(&budget, 0, 8);
+        let worker = thread::spawn({
+            let budget = Arc::clone(&budget);
+            move || {
+                let lease = wait_for(&budget, &signal, 0, 5);
+                (lease.bytes(), budget.statistics().live_bytes)
+            }
+        });
+        held.resize(12);
+        held.resize(5);
+        let (bytes, live) = worker.join().unwrap();
+        assert_eq!((bytes, live), (5, 10));
+        drop(held);
+        let statistics = budget.statistics();
+        assert_eq!((statistics.live_bytes, statistics.peak_bytes), (0, 12));
+        assert_eq!(statistics.overdrawn_bytes, 2);
+    });
+}
+
+#[test]
+fn loom_budget_joining_towards_the_consumer_wakes_who_is_in_front() {
+    model(|| {
+        let (budget, signal) = budget(10, 5, 2);
+        let mut item = take(&budget, 0, 5);
+        let mut batch = take(&budget, 1, 0);
+        let source = thread::spawn({
+            let budget = Arc::clone(&budget);
+            move || wait_for(&budget, &signal, 0, 5).bytes()
+        });
+        batch.join(&mut item).unwrap();
+        assert_eq!(source.join().unwrap(), 5);
+        assert_eq!((batch.bytes(), item.bytes()), (5, 0));
+    });
+}
+
+#[test]
+fn loom_budget_a_worker_and_a_task_are_both_woken_by_one_release() {
+    model(|| {
+        let (budget, signal) = budget(10, 5, 2);
+        let held = take(&budget, 0, 5);
+        let task = thread::spawn({
+            let budget = Arc::clone(&budget);
+            move || drop(reserve(&budget, 0, 5))
+        });
+        let worker = thread::spawn({
+            let budget = Arc::clone(&budget);
+            move || drop(wait_for_hint(&budget, &signal, 0, 2))
+        });
+        drop(held);
+        task.join().unwrap();
+        worker.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_budget_the_end_wakes_workers_and_tasks() {
+    model(|| {
+        let (budget, signal) = budget(10, 10, 1);
+        let _held = take(&budget, 0, 10);
+        let ended = Arc::new(AtomicBool::new(false));
+        let task = thread::spawn({
+            let (budget, ended) = (Arc::clone(&budget), Arc::clone(&ended));
+            move || {
+                block_on(poll_fn(|cx| {
+                    let polled = budget.poll_reserve(0, 1, cx);
+                    assert!(polled.is_pending());
+                    if ended.load(Ordering::SeqCst) { Poll::Ready(()) } else { Poll::Pending }
+                }));
+            }
+        });
+        let worker = thread::spawn({
+            let (budget, ended) = (Arc::clone(&budget), Arc::clone(&ended));
+            move || {
+                while !ended.load(Ordering::SeqCst) {
+                    let ticket = signal.prepare(Interest::All);
+                    if ended.load(Ordering::SeqCst) || budget.would_grant(0, 1) {
+                        signal.cancel(ticket);
+                    } else {
+                        signal.wait(ticket);
+                    }
+                }
+            }
+        });
+        ended.store(true, Ordering::SeqCst);
+        budget.wake_all();
+        task.join().unwrap();
+        worker.join().unwrap();
+    });
+}

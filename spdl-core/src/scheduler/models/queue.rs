@@ -1,0 +1,632 @@
+//! Model checks: every interleaving of the queue and the signal, by loom.
+//!
+//! `RUSTFLAGS="--cfg spdl_loom" cargo test -p spdl-core --release --lib loom_`
+//!
+//! A lost wake-up shows as a deadlock, which loom reports with the interleaving that leads to it.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use loom::future::block_on;
+use loom::sync::Mutex;
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread;
+
+use crate::item::ticket::TicketDesk;
+use crate::item::{Envelope, Head};
+use crate::memory::buffer::BufferPool;
+use crate::scheduler::Shared;
+use crate::scheduler::queue::{Next, Queue};
+use crate::scheduler::reorder::Reorder;
+use crate::scheduler::signal::{Interest, Signal};
+
+fn model(check: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(check);
+}
+
+fn item(value: u32) -> Envelope<u32> {
+    Envelope::new(Head::default(), value)
+}
+
+/// A queue that workers on the signal empty.
+fn queue(capacity: usize) -> (Arc<Queue<u32>>, Arc<Signal>) {
+    let signal = Arc::new(Signal::new());
+    let queue = Arc::new(Queue::new(capacity, None));
+    queue.set_takers(&signal);
+    (queue, signal)
+}
+
+/// A queue that workers on the signal fill.
+fn putting(capacity: usize) -> (Arc<Queue<u32>>, Arc<Signal>) {
+    let signal = Arc::new(Signal::new());
+    (Arc::new(Queue::new(capacity, Some(Arc::clone(&signal)))), signal)
+}
+
+fn put(queue: &Queue<u32>, value: u32) {
+    assert_eq!(queue.reserve(1), 1);
+    drop(queue.push(1, std::iter::once(item(value))));
+}
+
+fn put_end(queue: &Queue<u32>, epoch: u64) {
+    assert_eq!(queue.reserve(1), 1);
+    drop(queue.push_end(epoch));
+}
+
+/// What a task takes out until nothing comes any more; the end of an epoch as its number and 100.
+fn take_all(queue: &Queue<u32>) -> Vec<u32> {
+    let mut taken = Vec::new();
+    loop {
+        match block_on(poll_fn(|cx| queue.poll_next(cx))) {
+            Next::Item(item) => taken.push(item.value),
+            Next::EpochEnd(epoch) => taken.push(100 + epoch as u32),
+            Next::Closed => return taken,
+        }
+    }
+}
+
+/// What a worker does until `done`: work, or announce itself, look again, and sleep.
+fn work_until(
+    signal: &Signal,
+    interest: Interest,
+    mut step: impl FnMut() -> bool,
+    done: impl Fn() -> bool,
+) {
+    while !done() {
+        if step() {
+            continue;
+        }
+        let ticket = signal.prepare(interest);
+        if done() || step() {
+            signal.cancel(ticket);
+        } else {
+            signal.wait(ticket);
+        }
+    }
+}
+
+#[test]
+fn loom_work_made_while_a_worker_falls_asleep_is_seen() {
+    model(|| {
+        let shared = Arc::new((Signal::new(), AtomicUsize::new(0)));
+        let worker = thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || {
+                let done = || shared.1.load(Ordering::Acquire) == 2;
+                work_until(&shared.0, Interest::All, || false, done);
+            }
+        });
+        for _ in 0..2 {
+            shared.1.fetch_add(1, Ordering::Release);
+            shared.0.wake_one();
+        }
+        worker.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_a_partial_waiter_does_not_swallow_anothers_wake_up() {
+    model(|| {
+        // Part 0 can be done by both workers, part 1 only by the second.
+        let shared = Arc::new((Signal::new(), [AtomicUsize::new(0), AtomicUsize::new(0)]));
+        let spawn = |interest, part: usize| {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let done = || shared.1[part].load(Ordering::Acquire) == 1;
+                work_until(&shared.0, interest, || false, done);
+            })
+        };
+        let workers = [spawn(Interest::Some, 0), spawn(Interest::All, 1)];
+        for part in [1, 0] {
+            shared.1[part].store(1, Ordering::Release);
+            shared.0.wake_one();
+        }
+        for worker in workers {
+            worker.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn loom_two_workers_take_every_item_once_and_see_the_end() {
+    model(|| {
+        let (queue, signal) = queue(2);
+        let sum = Arc::new(AtomicUsize::new(0));
+        let worker = || {
+            let (signal, queue, sum) = (Arc::clone(&signal), Arc::clone(&queue), Arc::clone(&sum));
+            move || {
+                let step = || {
+                    let mut items = Vec::new();
+                    let taken = queue.pop(1, &mut items);
+                    let values = items.iter().map(|item| item.value as usize);
+                    sum.fetch_add(values.sum(), Ordering::SeqCst);
+                    taken.is_some()
+                };
+                work_until(&signal, Interest::All, step, || queue.is_finished());
+            }
+        };
+        let other = thread::spawn(worker());
+        put(&queue, 1);
+        put(&queue, 10);
+        queue.close();
+        worker()();
+        other.join().unwrap();
+        assert_eq!(sum.load(Ordering::SeqCst), 11);
+    });
+}
+
+#[test]
+fn loom_a_worker_that_waits_for_room_is_woken_by_the_consumer() {
+    model(|| {
+        let (queue, signal) = putting(1);
+        let worker = thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || {
+                let pushed = std::cell::Cell::new(0);
+                let step = || {
+                    if pushed.get() == 2 || queue.reserve(1) == 0 {
+                        return false;
+                    }
+                    pushed.set(pushed.get() + 1);
+                    drop(queue.push(1, std::iter::once(item(pushed.get()))));
+                    true
+                };
+                work_until(&signal, Interest::All, step, || pushed.get() == 2);
+                queue.close();
+            }
+        });
+        assert_eq!(take_all(&queue), [1, 2]);
+        worker.join().unwrap();
+    });
+}
+
+/// A worker that looks only at the hint, as a node's `ready` does, also behind a queue that has to
+/// drain first.
+#[test]
+fn loom_a_worker_that_looks_at_the_hint_is_woken_when_a_full_queue_has_drained() {
+    model(|| {
+        let (queue, signal) = putting(2);
+        put(&queue, 1);
+        put(&queue, 2);
+        let worker = thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || {
+                let pushed = std::cell::Cell::new(false);
+                let step = || {
+                    if pushed.get() || !queue.has_room() || queue.reserve(1) == 0 {
+                        return false;
+                    }
+                    pushed.set(true);
+                    drop(queue.push(1, std::iter::once(item(3))));
+                    true
+                };
+                work_until(&signal, Interest::All, step, || pushed.get());
+                queue.close();
+            }
+        });
+        assert_eq!(take_all(&queue), [1, 2, 3]);
+        worker.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_a_task_that_waits_for_room_is_woken() {
+    model(|| {
+        let queue = Arc::new(Queue::new(1, None));
+        let task = thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || {
+                for value in 0..2 {
+                    assert_eq!(block_on(poll_fn(|cx| queue.poll_reserve(4, cx))), 1);
+                    drop(queue.push(1, std::iter::once(item(value))));
+                }
+                queue.close();
+            }
+        });
+        assert_eq!(take_all(&queue), [0, 1]);
+        task.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_a_task_is_woken_when_a_full_queue_has_drained() {
+    model(|| {
+        let queue = Arc::new(Queue::new(2, None));
+        put(&queue, 0);
+        put(&queue, 1);
+        let task = thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || {
+                let places = block_on(poll_fn(|cx| queue.poll_reserve(1, cx)));
+                drop(queue.push(places, std::iter::once(item(2))));
+                queue.close();
+            }
+        });
+        assert_eq!(take_all(&queue), [0, 1, 2]);
+        task.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_a_released_place_wakes_the_task_that_waits_for_it() {
+    model(|| {
+        let queue = Arc::new(Queue::<u32>::new(1, None));
+        assert_eq!(queue.reserve(1), 1);
+        let task = thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || block_on(poll_fn(|cx| queue.poll_reserve(1, cx)))
+        });
+        queue.release(1);
+        assert_eq!(task.join().unwrap(), 1);
+    });
+}
+
+#[test]
+fn loom_a_worker_that_wants_a_place_beyond_the_promised_ones_is_woken() {
+    model(|| {
+        let (queue, signal) = putting(2);
+        put(&queue, 1);
+        put(&queue, 2);
+        let worker = thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || {
+                let pushed = std::cell::Cell::new(false);
+                let step = || {
+                    if !pushed.get() && queue.reserve_beyond(1) == 1 {
+                        drop(queue.push(1, std::iter::once(item(3))));
+                        pushed.set(true);
+                    }
+                    pushed.get()
+                };
+                // As `help` does: it asks the hint, which remembers that somebody waits.
+                while !step() {
+                    let ticket = signal.prepare(Interest::Some);
+                    if queue.has_place_beyond() {
+                        signal.cancel(ticket);
+                    } else {
+                        signal.wait(ticket);
+                    }
+                }
+                queue.close();
+            }
+        });
+        assert_eq!(take_all(&queue), [1, 2, 3]);
+        worker.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_shutting_a_queue_wakes_all_who_wait() {
+    model(|| {
+        let (queue, signal) = queue(1);
+        let consumer = thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || assert!(take_all(&queue).is_empty())
+        });
+        let worker = thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || work_until(&signal, Interest::All, || false, || queue.is_finished())
+        });
+        queue.shut();
+        // What still arrives is dropped, and counted in nobody's way.
+        assert!(queue.reserve(1) <= 1);
+        consumer.join().unwrap();
+        worker.join().unwrap();
+        assert!(queue.is_finished());
+    });
+}
+
+#[test]
+fn loom_what_is_put_into_a_queue_that_is_shut_meanwhile_is_dropped() {
+    model(|| {
+        let queue = Arc::new(Queue::new(2, None));
+        let witness = Arc::new(());
+        let envelope = || Envelope::new(Head::default(), Arc::clone(&witness));
+        assert_eq!(queue.reserve(2), 2);
+        let (first, second) = (envelope(), envelope());
+        let putter = thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || {
+                drop(queue.push(1, std::iter::once(first)));
+                drop(queue.push(1, std::iter::once(second)));
+            }
+        });
+        let consumer = thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || while let Next::Item(_) = block_on(poll_fn(|cx| queue.poll_next(cx))) {}
+        });
+        queue.shut();
+        putter.join().unwrap();
+        consumer.join().unwrap();
+        assert!(queue.is_finished());
+        assert_eq!(Arc::strong_count(&witness), 1, "an item is left in the queue");
+    });
+}
+
+#[test]
+fn loom_a_shut_queue_refuses_the_task_that_waits_for_room() {
+    model(|| {
+        let queue = Arc::new(Queue::new(1, None));
+        put(&queue, 1);
+        let task = thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || block_on(poll_fn(|cx| queue.poll_reserve(1, cx)))
+        });
+        queue.shut();
+        assert_eq!(task.join().unwrap(), 0);
+    });
+}
+
+#[test]
+fn loom_whoever_takes_the_last_item_of_a_closed_queue_wakes_the_other_worker() {
+    model(|| {
+        let (queue, signal) = queue(1);
+        put(&queue, 1);
+        let worker = || {
+            let (signal, queue) = (Arc::clone(&signal), Arc::clone(&queue));
+            move || {
+                let step = || queue.pop(1, &mut Vec::new()).is_some();
+                work_until(&signal, Interest::All, step, || queue.is_finished());
+            }
+        };
+        let workers = [thread::spawn(worker()), thread::spawn(worker())];
+        queue.close();
+        for worker in workers {
+            worker.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn loom_the_end_of_an_epoch_is_never_seen_before_its_items() {
+    model(|| {
+        let (queue, signal) = queue(4);
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let worker = || {
+            let (signal, queue, log) = (Arc::clone(&signal), Arc::clone(&queue), Arc::clone(&log));
+            move || {
+                let step = || {
+                    let mut log = log.lock().unwrap();
+                    let mut items = Vec::new();
+                    if let Some((_, wakes)) = queue.pop(2, &mut items) {
+                        log.extend(items.iter().map(|item| item.value));
+                        drop(log);
+                        drop(wakes);
+                        return true;
+                    }
+                    let Some((epoch, wakes)) = queue.pop_end() else { return false };
+                    log.push(100 + epoch as u32);
+                    drop(log);
+                    drop(wakes);
+                    true
+                };
+                work_until(&signal, Interest::All, step, || queue.is_finished());
+            }
+        };
+        let other = thread::spawn(worker());
+        put(&queue, 1);
+        put_end(&queue, 0);
+        put(&queue, 2);
+        queue.close();
+        worker()();
+        other.join().unwrap();
+        assert_eq!(*log.lock().unwrap(), [1, 100, 2]);
+    });
+}
+
+#[test]
+fn loom_a_task_sees_the_end_of_an_epoch_behind_its_items() {
+    model(|| {
+        let queue = Arc::new(Queue::new(2, None));
+        let putter = thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || {
+                put(&queue, 1);
+                put_end(&queue, 7);
+                queue.close();
+            }
+        });
+        assert_eq!(take_all(&queue), [1, 107]);
+        putter.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_a_run_ends_where_its_epoch_does() {
+    model(|| {
+        let queue = Arc::new(Queue::new(4, None));
+        put(&queue, 1);
+        let putter = thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || {
+                put(&queue, 2);
+                put_end(&queue, 0);
+                put(&queue, 3);
+                queue.close();
+            }
+        });
+        let (mut seen, mut run) = (Vec::new(), std::collections::VecDeque::new());
+        loop {
+            match block_on(poll_fn(|cx| queue.poll_run(4, &mut run, cx))) {
+                None => {
+                    assert!(!run.is_empty());
+                    seen.extend(run.drain(..).map(|item| item.value));
+                }
+                Some(Next::EpochEnd(epoch)) => seen.push(100 + epoch as u32),
+                Some(Next::Closed) => break,
+                Some(Next::Item(_)) => panic!("an item beside the run"),
+            }
+        }
+        assert_eq!(seen, [1, 2, 100, 3]);
+        putter.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_tickets_are_drawn_retired_and_settled_without_a_lost_wake_up() {
+    model(|| {
+        let desk = Arc::new(TicketDesk::default());
+        let drawer = thread::spawn({
+            let desk = Arc::clone(&desk);
+            move || {
+                for number in 0..2 {
+                    let ticket = block_on(poll_fn(|cx| desk.poll_draw(1, cx)));
+                    assert_eq!(ticket.number, number);
+                    drop(ticket);
+                }
+            }
+        });
+        let (mut retired, mut settled) = (Vec::new(), 0);
+        while settled < 2 {
+            block_on(poll_fn(|cx| {
+                desk.take_retired(&mut retired, cx);
+                if retired.len() > settled { Poll::Ready(()) } else { Poll::Pending }
+            }));
+            desk.settle();
+            settled += 1;
+        }
+        let numbers: Vec<u64> = retired.iter().map(|ticket| ticket.number).collect();
+        assert_eq!(numbers, [0, 1]);
+        drawer.join().unwrap();
+    });
+}
+
+/// A pool of the caller's, whose workers leave when they find nothing: the protocol of `Crew`.
+#[test]
+fn loom_work_made_while_a_lent_worker_leaves_is_seen() {
+    model(|| {
+        let work = Arc::new(AtomicUsize::new(0));
+        let done = Arc::new(AtomicUsize::new(0));
+        let present = Arc::new(Mutex::new((0, 0)));
+        let call = {
+            let (work, present) = (Arc::clone(&work), Arc::clone(&present));
+            move || {
+                let mut present = present.lock().unwrap();
+                // One at a time, and only where there is work.
+                if work.load(Ordering::SeqCst) > 0 && present.0 == 0 {
+                    *present = (1, present.1 + 1);
+                }
+            }
+        };
+        let signal = Arc::new(Signal::calling(call.clone()));
+        let visitor = thread::spawn({
+            let (work, done, present) =
+                (Arc::clone(&work), Arc::clone(&done), Arc::clone(&present));
+            move || {
+                while done.load(Ordering::SeqCst) < 2 {
+                    if present.lock().unwrap().0 == 0 {
+                        thread::yield_now();
+                        continue;
+                    }
+                    while work.load(Ordering::SeqCst) > 0 {
+                        work.fetch_sub(1, Ordering::SeqCst);
+                        done.fetch_add(1, Ordering::SeqCst);
+                    }
+                    present.lock().unwrap().0 = 0;
+                    // Work that was made after the last look would else wait for ever.
+                    call();
+                }
+            }
+        });
+        for _ in 0..2 {
+            work.fetch_add(1, Ordering::SeqCst);
+            signal.wake_one();
+        }
+        visitor.join().unwrap();
+        assert_eq!(work.load(Ordering::SeqCst), 0);
+    });
+}
+
+#[test]
+fn loom_a_task_that_runs_until_the_end_is_woken_by_it() {
+    model(|| {
+        let shared = Arc::new(Shared::new(0, 1, Vec::new(), BufferPool::new()));
+        let task = thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || block_on(shared.while_running(std::future::pending::<()>()))
+        });
+        shared.stop();
+        assert_eq!(task.join().unwrap(), None);
+    });
+}
+
+#[test]
+fn loom_a_stop_wakes_everything_that_waits_at_its_queues() {
+    model(|| {
+        let shared = Arc::new(Shared::new(0, 1, Vec::new(), BufferPool::new()));
+        let queue = Arc::new(Queue::<u32>::new(1, None));
+        let tolerance = Arc::new(crate::scheduler::failure::Tolerance::new(
+            crate::scheduler::failure::OnError::Raise,
+        ));
+        let name = "stage".into();
+        let kind = crate::observe::statistics::StageKind::Cpu;
+        let core = crate::scheduler::StageCore::new(&shared, &name, kind, 1, tolerance, None);
+        shared.add(core.meter, Arc::<Queue<u32>>::clone(&queue));
+        let consumer = thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || take_all(&queue)
+        });
+        shared.stop();
+        assert!(consumer.join().unwrap().is_empty());
+        assert!(shared.stopped() && queue.is_shut());
+    });
+}
+
+/// What `Control` does: store the number, then wake all.
+#[test]
+fn loom_concurrency_raised_while_the_last_worker_falls_asleep_is_seen() {
+    model(|| {
+        let (queue, signal) = queue(1);
+        put(&queue, 1);
+        let concurrency = Arc::new(AtomicUsize::new(0));
+        let worker = thread::spawn({
+            let (queue, signal) = (Arc::clone(&queue), Arc::clone(&signal));
+            let concurrency = Arc::clone(&concurrency);
+            move || {
+                let taken = std::cell::Cell::new(false);
+                let step = || {
+                    let may = concurrency.load(Ordering::Relaxed) > 0;
+                    taken.set(taken.get() || (may && queue.pop(1, &mut Vec::new()).is_some()));
+                    taken.get()
+                };
+                work_until(&signal, Interest::All, step, || taken.get());
+            }
+        });
+        concurrency.store(1, Ordering::SeqCst);
+        signal.wake_all();
+        worker.join().unwrap();
+    });
+}
+
+/// The protocol of an ordered stage: whoever finishes the next run puts down all behind it, each
+/// without the lock.
+#[test]
+fn loom_runs_go_on_in_their_order_whoever_finishes_them() {
+    model(|| {
+        let turns = Arc::new(Mutex::new(Reorder::default()));
+        let output = Arc::new(Queue::new(3, None));
+        assert_eq!(output.reserve(3), 3);
+        let finish = |number: u64| {
+            let (turns, output) = (Arc::clone(&turns), Arc::clone(&output));
+            move || {
+                let mut guard = turns.lock().unwrap();
+                guard.finish(number, number as u32);
+                while let Some(value) = guard.take() {
+                    drop(guard);
+                    drop(output.push(1, std::iter::once(item(value))));
+                    guard = turns.lock().unwrap();
+                    guard.advance(1);
+                }
+            }
+        };
+        let others = [thread::spawn(finish(0)), thread::spawn(finish(2))];
+        finish(1)();
+        for other in others {
+            other.join().unwrap();
+        }
+        output.close();
+        assert_eq!(take_all(&output), [0, 1, 2]);
+    });
+}

@@ -1,0 +1,510 @@
+//! What of an epoch the ranks of one division after another have done: kept as how far each rank has
+//! come, so that it takes few numbers however many positions those are.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::source::ranges::{Ranges, Rest};
+
+/// A layer of which each rank has done another part is written out as ranges of positions, where it
+/// is not more of them than this.
+const FEW_RANGES: u64 = 64;
+/// The table of who has done what takes at most this many words of 64 bits.
+const MOST_WORDS: usize = 1 << 22;
+
+/// What each of several ranks has done, where rank `r` of `w` has the numbers `r`, `r + w`, `r + 2w`
+/// …: a round is one number of each.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Rounds {
+    /// The rounds that each rank has done.
+    ranks: Vec<Ranges>,
+    /// Rounds at which some rank begins or ends, ascending, 0 first. In between, all rounds are
+    /// alike; behind the last one nothing is done.
+    bounds: Vec<u64>,
+    /// Which ranks have done the rounds from each bound on, a bit each; those beyond the last rank
+    /// are set.
+    done: Vec<u64>,
+    /// How many numbers of such a round are not done.
+    free: Vec<u64>,
+    /// How many such numbers come before each bound.
+    before: Vec<u64>,
+}
+
+impl Rounds {
+    /// # Errors
+    /// `Corrupt` for no ranks, and for numbers beyond 2^64; `LimitExceeded` where ranks have done
+    /// so many pieces that the table of them would be too large.
+    pub(crate) fn new(ranks: Vec<Ranges>) -> Result<Self> {
+        let world = ranks.len() as u64;
+        let turns = ranks.iter().enumerate().flat_map(|(rank, done)| {
+            done.iter().flat_map(move |range| [(range.start, rank), (range.end, rank)])
+        });
+        let mut turns: Vec<(u64, usize)> = turns.collect();
+        turns.sort_unstable();
+        let last = turns.last().map_or(0, |(round, _)| *round);
+        if world == 0 || last.checked_mul(world).is_none() {
+            let message = format!("{world} ranks cannot have done {last} rounds");
+            return Err(Error::new(ErrorKind::Corrupt, message));
+        }
+        let words = ranks.len().div_ceil(64);
+        let mut round = vec![0; words];
+        if !ranks.len().is_multiple_of(64) {
+            round[words - 1] = u64::MAX << (ranks.len() % 64);
+        }
+        let (mut bounds, mut done, mut free, mut before) = (vec![0], Vec::new(), vec![], vec![0]);
+        let mut total = 0;
+        for (bound, rank) in turns {
+            let from = bounds[bounds.len() - 1];
+            if bound > from {
+                if done.len() + words > MOST_WORDS {
+                    let message = format!(
+                        "{world} ranks have done so many separate parts of an epoch that they \
+                         cannot be put together"
+                    );
+                    return Err(Error::new(ErrorKind::LimitExceeded, message));
+                }
+                let left: u64 = round.iter().map(|word: &u64| u64::from(word.count_zeros())).sum();
+                done.extend_from_slice(&round);
+                total += (bound - from) * left;
+                bounds.push(bound);
+                free.push(left);
+                before.push(total);
+            }
+            round[rank / 64] ^= 1 << (rank % 64);
+        }
+        Ok(Rounds { ranks, bounds, done, free, before })
+    }
+
+    fn world(&self) -> u64 {
+        self.ranks.len() as u64
+    }
+
+    fn count(&self) -> u64 {
+        self.ranks.iter().map(Ranges::count).sum()
+    }
+
+    /// The rounds from bound number `at` on.
+    fn round(&self, at: usize) -> &[u64] {
+        let words = self.ranks.len().div_ceil(64);
+        &self.done[at * words..(at + 1) * words]
+    }
+
+    /// How many ranges it is, written out; at most, as some may touch.
+    fn ranges(&self) -> u64 {
+        let parts = (0..self.free.len()).map(|at| {
+            let rounds = self.bounds[at + 1] - self.bounds[at];
+            match self.free[at] {
+                0 => 1,
+                _ => rounds.saturating_mul(self.parts(at).count() as u64),
+            }
+        });
+        parts.fold(0, u64::saturating_add)
+    }
+
+    /// The ranks, as ranges, that have done the rounds from bound number `at` on.
+    fn parts(&self, at: usize) -> impl Iterator<Item = Range<u64>> + '_ {
+        let round = self.round(at);
+        let is_done = |rank: u64| round[rank as usize / 64] >> (rank % 64) & 1 == 1;
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            let start = (next..self.world()).find(|&rank| is_done(rank))?;
+            let end = (start..self.world()).find(|&rank| !is_done(rank)).unwrap_or(self.world());
+            next = end;
+            Some(start..end)
+        })
+    }
+
+    /// All of it as ranges. Takes as long as there are [ranges](Self::ranges).
+    fn written_out(&self) -> Ranges {
+        let mut all = Ranges::default();
+        for (at, bounds) in self.bounds.windows(2).enumerate() {
+            if self.free[at] == 0 {
+                all.insert_range(bounds[0] * self.world()..bounds[1] * self.world());
+                continue;
+            }
+            let parts: Vec<_> = self.parts(at).collect();
+            if parts.is_empty() {
+                continue;
+            }
+            for start in (bounds[0]..bounds[1]).map(|round| round * self.world()) {
+                for part in &parts {
+                    all.insert_range(start + part.start..start + part.end);
+                }
+            }
+        }
+        all
+    }
+
+    /// The number that is not done with `n` such before it; `None` where it would not fit.
+    fn nth(&self, n: u64) -> Option<u64> {
+        let last = self.free.len();
+        let at = self.before.partition_point(|&before| before <= n) - 1;
+        let left = n - self.before[at];
+        if at == last {
+            return left.checked_add(self.bounds[last] * self.world());
+        }
+        let (round, mut left) = (self.bounds[at] + left / self.free[at], left % self.free[at]);
+        let mut rank = 0;
+        for word in self.round(at) {
+            let mut open = !word;
+            let zeros = u64::from(open.count_ones());
+            if left < zeros {
+                (0..left).for_each(|_| open &= open - 1);
+                return Some(round * self.world() + rank + u64::from(open.trailing_zeros()));
+            }
+            left -= zeros;
+            rank += 64;
+        }
+        None
+    }
+
+    /// How many numbers below `number` are not done, and whether it is done itself.
+    fn place(&self, number: u64) -> (u64, bool) {
+        let (round, rank) = (number / self.world(), number % self.world());
+        let last = self.free.len();
+        if round >= self.bounds[last] {
+            return (self.before[last] + (number - self.bounds[last] * self.world()), false);
+        }
+        let at = self.bounds.partition_point(|&bound| bound <= round) - 1;
+        let before = self.before[at] + (round - self.bounds[at]) * self.free[at];
+        let (word, bit) = (rank as usize / 64, rank % 64);
+        let words = self.round(at);
+        let whole: u64 = words[..word].iter().map(|word| u64::from(word.count_zeros())).sum();
+        let below = u64::from((!words[word] & ((1 << bit) - 1)).count_ones());
+        (before + whole + below, words[word] >> bit & 1 == 1)
+    }
+}
+
+/// What one division has done of what those before it had left over, by the place among that.
+#[derive(Debug, PartialEq, Eq)]
+enum Layer {
+    Plain(Rest),
+    Rounds(Rounds),
+}
+
+impl Layer {
+    fn nth(&self, n: u64) -> Option<u64> {
+        match self {
+            Layer::Plain(rest) => rest.nth(n),
+            Layer::Rounds(rounds) => rounds.nth(n),
+        }
+    }
+
+    fn place(&self, number: u64) -> (u64, bool) {
+        match self {
+            Layer::Plain(rest) => rest.place(number),
+            Layer::Rounds(rounds) => rounds.place(number),
+        }
+    }
+
+    /// The number behind its last one; 0 where there is none.
+    fn end(&self) -> u64 {
+        match self {
+            Layer::Plain(rest) => rest.taken().iter().next_back().map_or(0, |last| last.end),
+            Layer::Rounds(rounds) => {
+                let ranks = (0..).zip(&rounds.ranks);
+                let ends = ranks.filter_map(|(rank, done)| {
+                    let last = done.iter().next_back()?.end - 1;
+                    Some(last * rounds.world() + rank + 1)
+                });
+                ends.max().unwrap_or(0)
+            }
+        }
+    }
+
+    fn count(&self) -> u64 {
+        match self {
+            Layer::Plain(rest) => rest.taken().count(),
+            Layer::Rounds(rounds) => rounds.count(),
+        }
+    }
+}
+
+/// A set of positions: what several divisions of an epoch have done, one after another. What they
+/// have left over is numbered without gaps.
+///
+/// It takes memory for how often the ranks of each division began and ended, not for the positions;
+/// every question is answered in logarithmic time of that. Copying it is cheap.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(into = "Data", try_from = "Data"))]
+pub(crate) struct Layers(Vec<Arc<Layer>>);
+
+impl From<Ranges> for Layers {
+    fn from(positions: Ranges) -> Self {
+        let mut layers = Layers::default();
+        layers.add_places(positions);
+        layers
+    }
+}
+
+impl Layers {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many positions it holds.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.iter().map(|layer| layer.count()).fold(0, u64::saturating_add)
+    }
+
+    /// The position with `n` before it that are not in the set; `None` where it would not fit.
+    pub(crate) fn nth(&self, n: u64) -> Option<u64> {
+        self.0.iter().rev().try_fold(n, |n, layer| layer.nth(n))
+    }
+
+    /// How many positions before this one are not in the set; `None` where it is in it.
+    pub(crate) fn rank(&self, position: u64) -> Option<u64> {
+        self.0.iter().try_fold(position, |number, layer| match layer.place(number) {
+            (before, false) => Some(before),
+            (_, true) => None,
+        })
+    }
+
+    /// How many positions below `end` are not in the set.
+    pub(crate) fn left_below(&self, end: u64) -> u64 {
+        self.0.iter().fold(end, |number, layer| layer.place(number).0)
+    }
+
+    pub(crate) fn contains(&self, position: u64) -> bool {
+        self.rank(position).is_none()
+    }
+
+    /// The position behind the last one; 0 where there is none.
+    pub(crate) fn end(&self) -> u64 {
+        let last = |(at, layer): (usize, &Arc<Layer>)| {
+            let last = layer.end().checked_sub(1)?;
+            self.0[..at].iter().rev().try_fold(last, |n, layer| layer.nth(n))
+        };
+        let last = self.0.iter().enumerate().filter_map(last).max();
+        last.map_or(0, |last| last.saturating_add(1))
+    }
+
+    /// Adds what is left over with these numbers before it.
+    pub(crate) fn add_places(&mut self, places: Ranges) {
+        if places.is_empty() {
+            return;
+        }
+        let plain = match self.0.last().map(|layer| &**layer) {
+            Some(Layer::Plain(rest)) => {
+                let more = places.iter().flat_map(|range| rest.spread(range));
+                let plain = more.collect::<Ranges>().union(rest.taken());
+                self.0.pop();
+                plain
+            }
+            _ => places,
+        };
+        self.0.push(Arc::new(Layer::Plain(Rest::without(plain))));
+    }
+
+    /// Adds what ranks have done of what is left over: rank `r` of `w` has its numbers `r`, `r + w`,
+    /// `r + 2w` … for 0, 1, 2 … in the `r`-th set.
+    ///
+    /// # Errors
+    /// Those of [`Rounds::new`].
+    pub(crate) fn add_ranks(&mut self, ranks: Vec<Ranges>) -> Result<()> {
+        if ranks.iter().all(Ranges::is_empty) {
+            return Ok(());
+        }
+        let rounds = Rounds::new(ranks)?;
+        let own = rounds.ranks.iter().map(|done| done.iter().len() as u64).sum::<u64>();
+        // Ranks in step are one range: it takes less, and a run may change its ranks very often.
+        if rounds.ranges() <= own.max(FEW_RANGES) {
+            self.add_places(rounds.written_out());
+        } else {
+            self.0.push(Arc::new(Layer::Rounds(rounds)));
+        }
+        Ok(())
+    }
+
+    /// The positions that are not in the set, as ranges: those with the numbers `numbers` of them.
+    /// The next range is found in logarithmic time.
+    pub(crate) fn left(&self, numbers: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+        let mut next = numbers.start;
+        std::iter::from_fn(move || {
+            let most = numbers.end.checked_sub(next).filter(|&most| most > 0)?;
+            let start = self.nth(next)?;
+            // Positions go up by one at least: so those that follow without a gap come first.
+            let follows = |len: u64| {
+                let place = next.checked_add(len).and_then(|number| self.nth(number));
+                place.is_some() && place == start.checked_add(len)
+            };
+            let mut end = 1;
+            while end < most && follows(end) {
+                end = end.saturating_mul(2);
+            }
+            let (mut known, mut end) = (end / 2 + 1, end.min(most));
+            while known < end {
+                let middle = known + (end - known) / 2;
+                if follows(middle) { known = middle + 1 } else { end = middle }
+            }
+            next += end;
+            Some(start..start.saturating_add(end))
+        })
+    }
+
+    /// The positions of the set, as ranges, in ascending order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let mut left = self.left(0..u64::MAX);
+        let mut from = 0;
+        std::iter::from_fn(move || {
+            loop {
+                let next = left.next()?;
+                let gap = from..next.start;
+                from = next.end;
+                if !gap.is_empty() {
+                    return Some(gap);
+                }
+            }
+        })
+    }
+}
+
+/// The set as it is written: `[[start, end], …]`, or a list of layers.
+#[cfg(feature = "serde")]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(untagged)]
+enum Data {
+    Plain(Ranges),
+    Layers(Vec<LayerData>),
+}
+
+#[cfg(feature = "serde")]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(untagged)]
+enum LayerData {
+    Plain(Ranges),
+    /// The rounds that each rank has done.
+    Ranks {
+        ranks: Vec<Ranges>,
+    },
+}
+
+#[cfg(feature = "serde")]
+impl From<Layers> for Data {
+    fn from(layers: Layers) -> Self {
+        match layers.0.as_slice() {
+            [] => Data::Plain(Ranges::default()),
+            [only] if let Layer::Plain(rest) = &**only => Data::Plain(rest.taken().clone()),
+            all => Data::Layers(
+                all.iter()
+                    .map(|layer| match &**layer {
+                        Layer::Plain(rest) => LayerData::Plain(rest.taken().clone()),
+                        Layer::Rounds(rounds) => LayerData::Ranks { ranks: rounds.ranks.clone() },
+                    })
+                    .collect(),
+            ),
+        }
+    }
+}
+
+#[cfg(feature = "serde")]
+impl TryFrom<Data> for Layers {
+    type Error = Error;
+
+    fn try_from(data: Data) -> Result<Self> {
+        match data {
+            Data::Plain(positions) => Ok(positions.into()),
+            Data::Layers(layers) => {
+                let layer = |data| {
+                    Ok(Arc::new(match data {
+                        LayerData::Plain(positions) => Layer::Plain(Rest::without(positions)),
+                        LayerData::Ranks { ranks } => Layer::Rounds(Rounds::new(ranks)?),
+                    }))
+                };
+                layers.into_iter().map(layer).collect::<Result<_>>().map(Layers)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Sets of what ranks have done, for one division after another.
+    fn divisions() -> impl Strategy<Value = Vec<Vec<Ranges>>> {
+        let rank = prop::collection::vec((0..30u64, 0..12u64), 0..4);
+        let rank = rank.prop_map(|all| {
+            all.into_iter().map(|(start, len)| start..start + len).collect::<Ranges>()
+        });
+        let worlds = prop::sample::select(vec![1usize, 2, 3, 5, 8, 63, 64, 65, 130]);
+        let division =
+            worlds.prop_flat_map(move |world| prop::collection::vec(rank.clone(), world..=world));
+        prop::collection::vec(division, 0..4)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+        #[test]
+        fn layers_are_the_set_that_they_stand_for(divisions in divisions()) {
+            let mut layers = Layers::default();
+            let mut set = BTreeSet::new();
+            const END: u64 = 20_000;
+            for ranks in divisions {
+                let left: Vec<u64> = (0..END).filter(|position| !set.contains(position)).collect();
+                let world = ranks.len() as u64;
+                for (rank, done) in (0..).zip(&ranks) {
+                    set.extend(done.iter().flatten().map(|own| left[(own * world + rank) as usize]));
+                }
+                layers.add_ranks(ranks).unwrap();
+            }
+            prop_assert_eq!(layers.count(), set.len() as u64);
+            let mut left = (0..END).filter(|position| !set.contains(position));
+            let mut before = 0;
+            for position in 0..END {
+                let is_left = !set.contains(&position);
+                prop_assert_eq!(layers.rank(position), is_left.then_some(before));
+                prop_assert_eq!(layers.left_below(position), before);
+                if is_left {
+                    prop_assert_eq!(layers.nth(before), left.next());
+                    before += 1;
+                }
+            }
+            prop_assert_eq!(layers.end(), set.last().map_or(0, |last| last + 1));
+            let ranges: Vec<_> = layers.iter().collect();
+            prop_assert!(ranges.windows(2).all(|pair| pair[0].end < pair[1].start));
+            prop_assert!(ranges.into_iter().flatten().eq(set.iter().copied()));
+            let part = layers.left(3..40).flatten();
+            prop_assert!(part.eq((3..40).filter_map(|n| layers.nth(n))));
+        }
+
+        #[cfg(feature = "serde")]
+        #[test]
+        fn layers_come_back_from_their_text(divisions in divisions()) {
+            let mut layers = Layers::default();
+            divisions.into_iter().for_each(|ranks| layers.add_ranks(ranks).unwrap());
+            let text = serde_json::to_string(&layers).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Layers>(&text).unwrap(), layers);
+        }
+    }
+
+    #[test]
+    fn ranks_in_step_are_one_range() {
+        let mut layers = Layers::default();
+        for world in [8u64, 6, 16] {
+            let ranks =
+                (0..world).map(|rank| std::iter::once(0..1000 + rank % 3).collect()).collect();
+            layers.add_ranks(ranks).unwrap();
+        }
+        assert!(layers.0.len() == 1 && layers.iter().count() < 20, "{layers:?}");
+        assert!(layers.iter().next().is_some_and(|first| first.end >= 30_000));
+    }
+
+    #[test]
+    fn what_ranks_cannot_have_done_is_refused() {
+        let far = || -> Ranges { std::iter::once(0..1 << 60).collect() };
+        let refused = |ranks| Rounds::new(ranks).unwrap_err().kind();
+        assert_eq!(refused(vec![]), ErrorKind::Corrupt);
+        assert_eq!(refused(vec![far(); 16]), ErrorKind::Corrupt);
+        // A part of its own for each of very many ranks.
+        let many = (0..20_000u64).map(|rank| std::iter::once(0..rank + 1).collect()).collect();
+        assert_eq!(refused(many), ErrorKind::LimitExceeded);
+    }
+}

@@ -1,0 +1,182 @@
+//! Randomness that belongs to a sample, not to a thread.
+
+use rand_chacha::ChaCha8Rng;
+use rand_core::{Rng, SeedableRng};
+use std::fmt;
+
+use crate::source::sample::SampleId;
+
+/// The random numbers of one sample in one stage.
+///
+/// The sequence is a pure function of (seed, epoch, index, stage name): the same for any number of
+/// threads, in any order of execution, after a retry or a restart. It is the ChaCha stream cipher
+/// with 8 rounds, whose 256-bit key is those four numbers, 64 bits each; so two samples never share
+/// a stream.
+///
+/// ```
+/// use spdl_core::{SampleId, SampleRng};
+/// let id = SampleId { epoch: 1, index: 42 };
+/// let mut a = SampleRng::new(7, id, "decode");
+/// let mut b = SampleRng::new(7, id, "decode");
+/// assert_eq!(a.next_u64(), b.next_u64());
+/// assert!((0.0..1.0).contains(&a.unit()));
+/// ```
+pub struct SampleRng(ChaCha8Rng);
+
+impl SampleRng {
+    /// The stream of sample `id` in stage `stage` of a run with `seed`.
+    pub fn new(seed: u64, id: SampleId, stage: &str) -> Self {
+        SampleRng::for_stage(seed, id, 0, stage_number(stage))
+    }
+
+    pub(crate) fn for_stage(seed: u64, id: SampleId, lineage: u64, stage: u64) -> Self {
+        let mut key = [0; 32];
+        let words = [seed, id.epoch, id.index, stage ^ lineage];
+        for (bytes, word) in key.chunks_exact_mut(8).zip(words) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        SampleRng(ChaCha8Rng::from_seed(key))
+    }
+
+    /// 64 uniform bits.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    /// A uniform number in `[0, 1)`, a multiple of 2⁻⁵³.
+    pub fn unit(&mut self) -> f64 {
+        (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// A uniform number in `[low, high)`; `low` where the range is empty.
+    pub fn range(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low).max(0.0) * self.unit()
+    }
+
+    /// A uniform integer in `0..n`, without bias (Lemire's multiply and reject); 0 for `n` = 0.
+    pub fn below(&mut self, n: u64) -> u64 {
+        if n == 0 {
+            return 0;
+        }
+        let reject_below = n.wrapping_neg() % n;
+        loop {
+            let wide = u128::from(self.next_u64()) * u128::from(n);
+            if wide as u64 >= reject_below {
+                return (wide >> 64) as u64;
+            }
+        }
+    }
+
+    /// True with probability `p`.
+    pub fn chance(&mut self, p: f64) -> bool {
+        self.unit() < p
+    }
+}
+
+impl fmt::Debug for SampleRng {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SampleRng")
+    }
+}
+
+/// A stage's name as a number: FNV-1a, 64 bits.
+pub(crate) fn stage_number(name: &str) -> u64 {
+    purpose_number(0xcbf2_9ce4_8422_2325, name)
+}
+
+/// The number of `stage` for one of its purposes: that of a stage with both names joined.
+pub(crate) fn purpose_number(stage: u64, purpose: &str) -> u64 {
+    purpose
+        .bytes()
+        .fold(stage, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_purpose_has_a_stream_of_its_own() {
+        assert_eq!(purpose_number(stage_number("fetch"), "/retry"), stage_number("fetch/retry"));
+        assert_ne!(purpose_number(stage_number("fetch"), "/retry"), stage_number("fetch"));
+    }
+
+    #[test]
+    fn every_part_of_the_identity_changes_the_stream() {
+        let id = SampleId { epoch: 0, index: 0 };
+        let first = |seed, id, stage| SampleRng::new(seed, id, stage).next_u64();
+        let base = first(1, id, "a");
+        assert_eq!(base, first(1, id, "a"));
+        assert_ne!(base, first(2, id, "a"));
+        assert_ne!(base, first(1, SampleId { epoch: 1, index: 0 }, "a"));
+        assert_ne!(base, first(1, SampleId { epoch: 0, index: 1 }, "a"));
+        assert_ne!(base, first(1, id, "b"));
+    }
+
+    #[test]
+    fn draws_are_uniform_across_samples() {
+        // The first draw of 60,000 neighbouring samples into 6 bins: each holds 10,000 ± 5 sigma.
+        let mut bins = [0u32; 6];
+        for index in 0..60_000 {
+            let mut rng = SampleRng::new(0, SampleId { epoch: 0, index }, "crop");
+            bins[rng.below(6) as usize] += 1;
+        }
+        let sigma = (60_000.0_f64 * (1.0 / 6.0) * (5.0 / 6.0)).sqrt();
+        for count in bins {
+            assert!((f64::from(count) - 10_000.0).abs() < 5.0 * sigma, "{bins:?}");
+        }
+    }
+
+    #[test]
+    fn of_a_million_draws_no_two_are_equal_and_no_streams_go_together() {
+        const SAMPLES: u64 = 6250;
+        let stages = [stage_number("crop"), stage_number("flip")];
+        let stream = |seed, epoch, index, stage: usize, lineage| {
+            let id = SampleId { epoch, index };
+            let mut rng = SampleRng::for_stage(seed, id, lineage, stages[stage]);
+            [(); 8].map(|()| rng.next_u64())
+        };
+        let mut all = Vec::with_capacity(1_000_000);
+        for (seed, epoch, stage) in (0..20).map(|at| (at % 2, at / 4, at as usize / 2 % 2)) {
+            all.extend((0..SAMPLES).flat_map(|index| stream(seed, epoch, index, stage, 0)));
+        }
+        assert_eq!(all.len(), 1_000_000);
+        all.sort_unstable();
+        // By chance, two would be equal once in 30 million times.
+        assert!(all.windows(2).all(|pair| pair[0] != pair[1]));
+
+        // The draws of a stream, beside those of one that differs in one part of the identity.
+        let unit = |draw: u64| (draw >> 11) as f64 / (1u64 << 53) as f64 - 0.5;
+        let correlated = |what: &str, pairs: Vec<[u64; 2]>| {
+            let sum: f64 = pairs.iter().map(|&[a, b]| unit(a) * unit(b)).sum();
+            // Each product has the variance 1/144; 4.5 sigma are exceeded 7 times in a million.
+            let sigmas = 12.0 * sum / (pairs.len() as f64).sqrt();
+            assert!(sigmas.abs() < 4.5, "{what}: {sigmas} sigma");
+        };
+        let base = |index| stream(0, 0, index, 0, 0);
+        let beside = |what: &str, other: &dyn Fn(u64) -> [u64; 8]| {
+            let pairs = (0..SAMPLES).flat_map(|at| {
+                let (one, other) = (base(at), other(at));
+                (0..8).map(move |draw| [one[draw], other[draw]])
+            });
+            correlated(what, pairs.collect());
+        };
+        beside("seed", &|index| stream(1, 0, index, 0, 0));
+        beside("epoch", &|index| stream(0, 1, index, 0, 0));
+        beside("index", &|index| stream(0, 0, index + 1, 0, 0));
+        beside("stage", &|index| stream(0, 0, index, 1, 0));
+        beside("lineage", &|index| stream(0, 0, index, 0, 1));
+        let next = |index| base(index).windows(2).map(|two| [two[0], two[1]]).collect::<Vec<_>>();
+        correlated("the next draw", (0..SAMPLES).flat_map(next).collect());
+    }
+
+    #[test]
+    fn ranges_hold_at_their_edges() {
+        let mut rng = SampleRng::new(0, SampleId::default(), "x");
+        assert_eq!(rng.below(0), 0);
+        assert_eq!(rng.below(1), 0);
+        assert_eq!(rng.range(3.0, 3.0), 3.0);
+        assert!(!rng.chance(0.0));
+        assert!(rng.chance(1.0));
+    }
+}

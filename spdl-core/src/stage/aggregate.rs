@@ -1,0 +1,898 @@
+//! Stages that change how many items there are: batches, aggregates, filters, and their inverses.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::stage::{Parts, Stage, StageContext};
+
+/// Larger batches than this grow as they fill: nobody knows yet whether so many items will come.
+const MOST_RESERVED: usize = 65_536;
+
+/// Makes one item of several: a list, a sum, a packed sequence.
+///
+/// Run by an [`Aggregation`]. Each instance serves one epoch, on one worker at a time: it is made
+/// when its first item comes, and dropped after its [`flush`](Aggregator::flush), so nothing of one
+/// epoch, or of one pipeline, gets into the next.
+///
+/// ```
+/// use spdl_core::{Aggregator, Result};
+///
+/// /// Packs texts until they have 10 bytes together.
+/// #[derive(Default)]
+/// struct Pack(String);
+/// impl Aggregator<String> for Pack {
+///     type Out = String;
+///     fn accumulate(&mut self, text: String) -> Result<Option<String>> {
+///         self.0.push_str(&text);
+///         Ok((self.0.len() >= 10).then(|| std::mem::take(&mut self.0)))
+///     }
+///     fn flush(&mut self) -> Result<Option<String>> {
+///         Ok((!self.0.is_empty()).then(|| std::mem::take(&mut self.0)))
+///     }
+/// }
+///
+/// let mut pack = Pack::default();
+/// assert_eq!(pack.accumulate("seven b".into())?, None);
+/// assert_eq!(pack.accumulate("ytes".into())?.as_deref(), Some("seven bytes"));
+/// assert_eq!(pack.flush()?, None);
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+pub trait Aggregator<In>: Send + 'static {
+    /// What it makes.
+    type Out: Send + 'static;
+
+    /// Takes an item in; gives an aggregate where one is complete.
+    ///
+    /// # Errors
+    /// Whatever keeps the item from being taken in; it then counts as failed. What was taken in
+    /// before stays, unless [`left_out`](Aggregator::left_out) says otherwise.
+    fn accumulate(&mut self, item: In) -> Result<Option<Self::Out>>;
+
+    /// Gives one more aggregate that the same item completed. Asked after
+    /// [`accumulate`](Aggregator::accumulate) gave one, until it gives `None`. Where it has no
+    /// [`members`](Aggregator::members) of its own, it is taken to be made of those of the aggregate
+    /// before: they are done when both are.
+    ///
+    /// # Errors
+    /// As for [`accumulate`](Aggregator::accumulate).
+    fn more(&mut self) -> Result<Option<Self::Out>> {
+        Ok(None)
+    }
+
+    /// Gives what is held when the epoch ends, if it is to come out. Nothing is taken in after it.
+    ///
+    /// # Errors
+    /// Whatever keeps the rest from being made into an aggregate.
+    fn flush(&mut self) -> Result<Option<Self::Out>>;
+
+    /// Gives one more aggregate of the rest. Asked after [`flush`](Aggregator::flush) gave one,
+    /// until it gives `None`.
+    ///
+    /// # Errors
+    /// As for [`flush`](Aggregator::flush).
+    fn flush_more(&mut self) -> Result<Option<Self::Out>> {
+        Ok(None)
+    }
+
+    /// Which items the aggregate that was given last is made of, in the order in which they are in
+    /// it. Items are counted from 0 as they were taken in, refused ones not at all; each instance
+    /// counts anew. An item of which only a part is in the aggregate counts as one of its members
+    /// if that part is the item's end. Asked once after each aggregate. `None`, the default: all
+    /// that was taken in since the aggregate before.
+    ///
+    /// This is how a pipeline knows, when it saves its state, which items are still held. After
+    /// resuming, it gives them to a fresh aggregator, in their old order, and goes on with those
+    /// that come next. So that the rest of the epoch is the same as if nothing had happened, an
+    /// aggregator keeps this law: *fed with just the items that are held, a fresh one holds the
+    /// same, and from there on gives the same aggregates.* And it loses nothing by an error.
+    ///
+    /// An aggregator that holds items over an aggregate and does not tell so would lose samples when
+    /// a run is resumed. It is found out when it gives something while it holds nothing by what it
+    /// told, mostly at the end of its first epoch: from then on there is no
+    /// [state](crate::Pipeline::state).
+    fn members(&mut self) -> Option<Vec<u64>> {
+        None
+    }
+
+    /// How much of the oldest item that is still held has gone out already, in units of its own
+    /// (tokens): not 0 only where items are cut, or are in several aggregates, as in windows that
+    /// overlap. Asked after each aggregate.
+    ///
+    /// From the first aggregate of an epoch that tells of it, what becomes of aggregates counts in
+    /// their order: where one fails, its items are done when all that was given before is delivered
+    /// or dropped. So nothing of an item is lost or repeated, whatever becomes of its parts.
+    fn carry(&self) -> u64 {
+        0
+    }
+
+    /// Says that of the first item to come this much has gone out before the pipeline was resumed,
+    /// as [`carry`](Aggregator::carry) told. Called before anything else, if at all: not where that
+    /// item fails on its way this time.
+    fn resume(&mut self, carry: u64) {
+        let _ = carry;
+    }
+
+    /// How well the aggregates given so far are filled. `None`, the default: there is nothing that
+    /// they could be filled up to.
+    fn fill_rate(&self) -> Option<FillRate> {
+        None
+    }
+
+    /// How many of the items that it took in will never come out, counted since the last call:
+    /// those of an unwanted short batch, say. Asked after `flush`, and after an error.
+    fn left_out(&mut self) -> u64 {
+        0
+    }
+}
+
+/// How much of the room in aggregates is used.
+///
+/// ```
+/// # use spdl_core::FillRate;
+/// let rate = FillRate { used: 970, capacity: 1000 };
+/// assert_eq!(rate.share(), Some(0.97));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FillRate {
+    /// What the aggregates hold: tokens, say.
+    pub used: u64,
+    /// What they had room for. The rest is padding.
+    pub capacity: u64,
+}
+
+impl FillRate {
+    /// The part that is used, in 0..=1; `None` before there was any room.
+    pub fn share(self) -> Option<f64> {
+        (self.capacity > 0).then(|| self.used as f64 / self.capacity as f64)
+    }
+
+    /// Counts one more aggregate.
+    pub(crate) fn add(&mut self, used: u64, capacity: u64) {
+        self.used = self.used.saturating_add(used);
+        self.capacity = self.capacity.saturating_add(capacity);
+    }
+
+    /// What was counted after `earlier`.
+    pub(crate) fn since(self, earlier: FillRate) -> FillRate {
+        FillRate {
+            used: self.used.saturating_sub(earlier.used),
+            capacity: self.capacity.saturating_sub(earlier.capacity),
+        }
+    }
+}
+
+/// The [`Aggregator`] that makes lists of `n` items.
+///
+/// ```
+/// use spdl_core::{Aggregator, Batcher};
+/// let mut batcher = Batcher::new(2, false)?;
+/// assert_eq!(batcher.accumulate('a')?, None);
+/// assert_eq!(batcher.accumulate('b')?, Some(vec!['a', 'b']));
+/// assert_eq!(batcher.accumulate('c')?, None);
+/// assert_eq!(batcher.flush()?, Some(vec!['c']));
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Batcher<T> {
+    size: usize,
+    drop_last: bool,
+    items: Vec<T>,
+    left_out: u64,
+}
+
+impl<T> Batcher<T> {
+    /// Makes lists of `size` items, at least 1. Where the epoch ends with fewer, they come out as a
+    /// shorter list, or with `drop_last` are left out and counted.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a `size` of 0.
+    pub fn new(size: usize, drop_last: bool) -> Result<Self> {
+        if size == 0 {
+            let message = "a batch of 0 items was asked for; the least is 1";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        Ok(Batcher { size, drop_last, items: Vec::new(), left_out: 0 })
+    }
+}
+
+impl<T: Send + 'static> Aggregator<T> for Batcher<T> {
+    type Out = Vec<T>;
+
+    fn accumulate(&mut self, item: T) -> Result<Option<Vec<T>>> {
+        if self.items.capacity() == 0 {
+            let room = self.size.min(MOST_RESERVED);
+            self.items.try_reserve_exact(room).map_err(|error| {
+                let message = format!("no memory for a batch of {room} items");
+                Error::new(ErrorKind::LimitExceeded, message).with_source(error)
+            })?;
+        }
+        self.items.push(item);
+        Ok((self.items.len() >= self.size).then(|| std::mem::take(&mut self.items)))
+    }
+
+    fn flush(&mut self) -> Result<Option<Vec<T>>> {
+        let rest = std::mem::take(&mut self.items);
+        if self.drop_last {
+            self.left_out += rest.len() as u64;
+            return Ok(None);
+        }
+        Ok((!rest.is_empty()).then_some(rest))
+    }
+
+    fn left_out(&mut self) -> u64 {
+        std::mem::take(&mut self.left_out)
+    }
+}
+
+type Factory<A> = Box<dyn Fn() -> Result<A> + Send>;
+
+/// An [`Aggregator`] as a [`Stage`], with a new one for each epoch.
+///
+/// Each instance of the stage aggregates what it gets, so run it with a concurrency of 1, unless
+/// several short aggregates at the end of an epoch do no harm. An aggregate has the identity of the
+/// item that completed it; through [`batch`](crate::PipelineBuilder::batch) and
+/// [`aggregate`](crate::PipelineBuilder::aggregate), that of its first item. An epoch without items makes no aggregate.
+///
+/// ```
+/// use spdl_core::{Aggregation, Batcher, DatasetSource, PipelineBuilder, StageOptions};
+/// let pairs = PipelineBuilder::new(DatasetSource::new(vec![1, 2, 3, 4, 5]))
+///     .stage(StageOptions::new("pairs").concurrency(1), || {
+///         Aggregation::new(|| Batcher::new(2, true))
+///     })
+///     .build()?;
+/// assert_eq!(pairs.collect::<spdl_core::Result<Vec<_>>>()?, [[1, 2], [3, 4]]);
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+pub struct Aggregation<A> {
+    factory: Factory<A>,
+    /// The aggregator of this epoch, from its first item on. The very first is there earlier.
+    aggregator: Option<A>,
+    /// Whether it has been given an item.
+    used: bool,
+    books: Books,
+}
+
+/// What an [`Aggregation`] counts.
+#[derive(Debug, Default)]
+struct Books {
+    /// Items taken in that have not come out: those that a panic would lose.
+    held: u64,
+    left_out: u64,
+    /// How well the aggregates of this epoch's aggregator are filled, as told last.
+    filled: FillRate,
+}
+
+impl<A> Aggregation<A> {
+    /// Runs what `factory` makes.
+    ///
+    /// # Errors
+    /// The factory's: it is tried here, so that a failure ends the pipeline, not an item.
+    pub fn new(factory: impl Fn() -> Result<A> + Send + 'static) -> Result<Self> {
+        let aggregator = Some(factory()?);
+        let factory = Box::new(factory);
+        Ok(Aggregation { factory, aggregator, used: false, books: Books::default() })
+    }
+}
+
+impl<A> fmt::Debug for Aggregation<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Aggregation")
+            .field("used", &self.used)
+            .field("books", &self.books)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Books {
+    /// Asks for an aggregate. After a panic the instance is thrown away, and with it what it holds.
+    fn ask<R>(&mut self, ask: impl FnOnce() -> R) -> R {
+        let at_risk = AtRisk { items: self.held, left_out: &mut self.left_out };
+        let answer = ask();
+        at_risk.saved();
+        answer
+    }
+
+    /// Hands an aggregate on.
+    fn hand_on<In, A: Aggregator<In>>(
+        &mut self,
+        aggregator: &mut A,
+        aggregate: A::Out,
+        cx: &mut StageContext<'_, A::Out>,
+    ) -> Result<()> {
+        let (members, carry, rate) =
+            self.ask(|| (aggregator.members(), aggregator.carry(), aggregator.fill_rate()));
+        self.held = match &members {
+            Some(members) => self.held.saturating_sub(members.len() as u64),
+            None => 0,
+        };
+        let rate = rate.unwrap_or(self.filled);
+        let more = rate.since(std::mem::replace(&mut self.filled, rate));
+        if more.capacity > 0 {
+            cx.filled(more);
+        }
+        cx.emit_aggregate(aggregate, Parts { members, carry })
+    }
+
+    /// Hands the rest of an epoch on, and counts what will not come out.
+    fn flush<In, A: Aggregator<In>>(
+        &mut self,
+        aggregator: &mut A,
+        cx: &mut StageContext<'_, A::Out>,
+    ) -> Result<()> {
+        let mut answer = self.ask(|| aggregator.flush());
+        loop {
+            if answer.is_err() {
+                // All that it still held is lost.
+                self.left_out += std::mem::take(&mut self.held);
+            }
+            let Some(aggregate) = answer? else { break };
+            self.hand_on(aggregator, aggregate, cx)?;
+            answer = self.ask(|| aggregator.flush_more());
+        }
+        self.held = 0;
+        self.left_out += aggregator.left_out();
+        Ok(())
+    }
+
+    /// Counts what an error lost.
+    fn lost<In, A: Aggregator<In>>(&mut self, aggregator: &mut A) {
+        let lost = aggregator.left_out();
+        self.left_out += lost;
+        self.held = self.held.saturating_sub(lost);
+    }
+}
+
+impl<In: Send + 'static, A: Aggregator<In>> Stage<In> for Aggregation<A> {
+    type Out = A::Out;
+
+    fn process(&mut self, item: In, cx: &mut StageContext<'_, A::Out>) -> Result<()> {
+        let aggregator = match &mut self.aggregator {
+            Some(aggregator) => aggregator,
+            empty => empty.insert((self.factory)()?),
+        };
+        let books = &mut self.books;
+        if !std::mem::replace(&mut self.used, true) {
+            books.filled = FillRate::default();
+            match cx.carry() {
+                0 => {}
+                carry => books.ask(|| aggregator.resume(carry)),
+            }
+        }
+        let mut answer = books.ask(|| aggregator.accumulate(item));
+        if answer.is_ok() {
+            books.held += 1;
+        }
+        loop {
+            if answer.is_err() {
+                books.lost(aggregator);
+            }
+            let Some(aggregate) = answer? else { return Ok(()) };
+            books.hand_on(aggregator, aggregate, cx)?;
+            answer = books.ask(|| aggregator.more());
+        }
+    }
+
+    fn finish(&mut self, cx: &mut StageContext<'_, A::Out>) -> Result<()> {
+        if !std::mem::take(&mut self.used) {
+            return Ok(());
+        }
+        let Some(mut aggregator) = self.aggregator.take() else { return Ok(()) };
+        self.books.flush(&mut aggregator, cx)
+    }
+
+    /// Also counts what a panic of the aggregator lost.
+    fn take_left_out(&mut self) -> u64 {
+        std::mem::take(&mut self.books.left_out)
+    }
+
+    fn holds_back(&self) -> bool {
+        true
+    }
+}
+
+/// Counts items as left out unless it is told that they are safe.
+struct AtRisk<'a> {
+    items: u64,
+    left_out: &'a mut u64,
+}
+
+impl AtRisk<'_> {
+    fn saved(mut self) {
+        self.items = 0;
+    }
+}
+
+impl Drop for AtRisk<'_> {
+    fn drop(&mut self) {
+        *self.left_out += self.items;
+    }
+}
+
+/// The [`Stage`] that turns each item into one other. Clones share the function.
+///
+/// Unlike [`stage_fn`](crate::stage_fn), it needs no factory of its own: `move || Ok(map.clone())`.
+///
+/// ```
+/// # use spdl_core::{DatasetSource, Map, PipelineBuilder};
+/// let double = Map::new(|n: i32| Ok(n * 2));
+/// let doubled = PipelineBuilder::new(DatasetSource::new(vec![1, 2, 3]))
+///     .stage("double", move || Ok(double.clone()))
+///     .deterministic()
+///     .build()?;
+/// assert_eq!(doubled.collect::<spdl_core::Result<Vec<_>>>()?, [2, 4, 6]);
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+pub struct Map<F>(Arc<F>);
+
+/// The [`Stage`] that lets only the items pass for which a predicate holds. Clones share it.
+///
+/// What is filtered out is neither a failure nor reported.
+///
+/// ```
+/// # use spdl_core::{DatasetSource, Filter, PipelineBuilder};
+/// let even = Filter::new(|n: &i32| Ok(n % 2 == 0));
+/// let pipeline = PipelineBuilder::new(DatasetSource::new(vec![1, 2, 3, 4]))
+///     .stage("even", move || Ok(even.clone()))
+///     .deterministic()
+///     .build()?;
+/// assert_eq!(pipeline.collect::<spdl_core::Result<Vec<_>>>()?, [2, 4]);
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+pub struct Filter<F>(Arc<F>);
+
+/// The [`Stage`] that turns each item into any number of others: a generator. Clones share the
+/// function.
+///
+/// Each item that the iterator yields goes on at once, before the next one is asked for. An error
+/// that it yields is the failure of the input; what it yielded before has gone on.
+///
+/// ```
+/// # use spdl_core::{DatasetSource, FlatMap, PipelineBuilder};
+/// let count = FlatMap::new(|n: u32| (0..n).map(Ok));
+/// let pipeline = PipelineBuilder::new(DatasetSource::new(vec![1, 0, 3]))
+///     .stage("count", move || Ok(count.clone()))
+///     .deterministic()
+///     .build()?;
+/// assert_eq!(pipeline.collect::<spdl_core::Result<Vec<_>>>()?, [0, 0, 1, 2]);
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+pub struct FlatMap<F>(Arc<F>);
+
+macro_rules! shares_its_function {
+    ($($stage:ident)*) => { $(
+        impl<F> $stage<F> {
+            /// The stage that calls `function`.
+            pub fn new(function: F) -> Self {
+                $stage(Arc::new(function))
+            }
+        }
+
+        impl<F> Clone for $stage<F> {
+            fn clone(&self) -> Self {
+                $stage(Arc::clone(&self.0))
+            }
+        }
+
+        impl<F> fmt::Debug for $stage<F> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(stringify!($stage))
+            }
+        }
+    )* };
+}
+shares_its_function!(Map Filter FlatMap);
+
+impl<In, Out, F> Stage<In> for Map<F>
+where
+    F: Fn(In) -> Result<Out> + Send + Sync + 'static,
+    Out: Send + 'static,
+{
+    type Out = Out;
+
+    fn process(&mut self, item: In, cx: &mut StageContext<'_, Out>) -> Result<()> {
+        cx.emit((self.0)(item)?)
+    }
+}
+
+impl<T, F> Stage<T> for Filter<F>
+where
+    T: Send + 'static,
+    F: Fn(&T) -> Result<bool> + Send + Sync + 'static,
+{
+    type Out = T;
+
+    fn process(&mut self, item: T, cx: &mut StageContext<'_, T>) -> Result<()> {
+        if (self.0)(&item)? {
+            return cx.emit(item);
+        }
+        cx.filter_out();
+        Ok(())
+    }
+}
+
+impl<In, Out, I, F> Stage<In> for FlatMap<F>
+where
+    F: Fn(In) -> I + Send + Sync + 'static,
+    I: IntoIterator<Item = Result<Out>>,
+    Out: Send + 'static,
+{
+    type Out = Out;
+
+    fn process(&mut self, item: In, cx: &mut StageContext<'_, Out>) -> Result<()> {
+        let mut empty = true;
+        for output in (self.0)(item) {
+            cx.emit(output?)?;
+            empty = false;
+            // The next one may be long in coming.
+            cx.flush()?;
+        }
+        if empty {
+            cx.filter_out();
+        }
+        Ok(())
+    }
+}
+
+/// The [`Stage`] that takes lists apart: each element of an item becomes an item.
+///
+/// ```
+/// # use spdl_core::{DatasetSource, PipelineBuilder, Unbatch};
+/// let pipeline = PipelineBuilder::new(DatasetSource::new(vec![vec![1, 2], vec![], vec![3]]))
+///     .stage("apart", || Ok(Unbatch))
+///     .deterministic()
+///     .build()?;
+/// assert_eq!(pipeline.collect::<spdl_core::Result<Vec<_>>>()?, [1, 2, 3]);
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unbatch;
+
+impl<In> Stage<In> for Unbatch
+where
+    In: IntoIterator,
+    In::Item: Send + 'static,
+{
+    type Out = In::Item;
+
+    fn process(&mut self, item: In, cx: &mut StageContext<'_, In::Item>) -> Result<()> {
+        let mut elements = item.into_iter().peekable();
+        if elements.peek().is_none() {
+            cx.filter_out();
+        }
+        elements.try_for_each(|element| cx.emit(element))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::source::sample::SampleId;
+    use crate::stage::TestOutlet;
+    use crate::sync::Counter;
+
+    /// Feeds a stage one epoch; returns what it emitted and how each item went.
+    fn epoch<In, S: Stage<In>>(
+        stage: &mut S,
+        items: impl IntoIterator<Item = In>,
+    ) -> (Vec<S::Out>, Vec<Result<()>>) {
+        let mut outlet = TestOutlet::default();
+        let results = outlet.run(SampleId::default(), |cx| {
+            let mut results: Vec<_> =
+                items.into_iter().map(|item| stage.process(item, cx)).collect();
+            results.push(stage.finish(cx));
+            results
+        });
+        (outlet.outputs, results)
+    }
+
+    fn batches(size: usize, drop_last: bool) -> Aggregation<Batcher<u32>> {
+        Aggregation::new(move || Batcher::new(size, drop_last)).unwrap()
+    }
+
+    fn left_out(stage: &mut Aggregation<impl Aggregator<u32>>) -> u64 {
+        stage.take_left_out()
+    }
+
+    #[test]
+    fn the_rest_of_an_epoch_is_a_short_batch() {
+        let mut stage = batches(3, false);
+        assert_eq!(epoch(&mut stage, 1..8).0, [vec![1, 2, 3], vec![4, 5, 6], vec![7]]);
+        assert_eq!(epoch(&mut stage, 1..4).0, [[1, 2, 3]]);
+        assert_eq!(left_out(&mut stage), 0);
+    }
+
+    #[test]
+    fn a_dropped_rest_is_counted_and_stays_out_of_the_next_epoch() {
+        let mut stage = batches(3, true);
+        assert_eq!(epoch(&mut stage, 1..8).0, [[1, 2, 3], [4, 5, 6]]);
+        assert_eq!(left_out(&mut stage), 1);
+        assert_eq!(epoch(&mut stage, 1..6).0, [[1, 2, 3]]);
+        assert_eq!(left_out(&mut stage), 2);
+        assert_eq!(left_out(&mut stage), 0);
+    }
+
+    #[test]
+    fn stages_of_one_factory_share_no_items() {
+        let factory = || Batcher::new(3, false);
+        let mut first = Aggregation::new(factory).unwrap();
+        let mut second = Aggregation::new(factory).unwrap();
+        TestOutlet::default().run(SampleId::default(), |cx| {
+            first.process(1, cx).unwrap();
+            first.process(2, cx).unwrap();
+        });
+        assert_eq!(epoch(&mut second, [3, 4]).0, [[3, 4]]);
+    }
+
+    #[test]
+    fn a_batch_takes_one_allocation() {
+        let mut batcher = Batcher::new(5, false).unwrap();
+        for round in 0..3 {
+            for item in 0..4 {
+                assert_eq!(batcher.accumulate(item).unwrap(), None);
+                assert_eq!(batcher.items.capacity(), 5, "round {round}");
+            }
+            assert_eq!(batcher.accumulate(4).unwrap().unwrap().capacity(), 5);
+        }
+    }
+
+    #[test]
+    fn a_huge_batch_takes_no_huge_memory_at_once() {
+        let mut stage = batches(usize::MAX, false);
+        assert_eq!(epoch(&mut stage, [1]).0, [[1]]);
+    }
+
+    #[test]
+    fn a_batch_of_no_items_is_an_error() {
+        let kind = Batcher::<()>::new(0, false).unwrap_err().kind();
+        assert_eq!(kind, ErrorKind::InvalidArgument);
+        let kind = Aggregation::new(|| Batcher::<()>::new(0, false)).unwrap_err().kind();
+        assert_eq!(kind, ErrorKind::InvalidArgument);
+    }
+
+    /// Sums until 10; refuses 7, loses all at 8, panics at 9.
+    struct Sum {
+        sum: u32,
+        items: u64,
+        lost: u64,
+    }
+
+    impl Aggregator<u32> for Sum {
+        type Out = u32;
+
+        fn accumulate(&mut self, item: u32) -> Result<Option<u32>> {
+            match item {
+                7 => return Err(Error::new(ErrorKind::User, "seven")),
+                8 => {
+                    self.lost += std::mem::take(&mut self.items);
+                    self.sum = 0;
+                    return Err(Error::new(ErrorKind::User, "eight"));
+                }
+                9 => panic!("nine"),
+                _ => {}
+            }
+            self.sum += item;
+            self.items += 1;
+            if self.sum < 10 {
+                return Ok(None);
+            }
+            self.items = 0;
+            Ok(Some(std::mem::take(&mut self.sum)))
+        }
+
+        fn flush(&mut self) -> Result<Option<u32>> {
+            Ok(Some(self.sum))
+        }
+
+        fn left_out(&mut self) -> u64 {
+            std::mem::take(&mut self.lost)
+        }
+    }
+
+    fn sums() -> (Aggregation<Sum>, Counter) {
+        let made = Counter::default();
+        let counter = made.clone();
+        let factory = move || {
+            counter.add(1);
+            Ok(Sum { sum: 0, items: 0, lost: 0 })
+        };
+        (Aggregation::new(factory).unwrap(), made)
+    }
+
+    #[test]
+    fn every_epoch_has_a_new_aggregator_and_an_empty_one_none() {
+        let (mut stage, made) = sums();
+        assert!(epoch(&mut stage, []).0.is_empty());
+        assert_eq!(epoch(&mut stage, [4, 6, 1]).0, [10, 1]);
+        assert_eq!(made.get(), 1);
+        assert!(epoch(&mut stage, []).0.is_empty());
+        assert_eq!(epoch(&mut stage, [2]).0, [2]);
+        assert_eq!(made.get(), 2);
+    }
+
+    #[test]
+    fn a_refused_item_fails_alone() {
+        let (mut stage, _) = sums();
+        let (outputs, results) = epoch(&mut stage, [4, 7, 6]);
+        assert_eq!(outputs, [10, 0]);
+        let failed: Vec<bool> = results.iter().map(Result::is_err).collect();
+        assert_eq!(failed, [false, true, false, false]);
+        assert_eq!(left_out(&mut stage), 0);
+    }
+
+    #[test]
+    fn what_an_error_or_a_panic_loses_is_counted() {
+        let (mut stage, _) = sums();
+        epoch(&mut stage, [1, 2, 8, 3]);
+        assert_eq!(left_out(&mut stage), 2);
+        let panicked = catch_unwind(AssertUnwindSafe(|| epoch(&mut stage, [5, 5, 1, 2, 3, 9])));
+        assert!(panicked.is_err());
+        assert_eq!(left_out(&mut stage), 3);
+    }
+
+    /// Gives what it holds in parts of 3 units, and tells everything about them. Panics at 99.
+    #[derive(Default)]
+    struct Thirds {
+        units: u32,
+        taken: u64,
+        ends: Vec<u64>,
+        given: u64,
+    }
+
+    impl Aggregator<u32> for Thirds {
+        type Out = u32;
+
+        fn accumulate(&mut self, units: u32) -> Result<Option<u32>> {
+            assert!(units != 99, "99");
+            self.units += units;
+            self.ends.push(self.taken);
+            self.taken += 1;
+            self.more()
+        }
+
+        fn more(&mut self) -> Result<Option<u32>> {
+            if self.units < 3 {
+                return Ok(None);
+            }
+            self.units -= 3;
+            self.given += 1;
+            Ok(Some(3))
+        }
+
+        fn flush(&mut self) -> Result<Option<u32>> {
+            self.flush_more()
+        }
+
+        fn flush_more(&mut self) -> Result<Option<u32>> {
+            self.given += u64::from(self.units > 0);
+            Ok((self.units > 0).then(|| {
+                self.units -= 1;
+                1
+            }))
+        }
+
+        fn members(&mut self) -> Option<Vec<u64>> {
+            let stays = usize::from(self.units > 0 && !self.ends.is_empty());
+            Some(self.ends.drain(..self.ends.len() - stays).collect())
+        }
+
+        fn carry(&self) -> u64 {
+            u64::from(self.units)
+        }
+
+        fn resume(&mut self, carry: u64) {
+            assert_eq!((self.units, self.taken), (0, 0), "before anything else");
+            self.units = carry as u32;
+        }
+
+        fn fill_rate(&self) -> Option<FillRate> {
+            Some(FillRate { used: 2 * self.given, capacity: 3 * self.given })
+        }
+    }
+
+    #[test]
+    fn all_aggregates_are_asked_for_with_what_they_are_made_of() {
+        let mut stage = Aggregation::new(|| Ok(Thirds::default())).unwrap();
+        let mut outlet = TestOutlet::default();
+        outlet.run(SampleId::default(), |cx| {
+            stage.process(1, cx).unwrap();
+            stage.process(7, cx).unwrap();
+            stage.finish(cx).unwrap();
+        });
+        assert_eq!(outlet.outputs, [3, 3, 1, 1]);
+        let told: Vec<_> = outlet.parts.iter().map(|p| (p.members.clone(), p.carry)).collect();
+        let some = |members: &[u64]| Some(members.to_vec());
+        assert_eq!(told, [(some(&[0]), 5), (some(&[]), 2), (some(&[]), 1), (some(&[1]), 0)]);
+        let rate = |used, capacity| FillRate { used, capacity };
+        assert_eq!(outlet.filled, [rate(2, 3); 4]);
+        // Another epoch is counted anew.
+        outlet.run(SampleId::default(), |cx| {
+            stage.process(3, cx).unwrap();
+            stage.finish(cx).unwrap();
+        });
+        assert_eq!(outlet.filled, [rate(2, 3); 5]);
+        assert_eq!(left_out(&mut stage), 0);
+    }
+
+    #[test]
+    fn what_was_carried_over_is_told_once_before_the_first_item() {
+        let mut stage = Aggregation::new(|| Ok(Thirds::default())).unwrap();
+        let mut outlet = TestOutlet { carry: 2, ..TestOutlet::default() };
+        outlet.run(SampleId::default(), |cx| stage.process(1, cx).unwrap());
+        assert_eq!(outlet.outputs, [3]);
+        outlet.run(SampleId::default(), |cx| stage.finish(cx).unwrap());
+        outlet.run(SampleId::default(), |cx| stage.process(1, cx).unwrap());
+        assert_eq!(outlet.outputs, [3]);
+    }
+
+    #[test]
+    fn a_panic_loses_what_has_not_come_out() {
+        let mut stage = Aggregation::new(|| Ok(Thirds::default())).unwrap();
+        // 0 and 1 come out; 2 begins to.
+        let items = [1, 2, 4, 1, 99];
+        assert!(catch_unwind(AssertUnwindSafe(|| epoch(&mut stage, items))).is_err());
+        assert_eq!(left_out(&mut stage), 2, "2 and 3; 4 itself has failed");
+        let mut stage = Aggregation::new(|| Ok(Thirds::default())).unwrap();
+        let items = [1, 1, 1, 1, 1, 99];
+        assert!(catch_unwind(AssertUnwindSafe(|| epoch(&mut stage, items))).is_err());
+        assert_eq!(left_out(&mut stage), 2);
+    }
+
+    #[test]
+    fn a_filter_passes_what_holds_and_fails_what_cannot_be_judged() {
+        let mut odd = Filter::new(|n: &u32| match n {
+            0 => Err(Error::new(ErrorKind::User, "zero is odd enough")),
+            n => Ok(n % 2 == 1),
+        });
+        let (outputs, results) = epoch(&mut odd.clone(), 0..6);
+        assert_eq!(outputs, [1, 3, 5]);
+        assert!(results[0].is_err() && results[1..].iter().all(Result::is_ok));
+        assert_eq!(epoch(&mut odd, [3]).0, [3]);
+    }
+
+    #[test]
+    fn a_generators_items_go_on_before_its_error() {
+        let mut stage = FlatMap::new(|n: u32| {
+            (0..n).map(|i| match i {
+                2 => Err(Error::new(ErrorKind::Corrupt, "two")),
+                i => Ok(i),
+            })
+        });
+        let (outputs, results) = epoch(&mut stage, [2, 5, 0]);
+        assert_eq!(outputs, [0, 1, 0, 1]);
+        assert_eq!(results[1].as_ref().unwrap_err().kind(), ErrorKind::Corrupt);
+        assert!(results[0].is_ok() && results[2].is_ok());
+    }
+
+    #[test]
+    fn a_generator_is_not_asked_for_more_once_the_pipeline_stops() {
+        let asked = Counter::default();
+        let counter = asked.clone();
+        let mut stage = FlatMap::new(move |(): ()| {
+            let counter = counter.clone();
+            std::iter::repeat_with(move || {
+                counter.add(1);
+                Ok(0)
+            })
+        });
+        let mut outlet = TestOutlet { stopped: true, ..TestOutlet::default() };
+        let result = outlet.run(SampleId::default(), |cx| stage.process((), cx));
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::Stopped);
+        assert_eq!(asked.get(), 1);
+    }
+
+    #[test]
+    fn lists_come_apart_in_order() {
+        let lists = [vec![1, 2], vec![], vec![3]];
+        assert_eq!(epoch(&mut Unbatch, lists).0, [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_map_shares_its_function() {
+        let add = Map::new(|n: u32| Ok(n + 1));
+        assert_eq!(epoch(&mut add.clone(), [1, 2]).0, [2, 3]);
+        assert_eq!(epoch(&mut { add }, [5]).0, [6]);
+    }
+}

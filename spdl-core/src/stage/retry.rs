@@ -1,0 +1,603 @@
+//! Trying again: what is down now may be up in a moment.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::source::random::SampleRng;
+use crate::stage::{AsyncContext, AsyncStage, Stage, StageContext};
+use crate::sync::Counter;
+
+/// What the random numbers of the delays are drawn for.
+const PURPOSE: &str = "/retry";
+
+/// How often, and after which waits, an item is tried again that failed for a transient reason
+/// ([`ErrorKind::is_transient`]): an overloaded server, a timeout. All other failures are final.
+///
+/// Before attempt *n* + 1 comes a wait of `first_delay` × `factor`^(*n* − 1), but at most
+/// `most_delay`, less a random part of it, up to the share `jitter`: so clients that failed together
+/// do not come back together. The random numbers are the sample's own: the same run waits the same
+/// times.
+///
+/// ```
+/// use std::time::Duration;
+/// use spdl_core::Retry;
+/// let patient = Retry::default().attempts(10).most_delay(Duration::from_secs(60));
+/// patient.validate()?;
+/// assert_eq!(patient.to_string(), "10 attempts, waits of 50ms × 2 up to 60s, jitter 0.5");
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Retry {
+    attempts: u32,
+    #[cfg_attr(feature = "serde", serde(rename = "first_delay_s", with = "crate::seconds"))]
+    first_delay: Duration,
+    factor: f64,
+    #[cfg_attr(feature = "serde", serde(rename = "most_delay_s", with = "crate::seconds"))]
+    most_delay: Duration,
+    jitter: f64,
+}
+
+impl Default for Retry {
+    /// 3 attempts, with waits of 50 ms and 100 ms, less up to half of each.
+    fn default() -> Self {
+        Retry {
+            attempts: 3,
+            first_delay: Duration::from_millis(50),
+            factor: 2.0,
+            most_delay: Duration::from_secs(5),
+            jitter: 0.5,
+        }
+    }
+}
+
+impl Retry {
+    /// How often an item is tried in all, the first time included; at least 1. Default: 3.
+    #[must_use]
+    pub fn attempts(mut self, attempts: u32) -> Self {
+        self.attempts = attempts;
+        self
+    }
+
+    /// The wait after the first failure, before jitter. Default: 50 ms.
+    #[must_use]
+    pub fn first_delay(mut self, delay: Duration) -> Self {
+        self.first_delay = delay;
+        self
+    }
+
+    /// By how much each wait is longer than the one before, at least 1. Default: 2.
+    #[must_use]
+    pub fn factor(mut self, factor: f64) -> Self {
+        self.factor = factor;
+        self
+    }
+
+    /// No wait is longer; at least the first delay. Default: 5 s.
+    #[must_use]
+    pub fn most_delay(mut self, delay: Duration) -> Self {
+        self.most_delay = delay;
+        self
+    }
+
+    /// Which share of a wait is random, in 0..=1. Default: 0.5.
+    #[must_use]
+    pub fn jitter(mut self, share: f64) -> Self {
+        self.jitter = share;
+        self
+    }
+
+    /// Checks the settings; the adapters do so where they are made.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for 0 attempts, a factor below 1 or without end, a first delay above the
+    /// longest, or a jitter outside 0..=1.
+    pub fn validate(&self) -> Result<()> {
+        let fault = if self.attempts == 0 {
+            "0 attempts were asked for; the least is 1".to_owned()
+        } else if !(self.factor.is_finite() && self.factor >= 1.0) {
+            format!("waits cannot grow by a factor of {}; the least is 1", self.factor)
+        } else if self.first_delay > self.most_delay {
+            let (first, most) = (self.first_delay, self.most_delay);
+            format!("the first wait, {first:?}, is longer than the longest, {most:?}")
+        } else if !(0.0..=1.0).contains(&self.jitter) {
+            format!("a jitter of {} is not in 0..=1", self.jitter)
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::InvalidArgument, format!("retry: {fault}")))
+    }
+
+    /// How long to wait after failure number `failures`, counted from 1.
+    fn delay(&self, failures: u32, rng: &mut SampleRng) -> Duration {
+        let most = self.most_delay.as_secs_f64();
+        let exponent = i32::try_from(failures.saturating_sub(1)).unwrap_or(i32::MAX);
+        // Where the power is infinite, `min` makes it finite; a first delay of 0 stays 0.
+        let power = self.factor.powi(exponent).min(f64::MAX);
+        let full = (self.first_delay.as_secs_f64() * power).min(most);
+        let delay = full * (1.0 - self.jitter * rng.unit());
+        Duration::try_from_secs_f64(delay).map_or(self.most_delay, |it| it.min(self.most_delay))
+    }
+}
+
+/// The attempts at one item.
+struct Attempts {
+    retry: Retry,
+    failures: u32,
+    rng: Option<SampleRng>,
+}
+
+impl Attempts {
+    fn new(retry: Retry) -> Self {
+        Attempts { retry, failures: 0, rng: None }
+    }
+
+    /// Whether another attempt may follow the next one.
+    fn may_fail(&self) -> bool {
+        self.failures + 1 < self.retry.attempts
+    }
+
+    /// How long to wait before the next attempt; the error itself, where there is to be none.
+    fn failed(&mut self, error: Error, rng: impl FnOnce() -> SampleRng) -> Result<Duration> {
+        if !error.kind().is_transient() {
+            return Err(self.finally(error));
+        }
+        self.failures += 1;
+        Ok(self.retry.delay(self.failures, self.rng.get_or_insert_with(rng)))
+    }
+
+    /// The error of the last attempt, with their number where there were several.
+    fn finally(&self, error: Error) -> Error {
+        match self.failures {
+            0 => error,
+            before => error.with_more(&format!(" (after {} attempts)", before + 1)),
+        }
+    }
+}
+
+impl fmt::Display for Retry {
+    /// For people; waits only where there are any.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Retry { attempts, first_delay, factor, most_delay, jitter } = self;
+        if *attempts == 1 {
+            return f.write_str("1 attempt");
+        }
+        write!(f, "{attempts} attempts, waits of {first_delay:?} × {factor} up to {most_delay:?}")?;
+        if *jitter > 0.0 {
+            write!(f, ", jitter {jitter}")?;
+        }
+        Ok(())
+    }
+}
+
+/// An [`AsyncStage`] that tries again, as a [`Retry`] says.
+///
+/// The waits are on the pipeline's [`Runtime`](crate::Runtime) and hold up nothing else. An item
+/// counts as in flight meanwhile. The error of the last attempt is the item's error, and says how
+/// many there were.
+///
+/// ```
+/// use spdl_core::{AsyncContext, AsyncStage, DatasetSource, Error, ErrorKind, PipelineBuilder};
+/// use spdl_core::{Result, Retried, Retry, async_trait};
+/// use std::sync::atomic::{AtomicU32, Ordering};
+///
+/// /// A server that is busy for the first call.
+/// struct Server(AtomicU32);
+/// #[async_trait]
+/// impl AsyncStage<u32> for Server {
+///     type Out = u32;
+///     async fn process(&self, key: u32, _: &AsyncContext) -> Result<u32> {
+///         match self.0.fetch_add(1, Ordering::Relaxed) {
+///             0 => Err(Error::new(ErrorKind::Unavailable, "come back later")),
+///             _ => Ok(key),
+///         }
+///     }
+/// }
+///
+/// let stage = Retried::new(Server(AtomicU32::new(0)), Retry::default())?;
+/// let retries = stage.retries();
+/// let pipeline = PipelineBuilder::new(DatasetSource::new(vec![7]))
+///     .async_stage("fetch", stage)
+///     .build()?;
+/// assert_eq!(pipeline.collect::<Result<Vec<_>>>()?, [7]);
+/// assert_eq!(retries.get(), 1);
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Retried<S> {
+    stage: S,
+    retry: Retry,
+    retries: Counter,
+}
+
+impl<S> Retried<S> {
+    /// Lets `stage` try again.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where `retry` makes no sense: see [`Retry::validate`].
+    pub fn new(stage: S, retry: Retry) -> Result<Self> {
+        retry.validate()?;
+        Ok(Retried { stage, retry, retries: Counter::default() })
+    }
+
+    /// How many attempts there were beyond the first of each item.
+    pub fn retries(&self) -> Counter {
+        self.retries.clone()
+    }
+}
+
+#[async_trait]
+impl<In, S> AsyncStage<In> for Retried<S>
+where
+    In: Clone + Send + 'static,
+    S: AsyncStage<In>,
+{
+    type Out = S::Out;
+
+    async fn process(&self, item: In, cx: &AsyncContext) -> Result<S::Out> {
+        let mut attempts = Attempts::new(self.retry);
+        while attempts.may_fail() {
+            let error = match self.stage.process(item.clone(), cx).await {
+                Ok(output) => return Ok(output),
+                Err(error) => error,
+            };
+            let delay = attempts.failed(error, || cx.rng_for(PURPOSE))?;
+            self.retries.add(1);
+            cx.runtime().sleep(delay).await;
+        }
+        let result = self.stage.process(item, cx).await;
+        result.map_err(|error| attempts.finally(error))
+    }
+
+    fn output_bytes(&self, item: &In) -> Option<usize> {
+        self.stage.output_bytes(item)
+    }
+
+    fn retry(&self) -> Option<Retry> {
+        Some(self.retry)
+    }
+}
+
+/// A [`Stage`] that tries again, as a [`Retry`] says: for one that calls something which may be
+/// down, and that computes on the result.
+///
+/// While it waits, its worker does the work of stages nearer to the consumer. Outputs are held back
+/// until the attempt that made them has succeeded, so none comes twice; those of an item that fails
+/// for good are dropped. An attempt may leave the stage's own state changed: a stage that is retried
+/// should change it only where it succeeds. [`finish`](Stage::finish) is not retried.
+///
+/// ```
+/// use spdl_core::{Counter, DatasetSource, PipelineBuilder, RetriedStage, Retry, stage_fn};
+/// let retries = Counter::default();
+/// let counter = retries.clone();
+/// let pipeline = PipelineBuilder::new(DatasetSource::new(vec![1, 2]))
+///     .stage("ask", move || {
+///         RetriedStage::new(stage_fn(|n: i32| Ok(n + 1)), Retry::default(), counter.clone())
+///     })
+///     .deterministic()
+///     .build()?;
+/// assert_eq!(pipeline.collect::<spdl_core::Result<Vec<_>>>()?, [2, 3]);
+/// assert_eq!(retries.get(), 0);
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+pub struct RetriedStage<S, Out> {
+    stage: S,
+    retry: Retry,
+    retries: Counter,
+    /// What the attempt under way has emitted.
+    held: Vec<Out>,
+}
+
+impl<S, Out> RetriedStage<S, Out> {
+    /// Lets `stage` try again. Attempts beyond the first of each item are added to `retries`, which
+    /// all instances share.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where `retry` makes no sense: see [`Retry::validate`].
+    pub fn new(stage: S, retry: Retry, retries: Counter) -> Result<Self> {
+        retry.validate()?;
+        Ok(RetriedStage { stage, retry, retries, held: Vec::new() })
+    }
+
+    fn attempt<In>(&mut self, item: In, cx: &mut StageContext<'_, Out>) -> Result<()>
+    where
+        S: Stage<In, Out = Out>,
+    {
+        // Of an attempt that failed or panicked nothing shall be left.
+        self.held.clear();
+        cx.holding_back(&mut self.held, |cx| self.stage.process(item, cx))
+    }
+
+    fn hand_on(&mut self, cx: &mut StageContext<'_, Out>) -> Result<()> {
+        self.held.drain(..).try_for_each(|output| cx.emit(output))
+    }
+}
+
+impl<S: fmt::Debug, Out> fmt::Debug for RetriedStage<S, Out> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RetriedStage")
+            .field("stage", &self.stage)
+            .field("retry", &self.retry)
+            .field("retries", &self.retries)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<In: Clone, S: Stage<In>> Stage<In> for RetriedStage<S, S::Out> {
+    type Out = S::Out;
+
+    fn process(&mut self, item: In, cx: &mut StageContext<'_, S::Out>) -> Result<()> {
+        let mut attempts = Attempts::new(self.retry);
+        while attempts.may_fail() {
+            let Err(error) = self.attempt(item.clone(), cx) else { return self.hand_on(cx) };
+            let delay = attempts.failed(error, || cx.rng_for(PURPOSE))?;
+            self.retries.add(1);
+            cx.wait(delay)?;
+        }
+        self.attempt(item, cx).map_err(|error| attempts.finally(error))?;
+        self.hand_on(cx)
+    }
+
+    fn finish(&mut self, cx: &mut StageContext<'_, S::Out>) -> Result<()> {
+        self.stage.finish(cx)
+    }
+
+    fn output_bytes(&self, item: &In) -> Option<usize> {
+        self.stage.output_bytes(item)
+    }
+
+    fn take_left_out(&mut self) -> u64 {
+        self.stage.take_left_out()
+    }
+
+    fn holds_back(&self) -> bool {
+        self.stage.holds_back()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures_core::future::BoxFuture;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::runtime::{Runtime, block_on};
+    use crate::source::sample::SampleId;
+    use crate::stage::aggregate::FlatMap;
+    use crate::stage::{TestOutlet, stage_fn};
+    use crate::sync::Mutex;
+
+    fn unavailable() -> Error {
+        Error::new(ErrorKind::Unavailable, "busy")
+    }
+
+    fn steady() -> Retry {
+        Retry::default().jitter(0.0)
+    }
+
+    fn id(index: u64) -> SampleId {
+        SampleId { epoch: 0, index }
+    }
+
+    /// Sleeps no time at all, and tells how long it was asked to.
+    #[derive(Debug, Default)]
+    struct FakeClock(Mutex<Vec<Duration>>);
+
+    impl Runtime for FakeClock {
+        fn spawn(&self, task: BoxFuture<'static, ()>) {
+            block_on(task);
+        }
+
+        fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+            self.0.lock().push(duration);
+            Box::pin(std::future::ready(()))
+        }
+    }
+
+    /// Fails with the errors in the list, then gives the item back.
+    struct Flaky(Mutex<Vec<Error>>);
+
+    impl Flaky {
+        fn new(errors: impl IntoIterator<Item = Error>) -> Self {
+            let mut errors: Vec<_> = errors.into_iter().collect();
+            errors.reverse();
+            Flaky(Mutex::new(errors))
+        }
+    }
+
+    #[async_trait]
+    impl AsyncStage<String> for Flaky {
+        type Out = String;
+
+        async fn process(&self, item: String, _: &AsyncContext) -> Result<String> {
+            let error = self.0.lock().pop();
+            error.map_or(Ok(item), Err)
+        }
+    }
+
+    struct Trial {
+        result: Result<String>,
+        sleeps: Vec<Duration>,
+        retries: u64,
+    }
+
+    fn try_async(retry: Retry, index: u64, errors: impl IntoIterator<Item = Error>) -> Trial {
+        let clock = Arc::new(FakeClock::default());
+        let cx = AsyncContext::new(7, id(index), "fetch", clock.clone());
+        let stage = Retried::new(Flaky::new(errors), retry).unwrap();
+        let result = block_on(stage.process("item".to_owned(), &cx));
+        let sleeps = clock.0.lock().clone();
+        Trial { result, sleeps, retries: stage.retries().get() }
+    }
+
+    #[test]
+    fn a_transient_failure_is_tried_again_after_growing_waits() {
+        let trial = try_async(steady().attempts(5), 0, [unavailable(), unavailable()]);
+        assert_eq!(trial.result.unwrap(), "item");
+        assert_eq!(trial.sleeps, [50, 100].map(Duration::from_millis));
+        assert_eq!(trial.retries, 2);
+    }
+
+    #[test]
+    fn the_last_error_says_how_many_attempts_there_were() {
+        let timeout = Error::new(ErrorKind::Timeout, "too slow").with_key("a.jpg");
+        let trial = try_async(steady(), 0, [unavailable(), unavailable(), timeout]);
+        let error = trial.result.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+        assert_eq!(error.to_string(), "a.jpg: too slow (after 3 attempts)");
+        assert_eq!((trial.sleeps.len(), trial.retries), (2, 2));
+    }
+
+    #[test]
+    fn a_final_failure_is_not_tried_again() {
+        let missing = || Error::new(ErrorKind::NotFound, "gone");
+        let trial = try_async(steady(), 0, [missing()]);
+        assert_eq!(trial.result.unwrap_err().to_string(), "gone");
+        assert_eq!((trial.sleeps.len(), trial.retries), (0, 0));
+        let trial = try_async(steady(), 0, [unavailable(), missing()]);
+        assert_eq!(trial.result.unwrap_err().to_string(), "gone (after 2 attempts)");
+        assert_eq!((trial.sleeps.len(), trial.retries), (1, 1));
+    }
+
+    #[test]
+    fn one_attempt_means_no_retry() {
+        let trial = try_async(steady().attempts(1), 0, [unavailable()]);
+        assert_eq!(trial.result.unwrap_err().to_string(), "busy");
+        assert_eq!((trial.sleeps.len(), trial.retries), (0, 0));
+    }
+
+    #[test]
+    fn waits_depend_on_the_sample_and_on_nothing_else() {
+        let retry = Retry::default().attempts(4).jitter(1.0);
+        let waits = |index| try_async(retry, index, std::iter::repeat_n(unavailable(), 3)).sleeps;
+        assert_eq!(waits(1), waits(1));
+        assert_ne!(waits(1), waits(2));
+        // They are none of the stage's own numbers.
+        let share = SampleRng::new(7, id(1), "fetch/retry").unit();
+        let expected = Duration::from_secs_f64(0.05 * (1.0 - share));
+        assert_eq!(waits(1)[0], expected);
+    }
+
+    #[test]
+    fn no_first_wait_means_no_wait_at_all() {
+        let retry = steady().first_delay(Duration::ZERO).factor(f64::MAX);
+        assert_eq!(retry.delay(9, &mut SampleRng::new(0, id(0), "x")), Duration::ZERO);
+    }
+
+    /// Emits its input twice, with a failure in between where there is one.
+    struct Twice(Flaky);
+
+    impl Stage<String> for Twice {
+        type Out = String;
+
+        fn process(&mut self, item: String, cx: &mut StageContext<'_, String>) -> Result<()> {
+            cx.emit(format!("first {item}"))?;
+            if let Some(error) = self.0.0.lock().pop() {
+                return Err(error);
+            }
+            cx.emit(format!("second {item}"))
+        }
+
+        fn finish(&mut self, cx: &mut StageContext<'_, String>) -> Result<()> {
+            cx.emit("end".into())
+        }
+    }
+
+    #[test]
+    fn outputs_of_failed_attempts_are_not_emitted() {
+        let errors = std::iter::repeat_n(unavailable(), 5);
+        let retries = Counter::default();
+        let twice = Twice(Flaky::new(errors));
+        let mut stage = RetriedStage::new(twice, steady(), retries.clone()).unwrap();
+        let mut outlet = TestOutlet::default();
+        outlet.run(id(0), |cx| {
+            let error = stage.process("a".into(), cx).unwrap_err();
+            assert_eq!(error.to_string(), "busy (after 3 attempts)");
+            assert_eq!(retries.get(), 2);
+            // Two of the five failures are left for the second item.
+            stage.process("b".into(), cx).unwrap();
+            stage.finish(cx).unwrap();
+        });
+        assert_eq!(outlet.outputs, ["first b", "second b", "end"]);
+        assert_eq!(outlet.waits, [50, 100, 50, 100].map(Duration::from_millis));
+        assert_eq!(retries.get(), 4);
+    }
+
+    #[test]
+    fn a_wait_ends_with_the_pipeline() {
+        let attempts = Counter::default();
+        let counter = attempts.clone();
+        let fail = stage_fn(move |(): ()| {
+            counter.add(1);
+            Err::<(), _>(unavailable())
+        });
+        let mut stage = RetriedStage::new(fail, steady(), Counter::default()).unwrap();
+        let mut outlet = TestOutlet { stopped_on_wait: true, ..TestOutlet::default() };
+        let result = outlet.run(id(0), |cx| stage.process((), cx));
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::Stopped);
+        assert_eq!(attempts.get(), 1);
+    }
+
+    #[test]
+    fn a_stage_that_emits_much_hears_that_the_pipeline_stops() {
+        let numbers = FlatMap::new(|counter: Counter| {
+            (0..1000).map(move |n| {
+                counter.add(1);
+                Ok(n)
+            })
+        });
+        let mut stage = RetriedStage::new(numbers, steady(), Counter::default()).unwrap();
+        let mut outlet = TestOutlet { stopped: true, ..TestOutlet::default() };
+        let emitted = Counter::default();
+        let result = outlet.run(id(0), |cx| stage.process(emitted.clone(), cx));
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::Stopped);
+        assert_eq!(emitted.get(), 1);
+    }
+
+    #[test]
+    fn settings_that_make_no_sense_are_errors() {
+        let second = Duration::from_secs(1);
+        for (retry, word) in [
+            (Retry::default().attempts(0), "0 attempts"),
+            (Retry::default().factor(0.5), "factor of 0.5"),
+            (Retry::default().factor(f64::NAN), "factor of NaN"),
+            (Retry::default().factor(f64::INFINITY), "factor of inf"),
+            (Retry::default().first_delay(second * 6), "6s"),
+            (Retry::default().jitter(1.5), "jitter of 1.5"),
+            (Retry::default().jitter(f64::NAN), "jitter of NaN"),
+        ] {
+            let error = Retried::new((), retry).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.message().contains(word), "{error}");
+            assert!(RetriedStage::<_, ()>::new((), retry, Counter::default()).is_err());
+        }
+        Retry::default().attempts(1).jitter(1.0).factor(1.0).validate().unwrap();
+    }
+
+    proptest! {
+        #[test]
+        fn every_wait_is_within_its_bounds(
+            failures in 1..=u32::MAX, first in 0..=10_000u64, most in 0..=u64::MAX,
+            factor in 1.0..=f64::MAX, jitter in 0.0..=1.0, index: u64,
+        ) {
+            let first = Duration::from_millis(first);
+            let most = Duration::from_millis(most).max(first);
+            let retry = Retry::default()
+                .first_delay(first).most_delay(most).factor(factor).jitter(jitter);
+            retry.validate().unwrap();
+            let delay = retry.delay(failures, &mut SampleRng::new(0, id(index), "x"));
+            prop_assert!(delay <= most);
+            // Rounding may take a nanosecond and what a float cannot hold.
+            let least = first.as_secs_f64() * (1.0 - jitter) * (1.0 - 1e-9) - 1e-9;
+            prop_assert!(delay.as_secs_f64() >= least, "{delay:?} < {least}");
+            if first.is_zero() {
+                prop_assert_eq!(delay, Duration::ZERO);
+            }
+        }
+    }
+}
