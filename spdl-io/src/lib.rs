@@ -43,64 +43,31 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod archive;
-mod body;
-#[cfg(feature = "cache")]
-mod cache;
 pub mod datasets;
-mod fetch;
-mod fetch_record;
-mod fetcher;
-#[cfg(feature = "http")]
-mod http;
-mod image_folder;
-mod io_threads;
-mod key;
-mod label_text;
-#[cfg(feature = "local")]
-mod local;
-mod memory;
-#[cfg(feature = "http")]
-mod network;
-#[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
-mod object_store;
-mod open_files;
-mod option_names;
-#[cfg(feature = "local")]
-mod read_at_once;
-#[cfg(feature = "local")]
-mod read_buffers;
-mod record;
-mod resilient;
+pub mod fetch;
+mod files;
+pub mod layers;
+pub mod records;
 pub mod shards;
-mod stores;
+pub mod stores;
 #[cfg(feature = "testing")]
 pub mod testing;
-mod walk;
 
-pub use body::{Body, ReadRequest};
-/// What is read: shared bytes, of the crate `bytes`.
+/// Reference-counted bytes, of the crate `bytes`.
 pub use bytes::Bytes;
+pub use datasets::ImageFolder;
+pub use fetch::{Body, Capability, Fetch, Fetcher, Key, ObjectMeta, ReadRequest};
 #[cfg(feature = "cache")]
-pub use cache::{Cache, CacheBuilder, CachePolicy, CacheStatistics, CachedFetcher};
-pub use fetch::Fetch;
-pub use fetch_record::{FetchLabeled, FetchRecord};
-pub use fetcher::{Capability, Fetcher, ObjectMeta};
+pub use layers::{Cache, CachedFetcher};
+pub use layers::{Resilient, ResilientOptions};
+pub use records::{FetchLabeled, FetchRecord, FieldValue, Record, StoredRecord};
 #[cfg(feature = "http")]
-pub use http::HttpFetcher;
-pub use image_folder::{AUDIO_EXTENSIONS, IMAGE_EXTENSIONS, ImageFolder, VIDEO_EXTENSIONS};
-pub use key::Key;
+pub use stores::HttpFetcher;
 #[cfg(feature = "local")]
-pub use local::LocalFetcher;
-pub use memory::MemoryFetcher;
+pub use stores::LocalFetcher;
 #[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
-pub use object_store::ObjectStoreFetcher;
-pub use option_names::OptionNames;
-pub use record::{
-    Encoding, Extent, FieldRequest, FieldValue, PackedRows, Record, StoredField, StoredRecord,
-    StoredRow,
-};
-pub use resilient::{Attempt, Attempts, Resilient, ResilientOptions, ResilientStatistics};
-pub use stores::{Address, Location, Secret, SourceOptions, StoreFactory, StoreRegistry};
+pub use stores::ObjectStoreFetcher;
+pub use stores::{MemoryFetcher, SourceOptions, StoreRegistry};
 
 // What a fetcher of another crate needs, so that it can be written against this one alone.
 pub use spdl_core::{BoxStream, Error, ErrorKind, Result, async_trait, block_on};

@@ -11,9 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_trait::async_trait;
 use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Permutation, Result, block_on};
-use spdl_io::{
-    Cache, CacheBuilder, CachePolicy, CacheStatistics, CachedFetcher, Capability, Fetcher, Key,
-};
+use spdl_io::layers::{CacheBuilder, CachePolicy, CacheStatistics};
+use spdl_io::{Cache, CachedFetcher, Capability, Fetcher, Key};
 
 /// Contents that tell whose they are: of 200 to 1,400 bytes.
 fn contents(number: u64) -> Bytes {

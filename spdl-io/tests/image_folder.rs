@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use spdl_core::{Dataset, Error, ErrorKind, Labeled};
-use spdl_io::{Fetcher, IMAGE_EXTENSIONS, ImageFolder, Key, LocalFetcher, MemoryFetcher};
+use spdl_io::records::IMAGE_EXTENSIONS;
+use spdl_io::{Fetcher, ImageFolder, Key, LocalFetcher, MemoryFetcher};
 use tempfile::TempDir;
 
 /// A folder with these files, and empty folders where a name ends in a slash.

@@ -12,7 +12,9 @@ use spdl_core::{
     block_on,
 };
 use spdl_io::datasets::{DatasetKind, OpenOptions, OpenedDataset};
-use spdl_io::{Address, Cache, Fetch, Fetcher, LocalFetcher, OptionNames, StoreRegistry};
+use spdl_io::records::OptionNames;
+use spdl_io::stores::Address;
+use spdl_io::{Cache, Fetch, Fetcher, LocalFetcher, StoreRegistry};
 
 use crate::error::to_exception;
 use crate::home::Home;

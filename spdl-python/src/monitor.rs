@@ -8,7 +8,8 @@ use pyo3::types::PyDict;
 use spdl_core::{Counter, Result, State, Statistics};
 use spdl_cuda::DeviceImages;
 use spdl_cuda::images::ImageStatistics;
-use spdl_io::{Cache, CacheStatistics};
+use spdl_io::Cache;
+use spdl_io::layers::CacheStatistics;
 
 use crate::epoch::Work;
 use crate::error::to_exception;

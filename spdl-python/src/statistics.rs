@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use spdl_core::{Dropped, Interval, Quantiles, QueueStatistics, StageStatistics, Statistics};
 use spdl_cuda::images::ImageStatistics;
-use spdl_io::CacheStatistics;
+use spdl_io::layers::CacheStatistics;
 
 use crate::images::address_in;
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use spdl_io::archive::{TarEntry, TarIndex, TarKind};
-use spdl_io::{Key, StoredField, StoredRecord};
+use spdl_io::records::StoredField;
+use spdl_io::{Key, StoredRecord};
 
 use crate::datasets::address::{self, shown};
 use crate::datasets::member_name::key_and_field;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::builder::{PathBufValueParser, TypedValueParser};
-use spdl_io::Address;
+use spdl_io::stores::Address;
 
 /// The addresses as they may be shown: without passwords and signatures.
 pub(crate) fn shown(addresses: &[PathBuf]) -> PathBuf {

@@ -1,6 +1,6 @@
 //! The file name extensions of image formats.
 
-use spdl_io::IMAGE_EXTENSIONS;
+use spdl_io::records::IMAGE_EXTENSIONS;
 
 /// The name extensions of formats that are read by features, and whether this build does.
 const MORE_EXTENSIONS: [(bool, &[&str]); 3] = [

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use spdl_core::sampler::ShardWindow;
 use spdl_core::{Error, PipelineBuilder, Result, StageOptions, block_on};
 use spdl_io::datasets::{DatasetKind, OpenOptions, OpenedDataset};
-use spdl_io::{Address, Fetch, IMAGE_EXTENSIONS, Key, LocalFetcher, OptionNames, StoreRegistry};
+use spdl_io::records::{IMAGE_EXTENSIONS, OptionNames};
+use spdl_io::stores::Address;
+use spdl_io::{Fetch, Key, LocalFetcher, StoreRegistry};
 
 use super::address::shown;
 use super::extensions::more_extensions;

@@ -11,9 +11,8 @@ use bytes::Bytes;
 use spdl_core::{AsyncContext, AsyncStage, Error, ErrorKind, Result};
 use spdl_io::archive::NpyArray;
 use spdl_io::datasets::{DatasetKind, OpenedDataset};
-use spdl_io::{
-    Encoding, FetchLabeled, FetchRecord, Fetcher, FieldValue, Key, StoredField, StoredRecord,
-};
+use spdl_io::records::{Encoding, StoredField};
+use spdl_io::{FetchLabeled, FetchRecord, Fetcher, FieldValue, Key, StoredRecord};
 use spdl_media::CodecRegistry;
 
 /// A sample, read.

@@ -5,9 +5,10 @@ use std::io::{self, Read};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use spdl_core::{Error, ErrorKind};
+use spdl_io::Key;
 use spdl_io::archive::{TarKind, TarStream};
+use spdl_io::records::Encoding;
 use spdl_io::shards::{ShardRecord, Sums};
-use spdl_io::{Encoding, Key};
 use twox_hash::xxhash3_128::Hasher;
 
 use super::archive::Archive;

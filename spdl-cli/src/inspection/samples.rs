@@ -7,7 +7,8 @@ use spdl_core::{
     async_trait,
 };
 use spdl_io::datasets::DatasetKind;
-use spdl_io::{Key, StoredField, StoredRecord};
+use spdl_io::records::StoredField;
+use spdl_io::{Key, StoredRecord};
 
 use super::bad::Bad;
 use super::found::{Found, Member};

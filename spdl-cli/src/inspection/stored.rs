@@ -7,7 +7,8 @@ use std::sync::Arc;
 use spdl_core::{Error, ErrorKind, block_on};
 use spdl_io::datasets::{DatasetKind, stored_files};
 use spdl_io::shards::{JOURNAL, MANIFEST};
-use spdl_io::{Address, Key, StoreRegistry};
+use spdl_io::stores::Address;
+use spdl_io::{Key, StoreRegistry};
 
 use super::archive::Archive;
 use super::data_set::DataSet;

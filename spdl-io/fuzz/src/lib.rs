@@ -17,7 +17,8 @@ use spdl_io::datasets::{
     FileList, FileListOptions, ListFormat, MdsDataset, MdsOptions, ParquetDataset, ParquetOptions,
     TfRecordDataset, TfRecordOptions, expand_braces, parse_example,
 };
-use spdl_io::{Fetcher, FieldRequest, MemoryFetcher, StoredRecord};
+use spdl_io::records::FieldRequest;
+use spdl_io::{Fetcher, MemoryFetcher, StoredRecord};
 
 /// Damage is told by one of four kinds, and where.
 fn check(error: &Error) {

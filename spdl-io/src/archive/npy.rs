@@ -278,7 +278,7 @@ impl NpzArchive {
     /// # Errors
     /// `NotFound`; as [`NpyArray::from_bytes`] and [`ZipSlice::data`](super::ZipSlice::data).
     pub fn get(&self, name: &str) -> Result<NpyArray> {
-        let key = crate::Key::from(format!("{name}.npy"));
+        let key = crate::fetch::Key::from(format!("{name}.npy"));
         let entry = self.0.find(&key).ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "there is no such array").with_key(key.display_name())
         })?;

@@ -14,8 +14,8 @@ use twox_hash::XxHash3_128;
 
 use super::tar::{HeaderWalk, Step, TarRanges, WindowSizes};
 use super::{TarEntry, TarKind, TarOptions};
-use crate::walk::os_error;
-use crate::{Fetcher, Key};
+use crate::fetch::{Fetcher, Key};
+use crate::files::os_error;
 
 /// The members of a tar archive by number, in the order of the archive, and by name.
 ///

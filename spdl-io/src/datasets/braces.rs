@@ -2,7 +2,7 @@
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use crate::Key;
+use crate::fetch::Key;
 
 /// The most names that a pattern may stand for; fewer for the fuzzer, whose allocator keeps what was
 /// freed.

@@ -6,8 +6,11 @@ use spdl_core::{Error, ErrorKind, Result};
 use twox_hash::XxHash3_128;
 
 #[cfg(feature = "local")]
-use crate::{Fetcher, LocalFetcher};
-use crate::{FieldValue, Key, StoredRecord};
+use crate::fetch::Fetcher;
+use crate::fetch::Key;
+use crate::records::{FieldValue, StoredRecord};
+#[cfg(feature = "local")]
+use crate::stores::LocalFetcher;
 
 /// The files of this machine, for what is opened by its path.
 #[cfg(feature = "local")]

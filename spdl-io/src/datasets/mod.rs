@@ -22,6 +22,7 @@ mod braces;
 mod crc32c;
 mod file_list;
 mod files;
+mod image_folder;
 mod mds;
 mod opening;
 #[cfg(feature = "parquet")]
@@ -33,6 +34,7 @@ mod webdataset;
 
 pub use braces::expand_braces;
 pub use file_list::{FileList, FileListOptions, ListFormat};
+pub use image_folder::ImageFolder;
 pub use mds::{MdsDataset, MdsOptions};
 pub use opening::{DatasetKind, OpenOptions, OpenedDataset};
 #[cfg(feature = "parquet")]

@@ -11,7 +11,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use spdl_core::Result;
 
-use crate::io_threads::IoThreads;
+use crate::files::IoThreads;
 
 /// How long a thread waits for more work before it ends.
 const LINGER: Duration = Duration::from_secs(5);

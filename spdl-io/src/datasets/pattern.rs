@@ -7,8 +7,8 @@ use futures_util::TryStreamExt;
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::expand_braces;
-use crate::walk::os_error;
-use crate::{Fetcher, Key};
+use crate::fetch::{Fetcher, Key};
+use crate::files::os_error;
 
 /// What the files of a data set are called.
 #[derive(Clone, Copy)]

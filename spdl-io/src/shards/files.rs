@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use crate::Key;
-use crate::walk::os_error;
+use crate::fetch::Key;
+use crate::files::os_error;
 
 /// The name of a file that is being written: `.partial` is added.
 pub(super) fn partial_of(path: &Path) -> PathBuf {

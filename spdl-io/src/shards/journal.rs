@@ -14,7 +14,7 @@ use twox_hash::XxHash3_128;
 
 use super::files;
 use super::{ShardPlan, ShardRecord, Skipped};
-use crate::Key;
+use crate::fetch::Key;
 
 /// The file in which a set that is being written says how far it has come. Where it is there, the set
 /// is not complete.

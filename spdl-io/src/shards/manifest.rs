@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::ShardPlan;
-use crate::Key;
-use crate::walk::os_error;
+use crate::fetch::Key;
+use crate::files::os_error;
 
 /// The name of the manifest's file.
 pub const MANIFEST: &str = "manifest.json";

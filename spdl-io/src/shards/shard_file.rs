@@ -13,8 +13,8 @@ use twox_hash::xxhash3_128::Hasher;
 
 use super::header::{END, headers, padded};
 use super::{FieldSummary, ShardRecord, Sums, files, sums};
-use crate::Key;
 use crate::archive::{ArchiveStamp, TarEntry, TarIndex, TarKind, TarOptions};
+use crate::fetch::Key;
 
 /// An index has to be younger than its archive; so often it is written until it is, and with twice the
 /// wait each time, from a millisecond on.

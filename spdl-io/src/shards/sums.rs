@@ -8,8 +8,8 @@ use spdl_core::{Error, ErrorKind, Result};
 use twox_hash::XxHash3_128;
 
 use super::manifest::sum_of;
-use crate::Key;
-use crate::walk::os_error;
+use crate::fetch::Key;
+use crate::files::os_error;
 
 /// No file of checksums is larger, in bytes.
 const LARGEST: u64 = 1 << 30;

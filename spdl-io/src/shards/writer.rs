@@ -12,7 +12,7 @@ use super::journal::{Finished, JOURNAL, Journal};
 use super::manifest::{MANIFEST, MOST_SKIPPED, Manifest};
 use super::shard_file::{Members, ShardFile};
 use super::{ShardPlan, ShardRecord, Skipped, Sums};
-use crate::Key;
+use crate::fetch::Key;
 
 /// What there is to do, once a folder was looked at.
 #[derive(Debug)]

@@ -4,7 +4,8 @@ use std::fmt;
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use crate::{Key, Secret};
+use crate::fetch::Key;
+use crate::stores::Secret;
 
 /// Where an object, or a folder of them, lies: `s3://bucket/prefix/x.tar`, or a path.
 ///
@@ -13,7 +14,7 @@ use crate::{Key, Secret};
 /// out.
 ///
 /// ```
-/// use spdl_io::Address;
+/// use spdl_io::stores::Address;
 /// let address = Address::parse("https://me:pw@host:8000/a%20folder/x.tar?signature=abc")?;
 /// assert_eq!((address.scheme(), address.authority()), ("https", "host:8000"));
 /// assert_eq!(address.key().as_str(), Some("a folder/x.tar"));

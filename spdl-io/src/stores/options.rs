@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::{ResilientOptions, Secret};
+use crate::layers::ResilientOptions;
+use crate::stores::Secret;
 
 /// How one source is reached: where it is, who asks, and how patiently. For a
 /// [`StoreRegistry`](crate::StoreRegistry), and for stores that are opened without one.
 ///
 /// ```
-/// use spdl_io::{Secret, SourceOptions};
+/// use spdl_io::SourceOptions;
+/// use spdl_io::stores::Secret;
 /// let minio = SourceOptions::default()
 ///     .endpoint("http://127.0.0.1:9000")
 ///     .allow_plain_http(true)

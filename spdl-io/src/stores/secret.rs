@@ -6,7 +6,7 @@ use std::sync::Arc;
 /// A key, a token, a password: a text that is used and never shown. Cheap to clone.
 ///
 /// ```
-/// use spdl_io::Secret;
+/// use spdl_io::stores::Secret;
 /// let secret = Secret::from("hunter2");
 /// assert_eq!(format!("{secret} {secret:?}"), "*** Secret(***)");
 /// assert_eq!(secret.reveal(), "hunter2");

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use futures_util::{StreamExt, TryStreamExt};
 use spdl_core::{Error, ErrorKind, Result, block_on};
 
-use crate::{Body, Fetcher, Key, ObjectMeta, ReadRequest};
+use crate::fetch::{Body, Fetcher, Key, ObjectMeta, ReadRequest};
 
 /// The names, relative to a folder, and the contents that [`fetcher_contract`] expects in it.
 /// Folders in a name are separated by `/`.

@@ -76,7 +76,8 @@ mod parquet {
     use ::parquet::schema::parser::parse_message_type;
     use spdl_core::{ErrorKind, block_on};
     use spdl_io::datasets::{OpenOptions, OpenedDataset};
-    use spdl_io::{Address, Key, SourceOptions, StoreFactory, StoreRegistry};
+    use spdl_io::stores::{Address, StoreFactory};
+    use spdl_io::{Key, SourceOptions, StoreRegistry};
 
     use super::*;
 

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use spdl_core::{AsyncStage, ErrorKind, Footprint, Result};
-use spdl_io::{
-    Encoding, Extent, FetchLabeled, FetchRecord, Fetcher, FieldRequest, FieldValue, PackedRows,
-    Record, StoredRecord,
-};
+use spdl_io::records::{Encoding, Extent, FieldRequest, PackedRows};
+use spdl_io::{FetchLabeled, FetchRecord, Fetcher, FieldValue, Record, StoredRecord};
 
 use crate::{Recording, process};
 

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use spdl_core::{Dataset, Error, ErrorKind, block_on};
 use spdl_io::datasets::{FileList, FileListOptions, ListFormat};
-use spdl_io::{
-    FetchLabeled, FetchRecord, FieldValue, Key, LocalFetcher, StoredField, StoredRecord,
-};
+use spdl_io::records::StoredField;
+use spdl_io::{FetchLabeled, FetchRecord, FieldValue, Key, LocalFetcher, StoredRecord};
 
 use crate::{Recording, golden, golden_lines, process, read_all};
 

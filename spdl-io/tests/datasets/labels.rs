@@ -3,8 +3,9 @@
 use std::fs;
 
 use spdl_core::{ErrorKind, block_on};
+use spdl_io::StoreRegistry;
 use spdl_io::datasets::{OpenOptions, OpenedDataset};
-use spdl_io::{OptionNames, StoreRegistry};
+use spdl_io::records::OptionNames;
 
 use super::*;
 

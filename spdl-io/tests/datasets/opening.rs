@@ -1,6 +1,7 @@
 use spdl_core::{ErrorKind, Labeled, block_on};
 use spdl_io::datasets::{DatasetKind, OpenedDataset};
-use spdl_io::{Address, SourceOptions, StoreFactory, StoreRegistry};
+use spdl_io::stores::{Address, StoreFactory};
+use spdl_io::{SourceOptions, StoreRegistry};
 
 use super::*;
 

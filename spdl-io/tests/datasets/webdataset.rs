@@ -7,7 +7,8 @@ use spdl_core::sampler::{Sampler, ShardWindow};
 use spdl_core::{Dataset, DatasetSource, ErrorKind, OnError, PipelineBuilder};
 use spdl_io::archive::TarIndex;
 use spdl_io::datasets::{WebDataset, WebDatasetOptions};
-use spdl_io::{Encoding, FetchLabeled, FetchRecord, FieldValue, IMAGE_EXTENSIONS, LocalFetcher};
+use spdl_io::records::{Encoding, IMAGE_EXTENSIONS};
+use spdl_io::{FetchLabeled, FetchRecord, FieldValue, LocalFetcher};
 
 use crate::{archive, golden, golden_lines, numbered, process, read_all};
 

@@ -4,7 +4,8 @@ use std::panic::catch_unwind;
 use std::sync::Arc;
 
 use spdl_core::{Dataset, Error, ErrorKind, Result};
-use spdl_io::{FieldRequest, MemoryFetcher, StoredRecord};
+use spdl_io::records::FieldRequest;
+use spdl_io::{MemoryFetcher, StoredRecord};
 
 use super::{folder, golden, read, store};
 

@@ -13,7 +13,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use spdl_core::{Dataset, Result, block_on};
-use spdl_io::{Bytes, Fetcher, FieldRequest, FieldValue, MemoryFetcher, StoredRecord};
+use spdl_io::records::FieldRequest;
+use spdl_io::{Bytes, Fetcher, FieldValue, MemoryFetcher, StoredRecord};
 
 /// The fields of a sample by their names.
 type Fields = BTreeMap<String, FieldValue>;

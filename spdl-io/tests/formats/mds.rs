@@ -5,7 +5,8 @@ use std::sync::Arc;
 use spdl_core::{Dataset, ErrorKind, Result, block_on};
 use spdl_io::archive::NpyType;
 use spdl_io::datasets::{MdsDataset, MdsOptions};
-use spdl_io::{FieldRequest, FieldValue, MemoryFetcher};
+use spdl_io::records::FieldRequest;
+use spdl_io::{FieldValue, MemoryFetcher};
 
 use super::{folder, golden, read, sample};
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use serde_json::Value;
 use spdl_core::{Dataset, ErrorKind, Result, block_on};
 use spdl_io::datasets::{ParquetDataset, ParquetOptions};
-use spdl_io::{FieldRequest, FieldValue, MemoryFetcher};
+use spdl_io::records::FieldRequest;
+use spdl_io::{FieldValue, MemoryFetcher};
 
 use super::{folder, golden, read, sample};
 

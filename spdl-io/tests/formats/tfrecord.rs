@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use spdl_core::{Dataset, ErrorKind, Result, block_on};
 use spdl_io::datasets::{TfRecordDataset, TfRecordOptions};
-use spdl_io::{Bytes, FieldRequest, FieldValue, MemoryFetcher};
+use spdl_io::records::FieldRequest;
+use spdl_io::{Bytes, FieldValue, MemoryFetcher};
 
 use super::{bytes, read, sample, store};
 

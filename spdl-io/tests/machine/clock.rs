@@ -4,10 +4,9 @@ use std::fs;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::{StreamExt, stream};
+use spdl_io::layers::CachePolicy;
 use spdl_io::testing::{Fault, FaultPlan, FaultServer};
-use spdl_io::{
-    Cache, CachePolicy, Key, LocalFetcher, ResilientOptions, SourceOptions, StoreRegistry, block_on,
-};
+use spdl_io::{Cache, Key, LocalFetcher, ResilientOptions, SourceOptions, StoreRegistry, block_on};
 use spdl_io::{CachedFetcher, Fetcher};
 use std::sync::Arc;
 

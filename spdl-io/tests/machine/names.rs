@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, stream};
+use spdl_io::stores::Location;
 use spdl_io::testing::FaultServer;
-use spdl_io::{ErrorKind, Key, Location, ResilientOptions, SourceOptions, StoreRegistry, block_on};
+use spdl_io::{ErrorKind, Key, ResilientOptions, SourceOptions, StoreRegistry, block_on};
 
 use crate::contents;
 use crate::own_process::OwnProcess;

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use spdl_io::stores::Location;
 use spdl_io::testing::{Fault, FaultPlan, FaultServer};
 use spdl_io::{
-    ErrorKind, Key, Location, ReadRequest, ResilientOptions, Result, SourceOptions, StoreRegistry,
-    block_on,
+    ErrorKind, Key, ReadRequest, ResilientOptions, Result, SourceOptions, StoreRegistry, block_on,
 };
 
 use crate::{BUDGET, contents};

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use spdl_core::{Dataset, DatasetSource, Labeled, PipelineBuilder, Result};
 use spdl_io::datasets::OpenedDataset;
+use spdl_io::stores::{Address, StoreFactory};
 use spdl_io::testing::{FaultServer, SeenRequest};
 use spdl_io::{
-    Address, Bytes, Cache, ErrorKind, Fetcher, Key, MemoryFetcher, SourceOptions, StoreFactory,
-    StoreRegistry, block_on,
+    Bytes, Cache, ErrorKind, Fetcher, Key, MemoryFetcher, SourceOptions, StoreRegistry, block_on,
 };
 
 /// What is read of a data set, in its order.

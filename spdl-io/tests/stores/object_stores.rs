@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
+use spdl_io::stores::Location;
 use spdl_io::testing::{Fault, FaultPlan, FaultServer, fetcher_contract};
 use spdl_io::{
-    ErrorKind, Fetcher, Key, Location, ObjectStoreFetcher, SourceOptions, StoreRegistry, block_on,
+    ErrorKind, Fetcher, Key, ObjectStoreFetcher, SourceOptions, StoreRegistry, block_on,
 };
 
 use crate::s3_server::S3Server;

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
+use spdl_io::stores::Location;
 use spdl_io::testing::{Fault, FaultPlan, FaultServer};
 use spdl_io::{
-    Cache, CachedFetcher, ErrorKind, Fetcher, Key, Location, ReadRequest, Result, SourceOptions,
+    Cache, CachedFetcher, ErrorKind, Fetcher, Key, ReadRequest, Result, SourceOptions,
     StoreRegistry, block_on,
 };
 

@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
+use spdl_io::stores::Location;
 use spdl_io::testing::FaultServer;
-use spdl_io::{Error, ErrorKind, Location, Result, SourceOptions, StoreRegistry, block_on};
+use spdl_io::{Error, ErrorKind, Result, SourceOptions, StoreRegistry, block_on};
 
 use crate::tls_front::{AUTHORITY, CUTS, Cut, Plan, TlsFront};
 use crate::{BUDGET, contents, patience};

@@ -9,7 +9,8 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use spdl_core::{Result, Runtime, block_on};
-use spdl_io::{Address, Fetcher, Key, LocalFetcher, StoreRegistry};
+use spdl_io::stores::Address;
+use spdl_io::{Fetcher, Key, LocalFetcher, StoreRegistry};
 
 use super::{array_of, kind_of};
 use crate::array::Array;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use spdl_core::Statistics;
-use spdl_io::CacheStatistics;
 use spdl_io::datasets::DatasetKind;
+use spdl_io::layers::CacheStatistics;
 
 use super::arguments::BenchArguments;
 use super::delivery::Delivery;

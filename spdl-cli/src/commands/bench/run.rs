@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use spdl_core::{
     Batch, BatchLayout, Counter, Error, ErrorKind, Pipeline, SampleId, StageOptions, State,
 };
-use spdl_io::{CacheStatistics, Fetch};
+use spdl_io::Fetch;
+use spdl_io::layers::CacheStatistics;
 use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, image_fields};
 
 use super::arguments::{BenchArguments, Mode, OnTruncated};

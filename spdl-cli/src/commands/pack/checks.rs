@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use spdl_core::Dataset;
+use spdl_io::Key;
 use spdl_io::datasets::OpenedDataset;
-use spdl_io::{Key, StoredField};
+use spdl_io::records::StoredField;
 
 use super::arguments::{Format, PackArguments};
 use super::members::no_image;

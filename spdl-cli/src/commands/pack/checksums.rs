@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use spdl_core::{AsyncContext, AsyncStage, Error, ErrorKind, PipelineBuilder, Result, async_trait};
 use spdl_io::datasets::DatasetKind;
+use spdl_io::records::StoredField;
 use spdl_io::shards::Sums;
-use spdl_io::{Fetcher, Key, StoredField, StoredRecord};
+use spdl_io::{Fetcher, Key, StoredRecord};
 use twox_hash::XxHash3_128;
 
 use super::source::Source;
@@ -140,7 +141,7 @@ impl AsyncStage<Key> for ReadSums {
 mod tests {
     use super::*;
     use crate::datasets::sample_files::{Role, SampleFile};
-    use spdl_io::{Encoding, Extent};
+    use spdl_io::records::{Encoding, Extent};
 
     #[test]
     fn a_member_is_compared_with_its_own_checksum_alone() {

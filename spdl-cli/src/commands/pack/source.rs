@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use spdl_core::{Dataset, Result};
 use spdl_io::datasets::DatasetKind;
-use spdl_io::{Key, StoredField, StoredRecord};
+use spdl_io::records::StoredField;
+use spdl_io::{Key, StoredRecord};
 use twox_hash::XxHash3_128;
 
 use crate::datasets::opened::Opened;
@@ -192,7 +193,7 @@ fn plain(name: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
     use crate::datasets::opened::Fields;
-    use spdl_io::{Encoding, Extent};
+    use spdl_io::records::{Encoding, Extent};
 
     #[test]
     fn a_key_has_no_dot_in_its_last_part() {

@@ -14,7 +14,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 
-use crate::Key;
+use crate::fetch::Key;
 
 pub use parser::{TarEvent, TarParser};
 pub use ranges::TarRanges;

@@ -7,7 +7,7 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::extended::{Extended, Repeats, Said};
 use super::header::{BLOCK, Header, corrupt, until_zero};
 use super::{AfterEnd, TarEntry, TarKind, TarOptions};
-use crate::Key;
+use crate::fetch::Key;
 
 /// Reads the headers of a tar archive, wherever its bytes come from: it says which bytes it
 /// [`wants`](TarParser::wants), is [given](TarParser::supply) them, and says what they are. It never

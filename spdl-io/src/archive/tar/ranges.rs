@@ -8,7 +8,7 @@ use futures_util::stream;
 use spdl_core::Result;
 
 use super::{HeaderWalk, Step, TarEntry, TarOptions, WindowSizes};
-use crate::{Fetcher, Key};
+use crate::fetch::{Fetcher, Key};
 
 /// The members of a tar archive that a [`Fetcher`] reads by ranges: each header, and the data of
 /// those members that are asked for. Where members are smaller than 1 MiB, 8 MiB are read at a time,

@@ -10,7 +10,7 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::end::{End, tail};
 use super::entry::{LOCAL, ZipEntry, ZipKind, ZipMethod, ZipOptions};
 use super::numbers::{corrupt, crc32, number, u16_at, u32_at};
-use crate::Key;
+use crate::fetch::Key;
 
 /// A record of the central directory, without name, extra fields and comment.
 const CENTRAL: usize = 46;

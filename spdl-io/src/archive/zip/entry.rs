@@ -7,7 +7,7 @@ use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::numbers::{corrupt, crc32, number, u16_at, u32_at};
-use crate::Key;
+use crate::fetch::Key;
 
 /// A header before a member's data, without name and extra fields.
 pub(super) const LOCAL: usize = 30;

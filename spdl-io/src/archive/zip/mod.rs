@@ -17,7 +17,7 @@ pub use self::directory::ZipDirectory;
 use self::end::{End, tail};
 pub use self::entry::{ZipEntry, ZipKind, ZipMethod, ZipOptions};
 use self::numbers::corrupt;
-use crate::{Fetcher, Key};
+use crate::fetch::{Fetcher, Key};
 
 /// A zip archive in memory.
 ///

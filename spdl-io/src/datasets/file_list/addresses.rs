@@ -3,7 +3,8 @@
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::{FileList, ListFormat, located};
-use crate::{Address, Key, StoreRegistry};
+use crate::fetch::Key;
+use crate::stores::{Address, StoreRegistry};
 
 /// What rows mean that are addresses.
 pub(super) enum RowAddresses {

@@ -8,9 +8,9 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use super::rows::{CsvRow, corrupt, csv_row};
 use super::{FileListOptions, ListFormat};
-use crate::label_text::whole;
-use crate::record::shown;
-use crate::{FieldValue, Key};
+use crate::fetch::Key;
+use crate::records::label_text::whole;
+use crate::records::{FieldValue, shown};
 
 /// The columns that name the file, where nothing else is said.
 const PATH_COLUMNS: [&str; 13] = [

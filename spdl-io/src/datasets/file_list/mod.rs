@@ -22,9 +22,10 @@ pub(crate) use self::columns::{FILE_FIELD, LABEL_COLUMNS};
 pub use self::options::FileListOptions;
 pub(crate) use self::row_stores::RowStores;
 use self::rows::{corrupt, csv_row, json_line, line};
-use crate::label_text::{LabelText, LabelTexts};
-use crate::walk::os_error;
-use crate::{Encoding, Extent, Fetcher, Key, OptionNames, StoredRecord};
+use crate::fetch::{Fetcher, Key};
+use crate::files::os_error;
+use crate::records::label_text::{LabelText, LabelTexts};
+use crate::records::{Encoding, Extent, OptionNames, StoredRecord};
 
 /// A data set of files that a list names, with a label and other fields for each.
 ///

@@ -1,7 +1,7 @@
 //! How a list is read: which columns are path and label, and how long it may be.
 
 use super::columns::{FILE_FIELD, LABEL_COLUMNS};
-use crate::OptionNames;
+use crate::records::OptionNames;
 
 /// How a [`FileList`](super::FileList) is read.
 #[derive(Clone, Debug)]

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use futures_core::stream::BoxStream;
 use spdl_core::{Error, Result};
 
-use crate::{Address, Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest, StoreRegistry};
+use crate::fetch::{Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest};
+use crate::stores::{Address, StoreRegistry};
 
 /// Reads keys of the list's own store, and whole addresses of any other: each by what its own store needs,
 /// and by nothing that belongs to the list's, such as a password or a signature.

@@ -7,7 +7,7 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use crate::archive::{NpyArray, NpyType};
 use crate::datasets::files::{half_to_f64, u32_at, unsigned};
-use crate::{Encoding, FieldRequest, FieldValue};
+use crate::records::{Encoding, FieldRequest, FieldValue};
 
 /// The most bytes strings in a list of images: each takes more memory than bytes of the file.
 const MAX_IMAGES: usize = 1 << 20;

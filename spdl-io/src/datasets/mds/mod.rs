@@ -21,7 +21,8 @@ use super::files::local_fetcher;
 use super::files::{ContentHash, Firsts, check_size, row_key, shown, u32_at};
 use super::parts::{HeldBytes, Parts};
 use crate::archive::{Decompress, DecompressLimits};
-use crate::{Fetcher, FieldRequest, FieldValue, Key, PackedRows, StoredRecord};
+use crate::fetch::{Fetcher, Key};
+use crate::records::{FieldRequest, FieldValue, PackedRows, StoredRecord};
 
 /// The largest `index.json` that is read, in bytes: that of some 500,000 shards.
 const MAX_INDEX_BYTES: u64 = 1 << 28;

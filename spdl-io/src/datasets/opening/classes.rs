@@ -9,8 +9,9 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 use super::labels::Unlabeled;
 use super::{DatasetKind, OpenedDataset};
-use crate::label_text::{LabelFault, LabelText, LabelTexts, is_empty_text};
-use crate::{Fetch, Fetcher, FieldRequest, FieldValue, StoredField, StoredRow};
+use crate::fetch::{Fetch, Fetcher};
+use crate::records::label_text::{LabelFault, LabelText, LabelTexts, is_empty_text};
+use crate::records::{FieldRequest, FieldValue, StoredField, StoredRow};
 
 /// The most classes that a column may name; where it names more, it is none of classes.
 const MOST_CLASSES: usize = 1_000_000;

@@ -7,9 +7,10 @@ use spdl_core::{Dataset, Error, ErrorKind, Labeled, Result};
 
 use super::kinds::Opening;
 use super::{DatasetKind, OpenedDataset, kind_of_name};
-use crate::key::quoted;
+use crate::datasets::ImageFolder;
+use crate::fetch::{Key, quoted};
+use crate::records::{Encoding, Extent, StoredRecord};
 use crate::shards::{JOURNAL, MANIFEST, Manifest, ShardRecord};
-use crate::{Encoding, Extent, ImageFolder, Key, StoredRecord};
 
 /// So many objects of a folder in a store are looked at to see what it holds.
 const LOOKED_AT: usize = 1000;
@@ -155,7 +156,7 @@ pub(super) fn local_names(folder: &Key) -> Result<Vec<Key>> {
             }
             _ => "cannot list this folder",
         };
-        crate::walk::os_error(message, folder, error)
+        crate::files::os_error(message, folder, error)
     };
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder.to_path()).map_err(failed)? {

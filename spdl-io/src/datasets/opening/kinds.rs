@@ -14,7 +14,9 @@ use crate::datasets::{
 };
 #[cfg(feature = "parquet")]
 use crate::datasets::{ParquetDataset, ParquetOptions};
-use crate::{Fetcher, Key, StoreRegistry, StoredRecord};
+use crate::fetch::{Fetcher, Key};
+use crate::records::StoredRecord;
+use crate::stores::StoreRegistry;
 
 /// Where files are named, nothing is a folder; and what lies beside them is an index.
 const NAMES: Names<'static> = Names { in_folder: "*", index_suffix: Some(".idx") };

@@ -8,8 +8,7 @@ use spdl_core::{Dataset, Error, ErrorKind};
 use super::{DatasetKind, OpenedDataset};
 use crate::datasets::file_list::{FILE_FIELD, LABEL_COLUMNS};
 use crate::datasets::{FileList, WebDataset};
-use crate::fetch_record::LABEL_FIELDS;
-use crate::{FetchLabeled, StoredRecord};
+use crate::records::{FetchLabeled, LABEL_FIELDS, StoredRecord};
 
 /// So many samples are looked at.
 const LOOKED_AT: u64 = 1000;

@@ -8,7 +8,7 @@ use spdl_core::{Error, ErrorKind};
 use super::folder::local_names;
 use super::kinds::Opening;
 use super::{DatasetKind, address_in, kind_of_name};
-use crate::Key;
+use crate::fetch::Key;
 
 /// So many files are looked for to say how many are there.
 const MOST_FILES: usize = 10_000;

@@ -19,7 +19,10 @@ use self::kinds::Opening;
 use self::labels::Unlabeled;
 pub use self::options::OpenOptions;
 use super::file_list::FILE_FIELD;
-use crate::{FetchLabeled, Fetcher, ImageFolder, Key, Location, StoreRegistry, StoredRecord};
+use crate::datasets::ImageFolder;
+use crate::fetch::{Fetcher, Key};
+use crate::records::{FetchLabeled, StoredRecord};
+use crate::stores::{Location, StoreRegistry};
 
 /// What a data set is stored as.
 #[non_exhaustive]
@@ -63,7 +66,7 @@ impl DatasetKind {
     /// ```
     pub fn of_name(name: impl AsRef<OsStr>) -> Option<DatasetKind> {
         match name.as_ref().to_str() {
-            Some(text) => kind_of_name(crate::Address::parse(text).ok()?.key()),
+            Some(text) => kind_of_name(crate::stores::Address::parse(text).ok()?.key()),
             None => kind_of_name(&Key::from_path(Path::new(name.as_ref()))),
         }
     }
@@ -342,7 +345,7 @@ fn places(addresses: &[impl AsRef<OsStr>], stores: &StoreRegistry) -> Result<Vec
             Some(text) => (text, None),
             None => (".", Some(Key::from_path(Path::new(given)))),
         };
-        let parsed = crate::Address::parse(text)?;
+        let parsed = crate::stores::Address::parse(text)?;
         let is_local = parsed.scheme() == "file";
         let store = (!is_local).then(|| parsed.store().into());
         let Location { fetcher, key: named, address } = stores.open(text)?;

@@ -1,6 +1,6 @@
 //! How a data set is opened.
 
-use crate::{IMAGE_EXTENSIONS, OptionNames};
+use crate::records::{IMAGE_EXTENSIONS, OptionNames};
 
 /// How an [`OpenedDataset`](super::OpenedDataset) is opened, and which fields of its samples are read.
 ///

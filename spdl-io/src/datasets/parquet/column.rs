@@ -20,7 +20,7 @@ use super::pages::{self, CheckedPages};
 use super::schema::{Column, Kind};
 use crate::datasets::files::{half_to_f64, unsigned};
 use crate::datasets::parts::HeldBytes;
-use crate::{Encoding, FieldValue};
+use crate::records::{Encoding, FieldValue};
 
 /// How many rows are decoded at once.
 const STEP: usize = 4096;

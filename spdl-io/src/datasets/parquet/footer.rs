@@ -11,7 +11,7 @@ use super::column::{Chunk, failed};
 use super::schema::{self, Column};
 use super::thrift::{self, Thrift};
 use crate::datasets::files::u32_at;
-use crate::{Fetcher, Key};
+use crate::fetch::{Fetcher, Key};
 
 /// How much of the end of a file is read at first: more than most need.
 const FIRST_READ: u64 = 64 << 10;

@@ -27,7 +27,8 @@ use super::files::local_fetcher;
 use super::files::{ContentHash, Firsts, check_size, row_key, shown};
 use super::parts::Parts;
 use super::pattern::{self, Names};
-use crate::{Fetcher, FieldRequest, FieldValue, Key, PackedRows, StoredRecord};
+use crate::fetch::{Fetcher, Key};
+use crate::records::{FieldRequest, FieldValue, PackedRows, StoredRecord};
 
 /// What Parquet files are called.
 const NAMES: Names<'static> = Names { in_folder: "*.parquet", index_suffix: None };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 
-use crate::{FieldRequest, FieldValue};
+use crate::records::{FieldRequest, FieldValue};
 
 /// The most features of a record.
 const MAX_FEATURES: usize = 4096;
@@ -26,7 +26,8 @@ const MAX_ITEMS: usize = 1 << 20;
 ///
 /// ```
 /// use spdl_io::datasets::parse_example;
-/// use spdl_io::{Bytes, FieldValue, FieldRequest};
+/// use spdl_io::{Bytes, FieldValue};
+/// use spdl_io::records::FieldRequest;
 /// // features { feature { key: "label" value { int64_list { value: 7 } } } }
 /// let record = Bytes::from_static(b"\x0a\x10\x0a\x0e\x0a\x05label\x12\x05\x1a\x03\x0a\x01\x07");
 /// let features = parse_example(&record, &FieldRequest::all(1 << 20))?;

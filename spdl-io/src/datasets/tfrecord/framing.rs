@@ -10,7 +10,7 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use crate::datasets::crc32c::masked_crc32c;
 use crate::datasets::files::u32_at;
-use crate::{Fetcher, Key};
+use crate::fetch::{Fetcher, Key};
 
 /// The bytes of a record before its data: length and checksum.
 pub(super) const HEADER: u64 = 12;

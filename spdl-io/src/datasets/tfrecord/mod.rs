@@ -18,7 +18,8 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 use super::files::local_fetcher;
 use super::files::{ContentHash, Firsts, check_size, row_key, shown};
 use super::pattern::{self, Names};
-use crate::{Fetcher, FieldRequest, FieldValue, Key, PackedRows, StoredRecord};
+use crate::fetch::{Fetcher, Key};
+use crate::records::{FieldRequest, FieldValue, PackedRows, StoredRecord};
 
 pub use example::parse_example;
 

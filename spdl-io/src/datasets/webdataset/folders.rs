@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::image_folder::is_part_of_data;
-use crate::{IMAGE_EXTENSIONS, Key};
+use crate::datasets::image_folder::is_part_of_data;
+use crate::fetch::Key;
+use crate::records::IMAGE_EXTENSIONS;
 
 /// Where there are more folders, they are none of classes.
 const MOST_CLASSES: usize = 1_000_000;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use crate::Key;
 use crate::archive::{TarIndex, TarKind};
+use crate::fetch::Key;
 
 /// The samples of one shard, in the order of the archive.
 pub(super) struct Shard {

@@ -16,7 +16,8 @@ use self::folders::{ClassFolders, is_image};
 use self::grouping::{Member, Shard};
 use super::pattern::{self, Names};
 use crate::archive::TarOptions;
-use crate::{Encoding, Extent, FetchLabeled, Fetcher, Key, StoredField, StoredRecord};
+use crate::fetch::{Fetcher, Key};
+use crate::records::{Encoding, Extent, FetchLabeled, StoredField, StoredRecord};
 
 /// What shards are called, and the indices beside them.
 const NAMES: Names<'static> = Names { in_folder: "*.tar", index_suffix: Some(".idx") };

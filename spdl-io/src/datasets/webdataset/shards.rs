@@ -12,7 +12,7 @@ use twox_hash::XxHash3_128;
 use super::WebDatasetOptions;
 use super::grouping::Shard;
 use crate::archive::{ArchiveStamp, TarIndex, TarSlice};
-use crate::{Fetcher, Key, ObjectMeta};
+use crate::fetch::{Fetcher, Key, ObjectMeta};
 
 /// The names of archives that are compressed as a whole.
 const COMPRESSED: [&str; 9] =

@@ -1,0 +1,562 @@
+//! Folders of images as data sets.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs;
+use std::path::{MAIN_SEPARATOR, Path, PathBuf};
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use spdl_core::{Dataset, Error, ErrorKind, Labeled, Result};
+
+use crate::fetch::{Fetcher, Key};
+use crate::files::{Folder, Listing, Place, Walker, bytes, os_error};
+use crate::records::IMAGE_EXTENSIONS;
+
+/// The images below a folder, with their classes.
+///
+/// ```text
+/// root/cat/1.jpg            class 0, "cat"
+/// root/cat/more/2.PNG       class 0 too: any depth below the class folder
+/// root/dog/3.webp           class 1, "dog"
+/// ```
+///
+/// - The classes are the folders directly below the root, sorted by the bytes of their names. Labels
+///   are so each folder's own: another one with other classes gives the same numbers other meanings.
+///   Folders that are used together need one list: [`with_classes`](ImageFolder::with_classes).
+/// - A root with images of its own, and none in the folders below it, is a flat folder: there are
+///   no classes, and every label is −1.
+/// - The order of the images is that of torchvision's `ImageFolder`: by class, then by the path of
+///   the folder, then by file name, each by its bytes. It does not depend on the file system.
+/// - The key of an image is its whole path, with all folders that it is in: no two have the same.
+/// - An image is a file with one of the [`IMAGE_EXTENSIONS`], or of those that are
+///   [given](ImageFolder::with_extensions); nothing is opened. Names need not be UTF-8.
+/// - Files and folders whose name starts with a dot are left out (torchvision takes them).
+/// - Links are followed, up to 8 on the way to a folder. One that leads back to a folder which it
+///   lies in is left out, with a warning. A link with an image's name that leads nowhere is an image
+///   that cannot be read.
+/// - Where all classes are named as parts of a data set (`train`, `val`, …), there is a warning.
+/// - A class folder without an image is kept as a class, with a warning (torchvision refuses it).
+///   Images beside the class folders are left out, with a warning.
+///
+/// See [`warnings`](ImageFolder::warnings) for what was left out.
+///
+/// A million images take about as many bytes as their file names have, and 8 for each, or 16 in a
+/// store; listing them does not look at each file.
+pub struct ImageFolder {
+    /// Comes before every name: the root with a separator, or nothing.
+    prefix: Box<[u8]>,
+    /// Neighbours that share a folder and a label.
+    runs: Vec<Run>,
+    /// All file names, joined.
+    names: Vec<u8>,
+    /// Where each name ends.
+    ends: Vec<usize>,
+    /// A hash of each image's size and version; empty where a listing does not tell them.
+    versions: Vec<u64>,
+    classes: Vec<String>,
+    warnings: Vec<Error>,
+}
+
+struct Run {
+    /// The first image of the run.
+    first: u64,
+    label: i64,
+    /// Relative to the root, with a separator at its end unless it is empty.
+    folder: Box<[u8]>,
+}
+
+impl ImageFolder {
+    /// Lists the images below `root`.
+    ///
+    /// # Errors
+    /// `NotFound` where there is no such folder, or no image in it; `InvalidArgument` where it is
+    /// not a folder; `PermissionDenied` or `Io` where it, or a folder below it, cannot be listed;
+    /// `LimitExceeded` where more than 8 links lie on the way to a folder, or links lead more than
+    /// 100,000 times to folders that links have led to before.
+    pub fn open(root: impl AsRef<Path>) -> Result<Self> {
+        ImageFolder::with_extensions(root, &IMAGE_EXTENSIONS)
+    }
+
+    /// The same, with the name extensions (in any case, without a dot) by which an image is known: for
+    /// formats that decoders of yours, or behind features, read.
+    ///
+    /// ```
+    /// use spdl_io::ImageFolder;
+    /// use spdl_io::records::IMAGE_EXTENSIONS;
+    /// # let folder = tempfile::tempdir()?;
+    /// # std::fs::write(folder.path().join("a.jxl"), [])?;
+    /// # let path = folder.path();
+    /// let extensions = [&IMAGE_EXTENSIONS[..], &["jxl"]].concat();
+    /// let images = ImageFolder::with_extensions(path, &extensions)?;
+    /// # assert_eq!(spdl_core::Dataset::len(&images), 1);
+    /// # assert!(ImageFolder::open(path).is_err());
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// Folders of sounds or films are listed in the same way:
+    ///
+    /// ```
+    /// use spdl_core::Dataset;
+    /// use spdl_io::ImageFolder;
+    /// use spdl_io::records::AUDIO_EXTENSIONS;
+    /// # let folder = tempfile::tempdir()?;
+    /// # for (class, file) in [("bark", "1.wav"), ("bark", "notes.txt"), ("meow", "2.FLAC")] {
+    /// #     std::fs::create_dir_all(folder.path().join(class))?;
+    /// #     std::fs::write(folder.path().join(class).join(file), [])?;
+    /// # }
+    /// # let path = folder.path();
+    /// let sounds = ImageFolder::with_extensions(path, &AUDIO_EXTENSIONS)?;
+    /// assert_eq!((sounds.len(), sounds.classes()), (2, &["bark".to_owned(), "meow".to_owned()][..]));
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`open`](ImageFolder::open).
+    pub fn with_extensions(root: impl AsRef<Path>, extensions: &[&str]) -> Result<Self> {
+        let root = root.as_ref();
+        let metadata = fs::metadata(root).map_err(|error| {
+            let missing = error.kind() == std::io::ErrorKind::NotFound;
+            let message = if missing { "there is no such folder" } else { "cannot look at this" };
+            os_error(message, &root.into(), error)
+        })?;
+        if !metadata.is_dir() {
+            let message = "this is a file, but a folder of images was expected";
+            return Err(at(root, ErrorKind::InvalidArgument, message));
+        }
+
+        let walker = Walker::new(root, |name| is_image(name, extensions)).skip_hidden();
+        let Listing { folders, files } = walker.list(&walker.root()?)?;
+        let mut images = ImageFolder::empty(with_separator(root));
+        let name =
+            |class: &Place| Key::from_path(class.path.file_name().unwrap_or_default()).to_string();
+        let classes = folders.iter().map(name).collect();
+        let paths: Vec<PathBuf> = folders.iter().map(|class| class.path.clone()).collect();
+        for ((label, path), found) in (0..).zip(&paths).zip(walker.walk(folders)?) {
+            if found.is_empty() {
+                images.warnings.push(at(path, ErrorKind::NotFound, "a class without images"));
+            }
+            for folder in found {
+                images.push_folder(label, root, folder);
+            }
+        }
+        let mut seen = walker.into_seen();
+        if images.is_empty() && files.is_empty() {
+            return Err(no_images(root, seen.unwanted, seen.warnings.len(), extensions));
+        }
+        if images.is_empty() {
+            // Flat, and folders beside the images are of no interest.
+            images.warnings.clear();
+            images.push_folder(-1, root, Folder { path: root.to_path_buf(), files });
+        } else {
+            images.classes = classes;
+            images.warnings.extend(parts_for_classes(None, root, &images.classes));
+            if !files.is_empty() {
+                images.warnings.push(beside_classes(root, files.len()));
+            }
+        }
+        images.warnings.append(&mut seen.warnings);
+        // The system lists in any order; the warnings shall not depend on it.
+        images.warnings.sort_by(|a, b| a.key().cmp(&b.key()));
+        images.names.shrink_to_fit();
+        images.ends.shrink_to_fit();
+        Ok(images)
+    }
+
+    /// Lists the images below `root` in a store, through a fetcher that lists: classes, order and labels
+    /// are those of the same folder on a disk, but for folders without images, which a store does not
+    /// know. The keys of the images are those of the store.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use spdl_core::Dataset;
+    /// use spdl_io::{Fetcher, ImageFolder, MemoryFetcher};
+    /// use spdl_io::records::IMAGE_EXTENSIONS;
+    /// let objects = [("photos/dog/1.jpg", "…"), ("photos/cat/1.jpg", "…")];
+    /// let store: Arc<dyn Fetcher> = Arc::new(MemoryFetcher::from_iter(objects));
+    /// let images = ImageFolder::fetch(&store, "photos", &IMAGE_EXTENSIONS);
+    /// let images = spdl_core::block_on(images)?;
+    /// assert_eq!(images.classes(), ["cat", "dog"]);
+    /// assert_eq!(images.item(1)?.value.as_str(), Some("photos/dog/1.jpg"));
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What the fetcher answers, `Unsupported` where it cannot list; `NotFound` where there is no image.
+    pub async fn fetch(
+        fetcher: &Arc<dyn Fetcher>,
+        root: impl Into<Key>,
+        extensions: &[&str],
+    ) -> Result<Self> {
+        ImageFolder::fetch_from(None, fetcher, root.into(), extensions).await
+    }
+
+    /// The same from the store of this address, which is in what people are told to give instead.
+    pub(crate) async fn fetch_from(
+        store: Option<&str>,
+        fetcher: &Arc<dyn Fetcher>,
+        root: Key,
+        extensions: &[&str],
+    ) -> Result<Self> {
+        let mut listing = fetcher.list(&root).await?;
+        let mut prefix = root.as_bytes().to_vec();
+        if !prefix.is_empty() && !prefix.ends_with(b"/") {
+            prefix.push(b'/');
+        }
+        // Of each image the class, the folder below the root, and the name: what they are sorted by.
+        let mut found: Vec<(Box<[u8]>, u64)> = Vec::new();
+        let mut unwanted = 0;
+        while let Some(object) = listing.next().await {
+            let object = object?;
+            let key = &object.key;
+            let below = key.as_bytes().strip_prefix(&prefix[..]).unwrap_or(key.as_bytes());
+            let mut parts = below.split(|&byte| byte == b'/');
+            if parts.any(|part| part.is_empty() || part.starts_with(b".")) {
+                continue;
+            }
+            let (_, _, name) = split(below);
+            match is_image(Key::from_bytes(name).to_path().as_os_str(), extensions) {
+                true => found.push((below.into(), object.version_hash())),
+                false => unwanted += 1,
+            }
+        }
+        let mut images = ImageFolder::empty(prefix.into());
+        if found.is_empty() {
+            return Err(no_images(&root.to_path(), unwanted, 0, extensions));
+        }
+        let is_flat = found.iter().all(|(below, _)| !below.contains(&b'/'));
+        let all = found.len();
+        if !is_flat {
+            found.retain(|(below, _)| below.contains(&b'/'));
+        }
+        let beside = all - found.len();
+        found.sort_unstable_by(|(a, _), (b, _)| order(a).cmp(&order(b)));
+        for (below, version) in &found {
+            let (class, folder, name) = split(below);
+            let is_new = images.runs.last().is_none_or(|run| *run.folder != *folder);
+            if is_new {
+                let class = Key::from_bytes(class).to_string();
+                if !is_flat && images.classes.last() != Some(&class) {
+                    images.classes.push(class);
+                }
+                images.push_run(images.classes.len() as i64 - 1, folder.into());
+            }
+            images.push_name(name);
+            images.versions.push(*version);
+        }
+        images.warnings.extend(parts_for_classes(store, &root.to_path(), &images.classes));
+        if beside > 0 {
+            images.warnings.push(beside_classes(&root.to_path(), beside));
+        }
+        Ok(images)
+    }
+
+    /// The same images in the same order, with labels that are indices into `classes`, which may name
+    /// others besides: so folders with different classes can be used together.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use spdl_core::sampler::{Concatenated, Mixed};
+    /// use spdl_core::{Dataset, Labeled};
+    /// use spdl_io::{ImageFolder, Key};
+    /// # let place = tempfile::tempdir()?;
+    /// # let (photos, drawings) = (place.path().join("photos"), place.path().join("drawings"));
+    /// # for (root, class) in [(&photos, "cat"), (&photos, "dog"), (&drawings, "ant"), (&drawings, "cat")] {
+    /// #     std::fs::create_dir_all(root.join(class))?;
+    /// #     std::fs::write(root.join(class).join("1.jpg"), [])?;
+    /// # }
+    /// // Photographs of cats and dogs, drawings of ants and cats.
+    /// let (photos, drawings) = (ImageFolder::open(photos)?, ImageFolder::open(drawings)?);
+    /// // On their own, 0 is a cat in the one and an ant in the other.
+    /// assert_eq!((photos.item(0)?.label, drawings.item(0)?.label), (0, 0));
+    ///
+    /// let classes = ImageFolder::union_of_classes([&photos, &drawings]);
+    /// assert_eq!(classes, ["ant", "cat", "dog"]);
+    /// let photos: Arc<dyn Dataset<Item = Labeled<Key>>> = Arc::new(photos.with_classes(&classes)?);
+    /// let drawings: Arc<dyn Dataset<Item = Labeled<Key>>> =
+    ///     Arc::new(drawings.with_classes(&classes)?);
+    /// let both = Concatenated::new([photos, drawings])?;
+    /// let labels = (0..4).map(|index| Ok(both.item(index)?.item.label));
+    /// assert_eq!(labels.collect::<spdl_core::Result<Vec<_>>>()?, [1, 2, 0, 1]);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` where the folder has a class that is not in the list, or none at all (as a
+    /// flat folder, and what [`from_paths`](ImageFolder::from_paths) makes), and where a name is in the
+    /// list twice.
+    pub fn with_classes(mut self, classes: &[impl AsRef<str>]) -> Result<Self> {
+        let mut labels = HashMap::new();
+        for (label, class) in (0_i64..).zip(classes) {
+            let class = class.as_ref();
+            if labels.insert(class, label).is_some() {
+                return Err(self.unfit(format!("the class {class:?} is in the list twice")));
+            }
+        }
+        if self.classes.is_empty() {
+            let message = "these images have no classes that could be found in a list";
+            return Err(self.unfit(message.into()));
+        }
+        let is_unknown = |class: &&String| !labels.contains_key(class.as_str());
+        let unknown: Vec<&String> = self.classes.iter().filter(is_unknown).collect();
+        if let Some(first) = unknown.first() {
+            let more = match unknown.len() - 1 {
+                0 => String::new(),
+                more => format!(", and {more} more,"),
+            };
+            let message = format!(
+                "the class {first:?}{more} is not in the list of {} classes",
+                classes.len()
+            );
+            return Err(self.unfit(message));
+        }
+        let label_of = |own: i64| {
+            let class = usize::try_from(own).ok().and_then(|own| self.classes.get(own));
+            class.and_then(|class| labels.get(class.as_str())).copied().unwrap_or(own)
+        };
+        for run in &mut self.runs {
+            run.label = label_of(run.label);
+        }
+        self.classes = classes.iter().map(|class| class.as_ref().to_owned()).collect();
+        Ok(self)
+    }
+
+    /// All classes that any of `folders` has, each once, sorted by the bytes of their names: for
+    /// [`with_classes`](ImageFolder::with_classes) of each.
+    pub fn union_of_classes<'a>(folders: impl IntoIterator<Item = &'a ImageFolder>) -> Vec<String> {
+        let all = folders.into_iter().flat_map(|folder| &folder.classes);
+        all.collect::<BTreeSet<_>>().into_iter().cloned().collect()
+    }
+
+    fn unfit(&self, message: String) -> Error {
+        let error = Error::new(ErrorKind::InvalidArgument, message);
+        match self.prefix.is_empty() {
+            true => error,
+            false => error.with_key(Key::from_bytes(&self.prefix).display_name()),
+        }
+    }
+
+    /// These files in this order, with these labels; −1 for all where `labels` is `None`. Nothing
+    /// is looked at: a file that is missing is noticed when it is read.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where there are no files, or not as many labels as files.
+    pub fn from_paths<P: AsRef<Path>>(
+        paths: impl IntoIterator<Item = P>,
+        labels: Option<&[i64]>,
+    ) -> Result<Self> {
+        let mut images = ImageFolder::empty(Box::default());
+        for (index, path) in paths.into_iter().enumerate() {
+            let label = match labels {
+                // A missing label is noticed below, where both numbers are known.
+                Some(labels) => labels.get(index).copied().unwrap_or_default(),
+                None => -1,
+            };
+            if images.runs.last().is_none_or(|run| run.label != label) {
+                images.push_run(label, Box::default());
+            }
+            images.push_name(Key::from_path(path).as_bytes());
+        }
+        if images.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidArgument, "the list of images is empty"));
+        }
+        if let Some(labels) = labels
+            && labels.len() as u64 != images.len()
+        {
+            let message =
+                format!("{} images were given, but {} labels", images.len(), labels.len());
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        Ok(images)
+    }
+
+    /// The names of the classes; a label is an index into them. Empty for a flat folder and for
+    /// [`from_paths`](ImageFolder::from_paths).
+    pub fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    /// What was left out, or is not as one might think: each with its path and a reason.
+    pub fn warnings(&self) -> &[Error] {
+        &self.warnings
+    }
+
+    /// What tells an image from another of the same key, where the listing of a store told it.
+    pub(crate) fn version(&self, index: u64) -> Option<u64> {
+        self.versions.get(usize::try_from(index).ok()?).copied()
+    }
+
+    fn empty(prefix: Box<[u8]>) -> Self {
+        ImageFolder {
+            prefix,
+            runs: Vec::new(),
+            names: Vec::new(),
+            ends: Vec::new(),
+            versions: Vec::new(),
+            classes: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    fn push_folder(&mut self, label: i64, root: &Path, folder: Folder) {
+        // Every folder was found by joining names to the root.
+        let below = folder.path.strip_prefix(root).unwrap_or(&folder.path);
+        self.push_run(label, with_separator(below));
+        for name in folder.files.iter() {
+            self.push_name(name);
+        }
+    }
+
+    fn push_run(&mut self, label: i64, folder: Box<[u8]>) {
+        self.runs.push(Run { first: self.len(), label, folder });
+    }
+
+    fn push_name(&mut self, name: &[u8]) {
+        self.names.extend_from_slice(name);
+        self.ends.push(self.names.len());
+    }
+
+    fn name(&self, index: usize) -> Option<&[u8]> {
+        let end = *self.ends.get(index)?;
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        Some(&self.names[start..end])
+    }
+}
+
+impl Dataset for ImageFolder {
+    type Item = Labeled<Key>;
+
+    fn len(&self) -> u64 {
+        self.ends.len() as u64
+    }
+
+    fn item(&self, index: u64) -> Result<Labeled<Key>> {
+        let after = self.runs.partition_point(|run| run.first <= index);
+        let found = usize::try_from(index).ok().and_then(|index| self.name(index));
+        let (Some(name), Some(run)) = (found, self.runs[..after].last()) else {
+            let message = format!("image {index} of {} was asked for", self.len());
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        };
+        let path = [&self.prefix, &run.folder, name].concat();
+        Ok(Labeled { value: Key::from_bytes(&path), label: run.label })
+    }
+
+    /// Of all names below the root and their labels: the 64-bit FNV-1a hash.
+    fn content_hash(&self) -> Option<u64> {
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        let mut add = |bytes: &[u8]| {
+            for &byte in bytes {
+                hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+            }
+        };
+        for run in &self.runs {
+            add(&run.first.to_le_bytes());
+            add(&run.label.to_le_bytes());
+            add(&run.folder);
+        }
+        add(&self.names);
+        self.ends.iter().for_each(|&end| add(&(end as u64).to_le_bytes()));
+        Some(hash)
+    }
+
+    fn key(&self, item: &Labeled<Key>) -> Option<Arc<str>> {
+        Some(item.value.display_name())
+    }
+}
+
+impl fmt::Debug for ImageFolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ImageFolder")
+            .field("root", &Key::from_bytes(&self.prefix))
+            .field("images", &self.len())
+            .field("classes", &self.classes.len())
+            .field("warnings", &self.warnings.len())
+            .finish()
+    }
+}
+
+fn is_image(name: &OsStr, extensions: &[&str]) -> bool {
+    let extension = Path::new(name).extension().map(bytes);
+    extension.is_some_and(|found| {
+        extensions.iter().any(|known| found.eq_ignore_ascii_case(known.as_bytes()))
+    })
+}
+
+/// What images are sorted by: as [`split`], but for the slash at the end of the folder.
+fn order(below: &[u8]) -> (&[u8], &[u8], &[u8]) {
+    let (class, folder, name) = split(below);
+    (class, folder.strip_suffix(b"/").unwrap_or(folder), name)
+}
+
+/// The class of an image, its folder with a slash at its end, and its name, of the path below the root.
+fn split(below: &[u8]) -> (&[u8], &[u8], &[u8]) {
+    let slash = |from: Option<usize>| from.map_or(0, |at| at + 1);
+    let class = &below[..slash(below.iter().position(|&byte| byte == b'/'))];
+    let (folder, name) = below.split_at(slash(below.iter().rposition(|&byte| byte == b'/')));
+    (class.strip_suffix(b"/").unwrap_or(class), folder, name)
+}
+
+fn beside_classes(root: &Path, images: usize) -> Error {
+    let message = match images {
+        1 => "1 image beside the class folders is left out".to_owned(),
+        more => format!("{more} images beside the class folders are left out"),
+    };
+    at(root, ErrorKind::InvalidArgument, message)
+}
+
+/// Folders that are named as the parts of a data set are hardly its classes.
+fn parts_for_classes(store: Option<&str>, root: &Path, classes: &[String]) -> Option<Error> {
+    let is_part = |class: &String| is_part_of_data(class);
+    let first = classes.first().filter(|_| classes.len() > 1 && classes.iter().all(is_part))?;
+    let names = classes.join(", ");
+    let part = classes.iter().find(|class| class.to_lowercase().starts_with("train"));
+    let part = part.unwrap_or(first);
+    let part = root.join(part).display().to_string();
+    let part = crate::fetch::quoted(&store.map_or(part.clone(), |store| format!("{store}/{part}")));
+    let message =
+        format!("the folders {names} are taken for classes; for one part of the data, give {part}");
+    Some(at(root, ErrorKind::InvalidArgument, message))
+}
+
+/// Whether a folder of this name is one part of a data set.
+pub(crate) fn is_part_of_data(name: &str) -> bool {
+    const PARTS: [&str; 8] =
+        ["train", "training", "val", "valid", "validation", "test", "testing", "dev"];
+    PARTS.contains(&&*name.to_lowercase())
+}
+
+/// The path so that a name can follow it.
+fn with_separator(path: &Path) -> Box<[u8]> {
+    let mut path = Key::from_path(path).as_bytes().to_vec();
+    if path.last().is_some_and(|&last| last != b'/' && last != MAIN_SEPARATOR as u8) {
+        path.push(MAIN_SEPARATOR as u8);
+    }
+    path.into()
+}
+
+fn at(path: &Path, kind: ErrorKind, message: impl Into<String>) -> Error {
+    Error::new(kind, message).with_key(Key::from_path(path).display_name())
+}
+
+fn no_images(root: &Path, unwanted: u64, bad_links: usize, extensions: &[&str]) -> Error {
+    let count = |number: u64, one: &str, more: &str| match number {
+        0 => format!("no {more}"),
+        1 => format!("1 {one}"),
+        number => format!("{number} {more}"),
+    };
+    let mut seen = match unwanted {
+        0 => "it holds no files".to_owned(),
+        others => {
+            format!("it holds {}", count(others, "file of another kind", "files of other kinds"))
+        }
+    };
+    if bad_links > 0 {
+        let links = count(bad_links as u64, "bad link", "bad links");
+        seen.push_str(&format!(" and {links}"));
+    }
+    let known = extensions.join(", ");
+    let message = format!("no images found: {seen} (the names of images end in {known})");
+    at(root, ErrorKind::NotFound, message)
+}

@@ -1,0 +1,36 @@
+//! Marks errors of requests that never reached a store.
+
+use std::fmt;
+
+use spdl_core::Error;
+
+/// The source of an error that was raised before the store responded. The error itself carries the
+/// message; this type only classifies it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(any(feature = "http", test)),
+    expect(dead_code, reason = "only network stores construct the first two variants")
+)]
+pub(crate) enum Unreached {
+    /// The connection was refused.
+    Refused,
+    /// The host name does not exist. A failure of the resolver itself is [`Unreached::Otherwise`].
+    NoAddress,
+    /// No connection was established for another reason, such as a timeout or a TLS failure.
+    Otherwise,
+}
+
+impl Unreached {
+    /// The mark of `error`; `None` if the store responded.
+    pub(crate) fn of(error: &Error) -> Option<Unreached> {
+        std::error::Error::source(error)?.downcast_ref().copied()
+    }
+}
+
+impl fmt::Display for Unreached {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ok(())
+    }
+}
+
+impl std::error::Error for Unreached {}

@@ -1,0 +1,19 @@
+//! Files of this machine: what local stores, caches, archives and data sets share.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `error` | [`os_error`]: an error of the operating system with the file that it concerns |
+//! | `open_files` | retries when the limit on open files is reached |
+//! | `io_threads` | [`IoThreads`]: a thread pool for blocking I/O |
+//! | `walk` | [`Walker`]: sorted listings of folders, in parallel |
+//!
+//! Imports: `fetch` (for [`Key`](crate::fetch::Key)).
+
+mod error;
+mod io_threads;
+pub(crate) mod open_files;
+mod walk;
+
+pub(crate) use self::error::os_error;
+pub(crate) use self::io_threads::IoThreads;
+pub(crate) use self::walk::{Folder, Listing, Place, Walker, bytes};

@@ -1,0 +1,131 @@
+//! A fetcher that asks a cache first.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_core::stream::BoxStream;
+use spdl_core::Result;
+
+use super::Cache;
+use crate::fetch::{Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest, check_limit};
+
+/// Reads through a [`Cache`]: from it what it has, and all else from another fetcher, which then goes
+/// into the cache.
+///
+/// An object, and each range of one, is an entry of its own. Where the other fetcher tells versions
+/// without asking a server ([`Capability::local_versions`]), as for files of this machine, it is asked
+/// before each read, and what has changed is read again. Entries of all others are found by their keys
+/// alone: where objects may change under the same key, give each version of the data a
+/// [`namespace`](super::CacheBuilder::namespace). Listings, sizes, and bodies that are read piece by piece
+/// ([`open`](Fetcher::open)) are never kept.
+#[derive(Clone, Debug)]
+pub struct CachedFetcher {
+    inner: Arc<dyn Fetcher>,
+    cache: Cache,
+}
+
+impl CachedFetcher {
+    /// Keeps what `inner` reads in `cache`.
+    pub fn new(inner: Arc<dyn Fetcher>, cache: Cache) -> Self {
+        CachedFetcher { inner, cache }
+    }
+
+    /// The cache.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+}
+
+/// The version of an object, where it is told without asking a server.
+///
+/// # Errors
+/// As [`Fetcher::stat`]: what cannot be looked at cannot be read either.
+pub(crate) async fn local_version(fetcher: &dyn Fetcher, key: &Key) -> Result<Option<Arc<str>>> {
+    match fetcher.capability().local_versions {
+        true => Ok(fetcher.stat(key).await?.version),
+        false => Ok(None),
+    }
+}
+
+/// What the bytes are called in the cache.
+fn entry_name(key: &Key, range: Option<&Range<u64>>) -> Vec<u8> {
+    let mut name = Vec::with_capacity(17 + key.as_bytes().len());
+    match range {
+        None => name.push(0),
+        Some(range) => {
+            name.push(1);
+            name.extend_from_slice(&range.start.to_le_bytes());
+            name.extend_from_slice(&range.end.to_le_bytes());
+        }
+    }
+    name.extend_from_slice(key.as_bytes());
+    name
+}
+
+#[async_trait]
+impl Fetcher for CachedFetcher {
+    fn capability(&self) -> Capability {
+        self.inner.capability()
+    }
+
+    async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
+        let name = entry_name(key, range.as_ref());
+        let version = local_version(&*self.inner, key).await?;
+        let version = version.as_deref().map(str::as_bytes);
+        if let Some(bytes) = self.cache.get_version(&name, version).await {
+            return Ok(bytes);
+        }
+        let bytes = self.inner.read(key, range).await?;
+        self.cache.put_version(&name, version, &bytes).await;
+        Ok(bytes)
+    }
+
+    async fn read_at_most(&self, key: &Key, max_bytes: u64) -> Result<Bytes> {
+        let name = entry_name(key, None);
+        let version = local_version(&*self.inner, key).await?;
+        let version = version.as_deref().map(str::as_bytes);
+        if let Some(bytes) = self.cache.get_version(&name, version).await {
+            check_limit(key, bytes.len() as u64, max_bytes)?;
+            return Ok(bytes);
+        }
+        let bytes = self.inner.read_at_most(key, max_bytes).await?;
+        self.cache.put_version(&name, version, &bytes).await;
+        Ok(bytes)
+    }
+
+    async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
+        self.inner.stat(key).await
+    }
+
+    async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let version = local_version(&*self.inner, key).await?;
+        let version = version.as_deref().map(str::as_bytes);
+        let mut parts = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            parts.push(self.cache.get_version(&entry_name(key, Some(range)), version).await);
+        }
+        let missing = ranges.iter().zip(&parts).filter(|(_, part)| part.is_none());
+        let missing: Vec<_> = missing.map(|(range, _)| range.clone()).collect();
+        if missing.is_empty() && !ranges.is_empty() {
+            return Ok(parts.into_iter().flatten().collect());
+        }
+        let mut read = self.inner.read_ranges(key, &missing).await?.into_iter();
+        for (range, part) in ranges.iter().zip(&mut parts).filter(|(_, part)| part.is_none()) {
+            if let Some(bytes) = read.next() {
+                self.cache.put_version(&entry_name(key, Some(range)), version, &bytes).await;
+                *part = Some(bytes);
+            }
+        }
+        Ok(parts.into_iter().flatten().collect())
+    }
+
+    async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
+        self.inner.open(key, request).await
+    }
+
+    async fn list(&self, prefix: &Key) -> Result<BoxStream<'static, Result<ObjectMeta>>> {
+        self.inner.list(prefix).await
+    }
+}

@@ -1,0 +1,88 @@
+//! [`FetchRecord`]: the stage that reads the fields of a sample.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use spdl_core::{AsyncContext, AsyncStage, Result};
+
+use super::read_fields::{known_bytes, read_record};
+use crate::fetch::{Fetch, Fetcher};
+use crate::records::{FieldRequest, Record, StoredRecord};
+
+/// The pipeline stage that reads the fields of stored samples by a [`Fetcher`], and decodes those
+/// whose encoding is known.
+///
+/// The parts that lie in one object are read by one call of
+/// [`read_ranges`](Fetcher::read_ranges); [`Resilient`](crate::Resilient) joins those that lie near
+/// each other, as the members of a tar archive do. Objects are read at the same time.
+///
+/// ```
+/// use std::sync::Arc;
+/// use spdl_core::PipelineBuilder;
+/// use spdl_io::{FetchRecord, MemoryFetcher, StoredRecord};
+/// use spdl_io::records::{Encoding, Extent};
+///
+/// let store = MemoryFetcher::from_iter([("shard", "...a picture...7")]);
+/// let samples = vec![
+///     StoredRecord::new("shard:1")
+///         .with_stored("jpg", Extent::part("shard", 3..12), Encoding::Bytes)
+///         .with_stored("cls", Extent::part("shard", 15..16), Encoding::Integer),
+/// ];
+/// let mut pipeline = PipelineBuilder::from_iter(samples)
+///     .async_stage("fetch", FetchRecord::new(Arc::new(store)))
+///     .build()?;
+/// let record = pipeline.next().expect("there is one")?;
+/// assert_eq!(record.get("jpg")?.as_bytes().map(|it| &it[..]), Some(&b"a picture"[..]));
+/// assert_eq!(record.get("cls")?.as_i64(), Some(7));
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+///
+/// # Errors
+/// Of a sample, with the key `SAMPLE.FIELD` where it is one field's, and the byte in the object:
+/// `NotFound` where it lacks a field that was asked for; `LimitExceeded` where it is larger than
+/// allowed; what the fetcher answers; as [`Encoding::decode`](crate::records::Encoding::decode).
+#[derive(Clone, Debug)]
+pub struct FetchRecord {
+    fetcher: Arc<dyn Fetcher>,
+    request: FieldRequest,
+}
+
+impl FetchRecord {
+    /// Reads all fields, of up to [`Fetch::DEFAULT_MAX_BYTES`] together.
+    pub fn new(fetcher: Arc<dyn Fetcher>) -> Self {
+        FetchRecord { fetcher, request: FieldRequest::all(Fetch::DEFAULT_MAX_BYTES) }
+    }
+
+    /// Reads these fields only, and delivers them in this order. A sample that lacks one fails.
+    #[must_use]
+    pub fn with_fields<N: Into<Arc<str>>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.request = self.request.only(names);
+        self
+    }
+
+    /// Refuses samples whose fields have more than `max_bytes` together, where their sizes are known,
+    /// without reading them.
+    #[must_use]
+    pub fn with_max_bytes(mut self, max_bytes: u64) -> Self {
+        let names = self.request.names().map(<[_]>::to_vec);
+        self.request = FieldRequest::all(max_bytes);
+        self.request = match names {
+            Some(names) => self.request.only(names),
+            None => self.request,
+        };
+        self
+    }
+}
+
+#[async_trait]
+impl AsyncStage<StoredRecord> for FetchRecord {
+    type Out = Record;
+
+    async fn process(&self, item: StoredRecord, _: &AsyncContext) -> Result<Record> {
+        read_record(&self.fetcher, item, &self.request).await
+    }
+
+    fn output_bytes(&self, item: &StoredRecord) -> Option<usize> {
+        known_bytes(item, &self.request)
+    }
+}

@@ -1,0 +1,34 @@
+//! Samples with several fields: where each field is stored, its value, and the stages that read it.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `record` | [`StoredRecord`] with [`Extent`] and [`Encoding`]; [`Record`] with [`FieldValue`] |
+//! | `fetch_record` | [`FetchRecord`]: the stage that reads all or some fields |
+//! | `fetch_labeled` | [`FetchLabeled`]: the stage that reads one field and a class label |
+//! | `read_fields` | range requests for the fields of one sample |
+//! | `classes`, `label_text` | labels as text or numbers, and the classes that they name |
+//! | `extensions` | file name extensions of images, audio and video |
+//! | `footprint` | memory use of records |
+//!
+//! Imports: `fetch`, `files`, `layers` (cache), `archive` (NumPy arrays).
+
+mod classes;
+mod extensions;
+mod fetch_labeled;
+mod fetch_record;
+mod footprint;
+pub(crate) mod label_text;
+mod option_names;
+mod read_fields;
+mod record;
+
+pub use self::extensions::{AUDIO_EXTENSIONS, IMAGE_EXTENSIONS, VIDEO_EXTENSIONS};
+pub use self::fetch_labeled::FetchLabeled;
+pub(crate) use self::fetch_labeled::LABEL_FIELDS;
+pub use self::fetch_record::FetchRecord;
+pub use self::option_names::OptionNames;
+pub use self::record::{
+    Encoding, Extent, FieldRequest, FieldValue, PackedRows, Record, StoredField, StoredRecord,
+    StoredRow,
+};
+pub(crate) use self::record::{no_such_field, shown};

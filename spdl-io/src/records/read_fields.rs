@@ -1,0 +1,196 @@
+//! How the fields of one sample are read: the parts of each object together, objects at the same time.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::try_join_all;
+use spdl_core::{Error, ErrorKind, Footprint, Result};
+
+use crate::fetch::{Fetcher, Key};
+use crate::records::no_such_field;
+use crate::records::{
+    Encoding, Extent, FieldRequest, FieldValue, Record, StoredField, StoredRecord,
+};
+
+/// What people call a field of a sample.
+pub(super) fn field_key(sample: &Key, field: &str) -> Key {
+    Key::from_bytes(&[sample.as_bytes(), b".", field.as_bytes()].concat())
+}
+
+/// How many bytes the values of a sample will have; `None` where the store alone knows.
+pub(super) fn known_bytes(item: &StoredRecord, request: &FieldRequest) -> Option<usize> {
+    if item.row.is_some() {
+        return None;
+    }
+    let mut bytes = size_of::<Record>() + item.key.as_bytes().len();
+    for (name, field) in item.fields.iter().filter(|(name, _)| request.wants(name)) {
+        let of_field = match field {
+            StoredField::Known(value) => value.footprint(),
+            // A value of JSON takes more memory than its text, by no fixed factor.
+            StoredField::At(_, Encoding::Json) => return None,
+            StoredField::At(extent, _) => {
+                size_of::<FieldValue>().checked_add(usize::try_from(extent.size()?).ok()?)?
+            }
+        };
+        bytes = bytes.checked_add(of_field)?.checked_add(name.footprint())?;
+    }
+    Some(bytes)
+}
+
+/// Reads the fields of a sample that are asked for.
+pub(super) async fn read_record(
+    fetcher: &Arc<dyn Fetcher>,
+    item: StoredRecord,
+    request: &FieldRequest,
+) -> Result<Record> {
+    if let Some(names) = request.names()
+        && let Some(missing) = names.iter().find(|name| !item.names().any(|it| *it == ***name))
+    {
+        return Err(no_such_field(&item.key, missing, item.names()));
+    }
+    let mut fields = Vec::with_capacity(item.fields.len());
+    let mut extents = Vec::new();
+    for (name, field) in item.fields.into_iter().filter(|(name, _)| request.wants(name)) {
+        match field {
+            StoredField::Known(value) => fields.push((name, Slot::Value(value))),
+            StoredField::At(extent, encoding) => {
+                extents.push((Arc::clone(&name), extent));
+                fields.push((name, Slot::Extent(extents.len() - 1, encoding)));
+            }
+        }
+    }
+    let mut parts = read_extents(fetcher, &item.key, &extents, request.max_bytes()).await?;
+    let mut record = Record::new(item.key).with_label(item.label);
+    for (name, slot) in fields {
+        let value = match slot {
+            Slot::Value(value) => value,
+            Slot::Extent(number, encoding) => {
+                let bytes = std::mem::take(&mut parts[number]);
+                encoding.decode(bytes).map_err(|error| {
+                    let extent = &extents[number].1;
+                    let start = extent.range.as_ref().map_or(0, |range| range.start);
+                    let offset = start.saturating_add(error.offset().unwrap_or_default());
+                    error.with_offset(offset).with_key(field_key(&record.key, &name).display_name())
+                })?
+            }
+        };
+        record.fields.push((name, value));
+    }
+    if let Some(row) = item.row {
+        let of_row = row.group.read(fetcher, row.row, request).await;
+        record.fields.extend(of_row.map_err(|error| error.with_key(record.key.display_name()))?);
+    }
+    if let Some(names) = request.names() {
+        let mut in_order = Vec::with_capacity(names.len());
+        for name in names {
+            in_order.push((Arc::clone(name), record.take(name)?));
+        }
+        record.fields = in_order;
+    }
+    Ok(record)
+}
+
+enum Slot {
+    Value(FieldValue),
+    /// The number of the extent.
+    Extent(usize, Encoding),
+}
+
+/// Reads parts of objects, in the order in which they are given.
+async fn read_extents(
+    fetcher: &Arc<dyn Fetcher>,
+    sample: &Key,
+    extents: &[(Arc<str>, Extent)],
+    max_bytes: u64,
+) -> Result<Vec<Bytes>> {
+    let sizes = extents.iter().filter_map(|(_, extent)| extent.size());
+    let known = sizes.fold(0, u64::saturating_add);
+    let too_large = |bytes: u64| {
+        let message = format!("holds {bytes} bytes, but at most {max_bytes} are allowed");
+        Error::new(ErrorKind::LimitExceeded, message).with_key(sample.display_name())
+    };
+    if known > max_bytes {
+        return Err(too_large(known));
+    }
+    // The parts of each object, in the order of the object.
+    let mut order: Vec<usize> = (0..extents.len()).collect();
+    order.sort_by_key(|&at| {
+        let extent = &extents[at].1;
+        (&extent.object, extent.range.as_ref().map(|range| range.start))
+    });
+    let of_one_object = |a: &usize, b: &usize| {
+        let (a, b) = (&extents[*a].1, &extents[*b].1);
+        a.range.is_some() && b.range.is_some() && a.object == b.object
+    };
+    let reads = order.chunk_by(of_one_object).map(|numbers| async move {
+        let parts = read_object(fetcher, extents, numbers, max_bytes - known).await;
+        parts.map_err(|error| of_field(error, sample, extents, numbers))
+    });
+    let read = try_join_all(reads.collect::<Vec<_>>()).await?;
+    let mut parts = vec![Bytes::new(); extents.len()];
+    for (number, part) in read.into_iter().flatten() {
+        parts[number] = part;
+    }
+    let bytes = parts.iter().map(|part| part.len() as u64).fold(0, u64::saturating_add);
+    if bytes > max_bytes {
+        return Err(too_large(bytes));
+    }
+    Ok(parts)
+}
+
+/// Reads one object whole, or parts of one.
+async fn read_object(
+    fetcher: &Arc<dyn Fetcher>,
+    extents: &[(Arc<str>, Extent)],
+    numbers: &[usize],
+    max_bytes: u64,
+) -> Result<Vec<(usize, Bytes)>> {
+    let Some(object) = numbers.first().map(|&first| &extents[first].1.object) else {
+        return Ok(Vec::new());
+    };
+    let is_read = |number: &&usize| extents[**number].1.size() != Some(0);
+    let read: Vec<usize> = numbers.iter().filter(is_read).copied().collect();
+    let ranges = read.iter().map(|&number| extents[number].1.range.clone());
+    let parts = match ranges.collect::<Option<Vec<Range<u64>>>>() {
+        None => vec![fetcher.read_at_most(object, max_bytes).await?],
+        Some(ranges) => match &ranges[..] {
+            [] => Vec::new(),
+            [range] => vec![fetcher.read(object, Some(range.clone())).await?],
+            ranges => fetcher.read_ranges(object, ranges).await?,
+        },
+    };
+    let are_as_asked = parts.len() == read.len()
+        && parts.iter().zip(&read).all(|(part, &number)| {
+            extents[number].1.size().is_none_or(|size| size == part.len() as u64)
+        });
+    if !are_as_asked {
+        let message = format!("{fetcher:?} gave other ranges than it was asked for");
+        return Err(Error::new(ErrorKind::Internal, message).with_key(object.display_name()));
+    }
+    Ok(read.into_iter().zip(parts).collect())
+}
+
+/// The error of a read under the name of the field that could not be read. Whole objects have a name of
+/// their own.
+fn of_field(
+    error: Error,
+    sample: &Key,
+    extents: &[(Arc<str>, Extent)],
+    numbers: &[usize],
+) -> Error {
+    let parts: Vec<_> =
+        numbers.iter().map(|&at| &extents[at]).filter(|(_, it)| it.range.is_some()).collect();
+    let (key, start) = match &parts[..] {
+        [] => return error,
+        [(name, extent)] => (field_key(sample, name), extent.range.as_ref().map(|it| it.start)),
+        [(_, first), ..] => (sample.clone(), first.range.as_ref().map(|it| it.start)),
+    };
+    // All else, its causes too, stays what it is, and is told once.
+    let is_placed = error.offset().is_some();
+    let of_field = error.renamed(key.display_name());
+    match start.filter(|_| !is_placed) {
+        Some(start) => of_field.with_offset(start),
+        None => of_field,
+    }
+}
