@@ -13,7 +13,7 @@ use super::verify_order::VerifyOrderArguments;
 use super::{bench, cat, doctor, ls, pack, stat, verify, verify_order};
 use crate::ui::failure::Failure;
 
-/// Turns images into training batches and measures how fast that goes, and packs data sets into shards
+/// Benchmarks data loading, packs data sets into shards, and inspects data sets
 #[derive(Debug, Parser)]
 #[command(
     name = "spdl",
@@ -23,25 +23,25 @@ use crate::ui::failure::Failure;
     max_term_width = 100,
     after_help = "\
 Examples:
-  spdl bench photos/                    how fast is this folder, and what limits?
+  spdl bench photos/                    measure images per second, and find the bottleneck
   spdl bench photos/ --mode train --epochs 3 --report report.html
-                                        the same for training, with charts in a file
-  spdl bench photos/ --json             the figures for a program
-  spdl verify-order rank*.state         is anything missing or done twice?
-  spdl pack photos/ shards/ --shuffle 7 tar shards with index, checksums and manifest
-  spdl ls shards/                       which shards, or samples, are there?
-  spdl cat shards/ cat/1.jpg > 1.jpg    a field of a sample
-  spdl verify shards/                   is every byte sound, and every image whole?
+                                        the same for training, with an HTML report
+  spdl bench photos/ --json             the results as JSON
+  spdl verify-order rank*.state         find samples that are missing or done twice
+  spdl pack photos/ shards/ --shuffle 7 write tar shards with indexes, checksums and a manifest
+  spdl ls shards/                       list the shards, or the samples
+  spdl cat shards/ cat/1.jpg > 1.jpg    extract one field of a sample
+  spdl verify shards/                   verify all checksums and decode all images
   spdl stat shards/ --html shards.html  counts, sizes, histograms, a contact sheet
-  spdl doctor                           what of CUDA can be used here?
+  spdl doctor                           check the CUDA driver and libraries
 
-`spdl COMMAND --help` explains every option.
+`spdl COMMAND --help` explains all options of a command.
 
 Exit codes:
-  0  done
-  1  the run failed; standard error says why, in one line
-  2  the command line makes no sense
-Ctrl-C ends the program at once, by its signal (130 in a shell): no figures, no report."
+  0  success
+  1  the command failed; standard error gives the reason in one line
+  2  invalid command line
+Ctrl-C ends the program by its signal (130 in a shell), without results or report."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]

@@ -1,4 +1,4 @@
-//! `spdl doctor`: what of CUDA can be used here, and what to do about the rest.
+//! `spdl doctor`: which CUDA libraries and devices this machine has.
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -8,21 +8,26 @@ use spdl_cuda::{Search, Status, status};
 use crate::ui::failure::Failure;
 use crate::ui::stdout;
 
-/// Says what of CUDA can be used here, and what to do about the rest
+/// Checks the CUDA driver, devices and libraries
 ///
-/// Looks for the driver, its devices, and the libraries that decode JPEG and video. Nothing of it is
-/// needed to load data into the host's memory.
+/// Looks for the driver, its devices, and the libraries that decode JPEG and video, and prints what to do
+/// if one is missing. Loading data into host memory needs none of them.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
-Libraries are searched where the system has them, or at the path that one of these names:
-SPDL_CUDA_DRIVER, SPDL_NVJPEG, SPDL_NVRTC, SPDL_NVCUVID.
+Examples:
+  spdl doctor
+  spdl doctor --json | jq '.cuda.parts[] | select(.available | not)'
+
+Libraries are searched in the default locations of the system, or at the path in SPDL_CUDA_DRIVER,
+SPDL_NVJPEG, SPDL_NVRTC or SPDL_NVCUVID.
 
 Keys of the JSON object:
-  cuda  {available, parts: [{part, available, detail, remedy}]}; `detail` says what it is and where,
-        or why it is not to be had
+  cuda  {available, parts: [{part, available, detail, remedy}]}; `detail` gives version and path, or
+        the reason why the part is not available
 
 Exit codes:
-  0  always, but where the command line makes no sense (2)")]
+  0  success, also without CUDA
+  2  invalid command line")]
 pub(crate) struct DoctorArguments {
     /// Print one JSON object
     #[arg(long)]
@@ -36,12 +41,12 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<(), Failure> {
 }
 
 fn as_text(status: &Status) -> String {
-    let told = if status.available() {
-        "CUDA: batches can be sent to a device"
+    let summary = if status.available() {
+        "CUDA: available, batches can be transferred to a device"
     } else {
-        "CUDA: not available, batches stay on the host; all else works without"
+        "CUDA: not available, batches stay in host memory; everything else works"
     };
-    format!("{told}\n\n{status}\n")
+    format!("{summary}\n\n{status}\n")
 }
 
 fn as_json(status: &Status) -> String {

@@ -9,6 +9,7 @@ use spdl_io::archive::{TarEntry, TarIndex, TarKind};
 use spdl_io::records::StoredField;
 use spdl_io::{Key, StoredRecord};
 
+use super::options::data_help;
 use crate::datasets::address::{self, shown};
 use crate::datasets::member_name::key_and_field;
 use crate::inspection::archive::Archive;
@@ -19,51 +20,49 @@ use crate::ui::failure::Failure;
 use crate::ui::format::{bytes, count, counted, printable};
 use crate::ui::stdout;
 
-/// Lists shards, or the samples in them
+/// Lists shards or samples
 ///
-/// Of a folder that was packed, of tar archives, and of other files that hold many samples: the files,
-/// with their samples and bytes. Of one archive of this machine, of folders of images, of lists, and
-/// with --samples: the samples. In tar archives, members that follow each other and share a key (their
-/// name up to the first dot of its last part) are one sample. No sample is read, and nothing is written.
+/// Lists the files of a packed folder, of tar archives, and of other formats with many samples per
+/// file, with the number of samples and bytes. Lists samples with --samples, for one local archive, for
+/// folders of images, and for lists of files. In tar archives, consecutive members with the same key are
+/// one sample; the key is the name up to the first dot of its last path component.
+///
+/// Reads no sample data and writes no file.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = "\
+#[command(after_help = concat!("\
 Examples:
-  spdl ls shards/                          the shards
-  spdl ls shards/ --samples | wc -l        how many samples are there?
-  spdl ls shards/shard-000000.tar --long   the samples of one, with their members
-  spdl ls s3://bucket/train/               the shards in a store
+  spdl ls shards/                          list the shards
+  spdl ls shards/ --samples | wc -l        count the samples
+  spdl ls shards/shard-000000.tar --long   list the samples of one shard, with their members
+  spdl ls s3://bucket/train/               list the shards in a store
 
-The data, DATA:
-  tar archives, a folder with them, or what `spdl pack` has written; or any other data set that
-  `spdl bench` reads: folders of images, lists of files, Parquet, TFRecord, MDS, and addresses
-  (http://, https://, s3://, gs://, az://), as far as they are built in
-
-Keys of the JSON objects, one a line:
-  for shards   name, samples, members, bytes (of the file; of files in stores and others than tar those
-               of all fields, null where only reading would tell), xxh3_128 (null where no manifest
-               tells it, and in stores)
-  for samples  key, shard (null where each sample is a file), fields: {FIELD: {offset, bytes}}; the
-               offset is that of the data in the shard; both are null where only reading would tell.
-               Bytes of names that are not UTF-8 are replaced
+", data_help!(), "\
+Keys of the JSON objects, one per line:
+  for shards   name, samples, members, bytes (file size; for files in stores and files other than tar
+               the total size of all fields, null if unknown without reading), xxh3_128 (null without
+               a manifest, and in stores)
+  for samples  key, shard (null if each sample is a file), fields: {FIELD: {offset, bytes}}; `offset`
+               is the position of the data in the shard; both are null if unknown without reading.
+               Invalid UTF-8 in names is replaced
 
 Exit codes:
-  0  done
-  1  something could not be read; standard error says why, in one line
-  2  the command line makes no sense")]
+  0  success
+  1  some data could not be read; standard error gives the reason in one line
+  2  invalid command line"))]
 pub(crate) struct LsArguments {
-    /// A folder, files, or an address
+    /// A folder, files, or URLs
     #[arg(value_name = "DATA", required = true, value_parser = address::place())]
     pub(crate) paths: Vec<PathBuf>,
 
-    /// List the samples, also of several shards
+    /// List the samples instead of the shards
     #[arg(long)]
     pub(crate) samples: bool,
 
-    /// Tell more: of shards their checksums, of samples their members
+    /// Also list the checksums of shards, or the members of samples
     #[arg(long, short)]
     pub(crate) long: bool,
 
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -19,52 +19,52 @@ const MOST_RANGES: usize = 1 << 20;
 /// So many ranks are named.
 const MOST_RANKS_TOLD: usize = 8;
 
-/// Says what of an epoch is done, what is missing, and what was done twice, by the saved states of
-/// a run's ranks
+/// Audits an epoch: lists samples that are missing or done twice, from the checkpoints of all ranks
 ///
-/// Each file is the state of a rank, as `spdl bench --save-state` or, in Rust, `StateFile` and
-/// `StateSaver` save it. Positions are those of the epoch's order over all ranks, counted from
-/// 0. While an epoch goes on, something is always missing: what comes at its end, and what is under
-/// way. Where ranks are in different epochs, it is the first of them that is looked at; a rank that
-/// is in a later one has done its part. Where all ranks have ended an epoch and not begun the next
-/// one, the epoch that has ended was complete.
+/// Each file is the checkpoint of one rank, as `spdl bench --save-state` saves it, or in Rust `StateFile`
+/// and `StateSaver`. Positions are those in the order of the epoch over all ranks, counted from 0.
 ///
-/// States of different runs (another seed, data set or order) are refused. Where a run went on with
-/// another number of ranks, give the states of the last ranks: they know what was done before.
+/// During an epoch some positions are always missing: those still to come, and those in flight. If the
+/// ranks are in different epochs, the earliest one is audited; a rank in a later epoch has completed its
+/// part. If all ranks have ended an epoch and none has begun the next, that epoch was complete.
+///
+/// Checkpoints of different runs (another seed, data set or order) are an error. After a change of the
+/// world size, give the checkpoints of the last ranks only: they include the earlier work.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
   spdl verify-order rank0.state rank1.state
-  spdl verify-order --complete runs/7/*.state    after an epoch: fails where anything is missing
+  spdl verify-order --complete runs/7/*.state    after an epoch: fail if anything is missing
 
 Keys of the JSON object:
   epoch      counted from 0
-  positions  of the epoch; null where nobody knows
-  done       positions that are done
-  missing    [[start, end], ...] or [[start, end, step], ...]: the positions that nobody has
-             done, each `step`th from `start` on; `end` is not in them; the first 10,000 entries
-  repeated   the same for those that more than one rank has done
+  positions  number of positions of the epoch; null if unknown
+  done       number of positions that are done
+  missing    [[start, end], ...] or [[start, end, step], ...]: ranges of positions that no rank has
+             done; with `step`, every `step`th position from `start`; `end` is exclusive; the first
+             10,000 ranges
+  repeated   the same for positions that more than one rank has done
   missing_positions, repeated_positions
-             how many positions those are, in all ranges
-  remainder  the same ranges for the last positions, which no rank takes, as there are not as many
-             as ranks; they are not missing
-  ahead      [{rank, epoch}] of ranks that are in a later epoch
-  ended      whether all ranks have ended the epoch before, and not begun this one
-  over       whether that was the last epoch of the run, where it was a `spdl bench`
+             number of positions in all ranges
+  remainder  ranges of the last positions, which no rank takes, since they do not divide evenly
+             among the ranks; they do not count as missing
+  ahead      [{rank, epoch}] of ranks in a later epoch
+  ended      true if all ranks have ended the previous epoch and none has begun this one
+  over       true if that was the last epoch of a `spdl bench` run
   absent_ranks
-             how many ranks there are whose states were not given
+             number of ranks without a checkpoint on the command line
 
 Exit codes:
-  0  nothing was done twice, and, with --complete, nothing is missing and all ranks are given
-  1  something was, a file is not sound, or the states are of different runs; standard error
-     says why, in one line
-  2  the command line makes no sense")]
+  0  no position was done twice; with --complete, also none is missing and all ranks are given
+  1  the audit failed, a file is corrupt, or the checkpoints are of different runs; standard error
+     gives the reason in one line
+  2  invalid command line")]
 pub(crate) struct VerifyOrderArguments {
-    /// The states of all ranks
+    /// Checkpoint files of all ranks
     #[arg(value_name = "STATE", required = true)]
     pub(crate) states: Vec<PathBuf>,
 
-    /// Fail where anything of the epoch is missing, or a rank, too; not where all are between two epochs
+    /// Also fail if a position or a rank is missing, unless all ranks are between two epochs
     #[arg(long)]
     pub(crate) complete: bool,
 

@@ -81,7 +81,7 @@ impl Opened {
         accepts_damage: bool,
     ) -> std::result::Result<Self, Failure> {
         let failed = |error: Error| Failure::of(what, &error, &shown(addresses));
-        let stores = stderr::telling(StoreRegistry::new());
+        let stores = stderr::warn_if_unreachable(StoreRegistry::new());
         let extensions: Vec<&str> = IMAGE_EXTENSIONS.into_iter().chain(more_extensions()).collect();
         let given: Vec<&OsStr> = addresses.iter().map(|it| it.as_os_str()).collect();
         let mut options = OpenOptions::default().extensions(&extensions).option_names(OPTION_NAMES);

@@ -30,7 +30,7 @@ pub(super) fn archives(addresses: &[PathBuf]) -> Result<Option<DataSet>, Failure
         return Ok(None);
     }
     let failed = |error: Error| Failure::of("cannot open", &error, &shown(addresses));
-    let stores = Arc::new(stderr::telling(StoreRegistry::new()));
+    let stores = Arc::new(stderr::warn_if_unreachable(StoreRegistry::new()));
     let kinds: Vec<_> = addresses.iter().map(DatasetKind::of_name).collect();
     let is_tar = |kind: &Option<DatasetKind>| *kind == Some(DatasetKind::TarShards);
     if kinds.iter().all(is_tar) {

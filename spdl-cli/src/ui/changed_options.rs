@@ -1,34 +1,34 @@
-//! What has changed since a state was saved, in the words of the command line.
+//! Differences between a checkpoint and the current run, expressed as options of the command line.
 
 use spdl_core::Change;
 
-/// An option that decides the batches, as a state's fingerprint shows it.
-struct ChangingOption {
+/// An option that determines the batches, and its entries in a checkpoint's fingerprint.
+struct FingerprintOption {
     name: &'static str,
-    /// The part that tells its value,
-    told_by: &'static str,
-    /// and all those that change with it.
+    /// The entry that holds its value.
+    value_part: &'static str,
+    /// All entries that depend on it.
     parts: &'static [&'static str],
-    /// The value on the command line, of that of the part.
+    /// Converts the value of `value_part` to the value on the command line.
     value: fn(&str) -> String,
 }
 
-const OPTIONS: [ChangingOption; 6] = [
-    ChangingOption {
+const OPTIONS: [FingerprintOption; 6] = [
+    FingerprintOption {
         name: "batch",
-        told_by: "stage decode: batch size",
+        value_part: "stage decode: batch size",
         parts: &["stage decode: batch size"],
         value: str::to_owned,
     },
-    ChangingOption {
+    FingerprintOption {
         name: "size",
-        told_by: "stage decode: size",
+        value_part: "stage decode: size",
         parts: &["stage decode: size", "stage decode: crop", "stage decode: fields"],
         value: |size| size.split('x').next().unwrap_or(size).to_owned(),
     },
-    ChangingOption {
+    FingerprintOption {
         name: "layout",
-        told_by: "stage decode: format",
+        value_part: "stage decode: format",
         parts: &[
             "stage decode: format",
             "stage decode: fields",
@@ -37,27 +37,27 @@ const OPTIONS: [ChangingOption; 6] = [
         ],
         value: str::to_owned,
     },
-    ChangingOption {
+    FingerprintOption {
         name: "mode",
-        told_by: "stage decode: flips",
+        value_part: "stage decode: flips",
         parts: &["stage decode: flips", "stage decode: crop", "source order"],
         value: |flips| if flips == "0 0" { "eval" } else { "train" }.to_owned(),
     },
-    ChangingOption {
+    FingerprintOption {
         name: "seed",
-        told_by: "seed",
+        value_part: "seed",
         parts: &["seed", "source order"],
         value: str::to_owned,
     },
-    ChangingOption {
+    FingerprintOption {
         name: "on-truncated",
-        told_by: "stage decode: truncated",
+        value_part: "stage decode: truncated",
         parts: &["stage decode: truncated"],
         value: str::to_lowercase,
     },
 ];
 
-/// The parts of a fingerprint that `--allow-change` means by this name.
+/// The fingerprint entries that `--allow-change NAME` accepts.
 pub(crate) fn parts_of(name: &str) -> Vec<String> {
     let bare = name.strip_prefix("--").unwrap_or(name);
     match OPTIONS.iter().find(|option| option.name == bare) {
@@ -66,34 +66,35 @@ pub(crate) fn parts_of(name: &str) -> Vec<String> {
     }
 }
 
-/// What has changed since a state was saved that is refused, in the words of the command line:
-/// options instead of parts of the fingerprint, wherever one tells all. `None` where nothing has.
-pub(crate) fn in_own_words(changes: &[Change]) -> Option<String> {
+/// The reason why changes prevent a resume, with the options to blame; `None` without changes.
+///
+/// An option replaces the fingerprint entries that depend on it.
+pub(crate) fn describe(changes: &[Change]) -> Option<String> {
     if changes.is_empty() {
         return None;
     }
-    let (mut told, mut names, mut explained) = (Vec::new(), Vec::new(), Vec::new());
-    // No batch is fuller than the folder: then it need not be the option that has changed.
+    let (mut values, mut names, mut explained) = (Vec::new(), Vec::new(), Vec::new());
+    // The batch size is limited by the number of images, so it changes without the option.
     let more_images = changes.iter().any(|change| change.part == "source items");
     for option in &OPTIONS {
-        let changed = changes.iter().find(|change| change.part == option.told_by);
+        let changed = changes.iter().find(|change| change.part == option.value_part);
         let Some(Change { was: Some(was), is: Some(is), .. }) = changed else { continue };
         if option.name == "batch" && more_images {
             continue;
         }
         let value = option.value;
-        told.push(format!("--{} was {}, is {}", option.name, value(was), value(is)));
+        values.push(format!("--{} was {}, is {}", option.name, value(was), value(is)));
         names.push(option.name.to_owned());
         explained.extend(option.parts);
     }
     for change in changes.iter().filter(|change| !explained.contains(&change.part.as_str())) {
-        told.push(change.to_string());
+        values.push(change.to_string());
         names.push(format!("'{}'", change.part));
     }
     let allow: Vec<_> = names.iter().map(|name| format!("--allow-change {name}")).collect();
     Some(format!(
-        "it is of another run: {}; where that is meant, go on with {}",
-        told.join("; "),
+        "the checkpoint is of a different run: {}; to resume anyway, add {}",
+        values.join("; "),
         allow.join(" ")
     ))
 }
@@ -102,48 +103,48 @@ pub(crate) fn in_own_words(changes: &[Change]) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn refused(changes: &[(&str, &str, &str)]) -> String {
+    fn describe_all(changes: &[(&str, &str, &str)]) -> String {
         let change = |&(part, was, is): &(&str, &str, &str)| Change {
             part: part.into(),
             was: Some(was.into()),
             is: Some(is.into()),
         };
-        in_own_words(&changes.iter().map(change).collect::<Vec<_>>()).unwrap()
+        describe(&changes.iter().map(change).collect::<Vec<_>>()).unwrap()
     }
 
     #[test]
-    fn options_stand_for_all_that_changes_with_them() {
-        let told = refused(&[
+    fn an_option_replaces_the_entries_that_depend_on_it() {
+        let text = describe_all(&[
             ("source order", "Sequential", "Shuffled { seed: 0 }"),
             ("stage decode: crop", "A", "B"),
             ("stage decode: fields", "images [32, 32, 3]; labels", "images [40, 40, 3]; labels"),
             ("stage decode: flips", "0 0", "0.5 0"),
             ("stage decode: size", "32x32", "40x40"),
         ]);
-        let expected = "it is of another run: --size was 32, is 40; --mode was eval, is train; \
-                        where that is meant, go on with --allow-change size --allow-change mode";
-        assert_eq!(told, expected);
+        let expected = "the checkpoint is of a different run: --size was 32, is 40; --mode was eval, is \
+                        train; to resume anyway, add --allow-change size --allow-change mode";
+        assert_eq!(text, expected);
     }
 
     #[test]
-    fn what_no_option_decides_is_told_as_it_is() {
-        let told =
-            refused(&[("source items", "20", "21"), ("stage decode: batch size", "20", "21")]);
-        let expected = "it is of another run: source items was 20, is 21; stage decode: batch size \
-                        was 20, is 21; where that is meant, go on with --allow-change 'source items' \
+    fn entries_that_no_option_determines_keep_their_names() {
+        let text =
+            describe_all(&[("source items", "20", "21"), ("stage decode: batch size", "20", "21")]);
+        let expected = "the checkpoint is of a different run: source items was 20, is 21; stage decode: \
+                        batch size was 20, is 21; to resume anyway, add --allow-change 'source items' \
                         --allow-change 'stage decode: batch size'";
-        assert_eq!(told, expected);
-        // Also where a value reads like the words around it, or there was none.
-        let told = refused(&[("source name", "a was b; c, is d", "e")]);
-        assert!(told.contains("source name was a was b; c, is d, is e; where"), "{told}");
+        assert_eq!(text, expected);
+        // Values that look like the text around them, and entries without an old value.
+        let text = describe_all(&[("source name", "a was b; c, is d", "e")]);
+        assert!(text.contains("source name was a was b; c, is d, is e; to"), "{text}");
         let new = Change { part: "stage decode: size".into(), was: None, is: Some("3x3".into()) };
-        let told = in_own_words(&[new]).unwrap();
-        assert!(told.contains("stage decode: size was absent, is 3x3; where"), "{told}");
-        assert_eq!(in_own_words(&[]), None);
+        let text = describe(&[new]).unwrap();
+        assert!(text.contains("stage decode: size was absent, is 3x3; to"), "{text}");
+        assert_eq!(describe(&[]), None);
     }
 
     #[test]
-    fn a_name_means_all_its_parts() {
+    fn an_option_name_accepts_all_its_entries() {
         assert_eq!(parts_of("batch"), ["stage decode: batch size"]);
         assert_eq!(parts_of("--seed"), ["seed", "source order"]);
         assert_eq!(parts_of("stage decode"), ["stage decode"]);

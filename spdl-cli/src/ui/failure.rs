@@ -1,4 +1,4 @@
-//! Why a run failed, as one line for people and an exit code for programs.
+//! The error of the program: one line on standard error, and the exit code.
 
 use std::fmt;
 use std::path::Path;
@@ -12,22 +12,22 @@ use super::stderr;
 
 /// The exit code of a failed run.
 const FAILED: u8 = 1;
-/// The exit code of a command line that makes no sense; `clap` uses the same.
+/// The exit code for an invalid command line; `clap` uses the same code.
 const BAD_USAGE: u8 = 2;
 
-/// Why a run failed: `what: file: reason`.
+/// Why the program failed, as one line: `what: file: reason`.
 #[derive(Debug)]
 pub(crate) struct Failure {
     line: String,
     code: u8,
-    /// The signal that ended the run: the program ends by it too.
+    /// The signal that stopped the run; the process then ends by this signal.
     signal: Option<i32>,
-    /// Whether it is that what was read is damaged.
+    /// Whether the cause is corrupt or truncated input.
     is_damage: bool,
 }
 
 impl Failure {
-    /// A failed run: what was under way, which file it was about, and why it failed.
+    /// A failed run: the operation, the file, and the reason.
     pub(crate) fn new(what: &str, file: impl fmt::Display, reason: impl fmt::Display) -> Self {
         Failure {
             line: format!("{what}: {file}: {reason}"),
@@ -37,53 +37,53 @@ impl Failure {
         }
     }
 
-    /// A failed run, told by an error that knows its file, unless that is `otherwise`.
-    pub(crate) fn of(what: &str, error: &Error, otherwise: &Path) -> Self {
-        // Whoever reads it has the command line before them, and no builder.
-        let reason = changed_options::in_own_words(error.changes()).unwrap_or_else(|| {
+    /// A failed run with an error of a library; the file is the error's key, or `default_file`.
+    pub(crate) fn of(what: &str, error: &Error, default_file: &Path) -> Self {
+        // Library messages name Rust methods; the user of the program needs options.
+        let reason = changed_options::describe(error.changes()).unwrap_or_else(|| {
             error.reason().replace("`State::combine`", "--resume and the files of all ranks")
         });
         let failure = match error.key() {
             Some(key) => Failure::new(what, key, reason),
-            None => Failure::new(what, otherwise.display(), reason),
+            None => Failure::new(what, default_file.display(), reason),
         };
         let is_damage = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Truncated);
         Failure { is_damage, ..failure }
     }
 
-    /// Whether it is that what was read is damaged.
+    /// Whether the cause is corrupt or truncated input.
     pub(crate) fn is_about_damage(&self) -> bool {
         self.is_damage
     }
 
-    /// A failed run, told in a sentence.
+    /// A failed run, described by a whole line.
     pub(crate) fn sentence(line: String) -> Self {
         Failure { line, code: FAILED, signal: None, is_damage: false }
     }
 
-    /// A command line that makes no sense.
+    /// An invalid command line.
     pub(crate) fn usage(reason: impl fmt::Display) -> Self {
         Failure { line: reason.to_string(), code: BAD_USAGE, signal: None, is_damage: false }
     }
 
-    /// The same, with what can be done about it.
+    /// Appends `; advice`.
     pub(crate) fn and(mut self, advice: &str) -> Self {
         self.line = format!("{}; {advice}", self.line);
         self
     }
 
-    /// The same, of a run that this signal ended.
+    /// Marks a run that this signal stopped.
     pub(crate) fn by_signal(mut self, signal: i32) -> Self {
         self.signal = Some(signal);
         self
     }
 
-    /// Tells people, and gives the code for programs.
+    /// Prints the line on standard error and returns the exit code.
     pub(crate) fn report(&self) -> ExitCode {
         stderr::note(&self.to_string());
         if let Some(signal) = self.signal {
-            // Whoever waits for the program shall see that it was the signal. Should that not work,
-            // the code says that the run did not end.
+            // The parent process then sees that a signal ended this one. If the default handler
+            // returns, the exit code reports the failure.
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }
         ExitCode::from(self.code)
@@ -101,14 +101,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn methods_of_rust_are_not_what_the_command_line_knows() {
+    fn a_failure_names_options_instead_of_rust_methods() {
         let error = Error::new(ErrorKind::InvalidArgument, "use `State::combine`");
-        let told = Failure::of("cannot resume", &error, "run.state".as_ref()).to_string();
-        assert!(!told.contains("State::") && told.contains("--resume"), "{told}");
+        let line = Failure::of("cannot resume", &error, "run.state".as_ref()).to_string();
+        assert!(!line.contains("State::") && line.contains("--resume"), "{line}");
     }
 
     #[test]
-    fn a_failure_is_one_line_that_names_what_file_and_reason() {
+    fn a_failure_is_one_line_of_operation_file_and_reason() {
         let error = Error::new(ErrorKind::Truncated, "it ends\nearly").with_offset(7);
         let with_key =
             Failure::of("decode failed", &error.clone().with_key("a\x1b.jpg"), "".as_ref());

@@ -1,9 +1,9 @@
-//! Figures and names as people read them.
+//! Numbers, durations, sizes and names as readable text.
 
 use std::fmt::Write;
 use std::time::Duration;
 
-/// `1234567` as `1,234,567`.
+/// A number with thousands separators: `1,234,567`.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
@@ -21,7 +21,7 @@ pub(crate) fn counted(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(number), if number == 1 { one } else { many })
 }
 
-/// How much of all was used where some was left out: `18 of 20 images, 2 left out`.
+/// Images used, of all that are known: `18 of 20 images, 2 left out`.
 pub(crate) fn used(used: u64, left_out: u64) -> String {
     let all = counted(used.saturating_add(left_out), "image", "images");
     format!("{} of {all}, {} left out", count(used), count(left_out))
@@ -46,7 +46,7 @@ pub(crate) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
-/// A length of time in the unit that fits: `850 ns`, `12.3 µs`, `4.56 ms`, `78.9 s`.
+/// A duration in a suitable unit: `850 ns`, `12.3 µs`, `4.56 ms`, `78.9 s`.
 pub(crate) fn time(time: Duration) -> String {
     let nanos = time.as_nanos() as f64;
     let (value, unit) = match nanos {
@@ -62,7 +62,7 @@ pub(crate) fn time(time: Duration) -> String {
     }
 }
 
-/// Bytes in the unit that fits, by powers of 1,000: `512 B`, `1.5 kB`, `92.3 MB`, `1.2 GB`.
+/// A size in a suitable unit, by powers of 1,000: `512 B`, `1.5 kB`, `92.3 MB`, `1.2 GB`.
 pub(crate) fn bytes(bytes: u64) -> String {
     let mut value = bytes as f64;
     let mut units = ["B", "kB", "MB", "GB", "TB", "PB", "EB"].into_iter().peekable();
@@ -74,14 +74,16 @@ pub(crate) fn bytes(bytes: u64) -> String {
     if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") }
 }
 
-/// Text that cannot break the line, steer the terminal or turn the direction of writing: such
-/// characters appear as `\x` and two hexadecimal digits for each of their bytes.
+/// Escapes control characters, line separators and bidirectional controls.
+///
+/// Each byte of such a character becomes `\x` and two hexadecimal digits, so that a file name cannot
+/// break the line, control the terminal or change the writing direction.
 pub(crate) fn printable(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {
         if is_unprintable(character) {
             for byte in character.encode_utf8(&mut [0; 4]).bytes() {
-                // Writing to a string does not fail.
+                // Writing to a `String` cannot fail.
                 let _ = write!(safe, "\\x{byte:02x}");
             }
         } else {
@@ -92,22 +94,22 @@ pub(crate) fn printable(text: &str) -> String {
 }
 
 fn is_unprintable(character: char) -> bool {
-    let turns_direction = matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    // Line separators, and what no XML document may hold.
+    let is_bidirectional_control = matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    // Line separators, and the characters that XML 1.0 forbids.
     let breaks = matches!(character, '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}');
-    character.is_control() || turns_direction || breaks
+    character.is_control() || is_bidirectional_control || breaks
 }
 
-/// A name as a shell takes it for one word.
+/// A name quoted for a POSIX shell, if it needs quotes.
 pub(crate) fn for_shell(name: &str) -> String {
-    let plain = "%+,-./:=@_";
-    if !name.is_empty() && name.chars().all(|it| it.is_alphanumeric() || plain.contains(it)) {
+    let unquoted = "%+,-./:=@_";
+    if !name.is_empty() && name.chars().all(|it| it.is_alphanumeric() || unquoted.contains(it)) {
         return name.to_owned();
     }
     format!("'{}'", name.replace('\'', r"'\''"))
 }
 
-/// Breaks text between words into lines of at most `width` characters, where words allow it.
+/// Wraps text between words at `width` characters; a longer word gets a line alone.
 pub(crate) fn wrap(text: &str, width: usize) -> String {
     let mut wrapped = String::with_capacity(text.len());
     let mut column = 0;
@@ -126,11 +128,12 @@ pub(crate) fn wrap(text: &str, width: usize) -> String {
     wrapped
 }
 
-/// Seconds since 1970 as `2026-11-21 06:03 UTC`. The calendar by the arithmetic of Howard Hinnant's
-/// "chrono-Compatible Low-Level Date Algorithms" (civil_from_days).
+/// A Unix time in seconds as `2026-11-21 06:03 UTC`.
+///
+/// The algorithm is `civil_from_days` of Howard Hinnant's "chrono-Compatible Low-Level Date Algorithms".
 pub(crate) fn date(unix_seconds: u64) -> String {
     let (days, second) = (unix_seconds / 86_400, unix_seconds % 86_400);
-    // Days since 1 March of the year 0; years begin in March, so that a leap day ends them.
+    // Days since 1 March of year 0: with years from March, the leap day is the last day.
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era =
@@ -143,7 +146,7 @@ pub(crate) fn date(unix_seconds: u64) -> String {
     format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", second / 3600, second / 60 % 60)
 }
 
-/// A number of bytes, as people write it: powers of 1000 (`kB`, `MB`), or of 1024 (`KiB`, `MiB`).
+/// Parses a size in bytes with an optional unit: `500000`, `256MB` (powers of 1000), `1.5GiB` (of 1024).
 pub(crate) fn byte_size(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -155,13 +158,13 @@ pub(crate) fn byte_size(text: &str) -> Result<u64, String> {
     let power = ["", "k", "m", "g", "t"].iter().position(|known| *known == letter);
     let value = number.parse::<f64>().ok().zip(power).map(|(n, power)| n * base.powi(power as i32));
     match value {
-        // All whole numbers up to there are exact.
+        // `f64` represents all integers below 2^53 exactly.
         Some(value) if (1.0..9e15).contains(&value) => Ok(value as u64),
-        _ => Err("expected a number of bytes such as 500000, 256MB or 1.5GiB".to_owned()),
+        _ => Err("expected a size in bytes, such as 500000, 256MB or 1.5GiB".to_owned()),
     }
 }
 
-/// A part of a time, in 0..=1.
+/// The share of `part` in `whole`, in 0..=1.
 pub(crate) fn share(part: Duration, whole: Duration) -> f64 {
     let whole = whole.as_secs_f64();
     if whole > 0.0 { (part.as_secs_f64() / whole).clamp(0.0, 1.0) } else { 0.0 }
@@ -172,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_have_their_thousands_apart() {
+    fn counts_have_thousands_separators() {
         assert_eq!(
             [0, 12, 999, 1000, 1_234_567].map(count),
             ["0", "12", "999", "1,000", "1,234,567"]
@@ -180,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_out_is_a_part_of_all() {
+    fn images_left_out_count_towards_the_total() {
         assert_eq!(used(1998, 2), "1,998 of 2,000 images, 2 left out");
         assert_eq!(used(0, 1), "0 of 1 image, 1 left out");
     }
@@ -203,14 +206,14 @@ mod tests {
     }
 
     #[test]
-    fn hostile_text_is_made_visible() {
+    fn control_characters_are_escaped() {
         assert_eq!(printable("größe\n\x1b[2J\u{202e}gpj"), r"größe\x0a\x1b[2J\xe2\x80\xaegpj");
     }
 
     #[test]
-    fn what_a_shell_would_change_is_quoted() {
-        for plain in ["a/b-1.tar", "s3://bucket/größe", "x=1,2"] {
-            assert_eq!(for_shell(plain), plain);
+    fn names_with_shell_metacharacters_are_quoted() {
+        for unquoted in ["a/b-1.tar", "s3://bucket/größe", "x=1,2"] {
+            assert_eq!(for_shell(unquoted), unquoted);
         }
         for (name, word) in [("a b", "'a b'"), ("$x*", "'$x*'"), ("it's", r"'it'\''s'"), ("", "''")]
         {
@@ -235,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_read_as_people_write_them() {
+    fn sizes_may_have_decimal_and_binary_units() {
         for (text, bytes) in [
             ("1", 1),
             ("500000", 500_000),

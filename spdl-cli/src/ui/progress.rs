@@ -1,4 +1,4 @@
-//! The progress bar, for people at a terminal.
+//! The progress bar on a terminal.
 
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -8,18 +8,18 @@ use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 use super::format::{bytes, measured};
 
-/// A bar on standard error. It does not hide the cursor, so that Ctrl-C leaves the terminal whole.
+/// A progress bar on standard error; the cursor stays visible, so that Ctrl-C leaves the terminal usable.
 #[derive(Debug)]
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// A bar for `images` images; none where `wanted` is false or no terminal would show it.
+    /// A bar over `images` images; hidden if `wanted` is false or standard error is no terminal.
     pub(crate) fn new(images: u64, wanted: bool) -> Self {
         let template = "{wide_bar} {human_pos} / {human_len}  {rate}  {eta} left";
         Progress::drawn(images, template, |rate| format!("{} images/s", measured(rate)), wanted)
     }
 
-    /// The same for so many bytes.
+    /// A bar over `all` bytes; hidden as in [`new`](Self::new).
     pub(crate) fn of_bytes(all: u64, wanted: bool) -> Self {
         let template = "{wide_bar} {decimal_bytes} / {decimal_total_bytes}  {rate}  {eta} left";
         Progress::drawn(all, template, |rate| format!("{}/s", bytes(rate as u64)), wanted)
@@ -31,7 +31,7 @@ impl Progress {
             return Progress(ProgressBar::hidden());
         }
         let rate = move |state: &ProgressState, text: &mut dyn Write| {
-            // Where nothing can be written, there is nobody to tell.
+            // A failed write affects the display only.
             let _ = text.write_str(&shown(state.per_sec()));
         };
         let style = ProgressStyle::with_template(template)
@@ -43,14 +43,14 @@ impl Progress {
         Progress(bar)
     }
 
-    /// So many images, or bytes, are done.
+    /// Sets the position, in images or bytes.
     pub(crate) fn at(&self, done: u64) {
         self.0.set_position(done);
     }
 }
 
 impl Drop for Progress {
-    /// Takes the bar away, whatever ends the run.
+    /// Clears the bar, also on an error.
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }

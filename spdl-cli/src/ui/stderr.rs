@@ -9,12 +9,12 @@ use super::format::{count, printable};
 
 const WARNINGS_SHOWN: usize = 10;
 
-/// One line on standard error. Where that is closed, there is nobody to tell.
+/// Writes one line to standard error; failures, such as a closed stream, are ignored.
 pub(crate) fn note(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// What is odd about the data set.
+/// Prints warnings about a data set, at most [`WARNINGS_SHOWN`] of them.
 pub(crate) fn warn(warnings: &[Error]) {
     for warning in warnings.iter().take(WARNINGS_SHOWN) {
         note(&format!("spdl: warning: {}", printable(&warning.report())));
@@ -24,12 +24,9 @@ pub(crate) fn warn(warnings: &[Error]) {
     }
 }
 
-/// The same stores; where one cannot be reached that has never answered, that is told at once.
-pub(crate) fn telling(stores: StoreRegistry) -> StoreRegistry {
+/// Prints a warning on the first failed request to a store that has never responded.
+pub(crate) fn warn_if_unreachable(stores: StoreRegistry) -> StoreRegistry {
     stores.when_not_reached(|address, error| {
-        note(&printable(&format!(
-            "spdl: warning: {address}: {}; it is tried again",
-            error.message()
-        )));
+        note(&printable(&format!("spdl: warning: {address}: {}; retrying", error.message())));
     })
 }

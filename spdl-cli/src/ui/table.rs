@@ -1,6 +1,6 @@
-//! Text tables.
+//! Text tables with aligned columns.
 
-/// Columns of text, the first ones to the left, the others to the right.
+/// Rows of cells; the first `left` columns are left-aligned, the others right-aligned.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
     left: usize,

@@ -12,137 +12,137 @@ use crate::datasets::address::{place, shown};
 use crate::datasets::opened::Fields;
 use crate::ui::format::byte_size;
 
-/// Measures how fast a folder of images, or another data set, becomes training batches
+/// Measures how fast a data set becomes training batches, and reports what limits the rate
 ///
-/// Reads every image of it, decodes, crops and resizes it into a batch, and drops the
-/// batch. Then tells the rate, what it cost, what each stage did, which images failed, and what
-/// limits.
+/// Reads, decodes, crops and resizes every image into a batch, and drops the batch. Then prints the
+/// throughput, the CPU and memory used, statistics of each stage, the dropped images, and the bottleneck.
 ///
-/// The order and every byte of the batches depend on the data, the settings and the seed, never
-/// on the number of threads.
+/// The order and every byte of the batches depend on the data, the options and the seed, but not on the
+/// number of threads.
 #[derive(Clone, Debug, Args)]
-// The last of several values holds, so that a script can add to what it was given.
+// The last of several values wins, so that a script can append options.
 #[command(
     args_override_self = true,
     after_help = "\
 Examples:
   spdl bench photos/
-      one pass as for validation: shorter side to 256, centre crop of 224
+      one epoch as for validation: shorter side to 256 pixels, centre crop of 224
 
   spdl bench photos/ --mode train --epochs 3 --seed 7
-      three passes as for training: shuffled, random crops and flips
+      three epochs as for training: shuffled, random crops and flips
 
   spdl bench photos/ --layout nchw-f32 --batch 64 --threads 4
-      normalised float32 in batches of 64, on 4 worker threads
+      normalised float32 batches of 64 images, on 4 worker threads
 
   spdl bench photos/ --on-error skip --json | jq '.dropped[].key'
-      the names of all damaged images
+      list the names of all corrupt images
 
   spdl bench photos/ --mode train --epochs 90 --save-state run.state --auto-resume
-      ended in any way and given again, it goes on; the checksum is that of a run that nothing
-      disturbed
+      save checkpoints; the same command resumes after a crash, and the final checksum equals
+      that of an uninterrupted run
 
   spdl bench photos/ --rank 0 --world-size 2 --save-state rank0.state --auto-resume
-      rank 0 of two, each with a file of its own
+      rank 0 of 2, with a checkpoint file per rank
   spdl bench photos/ --rank 0 --world-size 3 --resume rank0.state rank1.state \\
       --save-state of3.rank0.state --auto-resume
-      rank 0 of three takes its part of what those two have left of the epoch
+      resume with 3 ranks: rank 0 takes its part of what the 2 ranks have left of the epoch
 
   spdl bench photos/ --mode train --epochs 2 --batch 64 --step-ms 30
-      would a training that takes 30 ms for each batch have to wait for its data?
+      does a training step of 30 ms per batch have to wait for data?
 
   spdl bench photos/ --report report.html
-      with charts over time, in one file to look at, send or print
+      write charts over time into one HTML file
 
   spdl bench \"s3://bucket/shard-{0000..0147}.tar\" --cache /scratch/cache --epochs 3
-      shards of a store; what was read is kept on a disk of this machine
+      shards in object storage, cached on a local disk
 
-The data, DATA:
-  FOLDER              FOLDER/CLASS/**/IMAGE, a class for each folder directly in FOLDER; or images
-                      directly in FOLDER. What a file holds is seen by its content; its name only
-                      has to end as that of an image. A folder with tar shards (as `spdl pack`
-                      writes them), Parquet, TFRecord or MDS files is that data set
-  *.tar               tar shards as of webdataset: members that share a name are a sample
+Data sets, DATA:
+  FOLDER              FOLDER/CLASS/**/IMAGE, one class for each folder directly in FOLDER; or
+                      images directly in FOLDER. File names need the extension of an image format;
+                      the content decides which one. A folder with tar shards (as `spdl pack`
+                      writes them), Parquet, TFRecord or MDS files is a data set of that kind
+  *.tar               tar shards in the WebDataset layout: members with the same key are a sample
   *.parquet           Parquet files, as Hugging Face writes them (feature `parquet`)
   *.tfrecord          TFRecord files of tf.train.Example
   *.txt *.csv *.jsonl a list of files, with classes
-  Each may be a path of this machine, or `https://…` and `http://…` (feature `http`), `s3://…`
-  (`s3`), `gs://…` (`gcs`), `az://…` (`azure`). Braces name many: {0000..0147}, {train,val}; so do `*` and `?` in the last part of
-  a name, where the store lists.
+  Each is a local path or a URL: `https://…` and `http://…` (feature `http`), `s3://…` (`s3`),
+  `gs://…` (`gcs`), `az://…` (`azure`). Braces expand: {0000..0147}, {train,val}. `*` and `?` match
+  in the last part of a name, if the store can list objects.
 
-Stores are reached by these variables of the environment; files such as ~/.aws are not read:
-  s3  AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; or the machine's role
-      AWS_REGION          where the bucket is [default: us-east-1]
-      AWS_ENDPOINT_URL    another server than Amazon's, https://…; http://… on this machine, and
-                          elsewhere with AWS_ALLOW_HTTP=true
+Environment variables for stores (files such as ~/.aws are not read):
+  s3  AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; or the instance's role
+      AWS_REGION          region of the bucket [default: us-east-1]
+      AWS_ENDPOINT_URL    endpoint of an S3-compatible server, https://…; http://… for localhost,
+                          and for other hosts with AWS_ALLOW_HTTP=true
       AWS_SKIP_SIGNATURE  true: anonymous access, for public data
-  gs  GOOGLE_SERVICE_ACCOUNT or GOOGLE_APPLICATION_CREDENTIALS, a file; or the machine's account
+  gs  GOOGLE_SERVICE_ACCOUNT or GOOGLE_APPLICATION_CREDENTIALS, a file; or the instance's account
       GOOGLE_SKIP_SIGNATURE  true: anonymous access
   az  AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN; or the
-      machine's identity
+      instance's managed identity
       AZURE_SKIP_SIGNATURE   true: anonymous access
-  web name and password in the address; HTTPS_PROXY and NO_PROXY hold for all
+  http  user name and password in the URL
+  HTTPS_PROXY and NO_PROXY apply to all stores
 
-The file of a state, FILE:
-  It is replaced whole or not at all. The state before is kept as FILE.previous, and is used where
-  FILE is damaged or missing. Beside it lie, while a run saves, FILE.lock, which keeps a second run
-  away, and FILE.PID.partial; what killed runs have left of those is removed by the next one.
-  Symbolic links are followed. What is no state, or no regular file, is never replaced.
+Checkpoint file, FILE:
+  FILE is replaced atomically. The previous checkpoint is kept as FILE.previous and is used if FILE
+  is corrupt or missing. During a run, FILE.lock prevents a second run from saving to FILE, and
+  FILE.PID.partial holds the checkpoint being written; the next run removes those of killed runs.
+  Symbolic links are followed. A file that is not a checkpoint or not a regular file is never
+  replaced.
 
 Keys of the JSON object:
-  images            delivered images, over all epochs; of a resumed run, in this part of it
-  seconds           from the start of the pipeline to the last batch; the folder was listed
-                    before, and that is not in here
+  images            images delivered, over all epochs; after a resume, in this run only
+  seconds           from the start of the pipeline to the last batch, without listing the data set
   images_per_s      images / seconds
-  cpu_s_per_1000    CPU seconds of the whole process per 1,000 images, also without the listing
-  peak_rss_bytes    the most memory the process had at any time
-  first_batch_ms    from the start to the first batch
-  epoch_starts_s    [seconds], from the start to the first batch of each epoch, of the first 64
-  verdict           what limits the rate, in a sentence, as the table says it
-  data_readiness    the share of the time in which a batch was ready, 0 to 1
-  dropped           [{key, reason}], one for each image that failed, in every epoch;
+  cpu_s_per_1000    CPU seconds of the process per 1,000 images, without listing the data set
+  peak_rss_bytes    peak resident memory of the process
+  first_batch_ms    from the start of the pipeline to the first batch
+  epoch_starts_s    [seconds], from the start to the first batch of each of the first 64 epochs
+  verdict           the bottleneck, as one sentence
+  data_readiness    share of the time in which a batch was ready, 0 to 1
+  dropped           [{key, reason}], one entry for each failed image of each epoch;
                     at most 100,000
-  resumed           {epoch, step, steps, images, dropped}: where a resumed run went on (`step` is
-                    that in the epoch, `steps` those of all epochs), and what was delivered and
-                    dropped before; null where it began
-  total             {images, dropped} of the whole run, all its parts together; of all ranks up to
-                    where their number last changed
-  complete          whether the resumed run was complete already
-  left_out          images of each epoch that no rank takes (--remainder drop)
-  partial           delivered images that are black in part, since their files end early;
+  resumed           {epoch, step, steps, images, dropped}: where a resumed run started: `step`
+                    counts batches of the epoch, `steps` of all epochs; `images` and `dropped`
+                    count samples of the earlier runs; null without a resume
+  total             {images, dropped} of this run and the runs that it resumes; for all ranks up to
+                    the last change of the world size
+  complete          whether the resumed run was already complete
+  left_out          images of each epoch that no rank delivers (--remainder drop)
+  partial           delivered images with black areas, as their files are truncated;
                     null without --on-truncated partial
   stages            [{name, kind, concurrency, items, failures, busy_s, busy_share, fill_rate,
                       service_ms: {p50, p90, p99, max},
                       queue: {capacity, items, mean, full_share, empty_share}}]
-                    from source to consumer; `queue` is the one behind the stage, and the
-                    items in the last one are batches; `fill_rate`, 0 to 1, is the share that
-                    is not padding of what a stage groups, null where it groups nothing
-  labelled          delivered images that have a class; the others have the label -1
+                    from source to consumer; `queue` is the output queue of the stage, and the
+                    items in the last queue are batches; `fill_rate`, 0 to 1, is the share of a
+                    grouping stage's output that is not padding, null for other stages
+  labelled          delivered images with a class; the others have label -1
   step_ms           --step-ms; null without it
-  steps             {steps, waited, waited_s}: steps of --step-ms behind the first, those of them whose
-                    batch was not ready, and how long these waited together; null without it
-  kind              what the data are stored as: `image folder`, `tar shards`, …
-  cache             {hits, misses, hit_rate, memory_bytes, disk_bytes} of the whole run; null
+  steps             {steps, waited, waited_s}: training steps after the first, how many of them
+                    waited for a batch, and their total wait in seconds; null without --step-ms
+  kind              storage format of the data set: `image folder`, `tar shards`, …
+  cache             {hits, misses, hit_rate, memory_bytes, disk_bytes} of the run; null
                     without a cache
-  checksum          of all delivered pixels and labels in order, whatever the batch size: a chain
-                    of XXH3-128 over all images, one over all labels, and that of both;
-                    null with --no-checksum. Of a resumed run it is over what was delivered
-                    before, too, but not where the states of several ranks were put together
+  checksum          checksum of all delivered pixels and labels in order, for any batch size: a
+                    chain of XXH3-128 over the images, one over the labels, and the hash of both;
+                    null with --no-checksum. After a resume it includes the earlier runs, but not
+                    if the checkpoints of several ranks were combined
 
 Exit codes:
-  0  done
-  1  the run failed; standard error says why, in one line
-  2  the command line makes no sense
-Ctrl-C ends the program at once, by its signal (130 in a shell): no figures, no report.
-With --save-state, SIGTERM and Ctrl-C end it after the batch at hand, by that signal, with its
-state saved and the figures so far; a second one ends it at once."
+  0  success
+  1  the run failed; standard error gives the reason in one line
+  2  invalid command line
+Ctrl-C ends the program by its signal (130 in a shell), without results or report.
+With --save-state, SIGTERM and Ctrl-C stop the run after the current batch: the program saves a
+checkpoint, prints the results so far, and ends by that signal. A second signal ends it immediately."
 )]
 pub(crate) struct BenchArguments {
-    /// A folder of images, tar shards, or another data set, here or in a store; several files of one kind
+    /// A folder of images, tar shards or another data set, local or a URL; or several files of one kind
     #[arg(value_name = "DATA", required = true, value_parser = place())]
     pub(crate) data: Vec<PathBuf>,
 
-    /// How an image is cut to size
+    /// How images are cropped and resized, and in which order they are read
     #[arg(long, value_enum, default_value_t = Mode::Eval)]
     pub(crate) mode: Mode,
 
@@ -150,208 +150,214 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_name = "PIXELS", default_value_t = 224, value_parser = count::<u32>(16_384))]
     pub(crate) size: u32,
 
-    /// Images in a batch; the last one of an epoch may be shorter
+    /// Images per batch; the last batch of an epoch may be smaller
     #[arg(long, value_name = "IMAGES", default_value_t = 32, value_parser = count::<u32>(1 << 20))]
     pub(crate) batch: u32,
 
-    /// How the pixels of a batch lie in memory
+    /// Memory layout and data type of a batch
     #[arg(long, default_value_t = SampleFormat::NHWC_U8, value_parser = layouts())]
     pub(crate) layout: SampleFormat,
 
-    /// Passes over the folder
+    /// Number of passes over the data set
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = count::<u32>(1_000_000))]
     pub(crate) epochs: u32,
 
-    /// Worker threads that decode [default: the CPUs that this process may use]
+    /// Number of worker threads [default: number of CPUs available to the process]
     #[arg(long, value_name = "N", value_parser = count::<u32>(1024))]
     pub(crate) threads: Option<u32>,
 
-    /// Seed of the order and of the random crops and flips (train mode)
+    /// Seed of the shuffle and of random crops and flips (train mode)
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     pub(crate) seed: u64,
 
-    /// Which rank of a distributed training this is, counted from 0; it takes every WORLD-th image of
-    /// the order
+    /// Rank of this process in distributed training, from 0; reads every WORLD-th image of the order
     #[arg(long, value_name = "RANK")]
     pub(crate) rank: Option<u32>,
 
-    /// How many ranks there are [default: 1]
+    /// Number of ranks of distributed training [default: 1]
     #[arg(long, value_name = "WORLD", value_parser = count::<u32>(1 << 20))]
     pub(crate) world_size: Option<u32>,
 
-    /// What becomes of the last images of each epoch, where there are not as many as ranks
+    /// What to do with the last images of an epoch if they do not divide evenly among the ranks
     #[arg(long, value_enum, default_value_t = Remainder::Drop)]
     pub(crate) remainder: Remainder,
 
-    /// What happens when an image cannot be read or decoded
+    /// What to do if an image cannot be read or decoded
     #[arg(long, value_enum, default_value_t = OnError::Raise)]
     pub(crate) on_error: OnError,
 
-    /// What happens when an image's file ends early
+    /// What to do if an image file is truncated
     #[arg(long, value_enum, default_value_t = OnTruncated::Error)]
     pub(crate) on_truncated: OnTruncated,
 
-    /// Print one JSON object instead of tables, and no progress
+    /// Print one JSON object instead of tables, and no progress bar
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Do not sum up what is delivered, which costs a few per cent: for measuring the loader alone
+    /// Compute no checksum of the batches, which saves a few per cent of the time
     #[arg(long)]
     pub(crate) no_checksum: bool,
 
-    /// Save how far the run has come to this file, so that it can go on however it ends; on SIGTERM
-    /// and Ctrl-C too. Its folder must be there; the state saved before is kept as FILE.previous. A
-    /// file with the state of a run that is not complete is not replaced: see --resume,
-    /// --auto-resume and --overwrite-state
+    /// Save checkpoints to this file during the run, and on SIGTERM or Ctrl-C
+    ///
+    /// The folder of FILE must exist. The previous checkpoint is kept as FILE.previous. The checkpoint
+    /// of an incomplete run is never replaced without --resume, --auto-resume or --overwrite-state.
     #[arg(long, value_name = "FILE")]
     pub(crate) save_state: Option<PathBuf>,
 
-    /// Batches from one saving to the next, at least; the file is written beside the run, for no more
-    /// than a twentieth of the time
+    /// Minimum number of batches between two checkpoints
+    ///
+    /// A background thread writes the file; it spends at most 5 % of the time on it.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "save_state",
           value_parser = count::<u32>(u64::from(u32::MAX)))]
     pub(crate) save_every: u32,
 
-    /// Go on from the file of --save-state where it is there, else from those of --resume, else begin:
-    /// one line for the first start and for every one after it
+    /// Resume from the file of --save-state if it exists
+    ///
+    /// If the file does not exist, the run resumes from the files of --resume, or starts new without
+    /// them. The same command line is valid for the first start and for every restart.
     #[arg(long, requires = "save_state", conflicts_with = "overwrite_state")]
     pub(crate) auto_resume: bool,
 
-    /// Begin anew, also where the file of --save-state holds the state of a run that is not
-    /// complete. That is lost then
+    /// Start new even if the file of --save-state holds an incomplete run, which is lost
     #[arg(long, requires = "save_state")]
     pub(crate) overwrite_state: bool,
 
-    /// Go on where the run was that saved this file; what decides the batches must be as it was.
-    /// Where the number of ranks changes, the files of all ranks, the same on each new rank: the
-    /// rest of the epoch is divided among the new ones. A file that is damaged or missing is
-    /// replaced by its FILE.previous, and that is told
+    /// Resume the run that saved these checkpoints
+    ///
+    /// All options that determine the batches must be unchanged. If the world size changes, give the
+    /// checkpoints of all ranks to each new rank: the new ranks share the rest of the epoch. If a file is
+    /// corrupt or missing, FILE.previous is used, with a warning.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub(crate) resume: Vec<PathBuf>,
 
-    /// Go on although this part of what decides the batches has changed, as the refusal names it
-    /// (`batch`, say); may be given several times
+    /// Resume although this option has changed, such as `batch`; may be repeated
+    ///
+    /// The error message of a refused resume lists the names.
     #[arg(long, value_name = "PART")]
     pub(crate) allow_change: Vec<String>,
 
-    /// The field of a sample that is its image; of a list, the column that names the file
-    /// [default: by the usual names, such as jpg, png, image, path]
+    /// Field of a sample, or column of a list, that holds the image or its file name
+    ///
+    /// By default the program looks for common names, such as jpg, png, image, path.
     #[arg(long, value_name = "NAME")]
     pub(crate) image_field: Option<String>,
 
-    /// The field of a sample, or the column of a list, that is its class [default: by the usual names,
-    /// such as cls, label]
+    /// Field of a sample, or column of a list, that holds the class
+    ///
+    /// By default the program looks for common names, such as cls, label.
     #[arg(long, value_name = "NAME")]
     pub(crate) label_field: Option<String>,
 
-    /// Keep images in this folder, and read each from where it came only once. Several runs, and all ranks
-    /// of a host, may share it. Where not all fit, a part that never changes is kept. A file of this
-    /// machine that has changed is read again, and so are images and tar shards of a store that tells
-    /// versions; of lists of addresses, and of Parquet, TFRecord and MDS files in stores, changes are not
-    /// noticed: give those another folder
+    /// Cache images in this folder, so that each is read from its source only once
+    ///
+    /// Several runs and all ranks of a host can share the folder. If the data set exceeds --cache-size, a
+    /// fixed part of it is cached. Changed local files are read again, and so are images and tar shards in
+    /// stores that report versions. Changes behind lists of URLs, and in Parquet, TFRecord and MDS files
+    /// in stores, are not detected: use a new folder for those.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) cache: Option<PathBuf>,
 
-    /// The most bytes of --cache [default: 10GB]
+    /// Maximum size of the --cache folder [default: 10GB]
     #[arg(long, value_name = "BYTES", value_parser = byte_size)]
     pub(crate) cache_size: Option<u64>,
 
-    /// Keep images in memory, of so many bytes together
+    /// Cache images in memory, up to this total size
     #[arg(long, value_name = "BYTES", value_parser = byte_size)]
     pub(crate) cache_memory: Option<u64>,
 
-    /// Keep images decoded, the shorter side of large ones made so long: less work and more room in each
-    /// later epoch. Samples then are cut from what is kept, and not from the files
+    /// Cache decoded images, with the shorter side reduced to at most this length
+    ///
+    /// Later epochs need less CPU time, and the cache more space. Crops are then taken from the reduced
+    /// images instead of the originals.
     #[arg(long, value_name = "PIXELS", value_parser = count::<u32>(16_384))]
     pub(crate) cache_pixels: Option<u32>,
 
-    /// Pretend to train: wait so long after each batch, and tell how many steps had to wait for data
+    /// Simulate a training step of this length after each batch, and count the steps that wait for data
     #[arg(long, value_name = "MILLISECONDS", value_parser = count::<u32>(600_000))]
     pub(crate) step_ms: Option<u32>,
 
-    /// Write a report with charts to this file: self-contained HTML
+    /// Write an HTML report with charts to this file
     #[arg(long, value_name = "FILE.html")]
     pub(crate) report: Option<PathBuf>,
 }
 
-/// The layouts that samples may have.
+/// Parses the name of a layout.
 fn layouts() -> impl TypedValueParser<Value = SampleFormat> {
     let interleaved = "[batch, height, width, RGB]";
-    let planes = "[batch, RGB, height, width]";
-    let normalised = "normalised by ImageNet's mean and deviation";
-    let told = [
+    let planar = "[batch, RGB, height, width]";
+    let normalised = "normalised by the mean and standard deviation of ImageNet";
+    let values = [
         ("nhwc-u8", format!("{interleaved}, uint8, 0 to 255")),
         ("nhwc-f16", format!("{interleaved}, float16, {normalised}")),
         ("nhwc-bf16", format!("{interleaved}, bfloat16, {normalised}")),
         ("nhwc-f32", format!("{interleaved}, float32, {normalised}")),
-        ("nchw-u8", format!("{planes}, uint8, 0 to 255")),
-        ("nchw-f16", format!("{planes}, float16, {normalised}")),
-        ("nchw-bf16", format!("{planes}, bfloat16, {normalised}")),
-        ("nchw-f32", format!("{planes}, float32, {normalised}")),
+        ("nchw-u8", format!("{planar}, uint8, 0 to 255")),
+        ("nchw-f16", format!("{planar}, float16, {normalised}")),
+        ("nchw-bf16", format!("{planar}, bfloat16, {normalised}")),
+        ("nchw-f32", format!("{planar}, float32, {normalised}")),
     ];
-    PossibleValuesParser::new(told.map(|(name, about)| PossibleValue::new(name).help(about)))
+    PossibleValuesParser::new(values.map(|(name, about)| PossibleValue::new(name).help(about)))
         .try_map(|name| name.parse::<SampleFormat>())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mode {
-    /// Random area of 8 to 100 % and ratio of 3:4 to 4:3, flipped half of the time; shuffled
+    /// Random crop of 8 to 100 % of the area, aspect ratio 3:4 to 4:3; random flip; shuffled
     Train,
-    /// Shorter side to size / 0.875, centre crop; in the folder's order
+    /// Shorter side to size / 0.875, then centre crop; in the order of the data set
     Eval,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnTruncated {
-    /// It is damaged, as --on-error says
+    /// Handle it like a corrupt image, by --on-error
     Error,
-    /// What there is of the image is used, the rest is black; such images are counted
+    /// Deliver it with the missing part black, and count it
     Partial,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Remainder {
-    /// No rank takes them: all have equally many images
+    /// Drop them, so that all ranks deliver the same number of images
     Drop,
-    /// The first images of the epoch come again, until all ranks have equally many
+    /// Repeat the first images of the epoch until all ranks have the same number
     Pad,
-    /// Some ranks have one image more than others
+    /// Let some ranks deliver one image more than others
     Uneven,
 }
 
 impl BenchArguments {
-    /// The fields that were named.
+    /// The values of `--image-field` and `--label-field`.
     pub(crate) fn image_and_label(&self) -> Fields<'_> {
         Fields { image: self.image_field.as_deref(), label: self.label_field.as_deref() }
     }
 
-    /// The names of fields that were given, each with its option.
+    /// The given field names, each with its option.
     pub(crate) fn named_fields(&self) -> Vec<(&'static str, &str)> {
         let given = [("--image-field", &self.image_field), ("--label-field", &self.label_field)];
         given.into_iter().filter_map(|(option, name)| Some((option, name.as_deref()?))).collect()
     }
 
-    /// Which rank this is.
+    /// The rank of this process.
     pub(crate) fn rank(&self) -> u64 {
         self.rank.unwrap_or(0).into()
     }
 
-    /// How many ranks there are.
+    /// The world size.
     pub(crate) fn world(&self) -> u64 {
         self.world_size.unwrap_or(1).into()
     }
 
-    /// Which part of each epoch is this rank's.
+    /// The part of each epoch that this rank delivers.
     ///
     /// # Errors
-    /// Where there is no such rank, nobody says how many there are, or which of several this is.
+    /// If only one of rank and world size is given, or the rank is not below the world size.
     pub(crate) fn shard(&self) -> spdl_core::Result<Shard> {
         let missing = match (self.rank, self.world_size) {
-            (Some(rank), None) => Some(format!("--rank {rank} of how many? --world-size says it")),
-            // Ranks that all took themselves for the first one would all deliver its part.
-            (None, Some(world @ 2..)) => {
-                Some(format!("which rank of --world-size {world}? --rank says it"))
-            }
+            (Some(rank), None) => Some(format!("--rank {rank} requires --world-size")),
+            // A default rank of 0 would make all processes deliver the same part.
+            (None, Some(world @ 2..)) => Some(format!("--world-size {world} requires --rank")),
             _ => None,
         };
         if let Some(message) = missing {
@@ -365,12 +371,12 @@ impl BenchArguments {
         Ok(Shard::new(self.rank(), self.world())?.remainder(remainder))
     }
 
-    /// The addresses as they may be shown.
+    /// The addresses without secrets.
     pub(crate) fn shown(&self) -> PathBuf {
         shown(&self.data)
     }
 
-    /// How many of an epoch's images, so many, come to this rank.
+    /// Images of an epoch that this rank delivers, of `images` in the data set.
     pub(crate) fn images_of_rank(&self, images: u64) -> u64 {
         let world = self.world();
         match self.remainder {
@@ -380,17 +386,17 @@ impl BenchArguments {
         }
     }
 
-    /// That this rank takes none of so many images.
+    /// The error message for a rank without images.
     pub(crate) fn nothing_of_rank(&self, images: u64) -> String {
         format!(
-            "rank {} of {} takes none of {images} images, as there are fewer than ranks; --remainder pad \
-             gives each rank one, or --world-size {images} or less",
+            "rank {} of {} has no images: the data set has only {images}; use --remainder pad, or \
+             --world-size {images} or less",
             self.rank(),
             self.world()
         )
     }
 
-    /// How many of so many images no rank takes.
+    /// Images of an epoch that no rank delivers, of `images` in the data set.
     pub(crate) fn left_to_no_rank(&self, images: u64) -> u64 {
         match self.remainder {
             Remainder::Drop => images % self.world(),
@@ -398,8 +404,9 @@ impl BenchArguments {
         }
     }
 
-    /// The bytes of one image and its label in a batch: less than 2^32, so that those of any number
-    /// of batches that `--batch` allows fit 64 bits.
+    /// Bytes of one image with its label in a batch.
+    ///
+    /// The result is below 2^32, so that the size of all batches in memory fits 64 bits.
     pub(crate) fn row_bytes(&self) -> u64 {
         3 * u64::from(self.size).pow(2) * self.layout.dtype.size() as u64 + 8
     }
@@ -433,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn states_of_many_ranks_and_several_changes_may_be_given() {
+    fn checkpoints_of_many_ranks_and_several_changes_may_be_given() {
         let arguments = parse(&[
             "photos",
             "--resume",
@@ -447,7 +454,7 @@ mod tests {
         let arguments = arguments.unwrap();
         assert_eq!(arguments.resume, ["a", "b"].map(PathBuf::from));
         assert_eq!(arguments.allow_change, ["seed", "order"]);
-        // Where the number of ranks has changed: from these first, and from its own file ever after.
+        // After a change of the world size: first from these files, later from its own file.
         let both = ["photos", "--save-state", "c", "--auto-resume", "--resume", "a", "b"];
         assert!(parse(&both).is_ok_and(|both| both.auto_resume && both.resume.len() == 2));
         for wrong in [
@@ -460,23 +467,23 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_of_nobody_knows_how_many_or_which_of_several_is_refused() {
+    fn a_rank_without_world_size_and_a_world_size_without_rank_are_errors() {
         let shard = |arguments: &[&str]| parse(&[&["photos"], arguments].concat()).unwrap().shard();
         for rank in ["0", "3"] {
-            let told = shard(&["--rank", rank]).unwrap_err().to_string();
-            assert!(told.contains("--world-size"), "{told}");
+            let error = shard(&["--rank", rank]).unwrap_err().to_string();
+            assert!(error.contains("--world-size"), "{error}");
         }
         assert_eq!(shard(&[]).unwrap(), Shard::WHOLE);
         assert_eq!(shard(&["--world-size", "1"]).unwrap(), Shard::WHOLE);
-        let told = shard(&["--world-size", "4"]).unwrap_err().to_string();
-        assert!(told.contains("--rank"), "{told}");
+        let error = shard(&["--world-size", "4"]).unwrap_err().to_string();
+        assert!(error.contains("--rank"), "{error}");
         let first = shard(&["--rank", "0", "--world-size", "4"]).unwrap();
         assert_eq!(first, Shard::new(0, 4).unwrap());
         assert!(shard(&["--rank", "4", "--world-size", "4"]).is_err());
     }
 
     #[test]
-    fn the_images_of_all_ranks_are_those_that_are_taken() {
+    fn images_of_rank_follows_the_remainder() {
         for (remainder, expected) in
             [("drop", [3, 3, 3]), ("pad", [4, 4, 4]), ("uneven", [4, 4, 3])]
         {
@@ -490,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn every_layout_is_known_by_the_name_it_is_shown_by() {
+    fn every_layout_parses_from_its_displayed_name() {
         let shown: Vec<_> = layouts().possible_values().unwrap().collect();
         assert_eq!(shown.len(), 8);
         for value in shown {

@@ -175,7 +175,7 @@ fn service_times(statistics: &Statistics) -> String {
     svg.left = 24.0;
     svg.legend(&[("p50", "half"), ("p90", "90 %"), ("p99", "99 % are as fast")]);
     for (power, label) in scale.ticks() {
-        let x = svg.x(scale.place(10f64.powi(power)));
+        let x = svg.x(scale.position(10f64.powi(power)));
         svg.vertical(&area, x);
         svg.text(x, area.bottom() + 14.0, "middle", "tick", &label);
     }
@@ -187,7 +187,7 @@ fn service_times(statistics: &Statistics) -> String {
         let values = times.map(time).join(" · ");
         svg.text(svg.left, y + 14.0, "start", "name", &stage.name);
         svg.text(svg.right(), y + 14.0, "end", "value", &values);
-        let places = times.map(|time| svg.x(scale.place(time.as_nanos() as f64)));
+        let places = times.map(|time| svg.x(scale.position(time.as_nanos() as f64)));
         svg.quantiles(places, y + 29.0, row);
         words.push(format!("{} {values}", stage.name));
     }

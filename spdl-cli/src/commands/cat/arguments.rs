@@ -5,41 +5,38 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::commands::options::data_help;
 use crate::datasets::address::place;
 
 /// Writes a field of a sample to standard output
 ///
-/// KEY is the whole name of a member (`cat/1.jpg`), or, with --field, the key of a sample (`cat/1`), as
-/// `spdl ls --samples` tells it. Of several members with one name it is the last, as it is when an
-/// archive is unpacked; of other data sets, the first sample with the key. Only the member is read,
-/// where there is an index beside the archive.
+/// KEY is the name of a member (`cat/1.jpg`), or with --field the key of a sample (`cat/1`), as
+/// `spdl ls --samples` prints it. If several members of an archive have the name, the last one is
+/// written, as tar extracts it. In other data sets the first sample with the key is used. With an index
+/// beside the archive, only the member is read.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = "\
+#[command(after_help = concat!("\
 Examples:
   spdl cat shards/ cat/1.jpg > 1.jpg
   spdl cat shards/ cat/1 --field cls
   spdl cat shard-000000.tar cat/1.json | jq .
   spdl cat train.parquet train.parquet:17 --field caption
 
-The data, DATA:
-  tar archives, a folder with them, or what `spdl pack` has written; or any other data set that
-  `spdl bench` reads: folders of images, lists of files, Parquet, TFRecord, MDS, and addresses
-  (http://, https://, s3://, gs://, az://), as far as they are built in
-
+", data_help!(), "\
 Exit codes:
-  0  done
-  1  there is no such member, or it could not be read; standard error says why, in one line
-  2  the command line makes no sense, or a terminal would get what is no text")]
+  0  success
+  1  the member does not exist or cannot be read; standard error gives the reason in one line
+  2  invalid command line, or binary data and standard output is a terminal"))]
 pub(crate) struct CatArguments {
-    /// A folder, files, or an address
+    /// A folder, a file, or a URL
     #[arg(value_name = "DATA", value_parser = place())]
     pub(crate) path: PathBuf,
 
-    /// The name of a member, or with --field the key of a sample
+    /// Name of a member, or with --field the key of a sample
     #[arg(value_name = "KEY")]
     pub(crate) key: OsString,
 
-    /// Which field of the sample
+    /// Field of the sample
     #[arg(long, value_name = "FIELD")]
     pub(crate) field: Option<String>,
 }

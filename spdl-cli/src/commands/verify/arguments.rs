@@ -4,67 +4,63 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::commands::options::count;
+use crate::commands::options::{count, data_help};
 use crate::datasets::address::place;
 
-/// Checks every checksum and decodes every image
+/// Verifies all checksums and decodes all images
 ///
-/// Of a folder that was packed, here or in a store: the sizes and checksums of the shards, and of each
-/// member, by which is told what is bad; nothing may be missing, and no other archive be there. Of tar
-/// archives that are named: the same by the manifest.json and the checksums (ARCHIVE.tar.sums) that lie
-/// beside them, but for archives that were not named. What was compared is told, and what was not:
-/// without checksums only damage to images and headers can be seen. Beside an address with a signature
-/// nothing is looked for. Of all, also folders of images: each image is decoded whole. Behind a damaged
-/// header the rest of an archive cannot be found; how many members that are is told, and the command
-/// that packs what is whole.
+/// For a set that `spdl pack` wrote, local or in a store, compares the size and checksum of each shard and
+/// each member. A missing shard, or an archive that the manifest does not list, is an error. For single
+/// tar archives, uses manifest.json and the checksum files (ARCHIVE.tar.sums) in the same folder, if they
+/// exist. For a signed URL, no other file is read.
+///
+/// For every data set, decodes each image completely. Without checksums, only damage to images and to
+/// tar headers is detectable. After a corrupt header, the rest of an archive cannot be read: the
+/// output gives the number of members not read, and the `spdl pack` command that keeps the valid ones.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = "\
+#[command(after_help = concat!("\
 Examples:
   spdl verify shards/
   spdl verify *.tar --json | jq -r '.bad[].key'
   spdl verify photos/              a folder of images
-  spdl verify s3://bucket/set/     in a store, as `spdl pack` has written it
+  spdl verify s3://bucket/set/     a packed set in a store
   spdl verify 's3://bucket/*.tar'  archives in a store
 
-The data, DATA:
-  tar archives, a folder with them, or what `spdl pack` has written; or any other data set that
-  `spdl bench` reads: folders of images, lists of files, Parquet, TFRecord, MDS, and addresses
-  (http://, https://, s3://, gs://, az://), as far as they are built in
-
+", data_help!(), "\
 Keys of the JSON object:
-  sound          whether nothing is bad
-  archives       that were read
-  members        files in them; of other data sets, fields of samples
-  images         members that were decoded
-  checksums      members that have a checksum, and were compared with it
-  by_manifest    archives whose size and checksum a manifest tells, and that were compared with it
+  sound          true if no defect was found
+  archives       archives read
+  members        members of the archives; for other data sets, fields of samples
+  images         images decoded
+  checksums      members compared with their checksum
+  by_manifest    archives compared with the size and checksum in a manifest
   without_checksums
-                 archives whose members have none, and no manifest that asks for them
-  bytes          of all members
-  unseen         members that a manifest or checksums name and that were not come upon: behind damage,
-                 or in an archive that is missing
+                 archives without checksums of members, and without a manifest that requires them
+  bytes          total size of the members
+  unseen         members that a manifest or checksum file lists but that were not read: after
+                 damage, or in a missing archive
   archives_without_end
-                 that are damaged or cut where nobody tells how many members they had
-  bad            [{shard, key, offset, kind, reason}]; `shard` is the archive, null in other data
-                 sets; `key` is the name of the member, null where it is not about one; `offset`, in
-                 bytes, is that in the shard where its structure is damaged, else that of the member's
-                 data; 100,000 at most
-  bad_total      how many there are
+                 damaged or truncated archives whose number of members is unknown
+  bad            [{shard, key, offset, kind, reason}], one entry for each defect; `shard` is the
+                 archive, null in other data sets; `key` is the name of the member, null if the
+                 defect is not in a member; `offset` is the position in bytes of the damage in the
+                 structure of the shard, or of the member's data; at most 100,000
+  bad_total      number of defects
 
 Exit codes:
-  0  nothing is bad
-  1  something is bad, or could not be read; standard error says how much, in one line
-  2  the command line makes no sense")]
+  0  no defect
+  1  defects, or data that could not be read; standard error gives a summary in one line
+  2  invalid command line"))]
 pub(crate) struct VerifyArguments {
-    /// A folder, files, or an address
+    /// A folder, files, or URLs
     #[arg(value_name = "DATA", required = true, value_parser = place())]
     pub(crate) paths: Vec<PathBuf>,
 
-    /// Worker threads that decode [default: the CPUs that this process may use]
+    /// Number of worker threads [default: number of CPUs available to the process]
     #[arg(long, value_name = "N", value_parser = count::<u32>(1024))]
     pub(crate) threads: Option<u32>,
 
-    /// Print one JSON object, and no progress
+    /// Print one JSON object, and no progress bar
     #[arg(long)]
     pub(crate) json: bool,
 }

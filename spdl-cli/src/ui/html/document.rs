@@ -1,11 +1,11 @@
-//! An HTML page in one file that loads nothing. It is well-formed XML, too.
+//! The HTML page: one file without external resources, which is also well-formed XML.
 
 use std::fmt::{self, Display, Write as _};
 use std::time::SystemTime;
 
 use crate::ui::format::{date, printable};
 
-/// A page of a command: what it is of, what it is about, and its content, which ends its last line.
+/// The page of a command: title, subtitle and content, which ends with a line break.
 pub(crate) fn document(command: &str, of: &str, about: &str, content: &str) -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     format!(
@@ -38,7 +38,7 @@ pub(crate) fn document(command: &str, of: &str, about: &str, content: &str) -> S
     )
 }
 
-/// Text for between tags and in quoted attributes, whatever it holds.
+/// Text escaped for element content and quoted attributes.
 pub(crate) struct Escaped<'a>(pub(crate) &'a str);
 
 impl Display for Escaped<'_> {
@@ -64,7 +64,7 @@ pub(crate) fn definitions(pairs: &[(&str, String)]) -> String {
     format!("<dl class=\"pairs\">\n{}\n</dl>", lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// A table whose first `left` columns hold words, and the others numbers.
+/// A table whose first `left` columns hold text; the others hold numbers.
 pub(crate) fn table(
     title: &str,
     class: &str,
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hostile_text_stays_text() {
+    fn markup_in_text_is_escaped() {
         let hostile = "<script>alert('\"&\x07')</script>";
         let escaped = Escaped(hostile).to_string();
         let page = format!("<p title=\"{escaped}\">{escaped}</p>");

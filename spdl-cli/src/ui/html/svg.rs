@@ -1,7 +1,7 @@
-//! Elements of charts, as SVG that takes its colours from the page's style.
+//! SVG charts: axes, curves, bars and scales. The colours come from the page's style sheet.
 //!
-//! They are drawn for a width of 420 units, about that of a phone, and scale up to twice that, so
-//! that their text can be read anywhere.
+//! Charts are 420 units wide, about the width of a phone, and scale up to twice that, so that their
+//! labels stay readable.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -10,15 +10,16 @@ use super::document::Escaped;
 use crate::ui::format::{measured, percent};
 
 const WIDTH: f64 = 420.0;
-/// Room for the labels of the vertical axis.
+/// Space for the labels of the vertical axis.
 const LEFT: f64 = 52.0;
-/// Room for the right half of the last label of the horizontal axis.
+/// Space for the right half of the last label of the horizontal axis.
 const RIGHT: f64 = 26.0;
-/// Room for labels of the horizontal axis, and its name.
+/// Space for the labels and the title of the horizontal axis.
 pub(crate) const BOTTOM: f64 = 34.0;
-/// Colours that the style knows: `c0` to `c4`.
+/// Colours of the style sheet: `c0` to `c4`.
 const COLOURS: usize = 5;
-/// A chart with its words: `summary` is what people hear who do not see it.
+
+/// A chart with title and caption; screen readers read `summary`.
 pub(crate) fn figure(id: &str, title: &str, caption: &str, summary: &str, svg: Svg) -> String {
     format!(
         "<figure>\n<figcaption><h2>{title}</h2><p>{caption}</p></figcaption>\n\
@@ -34,13 +35,13 @@ pub(crate) fn figure(id: &str, title: &str, caption: &str, summary: &str, svg: S
     )
 }
 
-/// Values over time: `values[i]` holds for the i-th of equally long parts of the run.
+/// Values over time: `values[i]` belongs to the i-th of equally long intervals.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Series {
     pub(crate) values: Vec<f64>,
 }
 
-/// Where curves are drawn, from its upper edge downwards.
+/// The plot area; y coordinates grow downwards.
 pub(crate) struct Area {
     pub(crate) top: f64,
     pub(crate) height: f64,
@@ -51,13 +52,13 @@ impl Area {
         self.top + self.height
     }
 
-    /// The height of a part in 0..=1 of the scale.
+    /// The y coordinate of a position in 0..=1 of the scale.
     pub(crate) fn y(&self, part: f64) -> f64 {
         self.bottom() - part.clamp(0.0, 1.0) * self.height
     }
 }
 
-/// Elements of a drawing.
+/// An SVG drawing under construction.
 pub(crate) struct Svg {
     height: f64,
     pub(crate) left: f64,
@@ -77,13 +78,13 @@ impl Svg {
         self.x(0.5)
     }
 
-    /// The place of a part in 0..=1 of the horizontal axis.
+    /// The x coordinate of a position in 0..=1 of the horizontal axis.
     pub(crate) fn x(&self, part: f64) -> f64 {
         self.left + part.clamp(0.0, 1.0) * (self.right() - self.left)
     }
 
     fn add(&mut self, element: std::fmt::Arguments<'_>) {
-        // Writing to a string does not fail.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(self.body, "{element}");
     }
 
@@ -94,7 +95,7 @@ impl Svg {
         ));
     }
 
-    /// A grid line with its label.
+    /// A horizontal grid line with its label.
     pub(crate) fn horizontal(&mut self, y: f64, label: &str) {
         let (left, right) = (self.left, self.right());
         self.add(format_args!(
@@ -111,7 +112,7 @@ impl Svg {
         ));
     }
 
-    /// A line at a moment.
+    /// A vertical line that marks an event.
     pub(crate) fn vertical_mark(&mut self, area: &Area, x: f64) {
         self.add(format_args!(
             r#"<line x1="{x:.1}" x2="{x:.1}" y1="{:.1}" y2="{:.1}" class="mark" />"#,
@@ -163,7 +164,7 @@ impl Svg {
         ));
     }
 
-    /// A curve of steps, filled below.
+    /// A step curve, filled below.
     pub(crate) fn steps(&mut self, area: &Area, series: &Series, end: f64, colour: usize) {
         let bins = series.values.len().max(1) as f64;
         let mut path = String::new();
@@ -184,7 +185,7 @@ impl Svg {
         ));
     }
 
-    /// A dot, a ring and a bar on a line: told apart by shape, not by colour.
+    /// A dot (p50), a ring (p90) and a bar (p99) on a line, distinct without colour.
     pub(crate) fn quantiles(&mut self, [p50, p90, p99]: [f64; 3], y: f64, colour: usize) {
         let colour = colour % COLOURS;
         self.add(format_args!(r#"<path d="M{p50:.1} {y:.1}H{p99:.1}" class="curve s{colour}" />"#));
@@ -199,7 +200,7 @@ impl Svg {
         self.add(format_args!(r#"<circle cx="{p50:.1}" cy="{y:.1}" r="5.5" class="c{colour}" />"#));
     }
 
-    /// What the marks of [`quantiles`](Self::quantiles) mean.
+    /// The legend of [`quantiles`](Self::quantiles).
     pub(crate) fn legend(&mut self, entries: &[(&str, &str); 3]) {
         let shapes = [
             r#"<circle cx="5" cy="8" r="5.5" class="key" />"#,
@@ -216,14 +217,14 @@ impl Svg {
     }
 }
 
-/// A scale from 0 with round ticks.
+/// A linear scale from 0 with round ticks.
 pub(crate) struct Linear {
     pub(crate) ticks: Vec<f64>,
     pub(crate) end: f64,
 }
 
 impl Linear {
-    /// Ticks by 1, 2 or 5 times a power of ten, four to six mostly, the last at or above `most`.
+    /// Ticks at multiples of 1, 2 or 5 times a power of ten; the last is at or above `most`.
     pub(crate) fn up_to(most: f64) -> Self {
         if !(most.is_finite() && most > 0.0) {
             return Linear { ticks: vec![0.0, 1.0], end: 1.0 };
@@ -235,7 +236,7 @@ impl Linear {
             .map(|factor| factor * power)
             .find(|step| *step >= rough)
             .unwrap_or(10.0 * power);
-        // A little more than a whole number of steps needs no step more.
+        // The tolerance avoids one more step after a rounding error.
         let steps = (most / step - 1e-9).ceil().max(1.0);
         let ticks = (0..=steps as u32).map(|tick| f64::from(tick) * step).collect();
         Linear { ticks, end: steps * step }
@@ -245,7 +246,7 @@ impl Linear {
 pub(crate) fn measured_tick(value: f64) -> String {
     match value {
         value if value >= 1000.0 => measured(value),
-        // Steps are 1, 2 or 5 times a power of ten: few digits are enough.
+        // Multiples of 1, 2 or 5 times a power of ten need few digits.
         value => format!("{}", (value * 1e6).round() / 1e6),
     }
 }
@@ -269,12 +270,12 @@ impl Decades {
         Decades { first, last: (high.ceil() as i32).max(first + 1) }
     }
 
-    /// Where a number of nanoseconds lies, in 0..=1.
-    pub(crate) fn place(&self, nanos: f64) -> f64 {
+    /// The position of a duration in nanoseconds, in 0..=1.
+    pub(crate) fn position(&self, nanos: f64) -> f64 {
         (nanos.max(1.0).log10() - f64::from(self.first)) / f64::from(self.last - self.first)
     }
 
-    /// The powers of ten, with labels; some left out where there are many.
+    /// The powers of ten with their labels; every second one if there are more than eight.
     pub(crate) fn ticks(&self) -> Vec<(i32, String)> {
         let step = if self.last - self.first > 7 { 2 } else { 1 };
         let label = |power: i32| {
@@ -314,9 +315,9 @@ mod tests {
         assert_eq!((scale.first, scale.last), (2, 7));
         let labels: Vec<_> = scale.ticks().into_iter().map(|(_, label)| label).collect();
         assert_eq!(labels, ["100 ns", "1 µs", "10 µs", "100 µs", "1 ms", "10 ms"]);
-        assert!((scale.place(1e4) - 0.4).abs() < 1e-9);
+        assert!((scale.position(1e4) - 0.4).abs() < 1e-9);
         assert_eq!(Decades::around([].into_iter()).ticks().len(), 4);
         let same = Decades::around([Duration::from_nanos(1000)].into_iter());
-        assert!(same.place(1000.0).is_finite());
+        assert!(same.position(1000.0).is_finite());
     }
 }
