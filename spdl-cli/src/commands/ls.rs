@@ -51,7 +51,7 @@ Exit codes:
   2  invalid command line"))]
 pub(crate) struct LsArguments {
     /// A folder, files, or URLs
-    #[arg(value_name = "DATA", required = true, value_parser = address::place())]
+    #[arg(value_name = "DATA", required = true, value_parser = address::path_or_url())]
     pub(crate) paths: Vec<PathBuf>,
 
     /// List the samples instead of the shards
@@ -154,7 +154,7 @@ fn each(
 }
 
 /// The samples of an object that holds several, as far as they were counted.
-struct Object {
+struct ShardCounts {
     key: Key,
     samples: u64,
     members: u64,
@@ -164,9 +164,9 @@ struct Object {
 
 /// The lines of the objects that samples lie in.
 fn objects(arguments: &LsArguments, set: &Samples) -> Result<(), Failure> {
-    let tell = |object: &Object| {
+    let tell = |object: &ShardCounts| {
         let name = set.opened.set.address_of(&object.key.to_string());
-        let Object { samples, members, bytes: size, .. } = *object;
+        let ShardCounts { samples, members, bytes: size, .. } = *object;
         if arguments.json {
             let object = json!({
                 "name": name, "samples": samples, "members": members, "bytes": size,
@@ -178,14 +178,17 @@ fn objects(arguments: &LsArguments, set: &Samples) -> Result<(), Failure> {
         let samples = counted(samples, "sample", "samples");
         stdout::print(&format!("{}  {samples}{size}\n", printable(&name)))
     };
-    let (mut last, mut number): (Option<Object>, u64) = (None, 0);
+    let (mut last, mut number): (Option<ShardCounts>, u64) = (None, 0);
     let listed = each(arguments, set, |record| {
         let Some(key) = set.shard_of(record) else { return Ok(()) };
         if last.as_ref().is_none_or(|last| last.key != *key) {
             number += 1;
-            if let Some(done) =
-                last.replace(Object { key: key.clone(), samples: 0, members: 0, bytes: Some(0) })
-            {
+            if let Some(done) = last.replace(ShardCounts {
+                key: key.clone(),
+                samples: 0,
+                members: 0,
+                bytes: Some(0),
+            }) {
                 tell(&done)?;
             }
         }

@@ -8,18 +8,18 @@
 //! | `verify_order` | `spdl verify-order`: audits an epoch by checkpoint files |
 //! | `doctor` | `spdl doctor`: CUDA libraries and devices of this machine |
 //! | `command_line` | the parser of all subcommands |
-//! | `options`, `state_files` | options and checkpoint files that several subcommands use |
+//! | `options`, `checkpoint_files` | options and checkpoint files that several subcommands use |
 //!
 //! Highest room: may import `ui`, `datasets`, `inspection`. A subcommand does not import another.
 
 mod bench;
 mod cat;
+mod checkpoint_files;
 pub(crate) mod command_line;
 mod doctor;
 mod ls;
 mod options;
 mod pack;
 mod stat;
-mod state_files;
 mod verify;
 mod verify_order;

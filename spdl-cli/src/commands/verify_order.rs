@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use spdl_core::{OrderAudit, RangeRun, Shard, State};
 
-use super::state_files;
+use super::checkpoint_files;
 use crate::ui::failure::Failure;
 use crate::ui::format::{count, counted};
 use crate::ui::stdout;
@@ -75,12 +75,12 @@ pub(crate) struct VerifyOrderArguments {
 
 pub(crate) fn run(arguments: &VerifyOrderArguments) -> Result<(), Failure> {
     let paths = &arguments.states;
-    let states = paths.iter().map(|path| state_files::read("cannot read a state", path));
+    let states = paths.iter().map(|path| checkpoint_files::read("cannot read a state", path));
     let states = states.collect::<Result<Vec<_>, _>>()?;
     one_run(paths, &states)?;
     let shards = states.iter().map(|state| state.shard().unwrap_or_default());
     let divisions = Divisions::new(paths, shards);
-    let all_complete = states.iter().all(state_files::is_complete);
+    let all_complete = states.iter().all(checkpoint_files::is_complete);
     let audit = State::audit(states)
         .map_err(|error| Failure::of("the states cannot be compared", &error, &paths[0]))?;
     let over = all_complete && audit.is_between_epochs();
@@ -153,8 +153,8 @@ impl Divisions {
         let mut divisions: Vec<(Shard, BTreeMap<u64, Vec<String>>)> = Vec::new();
         for (path, shard) in paths.iter().zip(shards) {
             let alike = |of: &Shard| {
-                (of.world(), state_files::remainder_of(*of))
-                    == (shard.world(), state_files::remainder_of(shard))
+                (of.world(), checkpoint_files::remainder_of(*of))
+                    == (shard.world(), checkpoint_files::remainder_of(shard))
             };
             let at = divisions.iter().position(|(of, _)| alike(of)).unwrap_or_else(|| {
                 divisions.push((shard, BTreeMap::new()));
@@ -182,7 +182,11 @@ impl Divisions {
             let told = self.0.iter().map(|(shard, ranks)| {
                 let files: Vec<_> = ranks.values().flatten().map(String::as_str).collect();
                 let ranks = counted(shard.world(), "rank", "ranks");
-                format!("{} are of {ranks}, {}", files.join(" "), state_files::remainder_of(*shard))
+                format!(
+                    "{} are of {ranks}, {}",
+                    files.join(" "),
+                    checkpoint_files::remainder_of(*shard)
+                )
             });
             hint.push_str("; the states are of different divisions: ");
             hint.push_str(&told.collect::<Vec<_>>().join("; "));

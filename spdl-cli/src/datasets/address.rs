@@ -38,7 +38,7 @@ pub(crate) fn is_signed(place: &Path) -> bool {
 }
 
 /// What reads a path or an address of the command line: an address of this machine becomes its path.
-pub(crate) fn place() -> impl TypedValueParser<Value = PathBuf> {
+pub(crate) fn path_or_url() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().map(as_path)
 }
 

@@ -5,13 +5,13 @@
 //! | `address` | paths and URLs of the command line, and how messages show them |
 //! | `extensions` | file name extensions of image formats |
 //! | `member_name` | sample key and field of a tar member's name |
-//! | `opened` | [`Opened`](opened::Opened): the data set with its store and fields |
+//! | `input` | [`InputDataset`](input::InputDataset): the data set with its store and fields |
 //! | `sample_files` | reads a sample as one file per field |
 //!
 //! May import: `ui`.
 
 pub(crate) mod address;
 pub(crate) mod extensions;
+pub(crate) mod input;
 pub(crate) mod member_name;
-pub(crate) mod opened;
 pub(crate) mod sample_files;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use spdl_io::archive::{ArchiveStamp, TarIndex, TarOptions};
 use spdl_io::shards::ShardRecord;
 
-use super::place::Place;
+use super::location::Location;
 use crate::ui::failure::Failure;
 
 /// A tar archive.
@@ -14,7 +14,7 @@ use crate::ui::failure::Failure;
 pub(crate) struct Archive {
     /// As it is shown.
     pub(crate) name: String,
-    pub(crate) place: Place,
+    pub(crate) place: Location,
     /// What a manifest says of it.
     pub(crate) record: Option<ShardRecord>,
 }
@@ -24,8 +24,8 @@ impl Archive {
     pub(crate) fn size(&self) -> Option<u64> {
         match (&self.record, &self.place) {
             (Some(record), _) => Some(record.bytes),
-            (None, Place::Here(path)) => fs::metadata(path).map(|found| found.len()).ok(),
-            (None, Place::There(_)) => None,
+            (None, Location::Local(path)) => fs::metadata(path).map(|found| found.len()).ok(),
+            (None, Location::Remote(_)) => None,
         }
     }
 
@@ -33,10 +33,10 @@ impl Archive {
     pub(crate) fn index(&self) -> Result<TarIndex, Failure> {
         let options = TarOptions::default();
         let index = match &self.place {
-            Place::Here(path) => ArchiveStamp::of_file(path).and_then(|stamp| {
+            Location::Local(path) => ArchiveStamp::of_file(path).and_then(|stamp| {
                 TarIndex::load(path, &stamp, options).or_else(|_| TarIndex::build(path, options))
             }),
-            Place::There(place) => place.index(options),
+            Location::Remote(place) => place.index(options),
         };
         index.map_err(|error| Failure::of("cannot read an archive", &error, &self.place.shown()))
     }
@@ -44,7 +44,7 @@ impl Archive {
 
 /// Archives of which no manifest says anything. Where they lie in several folders, they are named by
 /// their paths.
-pub(super) fn of_others(paths: Vec<PathBuf>) -> Vec<Archive> {
+pub(super) fn unlisted_archives(paths: Vec<PathBuf>) -> Vec<Archive> {
     let folder = paths.first().and_then(|path| path.parent());
     let in_one = paths.iter().all(|path| path.parent() == folder);
     let name = |path: &Path| match path.file_name() {
@@ -53,7 +53,7 @@ pub(super) fn of_others(paths: Vec<PathBuf>) -> Vec<Archive> {
     };
     let archive = |path: &PathBuf| Archive {
         name: name(path),
-        place: Place::Here(path.clone()),
+        place: Location::Local(path.clone()),
         record: None,
     };
     paths.iter().map(archive).collect()

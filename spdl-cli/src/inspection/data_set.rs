@@ -8,7 +8,7 @@ use spdl_core::ErrorKind;
 use spdl_io::shards::{MANIFEST, Manifest};
 
 use super::archive::Archive;
-use super::place::Place;
+use super::location::Location;
 use super::samples::Samples;
 use crate::ui::failure::Failure;
 use crate::ui::format::printable;
@@ -32,7 +32,7 @@ impl DataSet {
     }
 
     /// A set that was packed, by its manifest.
-    pub(super) fn of_manifest(manifest: Manifest, inside: impl Fn(&str) -> Place) -> Self {
+    pub(super) fn of_manifest(manifest: Manifest, inside: impl Fn(&str) -> Location) -> Self {
         let archives = manifest.shards.iter().map(|record| Archive {
             name: record.name.clone(),
             place: inside(&record.name),

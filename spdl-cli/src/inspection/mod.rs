@@ -1,34 +1,34 @@
 //! Data sets as `ls`, `cat`, `verify` and `stat` read them: tar archives with their manifests, or samples.
 //!
 //! ```text
-//! addresses ──► open ──► DataSet (tar archives, each at its Place, or samples of any other kind)
+//! addresses ──► open ──► DataSet (tar archives, each at its Location, or samples of any other kind)
 //!                          ├── indexes, or sample records ──► ls, cat
-//!                          └── members, one pass over all bytes ──► verify, stat
+//!                          └── scan: one pass over all bytes ──► verify, stat
 //! ```
 //!
 //! | file | content |
 //! |---|---|
-//! | `bad`, `bad_list` | one defect; all defects of a pass, as text and JSON |
-//! | `found` | what a pass yields: samples, members, defects, ends of archives |
-//! | `place` | where an archive is stored: its bytes and the files beside it |
+//! | `bad`, `defect_list` | one defect; all defects of a pass, as text and JSON |
+//! | `scan_item` | what a pass yields: samples, members, defects, ends of archives |
+//! | `location` | where an archive is stored: its bytes and the files beside it |
 //! | `archive` | a tar archive, its index and its manifest record |
 //! | `samples` | samples of data sets that are not local tar archives |
 //! | `data_set` | [`DataSet`](data_set::DataSet): archives or samples |
-//! | `stored` | tar archives in a store |
+//! | `remote` | tar archives in a store |
 //! | `open` | opens a `DataSet` from addresses |
-//! | `members` | the pass over all members |
+//! | `scan` | the pass over all members |
 //!
 //! `ls` and `cat` read archives in a store as samples, so that only their headers are read.
 //!
 //! May import: `ui`, `datasets`.
 
 pub(crate) mod archive;
-pub(crate) mod bad;
-pub(crate) mod bad_list;
 pub(crate) mod data_set;
-pub(crate) mod found;
-pub(crate) mod members;
+pub(crate) mod defect;
+pub(crate) mod defect_list;
+pub(crate) mod location;
 pub(crate) mod open;
-pub(crate) mod place;
+mod remote;
 pub(crate) mod samples;
-mod stored;
+pub(crate) mod scan;
+pub(crate) mod scan_item;

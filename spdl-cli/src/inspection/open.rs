@@ -7,18 +7,18 @@ use spdl_core::ErrorKind;
 use spdl_io::datasets::{DatasetKind, local_files};
 use spdl_io::shards::{JOURNAL, MANIFEST, Manifest};
 
-use super::archive::of_others;
+use super::archive::unlisted_archives;
 use super::data_set::DataSet;
-use super::place::{Place, archives_in};
+use super::location::{Location, archives_in};
+use super::remote::{self, NOT_COMPLETE};
 use super::samples::Samples;
-use super::stored::{self, NOT_COMPLETE};
 use crate::datasets::address::is_address;
-use crate::datasets::opened::Opened;
+use crate::datasets::input::InputDataset;
 use crate::ui::failure::Failure;
 
 /// The same as [`open`], to be read whole: archives in a store are archives, too.
 pub(crate) fn open_whole(paths: &[PathBuf]) -> Result<DataSet, Failure> {
-    match stored::archives(paths)? {
+    match remote::archives(paths)? {
         Some(set) => Ok(set),
         None => open(paths),
     }
@@ -26,7 +26,7 @@ pub(crate) fn open_whole(paths: &[PathBuf]) -> Result<DataSet, Failure> {
 
 /// A folder that was packed, a folder of tar archives, tar archives, or any other data set.
 pub(crate) fn open(paths: &[PathBuf]) -> Result<DataSet, Failure> {
-    let tars = |paths: Vec<PathBuf>| DataSet::of_archives(of_others(paths));
+    let tars = |paths: Vec<PathBuf>| DataSet::of_archives(unlisted_archives(paths));
     if let [folder] = paths
         && folder.is_dir()
     {
@@ -61,7 +61,7 @@ pub(crate) fn open(paths: &[PathBuf]) -> Result<DataSet, Failure> {
 }
 
 fn samples(addresses: &[PathBuf]) -> Result<DataSet, Failure> {
-    let opened = Opened::open_silently(addresses, "cannot open")?;
+    let opened = InputDataset::open_silently(addresses, "cannot open")?;
     // What is damaged in archives is told where it is come upon.
     if opened.set.kind != DatasetKind::TarShards {
         opened.warn();
@@ -91,5 +91,5 @@ fn packed(folder: &Path) -> Result<Option<DataSet>, Failure> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Failure::of("cannot open", &error, &folder.join(MANIFEST))),
     };
-    Ok(Some(DataSet::of_manifest(manifest, |name| Place::Here(folder.join(name)))))
+    Ok(Some(DataSet::of_manifest(manifest, |name| Location::Local(folder.join(name)))))
 }

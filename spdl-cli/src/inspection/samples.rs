@@ -10,16 +10,16 @@ use spdl_io::datasets::DatasetKind;
 use spdl_io::records::StoredField;
 use spdl_io::{Key, StoredRecord};
 
-use super::bad::Bad;
-use super::found::{Found, Member};
+use super::defect::Defect;
+use super::scan_item::{Member, ScanItem};
+use crate::datasets::input::InputDataset;
 use crate::datasets::member_name::is_image;
-use crate::datasets::opened::Opened;
 use crate::datasets::sample_files::{Role, Sample, SampleFile, SampleReader};
 
 /// A data set whose samples are looked at one by one.
 #[derive(Debug)]
 pub(crate) struct Samples {
-    pub(crate) opened: Opened,
+    pub(crate) opened: InputDataset,
 }
 
 impl Samples {
@@ -77,7 +77,7 @@ impl Samples {
         let mut read = self
             .opened
             .runs(PipelineBuilder::from_iter([record]))?
-            .async_stage("read", Read(reader))
+            .async_stage("read", ReadRecord(reader))
             .build()?;
         match read.next().transpose()? {
             Some((_, sample)) => {
@@ -89,15 +89,15 @@ impl Samples {
     }
 
     /// All of them, read.
-    pub(crate) fn found(&self) -> Result<impl Iterator<Item = Found> + Send + use<>> {
+    pub(crate) fn found(&self) -> Result<impl Iterator<Item = ScanItem> + Send + use<>> {
         let kind = self.opened.set.kind;
-        let source = DatasetSource::new(Records(Arc::clone(&self.opened.set.samples)));
+        let source = DatasetSource::new(RecordsWithErrors(Arc::clone(&self.opened.set.samples)));
         let read: Pipeline<_> = self
             .opened
             .runs(PipelineBuilder::new(source))?
             .async_stage(
                 self.opened.stage("read"),
-                ReadEach(Read(SampleReader::new(&self.opened.set))),
+                ReadItem(ReadRecord(SampleReader::new(&self.opened.set))),
             )
             .measured_by(|(_, sample)| sample.as_ref().map_or(0, Sample::bytes))
             .deterministic()
@@ -105,12 +105,12 @@ impl Samples {
         Ok(read.flat_map(move |read| match read {
             Ok((key, Ok(sample))) => {
                 let members = members(kind, &key, sample);
-                std::iter::once(Found::Sample).chain(members).collect()
+                std::iter::once(ScanItem::Sample).chain(members).collect()
             }
             Ok((key, Err(error))) => {
-                vec![Found::Sample, Found::Bad(Bad::new(0, Some(key), &error))]
+                vec![ScanItem::Sample, ScanItem::Defect(Defect::new(0, Some(key), &error))]
             }
-            Err(error) => vec![Found::Bad(Bad::new(0, None, &error))],
+            Err(error) => vec![ScanItem::Defect(Defect::new(0, None, &error))],
         }))
     }
 }
@@ -120,7 +120,7 @@ fn are_files(kind: DatasetKind) -> bool {
 }
 
 /// The fields of a sample, as what a pass comes upon.
-fn members(kind: DatasetKind, key: &Key, sample: Sample) -> Vec<Found> {
+fn members(kind: DatasetKind, key: &Key, sample: Sample) -> Vec<ScanItem> {
     let mut label = Some(sample.label).filter(|label| *label >= 0);
     let member = |file: SampleFile| {
         // A sample that is a file has its name.
@@ -143,7 +143,7 @@ fn members(kind: DatasetKind, key: &Key, sample: Sample) -> Vec<Found> {
             Role::Image => true,
             _ => is_image(file.name.as_bytes()),
         };
-        Found::Member(Member {
+        ScanItem::Member(Member {
             archive: 0,
             field,
             is_image,
@@ -174,9 +174,9 @@ fn ending_of(file: &Key) -> Option<&str> {
 
 /// Samples as they are, those that are damaged too.
 #[derive(Debug)]
-struct Records(Arc<dyn Dataset<Item = StoredRecord>>);
+struct RecordsWithErrors(Arc<dyn Dataset<Item = StoredRecord>>);
 
-impl Dataset for Records {
+impl Dataset for RecordsWithErrors {
     type Item = (Key, Result<StoredRecord>);
 
     fn len(&self) -> u64 {
@@ -195,10 +195,10 @@ impl Dataset for Records {
 }
 
 /// From where a sample lies to its fields. What cannot be read goes on as such.
-struct Read(SampleReader);
+struct ReadRecord(SampleReader);
 
 #[async_trait]
-impl AsyncStage<StoredRecord> for Read {
+impl AsyncStage<StoredRecord> for ReadRecord {
     type Out = (Key, Result<Sample>);
 
     async fn process(&self, record: StoredRecord, cx: &AsyncContext) -> Result<Self::Out> {
@@ -206,10 +206,10 @@ impl AsyncStage<StoredRecord> for Read {
     }
 }
 
-struct ReadEach(Read);
+struct ReadItem(ReadRecord);
 
 #[async_trait]
-impl AsyncStage<(Key, Result<StoredRecord>)> for ReadEach {
+impl AsyncStage<(Key, Result<StoredRecord>)> for ReadItem {
     type Out = (Key, Result<Sample>);
 
     async fn process(

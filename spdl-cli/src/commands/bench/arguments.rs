@@ -8,8 +8,8 @@ use spdl_core::{Error, ErrorKind, Shard};
 use spdl_media::SampleFormat;
 
 use crate::commands::options::{OnError, count};
-use crate::datasets::address::{place, shown};
-use crate::datasets::opened::Fields;
+use crate::datasets::address::{path_or_url, shown};
+use crate::datasets::input::Fields;
 use crate::ui::format::byte_size;
 
 /// Measures how fast a data set becomes training batches, and reports what limits the rate
@@ -139,7 +139,7 @@ checkpoint, prints the results so far, and ends by that signal. A second signal 
 )]
 pub(crate) struct BenchArguments {
     /// A folder of images, tar shards or another data set, local or a URL; or several files of one kind
-    #[arg(value_name = "DATA", required = true, value_parser = place())]
+    #[arg(value_name = "DATA", required = true, value_parser = path_or_url())]
     pub(crate) data: Vec<PathBuf>,
 
     /// How images are cropped and resized, and in which order they are read

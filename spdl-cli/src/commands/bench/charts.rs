@@ -3,7 +3,7 @@
 use spdl_core::{StageKind, StageStatistics, Statistics};
 
 use super::outcome::Outcome;
-use super::recording::Recording;
+use super::recording::SnapshotSeries;
 use crate::ui::format::{counted, measured, percent, share, time};
 use crate::ui::html::svg::{Area, BOTTOM, Decades, Linear, Series, Svg, figure, measured_tick};
 
@@ -12,7 +12,7 @@ const EPOCHS_MARKED: usize = 12;
 
 /// All charts of a report, each a `<figure>`.
 pub(super) fn all(outcome: &Outcome) -> Vec<String> {
-    let recording = Recording::new(&outcome.snapshots);
+    let recording = SnapshotSeries::new(&outcome.snapshots);
     vec![
         throughput(outcome, &recording),
         busy_overall(&outcome.statistics),
@@ -22,7 +22,7 @@ pub(super) fn all(outcome: &Outcome) -> Vec<String> {
     ]
 }
 
-fn throughput(outcome: &Outcome, recording: &Recording<'_>) -> String {
+fn throughput(outcome: &Outcome, recording: &SnapshotSeries<'_>) -> String {
     let series = recording.throughput();
     let mean = outcome.images_per_second();
     let (lowest, highest) = range(&series);
@@ -87,7 +87,7 @@ fn busy_overall(statistics: &Statistics) -> String {
     )
 }
 
-fn busy_over_time(statistics: &Statistics, recording: &Recording<'_>) -> String {
+fn busy_over_time(statistics: &Statistics, recording: &SnapshotSeries<'_>) -> String {
     let strips = statistics.stages.iter().enumerate().map(|(at, stage)| Strip {
         name: describe_stage(stage),
         value: format!("mean {}", percent(stage.busy_share(statistics.elapsed))),
@@ -105,7 +105,7 @@ fn busy_over_time(statistics: &Statistics, recording: &Recording<'_>) -> String 
     )
 }
 
-fn queues_over_time(statistics: &Statistics, recording: &Recording<'_>) -> String {
+fn queues_over_time(statistics: &Statistics, recording: &SnapshotSeries<'_>) -> String {
     let pairs = statistics.stages.iter().zip(&statistics.queues).enumerate();
     let strips = pairs.map(|(at, (stage, queue))| Strip {
         name: format!("behind {}", stage.name),

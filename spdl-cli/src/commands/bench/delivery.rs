@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use spdl_core::{Batch, Pipeline, Result, SampleCounts, SampleId};
 
+use super::checkpoints::CheckpointSaver;
 use super::checksum::Checksum;
-use super::saving::Saving;
 
 /// More epochs than this are too many for marks in a chart.
 const EPOCHS_KEPT: usize = 64;
@@ -32,7 +32,7 @@ pub(crate) struct Delivery {
     /// Images with a label that is not negative.
     pub(crate) labelled: u64,
     /// How often the pretended training waited; `None` where there is none.
-    pub(crate) steps: Option<Steps>,
+    pub(crate) steps: Option<TrainingSteps>,
     /// What became of samples in the whole run: in this part of it and in those before.
     pub(crate) total: SampleCounts,
     /// The signal that ended the run early.
@@ -41,9 +41,9 @@ pub(crate) struct Delivery {
 
 /// How often a training waits for its data. Its first step is not counted: it waits in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Steps {
+pub(crate) struct TrainingSteps {
     pub(crate) steps: u64,
-    /// Steps whose batch was not ready when it was asked for,
+    /// TrainingSteps whose batch was not ready when it was asked for,
     pub(crate) waited: u64,
     /// and how long all of them waited.
     pub(crate) waiting: Duration,
@@ -72,14 +72,15 @@ pub(crate) fn take_all(
     pipeline: &mut Pipeline<Batch>,
     start: Instant,
     mut checksum: Option<Checksum>,
-    mut saving: Option<Saving>,
+    mut saving: Option<CheckpointSaver>,
     step: Option<Duration>,
     mut after: impl FnMut(SampleId),
 ) -> Result<Delivery> {
-    let mut delivery = Delivery { steps: step.map(|_| Steps::default()), ..Delivery::default() };
+    let mut delivery =
+        Delivery { steps: step.map(|_| TrainingSteps::default()), ..Delivery::default() };
     let mut epoch = None;
     loop {
-        let stop = || match saving.as_ref().and_then(Saving::asked_to_stop) {
+        let stop = || match saving.as_ref().and_then(CheckpointSaver::asked_to_stop) {
             Some(signal) => Err(signal),
             None => Ok(()),
         };
@@ -135,7 +136,7 @@ pub(crate) fn take_all(
         }
         drop(batch);
         if let Some(step) = step {
-            pretend(step, || saving.as_ref().and_then(Saving::asked_to_stop).is_some());
+            pretend(step, || saving.as_ref().and_then(CheckpointSaver::asked_to_stop).is_some());
         }
     }
     if delivery.batches == 0 {

@@ -12,32 +12,35 @@ use spdl_media::{CodecRegistry, Limits, Shrink};
 
 use super::arguments::{BenchArguments, Mode};
 use crate::datasets::address;
-use crate::datasets::opened::Opened;
+use crate::datasets::input::InputDataset;
 use crate::ui::failure::Failure;
 
 /// The size of a cache's folder where none is given.
 const CACHE_SIZE: u64 = 10_000_000_000;
 
 /// The images of a run.
-pub(crate) struct Source {
-    opened: Opened,
+pub(crate) struct Images {
+    opened: InputDataset,
     cache: Option<Cache>,
 }
 
-impl Source {
+impl Images {
     /// Opens what lies at the addresses; how long that took.
     pub(crate) fn open(
         arguments: &BenchArguments,
     ) -> std::result::Result<(Self, Duration), Failure> {
         let start = Instant::now();
-        let mut opened =
-            Opened::open(&arguments.data, arguments.image_and_label(), "cannot open the images")?;
+        let mut opened = InputDataset::open(
+            &arguments.data,
+            arguments.image_and_label(),
+            "cannot open the images",
+        )?;
         opened.check_fields(&arguments.named_fields())?;
         let label = arguments.label_field.as_deref();
         opened.name_classes(label, "cannot open the images")?;
         opened.warn_of_no_labels();
         let cache = cache(arguments, &arguments.shown())?;
-        Ok((Source { opened, cache }, start.elapsed()))
+        Ok((Images { opened, cache }, start.elapsed()))
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -141,8 +144,8 @@ fn cache(arguments: &BenchArguments, shown: &Path) -> std::result::Result<Option
         .map_err(|error| Failure::of("cannot open the cache", &error, otherwise))
 }
 
-impl std::fmt::Debug for Source {
+impl std::fmt::Debug for Images {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Source").field("opened", &self.opened).finish_non_exhaustive()
+        f.debug_struct("Images").field("opened", &self.opened).finish_non_exhaustive()
     }
 }

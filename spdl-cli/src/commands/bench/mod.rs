@@ -5,7 +5,7 @@
 //!                │         └──────► report, charts (HTML) ──► a file
 //!                ├── images     the data set, and a cache
 //!                ├── delivery   takes the batches; checksum
-//!                ├── saving     saves checkpoint states; resume reads them
+//!                ├── checkpoints  saves checkpoint states; resume reads them
 //!                └── snapshots  counters over time, for the charts
 //! ```
 //!
@@ -16,7 +16,7 @@
 //! | `images` | the source of the pipeline: data set, order and cache |
 //! | `delivery` | the consumer: counts batches, pretends to train |
 //! | `checksum` | the checksum over all delivered elements |
-//! | `resume`, `saving` | reads and writes checkpoint states |
+//! | `resume`, `checkpoints` | reads and writes checkpoint states |
 //! | `snapshots`, `recording` | counters over time, and rates computed from them |
 //! | `machine` | CPU time and memory of the process; the machine |
 //! | `outcome` | everything that a run measured |
@@ -26,6 +26,7 @@
 
 pub(super) mod arguments;
 mod charts;
+mod checkpoints;
 mod checksum;
 mod delivery;
 mod images;
@@ -35,7 +36,6 @@ mod recording;
 mod report;
 mod resume;
 pub(super) mod run;
-mod saving;
 mod snapshots;
 mod summary;
 mod verdict;

@@ -8,7 +8,7 @@ use spdl_io::layers::CacheStatistics;
 
 use super::arguments::BenchArguments;
 use super::delivery::Delivery;
-use super::resume::Begun;
+use super::resume::ResumePoint;
 use super::snapshots::Snapshot;
 
 /// A run and what it gave.
@@ -26,7 +26,7 @@ pub(crate) struct Outcome {
     /// How long it took to list them.
     pub(crate) listing: Duration,
     /// Where the run went on; `None` where it began.
-    pub(crate) begun: Option<Begun>,
+    pub(crate) begun: Option<ResumePoint>,
     pub(crate) delivery: Delivery,
     pub(crate) cpu_time: Duration,
     pub(crate) peak_rss: Option<u64>,

@@ -12,15 +12,15 @@ const IMAGES_PER_BIN: u64 = 40;
 
 /// The snapshots of a run of `length` seconds.
 #[derive(Debug)]
-pub(crate) struct Recording<'a> {
+pub(crate) struct SnapshotSeries<'a> {
     snapshots: &'a [Snapshot],
     pub(crate) length: f64,
 }
 
-impl<'a> Recording<'a> {
+impl<'a> SnapshotSeries<'a> {
     pub(crate) fn new(snapshots: &'a [Snapshot]) -> Self {
         let length = snapshots.last().map_or(0.0, |last| last.at.as_secs_f64());
-        Recording { snapshots, length }
+        SnapshotSeries { snapshots, length }
     }
 
     /// Images per second.
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn values_over_time_are_those_of_the_counters() {
         let snapshots = snapshots();
-        let recording = Recording::new(&snapshots);
+        let recording = SnapshotSeries::new(&snapshots);
         assert_eq!(recording.length, 10.0);
         let near = |value: f64, expected: f64| (value - expected).abs() < 1e-6;
         let throughput = recording.throughput().values;
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn a_run_without_time_or_snapshots_gives_zeros() {
         for snapshots in [vec![], vec![Snapshot::default(); 2]] {
-            let recording = Recording::new(&snapshots);
+            let recording = SnapshotSeries::new(&snapshots);
             assert_eq!(recording.throughput().values, [0.0]);
             assert_eq!(recording.busy(0).values, [0.0]);
             assert_eq!(recording.queued(3).values, [0.0]);

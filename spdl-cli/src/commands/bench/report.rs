@@ -9,7 +9,7 @@ use spdl_core::{StageStatistics, Statistics};
 use super::charts;
 use super::machine::Machine;
 use super::outcome::Outcome;
-use super::summary::{self, Failures, describe, figures, key_of, reason_of};
+use super::summary::{self, DroppedImages, describe, figures, key_of, reason_of};
 use super::verdict::verdict;
 use crate::commands::options::name_of;
 use crate::ui::format::{bytes, count, counted, measured, percent, share, time};
@@ -97,7 +97,7 @@ fn dropped_table(statistics: &Statistics) -> String {
     if statistics.dropped_total == 0 {
         return section("Dropped images", "<p>None.</p>");
     }
-    let failures = Failures::of(statistics);
+    let failures = DroppedImages::of(statistics);
     let shown = failures.files.iter().take(FAILURES_SHOWN);
     let rows =
         shown.map(|(dropped, times)| vec![key_of(dropped), reason_of(dropped), count(*times)]);

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use spdl_core::{Error, ErrorKind, SampleCounts, Shard, State, StateFile, StateLock};
 
 use super::arguments::BenchArguments;
+use super::checkpoints::CHECKSUM;
 use super::checksum::Checksum;
-use super::saving::CHECKSUM;
-use crate::commands::state_files::{is_complete, read, remainder_of};
+use crate::commands::checkpoint_files::{is_complete, read, remainder_of};
 use crate::ui::changed_options;
 use crate::ui::failure::Failure;
 use crate::ui::format::{count, counted};
@@ -16,13 +16,13 @@ use crate::ui::format::{count, counted};
 /// What saved states tell.
 pub(crate) struct Resumed {
     pub(crate) state: State,
-    pub(crate) checksum: Before,
+    pub(crate) checksum: EarlierChecksum,
     /// The first file.
     pub(crate) path: PathBuf,
 }
 
 /// The checksum of what was delivered before.
-pub(crate) enum Before {
+pub(crate) enum EarlierChecksum {
     Known(Checksum),
     /// It was not summed up.
     Unknown,
@@ -32,7 +32,7 @@ pub(crate) enum Before {
 
 /// Where a run went on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Begun {
+pub(crate) struct ResumePoint {
     pub(crate) epoch: u64,
     /// Batches that were delivered of this epoch,
     pub(crate) step: u64,
@@ -43,10 +43,10 @@ pub(crate) struct Begun {
     images: Option<u64>,
 }
 
-impl Begun {
+impl ResumePoint {
     pub(crate) fn new(state: &State, arguments: &BenchArguments, images_found: u64) -> Self {
         let whole = arguments.world() == 1;
-        Begun {
+        ResumePoint {
             epoch: state.epoch(),
             step: state.steps_in_epoch(),
             steps: state.steps(),
@@ -61,7 +61,7 @@ impl Begun {
     }
 }
 
-impl fmt::Display for Begun {
+impl fmt::Display for ResumePoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SampleCounts { delivered, dropped, filtered, left_out, .. } = self.samples;
         let done = count(delivered + dropped + filtered + left_out);
@@ -166,12 +166,12 @@ fn of_one(state: State, path: &Path, shard: Shard) -> Result<Resumed, Failure> {
         )));
     }
     let checksum = match state.notes.get(CHECKSUM) {
-        Some(text) => Before::Known(Checksum::parse(text).ok_or_else(|| {
+        Some(text) => EarlierChecksum::Known(Checksum::parse(text).ok_or_else(|| {
             let message = format!("its note {CHECKSUM:?} is no checksum: {text:?}");
             Failure::of("cannot resume", &Error::new(ErrorKind::Corrupt, message), path)
         })?),
-        None if state.shard().is_none() => Before::OfRanks,
-        None => Before::Unknown,
+        None if state.shard().is_none() => EarlierChecksum::OfRanks,
+        None => EarlierChecksum::Unknown,
     };
     Ok(Resumed { state, checksum, path: path.to_owned() })
 }
@@ -183,5 +183,5 @@ fn combine(states: Vec<State>, paths: &[PathBuf]) -> Result<Resumed, Failure> {
         Failure::of("cannot put the states together", &error, Path::new(&files.join(", ")))
     })?;
     state.notes.remove(CHECKSUM);
-    Ok(Resumed { state, checksum: Before::OfRanks, path: paths[0].clone() })
+    Ok(Resumed { state, checksum: EarlierChecksum::OfRanks, path: paths[0].clone() })
 }

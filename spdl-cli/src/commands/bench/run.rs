@@ -12,15 +12,15 @@ use spdl_io::layers::CacheStatistics;
 use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, image_fields};
 
 use super::arguments::{BenchArguments, Mode, OnTruncated};
+use super::checkpoints::CheckpointSaver;
 use super::checksum::Checksum;
 use super::delivery;
-use super::images::Source;
+use super::images::Images;
 use super::machine;
 use super::outcome::Outcome;
 use super::report;
-use super::resume::{self, Before, Begun, Resumed};
-use super::saving::Saving;
-use super::snapshots::Watcher;
+use super::resume::{self, EarlierChecksum, ResumePoint, Resumed};
+use super::snapshots::SnapshotThread;
 use super::summary;
 use crate::commands::options::OnError;
 use crate::ui::failure::Failure;
@@ -33,7 +33,7 @@ const BATCH_SIZE: &str = "stage decode: batch size";
 
 /// Runs the command: measures, tells, and writes the report.
 pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
-    // Before a long run, not after it.
+    // EarlierChecksum a long run, not after it.
     let report = arguments.report.as_deref().map(ReportFile::prepare).transpose()?;
     let outcome = measure(arguments)?;
     if let Some(report) = report {
@@ -56,7 +56,7 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     let _lock = resume::prepare(arguments)?;
     let resumed = resume::resume(arguments, shard)?;
     let checksum = checksum_before(arguments, resumed.as_ref())?;
-    let (images, listing) = Source::open(arguments)?;
+    let (images, listing) = Images::open(arguments)?;
     let (images_found, classes) = (images.len(), images.classes());
     let (kind, cache) = (images.kind(), images.cache());
     let classes_are_folders = images.classes_are_folders(arguments);
@@ -75,10 +75,10 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         Some(Resumed { state, path, .. }) => (Some(state), Some(path)),
         None => (None, None),
     };
-    let begun = state.as_ref().map(|state| Begun::new(state, arguments, images_found));
+    let begun = state.as_ref().map(|state| ResumePoint::new(state, arguments, images_found));
     // From here on signals wait for the batch at hand.
     let saving = match &arguments.save_state {
-        Some(path) => Some(Saving::new(path, arguments.save_every, arguments.epochs)?),
+        Some(path) => Some(CheckpointSaver::new(path, arguments.save_every, arguments.epochs)?),
         None => None,
     };
     let partial = Counter::default();
@@ -97,7 +97,7 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     let watcher = arguments
         .report
         .as_deref()
-        .map(|_| Watcher::start(monitor.clone()))
+        .map(|_| SnapshotThread::start(monitor.clone()))
         .transpose()
         .map_err(|error| Failure::new("cannot watch the run", shown.display(), error))?;
     let step = arguments.step_ms.map(|step| Duration::from_millis(step.into()));
@@ -108,7 +108,7 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     drop((pipeline, images));
     let cache = cache.map(|cache| cache.statistics());
     let cpu_time = machine::cpu_time().saturating_sub(cpu_before);
-    let snapshots = watcher.map(Watcher::stop).unwrap_or_default();
+    let snapshots = watcher.map(SnapshotThread::stop).unwrap_or_default();
     drop(progress);
     if let Some(warning) = cache.as_ref().and_then(not_kept) {
         stderr::note(&format!("spdl: warning: {warning}"));
@@ -158,11 +158,13 @@ fn checksum_before(
     match (arguments.no_checksum, resumed) {
         (true, _) => Ok(None),
         (false, None) => Ok(Some(Checksum::default())),
-        (false, Some(Resumed { checksum: Before::Known(checksum), .. })) => {
+        (false, Some(Resumed { checksum: EarlierChecksum::Known(checksum), .. })) => {
             Ok(Some(checksum.clone()))
         }
-        (false, Some(Resumed { checksum: Before::OfRanks, .. })) => Ok(Some(Checksum::default())),
-        (false, Some(Resumed { checksum: Before::Unknown, .. })) => Err(Failure::usage(
+        (false, Some(Resumed { checksum: EarlierChecksum::OfRanks, .. })) => {
+            Ok(Some(Checksum::default()))
+        }
+        (false, Some(Resumed { checksum: EarlierChecksum::Unknown, .. })) => Err(Failure::usage(
             "the run that is to go on had --no-checksum, so what it delivered cannot be summed up; \
              give --no-checksum here too",
         )),
@@ -226,7 +228,7 @@ fn worker_threads(arguments: &BenchArguments) -> usize {
 /// keys ──► fetch (images' bytes) ──► decode (pixels and labels, in a batch)
 fn build(
     arguments: &BenchArguments,
-    images: &Source,
+    images: &Images,
     state: Option<State>,
     partial: &Counter,
 ) -> spdl_core::Result<Pipeline<Batch>> {

@@ -42,13 +42,13 @@ impl Snapshot {
 
 /// A thread that takes snapshots until it is told to stop, or dropped.
 #[derive(Debug)]
-pub(crate) struct Watcher {
+pub(crate) struct SnapshotThread {
     /// Hanging up tells the thread to stop.
     stop: Sender<()>,
     thread: JoinHandle<Vec<Snapshot>>,
 }
 
-impl Watcher {
+impl SnapshotThread {
     /// Starts to watch.
     pub(crate) fn start(monitor: Monitor) -> std::io::Result<Self> {
         let (stop, stopped) = channel();
@@ -63,7 +63,7 @@ impl Watcher {
             history.snapshots
         };
         let thread = Builder::new().name("watch".into()).spawn(watch)?;
-        Ok(Watcher { stop, thread })
+        Ok(SnapshotThread { stop, thread })
     }
 
     /// Stops, and gives the snapshots from the first to the last moment.

@@ -9,7 +9,7 @@ use spdl_core::{Dropped, StageStatistics, Statistics};
 use spdl_io::datasets::DatasetKind;
 
 use super::arguments::Remainder;
-use super::delivery::{Delivery, Steps};
+use super::delivery::{Delivery, TrainingSteps};
 use super::outcome::Outcome;
 use super::verdict::{cpu_used, verdict};
 use crate::commands::options::name_of;
@@ -251,7 +251,7 @@ fn labels(delivery: &Delivery) -> Option<String> {
 }
 
 /// How many steps of the pretended training had to wait for data, and how long.
-fn waited(steps: &Steps) -> String {
+fn waited(steps: &TrainingSteps) -> String {
     let share = steps.waited as f64 / steps.steps.max(1) as f64;
     format!(
         "{} of {} ({}), {} in all",
@@ -338,7 +338,7 @@ fn queue_table(statistics: &Statistics) -> String {
 }
 
 fn failures(statistics: &Statistics) -> String {
-    let failures = Failures::of(statistics);
+    let failures = DroppedImages::of(statistics);
     let mut text = format!("{}:", failures.title());
     for (dropped, times) in failures.files.iter().take(FAILURES_SHOWN) {
         let times = if *times > 1 { format!(" ({times} times)") } else { String::new() };
@@ -352,14 +352,14 @@ fn failures(statistics: &Statistics) -> String {
 }
 
 /// What was dropped, each file and reason once.
-pub(crate) struct Failures<'a> {
-    /// Failures in all epochs.
+pub(crate) struct DroppedImages<'a> {
+    /// DroppedImages in all epochs.
     total: u64,
     /// By name; and how many times each failed so.
     pub(crate) files: Vec<(&'a Dropped, u64)>,
 }
 
-impl<'a> Failures<'a> {
+impl<'a> DroppedImages<'a> {
     pub(crate) fn of(statistics: &'a Statistics) -> Self {
         let mut files: Vec<(&Dropped, u64)> = Vec::new();
         let mut places: HashMap<(Option<&str>, &str), usize> = HashMap::new();
@@ -373,7 +373,7 @@ impl<'a> Failures<'a> {
         }
         // In a shuffled order, nobody would find anything.
         files.sort_by_key(|(dropped, _)| dropped.key.clone());
-        Failures { total: statistics.dropped_total, files }
+        DroppedImages { total: statistics.dropped_total, files }
     }
 
     /// How much was dropped, in words.
@@ -424,9 +424,9 @@ mod tests {
 
     #[test]
     fn the_share_of_steps_that_waited_is_told() {
-        let steps = Steps { steps: 40, waited: 10, waiting: Duration::from_millis(120) };
+        let steps = TrainingSteps { steps: 40, waited: 10, waiting: Duration::from_millis(120) };
         assert_eq!(waited(&steps), "10 of 40 (25 %), 120 ms in all");
-        assert_eq!(waited(&Steps::default()), "0 of 0 (0 %), 0 ns in all");
+        assert_eq!(waited(&TrainingSteps::default()), "0 of 0 (0 %), 0 ns in all");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::commands::options::data_help;
-use crate::datasets::address::place;
+use crate::datasets::address::path_or_url;
 
 /// Writes a field of a sample to standard output
 ///
@@ -29,7 +29,7 @@ Exit codes:
   2  invalid command line, or binary data and standard output is a terminal"))]
 pub(crate) struct CatArguments {
     /// A folder, a file, or a URL
-    #[arg(value_name = "DATA", value_parser = place())]
+    #[arg(value_name = "DATA", value_parser = path_or_url())]
     pub(crate) path: PathBuf,
 
     /// Name of a member, or with --field the key of a sample

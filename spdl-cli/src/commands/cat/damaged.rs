@@ -9,7 +9,7 @@ use spdl_io::shards::Sums;
 use twox_hash::XxHash3_128;
 
 use crate::inspection::archive::Archive;
-use crate::inspection::place::Place;
+use crate::inspection::location::Location;
 
 /// What became of a member.
 pub(super) enum Search {
@@ -62,7 +62,7 @@ fn before_damage(archive: &Archive, name: &[u8]) -> (Option<Bytes>, Option<Error
 }
 
 fn by_old_index(archive: &Archive, sums: &Sums, name: &[u8]) -> Option<Bytes> {
-    let Place::Here(path) = &archive.place else { return None };
+    let Location::Local(path) = &archive.place else { return None };
     let index = fs::read(TarIndex::path_of(path)).ok()?;
     let stamp = TarIndex::claimed_stamp(&index)?;
     let index = TarIndex::from_bytes(&index, &stamp, TarOptions::default()).ok()?;

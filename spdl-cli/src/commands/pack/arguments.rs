@@ -6,8 +6,8 @@ use clap::{Args, ValueEnum};
 use spdl_io::shards::ShardPlan;
 
 use crate::commands::options::{OnError, count, name_of};
-use crate::datasets::address::place;
-use crate::datasets::opened::Fields;
+use crate::datasets::address::path_or_url;
+use crate::datasets::input::Fields;
 use crate::ui::format::byte_size;
 
 /// Writes a data set of images as tar shards, in the layout of WebDataset
@@ -94,11 +94,11 @@ Exit codes:
 )]
 pub(crate) struct PackArguments {
     /// A folder of images, files of another data set, or an address of either
-    #[arg(value_name = "SRC", required = true, value_parser = place())]
+    #[arg(value_name = "SRC", required = true, value_parser = path_or_url())]
     pub(crate) sources: Vec<PathBuf>,
 
     /// The folder for the shards
-    #[arg(value_name = "DST", required = true, value_parser = place())]
+    #[arg(value_name = "DST", required = true, value_parser = path_or_url())]
     pub(crate) destination: PathBuf,
 
     /// What the names of shards begin with
@@ -117,7 +117,7 @@ pub(crate) struct PackArguments {
     /// The format of all images; those that have another one are encoded anew
     /// [default: each keeps its own, and what --max-side makes smaller becomes JPEG]
     #[arg(long, value_enum)]
-    pub(crate) format: Option<Format>,
+    pub(crate) format: Option<OutputFormat>,
 
     /// The field of a sample that is its image; of a list, the column that names the file
     /// [default: by the usual names, such as jpg, png, image, path]
@@ -181,7 +181,7 @@ fn names(text: &str) -> Result<FieldNames, std::convert::Infallible> {
 
 /// What images become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum OutputFormat {
     /// JPEG
     Jpeg,
     /// PNG, without loss
@@ -208,7 +208,7 @@ impl PackArguments {
 
     /// Whether any image may be encoded anew.
     pub(crate) fn may_encode(&self) -> bool {
-        self.max_side.is_some() || !matches!(self.format, None | Some(Format::Keep))
+        self.max_side.is_some() || !matches!(self.format, None | Some(OutputFormat::Keep))
     }
 
     /// The shards as they are asked for; what of it comes from the source is to be added.

@@ -9,7 +9,7 @@ use spdl_io::Key;
 use spdl_io::datasets::OpenedDataset;
 use spdl_io::records::StoredField;
 
-use super::arguments::{Format, PackArguments};
+use super::arguments::{OutputFormat, PackArguments};
 use super::members::no_image;
 use crate::commands::options::name_of;
 use crate::datasets::address::{is_address, shown};
@@ -23,7 +23,7 @@ pub(super) fn command_line(arguments: &PackArguments) -> Result<(), Failure> {
             let reason = "--quality without --max-side or --format: no image is encoded";
             return Err(Failure::usage(reason));
         }
-        if let Some(format @ (Format::Png | Format::Webp)) = arguments.format {
+        if let Some(format @ (OutputFormat::Png | OutputFormat::Webp)) = arguments.format {
             let format = name_of(format);
             let reason =
                 format!("--quality is that of JPEG, and --format {format} is without loss");

@@ -11,24 +11,24 @@ use spdl_io::shards::Sums;
 use spdl_io::{Fetcher, Key, StoredRecord};
 use twox_hash::XxHash3_128;
 
-use super::source::Source;
+use super::source::PackSource;
 use crate::datasets::member_name::key_and_field;
 use crate::datasets::sample_files::Sample;
 
 /// The checksum of each member, by a hash of its archive and name: some 50 bytes for each.
 #[derive(Debug, Default)]
-pub(super) struct Checksums {
+pub(super) struct ArchiveChecksums {
     sums: HashMap<u128, u128>,
 }
 
-impl Checksums {
+impl ArchiveChecksums {
     /// Reads what lies beside the archives of a data set; nothing for one of another kind. Also why some
     /// could not be read, but for those that are not there.
     ///
     /// # Errors
     /// What may be gone tomorrow, such as a network that is down.
-    pub(super) fn read(source: &Source) -> Result<(Self, Vec<Error>)> {
-        let mut checksums = Checksums::default();
+    pub(super) fn read(source: &PackSource) -> Result<(Self, Vec<Error>)> {
+        let mut checksums = ArchiveChecksums::default();
         let mut unread = Vec::new();
         let set = &source.opened.set;
         if set.kind != DatasetKind::TarShards {
@@ -148,7 +148,7 @@ mod tests {
         let line =
             |data: &[u8], name: &str| format!("{:032x}  {name}\n", XxHash3_128::oneshot(data));
         let text = line(b"one", "x/a.PNG") + &line(b"1", "x/a.cls") + &line(b"2", "x/a.cls");
-        let mut checksums = Checksums::default();
+        let mut checksums = ArchiveChecksums::default();
         checksums.add(&"s.tar".into(), &Sums::parse(text.as_bytes()).unwrap());
         let compare = |archive: &str, field: &str, data: &'static [u8]| {
             let extent = Extent::part(archive, 0..1);

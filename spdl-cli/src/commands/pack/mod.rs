@@ -13,13 +13,13 @@
 //! | `checksums` | checksums of the archives that are repacked |
 //! | `recode` | resizes and encodes images |
 //! | `members` | the files of one sample in the shard |
-//! | `other_set` | the error for a folder that holds another set |
+//! | `mismatch` | the error for a folder that holds another set |
 
 pub(super) mod arguments;
 mod checks;
 mod checksums;
 mod members;
-mod other_set;
+mod mismatch;
 mod recode;
 pub(super) mod run;
 mod source;

@@ -5,7 +5,7 @@ use spdl_core::Result;
 use spdl_media::encode::{ImageEncoder, JpegEncoder, PngEncoder, WebpEncoder};
 use spdl_media::{CodecRegistry, Decoder, Limits, Shrink};
 
-use super::arguments::{Format, PackArguments};
+use super::arguments::{OutputFormat, PackArguments};
 use crate::datasets::sample_files::extension;
 
 /// What images become; one per worker, as it keeps decoders.
@@ -13,7 +13,7 @@ pub(crate) struct Recoder {
     registry: CodecRegistry,
     decoder: Decoder,
     shrink: Option<Shrink>,
-    format: Option<Format>,
+    format: Option<OutputFormat>,
     quality: u8,
     /// Whether images that go over as they are are decoded, too.
     checks: bool,
@@ -65,12 +65,12 @@ impl Recoder {
         let smaller = max.filter(|_| is_to_shrink);
         let wanted = match (self.format, &smaller) {
             (None, Some(_)) => "jpeg",
-            (None | Some(Format::Keep), None) => own,
-            (Some(Format::Keep), Some(_)) if ["jpeg", "webp"].contains(&own) => own,
-            (Some(Format::Keep), Some(_)) => "png",
-            (Some(Format::Jpeg), _) => "jpeg",
-            (Some(Format::Png), _) => "png",
-            (Some(Format::Webp), _) => "webp",
+            (None | Some(OutputFormat::Keep), None) => own,
+            (Some(OutputFormat::Keep), Some(_)) if ["jpeg", "webp"].contains(&own) => own,
+            (Some(OutputFormat::Keep), Some(_)) => "png",
+            (Some(OutputFormat::Jpeg), _) => "jpeg",
+            (Some(OutputFormat::Png), _) => "png",
+            (Some(OutputFormat::Webp), _) => "webp",
         };
         if wanted == own && smaller.is_none() {
             if self.checks {

@@ -20,14 +20,14 @@ use spdl_io::datasets::DatasetKind;
 use spdl_io::shards::{self, MANIFEST, Manifest, ShardWriter};
 
 use super::arguments::PackArguments;
-use super::checksums::Checksums;
+use super::checksums::ArchiveChecksums;
 use super::members::Members;
 use super::recode::Recoder;
-use super::source::{Item, Source};
-use super::{checks, other_set};
+use super::source::{PackItem, PackSource};
+use super::{checks, mismatch};
 use crate::commands::options::OnError;
 use crate::datasets::address::{is_signed, shown};
-use crate::datasets::opened::Opened;
+use crate::datasets::input::InputDataset;
 use crate::datasets::sample_files::{Sample, SampleReader};
 use crate::ui::failure::Failure;
 use crate::ui::format::{bytes, count, counted, for_shell, printable, time, used};
@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure>
     opened.check_fields(&arguments.named_fields())?;
     checks::an_image_is_known(arguments, &opened.set)?;
     opened.warn_of_no_labels();
-    let source = Source::new(opened);
+    let source = PackSource::new(opened);
     let lost = source.opened.set.missing_samples;
     let checksums = checksums(&source, arguments)?;
     let failed = |what: &str, error: &Error| {
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure>
         .recipe("source names", names)
         .classes(names_of_classes(arguments, &source));
     let start = Instant::now();
-    let mut done = Done { lost, ..Done::default() };
+    let mut done = PackCounts { lost, ..PackCounts::default() };
     let manifest = match ShardWriter::open(&arguments.destination, &plan) {
         Err(error) => return Err(refused(&error, arguments)),
         Ok(shards::Opened::Complete(manifest)) => {
@@ -95,12 +95,12 @@ pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure>
 }
 
 /// What is to be packed; where what is damaged is left out, also of a set that lacks shards.
-fn open(arguments: &PackArguments) -> std::result::Result<Opened, Failure> {
+fn open(arguments: &PackArguments) -> std::result::Result<InputDataset, Failure> {
     let what = "cannot open the images";
     if arguments.on_error == OnError::Skip {
-        return Opened::open_damaged(&arguments.sources, arguments.image_and_label(), what);
+        return InputDataset::open_damaged(&arguments.sources, arguments.image_and_label(), what);
     }
-    Opened::open(&arguments.sources, arguments.image_and_label(), what).map_err(|failure| {
+    InputDataset::open(&arguments.sources, arguments.image_and_label(), what).map_err(|failure| {
         match failure.is_about_damage() {
             true => failure.and("--on-error skip packs what is whole"),
             false => failure,
@@ -109,13 +109,13 @@ fn open(arguments: &PackArguments) -> std::result::Result<Opened, Failure> {
 }
 
 fn checksums(
-    source: &Source,
+    source: &PackSource,
     arguments: &PackArguments,
-) -> std::result::Result<Checksums, Failure> {
+) -> std::result::Result<ArchiveChecksums, Failure> {
     if arguments.sources.iter().any(|source| is_signed(source)) {
-        return Ok(Checksums::default());
+        return Ok(ArchiveChecksums::default());
     }
-    let (checksums, unread) = Checksums::read(source).map_err(|error| {
+    let (checksums, unread) = ArchiveChecksums::read(source).map_err(|error| {
         Failure::of("cannot read the checksums", &error, &shown(&arguments.sources))
     })?;
     stderr::warn(&unread);
@@ -123,7 +123,7 @@ fn checksums(
 }
 
 /// The names of the classes, where the labels are those that the names belong to.
-fn names_of_classes<'a>(arguments: &PackArguments, source: &'a Source) -> &'a [String] {
+fn names_of_classes<'a>(arguments: &PackArguments, source: &'a PackSource) -> &'a [String] {
     let Some(label) = &arguments.label_field else { return source.classes() };
     let set = &source.opened.set;
     if matches!(set.kind, DatasetKind::Parquet | DatasetKind::FileList) {
@@ -153,7 +153,7 @@ fn is_about_a_sample(error: &Error) -> bool {
 
 /// What a run did.
 #[derive(Debug, Default)]
-struct Done {
+struct PackCounts {
     /// How many items the source has.
     items: u64,
     /// Samples that were there before.
@@ -170,10 +170,10 @@ struct Done {
 /// Packs what is left; the inner error is that of an image.
 fn write(
     arguments: &PackArguments,
-    source: Source,
-    checksums: Checksums,
+    source: PackSource,
+    checksums: ArchiveChecksums,
     writer: &mut ShardWriter,
-    done: &mut Done,
+    done: &mut PackCounts,
 ) -> Result<Option<Error>> {
     done.items = source.len();
     let start = writer.position();
@@ -221,8 +221,8 @@ fn write(
 
 fn build(
     arguments: &PackArguments,
-    samples: &Arc<Source>,
-    checksums: Checksums,
+    samples: &Arc<PackSource>,
+    checksums: ArchiveChecksums,
     start: u64,
 ) -> Result<Pipeline<Packed>> {
     let opened = &samples.opened;
@@ -246,11 +246,11 @@ fn build(
     let (arguments, checksums) = (arguments.clone(), Arc::new(checksums));
     let encode = move || {
         let (recoder, checksums) = (Recoder::new(&arguments)?, Arc::clone(&checksums));
-        Ok(Encode { recoder, checksums, kind, start })
+        Ok(EncodeStage { recoder, checksums, kind, start })
     };
     opened
         .runs(PipelineBuilder::new(source))?
-        .async_stage(opened.stage("read"), Read(reader))
+        .async_stage(opened.stage("read"), ReadFields(reader))
         .measured_by(|(_, sample)| sample.as_ref().map_or(0, Sample::bytes))
         .stage("encode", encode)
         .measured_by(|packed: &Packed| packed.outcome.as_ref().map_or(0, Members::bytes))
@@ -261,13 +261,13 @@ fn build(
 
 /// From a sample's place to its fields. What cannot be read goes on as such, so that it is told in its
 /// turn.
-struct Read(SampleReader);
+struct ReadFields(SampleReader);
 
 #[async_trait]
-impl AsyncStage<Item> for Read {
-    type Out = (Item, Result<Sample>);
+impl AsyncStage<PackItem> for ReadFields {
+    type Out = (PackItem, Result<Sample>);
 
-    async fn process(&self, item: Item, cx: &AsyncContext) -> Result<Self::Out> {
+    async fn process(&self, item: PackItem, cx: &AsyncContext) -> Result<Self::Out> {
         let sample = match item.record.clone() {
             Ok(record) => self.0.read(record, cx).await,
             Err(error) => Err(error),
@@ -277,26 +277,26 @@ impl AsyncStage<Item> for Read {
 }
 
 /// From a sample's fields to what is written of it.
-struct Encode {
+struct EncodeStage {
     recoder: Recoder,
-    checksums: Arc<Checksums>,
+    checksums: Arc<ArchiveChecksums>,
     kind: DatasetKind,
     /// The position at which the source begins.
     start: u64,
 }
 
 struct Packed {
-    item: Item,
+    item: PackItem,
     position: u64,
     outcome: Result<Members>,
 }
 
-impl Stage<(Item, Result<Sample>)> for Encode {
+impl Stage<(PackItem, Result<Sample>)> for EncodeStage {
     type Out = Packed;
 
     fn process(
         &mut self,
-        (item, sample): (Item, Result<Sample>),
+        (item, sample): (PackItem, Result<Sample>),
         cx: &mut StageContext<'_, Packed>,
     ) -> Result<()> {
         let compared = sample.and_then(|sample| match &item.record {
@@ -311,7 +311,7 @@ impl Stage<(Item, Result<Sample>)> for Encode {
 
 /// Another set is there, or other files.
 fn refused(error: &Error, arguments: &PackArguments) -> Failure {
-    if let Some(told) = other_set::told(error.changes(), arguments) {
+    if let Some(told) = mismatch::told(error.changes(), arguments) {
         return Failure::sentence(told);
     }
     let what = "cannot pack into this folder";
@@ -345,7 +345,7 @@ fn nothing_packed(arguments: &PackArguments, manifest: &Manifest) -> Failure {
 fn tell(
     arguments: &PackArguments,
     manifest: &Manifest,
-    done: &Done,
+    done: &PackCounts,
 ) -> std::result::Result<(), Failure> {
     let path = arguments.destination.join(MANIFEST);
     if arguments.json {
@@ -371,7 +371,12 @@ fn tell(
     stdout::print(&summary(arguments, manifest, done, &path))
 }
 
-fn summary(arguments: &PackArguments, manifest: &Manifest, done: &Done, path: &Path) -> String {
+fn summary(
+    arguments: &PackArguments,
+    manifest: &Manifest,
+    done: &PackCounts,
+    path: &Path,
+) -> String {
     let mut lines = vec![format!(
         "{} in {}, {}",
         counted(manifest.samples, "sample", "samples"),

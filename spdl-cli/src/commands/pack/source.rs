@@ -10,12 +10,12 @@ use spdl_io::records::StoredField;
 use spdl_io::{Key, StoredRecord};
 use twox_hash::XxHash3_128;
 
-use crate::datasets::opened::Opened;
+use crate::datasets::input::InputDataset;
 
 /// What is to be packed, in the order in which it is listed.
 #[derive(Debug)]
-pub(crate) struct Source {
-    pub(crate) opened: Opened,
+pub(crate) struct PackSource {
+    pub(crate) opened: InputDataset,
     /// What keys of files begin with that are named below it: the folder of images, or of a list.
     folder: Vec<u8>,
     /// The keys that are not those of the names, by number, as another sample has that one.
@@ -24,7 +24,7 @@ pub(crate) struct Source {
 
 /// A sample that is to be packed.
 #[derive(Clone, Debug)]
-pub(crate) struct Item {
+pub(crate) struct PackItem {
     /// Where its fields are; or why nobody can know.
     pub(crate) record: Result<StoredRecord>,
     /// What people call it.
@@ -33,8 +33,8 @@ pub(crate) struct Item {
     pub(crate) key: Box<[u8]>,
 }
 
-impl Source {
-    pub(crate) fn new(opened: Opened) -> Self {
+impl PackSource {
+    pub(crate) fn new(opened: InputDataset) -> Self {
         let first = opened.first().as_bytes();
         let is_separator = |byte: &u8| *byte == b'/' || *byte == MAIN_SEPARATOR as u8;
         let folder = match opened.set.kind {
@@ -49,7 +49,7 @@ impl Source {
                 first[..len].to_vec()
             }
         };
-        let mut source = Source { opened, folder, keys: HashMap::new() };
+        let mut source = PackSource { opened, folder, keys: HashMap::new() };
         source.make_keys_unique();
         source
     }
@@ -61,7 +61,7 @@ impl Source {
         let mut again = Vec::new();
         for index in 0..self.len() {
             // What cannot be read is not written, and takes no key.
-            let Ok(Item { record: Ok(_), key, .. }) = self.item(index) else { continue };
+            let Ok(PackItem { record: Ok(_), key, .. }) = self.item(index) else { continue };
             if !taken.insert(XxHash3_128::oneshot(&key)) {
                 again.push((index, key));
             }
@@ -103,15 +103,15 @@ impl Source {
     }
 }
 
-impl Dataset for Source {
-    type Item = Item;
+impl Dataset for PackSource {
+    type Item = PackItem;
 
     fn len(&self) -> u64 {
         self.opened.set.samples.len()
     }
 
     /// Samples that are damaged are items too: it is told of each in its turn.
-    fn item(&self, index: u64) -> Result<Item> {
+    fn item(&self, index: u64) -> Result<PackItem> {
         let record = self.opened.set.samples.item(index);
         let (name, key) = match &record {
             Ok(record) => self.named(record),
@@ -121,14 +121,14 @@ impl Dataset for Source {
             }
         };
         let key = self.keys.get(&index).cloned().unwrap_or_else(|| key.into());
-        Ok(Item { record, name, key })
+        Ok(PackItem { record, name, key })
     }
 
     fn content_hash(&self) -> Option<u64> {
         self.opened.set.samples.content_hash()
     }
 
-    fn key(&self, item: &Item) -> Option<Arc<str>> {
+    fn key(&self, item: &PackItem) -> Option<Arc<str>> {
         Some(item.name.display_name())
     }
 }
@@ -192,7 +192,7 @@ fn plain(name: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::datasets::opened::Fields;
+    use crate::datasets::input::Fields;
     use spdl_io::records::{Encoding, Extent};
 
     #[test]
@@ -246,8 +246,9 @@ mod tests {
             std::fs::write(folder.path().join(name), "").unwrap();
         }
         let opened =
-            Opened::open(&[folder.path().to_owned()], Fields::default(), "cannot open").unwrap();
-        let source = Source::new(opened);
+            InputDataset::open(&[folder.path().to_owned()], Fields::default(), "cannot open")
+                .unwrap();
+        let source = PackSource::new(opened);
         let keys: Vec<_> = (0..source.len())
             .map(|index| String::from_utf8(source.item(index).unwrap().key.into()).unwrap())
             .collect();

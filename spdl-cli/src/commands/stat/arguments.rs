@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::commands::options::{count, data_help};
-use crate::datasets::address::place;
+use crate::datasets::address::path_or_url;
 
 /// Prints statistics of a data set: counts, sizes, resolutions, formats, classes
 ///
@@ -39,7 +39,7 @@ Exit codes:
   2  invalid command line"))]
 pub(crate) struct StatArguments {
     /// A folder, files, or URLs
-    #[arg(value_name = "DATA", required = true, value_parser = place())]
+    #[arg(value_name = "DATA", required = true, value_parser = path_or_url())]
     pub(crate) paths: Vec<PathBuf>,
 
     /// Write an HTML page with histograms and a contact sheet to this file

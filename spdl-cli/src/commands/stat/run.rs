@@ -14,12 +14,12 @@ use super::report;
 use super::statistics::{ImageFacts, Spread, Summary, measures};
 use super::thumbnails::Thumbnails;
 use crate::datasets::address::shown;
-use crate::inspection::bad::Bad;
-use crate::inspection::bad_list::{self, BadList};
 use crate::inspection::data_set::DataSet;
-use crate::inspection::found::{End, Found, Member};
-use crate::inspection::members::{self, Checksums};
+use crate::inspection::defect::Defect;
+use crate::inspection::defect_list::{self, DefectList};
 use crate::inspection::open;
+use crate::inspection::scan::{self, ChecksumMode};
+use crate::inspection::scan_item::{ArchiveEnd, Member, ScanItem};
 use crate::ui::failure::Failure;
 use crate::ui::format::{bytes, count, measured, percent, printable};
 use crate::ui::html::file::ReportFile;
@@ -35,8 +35,8 @@ pub(crate) fn run(arguments: &StatArguments) -> std::result::Result<(), Failure>
     let page = arguments.html.as_deref().map(ReportFile::prepare).transpose()?;
     let set = Arc::new(open::open_whole(&arguments.paths)?);
     let place = shown(&arguments.paths);
-    let Gathered { summary, unreadable, known_members, thumbnails } =
-        gather(&set, arguments, page.is_some())
+    let ScanResult { summary, unreadable, known_members, thumbnails } =
+        scan_all(&set, arguments, page.is_some())
             .map_err(|error| Failure::of("cannot read the data set", &error, &place))?;
     let classes = summary.classes(set.classes());
     if let Some(page) = page {
@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: &StatArguments) -> std::result::Result<(), Failure>
         false => {
             let listed = unreadable.as_text(&set, SHOWN, "1,000");
             let title = if listed.is_empty() { "" } else { "\nunreadable:\n" };
-            let unseen = bad_list::unseen(summary.unseen, summary.lack_ends);
+            let unseen = defect_list::unseen(summary.unseen, summary.lack_ends);
             format!("{}{title}{listed}{unseen}", as_text(&summary, &classes))
         }
     };
@@ -68,29 +68,29 @@ pub(crate) fn run(arguments: &StatArguments) -> std::result::Result<(), Failure>
 }
 
 /// A member, and what its header says where it is an image.
-struct Looked {
+struct InspectedMember {
     field: String,
     name: Key,
     data: Bytes,
     label: Option<i64>,
-    image: Option<std::result::Result<(&'static str, ImageFacts), Bad>>,
+    image: Option<std::result::Result<(&'static str, ImageFacts), Defect>>,
 }
 
 /// What was looked at.
-enum Seen {
+enum Inspected {
     Sample,
-    Member(Looked),
-    Bad(Bad),
-    End(End),
+    Member(InspectedMember),
+    Defect(Defect),
+    End(ArchiveEnd),
 }
 
 /// Reads the headers of images.
-struct Look {
+struct InspectStage {
     registry: CodecRegistry,
     decoder: Decoder,
 }
 
-impl Look {
+impl InspectStage {
     fn image(&mut self, data: &[u8]) -> Result<(&'static str, ImageFacts)> {
         let format = self.registry.find(data)?.name();
         let Size { width, height } = self.decoder.inspect(data)?.upright_size();
@@ -98,71 +98,71 @@ impl Look {
     }
 }
 
-impl Stage<Found> for Look {
-    type Out = Seen;
+impl Stage<ScanItem> for InspectStage {
+    type Out = Inspected;
 
-    fn process(&mut self, found: Found, cx: &mut StageContext<'_, Seen>) -> Result<()> {
+    fn process(&mut self, found: ScanItem, cx: &mut StageContext<'_, Inspected>) -> Result<()> {
         cx.emit(match found {
-            Found::Sample => Seen::Sample,
-            Found::Member(member) => {
+            ScanItem::Sample => Inspected::Sample,
+            ScanItem::Member(member) => {
                 let Member { archive, field, is_image, name, offset, data, label, .. } = member;
                 let image = is_image.then(|| {
                     self.image(&data)
-                        .map_err(|error| Bad::in_member(archive, name.clone(), offset, &error))
+                        .map_err(|error| Defect::in_member(archive, name.clone(), offset, &error))
                 });
-                Seen::Member(Looked { field, name, data, label, image })
+                Inspected::Member(InspectedMember { field, name, data, label, image })
             }
-            Found::Bad(bad) => Seen::Bad(bad),
-            Found::End(end) => Seen::End(end),
+            ScanItem::Defect(bad) => Inspected::Defect(bad),
+            ScanItem::End(end) => Inspected::End(end),
         })
     }
 }
 
 /// What a pass gave.
 #[derive(Debug, Default)]
-struct Gathered {
+struct ScanResult {
     summary: Summary,
-    unreadable: BadList,
+    unreadable: DefectList,
     /// Members that there are, also those that could not be read.
     known_members: u64,
     thumbnails: Thumbnails,
 }
 
-fn gather(set: &Arc<DataSet>, arguments: &StatArguments, with_sheet: bool) -> Result<Gathered> {
+fn scan_all(set: &Arc<DataSet>, arguments: &StatArguments, with_sheet: bool) -> Result<ScanResult> {
     let available = || thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.threads.map_or_else(available, |threads| threads as usize);
-    let pipeline = PipelineBuilder::from_iter(members::all(set, Checksums::Ignored)?)
+    let pipeline = PipelineBuilder::from_iter(scan::scan(set, ChecksumMode::Ignored)?)
         .measured_by(|found| match found {
-            Found::Member(member) => member.data.len(),
+            ScanItem::Member(member) => member.data.len(),
             _ => 0,
         })
         .stage("look", move || {
             let registry = CodecRegistry::with_defaults();
             let decoder = Decoder::new(&registry, &Limits::default());
-            Ok(Look { registry, decoder })
+            Ok(InspectStage { registry, decoder })
         })
-        .measured_by(|seen: &Seen| match seen {
-            Seen::Member(looked) => looked.data.len(),
+        .measured_by(|seen: &Inspected| match seen {
+            Inspected::Member(looked) => looked.data.len(),
             _ => 0,
         })
         .deterministic()
         .threads(threads)
         .build()?;
-    let mut gathered = Gathered::default();
+    let mut gathered = ScanResult::default();
     gathered.summary.lack_ends = set.cut_shards();
     for seen in pipeline {
-        let Gathered { summary, unreadable, known_members, thumbnails } = &mut gathered;
+        let ScanResult { summary, unreadable, known_members, thumbnails } = &mut gathered;
         let looked = match seen? {
-            Seen::Member(looked) => looked,
-            Seen::Sample => {
+            Inspected::Member(looked) => looked,
+            Inspected::Sample => {
                 summary.samples += 1;
                 continue;
             }
-            Seen::Bad(bad) => {
+            Inspected::Defect(bad) => {
                 unreadable.add(bad);
                 continue;
             }
-            Seen::End(end) => {
+            Inspected::End(end) => {
                 *known_members += end.members;
                 summary.unseen += end.unseen;
                 summary.lack_ends += u64::from(end.lacks_end);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::commands::options::{count, data_help};
-use crate::datasets::address::place;
+use crate::datasets::address::path_or_url;
 
 /// Verifies all checksums and decodes all images
 ///
@@ -53,7 +53,7 @@ Exit codes:
   2  invalid command line"))]
 pub(crate) struct VerifyArguments {
     /// A folder, files, or URLs
-    #[arg(value_name = "DATA", required = true, value_parser = place())]
+    #[arg(value_name = "DATA", required = true, value_parser = path_or_url())]
     pub(crate) paths: Vec<PathBuf>,
 
     /// Number of worker threads [default: number of CPUs available to the process]

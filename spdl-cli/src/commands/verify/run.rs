@@ -12,12 +12,12 @@ use twox_hash::XxHash3_128;
 use super::arguments::VerifyArguments;
 use super::rescue;
 use crate::datasets::address::shown;
-use crate::inspection::bad::Bad;
-use crate::inspection::bad_list::{self, BadList};
 use crate::inspection::data_set::DataSet;
-use crate::inspection::found::{End, Found, Member};
-use crate::inspection::members::{self, Checksums};
+use crate::inspection::defect::Defect;
+use crate::inspection::defect_list::{self, DefectList};
 use crate::inspection::open;
+use crate::inspection::scan::{self, ChecksumMode};
+use crate::inspection::scan_item::{ArchiveEnd, Member, ScanItem};
 use crate::ui::failure::Failure;
 use crate::ui::format::{bytes, count, counted, printable, wrap};
 use crate::ui::progress::Progress;
@@ -84,7 +84,7 @@ struct Report {
     without_checksums: u64,
     /// and where those of the first one would be.
     missing: Option<String>,
-    bad: BadList,
+    bad: DefectList,
 }
 
 impl Report {
@@ -106,7 +106,7 @@ impl Report {
             counted(self.checksums, "checksum", "checksums"),
             counted(self.images, "image", "images"),
         ) + &self.manifests()
-            + &bad_list::unseen(self.unseen, self.lack_ends);
+            + &defect_list::unseen(self.unseen, self.lack_ends);
         match self.what_cannot_be_seen() {
             Some(limits) => told + &wrap(&limits, WIDTH) + "\n",
             None => told,
@@ -161,14 +161,14 @@ fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
     let mut progress = Reading::begin(set, !arguments.json);
     let available = || thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.threads.map_or_else(available, |threads| threads as usize);
-    let pipeline = PipelineBuilder::from_iter(members::all(set, Checksums::Compared)?)
+    let pipeline = PipelineBuilder::from_iter(scan::scan(set, ChecksumMode::Compared)?)
         .measured_by(|found| match found {
-            Found::Member(member) => member.data.len(),
+            ScanItem::Member(member) => member.data.len(),
             _ => 0,
         })
         .stage("check", move || {
             let decoder = Decoder::new(&CodecRegistry::with_defaults(), &Limits::default());
-            Ok(Check { decoder })
+            Ok(CheckStage { decoder })
         })
         .deterministic()
         .threads(threads)
@@ -177,7 +177,7 @@ fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
     if let DataSet::Archives { archives, unlisted, .. } = &**set {
         for (number, _) in (archives.len()..).zip(unlisted) {
             let reason = format!("{MANIFEST} does not name this archive");
-            report.bad.add(Bad::corrupt(number, None, reason));
+            report.bad.add(Defect::corrupt(number, None, reason));
         }
     }
     // Whether a member of the archive under way is bad.
@@ -194,11 +194,11 @@ fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
                 seen_bad |= bad.is_some();
                 bad.into_iter().for_each(|bad| report.bad.add(bad));
             }
-            Checked::Bad(bad) => {
+            Checked::Defect(bad) => {
                 seen_bad = true;
                 report.bad.add(bad);
             }
-            Checked::End(End {
+            Checked::End(ArchiveEnd {
                 archive,
                 was_read,
                 wrong_sum,
@@ -217,7 +217,7 @@ fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
                 if wrong_sum && !seen_bad {
                     let reason = "its checksum is wrong, and those of all members are right: the damage \
                                   is in headers, or between members";
-                    report.bad.add(Bad::corrupt(archive, None, reason));
+                    report.bad.add(Defect::corrupt(archive, None, reason));
                 }
                 if lacks_sums {
                     report.without_checksums += 1;
@@ -291,17 +291,17 @@ impl Reading {
 
 enum Checked {
     Sample,
-    Member { bytes: u64, is_image: bool, compared: bool, bad: Option<Bad> },
-    Bad(Bad),
-    End(End),
+    Member { bytes: u64, is_image: bool, compared: bool, bad: Option<Defect> },
+    Defect(Defect),
+    End(ArchiveEnd),
 }
 
 /// Compares a member with its checksum, and decodes it where it is an image.
-struct Check {
+struct CheckStage {
     decoder: Decoder,
 }
 
-impl Check {
+impl CheckStage {
     fn member(&mut self, mut member: Member) -> Checked {
         let data = member.take_data();
         let is_image = member.is_image;
@@ -309,27 +309,27 @@ impl Check {
         let found = XxHash3_128::oneshot(&data);
         let wrong_sum = member.sum.filter(|sum| *sum != found).map(|sum| {
             let reason = format!("its checksum is {found:032x}, and was {sum:032x}");
-            let mut bad = Bad::corrupt(member.archive, Some(member.name.clone()), reason);
+            let mut bad = Defect::corrupt(member.archive, Some(member.name.clone()), reason);
             bad.offset = member.offset;
             bad
         });
         let bad = member.bad.or(wrong_sum).or_else(|| {
             let error = is_image.then(|| self.decoder.decode_rgb(&data).err())??;
-            Some(Bad::in_member(member.archive, member.name, member.offset, &error))
+            Some(Defect::in_member(member.archive, member.name, member.offset, &error))
         });
         Checked::Member { bytes: data.len() as u64, is_image, compared, bad }
     }
 }
 
-impl Stage<Found> for Check {
+impl Stage<ScanItem> for CheckStage {
     type Out = Checked;
 
-    fn process(&mut self, found: Found, cx: &mut StageContext<'_, Checked>) -> Result<()> {
+    fn process(&mut self, found: ScanItem, cx: &mut StageContext<'_, Checked>) -> Result<()> {
         cx.emit(match found {
-            Found::Sample => Checked::Sample,
-            Found::Member(member) => self.member(member),
-            Found::Bad(bad) => Checked::Bad(bad),
-            Found::End(end) => Checked::End(end),
+            ScanItem::Sample => Checked::Sample,
+            ScanItem::Member(member) => self.member(member),
+            ScanItem::Defect(bad) => Checked::Defect(bad),
+            ScanItem::End(end) => Checked::End(end),
         })
     }
 }

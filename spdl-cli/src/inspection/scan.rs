@@ -12,39 +12,39 @@ use spdl_io::shards::{ShardRecord, Sums};
 use twox_hash::xxhash3_128::Hasher;
 
 use super::archive::Archive;
-use super::bad::Bad;
 use super::data_set::DataSet;
-use super::found::{End, Found, Member};
+use super::defect::Defect;
+use super::scan_item::{ArchiveEnd, Member, ScanItem};
 use crate::datasets::member_name::{is_image, key_and_field};
 
 /// Whether checksums are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Checksums {
+pub(crate) enum ChecksumMode {
     Compared,
     Ignored,
 }
 
 /// An iterator over a data set.
-pub(crate) fn all(
+pub(crate) fn scan(
     set: &Arc<DataSet>,
-    checksums: Checksums,
-) -> spdl_core::Result<Box<dyn Iterator<Item = Found> + Send>> {
+    checksums: ChecksumMode,
+) -> spdl_core::Result<Box<dyn Iterator<Item = ScanItem> + Send>> {
     if let DataSet::Samples(samples) = &**set {
         return Ok(Box::new(samples.found()?));
     }
     let set = Arc::clone(set);
     let archives = move |at| match &*set {
-        DataSet::Archives { archives, .. } => Some(Pass::open(at, archives.get(at)?, checksums)),
+        DataSet::Archives { archives, .. } => Some(Scan::open(at, archives.get(at)?, checksums)),
         DataSet::Samples(_) => None,
     };
     Ok(Box::new((0..).map_while(archives).flatten()))
 }
 
 /// A pass over one archive.
-struct Pass {
+struct Scan {
     archive: usize,
     /// What is told first.
-    told: VecDeque<Found>,
+    told: VecDeque<ScanItem>,
     stream: Option<TarStream<Summing>>,
     sum: Arc<Mutex<Hasher>>,
     by_manifest: bool,
@@ -76,11 +76,11 @@ impl Read for Summing {
     }
 }
 
-impl Pass {
-    fn open(number: usize, archive: &Archive, checksums: Checksums) -> Self {
+impl Scan {
+    fn open(number: usize, archive: &Archive, checksums: ChecksumMode) -> Self {
         let sum = Arc::new(Mutex::new(Hasher::new()));
         let found;
-        let mut pass = Pass {
+        let mut pass = Scan {
             archive: number,
             told: VecDeque::new(),
             stream: None,
@@ -100,7 +100,7 @@ impl Pass {
                 pass.stream = Some(TarStream::new(Summing { archive, sum }));
             }
             Err(error) => {
-                pass.bad(Bad::new(number, None, &error));
+                pass.bad(Defect::new(number, None, &error));
                 pass.done(false, false, false);
                 return pass;
             }
@@ -109,16 +109,16 @@ impl Pass {
             && found != record.bytes
         {
             let reason = format!("it has {found} bytes, and had {}", record.bytes);
-            pass.bad(Bad::corrupt(number, None, reason));
+            pass.bad(Defect::corrupt(number, None, reason));
         }
         match checksums {
-            Checksums::Compared => pass.open_checksums(archive),
+            ChecksumMode::Compared => pass.open_checksums(archive),
             // They also tell how many members there were.
-            Checksums::Ignored if pass.known_members == 0 => {
+            ChecksumMode::Ignored if pass.known_members == 0 => {
                 let sums = archive.place.sums();
                 pass.known_members = sums.map_or(0, |(sums, _)| sums.as_slice().len() as u64);
             }
-            Checksums::Ignored => {}
+            ChecksumMode::Ignored => {}
         }
         pass
     }
@@ -129,7 +129,7 @@ impl Pass {
         match archive.place.sums() {
             Ok((_, sum)) if record.is_some_and(|record| record.sum_of_sums() != Some(sum)) => {
                 let reason = "the file of its members' checksums is not the one that was written";
-                self.bad(Bad::corrupt(self.archive, None, reason));
+                self.bad(Defect::corrupt(self.archive, None, reason));
             }
             Ok((sums, _)) => {
                 self.known_members = self.known_members.max(sums.as_slice().len() as u64);
@@ -139,23 +139,23 @@ impl Pass {
                 self.lacks_sums = true;
             }
             Err(error) => {
-                let mut bad = Bad::new(self.archive, None, &error);
+                let mut bad = Defect::new(self.archive, None, &error);
                 bad.reason = format!("{}.sums: {}", archive.place.file_name(), bad.reason);
                 self.bad(bad);
             }
         }
     }
 
-    fn bad(&mut self, bad: Bad) {
+    fn bad(&mut self, bad: Defect) {
         self.is_sound = false;
-        self.told.push_back(Found::Bad(bad));
+        self.told.push_back(ScanItem::Defect(bad));
     }
 
     /// Nothing of the archive comes any more.
     fn done(&mut self, was_read: bool, wrong_sum: bool, is_whole: bool) {
         self.stream = None;
         let seen = self.members as u64;
-        self.told.push_back(Found::End(End {
+        self.told.push_back(ScanItem::End(ArchiveEnd {
             archive: self.archive,
             was_read,
             wrong_sum,
@@ -193,7 +193,7 @@ impl Pass {
             (Some(_), other) => {
                 let other = other.map_or("none was".to_owned(), |(name, _)| format!("{name} was"));
                 let reason = format!("{other} written in its place");
-                (None, Some(Bad::corrupt(self.archive, Some(entry.key.clone()), reason)))
+                (None, Some(Defect::corrupt(self.archive, Some(entry.key.clone()), reason)))
             }
         };
         self.is_sound &= bad.is_none();
@@ -203,7 +203,7 @@ impl Pass {
         let sample = Key::from_bytes(sample);
         if self.sample.as_ref() != Some(&sample) {
             self.sample = Some(sample);
-            self.told.push_back(Found::Sample);
+            self.told.push_back(ScanItem::Sample);
         }
         match data {
             Ok(data) => {
@@ -211,7 +211,7 @@ impl Pass {
                 let field = Key::from_bytes(field).to_string();
                 let number = || Encoding::Integer.decode(data.clone()).ok()?.as_i64();
                 let label = if field == "cls" { number() } else { None };
-                self.told.push_back(Found::Member(Member {
+                self.told.push_back(ScanItem::Member(Member {
                     archive: self.archive,
                     field,
                     is_image,
@@ -224,7 +224,7 @@ impl Pass {
                 }));
             }
             Err(error) => {
-                let bad = Bad::new(self.archive, Some(entry.key), &error);
+                let bad = Defect::new(self.archive, Some(entry.key), &error);
                 match error.kind() {
                     // It is passed over.
                     ErrorKind::Unsupported | ErrorKind::LimitExceeded => self.bad(bad),
@@ -237,12 +237,12 @@ impl Pass {
     /// A header, or the end of the archive, is damaged: nothing behind it can be found.
     fn broken(&mut self, error: &Error) {
         let promised = self.promised();
-        let bad = Bad::new(self.archive, promised.map(|(name, _)| name), error);
+        let bad = Defect::new(self.archive, promised.map(|(name, _)| name), error);
         self.broken_off(bad, self.members + 1);
     }
 
     /// Nothing comes behind what is bad, which is the last of so many members.
-    fn broken_off(&mut self, mut bad: Bad, members: usize) {
+    fn broken_off(&mut self, mut bad: Defect, members: usize) {
         let all = self.sums.as_ref().map_or(0, |sums| sums.as_slice().len());
         match all.saturating_sub(members) {
             0 => {}
@@ -258,7 +258,7 @@ impl Pass {
     fn end(&mut self) {
         if let Some((name, _)) = self.promised() {
             let reason = "it was written, and is not there";
-            self.bad(Bad::corrupt(self.archive, Some(name), reason));
+            self.bad(Defect::corrupt(self.archive, Some(name), reason));
         }
         let found = self.sum.lock().unwrap_or_else(PoisonError::into_inner).finish_128();
         let wrong_sum = self.is_sound && self.expected.is_some_and(|sum| sum != found);
@@ -266,10 +266,10 @@ impl Pass {
     }
 }
 
-impl Iterator for Pass {
-    type Item = Found;
+impl Iterator for Scan {
+    type Item = ScanItem;
 
-    fn next(&mut self) -> Option<Found> {
+    fn next(&mut self) -> Option<ScanItem> {
         loop {
             if let Some(found) = self.told.pop_front() {
                 return Some(found);

@@ -18,16 +18,16 @@ use crate::ui::failure::Failure;
 
 /// Where an archive lies.
 #[derive(Clone, Debug)]
-pub(crate) enum Place {
+pub(crate) enum Location {
     /// A file of this machine.
-    Here(PathBuf),
+    Local(PathBuf),
     /// An object of a store.
-    There(StoredPlace),
+    Remote(RemoteLocation),
 }
 
 /// Where an object lies in a store.
 #[derive(Clone, Debug)]
-pub(crate) struct StoredPlace {
+pub(crate) struct RemoteLocation {
     pub(super) fetcher: Arc<dyn Fetcher>,
     pub(super) key: Key,
     /// As it may be shown.
@@ -38,19 +38,19 @@ pub(crate) struct StoredPlace {
     pub(super) _stores: Arc<StoreRegistry>,
 }
 
-impl Place {
+impl Location {
     /// The bytes of the archive, and how many there are, if that is told.
     ///
     /// # Errors
     /// What the operating system, or the store, answers.
     pub(crate) fn open(&self) -> Result<(Box<dyn Read + Send>, Option<u64>)> {
         match self {
-            Place::Here(path) => {
+            Location::Local(path) => {
                 let file = File::open(path).map_err(Error::from)?;
                 let size = fs::metadata(path).map(|found| found.len()).ok();
                 Ok((Box::new(file), size))
             }
-            Place::There(StoredPlace { fetcher, key, .. }) => {
+            Location::Remote(RemoteLocation { fetcher, key, .. }) => {
                 let body = block_on(fetcher.open(key, &ReadRequest::whole()))?;
                 let pieces = Pieces { pieces: body.pieces, piece: Bytes::new() };
                 Ok((Box::new(pieces), body.size))
@@ -64,8 +64,8 @@ impl Place {
     /// `NotFound` where there are none; as [`Sums::read`]; what the store answers.
     pub(crate) fn sums(&self) -> Result<(Sums, u128)> {
         match self {
-            Place::Here(path) => Sums::read(path),
-            Place::There(place) => {
+            Location::Local(path) => Sums::read(path),
+            Location::Remote(place) => {
                 let key = Key::from_bytes(&[place.key.as_bytes(), b".sums"].concat());
                 let text = place.read_beside(&key, Sums::MAX_BYTES)?;
                 Ok((Sums::parse(&text)?, XxHash3_128::oneshot(&text)))
@@ -79,8 +79,8 @@ impl Place {
     /// `NotFound` where there is none; as [`Manifest::read`]; what the store answers.
     pub(crate) fn manifest(&self) -> Result<Manifest> {
         match self {
-            Place::Here(_) => Manifest::read(self.folder().to_path()),
-            Place::There(place) => {
+            Location::Local(_) => Manifest::read(self.folder().to_path()),
+            Location::Remote(place) => {
                 let key =
                     Key::from_bytes(&[self.folder().as_bytes(), MANIFEST.as_bytes()].concat());
                 Manifest::parse(&place.read_beside(&key, Manifest::MAX_BYTES)?)
@@ -89,21 +89,22 @@ impl Place {
     }
 
     /// The other archives of its folder; none where a store does not list.
-    pub(crate) fn archives_beside(&self) -> std::result::Result<Vec<Place>, Failure> {
+    pub(crate) fn archives_beside(&self) -> std::result::Result<Vec<Location>, Failure> {
         match self {
-            Place::Here(_) => {
+            Location::Local(_) => {
                 let found = archives_in(&self.folder().to_path())?;
-                Ok(found.into_iter().map(Place::Here).collect())
+                Ok(found.into_iter().map(Location::Local).collect())
             }
-            Place::There(place) if place.is_signed || !place.fetcher.capability().list => {
+            Location::Remote(place) if place.is_signed || !place.fetcher.capability().list => {
                 Ok(Vec::new())
             }
-            Place::There(place) => {
+            Location::Remote(place) => {
                 let pattern = format!("{}*.tar", self.folder());
                 match block_on(stored_files(&*place.fetcher, &pattern)) {
-                    Ok(found) => {
-                        Ok(found.into_iter().map(|key| Place::There(place.beside(key))).collect())
-                    }
+                    Ok(found) => Ok(found
+                        .into_iter()
+                        .map(|key| Location::Remote(place.beside(key)))
+                        .collect()),
                     Err(error) if error.kind().is_transient() => {
                         Err(Failure::of("cannot list", &error, Path::new(&place.address)))
                     }
@@ -117,11 +118,11 @@ impl Place {
     /// The folder that it lies in: of this machine, or one in the store with a slash at its end.
     pub(crate) fn folder(&self) -> Key {
         match self {
-            Place::Here(path) => match path.parent() {
+            Location::Local(path) => match path.parent() {
                 Some(folder) if !folder.as_os_str().is_empty() => Key::from_path(folder),
                 _ => Key::from_bytes(b"."),
             },
-            Place::There(StoredPlace { key, .. }) => {
+            Location::Remote(RemoteLocation { key, .. }) => {
                 let slash = key.as_bytes().iter().rposition(|&byte| byte == b'/');
                 Key::from_bytes(&key.as_bytes()[..slash.map_or(0, |slash| slash + 1)])
             }
@@ -131,8 +132,8 @@ impl Place {
     /// Its name in the folder.
     pub(crate) fn file_name(&self) -> String {
         match self {
-            Place::Here(path) => path.file_name().unwrap_or_default().to_string_lossy().into(),
-            Place::There(StoredPlace { key, .. }) => {
+            Location::Local(path) => path.file_name().unwrap_or_default().to_string_lossy().into(),
+            Location::Remote(RemoteLocation { key, .. }) => {
                 let name = key.as_bytes().rsplit(|&byte| byte == b'/').next();
                 Key::from_bytes(name.unwrap_or_default()).to_string()
             }
@@ -142,17 +143,17 @@ impl Place {
     /// What people call it.
     pub(crate) fn shown(&self) -> PathBuf {
         match self {
-            Place::Here(path) => path.clone(),
-            Place::There(place) => place.address.clone().into(),
+            Location::Local(path) => path.clone(),
+            Location::Remote(place) => place.address.clone().into(),
         }
     }
 }
 
-impl StoredPlace {
+impl RemoteLocation {
     /// Another object of the same store.
     pub(super) fn beside(&self, key: Key) -> Self {
         let start = self.address.strip_suffix(&self.key.to_string()).unwrap_or_default();
-        StoredPlace { address: format!("{start}{key}"), key, ..self.clone() }
+        RemoteLocation { address: format!("{start}{key}"), key, ..self.clone() }
     }
 
     /// Where the members of the archive lie, by a walk over it.

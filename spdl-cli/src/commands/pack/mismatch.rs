@@ -6,7 +6,7 @@ use super::arguments::PackArguments;
 use crate::ui::format::printable;
 
 /// An option that decides the bytes of a set, as the plan of a set holds it.
-struct DecidingOption {
+struct RecipeOption {
     name: &'static str,
     /// The part of the plan.
     part: &'static str,
@@ -14,37 +14,33 @@ struct DecidingOption {
     value: fn(&str) -> Option<&str>,
 }
 
-const OPTIONS: [DecidingOption; 10] = [
-    DecidingOption { name: "--name", part: "the name", value: |value| Some(value) },
-    DecidingOption {
+const OPTIONS: [RecipeOption; 10] = [
+    RecipeOption { name: "--name", part: "the name", value: |value| Some(value) },
+    RecipeOption {
         name: "--max-side",
         part: "max side",
         value: |side| Some(side).filter(|side| *side != "any"),
     },
-    DecidingOption {
+    RecipeOption {
         name: "--quality",
         part: "quality",
         value: |quality| Some(quality).filter(|quality| *quality != "90"),
     },
-    DecidingOption {
+    RecipeOption {
         name: "--format",
         part: "format",
         value: |format| Some(format).filter(|format| *format != "as is"),
     },
-    DecidingOption {
+    RecipeOption {
         name: "--shuffle",
         part: "order",
         value: |order| order.strip_prefix("shuffled, seed "),
     },
-    DecidingOption { name: "--image-field", part: "image field", value: |value| Some(value) },
-    DecidingOption { name: "--label-field", part: "label field", value: |value| Some(value) },
-    DecidingOption { name: "--fields", part: "fields", value: |value| Some(value) },
-    DecidingOption {
-        name: "--shard-size",
-        part: "the bytes of a shard",
-        value: |value| Some(value),
-    },
-    DecidingOption {
+    RecipeOption { name: "--image-field", part: "image field", value: |value| Some(value) },
+    RecipeOption { name: "--label-field", part: "label field", value: |value| Some(value) },
+    RecipeOption { name: "--fields", part: "fields", value: |value| Some(value) },
+    RecipeOption { name: "--shard-size", part: "the bytes of a shard", value: |value| Some(value) },
+    RecipeOption {
         name: "--shard-samples",
         part: "the samples of a shard",
         value: |value| Some(value),
@@ -75,7 +71,7 @@ pub(super) fn told(changes: &[Change], arguments: &PackArguments) -> Option<Stri
     )))
 }
 
-impl DecidingOption {
+impl RecipeOption {
     /// `without --max-side; now it is 512`, if that has changed.
     fn told(&self, changes: &[Change]) -> Option<String> {
         let change = changes.iter().find(|change| change.part == self.part)?;

@@ -9,21 +9,21 @@ use signal_hook::flag;
 use spdl_core::{Batch, Pipeline, Result, StateFile, StateSaver};
 
 use super::checksum::Checksum;
-use crate::commands::state_files::EPOCHS;
+use crate::commands::checkpoint_files::EPOCHS;
 use crate::ui::failure::Failure;
 
 /// The note of a state that holds the checksum of all before it.
 pub(super) const CHECKSUM: &str = "spdl bench checksum";
 
 /// Saves states while a run goes on, and hears signals that ask it to stop.
-pub(crate) struct Saving {
+pub(crate) struct CheckpointSaver {
     saver: StateSaver,
     epochs: u32,
     /// The signal that came; 0 where none has.
     signal: Arc<AtomicUsize>,
 }
 
-impl Saving {
+impl CheckpointSaver {
     /// Saves every so many steps the state of a run of so many epochs.
     pub(crate) fn new(path: &Path, every: u32, epochs: u32) -> Result<Self, Failure> {
         let signal = Arc::new(AtomicUsize::new(0));
@@ -39,7 +39,7 @@ impl Saving {
                 .map_err(|error| Failure::new("cannot wait for signals", path.display(), error))?;
         }
         let saver = StateSaver::new(StateFile::new(path)).every(every.into());
-        Ok(Saving { saver, epochs, signal })
+        Ok(CheckpointSaver { saver, epochs, signal })
     }
 
     /// The signal that asks to stop, if one came.

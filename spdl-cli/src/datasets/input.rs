@@ -35,21 +35,21 @@ pub(crate) struct Fields<'a> {
 
 /// A data set, and what holds the connections to its store.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct InputDataset {
     pub(crate) set: OpenedDataset,
     stores: StoreRegistry,
     /// What was given first: a folder, a file, a pattern.
     first: Key,
 }
 
-impl Opened {
+impl InputDataset {
     /// Opens it. What people should know of it is told at once; `what` failed otherwise.
     pub(crate) fn open(
         addresses: &[PathBuf],
         fields: Fields<'_>,
         what: &str,
     ) -> std::result::Result<Self, Failure> {
-        let opened = Opened::open_as(addresses, fields, what, false)?;
+        let opened = InputDataset::open_as(addresses, fields, what, false)?;
         opened.warn();
         Ok(opened)
     }
@@ -61,17 +61,17 @@ impl Opened {
         fields: Fields<'_>,
         what: &str,
     ) -> std::result::Result<Self, Failure> {
-        let opened = Opened::open_as(addresses, fields, what, true)?;
+        let opened = InputDataset::open_as(addresses, fields, what, true)?;
         opened.warn();
         Ok(opened)
     }
 
-    /// As [`open`](Opened::open), and nothing is told.
+    /// As [`open`](InputDataset::open), and nothing is told.
     pub(crate) fn open_silently(
         addresses: &[PathBuf],
         what: &str,
     ) -> std::result::Result<Self, Failure> {
-        Opened::open_as(addresses, Fields::default(), what, false)
+        InputDataset::open_as(addresses, Fields::default(), what, false)
     }
 
     fn open_as(
@@ -100,7 +100,7 @@ impl Opened {
             Some((path, None)) => Key::from_path(path),
             None => Key::from_bytes(b""),
         };
-        Ok(Opened { set, stores, first })
+        Ok(InputDataset { set, stores, first })
     }
 
     /// Finds the classes that the field of the label names, where that is not the usual one.

@@ -12,7 +12,7 @@ use spdl_io::{Key, StoreRegistry};
 
 use super::archive::Archive;
 use super::data_set::DataSet;
-use super::place::{Place, StoredPlace};
+use super::location::{Location, RemoteLocation};
 use crate::datasets::address::{is_address, shown};
 use crate::ui::failure::Failure;
 use crate::ui::stderr;
@@ -46,7 +46,7 @@ pub(super) fn archives(addresses: &[PathBuf]) -> Result<Option<DataSet>, Failure
     }
 }
 
-fn place(address: &Path, stores: &Arc<StoreRegistry>) -> spdl_core::Result<StoredPlace> {
+fn place(address: &Path, stores: &Arc<StoreRegistry>) -> spdl_core::Result<RemoteLocation> {
     // What is not UTF-8 is no address.
     let text = address.to_str().unwrap_or_default();
     let is_signed = Address::parse(text)?.query().is_some();
@@ -54,11 +54,11 @@ fn place(address: &Path, stores: &Arc<StoreRegistry>) -> spdl_core::Result<Store
     // What is secret is asterisks, and no part of a name.
     let address = location.address.strip_suffix("?***").unwrap_or(&location.address).to_owned();
     let (fetcher, key) = (location.fetcher, location.key);
-    Ok(StoredPlace { fetcher, key, address, is_signed, _stores: Arc::clone(stores) })
+    Ok(RemoteLocation { fetcher, key, address, is_signed, _stores: Arc::clone(stores) })
 }
 
 /// The archives that a name with braces and stars means.
-fn named(place: &StoredPlace) -> spdl_core::Result<Vec<Archive>> {
+fn named(place: &RemoteLocation) -> spdl_core::Result<Vec<Archive>> {
     let keys = match place.key.as_str() {
         Some(pattern) => block_on(stored_files(&*place.fetcher, pattern))
             .map_err(|error| error.renamed(place.address.clone()))?,
@@ -67,12 +67,12 @@ fn named(place: &StoredPlace) -> spdl_core::Result<Vec<Archive>> {
     Ok(keys.into_iter().map(|key| archive(place.beside(key))).collect())
 }
 
-fn archive(place: StoredPlace) -> Archive {
-    Archive { name: place.address.clone(), place: Place::There(place), record: None }
+fn archive(place: RemoteLocation) -> Archive {
+    Archive { name: place.address.clone(), place: Location::Remote(place), record: None }
 }
 
 /// The archives of a folder: those that its manifest names, or all; `None` where there are none.
-fn folder(place: &StoredPlace, addresses: &[PathBuf]) -> Result<Option<DataSet>, Failure> {
+fn folder(place: &RemoteLocation, addresses: &[PathBuf]) -> Result<Option<DataSet>, Failure> {
     let failed = |error: &Error| Failure::of("cannot open", error, &shown(addresses));
     let folder = match place.key.as_bytes() {
         [] | [.., b'/'] => place.key.clone(),
@@ -80,10 +80,10 @@ fn folder(place: &StoredPlace, addresses: &[PathBuf]) -> Result<Option<DataSet>,
     };
     let slash = if place.key == folder { "" } else { "/" };
     let address = format!("{}{slash}", place.address);
-    let place = StoredPlace { key: folder.clone(), address, ..place.clone() };
+    let place = RemoteLocation { key: folder.clone(), address, ..place.clone() };
     let inside = |name: &str| {
         let key = Key::from_bytes(&[folder.as_bytes(), name.as_bytes()].concat());
-        Place::There(place.beside(key))
+        Location::Remote(place.beside(key))
     };
     let manifest = match inside(MANIFEST).manifest() {
         Ok(manifest) => Some(manifest),
@@ -102,7 +102,7 @@ fn folder(place: &StoredPlace, addresses: &[PathBuf]) -> Result<Option<DataSet>,
     if manifest.is_none() && archives.is_empty() {
         return Ok(None);
     }
-    if let Place::There(journal) = inside(JOURNAL)
+    if let Location::Remote(journal) = inside(JOURNAL)
         && journal.fetcher.capability().stat
         && block_on(journal.fetcher.stat(&journal.key)).is_ok()
     {
@@ -110,8 +110,8 @@ fn folder(place: &StoredPlace, addresses: &[PathBuf]) -> Result<Option<DataSet>,
     }
     let Some(manifest) = manifest else {
         let archives = archives.into_iter().filter_map(|place| match place {
-            Place::There(place) => Some(archive(place)),
-            Place::Here(_) => None,
+            Location::Remote(place) => Some(archive(place)),
+            Location::Local(_) => None,
         });
         return Ok(Some(DataSet::of_archives(archives.collect())));
     };
@@ -120,7 +120,7 @@ fn folder(place: &StoredPlace, addresses: &[PathBuf]) -> Result<Option<DataSet>,
 
 /// Whether there is an archive among the first objects of a folder: one of a million images is not listed
 /// to its end for that.
-fn begins_with_archives(folder: &StoredPlace) -> bool {
+fn begins_with_archives(folder: &RemoteLocation) -> bool {
     let Ok(mut listing) = block_on(folder.fetcher.list(&folder.key)) else { return false };
     let objects =
         (0..LOOKED_AT).map_while(|_| block_on(poll_fn(|cx| listing.as_mut().poll_next(cx))));

@@ -5,22 +5,22 @@ use std::mem;
 use bytes::Bytes;
 use spdl_io::Key;
 
-use super::bad::Bad;
+use super::defect::Defect;
 
 /// What a pass comes upon.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum ScanItem {
     /// A sample begins, whether it can be read or not.
     Sample,
     Member(Member),
     /// Something is wrong with an archive, or with what lies beside it.
-    Bad(Bad),
-    End(End),
+    Defect(Defect),
+    End(ArchiveEnd),
 }
 
 /// An archive is done.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct End {
+pub(crate) struct ArchiveEnd {
     pub(crate) archive: usize,
     /// Whether it could be opened.
     pub(crate) was_read: bool,
@@ -54,7 +54,7 @@ pub(crate) struct Member {
     /// The checksum that it should have.
     pub(crate) sum: Option<u128>,
     /// What is wrong with it, whatever its bytes are.
-    pub(crate) bad: Option<Bad>,
+    pub(crate) bad: Option<Defect>,
     /// The number of its sample's class, by one of its members.
     pub(crate) label: Option<i64>,
 }

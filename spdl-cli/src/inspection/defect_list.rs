@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::bad::Bad;
 use super::data_set::DataSet;
+use super::defect::Defect;
 use crate::ui::format::{count, counted, printable};
 
 /// So many are kept; more are counted.
@@ -13,7 +13,7 @@ const LISTED: usize = 100_000;
 /// So many places are named in a sentence.
 const PLACES: usize = 3;
 
-impl Bad {
+impl Defect {
     /// The archive and the member.
     pub(crate) fn place(&self, set: &DataSet) -> String {
         let places = set.archive_name(self.archive).map(str::to_owned).into_iter();
@@ -24,8 +24,8 @@ impl Bad {
 
 /// All that is wrong: what comes first, and how much there is.
 #[derive(Debug, Default)]
-pub(crate) struct BadList {
-    first: Vec<Bad>,
+pub(crate) struct DefectList {
+    first: Vec<Defect>,
     total: u64,
     /// How many of all are members. The others are archives, or lie beside them.
     members: u64,
@@ -33,8 +33,8 @@ pub(crate) struct BadList {
     archives: BTreeSet<usize>,
 }
 
-impl BadList {
-    pub(crate) fn add(&mut self, bad: Bad) {
+impl DefectList {
+    pub(crate) fn add(&mut self, bad: Defect) {
         self.total += 1;
         self.members += u64::from(bad.name.is_some());
         self.archives.insert(bad.archive);
@@ -48,13 +48,13 @@ impl BadList {
     }
 
     /// The first ones.
-    pub(crate) fn first(&self, most: usize) -> impl Iterator<Item = &Bad> {
+    pub(crate) fn first(&self, most: usize) -> impl Iterator<Item = &Defect> {
         self.first.iter().take(most)
     }
 
     /// An object for each of the first ones.
     pub(crate) fn as_json(&self, set: &DataSet, most: usize) -> Vec<Value> {
-        let object = |bad: &Bad| {
+        let object = |bad: &Defect| {
             json!({
                 "shard": set.archive_name(bad.archive),
                 "key": bad.name.as_ref().map(ToString::to_string),
@@ -155,12 +155,14 @@ pub(crate) fn unseen(members: u64, archives_without_end: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inspection::archive::of_others;
+    use crate::inspection::archive::unlisted_archives;
     use spdl_io::Key;
 
     fn set(archives: usize) -> DataSet {
         DataSet::Archives {
-            archives: of_others((0..archives).map(|at| format!("{at}.tar").into()).collect()),
+            archives: unlisted_archives(
+                (0..archives).map(|at| format!("{at}.tar").into()).collect(),
+            ),
             unlisted: Vec::new(),
             manifest: None,
         }
@@ -168,9 +170,9 @@ mod tests {
 
     #[test]
     fn the_sentence_names_how_much_is_wrong_and_where() {
-        let bad = |archive, name: Option<&str>| Bad::corrupt(archive, name.map(Key::from), "x");
-        let told = |all: &[Bad], archives| {
-            let mut list = BadList::default();
+        let bad = |archive, name: Option<&str>| Defect::corrupt(archive, name.map(Key::from), "x");
+        let told = |all: &[Defect], archives| {
+            let mut list = DefectList::default();
             all.iter().cloned().for_each(|bad| list.add(bad));
             list.sentence(&set(archives), 30, ["is bad", "are bad"])
         };
@@ -188,14 +190,14 @@ mod tests {
             told(&[a, bad(0, None)], 2),
             "1 of 30 members in 2 archives is bad, and 1 thing more (0.tar, 1.tar)"
         );
-        let many: Vec<Bad> = (0..5).map(|archive| bad(archive, None)).collect();
+        let many: Vec<Defect> = (0..5).map(|archive| bad(archive, None)).collect();
         assert_eq!(told(&many, 9), "5 of 9 archives are bad (0.tar, 1.tar, 2.tar, and 2 more)");
     }
 
     #[test]
     fn what_is_not_kept_is_counted() {
-        let mut list = BadList::default();
-        (0..LISTED + 5).for_each(|_| list.add(Bad::corrupt(0, None, "x")));
+        let mut list = DefectList::default();
+        (0..LISTED + 5).for_each(|_| list.add(Defect::corrupt(0, None, "x")));
         assert_eq!((list.total(), list.first(usize::MAX).count()), (LISTED as u64 + 5, LISTED));
         let text = list.as_text(&set(1), 2, "100,000");
         assert_eq!(text.lines().count(), 5);

@@ -7,7 +7,7 @@ use crate::ui::format::printable;
 
 /// What is wrong, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Bad {
+pub(crate) struct Defect {
     /// The number of its archive; 0 for files of a folder.
     pub(crate) archive: usize,
     /// The member, where it is one.
@@ -17,7 +17,7 @@ pub(crate) struct Bad {
     pub(crate) reason: String,
 }
 
-impl Bad {
+impl Defect {
     pub(crate) fn new(archive: usize, name: Option<Key>, error: &Error) -> Self {
         // The offset is told by itself.
         let mut reason = error.message().to_owned();
@@ -30,16 +30,16 @@ impl Bad {
             }
             cause = error.source();
         }
-        Bad { archive, name, offset: error.offset(), kind: error.kind(), reason }
+        Defect { archive, name, offset: error.offset(), kind: error.kind(), reason }
     }
 
     pub(crate) fn corrupt(archive: usize, name: Option<Key>, reason: impl Into<String>) -> Self {
-        Bad { archive, name, offset: None, kind: ErrorKind::Corrupt, reason: reason.into() }
+        Defect { archive, name, offset: None, kind: ErrorKind::Corrupt, reason: reason.into() }
     }
 
     /// That the data of a member, which begin there in the archive, are damaged.
     pub(crate) fn in_member(archive: usize, name: Key, start: Option<u64>, error: &Error) -> Self {
-        let mut bad = Bad::new(archive, Some(name), error);
+        let mut bad = Defect::new(archive, Some(name), error);
         // Offsets of decoders are those in the member.
         bad.offset = start.map(|start| start + bad.offset.unwrap_or(0)).or(bad.offset);
         bad
