@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use spdl_core::Result;
-use spdl_core::sampler::{
+use spdl_core::source::sampler::{
     Distributed, Limited, Mixture, NumpyRandom, Part, Repeated, SampleOrder, Sampler, Sequential,
     ShardWindow, Shuffled, Until, Weighted,
 };

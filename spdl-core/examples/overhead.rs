@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 use common::{Arguments, cpu_time, grouped, least, median, progress, quantile, round};
 use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
+use spdl_core::source::Cursor;
+use spdl_core::stage::stage_fn;
 use spdl_core::{
-    AsyncContext, AsyncStage, BoxStream, Cursor, DatasetSource, Error, ErrorKind, Order, Pipeline,
-    PipelineBuilder, Result, Source, StageOptions, async_trait, stage_fn,
+    AsyncContext, AsyncStage, BoxStream, DatasetSource, Error, ErrorKind, Order, Pipeline,
+    PipelineBuilder, Result, Source, StageOptions, async_trait,
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, Stats, StatsAlloc};
 

@@ -6,9 +6,8 @@ mod common;
 use std::time::Instant;
 
 use common::Arguments;
-use spdl_core::{
-    Aggregator, Bucketer, Bucketing, ConcatAndSplit, Packer, Packing, Result, SampleId, SampleRng,
-};
+use spdl_core::stage::{Aggregator, Bucketer, Bucketing, ConcatAndSplit, Packer, Packing};
+use spdl_core::{Result, SampleId, SampleRng};
 
 const HELP: &str = "\
 How much of packed sequences and of bucketed batches is used, for log-normal lengths.

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use common::{Arguments, cpu_time, grouped, median, progress, round};
 use serde_json::{Value, json};
+use spdl_core::stage::stage_fn;
 use spdl_core::{
     AsyncContext, AsyncStage, DatasetSource, Error, ErrorKind, PipelineBuilder, Result,
-    StageOptions, async_trait, stage_fn,
+    StageOptions, async_trait,
 };
 
 const HELP: &str = "\

@@ -7,9 +7,11 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use spdl_core::pipeline::path;
+use spdl_core::stage::{Retried, WeightedMerge};
 use spdl_core::{
-    AsyncContext, AsyncStage, Error, ErrorKind, OnError, PipelineBuilder, Result, Retried, Retry,
-    StageOptions, WeightedMerge, async_trait, path,
+    AsyncContext, AsyncStage, Error, ErrorKind, OnError, PipelineBuilder, Result, Retry,
+    StageOptions, async_trait,
 };
 
 /// A store that is busy when it is asked for every tenth key, the first time.

@@ -49,17 +49,17 @@
 //! | you want | you write |
 //! |---|---|
 //! | a source | [`PipelineBuilder::new`] with a [`Source`] or a [`DatasetSource`]; [`from_iter`](PipelineBuilder::from_iter), [`from_stream`](PipelineBuilder::from_stream), [`from_pipeline`](PipelineBuilder::from_pipeline) |
-//! | several sources | [`merge`](PipelineBuilder::merge) with [`Arrival`], [`RoundRobin`], [`WeightedMerge`] or a [`MergePolicy`] of yours; [`zip`](PipelineBuilder::zip) |
+//! | several sources | [`merge`](PipelineBuilder::merge) with [`Arrival`](stage::Arrival), [`RoundRobin`](stage::RoundRobin), [`WeightedMerge`](stage::WeightedMerge) or a [`MergePolicy`](stage::MergePolicy) of yours; [`zip`](PipelineBuilder::zip) |
 //! | a function | [`map`](PipelineBuilder::map), [`filter`](PipelineBuilder::filter), [`flat_map`](PipelineBuilder::flat_map), [`map_async`](PipelineBuilder::map_async) |
 //! | a stage with scratch memory | [`stage`](PipelineBuilder::stage), [`async_stage`](PipelineBuilder::async_stage) |
-//! | another order of a data set's items, mixtures, shards | [`DatasetSource::sampler`] with one of [`sampler`] |
-//! | lists | [`batch`](PipelineBuilder::batch), [`unbatch`](PipelineBuilder::unbatch), [`aggregate`](PipelineBuilder::aggregate) with an [`Aggregator`] of yours |
+//! | another order of a data set's items, mixtures, shards | [`DatasetSource::sampler`] with one of [`source::sampler`] |
+//! | lists | [`batch`](PipelineBuilder::batch), [`unbatch`](PipelineBuilder::unbatch), [`aggregate`](PipelineBuilder::aggregate) with an [`Aggregator`](stage::Aggregator) of yours |
 //! | little padding | [`bucket`](PipelineBuilder::bucket), [`pack`](PipelineBuilder::pack), [`concat_and_split`](PipelineBuilder::concat_and_split) |
 //! | arrays | [`fill`](PipelineBuilder::fill) |
 //! | batches on a device | [`upload`](PipelineBuilder::upload) with a [`Device`], [`buffers`](PipelineBuilder::buffers) |
 //! | different ways for different items | [`route`](PipelineBuilder::route), [`route_lists`](PipelineBuilder::route_lists) |
 //! | a bound in bytes | [`measured`](PipelineBuilder::measured), [`memory`](PipelineBuilder::memory) |
-//! | threads | [`StageOptions`], [`Control`] |
+//! | threads | [`StageOptions`], [`Control`](pipeline::Control) |
 //! | what happens to bad items | [`OnError`], [`Retry`], [`on_drop`](PipelineBuilder::on_drop) |
 //! | one epoch at a time | [`epochs`](PipelineBuilder::epochs), [`Pipeline::next_epoch`] |
 //! | the same run again | [`deterministic`](PipelineBuilder::deterministic), or [`record_order`](PipelineBuilder::record_order) and [`replay`](PipelineBuilder::replay) |
@@ -110,54 +110,21 @@ pub mod source;
 pub mod stage;
 mod sync;
 
-pub use error::{Change, Error, ErrorKind, Result};
-pub use memory::{
-    ALIGNMENT, Array, BufferPool, DType, Device, DeviceMemory, Element, Fence, Footprint,
-    HostBuffer, HostDevice, MemoryStatistics, PAGE, Pin, PinMemory, PoolStatistics, Space, Upload,
-    usable_memory,
-};
-#[cfg(feature = "metrics")]
-pub use observe::MetricsExporter;
-#[cfg(feature = "tracing")]
-pub use observe::TracingHook;
-pub use observe::{
-    ConsumerStatistics, Counter, Dropped, Hook, Interval, ItemInfo, ItemOutcome, Limit,
-    MAX_DROPPED_LISTED, Quantiles, QueueStatistics, StageInfo, StageKind, StageStatistics,
-    Statistics,
-};
+pub use error::{Error, ErrorKind, Result};
+pub use memory::{Array, DType, Device, Footprint};
+pub use observe::{Hook, Statistics};
+pub use pipeline::{OnError, Order, Pipeline, PipelineBuilder, StageOptions};
+pub use resume::State;
 #[cfg(feature = "serde")]
-pub use observe::{Entry, Quarantine, QuarantineList};
-#[cfg(feature = "serde")]
-pub use pipeline::SavedSteps;
-pub use pipeline::{
-    Construct, Control, Definition, Epoch, Event, Monitor, Order, Path, Pipeline, PipelineBuilder,
-    PipelineSettings, PipelineStream, Profile, ProfileOptions, Rate, Setting, StageDefinition,
-    StageOptions, StageProfile, path, short_type_name,
-};
-pub use resume::{OrderAudit, OrderDifference, OrderRecord, SampleCounts, State};
-#[cfg(feature = "serde")]
-pub use resume::{StateFile, StateLock, StateSaver};
-#[cfg(feature = "rayon")]
-pub use runtime::RayonExecutor;
-#[cfg(feature = "tokio")]
-pub use runtime::TokioRuntime;
-pub use runtime::{CpuExecutor, Runtime, ThreadRuntime, block_on};
-pub use scheduler::OnError;
-pub use source::sampler;
-pub use source::{
-    Cursor, Dataset, DatasetSource, Fingerprint, Labeled, Permutation, Position, Positions,
-    RangeRun, Remainder, SampleId, SampleRng, Shard, Source,
-};
+pub use resume::{StateFile, StateSaver};
+pub use runtime::{Runtime, block_on};
+pub use source::{Dataset, DatasetSource, Labeled, SampleId, SampleRng, Shard, Source};
 pub use stage::{
-    Aggregation, Aggregator, Arrival, AsyncContext, AsyncStage, Batch, BatchLayout, Batcher,
-    Bucketed, Bucketer, Bucketing, Choice, ConcatAndSplit, DeviceArray, DeviceBatch, Field, Fill,
-    FillContext, FillRate, Filter, FlatMap, Map, MergePolicy, Packed, Packer, Packing, Piece,
-    Retried, RetriedStage, Retry, RoundRobin, Sequence, SlotMut, Stage, StageContext, StageFn,
-    Unbatch, WeightedMerge, pieces, stage_fn,
+    AsyncContext, AsyncStage, Batch, BatchLayout, Field, Fill, FillContext, Retry, SlotMut, Stage,
+    StageContext,
 };
 
-// The only foreign types in this crate's interface.
+// Foreign types of this crate's interface.
 pub use async_trait::async_trait;
-pub use futures_core::Stream;
 pub use futures_core::future::BoxFuture;
 pub use futures_core::stream::BoxStream;

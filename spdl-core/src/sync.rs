@@ -113,10 +113,10 @@ impl Drop for Ends {
 ///
 /// Stages that exist once per worker count together with it, as [`RetriedStage`] does.
 ///
-/// [`RetriedStage`]: crate::RetriedStage
+/// [`RetriedStage`]: crate::stage::RetriedStage
 ///
 /// ```
-/// let counter = spdl_core::Counter::default();
+/// let counter = spdl_core::observe::Counter::default();
 /// counter.clone().add(2);
 /// assert_eq!(counter.get(), 2);
 /// ```

@@ -11,9 +11,11 @@ use std::time::Duration;
 
 use common::{WriteNumber, within_seconds};
 use common::{before_error, dawdle, delivered, delivered_sorted, layout, numbers, until};
+use spdl_core::pipeline::{Control, path};
+use spdl_core::runtime::CpuExecutor;
 use spdl_core::{
-    AsyncContext, AsyncStage, Control, CpuExecutor, Error, ErrorKind, OnError, PipelineBuilder,
-    Result, Stage, StageContext, StageOptions, path,
+    AsyncContext, AsyncStage, Error, ErrorKind, OnError, PipelineBuilder, Result, Stage,
+    StageContext, StageOptions,
 };
 
 /// Who did something: by name and by id.
@@ -426,7 +428,7 @@ fn rayon_can_compute_while_it_does_other_things() {
     within_seconds(60, || {
         let pool = rayon_pool(3);
         let threads = Threads::default();
-        let executor = Arc::new(spdl_core::RayonExecutor::new(Arc::clone(&pool)));
+        let executor = Arc::new(spdl_core::runtime::RayonExecutor::new(Arc::clone(&pool)));
         let mut pipeline = PipelineBuilder::new(numbers(2000))
             .map("a", noting(&threads))
             .map("b", noting(&threads))
@@ -641,7 +643,7 @@ fn the_workers_of_a_pool_of_the_callers_are_bounded_while_it_runs() {
 fn what_has_no_concurrency_to_change_says_so() {
     within_seconds(60, || {
         let halves = [PipelineBuilder::new(numbers(4)), PipelineBuilder::new(numbers(4))];
-        let pipeline = PipelineBuilder::merge(halves, spdl_core::Arrival)
+        let pipeline = PipelineBuilder::merge(halves, spdl_core::stage::Arrival)
             .map("work", Ok)
             .route("route", |_| Ok(0), [path(|items: PipelineBuilder<i64>| items.map("inner", Ok))])
             .batch("batch", 2, false)

@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 
 use common::{bad_number, delivered, numbers, until, within_seconds};
 use futures_util::{StreamExt, stream};
+use spdl_core::pipeline::path;
+use spdl_core::stage::Arrival;
 use spdl_core::{
-    Arrival, AsyncContext, AsyncStage, Error, ErrorKind, OnError, Pipeline, PipelineBuilder,
-    Result, Stage, StageContext, StageOptions, async_trait, block_on, path,
+    AsyncContext, AsyncStage, Error, ErrorKind, OnError, Pipeline, PipelineBuilder, Result, Stage,
+    StageContext, StageOptions, async_trait, block_on,
 };
 
 const MOMENT: Duration = Duration::from_millis(20);

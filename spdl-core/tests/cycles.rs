@@ -16,9 +16,10 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use common::{layout, spdl_threads, within_seconds};
 use futures_util::{StreamExt, stream};
+use spdl_core::source::Cursor;
 use spdl_core::{
-    AsyncContext, AsyncStage, Batch, BoxStream, Cursor, Error, ErrorKind, Fill, FillContext,
-    Pipeline, PipelineBuilder, Result, SlotMut, Source, Stage, StageContext, StageOptions,
+    AsyncContext, AsyncStage, Batch, BoxStream, Error, ErrorKind, Fill, FillContext, Pipeline,
+    PipelineBuilder, Result, SlotMut, Source, Stage, StageContext, StageOptions,
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::StreamExt;
 use futures_util::future::FutureExt;
-use spdl_core::{Cursor, Dataset, DatasetSource, Result, Source};
+use spdl_core::source::Cursor;
+use spdl_core::{Dataset, DatasetSource, Result, Source};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]

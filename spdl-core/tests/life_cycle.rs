@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use common::{WriteNumber, layout, numbers, spdl_threads, within_seconds};
+use spdl_core::runtime::ThreadRuntime;
+use spdl_core::stage::stage_fn;
 use spdl_core::{
     AsyncContext, AsyncStage, DatasetSource, ErrorKind, OnError, PipelineBuilder, Result, Runtime,
-    Stage, StageContext, StageOptions, ThreadRuntime, block_on, stage_fn,
+    Stage, StageContext, StageOptions, block_on,
 };
 
 /// Tests of this file look at the process's threads, so they must not overlap.
@@ -236,7 +238,7 @@ fn a_runtime_can_be_shared_and_outlives_its_pipelines() {
 fn tokio_can_be_the_runtime() {
     alone(|| {
         let tokio = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
-        let runtime = spdl_core::TokioRuntime::new(tokio.handle().clone());
+        let runtime = spdl_core::runtime::TokioRuntime::new(tokio.handle().clone());
         naps_side_by_side(Some(Arc::new(runtime)));
     });
 }
@@ -398,6 +400,6 @@ fn a_slow_consumer_finds_everything_ready() {
         let statistics = pipeline.statistics();
         assert!(statistics.data_readiness() > 0.85, "{}", statistics.data_readiness());
         assert!(statistics.queues[0].put_wait > Duration::from_millis(100));
-        assert!(matches!(statistics.limit(), spdl_core::Limit::Consumer { .. }));
+        assert!(matches!(statistics.limit(), spdl_core::observe::Limit::Consumer { .. }));
     });
 }

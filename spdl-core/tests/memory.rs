@@ -14,11 +14,15 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use common::within_seconds;
 use proptest::prelude::*;
+use spdl_core::memory::MemoryStatistics;
+use spdl_core::observe::Limit;
+use spdl_core::pipeline::path;
+use spdl_core::runtime::CpuExecutor;
+use spdl_core::stage::{Aggregator, RoundRobin};
 use spdl_core::{
-    Aggregator, AsyncContext, AsyncStage, Batch, BatchLayout, CpuExecutor, DType, DatasetSource,
-    Error, ErrorKind, Field, Fill, FillContext, Footprint, Limit, MemoryStatistics, OnError, Order,
-    Pipeline, PipelineBuilder, Result, RoundRobin, SlotMut, Stage, StageContext, StageOptions,
-    path,
+    AsyncContext, AsyncStage, Batch, BatchLayout, DType, DatasetSource, Error, ErrorKind, Field,
+    Fill, FillContext, Footprint, OnError, Order, Pipeline, PipelineBuilder, Result, SlotMut,
+    Stage, StageContext, StageOptions,
 };
 
 /// How long nobody may wait for anything here.
@@ -1124,7 +1128,10 @@ struct Peaks {
 }
 
 /// Looks every millisecond until told that it is over.
-fn watch(monitor: spdl_core::Monitor, over: Arc<AtomicBool>) -> std::thread::JoinHandle<Peaks> {
+fn watch(
+    monitor: spdl_core::pipeline::Monitor,
+    over: Arc<AtomicBool>,
+) -> std::thread::JoinHandle<Peaks> {
     std::thread::spawn(move || {
         let mut peaks = Peaks::default();
         while !over.load(SeqCst) {

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use common::{bad_number, spdl_threads, within_seconds};
-use spdl_core::{
-    Aggregator, Control, CpuExecutor, ErrorKind, OnError, PipelineBuilder, Result, Stage,
-    StageContext, StageOptions,
-};
+use spdl_core::pipeline::Control;
+use spdl_core::runtime::CpuExecutor;
+use spdl_core::stage::Aggregator;
+use spdl_core::{ErrorKind, OnError, PipelineBuilder, Result, Stage, StageContext, StageOptions};
 
 /// A pool of threads.
 #[derive(Debug)]
@@ -285,7 +285,7 @@ fn settings_that_make_no_sense_are_refused_when_the_pipeline_is_built() {
     assert_eq!(kind(zero), ErrorKind::InvalidArgument);
     let unnamed = numbers(1).map("", Ok).build().map(|_| ErrorKind::User);
     assert_eq!(kind(unnamed), ErrorKind::InvalidArgument);
-    let weights = spdl_core::WeightedMerge::new([1.0]).unwrap();
+    let weights = spdl_core::stage::WeightedMerge::new([1.0]).unwrap();
     let merged = PipelineBuilder::merge([numbers(1), numbers(1)], weights);
     assert_eq!(kind(merged.build().map(|_| ErrorKind::User)), ErrorKind::InvalidArgument);
     let many = numbers(1).map("a", Ok).build().unwrap().control().set_threads(100_000);
@@ -311,8 +311,10 @@ fn generators_in_turn(
     let many = |name: &str| {
         numbers(4).flat_map(StageOptions::new(name).queue(2), |n| (0..500).map(move |k| Ok(n + k)))
     };
-    let merged =
-        PipelineBuilder::merge([many("left"), many("right")], spdl_core::RoundRobin::default());
+    let merged = PipelineBuilder::merge(
+        [many("left"), many("right")],
+        spdl_core::stage::RoundRobin::default(),
+    );
     set(merged).build().expect("is sound")
 }
 

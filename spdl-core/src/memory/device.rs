@@ -80,7 +80,8 @@ pub trait Device: Debug + Send + Sync + 'static {
 /// The host as its own device: an upload is done at once and copies nothing.
 ///
 /// ```
-/// use spdl_core::{Device, HostDevice, Space};
+/// use spdl_core::Device;
+/// use spdl_core::memory::{HostDevice, Space};
 /// let device = HostDevice::default();
 /// let mut host = device.host_buffer(4)?;
 /// host.copy_from_slice(&[1, 2, 3, 4]);

@@ -34,7 +34,8 @@ use crate::source::sample::SampleId;
 /// kind [`Panicked`](ErrorKind::Panicked).
 ///
 /// ```
-/// use spdl_core::{Hook, ItemInfo, ItemOutcome, StageInfo};
+/// use spdl_core::Hook;
+/// use spdl_core::observe::{ItemInfo, ItemOutcome, StageInfo};
 /// use std::sync::atomic::{AtomicU64, Ordering};
 ///
 /// /// Counts the items that took too long.

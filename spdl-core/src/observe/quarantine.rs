@@ -21,7 +21,9 @@ use crate::sync::{Counter, Mutex};
 /// ```
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("bad.jsonl");
-/// use spdl_core::{DatasetSource, Error, ErrorKind, OnError, PipelineBuilder, Quarantine, stage_fn};
+/// use spdl_core::{DatasetSource, Error, ErrorKind, OnError, PipelineBuilder};
+/// use spdl_core::observe::Quarantine;
+/// use spdl_core::stage::stage_fn;
 ///
 /// let pipeline = PipelineBuilder::new(DatasetSource::new(vec![1, 2, 3]))
 ///     .stage("refuse", || Ok(stage_fn(|n: i32| match n {

@@ -181,7 +181,7 @@ pub struct StageStatistics {
     /// Items it has handed on: none, one or many for each that it has taken in.
     pub items_out: u64,
     /// How much of the room in its outputs is used, in 0..=1; the rest is padding. `None` where
-    /// there is nothing to be filled; see [`Aggregator::fill_rate`](crate::Aggregator::fill_rate).
+    /// there is nothing to be filled; see [`Aggregator::fill_rate`](crate::stage::Aggregator::fill_rate).
     pub fill_rate: Option<f64>,
     /// The time spent in it, summed over everything that ran at once.
     #[cfg_attr(feature = "serde", serde(rename = "busy_s", with = "crate::seconds"))]

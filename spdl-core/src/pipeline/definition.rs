@@ -125,7 +125,7 @@ impl fmt::Display for Construct {
 /// types but does not hold them: a pipeline cannot be built from it.
 ///
 /// ```
-/// use spdl_core::{Construct, Definition, StageDefinition};
+/// use spdl_core::pipeline::{Construct, Definition, StageDefinition};
 /// let source = StageDefinition::source::<String>("files", Construct::Source);
 /// let read = StageDefinition::new::<String, Vec<u8>>("read", Construct::Async);
 /// let definition = Definition::new(Some(source), vec![read]);
@@ -543,7 +543,8 @@ fn width(text: &str) -> usize {
 /// The name of a type without the modules in which it lies: `Vec<Labeled<Bytes>>`.
 ///
 /// ```
-/// use spdl_core::{Labeled, short_type_name};
+/// use spdl_core::Labeled;
+/// use spdl_core::pipeline::short_type_name;
 /// assert_eq!(short_type_name::<Vec<Labeled<Option<&str>>>>(), "Vec<Labeled<Option<&str>>>");
 /// ```
 pub fn short_type_name<T: ?Sized>() -> String {

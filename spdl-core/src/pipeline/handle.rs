@@ -369,7 +369,8 @@ impl<T: Send + 'static> Pipeline<T> {
     /// As [`next_timeout`](Self::next_timeout), and tells where an epoch ends.
     ///
     /// ```
-    /// # use spdl_core::{DatasetSource, Event, PipelineBuilder};
+    /// # use spdl_core::{DatasetSource, PipelineBuilder};
+    /// # use spdl_core::pipeline::Event;
     /// # use std::{task::Poll, time::Duration};
     /// let mut numbers = PipelineBuilder::new(DatasetSource::new(vec![7])).epochs(0..2).build()?;
     /// let mut events = Vec::new();

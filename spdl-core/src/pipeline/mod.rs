@@ -23,6 +23,7 @@ pub(crate) mod saved_steps;
 #[cfg(all(test, spdl_shuttle))]
 mod shuttle_graphs;
 
+pub use crate::scheduler::failure::OnError;
 pub use builder::{Path, PipelineBuilder, path};
 pub use control::Control;
 pub use definition::{

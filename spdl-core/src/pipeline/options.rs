@@ -77,7 +77,7 @@ impl StageOptions {
 
     /// How many items the stage may work on at once; 0 is taken as 1. Default: the number of worker
     /// threads for a stage that computes. A stage that puts items together (a batch, an aggregate)
-    /// always works on one at a time. While the pipeline runs, [`Control`](crate::Control) changes it.
+    /// always works on one at a time. While the pipeline runs, [`Control`](crate::pipeline::Control) changes it.
     ///
     /// A stage that waits begins with 16 and finds out by itself what more brings, up to 512: as long
     /// as nothing is ready behind it for 5 % of the time, it tries half as many more, and keeps them if
@@ -142,7 +142,7 @@ impl StageOptions {
 
 impl StageOptions {
     /// Tells what decides what the stage does, which the engine cannot see: the size of a crop, the
-    /// version of a tokenizer. It is part of the [definition](crate::Definition), and of the
+    /// version of a tokenizer. It is part of the [definition](crate::pipeline::Definition), and of the
     /// [fingerprint](crate::State::fingerprint) under the name `stage NAME: PARAMETER`: a run that is
     /// resumed with another value is told so. Of more than 100 characters it keeps the first 82 and a
     /// hash of all. A name that the engine uses for that stage (`size`, `order`) is refused when the

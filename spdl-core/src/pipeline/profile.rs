@@ -79,7 +79,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// All of them are held in memory at once between two stages.
     ///
     /// ```
-    /// use spdl_core::{PipelineBuilder, ProfileOptions};
+    /// use spdl_core::PipelineBuilder;
+    /// use spdl_core::pipeline::ProfileOptions;
     /// let mut options = ProfileOptions::default();
     /// options.items = 40;
     /// options.concurrency = vec![2, 1];

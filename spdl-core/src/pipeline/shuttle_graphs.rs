@@ -52,11 +52,7 @@ fn variable(name: &str) -> Option<String> {
 }
 
 fn bytes(seed: u64) -> Vec<u8> {
-    let mut rng = crate::source::random::SampleRng::new(
-        seed,
-        crate::source::sample::SampleId::default(),
-        "graph",
-    );
+    let mut rng = crate::SampleRng::new(seed, crate::SampleId::default(), "graph");
     (0..120).map(|_| (rng.unit() * 256.0) as u8).collect()
 }
 
@@ -149,16 +145,12 @@ fn shuttle_a_consumer_that_leaves_random() {
 fn generators_in_turn(lent: bool) {
     let pool = Arc::new(graphs::build::Pool::new(1));
     let generator = |name: &str| {
-        let numbers = crate::source::dataset::DatasetSource::new(vec![0, 1]);
-        let many = crate::pipeline::options::StageOptions::new(name).queue(1);
-        crate::pipeline::builder::PipelineBuilder::new(numbers)
-            .flat_map(many, |n| (0..4).map(move |k| Ok(n + k)))
+        let numbers = crate::DatasetSource::new(vec![0, 1]);
+        let many = crate::StageOptions::new(name).queue(1);
+        crate::PipelineBuilder::new(numbers).flat_map(many, |n| (0..4).map(move |k| Ok(n + k)))
     };
     let both = [generator("left"), generator("right")];
-    let builder = crate::pipeline::builder::PipelineBuilder::merge(
-        both,
-        crate::stage::merge::RoundRobin::default(),
-    );
+    let builder = crate::PipelineBuilder::merge(both, crate::stage::RoundRobin::default());
     let builder = if lent { builder.executor(pool.clone()) } else { builder.threads(2) };
     let mut pipeline = builder.build().expect("is sound");
     assert_eq!(pipeline.by_ref().take(3).filter(Result::is_ok).count(), 3);
@@ -171,24 +163,22 @@ fn generators_in_turn(lent: bool) {
 /// An epoch of one path ends while the other one is far ahead: whoever waits on one of them must
 /// not have begun something on the other.
 fn epochs_of_two_paths() {
-    type Items = crate::pipeline::builder::PipelineBuilder<usize>;
-    let many = |name: &str| crate::pipeline::options::StageOptions::new(name).queue(1);
+    type Items = crate::PipelineBuilder<usize>;
+    let many = |name: &str| crate::StageOptions::new(name).queue(1);
     let (left, right) = (many("left"), many("right"));
     let paths = [
-        crate::pipeline::builder::path(|path: Items| {
+        crate::pipeline::path(|path: Items| {
             path.flat_map(left, |n| [Ok(n), Ok(n)]).map("same", Ok)
         }),
-        crate::pipeline::builder::path(|path: Items| path.flat_map(right, |n| [Ok(n), Ok(n)])),
+        crate::pipeline::path(|path: Items| path.flat_map(right, |n| [Ok(n), Ok(n)])),
     ];
-    let pipeline = crate::pipeline::builder::PipelineBuilder::new(
-        crate::source::dataset::DatasetSource::new(vec![0, 1, 2, 3]),
-    )
-    .route("way", |n| Ok(n % 2), paths)
-    .epochs(0..2)
-    .threads(2)
-    .deterministic()
-    .build()
-    .expect("is sound");
+    let pipeline = crate::PipelineBuilder::new(crate::DatasetSource::new(vec![0, 1, 2, 3]))
+        .route("way", |n| Ok(n % 2), paths)
+        .epochs(0..2)
+        .threads(2)
+        .deterministic()
+        .build()
+        .expect("is sound");
     let got: Vec<usize> = pipeline.map(|item| item.expect("nothing fails")).collect();
     assert_eq!(got, [0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 1, 1, 2, 2, 3, 3]);
 }

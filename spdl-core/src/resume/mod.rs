@@ -19,6 +19,7 @@ pub(crate) mod state;
 #[cfg(feature = "serde")]
 pub(crate) mod state_file;
 
+pub use crate::error::Change;
 pub use audit::OrderAudit;
 pub use replay::{OrderDifference, OrderRecord};
 pub use state::{SampleCounts, State};

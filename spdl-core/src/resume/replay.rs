@@ -47,7 +47,8 @@ struct Run {
 /// per break. Steps of one size are one entry of 16 bytes. Equal orders are equal records.
 ///
 /// ```
-/// use spdl_core::{OrderRecord, SampleId};
+/// use spdl_core::SampleId;
+/// use spdl_core::resume::OrderRecord;
 /// let ids = [4, 5, 6, 0].map(|index| SampleId { epoch: 0, index });
 /// let record: OrderRecord = ids.into_iter().collect();
 /// assert_eq!(record.len(), 4);
@@ -346,7 +347,8 @@ impl OrderRecord {
     /// every sample of both behind the place where they part.
     ///
     /// ```
-    /// use spdl_core::{OrderRecord, SampleId};
+    /// use spdl_core::SampleId;
+    /// use spdl_core::resume::OrderRecord;
     /// let record = |indices: &[u64]| -> OrderRecord {
     ///     indices.iter().map(|&index| SampleId { epoch: 0, index }).collect()
     /// };

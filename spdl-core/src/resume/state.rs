@@ -662,7 +662,7 @@ impl State {
     /// The position of the current epoch behind the last one of which anything is done, or on which a
     /// list that was delivered in part depends, or an item that was cut, counted from 0 in the order
     /// of all ranks. From there on another order may follow: see
-    /// [`Mixture::taking_over`](crate::sampler::Mixture::taking_over). What is not yet done in front
+    /// [`Mixture::taking_over`](crate::source::sampler::Mixture::taking_over). What is not yet done in front
     /// of it comes as it would have come.
     ///
     /// Of several ranks take the largest, or that of their [combined](State::combine) state.

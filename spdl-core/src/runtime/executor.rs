@@ -21,7 +21,7 @@ use std::fmt;
 ///   with an error.
 ///
 /// ```
-/// use spdl_core::CpuExecutor;
+/// use spdl_core::runtime::CpuExecutor;
 ///
 /// /// A thread for each piece of work.
 /// #[derive(Debug)]
@@ -68,7 +68,7 @@ mod with_rayon {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use std::sync::Arc;
-    /// use spdl_core::{CpuExecutor, RayonExecutor};
+    /// use spdl_core::runtime::{CpuExecutor, RayonExecutor};
     ///
     /// let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build()?;
     /// let executor = RayonExecutor::new(Arc::new(pool));

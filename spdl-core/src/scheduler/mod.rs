@@ -58,8 +58,6 @@ pub(crate) mod source_node;
 mod window;
 pub(crate) mod worker_pool;
 
-pub use failure::OnError;
-
 use crate::error::{Error, ErrorKind, Result, guarded, panicked};
 use crate::item::Head;
 use crate::item::lineage::{Fate, Member};

@@ -92,7 +92,8 @@ impl<D: Dataset + ?Sized> Dataset for Arc<D> {
 /// any other [`Sampler`].
 ///
 /// ```
-/// use spdl_core::{Cursor, DatasetSource, Source};
+/// use spdl_core::{DatasetSource, Source};
+/// use spdl_core::source::Cursor;
 /// # use futures_util::StreamExt;
 /// let source = DatasetSource::new(vec!['a', 'b', 'c', 'd']).shuffled(7);
 /// let epoch = |n| -> spdl_core::Result<String> {
@@ -128,7 +129,7 @@ impl<D: Dataset> DatasetSource<D> {
         DatasetSource { dataset, sampler: Arc::new(Sequential) }
     }
 
-    /// Shuffles every epoch by a [`Permutation`](crate::Permutation) of (seed, epoch).
+    /// Shuffles every epoch by a [`Permutation`](crate::source::Permutation) of (seed, epoch).
     #[must_use]
     pub fn shuffled(self, seed: u64) -> Self {
         self.sampler(Shuffled::new(seed))
@@ -138,7 +139,7 @@ impl<D: Dataset> DatasetSource<D> {
     /// of any set before.
     ///
     /// ```
-    /// use spdl_core::sampler::{Repeated, Shuffled};
+    /// use spdl_core::source::sampler::{Repeated, Shuffled};
     /// use spdl_core::{DatasetSource, PipelineBuilder};
     /// let thrice = Repeated::passes(Shuffled::new(7), 3)?;
     /// let source = DatasetSource::new(vec![10, 20]).sampler(thrice);
@@ -176,7 +177,7 @@ impl<D: Dataset> DatasetSource<D> {
     ///
     /// # Errors
     /// `InvalidArgument` where the epoch has no such position; those that
-    /// [`Remainder::Pad`](crate::Remainder::Pad) adds, from its length on, are none either. As
+    /// [`Remainder::Pad`](crate::source::Remainder::Pad) adds, from its length on, are none either. As
     /// [`Sampler::epoch`] and [`Dataset::item`].
     pub fn item_at(&self, id: SampleId) -> Result<D::Item> {
         let order = self.sampler.epoch(self.dataset.len(), id.epoch)?;

@@ -23,6 +23,8 @@ pub mod sampler;
 pub(crate) mod shard;
 pub(crate) mod shuffle;
 
+pub use futures_core::Stream;
+
 pub use dataset::{Dataset, DatasetSource};
 pub use random::SampleRng;
 pub use range_run::RangeRun;
@@ -36,7 +38,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use futures_core::Stream;
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 
@@ -92,7 +93,7 @@ pub trait Source: Debug + Send + Sync + 'static {
         pass_over(positions, |at| self.open(at))
     }
 
-    /// How many items an epoch has, where that is known. [`Remainder::Drop`](crate::Remainder) and
+    /// How many items an epoch has, where that is known. [`Remainder::Drop`](crate::source::Remainder) and
     /// `Pad` rely on it.
     fn len_hint(&self) -> Option<u64> {
         None

@@ -10,7 +10,7 @@ use std::ops::Range;
 /// 98` (with 1998 and 98).
 ///
 /// ```
-/// use spdl_core::RangeRun;
+/// use spdl_core::source::RangeRun;
 /// let ranges = [1..2, 4..5, 7..8, 10..11, 20..30];
 /// let runs: Vec<_> = RangeRun::of(ranges.into_iter()).collect();
 /// assert_eq!((runs.len(), runs[0].step(), runs[0].count()), (2, 3, 4));

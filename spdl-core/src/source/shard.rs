@@ -14,7 +14,8 @@ use crate::source::ranges::Ranges;
 /// that order, whatever `w` is. No rank needs to know of the others.
 ///
 /// ```
-/// use spdl_core::{DatasetSource, PipelineBuilder, Remainder, Shard};
+/// use spdl_core::{DatasetSource, PipelineBuilder, Shard};
+/// use spdl_core::source::Remainder;
 /// let part = |rank| -> spdl_core::Result<Vec<i32>> {
 ///     let numbers = DatasetSource::new((0..8).collect::<Vec<i32>>());
 ///     let shard = Shard::new(rank, 3)?.remainder(Remainder::Uneven);
@@ -241,7 +242,7 @@ impl Positions {
     /// All positions of an epoch.
     ///
     /// ```
-    /// use spdl_core::Positions;
+    /// use spdl_core::source::Positions;
     /// assert!(Positions::all(3).take(4).map(|position| position.at).eq(0..4));
     /// ```
     pub fn all(epoch: u64) -> Self {

@@ -9,7 +9,7 @@
 /// where such a network cannot give all orders, it is a small table that is shuffled.
 ///
 /// ```
-/// use spdl_core::Permutation;
+/// use spdl_core::source::Permutation;
 /// let order = Permutation::new(5, 42, 0);
 /// let mut items: Vec<u64> = (0..5).map(|position| order.at(position)).collect();
 /// items.sort();

@@ -1,7 +1,6 @@
 //! Stages that change how many items there are: batches, aggregates, filters, and their inverses.
 
 use std::fmt;
-use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::stage::{Parts, Stage, StageContext};
@@ -11,12 +10,13 @@ const MOST_RESERVED: usize = 65_536;
 
 /// Makes one item of several: a list, a sum, a packed sequence.
 ///
-/// Run by an [`Aggregation`]. Each instance serves one epoch, on one worker at a time: it is made
+/// Each instance serves one epoch, on one worker at a time: it is made
 /// when its first item comes, and dropped after its [`flush`](Aggregator::flush), so nothing of one
 /// epoch, or of one pipeline, gets into the next.
 ///
 /// ```
-/// use spdl_core::{Aggregator, Result};
+/// use spdl_core::Result;
+/// use spdl_core::stage::Aggregator;
 ///
 /// /// Packs texts until they have 10 bytes together.
 /// #[derive(Default)]
@@ -129,7 +129,7 @@ pub trait Aggregator<In>: Send + 'static {
 /// How much of the room in aggregates is used.
 ///
 /// ```
-/// # use spdl_core::FillRate;
+/// # use spdl_core::stage::FillRate;
 /// let rate = FillRate { used: 970, capacity: 1000 };
 /// assert_eq!(rate.share(), Some(0.97));
 /// ```
@@ -165,7 +165,7 @@ impl FillRate {
 /// The [`Aggregator`] that makes lists of `n` items.
 ///
 /// ```
-/// use spdl_core::{Aggregator, Batcher};
+/// use spdl_core::stage::{Aggregator, Batcher};
 /// let mut batcher = Batcher::new(2, false)?;
 /// assert_eq!(batcher.accumulate('a')?, None);
 /// assert_eq!(batcher.accumulate('b')?, Some(vec!['a', 'b']));
@@ -233,18 +233,7 @@ type Factory<A> = Box<dyn Fn() -> Result<A> + Send>;
 /// several short aggregates at the end of an epoch do no harm. An aggregate has the identity of the
 /// item that completed it; through [`batch`](crate::PipelineBuilder::batch) and
 /// [`aggregate`](crate::PipelineBuilder::aggregate), that of its first item. An epoch without items makes no aggregate.
-///
-/// ```
-/// use spdl_core::{Aggregation, Batcher, DatasetSource, PipelineBuilder, StageOptions};
-/// let pairs = PipelineBuilder::new(DatasetSource::new(vec![1, 2, 3, 4, 5]))
-///     .stage(StageOptions::new("pairs").concurrency(1), || {
-///         Aggregation::new(|| Batcher::new(2, true))
-///     })
-///     .build()?;
-/// assert_eq!(pairs.collect::<spdl_core::Result<Vec<_>>>()?, [[1, 2], [3, 4]]);
-/// # Ok::<(), spdl_core::Error>(())
-/// ```
-pub struct Aggregation<A> {
+pub(crate) struct Aggregation<A> {
     factory: Factory<A>,
     /// The aggregator of this epoch, from its first item on. The very first is there earlier.
     aggregator: Option<A>,
@@ -268,7 +257,7 @@ impl<A> Aggregation<A> {
     ///
     /// # Errors
     /// The factory's: it is tried here, so that a failure ends the pipeline, not an item.
-    pub fn new(factory: impl Fn() -> Result<A> + Send + 'static) -> Result<Self> {
+    pub(crate) fn new(factory: impl Fn() -> Result<A> + Send + 'static) -> Result<Self> {
         let aggregator = Some(factory()?);
         let factory = Box::new(factory);
         Ok(Aggregation { factory, aggregator, used: false, books: Books::default() })
@@ -409,184 +398,14 @@ impl Drop for AtRisk<'_> {
     }
 }
 
-/// The [`Stage`] that turns each item into one other. Clones share the function.
-///
-/// Unlike [`stage_fn`](crate::stage_fn), it needs no factory of its own: `move || Ok(map.clone())`.
-///
-/// ```
-/// # use spdl_core::{DatasetSource, Map, PipelineBuilder};
-/// let double = Map::new(|n: i32| Ok(n * 2));
-/// let doubled = PipelineBuilder::new(DatasetSource::new(vec![1, 2, 3]))
-///     .stage("double", move || Ok(double.clone()))
-///     .deterministic()
-///     .build()?;
-/// assert_eq!(doubled.collect::<spdl_core::Result<Vec<_>>>()?, [2, 4, 6]);
-/// # Ok::<(), spdl_core::Error>(())
-/// ```
-pub struct Map<F>(Arc<F>);
-
-/// The [`Stage`] that lets only the items pass for which a predicate holds. Clones share it.
-///
-/// What is filtered out is neither a failure nor reported.
-///
-/// ```
-/// # use spdl_core::{DatasetSource, Filter, PipelineBuilder};
-/// let even = Filter::new(|n: &i32| Ok(n % 2 == 0));
-/// let pipeline = PipelineBuilder::new(DatasetSource::new(vec![1, 2, 3, 4]))
-///     .stage("even", move || Ok(even.clone()))
-///     .deterministic()
-///     .build()?;
-/// assert_eq!(pipeline.collect::<spdl_core::Result<Vec<_>>>()?, [2, 4]);
-/// # Ok::<(), spdl_core::Error>(())
-/// ```
-pub struct Filter<F>(Arc<F>);
-
-/// The [`Stage`] that turns each item into any number of others: a generator. Clones share the
-/// function.
-///
-/// Each item that the iterator yields goes on at once, before the next one is asked for. An error
-/// that it yields is the failure of the input; what it yielded before has gone on.
-///
-/// ```
-/// # use spdl_core::{DatasetSource, FlatMap, PipelineBuilder};
-/// let count = FlatMap::new(|n: u32| (0..n).map(Ok));
-/// let pipeline = PipelineBuilder::new(DatasetSource::new(vec![1, 0, 3]))
-///     .stage("count", move || Ok(count.clone()))
-///     .deterministic()
-///     .build()?;
-/// assert_eq!(pipeline.collect::<spdl_core::Result<Vec<_>>>()?, [0, 0, 1, 2]);
-/// # Ok::<(), spdl_core::Error>(())
-/// ```
-pub struct FlatMap<F>(Arc<F>);
-
-macro_rules! shares_its_function {
-    ($($stage:ident)*) => { $(
-        impl<F> $stage<F> {
-            /// The stage that calls `function`.
-            pub fn new(function: F) -> Self {
-                $stage(Arc::new(function))
-            }
-        }
-
-        impl<F> Clone for $stage<F> {
-            fn clone(&self) -> Self {
-                $stage(Arc::clone(&self.0))
-            }
-        }
-
-        impl<F> fmt::Debug for $stage<F> {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(stringify!($stage))
-            }
-        }
-    )* };
-}
-shares_its_function!(Map Filter FlatMap);
-
-impl<In, Out, F> Stage<In> for Map<F>
-where
-    F: Fn(In) -> Result<Out> + Send + Sync + 'static,
-    Out: Send + 'static,
-{
-    type Out = Out;
-
-    fn process(&mut self, item: In, cx: &mut StageContext<'_, Out>) -> Result<()> {
-        cx.emit((self.0)(item)?)
-    }
-}
-
-impl<T, F> Stage<T> for Filter<F>
-where
-    T: Send + 'static,
-    F: Fn(&T) -> Result<bool> + Send + Sync + 'static,
-{
-    type Out = T;
-
-    fn process(&mut self, item: T, cx: &mut StageContext<'_, T>) -> Result<()> {
-        if (self.0)(&item)? {
-            return cx.emit(item);
-        }
-        cx.filter_out();
-        Ok(())
-    }
-}
-
-impl<In, Out, I, F> Stage<In> for FlatMap<F>
-where
-    F: Fn(In) -> I + Send + Sync + 'static,
-    I: IntoIterator<Item = Result<Out>>,
-    Out: Send + 'static,
-{
-    type Out = Out;
-
-    fn process(&mut self, item: In, cx: &mut StageContext<'_, Out>) -> Result<()> {
-        let mut empty = true;
-        for output in (self.0)(item) {
-            cx.emit(output?)?;
-            empty = false;
-            // The next one may be long in coming.
-            cx.flush()?;
-        }
-        if empty {
-            cx.filter_out();
-        }
-        Ok(())
-    }
-}
-
-/// The [`Stage`] that takes lists apart: each element of an item becomes an item.
-///
-/// ```
-/// # use spdl_core::{DatasetSource, PipelineBuilder, Unbatch};
-/// let pipeline = PipelineBuilder::new(DatasetSource::new(vec![vec![1, 2], vec![], vec![3]]))
-///     .stage("apart", || Ok(Unbatch))
-///     .deterministic()
-///     .build()?;
-/// assert_eq!(pipeline.collect::<spdl_core::Result<Vec<_>>>()?, [1, 2, 3]);
-/// # Ok::<(), spdl_core::Error>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Unbatch;
-
-impl<In> Stage<In> for Unbatch
-where
-    In: IntoIterator,
-    In::Item: Send + 'static,
-{
-    type Out = In::Item;
-
-    fn process(&mut self, item: In, cx: &mut StageContext<'_, In::Item>) -> Result<()> {
-        let mut elements = item.into_iter().peekable();
-        if elements.peek().is_none() {
-            cx.filter_out();
-        }
-        elements.try_for_each(|element| cx.emit(element))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use super::*;
     use crate::source::sample::SampleId;
-    use crate::stage::TestOutlet;
+    use crate::stage::{TestOutlet, epoch};
     use crate::sync::Counter;
-
-    /// Feeds a stage one epoch; returns what it emitted and how each item went.
-    fn epoch<In, S: Stage<In>>(
-        stage: &mut S,
-        items: impl IntoIterator<Item = In>,
-    ) -> (Vec<S::Out>, Vec<Result<()>>) {
-        let mut outlet = TestOutlet::default();
-        let results = outlet.run(SampleId::default(), |cx| {
-            let mut results: Vec<_> =
-                items.into_iter().map(|item| stage.process(item, cx)).collect();
-            results.push(stage.finish(cx));
-            results
-        });
-        (outlet.outputs, results)
-    }
 
     fn batches(size: usize, drop_last: bool) -> Aggregation<Batcher<u32>> {
         Aggregation::new(move || Batcher::new(size, drop_last)).unwrap()
@@ -838,61 +657,5 @@ mod tests {
         let items = [1, 1, 1, 1, 1, 99];
         assert!(catch_unwind(AssertUnwindSafe(|| epoch(&mut stage, items))).is_err());
         assert_eq!(left_out(&mut stage), 2);
-    }
-
-    #[test]
-    fn a_filter_passes_what_holds_and_fails_what_cannot_be_judged() {
-        let mut odd = Filter::new(|n: &u32| match n {
-            0 => Err(Error::new(ErrorKind::User, "zero is odd enough")),
-            n => Ok(n % 2 == 1),
-        });
-        let (outputs, results) = epoch(&mut odd.clone(), 0..6);
-        assert_eq!(outputs, [1, 3, 5]);
-        assert!(results[0].is_err() && results[1..].iter().all(Result::is_ok));
-        assert_eq!(epoch(&mut odd, [3]).0, [3]);
-    }
-
-    #[test]
-    fn a_generators_items_go_on_before_its_error() {
-        let mut stage = FlatMap::new(|n: u32| {
-            (0..n).map(|i| match i {
-                2 => Err(Error::new(ErrorKind::Corrupt, "two")),
-                i => Ok(i),
-            })
-        });
-        let (outputs, results) = epoch(&mut stage, [2, 5, 0]);
-        assert_eq!(outputs, [0, 1, 0, 1]);
-        assert_eq!(results[1].as_ref().unwrap_err().kind(), ErrorKind::Corrupt);
-        assert!(results[0].is_ok() && results[2].is_ok());
-    }
-
-    #[test]
-    fn a_generator_is_not_asked_for_more_once_the_pipeline_stops() {
-        let asked = Counter::default();
-        let counter = asked.clone();
-        let mut stage = FlatMap::new(move |(): ()| {
-            let counter = counter.clone();
-            std::iter::repeat_with(move || {
-                counter.add(1);
-                Ok(0)
-            })
-        });
-        let mut outlet = TestOutlet { stopped: true, ..TestOutlet::default() };
-        let result = outlet.run(SampleId::default(), |cx| stage.process((), cx));
-        assert_eq!(result.unwrap_err().kind(), ErrorKind::Stopped);
-        assert_eq!(asked.get(), 1);
-    }
-
-    #[test]
-    fn lists_come_apart_in_order() {
-        let lists = [vec![1, 2], vec![], vec![3]];
-        assert_eq!(epoch(&mut Unbatch, lists).0, [1, 2, 3]);
-    }
-
-    #[test]
-    fn a_map_shares_its_function() {
-        let add = Map::new(|n: u32| Ok(n + 1));
-        assert_eq!(epoch(&mut add.clone(), [1, 2]).0, [2, 3]);
-        assert_eq!(epoch(&mut { add }, [5]).0, [6]);
     }
 }

@@ -279,7 +279,8 @@ impl Batch {
     /// A batch of these samples, with an array `[ids.len(), …]` for each name.
     ///
     /// ```
-    /// use spdl_core::{Array, Batch, BufferPool, DType, SampleId};
+    /// use spdl_core::{Array, Batch, DType, SampleId};
+    /// use spdl_core::memory::BufferPool;
     /// let ids = vec![SampleId { epoch: 0, index: 0 }, SampleId { epoch: 0, index: 1 }];
     /// let labels = Array::new(DType::I64, vec![2], BufferPool::new().take(16)?)?;
     /// let batch = Batch::new(ids, [("labels", labels)])?;

@@ -74,7 +74,9 @@ impl DeviceBatch {
     /// arrays begin on the device.
     ///
     /// ```
-    /// use spdl_core::{BufferPool, DType, Device, DeviceArray, DeviceBatch, HostDevice, SampleId};
+    /// use spdl_core::{DType, Device, SampleId};
+    /// use spdl_core::memory::{BufferPool, HostDevice};
+    /// use spdl_core::stage::{DeviceArray, DeviceBatch};
     /// let upload = HostDevice::default().upload(BufferPool::new().take(8)?)?;
     /// let labels = DeviceArray::new(DType::I64, vec![1], upload)?;
     /// let batch = DeviceBatch::new(vec![SampleId { epoch: 0, index: 0 }], [("labels", labels)])?;
@@ -113,7 +115,9 @@ impl DeviceBatch {
     /// Starts the copy of every array, and returns at once.
     ///
     /// ```
-    /// use spdl_core::{Array, Batch, BufferPool, DType, DeviceBatch, HostDevice, SampleId};
+    /// use spdl_core::{Array, Batch, DType, SampleId};
+    /// use spdl_core::memory::{BufferPool, HostDevice};
+    /// use spdl_core::stage::DeviceBatch;
     /// let labels = Array::new(DType::I64, vec![1], BufferPool::new().take(8)?)?;
     /// let batch = Batch::new(vec![SampleId { epoch: 0, index: 0 }], [("labels", labels)])?;
     /// let batch = DeviceBatch::upload(batch, &HostDevice::default())?;

@@ -13,7 +13,8 @@ use crate::source::sample::SampleId;
 /// but its arguments, and deterministic branches, the merged order is deterministic.
 ///
 /// ```
-/// use spdl_core::{Choice, DatasetSource, MergePolicy, PipelineBuilder};
+/// use spdl_core::{DatasetSource, PipelineBuilder};
+/// use spdl_core::stage::{Choice, MergePolicy};
 ///
 /// /// Everything of the first branch, then everything of the second, and so on.
 /// #[derive(Debug)]
@@ -99,7 +100,7 @@ impl MergePolicy for RoundRobin {
 
 /// Draws a branch at random for each item, with given weights; a branch that has ended is left out.
 /// The draws are a function of the pipeline's seed and the epoch. To draw items of one data set by
-/// weight, there is [`sampler::Weighted`](crate::sampler::Weighted).
+/// weight, there is [`sampler::Weighted`](crate::source::sampler::Weighted).
 pub struct WeightedMerge {
     weights: Vec<f64>,
     rng: Option<SampleRng>,

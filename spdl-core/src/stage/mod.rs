@@ -3,7 +3,8 @@
 //! | file | what |
 //! |---|---|
 //! | this file | [`Stage`], [`AsyncStage`] and their contexts |
-//! | `aggregate` | [`Aggregator`]: several items into one; maps, filters and batches of items |
+//! | `aggregate` | [`Aggregator`]: several items into one |
+//! | `adapters` | stages that the builder makes of functions: map, filter, flat map |
 //! | `batch` | [`Fill`], [`Batch`], [`BatchLayout`]: samples written into slots of a batch |
 //! | `device_batch` | [`DeviceBatch`]: a batch in device memory |
 //! | `grouping/` | buckets, packed sequences, fixed-length pieces |
@@ -12,6 +13,7 @@
 //!
 //! Imports: `error`, `sync`, `seconds`, `runtime`, `memory`, `source`, `item`.
 
+pub(crate) mod adapters;
 pub(crate) mod aggregate;
 pub(crate) mod batch;
 pub(crate) mod device_batch;
@@ -19,7 +21,7 @@ pub(crate) mod grouping;
 pub(crate) mod merge;
 pub(crate) mod retry;
 
-pub use aggregate::{Aggregation, Aggregator, Batcher, FillRate, Filter, FlatMap, Map, Unbatch};
+pub use aggregate::{Aggregator, Batcher, FillRate};
 pub use batch::{Batch, BatchLayout, Field, Fill, FillContext, SlotMut};
 pub use device_batch::{DeviceArray, DeviceBatch};
 pub use grouping::{
@@ -146,7 +148,7 @@ pub(crate) trait Outlet<Out> {
     fn flush(&mut self) -> Result<()>;
 }
 
-/// What an aggregate is made of, as an [`Aggregator`](crate::Aggregator) tells it.
+/// What an aggregate is made of, as an [`Aggregator`](crate::stage::Aggregator) tells it.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     /// Which of the items taken in; `None`: all since the one before.
@@ -207,7 +209,7 @@ impl<Out> StageContext<'_, Out> {
     }
 
     /// Says that nothing comes of this item, now or later: it is filtered out, and counted so in the
-    /// [state](crate::SampleCounts) of the run. Of an item for which something is emitted it says
+    /// [state](crate::resume::SampleCounts) of the run. Of an item for which something is emitted it says
     /// nothing.
     ///
     /// ```
@@ -318,7 +320,8 @@ impl<Out> fmt::Debug for StageContext<'_, Out> {
 /// A function from one input to one output as a [`Stage`].
 ///
 /// ```
-/// # use spdl_core::{DatasetSource, PipelineBuilder, stage_fn};
+/// # use spdl_core::{DatasetSource, PipelineBuilder};
+/// # use spdl_core::stage::stage_fn;
 /// let doubled = PipelineBuilder::new(DatasetSource::new(vec![1, 2, 3]))
 ///     .stage("double", || Ok(stage_fn(|n: i32| Ok(n * 2))))
 ///     .deterministic()
@@ -377,7 +380,7 @@ pub trait AsyncStage<In: Send + 'static>: Send + Sync + 'static {
         None
     }
 
-    /// How it tries again, for the pipeline's [`Definition`](crate::Definition). `None`: it does not.
+    /// How it tries again, for the pipeline's [`Definition`](crate::pipeline::Definition). `None`: it does not.
     fn retry(&self) -> Option<Retry> {
         None
     }
@@ -540,4 +543,19 @@ impl<Out> Outlet<Out> for TestOutlet<Out> {
     fn flush(&mut self) -> Result<()> {
         self.go_on()
     }
+}
+
+#[cfg(test)]
+/// Feeds a stage one epoch; returns what it emitted and how each item went.
+pub(crate) fn epoch<In, S: Stage<In>>(
+    stage: &mut S,
+    items: impl IntoIterator<Item = In>,
+) -> (Vec<S::Out>, Vec<Result<()>>) {
+    let mut outlet = TestOutlet::default();
+    let results = outlet.run(SampleId::default(), |cx| {
+        let mut results: Vec<_> = items.into_iter().map(|item| stage.process(item, cx)).collect();
+        results.push(stage.finish(cx));
+        results
+    });
+    (outlet.outputs, results)
 }

@@ -181,7 +181,8 @@ impl fmt::Display for Retry {
 ///
 /// ```
 /// use spdl_core::{AsyncContext, AsyncStage, DatasetSource, Error, ErrorKind, PipelineBuilder};
-/// use spdl_core::{Result, Retried, Retry, async_trait};
+/// use spdl_core::{Result, Retry, async_trait};
+/// use spdl_core::stage::Retried;
 /// use std::sync::atomic::{AtomicU32, Ordering};
 ///
 /// /// A server that is busy for the first call.
@@ -270,7 +271,9 @@ where
 /// should change it only where it succeeds. [`finish`](Stage::finish) is not retried.
 ///
 /// ```
-/// use spdl_core::{Counter, DatasetSource, PipelineBuilder, RetriedStage, Retry, stage_fn};
+/// use spdl_core::{DatasetSource, PipelineBuilder, Retry};
+/// use spdl_core::observe::Counter;
+/// use spdl_core::stage::{RetriedStage, stage_fn};
 /// let retries = Counter::default();
 /// let counter = retries.clone();
 /// let pipeline = PipelineBuilder::new(DatasetSource::new(vec![1, 2]))
@@ -368,7 +371,7 @@ mod tests {
     use super::*;
     use crate::runtime::{Runtime, block_on};
     use crate::source::sample::SampleId;
-    use crate::stage::aggregate::FlatMap;
+    use crate::stage::adapters::FlatMap;
     use crate::stage::{TestOutlet, stage_fn};
     use crate::sync::Mutex;
 

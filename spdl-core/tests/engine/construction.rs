@@ -10,10 +10,12 @@ use crate::common::{
 };
 use crate::common::{layout, within_seconds};
 use futures_util::{StreamExt, stream};
+use spdl_core::pipeline::path;
+use spdl_core::source::Cursor;
+use spdl_core::stage::{Aggregator, Arrival, Choice, MergePolicy, RoundRobin, WeightedMerge};
 use spdl_core::{
-    Aggregator, Arrival, AsyncStage, BoxStream, Choice, Cursor, ErrorKind, MergePolicy, OnError,
-    Order, PipelineBuilder, Result, RoundRobin, SampleId, Source, Stage, StageContext,
-    StageOptions, WeightedMerge, path,
+    AsyncStage, BoxStream, ErrorKind, OnError, Order, PipelineBuilder, Result, SampleId, Source,
+    Stage, StageContext, StageOptions,
 };
 
 /// Numbers that tell their epoch: `epoch × 1000 + index`, as many as `counts` says, epoch by epoch,
@@ -887,7 +889,7 @@ fn a_route_inside_a_path_and_behind_a_merge_works() {
 
 #[test]
 fn a_route_with_no_paths_is_refused() {
-    let none: [spdl_core::Path<i64, i64>; 0] = [];
+    let none: [spdl_core::pipeline::Path<i64, i64>; 0] = [];
     let error =
         PipelineBuilder::new(numbers(1)).route("route", |_| Ok(0), none).build().unwrap_err();
     assert_eq!((error.kind(), error.stage()), (ErrorKind::InvalidArgument, Some("route")));
@@ -1254,7 +1256,7 @@ fn a_definition_tells_that_a_stage_tries_again() {
             Some(*n as usize)
         }
     }
-    let patient = || spdl_core::Retried::new(Fetch, spdl_core::Retry::default().attempts(5));
+    let patient = || spdl_core::stage::Retried::new(Fetch, spdl_core::Retry::default().attempts(5));
     let fetch = std::sync::Arc::new(patient().unwrap());
     let tree = PipelineBuilder::new(numbers(3)).async_stage("fetch", fetch).definition();
     assert!(tree.to_string().contains("retry 5 attempts"), "{tree}");
@@ -1272,7 +1274,7 @@ fn a_definition_tells_what_watches_and_what_orders_the_pipeline() {
         assert!(!quiet.contains(word), "{word:?} is told in\n{quiet}");
     }
     let record = [0, 1].map(|index| spdl_core::SampleId { epoch: 0, index }).into_iter().collect();
-    let weighted = spdl_core::WeightedMerge::new([1.0, 2.5]).unwrap();
+    let weighted = spdl_core::stage::WeightedMerge::new([1.0, 2.5]).unwrap();
     let branches = [PipelineBuilder::new(numbers(3)), PipelineBuilder::new(numbers(3))];
     let told = PipelineBuilder::merge(branches, weighted)
         .hook(Silent)
@@ -1301,7 +1303,7 @@ fn a_definition_tells_what_watches_and_what_orders_the_pipeline() {
 fn a_definition_comes_back_from_json() {
     let definition = everything().definition();
     let text = serde_json::to_string(&definition).unwrap();
-    let back: spdl_core::Definition = serde_json::from_str(&text).unwrap();
+    let back: spdl_core::pipeline::Definition = serde_json::from_str(&text).unwrap();
     assert_eq!(back, definition);
     assert_eq!(back.to_string(), definition.to_string());
 }

@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use crate::common::{bad_number, until, within_seconds};
 use proptest::prelude::*;
+use spdl_core::resume::SampleCounts;
+use spdl_core::stage::{Aggregator, Bucketing, ConcatAndSplit, Packed, Piece};
 use spdl_core::{
-    Aggregator, Bucketing, ConcatAndSplit, DatasetSource, OnError, Packed, Piece, Pipeline,
-    PipelineBuilder, Result, SampleCounts, Stage, StageContext, StageOptions, State,
+    DatasetSource, OnError, Pipeline, PipelineBuilder, Result, Stage, StageContext, StageOptions,
+    State,
 };
 
 type Text = Vec<i64>;

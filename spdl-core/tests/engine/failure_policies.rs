@@ -10,10 +10,12 @@ use crate::common::{
     WriteNumber, bad_number, before_error, dawdle, delivered, layout, numbers, until,
 };
 use futures_util::{StreamExt, stream};
+use spdl_core::observe::Counter;
+use spdl_core::source::Cursor;
+use spdl_core::stage::{Retried, RetriedStage, stage_fn};
 use spdl_core::{
-    AsyncContext, AsyncStage, BoxStream, Counter, Cursor, Error, ErrorKind, OnError, Order,
-    Pipeline, PipelineBuilder, Result, Retried, RetriedStage, Retry, Source, Stage, StageContext,
-    StageOptions, async_trait, stage_fn,
+    AsyncContext, AsyncStage, BoxStream, Error, ErrorKind, OnError, Order, Pipeline,
+    PipelineBuilder, Result, Retry, Source, Stage, StageContext, StageOptions, async_trait,
 };
 
 const ANY: OnError = OnError::SKIP;
@@ -442,7 +444,7 @@ fn a_listener_that_fails_or_panics_ends_the_pipeline() {
 #[cfg(feature = "serde")]
 #[test]
 fn the_quarantine_list_has_a_line_for_each_dropped_sample() {
-    use spdl_core::Quarantine;
+    use spdl_core::observe::Quarantine;
     within_seconds(60, || {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("bad.jsonl");
@@ -467,7 +469,7 @@ fn the_quarantine_list_has_a_line_for_each_dropped_sample() {
 #[cfg(feature = "serde")]
 #[test]
 fn a_quarantine_list_that_cannot_be_written_ends_the_pipeline_unless_it_is_lenient() {
-    use spdl_core::Quarantine;
+    use spdl_core::observe::Quarantine;
     struct Full;
     impl std::io::Write for Full {
         fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {

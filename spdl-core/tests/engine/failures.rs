@@ -6,13 +6,16 @@ use std::sync::{Arc, Mutex};
 
 use crate::common::{WriteNumber, bad_number, before_error, layout, numbers, within_seconds};
 use async_trait::async_trait;
+use spdl_core::runtime::ThreadRuntime;
+use spdl_core::source::Cursor;
+use spdl_core::stage::stage_fn;
 use spdl_core::{
-    AsyncContext, AsyncStage, BatchLayout, BoxStream, Cursor, DType, Error, ErrorKind, Field, Fill,
+    AsyncContext, AsyncStage, BatchLayout, BoxStream, DType, Error, ErrorKind, Field, Fill,
     FillContext, OnError, PipelineBuilder, Result, SampleId, SlotMut, Source, Stage, StageContext,
-    StageOptions, ThreadRuntime, stage_fn,
+    StageOptions,
 };
 
-fn picky(bad: fn(i64) -> bool) -> impl Fn() -> Result<spdl_core::StageFn<PickyFn>> {
+fn picky(bad: fn(i64) -> bool) -> impl Fn() -> Result<spdl_core::stage::StageFn<PickyFn>> {
     move || {
         Ok(stage_fn(Box::new(move |n| if bad(n) { Err(bad_number(n)) } else { Ok(n) }) as PickyFn))
     }
@@ -121,7 +124,7 @@ fn a_panic_in_a_fill_leaves_its_slot_to_the_next_sample() {
 #[test]
 fn a_failing_constructor_is_an_ordinary_error() {
     within_seconds(60, || {
-        let no_stage = || -> Result<spdl_core::StageFn<PickyFn>> {
+        let no_stage = || -> Result<spdl_core::stage::StageFn<PickyFn>> {
             Err(Error::new(ErrorKind::Unsupported, "no such device"))
         };
         let pipeline = PipelineBuilder::new(numbers(10)).stage("device", no_stage).build().unwrap();

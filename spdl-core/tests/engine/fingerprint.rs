@@ -1,9 +1,8 @@
 //! What a run that goes on must share with the one that began: what is told where it does not.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use spdl_core::{
-    DatasetSource, Error, ErrorKind, PipelineBuilder, Result, StageOptions, State, path,
-};
+use spdl_core::pipeline::path;
+use spdl_core::{DatasetSource, Error, ErrorKind, PipelineBuilder, Result, StageOptions, State};
 
 fn numbers() -> PipelineBuilder<i64> {
     PipelineBuilder::new(DatasetSource::new((0..12).collect::<Vec<i64>>())).deterministic()

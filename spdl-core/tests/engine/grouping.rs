@@ -6,10 +6,9 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use crate::common::{dawdle, numbers, until, within_seconds};
 use proptest::prelude::*;
-use spdl_core::{
-    Bucketing, Construct, ErrorKind, OnError, Packing, PipelineBuilder, Result, SampleId, Stage,
-    StageContext,
-};
+use spdl_core::pipeline::Construct;
+use spdl_core::stage::{Bucketing, Packing};
+use spdl_core::{ErrorKind, OnError, PipelineBuilder, Result, SampleId, Stage, StageContext};
 
 /// Lengths from 1 to 12 that tell nothing of their order.
 fn length(n: i64) -> u64 {

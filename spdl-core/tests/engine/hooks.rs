@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{WriteNumber, numbers, within_seconds};
+use spdl_core::observe::{ItemInfo, ItemOutcome, StageInfo, StageKind};
+use spdl_core::stage::stage_fn;
 use spdl_core::{
-    AsyncContext, AsyncStage, BatchLayout, DType, Error, ErrorKind, Field, Hook, ItemInfo,
-    ItemOutcome, OnError, PipelineBuilder, Result, StageInfo, StageKind, async_trait, stage_fn,
+    AsyncContext, AsyncStage, BatchLayout, DType, Error, ErrorKind, Field, Hook, OnError,
+    PipelineBuilder, Result, async_trait,
 };
 
 #[derive(Debug, Default, PartialEq, Eq, Clone, Copy)]
@@ -281,7 +283,7 @@ fn intervals_of_a_running_pipeline_add_up_to_its_statistics() {
     within_seconds(20, || {
         let count = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&count);
-        let parts = Arc::new(Mutex::new(Vec::<spdl_core::Interval>::new()));
+        let parts = Arc::new(Mutex::new(Vec::<spdl_core::observe::Interval>::new()));
         let heard = Arc::clone(&parts);
         let mut pipeline = PipelineBuilder::new(numbers(300))
             .every(Duration::from_millis(5), move |interval| {
@@ -310,7 +312,7 @@ fn intervals_of_a_running_pipeline_add_up_to_its_statistics() {
         assert_eq!(parts.iter().map(|part| part.length).sum::<Duration>(), whole.elapsed);
         assert_eq!(parts.iter().map(|part| part.consumer.items).sum::<u64>(), 297);
         for (at, stage) in whole.stages.iter().enumerate() {
-            let sum = |get: fn(&spdl_core::StageStatistics) -> u64| {
+            let sum = |get: fn(&spdl_core::observe::StageStatistics) -> u64| {
                 parts.iter().map(|part| get(&part.stages[at])).sum::<u64>()
             };
             assert_eq!(sum(|stage| stage.items), stage.items);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::common::{dawdle, within_seconds};
 use proptest::prelude::*;
-use spdl_core::sampler::{
+use spdl_core::source::sampler::{
     Concatenated, Limited, Mixture, Part, Repeated, Sampler, Sequential, Shuffled, Until,
 };
 use spdl_core::{
@@ -197,7 +197,7 @@ proptest! {
             let until = Until::Samples(samples);
             let all = data(&items);
             let shard = |rank, world| {
-                Shard::new(rank, world).unwrap().remainder(spdl_core::Remainder::Uneven)
+                Shard::new(rank, world).unwrap().remainder(spdl_core::source::Remainder::Uneven)
             };
             let first = mixture(&items, &weights[0], until);
             let (mut seen, mut states) = (Vec::new(), Vec::new());

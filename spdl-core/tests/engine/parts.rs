@@ -9,11 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use crate::common::{bad_number, numbers, until, within_seconds};
 use futures_util::{StreamExt, stream};
-use spdl_core::sampler::{Concatenated, Mixture, Sampler, Until};
+use spdl_core::resume::SampleCounts;
+use spdl_core::source::sampler::{Concatenated, Mixture, Sampler, Until};
+use spdl_core::source::{Cursor, Positions, Remainder};
+use spdl_core::stage::{Packing, Sequence};
 use spdl_core::{
-    BoxStream, Cursor, Dataset, DatasetSource, ErrorKind, OnError, Packing, Pipeline,
-    PipelineBuilder, Positions, Remainder, Result, SampleCounts, SampleId, Sequence, Shard, Source,
-    State, StateFile, StateSaver,
+    BoxStream, Dataset, DatasetSource, ErrorKind, OnError, Pipeline, PipelineBuilder, Result,
+    SampleId, Shard, Source, State, StateFile, StateSaver,
 };
 
 fn stored(state: State) -> State {

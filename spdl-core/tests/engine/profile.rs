@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use crate::common::{bad_number, numbers, within_seconds};
-use spdl_core::{
-    DatasetSource, ErrorKind, OnError, Order, PipelineBuilder, Profile, ProfileOptions,
-    StageOptions, path,
-};
+use spdl_core::pipeline::{Profile, ProfileOptions, path};
+use spdl_core::{DatasetSource, ErrorKind, OnError, Order, PipelineBuilder, StageOptions};
 
 fn options(items: usize, concurrency: &[usize]) -> ProfileOptions {
     let mut options = ProfileOptions::default();
@@ -81,7 +79,7 @@ fn paths_and_merges_do_not_hold_a_profile_up() {
                 .map(name, Ok)
         };
         let merged =
-            PipelineBuilder::merge([branch(0, "a"), branch(1000, "b")], spdl_core::Arrival);
+            PipelineBuilder::merge([branch(0, "a"), branch(1000, "b")], spdl_core::stage::Arrival);
         let profile = merged
             .route(
                 StageOptions::new("way").order(Order::Input),

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use crate::common::{
     WriteNumber, bad_number, before_error, dawdle, layout, numbers, within_seconds,
 };
+use spdl_core::resume::OrderRecord;
 use spdl_core::{
-    ErrorKind, OnError, Order, OrderRecord, PipelineBuilder, Result, SampleId, Stage, StageContext,
-    StageOptions,
+    ErrorKind, OnError, Order, PipelineBuilder, Result, SampleId, Stage, StageContext, StageOptions,
 };
 
 /// Passes a number on with a random one of its own, after a while that depends on the run.

@@ -7,11 +7,14 @@ use std::sync::{Arc, Mutex};
 
 use crate::common::{bad_number, dawdle, numbers, within_seconds};
 use proptest::prelude::*;
-use spdl_core::sampler::{Mixture, Part, Repeated, ShardWindow, Shuffled, Until, Weighted};
+use spdl_core::pipeline::path;
+use spdl_core::resume::SampleCounts;
+use spdl_core::source::Remainder;
+use spdl_core::source::sampler::{Mixture, Part, Repeated, ShardWindow, Shuffled, Until, Weighted};
+use spdl_core::stage::{Aggregator, Bucketing, Packing};
 use spdl_core::{
-    Aggregator, BatchLayout, Bucketing, DType, DatasetSource, Error, Field, Fill, FillContext,
-    OnError, Order, Packing, Pipeline, PipelineBuilder, Remainder, Result, SampleCounts, Shard,
-    SlotMut, Source, Stage, StageContext, StageOptions, State, path,
+    BatchLayout, DType, DatasetSource, Error, Field, Fill, FillContext, OnError, Order, Pipeline,
+    PipelineBuilder, Result, Shard, SlotMut, Source, Stage, StageContext, StageOptions, State,
 };
 
 /// A piece of a sample, as a consumer sees it.
@@ -337,7 +340,7 @@ impl Graph {
 
 fn source_with(
     source: DatasetSource<Vec<i64>>,
-    sampler: Result<impl spdl_core::sampler::Sampler>,
+    sampler: Result<impl spdl_core::source::sampler::Sampler>,
 ) -> DatasetSource<Vec<i64>> {
     source.sampler(sampler.unwrap())
 }

@@ -8,10 +8,13 @@ use std::time::Duration;
 use crate::common::{WriteNumber, bad_number, dawdle, layout, numbers, within_seconds};
 use futures_util::{StreamExt, stream};
 use proptest::prelude::*;
+use spdl_core::pipeline::path;
+use spdl_core::resume::SampleCounts;
+use spdl_core::source::{Cursor, Positions, Remainder};
+use spdl_core::stage::{Aggregator, RetriedStage};
 use spdl_core::{
-    Aggregation, Aggregator, Batcher, BoxStream, Cursor, Error, ErrorKind, OnError, Order,
-    Pipeline, PipelineBuilder, Positions, Remainder, Result, RetriedStage, Retry, SampleCounts,
-    SampleId, Shard, Source, Stage, StageContext, StageOptions, State, path,
+    BoxStream, Error, ErrorKind, OnError, Order, Pipeline, PipelineBuilder, Result, Retry,
+    SampleId, Shard, Source, Stage, StageContext, StageOptions, State,
 };
 
 /// What a consumer sees: numbers, and random ones of the last stage that draws.
@@ -501,7 +504,7 @@ fn a_state_of_another_pipeline_is_refused_part_by_part() {
 fn several_sources_have_no_state() {
     let merged = || {
         let branches = [plain(3), plain(4)].map(|_| PipelineBuilder::new(numbers(3)));
-        PipelineBuilder::merge(branches, spdl_core::RoundRobin::default())
+        PipelineBuilder::merge(branches, spdl_core::stage::RoundRobin::default())
     };
     let mut pipeline = merged().build().unwrap();
     assert_eq!(pipeline.by_ref().count(), 6);
@@ -510,17 +513,53 @@ fn several_sources_have_no_state() {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
 
+/// Puts two numbers together, and says that it buffers.
+#[derive(Default)]
+struct Pairs(Vec<i64>);
+
+impl Stage<i64> for Pairs {
+    type Out = Vec<i64>;
+
+    fn process(&mut self, item: i64, cx: &mut StageContext<'_, Vec<i64>>) -> Result<()> {
+        self.0.push(item);
+        if self.0.len() == 2 { self.finish(cx) } else { Ok(()) }
+    }
+
+    fn finish(&mut self, cx: &mut StageContext<'_, Vec<i64>>) -> Result<()> {
+        let pair = std::mem::take(&mut self.0);
+        if pair.is_empty() { Ok(()) } else { cx.emit(pair) }
+    }
+
+    fn holds_back(&self) -> bool {
+        true
+    }
+}
+
+/// Passes all numbers but 6.
+struct NotSix;
+
+impl Stage<i64> for NotSix {
+    type Out = i64;
+
+    fn process(&mut self, item: i64, cx: &mut StageContext<'_, i64>) -> Result<()> {
+        if item != 6 {
+            return cx.emit(item);
+        }
+        cx.filter_out();
+        Ok(())
+    }
+}
+
 #[test]
 fn a_stage_that_holds_items_back_has_no_state() {
     let options = StageOptions::new("pairs").concurrency(1);
-    let pairs = plain(5).stage(options, || Aggregation::new(|| Batcher::new(2, false)));
+    let pairs = plain(5).stage(options, || Ok(Pairs::default()));
     let mut pipeline = pairs.build().unwrap();
     assert_eq!(pipeline.by_ref().map(|pair| pair.unwrap().len()).collect::<Vec<_>>(), [2, 2, 1]);
     let error = pipeline.state().unwrap_err();
     assert_eq!((error.kind(), error.stage()), (ErrorKind::Unsupported, Some("pairs")));
     let retried = plain(5).stage(StageOptions::new("tried").concurrency(1), || {
-        let pairs = Aggregation::new(|| Batcher::new(2, false))?;
-        RetriedStage::new(pairs, Retry::default(), Default::default())
+        RetriedStage::new(Pairs::default(), Retry::default(), Default::default())
     });
     let mut pipeline = retried.build().unwrap();
     assert!(pipeline.next().unwrap().is_ok());
@@ -661,10 +700,7 @@ fn the_stages_that_come_with_the_builder_say_what_they_filter_out() {
         .flat_map("twice", |n| (0..if n == 2 { 0 } else { 2 }).map(move |_| Ok(n)))
         .map("lists", |n| Ok(if n == 4 { vec![] } else { vec![n] }))
         .unbatch("apart")
-        .stage("tried", || {
-            let filter = spdl_core::Filter::new(|n: &i64| Ok(*n != 6));
-            RetriedStage::new(filter, Retry::default(), Default::default())
-        })
+        .stage("tried", || RetriedStage::new(NotSix, Retry::default(), Default::default()))
         .build()
         .unwrap();
     assert!(pipeline.by_ref().map(|n| n.unwrap()).eq([0, 0, 8, 8]));

@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{numbers, within_seconds};
+use spdl_core::observe::Counter;
+use spdl_core::stage::{Retried, RetriedStage};
 use spdl_core::{
-    AsyncContext, AsyncStage, Counter, Error, ErrorKind, PipelineBuilder, Result, Retried,
-    RetriedStage, Retry, SampleRng, Stage, StageContext, async_trait,
+    AsyncContext, AsyncStage, Error, ErrorKind, PipelineBuilder, Result, Retry, SampleRng, Stage,
+    StageContext, async_trait,
 };
 
 /// Draws a number for each item, and fails a few times before it gives it.

@@ -4,9 +4,12 @@
 
 use crate::common::{numbers, within_seconds};
 use futures_util::{StreamExt, stream};
+use spdl_core::resume::{OrderRecord, SampleCounts};
+use spdl_core::source::{Cursor, Positions, Remainder};
+use spdl_core::stage::{Choice, MergePolicy};
 use spdl_core::{
-    BoxStream, Choice, Cursor, Error, ErrorKind, MergePolicy, OnError, OrderRecord, Pipeline,
-    PipelineBuilder, Positions, Remainder, Result, SampleCounts, SampleId, Shard, Source, State,
+    BoxStream, Error, ErrorKind, OnError, Pipeline, PipelineBuilder, Result, SampleId, Shard,
+    Source, State,
 };
 
 fn json(state: &State) -> String {

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use crate::common::{WriteNumber, layout, numbers, within_seconds};
 use async_trait::async_trait;
-use spdl_core::{
-    AsyncContext, AsyncStage, Order, PipelineBuilder, Result, StageFn, StageOptions, stage_fn,
-};
+use spdl_core::stage::{StageFn, stage_fn};
+use spdl_core::{AsyncContext, AsyncStage, Order, PipelineBuilder, Result, StageOptions};
 
 /// Stays shut until the consumer opens it; threads and tasks may wait for it.
 #[derive(Default)]

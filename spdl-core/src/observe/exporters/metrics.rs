@@ -52,7 +52,8 @@ use crate::observe::statistics::{
 /// statistics now and then, and gauges are about the whole run. Counters come out the same.
 ///
 /// ```
-/// # use spdl_core::{DatasetSource, MetricsExporter, PipelineBuilder};
+/// # use spdl_core::{DatasetSource, PipelineBuilder};
+/// # use spdl_core::observe::MetricsExporter;
 /// let exporter = MetricsExporter::new().named("train");
 /// exporter.describe();
 /// let mut pipeline = PipelineBuilder::new(DatasetSource::new(vec![1, 2, 3])).build()?;

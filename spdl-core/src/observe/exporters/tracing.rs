@@ -33,7 +33,8 @@ use crate::sync::Mutex;
 /// events. Where `DEBUG` is off, items that succeed make no span and take no lock.
 ///
 /// ```
-/// # use spdl_core::{Hook, StageInfo, StageKind, TracingHook};
+/// # use spdl_core::Hook;
+/// # use spdl_core::observe::{StageInfo, StageKind, TracingHook};
 /// let hook = TracingHook::new();
 /// hook.stage_started(&StageInfo::new(0, 1, "decode", StageKind::Cpu, 4))?;
 /// # Ok::<(), spdl_core::Error>(())

@@ -215,7 +215,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// pipeline are made on the merge, not on its branches.
     ///
     /// ```
-    /// use spdl_core::{PipelineBuilder, RoundRobin};
+    /// use spdl_core::PipelineBuilder;
+    /// use spdl_core::stage::RoundRobin;
     /// let odd = PipelineBuilder::from_iter([1, 3, 5, 7]);
     /// let even = PipelineBuilder::from_iter([2, 4]);
     /// let all = PipelineBuilder::merge([odd, even], RoundRobin::default()).build()?;

@@ -15,7 +15,7 @@ use crate::scheduler::queue::Queue;
 use crate::scheduler::route_node::{
     Crossing, JoinNode, SplitListNode, SplitNode, Waiting, combine_items, combine_lists,
 };
-use crate::stage::aggregate::Map;
+use crate::stage::adapters::Map;
 
 /// One of the ways that [`route`](PipelineBuilder::route) chooses among: made by [`path`].
 pub struct Path<T, U>(Box<dyn FnOnce(PipelineBuilder<T>) -> PipelineBuilder<U> + Send>);
@@ -42,7 +42,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// pipeline.
     ///
     /// ```
-    /// use spdl_core::{PipelineBuilder, path};
+    /// use spdl_core::PipelineBuilder;
+    /// use spdl_core::pipeline::path;
     /// let words = PipelineBuilder::from_iter(["a", "1", "b", "2"])
     ///     .route("kind", |word: &&str| Ok(usize::from(word.parse::<u8>().is_ok())), [
     ///         path(|words| words.map("letter", |word: &str| Ok(word.to_uppercase()))),

@@ -113,7 +113,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     }
 
     /// Worker threads of the CPU pool; 0 is taken as 1. Default: the CPUs this process may use, by
-    /// affinity and cgroup quota. While the pipeline runs, [`Control`](crate::Control) changes it.
+    /// affinity and cgroup quota. While the pipeline runs, [`Control`](crate::pipeline::Control) changes it.
     pub fn threads(self, threads: usize) -> Self {
         self.set(|settings| settings.threads = Some(threads.max(1)))
     }
@@ -197,7 +197,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.set(|settings| settings.buffers = Some(pool))
     }
 
-    /// Who polls the source and the async stages. Default: a [`ThreadRuntime`](crate::ThreadRuntime)
+    /// Who polls the source and the async stages. Default: a [`ThreadRuntime`](crate::runtime::ThreadRuntime)
     /// of the pipeline's own. Where a runtime of the caller's drops a task, as when it is shut down,
     /// the pipeline ends with an error of kind `Stopped`.
     pub fn runtime(self, runtime: Arc<dyn Runtime>) -> Self {
@@ -222,7 +222,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// Runs a task beside the pipeline, on its runtime, from its start; it is dropped where the
     /// pipeline ends first. Its error ends nothing: [`Monitor::background_errors`] lists it.
     ///
-    /// [`Monitor::background_errors`]: crate::Monitor::background_errors
+    /// [`Monitor::background_errors`]: crate::pipeline::Monitor::background_errors
     pub fn background<F, R>(self, name: &str, task: F) -> Self
     where
         F: FnOnce(Arc<dyn Runtime>) -> R + Send + 'static,

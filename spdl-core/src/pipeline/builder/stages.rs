@@ -19,7 +19,8 @@ use crate::scheduler::assembly::Assembly;
 use crate::scheduler::async_node::AsyncNode;
 use crate::scheduler::cpu_node::{CpuNode, Sizer, State};
 use crate::scheduler::fill_node::FillNode;
-use crate::stage::aggregate::{Aggregation, Aggregator, Batcher, Filter, FlatMap, Map, Unbatch};
+use crate::stage::adapters::{Filter, FlatMap, Map, Unbatch};
+use crate::stage::aggregate::{Aggregation, Aggregator, Batcher};
 use crate::stage::batch::{Batch, BatchLayout, Fill, PREFETCH};
 use crate::stage::device_batch::DeviceBatch;
 use crate::stage::grouping::{
@@ -176,7 +177,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// [`pack`](Self::pack): open sequences.
     ///
     /// ```
-    /// use spdl_core::{Bucketing, PipelineBuilder};
+    /// use spdl_core::PipelineBuilder;
+    /// use spdl_core::stage::Bucketing;
     /// let texts = ["a", "longer", "be", "longest", "c"];
     /// let pipeline = PipelineBuilder::from_iter(texts)
     ///     .bucket("like", Bucketing::boundaries([4.0]).batch_size(2), |text| text.len() as f64)
@@ -204,10 +206,11 @@ impl<T: Send + 'static> PipelineBuilder<T> {
 
     /// Packs whole items into sequences of a fixed capacity, so that little is padded. `length`
     /// tells how many tokens an item has, at least 1. An item that is longer than a sequence fails;
-    /// see [`pieces`](crate::pieces).
+    /// see [`pieces`](crate::stage::pieces).
     ///
     /// ```
-    /// use spdl_core::{Packing, PipelineBuilder};
+    /// use spdl_core::PipelineBuilder;
+    /// use spdl_core::stage::Packing;
     /// let pipeline = PipelineBuilder::from_iter([7, 5, 3, 2])
     ///     .pack("pack", Packing::new(10), |&tokens| tokens)
     ///     .deterministic()

@@ -63,7 +63,7 @@ pub(crate) struct State<In, S: Stage<In>> {
     waiting: Mutex<Option<(u64, Envelope<In>)>>,
     waits_for: AtomicUsize,
     /// The item that had been cut before the pipeline was resumed, and its epoch; see
-    /// [`Aggregator::resume`](crate::Aggregator::resume). `None` once the first item has come.
+    /// [`Aggregator::resume`](crate::stage::Aggregator::resume). `None` once the first item has come.
     carry: Mutex<Option<(u64, Cut)>>,
 }
 

@@ -17,7 +17,7 @@ use crate::sync::Mutex;
 /// classes before they are put together, as `ImageFolder::with_classes` of `spdl-io` does.
 ///
 /// ```
-/// use spdl_core::sampler::{Concatenated, Until};
+/// use spdl_core::source::sampler::{Concatenated, Until};
 /// use spdl_core::{Dataset, DatasetSource, PipelineBuilder};
 /// use std::sync::Arc;
 ///
@@ -47,7 +47,7 @@ pub struct Concatenated<T> {
 /// An item of a [`Concatenated`] data set.
 ///
 /// ```
-/// use spdl_core::sampler::{Concatenated, Mixed};
+/// use spdl_core::source::sampler::{Concatenated, Mixed};
 /// use spdl_core::Dataset;
 /// use std::sync::Arc;
 /// let letters: Arc<dyn Dataset<Item = char>> = Arc::new(vec!['a', 'b']);
@@ -176,7 +176,7 @@ impl Part {
     /// A mixture as a part of another one: its epochs are the passes over it.
     ///
     /// ```
-    /// use spdl_core::sampler::{Mixture, Part, Until};
+    /// use spdl_core::source::sampler::{Mixture, Part, Until};
     /// // Half code, half text; of the text, nine of the web for each book.
     /// let text = [Part::new(9000, 9.0), Part::new(1000, 1.0)];
     /// let text = Mixture::new(text, Until::AllExhausted, 7)?;
@@ -194,7 +194,7 @@ impl Part {
 /// When an epoch of a [`Mixture`] ends.
 ///
 /// ```
-/// use spdl_core::sampler::{Mixture, Part, Sampler, Until};
+/// use spdl_core::source::sampler::{Mixture, Part, Sampler, Until};
 /// let len = |until| -> spdl_core::Result<Option<u64>> {
 ///     let parts = [Part::new(1000, 1.0), Part::new(100, 1.0)];
 ///     Ok(Mixture::new(parts, until, 7)?.epoch_len(1100))
@@ -233,7 +233,7 @@ pub enum Until {
 /// positions asked for in sequence cost some nanoseconds each, and a seek costs about 1,024 steps.
 ///
 /// ```
-/// use spdl_core::sampler::{Mixture, Part, Sampler, Until};
+/// use spdl_core::source::sampler::{Mixture, Part, Sampler, Until};
 /// let parts = [Part::new(1_000_000, 0.7), Part::new(20_000, 0.3)];
 /// let mixture = Mixture::new(parts, Until::Samples(10_240), 7)?;
 /// assert_eq!(mixture.consumed(0, 10_240)?, [7168, 3072]);
@@ -334,7 +334,7 @@ impl Mixture {
     /// the seed and the parts' orders are the same.
     ///
     /// ```
-    /// use spdl_core::sampler::{Mixture, Part, Until};
+    /// use spdl_core::source::sampler::{Mixture, Part, Until};
     /// let parts = |a, b| [Part::new(5000, a), Part::new(5000, b)];
     /// let half = Mixture::new(parts(1.0, 1.0), Until::Samples(2048), 7)?;
     /// let consumed = half.consumed(0, 1000)?;
@@ -376,7 +376,7 @@ impl Mixture {
     /// [not known](Sampler::epoch_len), so only one rank can go on.
     ///
     /// ```
-    /// use spdl_core::sampler::{Concatenated, Mixture, Until};
+    /// use spdl_core::source::sampler::{Concatenated, Mixture, Until};
     /// use spdl_core::{Dataset, DatasetSource, PipelineBuilder, Result};
     /// use std::sync::Arc;
     /// let web: Arc<dyn Dataset<Item = u32>> = Arc::new((0..5000).collect::<Vec<u32>>());

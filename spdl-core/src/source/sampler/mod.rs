@@ -20,7 +20,7 @@
 //! it. [`Distributed`] is for programs that divide the order themselves.
 //!
 //! ```
-//! use spdl_core::sampler::{Limited, Repeated, Sampler, Shuffled};
+//! use spdl_core::source::sampler::{Limited, Repeated, Sampler, Shuffled};
 //! // The first 90 items of a data set, shuffled three times anew, in each epoch.
 //! let training = Repeated::passes(Limited::items(Shuffled::new(7), 0..90)?, 3)?;
 //! let order = training.epoch(100, 0)?;
@@ -53,7 +53,7 @@ use crate::source::shuffle::{Permutation, mix};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use spdl_core::sampler::{SampleOrder, Sampler};
+/// use spdl_core::source::sampler::{SampleOrder, Sampler};
 /// use spdl_core::{DatasetSource, PipelineBuilder, Result};
 ///
 /// /// The last item first.
@@ -131,7 +131,7 @@ fn parts_behind(words: &str, sampler: &impl Sampler) -> Vec<(String, String)> {
 /// The order of one epoch as a function: which item comes at which position.
 ///
 /// ```
-/// use spdl_core::sampler::{SampleOrder, Sampler, Shuffled};
+/// use spdl_core::source::sampler::{SampleOrder, Sampler, Shuffled};
 /// let order = Shuffled::new(7).epoch(1000, 3)?;
 /// // Any position at any time; nothing before it has to be computed.
 /// let (late, early) = (order.at(999), order.at(0));
@@ -178,7 +178,7 @@ samplers_as_what_they_point_to!(Arc Box);
 /// Each item once, in the data set's own order.
 ///
 /// ```
-/// use spdl_core::sampler::{Sampler, Sequential};
+/// use spdl_core::source::sampler::{Sampler, Sequential};
 /// assert_eq!(Sequential.epoch(10, 0)?.at(3), 3);
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
@@ -212,7 +212,7 @@ impl SampleOrder for SequentialOrder {
 /// time for any number of items.
 ///
 /// ```
-/// use spdl_core::sampler::{Sampler, Shuffled};
+/// use spdl_core::source::sampler::{Sampler, Shuffled};
 /// let order = Shuffled::new(7).epoch(1 << 40, 0)?;
 /// assert!(order.at(123_456_789_012) < 1 << 40);
 /// # Ok::<(), spdl_core::Error>(())
@@ -253,7 +253,7 @@ impl SampleOrder for Permutation {
 /// times in a row.
 ///
 /// ```
-/// use spdl_core::sampler::{Repeated, Sampler, Sequential};
+/// use spdl_core::source::sampler::{Repeated, Sampler, Sequential};
 /// let items = |sampler: &dyn Sampler| -> spdl_core::Result<Vec<u64>> {
 ///     let order = sampler.epoch(3, 0)?;
 ///     Ok((0..order.len()).map(|position| order.at(position)).collect())
@@ -374,7 +374,7 @@ impl SampleOrder for InARowOrder {
 /// A part of what another sampler would give: of its positions, or of the data set's items.
 ///
 /// ```
-/// use spdl_core::sampler::{Limited, Sampler, Shuffled};
+/// use spdl_core::source::sampler::{Limited, Sampler, Shuffled};
 /// // Each epoch another thousand of a million, and what comes after it.
 /// let order = Limited::positions(Shuffled::new(7), 0..1000)?.epoch(1_000_000, 0)?;
 /// assert_eq!(order.len(), 1000);

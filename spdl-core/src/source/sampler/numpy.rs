@@ -20,7 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// `choice(n, draws // world_size * world_size, …)[rank::world_size]`:
 ///
 /// ```
-/// use spdl_core::sampler::{Distributed, NumpyRandom, Sampler};
+/// use spdl_core::source::sampler::{Distributed, NumpyRandom, Sampler};
 /// let (rank, world_size) = (1, 3);
 /// let all = NumpyRandom::new(0).multiple_of(world_size)?;
 /// let order = Distributed::new(all, rank, world_size)?.epoch(10, 0)?;
@@ -57,7 +57,7 @@ impl NumpyRandom {
     /// `np.random.default_rng(seed).permutation(n)`: another order than that of `choice`.
     ///
     /// ```
-    /// use spdl_core::sampler::{NumpyRandom, Sampler};
+    /// use spdl_core::source::sampler::{NumpyRandom, Sampler};
     /// let order = NumpyRandom::permutation(0).epoch(10, 0)?;
     /// let items: Vec<u64> = (0..10).map(|position| order.at(position)).collect();
     /// assert_eq!(items, [4, 6, 2, 7, 3, 5, 9, 0, 8, 1]);
@@ -238,7 +238,7 @@ impl Sampler for NumpyRandom {
 /// [`NumpyRandom`] a distributed random one.
 ///
 /// ```
-/// use spdl_core::sampler::{Distributed, Sampler, Sequential};
+/// use spdl_core::source::sampler::{Distributed, Sampler, Sequential};
 /// let items = |sampler: Distributed<Sequential>| -> spdl_core::Result<Vec<u64>> {
 ///     let order = sampler.epoch(10, 0)?;
 ///     Ok((0..order.len()).map(|position| order.at(position)).collect())

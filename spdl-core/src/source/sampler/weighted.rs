@@ -20,7 +20,7 @@ use crate::error::Result;
 /// which 8 bytes a draw stay for the epoch.
 ///
 /// ```
-/// use spdl_core::sampler::{Sampler, Weighted};
+/// use spdl_core::source::sampler::{Sampler, Weighted};
 /// let order = Weighted::with_replacement([1.0, 0.0, 3.0], 4000, 7)?.epoch(3, 0)?;
 /// let count = |item| (0..4000).filter(|&position| order.at(position) == item).count();
 /// assert_eq!(count(1), 0);

@@ -23,7 +23,7 @@ use crate::source::shuffle::Permutation;
 /// a shard.
 ///
 /// ```
-/// use spdl_core::sampler::{Sampler, ShardWindow};
+/// use spdl_core::source::sampler::{Sampler, ShardWindow};
 /// // Four shards, of which at most three are open at a time.
 /// let sampler = ShardWindow::new([1000, 1000, 1000, 200], 1000, 7)?;
 /// assert_eq!(sampler.open_shards(), 3);
@@ -88,7 +88,7 @@ impl ShardWindow {
     /// on `w`: a number that many world sizes divide (64, or 840) keeps it when the size changes.
     ///
     /// ```
-    /// use spdl_core::sampler::ShardWindow;
+    /// use spdl_core::source::sampler::ShardWindow;
     /// let order = ShardWindow::new([100; 16], 50, 7)?.partitions(8)?.order(0)?;
     /// // Rank 1 of 4 has two pieces of 200 samples, each of two shards.
     /// let mut shards: Vec<_> = (1..1600).step_by(4).map(|p| order.shard_at(p).0).collect();
@@ -211,7 +211,7 @@ impl ShardWindowOrder {
     /// The shard of the sample at `position`, in `0..len()`, and which of its samples it is.
     ///
     /// ```
-    /// use spdl_core::sampler::ShardWindow;
+    /// use spdl_core::source::sampler::ShardWindow;
     /// let order = ShardWindow::new([2, 2], 1, 7)?.order(0)?;
     /// // Without a window, a shard's samples come in their own order.
     /// assert_eq!((order.shard_at(0).1, order.shard_at(1).1), (0, 1));

@@ -57,7 +57,7 @@ impl Bucketing {
     /// first and the last wastes at most the same share.
     ///
     /// ```
-    /// # use spdl_core::Bucketing;
+    /// # use spdl_core::stage::Bucketing;
     /// assert_eq!(
     ///     Bucketing::log_spaced(64.0, 1024.0, 6),
     ///     Bucketing::boundaries([64.0, 128.0, 256.0, 512.0, 1024.0]),
@@ -232,7 +232,7 @@ impl<T: Footprint> Footprint for Bucketed<T> {
 /// Σ length / (longest × number of items); those by ratio have none.
 ///
 /// ```
-/// use spdl_core::{Aggregator, Bucketer, Bucketing};
+/// use spdl_core::stage::{Aggregator, Bucketer, Bucketing};
 /// let bucketing = Bucketing::boundaries([4.0]).batch_size(2);
 /// let mut bucketer = Bucketer::new(bucketing, |word: &&str| word.len() as f64)?;
 /// assert_eq!(bucketer.accumulate("a")?, None);

@@ -34,7 +34,7 @@ fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidArgument, message)
 }
 
-/// The caller has not asked for [`more`](crate::Aggregator::more).
+/// The caller has not asked for [`more`](crate::stage::Aggregator::more).
 fn not_all_asked_for() -> Error {
     invalid("the last item completed more aggregates, which have not been asked for")
 }

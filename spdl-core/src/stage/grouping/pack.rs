@@ -86,7 +86,7 @@ impl Packing {
 }
 
 /// A sequence made of items end to end, as a [`Packer`] or
-/// [`ConcatAndSplit`](crate::ConcatAndSplit) makes it.
+/// [`ConcatAndSplit`](crate::stage::ConcatAndSplit) makes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packed<T> {
     /// The items, in the order in which they came.
@@ -145,7 +145,7 @@ impl<T: Footprint> Footprint for Packed<T> {
 /// Taking an item in costs a look at each open sequence.
 ///
 /// ```
-/// use spdl_core::{Aggregator, Packer, Packing};
+/// use spdl_core::stage::{Aggregator, Packer, Packing};
 /// let mut packer = Packer::new(Packing::new(10), |text: &&str| text.len() as u64)?;
 /// assert_eq!(packer.accumulate("sevens!")?, None);
 /// assert_eq!(packer.accumulate("quite")?, None);
@@ -157,7 +157,7 @@ impl<T: Footprint> Footprint for Packed<T> {
 /// ```
 ///
 /// # Errors
-/// An item fails with `LimitExceeded` where it is longer than the capacity; [cut](crate::pieces)
+/// An item fails with `LimitExceeded` where it is longer than the capacity; [cut](crate::stage::pieces)
 /// such items before they are packed. It fails with `InvalidArgument` where it is empty.
 #[derive(Debug)]
 pub struct Packer<T> {

@@ -95,14 +95,15 @@ impl<T: Footprint> Footprint for Piece<T> {
 /// An empty item has no pieces. A `longest` of 0 is an error of the item, `InvalidArgument`.
 ///
 /// ```
-/// use spdl_core::{Packing, PipelineBuilder, pieces};
+/// use spdl_core::PipelineBuilder;
+/// use spdl_core::stage::{Packing, pieces};
 /// let texts = [vec!['a'; 7], vec!['b'; 2]];
 /// let packed = PipelineBuilder::from_iter(texts)
 ///     .flat_map("cut", |text| pieces(text, 4))
 ///     .pack("pack", Packing::new(4), |piece| piece.tokens())
 ///     .deterministic()
 ///     .build()?;
-/// let lengths = |pack: spdl_core::Packed<_>| pack.lengths().collect::<Vec<_>>();
+/// let lengths = |pack: spdl_core::stage::Packed<_>| pack.lengths().collect::<Vec<_>>();
 /// let lengths: Vec<_> = packed.map(|pack| pack.map(lengths)).collect::<Result<_, _>>()?;
 /// assert_eq!(lengths, [vec![4], vec![3], vec![2]]);
 /// # Ok::<(), spdl_core::Error>(())
@@ -132,11 +133,11 @@ pub fn pieces<T: Sequence>(item: T, longest: u64) -> impl Iterator<Item = Result
 ///
 /// It holds less than a sequence, and the item at hand. At the end of an epoch the rest is a shorter
 /// sequence, or is left out and counted, with an item whose beginning went out. (In the
-/// [counts](crate::SampleCounts) of a state, that is delivered if its beginning was.)
+/// [counts](crate::resume::SampleCounts) of a state, that is delivered if its beginning was.)
 /// The [fill rate](Aggregator::fill_rate) is tokens / (capacity × sequences).
 ///
 /// ```
-/// use spdl_core::{Aggregator, ConcatAndSplit};
+/// use spdl_core::stage::{Aggregator, ConcatAndSplit};
 /// let mut concat = ConcatAndSplit::new(4, false)?;
 /// assert_eq!(concat.accumulate(vec![1, 2, 3])?, None);
 /// let full = concat.accumulate(vec![4, 5, 6])?.expect("a full sequence");

@@ -5,11 +5,14 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
+use super::super::api::pipeline::path;
+use super::super::api::runtime::CpuExecutor;
+use super::super::api::source::{Cursor, Stream};
+use super::super::api::stage::{Aggregator, Arrival, Batcher, RoundRobin};
 use super::super::api::{
-    Aggregator, Arrival, AsyncContext, AsyncStage, Batch, BatchLayout, Batcher, BoxStream,
-    CpuExecutor, Cursor, DType, Error, ErrorKind, Field, Fill, FillContext, JoinHandle, Order,
-    Pipeline, PipelineBuilder, Result, RoundRobin, SlotMut, Source, Stage, StageContext,
-    StageOptions, Stream, async_trait, path, spawn,
+    AsyncContext, AsyncStage, Batch, BatchLayout, BoxStream, DType, Error, ErrorKind, Field, Fill,
+    FillContext, JoinHandle, Order, Pipeline, PipelineBuilder, Result, SlotMut, Source, Stage,
+    StageContext, StageOptions, async_trait, spawn,
 };
 use super::expect::{ATOM_BYTES, Atom, Fate, atom, copy, fate, passes, way};
 use super::{Branch, Graph, Head, Kind, Step};

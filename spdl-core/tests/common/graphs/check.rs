@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::super::api::{Error, ErrorKind, Monitor, Pipeline};
+use super::super::api::pipeline::Monitor;
+use super::super::api::{Error, ErrorKind, Pipeline};
 use super::build::{Packet, Pool, Tools};
 use super::expect::{Atom, Expected};
 use super::{Consumer, Graph};
