@@ -6,7 +6,8 @@
 mod common;
 
 use common::{LEN, bytes_of, send};
-use spdl_core::{DeviceMemory, Error, ErrorKind};
+use spdl_core::memory::DeviceMemory;
+use spdl_core::{Error, ErrorKind};
 use spdl_cuda::testing::{FakeDriver, Schedule};
 use spdl_cuda::{ConsumerStream, CudaDevice};
 

@@ -5,7 +5,8 @@
 mod common;
 
 use common::{LEN, bytes_of, send};
-use spdl_core::{Device, DeviceMemory, Error, ErrorKind, Result};
+use spdl_core::memory::DeviceMemory;
+use spdl_core::{Device, Error, ErrorKind, Result};
 use spdl_cuda::driver::DriverError;
 use spdl_cuda::testing::{FakeDriver, Schedule, Seen};
 use spdl_cuda::{ConsumerStream, CudaDevice};
@@ -157,7 +158,7 @@ fn a_lost_device_is_not_asked_again() {
     assert!(batch.wait_on(&driver.consumer_stream()).unwrap_err().is_fatal());
     let calls = driver.calls();
     assert!(batch.wait_on(&driver.consumer_stream()).unwrap_err().is_fatal());
-    let buffer = spdl_core::BufferPool::new().take(LEN).unwrap();
+    let buffer = spdl_core::memory::BufferPool::new().take(LEN).unwrap();
     let error = device.upload(buffer).unwrap_err();
     assert_eq!((cause(&error).code, error.is_fatal()), (700, true));
     assert_eq!(driver.calls(), calls);

@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use common::{Chance, own, simple_kernel};
-use spdl_core::{DType, Device, DeviceMemory, ErrorKind, Result};
+use spdl_core::memory::DeviceMemory;
+use spdl_core::{DType, Device, ErrorKind, Result};
 use spdl_cuda::kernels::{ImageKernels, PixelBox, ResizePlan, SampleBatch, SampleFormat};
 use spdl_cuda::pixels::{DevicePlane, SourceImage};
 use spdl_cuda::runtime::DeviceAllocator;

@@ -3,7 +3,8 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use spdl_core::{ErrorKind, Space};
+use spdl_core::ErrorKind;
+use spdl_core::memory::Space;
 use spdl_cuda::driver::NoDriver;
 use spdl_cuda::libraries::Library;
 use spdl_cuda::runtime::Part;

@@ -56,7 +56,7 @@ fn each_image_goes_to_what_decodes_it_and_has_a_place_of_its_own() {
     let DecodedJpeg::Failed(error) = &batch.images[5] else { panic!("{:?}", batch.images[5]) };
     assert_eq!(error.kind(), ErrorKind::Corrupt);
 
-    let address = spdl_core::DeviceMemory::address(&batch.memory);
+    let address = spdl_core::memory::DeviceMemory::address(&batch.memory);
     let mut expected = Vec::new();
     for (image, encoded) in batch.images.iter().zip(&encoded) {
         if let DecodedJpeg::Decoded { offset, header, path, .. } = image {

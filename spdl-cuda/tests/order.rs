@@ -7,7 +7,8 @@ mod common;
 use std::sync::Arc;
 
 use common::{Chance, LEN, assemble, bytes_of, own, send};
-use spdl_core::{Device, DeviceMemory, Error, ErrorKind, Result};
+use spdl_core::memory::DeviceMemory;
+use spdl_core::{Device, Error, ErrorKind, Result};
 use spdl_cuda::runtime::DeviceAllocator;
 use spdl_cuda::testing::{FakeDriver, Ledger, Schedule, Seen, ViolationKind};
 use spdl_cuda::{ConsumerStream, CudaDevice, CudaMemory};
@@ -261,7 +262,7 @@ fn a_full_device_that_does_not_settle_forgets_no_memory() {
         drop(unsure);
         drop(free);
         // Room is made by a wait, which is tried twice.
-        let buffer = spdl_core::BufferPool::new().take(LEN).unwrap();
+        let buffer = spdl_core::memory::BufferPool::new().take(LEN).unwrap();
         driver.fail_calls(failing, 8, 999);
         let sent = device.upload(buffer);
         driver.fail_calls(0, 0, 999);
@@ -542,7 +543,7 @@ fn an_empty_batch_is_ready_like_any_other() {
 fn memory_that_is_not_locked_is_held_until_its_copy_is_done_as_well() {
     let driver = FakeDriver::new(1, Schedule::Held);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
-    let pool = spdl_core::BufferPool::new();
+    let pool = spdl_core::memory::BufferPool::new();
     let mut buffer = pool.take(LEN).unwrap();
     buffer.fill(5);
     let batch = own(device.upload(buffer).unwrap().memory);

@@ -5,9 +5,9 @@ mod common;
 
 use std::sync::Arc;
 
+use spdl_core::memory::Space;
 use spdl_core::{
     BatchLayout, DType, DatasetSource, Field, Fill, FillContext, PipelineBuilder, Result, SlotMut,
-    Space,
 };
 use spdl_cuda::testing::{FakeDriver, Ledger, Schedule};
 use spdl_cuda::{CudaDevice, CudaMemory};

@@ -6,7 +6,8 @@
 mod common;
 
 use common::{own, simple_kernel};
-use spdl_core::{Device, DeviceMemory, ErrorKind, Result, Upload};
+use spdl_core::memory::{DeviceMemory, Upload};
+use spdl_core::{Device, ErrorKind, Result};
 use spdl_cuda::kernels::{ImageKernels, PixelBox, ResizePlan, SampleFormat};
 use spdl_cuda::pixels::{DevicePlane, SourceImage};
 use spdl_cuda::python::{cuda_memory, samples_of};

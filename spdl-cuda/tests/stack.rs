@@ -16,9 +16,8 @@ use common::cuda_stub::{Cuda, cuda};
 use common::nvjpeg_stub::{self, Stub};
 use host::{MediaDecoder, place};
 use jpegs_with_pixels::{jpeg, picture};
-use spdl_core::{
-    Batch, BatchLayout, DType, DatasetSource, DeviceBatch, Labeled, PipelineBuilder, Result,
-};
+use spdl_core::stage::DeviceBatch;
+use spdl_core::{Batch, BatchLayout, DType, DatasetSource, Labeled, PipelineBuilder, Result};
 use spdl_cuda::jpeg::JpegPath;
 use spdl_cuda::kernels::{Layout, SampleFormat};
 use spdl_cuda::libraries::Library;

@@ -12,7 +12,8 @@ use std::ffi::{CStr, c_char, c_int, c_long, c_uint};
 use std::path::{Path, PathBuf};
 
 use libloading::Library as Opened;
-use spdl_core::{Device, DeviceMemory, ErrorKind, Result};
+use spdl_core::memory::DeviceMemory;
+use spdl_core::{Device, ErrorKind, Result};
 use spdl_cuda::driver::{DriverError, NoDriver};
 use spdl_cuda::libraries::Library;
 use spdl_cuda::runtime::Part;

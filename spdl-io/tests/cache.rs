@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use spdl_core::{Error, ErrorKind, Permutation, Result, block_on};
+use spdl_core::source::Permutation;
+use spdl_core::{Error, ErrorKind, Result, block_on};
 use spdl_io::layers::{CacheBuilder, CachePolicy, CacheStatistics};
 use spdl_io::{Cache, CachedFetcher, Capability, Fetcher, Key};
 

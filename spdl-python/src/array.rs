@@ -2,7 +2,8 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use spdl_core::{BufferPool, DType, Error, ErrorKind};
+use spdl_core::memory::BufferPool;
+use spdl_core::{DType, Error, ErrorKind};
 
 use crate::error::to_exception;
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use spdl_core::{Batch, DeviceBatch, Monitor, Pipeline, PipelineBuilder, Result, State};
+use spdl_core::pipeline::Monitor;
+use spdl_core::stage::DeviceBatch;
+use spdl_core::{Batch, Pipeline, PipelineBuilder, Result, State};
 use spdl_cuda::CudaDevice;
 
 use crate::array::Array;

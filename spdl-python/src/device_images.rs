@@ -1,9 +1,8 @@
 //! Batches of images that are decoded on a device, and what of that is done here.
 
 use bytes::Bytes;
-use spdl_core::{
-    DeviceBatch, Error, ErrorKind, Labeled, PipelineBuilder, Result, SampleRng, StageOptions,
-};
+use spdl_core::stage::DeviceBatch;
+use spdl_core::{Error, ErrorKind, Labeled, PipelineBuilder, Result, SampleRng, StageOptions};
 use spdl_cuda::images::{HostDecoder, HostImage, Placed};
 use spdl_cuda::kernels::{Layout, PixelBox, PixelRect, SampleFormat};
 use spdl_cuda::{CudaDevice, DeviceImages, Search};

@@ -9,10 +9,9 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
-use spdl_core::{
-    BatchLayout, Counter, Error, ErrorKind, PipelineBuilder, Result, StageOptions, State,
-    usable_memory,
-};
+use spdl_core::memory::usable_memory;
+use spdl_core::observe::Counter;
+use spdl_core::{BatchLayout, Error, ErrorKind, PipelineBuilder, Result, StageOptions, State};
 use spdl_cuda::{DeviceImages, Search};
 use spdl_io::{Fetch, Fetcher};
 use spdl_media::{CodecRegistry, FillImage, Limits, OnTruncated, image_fields};

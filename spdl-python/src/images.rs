@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 
 use bytes::Bytes;
 use pyo3::prelude::*;
-use spdl_core::sampler::ShardWindow;
+use spdl_core::source::sampler::ShardWindow;
 use spdl_core::{
     Dataset, DatasetSource, Error, ErrorKind, Labeled, PipelineBuilder, Result, StageOptions,
     block_on,

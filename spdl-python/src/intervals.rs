@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use spdl_core::Interval;
+use spdl_core::observe::Interval;
 
 use crate::statistics;
 

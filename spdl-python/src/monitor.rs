@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use spdl_core::{Counter, Result, State, Statistics};
+use spdl_core::observe::Counter;
+use spdl_core::{Result, State, Statistics};
 use spdl_cuda::DeviceImages;
 use spdl_cuda::images::ImageStatistics;
 use spdl_io::Cache;
@@ -39,7 +40,7 @@ enum View {
 }
 
 struct Running {
-    pipeline: spdl_core::Monitor,
+    pipeline: spdl_core::pipeline::Monitor,
     work: Weak<Work>,
     /// The cache, and what it had done before.
     cache: Option<(Cache, CacheStatistics)>,
@@ -110,7 +111,7 @@ impl Monitor {
 }
 
 impl Monitor {
-    pub(crate) fn of(pipeline: spdl_core::Monitor, partial: Option<Counter>) -> Self {
+    pub(crate) fn of(pipeline: spdl_core::pipeline::Monitor, partial: Option<Counter>) -> Self {
         let running = Running { pipeline, work: Weak::new(), cache: None, decoded: None };
         let view = Mutex::new(View::Running(running));
         Monitor { view, partial, store: None, pace: Mutex::default(), home: Home::here() }

@@ -1,6 +1,8 @@
 //! How far an epoch has come, as JSON, and why one that is given does not fit.
 
-use spdl_core::{Change, Error, ErrorKind, Remainder, Result, Shard, State};
+use spdl_core::resume::Change;
+use spdl_core::source::Remainder;
+use spdl_core::{Error, ErrorKind, Result, Shard, State};
 
 use crate::settings::Settings;
 

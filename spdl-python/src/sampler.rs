@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
-use spdl_core::sampler::{Distributed, NumpyRandom, SampleOrder, Sampler, Sequential};
+use spdl_core::source::sampler::{Distributed, NumpyRandom, SampleOrder, Sampler, Sequential};
 
 use crate::error::to_exception;
 use crate::wait::interruptible;

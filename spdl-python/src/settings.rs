@@ -4,7 +4,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
-use spdl_core::{OnError, Remainder, Shard};
+use spdl_core::source::Remainder;
+use spdl_core::{OnError, Shard};
 use spdl_media::{ImageTransform, Mode, OnTruncated, SampleFormat};
 
 use crate::array::type_string;

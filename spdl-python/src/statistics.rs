@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use spdl_core::{Dropped, Interval, Quantiles, QueueStatistics, StageStatistics, Statistics};
+use spdl_core::Statistics;
+use spdl_core::observe::{Dropped, Interval, Quantiles, QueueStatistics, StageStatistics};
 use spdl_cuda::images::ImageStatistics;
 use spdl_io::layers::CacheStatistics;
 

@@ -21,9 +21,9 @@ pub(crate) fn is_complete(state: &State) -> bool {
 /// The option that says what becomes of the last images.
 pub(crate) fn remainder_of(shard: Shard) -> String {
     let kinds = [
-        (spdl_core::Remainder::Drop, "drop"),
-        (spdl_core::Remainder::Pad, "pad"),
-        (spdl_core::Remainder::Uneven, "uneven"),
+        (spdl_core::source::Remainder::Drop, "drop"),
+        (spdl_core::source::Remainder::Pad, "pad"),
+        (spdl_core::source::Remainder::Uneven, "uneven"),
     ];
     let named = kinds.into_iter().find(|(kind, _)| shard == shard.remainder(*kind));
     format!("--remainder {}", named.map_or("of another kind", |(_, name)| name))

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::{Value, json};
-use spdl_core::{OrderAudit, RangeRun, Shard, State};
+use spdl_core::resume::OrderAudit;
+use spdl_core::source::RangeRun;
+use spdl_core::{Shard, State};
 
 use super::checkpoint_files;
 use crate::ui::failure::Failure;

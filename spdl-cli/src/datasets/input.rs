@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
-use spdl_core::sampler::ShardWindow;
+use spdl_core::source::sampler::ShardWindow;
 use spdl_core::{Error, PipelineBuilder, Result, StageOptions, block_on};
 use spdl_io::datasets::{DatasetKind, OpenOptions, OpenedDataset};
 use spdl_io::records::{IMAGE_EXTENSIONS, OptionNames};

@@ -1,6 +1,6 @@
 //! Differences between a checkpoint and the current run, expressed as options of the command line.
 
-use spdl_core::Change;
+use spdl_core::resume::Change;
 
 /// An option that determines the batches, and its entries in a checkpoint's fingerprint.
 struct FingerprintOption {

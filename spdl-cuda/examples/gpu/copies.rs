@@ -7,7 +7,8 @@ use std::process::Command;
 use std::rc::Rc;
 use std::time::Instant;
 
-use spdl_core::{Device, DeviceMemory, Fence};
+use spdl_core::Device;
+use spdl_core::memory::{DeviceMemory, Fence};
 use spdl_cuda::runtime::Download;
 use spdl_cuda::{CudaDevice, CudaMemory};
 

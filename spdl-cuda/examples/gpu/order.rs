@@ -71,7 +71,10 @@ fn epoch(
 }
 
 /// Batch `number`, and its checksum. They are of three sizes.
-fn assemble(device: &CudaDevice, number: usize) -> Result<(spdl_core::HostBuffer, u64), String> {
+fn assemble(
+    device: &CudaDevice,
+    number: usize,
+) -> Result<(spdl_core::memory::HostBuffer, u64), String> {
     let len = (16 << 10) << (number % 3);
     let mut buffer = device.host_buffer(len).map_err(said)?;
     let mut state = number as u32 ^ 0x9e37_79b9;

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use spdl_core::{Aggregator, DType, Device, DeviceArray, DeviceBatch, Result, SampleId, Upload};
+use spdl_core::memory::Upload;
+use spdl_core::stage::{Aggregator, DeviceArray, DeviceBatch};
+use spdl_core::{DType, Device, Result, SampleId};
 
 use super::decode::{DecodedImage, Pixels};
 use super::device_images::DeviceImages;

@@ -5,9 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use spdl_core::{
-    Device, DeviceMemory, Error, ErrorKind, HostBuffer, Result, SampleId, Stage, StageContext,
-};
+use spdl_core::memory::{DeviceMemory, HostBuffer};
+use spdl_core::{Device, Error, ErrorKind, Result, SampleId, Stage, StageContext};
 
 use super::device_images::{DeviceImages, HostImage};
 use super::prepare::{Host, PreparedImage, Source};

@@ -15,9 +15,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use spdl_core::{
-    DeviceBatch, Error, ErrorKind, Labeled, PipelineBuilder, Result, SampleRng, StageOptions,
-};
+use spdl_core::stage::DeviceBatch;
+use spdl_core::{Error, ErrorKind, Labeled, PipelineBuilder, Result, SampleRng, StageOptions};
 
 use super::batch::Batches;
 use super::decode::Decode;
@@ -63,7 +62,8 @@ pub(super) type Place = dyn Fn(u32, u32, SampleRng) -> Result<Placed> + Send + S
 ///
 /// ```no_run
 /// use bytes::Bytes;
-/// use spdl_core::{DatasetSource, DeviceBatch, Labeled, PipelineBuilder, Result};
+/// use spdl_core::{DatasetSource, Labeled, PipelineBuilder, Result};
+/// use spdl_core::stage::DeviceBatch;
 /// use spdl_cuda::kernels::SampleFormat;
 /// use spdl_cuda::images::Placed;
 /// use spdl_cuda::{CudaDevice, DeviceImages};

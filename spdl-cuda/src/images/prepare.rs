@@ -4,9 +4,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use spdl_core::{
-    BufferPool, Error, ErrorKind, HostBuffer, Labeled, Result, SampleId, Stage, StageContext,
-};
+use spdl_core::memory::{BufferPool, HostBuffer};
+use spdl_core::{Error, ErrorKind, Labeled, Result, SampleId, Stage, StageContext};
 
 use super::device_images::{DeviceImages, HostDecoder, HostImage, Place};
 use super::orientation::Turn;

@@ -9,7 +9,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use spdl_core::{Result, Upload};
+use spdl_core::Result;
+use spdl_core::memory::Upload;
 
 use super::invalid;
 use super::modules::module_for;
@@ -33,7 +34,7 @@ use crate::runtime::{
 /// use spdl_cuda::kernels::{ImageKernels, PixelBox, ResizePlan, SampleFormat};
 /// use spdl_cuda::pixels::{DevicePlane, SourceImage};
 /// # fn decoded() -> Arc<CudaMemory> { unimplemented!() }
-/// use spdl_core::DeviceMemory;
+/// use spdl_core::memory::DeviceMemory;
 ///
 /// let device = CudaDevice::open(0)?;
 /// let kernels = ImageKernels::new(&device)?;

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
-use spdl_core::{Error, ErrorKind, Result, Space, Upload};
+use spdl_core::memory::{Space, Upload};
+use spdl_core::{Error, ErrorKind, Result};
 
 /// What capsules of DLPack are called until somebody takes the tensor out of them.
 const CAPSULE: &CStr = c"dltensor";
@@ -284,7 +285,8 @@ pub fn dlpack_device(space: Space) -> (i32, i32) {
 
 #[cfg(test)]
 mod tests {
-    use spdl_core::{BufferPool, Device, HostDevice};
+    use spdl_core::Device;
+    use spdl_core::memory::{BufferPool, HostDevice};
 
     use super::*;
 

@@ -7,7 +7,8 @@ mod samples;
 
 use std::any::Any;
 
-use spdl_core::{Error, ErrorKind, Result, Upload};
+use spdl_core::memory::Upload;
+use spdl_core::{Error, ErrorKind, Result};
 
 use crate::runtime::{ConsumerEvent, ConsumerStream, CudaDevice, CudaMemory};
 pub use allocator::{AllocatorFunctions, allocator_of};

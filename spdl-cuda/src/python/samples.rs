@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use spdl_core::{Error, ErrorKind, Result, Upload};
+use spdl_core::memory::Upload;
+use spdl_core::{Error, ErrorKind, Result};
 
 use super::cuda_memory;
 use crate::kernels::{ImageKernels, ResizePlan, SampleFormat};

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::device::CudaDevice;
 use crate::libraries::Search;
-use spdl_core::{BufferPool, Device, Error, ErrorKind, HostDevice, Result};
+use spdl_core::memory::{BufferPool, HostDevice};
+use spdl_core::{Device, Error, ErrorKind, Result};
 
 /// How often `auto` fell back to the host in this process.
 static FALLBACKS: AtomicUsize = AtomicUsize::new(0);

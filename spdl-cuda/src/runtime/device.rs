@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use spdl_core::{BufferPool, Device, HostBuffer, Result, Space, Upload};
+use spdl_core::memory::{BufferPool, HostBuffer, Space, Upload};
+use spdl_core::{Device, Result};
 
 use super::affinity::cpus_near;
 use super::consumer::ConsumerEvent;

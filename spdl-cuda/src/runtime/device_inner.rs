@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use spdl_core::BufferPool;
+use spdl_core::memory::BufferPool;
 
 use super::context::Context;
 use super::slabs::Slabs;

@@ -10,7 +10,9 @@ use super::device_inner::DeviceInner;
 use super::event::Event;
 use super::slabs::Slab;
 use crate::driver::{DeviceAddress, MemoryHandle};
-use spdl_core::{DeviceArray, DeviceMemory, Error, ErrorKind, Fence, HostBuffer, Result, Space};
+use spdl_core::memory::{DeviceMemory, Fence, HostBuffer, Space};
+use spdl_core::stage::DeviceArray;
+use spdl_core::{Error, ErrorKind, Result};
 
 /// Memory of a CUDA device that holds an array of a batch, or will soon.
 ///

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::affinity::on_cpus;
 use super::context::Context;
 use crate::driver::RegistrationHandle;
-use spdl_core::{BufferPool, Pin, PinMemory, Result};
+use spdl_core::Result;
+use spdl_core::memory::{BufferPool, Pin, PinMemory};
 
 /// A pool of pinned buffers: the system's memory, locked where it is. It can be read as fast as any
 /// other, and the device copies from it beside everything else. It lies near these CPUs, where there are

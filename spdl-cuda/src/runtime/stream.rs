@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use spdl_core::{HostBuffer, Result};
+use spdl_core::Result;
+use spdl_core::memory::HostBuffer;
 
 use super::context::Context;
 use super::event::Event;

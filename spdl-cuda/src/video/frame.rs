@@ -1,6 +1,7 @@
 //! A decoded frame in the device's memory, and how it gets there from the decoder's surface.
 
-use spdl_core::{DeviceMemory, Error, ErrorKind, Result};
+use spdl_core::memory::DeviceMemory;
+use spdl_core::{Error, ErrorKind, Result};
 
 use super::format::{VideoColor, VideoFormat};
 use crate::driver::{DeviceAddress, RowsCopy};

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use spdl_core::{DeviceMemory, Error, ErrorKind, Result, Upload};
+use spdl_core::memory::{DeviceMemory, Upload};
+use spdl_core::{Error, ErrorKind, Result};
 
 use super::engine::NvDec;
 use super::frame::VideoFrame;

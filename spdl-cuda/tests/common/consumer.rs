@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use spdl_core::DeviceMemory;
+use spdl_core::memory::DeviceMemory;
 use spdl_cuda::{ConsumerStream, CudaMemory};
 
 use super::raw::{Driver, Event, Host, HostKind, Memory, Module, Raw, Stream};

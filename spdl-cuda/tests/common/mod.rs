@@ -13,7 +13,8 @@ pub(crate) mod simple_kernel;
 pub(crate) mod stub_library;
 pub(crate) mod videos;
 
-use spdl_core::{Device, DeviceMemory, HostBuffer, Result};
+use spdl_core::memory::{DeviceMemory, HostBuffer};
+use spdl_core::{Device, Result};
 #[cfg(feature = "testing")]
 use spdl_cuda::testing::FakeDriver;
 use spdl_cuda::{CudaDevice, CudaMemory};

@@ -5,9 +5,8 @@ mod host;
 
 use bytes::Bytes;
 use host::{MediaDecoder, place};
-use spdl_core::{
-    Batch, BatchLayout, DatasetSource, DeviceBatch, Labeled, OnError, PipelineBuilder, Result,
-};
+use spdl_core::stage::DeviceBatch;
+use spdl_core::{Batch, BatchLayout, DatasetSource, Labeled, OnError, PipelineBuilder, Result};
 use spdl_cuda::jpeg::JpegPath;
 use spdl_cuda::kernels::SampleFormat;
 use spdl_cuda::{CudaDevice, CudaMemory, DeviceImages};

@@ -22,7 +22,8 @@ use std::time::Duration;
 use common::{bytes_of, own};
 use consumer::{Consumer, checksum_of};
 use raw::Driver;
-use spdl_core::{BufferPool, Device, DeviceMemory, ErrorKind};
+use spdl_core::memory::{BufferPool, DeviceMemory};
+use spdl_core::{Device, ErrorKind};
 use spdl_cuda::runtime::DeviceAllocator;
 use spdl_cuda::{ConsumerStream, CudaDevice};
 

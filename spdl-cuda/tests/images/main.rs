@@ -10,9 +10,10 @@ mod memory;
 use bytes::Bytes;
 use common::nvjpeg_stub::{jpeg, stub};
 use common::simple_kernel::{self, decoded_byte};
+use spdl_core::memory::DeviceMemory;
+use spdl_core::stage::DeviceBatch;
 use spdl_core::{
-    DatasetSource, DeviceBatch, DeviceMemory, Error, ErrorKind, Labeled, OnError, PipelineBuilder,
-    Result, StageOptions,
+    DatasetSource, Error, ErrorKind, Labeled, OnError, PipelineBuilder, Result, StageOptions,
 };
 use spdl_cuda::images::{FallbackReason, HostDecoder, HostImage, ImageStatistics, Placed};
 use spdl_cuda::jpeg::JpegPath;

@@ -4,7 +4,8 @@ use std::ffi::c_ulonglong;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use spdl_core::{Device, DeviceMemory};
+use spdl_core::Device;
+use spdl_core::memory::DeviceMemory;
 use spdl_cuda::libraries::Library;
 use spdl_cuda::pixels::{ColorMatrix, ColorRange, ColorStandard, PixelFormat};
 use spdl_cuda::testing::{FakeDriver, Schedule, Seen};

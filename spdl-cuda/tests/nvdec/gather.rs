@@ -3,7 +3,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use spdl_core::{DeviceMemory, ErrorKind, Upload};
+use spdl_core::ErrorKind;
+use spdl_core::memory::{DeviceMemory, Upload};
 use spdl_cuda::testing::{FakeDriver, Schedule};
 use spdl_cuda::video::{FrameCrop, VideoCodec, VideoFrame};
 use spdl_cuda::{ConsumerStream, CudaMemory, NvDec};

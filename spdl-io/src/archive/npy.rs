@@ -3,7 +3,8 @@
 use std::fmt;
 
 use bytes::{Buf, Bytes};
-use spdl_core::{Array, BufferPool, DType, Error, ErrorKind, Result};
+use spdl_core::memory::BufferPool;
+use spdl_core::{Array, DType, Error, ErrorKind, Result};
 
 use super::NpyHeader;
 use super::npy_header::unknown_elements;
@@ -91,7 +92,7 @@ impl fmt::Display for NpyType {
 /// use spdl_io::archive::NpyArray;
 /// let array = NpyArray::from_bytes(file)?;
 /// assert_eq!((array.element().to_string().as_str(), array.shape()), ("float32", &[2, 3][..]));
-/// let array = array.to_array(&spdl_core::BufferPool::new())?;
+/// let array = array.to_array(&spdl_core::memory::BufferPool::new())?;
 /// assert_eq!(array.as_slice::<f32>()?, [0.0; 6]);
 /// # Ok::<(), spdl_core::Error>(())
 /// ```

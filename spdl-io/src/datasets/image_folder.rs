@@ -258,7 +258,7 @@ impl ImageFolder {
     /// ```
     /// use std::sync::Arc;
     ///
-    /// use spdl_core::sampler::{Concatenated, Mixed};
+    /// use spdl_core::source::sampler::{Concatenated, Mixed};
     /// use spdl_core::{Dataset, Labeled};
     /// use spdl_io::{ImageFolder, Key};
     /// # let place = tempfile::tempdir()?;

@@ -11,7 +11,7 @@
 //! Each is a [`Dataset`](spdl_core::Dataset) of [`StoredRecord`](crate::StoredRecord)s: opening one
 //! finds out where its samples are, and [`FetchRecord`](crate::FetchRecord) or
 //! [`FetchLabeled`](crate::FetchLabeled) reads them later, as a stage. How many samples each file has
-//! goes to a [`ShardWindow`](spdl_core::sampler::ShardWindow), so that a shuffled run reads a few
+//! goes to a [`ShardWindow`](spdl_core::source::sampler::ShardWindow), so that a shuffled run reads a few
 //! files, or row groups, at a time.
 //!
 //! [`OpenedDataset`] opens whichever of them lies at an address, and folders of images too.

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use spdl_core::{Change, Error, ErrorKind, Result};
+use spdl_core::resume::Change;
+use spdl_core::{Error, ErrorKind, Result};
 
 /// So long may the name of a set of shards be, in bytes.
 const LONGEST_NAME: usize = 100;

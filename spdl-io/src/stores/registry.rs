@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 #[cfg(not(feature = "http"))]
-use spdl_core::ThreadRuntime;
+use spdl_core::runtime::ThreadRuntime;
 use spdl_core::{Error, ErrorKind, Result, Runtime};
 
 use super::{Address, SourceOptions, address};

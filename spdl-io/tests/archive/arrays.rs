@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use bytes::Bytes;
-use spdl_core::{BufferPool, ErrorKind};
+use spdl_core::ErrorKind;
+use spdl_core::memory::BufferPool;
 use spdl_io::archive::{NpyArray, NpyHeader, NpyType};
 
 use crate::corpus::{self, Random};

@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use spdl_core::sampler::{Sampler, ShardWindow};
+use spdl_core::source::sampler::{Sampler, ShardWindow};
 use spdl_core::{Dataset, DatasetSource, ErrorKind, OnError, PipelineBuilder};
 use spdl_io::archive::TarIndex;
 use spdl_io::datasets::{WebDataset, WebDatasetOptions};

@@ -1,10 +1,9 @@
 //! What mixes the samples of a batch: mixup and CutMix.
 
 use half::{bf16, f16};
-use spdl_core::{
-    Array, Batch, BufferPool, DType, Element, Error, ErrorKind, Fingerprint, Result, SampleRng,
-    Stage, StageContext,
-};
+use spdl_core::memory::{BufferPool, Element};
+use spdl_core::source::Fingerprint;
+use spdl_core::{Array, Batch, DType, Error, ErrorKind, Result, SampleRng, Stage, StageContext};
 
 use super::draw::{beta, check_alpha};
 use super::functional::check;

@@ -1,6 +1,7 @@
 //! Random colours, sharpness and blur.
 
-use spdl_core::{Fingerprint, Result, SampleRng};
+use spdl_core::source::Fingerprint;
+use spdl_core::{Result, SampleRng};
 
 use super::draw::{shuffle, uniform};
 use super::functional::{self, check, check_factor, check_kernel};

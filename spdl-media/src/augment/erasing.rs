@@ -1,9 +1,9 @@
 //! Random Erasing (Zhong et al. 2020, arXiv:1708.04896).
 
 use half::{bf16, f16};
-use spdl_core::{
-    Array, Batch, DType, Element, Fingerprint, Result, SampleRng, Stage, StageContext,
-};
+use spdl_core::memory::Element;
+use spdl_core::source::Fingerprint;
+use spdl_core::{Array, Batch, DType, Result, SampleRng, Stage, StageContext};
 
 use super::batches::{Planes, images, unfit};
 use super::draw::{integer, normal, uniform};

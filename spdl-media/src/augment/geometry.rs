@@ -1,6 +1,7 @@
 //! Random rotations, affine and perspective transforms.
 
-use spdl_core::{Fingerprint, Result, SampleRng};
+use spdl_core::source::Fingerprint;
+use spdl_core::{Result, SampleRng};
 
 use super::draw::{integer, uniform};
 use super::functional::{self, Affine, Interpolation, check};

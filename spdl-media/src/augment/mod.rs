@@ -39,7 +39,8 @@ mod setting;
 use std::fmt;
 use std::sync::Arc;
 
-use spdl_core::{Fingerprint, Result, SampleRng};
+use spdl_core::source::Fingerprint;
+use spdl_core::{Result, SampleRng};
 
 pub use batches::{CutMix, Mixup};
 pub use color::{
@@ -58,7 +59,8 @@ use setting::{Setting, parts_behind};
 /// A random change of an image.
 ///
 /// ```
-/// use spdl_core::{Fingerprint, Result, SampleRng};
+/// use spdl_core::{Result, SampleRng};
+/// use spdl_core::source::Fingerprint;
 /// use spdl_media::augment::{Augment, ImageMut, Scratch};
 /// /// Adds levels of red, half of the time.
 /// #[derive(Debug)]

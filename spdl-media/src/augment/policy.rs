@@ -1,7 +1,8 @@
 //! Policies that pick operations and their strength: RandAugment, TrivialAugment, AutoAugment and
 //! AugMix.
 
-use spdl_core::{Fingerprint, Result, SampleRng};
+use spdl_core::source::Fingerprint;
+use spdl_core::{Result, SampleRng};
 
 use super::draw::{check_alpha, dirichlet, integer};
 use super::functional::{self, Affine, Interpolation, check};

@@ -1,6 +1,6 @@
 //! What decides an augmentation, as texts that stay the same with any compiler.
 
-use spdl_core::Fingerprint;
+use spdl_core::source::Fingerprint;
 
 use super::policy::Sampling;
 use super::{ErasingValue, Interpolation, Operation, PolicyStep};
@@ -92,7 +92,7 @@ impl Setting for ErasingValue {
 macro_rules! fingerprint_of {
     ($this:expr, $kind:ident { $($field:ident),* $(,)? }) => {{
         let $kind { $($field),* } = $this;
-        spdl_core::Fingerprint::default().with("", stringify!($kind))
+        spdl_core::source::Fingerprint::default().with("", stringify!($kind))
             $(.with(stringify!($field), $crate::augment::setting::Setting::text($field)))*
     }};
 }

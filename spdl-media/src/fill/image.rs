@@ -1,8 +1,9 @@
 //! The bytes of an image file become a sample in its place in a batch.
 
 use bytes::Bytes;
+use spdl_core::observe::Counter;
 use spdl_core::{
-    Counter, DType, Error, ErrorKind, Field, Fill, FillContext, Labeled, Result, SampleRng, SlotMut,
+    DType, Error, ErrorKind, Field, Fill, FillContext, Labeled, Result, SampleRng, SlotMut,
 };
 
 #[cfg(feature = "augment")]
@@ -164,7 +165,7 @@ impl FillImage {
     /// workers may count with clones of one counter.
     ///
     /// ```
-    /// use spdl_core::Counter;
+    /// use spdl_core::observe::Counter;
     /// use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, OnTruncated};
     /// let registry = CodecRegistry::with_defaults();
     /// let transform = ImageTransform::new(224).on_truncated(OnTruncated::Partial);

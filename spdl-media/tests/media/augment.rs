@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::io::Read;
 
 use proptest::prelude::*;
+use spdl_core::memory::{BufferPool, Element};
 use spdl_core::{
-    Array, Batch, BatchLayout, BufferPool, DType, DatasetSource, Element, ErrorKind, Field, Fill,
-    FillContext, PipelineBuilder, SampleId, SampleRng, SlotMut,
+    Array, Batch, BatchLayout, DType, DatasetSource, ErrorKind, Field, Fill, FillContext,
+    PipelineBuilder, SampleId, SampleRng, SlotMut,
 };
 use spdl_media::augment::functional::{self, Affine};
 use spdl_media::augment::{

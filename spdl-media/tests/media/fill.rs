@@ -1,9 +1,11 @@
 //! Samples: layouts, mirroring, orientation, randomness, and their way through a pipeline.
 
 use bytes::Bytes;
+use spdl_core::observe::Counter;
+use spdl_core::source::Fingerprint;
 use spdl_core::{
-    BatchLayout, Counter, DType, DatasetSource, ErrorKind, Field, Fill, FillContext, Fingerprint,
-    Labeled, PipelineBuilder, Result, SampleId, SampleRng, SlotMut,
+    BatchLayout, DType, DatasetSource, ErrorKind, Field, Fill, FillContext, Labeled,
+    PipelineBuilder, Result, SampleId, SampleRng, SlotMut,
 };
 use spdl_media::augment::{Augment, Augmenter, ImageMut, Scratch};
 use spdl_media::transform::{IMAGENET_MEAN, IMAGENET_STD};

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pyo3::prelude::*;
-use spdl_core::{Error, ErrorKind, Result, Upload};
+use spdl_core::memory::Upload;
+use spdl_core::{Error, ErrorKind, Result};
 use spdl_cuda::images::Placed;
 use spdl_cuda::jpeg::{DecodedJpeg, DecodedJpegs, JpegColor, JpegHeader};
 use spdl_cuda::kernels::Filter;
@@ -65,7 +66,7 @@ fn decode(
         let placed = Placed::whole(header.upright_size().0, header.upright_size().1);
         let stored = (header.width, header.height);
         let plan = placed.plan(header.orientation, stored, format.size(), Filter::default());
-        let address = (spdl_core::DeviceMemory::address(&*memory) + offset) as u64;
+        let address = (spdl_core::memory::DeviceMemory::address(&*memory) + offset) as u64;
         let plane = DevicePlane { address, pitch: 3 * u64::from(header.width) };
         let image = SourceImage::rgb8(header.width, header.height, plane)?;
         batch.push(&memory, &image, &plan).map_err(|error| error.with_key(name(at)))?;

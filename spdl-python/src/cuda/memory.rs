@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
-use spdl_core::{DType, Error, ErrorKind, Result, Space, Upload};
+use spdl_core::memory::{Space, Upload};
+use spdl_core::{DType, Error, ErrorKind, Result};
 use spdl_cuda::CudaMemory;
 use spdl_cuda::python::{
     DlpackTensor, DlpackType, cuda_memory, device_of, event_of_number, is_memory_of,

@@ -1,6 +1,7 @@
 //! Frames of NV12 that lie in an array become colours.
 
-use spdl_core::{Error, ErrorKind, Result, Upload};
+use spdl_core::memory::Upload;
+use spdl_core::{Error, ErrorKind, Result};
 use spdl_cuda::kernels::{PixelBox, ResizePlan};
 use spdl_cuda::pixels::{DevicePlane, PixelFormat, SourceImage};
 use spdl_cuda::python::{samples_of, stream_of_array_api};

@@ -5,7 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use spdl_core::{Device, HostBuffer};
+use spdl_core::Device;
+use spdl_core::memory::HostBuffer;
 
 use super::device::CudaDevice;
 use super::lent::Lent;

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use pyo3::prelude::*;
-use spdl_core::{Error, ErrorKind, Result, Upload};
+use spdl_core::memory::Upload;
+use spdl_core::{Error, ErrorKind, Result};
 use spdl_cuda::NvDec;
 use spdl_cuda::kernels::{PixelBox, PixelRect, ResizePlan};
 use spdl_cuda::pixels::PixelFormat;

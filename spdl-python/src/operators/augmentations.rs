@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use spdl_core::{Fingerprint, Result, SampleRng};
+use spdl_core::source::Fingerprint;
+use spdl_core::{Result, SampleRng};
 use spdl_media::augment::{
     AugMix, Augment, Augmenter, AutoAugment, ColorJitter, ErasingValue, GaussianBlur, ImageMut,
     Interpolation, RandAugment, RandomAdjustSharpness, RandomAffine, RandomApply,

@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use pyo3::prelude::*;
-use spdl_core::{BufferPool, Error, ErrorKind, Result, SampleRng};
+use spdl_core::memory::BufferPool;
+use spdl_core::{Error, ErrorKind, Result, SampleRng};
 use spdl_media::Size;
 use spdl_media::augment::{Augmenter, ImageMut};
 

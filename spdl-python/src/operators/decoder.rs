@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use spdl_core::{BufferPool, DType, Field, Result, SampleRng};
+use spdl_core::memory::BufferPool;
+use spdl_core::{DType, Field, Result, SampleRng};
 use spdl_media::augment::Augmenter;
 use spdl_media::{
     CodecRegistry, Crop, FillImage, ImageTransform, Limits, Mode, OnTruncated, ResizeFilter,

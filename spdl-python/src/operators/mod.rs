@@ -14,7 +14,8 @@ use bytes::Bytes;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use spdl_core::{BufferPool, DType, Result};
+use spdl_core::memory::BufferPool;
+use spdl_core::{DType, Result};
 
 pub(crate) use augmenter::{AUGMENT, ImageAugmenter, change, size_of};
 pub(crate) use decoder::{BYTES, DECODE, ImageDecoder};

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use spdl_core::{Aggregator, Batcher, Result};
+use spdl_core::Result;
+use spdl_core::stage::{Aggregator, Batcher};
 
 use super::Item;
 use super::call::Op;

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::PyIterator;
-use spdl_core::{BoxStream, Cursor, Error, Result, Source, Stream};
+use spdl_core::source::{Cursor, Stream};
+use spdl_core::{BoxStream, Error, Result, Source};
 
 use super::Item;
 use super::call::close;

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use spdl_core::{Arrival, PipelineBuilder, StageOptions};
+use spdl_core::stage::Arrival;
+use spdl_core::{PipelineBuilder, StageOptions};
 
 use super::Item;
 use super::feed::{Feed, FeedSource, Line};

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyRuntimeError, PyTimeoutError};
 use pyo3::prelude::*;
-use spdl_core::{Event, Pipeline};
+use spdl_core::Pipeline;
+use spdl_core::pipeline::Event;
 
 use super::Item;
 use super::failure::Failure;

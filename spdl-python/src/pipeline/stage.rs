@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use spdl_core::{OnError, Order, PipelineBuilder, StageOptions, path};
+use spdl_core::pipeline::path;
+use spdl_core::{OnError, Order, PipelineBuilder, StageOptions};
 
 use super::Item;
 use super::aggregate::{Custom, Lists};

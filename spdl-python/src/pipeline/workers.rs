@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
-use spdl_core::{CpuExecutor, Error, ErrorKind, Result};
+use spdl_core::runtime::CpuExecutor;
+use spdl_core::{Error, ErrorKind, Result};
 
 use crate::trace;
 use crate::wait::{Entered, end_python, has_forked, without_python};

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use spdl_core::{Hook, ItemInfo, ItemOutcome, StageInfo, StageKind};
+use spdl_core::Hook;
+use spdl_core::observe::{ItemInfo, ItemOutcome, StageInfo, StageKind};
 
 use super::line::{Span, Value};
 use super::{is_on, session};

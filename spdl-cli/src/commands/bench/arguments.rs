@@ -364,9 +364,9 @@ impl BenchArguments {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let remainder = match self.remainder {
-            Remainder::Drop => spdl_core::Remainder::Drop,
-            Remainder::Pad => spdl_core::Remainder::Pad,
-            Remainder::Uneven => spdl_core::Remainder::Uneven,
+            Remainder::Drop => spdl_core::source::Remainder::Drop,
+            Remainder::Pad => spdl_core::source::Remainder::Pad,
+            Remainder::Uneven => spdl_core::source::Remainder::Uneven,
         };
         Ok(Shard::new(self.rank(), self.world())?.remainder(remainder))
     }

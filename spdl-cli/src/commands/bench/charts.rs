@@ -1,6 +1,7 @@
 //! The charts of the report.
 
-use spdl_core::{StageKind, StageStatistics, Statistics};
+use spdl_core::Statistics;
+use spdl_core::observe::{StageKind, StageStatistics};
 
 use super::outcome::Outcome;
 use super::recording::SnapshotSeries;

@@ -4,7 +4,8 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use spdl_core::{Batch, Pipeline, Result, SampleCounts, SampleId};
+use spdl_core::resume::SampleCounts;
+use spdl_core::{Batch, Pipeline, Result, SampleId};
 
 use super::checkpoints::CheckpointSaver;
 use super::checksum::Checksum;

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::iter;
 use std::time::Duration;
 
-use spdl_core::{StageStatistics, Statistics};
+use spdl_core::Statistics;
+use spdl_core::observe::StageStatistics;
 
 use super::charts;
 use super::machine::Machine;

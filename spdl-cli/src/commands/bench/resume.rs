@@ -3,7 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use spdl_core::{Error, ErrorKind, SampleCounts, Shard, State, StateFile, StateLock};
+use spdl_core::resume::{SampleCounts, StateLock};
+use spdl_core::{Error, ErrorKind, Shard, State, StateFile};
 
 use super::arguments::BenchArguments;
 use super::checkpoints::CHECKSUM;

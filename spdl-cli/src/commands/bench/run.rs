@@ -4,9 +4,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use spdl_core::{
-    Batch, BatchLayout, Counter, Error, ErrorKind, Pipeline, SampleId, StageOptions, State,
-};
+use spdl_core::observe::Counter;
+use spdl_core::{Batch, BatchLayout, Error, ErrorKind, Pipeline, SampleId, StageOptions, State};
 use spdl_io::Fetch;
 use spdl_io::layers::CacheStatistics;
 use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, image_fields};

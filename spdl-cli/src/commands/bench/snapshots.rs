@@ -4,7 +4,8 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use spdl_core::{Monitor, Statistics};
+use spdl_core::Statistics;
+use spdl_core::pipeline::Monitor;
 
 /// The first pause between two snapshots. It doubles whenever there are too many of them.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);

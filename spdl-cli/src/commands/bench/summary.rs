@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use spdl_core::{Dropped, StageStatistics, Statistics};
+use spdl_core::Statistics;
+use spdl_core::observe::{Dropped, StageStatistics};
 use spdl_io::datasets::DatasetKind;
 
 use super::arguments::Remainder;
@@ -401,7 +402,8 @@ pub(crate) fn reason_of(dropped: &Dropped) -> String {
 
 #[cfg(test)]
 mod tests {
-    use spdl_core::{Packing, PipelineBuilder};
+    use spdl_core::PipelineBuilder;
+    use spdl_core::stage::Packing;
 
     use super::*;
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use spdl_core::{Limit, Statistics};
+use spdl_core::Statistics;
+use spdl_core::observe::Limit;
 
 use super::outcome::Outcome;
 use crate::ui::format::{count, counted, percent};

@@ -1,6 +1,6 @@
 //! In what a set that is there differs from the one that is asked for, in the words of the command line.
 
-use spdl_core::Change;
+use spdl_core::resume::Change;
 
 use super::arguments::PackArguments;
 use crate::ui::format::printable;

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use spdl_core::sampler::{Limited, Sequential, Shuffled};
+use spdl_core::source::sampler::{Limited, Sequential, Shuffled};
 use spdl_core::{
     AsyncContext, AsyncStage, Dataset, DatasetSource, Error, ErrorKind, Pipeline, PipelineBuilder,
     Result, Stage, StageContext, async_trait,

@@ -50,7 +50,7 @@ const MAX_INDEX_BYTES: u64 = 1 << 28;
 ///
 /// ```
 /// use spdl_core::Dataset;
-/// use spdl_core::sampler::ShardWindow;
+/// use spdl_core::source::sampler::ShardWindow;
 /// use spdl_io::datasets::MdsDataset;
 /// # #[cfg(feature = "local")] {
 /// # let folder = "tests/data/mds/plain";
@@ -83,7 +83,7 @@ impl MdsOptions {
     /// How many bytes of decompressed shards, and of offsets, are kept for the next sample; the part
     /// used last is kept in any case. Default: 1 GiB. Where samples are shuffled, all shards that are
     /// open at once should fit
-    /// ([`ShardWindow::open_shards`](spdl_core::sampler::ShardWindow::open_shards)): else they are read
+    /// ([`ShardWindow::open_shards`](spdl_core::source::sampler::ShardWindow::open_shards)): else they are read
     /// again and again.
     #[must_use]
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
@@ -155,7 +155,7 @@ impl MdsDataset {
         Ok(MdsDataset { shards: shards.collect(), firsts })
     }
 
-    /// How many samples each shard holds: for [`ShardWindow`](spdl_core::sampler::ShardWindow).
+    /// How many samples each shard holds: for [`ShardWindow`](spdl_core::source::sampler::ShardWindow).
     pub fn shard_lens(&self) -> Vec<u64> {
         self.firsts.lens()
     }

@@ -39,7 +39,7 @@ const NAMES: Names<'static> = Names { in_folder: "*.parquet", index_suffix: None
 /// columns that are asked for are read, each by one range; once for all who read it at the time, and
 /// they are kept while there is room ([`ParquetOptions::cache_bytes`]). So samples of one row group
 /// should be read near each other: [`shard_lens`](ParquetDataset::shard_lens) are the lengths for a
-/// [`ShardWindow`](spdl_core::sampler::ShardWindow), whose window decides how many are open at once.
+/// [`ShardWindow`](spdl_core::source::sampler::ShardWindow), whose window decides how many are open at once.
 ///
 /// | column | field |
 /// |---|---|
@@ -224,7 +224,7 @@ impl ParquetDataset {
     }
 
     /// How many rows each row group holds, those of the first file first: for
-    /// [`ShardWindow`](spdl_core::sampler::ShardWindow).
+    /// [`ShardWindow`](spdl_core::source::sampler::ShardWindow).
     pub fn shard_lens(&self) -> Vec<u64> {
         self.firsts.lens()
     }

@@ -209,7 +209,7 @@ impl TfRecordDataset {
         Ok(TfRecordDataset { shards: shards.collect(), firsts })
     }
 
-    /// How many records each file holds: for [`ShardWindow`](spdl_core::sampler::ShardWindow).
+    /// How many records each file holds: for [`ShardWindow`](spdl_core::source::sampler::ShardWindow).
     pub fn shard_lens(&self) -> Vec<u64> {
         self.firsts.lens()
     }

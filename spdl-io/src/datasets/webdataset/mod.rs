@@ -69,7 +69,7 @@ const NAMES: Names<'static> = Names { in_folder: "*.tar", index_suffix: Some(".i
 ///
 /// ```
 /// use std::sync::Arc;
-/// use spdl_core::sampler::ShardWindow;
+/// use spdl_core::source::sampler::ShardWindow;
 /// use spdl_core::{Dataset, DatasetSource, PipelineBuilder};
 /// use spdl_io::datasets::WebDataset;
 /// use spdl_io::{FetchRecord, LocalFetcher};
@@ -326,7 +326,7 @@ impl WebDataset {
     }
 
     /// How many samples each shard has: for
-    /// [`ShardWindow`](spdl_core::sampler::ShardWindow).
+    /// [`ShardWindow`](spdl_core::source::sampler::ShardWindow).
     pub fn shard_lens(&self) -> Vec<u64> {
         self.shards.iter().map(|shard| shard.len() as u64).collect()
     }

@@ -22,9 +22,9 @@ use bytes::Bytes;
 use futures_core::stream::BoxStream;
 use futures_util::future::{Either, select};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use spdl_core::{
-    BoxFuture, Counter, Error, ErrorKind, Result, Runtime, SampleId, SampleRng, ThreadRuntime,
-};
+use spdl_core::observe::Counter;
+use spdl_core::runtime::ThreadRuntime;
+use spdl_core::{BoxFuture, Error, ErrorKind, Result, Runtime, SampleId, SampleRng};
 
 use self::clock::{Clock, RuntimeClock};
 use self::contact::Contact;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
+use spdl_core::memory::BufferPool;
 use spdl_core::{
-    Batch, BatchLayout, BufferPool, Fill, FillContext, PipelineBuilder, Result, SlotMut,
-    StageContext,
+    Batch, BatchLayout, Fill, FillContext, PipelineBuilder, Result, SlotMut, StageContext,
 };
 use spdl_media::augment::{Augmenter, ImageMut};
 

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
+use spdl_core::memory::BufferPool;
 use spdl_core::{
-    Batch, BatchLayout, BufferPool, DType, Field, Fill, FillContext, PipelineBuilder, Result,
-    SlotMut, StageContext,
+    Batch, BatchLayout, DType, Field, Fill, FillContext, PipelineBuilder, Result, SlotMut,
+    StageContext,
 };
 use spdl_media::{FillImage, ImageTransform, Sample};
 
