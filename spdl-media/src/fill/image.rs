@@ -154,7 +154,7 @@ impl FillImage {
         let rgb = self.transform.clone().format(SampleFormat::NHWC_U8).color(SampleColor::Rgb);
         self.augmentation = (!augmenter.is_empty()).then(|| Augmentation {
             augmenter,
-            pixels: vec![0; rgb.values()],
+            pixels: vec![0; rgb.tensor().values() as usize],
             writer: SampleWriter::new(&rgb),
         });
         Ok(self)
@@ -238,7 +238,7 @@ impl FillImage {
     /// `InvalidArgument`, with what both are, where it is not.
     pub fn check_field(&self, field: &Field) -> Result<()> {
         let format = self.transform.sample_format();
-        let shape = self.transform.shape();
+        let shape = self.transform.tensor().shape();
         if (field.dtype, &field.shape[..]) == (format.dtype, &shape[..]) {
             return Ok(());
         }
@@ -369,7 +369,7 @@ impl FillImage {
     }
 
     fn check_room(&self, sample: &Sample<'_>) -> Result<()> {
-        let expected = self.transform.values();
+        let expected = self.transform.tensor().values() as usize;
         let format = self.transform.sample_format();
         let found = SampleFormat { dtype: sample.dtype(), ..format };
         if found != format || sample.len() != expected {

@@ -30,7 +30,7 @@ mod gif;
 #[cfg(any(feature = "more-formats", feature = "exr"))]
 mod image_formats;
 #[cfg(any(feature = "jpeg", feature = "turbojpeg", feature = "zune-jpeg"))]
-mod jpeg;
+pub mod jpeg;
 #[cfg(feature = "jxl")]
 mod jxl;
 #[cfg(feature = "png")]

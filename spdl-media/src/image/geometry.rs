@@ -180,9 +180,9 @@ impl Orientation {
         )
     }
 
-    /// Whether stored columns are counted from the right, and stored rows from the bottom, once
-    /// rows and columns have changed places where they must.
-    pub(crate) fn mirrors(self) -> (bool, bool) {
+    /// Whether stored columns count from the right, and stored rows from the bottom, after the
+    /// exchange of rows and columns that [`swaps_sides`](Self::swaps_sides) reports.
+    pub fn mirrors(self) -> (bool, bool) {
         use Orientation::*;
         match self {
             Upright | Transposed => (false, false),

@@ -1,117 +1,11 @@
-//! What a sample looks like in the batch.
-
-use std::fmt;
-use std::str::FromStr;
+//! All settings of the transform of one image: crop, flips, filter, tensor.
 
 use spdl_core::{DType, Error, ErrorKind, Field, Result, SampleRng};
 
 use super::crop::{Crop, Mode, Placement};
+use super::format::{Layout, Normalization, SampleColor, SampleFormat, TensorSpec};
 use super::resize::ResizeFilter;
 use crate::image::{OnTruncated, Size};
-
-/// The mean of ImageNet's training images, per channel (red, green, blue), as a share of 255.
-pub const IMAGENET_MEAN: [f32; 3] = [0.485, 0.456, 0.406];
-/// Their standard deviation, likewise.
-pub const IMAGENET_STD: [f32; 3] = [0.229, 0.224, 0.225];
-/// The largest side of a sample.
-const MAX_SIZE: u32 = 16_384;
-
-/// In which order a sample's values lie in memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Layout {
-    /// `[height, width, channels]`: rows of interleaved pixels.
-    #[default]
-    Nhwc,
-    /// `[channels, height, width]`: a plane for each channel.
-    Nchw,
-}
-
-/// In which order a sample's values lie in memory, and their type. Written as `nhwc-u8`: `nhwc` or
-/// `nchw`, and `u8`, `f16`, `bf16` or `f32`.
-///
-/// ```
-/// use spdl_core::DType;
-/// use spdl_media::{Layout, SampleFormat};
-/// let format: SampleFormat = "nchw-f32".parse()?;
-/// assert_eq!((format.layout, format.dtype), (Layout::Nchw, DType::F32));
-/// # Ok::<(), spdl_core::Error>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SampleFormat {
-    /// The order.
-    pub layout: Layout,
-    /// The type: `U8`, `F16`, `BF16` or `F32`.
-    pub dtype: DType,
-}
-
-impl SampleFormat {
-    /// `nhwc-u8`: interleaved pixels, 0 to 255.
-    pub const NHWC_U8: SampleFormat = SampleFormat { layout: Layout::Nhwc, dtype: DType::U8 };
-    /// `nchw-f32`: a plane for each channel, normalised.
-    pub const NCHW_F32: SampleFormat = SampleFormat { layout: Layout::Nchw, dtype: DType::F32 };
-}
-
-impl Default for SampleFormat {
-    fn default() -> Self {
-        SampleFormat::NHWC_U8
-    }
-}
-
-const LAYOUTS: [(Layout, &str); 2] = [(Layout::Nhwc, "nhwc"), (Layout::Nchw, "nchw")];
-const DTYPES: [(DType, &str); 4] =
-    [(DType::U8, "u8"), (DType::F16, "f16"), (DType::BF16, "bf16"), (DType::F32, "f32")];
-
-impl fmt::Display for SampleFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let layout = LAYOUTS.iter().find(|(layout, _)| *layout == self.layout);
-        let dtype = DTYPES.iter().find(|(dtype, _)| *dtype == self.dtype);
-        let dtype = dtype.map_or(self.dtype.name(), |(_, name)| name);
-        write!(f, "{}-{dtype}", layout.map_or("", |(_, name)| name))
-    }
-}
-
-impl FromStr for SampleFormat {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        let parts = name.split_once('-').and_then(|(layout, dtype)| {
-            let (layout, _) = LAYOUTS.iter().find(|(_, name)| *name == layout)?;
-            let (dtype, _) = DTYPES.iter().find(|(_, name)| *name == dtype)?;
-            Some(SampleFormat { layout: *layout, dtype: *dtype })
-        });
-        parts.ok_or_else(|| {
-            Error::new(
-                ErrorKind::InvalidArgument,
-                format!(
-                    "expected a layout, \"nhwc-\" or \"nchw-\" with \"u8\", \"f16\", \"bf16\" or \
-                     \"f32\", such as \"nhwc-u8\" or \"nchw-f32\", found {name:?}"
-                ),
-            )
-        })
-    }
-}
-
-/// The channels of a sample.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum SampleColor {
-    /// Red, green, blue.
-    #[default]
-    Rgb,
-    /// Blue, green, red.
-    Bgr,
-    /// One channel: Pillow's `L`, (19595 R + 38470 G + 7471 B + 32768) ÷ 65536, cut.
-    Grey,
-}
-
-impl SampleColor {
-    /// How many channels that is.
-    pub fn channels(self) -> usize {
-        match self {
-            SampleColor::Rgb | SampleColor::Bgr => 3,
-            SampleColor::Grey => 1,
-        }
-    }
-}
 
 /// From an image of any size to a sample of one size: which part is taken, how it is resized,
 /// mirrored, and laid out.
@@ -134,15 +28,11 @@ impl SampleColor {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageTransform {
-    size: Size,
+    tensor: TensorSpec,
     crop: Crop,
-    /// The probabilities of mirroring left to right, and top to bottom.
+    /// The probabilities of a horizontal and a vertical flip.
     flips: (f64, f64),
     filter: ResizeFilter,
-    format: SampleFormat,
-    color: SampleColor,
-    mean: [f32; 3],
-    std: [f32; 3],
     exact: bool,
     on_truncated: OnTruncated,
 }
@@ -156,14 +46,10 @@ impl ImageTransform {
     /// Samples of this width and height, in the mode `eval`, RGB, as `nhwc-u8`.
     pub fn with_size(size: Size) -> Self {
         ImageTransform {
-            size,
+            tensor: TensorSpec::new(size),
             crop: Crop::eval(size),
             flips: (0.0, 0.0),
             filter: ResizeFilter::default(),
-            format: SampleFormat::default(),
-            color: SampleColor::default(),
-            mean: IMAGENET_MEAN,
-            std: IMAGENET_STD,
             exact: false,
             on_truncated: OnTruncated::default(),
         }
@@ -187,14 +73,10 @@ impl ImageTransform {
     /// ```
     pub fn parameters(&self) -> impl Iterator<Item = (&'static str, String)> {
         let ImageTransform {
-            size,
+            tensor: TensorSpec { size, format, color, normalization: Normalization { mean, std } },
             crop,
             flips: (horizontal, vertical),
             filter,
-            format,
-            color,
-            mean,
-            std,
             exact,
             on_truncated,
         } = self;
@@ -216,7 +98,7 @@ impl ImageTransform {
 
     /// The same for another size.
     pub(crate) fn resized_to(mut self, size: Size) -> Self {
-        self.size = size;
+        self.tensor.size = size;
         self
     }
 
@@ -226,7 +108,7 @@ impl ImageTransform {
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> Self {
         (self.crop, self.flips) = match mode {
-            Mode::Eval => (Crop::eval(self.size), (0.0, 0.0)),
+            Mode::Eval => (Crop::eval(self.tensor.size), (0.0, 0.0)),
             Mode::Train => (Crop::TRAIN, (0.5, 0.0)),
         };
         self
@@ -264,28 +146,28 @@ impl ImageTransform {
     /// In which order the values lie in memory. Default: [`Layout::Nhwc`].
     #[must_use]
     pub fn layout(mut self, layout: Layout) -> Self {
-        self.format.layout = layout;
+        self.tensor.format.layout = layout;
         self
     }
 
     /// The type of the values: `U8` (0 to 255), or `F16`, `BF16` or `F32`, normalised. Default: `U8`.
     #[must_use]
     pub fn dtype(mut self, dtype: DType) -> Self {
-        self.format.dtype = dtype;
+        self.tensor.format.dtype = dtype;
         self
     }
 
     /// Sets [`layout`](Self::layout) and [`dtype`](Self::dtype).
     #[must_use]
     pub fn format(mut self, format: SampleFormat) -> Self {
-        self.format = format;
+        self.tensor.format = format;
         self
     }
 
     /// Which channels there are, and in which order. Default: [`SampleColor::Rgb`].
     #[must_use]
     pub fn color(mut self, color: SampleColor) -> Self {
-        self.color = color;
+        self.tensor.color = color;
         self
     }
 
@@ -298,8 +180,7 @@ impl ImageTransform {
     /// normalised sample tells the bytes of the plain one, to the last bit.
     #[must_use]
     pub fn normalization(mut self, mean: [f32; 3], std: [f32; 3]) -> Self {
-        self.mean = mean;
-        self.std = std;
+        self.tensor.normalization = Normalization { mean, std };
         self
     }
 
@@ -325,7 +206,7 @@ impl ImageTransform {
 
     /// Width and height of a sample in pixels.
     pub fn size(&self) -> Size {
-        self.size
+        self.tensor.size
     }
 
     /// Which part of the image is taken.
@@ -335,12 +216,12 @@ impl ImageTransform {
 
     /// How the values lie in memory.
     pub fn sample_format(&self) -> SampleFormat {
-        self.format
+        self.tensor.format
     }
 
     /// Which channels there are.
     pub fn sample_color(&self) -> SampleColor {
-        self.color
+        self.tensor.color
     }
 
     /// What weighs the pixels.
@@ -358,9 +239,9 @@ impl ImageTransform {
         self.on_truncated
     }
 
-    /// The values of a sample.
-    pub(crate) fn values(&self) -> usize {
-        self.size.pixels() as usize * self.color.channels()
+    /// The tensor that a sample becomes.
+    pub fn tensor(&self) -> &TensorSpec {
+        &self.tensor
     }
 
     /// Which part of an upright image of this size is seen where in its sample. `rng` is called
@@ -381,7 +262,7 @@ impl ImageTransform {
     pub(crate) fn place_with(&self, image: Size, rng: Option<&mut SampleRng>) -> Placement {
         let image = Size::new(image.width.max(1), image.height.max(1));
         let mut rng = rng.filter(|_| self.is_random());
-        let mut placement = self.crop.place(image, self.size, rng.as_deref_mut());
+        let mut placement = self.crop.place(image, self.tensor.size, rng.as_deref_mut());
         if let Some(rng) = rng {
             let (horizontal, vertical) = self.flips;
             placement.mirrored = horizontal > 0.0 && rng.chance(horizontal);
@@ -393,69 +274,25 @@ impl ImageTransform {
     /// Checks that such samples can exist.
     ///
     /// # Errors
-    /// `InvalidArgument` where a side is not in 1 to 16,384, a mean is not finite, a standard
-    /// deviation is not a positive number, values are of another type than the four, a probability
-    /// is not in 0 to 1, or where the crop is not possible.
+    /// `InvalidArgument` if the tensor is [invalid](TensorSpec::validate), a flip probability is not
+    /// in 0 to 1, or the crop is not possible for this sample size.
     pub fn validate(&self) -> Result<()> {
-        let fault = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
-        let sides = 1..=MAX_SIZE;
-        if !sides.contains(&self.size.width) || !sides.contains(&self.size.height) {
-            return fault(format!(
-                "the sample size is {} pixels; expected 1 to {MAX_SIZE} for each side",
-                self.size
-            ));
-        }
-        let sound = (0..3).all(|channel| {
-            let (scale, offset) = self.scale_and_offset(channel);
-            self.std[channel].is_normal()
-                && self.std[channel] > 0.0
-                && self.mean[channel].is_finite()
-                && scale.is_finite()
-                && (scale * 255.0 + offset).is_finite()
-                && offset.is_finite()
-        });
-        if !sound {
-            return fault(format!(
-                "expected finite means and positive standard deviations, found {:?} and {:?}",
-                self.mean, self.std
-            ));
-        }
-        if !DTYPES.iter().any(|(dtype, _)| *dtype == self.format.dtype) {
-            return fault(format!(
-                "expected values of the type u8, f16, bf16 or f32, found {}",
-                self.format.dtype.name()
-            ));
-        }
+        self.tensor.validate()?;
         let (horizontal, vertical) = self.flips;
         if !(0.0..=1.0).contains(&horizontal) || !(0.0..=1.0).contains(&vertical) {
-            return fault(format!(
-                "expected probabilities of flips from 0 to 1, found {horizontal} and {vertical}"
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("invalid flip probabilities {horizontal} and {vertical}: expected 0 to 1"),
             ));
         }
-        self.crop.validate(self.size)
-    }
-
-    /// The shape of a sample.
-    pub(crate) fn shape(&self) -> [usize; 3] {
-        let (width, height) = (self.size.width as usize, self.size.height as usize);
-        let channels = self.color.channels();
-        match self.format.layout {
-            Layout::Nhwc => [height, width, channels],
-            Layout::Nchw => [channels, height, width],
-        }
-    }
-
-    /// What a byte of a channel is multiplied by, and what is added then.
-    pub(crate) fn scale_and_offset(&self, channel: usize) -> (f32, f32) {
-        let (mean, std) = (f64::from(self.mean[channel]), f64::from(self.std[channel]));
-        ((1.0 / (255.0 * std)) as f32, (-mean / std) as f32)
+        self.crop.validate(self.tensor.size)
     }
 }
 
 /// The fields of a batch of such samples: `images`, and `labels` (`i64`, a number each).
 pub fn image_fields(transform: &ImageTransform) -> Vec<Field> {
     vec![
-        Field::new("images", transform.format.dtype, &transform.shape()),
+        Field::new("images", transform.tensor.format.dtype, &transform.tensor.shape()),
         Field::new("labels", DType::I64, &[]),
     ]
 }
@@ -465,19 +302,6 @@ mod tests {
     use spdl_core::SampleId;
 
     use super::*;
-
-    #[test]
-    fn format_names_are_read_as_they_are_written() {
-        for layout in [Layout::Nhwc, Layout::Nchw] {
-            for dtype in [DType::U8, DType::F16, DType::BF16, DType::F32] {
-                let format = SampleFormat { layout, dtype };
-                assert_eq!(format.to_string().parse::<SampleFormat>().unwrap(), format);
-            }
-        }
-        assert_eq!(SampleFormat::NCHW_F32.to_string(), "nchw-f32");
-        assert!("nchw".parse::<SampleFormat>().is_err());
-        assert!("nchw-i64".parse::<SampleFormat>().is_err());
-    }
 
     #[test]
     fn impossible_samples_are_refused() {

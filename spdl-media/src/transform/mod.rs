@@ -4,20 +4,23 @@
 //! |---|---|
 //! | `crop` | which part of an image is used, and its place in the sample |
 //! | `resize` | the resize filters and kernels |
+//! | `format` | the tensor of a sample: size, layout, data type, channels, normalisation |
 //! | `image_transform` | all settings of the transform of one image |
 //! | `sample` | colour order, normalisation, data type and layout of the values |
 //!
 //! Imports: [`image`](crate::image).
 
 mod crop;
+mod format;
 mod image_transform;
 mod resize;
 mod sample;
 
 pub use crop::{Crop, EVAL_CROP_FRACTION, Mode, Placement, TRAIN_AREA, TRAIN_ASPECT};
-pub use image_transform::{
-    IMAGENET_MEAN, IMAGENET_STD, ImageTransform, Layout, SampleColor, SampleFormat, image_fields,
+pub use format::{
+    IMAGENET_MEAN, IMAGENET_STD, Layout, Normalization, SampleColor, SampleFormat, TensorSpec,
 };
+pub use image_transform::{ImageTransform, image_fields};
 pub use resize::ResizeFilter;
 pub use sample::Sample;
 

@@ -6,7 +6,8 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use spdl_core::{DType, Error, ErrorKind, Result};
 
-use super::image_transform::{ImageTransform, Layout, SampleColor};
+use super::format::{Layout, SampleColor};
+use super::image_transform::ImageTransform;
 use super::resize::ResizedPlanes;
 use crate::image::CHANNELS;
 use crate::image::{ColorModel, Rect, Size};
@@ -65,14 +66,14 @@ struct Format {
     color: SampleColor,
     fill: [u8; CHANNELS],
     /// Of each channel by itself, in the order in which they are delivered.
-    channels: [Normalization; CHANNELS],
+    channels: [ScaleOffset; CHANNELS],
     /// Of interleaved ones.
-    interleaved: Normalization,
+    interleaved: ScaleOffset,
 }
 
 /// `value × scale + offset` for a period of values.
 #[derive(Clone, Debug)]
-struct Normalization {
+struct ScaleOffset {
     scale: [f32; PERIOD],
     offset: [f32; PERIOD],
 }
@@ -92,12 +93,8 @@ impl SampleWriter {
         let size = transform.size();
         let padded = size.width as usize + LANES;
         let color = transform.sample_color();
-        let of_channel = |channel: usize| match color {
-            SampleColor::Rgb => transform.scale_and_offset(channel),
-            SampleColor::Bgr => transform.scale_and_offset(CHANNELS - 1 - channel),
-            SampleColor::Grey => transform.scale_and_offset(0),
-        };
-        let normalization = |channel: &dyn Fn(usize) -> usize| Normalization {
+        let of_channel = |channel: usize| transform.tensor().scale_and_offset(channel);
+        let normalization = |channel: &dyn Fn(usize) -> usize| ScaleOffset {
             scale: std::array::from_fn(|at| of_channel(channel(at)).0),
             offset: std::array::from_fn(|at| of_channel(channel(at)).1),
         };
@@ -351,14 +348,14 @@ fn to_grey(components: &mut [Vec<u8>; CHANNELS], width: usize) {
 /// A type of the values.
 trait Value: Sized {
     /// Converts values; `floats` is memory for as many.
-    fn convert(bytes: &[u8], normalization: &Normalization, floats: &mut [f32], out: &mut [Self]);
+    fn convert(bytes: &[u8], normalization: &ScaleOffset, floats: &mut [f32], out: &mut [Self]);
 
     /// Converts three lines to interleaved values; `bytes` is memory for as many.
     #[inline(always)]
     fn convert_interleaved<S: Simd>(
         simd: S,
         lines: [&[u8]; CHANNELS],
-        normalization: &Normalization,
+        normalization: &ScaleOffset,
         bytes: &mut [u8],
         floats: &mut [f32],
         out: &mut [Self],
@@ -371,7 +368,7 @@ trait Value: Sized {
 
 impl Value for u8 {
     #[inline(always)]
-    fn convert(bytes: &[u8], _: &Normalization, _: &mut [f32], out: &mut [u8]) {
+    fn convert(bytes: &[u8], _: &ScaleOffset, _: &mut [f32], out: &mut [u8]) {
         out.copy_from_slice(bytes);
     }
 
@@ -379,7 +376,7 @@ impl Value for u8 {
     fn convert_interleaved<S: Simd>(
         simd: S,
         lines: [&[u8]; CHANNELS],
-        _: &Normalization,
+        _: &ScaleOffset,
         _: &mut [u8],
         _: &mut [f32],
         out: &mut [u8],
@@ -390,8 +387,8 @@ impl Value for u8 {
 
 impl Value for f32 {
     #[inline(always)]
-    fn convert(bytes: &[u8], normalization: &Normalization, _: &mut [f32], out: &mut [f32]) {
-        let Normalization { scale, offset } = normalization;
+    fn convert(bytes: &[u8], normalization: &ScaleOffset, _: &mut [f32], out: &mut [f32]) {
+        let ScaleOffset { scale, offset } = normalization;
         let (periods, rest) = bytes.as_chunks::<PERIOD>();
         let (places, rest_places) = out.as_chunks_mut::<PERIOD>();
         for (place, period) in places.iter_mut().zip(periods) {
@@ -414,7 +411,7 @@ impl Value for f32 {
 
 impl Value for f16 {
     #[inline(always)]
-    fn convert(bytes: &[u8], normalization: &Normalization, floats: &mut [f32], out: &mut [f16]) {
+    fn convert(bytes: &[u8], normalization: &ScaleOffset, floats: &mut [f32], out: &mut [f16]) {
         let floats = &mut floats[..out.len()];
         f32::convert(bytes, normalization, &mut [], floats);
         out.convert_from_f32_slice(floats);
@@ -423,7 +420,7 @@ impl Value for f16 {
 
 impl Value for bf16 {
     #[inline(always)]
-    fn convert(bytes: &[u8], normalization: &Normalization, floats: &mut [f32], out: &mut [bf16]) {
+    fn convert(bytes: &[u8], normalization: &ScaleOffset, floats: &mut [f32], out: &mut [bf16]) {
         let floats = &mut floats[..out.len()];
         f32::convert(bytes, normalization, &mut [], floats);
         for (place, float) in out.iter_mut().zip(floats) {

@@ -17,6 +17,7 @@ pub(super) const MAX_COMPONENTS: usize = 4;
 const MAX_BLOCKS_IN_UNIT: usize = 10;
 
 pub(super) const RST0: u8 = 0xD0;
+const SOF0: u8 = 0xC0;
 const SOI: u8 = 0xD8;
 const EOI: u8 = 0xD9;
 const SOS: u8 = 0xDA;
@@ -72,6 +73,8 @@ pub(super) enum EntropyCoding {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Component {
     pub(super) id: u8,
+    /// The sampling factors as stored, horizontal and vertical.
+    pub(super) sampling: (u8, u8),
     /// Blocks of a coded unit side by side: the horizontal sampling factor.
     pub(super) across: usize,
     /// Blocks of a coded unit on top of each other: the vertical sampling factor.
@@ -93,6 +96,10 @@ pub(super) struct Component {
 pub(super) struct Frame {
     pub(super) coding: Coding,
     pub(super) entropy: EntropyCoding,
+    /// Whether the frame header is SOF0.
+    pub(super) is_baseline: bool,
+    /// Bits of a sample.
+    pub(super) precision: u8,
     pub(super) size: Size,
     pub(super) components: PerComponent<Component>,
     /// The largest sampling factors.
@@ -195,9 +202,10 @@ pub(in crate::formats) struct Header {
     /// Where the first scan's data start.
     pub(super) data: usize,
     pub(super) orientation: Orientation,
-    jfif: bool,
-    /// The colour transform that Adobe's marker tells.
-    adobe: Option<u8>,
+    /// Whether there is a JFIF APP0 marker.
+    pub(super) jfif: bool,
+    /// The colour transform of the Adobe APP14 marker.
+    pub(super) adobe: Option<u8>,
 }
 
 /// How many visits of a block all scans of a file may cost, whose coded units have so many `blocks`.
@@ -216,8 +224,29 @@ pub(super) enum Next {
 }
 
 impl Header {
-    /// Reads up to the first scan's data.
+    /// Parses up to the entropy-coded data of the first scan. The caller has checked the SOI marker.
     pub(in crate::formats) fn read(encoded: &[u8], on_table: OnTable<'_>) -> Result<Header> {
+        Header::read_after_soi(encoded, &[8], on_table)
+    }
+
+    /// Checks the SOI marker, and accepts samples of these precisions, in bits.
+    #[cfg(feature = "jpeg")]
+    pub(super) fn read_with(
+        encoded: &[u8],
+        precisions: &[u8],
+        on_table: OnTable<'_>,
+    ) -> Result<Header> {
+        let start = &encoded[..encoded.len().min(2)];
+        if start.len() < 2 && [0xFF, SOI].starts_with(start) {
+            return Err(truncated("JPEG ends inside the SOI marker", encoded.len()));
+        }
+        if start != [0xFF, SOI] {
+            return Err(corrupt("SOI marker not found: not a JPEG", 0));
+        }
+        Header::read_after_soi(encoded, precisions, on_table)
+    }
+
+    fn read_after_soi(encoded: &[u8], precisions: &[u8], on_table: OnTable<'_>) -> Result<Header> {
         let mut markers = Markers { encoded, at: 2 };
         let mut frame = None;
         let (mut orientation, mut jfif, mut adobe) = (None, false, None);
@@ -240,7 +269,10 @@ impl Header {
                         0xCB => (Coding::Lossless, EntropyCoding::Arithmetic),
                         _ => return Err(unsupported("a hierarchical JPEG", at)),
                     };
-                    frame = Some(read_frame(markers.segment()?, coding, entropy, at)?);
+                    let segment = markers.segment()?;
+                    let mut read = read_frame(segment, precisions, coding, entropy, at)?;
+                    read.is_baseline = marker == SOF0;
+                    frame = Some(read);
                 }
                 SOS => {
                     let segment = markers.segment()?;
@@ -427,11 +459,17 @@ impl<'a> Markers<'a> {
     }
 }
 
-fn read_frame(segment: &[u8], coding: Coding, entropy: EntropyCoding, at: usize) -> Result<Frame> {
+fn read_frame(
+    segment: &[u8],
+    precisions: &[u8],
+    coding: Coding,
+    entropy: EntropyCoding,
+    at: usize,
+) -> Result<Frame> {
     let [bits, h0, h1, w0, w1, count, ref rest @ ..] = *segment else {
         return Err(corrupt("a JPEG frame header that is too short", at));
     };
-    if bits != 8 {
+    if !precisions.contains(&bits) {
         return Err(unsupported(format!("a JPEG of {bits} bits a sample; expected 8"), at));
     }
     let size = Size::new(u16::from_be_bytes([w0, w1]).into(), u16::from_be_bytes([h0, h1]).into());
@@ -457,6 +495,7 @@ fn read_frame(segment: &[u8], coding: Coding, entropy: EntropyCoding, at: usize)
         }
         components.push(Component {
             id: part[0],
+            sampling: (part[1] >> 4, part[1] & 15),
             across,
             down,
             quantization,
@@ -483,7 +522,18 @@ fn read_frame(segment: &[u8], coding: Coding, entropy: EntropyCoding, at: usize)
         component.padded_wide = units_wide * component.across;
         component.padded_high = units_high * component.down;
     }
-    Ok(Frame { coding, entropy, size, components, across, down, units_wide, units_high })
+    Ok(Frame {
+        coding,
+        entropy,
+        is_baseline: false,
+        precision: bits,
+        size,
+        components,
+        across,
+        down,
+        units_wide,
+        units_high,
+    })
 }
 
 fn read_scan(segment: &[u8], frame: &Frame, at: usize) -> Result<Scan> {

@@ -42,6 +42,8 @@ mod huffman;
 #[cfg(feature = "jpeg")]
 mod idct;
 #[cfg(feature = "jpeg")]
+mod inspect;
+#[cfg(feature = "jpeg")]
 mod rgb;
 #[cfg(feature = "jpeg")]
 mod scan;
@@ -53,6 +55,9 @@ mod surface;
 mod tables;
 
 use spdl_core::{Error, ErrorKind};
+
+#[cfg(feature = "jpeg")]
+pub use self::inspect::{JpegColor, JpegComponent, JpegHeader, JpegProcess};
 
 #[cfg(feature = "jpeg")]
 pub(super) use self::decoder::JpegCodec;

@@ -44,9 +44,9 @@ impl ResizeFilter {
         }
     }
 
-    /// How far it looks to each side, in pixels of the larger of source and target; 0 for the
-    /// filter that does not weigh.
-    pub(crate) fn support(self) -> f64 {
+    /// The half-width of the filter, in source pixels for an enlargement and in target pixels for a
+    /// reduction. [`Nearest`](Self::Nearest) has no weights and returns 0.
+    pub fn support(self) -> f64 {
         match self {
             ResizeFilter::Nearest => 0.0,
             ResizeFilter::Area => 0.5,
@@ -69,9 +69,10 @@ impl ResizeFilter {
         }
     }
 
-    /// The weight at this distance, before all are made to sum up to one.
+    /// The weight at a distance from the centre, in the unit of [`support`](Self::support), before
+    /// the weights of a target pixel are scaled to a sum of 1.
     #[inline(always)]
-    pub(super) fn weight(self, distance: f64) -> f64 {
+    pub fn weight(self, distance: f64) -> f64 {
         match self {
             ResizeFilter::Nearest => 1.0,
             ResizeFilter::Area => f64::from(distance > -0.5 && distance <= 0.5),
