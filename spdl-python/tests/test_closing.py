@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from spdl_rs.pipeline._closing import aclosing, closing
+from spdl_rs._closing import aclosing, closing
 
 
 class Closable:

@@ -15,15 +15,14 @@ import time
 
 import pytest
 import spdl_rs
-from spdl_rs import _spdl_rs
-from spdl_rs.dataloader import DataLoader, get_pytorch_dataloader
-from spdl_rs.pipeline import _ending
-from spdl_rs.pipeline._assembly import Assembly
-from spdl_rs.pipeline._latch import Latch
-from spdl_rs.torch import DataLoader as TorchDataLoader
-
 from conftest import picture, write_png
 from pipelines import assert_no_threads, identity_async, source, threads, wait_until
+from spdl_rs import _spdl_rs
+from spdl_rs._locks import Latch
+from spdl_rs.dataloader import DataLoader, get_pytorch_dataloader
+from spdl_rs.pipeline import _ending
+from spdl_rs.pipeline._run.assembly import Assembly
+from spdl_rs.torch import DataLoader as TorchDataLoader
 from torch_datasets import Stream
 
 

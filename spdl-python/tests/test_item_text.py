@@ -4,7 +4,7 @@ import collections
 import dataclasses
 
 import pytest
-from spdl_rs.pipeline._item_text import describe
+from spdl_rs.pipeline._failures.item_text import describe
 
 LARGE = bytes(1 << 20)
 

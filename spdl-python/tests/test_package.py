@@ -16,8 +16,9 @@ import sys
 import pytest
 import spdl_rs
 import spdl_rs.pipeline
-import spdl_rs.pipeline._exit_code
-import spdl_rs.pipeline._profile
+import spdl_rs.pipeline._failures.child_process
+import spdl_rs.pipeline._hooks.profile_hook
+import spdl_rs.pipeline._profile.profile
 from spdl_rs import _errors, _image_batches, _image_loader, _spdl_rs
 
 
@@ -37,15 +38,17 @@ def test_the_examples_in_docstrings_run(module, beside_photos):
     "module",
     [
         spdl_rs.pipeline,
-        spdl_rs.pipeline._build,
-        spdl_rs.pipeline._builder,
-        spdl_rs.pipeline._exit_code,
-        spdl_rs.pipeline._markers,
-        spdl_rs.pipeline._arena,
-        spdl_rs.pipeline._pipeline,
-        spdl_rs.pipeline._priority_executor,
-        spdl_rs.pipeline._profile,
-        spdl_rs.pipeline._subprocess,
+        spdl_rs.pipeline._build.build,
+        spdl_rs.pipeline._build.builder,
+        spdl_rs.pipeline._build.subprocess,
+        spdl_rs.pipeline._failures.child_process,
+        spdl_rs.pipeline._hooks.markers,
+        spdl_rs.pipeline._hooks.profile_hook,
+        spdl_rs.pipeline._processes.arena,
+        spdl_rs.pipeline._run.pipeline,
+        spdl_rs.pipeline._processes.priority_executor,
+        spdl_rs.pipeline._profile.profile,
+        spdl_rs.pipeline._processes.iterate,
         spdl_rs.pipeline.defs,
         spdl_rs.pipeline.defs._aggregators,
         spdl_rs.pipeline.defs._executors,

@@ -32,9 +32,9 @@ from spdl_rs.pipeline import (
     TaskStatsHook,
     build_pipeline,
 )
-from spdl_rs.pipeline._companions import Companions
-from spdl_rs.pipeline._durations import Durations
-from spdl_rs.pipeline._supervised_run import SupervisedRun
+from spdl_rs.pipeline._event_loop.supervisor import Companions
+from spdl_rs.pipeline._hooks.durations import Durations
+from spdl_rs.pipeline._run.supervised_run import SupervisedRun
 from spdl_rs.pipeline.defs import Aggregate, Pipe
 
 

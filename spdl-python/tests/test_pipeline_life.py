@@ -27,7 +27,7 @@ from pipelines import (
 )
 from spdl_rs import _spdl_rs
 from spdl_rs.pipeline import PipelineFailure, _ending, build_pipeline
-from spdl_rs.pipeline._stage_names import in_plain_words
+from spdl_rs.pipeline._failures.stage_names import in_plain_words
 from spdl_rs.pipeline.defs import Aggregator
 
 

@@ -11,7 +11,7 @@ import time
 import pytest
 from pipelines import assert_no_threads, build, run, source, wait_until
 from spdl_rs.pipeline import ProcessGroupResourceUsage, ProcessGroupStatsMonitor
-from spdl_rs.pipeline._process_group import ProcessGroupReader
+from spdl_rs.pipeline._hooks.process_group import ProcessGroupReader
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from pipelines import identity, identity_async, run, source, twice, twice_async
 from spdl_rs.pipeline import TaskHook
-from spdl_rs.pipeline._results import Results
+from spdl_rs.pipeline._run.results import Results
 from spdl_rs.pipeline.defs import Pipe
 
 

@@ -30,7 +30,7 @@ from spdl_rs.pipeline import (
     TaskStatsHook,
     _supervised_run,
 )
-from spdl_rs.pipeline._shared_memory import SharedMemory
+from spdl_rs.pipeline._processes.shared_memory import SharedMemory
 from spdl_rs.source import DistributedRandomSampler
 from spdl_rs.torch._map_style import Progress
 

@@ -3,7 +3,6 @@
 import spdl_rs
 
 
-
 def test_the_names_are_those_that_are_documented(many):
     loader = spdl_rs.ImageLoader(many, batch_size=8, size=32, threads=2)
     for statistics in [loader.stats(), list(loader) and loader.stats()]:

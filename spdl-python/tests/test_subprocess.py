@@ -22,15 +22,15 @@ from spdl_rs.pipeline import (
     SharedMemoryRingBuffer,
     WorkerError,
     WorkerTimeoutError,
+    _shared_memory,
+    _worker_process,
     build_pipeline,
     iterate_in_subinterpreter,
     iterate_in_subprocess,
     run_pipeline_in_subinterpreter,
     run_pipeline_in_subprocess,
-    _shared_memory,
-    _worker_process,
 )
-from spdl_rs.pipeline._shared_memory import SharedMemory
+from spdl_rs.pipeline._processes.shared_memory import SharedMemory
 
 HERE = pathlib.Path(__file__).parent
 

@@ -8,7 +8,7 @@ import weakref
 import pytest
 from pipelines import build, refuse, source
 from spdl_rs.pipeline import PipelineFailure
-from spdl_rs.pipeline._told_again import TellAgain
+from spdl_rs.pipeline._failures.repeated import TellAgain
 
 
 async def refuse_async(item):

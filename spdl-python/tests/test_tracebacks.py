@@ -15,8 +15,8 @@ from spdl_rs.pipeline import (
     WorkerError,
     iterate_in_subprocess,
 )
-from spdl_rs.pipeline._remote_errors import RemoteTraceback
-from spdl_rs.pipeline._tracebacks import shorten
+from spdl_rs.pipeline._failures.tracebacks import shorten
+from spdl_rs.pipeline._processes.remote_errors import RemoteTraceback
 from spdl_rs.pipeline.defs import MAIN_PROCESS, ProcessPoolExecutorConfig, _checks
 
 

@@ -1,8 +1,8 @@
 """Waiting and ending: signals, the GIL, threads, forks, the end of the process."""
 
-import functools
 import contextlib
 import fcntl
+import functools
 import gc
 import os
 import pathlib

@@ -55,14 +55,7 @@ from ._statistics import (
 )
 
 if TYPE_CHECKING:
-    from . import compat as compat
-    from . import cuda as cuda
-    from . import dataloader as dataloader
-    from . import io as io
-    from . import pipeline as pipeline
-    from . import source as source
-    from . import torch as torch
-    from . import usage as usage
+    from . import compat, cuda, dataloader, io, pipeline, source, torch, usage
 
 __all__ = [
     "BufferStatistics",

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsIndex
 
 from . import _arguments as check
 from . import _loader_state, _notebook_page, _spdl_rs
-from ._errors import CudaUnavailable, DatasetWarning
-from ._exclusive import Exclusive
-from ._image_batches import ImageBatches, import_numpy
 from ._arguments import Path
+from ._errors import CudaUnavailable, DatasetWarning
+from ._image_batches import ImageBatches, import_numpy
+from ._locks import Exclusive
 from ._statistics import Statistics
 from .usage import log_api_usage_once
 

@@ -86,7 +86,7 @@ impl Made {
         static TOLD_AGAIN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let exception = to_failure(py, error);
         let again = TOLD_AGAIN
-            .import(py, "spdl_rs.pipeline._told_again", "TellAgain")
+            .import(py, "spdl_rs.pipeline._failures.repeated", "TellAgain")
             .and_then(|tell_again| tell_again.call1((exception.value(py),)))
             .map(Bound::unbind);
         Made { exception: Mutex::new(Some(exception)), again }

@@ -76,7 +76,7 @@ where
     A: pyo3::call::PyCallArgs<'py>,
 {
     let told = function
-        .import(py, "spdl_rs.pipeline._failure", name)
+        .import(py, "spdl_rs.pipeline._failures.failure", name)
         .and_then(|function| function.call1(arguments));
     told.map_err(|error| error.write_unraisable(py, None)).ok()
 }
@@ -121,7 +121,7 @@ pub(super) fn to_failure(py: Python<'_>, error: &Error) -> PyErr {
         .map(|(stage, exception, message)| (stage, exception.into_value(py), message))
         .collect();
     let made = FROM_NATIVE
-        .import(py, "spdl_rs.pipeline._failure", "from_native")
+        .import(py, "spdl_rs.pipeline._failures.failure", "from_native")
         .and_then(|from_native| from_native.call1((all,)));
     match made {
         Ok(failure) => PyErr::from_value(failure),

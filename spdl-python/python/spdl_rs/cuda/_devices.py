@@ -10,7 +10,7 @@ from typing import TypedDict
 
 from .. import _spdl_rs
 from .._errors import CudaFallbackWarning, CudaUnavailable
-from .._exclusive import Exclusive
+from .._locks import Exclusive
 from ._allocators import Allocator, AllocatorLike, functions_of
 
 _FORMS = '"cpu", "cuda", "cuda:1" or "auto"'

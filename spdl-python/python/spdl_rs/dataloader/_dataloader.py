@@ -7,10 +7,10 @@ from typing import Any, Generic, Literal, TypeVar
 
 from .._arguments import flag, shown, whole
 from .._arguments import timeout as checked_timeout
-from .._exclusive import Exclusive
+from .._locks import Exclusive
 from ..pipeline import Pipeline, PipelineBuilder
-from ..pipeline._ops import function_of, kind_of, name_of
 from ..pipeline.defs._checks import threads
+from ..pipeline.defs._ops import function_of, kind_of, name_of
 from ..usage import log_api_usage_once
 from ._pass import Pass
 from ._progress import Progress, Tracked, check

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from .._errors import interrupted
-from .._exclusive import Exclusive
+from .._locks import Exclusive
 from ..pipeline import Pipeline, PipelineFailure
 from ._progress import Progress, joined
 

@@ -11,10 +11,13 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
 from typing import Any
 
-from ..pipeline import _exit_code
-from ..pipeline._main_module import check_can_be_imported, with_advice
-from ..pipeline._remote_errors import TravellingError
-from ..pipeline._worker_process import end_with_parent
+from ..pipeline._failures.child_process import (
+    check_can_be_imported,
+    exit_code_in_words,
+    with_advice,
+)
+from ..pipeline._processes.remote_errors import TravellingError
+from ..pipeline._processes.worker_process import end_with_parent
 from ..torch._map_style import MapStyleFetch
 from ._thread_workers import ThreadDataLoader
 
@@ -112,7 +115,7 @@ class _InPool:
         # The pool ends the others with SIGTERM.
         codes = {pid: process.exitcode for pid, process in processes.items()}
         told = [
-            f"process {pid} {_exit_code.in_words(code, at_start=not self._has_given)}"
+            f"process {pid} {exit_code_in_words(code, at_start=not self._has_given)}"
             for pid, code in codes.items()
             if code not in (None, 0, -signal.SIGTERM)
         ]

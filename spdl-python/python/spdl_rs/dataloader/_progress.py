@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ..pipeline._item_text import describe
-from ..pipeline._ops import function_of
+from ..pipeline._failures.item_text import describe
+from ..pipeline.defs._ops import function_of
 from ..source._resumable import check_mapping, or_again, value_of
 
 _VERSION = 1

@@ -23,36 +23,35 @@ interrupted by Ctrl-C.
 from typing import TYPE_CHECKING, Any
 
 from .._cache_iterator import cache_iterator
-from ._arena import SharedMemoryRingBuffer, SharedMemorySegmentPool
-from ._background import BackgroundTask, BackgroundTaskFactory
-from ._build import build_pipeline
-from ._builder import PipelineBuilder
-from ._failure import PipelineFailure
-from ._hooks import TaskHook, TaskPerfStats, TaskStatsHook
-from ._markers import is_eof, is_epoch_end
-from ._pipeline import Pipeline
-from ._priority_executor import (
+from ._build.build import build_pipeline
+from ._build.builder import PipelineBuilder
+from ._build.subprocess import run_pipeline_in_subinterpreter, run_pipeline_in_subprocess
+from ._failures.failure import PipelineFailure
+from ._hooks.background import BackgroundTask, BackgroundTaskFactory
+from ._hooks.markers import is_eof, is_epoch_end
+from ._hooks.task_hooks import TaskHook, TaskPerfStats, TaskStatsHook
+from ._processes.arena import SharedMemoryRingBuffer, SharedMemorySegmentPool
+from ._processes.iterate import (
+    iterate_in_subinterpreter,
+    iterate_in_subprocess,
+)
+from ._processes.priority_executor import (
     PriorityExecutorEntrypoint,
     PriorityInterpreterPoolExecutor,
     PriorityProcessPoolExecutor,
     PriorityThreadPoolExecutor,
 )
-from ._remote_errors import WorkerError, WorkerTimeoutError
-from ._stage_info import StageInfo
-from ._subprocess import (
-    iterate_in_subinterpreter,
-    iterate_in_subprocess,
-    run_pipeline_in_subinterpreter,
-    run_pipeline_in_subprocess,
-)
+from ._processes.remote_errors import WorkerError, WorkerTimeoutError
+from ._run.pipeline import Pipeline
+from .defs._stage_info import StageInfo
 
 if TYPE_CHECKING:
-    from ._process_group import ProcessGroupResourceUsage
-    from ._process_group_monitor import ProcessGroupStatsMonitor
-    from ._profile import ProfileHook, profile_pipeline
-    from ._profile_result import ProfileReport, ProfileResult, ProfileStats
-    from ._queues import AsyncQueue, QueuePerfStats, StatsQueue
-    from ._tasks import create_task
+    from ._hooks.process_group import ProcessGroupResourceUsage, ProcessGroupStatsMonitor
+    from ._hooks.profile_hook import ProfileHook
+    from ._hooks.queues import AsyncQueue, QueuePerfStats, StatsQueue
+    from ._hooks.tasks import create_task
+    from ._profile.profile import profile_pipeline
+    from ._profile.result import ProfileReport, ProfileResult, ProfileStats
 
 __all__ = [
     "AsyncQueue",
@@ -95,17 +94,17 @@ __all__ = [
 
 # Imported when it is asked for: what needs asyncio takes longer than all else together.
 _LATER = {
-    "AsyncQueue": "_queues",
-    "ProcessGroupResourceUsage": "_process_group",
-    "ProcessGroupStatsMonitor": "_process_group_monitor",
-    "ProfileHook": "_profile",
-    "ProfileReport": "_profile_result",
-    "ProfileResult": "_profile_result",
-    "ProfileStats": "_profile_result",
-    "QueuePerfStats": "_queues",
-    "StatsQueue": "_queues",
-    "create_task": "_tasks",
-    "profile_pipeline": "_profile",
+    "AsyncQueue": "_hooks.queues",
+    "ProcessGroupResourceUsage": "_hooks.process_group",
+    "ProcessGroupStatsMonitor": "_hooks.process_group",
+    "ProfileHook": "_hooks.profile_hook",
+    "ProfileReport": "_profile.result",
+    "ProfileResult": "_profile.result",
+    "ProfileStats": "_profile.result",
+    "QueuePerfStats": "_hooks.queues",
+    "StatsQueue": "_hooks.queues",
+    "create_task": "_hooks.tasks",
+    "profile_pipeline": "_profile.profile",
 }
 
 

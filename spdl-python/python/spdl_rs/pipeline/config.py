@@ -12,15 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ._background import BackgroundTaskFactory
-from ._defaults import defaults
-from ._diagnostic import diagnostic_mode_num_sources, is_diagnostic_mode_enabled
-from ._hooks import TaskHook, TaskStatsHook
-from ._logging import set_compact_log
+from ._failures.log import set_compact_log
+from ._hooks.background import BackgroundTaskFactory
+from ._hooks.task_hooks import TaskHook, TaskStatsHook
+from ._profile.diagnostic import diagnostic_mode_num_sources, is_diagnostic_mode_enabled
+from ._run.options import defaults
 
 if TYPE_CHECKING:
-    from ._profile import ProfileCallback, ProfileHook
-    from ._queues import AsyncQueue
+    from ._hooks.profile_hook import ProfileHook
+    from ._hooks.queues import AsyncQueue
+    from ._profile.profile import ProfileCallback
     from .defs._configs import PipelineConfig
 
 __all__ = [
@@ -71,7 +72,7 @@ def set_default_queue_class(queue_class: type[AsyncQueue] | None = None) -> None
 def get_default_queue_class() -> type[AsyncQueue]:
     """Which queues are between stages where `queue_class` is not given."""
     if defaults.queue_class is None:
-        from ._queues import StatsQueue
+        from ._hooks.queues import StatsQueue
 
         return StatsQueue
     return defaults.queue_class

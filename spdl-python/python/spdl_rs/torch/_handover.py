@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._errors import interrupted
-from .._exclusive import Exclusive
+from .._locks import Exclusive
 from ._workers import Raised, Workers
 
 

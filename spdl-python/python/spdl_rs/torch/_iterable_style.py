@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from .._exclusive import Exclusive
-from ..pipeline._failure import _add_notes
+from .._locks import Exclusive
+from ..pipeline._failures.failure import _add_notes
 from ._handover import HandedOver
 from ._map_style import taken, told_of
 from ._workers import Raised, Workers

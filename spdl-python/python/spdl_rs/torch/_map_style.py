@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any
 
-from .._exclusive import Exclusive
-from ..pipeline._failure import _add_notes
-from ..pipeline._item_text import describe
+from .._locks import Exclusive
+from ..pipeline._failures.failure import _add_notes
+from ..pipeline._failures.item_text import describe
 from ..source._resumable import or_again
 from ._handover import HandedOver
 from ._workers import Workers

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
-from .._exclusive import Exclusive
+from .._locks import Exclusive
 from ..source._resumable import check_mapping, value_of
 from . import _randomness
 from ._epoch_order import KEY as SAMPLER_ORDER

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from .. import _spdl_rs
 from .._statistics import Quantiles, StageStatistics, Statistics
-from ..pipeline._durations import Durations
+from ..pipeline._hooks.durations import Durations
 
 Tell: TypeAlias = Callable[[], Statistics]
 """Tells what a worker, or several of one pipeline, did so far."""

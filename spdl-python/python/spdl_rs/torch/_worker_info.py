@@ -83,6 +83,6 @@ def tell_pytorch() -> None:
 
 def _instead_of_pytorchs() -> Any:
     # This runs with the globals of PyTorch's module, where a process has its information.
-    from spdl_rs.torch import get_worker_info
+    from . import get_worker_info
 
     return get_worker_info() or _worker_info  # noqa: F821  # pyright: ignore

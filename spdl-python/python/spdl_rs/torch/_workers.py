@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from .. import _spdl_rs
 from .._errors import StoppedError
 from ..pipeline import Pipeline, PipelineBuilder, PipelineFailure
-from ..pipeline._build import build_unprofiled
-from ..pipeline._ending import end_before
+from ..pipeline._build.build import build_unprofiled
+from ..pipeline._processes.exit import end_before
 from ._statistics import Meter, Tell
 
 

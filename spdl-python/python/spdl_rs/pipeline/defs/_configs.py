@@ -11,8 +11,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 from ..._arguments import flag, function, shown, text, whole
 from ..._secrets import without_secrets
 from ...io._operators import BatchImages
-from .. import _native, _ops
-from .._stage_info import StageInfo
+from . import _native, _ops
 from ._aggregators import Aggregator
 from ._checks import budget
 from ._executors import (
@@ -22,6 +21,7 @@ from ._executors import (
     PlacementConfig,
     needs_interpreters,
 )
+from ._stage_info import StageInfo
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -9,7 +9,7 @@ from typing import Any, Literal, SupportsIndex
 
 from ..._arguments import listed, shown, whole
 from ...io._operators import BatchImages
-from .. import _ops
+from . import _ops
 from ._aggregators import Aggregator, Collate
 from ._configs import (
     AggregateConfig,

@@ -1,0 +1,133 @@
+"""Whole pipelines in another process."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from typing import Any, Generic, TypeVar
+
+from .._processes.iterate import Stoppable, iterate_in_subprocess
+from .._run.options import check_options
+from .._run.pipeline import Pipeline
+from ..defs._configs import PipelineConfig, is_continuous
+from ..defs._executors import needs_interpreters
+from .build import build_pipeline
+from .builder import PipelineBuilder
+
+T = TypeVar("T")
+
+
+def run_pipeline_in_subprocess(
+    config_or_builder: PipelineConfig[T],
+    /,
+    *,
+    num_threads: int,
+    max_failures: int | Fraction = -1,
+    report_stats_interval: float = -1,
+    queue_class: type[Any] | None = None,
+    task_hook_factory: Any | None = None,
+    background_tasks: list[Any] | None = None,
+    use_thread_output_queue: bool = False,
+    **kwargs: Any,
+) -> Iterable[T]:
+    """Runs a pipeline in another process. The result can be iterated again and again.
+
+    Each iteration builds and runs the pipeline anew, in the same process; one with a continuous
+    source is built once and goes on, and each iteration gives an epoch.
+
+    Executors of stages are made anew in the other process, once: a `ThreadPoolExecutor` and a
+    `ProcessPoolExecutor`, which must not have been used before, and `PriorityThreadPoolExecutor`
+    and its like. Others must be picklable.
+
+    Args:
+        config_or_builder: The pipeline. A builder is accepted, but deprecated.
+        num_threads, max_failures, report_stats_interval, queue_class, task_hook_factory, \
+background_tasks, use_thread_output_queue: As for `build_pipeline`.
+        kwargs: As for `iterate_in_subprocess`.
+
+    Raises:
+        TypeError, ValueError: As for `build_pipeline` and `iterate_in_subprocess`.
+        ValueError: An executor has been used already, or needs processes where `daemon` is set.
+
+    While it is iterated, as for `iterate_in_subprocess`; a `PipelineFailure` arrives as such.
+
+    >>> from spdl_rs.pipeline import PipelineBuilder, run_pipeline_in_subprocess
+    >>> builder = PipelineBuilder().add_source(range(3)).pipe(str).aggregate(2).add_sink()
+    >>> batches = run_pipeline_in_subprocess(builder.get_config(), num_threads=1)
+    >>> [list(batches) for epoch in range(2)]
+    [[['0', '1'], ['2']], [['0', '1'], ['2']]]
+    """
+    from .._build.executor_transfer import transferable
+
+    config = _config_of(config_or_builder, "run_pipeline_in_subprocess")
+    options: dict[str, Any] = {
+        "num_threads": num_threads,
+        "max_failures": max_failures,
+        "report_stats_interval": report_stats_interval,
+        "queue_class": queue_class,
+        "task_hook_factory": task_hook_factory,
+        "background_tasks": background_tasks,
+        "use_thread_output_queue": use_thread_output_queue,
+    }
+    check_options(**options)
+    return iterate_in_subprocess(
+        functools.partial(
+            PipelinePerIteration, transferable(config, processes=not kwargs.get("daemon")), options
+        ),
+        **kwargs,
+    )
+
+
+def run_pipeline_in_subinterpreter(
+    config: PipelineConfig[T], /, *, num_threads: int, **kwargs: Any
+) -> Iterable[T]:
+    """Would run a pipeline in another interpreter of this process, and refuses to: see
+    `iterate_in_subinterpreter`. Use `run_pipeline_in_subprocess`.
+
+    Raises:
+        RuntimeError: Always; a `NotImplementedError` from Python 3.14 on, which has interpreters.
+    """
+    del config, num_threads, kwargs
+    needs_interpreters("run_pipeline_in_subinterpreter", "run_pipeline_in_subprocess")
+
+
+class PipelinePerIteration(Stoppable, Generic[T]):
+    """Runs a pipeline for each iteration, or for all of them where its source is continuous."""
+
+    def __init__(self, config: PipelineConfig[T], options: dict[str, Any]) -> None:
+        self._config = config
+        self._options = options
+        self._continuous = is_continuous(config)
+        self._pipeline: Pipeline[T] | None = None
+
+    def __iter__(self) -> Iterator[T]:
+        if self._pipeline is None:
+            self._pipeline = build_pipeline(self._config, **self._options)
+        if self._continuous:
+            yield from self._pipeline
+            return
+        try:
+            yield from self._pipeline
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """Ends the pipeline. The next iteration builds another one."""
+        pipeline, self._pipeline = self._pipeline, None
+        if pipeline is not None:
+            pipeline.stop()
+
+
+def _config_of(config_or_builder: Any, function: str) -> PipelineConfig[Any]:
+    if isinstance(config_or_builder, PipelineConfig):
+        return config_or_builder
+    if not isinstance(config_or_builder, PipelineBuilder):
+        raise TypeError(f"{function} needs a PipelineConfig, not {config_or_builder!r}")
+    warnings.warn(
+        f"a builder given to {function} is deprecated; give builder.get_config()",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return config_or_builder.get_config()

@@ -1,0 +1,262 @@
+"""What all processes of this process group use, read from `/proc`: Linux only."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.context import BaseContext
+from typing import Any, TypeAlias
+
+from .._failures.log import log_failure
+from .background import BackgroundTask
+
+
+@dataclass
+class ProcessGroupResourceUsage:
+    """What the processes of a group use together. `None` is what the system does not tell."""
+
+    pid: int
+    """The process that looks; it belongs to the group."""
+    pgid: int
+    """The group."""
+    cpu_percent: float | None = None
+    """CPU time since the last look, in percent of one CPU; `None` the first time."""
+    rss_bytes: int | None = None
+    """Memory in use; what several processes share is counted for each."""
+    pss_bytes: int | None = None
+    """Memory in use; what several processes share is divided among them."""
+    private_bytes: int | None = None
+    """Memory that is not shared."""
+    disk_read_bytes: int | None = None
+    """Bytes read from disks so far, by processes that live."""
+    disk_write_bytes: int | None = None
+    """Bytes written to disks so far, by processes that live."""
+    num_procs: int | None = None
+    """How many processes there are."""
+    net_rx_bytes: int | None = None
+    """Bytes received by this machine, or container, so far, but for those from itself."""
+    net_tx_bytes: int | None = None
+    """Bytes sent, likewise."""
+
+
+class ProcessGroupReader:
+    """Reads again and again what the process group of this process uses.
+
+    Args:
+        proc: Where `/proc` lies.
+    """
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = proc
+        # CPU seconds of each process, and when that was.
+        self._last: tuple[dict[str, float], float] | None = None
+
+    def read(self) -> ProcessGroupResourceUsage:
+        """What is used now."""
+        usage = ProcessGroupResourceUsage(os.getpid(), os.getpgrp())
+        now, cpu_s, rss = time.monotonic(), dict[str, float](), 0
+        pss, private, reads, writes = _Sum(), _Sum(), _Sum(), _Sum()
+        for process in self._processes():
+            stat = self._stat(process)
+            if stat is None or stat.group != usage.pgid:
+                continue
+            cpu_s[process] = stat.cpu_s
+            rss += stat.rss_bytes
+            memory = self._numbers(f"{process}/smaps_rollup")
+            pss.add(memory.get("Pss"), 1024)
+            private.add(memory.get("Private_Clean"), 1024)
+            private.add(memory.get("Private_Dirty"), 1024)
+            io = self._numbers(f"{process}/io")
+            reads.add(io.get("read_bytes"))
+            writes.add(io.get("write_bytes"))
+        if cpu_s:
+            usage.num_procs, usage.rss_bytes = len(cpu_s), rss
+            usage.cpu_percent = self._cpu_percent(cpu_s, now)
+            self._last = cpu_s, now
+        usage.pss_bytes, usage.private_bytes = pss.total, private.total
+        usage.disk_read_bytes, usage.disk_write_bytes = reads.total, writes.total
+        usage.net_rx_bytes, usage.net_tx_bytes = self._network()
+        return usage
+
+    def _cpu_percent(self, cpu_s: dict[str, float], now: float) -> float | None:
+        if self._last is None or now <= self._last[1]:
+            return None
+        before, then = self._last
+        # A process that has ended since takes its time with it: that is no negative time.
+        used = sum(max(0.0, time - before.get(process, 0.0)) for process, time in cpu_s.items())
+        return 100.0 * used / (now - then)
+
+    def _processes(self) -> Iterator[str]:
+        try:
+            yield from (name for name in os.listdir(self._proc) if name.isdigit())
+        except OSError:
+            return
+
+    def _stat(self, process: str) -> _Stat | None:
+        # The name of the program, in parentheses, may hold anything.
+        fields = self._text(f"{process}/stat").rpartition(")")[2].split()
+        try:
+            group, user, system, pages = (int(fields[at]) for at in (2, 11, 12, 21))
+        except (IndexError, ValueError):
+            return None
+        cpu_s = (user + system) / os.sysconf("SC_CLK_TCK")
+        return _Stat(group, cpu_s, pages * os.sysconf("SC_PAGE_SIZE"))
+
+    def _numbers(self, path: str) -> dict[str, int]:
+        """Lines of a name, a colon and a number."""
+        numbers: dict[str, int] = {}
+        for line in self._text(path).splitlines():
+            name, _, value = line.partition(":")
+            words = value.split()
+            if words and words[0].isdigit():
+                numbers[name] = int(words[0])
+        return numbers
+
+    def _network(self) -> tuple[int | None, int | None]:
+        received, sent = _Sum(), _Sum()
+        for line in self._text("net/dev").splitlines():
+            name, colon, counts = line.partition(":")
+            numbers = counts.split()
+            if colon and name.strip() != "lo" and len(numbers) >= 9:
+                received.add(int(numbers[0]))
+                sent.add(int(numbers[8]))
+        return received.total, sent.total
+
+    def _text(self, path: str) -> str:
+        try:
+            with open(f"{self._proc}/{path}", errors="replace") as file:
+                return file.read()
+        except OSError:
+            # It has ended meanwhile, or is another user's.
+            return ""
+
+
+@dataclass
+class _Stat:
+    group: int
+    cpu_s: float
+    rss_bytes: int
+
+
+class _Sum:
+    """A sum of what is known; `None` where nothing is."""
+
+    def __init__(self) -> None:
+        self.total: int | None = None
+
+    def add(self, value: int | None, unit: int = 1) -> None:
+        if value is not None:
+            self.total = (self.total or 0) + value * unit
+
+
+_LOGGER = logging.getLogger("spdl_rs.pipeline")
+
+# How long the process may take to end before it is killed.
+_PATIENCE_S = 5.0
+
+UsageCallback: TypeAlias = Callable[[ProcessGroupResourceUsage], Awaitable[None]]
+
+
+class ProcessGroupStatsMonitor(BackgroundTask):
+    """Tells what the processes of this process group use: one rank of several on a machine, say.
+
+    A process of its own looks, so that it takes nothing from the pipeline, and calls `callback`.
+    It ends with the pipeline. Linux only. In a daemon process of `multiprocessing`, which may have
+    no children, nothing is told.
+
+    Args:
+        callback: An async function that is given a `ProcessGroupResourceUsage`, in that process.
+        interval: How many seconds there are between two looks.
+        mp_context: How the process is started. Default: as `multiprocessing` does; where that is
+            not by a fork, `callback` is pickled. Safer beside other threads than a fork is
+            `multiprocessing.get_context("spawn")`.
+
+    Raises:
+        ValueError: `interval` is not positive.
+
+    >>> import functools
+    >>> from spdl_rs.pipeline import ProcessGroupStatsMonitor
+    >>> async def tell(usage):
+    ...     print(usage.num_procs, usage.cpu_percent)
+    >>> monitor = functools.partial(ProcessGroupStatsMonitor, tell, interval=10)
+    >>> background_tasks = [monitor]  # for `build_pipeline`
+    """
+
+    def __init__(
+        self,
+        callback: UsageCallback,
+        interval: float = 60.0,
+        mp_context: BaseContext | None = None,
+    ) -> None:
+        if not interval > 0:
+            raise ValueError(f"interval must be positive, not {interval}")
+        self._callback = callback
+        self._interval = interval
+        self._context: Any = mp_context or multiprocessing.get_context()
+
+    async def run(self) -> None:
+        if multiprocessing.current_process().daemon:
+            _LOGGER.info("a daemon process may have no children: its group is not looked at")
+            return
+        # Whoever holds the other end lives; the process ends where nobody does.
+        alive, held = self._context.Pipe(duplex=False)
+        arguments = (self._callback, self._interval, alive, held, os.getpid())
+        process = self._context.Process(
+            target=_look, args=arguments, name="spdl-process-group", daemon=True
+        )
+        process.start()
+        alive.close()
+        try:
+            await _end_of(process)
+            _LOGGER.warning("the process that looks at its group ended: %s", process.exitcode)
+        finally:
+            held.close()
+            process.terminate()
+            process.join(_PATIENCE_S)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+async def _end_of(process: Any) -> None:
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(process.sentinel, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(process.sentinel)
+
+
+def _look(
+    callback: UsageCallback,
+    interval: float,
+    alive: multiprocessing.connection.Connection,
+    held: multiprocessing.connection.Connection,
+    parent: int,
+) -> None:
+    """The body of the process: looks until it is ended, or its parent has."""
+    held.close()
+    # Ctrl-C is for the parent, which ends this.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    reader = ProcessGroupReader()
+    while True:
+        try:
+            asyncio.run(_tell(callback, reader.read()))
+        except Exception as error:
+            log_failure("the callback of ProcessGroupStatsMonitor", error)
+        # Readable at the end of the parent, and of whoever else holds the other end.
+        if alive.poll(interval) or os.getppid() != parent:
+            return
+
+
+async def _tell(callback: UsageCallback, usage: ProcessGroupResourceUsage) -> None:
+    await callback(usage)

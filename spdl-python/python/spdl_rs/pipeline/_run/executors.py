@@ -1,0 +1,104 @@
+"""Functions that run on an executor of the user's."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from ..._closing import closing
+from .._failures.child_process import check_can_be_imported
+from .._failures.failure import Cancelled
+
+_END = object()
+
+
+class Cancellable(ABC):
+    """What a pipeline is to cancel when it is stopped."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Lets what is under way end soon, and does not wait for it."""
+
+
+class InExecutor(Cancellable):
+    """Calls a function on an executor, and waits for its result.
+
+    Raises:
+        RuntimeError: It has processes, which could not begin.
+    """
+
+    def __init__(self, executor: concurrent.futures.Executor, function: Callable[..., Any]) -> None:
+        check_can_be_imported(getattr(executor, "_mp_context", None))
+        self._executor = executor
+        self._function = function
+        self._waiting: set[concurrent.futures.Future[Any]] = set()
+        self._cancelled = False
+
+    def __call__(self, item: Any) -> Any:
+        return self._call(self._function, item)
+
+    def cancel(self) -> None:
+        """Cancels what has not begun, and begins nothing more."""
+        self._cancelled = True
+        for future in list(self._waiting):
+            future.cancel()
+
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            future = self._executor.submit(function, *arguments)
+        except RuntimeError:
+            # Python lets executors end before pipelines.
+            if _executors_have_ended():
+                raise Cancelled("the process ends") from None
+            raise
+        self._waiting.add(future)
+        try:
+            if self._cancelled:
+                future.cancel()
+            return future.result()
+        except concurrent.futures.CancelledError:
+            if self._cancelled:
+                raise Cancelled("the pipeline was stopped") from None
+            raise
+        finally:
+            self._waiting.discard(future)
+
+
+class IterateInExecutor(InExecutor):
+    """Iterates what a function returns, each step on an executor."""
+
+    def __call__(self, item: Any) -> Iterator[Any]:
+        if _has_own_objects(self._executor):
+            # A generator cannot leave the process, or the interpreter, that made it.
+            yield from self._call(_exhaust, self._function, item)
+            return
+        with closing(iter(self._call(self._function, item))) as results:
+            while (result := self._call(next, results, _END)) is not _END:
+                yield result
+
+
+def _exhaust(function: Callable[[Any], Iterable[Any]], item: Any) -> list[Any]:
+    # Other interpreters get the code of functions that use no globals, and so need not import this.
+    return list(function(item))
+
+
+def _executors_have_ended() -> bool:
+    """Whether Python ends, and has let all executors of a kind end. It says so nowhere else."""
+    flags = (
+        ("concurrent.futures.thread", "_shutdown"),
+        ("concurrent.futures.process", "_global_shutdown"),
+    )
+    return any(getattr(sys.modules.get(name), flag, False) for name, flag in flags)
+
+
+def _has_own_objects(executor: concurrent.futures.Executor) -> bool:
+    """Whether its workers share no objects with this interpreter."""
+    if getattr(executor, "has_own_objects", False):
+        return True
+    interpreters = getattr(concurrent.futures, "InterpreterPoolExecutor", ())
+    return isinstance(executor, concurrent.futures.ProcessPoolExecutor) or isinstance(
+        executor, interpreters
+    )

@@ -1,0 +1,141 @@
+"""How a pipeline is to be built, beside what it is made of."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..._arguments import flag, function, seconds, shown, whole
+from .._hooks.background import BackgroundTaskFactory
+from .._hooks.task_hooks import TaskHook, TaskStatsHook
+from ..defs._checks import budget, threads
+from ..defs._configs import PipelineConfig
+from ..defs._stage_info import StageInfo
+
+if TYPE_CHECKING:
+    from .._hooks.profile_hook import ProfileHook
+    from .._hooks.queues import AsyncQueue
+
+TaskHookFactory: TypeAlias = Callable[[StageInfo], Sequence[TaskHook]]
+QueueFactory: TypeAlias = "Callable[..., AsyncQueue]"
+
+
+def check_options(
+    *,
+    num_threads: Any,
+    max_failures: Any,
+    report_stats_interval: Any,
+    queue_class: Any,
+    task_hook_factory: Any,
+    background_tasks: Any,
+    use_thread_output_queue: Any,
+    stage_id: Any = 0,
+) -> None:
+    """Checks what is said to `build_pipeline`.
+
+    Raises:
+        TypeError: Something is of the wrong type.
+        ValueError: Something is out of range.
+    """
+    threads(num_threads)
+    budget(max_failures)
+    seconds("report_stats_interval", report_stats_interval)
+    whole("stage_id", stage_id, -_MOST_STAGE_ID, _MOST_STAGE_ID)
+    if queue_class is not None:
+        function("queue_class", queue_class)
+    if task_hook_factory is not None:
+        function("task_hook_factory", task_hook_factory)
+    if background_tasks is not None:
+        if isinstance(background_tasks, (str, bytes)) or not isinstance(background_tasks, Iterable):
+            raise TypeError(
+                "background_tasks must be a list of functions that make BackgroundTasks, not "
+                f"{shown(background_tasks)}"
+            )
+        for at, make in enumerate(background_tasks):
+            function(f"background_tasks[{at}]", make)
+    flag("use_thread_output_queue", use_thread_output_queue, or_number=True)
+
+
+_MOST_STAGE_ID = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How a pipeline is to be built."""
+
+    num_threads: int
+    max_failures: int | float
+    """As the engine takes it."""
+    stage_id: int
+    report_stats_interval: float
+    hook_factory: TaskHookFactory | None
+    """`None` where no hooks are run."""
+    logs_stages: bool
+    """Whether the native statistics of stages are logged."""
+    queue_factory: QueueFactory | None
+    """`None` where no queues of Python's are made, and the native statistics are logged."""
+    background_tasks: Sequence[BackgroundTaskFactory]
+
+    @staticmethod
+    def of(
+        num_threads: int,
+        max_failures: int | float,
+        stage_id: int,
+        report_stats_interval: float,
+        queue_class: QueueFactory | None,
+        task_hook_factory: TaskHookFactory | None,
+        background_tasks: Sequence[BackgroundTaskFactory] | None,
+    ) -> BuildOptions:
+        """Takes the defaults of this process for what is `None`."""
+        interval = seconds("report_stats_interval", report_stats_interval)
+        hook_class = defaults.hook_class
+        hooks = task_hook_factory
+        if hooks is None and hook_class not in (None, TaskStatsHook):
+            hooks = functools.partial(_hooks, hook_class, interval)
+        logs_stages = task_hook_factory is None and hook_class is TaskStatsHook
+        queues = queue_class
+        if queues is None and defaults.queue_class is not None:
+            queues = _default_queues(defaults.queue_class, interval)
+        if background_tasks is None:
+            background_tasks = defaults.background_tasks or ()
+        return BuildOptions(
+            threads(num_threads),
+            max_failures,
+            operator.index(stage_id),
+            interval,
+            hooks,
+            logs_stages,
+            queues,
+            tuple(background_tasks),
+        )
+
+
+def _hooks(hook_class: Callable[..., TaskHook], interval: float, info: StageInfo) -> list[TaskHook]:
+    return [hook_class(info, interval)]
+
+
+def _default_queues(queue_class: type[Any], interval: float) -> QueueFactory | None:
+    from .._hooks.queues import StatsQueue
+
+    if queue_class is StatsQueue:
+        return None
+    if issubclass(queue_class, StatsQueue):
+        return functools.partial(queue_class, interval=interval)
+    return queue_class
+
+
+@dataclass
+class _Defaults:
+    hook_class: type[TaskHook] | None = TaskStatsHook
+    # `None` is `StatsQueue`: whoever needs no queue of Python's does not import it.
+    queue_class: type[AsyncQueue] | None = None
+    background_tasks: list[BackgroundTaskFactory] | None = None
+    build_callback: Callable[[PipelineConfig[Any]], None] | None = None
+    profile_hook: ProfileHook | None = None
+    profile_callback: Callable[[Any], None] | None = None
+
+
+defaults = _Defaults()

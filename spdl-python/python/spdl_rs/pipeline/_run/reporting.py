@@ -1,0 +1,153 @@
+"""Native statistics for the log, and for queues of Python's: the body of a thread."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ... import _spdl_rs
+from ..._statistics import Interval, QueueStatistics, StageStatistics
+from .._failures.log import log_failure
+from .._failures.stage_names import is_or_is_part_of
+from .._hooks.durations import in_words
+from .._hooks.task_hooks import TaskPerfStats
+from ..defs._stage_info import StageInfo
+
+if TYPE_CHECKING:
+    from .._event_loop.supervisor import Companions
+    from .._hooks.queues import QueuePerfStats, StatsQueue
+
+_LOGGER = logging.getLogger("spdl_rs.pipeline")
+
+
+@dataclass
+class Log:
+    """What of a pipeline is logged: stages and queues, by the names of stages in the engine."""
+
+    stages: dict[str, StageInfo] = field(default_factory=dict)
+    queues: dict[str, StageInfo] = field(default_factory=dict)
+    """The queues behind these stages."""
+    each_interval: bool = False
+    """Whether that is done each interval, too."""
+
+
+class Reporter:
+    """Tells what a pipeline does, each interval and at the end.
+
+    Args:
+        intervals: What it does in each.
+        monitor: Says at the end what it did in all.
+        log: What is logged.
+        fed: The queues of Python's to be told, by the names of their stages in the engine.
+        companions: Run what is called.
+    """
+
+    def __init__(
+        self,
+        intervals: _spdl_rs.Intervals,
+        monitor: _spdl_rs.Monitor,
+        log: Log,
+        fed: dict[str, StatsQueue],
+        companions: Companions | None,
+    ) -> None:
+        self._intervals = intervals
+        self._monitor = monitor
+        self._logged = log
+        self._often = {name: queue for name, queue in fed.items() if queue.interval > 0}
+        self._at_the_end = {name: fed[name] for name in fed.keys() - self._often.keys()}
+        self._companions = companions
+        self._done: concurrent.futures.Future[None] = concurrent.futures.Future()
+        if companions is not None:
+            companions.wait_for(self._done)
+
+    def __call__(self) -> None:
+        logged = 0
+        try:
+            while (interval := self._intervals.next()) is not None:
+                if self._logged.each_interval:
+                    logged += 1
+                    self._log(interval)
+                self._feed(self._often, interval)
+            statistics = self._monitor.statistics()
+            whole: Interval = {
+                "length_s": statistics["elapsed_s"],
+                "stages": statistics["stages"],
+                "queues": statistics["queues"],
+            }
+            if logged != 1:
+                self._log(whole)
+            self._feed(self._at_the_end, whole)
+        finally:
+            self._done.set_result(None)
+
+    def _log(self, interval: Interval) -> None:
+        for stage in interval["stages"]:
+            info = self._logged.stages.get(stage["name"])
+            if info is not None:
+                _LOGGER.info("[%s] %s", info, task_stats(stage))
+        for name, info in self._logged.queues.items():
+            queue = queue_behind(name, interval)
+            if queue is not None:
+                _LOGGER.info("[%s_queue] %s", info, _queue_in_words(queue, interval["length_s"]))
+
+    def _feed(self, queues: dict[str, StatsQueue], interval: Interval) -> None:
+        for name, fed in queues.items():
+            queue = queue_behind(name, interval)
+            if queue is not None and self._companions is not None:
+                stats = queue_stats(queue, interval["length_s"])
+                try:
+                    self._companions.call(fed.interval_stats_callback(stats))
+                except Exception as error:
+                    log_failure(f"interval_stats_callback of {fed.name}", error)
+
+
+def queue_behind(name: str, interval: Interval) -> QueueStatistics | None:
+    """The queue behind a stage, which may consist of several of the engine's."""
+    found = None
+    for stage, queue in zip(interval["stages"], interval["queues"], strict=False):
+        if is_or_is_part_of(stage["name"], name):
+            found = queue
+    return found
+
+
+def task_stats(stage: StageStatistics) -> TaskPerfStats:
+    """The native statistics of a stage. Times are those of all calls."""
+    items = stage["items"]
+    service = stage["service_ms"]
+    mean = stage["busy_s"] / items if items else 0.0
+    return TaskPerfStats(items, stage["failures"], mean, service["p90"] / 1e3, service["p99"] / 1e3)
+
+
+def queue_stats(queue: QueueStatistics, elapsed: float) -> QueuePerfStats:
+    """The native statistics of a queue."""
+    from .._hooks.queues import QueuePerfStats
+
+    items, puts, gets = queue["items"], queue["wait_per_put_ms"], queue["wait_per_get_ms"]
+    return QueuePerfStats(
+        elapsed=elapsed,
+        num_items=items,
+        ave_put_time=queue["put_wait_s"] / items if items else 0.0,
+        ave_get_time=queue["get_wait_s"] / items if items else 0.0,
+        p90_put_time=puts["p90"] / 1e3,
+        p99_put_time=puts["p99"] / 1e3,
+        p90_get_time=gets["p90"] / 1e3,
+        p99_get_time=gets["p99"] / 1e3,
+        occupancy_rate=queue["occupancy"],
+    )
+
+
+def _queue_in_words(queue: QueueStatistics, elapsed: float) -> str:
+    items = max(1, queue["items"])
+    rate = queue["items"] / elapsed if elapsed else 0.0
+    return (
+        f"{queue['items']} items in {in_words(elapsed)} ({rate:.1f}/s); put waits "
+        f"{in_words(queue['put_wait_s'] / items)}, get {in_words(queue['get_wait_s'] / items)}; "
+        f"not empty {100 * queue['occupancy']:.0f} % of the time"
+    )
+
+
+def wants_log() -> bool:
+    """Whether anybody would see the log."""
+    return _LOGGER.isEnabledFor(logging.INFO)

@@ -1,0 +1,76 @@
+"""One thread at a time, and what becomes of that in forks and copies."""
+
+import copy
+import doctest
+import os
+import pickle
+import signal
+import threading
+import time
+
+from spdl_rs import _locks
+from spdl_rs._locks import Exclusive
+
+
+def test_the_example_runs():
+    assert doctest.testmod(_locks).failed == 0
+
+
+def test_one_thread_at_a_time_is_within():
+    exclusive = Exclusive()
+    within, seen = [], []
+
+    def enter():
+        for _ in range(50):
+            with exclusive.held():
+                within.append(None)
+                seen.append(len(within))
+                time.sleep(0)
+                within.pop()
+
+    threads = [threading.Thread(target=enter) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [1] * 400
+
+
+def held_elsewhere(exclusive):
+    """A thread that is within, and what lets it out."""
+    let_out, is_within = threading.Event(), threading.Event()
+
+    def hold():
+        with exclusive.held():
+            is_within.set()
+            let_out.wait(20)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert is_within.wait(20)
+    return thread, let_out
+
+
+def test_a_fork_finds_it_free():
+    exclusive = Exclusive()
+    thread, let_out = held_elsewhere(exclusive)
+    child = os.fork()
+    if child == 0:
+        # Ends the child where it waits.
+        signal.alarm(10)
+        with exclusive.held():
+            os._exit(7)
+    let_out.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_copies_are_free():
+    exclusive = Exclusive()
+    thread, let_out = held_elsewhere(exclusive)
+    for same in (copy.deepcopy(exclusive), pickle.loads(pickle.dumps(exclusive))):
+        with same.held():
+            # It does not wait for that one.
+            assert thread.is_alive()
+    let_out.set()
+    thread.join()
