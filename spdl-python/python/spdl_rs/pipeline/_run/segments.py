@@ -29,10 +29,14 @@ from typing import TYPE_CHECKING, Any
 
 from ... import _spdl_rs
 from ..._closing import aclosing, closing
-from .._failures.failure import EndsPipeline, PipelineFailure, stages_and_errors
+from .._failures.failure import (
+    Cancelled,
+    EndsPipeline,
+    PipelineFailure,
+    stages_and_errors,
+)
 from .._hooks.markers import _EOF, _EPOCH_END
 from ..defs._stage_info import StageInfo
-from .executors import Cancelled
 
 if TYPE_CHECKING:
     from .._event_loop.supervisor import Companions
