@@ -19,46 +19,31 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod array;
-mod batches;
 mod cuda;
-mod device_images;
-mod epoch;
-mod error;
-mod home;
 mod images;
-mod intervals;
+mod interop;
 mod io;
-mod monitor;
 mod operators;
-mod pace;
 mod pipeline;
-mod position;
 mod sampler;
-mod settings;
 mod statistics;
 mod trace;
-mod wait;
 
 /// The module `spdl_rs._spdl_rs`.
 #[pyo3::pymodule(gil_used = false)]
 mod _spdl_rs {
     #[pymodule_export]
-    use crate::array::Array;
-    #[pymodule_export]
     use crate::cuda::{
         CudaDevice, DeviceDecoders, DeviceMemory, PlacedArray, Staging, VideoDecoder,
     };
     #[pymodule_export]
-    use crate::epoch::{BatchIterator, Epoch};
+    use crate::images::{BatchIterator, Epoch, Images, Settings};
     #[pymodule_export]
-    use crate::images::Images;
+    use crate::interop::array::Array;
     #[pymodule_export]
-    use crate::intervals::Intervals;
+    use crate::interop::wait::uninterrupted;
     #[pymodule_export]
     use crate::io::{NpyHeader, TarFiles, WavHeader, ZipDirectory};
-    #[pymodule_export]
-    use crate::monitor::Monitor;
     #[pymodule_export]
     use crate::operators::{Draws, ImageAugmenter, ImageDecoder, Reader};
     #[pymodule_export]
@@ -68,11 +53,9 @@ mod _spdl_rs {
     #[pymodule_export]
     use crate::sampler::{Indices, RankOrder};
     #[pymodule_export]
-    use crate::settings::Settings;
+    use crate::statistics::{Intervals, Monitor};
     #[pymodule_export]
     use crate::trace::Trace;
-    #[pymodule_export]
-    use crate::wait::uninterrupted;
 
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name for it")]

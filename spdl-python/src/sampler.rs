@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use spdl_core::source::sampler::{Distributed, NumpyRandom, SampleOrder, Sampler, Sequential};
 
-use crate::error::to_exception;
-use crate::wait::interruptible;
+use crate::interop::error::to_exception;
+use crate::interop::wait::interruptible;
 
 /// An order of so many items or draws is there at once; for a longer one, signals are heard.
 const AT_ONCE: u64 = 1 << 16;

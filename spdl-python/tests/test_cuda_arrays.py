@@ -404,7 +404,7 @@ def test_nobody_waits_for_devices_that_are_released(monkeypatch):
             entered.append(not thread.is_alive())
 
     def enter():
-        with _devices._exclusive.held():
+        with _devices._lock.held():
             pass
 
     monkeypatch.setattr(_devices, "_open", {(os.getpid(), 7): Slow()})

@@ -245,7 +245,7 @@ def test_drop_last_that_leaves_no_batch_is_told_with_what_to_do(many):
     assert "6 of 6 images are fewer than a batch" in message
     assert "make batch_size 6 or less instead of 8, or drop_last false" in message
     message = told(paths, batch_size=4, drop_last=True, rank=1, world_size=2)
-    assert "no epoch of rank 1 of 2 has a batch" in message
+    assert "an epoch of rank 1 of 2 has no batch" in message
     assert "3 of 6 images are fewer than a batch: make batch_size 3 or less" in message
 
 
@@ -253,7 +253,7 @@ def test_a_rank_without_an_image_is_told_with_what_to_do(many):
     paths = sorted(many.glob("*/*.png"))[:3]
     for remainder in ("drop", "uneven"):
         message = told(paths, rank=3, world_size=4, remainder=remainder)
-        assert "no epoch of rank 3 of 4 has a batch, as 3 images are fewer than ranks" in message
+        assert "an epoch of rank 3 of 4 has no batch: 3 images are fewer than the ranks" in message
         assert 'make world_size 3 or less, or remainder "pad"' in message
 
 

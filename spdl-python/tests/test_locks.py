@@ -9,7 +9,7 @@ import threading
 import time
 
 from spdl_rs import _locks
-from spdl_rs._locks import Exclusive
+from spdl_rs._locks import ForkSafeLock
 
 
 def test_the_example_runs():
@@ -17,7 +17,7 @@ def test_the_example_runs():
 
 
 def test_one_thread_at_a_time_is_within():
-    exclusive = Exclusive()
+    exclusive = ForkSafeLock()
     within, seen = [], []
 
     def enter():
@@ -52,7 +52,7 @@ def held_elsewhere(exclusive):
 
 
 def test_a_fork_finds_it_free():
-    exclusive = Exclusive()
+    exclusive = ForkSafeLock()
     thread, let_out = held_elsewhere(exclusive)
     child = os.fork()
     if child == 0:
@@ -66,7 +66,7 @@ def test_a_fork_finds_it_free():
 
 
 def test_copies_are_free():
-    exclusive = Exclusive()
+    exclusive = ForkSafeLock()
     thread, let_out = held_elsewhere(exclusive)
     for same in (copy.deepcopy(exclusive), pickle.loads(pickle.dumps(exclusive))):
         with same.held():

@@ -1,4 +1,18 @@
-"""Images from disk to NumPy batches, decoded and resized by Rust threads.
+"""Data loading for training: images from disk or object stores to batches, in Rust threads.
+
+`ImageLoader` turns a folder, shards or a list of images into batches of arrays. `spdl_rs.pipeline` runs
+your own Python functions as concurrent stages, with the interface of SPDL (`import spdl_rs as spdl`).
+
+| task | use |
+|---|---|
+| images and labels as batches | `ImageLoader` |
+| custom functions as stages of a pipeline | `spdl_rs.pipeline.PipelineBuilder` |
+| replace `torch.utils.data.DataLoader` | `spdl_rs.torch.DataLoader` |
+| load a map-style data set in threads or processes | `spdl_rs.dataloader` |
+| read and decode single images, archives, WAV | `spdl_rs.io` |
+| file lists, samplers, shuffled and resumable sources | `spdl_rs.source` |
+| CUDA devices, device arrays, allocators | `spdl_rs.cuda` |
+| run programs written for `spdl` unchanged | `spdl_rs.compat` |
 
 >>> import spdl_rs
 >>> loader = spdl_rs.ImageLoader("photos", batch_size=2, size=64)
@@ -9,9 +23,10 @@
 (2, 64, 64, 3) uint8 [0 0]
 (2, 64, 64, 3) uint8 [1 1]
 
-`ImageLoader` does the work. All exceptions derive from `SpdlError`, and from Python's own where
-one fits: a file that is missing is a `FileNotFoundError` too. `spdl_rs.cuda` tells what CUDA devices
-there are; `ImageLoader(..., device="cuda")` puts batches there.
+All exceptions derive from `SpdlError`, and also from the matching exception of Python: `NotFoundError`
+is a `FileNotFoundError`. `loader.stats()` and `loader.diagnose()` report what limits the throughput.
+
+Terms: <https://github.com/spdl-rs/spdl/blob/main/docs/glossary.md>.
 """
 
 import importlib

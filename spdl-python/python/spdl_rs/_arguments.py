@@ -1,4 +1,4 @@
-"""Checks of what users give, in one place: numbers, flags, texts, functions, lists and addresses."""
+"""Checks of arguments: numbers, flags, strings, callables, lists and addresses."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ T = TypeVar("T")
 Path: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
 
 MOST_THREADS = 2**16
-"""More would take the machine down."""
+"""The largest allowed number of threads."""
 MOST_SIDE = 16_384
-"""How many pixels a side of a sample may have."""
+"""The largest width or height of a sample, in pixels."""
 _LAYOUTS = ("nhwc-u8", "nhwc-f16", "nhwc-f32", "nchw-u8", "nchw-f16", "nchw-f32")
 _MOST = 2**63 - 1
 _MOST_SECONDS = 1e9
@@ -26,7 +26,7 @@ _SOURCE = "a folder, an address, or a list of paths"
 
 
 def addresses(source: Path | Iterable[Path]) -> tuple[list[str], bool]:
-    """The addresses as text, and whether they are a list."""
+    """Returns the addresses as strings, and whether `source` is a list."""
     if isinstance(source, (str, bytes, os.PathLike)):
         return [os.fsdecode(source)], False
     paths = listed("source", source, _SOURCE)
@@ -37,8 +37,8 @@ def addresses(source: Path | Iterable[Path]) -> tuple[list[str], bool]:
 
 
 def listed(name: str, value: Iterable[T], what: str) -> list[T]:
-    """What is in a list, or in anything else that can be iterated. In messages it is `what`."""
-    # What it raises while it is iterated is its own.
+    """Returns the items of an iterable. `what` describes the expected type in error messages."""
+    # Exceptions raised during the iteration are not replaced.
     try:
         items = iter(value)
     except TypeError:
@@ -47,7 +47,7 @@ def listed(name: str, value: Iterable[T], what: str) -> list[T]:
 
 
 def labels_of(labels: Iterable[SupportsIndex] | None) -> list[int] | None:
-    """Labels as numbers of 64 bits."""
+    """Returns labels as 64-bit integers."""
     if labels is None:
         return None
     if isinstance(labels, (str, bytes)):
@@ -57,7 +57,7 @@ def labels_of(labels: Iterable[SupportsIndex] | None) -> list[int] | None:
 
 
 def names(name: str, value: Iterable[str] | None) -> list[str] | None:
-    """Different texts, at least one, or nothing."""
+    """Returns a non-empty list of distinct strings, or `None`."""
     if value is None:
         return None
     if isinstance(value, (str, bytes)):
@@ -65,9 +65,9 @@ def names(name: str, value: Iterable[str] | None) -> list[str] | None:
     texts = listed(name, value, "a list of str")
     for each in texts:
         if not isinstance(each, str):
-            raise TypeError(f"{name} must be a list of str, but {shown(each)} is in it")
+            raise TypeError(f"{name} must be a list of str, but it contains {shown(each)}")
     if not texts or len(set(texts)) < len(texts):
-        raise ValueError(f"{name} must hold one name or more, and none twice")
+        raise ValueError(f"{name} must contain at least one name, and no name twice")
     return texts
 
 
@@ -79,12 +79,13 @@ def whole(
     *,
     wrong_type: type[Exception] = TypeError,
 ) -> int:
-    """A whole number from `least` to `most`, NumPy's too. A flag is none. Without `most` it is any
-    that the native module takes.
+    """Returns an integer from `least` to `most`. NumPy integers are accepted, `bool` is not.
+
+    Without `most` the limit is 2**63 - 1.
 
     Raises:
-        ValueError: It is less, or more.
-        TypeError: It is none; or `wrong_type` is raised.
+        ValueError: `value` is out of range.
+        TypeError: `value` is not an integer. `wrong_type` replaces the type of this exception.
     """
     if isinstance(value, bool) or not hasattr(type(value), "__index__"):
         raise wrong_type(f"{name} must be a whole number, not {shown(value)}")
@@ -98,7 +99,7 @@ def whole(
 
 
 def shown(value: object) -> str:
-    """A value in messages: itself where it is short, else what it is."""
+    """Describes a value in error messages: its `repr` if that is short, else its type."""
     if isinstance(value, int) and abs(value) >> 64:
         return f"a number of {value.bit_length()} bits"
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
@@ -110,14 +111,14 @@ def shown(value: object) -> str:
 
 
 def real(name: str, value: Any) -> float:
-    """A number."""
+    """Returns a number as `float`."""
     if isinstance(value, (bool, str, bytes)) or not hasattr(type(value), "__float__"):
         raise TypeError(f"{name} must be a number, not {shown(value)}")
     return float(value)
 
 
 def reals(name: str, value: Any, *counts: int) -> tuple[float, ...]:
-    """So many numbers, or another of these counts."""
+    """Returns a tuple of numbers whose length is one of `counts`."""
     values = tuple(value) if isinstance(value, (tuple, list)) else ()
     if len(values) not in counts:
         wanted = " or ".join(map(str, counts))
@@ -126,10 +127,10 @@ def reals(name: str, value: Any, *counts: int) -> tuple[float, ...]:
 
 
 def flag(name: str, value: Any, *, or_number: bool = False) -> bool:
-    """`True` or `False`, of NumPy's too; with `or_number` 1 or 0, as settings in files have them."""
+    """Returns a `bool`; NumPy's is accepted, and with `or_number` the integers 0 and 1."""
     if or_number and type(value) is int and value in (0, 1):
         return bool(value)
-    # That of NumPy can only be there where NumPy is.
+    # Avoids importing NumPy: a NumPy bool exists only if NumPy is imported.
     numpy = sys.modules.get("numpy")
     if not isinstance(value, bool) and not (numpy and isinstance(value, numpy.bool_)):
         raise TypeError(f"{name} must be True or False, not {shown(value)}")
@@ -137,7 +138,7 @@ def flag(name: str, value: Any, *, or_number: bool = False) -> bool:
 
 
 def choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
-    """One of these words."""
+    """Returns `value` if it is one of `choices`."""
     if not isinstance(value, str) or value not in choices:
         *some, last = [f'"{choice}"' for choice in choices]
         raise ValueError(f"{name} must be {', '.join(some)} or {last}, not {value!r}")
@@ -145,14 +146,14 @@ def choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
 
 
 def layout(value: Any) -> str:
-    """How pixels lie in memory, as far as NumPy has it; what else there is, the native module says."""
+    """Returns a memory layout of samples. The native module checks what NumPy cannot rule out."""
     if not isinstance(value, str):
         raise TypeError(f'layout must be "nhwc-u8" or "nchw-f32", not {value!r}')
     if value in ("nhwc-bf16", "nchw-bf16"):
         order, _ = value.split("-")
         raise NotImplementedError(
-            f'layout="{value}": NumPy has no bfloat16; take "{order}-f32" or "{order}-u8", and convert '
-            "batches where they are used, as with torch.from_numpy(images).to(torch.bfloat16)"
+            f'layout="{value}": NumPy has no bfloat16; use "{order}-f32" or "{order}-u8" and convert '
+            "batches in the training loop: torch.from_numpy(images).to(torch.bfloat16)"
         )
     if value not in _LAYOUTS:
         names = ", ".join(f'"{name}"' for name in _LAYOUTS)
@@ -163,25 +164,25 @@ def layout(value: Any) -> str:
 
 
 def text(name: str, value: Any) -> str:
-    """A text."""
+    """Returns a string."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not {shown(value)}")
     return value
 
 
 def text_or_none(name: str, value: Any) -> str | None:
-    """A text, or nothing."""
+    """Returns a string or `None`."""
     return None if value is None else text(name, value)
 
 
 def function(name: str, value: Any) -> None:
-    """Checks that something can be called."""
+    """Checks that `value` is callable."""
     if not callable(value):
         raise TypeError(f"{name} must be callable, not {shown(value)}")
 
 
 def seconds(name: str, value: Any) -> float:
-    """A number of seconds, negative or infinite ones too, but not NaN."""
+    """Returns a number of seconds. Negative and infinite values are allowed, NaN is not."""
     if isinstance(value, (bool, str, bytes)) or not hasattr(type(value), "__float__"):
         raise TypeError(f"{name} must be a number of seconds, not {shown(value)}")
     try:
@@ -194,11 +195,11 @@ def seconds(name: str, value: Any) -> float:
 
 
 def timeout(value: Any, *, least: float = -math.inf) -> float | None:
-    """How long to wait: a number of seconds, or `None` for as long as it takes."""
+    """Returns a timeout in seconds; `None` means no limit."""
     if value is None:
         return None
     number = seconds("timeout", value)
     if number < least:
         raise ValueError(f"timeout must not be negative, not {number}")
-    # No clock counts as far.
+    # The operating system's clocks overflow beyond this; waits that long are unlimited.
     return None if number > _MOST_SECONDS else number

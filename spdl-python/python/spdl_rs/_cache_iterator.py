@@ -1,4 +1,4 @@
-"""The same few items again and again: how fast would training be if loading cost nothing?"""
+"""An iterator that repeats cached items, to measure the cost of data loading."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ def cache_iterator(
     stop_after: SupportsIndex | None = None,
     delete_src: bool = True,
 ) -> Iterator[T]:
-    """Gives items of a source, keeps the first of them, and then gives those again and again.
+    """Yields items of a source, caches the first ones, and then repeats the cached items.
 
-    Put it around a loader in a training loop: what the loop gains once the kept items come is what
-    a faster loader could gain at most. The items are not copied, so they must not be changed.
+    Wrap a loader with this function in a training loop. The speedup of the loop once cached items are
+    repeated is the most that a faster loader can gain. Items are not copied, so do not modify them.
 
-    A source that ends early is followed by what was kept of it; an empty one by nothing.
+    If the source ends early, the items cached so far are repeated. An empty source yields nothing.
 
     Args:
-        src: The source, a loader mostly.
-        num_caches: How many items are kept, at least 1.
-        return_caches_after: How many items come from the source, at least `num_caches`, which is
-            the default too.
-        stop_after: How many items come in all, at least `num_caches` and `return_caches_after`;
-            `None`: it does not end.
-        delete_src: Whether the source is let go as soon as the kept items come, so that what it
-            holds is free where nobody else refers to it.
+        src: The source, typically a loader.
+        num_caches: How many items to cache, at least 1.
+        return_caches_after: After how many items of the source the cached items are repeated, at least
+            `num_caches`. Default: `num_caches`.
+        stop_after: How many items to yield in total, at least `num_caches` and `return_caches_after`.
+            `None`: no limit.
+        delete_src: Whether to drop the reference to the source once cached items are repeated, so that
+            its memory can be freed.
 
     Raises:
-        ValueError: A number is less than it may be.
-        TypeError: An argument is of the wrong type.
+        ValueError: A number is out of range.
+        TypeError: An argument has the wrong type.
 
     >>> list(cache_iterator("abcdef", 2, return_caches_after=4, stop_after=9))
     ['a', 'b', 'c', 'd', 'a', 'b', 'a', 'b', 'a']

@@ -1,4 +1,4 @@
-"""Iterators of the user's: left early, they clean up."""
+"""Context managers that close iterators of users."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ A = TypeVar("A", bound=AsyncIterator[Any])
 
 
 class closing(Generic[R]):
-    """Closes an iterator at the end, where it can be closed, as generators can."""
+    """Calls `close()` of an iterator at the end, if it has that method, as generators do."""
 
     def __init__(self, results: R) -> None:
         self._results = results
@@ -25,7 +25,7 @@ class closing(Generic[R]):
 
 
 class aclosing(Generic[A]):
-    """The same for an async iterator."""
+    """Calls `aclose()` of an async iterator at the end, if it has that method."""
 
     def __init__(self, results: A) -> None:
         self._results = results

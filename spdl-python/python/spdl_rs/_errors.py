@@ -1,4 +1,4 @@
-"""What can go wrong, as exceptions: one class per kind of the Rust error."""
+"""Exceptions: one class for each error kind of the Rust crates."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Any
 
 
 class SpdlError(Exception):
-    """The base of all errors of this package.
+    """Base class of all exceptions of this package.
 
-    `str(error)` reads `stage: key: message (at byte N): cause`, each part where it is known.
+    `str(error)` has the form `stage: key: message (at byte N): cause`. Unknown parts are omitted.
     """
 
     key: str | None
-    """The sample for which it happened, mostly a path. Bytes that are no text read `\\xff`."""
+    """The key of the sample that failed, usually a path. Bytes that are not UTF-8 appear as `\\xff`."""
     stage: str | None
-    """The stage of the pipeline in which it happened: `source`, `fetch`, `decode` or `upload`."""
+    """The stage of the pipeline that failed: `source`, `fetch`, `decode` or `upload`."""
     kind: str
-    """The kind as in statistics: one lower-case word with hyphens, `truncated` say."""
+    """The error kind as in statistics, for example `truncated` or `not-found`."""
     offset: int | None
-    """The byte of the file at which it was noticed."""
+    """The byte offset in the file at which the error was detected."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class SpdlError(Exception):
         _fill_in_os_error(self, errno, message, key)
 
     def __str__(self) -> str:
-        # An OSError would print its number and file name once more.
+        # `OSError.__str__` would repeat the error number and the file name.
         return str(self.args[0]) if self.args else ""
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -46,88 +46,91 @@ class SpdlError(Exception):
 
 
 class NotFoundError(SpdlError, FileNotFoundError):
-    """The file or folder does not exist, or holds no images."""
+    """The file or folder does not exist or contains no images."""
 
 
 class PermissionDeniedError(SpdlError, PermissionError):
-    """It exists, but may not be read."""
+    """The file exists, but this process has no permission to read it."""
 
 
 class IoError(SpdlError, OSError):
-    """The operating system or a device failed for another reason."""
+    """Another error of the operating system or a device."""
 
 
 class UnavailableError(SpdlError, OSError):
-    """A service refused for now. Trying again later may help."""
+    """The service is temporarily unavailable. A retry may succeed."""
 
 
 class TimedOutError(SpdlError, TimeoutError):
-    """Something took longer than it was allowed to. Trying again later may help."""
+    """An operation exceeded its time limit. A retry may succeed."""
 
 
 class ChangedError(SpdlError, OSError):
-    """The file is another one than it was when reading it began. Trying again may help."""
+    """The file changed while it was read. A retry may succeed."""
 
 
 class DataError(SpdlError, ValueError):
-    """The file was read, but gives no image or array. Its subclasses say why."""
+    """The file was read, but cannot be decoded. Subclasses give the reason."""
 
 
 class CorruptError(DataError):
-    """The data contradict their own format."""
+    """The data contradict the specification of their format."""
 
 
 class TruncatedError(DataError):
-    """The data end before they should."""
+    """The data end before the format says that they should."""
 
 
 class UnsupportedError(DataError):
-    """Valid perhaps, but of a format, or with a feature, that is not supported."""
+    """The format, or a feature of it, is not supported."""
 
 
 class LimitExceededError(DataError):
-    """The image is larger than the limits of pixels and bytes allow."""
+    """The image exceeds the limits of pixels or bytes."""
 
 
 class InvalidArgumentError(SpdlError, ValueError):
-    """The caller asked for something that makes no sense."""
+    """An argument is invalid, or arguments are inconsistent."""
 
 
 class PanickedError(SpdlError, RuntimeError):
-    """A stage panicked, which is a bug in it; the message is the panic's own."""
+    """A stage panicked, which is a bug in the stage. The message is that of the panic."""
 
 
 class StoppedError(SpdlError, RuntimeError):
-    """The pipeline was stopped while this was under way."""
+    """The pipeline was stopped during the operation."""
 
 
 def interrupted() -> StoppedError:
-    """What a loader's iterator raises once Ctrl-C has kept a batch from a loop."""
+    """Returns the exception for an iterator that lost a batch because of Ctrl-C."""
     return StoppedError(
-        "the loader was stopped with a batch on its way; iterate it anew, from its state if it has one",
+        "the loader was stopped by Ctrl-C while it delivered a batch; create a new iterator, or resume "
+        "from a checkpoint state",
         kind="stopped",
     )
 
 
 class InternalError(SpdlError, RuntimeError):
-    """What should hold does not, which is a bug in SPDL."""
+    """An internal invariant does not hold, which is a bug in SPDL."""
 
 
 class CudaError(SpdlError, RuntimeError):
-    """A call of the CUDA driver failed, or an earlier one on the same device; the message says what to
-    do, and `kind` what sort of failure it is: `limit-exceeded` where the device's memory is full."""
+    """A call of the CUDA driver, of a CUDA library or of an allocator failed.
+
+    The message says what to do. If the device memory is full, `kind` is `limit-exceeded`.
+    """
 
 
 class CudaUnavailable(CudaError):
-    """There is no CUDA device that can be used here. `spdl_rs.cuda.status()` says what is missing."""
+    """No usable CUDA device was found. `spdl_rs.cuda.status()` reports what is missing."""
 
 
 class CudaFallbackWarning(UserWarning):
-    """Batches stay on the host, since `device="auto"` found no CUDA device."""
+    """`device="auto"` found no CUDA device, so batches stay in host memory."""
 
 
 class DatasetWarning(UserWarning):
-    """A file or folder was left out of a data set, or is not as one might think."""
+    """A part of a data set was left out or is suspicious."""
 
 
 _BY_KIND: dict[str, type[SpdlError]] = {
@@ -148,7 +151,7 @@ _BY_KIND: dict[str, type[SpdlError]] = {
     "internal": InternalError,
 }
 
-# Tracebacks shall show the name by which users catch them.
+# Tracebacks show the public name, by which users catch the exceptions.
 _OTHERS = [DataError, DatasetWarning, CudaError, CudaUnavailable, CudaFallbackWarning]
 for _error in [*_BY_KIND.values(), *_OTHERS]:
     _error.__module__ = "spdl_rs"
@@ -173,9 +176,9 @@ def from_native(
     errno: int | None,
     is_of_cuda: bool = False,
 ) -> SpdlError:
-    """Makes the exception for an error of the native module, which calls this."""
+    """Makes the exception for an error of the native module. The native module calls this function."""
     error = _BY_KIND.get(kind, SpdlError)
-    # A device that does not exist is the caller's mistake, as any other argument.
+    # A device number that does not exist is an invalid argument, not a CUDA failure.
     if is_of_cuda and kind != "invalid-argument":
         error = CudaUnavailable if kind in ("unsupported", "unavailable") else CudaError
     return error(message, kind=kind, key=key, stage=stage, offset=offset, errno=errno)

@@ -1,4 +1,4 @@
-"""One epoch of an `ImageLoader`."""
+"""The iterator over one epoch of an `ImageLoader`."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 from . import _loader_state, _spdl_rs
 from ._statistics import Statistics
 
-# Daemon threads that wait for batches then stay where they are. This is called after whatever is
-# registered later, the end of all pipelines included.
+# Called after all functions that are registered later, so after pipelines have stopped: daemon threads
+# that still wait for batches must not acquire the GIL during finalization.
 atexit.register(_spdl_rs.Workers.forbid_python)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_spdl_rs.Workers.has_forked)
 
 
 class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Any, Any]"]):
-    """One epoch of an `ImageLoader`, made by `iter(loader)`. Any thread may take batches from it.
+    """The batches of one epoch of an `ImageLoader`, created by `iter(loader)`.
 
-    Images and labels are arrays of NumPy, or `spdl_rs.cuda.DeviceArray`s, as the loader's `device` says.
+    Images and labels are NumPy arrays, or `spdl_rs.cuda.DeviceArray`s if the loader's `device` is a CUDA
+    device. Several threads may take batches from one iterator.
 
-    A batch counts as given once a `for` loop has it: what Ctrl-C keeps from the loop is given by
-    whoever goes on from the state. (Called by hand, `next` may be interrupted between its return and
-    what becomes of the batch; Python hears signals there.)
+    A batch counts as delivered once a `for` loop has received it. If Ctrl-C prevents that, a loader
+    that resumes from the state delivers the batch. (This does not hold for direct calls of `next`:
+    Python may handle a signal between the return of `next` and the assignment of its result.)
 
-    Dropping it ends the work, and so does `close`. It is a context manager too:
+    `close` stops the work, and so does dropping the iterator. It is also a context manager:
 
     >>> loader = ImageLoader("photos", batch_size=2, size=32)
     >>> with iter(loader) as batches:
@@ -55,7 +56,7 @@ class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Any, Any]"]):
         return batches
 
     if TYPE_CHECKING:
-        # It is native: a loop calls no function of Python's for its next batch.
+        # Native, so that a loop calls no Python function for the next batch.
         def __next__(self) -> tuple[Any, Any]: ...
 
     def __enter__(self) -> ImageBatches:
@@ -66,8 +67,8 @@ class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Any, Any]"]):
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
-            "an epoch that is under way cannot be pickled or copied; pickle its state_dict(), and load "
-            "it into another ImageLoader"
+            "an epoch in progress cannot be pickled or copied; pickle its state_dict() and load it into "
+            "another ImageLoader"
         )
 
     def __repr__(self) -> str:
@@ -79,25 +80,27 @@ class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Any, Any]"]):
         return self._number
 
     def close(self) -> None:
-        """Ends the work. Batches that were not taken are lost; arrays that you hold are not."""
+        """Stops the work. Batches that were not taken are lost; arrays that you hold stay valid."""
         self._run.close()
 
     def stats(self) -> Statistics:
-        """As `ImageLoader.stats`, for this epoch."""
+        """Like `ImageLoader.stats`, for this epoch."""
         return self._monitor.statistics()
 
     def diagnose(self) -> str:
-        """As `ImageLoader.diagnose`, for this epoch."""
+        """Like `ImageLoader.diagnose`, for this epoch."""
         return self._monitor.statistics()["diagnosis"]
 
     def state_dict(self) -> dict[str, Any]:
-        """As `ImageLoader.state_dict`, for this epoch."""
+        """Like `ImageLoader.state_dict`, for this epoch."""
         return _loader_state.to_dict(self._monitor.state())
 
 
 def import_numpy() -> None:
-    """Imports what the arrays of batches are made by. It takes as long as a few batches do, so a loader
-    does that before its first epoch."""
+    """Imports NumPy, which makes the arrays of batches, before the first epoch of a loader.
+
+    The import takes as long as a few batches.
+    """
     if "numpy" not in sys.modules:
-        # Where Ctrl-C comes amid that, NumPy raises an ImportError, and cannot be imported again.
+        # If Ctrl-C interrupts the import, NumPy raises ImportError and cannot be imported again.
         _spdl_rs.uninterrupted(functools.partial(importlib.import_module, "numpy"))

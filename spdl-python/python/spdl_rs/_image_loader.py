@@ -1,4 +1,4 @@
-"""Batches of images from files of this machine, and from stores."""
+"""`ImageLoader`: batches of images from local files or object stores."""
 
 from __future__ import annotations
 
@@ -13,140 +13,138 @@ from . import _loader_state, _notebook_page, _spdl_rs
 from ._arguments import Path
 from ._errors import CudaUnavailable, DatasetWarning
 from ._image_batches import ImageBatches, import_numpy
-from ._locks import Exclusive
+from ._locks import ForkSafeLock
 from ._statistics import Statistics
 from .usage import log_api_usage_once
 
 if TYPE_CHECKING:
     from .cuda._allocators import AllocatorLike
 
-# A data set with a million bad links shall not print a million lines.
+# The number of printed warnings is limited, for data sets with many broken links.
 _MOST_WARNINGS = 10
 _NAMES = {"u8": "uint8", "f16": "float16", "f32": "float32"}
 
 
 class ImageLoader:
-    """Batches of images and labels, read, decoded, cropped and resized by Rust threads.
+    """Batches of images and labels. Rust threads read, decode, crop and resize the images.
 
-    Each `iter(loader)` is one epoch, and yields `(images, labels)`:
+    Each `iter(loader)` is one epoch and yields `(images, labels)`:
 
     - `images`: `uint8 [N, size, size, 3]`, RGB from 0 to 255 (`layout="nhwc-u8"`), or
-      `float32 [N, 3, size, size]`, per channel `(value / 255 - mean) / std` with the mean and
-      standard deviation of ImageNet (`layout="nchw-f32"`);
-    - `labels`: `int64 [N]`, indices into `classes`; -1 where there are none.
+      `float32 [N, 3, size, size]`, normalised per channel to `(value / 255 - mean) / std` with the mean
+      and standard deviation of ImageNet (`layout="nchw-f32"`);
+    - `labels`: `int64 [N]`, indices into `classes`, or -1 for samples without a label.
 
-    `N` is `batch_size`; only the last batch of an epoch may be smaller. The arrays are yours: they
-    may be kept and written to, and their memory is used again once the last reference is gone.
-    Nothing is copied on the way from the decoder.
+    `N` is `batch_size`, except that the last batch of an epoch may be smaller. You may keep and modify
+    the arrays. Their memory is recycled after the last reference is dropped. Decoders write into the
+    batch without copies.
 
-    The batches are a pure function of the data, `seed` and the number of the epoch: they depend
-    neither on `threads` nor on timing, nor on whether a run was broken off and resumed. While it
-    waits, the loader holds no GIL, and Ctrl-C is heard at once. Leaving the loop, by `break` or by
-    an exception, ends the work. Threads may share a loader: each `iter` is an epoch of its own, and
-    of a shared epoch each batch goes to one of them.
+    The batches are a pure function of the data, `seed` and the number of the epoch. They do not depend on
+    `threads`, timing, or whether a run was interrupted and resumed. The loader waits without the GIL and
+    handles Ctrl-C immediately. Leaving the loop by `break` or an exception stops the work. Threads may
+    share a loader: each `iter` starts a separate epoch, and each batch of a shared iterator goes to one
+    thread.
 
     Args:
-        source: Where the images are. A folder, an address, or a list:
+        source: Where the images are: a folder, an address, or a list.
 
-            - a folder of images: the classes are the folders directly below, sorted by name, with
-              images at any depth; a folder that only holds images has no classes. Names that start
-              with a dot are left out. Images are known by the ends of their names (`.jpg`, `.jpeg`,
-              `.png`, `.webp`, `.gif`, `.bmp`, `.tif` and so on, in any case), but decoded by what
-              they hold;
-            - tar shards as of `webdataset` (`.tar`), Parquet (`.parquet`), TFRecord (`.tfrecord`);
-              MDS of MosaicML Streaming (its folder, or the `index.json` in it); a set that
-              `spdl pack` wrote; lists of files (`.txt`, `.csv`, `.jsonl`), whose rows may be
-              addresses in any stores. Names may have braces, as `"shard-{000..147}.tar"`, and,
-              where the store lists, `*` and `?`. A folder of such files is one data set; several
-              files may be given as a list;
-            - any of these at `http://`, `https://`, `s3://`, `gs://` or `az://`. Web servers do not
-              list, so there the files are named. Credentials are taken from the environment, as by
-              each store's own tools; passwords and signatures in addresses are never shown;
-            - the paths of images, or their addresses in one store, as a list.
+            - A folder of images: the classes are the direct subfolders, sorted by name, with images at
+              any depth. A folder that contains only images has no classes. Names that start with a dot
+              are ignored. Images are found by file extension (`.jpg`, `.jpeg`, `.png`, `.webp`, `.gif`,
+              `.bmp`, `.tif` and so on, in any case), but the decoder is chosen by content.
+            - Tar shards in the layout of `webdataset` (`.tar`), Parquet (`.parquet`), TFRecord
+              (`.tfrecord`); MDS of MosaicML Streaming (its folder, or the `index.json` in it); a set
+              that `spdl pack` wrote; lists of files (`.txt`, `.csv`, `.jsonl`), whose rows may be
+              addresses in any store. Names may contain braces, as in `"shard-{000..147}.tar"`, and `*`
+              and `?` if the store can list objects. A folder of such files is one data set. Several
+              files may be passed as a list.
+            - Any of these at `http://`, `https://`, `s3://`, `gs://` or `az://`. Web servers cannot list
+              objects, so each file must be named. Credentials come from the environment, as for the
+              command-line tools of each store. Passwords and signatures in addresses are never printed.
+            - A list of paths of images, or of their addresses in one store.
 
-            Paths need not be valid text: `bytes` and what `os.fsdecode` gives are fine.
+            Paths need not be valid UTF-8: `bytes` and results of `os.fsdecode` are accepted.
         batch_size: Images per batch, at least 1.
-        size: The side of the square images in pixels, 1 to 16,384.
-        train: Whether to augment: a random crop of 8 to 100 % of the area with an aspect ratio of
-            3:4 to 4:3, mirrored half of the time. If not, the shorter side is resized to
-            `size / 0.875` and the centre is taken.
-        layout: `"nhwc-u8"` or `"nchw-f32"`, see above; or `nhwc` and `nchw` with any of `u8`, `f16`
-            and `f32`. NumPy has no `bf16`.
-        seed: Decides the order and all augmentation, 0 to 2**64 - 1.
-        shuffle: Whether each epoch comes in an order of its own. `None`: as `train`. Parquet is
-            shuffled by row groups, and within 10,000 samples.
-        threads: Threads that decode, at least 1. `None`: as many as this process may use CPUs.
-        on_error: What happens to a file that cannot be read or decoded. `"raise"`: the epoch ends
-            with an exception that names it, after the batches that were ready before. `"skip"`:
-            the next image takes its place, and `stats()["dropped"]` lists it.
-        on_truncated: What happens to a file that ends early. `"error"`: it is damaged, as
-            `on_error` says. `"partial"`: what there is of the image is used, the rest is black,
-            and `stats()["partial"]` counts such images. That holds for JPEG, and for PNG, GIF, BMP
-            and TIFF whose rows are stored in their order; other files that are cut, WebP among
-            them, stay damaged.
-        labels: The class of each path, where `source` is a list of paths.
-        drop_last: Whether a short last batch is left out. Where that leaves none, there is a
-            `DatasetWarning`.
-        rank: Which part of each epoch this loader takes, 0 to `world_size - 1`: images `rank`,
-            `rank + world_size` and so on of the order, which is the same for all.
-        world_size: How many ranks there are, which must agree on all other arguments.
-        remainder: What becomes of the last images where they cannot be divided evenly. `"drop"`: no
-            rank takes them. `"pad"`: images from the epoch's beginning come again. With both, all
-            ranks have equally many images, and so equally long epochs. `"uneven"`: some ranks have
-            one more.
-        image_field: The field of a sample that is its image; of a list, the column that names the
-            file. `None`: by the usual names, such as `jpg`, `png`, `image`, `path`.
-        label_field: The field of a sample that is its label: a whole number (`3.0` is one), or the
-            name of a class; every sample must have it. `None`: the first of `cls`, `label`, `class`
-            and `image/class/label` that is there; of a list, its column `label`, or else `class`, or
-            else `cls`; else the folder, in tar shards too, where those hold nothing but images in
-            folders: `train/cat/1.jpg` is a `cat` beside `train/dog/1.jpg`. Else -1: a
-            `DatasetWarning` says which fields there are where no sample has a label (of the first
-            1,000, but of all in tar shards and lists), and how many have none where others in
-            tar shards, a list or Parquet have one. One whose text is empty there has none.
-        classes: The names of the classes, in the order of their numbers, where the labels of tar
-            shards, TFRecord or MDS are names. Of a column of Parquet or of a list they are known:
-            all that are in it, sorted by their bytes. Such a column holds whole numbers or names; one
-            of both is a `ValueError` that says where, unless it is of Parquet and its classes are
-            told here. Folders, and lists, bring their own.
-        cache: A folder of this machine in which files are kept, so that each is read only once from
-            where it comes. Several runs and ranks may share it. Where not all fit, a part that
-            never changes is kept.
-        cache_size: The most bytes of that folder.
-        cache_memory: Bytes of files that are kept in memory; with or without `cache`.
-        device: Where batches go. `"cpu"`: they are arrays of NumPy. `"cuda"`, or `"cuda:1"` and so on:
-            they are `spdl_rs.cuda.DeviceArray`s on that GPU, assembled in pinned memory; each is on its
-            way before your loop asks for it, and nobody waits for the copy but the stream that uses it.
-            `"auto"`: `"cuda"` where there is such a device, or else `"cpu"`, which a
-            `CudaFallbackWarning` says once and `spdl_rs.cuda.fallbacks()` counts.
-        allocator: Who allocates the device's memory: `None` the driver, `"torch"` the caching allocator of
-            PyTorch, or two functions as of `spdl_rs.io.cuda_config`. It is asked for the first few
-            batches, whose memory is used again.
-        decode: Who decodes images. `"host"`: the CPU. `"device"`: JPEGs are decoded by the CUDA device, with
-            nvJPEG, and all images are cropped, resized and normalised there. What the device does not decode,
-            such as a PNG or a JPEG of CMYK, the CPU does; `stats()["decoded"]` counts who has decoded how
-            many, and why. Pixels differ by a level or so from those of the host, and in their last bit from
-            run to run where a device has several ways to decode. With `device="auto"`, the CPU decodes all
-            where there is no nvJPEG, which is counted too, and a `CudaFallbackWarning` says it once.
+        size: Width and height of the images in pixels, 1 to 16,384.
+        train: Whether to augment: a random crop of 8 to 100 % of the area with an aspect ratio of 3:4 to
+            4:3, flipped horizontally with probability 0.5. If `False`, the shorter side is resized to
+            `size / 0.875` and the centre is cropped.
+        layout: `"nhwc-u8"` or `"nchw-f32"`, see above; or `nhwc` and `nchw` with `u8`, `f16` or `f32`.
+            NumPy has no `bf16`.
+        seed: Determines the order and all augmentations, 0 to 2**64 - 1.
+        shuffle: Whether each epoch has a different order. `None`: the value of `train`. Parquet files are
+            shuffled by row groups and within a window of 10,000 samples.
+        threads: Decoding threads, at least 1. `None`: the number of CPUs that this process may use.
+        on_error: What to do if a file cannot be read or decoded. `"raise"`: the epoch ends with an
+            exception that names the file, after the batches that were ready before. `"skip"`: the next
+            image takes its slot, and `stats()["dropped"]` lists the file.
+        on_truncated: What to do if a file is truncated. `"error"`: `on_error` applies. `"partial"`:
+            missing rows are filled with black, and `stats()["partial"]` counts such images.
+            `"partial"` applies to JPEG, and to PNG, GIF, BMP and TIFF if rows are stored in order. Other
+            truncated files, WebP for example, remain errors.
+        labels: The class of each path, if `source` is a list of paths.
+        drop_last: Whether to leave out an incomplete last batch. If no batch remains, a `DatasetWarning`
+            is issued.
+        rank: The part of each epoch that this loader delivers, 0 to `world_size - 1`: images `rank`,
+            `rank + world_size` and so on of the global order, which is the same for all ranks.
+        world_size: The number of ranks. All other arguments must be the same on all ranks.
+        remainder: What to do with the last images if the data set is not divisible by `world_size`.
+            `"drop"`: no rank delivers them. `"pad"`: images from the beginning of the epoch are repeated.
+            With both, all ranks deliver the same number of images. `"uneven"`: some ranks deliver one
+            image more.
+        image_field: The field of a sample that holds the image; for a list of files, the column of file
+            names. `None`: the usual names, such as `jpg`, `png`, `image`, `path`.
+        label_field: The field of a sample that holds the label: an integer (`3.0` counts as one) or the
+            name of a class. Every sample must have this field. `None`: the first of `cls`, `label`,
+            `class` and `image/class/label` that exists; for a list of files, the column `label`, `class`
+            or `cls`. If there is no such field, the label is the folder, also in tar shards whose
+            members are only images in folders: `train/cat/1.jpg` is a `cat` next to `train/dog/1.jpg`.
+            Otherwise labels are -1. A `DatasetWarning` lists the available fields if no sample has a
+            label (among the first 1,000, or all samples of tar shards and lists), and counts samples
+            without a label if others in tar shards, a list or Parquet have one. An empty text there
+            counts as no label.
+        classes: The names of the classes, in the order of their numbers, if the labels of tar shards,
+            TFRecord or MDS are names. For columns of Parquet and lists the names are known: all distinct
+            values, sorted by their bytes. Such a column must hold either integers or names. A mixed
+            column raises `ValueError` with the position, except for Parquet with `classes`. Folders and
+            lists define their own classes.
+        cache: A local folder that caches files, so that each is read from its store only once. Several
+            runs and ranks may share it. If not all files fit, a fixed subset is cached.
+        cache_size: The size limit of that folder in bytes.
+        cache_memory: The size limit of a cache in memory in bytes; works with and without `cache`.
+        device: Where batches go. `"cpu"`: NumPy arrays. `"cuda"`, `"cuda:1"` and so on:
+            `spdl_rs.cuda.DeviceArray`s on that GPU. Batches are assembled in pinned memory and uploaded
+            ahead of your loop; only the stream that uses a batch waits for its transfer. `"auto"`:
+            `"cuda"` if there is such a device, else `"cpu"`, with one `CudaFallbackWarning`;
+            `spdl_rs.cuda.fallbacks()` counts such fallbacks.
+        allocator: The allocator of device memory. `None`: the driver. `"torch"`: PyTorch's caching
+            allocator. Or two functions, as for `spdl_rs.io.cuda_config`. Only the first few batches are
+            allocated; their memory is recycled.
+        decode: Where to decode images. `"host"`: on the CPU. `"device"`: the CUDA device decodes JPEG with
+            nvJPEG and crops, resizes and normalises all images. The CPU decodes what the device cannot,
+            such as PNG or CMYK JPEG; `stats()["decoded"]` counts images by decoder, with reasons. Pixel
+            values differ by about one level from those of the host, and in the last bit from run to run
+            on devices with several decoding engines. With `device="auto"` and without nvJPEG, the CPU
+            decodes all images, which is counted too and reported by one `CudaFallbackWarning`.
 
     Raises:
-        NotFoundError: There is no such folder or file, or it holds no images.
-        PermissionDeniedError: A folder may not be listed.
-        UnavailableError: A store cannot be reached, `TimedOutError` where that takes too long.
-        DataError: A shard is damaged, or of a kind that is not supported.
-        ValueError: An argument is out of range (`InvalidArgumentError` is one, too).
-        CudaUnavailable: `device` is a CUDA device, and there is none that can be used; or it is to decode,
-            and there is no nvJPEG.
-        NotImplementedError: `layout` is of `bf16`.
-        ImportError: `allocator` is `"torch"`, and PyTorch is not installed.
-        TypeError: An argument is of the wrong type.
+        NotFoundError: The folder or file does not exist or contains no images.
+        PermissionDeniedError: A folder cannot be listed.
+        UnavailableError: A store cannot be reached (`TimedOutError` if it does not respond in time).
+        DataError: A shard is corrupt, or its format is not supported.
+        ValueError: An argument is out of range (`InvalidArgumentError` is a subclass).
+        CudaUnavailable: `device` requires a CUDA device and none is usable, or `decode="device"` and
+            nvJPEG is not available.
+        NotImplementedError: `layout` requires `bf16`.
+        ImportError: `allocator` is `"torch"` and PyTorch is not installed.
+        TypeError: An argument has the wrong type.
 
-    Iterating raises `NotFoundError`, `PermissionDeniedError` or `IoError` for files that cannot be
-    read, and `DataError` for those that give no image, with the file in `error.key`. What comes from
-    a store is tried again for a while, before `UnavailableError` or `TimedOutError`; but for 2 seconds
-    alone where connections are refused, or the name of the server is unknown, and nothing has ever
-    answered. That is told in the log `spdl_rs` while the data set is opened. `CudaError` is raised where
-    the device or its allocator fails, or its memory is full.
+    Iteration raises `NotFoundError`, `PermissionDeniedError` or `IoError` if a file cannot be read, and
+    `DataError` if it cannot be decoded; `error.key` names the file. Reads from stores are retried for a
+    while before `UnavailableError` or `TimedOutError` is raised. The limit is 2 seconds if connections are
+    refused or the host name is unknown and the store has never responded. Failed attempts are logged
+    under `spdl_rs` while the data set is opened. `CudaError` is raised if the device or its allocator
+    fails or its memory is full.
 
     >>> loader = ImageLoader("photos", batch_size=3, size=32, layout="nchw-f32")
     >>> len(loader), loader.class_to_idx
@@ -156,14 +154,14 @@ class ImageLoader:
     (3, 3, 32, 32) float32 [0 0 1]
     (1, 3, 32, 32) float32 [1]
 
-    A list of paths, with labels of your own:
+    A list of paths with custom labels:
 
     >>> paths = ["photos/dog/1.png", "photos/cat/1.png"]
     >>> images, labels = next(iter(ImageLoader(paths, labels=[7, 3], batch_size=2)))
     >>> labels
     array([7, 3])
 
-    Broken off in the middle of an epoch, and gone on with, in another process say:
+    Interrupting an epoch and resuming it, for example in another process:
 
     >>> loader = ImageLoader("photos", batch_size=2, size=32, train=True)
     >>> for images, labels in loader:
@@ -213,11 +211,11 @@ class ImageLoader:
         check.choice("decode", decode, ("host", "device"))
         if decode == "device" and on_truncated == "partial":
             raise ValueError(
-                'on_truncated="partial" goes with decode="host": a device tells of no part'
+                'on_truncated="partial" requires decode="host": devices do not report partial images'
             )
         if decode == "device" and device == "cpu":
             raise ValueError(
-                'decode="device" goes with a CUDA device, or with "auto", not with "cpu"'
+                'decode="device" requires a CUDA device: pass device="cuda" or "auto", not "cpu"'
             )
         self._batch_size = check.whole("batch_size", batch_size, 1, 2**63 - 1)
         self._size = check.whole("size", size, 1, check.MOST_SIDE)
@@ -247,8 +245,8 @@ class ImageLoader:
         places, is_list = check.addresses(source)
         if labels is not None and not is_list:
             raise ValueError(
-                "labels goes with a list of paths; those of a data set come from the folders in it, "
-                "or from its samples"
+                "labels requires a list of paths; the labels of a data set come from its folders or "
+                "from its samples"
             )
         self._images = _spdl_rs.Images.open(
             places,
@@ -261,14 +259,14 @@ class ImageLoader:
             cache_size=check.whole("cache_size", cache_size, 1, 2**63 - 1),
             cache_memory=check.whole("cache_memory", cache_memory, 0, 2**63 - 1),
         )
-        self._words = f"train={train}, seed={seed}"
+        self._description = f"train={train}, seed={seed}"
         self._monitor = _spdl_rs.Monitor()
-        # Around what follows, which threads that share the loader change.
-        self._exclusive = Exclusive()
+        # Protects the attributes below: threads may share the loader.
+        self._lock = ForkSafeLock()
         self._epoch = 0
-        # Where the next epoch begins, if not at its beginning.
+        # The state from which the next epoch resumes, if it does not start from its beginning.
         self._resume: str | None = None
-        # Whether the epoch that was started last is what `state_dict` tells of.
+        # Whether `state_dict` describes the epoch that was started last.
         self._began = False
         import_numpy()
         self._warn()
@@ -279,46 +277,45 @@ class ImageLoader:
             warnings.warn(warning, DatasetWarning, stacklevel=3)
         if len(found) > _MOST_WARNINGS:
             more = len(found) - _MOST_WARNINGS
-            warnings.warn(f"and {more} more such warnings", DatasetWarning, stacklevel=3)
+            warnings.warn(f"and {more} more warnings", DatasetWarning, stacklevel=3)
         if len(self) == 0:
             warnings.warn(self._no_batch(), DatasetWarning, stacklevel=3)
 
     def _no_batch(self) -> str:
-        """Why an epoch has no batch, and what to do."""
+        """Explains why an epoch has no batch, and what to change."""
         images = len(self._images)
         of_rank = self._settings.images_of_rank(images)
         ranks = f"of rank {self._rank} of {self._world_size}"
         if of_rank == 0:
             return (
-                f"no epoch {ranks} has a batch, as {images} images are fewer than ranks: make "
-                f'world_size {images} or less, or remainder "pad"'
+                f"an epoch {ranks} has no batch: {images} images are fewer than the ranks; set "
+                f'world_size to {images} or less, or remainder to "pad"'
             )
         whose = f" {ranks}" if self._world_size > 1 else ""
         return (
-            f"no epoch{whose} has a batch, as drop_last leaves out short ones and {of_rank} of "
-            f"{images} images are fewer than a batch: make batch_size {of_rank} or less instead of "
-            f"{self._batch_size}, or drop_last false"
+            f"an epoch{whose} has no batch: drop_last leaves out incomplete batches, and {of_rank} of "
+            f"{images} images are fewer than a batch; set batch_size to {of_rank} or less instead of "
+            f"{self._batch_size}, or drop_last to False"
         )
 
     def __iter__(self) -> ImageBatches:
-        """Starts the epoch `self.epoch`, or what is left of it by `load_state_dict`, and counts on to
-        the next."""
+        """Starts the epoch `self.epoch`, or resumes it after `load_state_dict`. Then increments
+        `self.epoch`."""
         if self._device is not None and os.getpid() != self._home:
             raise CudaUnavailable(
-                "CUDA does not work in a process that was forked from one that uses it: "
-                "spawn it instead",
+                "CUDA cannot be used in a forked child of a process that uses it: start the process "
+                'with the method "spawn"',
                 kind="unsupported",
             )
-        with self._exclusive.held():
+        with self._lock.held():
             batches = ImageBatches(self._images, self._settings, self._epoch, self._resume)
-            # Together: whoever is interrupted has the state of before, or that of this epoch.
+            # One statement, so that an interrupt leaves either the old state or that of this epoch.
             self._monitor, self._resume, self._began = batches._monitor, None, True
             self._epoch = batches._number + 1
         return batches
 
     def __len__(self) -> int:
-        """The number of batches in a whole epoch of this rank, when no image is left out by
-        `on_error="skip"`."""
+        """The number of batches in a full epoch of this rank if `on_error="skip"` drops no image."""
         full, rest = divmod(self._settings.images_of_rank(len(self._images)), self._batch_size)
         return full + (rest > 0 and not self._drop_last)
 
@@ -332,7 +329,7 @@ class ImageLoader:
         return (
             f"ImageLoader({self._images.kind} {self._images.place!r}: {len(self._images)} images, "
             f"{len(self.classes)} classes; {len(self)} batches of {shape}{place}; "
-            f"{rank}{self._words}, epoch={self._epoch})"
+            f"{rank}{self._description}, epoch={self._epoch})"
         )
 
     def _repr_html_(self) -> str:
@@ -340,27 +337,27 @@ class ImageLoader:
         return _notebook_page.page(repr(self), self.stats(), rate)
 
     def __copy__(self) -> ImageLoader:
-        # It begins epochs of its own.
+        # The copy counts its epochs separately.
         again = object.__new__(type(self))
-        vars(again).update({**vars(self), "_exclusive": Exclusive()})
+        vars(again).update({**vars(self), "_lock": ForkSafeLock()})
         return again
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
-            "an ImageLoader cannot be pickled, as it holds open files and connections; pickle its "
-            "arguments and its state_dict(), make another one of those arguments, and load the state"
+            "an ImageLoader cannot be pickled, because it holds open files and connections; pickle its "
+            "arguments and its state_dict(), create another loader and load the state"
         )
 
     @property
     def device(self) -> str:
-        """Where batches go: `cpu`, or `cuda:0`, say."""
+        """The device of batches: `cpu`, or for example `cuda:0`."""
         return "cpu" if self._device is None else f"cuda:{self._device.ordinal}"
 
     @property
     def classes(self) -> list[str]:
-        """The names of the classes; a label is an index into them. Empty for a list of paths.
+        """The names of the classes; labels are indices into this list. Empty for a list of paths.
 
-        Names that are no valid text are shown with their odd bytes as `\\xff`.
+        Bytes of names that are not valid UTF-8 appear as `\\xff`.
         """
         return self._images.classes
 
@@ -371,12 +368,13 @@ class ImageLoader:
 
     @property
     def epoch(self) -> int:
-        """The number of the epoch that the next `iter(loader)` starts; 0 at first."""
+        """The number of the epoch that the next `iter(loader)` starts, initially 0."""
         return self._epoch
 
     def set_epoch(self, epoch: SupportsIndex) -> None:
-        """Makes the next `iter(loader)` start this epoch, from its beginning; but from where it was
-        left, where that is the epoch of a state that was just loaded.
+        """Makes the next `iter(loader)` start this epoch from its beginning.
+
+        If a loaded state belongs to this epoch, the next `iter(loader)` still resumes from that state.
 
         >>> loader = ImageLoader("photos", batch_size=4, size=32, train=True)
         >>> first, second = (next(iter(loader))[0] for _ in range(2))
@@ -385,17 +383,18 @@ class ImageLoader:
         True
         """
         epoch = check.whole("epoch", epoch, 0, 2**63)
-        with self._exclusive.held():
+        with self._lock.held():
             if epoch != self._epoch:
                 self._resume = None
             self._epoch, self._began = epoch, False
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the loader has come: with the batches that the epoch started last has given.
+        """Returns the checkpoint state of the epoch that was started last, after its delivered batches.
 
-        A plain `dict` that can be pickled, or written as JSON. It takes some hundred bytes, holds
-        neither images nor names, and may be asked for at any moment: between batches, after `break`,
-        an exception or Ctrl-C, and between epochs. A batch counts as given once a `for` loop has it.
+        The state is a plain `dict` that can be pickled or written as JSON. It takes a few hundred bytes
+        and holds neither images nor names. It is available at any time: between batches, after `break`,
+        an exception or Ctrl-C, and between epochs. A batch counts as delivered once a `for` loop has
+        received it.
 
         >>> loader = ImageLoader("photos", batch_size=1, size=32)
         >>> batches = iter(loader)
@@ -404,7 +403,7 @@ class ImageLoader:
         >>> state["epoch"], state["steps_in_epoch"]
         (0, 1)
         """
-        with self._exclusive.held():
+        with self._lock.held():
             began, monitor, epoch, resume = self._began, self._monitor, self._epoch, self._resume
         if began:
             return _loader_state.to_dict(monitor.state())
@@ -413,21 +412,22 @@ class ImageLoader:
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes the next `iter(loader)` go on where `state_dict` was asked for, in this process or in
-        another: it gives exactly the batches that were left of the epoch, byte by byte. Where none
-        were left, it gives none, and the one after that is the next epoch.
+        """Makes the next `iter(loader)` resume from a state, in this process or another one.
 
-        The data and the arguments must be the same, but for `threads`, `on_error`, `device`, `allocator`
-        and the cache. Epochs that are under way are not touched.
+        The iterator delivers exactly the remaining batches of the epoch, byte for byte. If no batch
+        remains, it is empty, and the following iterator starts the next epoch.
+
+        The data and the arguments must be the same, except `threads`, `on_error`, `device`, `allocator`
+        and the cache. Existing iterators are not affected.
 
         Args:
-            state: What `state_dict` gave, of the same rank; or `combine_states`, of all ranks.
+            state: A result of `state_dict` of the same rank, or of `combine_states`, for all ranks.
 
         Raises:
-            InvalidArgumentError: It is of other data, of other arguments, or of another rank; the
-                loader is as it was before.
-            ValueError: It is no state of an `ImageLoader`.
-            TypeError: It is no `dict`.
+            InvalidArgumentError: The state belongs to other data, arguments or another rank. The loader
+                is unchanged.
+            ValueError: `state` is not a state of an `ImageLoader`.
+            TypeError: `state` is not a `dict`.
 
         >>> loader = ImageLoader("photos", batch_size=3, size=32)
         >>> for images, labels in loader:
@@ -441,22 +441,24 @@ class ImageLoader:
             self._images, self._settings, self._epoch, _loader_state.to_text(state)
         )
         epoch = json.loads(position)["epoch"]
-        with self._exclusive.held():
+        with self._lock.held():
             self._epoch, self._resume, self._began = epoch, position, False
 
     @staticmethod
     def combine_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """Makes one state of those of all ranks, for another number of ranks: each of them loads it, and
-        they take what is left of the epoch between them, each image once.
+        """Combines the states of all ranks into one state that another number of ranks can load.
 
-        Every rank's state must be there, once, in any order. All are of one epoch, or at its end; how
-        many batches each had given may differ. Which rank gives which image next, in which batch, is
-        decided anew.
+        Each new rank loads the combined state. Together the ranks deliver the rest of the epoch, each
+        image once.
+
+        The state of each rank is required once, in any order. All states must be in the same epoch or at
+        its end, but the ranks may have delivered different numbers of batches. The assignment of images
+        to ranks and batches is new.
 
         Raises:
-            InvalidArgumentError: A rank is missing, or there twice; they are of different runs; or of
-                epochs that are too far from each other.
-            ValueError, TypeError: One is no state of an `ImageLoader`.
+            InvalidArgumentError: The state of a rank is missing or repeated, or the states belong to
+                different runs or to epochs that are too far apart.
+            ValueError, TypeError: An element is not a state of an `ImageLoader`.
 
         >>> def rank_of(rank, world_size):
         ...     return ImageLoader("photos", batch_size=1, rank=rank, world_size=world_size, size=32)
@@ -472,10 +474,10 @@ class ImageLoader:
         return _loader_state.combined(states)
 
     def diagnose(self) -> str:
-        """What limits the rate of the epoch that was started last, in a sentence or two, and what to
-        do about it: more CPUs, more speed of the store, or nothing, as your loop is the slower one.
+        """Describes what limits the throughput of the epoch that was started last, and what to do.
 
-        It is `stats()["diagnosis"]`.
+        For example: more CPUs, a faster store, or nothing, because your loop is the bottleneck. The text
+        is `stats()["diagnosis"]`.
 
         >>> loader = ImageLoader("photos", batch_size=4, size=32)
         >>> batches = list(loader)
@@ -485,10 +487,10 @@ class ImageLoader:
         return self.stats()["diagnosis"]
 
     def stats(self) -> Statistics:
-        """What the epoch that was started last did so far: where the time went, what was dropped.
+        """Returns the statistics of the epoch that was started last: timings, throughput, dropped images.
 
-        Before the first epoch everything is 0 or empty. In a fork of the process that runs the
-        epoch, this raises `RuntimeError`, as `next` does.
+        Before the first epoch all values are 0 or empty. Raises `RuntimeError` in a forked child of the
+        process that runs the epoch, as `next` does.
 
         >>> loader = ImageLoader("photos", batch_size=4, size=32)
         >>> batches = list(loader)
@@ -501,14 +503,14 @@ class ImageLoader:
 def _device(name: str, allocator: AllocatorLike | None) -> _spdl_rs.CudaDevice | None:
     if isinstance(name, str) and name == "cpu" and allocator is None:
         return None
-    # Not imported before: who stays on the host need not wait for it.
+    # Imported lazily: loaders without a device do not need it.
     from .cuda import _devices
 
     return _devices.chosen(name, allocator)
 
 
 def _libraries(name: str, device: _spdl_rs.CudaDevice | None) -> list[str] | None:
-    """Where libraries to decode with may lie; `None` where the host decodes."""
+    """Returns the folders to search for decoding libraries; `None` if the host decodes."""
     if device is None:
         return None
     from .cuda import _devices

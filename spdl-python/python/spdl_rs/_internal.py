@@ -1,4 +1,4 @@
-"""What SPDL's own modules share, under its name there."""
+"""Helpers that upstream SPDL keeps in its module of the same name."""
 
 from .usage import log_api_usage_once
 

@@ -1,4 +1,4 @@
-"""The state of an `ImageLoader`: JSON to the native module, a `dict` to users."""
+"""Checkpoint states of `ImageLoader`: JSON in the native module, `dict` for users."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ _LOADER = "spdl_rs.ImageLoader"
 
 
 def to_dict(text: str | None) -> dict[str, Any]:
-    """What the native module tells, and whose it is."""
+    """Converts a state of the native module to a `dict` that names its loader class."""
     if text is None:
-        raise RuntimeError("this epoch was not begun, and so has no state")
+        raise RuntimeError("the epoch has not started, so it has no state")
     return {"loader": _LOADER, **json.loads(text)}
 
 
 def combined(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """One state of those of all ranks."""
+    """Combines the states of all ranks into one state."""
     return to_dict(_spdl_rs.Epoch.combined([to_text(state) for state in states]))
 
 
 def to_text(state: Mapping[str, Any]) -> str:
-    """What the native module takes."""
+    """Converts a state from a `dict` to the JSON of the native module."""
     if not isinstance(state, Mapping):
         raise TypeError(
-            f"state must be the dict that state_dict() gives, not {type(state).__name__}"
+            f"state must be the dict that state_dict() returns, not {type(state).__name__}"
         )
     loader = state.get("loader")
     if loader != _LOADER:
-        raise ValueError(f"this is no state of an ImageLoader: its loader is {loader!r}")
+        raise ValueError(f"not a state of an ImageLoader: its loader is {loader!r}")
     try:
         return json.dumps({name: value for name, value in state.items() if name != "loader"})
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"this is no state of an ImageLoader: {error}") from None
+        raise ValueError(f"not a state of an ImageLoader: {error}") from None

@@ -1,4 +1,4 @@
-"""Locks that forks and interrupts cannot leave locked."""
+"""Locks that stay usable after a fork and after an interrupted wait."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import time
 from collections.abc import Iterator
 
 
-class Exclusive:
-    """What one thread at a time may do, for state that several threads change.
+class ForkSafeLock:
+    """A reentrant lock that is free in a forked child process.
 
-    In a fork of the process it is free: threads that held it are not there. A handler of a signal,
-    or a finalizer, that runs amid the work of its own thread gets in as well. A copy, a pickled one
-    too, is free and of its own.
+    Threads that held the lock do not exist in the child. The lock is reentrant because signal handlers
+    and finalizers may run while their own thread holds it. Copies, pickled ones included, are separate
+    and free.
 
-    >>> exclusive = Exclusive()
-    >>> with exclusive.held():
-    ...     with exclusive.held():
-    ...         print("still this thread")
-    still this thread
+    >>> lock = ForkSafeLock()
+    >>> with lock.held():
+    ...     with lock.held():
+    ...         print("reentered")
+    reentered
     """
 
     def __init__(self) -> None:
-        # By process. Of several threads that come first, one puts its lock in: that is one step.
+        # One lock per process. `setdefault` is atomic, so concurrent first callers agree on one.
         self._locks: dict[int, threading.RLock] = {}
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Waits until no other thread is within."""
+        """Acquires the lock for a `with` block."""
         process = os.getpid()
         lock = self._locks.get(process)
         if lock is None:
@@ -37,19 +37,19 @@ class Exclusive:
         with lock:
             yield
 
-    def __reduce__(self) -> tuple[type[Exclusive], tuple[()]]:
-        return Exclusive, ()
+    def __reduce__(self) -> tuple[type[ForkSafeLock], tuple[()]]:
+        return ForkSafeLock, ()
 
 
-# After so long a wait looks itself: Ctrl-C may have come to whoever would have passed it on.
-_LOOK_S = 0.05
+# A waiting thread polls at this interval, because Ctrl-C may have interrupted the thread that woke it.
+_POLL_INTERVAL_S = 0.05
 
 
 class Latch:
-    """Is opened once. Any thread may wait for that.
+    """A one-shot event: any thread may wait until it is opened.
 
-    Ctrl-C may interrupt a wait at any place and keeps nobody from opening it. In the wait of a
-    `threading.Event` it may leave a lock behind that whoever sets the event needs.
+    Unlike `threading.Event`, a wait that Ctrl-C interrupts cannot leave a lock behind that blocks the
+    thread which opens the latch.
     """
 
     def __init__(self) -> None:
@@ -58,16 +58,18 @@ class Latch:
         self._closed.acquire()
 
     def open(self) -> None:
-        """To be called once, or by one thread at a time."""
+        """Opens the latch. Concurrent calls are not allowed."""
         if not self._is_open:
             self._is_open = True
             self._closed.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits, for so many seconds at most. Says whether it is open."""
+        """Waits for at most `timeout` seconds. Returns whether the latch is open."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._is_open:
-            left = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
+            left = _POLL_INTERVAL_S
+            if deadline is not None:
+                left = min(left, deadline - time.monotonic())
             if left <= 0:
                 break
             if self._closed.acquire(timeout=left):

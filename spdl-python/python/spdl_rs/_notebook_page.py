@@ -1,4 +1,4 @@
-"""What a notebook shows of a loader or a pipeline: a small table, and a line of the rate."""
+"""HTML for notebooks: a table of stages and a plot of the throughput over time."""
 
 from __future__ import annotations
 
@@ -16,44 +16,43 @@ def page(
     rate: Sequence[float],
     *,
     items: str = "images",
-    given: str = "batches",
+    count_name: str = "batches",
 ) -> str:
-    """HTML of its own: no script, no style of the page around it, all text escaped.
+    """Returns self-contained HTML: no scripts, no external styles, all text escaped.
 
     Args:
-        title: What it is of.
-        statistics: What was done so far.
-        rate: How many were given per second, in equal stretches of time.
-        items: What stages work on.
-        given: What is given in the end.
+        title: The heading.
+        statistics: The statistics so far.
+        rate: Throughput per second, in equal intervals.
+        items: What stages process, in the plural.
+        count_name: What `rate` counts, in the plural.
     """
     parts = [f"<p><b>{html.escape(title)}</b></p>"]
     if statistics["stages"]:
         parts.append(f"<p>{html.escape(statistics['diagnosis'])}</p>")
         parts.append(_table(statistics, items))
     if len(rate) > 1:
-        line = _sparkline(rate, f"{given} per second over time")
-        parts.append(f"<p>{line} {rate[-1]:,.3g} {given}/s, at most {max(rate):,.3g}</p>")
+        line = _sparkline(rate, f"{count_name} per second over time")
+        parts.append(f"<p>{line} {rate[-1]:,.3g} {count_name}/s, at most {max(rate):,.3g}</p>")
     return "<div>" + "".join(parts) + "</div>"
 
 
-def rates(stretch: float, counts: Sequence[int]) -> list[float]:
-    """How many came per second, of how many came in each stretch of so many seconds: in as many
-    equal stretches as a line can show."""
-    # The last one may not be over.
+def rates(interval_s: float, counts: Sequence[int]) -> list[float]:
+    """Converts counts per interval of `interval_s` seconds to rates, in at most `_BINS` bins."""
+    # The last interval may be incomplete.
     whole = counts[:-1]
     if not whole:
         return []
-    # A stretch in which nothing came says nothing where as few came as there are stretches.
+    # At least three items per bin on average: bins with fewer show noise.
     bins = max(2, min(_BINS, sum(whole) // 3))
     together = -(-len(whole) // bins)
-    # What is left over at the end would be a shorter one.
+    # A shorter bin at the end is left out.
     begins = range(0, len(whole) - together + 1, together)
-    return [sum(whole[at : at + together]) / (together * stretch) for at in begins]
+    return [sum(whole[at : at + together]) / (together * interval_s) for at in begins]
 
 
 def _table(statistics: Statistics, items: str) -> str:
-    columns = ("stage", items, "failed", "at once", "busy", "median", "99 %")
+    columns = ("stage", items, "failed", "concurrency", "busy", "median", "p99")
     rows = []
     for stage in statistics["stages"]:
         rows.append(

@@ -1,17 +1,17 @@
-"""Addresses in texts that people read: without what is secret in them."""
+"""Removal of passwords and signatures from addresses in text."""
 
 from __future__ import annotations
 
 import re
 
-# A scheme, name and password, the host with what lies there, and a query, which may be a signature.
+# Scheme, user information, host and path, query (which may hold a signature).
 _ADDRESS = re.compile(
     r"([A-Za-z][A-Za-z0-9+.-]*://)(?:[^\s/'\"]*@)?([^\s'\"?]*)(\?[^\s'\"]*)?",
 )
 
 
 def without_secrets(text: str) -> str:
-    """The text, with addresses as `spdl_rs` shows them.
+    """Returns the text with user information and queries removed from addresses.
 
     >>> without_secrets("GET https://me:pass@host/cat.png?signature=1")
     'GET https://host/cat.png?***'

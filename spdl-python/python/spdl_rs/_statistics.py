@@ -1,4 +1,4 @@
-"""The shape of `ImageLoader.stats()`. The names are those of the Rust library and of `spdl`."""
+"""The types of `ImageLoader.stats()`. Names match the Rust library and `spdl`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TypedDict
 
 
 class Quantiles(TypedDict):
-    """How long something took, in milliseconds."""
+    """Quantiles of durations, in milliseconds."""
 
     p50: float
     """Half of the values are at or below this."""
@@ -19,58 +19,58 @@ class Quantiles(TypedDict):
 
 
 class StageStatistics(TypedDict):
-    """What one stage did."""
+    """Statistics of one stage."""
 
     name: str
-    """`source`, `fetch` or `decode`; `upload`, where batches go to a device; `group`, `nvjpeg` and
-    `batch`, where that decodes."""
+    """`source`, `fetch` or `decode`; `upload` if batches go to a device; `group`, `nvjpeg` and `batch` if
+    the device decodes."""
     kind: str
-    """`source`, `async` (it waits), `cpu` (it computes) or `fill` (and writes into batches)."""
+    """`source`, `async` (waits for I/O), `cpu` (computes) or `fill` (writes into batches)."""
     concurrency: int
-    """How many images it may work on at once."""
+    """The number of images that the stage may process at the same time."""
     items: int
-    """Images it has finished, failed ones included."""
+    """Images processed, failed ones included."""
     failures: int
     """Images that failed."""
     busy_s: float
-    """Seconds spent in it, summed over everything that ran at once."""
+    """Seconds spent in the stage, summed over concurrent calls."""
     busy_share: float
-    """The share of its concurrency that was in use on average, in 0..=1."""
+    """The average share of its concurrency that was in use, 0 to 1."""
     fill_rate: float | None
-    """The share that is not padding of what the stage groups, in 0..=1; `None` where it groups
-    nothing, as the stages of `ImageLoader` do not."""
+    """For stages that group samples: the share that is not padding, 0 to 1. `None` for other stages,
+    which includes those of `ImageLoader`."""
     service_ms: Quantiles
-    """The time that one image takes."""
+    """Service time of one image."""
 
 
 class QueueStatistics(TypedDict):
-    """What one queue held."""
+    """Statistics of one queue."""
 
     capacity: int
-    """How many items it may hold."""
+    """The largest number of items in the queue."""
     len: int
-    """How many it holds now."""
+    """The current number of items."""
     items: int
-    """Items that have gone through."""
+    """Items that passed through the queue."""
     mean_len: float
-    """How many it held on average over time."""
+    """The average number of items over time."""
     put_wait_s: float
-    """Seconds for which it was full, so that the stage before it had to wait."""
+    """Seconds in which the queue was full and the stage before it waited (backpressure)."""
     get_wait_s: float
-    """Seconds for which it was empty, so that the stage after it had to wait."""
+    """Seconds in which the queue was empty and the stage after it waited."""
     wait_per_put_ms: Quantiles
-    """How long putting one item in had to wait for room."""
+    """Wait for room, per item put."""
     wait_per_get_ms: Quantiles
-    """How long taking one item out had to wait for it."""
+    """Wait for an item, per item taken."""
     occupancy: float
-    """The share of the time in which it was not empty, in 0..=1."""
+    """The share of time in which the queue was not empty, 0 to 1."""
 
 
 class Interval(TypedDict):
-    """What a pipeline did in a stretch of time."""
+    """Statistics of one interval of time."""
 
     length_s: float
-    """How long that is, in seconds."""
+    """The length of the interval in seconds."""
     stages: list[StageStatistics]
     """The stages from source to consumer."""
     queues: list[QueueStatistics]
@@ -78,113 +78,112 @@ class Interval(TypedDict):
 
 
 class ConsumerStatistics(TypedDict):
-    """What the consumer, that is your loop, saw."""
+    """Statistics of the consumer, that is, your loop."""
 
     items: int
     """Batches delivered."""
     first_item_s: float | None
-    """Seconds from the start to the first batch; `None` before it."""
+    """Seconds from the start to the first batch; `None` before the first batch."""
     waited_s: float
-    """Seconds for which the consumer waited in all."""
+    """Seconds that the consumer spent waiting."""
     wait_ms: Quantiles
-    """How long it waited for one batch."""
+    """Wait for one batch."""
 
 
 class BufferStatistics(TypedDict):
-    """The memory of batches."""
+    """Statistics of the memory of batches."""
 
     live_bytes: int
-    """Bytes in use now: by batches in the making, and by arrays that you still hold. Stands still
-    once the epoch has ended: arrays that you let go of later are still counted."""
+    """Bytes in use: batches in preparation, and arrays that you still hold. After the end of the epoch the
+    value no longer changes, even if arrays are freed."""
     peak_bytes: int
-    """The most that were in use at once."""
+    """The maximum of `live_bytes`."""
     allocations: int
-    """How many buffers were ever allocated; the others were used again."""
+    """Buffers allocated. All other buffers were recycled."""
 
 
 class CacheStatistics(TypedDict):
-    """What a cache did in the epoch."""
+    """Statistics of the cache in one epoch."""
 
     hits: int
-    """Images that were not read again."""
+    """Images read from the cache."""
     misses: int
-    """Images that were not kept."""
+    """Images not found in the cache."""
     hit_rate: float
-    """The share that was not read again, in 0..=1."""
+    """`hits / (hits + misses)`, 0 to 1."""
     memory_bytes: int
-    """Bytes kept in memory."""
+    """Bytes cached in memory."""
     disk_bytes: int
-    """Bytes kept in the folder, by all its users."""
+    """Bytes cached in the folder, by all processes that share it."""
 
 
 class Decoded(TypedDict):
-    """Who has decoded the images of an epoch, with `decode="device"`."""
+    """Where the images of an epoch were decoded, with `decode="device"`."""
 
     hardware: int
-    """Images that the device's engines for JPEGs have decoded."""
+    """Images decoded by the JPEG engines of the device."""
     hybrid: int
-    """Those that the CPU and the device's multiprocessors have decoded together."""
+    """Images decoded by the CPU and the multiprocessors of the device together."""
     host: int
-    """Those that the CPU has decoded alone, and that were put on the device."""
+    """Images decoded by the CPU alone and then uploaded."""
     failed: int
-    """Those that nobody could decode, and those that the CPU has decoded but for whose pixels the device has
-    no memory."""
+    """Images that could not be decoded, or whose pixels did not fit into the memory of the device."""
     fallbacks: dict[str, int]
-    """Why the device did not decode images, and how many, whether the CPU could or not:
-    `other-format` (no JPEG), `damaged-header`, `coding` (more than 8 bits, say), `color` (CMYK, say),
-    `refused` (by nvJPEG), `too-large` (the device has no memory left for it) and `no-decoder` (there is no
-    nvJPEG)."""
+    """The number of images that the device did not decode, by reason, whether or not the CPU decoded them:
+    `other-format` (not JPEG), `damaged-header`, `coding` (for example more than 8 bits), `color` (for
+    example CMYK), `refused` (by nvJPEG), `too-large` (not enough device memory) and `no-decoder` (nvJPEG is
+    not available)."""
     missing: str | None
-    """Why there is no nvJPEG; `None` where there is."""
+    """Why nvJPEG is not available; `None` if it is."""
 
 
 class Dropped(TypedDict):
-    """An image that `on_error="skip"` left out."""
+    """An image that `on_error="skip"` dropped."""
 
     key: str | None
-    """Its path."""
+    """The path of the image."""
     stage: str
-    """The stage in which it failed."""
+    """The stage that failed."""
     kind: str
-    """The kind of failure, as `SpdlError.kind`."""
+    """The error kind, as in `SpdlError.kind`."""
     reason: str
-    """What went wrong."""
+    """The error message."""
     epoch: int
-    """The epoch in which it was left out."""
+    """The number of the epoch."""
     index: int
-    """Its position in the order of that epoch."""
+    """The position in the order of that epoch."""
 
 
 class Statistics(TypedDict):
-    """What one epoch's pipeline did so far."""
+    """Statistics of one epoch so far."""
 
     elapsed_s: float
-    """Seconds since the epoch began; it stands still once the epoch has ended."""
+    """Seconds since the start of the epoch; constant after its end."""
     threads: int
     """Worker threads that decode."""
     stages: list[StageStatistics]
-    """The stages from source to consumer."""
+    """The stages, from source to consumer."""
     queues: list[QueueStatistics]
-    """The queues between them: `queues[i]` follows `stages[i]`, the last one feeds your loop."""
+    """The queues between stages: `queues[i]` follows `stages[i]`. The last one feeds your loop."""
     consumer: ConsumerStatistics
-    """What your loop saw."""
+    """Statistics of your loop."""
     buffers: BufferStatistics
-    """The memory of batches."""
+    """Statistics of the memory of batches."""
     data_readiness: float
-    """The share of the time in which a batch was ready, in 0..=1; near 1, your loop never waits."""
+    """The share of time in which a batch was ready, 0 to 1. Near 1, your loop never waits."""
     dropped: list[Dropped]
-    """The images left out, in the order of the epoch; at most 100,000 are listed."""
+    """Dropped images, in the order of the epoch; at most 100,000 are listed."""
     dropped_total: int
-    """How many were left out in all."""
+    """The total number of dropped images."""
     left_out: int
-    """Images of a short last batch that was left out (`drop_last=True`)."""
+    """Images left out because the last batch was incomplete (`drop_last=True`)."""
     partial: int | None
-    """Images decoded so far that are black in part, since their files end early; `None` unless
-    `on_truncated="partial"` asks for them."""
+    """Images decoded so far with missing rows filled with black, because their files are truncated. `None`
+    unless `on_truncated="partial"`."""
     cache: CacheStatistics | None
-    """What the cache did; `None` without one."""
+    """Statistics of the cache; `None` without a cache."""
     decoded: Decoded | None
-    """Who has decoded the images, with `decode="device"`; `None` without it, and where `device="auto"` has
-    found no device, or no nvJPEG, and the host decodes: see `spdl_rs.cuda.fallbacks`."""
+    """Where images were decoded, with `decode="device"`. `None` without it, and if `device="auto"` found no
+    device or no nvJPEG, so that the host decodes: see `spdl_rs.cuda.fallbacks`."""
     diagnosis: str
-    """A sentence that says what limits the rate."""
+    """A sentence that names what limits the throughput."""

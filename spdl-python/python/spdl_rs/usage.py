@@ -1,6 +1,6 @@
-"""Which parts of this package a program uses, for those who want to know it of their own programs.
+"""A hook that reports which parts of this package a program uses.
 
-Nothing is recorded, written or sent anywhere. A function of yours may be told:
+Nothing is recorded, written or sent anywhere unless you set a hook:
 
 >>> from spdl_rs import usage
 >>> from spdl_rs.pipeline import PipelineBuilder
@@ -25,33 +25,33 @@ _LOGGER = logging.getLogger("spdl_rs")
 
 _lock = threading.Lock()
 _hook: Hook | None = None
-_told: set[str] = set()
+_reported: set[str] = set()
 
 
 def set_hook(hook: Hook | None) -> None:
-    """Sets what is told of each part that this process uses, the first time from now on.
+    """Sets a function that is called when this process first uses a part of the package.
 
     Args:
-        hook: Is called with a name, such as `spdl_rs.pipeline.PipelineBuilder`, and what else there is
-            to say of it, or `None`. What it raises is logged. `None`: nobody is told, and nothing is
-            remembered.
+        hook: Called with a name, such as `spdl_rs.pipeline.PipelineBuilder`, and optional metadata
+            (`str` or `None`). Exceptions that it raises are logged. `None` removes the hook and forgets
+            which names were reported.
     """
     global _hook
     with _lock:
         _hook = hook
-        _told.clear()
+        _reported.clear()
 
 
 def log_api_usage_once(name: str, *, metadata: str | None = None) -> None:
-    """Tells the hook, where there is one, that a part is used, unless it has been told."""
+    """Calls the hook with `name`, if there is a hook and it has not seen `name` before."""
     if _hook is None:
         return
     with _lock:
         hook = _hook
-        if hook is None or name in _told:
+        if hook is None or name in _reported:
             return
-        _told.add(name)
+        _reported.add(name)
     try:
         hook(name, metadata)
     except Exception:
-        _LOGGER.exception("the hook of spdl_rs.usage failed on %s", name)
+        _LOGGER.exception("the hook of spdl_rs.usage failed for %s", name)

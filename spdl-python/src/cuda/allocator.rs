@@ -1,8 +1,5 @@
 //! Memory of a device from functions of Python's, such as those of PyTorch's caching allocator.
 
-use std::error::Error as StdError;
-use std::fmt;
-
 use pyo3::exceptions::{PyKeyboardInterrupt, PyMemoryError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -10,7 +7,8 @@ use spdl_core::{Error, ErrorKind, Result};
 use spdl_cuda::CudaDevice;
 use spdl_cuda::python::{AllocatorFunctions, copy_stream};
 
-use crate::pipeline::{exception_in_words, with_python};
+use crate::interop::error::{AllocatorRaised, exception_in_words};
+use crate::interop::wait::with_python;
 
 /// As the driver aligns memory, and what kernels count on.
 const ALIGNMENT: u64 = 256;
@@ -101,24 +99,3 @@ impl AllocatorFunctions for PythonAllocator {
         drop(freed);
     }
 }
-
-/// An exception of an allocator as the cause of an error.
-pub(crate) struct AllocatorRaised {
-    pub(crate) exception: PyErr,
-    /// What can be said of it without the GIL.
-    words: String,
-}
-
-impl fmt::Debug for AllocatorRaised {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.words)
-    }
-}
-
-impl fmt::Display for AllocatorRaised {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.words)
-    }
-}
-
-impl StdError for AllocatorRaised {}

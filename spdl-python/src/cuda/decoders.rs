@@ -14,8 +14,8 @@ use super::jpegs::{Placement, decode_all};
 use super::lent::Lent;
 use super::memory::DeviceMemory;
 use super::nv12::{Frames, convert};
-use crate::error::to_exception;
-use crate::wait::without_python;
+use crate::interop::error::to_exception;
+use crate::interop::wait::without_python;
 
 /// The decoders of a device, which are made when they are first needed.
 pub(crate) struct Decoders {

@@ -13,8 +13,8 @@ use super::allocator::PythonAllocator;
 use super::decoders::DeviceDecoders;
 use super::lent::Lent;
 use super::memory::wait_until;
-use crate::array::Array;
-use crate::error::to_exception;
+use crate::interop::array::Array;
+use crate::interop::error::to_exception;
 
 /// An opened CUDA device. The last of what holds it lets go of it: batches do, too.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]

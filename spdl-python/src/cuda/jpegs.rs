@@ -14,9 +14,9 @@ use spdl_cuda::pixels::{DevicePlane, SourceImage};
 use super::decoders::Decoders;
 use super::memory::DeviceMemory;
 use super::pixels::{format_of, shape_of};
-use crate::error::to_exception;
+use crate::interop::error::to_exception;
+use crate::interop::wait::without_python;
 use crate::operators::bytes_for;
-use crate::wait::without_python;
 
 /// Memory of a device, and the shape of the array in it.
 pub(super) type Placement = (DeviceMemory, Vec<usize>);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 
-use crate::home::Home;
-use crate::wait::without_python;
+use crate::interop::fork::Home;
+use crate::interop::wait::without_python;
 
 /// Something of a driver. Its last holder lets go of it with the GIL free, as a call of the driver may take
 /// long; in a fork nobody does, as the driver does nothing there, and what threads had locked stays locked.

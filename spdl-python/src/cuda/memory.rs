@@ -15,9 +15,9 @@ use spdl_cuda::python::{
 
 use super::device::CudaDevice;
 use super::lent::Lent;
-use crate::array::Array;
-use crate::error::to_exception;
-use crate::wait::{SLICE, without_python};
+use crate::interop::array::Array;
+use crate::interop::error::to_exception;
+use crate::interop::wait::{SLICE, without_python};
 
 /// How long the first look at a copy that is not done waits for it.
 const SHORTEST_WAIT: Duration = Duration::from_micros(20);

@@ -12,7 +12,6 @@ mod pixels;
 mod staging;
 mod video;
 
-pub(crate) use allocator::AllocatorRaised;
 pub(crate) use array::PlacedArray;
 pub(crate) use decoders::DeviceDecoders;
 pub(crate) use device::CudaDevice;

@@ -11,8 +11,8 @@ use spdl_core::memory::HostBuffer;
 use super::device::CudaDevice;
 use super::lent::Lent;
 use super::memory::DeviceMemory;
-use crate::array::type_string;
-use crate::error::to_exception;
+use crate::interop::array::type_string;
+use crate::interop::error::to_exception;
 
 /// Pinned bytes that NumPy writes, before they are sent. Nobody may hold a view of them by then.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]

@@ -16,9 +16,9 @@ use super::decoders::{Decoders, DeviceDecoders};
 use super::lent::Lent;
 use super::memory::DeviceMemory;
 use super::pixels::{format_of, matrix_of, shape_of};
-use crate::error::to_exception;
+use crate::interop::error::to_exception;
+use crate::interop::wait::without_python;
 use crate::operators::bytes_for;
-use crate::wait::without_python;
 
 /// How an IVF file begins.
 const IVF: &[u8] = b"DKIF";

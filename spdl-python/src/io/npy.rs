@@ -5,7 +5,7 @@ use pyo3::types::PyTuple;
 use spdl_io::archive;
 
 use super::buffer::Buffer;
-use crate::error::to_exception;
+use crate::interop::error::to_exception;
 
 /// What a `.npy` file in memory says of its array.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]

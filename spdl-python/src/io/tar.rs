@@ -10,7 +10,7 @@ use spdl_io::Key;
 use spdl_io::archive::{TarEntry, TarEvent, TarOptions, TarParser};
 
 use super::buffer::Buffer;
-use crate::error::to_exception;
+use crate::interop::error::to_exception;
 
 /// How much is asked for at once, in bytes. What a damaged header claims is not believed before it
 /// is there.

@@ -5,8 +5,8 @@ use pyo3::prelude::*;
 use spdl_media::audio::{self, WavSample};
 
 use super::buffer::Buffer;
-use crate::array::Array;
-use crate::error::to_exception;
+use crate::interop::array::Array;
+use crate::interop::error::to_exception;
 
 /// What a WAV file says of its samples: `spdl_rs.io.parse_wav` makes it.
 #[pyclass(frozen, eq, name = "WAVHeader", module = "spdl_rs.io")]

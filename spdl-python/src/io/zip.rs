@@ -6,8 +6,8 @@ use spdl_io::Key;
 use spdl_io::archive::{self, ZipEntry, ZipKind, ZipMethod, ZipOptions};
 
 use super::buffer::Buffer;
-use crate::array::Array;
-use crate::error::to_exception;
+use crate::interop::array::Array;
+use crate::interop::error::to_exception;
 
 /// The directory of a zip archive in memory.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]

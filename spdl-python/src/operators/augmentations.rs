@@ -15,7 +15,7 @@ use spdl_media::augment::{
 };
 
 use super::Described;
-use crate::error::to_exception;
+use crate::interop::error::to_exception;
 
 /// What is drawn uniformly lies between these.
 type Range = (f64, f64);

@@ -10,8 +10,8 @@ use spdl_media::augment::{Augmenter, ImageMut};
 
 use super::augmentations::augmenter;
 use super::{CHANNELS, Described, Draws, pixels_of};
-use crate::array::Array;
-use crate::error::to_exception;
+use crate::interop::array::Array;
+use crate::interop::error::to_exception;
 
 /// The stage in the name of which random numbers are drawn.
 pub(crate) const AUGMENT: &str = "augment";

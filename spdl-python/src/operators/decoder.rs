@@ -14,8 +14,8 @@ use spdl_media::{
 
 use super::augmentations::augmenter;
 use super::{Described, Draws, bytes_of};
-use crate::array::{Array, type_string};
-use crate::error::to_exception;
+use crate::interop::array::{Array, type_string};
+use crate::interop::error::to_exception;
 
 /// The stage of an image loader that draws random numbers. Who draws in its name draws the same.
 pub(crate) const DECODE: &str = "decode";

@@ -22,8 +22,8 @@ pub(crate) use decoder::{BYTES, DECODE, ImageDecoder};
 pub(crate) use draws::Draws;
 pub(crate) use reader::{Place, Reader, Stores, place_of};
 
-use crate::array::Array;
-use crate::error::to_exception;
+use crate::interop::array::Array;
+use crate::interop::error::to_exception;
 use crate::io::buffer::Buffer;
 
 /// What a value of Python's is, and its settings by name.

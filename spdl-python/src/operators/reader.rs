@@ -13,10 +13,10 @@ use spdl_io::stores::Address;
 use spdl_io::{Fetcher, Key, LocalFetcher, StoreRegistry};
 
 use super::{array_of, kind_of};
-use crate::array::Array;
-use crate::error::to_exception;
-use crate::home::Home;
-use crate::wait::interruptible;
+use crate::interop::array::Array;
+use crate::interop::error::to_exception;
+use crate::interop::fork::Home;
+use crate::interop::wait::interruptible;
 
 /// Reads whole files and objects, one by one. Keeps the connections of stores for the next.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]

@@ -11,7 +11,7 @@ use spdl_core::stage::{Aggregator, Batcher};
 use super::Item;
 use super::call::Op;
 use super::raised::{fatal_failure, item_failure};
-use super::workers::{try_python, with_python};
+use crate::interop::wait::{try_python, with_python};
 
 /// Lists of Python's.
 pub(super) struct Lists(Batcher<Item>);

@@ -11,7 +11,7 @@ use spdl_core::{AsyncContext, AsyncStage, Result, StageContext, async_trait};
 use super::Item;
 use super::inbox::{Inbox, Pull};
 use super::raised::item_failure;
-use super::workers::{try_python, with_python};
+use crate::interop::wait::{try_python, with_python};
 use crate::operators::Draws;
 
 /// What a stage calls for each item.

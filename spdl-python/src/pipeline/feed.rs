@@ -17,9 +17,9 @@ use super::call::close;
 use super::inbox::{Inbox, Pull};
 use super::raised::fatal_failure;
 use super::tasks::TaskQueue;
-use super::workers::{try_python, with_python};
+use crate::interop::wait::without_python;
+use crate::interop::wait::{try_python, with_python};
 use crate::trace;
-use crate::wait::without_python;
 
 /// The fewest items that wait for the engine, where the source has that many.
 const SHALLOWEST: usize = 2;

@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use spdl_core::{Error, ErrorKind, block_on};
 
 use super::Item;
-use super::workers::with_python;
+use crate::interop::wait::with_python;
 
 /// What an event loop is to run. Nobody needs the GIL to put something in: the loop listens to a
 /// pipe.

@@ -44,11 +44,10 @@ pub(crate) use feed::Feed;
 pub(crate) use graph::Graph;
 pub(crate) use inbox::{Inbox, Job};
 pub(crate) use iterator::ItemIterator;
-pub(crate) use raised::words as exception_in_words;
 pub(crate) use run::PipelineRun;
 pub(crate) use stage::Stage;
 pub(crate) use tasks::TaskQueue;
-pub(crate) use workers::{Workers, with_python};
+pub(crate) use workers::Workers;
 
 /// What goes through a pipeline. Dropping it needs no GIL.
 pub(crate) type Item = Py<PyAny>;

@@ -4,10 +4,11 @@ use std::error::Error as StdError;
 use std::fmt;
 
 use pyo3::exceptions::PyException;
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use spdl_core::{Error, ErrorKind};
+
+use crate::interop::error::{exception_in_words, to_exception};
 
 /// An exception as the cause of an error.
 struct Raised {
@@ -53,7 +54,7 @@ pub(super) fn item_failure(
 
 /// The failure of a native stage on what is called `key`, which is logged as well.
 pub(super) fn native_failure(py: Python<'_>, error: &Error, stage: &str, key: &str) {
-    let value = crate::error::to_exception(py, error).into_value(py);
+    let value = to_exception(py, error).into_value(py);
     tell(py, &ITEM_FAILED, "item_failed", (value, stage, key));
 }
 
@@ -82,21 +83,8 @@ where
 }
 
 fn of_exception(py: Python<'_>, exception: PyErr) -> Error {
-    let words = words(py, &exception);
+    let words = exception_in_words(py, &exception);
     Error::new(ErrorKind::User, "raised an exception").with_source(Raised { exception, words })
-}
-
-/// `ValueError: no such thing`.
-pub(crate) fn words(py: Python<'_>, exception: &PyErr) -> String {
-    let value = exception.value(py);
-    let name = exception.get_type(py).getattr(intern!(py, "__name__"));
-    let name = name.map_or_else(|_| "exception".into(), |name| name.to_string());
-    match value.str() {
-        Ok(text) if !text.to_string_lossy().is_empty() => {
-            format!("{name}: {}", text.to_string_lossy())
-        }
-        _ => name,
-    }
 }
 
 /// What the consumer is to be told: a `PipelineFailure` with all that failed, or what is no
@@ -111,7 +99,7 @@ pub(super) fn to_failure(py: Python<'_>, error: &Error) -> PyErr {
             }
             Some(raised) => all.push((error.stage(), raised.clone_ref(py), error.message())),
             None => {
-                let exception = crate::error::to_exception(py, error);
+                let exception = to_exception(py, error);
                 all.push((error.stage(), exception, error.message()));
             }
         }

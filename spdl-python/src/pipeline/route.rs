@@ -11,7 +11,7 @@ use super::aggregate::list;
 use super::call::Op;
 use super::inbox::Inbox;
 use super::raised::{fatal_failure, item_failure};
-use super::workers::with_python;
+use crate::interop::wait::with_python;
 
 /// A function of Python that chooses. Whatever goes wrong in it ends the pipeline.
 pub(super) struct Router {

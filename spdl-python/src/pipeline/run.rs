@@ -19,12 +19,11 @@ use super::graph::Graph;
 use super::inbox::Inbox;
 use super::stage::on_error;
 use super::workers::{Pool, Workers};
-use crate::error::to_exception;
-use crate::home::Home;
-use crate::intervals::Intervals;
-use crate::monitor::Monitor;
+use crate::interop::error::to_exception;
+use crate::interop::fork::Home;
+use crate::interop::wait::{SLICE, drop_within, without_python};
+use crate::statistics::{Intervals, Monitor};
 use crate::trace;
-use crate::wait::{SLICE, drop_within, without_python};
 
 /// How long a pipeline that nobody holds any more may take to end before Python goes on without it.
 const WIND_DOWN: Duration = Duration::from_millis(500);

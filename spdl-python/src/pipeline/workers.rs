@@ -6,25 +6,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 use spdl_core::runtime::CpuExecutor;
-use spdl_core::{Error, ErrorKind, Result};
 
+use crate::interop::wait::{end_python, has_forked, without_python};
 use crate::trace;
-use crate::wait::{Entered, end_python, has_forked, without_python};
-
-/// Runs `work` with the GIL.
-///
-/// # Errors
-/// `Stopped` while Python ends.
-pub(crate) fn with_python<R>(work: impl FnOnce(Python<'_>) -> R) -> Result<R> {
-    let entered = Entered::try_new();
-    let done = entered.as_ref().and_then(|_| Python::try_attach(work));
-    done.ok_or_else(|| Error::new(ErrorKind::Stopped, "Python is shutting down"))
-}
-
-/// The same for work that may fail.
-pub(super) fn try_python<R>(work: impl FnOnce(Python<'_>) -> Result<R>) -> Result<R> {
-    with_python(work)?
-}
 
 /// The body of threads that work for a pipeline: each is `threading.Thread(target=workers)`.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]

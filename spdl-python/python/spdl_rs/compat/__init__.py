@@ -1,14 +1,16 @@
-"""Programs written for SPDL run as they are: `import spdl` gives this package.
+"""Compatibility with SPDL: `import spdl` returns the modules of `spdl_rs`.
+
+Programs that are written for SPDL run without changes.
 
 ```python
 import spdl_rs.compat
 
 spdl_rs.compat.install()
 
-from spdl.pipeline import PipelineBuilder  # that of spdl_rs
+from spdl.pipeline import PipelineBuilder  # the class of spdl_rs
 ```
 
-Or from outside, with the program untouched: `python -m spdl_rs.compat train.py --epochs 3`.
+From the command line: `python -m spdl_rs.compat train.py --epochs 3`.
 
 >>> import spdl_rs.compat
 >>> spdl_rs.compat.install()
@@ -21,8 +23,8 @@ Traceback (most recent call last):
 ModuleNotFoundError: No module named 'spdl.pipeline.nothing'
 >>> spdl_rs.compat.uninstall()
 
-It holds for the process that calls it, and for those it forks. One that is spawned imports the
-program's main module anew: what it imports must call `install`, too.
+`install` affects the calling process and processes that it forks. A spawned process imports the main module
+again, so a module that the main module imports must call `install` too.
 """
 
 from __future__ import annotations
@@ -42,22 +44,21 @@ _UPSTREAM = "spdl"
 _OURS = "spdl_rs"
 
 _lock = threading.Lock()
-# What `install(force=True)` has put aside.
-_set_aside: dict[str, ModuleType] = {}
+# Modules of upstream that `install(force=True)` has removed from `sys.modules`.
+_replaced: dict[str, ModuleType] = {}
 
 
 def install(*, force: bool = False) -> None:
-    """Makes `import spdl`, `import spdl.pipeline` and so on give the modules of `spdl_rs`.
+    """Makes `import spdl`, `import spdl.pipeline` and so on return the modules of `spdl_rs`.
 
-    They are the same modules, so that their classes are the same, too. Calling it again changes
-    nothing.
+    They are the same module objects, so classes are identical. Repeated calls have no effect.
 
     Args:
-        force: Whether to do it also where SPDL itself is installed or was imported. Modules that
-            have imported it keep what they have.
+        force: Whether to replace SPDL even if it is installed or imported. Modules that have imported
+            it keep their references.
 
     Raises:
-        RuntimeError: SPDL is installed or was imported, and `force` is not set.
+        RuntimeError: SPDL is installed or imported, and `force` is `False`.
     """
     with _lock:
         if is_installed():
@@ -67,26 +68,24 @@ def install(*, force: bool = False) -> None:
             _refuse(theirs)
         for name in theirs:
             del sys.modules[name]
-        _set_aside.update(theirs)
+        _replaced.update(theirs)
         sys.meta_path.insert(0, _FINDER)
 
 
 def uninstall() -> None:
-    """Undoes `install`: `import spdl` gives what it would give without. Names that were imported
-    stay. Does nothing where it was not called.
-    """
+    """Undoes `install`. Names that were imported stay bound. Has no effect without `install`."""
     with _lock:
         if not is_installed():
             return
         sys.meta_path.remove(_FINDER)
         for name in [name for name in sys.modules if _is_below(name)]:
             del sys.modules[name]
-        sys.modules.update(_set_aside)
-        _set_aside.clear()
+        sys.modules.update(_replaced)
+        _replaced.clear()
 
 
 def is_installed() -> bool:
-    """Whether `import spdl` gives this package.
+    """Returns whether `import spdl` returns this package.
 
     >>> import spdl_rs.compat
     >>> spdl_rs.compat.is_installed()
@@ -102,20 +101,17 @@ def _is_below(name: str) -> bool:
 def _refuse(imported: dict[str, ModuleType]) -> None:
     if imported:
         raise RuntimeError(
-            f"SPDL itself was imported ({', '.join(sorted(imported)[:3])}); install() comes before "
-            "that, or takes its place with force=True"
+            f"SPDL is already imported ({', '.join(sorted(imported)[:3])}); call install() before "
+            "importing it, or replace it with force=True"
         )
     spec = importlib.util.find_spec(_UPSTREAM)
     if spec is not None:
         at = spec.origin or ", ".join(spec.submodule_search_locations or ()) or "an import hook"
-        raise RuntimeError(
-            f"SPDL itself is installed ({at}); uninstall it, or put spdl_rs in its place with "
-            "force=True"
-        )
+        raise RuntimeError(f"SPDL is installed ({at}); uninstall it, or replace it with force=True")
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds `spdl.…`, and loads `spdl_rs.…` for it."""
+    """Finds `spdl.*` and loads `spdl_rs.*`."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -126,7 +122,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         ours = _OURS + fullname[len(_UPSTREAM) :]
         spec = importlib.util.find_spec(ours)
         if spec is None:
-            # Programs ask for modules that there may be; importing one that there is not fails.
+            # An ordinary ModuleNotFoundError follows.
             return None
         is_package = spec.submodule_search_locations is not None
         return importlib.machinery.ModuleSpec(fullname, self, origin=ours, is_package=is_package)
@@ -134,7 +130,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         spec = module.__spec__
         assert spec is not None and spec.origin is not None, "find_spec has made it"
-        # Whoever imports takes what stands here.
+        # The import system returns the entry of `sys.modules`.
         sys.modules[spec.name] = importlib.import_module(spec.origin)
 
 

@@ -1,4 +1,4 @@
-"""Runs a program that is written for SPDL with `spdl_rs` in its place."""
+"""Command line: runs a program that is written for SPDL with `spdl_rs` instead."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _USAGE = """\
 usage: python -m spdl_rs.compat [--force] PROGRAM.py [ARGUMENT …]
        python -m spdl_rs.compat [--force] -m MODULE [ARGUMENT …]
 
-Runs a Python program in which `import spdl` gives spdl_rs.
+Runs a Python program in which `import spdl` returns the modules of spdl_rs.
 
-  --force    also where SPDL itself is installed
+  --force    replace SPDL even if it is installed
 """
 
 
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
     program = arguments[0]
     sys.argv = arguments
     if is_module:
-        # As for `python -m`, the current folder comes first, and is there already.
+        # `python -m` has already put the current folder at the front of `sys.path`.
         runpy.run_module(program, run_name="__main__", alter_sys=True)
     else:
         sys.path[0] = os.path.dirname(os.path.abspath(program))

@@ -1,28 +1,37 @@
-"""CUDA devices, and arrays on them.
+"""CUDA devices, and arrays in their memory.
 
-Nothing of CUDA is needed to install or to import this: the driver is looked for when it is asked for.
+| task | use |
+|---|---|
+| find out what is missing for CUDA | `status` |
+| batches on a device | `ImageLoader(..., device="cuda")` |
+| memory in use, recycled or pinned | `memory_statistics`, `release` |
+| how often `device="auto"` used the host | `fallbacks` |
+| statistics of video decoding | `video_statistics` |
+
+Neither installation nor import needs CUDA: the driver is loaded on first use.
 
 >>> import spdl_rs
 >>> for part in spdl_rs.cuda.status():
-...     print(part.name, "is there" if part.available else part.remedy)  # doctest: +SKIP
-driver is there
-device is there
+...     print(part.name, "ok" if part.available else part.remedy)  # doctest: +SKIP
+driver ok
+device ok
 nvjpeg pip install nvidia-nvjpeg (nvidia-nvjpeg-cu12 for drivers of CUDA 12), or name the file in SPDL_NVJPEG
-nvrtc is there
+nvrtc ok
+nvcuvid ok
 nvcuvid is there
 
-`ImageLoader(..., device="cuda")` gives batches as `DeviceArray`s; with `decode="device"`, JPEGs are
-decoded there. `spdl_rs.io.decode_image_nvjpeg` and `decode_packets_nvdec` decode images and videos, and
-`spdl_rs.io.transfer_tensor` makes such arrays of what lies on the host. PyTorch, JAX, CuPy and Numba take
-them without a copy:
+`ImageLoader(..., device="cuda")` delivers batches as `DeviceArray`s; with `decode="device"` the device
+decodes JPEG. `spdl_rs.io.decode_image_nvjpeg` and `decode_packets_nvdec` decode images and videos, and
+`spdl_rs.io.transfer_tensor` uploads host arrays. PyTorch, JAX, CuPy and Numba import such arrays without a
+copy:
 
 ```python
 for images, labels in spdl_rs.ImageLoader("photos", batch_size=64, device="cuda"):
     images, labels = torch.from_dlpack(images), torch.from_dlpack(labels)
 ```
 
-Nobody waits on the host for a copy, and memory is used again only when its consumers are done with it.
-Where there is no device, what needs one raises `CudaUnavailable` at once.
+Transfers do not block the host. Memory is recycled only after the streams that use it have finished. Without
+a usable device, functions that need one raise `CudaUnavailable` immediately.
 """
 
 from .._errors import CudaError, CudaFallbackWarning, CudaUnavailable

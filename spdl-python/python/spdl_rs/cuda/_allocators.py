@@ -1,4 +1,4 @@
-"""Who allocates the memory of a device, where that is not the driver."""
+"""Allocators of device memory other than the driver."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, Literal
 Allocate = Callable[[int, int, int], int]
 Free = Callable[[int], object]
 Allocator = tuple[Allocate, Free]
-# What users may name.
+# What users may pass as `allocator`.
 AllocatorLike = Literal["torch"] | Allocator
 
 _FORMS = '"torch" or a pair of functions, (allocate(size, device, stream), free(address))'
 
 
 def functions_of(allocator: AllocatorLike | None) -> Allocator | None:
-    """The two functions of an allocator; none where that is the driver.
+    """Returns the two functions of an allocator, or `None` for the driver.
 
     Raises:
-        ImportError: It is PyTorch's, which is not installed.
-        TypeError: It is none.
+        ImportError: `"torch"` is requested, and PyTorch is not installed.
+        TypeError, ValueError: `allocator` is not an allocator.
     """
     if allocator is None:
         return None
@@ -30,7 +30,7 @@ def functions_of(allocator: AllocatorLike | None) -> Allocator | None:
         try:
             cuda: Any = importlib.import_module("torch.cuda")
         except ImportError as error:
-            raise ImportError(f'allocator="torch" is that of PyTorch: {error}') from error
+            raise ImportError(f'allocator="torch" requires PyTorch: {error}') from error
         return cuda.caching_allocator_alloc, cuda.caching_allocator_delete
     try:
         allocate, free = allocator

@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 _CPU = 1
 _CUDA = 2
-# Kinds of elements as DLPack counts them.
+# Type codes of DLPack, by `kind` of a NumPy dtype.
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 _BFLOAT16 = "bfloat16"
 _BFLOAT_CODE = 4
-# The stream on which a library works that was told nothing else.
+# CUDA's handle of the legacy default stream (`cudaStreamLegacy`).
 _LEGACY_DEFAULT = 1
 _NO_STREAM = -1
 
 
 class DeviceArray(_spdl_rs.PlacedArray):
-    """An array in the memory of a CUDA device, or on its way there; its last index changes fastest.
+    """A C-contiguous array in the memory of a CUDA device. Its upload may still be in progress.
 
-    PyTorch, JAX, CuPy and others take it as it is, by DLPack or by the CUDA array interface:
-    `torch.from_dlpack(array)`, `jax.dlpack.from_dlpack(array)`, `cupy.asarray(array)`. The stream on
-    which such a library works waits for the copy; the host does not. Whoever has taken it keeps it
-    alive; with the last of them the memory goes back, and is written again only when all that those
-    streams were told by then is done.
+    PyTorch, JAX, CuPy and other libraries import the array without a copy, by DLPack or the CUDA array
+    interface: `torch.from_dlpack(array)`, `jax.dlpack.from_dlpack(array)`, `cupy.asarray(array)`. The
+    stream of the library waits for the upload; the host does not. Imported arrays keep the memory alive.
+    After the last reference is dropped, the memory is recycled once those streams have finished the work
+    that was queued by then.
 
-    It is not made by calling it: `ImageLoader(..., device="cuda")` and `spdl_rs.io.transfer_tensor`
-    give it.
+    Instances come from `ImageLoader(..., device="cuda")` and `spdl_rs.io.transfer_tensor`. The class
+    has no public constructor.
     """
 
     __slots__ = ("__weakref__",)
@@ -49,95 +49,95 @@ class DeviceArray(_spdl_rs.PlacedArray):
 
     @property
     def ndim(self) -> int:
-        """How many dimensions it has."""
+        """The number of dimensions."""
         return len(self._shape)
 
     @property
     def size(self) -> int:
-        """How many elements it has."""
+        """The number of elements."""
         return math.prod(self._shape)
 
     @property
     def dtype(self) -> str:
-        """The name of the type of its elements, as NumPy has it, or `bfloat16`."""
+        """The data type: NumPy's name, or `bfloat16`."""
         return self._dtype
 
     @property
     def nbytes(self) -> int:
-        """How many bytes its elements take."""
+        """The size in bytes."""
         return self.size * _bits(self._dtype) // 8
 
     @property
     def device(self) -> str:
-        """Where it is: `cuda:0`, say."""
+        """The device, for example `cuda:0`."""
         return f"cuda:{self._memory.ordinal}"
 
     @property
     def device_index(self) -> int:
-        """The number of the device on which it is."""
+        """The number of the device."""
         return self._memory.ordinal
 
     def __len__(self) -> int:
         if not self._shape:
-            raise TypeError("an array without dimensions has no length")
+            raise TypeError("a 0-dimensional array has no length")
         return self._shape[0]
 
     def __repr__(self) -> str:
         return f"DeviceArray({self._dtype} {list(self._shape)} on {self.device})"
 
     def __array__(self, *_: object, **__: object) -> NoReturn:
-        # Without it, NumPy would make an array of one object.
-        raise TypeError("a DeviceArray is not on the host: to_host() copies it there")
+        # Otherwise NumPy would create an object array.
+        raise TypeError("a DeviceArray is not in host memory: copy it with to_host()")
 
     def is_ready(self) -> bool:
-        """Whether the copy to the device is done, without waiting.
+        """Returns whether the upload is complete, without waiting.
 
         Raises:
-            CudaError: The copy failed.
+            CudaError: The transfer failed.
         """
         return self._memory.is_ready()
 
     def wait(self) -> None:
-        """Waits on the host until the copy to the device is done. There is seldom a need to.
+        """Blocks until the upload is complete. Rarely needed.
 
         Raises:
-            CudaError: The copy failed.
+            CudaError: The transfer failed.
         """
         self._memory.wait()
 
     def record_stream(self, stream: int | Any) -> None:
-        """Says that a stream uses the memory, beside those for which it was taken.
+        """Marks the memory as used by a stream, in addition to streams that imported the array.
 
-        The memory is not written again before all is done that the stream was told by the time the
-        array, and all that was made of it, is let go of. The stream has to exist until then.
+        After the array and all arrays imported from it are dropped, the memory is recycled once the work
+        queued on the stream by then is done. The stream must exist until then.
 
         Args:
-            stream: A number as in `__dlpack__`, or a stream of PyTorch's or CuPy's.
+            stream: A number as in `__dlpack__`, or a stream of PyTorch or CuPy.
 
         Raises:
-            TypeError: `stream` is neither.
-            ValueError: It is a number that is no stream.
+            TypeError: `stream` is not a stream.
+            ValueError: `stream` is a number that is not a valid stream.
         """
         self._memory.record_stream(stream_number(stream))
 
     def to_host(
         self, *, stream: int | Any | None = None, producer_event: int | Any | None = None
     ) -> numpy.typing.NDArray[Any]:
-        """A copy on the host, behind all that `stream` was told so far. This waits, without the GIL, and
-        hears Ctrl-C.
+        """Copies the array to host memory, after all work queued on `stream` so far.
 
-        NumPy has no `bfloat16`: elements of that type are bytes (`V2`).
+        Waits without the GIL and handles Ctrl-C. NumPy has no `bfloat16`: such elements become bytes
+        (`V2`).
 
         Args:
-            stream: As of `record_stream`; `None` is the default stream, and none where there is a
-                `producer_event`.
-            producer_event: An event of PyTorch's or CuPy's, or its number: the copy comes behind all that
-                was told before it was recorded.
+            stream: As for `record_stream`. `None`: the default stream, or no stream if
+                `producer_event` is given.
+            producer_event: An event of PyTorch or CuPy, or its handle: the copy starts after the work
+                that the event recorded.
 
         Raises:
             InvalidArgumentError: `stream` is captured into a CUDA graph.
-            CudaError: The copy failed.
-            TypeError, ValueError: `stream` is no stream, or `producer_event` no event.
+            CudaError: The transfer failed.
+            TypeError, ValueError: `stream` is not a stream, or `producer_event` is not an event.
         """
         event = event_number(producer_event)
         if stream is None and producer_event is not None:
@@ -147,7 +147,7 @@ class DeviceArray(_spdl_rs.PlacedArray):
         return numpy.asarray(copied).view(dtype).reshape(self._shape)
 
     def to_torch(self) -> torch.Tensor:  # pyright: ignore[reportAttributeAccessIssue]
-        """The same memory as a tensor of PyTorch, for its current stream.
+        """Returns a PyTorch tensor that shares the memory, for PyTorch's current stream.
 
         Raises:
             ImportError: PyTorch is not installed.
@@ -155,7 +155,7 @@ class DeviceArray(_spdl_rs.PlacedArray):
         return importlib.import_module("torch").from_dlpack(self)
 
     def to_jax(self) -> jax.Array:
-        """The same memory as an array of JAX.
+        """Returns a JAX array that shares the memory.
 
         Raises:
             ImportError: JAX is not installed.
@@ -163,7 +163,7 @@ class DeviceArray(_spdl_rs.PlacedArray):
         return importlib.import_module("jax.dlpack").from_dlpack(self)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Where it is, for DLPack: CUDA, and the number of the device."""
+        """Returns DLPack's device type (CUDA) and the number of the device."""
         return _CUDA, self._memory.ordinal
 
     def __dlpack__(
@@ -174,50 +174,53 @@ class DeviceArray(_spdl_rs.PlacedArray):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> object:
-        """A capsule of DLPack: what `from_dlpack` of other libraries asks for.
+        """Returns a DLPack capsule. `from_dlpack` of other libraries calls this method.
 
-        With `stream=-1` no stream waits for the copy, and none but the legacy default one is known to use
-        the memory. Who works on another stream calls `record_stream` for it, lest the memory be written
-        again too early, and reads only when `is_ready` or `wait` has said that the copy is done.
+        With `stream=-1` no stream waits for the upload, and only the legacy default stream is known to
+        use the memory. A consumer on another stream must call `record_stream` for it, so that the memory
+        is not recycled too early, and must not read before `is_ready` or `wait` reports completion.
 
         Args:
-            stream: The stream that is to wait for the copy, as the array API standard numbers it: `None`
-                and 1 are the legacy default stream, 2 the default stream of this thread, -1 none, larger
-                numbers streams. 0 is refused, as it may mean either default stream.
-            max_version: The latest version that the consumer takes. `None`, or below 1.0: a capsule
-                without a version.
-            dl_device: Where the consumer wants it: as it is, or `(1, 0)`, which copies to the host.
-            copy: `False` to never copy. `True`, a copy on the device, is refused.
+            stream: The stream that waits for the upload, numbered as in the array API standard: `None`
+                and 1 are the legacy default stream, 2 is the per-thread default stream, -1 is no stream,
+                larger numbers are stream handles. 0 is ambiguous and refused.
+            max_version: The latest DLPack version that the consumer supports. `None` or below 1.0: an
+                unversioned capsule.
+            dl_device: The device that the consumer requests: that of the array, or `(1, 0)`, which
+                copies to the host.
+            copy: `False`: never copy. `True` is refused, because arrays are not copied on the device.
 
         Raises:
-            BufferError: The consumer wants it in another way than those.
-            ValueError: `stream` is no stream.
+            BufferError: The request cannot be met.
+            ValueError: `stream` is not a valid stream.
             InvalidArgumentError: `stream` is captured into a CUDA graph.
-            CudaError: The driver refused.
+            CudaError: A call of the driver failed.
         """
         number = stream_number(stream)
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
             if tuple(dl_device) != (_CPU, 0):
-                raise BufferError(f"{self!r} cannot be brought to device {tuple(dl_device)}")
+                raise BufferError(f"cannot export {self!r} to device {tuple(dl_device)}")
             if copy is False:
-                raise BufferError(f"{self!r} cannot be brought to the host without a copy")
+                raise BufferError(f"cannot export {self!r} to the host without a copy")
             return _host_capsule(self.to_host(stream=number), max_version)
         if copy:
-            raise BufferError("a DeviceArray is not copied on its device; copy what is made of it")
+            raise BufferError(
+                "a DeviceArray cannot be copied on its device; copy the imported array instead"
+            )
         self._memory.wait_on(number)
         versioned = max_version is not None and tuple(max_version) >= (1, 0)
         return self._memory.dlpack(self._offset, self._shape, _element(self._dtype), versioned)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """The CUDA array interface, version 3. Its stream is the legacy default one, which waits for the
-        copy, and whose work is waited for before the memory is written again.
+        """The CUDA array interface, version 3, with the legacy default stream.
 
-        Who uses the memory on another stream lets that wait for the legacy default one first, and calls
-        `record_stream` for it: nothing tells of it otherwise.
+        That stream waits for the upload, and its work is awaited before the memory is recycled. A
+        consumer on another stream must make it wait for the legacy default stream first, and call
+        `record_stream` for it.
         """
         if self._dtype == _BFLOAT16:
-            raise AttributeError("the CUDA array interface has no bfloat16; use DLPack")
+            raise AttributeError("the CUDA array interface has no bfloat16; use DLPack instead")
         self._memory.wait_on(_LEGACY_DEFAULT)
         address = self._memory.address + self._offset if self.size else 0
         return {
@@ -231,10 +234,10 @@ class DeviceArray(_spdl_rs.PlacedArray):
 
 
 def stream_number(stream: int | Any | None) -> int | None:
-    """A stream as the array API numbers it, or what has such a number."""
+    """Returns the number of a stream, as in the array API standard."""
     if stream is None:
         return None
-    # `torch.cuda.Stream`, and then CuPy's. Their 0 is the legacy default stream.
+    # Attributes of `torch.cuda.Stream` and of CuPy streams. Their 0 is the legacy default stream.
     for name in ("cuda_stream", "ptr"):
         number = getattr(stream, name, None)
         if isinstance(number, int):
@@ -247,17 +250,17 @@ def stream_number(stream: int | Any | None) -> int | None:
         raise TypeError(f"stream must be a number or a stream, not {stream!r}") from None
     if not -1 <= number < 2**63 or number == 0:
         raise ValueError(
-            f"{number} is no CUDA stream: 1 is the legacy default stream, 2 that of this thread, "
-            "-1 none"
+            f"{number} is not a CUDA stream: 1 is the legacy default stream, 2 is the per-thread default "
+            "stream, -1 is no stream"
         )
     return number
 
 
 def event_number(event: int | Any | None) -> int | None:
-    """The number of an event; none of one that was never recorded, behind which there is nothing."""
+    """Returns the handle of an event; `None` for events that were never recorded."""
     if event is None:
         return None
-    # `torch.cuda.Event`, and then CuPy's.
+    # Attributes of `torch.cuda.Event` and of CuPy events.
     for name in ("cuda_event", "ptr"):
         number = getattr(event, name, None)
         if isinstance(number, int):
@@ -269,12 +272,12 @@ def event_number(event: int | Any | None) -> int | None:
     except TypeError:
         raise TypeError(f"producer_event must be a number or an event, not {event!r}") from None
     if not 0 < number < 2**63:
-        raise ValueError(f"{number} is no CUDA event")
+        raise ValueError(f"{number} is not a CUDA event")
     return number
 
 
 def _element(dtype: str) -> tuple[int, int]:
-    """The kind and the bits of an element, as DLPack has them."""
+    """Returns the DLPack type code and the number of bits of an element."""
     if dtype == _BFLOAT16:
         return _BFLOAT_CODE, 16
     return _CODES[numpy.dtype(dtype).kind], _bits(dtype)
@@ -290,5 +293,5 @@ def _host_capsule(array: numpy.typing.NDArray[Any], max_version: tuple[int, int]
     try:
         return array.__dlpack__(max_version=max_version)
     except TypeError:
-        # Before 2.1, NumPy knows no versions: a capsule without one is what it may give.
+        # NumPy before 2.1 exports only unversioned capsules.
         return array.__dlpack__()

@@ -1,4 +1,4 @@
-"""Devices that are in use: each is opened once in a process."""
+"""CUDA devices that this process has opened. Each is opened once."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from typing import TypedDict
 
 from .. import _spdl_rs
 from .._errors import CudaFallbackWarning, CudaUnavailable
-from .._locks import Exclusive
+from .._locks import ForkSafeLock
 from ._allocators import Allocator, AllocatorLike, functions_of
 
 _FORMS = '"cpu", "cuda", "cuda:1" or "auto"'
 
-# By process, as a fork cannot use the devices of the process that it comes from; by number; and by
-# allocator, each of which has a pool of its own.
+# Keys are (process, ordinal, allocator): a forked child cannot use the devices of its parent, and each
+# allocator has its own memory pool.
 _open: dict[tuple[int, int, Allocator | None], _spdl_rs.CudaDevice] = {}
-_exclusive = Exclusive()
-# That there is no nvJPEG.
+_lock = ForkSafeLock()
+# Whether the warning about missing nvJPEG was issued.
 _has_warned = False
 
 
 class MemoryStatistics(TypedDict):
-    """What a device has lent to batches, and to arrays that are on their way."""
+    """Device memory, and pinned host memory, that this process uses."""
 
     live_bytes: int
-    """Bytes of the device in arrays that somebody holds."""
+    """Bytes of device memory in live arrays."""
     peak_bytes: int
-    """The most that were held at once."""
+    """The maximum of `live_bytes`."""
     free_bytes: int
-    """Bytes of the device that wait to be used again."""
+    """Bytes of device memory that are ready for reuse."""
     unsure_bytes: int
-    """Bytes of the device that are not used again, as it could not be told who still uses them."""
+    """Bytes of device memory that are not reused, because their users are unknown after an error."""
     allocations: int
-    """How often memory of the device was allocated."""
+    """The number of allocations of device memory."""
     copying_bytes: int
-    """Bytes of the host that copies under way use."""
+    """Bytes of host memory that transfers in flight use."""
     release_failures: int
-    """How often something could not be given back to the driver."""
+    """The number of resources that could not be returned to the driver."""
 
 
 def is_available() -> bool:
-    """Whether there is a device, and a driver. It never raises.
+    """Returns whether a CUDA driver and a device are available. Never raises.
 
     >>> import spdl_rs
     >>> spdl_rs.cuda.is_available() == (spdl_rs.cuda.device_count() > 0)
@@ -53,14 +53,14 @@ def is_available() -> bool:
 
 
 def device_count() -> int:
-    """How many devices there are; 0 where there is no driver that can be used. It never raises."""
+    """Returns the number of CUDA devices; 0 without a usable driver. Never raises."""
     return _spdl_rs.CudaDevice.count()
 
 
 def fallbacks() -> int:
-    """How often `device="auto"` has fallen back to the host in this process.
+    """Returns how often `device="auto"` fell back to the host in this process.
 
-    The first time, a `CudaFallbackWarning` says why.
+    The first fallback issues a `CudaFallbackWarning` with the reason.
     """
     return _spdl_rs.CudaDevice.fallbacks()
 
@@ -68,34 +68,34 @@ def fallbacks() -> int:
 def memory_statistics(
     device: str = "cuda", *, allocator: AllocatorLike | None = None
 ) -> MemoryStatistics:
-    """What a device has lent to this process.
+    """Returns statistics of the device memory that this process uses.
 
     Args:
-        device: `"cuda"`, which is device 0, or `"cuda:1"` and so on.
-        allocator: Whose memory, as of `spdl_rs.io.cuda_config`. `None`: the driver's.
+        device: `"cuda"` (device 0), `"cuda:1"` and so on.
+        allocator: The allocator of the memory, as for `spdl_rs.io.cuda_config`. `None`: the driver.
 
     Raises:
-        CudaUnavailable: There is no such thing here.
-        InvalidArgumentError: `device` is none, or there is no device of that number.
+        CudaUnavailable: CUDA is not available.
+        InvalidArgumentError: `device` is not the name of an existing device.
     """
     return opened(device, allocator).statistics()
 
 
 def release() -> None:
-    """Gives all memory of devices back to the driver that waits to be used again.
+    """Returns all recyclable device memory to the driver.
 
-    Memory that somebody still uses is given back when it is let go of. Who needs a device later opens it
-    anew, which takes a moment.
+    Memory in use is returned when its arrays are dropped. The next use of a device opens it again, which
+    takes a moment.
     """
-    with _exclusive.held():
+    with _lock.held():
         ours = [key for key in _open if key[0] == os.getpid()]
         released = [_open.pop(key) for key in ours]
-    # The driver may take long over it: nobody else shall wait for that.
+    # Dropped without the lock: the driver may take long.
     del released
 
 
 def opened(device: str, allocator: AllocatorLike | None = None) -> _spdl_rs.CudaDevice:
-    """A CUDA device by its name, opened now if nobody has."""
+    """Returns the CUDA device of that name. Opens it if necessary."""
     found = chosen(device, allocator)
     if found is None:
         raise ValueError(f'device must be "cuda" or "cuda:1" and so on, not {device!r}')
@@ -103,27 +103,27 @@ def opened(device: str, allocator: AllocatorLike | None = None) -> _spdl_rs.Cuda
 
 
 def opened_before(ordinal: int) -> _spdl_rs.CudaDevice | None:
-    """The device of that number where somebody has opened it, without asking the driver."""
+    """Returns the device with that number if this process has opened it, without calling the driver."""
     return _open.get((os.getpid(), ordinal, None))
 
 
 def of_memory(memory: _spdl_rs.DeviceMemory) -> _spdl_rs.CudaDevice:
-    """The device that memory is of, with its allocator, also where it was released since."""
-    with _exclusive.held():
+    """Returns the device and allocator to which memory belongs, even after `release`."""
+    with _lock.held():
         ours = [device for key, device in _open.items() if key[0] == os.getpid()]
     return next((device for device in ours if memory.is_of(device)), None) or memory.device()
 
 
 def chosen(device: str, allocator: AllocatorLike | None = None) -> _spdl_rs.CudaDevice | None:
-    """The device that is asked for: `None` is the host."""
+    """Returns the requested device; `None` is the host."""
     device = _name(device)
     if device == "cpu":
         if allocator is not None:
-            raise ValueError('allocator is for CUDA devices, and device is "cpu"')
+            raise ValueError('allocator requires a CUDA device, but device is "cpu"')
         return None
     functions = functions_of(allocator)
     ordinal = _ordinal(device)
-    with _exclusive.held():
+    with _lock.held():
         key = os.getpid(), ordinal, functions
         found = _open.get(key)
         if found is not None:
@@ -132,12 +132,12 @@ def chosen(device: str, allocator: AllocatorLike | None = None) -> _spdl_rs.Cuda
         if found is not None:
             _open[key] = found
     if found is None and is_first:
-        warnings.warn(f"batches stay on the host: {reason}", CudaFallbackWarning, stacklevel=4)
+        warnings.warn(f"batches stay in host memory: {reason}", CudaFallbackWarning, stacklevel=4)
     return found
 
 
 def cuda_ordinal(device: str) -> int:
-    """The number of a CUDA device by its name, which nothing is asked about."""
+    """Returns the number in the name of a CUDA device, without calling the driver."""
     if not isinstance(device, str):
         raise TypeError(f'device must be "cuda" or "cuda:1" and so on, not {device!r}')
     if device in ("auto", "cpu"):
@@ -146,33 +146,34 @@ def cuda_ordinal(device: str) -> int:
 
 
 def to_decode(device: str) -> list[str]:
-    """Where libraries that decode may lie. With `"auto"`, it warns once where there is no nvJPEG, without
-    which the host decodes.
+    """Returns the folders to search for decoding libraries.
+
+    With `"auto"`, missing nvJPEG issues one warning, and the host decodes.
 
     Raises:
-        CudaUnavailable: There is none, and a device was asked for by its name.
+        CudaUnavailable: nvJPEG is missing, and `device` names a CUDA device.
     """
     global _has_warned
     folders = wheel_folders()
     parts = _spdl_rs.CudaDevice.status(folders)
     missing = [part[2:] for part in parts if part[0] == "nvjpeg" and not part[1]]
     for reason, remedy in missing:
-        text = f"JPEGs cannot be decoded on the device: {reason}; {remedy}"
+        text = f"cannot decode JPEG on the device: {reason}; {remedy}"
         if device != "auto":
             raise CudaUnavailable(text, kind="unsupported")
         if not _has_warned:
             _has_warned = True
-            warnings.warn(f"the host decodes: {text}", CudaFallbackWarning, stacklevel=4)
+            warnings.warn(f"the host decodes images: {text}", CudaFallbackWarning, stacklevel=4)
     return folders
 
 
 def wheel_folders() -> list[str]:
-    """Folders of packages in which there may be wheels of NVIDIA's."""
+    """Returns the folders of `sys.path` that contain wheels of NVIDIA."""
     return [place for place in sys.path if os.path.isdir(os.path.join(place, "nvidia"))]
 
 
 def _name(device: object) -> str:
-    """A device by its name; one of PyTorch's has it as its text."""
+    """Returns the name of a device. A `torch.device` has its name as `str`."""
     is_of_torch = type(device).__module__ == "torch" and type(device).__name__ == "device"
     name = str(device) if is_of_torch else device
     if not isinstance(name, str):

@@ -1,4 +1,4 @@
-"""What there is of CUDA, and what to do about the rest."""
+"""Which parts of CUDA are available, and how to install the others."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from typing import overload
 from .. import _spdl_rs
 from ._devices import wheel_folders
 
-_COLUMNS = ("part", "state", "what it is, or why it is missing", "what to do")
+_COLUMNS = ("part", "state", "version and location, or reason", "remedy")
 
 
 @dataclasses.dataclass(frozen=True)
 class PartStatus:
-    """Whether a part of CUDA can be used."""
+    """Whether a part of CUDA is available."""
 
     name: str
-    """`driver`, `device`, `nvjpeg` (decodes JPEG), `nvrtc` (compiles kernels, and is not needed, as they
-    come compiled) or `nvcuvid` (decodes video)."""
+    """`driver`, `device`, `nvjpeg` (decodes JPEG), `nvrtc` (compiles kernels; optional, because kernels are
+    precompiled) or `nvcuvid` (decodes video)."""
     available: bool
-    """Whether it is there."""
+    """Whether the part can be used."""
     detail: str
-    """What it is, and where; or why it is not to be had."""
+    """The version and location, or the reason why the part is not available."""
     remedy: str
-    """What to do; empty where there is nothing to do."""
+    """What to do if the part is not available, else empty."""
 
 
 class Status(Sequence[PartStatus]):
-    """What `status` gives: the parts, in the order of their names there. Printed, it is a table."""
+    """The result of `status`: the parts by index or name. `str` formats them as a table."""
 
     def __init__(self, parts: Sequence[PartStatus]) -> None:
         self._parts = tuple(parts)
 
     @property
     def available(self) -> bool:
-        """Whether batches can be sent to a device: there is one, and a driver. All else is optional."""
+        """Whether batches can be uploaded: a driver and a device are available. Other parts are optional."""
         return all(part.available for part in self._parts if part.name in ("driver", "device"))
 
     def __len__(self) -> int:
@@ -47,18 +47,18 @@ class Status(Sequence[PartStatus]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[PartStatus]: ...
     def __getitem__(self, index: int | str | slice) -> PartStatus | Sequence[PartStatus]:
-        """A part by its place or its name, or several.
+        """Returns a part by index or name, or several by slice.
 
         Raises:
-            IndexError: There is no such place.
-            KeyError: There is no part of that name.
+            IndexError: The index is out of range.
+            KeyError: There is no part with that name.
         """
         if not isinstance(index, str):
             return self._parts[index]
         for part in self._parts:
             if part.name == index:
                 return part
-        raise KeyError(f"{index!r} is none of {[part.name for part in self._parts]}")
+        raise KeyError(f"no part {index!r}; parts are {[part.name for part in self._parts]}")
 
     def __iter__(self) -> Iterator[PartStatus]:
         return iter(self._parts)
@@ -85,11 +85,11 @@ class Status(Sequence[PartStatus]):
 
 
 def status() -> Status:
-    """What of CUDA can be used here, and what to do about the rest.
+    """Reports which parts of CUDA are available, and how to install the others.
 
-    It opens the libraries and asks the driver, but uses no device. Libraries are looked for where
-    `SPDL_CUDA_DRIVER`, `SPDL_NVJPEG`, `SPDL_NVRTC` and `SPDL_NVCUVID` say, in NVIDIA's wheels, and where
-    the system does. It never raises.
+    Loads the libraries and queries the driver, but uses no device. Libraries are searched at the paths in
+    `SPDL_CUDA_DRIVER`, `SPDL_NVJPEG`, `SPDL_NVRTC` and `SPDL_NVCUVID`, in NVIDIA's wheels, and in the
+    library path of the system. Never raises.
 
     >>> import spdl_rs
     >>> status = spdl_rs.cuda.status()

@@ -1,4 +1,4 @@
-"""What became of videos that a device was to decode."""
+"""Statistics of video decoding on a device."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from ._devices import opened, wheel_folders
 
 
 class VideoStatistics(TypedDict):
-    """What became of videos, since the device was opened; of decoders that all share."""
+    """Statistics of video decoding since the device was opened, and of the decoder pool."""
 
     frames: int
-    """Frames that came out sound, as far as the device says."""
+    """Frames that the device decoded without reporting an error."""
     damaged_frames: int
-    """Frames that were damaged."""
+    """Frames that the device reported as corrupt."""
     unsupported_videos: int
-    """How often a video was refused, since the device does not decode it."""
+    """How often a video was refused because the device cannot decode it."""
     decoders_made: int
-    """Decoders that were made."""
+    """Decoders created."""
     decoders_reused: int
-    """How often one was used again for another video."""
+    """How often a decoder was reused for another video."""
     decoders_configured: int
-    """How often one was set to another size of pictures."""
+    """How often a decoder was reconfigured to another frame size."""
 
 
 def video_statistics(
     device: str = "cuda", *, allocator: AllocatorLike | None = None
 ) -> VideoStatistics:
-    """What became of videos that `nvdec_decoder` and `decode_packets_nvdec` have decoded on a device.
+    """Returns statistics of `nvdec_decoder` and `decode_packets_nvdec` on a device.
 
     Args:
-        device: `"cuda"`, which is device 0, or `"cuda:1"` and so on.
-        allocator: Of decoders whose frames lie in whose memory, as of `spdl_rs.io.cuda_config`. `None`: the
-            driver's.
+        device: `"cuda"` (device 0), `"cuda:1"` and so on.
+        allocator: The allocator of the decoders' frames, as for `spdl_rs.io.cuda_config`. `None`: the
+            driver.
 
     Raises:
-        CudaUnavailable: There is no such thing here, or no NVDEC.
-        InvalidArgumentError: `device` is none, or there is no device of that number.
+        CudaUnavailable: CUDA or NVDEC is not available.
+        InvalidArgumentError: `device` is not the name of an existing device.
 
     >>> spdl_rs.cuda.video_statistics()["frames"]  # doctest: +SKIP
     1312
     """
-    told = opened(device, allocator).decoders(wheel_folders()).video_statistics()
+    counts = opened(device, allocator).decoders(wheel_folders()).video_statistics()
     names = list(VideoStatistics.__annotations__)
-    return VideoStatistics(**dict(zip(names, told)))  # pyright: ignore[reportArgumentType]
+    return VideoStatistics(**dict(zip(names, counts)))  # pyright: ignore[reportArgumentType]

@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from .._arguments import flag, shown, whole
 from .._arguments import timeout as checked_timeout
-from .._locks import Exclusive
+from .._locks import ForkSafeLock
 from ..pipeline import Pipeline, PipelineBuilder
 from ..pipeline.defs._checks import threads
 from ..pipeline.defs._ops import function_of, kind_of, name_of
@@ -119,7 +119,7 @@ class DataLoader(Generic[U]):
         self._progress: Progress | None = None
         self._loaded: dict[str, Any] | None = None
         # Around these two, which threads that share the loader change.
-        self._exclusive = Exclusive()
+        self._lock = ForkSafeLock()
         # What makes no sense is told now, not when it is iterated.
         self._build(None)
 
@@ -147,7 +147,7 @@ class DataLoader(Generic[U]):
     def _begin(self) -> tuple[Pipeline[Any], Progress | None]:
         if not hasattr(self._src, "state_dict") or self._why_no_state() is not None:
             return self._build(None), None
-        with self._exclusive.held():
+        with self._lock.held():
             progress = Progress(self._src, self._loaded)
             pipeline = self._build(progress)
             # Together: whoever is interrupted has the state of before, or that of this pass.
@@ -165,7 +165,7 @@ class DataLoader(Generic[U]):
                 generator: which items were given is not known then.
         """
         self._check_has_state()
-        with self._exclusive.held():
+        with self._lock.held():
             loaded, progress = self._loaded, self._progress
         if loaded is not None:
             return dict(loaded)
@@ -183,7 +183,7 @@ class DataLoader(Generic[U]):
         check(state_dict)
         if state_dict["source"] is not None:
             self._src.load_state_dict(state_dict["source"])  # pyright: ignore
-        with self._exclusive.held():
+        with self._lock.held():
             self._loaded = dict(state_dict)
 
     def _functions(self) -> list[Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from .._errors import interrupted
-from .._locks import Exclusive
+from .._locks import ForkSafeLock
 from ..pipeline import Pipeline, PipelineFailure
 from ._progress import Progress, joined
 
@@ -38,7 +38,7 @@ class Pass(Generic[U]):
         self._is_left = False
         self._has_ended = False
         self._is_interrupted = False
-        self._beginning = Exclusive()
+        self._beginning = ForkSafeLock()
 
     def __iter__(self) -> Pass[U]:
         return self

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._errors import interrupted
-from .._locks import Exclusive
+from .._locks import ForkSafeLock
 from ._workers import Raised, Workers
 
 
@@ -27,7 +27,7 @@ class HandedOver(ABC):
     def __init__(self, workers: Sequence[Workers], just_given: dict[int, Any]) -> None:
         self._workers = workers
         self._just_given = just_given
-        self._asking = Exclusive()
+        self._asking = ForkSafeLock()
         # By thread: whether it has taken a batch, maybe, and not given it.
         self._in_hand: dict[int, bool] = {}
 

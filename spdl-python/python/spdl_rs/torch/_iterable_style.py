@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from .._locks import Exclusive
+from .._locks import ForkSafeLock
 from ..pipeline._failures.failure import _add_notes
 from ._handover import HandedOver
 from ._map_style import taken, told_of
@@ -115,17 +115,17 @@ class IterableProgress:
         state behind that. What one puts in, no signal comes between."""
         self._counted = 0
         self._places: int | None = None
-        self._exclusive = Exclusive()
+        self._lock = ForkSafeLock()
 
     def end(self, places: int) -> None:
         """All workers are at their ends, behind so many places."""
-        with self._exclusive.held():
+        with self._lock.held():
             self._places = places
 
     @property
     def finished(self) -> bool:
         """Whether all were given."""
-        with self._exclusive.held():
+        with self._lock.held():
             self.count()
             return self._counted == self._places
 
@@ -134,7 +134,7 @@ class IterableProgress:
 
         What comes behind a place that is not given is not counted: a worker goes on from one state.
         """
-        with self._exclusive.held():
+        with self._lock.held():
             while (place := self._counted) in self.just_given:
                 worker, behind = self.just_given[place]
                 states = list(self.states)
@@ -147,7 +147,7 @@ class IterableProgress:
                 del self.just_given[place]
 
     def state(self) -> dict[str, Any]:
-        with self._exclusive.held():
+        with self._lock.held():
             self.count()
             return {
                 "_num_yielded": self.given,

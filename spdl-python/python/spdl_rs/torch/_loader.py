@@ -204,7 +204,7 @@ class DataLoader(Resumable, Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         """Begins an epoch, or goes on with that of a state that was loaded just before."""
-        with self._exclusive.held():
+        with self._lock.held():
             return self._begin()
 
     def _begin(self) -> Iterator[T]:

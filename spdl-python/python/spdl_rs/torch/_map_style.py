@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any
 
-from .._locks import Exclusive
+from .._locks import ForkSafeLock
 from ..pipeline._failures.failure import _add_notes
 from ..pipeline._failures.item_text import describe
 from ..source._resumable import or_again
@@ -92,29 +92,29 @@ class Progress:
         """Those that were given and not counted yet: what one puts in, no signal comes between."""
         self._ended = False
         self._behind: dict[int, Any] = {}
-        self._exclusive = Exclusive()
+        self._lock = ForkSafeLock()
 
     def drew(self, number: int, sampler_state: Any) -> None:
-        with self._exclusive.held():
+        with self._lock.held():
             self.drawn = max(self.drawn, number + 1)
             if sampler_state is not None:
                 self._behind[number] = sampler_state
 
     def end(self, number: int) -> None:
         """There is none with this number."""
-        with self._exclusive.held():
+        with self._lock.held():
             self.drawn, self._ended = number, True
 
     @property
     def finished(self) -> bool:
         """Whether all were given."""
-        with self._exclusive.held():
+        with self._lock.held():
             self.count()
             return self._ended and self.given >= self.drawn
 
     def count(self) -> None:
         """Counts those that were just given. Wherever that is interrupted, nothing is lost of it."""
-        with self._exclusive.held():
+        with self._lock.held():
             for number in list(self.just_given):
                 self._count(number)
                 del self.just_given[number]
@@ -130,7 +130,7 @@ class Progress:
             self._behind.pop(given, None)
 
     def state(self) -> dict[str, Any]:
-        with self._exclusive.held():
+        with self._lock.held():
             finished = self.finished
             return {
                 "_num_yielded": self.given,

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
-from .._locks import Exclusive
+from .._locks import ForkSafeLock
 from ..source._resumable import check_mapping, value_of
 from . import _randomness
 from ._epoch_order import KEY as SAMPLER_ORDER
@@ -36,7 +36,7 @@ class Resumable:
         self._epoch_order: dict[str, Any] | None = None
         self._loaded: Mapping[str, Any] | None = None
         # Around what is above, which threads that share the loader change.
-        self._exclusive = Exclusive()
+        self._lock = ForkSafeLock()
 
     @property
     def _order(self) -> Any:
@@ -58,7 +58,7 @@ class Resumable:
         samplers do. Other samplers must give the same order when they are iterated again, or have
         `state_dict` and `load_state_dict`.
         """
-        with self._exclusive.held():
+        with self._lock.held():
             return dict(self._state() if self._loaded is None else self._loaded)
 
     def _state(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class Resumable:
         """
         check_mapping(state_dict)
         if not state_dict:
-            with self._exclusive.held():
+            with self._lock.held():
                 self._loaded = self._progress = self._seed = None
             return
         check_identity(state_dict, self._identity())
@@ -119,7 +119,7 @@ class Resumable:
         sampler = stateful(self._index_sampler)
         if sampler is not None and state_dict.get("_index_sampler_state") is not None:
             sampler.load_state_dict(state_dict["_index_sampler_state"])
-        with self._exclusive.held():
+        with self._lock.held():
             self._loaded, self._progress = dict(state_dict), None
 
     @staticmethod

@@ -28,11 +28,10 @@ use spdl_media::image_fields;
 use super::Item;
 use super::raised::{fatal_failure, item_failure, native_failure};
 use super::stage::{PART, between};
-use super::workers::with_python;
-use crate::array::Array;
-use crate::batches::arrays;
-use crate::epoch::check_memory;
-use crate::error::to_exception;
+use crate::images::{arrays, check_memory};
+use crate::interop::array::Array;
+use crate::interop::error::to_exception;
+use crate::interop::wait::with_python;
 use crate::operators::{ImageAugmenter, ImageDecoder, Stores, array_of};
 
 use augment::AugmentPart;

@@ -8,7 +8,7 @@ import traceback
 from collections import OrderedDict
 from typing import TypeAlias
 
-from ..._locks import Exclusive
+from ..._locks import ForkSafeLock
 from .environment import is_set
 
 _LOGGER = logging.getLogger("spdl_rs.pipeline")
@@ -21,7 +21,7 @@ _MOST_KINDS = 1024
 
 _Kind: TypeAlias = "tuple[str, type[BaseException], tuple[str, int] | None]"
 _counts: OrderedDict[_Kind, int] = OrderedDict()
-_counting = Exclusive()
+_counts_lock = ForkSafeLock()
 
 _compact: bool | None = None
 
@@ -71,7 +71,7 @@ def _counted(what: str, error: BaseException) -> int:
     for frame, line in traceback.walk_tb(error.__traceback__):
         place = frame.f_code.co_filename, line
     kind = (what, type(error), place)
-    with _counting.held():
+    with _counts_lock.held():
         count = _counts.pop(kind, 0) + 1
         _counts[kind] = count
         if len(_counts) > _MOST_KINDS:

@@ -14,7 +14,7 @@ from types import CodeType, FrameType
 from typing import Protocol
 
 from ... import _spdl_rs
-from ..._locks import Exclusive
+from ..._locks import ForkSafeLock
 from .._failures.log import log_warning
 
 
@@ -36,7 +36,7 @@ _threads: weakref.WeakKeyDictionary[threading.Thread, Mapping[CodeType, Sequence
 _threads = weakref.WeakKeyDictionary()
 _owners: weakref.WeakSet[_Closes] = weakref.WeakSet()
 # Around these, to which any thread may add.
-_registering = Exclusive()
+_registry_lock = ForkSafeLock()
 
 _begun = threading.Event()
 
@@ -45,7 +45,7 @@ _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 
 def end_with_process(runs: Iterable[_spdl_rs.PipelineRun]) -> None:
     """Takes in what is to be ended."""
-    with _registering.held():
+    with _registry_lock.held():
         _runs.update(runs)
 
 
@@ -54,7 +54,7 @@ def wait_at_exit(
 ) -> None:
     """Takes in threads to wait for, before they start, and of which stages functions are that they
     may call."""
-    with _registering.held():
+    with _registry_lock.held():
         _threads.update(dict.fromkeys(threads, stages))
 
 
@@ -67,7 +67,7 @@ def start_all(threads: Iterable[threading.Thread]) -> None:
 
 def end_before(owner: _Closes) -> None:
     """Takes in what is closed before pipelines are ended, where it is still there."""
-    with _registering.held():
+    with _registry_lock.held():
         _owners.add(owner)
 
 
@@ -79,7 +79,7 @@ def has_begun() -> bool:
 def _end_all() -> None:
     began = time.monotonic()
     _begun.set()
-    with _registering.held():
+    with _registry_lock.held():
         runs, threads, owners = list(_runs), dict(_threads), list(_owners)
     # Ctrl-C ends a wait, and no more than that: Python ends under threads that go on all the same.
     with contextlib.suppress(KeyboardInterrupt):

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from ..._locks import Exclusive
+from ..._locks import ForkSafeLock
 from .._failures.child_process import check_can_be_imported, exit_code_in_words, with_advice
 from .._failures.failure import Cancelled
 from . import exit as exit  # its function at exit must run after ours
@@ -133,7 +133,7 @@ class WorkerProcess:
         # At exit, `_end_all` is what ends it: finalizers are not called any more by then.
         what = (process, self._connection, self._sending, self._owner)
         weakref.finalize(self, _end, *what).atexit = False
-        with _registering.held():
+        with _registry_lock.held():
             _live.add(self)
 
     @property
@@ -407,7 +407,7 @@ def _handles_of(pid: int | None) -> list[_Handle]:
 
 _live: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
 # Around that set, to which any thread may add.
-_registering = Exclusive()
+_registry_lock = ForkSafeLock()
 
 
 def _tell_to_end(connection: Connection, sending: threading.Lock) -> None:
@@ -437,7 +437,7 @@ def _end(process: Any, connection: Connection, sending: threading.Lock, owner: i
 
 def _end_all() -> None:
     """Ends all workers before Python ends, and before `multiprocessing` waits for them."""
-    with _registering.held():
+    with _registry_lock.held():
         workers = list(_live)
     for worker in workers:
         worker.tell_to_end()

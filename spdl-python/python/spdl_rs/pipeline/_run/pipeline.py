@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, SupportsIndex, TypeVar
 
 from ... import _notebook_page, _spdl_rs
 from ..._arguments import timeout as checked_timeout
-from ..._locks import Exclusive
+from ..._locks import ForkSafeLock
 from ..._statistics import Statistics
 from .._failures.failure import PipelineFailure
 from .._failures.stage_names import in_plain_words
@@ -84,7 +84,7 @@ class Pipeline(Generic[T]):
         self._assemble = functools.partial(Assembly, config, self._number, self._instrumentation)
         # What cannot be put together is told now, not when it is started.
         self._called = self._assemble().called
-        self._starting = Exclusive()
+        self._starting = ForkSafeLock()
         self._run: _spdl_rs.PipelineRun | SupervisedRun | None = None
         self._threads: list[threading.Thread] = []
         self._assembly: Assembly | None = None
@@ -270,7 +270,9 @@ class Pipeline(Generic[T]):
 
     def _repr_html_(self) -> str:
         rate = [] if self._run is None else _notebook_page.rates(*self._run.pace)
-        return _notebook_page.page(repr(self), self.stats(), rate, items="items", given="items")
+        return _notebook_page.page(
+            repr(self), self.stats(), rate, items="items", count_name="items"
+        )
 
     def _state(self) -> str:
         if self._run is None:

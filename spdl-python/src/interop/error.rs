@@ -1,16 +1,16 @@
 //! Errors of the workspace as exceptions of the package.
 
 use std::error::Error as StdError;
+use std::fmt;
 
 use pyo3::exceptions::PyException;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use spdl_core::Error;
 use spdl_cuda::driver::{DriverError, NoDriver};
 use spdl_cuda::jpeg::NvJpegError;
 use spdl_cuda::libraries::NotFound;
-
-use crate::cuda::AllocatorRaised;
 
 /// The exception for `error`. Which class stands for which kind is written in `_errors.py`. Of what an
 /// allocator of Python's has raised, that is the cause; what is no `Exception`, Ctrl-C say, stays as it is.
@@ -66,3 +66,37 @@ fn errno(error: &Error) -> Option<i32> {
 fn causes(error: &Error) -> impl Iterator<Item = &(dyn StdError + 'static)> {
     std::iter::successors(error.source(), |&cause| cause.source())
 }
+
+/// `ValueError: no such thing`.
+pub(crate) fn exception_in_words(py: Python<'_>, exception: &PyErr) -> String {
+    let value = exception.value(py);
+    let name = exception.get_type(py).getattr(intern!(py, "__name__"));
+    let name = name.map_or_else(|_| "exception".into(), |name| name.to_string());
+    match value.str() {
+        Ok(text) if !text.to_string_lossy().is_empty() => {
+            format!("{name}: {}", text.to_string_lossy())
+        }
+        _ => name,
+    }
+}
+
+/// An exception of an allocator as the cause of an error.
+pub(crate) struct AllocatorRaised {
+    pub(crate) exception: PyErr,
+    /// What can be said of it without the GIL.
+    pub(crate) words: String,
+}
+
+impl fmt::Debug for AllocatorRaised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+impl fmt::Display for AllocatorRaised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+impl StdError for AllocatorRaised {}

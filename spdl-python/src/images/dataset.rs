@@ -16,10 +16,10 @@ use spdl_io::records::OptionNames;
 use spdl_io::stores::Address;
 use spdl_io::{Cache, Fetch, Fetcher, LocalFetcher, StoreRegistry};
 
-use crate::error::to_exception;
-use crate::home::Home;
-use crate::settings::Settings;
-use crate::wait::{WIND_DOWN, drop_within, interruptible_with, without_python};
+use super::settings::Settings;
+use crate::interop::error::to_exception;
+use crate::interop::fork::Home;
+use crate::interop::wait::{WIND_DOWN, drop_within, interruptible_with, without_python};
 
 /// Samples that are shuffled with each other where shards can only be read as a whole.
 const WINDOW: u64 = 10_000;
@@ -353,14 +353,6 @@ impl Request {
 fn log(py: Python<'_>, level: &str, text: String) -> PyResult<()> {
     let logger = py.import("logging")?.call_method1("getLogger", ("spdl_rs",))?;
     logger.call_method1(level, ("%s", text)).map(drop)
-}
-
-/// The address of what is called `key` in a store.
-pub(crate) fn address_in(store: Option<&str>, key: &str) -> String {
-    match store {
-        Some(store) if !key.contains("://") => format!("{store}/{key}"),
-        _ => key.to_owned(),
-    }
 }
 
 /// The addresses as they may be shown: without passwords and signatures.

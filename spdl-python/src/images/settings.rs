@@ -8,9 +8,9 @@ use spdl_core::source::Remainder;
 use spdl_core::{OnError, Shard};
 use spdl_media::{ImageTransform, Mode, OnTruncated, SampleFormat};
 
-use crate::array::type_string;
 use crate::cuda::CudaDevice;
-use crate::error::to_exception;
+use crate::interop::array::type_string;
+use crate::interop::error::to_exception;
 
 /// Settings that were checked.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]

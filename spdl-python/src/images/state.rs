@@ -4,7 +4,8 @@ use spdl_core::resume::Change;
 use spdl_core::source::Remainder;
 use spdl_core::{Error, ErrorKind, Result, Shard, State};
 
-use crate::settings::Settings;
+use super::settings::Settings;
+use crate::statistics::state_to_json;
 
 /// Parts of a state's fingerprint, and the argument of `ImageLoader` that decides each.
 const ARGUMENTS: [(&str, &str); 17] = [
@@ -26,16 +27,6 @@ const ARGUMENTS: [(&str, &str); 17] = [
     ("stage decode: drop last", "drop_last"),
     ("stage decode: decoder", "decode"),
 ];
-
-/// As JSON.
-///
-/// # Errors
-/// `Internal`, never in fact: a state can always be written.
-pub(crate) fn to_json(state: &State) -> Result<String> {
-    serde_json::to_string(state).map_err(|error| {
-        Error::new(ErrorKind::Internal, "the state cannot be written").with_source(error)
-    })
-}
 
 /// # Errors
 /// `InvalidArgument` for what is no state, and for one of another rank.
@@ -62,7 +53,7 @@ pub(crate) fn from_json(text: &str, settings: &Settings) -> Result<State> {
 /// `InvalidArgument` for what is no state, and where they do not belong together.
 pub(crate) fn combine(texts: &[String]) -> Result<String> {
     let states = texts.iter().map(|text| parse(text)).collect::<Result<Vec<_>>>()?;
-    to_json(&State::combine(states)?)
+    state_to_json(&State::combine(states)?)
 }
 
 fn parse(text: &str) -> Result<State> {

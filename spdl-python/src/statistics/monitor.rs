@@ -6,19 +6,16 @@ use std::time::Instant;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use spdl_core::observe::Counter;
-use spdl_core::{Result, State, Statistics};
+use spdl_core::{Error, ErrorKind, Result, State, Statistics};
 use spdl_cuda::DeviceImages;
 use spdl_cuda::images::ImageStatistics;
 use spdl_io::Cache;
 use spdl_io::layers::CacheStatistics;
 
-use crate::epoch::Work;
-use crate::error::to_exception;
-use crate::home::Home;
-use crate::images::Opened;
-use crate::pace::Pace;
-use crate::position;
-use crate::statistics::{self, Told};
+use super::dict::{self, Told};
+use super::pace::Pace;
+use crate::interop::error::to_exception;
+use crate::interop::fork::Home;
 
 /// Tells an epoch's statistics, and how far it has come, while it runs and afterwards. Does not keep
 /// it running.
@@ -33,6 +30,12 @@ pub(crate) struct Monitor {
     home: Home,
 }
 
+/// Work that reports how far it has come.
+pub(crate) trait Progress: Send + Sync {
+    /// `None` once the work has ended.
+    fn state(&self) -> Option<Result<State>>;
+}
+
 enum View {
     Running(Running),
     /// The last word. The pipeline's own monitor would keep its buffers.
@@ -41,7 +44,7 @@ enum View {
 
 struct Running {
     pipeline: spdl_core::pipeline::Monitor,
-    work: Weak<Work>,
+    work: Option<Weak<dyn Progress>>,
     /// The cache, and what it had done before.
     cache: Option<(Cache, CacheStatistics)>,
     /// Where the device decodes.
@@ -85,7 +88,7 @@ impl Monitor {
             decoded: last.decoded,
             store: self.store(),
         };
-        statistics::to_dict(py, &last.statistics, &told)
+        dict::to_dict(py, &last.statistics, &told)
     }
 
     /// How many seconds a stretch of time takes, and how many were given in each, from the first on.
@@ -105,26 +108,31 @@ impl Monitor {
         } else {
             py.detach(|| self.position())
         };
-        let text = state.map(|state| state.and_then(|state| position::to_json(&state)));
+        let text = state.map(|state| state.and_then(|state| state_to_json(&state)));
         text.transpose().map_err(|error| to_exception(py, &error))
     }
 }
 
 impl Monitor {
     pub(crate) fn of(pipeline: spdl_core::pipeline::Monitor, partial: Option<Counter>) -> Self {
-        let running = Running { pipeline, work: Weak::new(), cache: None, decoded: None };
+        let running = Running { pipeline, work: None, cache: None, decoded: None };
         let view = Mutex::new(View::Running(running));
         Monitor { view, partial, store: None, pace: Mutex::default(), home: Home::here() }
     }
 
     /// One that also tells how far this work has come, and what the cache of these images did.
-    pub(crate) fn with_work(mut self, work: Weak<Work>, opened: &Opened) -> Self {
+    pub(crate) fn with_work(
+        mut self,
+        work: Weak<dyn Progress>,
+        cache: Option<&Cache>,
+        store: Option<Arc<str>>,
+    ) -> Self {
         let view = self.view.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let View::Running(running) = view {
-            running.work = work;
-            running.cache = opened.cache().map(|cache| (cache.clone(), cache.statistics()));
+            running.work = Some(work);
+            running.cache = cache.map(|cache| (cache.clone(), cache.statistics()));
         }
-        Monitor { store: opened.store(), ..self }
+        Monitor { store, ..self }
     }
 
     /// One that also tells who has decoded the images, where the device does.
@@ -143,14 +151,14 @@ impl Monitor {
 
     fn position(&self) -> Option<Result<State>> {
         let work = match &*self.view() {
-            View::Running(running) => running.work.upgrade(),
+            View::Running(running) => running.work.as_ref().and_then(Weak::upgrade),
             View::Ended(ended) => return ended.state.clone(),
         };
         // It is not locked while the work is: whoever ends that tells this.
         if let Some(work) = work
-            && let Some(run) = &*work.run()
+            && let Some(state) = work.state()
         {
-            return Some(run.pipeline.state());
+            return Some(state);
         }
         match &*self.view() {
             View::Running(_) => None,
@@ -211,4 +219,14 @@ impl View {
             View::Ended(ended) => (**ended).clone(),
         }
     }
+}
+
+/// A state as JSON.
+///
+/// # Errors
+/// `Internal`, never in fact: a state can always be written.
+pub(crate) fn state_to_json(state: &State) -> Result<String> {
+    serde_json::to_string(state).map_err(|error| {
+        Error::new(ErrorKind::Internal, "the state cannot be written").with_source(error)
+    })
 }

@@ -5,7 +5,7 @@ use pyo3::types::{PyDict, PyTuple};
 use spdl_core::memory::BufferPool;
 use spdl_core::{DType, Error, ErrorKind};
 
-use crate::error::to_exception;
+use crate::interop::error::to_exception;
 
 /// The types that there are arrays of.
 const DTYPES: [DType; 5] = [DType::U8, DType::I64, DType::F16, DType::BF16, DType::F32];

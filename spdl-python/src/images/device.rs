@@ -9,8 +9,8 @@ use spdl_cuda::{CudaDevice, DeviceImages, Search};
 use spdl_media::image::{DecodeRequest, PixelsMut};
 use spdl_media::{CodecRegistry, Decoder, ImageTransform, Limits, Orientation, Rect, Size};
 
+use super::settings::Settings;
 use crate::operators::DECODE;
-use crate::settings::Settings;
 
 /// The part of a state's fingerprint that says who decodes.
 const DECODER: (&str, &str) = ("decoder", "device");

@@ -12,9 +12,9 @@ use spdl_core::stage::DeviceBatch;
 use spdl_core::{Batch, Pipeline, PipelineBuilder, Result, State};
 use spdl_cuda::CudaDevice;
 
-use crate::array::Array;
+use super::state;
 use crate::cuda::DeviceMemory;
-use crate::position;
+use crate::interop::array::Array;
 
 /// Batches on their way to the device, or there, that nobody has taken yet.
 const AHEAD: usize = 2;
@@ -46,7 +46,7 @@ impl Batches {
                 resumed(pipeline, state).build().map(Batches::Device)
             }
         };
-        built.map_err(position::in_own_words)
+        built.map_err(state::in_own_words)
     }
 
     /// The same where batches are made on a device.
@@ -56,7 +56,7 @@ impl Batches {
     ) -> Result<Self> {
         let pipeline = pipeline.prefetch(AHEAD);
         let built = resumed(pipeline, state).build().map(Batches::Device);
-        built.map_err(position::in_own_words)
+        built.map_err(state::in_own_words)
     }
 
     pub(crate) fn start(&mut self) -> Result<()> {

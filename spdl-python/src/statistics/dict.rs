@@ -10,8 +10,6 @@ use spdl_core::observe::{Dropped, Interval, Quantiles, QueueStatistics, StageSta
 use spdl_cuda::images::ImageStatistics;
 use spdl_io::layers::CacheStatistics;
 
-use crate::images::address_in;
-
 /// What the pipeline alone does not tell.
 pub(crate) struct Told<'a> {
     /// How many images are black in part.
@@ -162,4 +160,12 @@ fn quantiles<'py>(py: Python<'py>, quantiles: &Quantiles) -> PyResult<Bound<'py,
 
 fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
+}
+
+/// The address of what is called `key` in a store.
+pub(crate) fn address_in(store: Option<&str>, key: &str) -> String {
+    match store {
+        Some(store) if !key.contains("://") => format!("{store}/{key}"),
+        _ => key.to_owned(),
+    }
 }

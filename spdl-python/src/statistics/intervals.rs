@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use spdl_core::observe::Interval;
 
-use crate::statistics;
+use super::dict;
 
 /// Longer than any run.
 const ALL_OF_IT: Duration = Duration::from_secs(1 << 30);
@@ -38,7 +38,7 @@ impl Intervals {
             let receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
             receiver.recv().ok()
         });
-        interval.map(|interval| statistics::interval_to_dict(py, &interval)).transpose()
+        interval.map(|interval| dict::interval_to_dict(py, &interval)).transpose()
     }
 }
 

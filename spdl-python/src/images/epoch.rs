@@ -1,7 +1,7 @@
 //! One pass over the images: a pipeline from file names to batches.
 
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 use std::thread;
 use std::time::Duration;
@@ -16,16 +16,15 @@ use spdl_cuda::{DeviceImages, Search};
 use spdl_io::{Fetch, Fetcher};
 use spdl_media::{CodecRegistry, FillImage, Limits, OnTruncated, image_fields};
 
-use crate::batches::{Batches, Delivered};
-use crate::device_images;
-use crate::error::to_exception;
-use crate::home::Home;
-use crate::images::{Images, Opened, Reading, address_in};
-use crate::monitor::Monitor;
-use crate::position;
-use crate::settings::Settings;
+use super::batches::{Batches, Delivered};
+use super::dataset::{Images, Opened, Reading};
+use super::settings::Settings;
+use super::{device, state as checkpoint};
+use crate::interop::error::to_exception;
+use crate::interop::fork::Home;
+use crate::interop::wait::{SLICE, WIND_DOWN, drop_within, without_python};
+use crate::statistics::{Monitor, Progress, address_in, state_to_json};
 use crate::trace;
-use crate::wait::{SLICE, WIND_DOWN, drop_within, without_python};
 
 /// One pass over the images. Any thread may ask for the next batch.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
@@ -72,7 +71,8 @@ impl Epoch {
             let opened = Arc::clone(&run.kept.1);
             let work = Arc::new(Work { run: Mutex::new(Some(run)) });
             // What a cache has done before is known before anything is asked of it.
-            let monitor = monitor.with_work(Arc::downgrade(&work), &opened);
+            let progress: Weak<dyn Progress> = Arc::downgrade(&work) as _;
+            let monitor = monitor.with_work(progress, opened.cache(), opened.store());
             if let Some(run) = &mut *work.run() {
                 run.pipeline.start()?;
             }
@@ -96,7 +96,7 @@ impl Epoch {
     ) -> PyResult<String> {
         let position = py.detach(|| {
             let run = build(images, settings, epoch, state)?;
-            run.pipeline.state().and_then(|state| position::to_json(&state))
+            run.pipeline.state().and_then(|state| state_to_json(&state))
         });
         position.map_err(|error| to_exception(py, &error))
     }
@@ -104,7 +104,7 @@ impl Epoch {
     /// One state, as JSON, of those of all ranks: from it, any number of ranks go on.
     #[staticmethod]
     fn combined(py: Python<'_>, states: Vec<String>) -> PyResult<String> {
-        py.detach(|| position::combine(&states)).map_err(|error| to_exception(py, &error))
+        py.detach(|| checkpoint::combine(&states)).map_err(|error| to_exception(py, &error))
     }
 
     /// Ends the work; `next` gives nothing from then on.
@@ -195,7 +195,7 @@ impl Epoch {
 ///                       └──► decode, group, nvjpeg, batch: where the device decodes
 fn build(images: &Images, settings: &Settings, epoch: u64, state: Option<&str>) -> Result<Run> {
     let Settings { transform, drop_last, .. } = settings;
-    let state = state.map(|text| position::from_json(text, settings)).transpose()?;
+    let state = state.map(|text| checkpoint::from_json(text, settings)).transpose()?;
     let epoch = state.as_ref().map_or(epoch, State::epoch);
     // No batch needs room for more images than there are. With one place more, a batch that
     // cannot get full is short, and is left out where short ones are.
@@ -221,8 +221,7 @@ fn build(images: &Images, settings: &Settings, epoch: u64, state: Option<&str>) 
         // Groups and batches in the making hold images, too.
         common.rooms = 4;
         let search = folders.iter().fold(Search::default(), Search::wheels_in);
-        let (pipeline, decoded) =
-            device_images::attach(pipeline, settings, batch_size, device, search)?;
+        let (pipeline, decoded) = device::attach(pipeline, settings, batch_size, device, search)?;
         let pipeline = Batches::build_on_device(common.apply(pipeline), state)?;
         return Ok(Run { pipeline, partial: None, decoded: Some(decoded), kept });
     }
@@ -319,6 +318,12 @@ impl Epoch {
 impl Work {
     pub(crate) fn run(&self) -> MutexGuard<'_, Option<Run>> {
         self.run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Progress for Work {
+    fn state(&self) -> Option<Result<State>> {
+        self.run().as_ref().map(|run| run.pipeline.state())
     }
 }
 

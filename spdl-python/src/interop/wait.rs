@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use spdl_core::{Error, ErrorKind, Result};
 
 /// How long a wait lasts before it looks up for a signal.
 pub(crate) const SLICE: Duration = Duration::from_millis(20);
@@ -115,6 +116,21 @@ pub(crate) fn end_python(py: Python<'_>) -> bool {
         });
     }
     any_within()
+}
+
+/// Runs `work` with the GIL.
+///
+/// # Errors
+/// `Stopped` while Python ends.
+pub(crate) fn with_python<R>(work: impl FnOnce(Python<'_>) -> R) -> Result<R> {
+    let entered = Entered::try_new();
+    let done = entered.as_ref().and_then(|_| Python::try_attach(work));
+    done.ok_or_else(|| Error::new(ErrorKind::Stopped, "Python is shutting down"))
+}
+
+/// The same for work that may fail.
+pub(crate) fn try_python<R>(work: impl FnOnce(Python<'_>) -> Result<R>) -> Result<R> {
+    with_python(work)?
 }
 
 /// Waits without the GIL. Does not come back where another thread ends Python meanwhile.

@@ -1,0 +1,23 @@
+//! The native half of `ImageLoader`: from a data set to batches of images.
+//!
+//! ```text
+//! dataset (which images) ──► epoch (a pipeline over them) ──► batches ──► NumPy or device arrays
+//!                              │
+//!                              ├─ settings: what is made of the images
+//!                              ├─ device: decoding on a CUDA device
+//!                              └─ state: checkpoint state as JSON
+//! ```
+//!
+//! May import: `interop`, `trace`, `operators`, `cuda`, `statistics`.
+
+mod batches;
+mod dataset;
+mod device;
+mod epoch;
+mod settings;
+mod state;
+
+pub(crate) use batches::arrays;
+pub(crate) use dataset::Images;
+pub(crate) use epoch::{BatchIterator, Epoch, check_memory};
+pub(crate) use settings::Settings;

@@ -1,0 +1,15 @@
+//! Between Rust and the Python interpreter: the GIL, signals, forks, exceptions, arrays.
+//!
+//! | file | content |
+//! |---|---|
+//! | `wait` | waits without the GIL that handle Ctrl-C; calls into Python that stop at finalization |
+//! | `fork` | detection of forked child processes |
+//! | `error` | errors as Python exceptions, and Python exceptions as causes of errors |
+//! | `array` | arrays that NumPy reads and writes in place |
+//!
+//! The bottom room of this crate. May import: the other crates of the workspace alone.
+
+pub(crate) mod array;
+pub(crate) mod error;
+pub(crate) mod fork;
+pub(crate) mod wait;

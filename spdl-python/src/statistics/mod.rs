@@ -1,0 +1,19 @@
+//! Statistics of pipelines and epochs for Python.
+//!
+//! | file | content |
+//! |---|---|
+//! | `dict` | statistics as Python dictionaries |
+//! | `monitor` | a view of an epoch or a pipeline that does not keep it running |
+//! | `intervals` | statistics of each interval, for a reporting thread |
+//! | `pace` | counts of items over time |
+//!
+//! May import: `interop`.
+
+mod dict;
+mod intervals;
+mod monitor;
+mod pace;
+
+pub(crate) use dict::address_in;
+pub(crate) use intervals::Intervals;
+pub(crate) use monitor::{Monitor, Progress, state_to_json};
