@@ -18,9 +18,9 @@ from spdl_rs.pipeline import (
     PriorityInterpreterPoolExecutor,
     PriorityProcessPoolExecutor,
     PriorityThreadPoolExecutor,
-    _failure,
     run_pipeline_in_subprocess,
 )
+from spdl_rs.pipeline._failures import failure as _failure
 from spdl_rs.pipeline.defs import (
     ExecutorConfig,
     InterpreterPoolExecutorConfig,

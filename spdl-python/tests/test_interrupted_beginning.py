@@ -20,7 +20,7 @@ from pipelines import assert_no_threads, identity_async, source, threads, wait_u
 from spdl_rs import _spdl_rs
 from spdl_rs._locks import Latch
 from spdl_rs.dataloader import DataLoader, get_pytorch_dataloader
-from spdl_rs.pipeline import _ending
+from spdl_rs.pipeline._processes import exit as _ending
 from spdl_rs.pipeline._run.assembly import Assembly
 from spdl_rs.torch import DataLoader as TorchDataLoader
 from torch_datasets import Stream

@@ -26,8 +26,9 @@ from pipelines import (
     wait_until,
 )
 from spdl_rs import _spdl_rs
-from spdl_rs.pipeline import PipelineFailure, _ending, build_pipeline
+from spdl_rs.pipeline import PipelineFailure, build_pipeline
 from spdl_rs.pipeline._failures.stage_names import in_plain_words
+from spdl_rs.pipeline._processes import exit as _ending
 from spdl_rs.pipeline.defs import Aggregator
 
 
@@ -329,7 +330,7 @@ def spin(item):
 # Functions that stay until it is told that they are waited for, which is at once.
 STAY = """
 import logging
-from spdl_rs.pipeline import _ending
+from spdl_rs.pipeline._processes import exit as _ending
 begun, over = threading.Semaphore(0), threading.Event()
 def stay():
     begun.release()
@@ -391,7 +392,7 @@ def test_l07_a_process_may_end_at_any_moment(ending):
 )
 def test_l07_a_process_whose_functions_do_not_end_ends_all_the_same(waiting, pressed):
     text = f"""
-from spdl_rs.pipeline import _ending
+from spdl_rs.pipeline._processes import exit as _ending
 _ending._SILENT_SECONDS, _ending.SECONDS = 0.1, {600 if pressed else 0.3}
 def work(item):
     {waiting}
@@ -415,7 +416,7 @@ time.sleep(0.1)
 def test_l07_a_fork_ends_as_its_parent_does():
     text = """
 import os
-from spdl_rs.pipeline import _ending
+from spdl_rs.pipeline._processes import exit as _ending
 _ending._SILENT_SECONDS, _ending.SECONDS = 0.1, 0.3
 p = build(lambda item: item)
 p.get_item()
@@ -440,7 +441,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_l07_no_thread_is_on_its_way_into_python_when_that_ends():
     text = """
 import atexit
-from spdl_rs.pipeline import _ending
+from spdl_rs.pipeline._processes import exit as _ending
 # As for a pipeline that nobody has ended before.
 atexit.unregister(_ending._end_all)
 def compute(item):

@@ -11,10 +11,10 @@ from spdl_rs.pipeline import (
     ProfileReport,
     ProfileResult,
     ProfileStats,
-    _machine_load,
-    _profile,
     profile_pipeline,
 )
+from spdl_rs.pipeline._profile import machine_load as _machine_load
+from spdl_rs.pipeline._profile import profile as _profile
 
 
 def made(qps, cpus=(1.0,) * 5, **options):

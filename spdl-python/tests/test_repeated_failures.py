@@ -3,7 +3,7 @@
 import logging
 
 from pipelines import identity, refuse, run, source
-from spdl_rs.pipeline import _logging
+from spdl_rs.pipeline._failures import log as _logging
 
 
 def tracebacks(caplog, level=logging.ERROR):

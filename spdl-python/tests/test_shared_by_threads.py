@@ -28,9 +28,9 @@ from spdl_rs.pipeline import (
     PipelineFailure,
     PriorityThreadPoolExecutor,
     TaskStatsHook,
-    _supervised_run,
 )
 from spdl_rs.pipeline._processes.shared_memory import SharedMemory
+from spdl_rs.pipeline._run import supervised_run as _supervised_run
 from spdl_rs.source import DistributedRandomSampler
 from spdl_rs.torch._map_style import Progress
 

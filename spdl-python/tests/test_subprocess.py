@@ -22,14 +22,13 @@ from spdl_rs.pipeline import (
     SharedMemoryRingBuffer,
     WorkerError,
     WorkerTimeoutError,
-    _shared_memory,
-    _worker_process,
     build_pipeline,
     iterate_in_subinterpreter,
     iterate_in_subprocess,
     run_pipeline_in_subinterpreter,
     run_pipeline_in_subprocess,
 )
+from spdl_rs.pipeline._processes import shared_memory, worker_process
 from spdl_rs.pipeline._processes.shared_memory import SharedMemory
 
 HERE = pathlib.Path(__file__).parent
@@ -152,14 +151,14 @@ def test_x01_every_start_method_will_do(method):
 def test_x01_the_start_method_is_not_fork_unless_asked_for():
     done = script(
         """
-        from spdl_rs.pipeline import _worker_process
+        from spdl_rs.pipeline._processes import worker_process
         import multiprocessing
-        print(_worker_process.start_method().get_start_method())
+        print(worker_process.start_method().get_start_method())
         # multiprocessing takes its own default to be the program's choice from now on.
         list(iterate_in_subprocess(functools.partial(range, 3)))
-        print(_worker_process.start_method().get_start_method())
+        print(worker_process.start_method().get_start_method())
         multiprocessing.set_start_method("spawn", force=True)
-        print(_worker_process.start_method().get_start_method())
+        print(worker_process.start_method().get_start_method())
         """
     )
     assert done.stdout.split() == ["forkserver", "forkserver", "spawn"], done.stderr
@@ -509,8 +508,8 @@ def test_x05_the_state_of_random_numbers_is_handed_over():
 
 def test_w13_what_is_left_at_the_end_of_python_is_closed_without_a_complaint(monkeypatch):
     read, write = os.pipe()
-    memory, handle = SharedMemory(1 << 12, "test"), _worker_process._Handle(read)
-    for module in (_shared_memory, _worker_process):
+    memory, handle = SharedMemory(1 << 12, "test"), worker_process._Handle(read)
+    for module in (shared_memory, worker_process):
         # As Python leaves a module whose end has come.
         monkeypatch.setattr(module, "os", None)
     memory.__del__()

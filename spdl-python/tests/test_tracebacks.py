@@ -123,7 +123,7 @@ def test_x01_tracebacks_of_processes_show_what_was_iterated():
     # This test's own, and the one of what is iterated.
     assert frames(raised.value)[1:] in (["__iter__"], ["__iter__", "_receive"])
     there = str(raised.value.__cause__)
-    assert "two_then_raise" in there and "_worker_process" not in there
+    assert "two_then_raise" in there and "worker_process" not in there
 
 
 def test_what_fails_in_the_package_itself_keeps_its_traceback():
