@@ -33,7 +33,7 @@ fn a_stream_that_is_captured_is_told_nothing_until_that_has_ended() {
         assert_says_what_to_do(&batch.wait_on(&stream).unwrap_err());
         assert_says_what_to_do(&batch.download(Some(&stream)).unwrap_err());
         // Neither has taken anything.
-        assert_eq!(device.statistics().slabs.unsure_bytes, 0);
+        assert_eq!(device.statistics().slabs.withheld_bytes, 0);
         driver.set_stream_captured(&stream, false);
         batch.wait_on(&stream).unwrap();
         let seen = driver.read_by_kernel(&stream, batch.address(), LEN);
@@ -57,7 +57,7 @@ fn memory_that_a_graph_being_captured_may_use_is_not_used_again() {
         driver.set_stream_captured(stream, true);
         drop(batch);
         let slabs = device.statistics().slabs;
-        assert_eq!((slabs.live_bytes, slabs.unsure_bytes), (0, 512 * (number + 1)));
+        assert_eq!((slabs.live_bytes, slabs.withheld_bytes), (0, 512 * (number + 1)));
         // Others go on meanwhile, in other memory.
         let next = send(&driver, &device, 2, LEN).unwrap();
         assert_ne!(next.address(), address);
@@ -66,7 +66,7 @@ fn memory_that_a_graph_being_captured_may_use_is_not_used_again() {
     }
     drop(device);
     assert_eq!(driver.violations(), []);
-    assert!(driver.ledger().is_empty());
+    assert!(driver.live_resources().is_empty());
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn the_default_stream_is_told_nothing_while_the_stream_of_a_thread_that_waits_fo
     assert_says_what_to_do(&error);
     // That thread's stream has no name here, and what stands for it cannot be asked.
     drop(batch);
-    assert_eq!(device.statistics().slabs.unsure_bytes, 512);
+    assert_eq!(device.statistics().slabs.withheld_bytes, 512);
     assert_eq!(driver.violations(), []);
 }
 
@@ -114,7 +114,7 @@ fn a_stream_that_is_captured_is_told_nothing_where_samples_are_to_be_made_behind
         let records = driver.calls_of("cuEventRecord");
         assert_says_what_to_do(&make(&stream).unwrap_err());
         assert_eq!(driver.calls_of("cuEventRecord"), records);
-        assert_eq!(device.statistics().slabs.unsure_bytes, 0);
+        assert_eq!(device.statistics().slabs.withheld_bytes, 0);
         driver.set_stream_captured(&stream, false);
         make(&stream).unwrap();
     }

@@ -8,7 +8,7 @@ use common::{LEN, bytes_of, send};
 use spdl_core::memory::DeviceMemory;
 use spdl_core::{Device, Error, ErrorKind, Result};
 use spdl_cuda::driver::DriverError;
-use spdl_cuda::testing::{FakeDriver, Schedule, Seen};
+use spdl_cuda::testing::{FakeDriver, KernelRead, Schedule};
 use spdl_cuda::{ConsumerStream, CudaDevice};
 
 /// Out of memory, a wrong value, busy, forked, unknown, of a newer driver.
@@ -48,7 +48,7 @@ fn step(
     stream: &ConsumerStream,
     number: usize,
     len: usize,
-) -> Result<Seen> {
+) -> Result<KernelRead> {
     device.description()?;
     let batch = send(driver, device, number, len)?;
     batch.wait_on(stream)?;
@@ -65,7 +65,7 @@ fn step(
 fn calls() -> usize {
     let driver = FakeDriver::new(1, Schedule::Held);
     assert!(epoch(&driver).is_empty());
-    assert!(driver.ledger().is_empty());
+    assert!(driver.live_resources().is_empty());
     driver.calls()
 }
 
@@ -86,7 +86,11 @@ fn g11_any_call_may_fail_once_and_nothing_is_left_or_used_too_early() {
                 let failures = epoch(&driver);
                 let case = format!("call {failing} with code {code}, {schedule:?}");
                 assert_eq!(driver.violations(), [], "{case}");
-                assert!(driver.ledger().is_empty(), "{case}: {:?}", driver.ledger());
+                assert!(
+                    driver.live_resources().is_empty(),
+                    "{case}: {:?}",
+                    driver.live_resources()
+                );
                 for error in &failures {
                     assert_eq!(cause(error).code, code, "{case}");
                     assert!(!error.is_fatal(), "{case}");
@@ -173,9 +177,9 @@ fn what_could_not_be_destroyed_is_counted() {
     driver.fail_next("cuMemHostUnregister", 999);
     drop(device.buffers().take(200 * LEN).unwrap());
     assert_eq!(device.statistics().release_failures, 1);
-    assert_eq!(driver.ledger().abandoned, 1);
+    assert_eq!(driver.live_resources().abandoned, 1);
     drop(device);
-    assert!(driver.ledger().is_empty());
+    assert!(driver.live_resources().is_empty());
 }
 
 #[test]
@@ -183,5 +187,5 @@ fn a_device_that_is_not_there_is_an_error_that_says_so() {
     let error = CudaDevice::on(FakeDriver::new(2, Schedule::Prompt), 2).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     let report = error.report();
-    assert!(report.contains("open CUDA device 2; there is no device of that number"), "{report}");
+    assert!(report.contains("open CUDA device 2; invalid device ordinal"), "{report}");
 }

@@ -14,7 +14,7 @@ use spdl_core::{DType, Device, ErrorKind, Result};
 use spdl_cuda::kernels::{ImageKernels, PixelBox, ResizePlan, SampleBatch, SampleFormat};
 use spdl_cuda::pixels::{DevicePlane, SourceImage};
 use spdl_cuda::runtime::DeviceAllocator;
-use spdl_cuda::testing::{FakeDriver, Ledger, Schedule, Seen, ViolationKind};
+use spdl_cuda::testing::{FakeDriver, KernelRead, LiveResources, Schedule, ViolationKind};
 use spdl_cuda::{ConsumerStream, CudaDevice, CudaMemory};
 
 /// With those of `order.rs` and `images`, more than the promise G1 names.
@@ -78,7 +78,7 @@ fn run(seed: u64) {
     let kernels = ImageKernels::new(&device).unwrap();
     let mut chance = Chance(!seed);
     let streams: Vec<ConsumerStream> = (0..2).map(|_| driver.consumer_stream()).collect();
-    let mut seen: Vec<(Seen, Vec<u8>)> = Vec::new();
+    let mut seen: Vec<(KernelRead, Vec<u8>)> = Vec::new();
     let mut images: Vec<(usize, Arc<CudaMemory>)> = Vec::new();
     let mut held = Vec::new();
     for number in 0..8 {
@@ -118,7 +118,7 @@ fn run(seed: u64) {
     for (kernel, bytes) in seen {
         assert_eq!(kernel.bytes(), Some(bytes), "seed {seed}");
     }
-    assert_eq!(driver.ledger(), Ledger::default(), "seed {seed}");
+    assert_eq!(driver.live_resources(), LiveResources::default(), "seed {seed}");
 }
 
 #[test]
@@ -229,7 +229,11 @@ fn g11_any_call_of_a_launch_may_fail_and_nothing_is_left_or_used_too_early() {
                 let case = format!("{count} calls from {failing} on with {code}");
                 assert_eq!(driver.violations(), [], "{case}");
                 if count == 1 && code != 719 {
-                    assert!(driver.ledger().is_empty(), "{case}: {:?}", driver.ledger());
+                    assert!(
+                        driver.live_resources().is_empty(),
+                        "{case}: {:?}",
+                        driver.live_resources()
+                    );
                 }
             }
         }
@@ -254,12 +258,12 @@ fn g11_memory_that_a_launch_cannot_wait_for_is_not_tried_again() {
     // That of the samples, and of the table.
     let slabs = device.statistics().slabs;
     assert_eq!((slabs.live_bytes, slabs.free_bytes), (before.live_bytes, 0));
-    assert_eq!(slabs.unsure_bytes, before.free_bytes);
+    assert_eq!(slabs.withheld_bytes, before.free_bytes);
     launch(&kernels, &[image]).unwrap();
     drop((kernels, device));
     driver.run_all();
     assert_eq!(driver.violations(), []);
-    assert_eq!(driver.ledger(), Ledger::default());
+    assert_eq!(driver.live_resources(), LiveResources::default());
 }
 
 /// An allocator that tells what it was asked for, and gives addresses where nothing is.
@@ -345,7 +349,7 @@ fn what_cannot_be_launched_is_refused_and_the_next_batch_is_made() {
     drop((kernels, foreign, device, other));
     driver.run_all();
     assert_eq!(driver.violations(), []);
-    assert_eq!(driver.ledger(), Ledger::default());
+    assert_eq!(driver.live_resources(), LiveResources::default());
 }
 
 #[test]

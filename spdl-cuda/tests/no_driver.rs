@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use spdl_core::ErrorKind;
 use spdl_core::memory::Space;
-use spdl_cuda::driver::NoDriver;
+use spdl_cuda::driver::DriverLoadError;
 use spdl_cuda::libraries::Library;
 use spdl_cuda::runtime::Part;
 use spdl_cuda::{CudaDevice, Search, choose_device, fallbacks, status};
@@ -22,8 +22,8 @@ fn g10_without_a_driver_a_device_is_a_typed_error_that_says_what_to_do() {
     let error = CudaDevice::open_with(3, &nowhere()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.message().starts_with("cannot open CUDA device 3; install an NVIDIA driver"));
-    let cause = error.source().unwrap().downcast_ref::<NoDriver>().unwrap();
-    let NoDriver::NotFound(not_found) = cause else { panic!("{cause:?}") };
+    let cause = error.source().unwrap().downcast_ref::<DriverLoadError>().unwrap();
+    let DriverLoadError::NotFound(not_found) = cause else { panic!("{cause:?}") };
     assert_eq!(not_found.library, Library::Driver);
     assert!(error.report().contains("no-such-folder/library.so"), "{}", error.report());
 }
@@ -54,7 +54,7 @@ fn g10_the_status_names_each_part_with_its_reason_and_its_remedy() {
         let is_unused = part.part == Part::Nvrtc;
         assert_eq!(part.remedy.is_empty(), is_unused, "{part:?}");
         assert_eq!(
-            part.detail.contains("not needed, as kernels come compiled"),
+            part.detail.contains("optional, because kernels are precompiled"),
             is_unused,
             "{part:?}"
         );

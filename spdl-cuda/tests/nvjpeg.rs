@@ -8,7 +8,7 @@ mod common;
 use bytes::Bytes;
 use common::nvjpeg_stub::{compiled, jpeg, stub};
 use spdl_core::ErrorKind;
-use spdl_cuda::jpeg::{DecodedJpeg, JpegPath};
+use spdl_cuda::jpeg::{DecodedJpeg, JpegBackend};
 use spdl_cuda::testing::{FakeDriver, Schedule};
 use spdl_cuda::{CudaDevice, NvJpeg, Search};
 
@@ -18,7 +18,7 @@ fn device() -> (FakeDriver, CudaDevice) {
     (driver, device)
 }
 
-fn path(image: &DecodedJpeg) -> Option<JpegPath> {
+fn path(image: &DecodedJpeg) -> Option<JpegBackend> {
     match image {
         DecodedJpeg::Decoded { path, .. } => Some(*path),
         _ => None,
@@ -50,7 +50,7 @@ fn each_image_goes_to_what_decodes_it_and_has_a_place_of_its_own() {
     let encoded: Vec<Bytes> = images.iter().cloned().map(Bytes::from).collect();
     let batch = decoder.decode(&encoded).unwrap();
     let paths: Vec<_> = batch.images.iter().map(path).collect();
-    let (engine, hybrid) = (Some(JpegPath::Hardware), Some(JpegPath::Hybrid));
+    let (engine, hybrid) = (Some(JpegBackend::Hardware), Some(JpegBackend::Hybrid));
     assert_eq!(paths, [engine, hybrid, hybrid, hybrid, None, None]);
     assert!(matches!(&batch.images[4], DecodedJpeg::ForHost(header) if header.width == 14));
     let DecodedJpeg::Failed(error) = &batch.images[5] else { panic!("{:?}", batch.images[5]) };
@@ -60,7 +60,7 @@ fn each_image_goes_to_what_decodes_it_and_has_a_place_of_its_own() {
     let mut expected = Vec::new();
     for (image, encoded) in batch.images.iter().zip(&encoded) {
         if let DecodedJpeg::Decoded { offset, header, path, .. } = image {
-            let name = if *path == JpegPath::Hardware { "engine" } else { "image" };
+            let name = if *path == JpegBackend::Hardware { "engine" } else { "image" };
             let pitch = header.width as usize * 3;
             expected.push((name.to_owned(), address + offset, pitch, encoded.len()));
         }
@@ -73,7 +73,7 @@ fn each_image_goes_to_what_decodes_it_and_has_a_place_of_its_own() {
     drop((batch, decoder, device));
     assert_eq!(stub.number(b"stub_live"), 0);
     assert_eq!(driver.violations(), []);
-    assert!(driver.ledger().is_empty(), "{:?}", driver.ledger());
+    assert!(driver.live_resources().is_empty(), "{:?}", driver.live_resources());
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn an_image_that_is_damaged_spoils_no_other() {
         // A sound batch after one that failed uses the engines again.
         let sound: Vec<Bytes> = (0..9).map(|_| jpeg(0xC0, 20, 30).into()).collect();
         let batch = decoder.decode(&sound).unwrap();
-        let on_engines = |image: &&DecodedJpeg| path(image) == Some(JpegPath::Hardware);
+        let on_engines = |image: &&DecodedJpeg| path(image) == Some(JpegBackend::Hardware);
         assert!(batch.images.iter().filter(on_engines).count() > 0, "round {round}");
     }
 }
@@ -122,12 +122,13 @@ fn what_the_engines_decode_a_batch_with_is_not_used_again_before_that_is_done() 
     let stub = stub();
     let driver = FakeDriver::new(1, Schedule::Held);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
-    let mut decoder = NvJpeg::new_with(&device, &stub.search()).unwrap().only(JpegPath::Hardware);
+    let mut decoder =
+        NvJpeg::new_with(&device, &stub.search()).unwrap().only(JpegBackend::Hardware);
     let mut waits = Vec::new();
     let mut held = Vec::new();
     for _ in 0..10 {
         held.push(decoder.decode(&[jpeg(0xC0, 5, 6).into()]).unwrap());
-        assert_eq!(path(&held.last().unwrap().images[0]), Some(JpegPath::Hardware));
+        assert_eq!(path(&held.last().unwrap().images[0]), Some(JpegBackend::Hardware));
         waits.push(driver.calls_of("cuEventSynchronize"));
     }
     // Eight are under way at the same time.
@@ -153,12 +154,12 @@ fn g11_memory_that_a_batch_cannot_wait_for_is_not_tried_again() {
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     assert!(error.message().contains("while a CUDA graph is captured"), "{error}");
     let slabs = device.statistics().slabs;
-    let bytes = (slabs.live_bytes, slabs.free_bytes, slabs.unsure_bytes);
+    let bytes = (slabs.live_bytes, slabs.free_bytes, slabs.withheld_bytes);
     assert_eq!(bytes, (0, 0, before.free_bytes));
     decoder.decode(&encoded).unwrap();
     drop((decoder, device));
     assert_eq!(driver.violations(), []);
-    assert!(driver.ledger().is_empty());
+    assert!(driver.live_resources().is_empty());
 }
 
 #[test]
@@ -223,7 +224,7 @@ fn a_device_without_engines_decodes_the_other_way() {
         let mut decoder = NvJpeg::new_with(&device, &stub.search()).unwrap();
         assert_eq!(decoder.engines(), (0, 0));
         let batch = decoder.decode(&[jpeg(0xC0, 5, 6).into()]).unwrap();
-        assert_eq!(path(&batch.images[0]), Some(JpegPath::Hybrid));
+        assert_eq!(path(&batch.images[0]), Some(JpegBackend::Hybrid));
         assert!(decoder.decode(&[]).unwrap().images.is_empty());
     }
 }
@@ -262,7 +263,11 @@ fn every_call_that_fails_is_an_error_and_leaves_nothing_behind() {
             assert_eq!(run(&device).unwrap(), 60, "after call {call} with {status}");
             drop(device);
             assert_eq!(stub.number(b"stub_live"), 0, "call {call} with {status}");
-            assert!(driver.ledger().is_empty(), "call {call}: {:?}", driver.ledger());
+            assert!(
+                driver.live_resources().is_empty(),
+                "call {call}: {:?}",
+                driver.live_resources()
+            );
             assert_eq!(driver.violations(), []);
         }
     }

@@ -10,7 +10,7 @@ use common::{Chance, LEN, assemble, bytes_of, own, send};
 use spdl_core::memory::DeviceMemory;
 use spdl_core::{Device, Error, ErrorKind, Result};
 use spdl_cuda::runtime::DeviceAllocator;
-use spdl_cuda::testing::{FakeDriver, Ledger, Schedule, Seen, ViolationKind};
+use spdl_cuda::testing::{FakeDriver, KernelRead, LiveResources, Schedule, ViolationKind};
 use spdl_cuda::{ConsumerStream, CudaDevice, CudaMemory};
 
 /// As many as the promise G1 names.
@@ -29,7 +29,7 @@ struct Held {
 struct Consumer {
     driver: FakeDriver,
     streams: Vec<ConsumerStream>,
-    seen: Vec<(Seen, Vec<u8>)>,
+    seen: Vec<(KernelRead, Vec<u8>)>,
     chance: Chance,
 }
 
@@ -116,7 +116,7 @@ fn run(seed: u64) {
     for (seen, holds) in &consumer.seen {
         assert_eq!(seen.bytes().as_ref(), Some(holds), "seed {seed}: a kernel saw other bytes");
     }
-    assert_eq!(driver.ledger(), Ledger::default(), "seed {seed}");
+    assert_eq!(driver.live_resources(), LiveResources::default(), "seed {seed}");
 }
 
 #[test]
@@ -216,12 +216,12 @@ fn a_download_behind_the_event_of_its_producer_needs_no_stream() {
     batch.wait_on(&stream).unwrap();
     driver.write_by_kernel(&stream, batch.address(), LEN, 9);
     let written = driver.consumer_event(&stream);
-    assert!(!device.is_reached(&written).unwrap());
+    assert!(!device.is_complete(&written).unwrap());
     let records = driver.calls_of("cuEventRecord");
     let host = batch.download_part(0, LEN, None, Some(&written)).unwrap().wait().unwrap();
     driver.host_reads(&host);
     assert_eq!(*host, [9; LEN]);
-    assert!(device.is_reached(&written).unwrap());
+    assert!(device.is_complete(&written).unwrap());
     // Nothing but the end of the copy is recorded.
     assert_eq!(driver.calls_of("cuEventRecord") - records, 1);
     assert_eq!(driver.violations(), []);
@@ -238,14 +238,14 @@ fn a_full_device_gets_back_what_nobody_knew_who_used() {
     driver.read_by_kernel(&stream, batch.address(), 4096);
     driver.fail_next("cuEventRecord", 400);
     drop(batch);
-    assert_eq!(device.statistics().slabs.unsure_bytes, 4096);
+    assert_eq!(device.statistics().slabs.withheld_bytes, 4096);
     let held: Vec<_> = (2..4).map(|number| send(&driver, &device, number, 4096).unwrap()).collect();
     let slabs = device.statistics().slabs;
-    assert_eq!((slabs.live_bytes, slabs.free_bytes, slabs.unsure_bytes), (2 * 4096, 0, 0));
+    assert_eq!((slabs.live_bytes, slabs.free_bytes, slabs.withheld_bytes), (2 * 4096, 0, 0));
     drop((held, device));
     driver.run_all();
     assert_eq!(driver.violations(), []);
-    assert!(driver.ledger().is_empty());
+    assert!(driver.live_resources().is_empty());
 }
 
 #[test]
@@ -271,8 +271,8 @@ fn a_full_device_that_does_not_settle_forgets_no_memory() {
             continue;
         }
         let slabs = device.statistics().slabs;
-        let bytes = slabs.live_bytes + slabs.free_bytes + slabs.unsure_bytes;
-        assert_eq!(bytes, driver.ledger().allocated_bytes, "8 calls from {failing} on");
+        let bytes = slabs.live_bytes + slabs.free_bytes + slabs.withheld_bytes;
+        assert_eq!(bytes, driver.live_resources().allocated_bytes, "8 calls from {failing} on");
         kept += usize::from(sent.is_err() && bytes == 2 * 4096);
         drop((sent, device));
         driver.run_all();
@@ -295,7 +295,7 @@ fn memory_that_a_copy_cannot_wait_for_is_not_tried_again() {
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     assert!(error.message().contains("while a CUDA graph is captured"), "{error}");
     let slabs = device.statistics().slabs;
-    assert_eq!((slabs.live_bytes, slabs.free_bytes, slabs.unsure_bytes), (0, 0, 512));
+    assert_eq!((slabs.live_bytes, slabs.free_bytes, slabs.withheld_bytes), (0, 0, 512));
     drop(send(&driver, &device, 3, LEN).unwrap());
 }
 
@@ -390,10 +390,10 @@ fn slabs_of_sizes_that_are_gone_are_freed_when_their_readers_are_done() {
         batch.wait_on(&stream).unwrap();
         driver.read_by_kernel(&stream, batch.address(), len);
     }
-    assert_eq!(driver.ledger().allocated_bytes, 4096 + 8192 + 16384, "all are still read");
+    assert_eq!(driver.live_resources().allocated_bytes, 4096 + 8192 + 16384, "all are still read");
     driver.run_all();
     drop(send(&driver, &device, 3, 16384).unwrap());
-    assert_eq!(driver.ledger().allocated_bytes, 16384);
+    assert_eq!(driver.live_resources().allocated_bytes, 16384);
     drop(device);
     driver.run_all();
     assert_eq!(driver.violations(), []);
@@ -405,10 +405,10 @@ fn a_slab_is_not_freed_while_a_batch_that_nobody_wants_is_still_copied_into_it()
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
     drop(send(&driver, &device, 0, 4096).unwrap());
     drop(send(&driver, &device, 1, 8192).unwrap());
-    assert_eq!(driver.ledger().allocated_bytes, 4096 + 8192);
+    assert_eq!(driver.live_resources().allocated_bytes, 4096 + 8192);
     driver.run_all();
     drop(send(&driver, &device, 2, 8192).unwrap());
-    assert_eq!(driver.ledger().allocated_bytes, 8192);
+    assert_eq!(driver.live_resources().allocated_bytes, 8192);
     assert_eq!(driver.violations(), []);
 }
 
@@ -430,7 +430,7 @@ fn where_the_device_is_full_slabs_of_other_sizes_make_room() {
     drop(device);
     driver.run_all();
     assert_eq!(driver.violations(), []);
-    assert!(driver.ledger().is_empty());
+    assert!(driver.live_resources().is_empty());
 }
 
 /// The allocator of a framework.
@@ -469,7 +469,7 @@ fn memory_of_another_allocator_goes_back_to_it_when_it_is_not_used_any_more() {
     assert_eq!(driver.calls_of("cuMemFree_v2"), 1);
     driver.run_all();
     assert_eq!(driver.violations(), []);
-    assert_eq!(driver.ledger(), Ledger::default());
+    assert_eq!(driver.live_resources(), LiveResources::default());
 }
 
 #[test]
@@ -482,11 +482,11 @@ fn a_consumer_stream_that_is_gone_costs_its_slab_and_nothing_else() {
     driver.end_consumer_stream(&stream);
     drop(batch);
     let slabs = device.statistics().slabs;
-    assert_eq!((slabs.live_bytes, slabs.free_bytes, slabs.unsure_bytes), (0, 0, 512));
+    assert_eq!((slabs.live_bytes, slabs.free_bytes, slabs.withheld_bytes), (0, 0, 512));
     drop(send(&driver, &device, 2, LEN).unwrap());
     assert_eq!(device.statistics().slabs.allocations, 2);
     drop(device);
-    assert_eq!(driver.ledger(), Ledger::default());
+    assert_eq!(driver.live_resources(), LiveResources::default());
 }
 
 #[test]
@@ -536,7 +536,7 @@ fn an_empty_batch_is_ready_like_any_other() {
     );
     drop(device);
     assert_eq!(driver.violations(), []);
-    assert_eq!(driver.ledger(), Ledger::default());
+    assert_eq!(driver.live_resources(), LiveResources::default());
 }
 
 #[test]
@@ -564,5 +564,5 @@ fn a_graph_that_somebody_captures_is_not_broken_off_and_the_thread_is_left_as_it
     use_everything(&driver);
     assert_eq!(driver.violations(), []);
     assert!(driver.is_strict());
-    assert_eq!(driver.ledger().current_contexts, 0);
+    assert_eq!(driver.live_resources().current_contexts, 0);
 }

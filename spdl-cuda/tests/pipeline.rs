@@ -9,7 +9,7 @@ use spdl_core::memory::Space;
 use spdl_core::{
     BatchLayout, DType, DatasetSource, Field, Fill, FillContext, PipelineBuilder, Result, SlotMut,
 };
-use spdl_cuda::testing::{FakeDriver, Ledger, Schedule};
+use spdl_cuda::testing::{FakeDriver, LiveResources, Schedule};
 use spdl_cuda::{CudaDevice, CudaMemory};
 
 struct Numbers;
@@ -61,6 +61,6 @@ fn g1_batches_of_a_pipeline_arrive_whole_in_pinned_memory_that_is_used_again() {
         assert_eq!(driver.calls_of("cuEventSynchronize"), 0);
         drop(device);
         assert_eq!(driver.violations(), [], "seed {seed}");
-        assert_eq!(driver.ledger(), Ledger::default(), "seed {seed}");
+        assert_eq!(driver.live_resources(), LiveResources::default(), "seed {seed}");
     }
 }

@@ -11,7 +11,7 @@ use spdl_core::{Device, ErrorKind, Result};
 use spdl_cuda::kernels::{ImageKernels, PixelBox, ResizePlan, SampleFormat};
 use spdl_cuda::pixels::{DevicePlane, SourceImage};
 use spdl_cuda::python::{cuda_memory, samples_of};
-use spdl_cuda::testing::{FakeDriver, Ledger, Schedule};
+use spdl_cuda::testing::{FakeDriver, LiveResources, Schedule};
 use spdl_cuda::{CudaDevice, CudaMemory};
 
 const SIDE: u32 = 2;
@@ -71,7 +71,7 @@ fn g1_no_schedule_overwrites_an_upload_before_its_samples_are_made() {
             let expected = [[number; BYTES], [number + 100; BYTES]].concat();
             assert_eq!(seen.bytes(), Some(expected), "seed {seed}");
         }
-        assert_eq!(driver.ledger(), Ledger::default(), "seed {seed}");
+        assert_eq!(driver.live_resources(), LiveResources::default(), "seed {seed}");
     }
 }
 
@@ -132,7 +132,11 @@ fn g11_any_call_of_the_driver_may_fail_while_samples_are_made() {
             driver.fail_calls(failing, 1, code);
             errors += usize::from(epoch(&driver).is_err());
             assert_eq!(driver.violations(), [], "call {failing} with {code}");
-            assert!(driver.ledger().is_empty(), "call {failing}: {:?}", driver.ledger());
+            assert!(
+                driver.live_resources().is_empty(),
+                "call {failing}: {:?}",
+                driver.live_resources()
+            );
         }
     }
     assert!(errors > driver.calls() / 2, "{errors} of {}", 2 * driver.calls());

@@ -18,7 +18,7 @@ use host::{MediaDecoder, place};
 use jpegs_with_pixels::{jpeg, picture};
 use spdl_core::stage::DeviceBatch;
 use spdl_core::{Batch, BatchLayout, DType, DatasetSource, Labeled, PipelineBuilder, Result};
-use spdl_cuda::jpeg::JpegPath;
+use spdl_cuda::jpeg::JpegBackend;
 use spdl_cuda::kernels::{Layout, SampleFormat};
 use spdl_cuda::libraries::Library;
 use spdl_cuda::{CudaDevice, CudaMemory, DeviceImages, Search};
@@ -89,7 +89,9 @@ fn g5_g8_samples_of_the_device_are_those_of_the_host_within_one_level() {
     for mode in [Mode::Eval, Mode::Train] {
         let transform = transform(mode);
         let expected = by_host(&transform, &files);
-        for only in [None, Some(JpegPath::Hardware), Some(JpegPath::Hybrid), Some(JpegPath::Host)] {
+        for only in
+            [None, Some(JpegBackend::Hardware), Some(JpegBackend::Hybrid), Some(JpegBackend::Host)]
+        {
             let device = open(cuda).unwrap();
             let images = images(&device, &nvjpeg, transform.clone());
             let images = match only {
@@ -111,13 +113,15 @@ fn g5_g8_samples_of_the_device_are_those_of_the_host_within_one_level() {
             let statistics = images.statistics();
             let device_decoded = statistics.hardware + statistics.hybrid;
             match only {
-                None | Some(JpegPath::Hybrid) => assert_eq!(device_decoded, 16),
+                None | Some(JpegBackend::Hybrid) => assert_eq!(device_decoded, 16),
                 // Progressive ones are not for the engines.
-                Some(JpegPath::Hardware) => assert_eq!((device_decoded, statistics.host), (12, 5)),
+                Some(JpegBackend::Hardware) => {
+                    assert_eq!((device_decoded, statistics.host), (12, 5))
+                }
                 _ => assert_eq!((device_decoded, statistics.host), (0, 17)),
             }
             drop((batches, images, device));
-            assert_eq!(cuda.ledger(), [0; 7]);
+            assert_eq!(cuda.live_resources(), [0; 7]);
         }
     }
 }
@@ -171,7 +175,7 @@ fn g11_any_call_of_c_may_fail_and_nothing_stays() {
             Err(_) => told += 1,
         }
         cuda.fail(-1, 0);
-        assert_eq!(cuda.ledger(), [0; 7], "call {call}");
+        assert_eq!(cuda.live_resources(), [0; 7], "call {call}");
         assert_eq!(nvjpeg.number(b"stub_live"), 0, "call {call}");
     }
     assert!(told > 20, "{told} of {calls}");

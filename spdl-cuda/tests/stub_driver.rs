@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use libloading::Library as Opened;
 use spdl_core::memory::DeviceMemory;
 use spdl_core::{Device, ErrorKind, Result};
-use spdl_cuda::driver::{DriverError, NoDriver};
+use spdl_cuda::driver::{DriverError, DriverLoadError};
 use spdl_cuda::libraries::Library;
 use spdl_cuda::runtime::Part;
 use spdl_cuda::{ConsumerStream, CudaDevice, CudaMemory, Search, status};
@@ -26,7 +26,7 @@ struct Stub {
     path: PathBuf,
     fail: unsafe extern "C" fn(c_long, c_uint),
     calls: unsafe extern "C" fn() -> c_long,
-    ledger: unsafe extern "C" fn(c_int) -> c_long,
+    live_resources: unsafe extern "C" fn(c_int) -> c_long,
     last_call: unsafe extern "C" fn() -> *const c_char,
     capture: unsafe extern "C" fn(usize),
     disturbed: unsafe extern "C" fn() -> c_long,
@@ -48,7 +48,7 @@ impl Stub {
             // SAFETY: see above.
             calls: *unsafe { opened.get("stub_calls") }.unwrap(),
             // SAFETY: see above.
-            ledger: *unsafe { opened.get("stub_ledger") }.unwrap(),
+            live_resources: *unsafe { opened.get("stub_ledger") }.unwrap(),
             // SAFETY: see above.
             last_call: *unsafe { opened.get("stub_last_call") }.unwrap(),
             // SAFETY: see above.
@@ -88,9 +88,9 @@ impl Stub {
     }
 
     /// Contexts, current ones, streams, events, memory, locked memory, modules.
-    fn ledger(&self) -> [c_long; 7] {
+    fn live_resources(&self) -> [c_long; 7] {
         // SAFETY: these are its kinds.
-        [0, 1, 2, 3, 4, 5, 6].map(|kind| unsafe { (self.ledger)(kind) })
+        [0, 1, 2, 3, 4, 5, 6].map(|kind| unsafe { (self.live_resources)(kind) })
     }
 
     /// The call that failed.
@@ -127,7 +127,7 @@ fn batches_go_there_and_back_through_the_calls_of_c_and_nothing_stays() {
     let stub = Stub::compile(&[]);
     there_and_back(&stub.search()).unwrap();
     assert!(stub.calls() > 50, "{}", stub.calls());
-    assert_eq!(stub.ledger(), [0; 7]);
+    assert_eq!(stub.live_resources(), [0; 7]);
 }
 
 #[test]
@@ -148,12 +148,12 @@ fn a_stream_that_is_captured_is_told_nothing_through_the_calls_of_c() {
         assert!(error.message().contains("while a CUDA graph is captured"), "{error}");
     }
     drop(used);
-    assert_eq!(device.statistics().slabs.unsure_bytes, 5120);
+    assert_eq!(device.statistics().slabs.withheld_bytes, 5120);
     assert_eq!(stub.disturbed(), 0);
     stub.capture(0);
     unused.wait_on(&stream).unwrap();
     drop((unused, device));
-    assert_eq!(stub.ledger(), [0; 7]);
+    assert_eq!(stub.live_resources(), [0; 7]);
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn the_device_is_described_and_listed() {
     let line =
         |part| status.parts.iter().find(|status| status.part == part).unwrap().detail.clone();
     assert!(line(Part::Driver).starts_with("CUDA 13.0, "), "{status}");
-    assert!(line(Part::Driver).ends_with("libcuda.so.1 (as it was said)"), "{status}");
+    assert!(line(Part::Driver).ends_with("libcuda.so.1 (explicit path)"), "{status}");
     assert_eq!(line(Part::Device), "0: Stub (9.0, 1 GiB)");
     let error = CudaDevice::open_with(1, &stub.search()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
@@ -188,14 +188,21 @@ fn g11_any_call_of_c_may_fail_and_nothing_stays() {
                 Err(error) => {
                     told += 1;
                     let mut cause = error.source().unwrap();
-                    if let Some(NoDriver::Refuses(error)) = cause.downcast_ref::<NoDriver>() {
+                    if let Some(DriverLoadError::InitFailed(error)) =
+                        cause.downcast_ref::<DriverLoadError>()
+                    {
                         cause = error;
                     }
                     let cause = cause.downcast_ref::<DriverError>().unwrap();
                     assert_eq!((cause.call, cause.code), (&*stub.last_call(), code));
                 }
             }
-            assert_eq!(stub.ledger(), [0; 7], "call {call} ({}), code {code}", stub.last_call());
+            assert_eq!(
+                stub.live_resources(),
+                [0; 7],
+                "call {call} ({}), code {code}",
+                stub.last_call()
+            );
         }
         assert!(told > calls / 3, "{told} of {calls} were told");
     }
@@ -206,9 +213,12 @@ fn g10_a_driver_that_lacks_a_function_is_too_old_and_the_function_is_named() {
     let stub = Stub::compile(&["-DWITHOUT_cuStreamWaitEvent"]);
     let error = CudaDevice::open_with(0, &stub.search()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    let cause = error.source().unwrap().downcast_ref::<NoDriver>().unwrap();
-    let lacks = Some("cuStreamWaitEvent");
-    assert_eq!(*cause, NoDriver::TooOld { need: 12_000, have: Some(13_000), lacks });
+    let cause = error.source().unwrap().downcast_ref::<DriverLoadError>().unwrap();
+    let missing_function = Some("cuStreamWaitEvent");
+    assert_eq!(
+        *cause,
+        DriverLoadError::TooOld { required: 12_000, found: Some(13_000), missing_function }
+    );
     assert_eq!(stub.calls(), 0, "none was called");
 }
 
@@ -218,7 +228,7 @@ fn g10_a_driver_of_an_older_cuda_is_refused_with_both_versions() {
     let error = CudaDevice::open_with(0, &stub.search()).unwrap_err();
     let report = error.report();
     assert!(report.contains("install an NVIDIA driver of version 525"), "{report}");
-    assert!(report.ends_with("CUDA 12.0 is needed, it knows 11.4"), "{report}");
+    assert!(report.ends_with("CUDA 12.0 is required, found 11.4"), "{report}");
     assert_eq!(stub.calls(), 0, "none was called");
 }
 
@@ -244,5 +254,5 @@ fn libraries_of_wheels_are_found_in_folders_of_packages() {
     std::fs::copy(&stub.path, folder.join("libnvjpeg.so.12")).unwrap();
     let status = status(&Search::default().wheels_in(packages.path()));
     assert!(status.is_available(Part::NvJpeg), "{status}");
-    assert!(status.to_string().contains("libnvjpeg.so.12 (in a wheel)"), "{status}");
+    assert!(status.to_string().contains("libnvjpeg.so.12 (Python wheel)"), "{status}");
 }

@@ -178,7 +178,7 @@ def test_with_stream_minus_1_nobody_waits(stub):
 def test_numbers_that_are_no_stream_are_refused(stub, stream):
     array = counted()
     for use in (lambda: array.__dlpack__(stream=stream), lambda: array.record_stream(stream)):
-        with pytest.raises(ValueError, match="is no CUDA stream"):
+        with pytest.raises(ValueError, match="invalid CUDA stream"):
             use()
 
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use spdl_core::ErrorKind;
-use spdl_cuda::jpeg::{DecodedJpeg, DecodedJpegs, JpegPath};
+use spdl_cuda::jpeg::{DecodedJpeg, DecodedJpegs, JpegBackend};
 use spdl_cuda::{CudaDevice, NvJpeg};
 use spdl_media::{CodecRegistry, Decoder, Limits};
 
@@ -103,7 +103,7 @@ fn rate(
         times.push(before.elapsed().as_secs_f64());
         for image in &decoded.images {
             match image {
-                DecodedJpeg::Decoded { path: JpegPath::Hardware, .. } => paths[0] += 1,
+                DecodedJpeg::Decoded { path: JpegBackend::Hardware, .. } => paths[0] += 1,
                 DecodedJpeg::Decoded { .. } => paths[1] += 1,
                 _ => paths[2] += 1,
             }

@@ -1,222 +1,222 @@
-//! The CUDA driver, as far as this crate calls it.
+//! The trait of the CUDA driver API, as far as this crate calls it, and the handles of its resources.
 //!
-//! All calls go through one trait, so that the same code runs on the driver of a machine
-//! (`loaded.rs`) and on one that executes nothing until it is told to, and finds whatever happens in
-//! no order (`fake/`, feature `testing`). It adds nothing: each method is one call of the driver.
+//! All calls go through the trait, so that the same code runs on `libcuda` (`loaded.rs`) and on the fake
+//! driver for tests (`testing/`). Each method is one call of the driver.
 //!
-//! What the driver hands out cannot be copied, and is taken back by value: nothing can be used after
-//! it was destroyed. What touches memory by its address is `unsafe`.
+//! Handles cannot be copied, and destroying a resource consumes its handle. A method that accesses memory
+//! by address is `unsafe`.
 
-use super::error::DriverError;
 use std::fmt::Debug;
 
-/// What a call of the driver ends with.
+use super::error::DriverError;
+
+/// The result of a driver call.
 pub(crate) type DriverResult<T> = Result<T, DriverError>;
 
-/// A device of the machine.
+/// A `CUdevice`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceId(pub(crate) i32);
 
-/// A device's primary context, retained once.
+/// The primary context of a device, retained once.
 #[derive(Debug)]
 pub(crate) struct ContextHandle {
     pub(crate) raw: usize,
     pub(crate) device: DeviceId,
 }
 
-/// A stream.
+/// A `CUstream`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct StreamHandle(pub(crate) usize);
 
-/// An event: a place in a stream that others can wait for.
+/// A `CUevent`: a position in a stream for which others can wait.
 #[derive(Debug)]
 pub(crate) struct EventHandle(pub(crate) usize);
 
-/// Memory of a device.
+/// An allocation of device memory.
 #[derive(Debug)]
 pub(crate) struct MemoryHandle {
     pub(crate) address: DeviceAddress,
     pub(crate) bytes: usize,
 }
 
-/// Host memory that the driver has locked where it is.
+/// Host memory that the driver has pinned.
 #[derive(Debug)]
 pub(crate) struct RegistrationHandle(pub(crate) usize);
 
-/// Machine code that was loaded into a context.
+/// A `CUmodule`: machine code loaded into a context.
 #[derive(Debug)]
 pub(crate) struct ModuleHandle(pub(crate) usize);
 
-/// A kernel in a module.
+/// A `CUfunction`: a kernel of a module.
 #[derive(Debug)]
 pub(crate) struct FunctionHandle(pub(crate) usize);
 
-/// An address in the memory of a device.
+/// A `CUdeviceptr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct DeviceAddress(pub(crate) u64);
 
-/// Numbers that describe a device. The values are the driver's own.
+/// Device attributes, with the values of `CUdevice_attribute`.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum DeviceAttribute {
-    /// How many multiprocessors it has.
+    /// Number of multiprocessors.
     Multiprocessors = 16,
-    /// Which bus it is on.
+    /// PCI bus.
     PciBus = 33,
-    /// Which device of that bus it is.
+    /// PCI device on the bus.
     PciDevice = 34,
-    /// How many copies it makes at the same time.
+    /// Number of copies that can run concurrently.
     CopyEngines = 40,
-    /// Which of the buses that have this number.
+    /// PCI domain.
     PciDomain = 50,
-    /// The first number of its compute capability.
+    /// Major compute capability.
     ComputeMajor = 75,
-    /// The second one.
+    /// Minor compute capability.
     ComputeMinor = 76,
 }
 
-/// How many threads run a kernel.
+/// Grid and block dimensions of a kernel launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LaunchShape {
-    /// Blocks, in x, y and z.
+pub(crate) struct LaunchDimensions {
+    /// Blocks in x, y and z.
     pub grid: [u32; 3],
-    /// Threads of a block, in x, y and z.
+    /// Threads of a block in x, y and z.
     pub block: [u32; 3],
-    /// Shared memory of a block beside what the kernel declares, in bytes.
+    /// Dynamic shared memory of a block, in bytes.
     pub shared_bytes: u32,
 }
 
-/// Memory of a device that work of a stream reads or writes.
+/// A range of device memory that work of a stream reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Touched {
+pub(crate) struct MemoryAccess {
     pub(crate) address: DeviceAddress,
     pub(crate) bytes: u64,
     pub(crate) writes: bool,
 }
 
-impl Touched {
-    pub(crate) fn read(address: u64, bytes: u64) -> Touched {
-        Touched { address: DeviceAddress(address), bytes, writes: false }
+impl MemoryAccess {
+    pub(crate) fn read(address: u64, bytes: u64) -> MemoryAccess {
+        MemoryAccess { address: DeviceAddress(address), bytes, writes: false }
     }
 
-    pub(crate) fn written(address: u64, bytes: u64) -> Touched {
-        Touched { address: DeviceAddress(address), bytes, writes: true }
+    pub(crate) fn written(address: u64, bytes: u64) -> MemoryAccess {
+        MemoryAccess { address: DeviceAddress(address), bytes, writes: true }
     }
 }
 
-/// Rows of bytes that are copied within the memory of a device.
+/// A pitched copy within device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RowsCopy {
-    /// Where the first row is.
+pub(crate) struct Memcpy2D {
+    /// The first row of the source.
     pub(crate) from: DeviceAddress,
-    /// From a row to the next one there, in bytes.
+    /// Distance between rows of the source, in bytes.
     pub(crate) from_pitch: usize,
-    /// Where the first row goes.
+    /// The first row of the target.
     pub(crate) to: DeviceAddress,
-    /// From a row to the next one there, in bytes.
+    /// Distance between rows of the target, in bytes.
     pub(crate) to_pitch: usize,
-    /// How long a row is, in bytes: not longer than from a row to the next one.
+    /// Length of a row in bytes, at most either pitch.
     pub(crate) row_bytes: usize,
-    /// How many rows there are.
+    /// Number of rows.
     pub(crate) rows: usize,
 }
 
-/// The calls. Those behind [`exchange_capture_mode`](Driver::exchange_capture_mode) need a current
-/// context.
+/// The calls of the driver API. Those after [`exchange_capture_mode`](Driver::exchange_capture_mode)
+/// need a current context.
 ///
-/// Each fails with what the driver says, which may be the failure of earlier work on the device.
-#[allow(clippy::missing_errors_doc, reason = "all methods fail alike, as is said above")]
+/// Each returns the error of the driver, which may be that of earlier asynchronous work.
+#[allow(clippy::missing_errors_doc, reason = "all methods fail as documented above")]
 pub(crate) trait Driver: Debug + Send + Sync + 'static {
-    /// The CUDA version that the driver knows: 12040 is 12.4.
+    /// The CUDA version of the driver: 12040 is 12.4.
     fn version(&self) -> DriverResult<i32>;
 
-    /// How many devices there are.
+    /// The number of devices.
     fn device_count(&self) -> DriverResult<u32>;
 
-    /// The device with this number.
+    /// The device of an ordinal.
     fn device(&self, ordinal: u32) -> DriverResult<DeviceId>;
 
-    /// What its maker calls it.
+    /// The product name.
     fn device_name(&self, device: DeviceId) -> DriverResult<String>;
 
-    /// A number that describes it.
+    /// An attribute of a device.
     fn device_attribute(&self, device: DeviceId, attribute: DeviceAttribute) -> DriverResult<i32>;
 
-    /// How much memory it has, in bytes.
+    /// Total memory of a device in bytes.
     fn device_memory(&self, device: DeviceId) -> DriverResult<usize>;
 
-    /// The context that all users of the device in this process share; made for the first of them.
+    /// Retains the primary context, which all users of the device in this process share.
     fn retain_primary_context(&self, device: DeviceId) -> DriverResult<ContextHandle>;
 
-    /// Gives it back; it ends with its last user.
+    /// Releases the primary context. The last release destroys the context.
     fn release_primary_context(&self, context: ContextHandle) -> DriverResult<()>;
 
-    /// Makes a context the current one of this thread, above that which was.
+    /// Pushes a context on the stack of this thread, which makes it current.
     fn push_context(&self, context: &ContextHandle) -> DriverResult<()>;
 
-    /// Makes that the current one again which was before.
+    /// Pops the current context, which makes the previous one current.
     fn pop_context(&self) -> DriverResult<()>;
 
-    /// How strictly the driver keeps this thread from calls that graphs captured by other threads do not
-    /// bear: sets it, and returns what it was. 2 is not at all.
+    /// Sets the stream capture mode of this thread, and returns the previous one. 2 is relaxed.
+    ///
+    /// In the other modes, the driver forbids calls that may invalidate captures of other threads.
     fn exchange_capture_mode(&self, mode: i32) -> DriverResult<i32>;
 
-    /// Whether what the stream is told now becomes part of a graph. It fails for the legacy default stream
-    /// while a stream is captured that waits for that one.
+    /// Whether a stream is being captured into a graph.
+    ///
+    /// Fails for the legacy default stream while a blocking stream is being captured.
     fn is_capturing(&self, stream: &StreamHandle) -> DriverResult<bool>;
 
-    /// Waits until all work in the current context is done. *The host waits.*
+    /// Waits until all work of the current context has completed. *Blocks the host.*
     fn synchronize_context(&self) -> DriverResult<()>;
 
-    /// The priorities of streams: the least, and the greatest, which is the smaller number.
+    /// The least and the greatest stream priority. The greatest is the smaller number.
     fn stream_priorities(&self) -> DriverResult<(i32, i32)>;
 
-    /// A stream that does not wait for the default stream.
+    /// Creates a non-blocking stream: no implicit order with the legacy default stream.
     fn create_stream(&self, priority: i32) -> DriverResult<StreamHandle>;
 
-    /// Ends a stream; what is under way in it goes on.
+    /// Destroys a stream. Its queued work still runs.
     fn destroy_stream(&self, stream: StreamHandle) -> DriverResult<()>;
 
-    /// Waits until all work of a stream is done. *The host waits.*
+    /// Waits until all work of a stream has completed. *Blocks the host.*
     fn synchronize_stream(&self, stream: &StreamHandle) -> DriverResult<()>;
 
-    /// An event that measures no time, and for which the host waits asleep.
+    /// Creates an event without timing. A host thread that waits for the event sleeps.
     fn create_event(&self) -> DriverResult<EventHandle>;
 
-    /// An event that tells when it was reached, and for which the host waits asleep.
-    fn create_timer(&self) -> DriverResult<EventHandle>;
+    /// Creates an event with timing. A host thread that waits for the event sleeps.
+    fn create_timing_event(&self) -> DriverResult<EventHandle>;
 
-    /// The milliseconds from one [timer](Driver::create_timer) to another, both of which have been
-    /// reached.
+    /// The milliseconds between two completed [timing events](Driver::create_timing_event).
     fn elapsed(&self, from: &EventHandle, to: &EventHandle) -> DriverResult<f32>;
 
-    /// Ends an event; who waits for it goes on waiting.
+    /// Destroys an event. Waits that are queued for it stay valid.
     fn destroy_event(&self, event: EventHandle) -> DriverResult<()>;
 
-    /// Puts an event behind all that is in a stream now, instead of where it was.
+    /// Records an event after all work that a stream holds now. Replaces the previous record.
     fn record_event(&self, event: &EventHandle, stream: &StreamHandle) -> DriverResult<()>;
 
-    /// Lets what comes into a stream from now on wait until an event has been reached, as it is
-    /// recorded now.
+    /// Makes all further work of a stream wait for the current record of an event.
     fn wait_event(&self, stream: &StreamHandle, event: &EventHandle) -> DriverResult<()>;
 
-    /// Whether an event has been reached, or was never recorded.
+    /// Whether an event has completed, or was never recorded.
     fn query_event(&self, event: &EventHandle) -> DriverResult<bool>;
 
-    /// Waits until an event has been reached. *The host waits.*
+    /// Waits until an event has completed. *Blocks the host.*
     fn synchronize_event(&self, event: &EventHandle) -> DriverResult<()>;
 
-    /// Memory of the device, more than no bytes of it. *The device may wait.*
+    /// Allocates device memory, at least one byte. *May synchronise the device.*
     fn allocate(&self, bytes: usize) -> DriverResult<MemoryHandle>;
 
-    /// Gives it back. *The device waits.*
+    /// Frees device memory. *Synchronises the device.*
     ///
     /// # Safety
-    /// Nothing that is under way uses it.
+    /// No work in flight uses the memory.
     unsafe fn free(&self, memory: MemoryHandle) -> DriverResult<()>;
 
-    /// Locks host memory where it is, for all contexts. *The device may wait.*
+    /// Pins host memory for all contexts. *May synchronise the device.*
     ///
     /// # Safety
     /// The memory exists until it is [unregistered](Driver::unregister_host).
@@ -226,17 +226,17 @@ pub(crate) trait Driver: Debug + Send + Sync + 'static {
         bytes: usize,
     ) -> DriverResult<RegistrationHandle>;
 
-    /// Lets it go. *The device may wait.*
+    /// Unpins host memory. *May synchronise the device.*
     ///
     /// # Safety
-    /// Nothing that is under way uses it.
+    /// No work in flight uses the memory.
     unsafe fn unregister_host(&self, memory: RegistrationHandle) -> DriverResult<()>;
 
-    /// Copies from the host to the device, as work of a stream.
+    /// Queues a copy from the host to the device.
     ///
     /// # Safety
-    /// Until that work is done both places exist, they are at least `bytes` long, and nobody writes
-    /// to the one on the host.
+    /// Until the copy completes, both ranges exist, are at least `bytes` long, and no thread writes to
+    /// the host range.
     unsafe fn copy_to_device(
         &self,
         to: DeviceAddress,
@@ -245,11 +245,11 @@ pub(crate) trait Driver: Debug + Send + Sync + 'static {
         stream: &StreamHandle,
     ) -> DriverResult<()>;
 
-    /// Copies from the device to the host, as work of a stream.
+    /// Queues a copy from the device to the host.
     ///
     /// # Safety
-    /// Until that work is done both places exist, they are at least `bytes` long, and nobody reads
-    /// or writes the one on the host.
+    /// Until the copy completes, both ranges exist, are at least `bytes` long, and no thread reads or
+    /// writes the host range.
     unsafe fn copy_to_host(
         &self,
         to: *mut u8,
@@ -258,51 +258,52 @@ pub(crate) trait Driver: Debug + Send + Sync + 'static {
         stream: &StreamHandle,
     ) -> DriverResult<()>;
 
-    /// Copies rows within the memory of the device, as work of a stream.
+    /// Queues a pitched copy within device memory.
     ///
     /// # Safety
-    /// Until that work is done both places exist, and are at least as long as the rows take there.
-    unsafe fn copy_rows(&self, copy: &RowsCopy, stream: &StreamHandle) -> DriverResult<()>;
+    /// Until the copy completes, both ranges exist, and are at least as long as their rows.
+    unsafe fn copy_rows(&self, copy: &Memcpy2D, stream: &StreamHandle) -> DriverResult<()>;
 
-    /// Loads machine code, or PTX, into the current context.
+    /// Loads machine code or PTX into the current context.
     ///
     /// # Safety
-    /// The image is whole: a cubin, a fat binary, or PTX that ends with a zero byte.
+    /// The image is complete: a cubin, a fat binary, or PTX with a terminating NUL.
     unsafe fn load_module(&self, image: &[u8]) -> DriverResult<ModuleHandle>;
 
-    /// Unloads it.
+    /// Unloads a module.
     ///
     /// # Safety
-    /// No kernel of it runs, and none of its functions is used again.
+    /// No kernel of the module runs, and none of its functions is used again.
     unsafe fn unload_module(&self, module: ModuleHandle) -> DriverResult<()>;
 
     /// The kernel of this name.
     fn function(&self, module: &ModuleHandle, name: &str) -> DriverResult<FunctionHandle>;
 
-    /// Runs a kernel, as work of a stream. `touched` is all that it uses of the device's memory, for
-    /// drivers that check that.
+    /// Queues a kernel launch. `accesses` lists all device memory that the kernel uses, for drivers that
+    /// check the order of accesses.
     ///
     /// # Safety
-    /// The parameters are those of the kernel, each as long as it is declared, and what the kernel
-    /// uses through them exists until it has ended.
+    /// The parameters match the declaration of the kernel in number and size. All memory that the kernel
+    /// accesses through them exists until the kernel has ended.
     unsafe fn launch(
         &self,
         function: &FunctionHandle,
-        shape: LaunchShape,
+        dimensions: LaunchDimensions,
         parameters: &[&[u8]],
-        touched: &[Touched],
+        accesses: &[MemoryAccess],
         stream: &StreamHandle,
     ) -> DriverResult<()>;
 
-    /// Tells of work that a library has put into a stream, and what it uses of the device's memory. It
-    /// is no call of the driver: only for drivers that check that.
-    fn put_by_library(
+    /// Declares work that a library has queued on a stream, and the device memory that it uses.
+    ///
+    /// Not a call of the driver API: only drivers that check the order of accesses implement it.
+    fn note_library_work(
         &self,
         library: &'static str,
-        touched: &[Touched],
+        accesses: &[MemoryAccess],
         stream: &StreamHandle,
     ) -> DriverResult<()> {
-        let _ = (library, touched, stream);
+        let _ = (library, accesses, stream);
         Ok(())
     }
 }

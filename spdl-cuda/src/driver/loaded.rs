@@ -1,8 +1,7 @@
-//! The driver of the machine, opened while the program runs.
+//! `libcuda`, opened at run time.
 //!
-//! The table below is resolved as a whole before the first call: a driver that lacks a function is
-//! refused with its name, and none is called that is not there. Return codes are plain numbers, as
-//! newer drivers have codes that this program does not know.
+//! All functions are resolved before the first call. A driver that lacks a function is refused, with the
+//! name of the function. Return codes are plain numbers, because newer drivers add codes.
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::fmt;
@@ -13,32 +12,32 @@ use spdl_core::{Error, ErrorKind};
 use super::error::{DriverError, INVALID_VALUE, NOT_READY, NOT_SUPPORTED};
 use super::interface::{
     ContextHandle, DeviceAddress, DeviceAttribute, DeviceId, Driver, DriverResult, EventHandle,
-    FunctionHandle, LaunchShape, MemoryHandle, ModuleHandle, RegistrationHandle, RowsCopy,
-    StreamHandle, Touched,
+    FunctionHandle, LaunchDimensions, Memcpy2D, MemoryAccess, MemoryHandle, ModuleHandle,
+    RegistrationHandle, StreamHandle,
 };
-use crate::libraries::{Found, Library, NotFound, Search, SharedLibrary};
+use crate::libraries::{Library, LibraryLocation, LibraryNotFound, Search, SharedLibrary};
 
-/// The oldest CUDA version that the driver has to know: 12.0, of the drivers 525.
+/// The oldest supported CUDA version: 12.0, of driver 525.
 pub(crate) const OLDEST: i32 = 12_000;
 
-/// Streams wait for no default stream.
+/// `CU_STREAM_NON_BLOCKING`: no implicit order with the legacy default stream.
 const STREAM_NON_BLOCKING: c_uint = 1;
-/// The host sleeps while it waits.
+/// `CU_EVENT_BLOCKING_SYNC`: a waiting host thread sleeps.
 const EVENT_BLOCKING_SYNC: c_uint = 1;
-/// The same, and no time is measured.
+/// With `CU_EVENT_DISABLE_TIMING`.
 const EVENT_BLOCKING_SYNC_NO_TIMING: c_uint = EVENT_BLOCKING_SYNC | 2;
-/// Host memory is locked for all contexts.
+/// `CU_MEMHOSTREGISTER_PORTABLE`: the memory is pinned for all contexts.
 const REGISTER_PORTABLE: c_uint = 1;
 
-/// `CU_STREAM_CAPTURE_STATUS_NONE`. The others: it is captured, or was until something broke that off.
+/// `CU_STREAM_CAPTURE_STATUS_NONE`. The other values are an active and an invalidated capture.
 const NOT_CAPTURED: c_int = 0;
 
 /// `CU_MEMORYTYPE_DEVICE`.
-const MEMORY_OF_DEVICE: c_uint = 2;
+const MEMORYTYPE_DEVICE: c_uint = 2;
 
 /// `CUDA_MEMCPY2D`.
 #[repr(C)]
-struct Copy2D {
+struct CudaMemcpy2D {
     from_x: usize,
     from_y: usize,
     from_kind: c_uint,
@@ -57,34 +56,34 @@ struct Copy2D {
     rows: usize,
 }
 
-/// What `CUresult` is: a number.
+/// `CUresult`.
 type Code = u32;
 type Pointer = *mut c_void;
 
-/// Declares the table, and how it is resolved.
+/// Declares the table of functions and how it is resolved.
 macro_rules! functions {
     ($($name:ident($($argument:ty),*);)*) => {
-        #[allow(non_snake_case, reason = "these are the names of the functions")]
+        #[allow(non_snake_case, reason = "the names of the functions")]
         #[derive(Clone, Copy)]
-        struct Functions {
+        struct DriverFunctions {
             $($name: unsafe extern "system" fn($($argument),*) -> Code,)*
         }
 
-        impl Functions {
-            /// All functions of the driver; else the name of the first that it lacks.
-            fn resolve(library: &SharedLibrary) -> Result<Functions, &'static str> {
-                Ok(Functions {
-                    // SAFETY: the types are those that the driver's documentation declares.
+        impl DriverFunctions {
+            /// Resolves all functions, or returns the name of the first missing one.
+            fn resolve(library: &SharedLibrary) -> Result<DriverFunctions, &'static str> {
+                Ok(DriverFunctions {
+                    // SAFETY: the types are those of the documentation of the driver API.
                     $($name: unsafe { library.function(stringify!($name)) }
                         .ok_or(stringify!($name))?,)*
                 })
             }
         }
 
-        /// Each function with the sizes of its arguments, as declared here and by `cudarc`.
+        /// Each function with the argument sizes declared here and by `cudarc`.
         #[cfg(all(test, feature = "cudarc"))]
         fn declarations() -> Vec<(&'static str, Vec<usize>, Vec<usize>)> {
-            use super::signatures::{Arguments, any};
+            use super::signatures::{Signature, any};
             vec![$((
                 stringify!($name),
                 vec![$(size_of::<$argument>()),*],
@@ -124,7 +123,7 @@ functions! {
     cuMemHostUnregister(Pointer);
     cuMemcpyHtoDAsync_v2(u64, *const c_void, usize, Pointer);
     cuMemcpyDtoHAsync_v2(Pointer, u64, usize, Pointer);
-    cuMemcpy2DAsync_v2(*const Copy2D, Pointer);
+    cuMemcpy2DAsync_v2(*const CudaMemcpy2D, Pointer);
     cuModuleLoadData(*mut Pointer, *const c_void);
     cuModuleUnload(Pointer);
     cuModuleGetFunction(*mut Pointer, Pointer, *const c_char);
@@ -134,47 +133,47 @@ functions! {
     );
 }
 
-/// Calls a function of the table. Its name is that of the error.
+/// Calls a function of the table. An error carries the name of the function.
 macro_rules! call {
     ($driver:ident.$name:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: pointers are to variables of the right type that live during the call, or what the
-        // caller of the method answers for; handles are alive, as nobody has given them back.
+        // SAFETY: pointers are to variables of the right type that live during the call, or the caller
+        // of the method upholds its contract; handles are valid, since destroying them consumes them.
         let code = unsafe { ($driver.functions.$name)($($argument),*) };
         check(stringify!($name), code)
     }};
 }
 
-/// Why there is no driver to be used.
+/// The reason why the driver cannot be used.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoDriver {
-    /// There is none.
-    NotFound(NotFound),
-    /// There is one that knows too old a CUDA version, or lacks a function.
+pub enum DriverLoadError {
+    /// `libcuda` cannot be loaded.
+    NotFound(LibraryNotFound),
+    /// The driver supports only an older CUDA version, or lacks a function.
     TooOld {
-        /// The version that it has to know: 12000 is 12.0.
-        need: i32,
-        /// The one that it knows, where it says.
-        have: Option<i32>,
-        /// The function that it lacks, where that was noticed first.
-        lacks: Option<&'static str>,
+        /// The required CUDA version: 12000 is 12.0.
+        required: i32,
+        /// The CUDA version of the driver, if known.
+        found: Option<i32>,
+        /// The missing function, if any.
+        missing_function: Option<&'static str>,
     },
-    /// It does not start.
-    Refuses(DriverError),
+    /// `cuInit` failed.
+    InitFailed(DriverError),
 }
 
-impl NoDriver {
-    /// What to do about it.
+impl DriverLoadError {
+    /// What the user can do.
     pub fn remedy(&self) -> &'static str {
         match self {
-            NoDriver::NotFound(_) => Library::Driver.remedy(),
-            NoDriver::TooOld { .. } => "install an NVIDIA driver of version 525 or newer",
-            NoDriver::Refuses(error) => error.remedy(),
+            DriverLoadError::NotFound(_) => Library::Driver.remedy(),
+            DriverLoadError::TooOld { .. } => "install an NVIDIA driver of version 525 or newer",
+            DriverLoadError::InitFailed(error) => error.remedy(),
         }
     }
 
     pub(crate) fn into_error(self, doing: &str) -> Error {
-        if let NoDriver::Refuses(error) = self {
+        if let DriverLoadError::InitFailed(error) = self {
             return error.into_error(doing);
         }
         let message = format!("cannot {doing}; {}", self.remedy());
@@ -182,28 +181,28 @@ impl NoDriver {
     }
 }
 
-impl fmt::Display for NoDriver {
+impl fmt::Display for DriverLoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NoDriver::NotFound(error) => error.fmt(f),
-            NoDriver::TooOld { need, have, lacks } => {
-                write!(f, "the driver is too old: CUDA {} is needed", Version(*need))?;
-                if let Some(have) = have {
-                    write!(f, ", it knows {}", Version(*have))?;
+            DriverLoadError::NotFound(error) => error.fmt(f),
+            DriverLoadError::TooOld { required, found, missing_function } => {
+                write!(f, "the driver is too old: CUDA {} is required", Version(*required))?;
+                if let Some(found) = found {
+                    write!(f, ", found {}", Version(*found))?;
                 }
-                match lacks {
-                    Some(function) => write!(f, "; it lacks {function}"),
+                match missing_function {
+                    Some(function) => write!(f, "; missing function {function}"),
                     None => Ok(()),
                 }
             }
-            NoDriver::Refuses(error) => error.fmt(f),
+            DriverLoadError::InitFailed(error) => error.fmt(f),
         }
     }
 }
 
-impl std::error::Error for NoDriver {}
+impl std::error::Error for DriverLoadError {}
 
-/// A CUDA version as people write it.
+/// Formats a CUDA version as `12.4`.
 pub(crate) struct Version(pub(crate) i32);
 
 impl fmt::Display for Version {
@@ -212,51 +211,55 @@ impl fmt::Display for Version {
     }
 }
 
-/// The milliseconds from one event to another.
+/// `cuEventElapsedTime`: the milliseconds between two events.
 type EventElapsedTime = unsafe extern "system" fn(*mut f32, Pointer, Pointer) -> Code;
 
-/// The driver of the machine.
+/// The installed driver.
 pub(crate) struct LoadedDriver {
-    functions: Functions,
+    functions: DriverFunctions,
     elapsed: Option<EventElapsedTime>,
     version: i32,
-    found: Found,
-    /// Where the functions are.
+    location: LibraryLocation,
+    /// Keeps the code of the functions loaded.
     _library: SharedLibrary,
 }
 
 impl LoadedDriver {
-    /// Finds the driver, and starts it.
-    pub(crate) fn load(search: &Search) -> Result<LoadedDriver, NoDriver> {
-        let (library, found) = search.open(Library::Driver).map_err(NoDriver::NotFound)?;
-        let have = driver_version(&library);
-        let too_old = |lacks| NoDriver::TooOld { need: OLDEST, have, lacks };
-        let functions = Functions::resolve(&library).map_err(|name| too_old(Some(name)))?;
-        let version = have.ok_or_else(|| too_old(Some("cuDriverGetVersion")))?;
+    /// Locates and initialises the driver.
+    pub(crate) fn load(search: &Search) -> Result<LoadedDriver, DriverLoadError> {
+        let (library, location) =
+            search.open(Library::Driver).map_err(DriverLoadError::NotFound)?;
+        let found = driver_version(&library);
+        let too_old = |missing_function| DriverLoadError::TooOld {
+            required: OLDEST,
+            found,
+            missing_function,
+        };
+        let functions = DriverFunctions::resolve(&library).map_err(|name| too_old(Some(name)))?;
+        let version = found.ok_or_else(|| too_old(Some("cuDriverGetVersion")))?;
         if version < OLDEST {
             return Err(too_old(None));
         }
-        // Which of the two there is depends on the driver; without it no time is measured.
+        // The name depends on the driver version. Without the function, no time is measured.
         let elapsed =
             ["cuEventElapsedTime_v2", "cuEventElapsedTime"].into_iter().find_map(|name| {
-                // SAFETY: this is the type of both.
+                // SAFETY: both have this type.
                 unsafe { library.function::<EventElapsedTime>(name) }
             });
-        let driver = LoadedDriver { functions, elapsed, version, found, _library: library };
-        call!(driver.cuInit(0)).map_err(NoDriver::Refuses)?;
+        let driver = LoadedDriver { functions, elapsed, version, location, _library: library };
+        call!(driver.cuInit(0)).map_err(DriverLoadError::InitFailed)?;
         Ok(driver)
     }
 
-    /// Where it was found.
-    pub(crate) fn found(&self) -> &Found {
-        &self.found
+    pub(crate) fn location(&self) -> &LibraryLocation {
+        &self.location
     }
 }
 
-/// The CUDA version that the driver knows. This works before it is started, and for all drivers.
+/// The CUDA version of the driver. Works before `cuInit`, with every driver.
 fn driver_version(library: &SharedLibrary) -> Option<i32> {
     type DriverGetVersion = unsafe extern "system" fn(*mut c_int) -> Code;
-    // SAFETY: this is its type.
+    // SAFETY: the type is that of the documentation.
     let function = unsafe { library.function::<DriverGetVersion>("cuDriverGetVersion") }?;
     let mut version = 0;
     // SAFETY: the pointer is to a variable that lives during the call.
@@ -268,7 +271,7 @@ fn check(call: &'static str, code: Code) -> DriverResult<()> {
     if code == 0 { Ok(()) } else { Err(DriverError { call, code }) }
 }
 
-/// A handle as the driver wants it: a pointer that only it looks behind.
+/// The opaque pointer of a handle.
 fn pointer(handle: usize) -> Pointer {
     ptr::without_provenance_mut(handle)
 }
@@ -370,7 +373,7 @@ impl Driver for LoadedDriver {
         Ok(EventHandle(event.addr()))
     }
 
-    fn create_timer(&self) -> DriverResult<EventHandle> {
+    fn create_timing_event(&self) -> DriverResult<EventHandle> {
         let mut event = ptr::null_mut();
         call!(self.cuEventCreate(&mut event, EVENT_BLOCKING_SYNC))?;
         Ok(EventHandle(event.addr()))
@@ -453,18 +456,18 @@ impl Driver for LoadedDriver {
         call!(self.cuMemcpyDtoHAsync_v2(to.cast(), from.0, bytes, pointer(stream.0)))
     }
 
-    unsafe fn copy_rows(&self, copy: &RowsCopy, stream: &StreamHandle) -> DriverResult<()> {
-        let copy = Copy2D {
+    unsafe fn copy_rows(&self, copy: &Memcpy2D, stream: &StreamHandle) -> DriverResult<()> {
+        let copy = CudaMemcpy2D {
             from_x: 0,
             from_y: 0,
-            from_kind: MEMORY_OF_DEVICE,
+            from_kind: MEMORYTYPE_DEVICE,
             from_host: ptr::null(),
             from_device: copy.from.0,
             from_array: ptr::null_mut(),
             from_pitch: copy.from_pitch,
             to_x: 0,
             to_y: 0,
-            to_kind: MEMORY_OF_DEVICE,
+            to_kind: MEMORYTYPE_DEVICE,
             to_host: ptr::null_mut(),
             to_device: copy.to.0,
             to_array: ptr::null_mut(),
@@ -496,14 +499,14 @@ impl Driver for LoadedDriver {
     unsafe fn launch(
         &self,
         function: &FunctionHandle,
-        shape: LaunchShape,
+        dimensions: LaunchDimensions,
         parameters: &[&[u8]],
-        _: &[Touched],
+        _: &[MemoryAccess],
         stream: &StreamHandle,
     ) -> DriverResult<()> {
-        let LaunchShape { grid, block, shared_bytes } = shape;
-        // The driver reads the parameters, and copies them before the call returns.
-        let mut places: Vec<Pointer> =
+        let LaunchDimensions { grid, block, shared_bytes } = dimensions;
+        // The driver copies the parameters before the call returns.
+        let mut pointers: Vec<Pointer> =
             parameters.iter().map(|bytes| bytes.as_ptr().cast_mut().cast()).collect();
         call!(self.cuLaunchKernel(
             pointer(function.0),
@@ -515,7 +518,7 @@ impl Driver for LoadedDriver {
             block[2],
             shared_bytes,
             pointer(stream.0),
-            places.as_mut_ptr(),
+            pointers.as_mut_ptr(),
             ptr::null_mut(),
         ))
     }
@@ -523,14 +526,14 @@ impl Driver for LoadedDriver {
 
 impl fmt::Debug for LoadedDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "LoadedDriver(CUDA {}, {})", Version(self.version), self.found)
+        write!(f, "LoadedDriver(CUDA {}, {})", Version(self.version), self.location)
     }
 }
 
 #[cfg(all(test, feature = "cudarc"))]
 mod tests {
     #[test]
-    fn functions_take_what_cudarc_declares() {
+    fn argument_sizes_match_cudarc() {
         let declarations = super::declarations();
         assert!(declarations.len() > 30);
         for (name, here, there) in declarations {
@@ -539,22 +542,22 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_rows_is_described_as_cudarc_declares_it() {
+    fn the_layout_of_cuda_memcpy2d_matches_cudarc() {
         use std::mem::offset_of;
 
         use cudarc::driver::sys::CUDA_MEMCPY2D_st as There;
 
-        use super::Copy2D;
-        assert_eq!(size_of::<Copy2D>(), size_of::<There>());
+        use super::CudaMemcpy2D;
+        assert_eq!(size_of::<CudaMemcpy2D>(), size_of::<There>());
         let pairs = [
-            (offset_of!(Copy2D, from_kind), offset_of!(There, srcMemoryType)),
-            (offset_of!(Copy2D, from_device), offset_of!(There, srcDevice)),
-            (offset_of!(Copy2D, from_pitch), offset_of!(There, srcPitch)),
-            (offset_of!(Copy2D, to_kind), offset_of!(There, dstMemoryType)),
-            (offset_of!(Copy2D, to_device), offset_of!(There, dstDevice)),
-            (offset_of!(Copy2D, to_pitch), offset_of!(There, dstPitch)),
-            (offset_of!(Copy2D, row_bytes), offset_of!(There, WidthInBytes)),
-            (offset_of!(Copy2D, rows), offset_of!(There, Height)),
+            (offset_of!(CudaMemcpy2D, from_kind), offset_of!(There, srcMemoryType)),
+            (offset_of!(CudaMemcpy2D, from_device), offset_of!(There, srcDevice)),
+            (offset_of!(CudaMemcpy2D, from_pitch), offset_of!(There, srcPitch)),
+            (offset_of!(CudaMemcpy2D, to_kind), offset_of!(There, dstMemoryType)),
+            (offset_of!(CudaMemcpy2D, to_device), offset_of!(There, dstDevice)),
+            (offset_of!(CudaMemcpy2D, to_pitch), offset_of!(There, dstPitch)),
+            (offset_of!(CudaMemcpy2D, row_bytes), offset_of!(There, WidthInBytes)),
+            (offset_of!(CudaMemcpy2D, rows), offset_of!(There, Height)),
         ];
         for (here, there) in pairs {
             assert_eq!(here, there);

@@ -23,8 +23,8 @@ pub(crate) use self::error::{
 pub(crate) use self::error::{CAPTURE_UNSUPPORTED, NOT_SUPPORTED};
 pub(crate) use self::interface::{
     ContextHandle, DeviceAddress, DeviceAttribute, DeviceId, Driver, DriverResult, EventHandle,
-    FunctionHandle, LaunchShape, MemoryHandle, ModuleHandle, RegistrationHandle, RowsCopy,
-    StreamHandle, Touched,
+    FunctionHandle, LaunchDimensions, Memcpy2D, MemoryAccess, MemoryHandle, ModuleHandle,
+    RegistrationHandle, StreamHandle,
 };
-pub use self::loaded::NoDriver;
+pub use self::loaded::DriverLoadError;
 pub(crate) use self::loaded::{LoadedDriver, Version};

@@ -1,14 +1,14 @@
-//! What a function is declared to take, for the comparison of our declarations with those of `cudarc`.
+//! Argument sizes of function pointers, to compare the declarations of this crate with `cudarc`.
 
-/// A pointer to a function.
-pub(super) trait Arguments {
+/// A function pointer.
+pub(super) trait Signature {
     /// The sizes of its arguments, in bytes.
     fn sizes(self) -> Vec<usize>;
 }
 
-macro_rules! of_so_many {
+macro_rules! impl_signature {
     ($($argument:ident)*) => {
-        impl<$($argument,)* R> Arguments for unsafe fn($($argument),*) -> R {
+        impl<$($argument,)* R> Signature for unsafe fn($($argument),*) -> R {
             fn sizes(self) -> Vec<usize> {
                 vec![$(size_of::<$argument>()),*]
             }
@@ -16,16 +16,16 @@ macro_rules! of_so_many {
     };
 }
 
-of_so_many!();
-of_so_many!(A);
-of_so_many!(A B);
-of_so_many!(A B C);
-of_so_many!(A B C D);
-of_so_many!(A B C D E);
-of_so_many!(A B C D E F);
-of_so_many!(A B C D E F G H I J K);
+impl_signature!();
+impl_signature!(A);
+impl_signature!(A B);
+impl_signature!(A B C);
+impl_signature!(A B C D);
+impl_signature!(A B C D E);
+impl_signature!(A B C D E F);
+impl_signature!(A B C D E F G H I J K);
 
-/// Whatever type stands there.
+/// Expands to `_` for each argument.
 macro_rules! any {
     ($argument:ty) => {
         _

@@ -11,7 +11,7 @@ use spdl_core::{Device, Error, ErrorKind, Result, SampleId, Stage, StageContext}
 use super::device_images::{DeviceImages, HostImage};
 use super::prepare::{Host, PreparedImage, Source};
 use super::statistics::{Books, FallbackReason};
-use crate::jpeg::{DecodedJpeg, JpegHeader, JpegPath, NvJpeg};
+use crate::jpeg::{DecodedJpeg, JpegBackend, JpegHeader, NvJpeg};
 use crate::kernels::ResizePlan;
 use crate::pixels::{DevicePlane, SourceImage};
 use crate::runtime::{CudaDevice, CudaMemory};
@@ -181,7 +181,7 @@ impl Decode {
     ) -> Result<Pixels> {
         let uploaded = self.try_upload(decoded, width, height, plan);
         match &uploaded {
-            Ok(_) => self.books.decoded(JpegPath::Host),
+            Ok(_) => self.books.decoded(JpegBackend::Host),
             Err(_) => self.books.failed(),
         }
         uploaded

@@ -23,7 +23,7 @@ use super::decode::Decode;
 use super::orientation::Placed;
 use super::prepare::Prepare;
 use super::statistics::{Books, ImageStatistics};
-use crate::jpeg::{JpegPath, NvJpeg, NvJpegLibrary};
+use crate::jpeg::{JpegBackend, NvJpeg, NvJpegLibrary};
 use crate::kernels::{BatchTable, Filter, ImageKernels, SampleFormat};
 use crate::libraries::Search;
 use crate::runtime::CudaDevice;
@@ -90,7 +90,7 @@ pub struct DeviceImages {
     group: usize,
     pub(super) group_bytes: Option<u64>,
     pub(super) filter: Filter,
-    only: Option<JpegPath>,
+    only: Option<JpegBackend>,
     search: Search,
     pub(super) place: Arc<Place>,
     host_decoder: Option<Arc<MakeHostDecoder>>,
@@ -177,7 +177,7 @@ impl DeviceImages {
 
     /// Decodes JPEGs this way alone, so that pixels are the same on every run: see [`NvJpeg`].
     #[must_use]
-    pub fn only(mut self, path: JpegPath) -> Self {
+    pub fn only(mut self, path: JpegBackend) -> Self {
         self.only = Some(path);
         self
     }
@@ -214,7 +214,7 @@ impl DeviceImages {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let kernels = Arc::new(ImageKernels::new(&self.device)?);
-        let has_nvjpeg = self.only != Some(JpegPath::Host)
+        let has_nvjpeg = self.only != Some(JpegBackend::Host)
             && match NvJpegLibrary::open(&self.search) {
                 Ok(_) => true,
                 Err(missing) => {

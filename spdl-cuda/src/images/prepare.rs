@@ -13,7 +13,7 @@ use super::statistics::{Books, FallbackReason};
 use crate::jpeg::JpegHeader;
 use crate::kernels::{BatchTable, Filter, ResizePlan, SampleFormat};
 use crate::pixels::{DevicePlane, SourceImage};
-use crate::runtime::size_for;
+use crate::runtime::slab_size;
 
 /// An image that can be decoded, and what becomes of it then.
 pub(super) struct PreparedImage {
@@ -152,7 +152,7 @@ impl Host {
             Error::new(ErrorKind::LimitExceeded, message)
         })?;
         // Of few sizes, so that locked memory is used again.
-        let mut pixels = self.buffers.take(size_for(bytes))?;
+        let mut pixels = self.buffers.take(slab_size(bytes))?;
         decoder.decode(encoded, &mut pixels[..bytes])?;
         Ok((pixels, stored))
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::jpeg::{JpegColor, JpegHeader, JpegPath, Ways};
+use crate::jpeg::{BackendSet, JpegBackend, JpegColor, JpegHeader};
 use spdl_core::ErrorKind;
 
 /// Why the device does not decode an image.
@@ -65,7 +65,7 @@ impl FallbackReason {
             Err(error) if error.kind() == ErrorKind::Unsupported => Some(FallbackReason::Coding),
             Err(_) => Some(FallbackReason::DamagedHeader),
             Ok(header) => {
-                let ways = Ways::of(header);
+                let ways = BackendSet::of(header);
                 if ways.hardware || ways.hybrid {
                     return None;
                 }
@@ -107,11 +107,11 @@ pub(super) struct Books {
 }
 
 impl Books {
-    pub(super) fn decoded(&self, path: JpegPath) {
+    pub(super) fn decoded(&self, path: JpegBackend) {
         let count = match path {
-            JpegPath::Hardware => &self.hardware,
-            JpegPath::Hybrid => &self.hybrid,
-            JpegPath::Host => &self.host,
+            JpegBackend::Hardware => &self.hardware,
+            JpegBackend::Hybrid => &self.hybrid,
+            JpegBackend::Host => &self.host,
         };
         count.fetch_add(1, Ordering::Relaxed);
     }

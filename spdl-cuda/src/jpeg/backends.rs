@@ -7,9 +7,9 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use super::error::{NvJpegError, NvJpegResult};
 use super::library::{
-    Backend, BatchState, Codec, ImageDecoder, ImageState, NvJpegLibrary, ParsedJpeg,
+    BatchState, Codec, ImageDecoder, ImageState, NvJpegBackend, NvJpegLibrary, ParsedJpeg,
 };
-use crate::runtime::{Context, DeviceInner, Event, WorkStream};
+use crate::runtime::{ComputeStream, Context, DeviceInner, Event};
 
 /// How many images are decoded one by one at the same time, at first and at most. Each takes memory
 /// for itself; where there are no more, the host waits.
@@ -21,19 +21,19 @@ const MOST_IMAGES_AT_ONCE: usize = 64;
 const MOST_BATCHES_AT_ONCE: usize = 8;
 
 /// The device's engines. Fields are dropped in their order.
-pub(super) struct Hardware {
+pub(super) struct HardwareBackend {
     /// Those that were not used for the longest time first.
-    pub(super) states: VecDeque<EngineState>,
+    pub(super) states: VecDeque<HardwareState>,
     /// How many there are.
     made: usize,
     pub(super) parsed: ParsedJpeg,
     pub(super) engines: (u32, u32),
     pub(super) codec: Codec,
-    pub(super) stream: WorkStream,
+    pub(super) stream: ComputeStream,
 }
 
 /// What the engines decode one batch with.
-pub(super) struct EngineState {
+pub(super) struct HardwareState {
     pub(super) state: BatchState,
     /// For how many images it is prepared.
     pub(super) prepared: usize,
@@ -42,24 +42,24 @@ pub(super) struct EngineState {
 }
 
 /// The CPU and the multiprocessors.
-pub(super) struct Hybrid {
+pub(super) struct HybridBackend {
     /// Those that were not used for the longest time first.
     pub(super) states: VecDeque<(ImageState, Option<Arc<Event>>)>,
     /// How many there are.
     made: usize,
     pub(super) decoder: ImageDecoder,
     pub(super) codec: Codec,
-    pub(super) stream: WorkStream,
+    pub(super) stream: ComputeStream,
 }
 
-impl Hardware {
+impl HardwareBackend {
     /// `None` where the device has no engines for JPEGs.
     pub(super) fn new(
         library: &NvJpegLibrary,
         device: &DeviceInner,
-        stream: WorkStream,
-    ) -> NvJpegResult<Option<Hardware>> {
-        let codec = match Codec::new(library, &device.context, Backend::Hardware) {
+        stream: ComputeStream,
+    ) -> NvJpegResult<Option<HardwareBackend>> {
+        let codec = match Codec::new(library, &device.context, NvJpegBackend::Hardware) {
             Ok(codec) => codec,
             Err(NvJpegError { status: 4 | 7 | 9, .. }) => return Ok(None),
             Err(error) => return Err(error),
@@ -68,23 +68,23 @@ impl Hardware {
         if engines.0 == 0 {
             return Ok(None);
         }
-        let state = EngineState { state: codec.batch_state()?, prepared: 0, busy: None };
+        let state = HardwareState { state: codec.batch_state()?, prepared: 0, busy: None };
         let states = VecDeque::from([state]);
         let parsed = codec.parsed_jpeg()?;
-        Ok(Some(Hardware { states, made: 1, parsed, engines, codec, stream }))
+        Ok(Some(HardwareBackend { states, made: 1, parsed, engines, codec, stream }))
     }
 
     /// What the next batch is decoded with, once its last one is done.
-    pub(super) fn take_state(&mut self, context: &Context, doing: &str) -> Result<EngineState> {
+    pub(super) fn take_state(&mut self, context: &Context, doing: &str) -> Result<HardwareState> {
         let busy = self.states.front().and_then(|state| state.busy.as_ref());
-        let is_free = busy.map_or(Ok(true), |busy| busy.is_reached());
+        let is_free = busy.map_or(Ok(true), |busy| busy.is_complete());
         if !is_free.map_err(|error| context.error(error, doing))?
             && self.made < MOST_BATCHES_AT_ONCE
         {
             // Where there is no memory for one more, one batch comes after the other.
             if let Ok(state) = context.run(doing, |_| Ok(self.codec.batch_state()))? {
                 self.made += 1;
-                return Ok(EngineState { state, prepared: 0, busy: None });
+                return Ok(HardwareState { state, prepared: 0, busy: None });
             }
         }
         self.states.pop_front().ok_or_else(|| {
@@ -93,17 +93,17 @@ impl Hardware {
     }
 }
 
-impl Hybrid {
+impl HybridBackend {
     pub(super) fn new(
         library: &NvJpegLibrary,
         device: &DeviceInner,
-        stream: WorkStream,
-    ) -> NvJpegResult<Hybrid> {
-        let codec = Codec::new(library, &device.context, Backend::Hybrid)?;
+        stream: ComputeStream,
+    ) -> NvJpegResult<HybridBackend> {
+        let codec = Codec::new(library, &device.context, NvJpegBackend::Hybrid)?;
         let decoder = codec.image_decoder()?;
         let states = (0..IMAGES_AT_ONCE).map(|_| Ok((codec.image_state(&decoder)?, None)));
         let states = states.collect::<NvJpegResult<_>>()?;
-        Ok(Hybrid { states, made: IMAGES_AT_ONCE, decoder, codec, stream })
+        Ok(HybridBackend { states, made: IMAGES_AT_ONCE, decoder, codec, stream })
     }
 
     /// What the next image is decoded with, and the event to wait for before, unless it was reached.
@@ -114,7 +114,7 @@ impl Hybrid {
     ) -> Result<(ImageState, Option<Arc<Event>>)> {
         let is_free = match self.states.front() {
             Some((_, Some(busy))) => {
-                busy.is_reached().map_err(|error| context.error(error, doing))?
+                busy.is_complete().map_err(|error| context.error(error, doing))?
             }
             Some((_, None)) => true,
             None => false,

@@ -8,16 +8,18 @@ use std::sync::Arc;
 use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::backends::{EngineState, Hardware, Hybrid};
+use super::backends::{HardwareBackend, HardwareState, HybridBackend};
 use super::error::NvJpegResult;
 use super::header::JpegHeader;
-use super::image::{Image, at_path, place};
-use super::library::{NvJpegLibrary, Planes};
-use super::load_balance::{JpegPath, Shares, Ways};
+use super::image::{PendingImage, at_path, place};
+use super::library::{NvJpegLibrary, OutputPlanes};
+use super::load_balance::{BackendSet, JpegBackend, LoadBalancer};
 use super::timings::Timings;
-use crate::driver::{DriverResult, Touched};
+use crate::driver::{DriverResult, MemoryAccess};
 use crate::libraries::Search;
-use crate::runtime::{CudaDevice, CudaMemory, DeviceInner, Event, Room, Slab, WorkStream};
+use crate::runtime::{
+    ComputeStream, CudaDevice, CudaMemory, DeviceInner, Event, SizeEstimator, Slab,
+};
 
 /// Who does the work, for drivers that check who uses what.
 const LIBRARY: &str = "nvJPEG";
@@ -37,12 +39,12 @@ const LIBRARY: &str = "nvJPEG";
 /// One decoder is for one thread at a time. Several decode at the same time.
 pub struct NvJpeg {
     /// Both are left as they are where the device may still use them.
-    hybrid: ManuallyDrop<Hybrid>,
-    hardware: ManuallyDrop<Option<Hardware>>,
-    shares: Shares,
+    hybrid: ManuallyDrop<HybridBackend>,
+    hardware: ManuallyDrop<Option<HardwareBackend>>,
+    shares: LoadBalancer,
     timings: Timings,
-    room: Room,
-    only: Option<JpegPath>,
+    slab_sizes: SizeEstimator,
+    only: Option<JpegBackend>,
     /// What is decoded now, and the event behind it.
     held: VecDeque<(Arc<Event>, Vec<Bytes>)>,
     device: Arc<DeviceInner>,
@@ -69,7 +71,7 @@ pub enum DecodedJpeg {
         /// What its header says. It is not turned yet.
         header: JpegHeader,
         /// What has decoded it.
-        path: JpegPath,
+        path: JpegBackend,
     },
     /// It is sound as far as its header tells, but of a kind that the device does not decode.
     ForHost(JpegHeader),
@@ -100,19 +102,20 @@ impl NvJpeg {
         let context = &device.context;
         let doing = "start nvJPEG";
         let made = |made: NvJpegResult<_>| made.map_err(|error| error.into_error(doing));
-        let hybrid_stream = WorkStream::new(context)?;
-        let hybrid = context.run(doing, |_| Ok(Hybrid::new(&library, &device, hybrid_stream)))?;
-        let hardware_stream = WorkStream::new(context)?;
+        let hybrid_stream = ComputeStream::new(context)?;
+        let hybrid =
+            context.run(doing, |_| Ok(HybridBackend::new(&library, &device, hybrid_stream)))?;
+        let hardware_stream = ComputeStream::new(context)?;
         let hardware =
-            context.run(doing, |_| Ok(Hardware::new(&library, &device, hardware_stream)))?;
+            context.run(doing, |_| Ok(HardwareBackend::new(&library, &device, hardware_stream)))?;
         let hybrid = hybrid.map_err(|error| error.into_error(doing))?;
         let hardware = made(hardware)?;
         Ok(NvJpeg {
             hybrid: ManuallyDrop::new(hybrid),
             hardware: ManuallyDrop::new(hardware),
-            shares: Shares::new(),
+            shares: LoadBalancer::new(),
             timings: Timings::default(),
-            room: Room::default(),
+            slab_sizes: SizeEstimator::default(),
             only: None,
             held: VecDeque::new(),
             library,
@@ -132,9 +135,9 @@ impl NvJpeg {
     }
 
     /// Lets images go this way alone; those that it does not take are
-    /// [for the host](DecodedJpeg::ForHost). With [`JpegPath::Host`], that is all of them.
+    /// [for the host](DecodedJpeg::ForHost). With [`JpegBackend::Host`], that is all of them.
     #[must_use]
-    pub fn only(mut self, path: JpegPath) -> Self {
+    pub fn only(mut self, path: JpegBackend) -> Self {
         self.only = Some(path);
         self
     }
@@ -167,7 +170,7 @@ impl NvJpeg {
         let slab = self.take_slab(len.max(1))?;
         if let Err(error) = self.wait_for(&slab) {
             // Nothing was started with it, and the next batch could not wait for it either.
-            self.device.slabs.give_up(slab);
+            self.device.slabs.withhold(slab);
             return Err(self.device.context.error(error, doing));
         }
         match self.start(encoded, &mut images, &slab, doing) {
@@ -185,23 +188,24 @@ impl NvJpeg {
         encoded: &[Bytes],
         headers: Vec<Result<JpegHeader>>,
         doing: &str,
-    ) -> Result<Vec<Image>> {
-        let mut images: Vec<Image> = Vec::with_capacity(encoded.len());
+    ) -> Result<Vec<PendingImage>> {
+        let mut images: Vec<PendingImage> = Vec::with_capacity(encoded.len());
         for (bytes, header) in encoded.iter().zip(headers) {
             images.push(match header {
                 Ok(header) => {
-                    let mut ways = Ways::of(&header);
-                    ways.hardware &= self.only.is_none_or(|only| only == JpegPath::Hardware);
-                    ways.hybrid &= self.only.is_none_or(|only| only == JpegPath::Hybrid);
+                    let mut ways = BackendSet::of(&header);
+                    ways.hardware &= self.only.is_none_or(|only| only == JpegBackend::Hardware);
+                    ways.hybrid &= self.only.is_none_or(|only| only == JpegBackend::Hybrid);
                     ways.hardware &= self.engines_take(bytes, &header, ways.hardware, doing)?;
-                    Image::To { offset: 0, header, path: JpegPath::Host, ways }
+                    PendingImage::Assigned { offset: 0, header, path: JpegBackend::Host, ways }
                 }
-                Err(error) => Image::Failed(error),
+                Err(error) => PendingImage::Failed(error),
             });
         }
-        let known: Vec<(u64, Ways)> = images.iter().map(Image::size_and_ways).collect();
+        let known: Vec<(u64, BackendSet)> =
+            images.iter().map(PendingImage::size_and_ways).collect();
         for (image, chosen) in images.iter_mut().zip(self.shares.assign(&known)) {
-            if let Image::To { path, .. } = image {
+            if let PendingImage::Assigned { path, .. } = image {
                 *path = chosen;
             }
         }
@@ -217,7 +221,7 @@ impl NvJpeg {
         doing: &str,
     ) -> Result<bool> {
         let Some(hardware) = self.hardware.as_mut().filter(|_| may) else { return Ok(false) };
-        let Hardware { codec, parsed, .. } = hardware;
+        let HardwareBackend { codec, parsed, .. } = hardware;
         let taken = self.device.context.run(doing, |_| {
             // SAFETY: what is parsed is asked about at once, and not used again.
             let parse = unsafe { codec.parse(encoded, parsed) };
@@ -232,12 +236,12 @@ impl NvJpeg {
 
     /// Memory for images of so many bytes; where the device has none to spare, none to spare is taken.
     fn take_slab(&mut self, bytes: usize) -> Result<Slab> {
-        let room = self.room.for_piece(bytes);
-        self.device.slabs.take(room).or_else(|error| {
+        let size = self.slab_sizes.size_for(bytes);
+        self.device.slabs.take(size).or_else(|error| {
             if error.kind() != ErrorKind::LimitExceeded {
                 return Err(error);
             }
-            self.room = Room::default();
+            self.slab_sizes = SizeEstimator::default();
             self.device.slabs.take(bytes)
         })
     }
@@ -245,8 +249,8 @@ impl NvJpeg {
     /// Lets both streams wait until the slab may be written.
     fn wait_for(&self, slab: &Slab) -> DriverResult<()> {
         self.streams().try_for_each(|stream| {
-            let under_way: Vec<_> = slab.under_way(stream.handle()).cloned().collect();
-            stream.wait_for(&under_way)
+            let pending_for: Vec<_> = slab.pending_for(stream.handle()).cloned().collect();
+            stream.wait_for(&pending_for)
         })
     }
 
@@ -254,7 +258,7 @@ impl NvJpeg {
     fn start(
         &mut self,
         encoded: &[Bytes],
-        images: &mut [Image],
+        images: &mut [PendingImage],
         slab: &Slab,
         doing: &str,
     ) -> Result<Arc<Event>> {
@@ -273,7 +277,7 @@ impl NvJpeg {
         Ok(Arc::new(decoded))
     }
 
-    fn streams(&self) -> impl Iterator<Item = &WorkStream> {
+    fn streams(&self) -> impl Iterator<Item = &ComputeStream> {
         let hardware = self.hardware.as_ref().map(|hardware| &hardware.stream);
         hardware.into_iter().chain([&self.hybrid.stream])
     }
@@ -282,27 +286,30 @@ impl NvJpeg {
     fn start_hardware(
         &mut self,
         encoded: &[Bytes],
-        images: &mut [Image],
+        images: &mut [PendingImage],
         slab: &Slab,
         doing: &str,
     ) -> Result<()> {
         let Some(hardware) = &mut *self.hardware else { return Ok(()) };
-        let chosen: Vec<usize> = at_path(images, JpegPath::Hardware).collect();
+        let chosen: Vec<usize> = at_path(images, JpegBackend::Hardware).collect();
         if chosen.is_empty() {
             return Ok(());
         }
         let data: Vec<&[u8]> = chosen.iter().map(|&at| &*encoded[at]).collect();
-        let mut planes: Vec<Planes> = chosen.iter().map(|&at| images[at].planes(slab)).collect();
-        let written: Vec<Touched> = chosen.iter().map(|&at| images[at].written(slab)).collect();
+        let mut planes: Vec<OutputPlanes> =
+            chosen.iter().map(|&at| images[at].planes(slab)).collect();
+        let written: Vec<MemoryAccess> =
+            chosen.iter().map(|&at| images[at].written(slab)).collect();
         let context = &self.device.context;
-        let EngineState { mut state, mut prepared, busy } = hardware.take_state(context, doing)?;
-        let Hardware { codec, states, stream, .. } = hardware;
+        let HardwareState { mut state, mut prepared, busy } =
+            hardware.take_state(context, doing)?;
+        let HardwareBackend { codec, states, stream, .. } = hardware;
         if let Some(busy) = &busy
-            && !busy.is_reached().unwrap_or(false)
+            && !busy.is_complete().unwrap_or(false)
             && let Err(error) = busy.wait()
         {
             let error = context.error(error, doing);
-            states.push_back(EngineState { state, prepared, busy: Some(Arc::clone(busy)) });
+            states.push_back(HardwareState { state, prepared, busy: Some(Arc::clone(busy)) });
             return Err(error);
         }
         let begin = self.timings.begin(context, stream);
@@ -321,7 +328,7 @@ impl NvJpeg {
                 let started =
                     unsafe { codec.decode_batch(&mut state, &data, &mut planes, stream.handle()) };
                 if started.is_ok() {
-                    driver.put_by_library(LIBRARY, &written, stream.handle())?;
+                    driver.note_library_work(LIBRARY, &written, stream.handle())?;
                 }
                 Ok(started)
             })
@@ -335,10 +342,10 @@ impl NvJpeg {
         let busy = attempt.as_ref().ok().map(|(_, done)| Arc::clone(done));
         let is_prepared = matches!(&attempt, Ok((Ok(()), _)));
         prepared = if is_prepared { prepared } else { 0 };
-        states.push_back(EngineState { state, prepared, busy });
+        states.push_back(HardwareState { state, prepared, busy });
         let (started, _) = attempt.map_err(|error| context.error(error, doing))?;
         match started {
-            Ok(()) => self.timings.end(begin, stream, JpegPath::Hardware, &written),
+            Ok(()) => self.timings.end(begin, stream, JpegBackend::Hardware, &written),
             Err(error) => {
                 for at in chosen {
                     images[at].go_the_other_way(&error);
@@ -351,11 +358,11 @@ impl NvJpeg {
     fn start_hybrid(
         &mut self,
         encoded: &[Bytes],
-        images: &mut [Image],
+        images: &mut [PendingImage],
         slab: &Slab,
         doing: &str,
     ) -> Result<()> {
-        let chosen: Vec<usize> = at_path(images, JpegPath::Hybrid).collect();
+        let chosen: Vec<usize> = at_path(images, JpegBackend::Hybrid).collect();
         if chosen.is_empty() {
             return Ok(());
         }
@@ -366,7 +373,7 @@ impl NvJpeg {
             let (plane, size) = (images[at].planes(slab), images[at].size());
             let written = images[at].written(slab);
             let (mut state, busy) = self.hybrid.take_state(context, doing)?;
-            let Hybrid { states, decoder, codec, stream, .. } = &mut *self.hybrid;
+            let HybridBackend { states, decoder, codec, stream, .. } = &mut *self.hybrid;
             let attempt = context
                 .attempt(|driver| {
                     if let Some(busy) = &busy {
@@ -386,7 +393,7 @@ impl NvJpeg {
                         )
                     };
                     if started.is_ok() {
-                        driver.put_by_library(LIBRARY, &[written], stream.handle())?;
+                        driver.note_library_work(LIBRARY, &[written], stream.handle())?;
                     }
                     Ok(started)
                 })
@@ -403,48 +410,48 @@ impl NvJpeg {
                 if !error.blames_the_image() {
                     return Err(error.into_error(doing));
                 }
-                images[at] = Image::Failed(error.into_error("decode this JPEG"));
+                images[at] = PendingImage::Failed(error.into_error("decode this JPEG"));
             } else {
                 decoded.push(written);
             }
         }
-        self.timings.end(begin, &self.hybrid.stream, JpegPath::Hybrid, &decoded);
+        self.timings.end(begin, &self.hybrid.stream, JpegBackend::Hybrid, &decoded);
         Ok(())
     }
 
     fn deliver(
         &mut self,
         encoded: &[Bytes],
-        images: Vec<Image>,
+        images: Vec<PendingImage>,
         mut slab: Slab,
         len: usize,
         decoded: Arc<Event>,
     ) -> Result<DecodedJpegs> {
-        slab.written_by(self.hybrid.stream.handle(), &decoded);
+        slab.record_write(self.hybrid.stream.handle(), &decoded);
         self.held.push_back((Arc::clone(&decoded), encoded.to_vec()));
         let memory = CudaMemory::new(Arc::clone(&self.device), slab, len, decoded);
-        let images = images.into_iter().map(Image::delivered).collect();
+        let images = images.into_iter().map(PendingImage::delivered).collect();
         Ok(DecodedJpegs { memory, images })
     }
 
     /// After a failure: nothing is let go while the device may use it.
     fn abandon(&mut self, encoded: &[Bytes], slab: Slab) {
-        if self.settle() {
-            self.device.slabs.give_back(slab);
+        if self.synchronize() {
+            self.device.slabs.recycle(slab);
         } else {
             std::mem::forget(encoded.to_vec());
-            self.device.slabs.give_up(slab);
+            self.device.slabs.withhold(slab);
         }
     }
 
     /// Waits until both streams are done. Whether they are.
-    fn settle(&self) -> bool {
-        self.streams().all(WorkStream::settle)
+    fn synchronize(&self) -> bool {
+        self.streams().all(ComputeStream::synchronize)
     }
 
     fn let_go_of_finished(&mut self) -> DriverResult<()> {
         while let Some((decoded, _)) = self.held.front() {
-            if !decoded.is_reached()? {
+            if !decoded.is_complete()? {
                 break;
             }
             self.held.pop_front();
@@ -455,7 +462,7 @@ impl NvJpeg {
 
 impl Drop for NvJpeg {
     fn drop(&mut self) {
-        if !self.settle() {
+        if !self.synchronize() {
             // Whether the device still uses them, nobody knows.
             std::mem::forget(std::mem::take(&mut self.held));
             return;

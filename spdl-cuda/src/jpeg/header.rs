@@ -73,7 +73,7 @@ pub struct JpegHeader {
     pub width: u32,
     /// Rows as stored, 1 to 65,535.
     pub height: u32,
-    /// Planes: 1, 3 or 4.
+    /// OutputPlanes: 1, 3 or 4.
     pub components: u8,
     /// Bits of a sample: 8 or 12.
     pub precision: u8,

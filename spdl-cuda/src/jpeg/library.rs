@@ -8,33 +8,33 @@ use std::sync::Arc;
 
 use super::error::{BAD_JPEG, NvJpegError, NvJpegResult};
 use crate::driver::StreamHandle;
-use crate::libraries::{Found, Library, NotFound, Search, SharedLibrary};
+use crate::libraries::{Library, LibraryLocation, LibraryNotFound, Search, SharedLibrary};
 use crate::runtime::Context;
 
 /// Objects of the library, known only by their address.
-pub(crate) type Handle = NonNull<c_void>;
+pub(crate) type NvJpegHandle = NonNull<c_void>;
 
 /// Where the planes of an image go: `nvjpegImage_t`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct Planes {
+pub(crate) struct OutputPlanes {
     pub(crate) channel: [*mut c_uchar; 4],
     pub(crate) pitch: [usize; 4],
 }
 
-impl Planes {
+impl OutputPlanes {
     /// One plane of interleaved RGB, at an address of the device.
-    pub(crate) fn interleaved(address: u64, pitch: usize) -> Planes {
+    pub(crate) fn interleaved(address: u64, pitch: usize) -> OutputPlanes {
         let mut channel = [ptr::null_mut(); 4];
         channel[0] = ptr::without_provenance_mut(address as usize);
-        Planes { channel, pitch: [pitch, 0, 0, 0] }
+        OutputPlanes { channel, pitch: [pitch, 0, 0, 0] }
     }
 }
 
 /// `nvjpegBackend_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
-pub(crate) enum Backend {
+pub(crate) enum NvJpegBackend {
     Hybrid = 1,
     Hardware = 3,
 }
@@ -46,7 +46,7 @@ const INTERLEAVED_RGB: c_int = 5;
 macro_rules! functions {
     ($($field:ident = $name:literal: fn($($argument:ty),*);)*) => {
         #[derive(Clone, Copy)]
-        struct Functions {
+        struct NvJpegFunctions {
             $($field: unsafe extern "C" fn($($argument),*) -> c_int,)*
         }
 
@@ -56,10 +56,10 @@ macro_rules! functions {
             pub(super) const $field: &str = $name;)*
         }
 
-        impl Functions {
+        impl NvJpegFunctions {
             /// The first that is missing is named.
-            fn of(library: &SharedLibrary) -> Result<Functions, &'static str> {
-                Ok(Functions {
+            fn of(library: &SharedLibrary) -> Result<NvJpegFunctions, &'static str> {
+                Ok(NvJpegFunctions {
                     $(
                         // SAFETY: the type is that of the library's declaration.
                         $field: unsafe { library.function($name) }.ok_or($name)?,
@@ -82,7 +82,7 @@ functions! {
     batched_supported = "nvjpegDecodeBatchedSupported":
         fn(*mut c_void, *mut c_void, *mut c_int);
     batched_decode = "nvjpegDecodeBatched":
-        fn(*mut c_void, *mut c_void, *const *const c_uchar, *const usize, *mut Planes, *mut c_void);
+        fn(*mut c_void, *mut c_void, *const *const c_uchar, *const usize, *mut OutputPlanes, *mut c_void);
     stream_create = "nvjpegJpegStreamCreate": fn(*mut c_void, *mut *mut c_void);
     stream_destroy = "nvjpegJpegStreamDestroy": fn(*mut c_void);
     stream_parse = "nvjpegJpegStreamParse":
@@ -107,15 +107,15 @@ functions! {
     decode_transfer = "nvjpegDecodeJpegTransferToDevice":
         fn(*mut c_void, *mut c_void, *mut c_void, *mut c_void, *mut c_void);
     decode_device = "nvjpegDecodeJpegDevice":
-        fn(*mut c_void, *mut c_void, *mut c_void, *mut Planes, *mut c_void);
+        fn(*mut c_void, *mut c_void, *mut c_void, *mut OutputPlanes, *mut c_void);
 }
 
 /// The opened library. It stays open for ever.
 #[derive(Clone)]
 pub(crate) struct NvJpegLibrary {
-    functions: Arc<Functions>,
+    functions: Arc<NvJpegFunctions>,
     version: [i32; 3],
-    found: Found,
+    found: LibraryLocation,
 }
 
 /// What a status means as a result.
@@ -124,7 +124,7 @@ fn checked(call: &'static str, status: c_int) -> NvJpegResult<()> {
 }
 
 /// What a call that makes an object has made.
-fn made(call: &'static str, status: c_int, object: *mut c_void) -> NvJpegResult<Handle> {
+fn made(call: &'static str, status: c_int, object: *mut c_void) -> NvJpegResult<NvJpegHandle> {
     checked(call, status)?;
     // A library that says it has made something and gives nothing has an error of its own.
     NonNull::new(object).ok_or(NvJpegError { call, status: 8 })
@@ -132,10 +132,10 @@ fn made(call: &'static str, status: c_int, object: *mut c_void) -> NvJpegResult<
 
 impl NvJpegLibrary {
     /// Opens it where `search` finds it. Needs no device.
-    pub(crate) fn open(search: &Search) -> Result<NvJpegLibrary, NotFound> {
+    pub(crate) fn open(search: &Search) -> Result<NvJpegLibrary, LibraryNotFound> {
         let (library, found) = search.open(Library::NvJpeg)?;
-        let refused = |reason| NotFound { library: Library::NvJpeg, reason };
-        let functions = Functions::of(&library)
+        let refused = |reason| LibraryNotFound { library: Library::NvJpeg, reason };
+        let functions = NvJpegFunctions::of(&library)
             .map_err(|missing| refused(format!("{found} has no {missing}: it is too old")))?;
         let mut version = [0; 3];
         for (property, number) in (0..).zip(&mut version) {
@@ -153,25 +153,25 @@ impl NvJpegLibrary {
 }
 
 /// Something that the library has made: destroyed when it is dropped, in the context of its device.
-pub(crate) struct Object {
-    handle: Handle,
+pub(crate) struct NvJpegObject {
+    handle: NvJpegHandle,
     destroy: unsafe extern "C" fn(*mut c_void) -> c_int,
     context: Arc<Context>,
 }
 
 // SAFETY: what the library makes belongs to no thread; calls with one object are made by one at a time,
 // since they need it exclusively or are documented to be safe (those with the library's handle).
-unsafe impl Send for Object {}
+unsafe impl Send for NvJpegObject {}
 // SAFETY: as above.
-unsafe impl Sync for Object {}
+unsafe impl Sync for NvJpegObject {}
 
-impl Object {
+impl NvJpegObject {
     fn raw(&self) -> *mut c_void {
         self.handle.as_ptr()
     }
 }
 
-impl Drop for Object {
+impl Drop for NvJpegObject {
     fn drop(&mut self) {
         self.context.release(|_| {
             // SAFETY: it is alive, and nobody uses it again. A failure is no news to who lets go.
@@ -181,7 +181,7 @@ impl Drop for Object {
     }
 }
 
-impl fmt::Debug for Object {
+impl fmt::Debug for NvJpegObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Object({:p})", self.raw())
     }
@@ -206,31 +206,31 @@ macro_rules! call {
 #[derive(Debug)]
 pub(crate) struct Codec {
     library: NvJpegLibrary,
-    handle: Object,
+    handle: NvJpegObject,
     context: Arc<Context>,
 }
 
 /// A parsed image.
 #[derive(Debug)]
-pub(crate) struct ParsedJpeg(Object);
+pub(crate) struct ParsedJpeg(NvJpegObject);
 
 /// What decodes one batch at a time on the engines.
 #[derive(Debug)]
-pub(crate) struct BatchState(Object);
+pub(crate) struct BatchState(NvJpegObject);
 
 /// What decodes one image at a time, with memory of its own. Fields are dropped in their order.
 #[derive(Debug)]
 pub(crate) struct ImageState {
-    state: Object,
-    _buffers: [Object; 2],
+    state: NvJpegObject,
+    _buffers: [NvJpegObject; 2],
     parsed: ParsedJpeg,
 }
 
 /// The decoder of single images, and how it is to write them.
 #[derive(Debug)]
 pub(crate) struct ImageDecoder {
-    decoder: Object,
-    parameters: Object,
+    decoder: NvJpegObject,
+    parameters: NvJpegObject,
 }
 
 impl Codec {
@@ -238,7 +238,7 @@ impl Codec {
     pub(crate) fn new(
         library: &NvJpegLibrary,
         context: &Arc<Context>,
-        backend: Backend,
+        backend: NvJpegBackend,
     ) -> NvJpegResult<Codec> {
         let mut handle = ptr::null_mut();
         let (no_allocator, no_flags) = (ptr::null_mut(), 0);
@@ -255,7 +255,7 @@ impl Codec {
         };
         let handle = made(name::create, status, handle)?;
         let destroy = library.functions.destroy;
-        let handle = Object { handle, destroy, context: Arc::clone(context) };
+        let handle = NvJpegObject { handle, destroy, context: Arc::clone(context) };
         Ok(Codec { library: library.clone(), handle, context: Arc::clone(context) })
     }
 
@@ -264,11 +264,11 @@ impl Codec {
         call: &'static str,
         destroy: unsafe extern "C" fn(*mut c_void) -> c_int,
         make: impl FnOnce(&mut *mut c_void) -> c_int,
-    ) -> NvJpegResult<Object> {
+    ) -> NvJpegResult<NvJpegObject> {
         let mut object = ptr::null_mut();
         let status = make(&mut object);
         let handle = made(call, status, object)?;
-        Ok(Object { handle, destroy, context: Arc::clone(&self.context) })
+        Ok(NvJpegObject { handle, destroy, context: Arc::clone(&self.context) })
     }
 
     /// How many engines for JPEGs the device has, and how many images each decodes at once.
@@ -359,7 +359,7 @@ impl Codec {
         &self,
         state: &mut BatchState,
         encoded: &[&[u8]],
-        planes: &mut [Planes],
+        planes: &mut [OutputPlanes],
         stream: &StreamHandle,
     ) -> NvJpegResult<()> {
         let addresses: Vec<*const c_uchar> = encoded.iter().map(|it| it.as_ptr()).collect();
@@ -382,7 +382,11 @@ impl Codec {
         let decoder = self.object(name::decoder_create, functions.decoder_destroy, |object| {
             // SAFETY: the handle is alive, the pointer to a variable.
             unsafe {
-                (functions.decoder_create)(self.handle.raw(), Backend::Hybrid as c_int, object)
+                (functions.decoder_create)(
+                    self.handle.raw(),
+                    NvJpegBackend::Hybrid as c_int,
+                    object,
+                )
             }
         })?;
         let parameters =
@@ -426,7 +430,7 @@ impl Codec {
         state: &mut ImageState,
         encoded: &[u8],
         size: [u32; 2],
-        mut plane: Planes,
+        mut plane: OutputPlanes,
         stream: &StreamHandle,
     ) -> NvJpegResult<()> {
         let (handle, engine) = (self.handle.raw(), decoder.decoder.raw());

@@ -5,7 +5,7 @@ use super::header::{JpegCoding, JpegColor, JpegHeader, Subsampling};
 /// What decodes a JPEG.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum JpegPath {
+pub enum JpegBackend {
     /// The engines for it that some devices have.
     Hardware,
     /// The CPU undoes the Huffman codes, the multiprocessors do the rest.
@@ -16,14 +16,14 @@ pub enum JpegPath {
 
 /// The paths that take an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ways {
+pub(crate) struct BackendSet {
     pub(crate) hardware: bool,
     pub(crate) hybrid: bool,
 }
 
-impl Ways {
+impl BackendSet {
     /// By what the header says. The library has the last word on the engines.
-    pub(crate) fn of(header: &JpegHeader) -> Ways {
+    pub(crate) fn of(header: &JpegHeader) -> BackendSet {
         let bits = header.precision == 8;
         // Others would be taken for YCbCr.
         let plain = matches!(header.color, JpegColor::Grey | JpegColor::YCbCr);
@@ -34,7 +34,7 @@ impl Ways {
             && header.has_end
             && plain
             && !matches!(header.subsampling, Subsampling::S411 | Subsampling::Other);
-        Ways { hardware, hybrid: bits && plain }
+        BackendSet { hardware, hybrid: bits && plain }
     }
 }
 
@@ -46,14 +46,14 @@ const NEWS: f64 = 0.25;
 /// How much of a large batch is remembered after each that is smaller.
 const FADING: f64 = 0.99;
 /// The paths that share images, by their numbers here.
-const SHARING: [JpegPath; 2] = [JpegPath::Hardware, JpegPath::Hybrid];
+const SHARING: [JpegBackend; 2] = [JpegBackend::Hardware, JpegBackend::Hybrid];
 
 /// How fast each path is, by what was measured, and what follows for the images to come.
 ///
 /// What a path has to do beyond the other is carried from batch to batch, so that shares come out
 /// right where batches are small, too.
 #[derive(Clone, Debug)]
-pub(crate) struct Shares {
+pub(crate) struct LoadBalancer {
     /// In bytes of pixels a second.
     rates: [f64; 2],
     is_measured: [bool; 2],
@@ -65,11 +65,11 @@ pub(crate) struct Shares {
     largest: f64,
 }
 
-impl Shares {
+impl LoadBalancer {
     /// At first two thirds to the engines, which is near what others have found to be a good share
     /// (DALI's `hw_decoder_load` is 0.65).
-    pub(crate) fn new() -> Shares {
-        Shares {
+    pub(crate) fn new() -> LoadBalancer {
+        LoadBalancer {
             rates: [2e9, 1e9],
             is_measured: [false; 2],
             busy: [0.0; 2],
@@ -79,7 +79,7 @@ impl Shares {
     }
 
     /// Learns that a path took so many seconds for images of so many bytes of pixels.
-    pub(crate) fn learn(&mut self, path: JpegPath, bytes: u64, seconds: f64) {
+    pub(crate) fn learn(&mut self, path: JpegBackend, bytes: u64, seconds: f64) {
         let Some(at) = SHARING.iter().position(|sharing| *sharing == path) else { return };
         let rate = bytes as f64 / seconds;
         if !(rate.is_finite() && rate > 0.0) {
@@ -98,15 +98,16 @@ impl Shares {
 
     /// A path for each image, given by its bytes of pixels: the largest first, each where it is done
     /// the soonest. What neither path of the device takes is for the host.
-    pub(crate) fn assign(&mut self, images: &[(u64, Ways)]) -> Vec<JpegPath> {
+    pub(crate) fn assign(&mut self, images: &[(u64, BackendSet)]) -> Vec<JpegBackend> {
         let mut order: Vec<usize> = (0..images.len()).collect();
         order.sort_by_key(|&at| std::cmp::Reverse(images[at].0));
-        let mut paths = vec![JpegPath::Host; images.len()];
+        let mut paths = vec![JpegBackend::Host; images.len()];
         let mut explored = [None; 2];
         for (path, explored) in explored.iter_mut().enumerate() {
             if self.passed_over[path] >= EXPLORE_EVERY {
                 // The smallest image that can go either way is enough to see how fast it is.
-                let can = |at: &&usize| images[**at].1 == Ways { hardware: true, hybrid: true };
+                let can =
+                    |at: &&usize| images[**at].1 == BackendSet { hardware: true, hybrid: true };
                 *explored = order.iter().rev().find(can).copied();
             }
         }
@@ -149,7 +150,7 @@ impl Shares {
 mod tests {
     use super::*;
 
-    const BOTH: Ways = Ways { hardware: true, hybrid: true };
+    const BOTH: BackendSet = BackendSet { hardware: true, hybrid: true };
 
     /// The next random number of 0 to 1 (splitmix64).
     fn draw(state: &mut u64) -> f64 {
@@ -177,7 +178,7 @@ mod tests {
 
         /// Decodes so many batches; returns the engines' share of the bytes, and of each path the most
         /// images that went to the other one in a row.
-        fn decode(&mut self, shares: &mut Shares, batches: usize) -> (f64, [usize; 2]) {
+        fn decode(&mut self, shares: &mut LoadBalancer, batches: usize) -> (f64, [usize; 2]) {
             let mut taken = [0_u64; 2];
             let (mut waits, mut longest) = ([0; 2], [0; 2]);
             for _ in 0..batches {
@@ -186,7 +187,7 @@ mod tests {
                     (0..self.batch).map(|_| (size(&mut self.random), BOTH)).collect();
                 let mut bytes = [0; 2];
                 for (path, (size, _)) in shares.assign(&images).into_iter().zip(&images) {
-                    let at = usize::from(path == JpegPath::Hybrid);
+                    let at = usize::from(path == JpegBackend::Hybrid);
                     bytes[at] += size;
                     waits[at] = 0;
                     waits[1 - at] += 1;
@@ -211,8 +212,9 @@ mod tests {
 
     #[test]
     fn g5_before_anything_is_measured_two_thirds_go_to_the_engines() {
-        let paths = Shares::new().assign(&[(187_500, BOTH); 300]);
-        let share = paths.iter().filter(|path| **path == JpegPath::Hardware).count() as f64 / 300.0;
+        let paths = LoadBalancer::new().assign(&[(187_500, BOTH); 300]);
+        let share =
+            paths.iter().filter(|path| **path == JpegBackend::Hardware).count() as f64 / 300.0;
         assert!((share - 2.0 / 3.0).abs() < 0.01, "{share}");
     }
 
@@ -224,7 +226,7 @@ mod tests {
             let mut device = Device::new(rates, case);
             device.batch = [1, 2, 7, 32, 256][case as usize % 5];
             device.noise = [0.0, 0.4][case as usize % 2];
-            let mut shares = Shares::new();
+            let mut shares = LoadBalancer::new();
             device.decode(&mut shares, 60);
             let (share, _) = device.decode(&mut shares, 400);
             let ideal = ideal(rates);
@@ -239,7 +241,7 @@ mod tests {
             [([1e9, 1e9], [8e9, 1e9]), ([4e9, 1e9], [1e8, 1e9]), ([1e8, 5e9], [9e9, 1e8])]
         {
             let mut device = Device::new(before, 7);
-            let mut shares = Shares::new();
+            let mut shares = LoadBalancer::new();
             device.decode(&mut shares, 100);
             device.rates = after;
             device.decode(&mut shares, 100);
@@ -253,7 +255,7 @@ mod tests {
         let mut device = Device::new([8e9, 1e9], 3);
         // As long as the other one takes for half of a batch.
         device.before[0] = 0.016;
-        let mut shares = Shares::new();
+        let mut shares = LoadBalancer::new();
         device.decode(&mut shares, 300);
         let (share, _) = device.decode(&mut shares, 300);
         let batch = 32.0 * 1.02e6;
@@ -265,7 +267,7 @@ mod tests {
     fn g5_no_path_is_forgotten_however_slow_it_was() {
         for rates in [[1e12, 1e3], [1e3, 1e12]] {
             let mut device = Device::new(rates, 5);
-            let mut shares = Shares::new();
+            let mut shares = LoadBalancer::new();
             device.decode(&mut shares, 20);
             let (_, longest) = device.decode(&mut shares, 200);
             // At the latest in the batch behind that in which its turn has come.
@@ -276,20 +278,20 @@ mod tests {
 
     #[test]
     fn what_is_no_measurement_changes_nothing() {
-        let mut shares = Shares::new();
+        let mut shares = LoadBalancer::new();
         for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            shares.learn(JpegPath::Hardware, 1000, seconds);
+            shares.learn(JpegBackend::Hardware, 1000, seconds);
         }
-        shares.learn(JpegPath::Hybrid, 0, 1.0);
-        shares.learn(JpegPath::Host, 1000, 1.0);
-        assert_eq!(shares.rates, Shares::new().rates);
+        shares.learn(JpegBackend::Hybrid, 0, 1.0);
+        shares.learn(JpegBackend::Host, 1000, 1.0);
+        assert_eq!(shares.rates, LoadBalancer::new().rates);
     }
 
     #[test]
     fn a_large_image_does_not_come_last() {
         let mut images = vec![(1_000, BOTH); 30];
         images.push((100_000, BOTH));
-        let mut shares = Shares { rates: [1e9, 1e9], ..Shares::new() };
+        let mut shares = LoadBalancer { rates: [1e9, 1e9], ..LoadBalancer::new() };
         let paths = shares.assign(&images);
         let alone = paths[30];
         assert!(paths[..30].iter().all(|path| *path != alone));
@@ -297,15 +299,16 @@ mod tests {
 
     #[test]
     fn nobody_gets_what_he_cannot_decode() {
-        let ways = |hardware, hybrid| Ways { hardware, hybrid };
+        let ways = |hardware, hybrid| BackendSet { hardware, hybrid };
         let images = [
             (1, ways(true, false)),
             (1, ways(false, true)),
             (1, ways(false, false)),
             (9, ways(true, false)),
         ];
-        let expected = [JpegPath::Hardware, JpegPath::Hybrid, JpegPath::Host, JpegPath::Hardware];
-        let mut shares = Shares { passed_over: [99; 2], ..Shares::new() };
+        let expected =
+            [JpegBackend::Hardware, JpegBackend::Hybrid, JpegBackend::Host, JpegBackend::Hardware];
+        let mut shares = LoadBalancer { passed_over: [99; 2], ..LoadBalancer::new() };
         assert_eq!(shares.assign(&images), expected);
         assert!(shares.assign(&[]).is_empty());
     }

@@ -26,5 +26,5 @@ pub use decoder::{DecodedJpeg, DecodedJpegs, NvJpeg};
 pub use error::NvJpegError;
 pub use header::{JpegCoding, JpegColor, JpegHeader, Subsampling};
 pub(crate) use library::NvJpegLibrary;
-pub use load_balance::JpegPath;
-pub(crate) use load_balance::Ways;
+pub(crate) use load_balance::BackendSet;
+pub use load_balance::JpegBackend;

@@ -3,16 +3,16 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::load_balance::{JpegPath, Shares};
-use crate::driver::{DriverResult, NOT_SUPPORTED, Touched};
-use crate::runtime::{Context, Event, WorkStream};
+use super::load_balance::{JpegBackend, LoadBalancer};
+use crate::driver::{DriverResult, MemoryAccess, NOT_SUPPORTED};
+use crate::runtime::{ComputeStream, Context, Event};
 
 /// Work between two timers of a stream.
 #[derive(Debug)]
 struct Timing {
     begin: Event,
     end: Event,
-    path: JpegPath,
+    path: JpegBackend,
     /// Of pixels.
     bytes: u64,
 }
@@ -24,8 +24,8 @@ pub(super) struct Timings(VecDeque<Timing>);
 impl Timings {
     /// Sets a timer behind what is in a stream. `None` where there are none: then nothing is measured,
     /// and everything else goes on.
-    pub(super) fn begin(&self, context: &Arc<Context>, stream: &WorkStream) -> Option<Event> {
-        let begin = Event::timer(context).ok()?;
+    pub(super) fn begin(&self, context: &Arc<Context>, stream: &ComputeStream) -> Option<Event> {
+        let begin = Event::with_timing(context).ok()?;
         stream.record(&begin).ok()?;
         Some(begin)
     }
@@ -34,13 +34,13 @@ impl Timings {
     pub(super) fn end(
         &mut self,
         begin: Option<Event>,
-        stream: &WorkStream,
-        path: JpegPath,
-        written: &[Touched],
+        stream: &ComputeStream,
+        path: JpegBackend,
+        written: &[MemoryAccess],
     ) {
         let bytes = written.iter().map(|touched| touched.bytes).sum();
         let Some(begin) = begin.filter(|_| bytes > 0) else { return };
-        let end = Event::timer(begin.context()).and_then(|end| {
+        let end = Event::with_timing(begin.context()).and_then(|end| {
             stream.record(&end)?;
             Ok(end)
         });
@@ -50,9 +50,9 @@ impl Timings {
     }
 
     /// Tells of what is done.
-    pub(super) fn learn(&mut self, shares: &mut Shares) -> DriverResult<()> {
+    pub(super) fn learn(&mut self, shares: &mut LoadBalancer) -> DriverResult<()> {
         while let Some(timing) = self.0.front() {
-            if !timing.end.is_reached()? {
+            if !timing.end.is_complete()? {
                 break;
             }
             match timing.end.seconds_since(&timing.begin) {

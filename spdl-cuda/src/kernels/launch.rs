@@ -18,11 +18,12 @@ use super::plan::ResizePlan;
 use super::sample::SampleFormat;
 use super::table::{BatchTable, ENTRY_BYTES, KERNELS, Launch};
 use crate::driver::{
-    Driver, DriverResult, FunctionHandle, LaunchShape, ModuleHandle, StreamHandle, Touched,
+    Driver, DriverResult, FunctionHandle, LaunchDimensions, MemoryAccess, ModuleHandle,
+    StreamHandle,
 };
 use crate::pixels::SourceImage;
 use crate::runtime::{
-    Copied, CopyStream, CudaDevice, CudaMemory, DeviceInner, Event, Slab, describe,
+    CopyFence, CopyStream, CudaDevice, CudaMemory, DeviceInner, Event, Slab, describe,
 };
 
 /// The kernels of this module on a device, with a stream of their own.
@@ -66,12 +67,12 @@ pub struct SampleBatch {
     /// `None` only once it is launched.
     output: Option<Slab>,
     sources: Vec<Arc<CudaMemory>>,
-    reads: Vec<Touched>,
+    reads: Vec<MemoryAccess>,
     device: Arc<DeviceInner>,
 }
 
 /// Samples that are being made.
-pub(crate) struct Launched {
+pub(crate) struct StartedBatch {
     pub(crate) memory: CudaMemory,
     /// Behind the kernels: nothing that they read is read after it.
     pub(crate) done: Arc<Event>,
@@ -140,8 +141,8 @@ impl ImageKernels {
     /// # Errors
     /// `InvalidArgument` for a batch without samples, or of another device; what the driver says.
     pub fn launch(&self, batch: SampleBatch) -> Result<Upload> {
-        let Launched { memory, done } = self.launch_behind(batch, &[])?;
-        Ok(Upload { memory: Box::new(memory), ready: Box::new(Copied(done)) })
+        let StartedBatch { memory, done } = self.launch_behind(batch, &[])?;
+        Ok(Upload { memory: Box::new(memory), ready: Box::new(CopyFence(done)) })
     }
 
     /// The same, behind these events, too: of what brings images that are no [`CudaMemory`].
@@ -149,7 +150,7 @@ impl ImageKernels {
         &self,
         mut batch: SampleBatch,
         behind: &[Arc<Event>],
-    ) -> Result<Launched> {
+    ) -> Result<StartedBatch> {
         let doing = "make samples of a batch";
         let context = &self.device.context;
         let len = batch.len() * batch.format.bytes() as usize;
@@ -158,7 +159,7 @@ impl ImageKernels {
         }
         context.check(doing)?;
         let failed = |error| context.error(error, doing);
-        self.stream.give_back_finished().map_err(failed)?;
+        self.stream.recycle_completed().map_err(failed)?;
         let done = Arc::new(Event::new(context).map_err(failed)?);
         let emptied = BatchTable::new(&batch.format)?;
         let (entries, launches) = std::mem::replace(&mut batch.table, emptied).finish();
@@ -168,18 +169,18 @@ impl ImageKernels {
         host[..entries.len()].copy_from_slice(&entries);
         let mut table = self.device.slabs.take(table_bytes)?;
         let Some(mut output) = batch.output.take() else {
-            self.device.slabs.give_back(table);
+            self.device.slabs.recycle(table);
             return Err(invalid("the batch was launched before".to_owned()));
         };
         let stream = self.stream.handle();
-        let written = Touched::written(output.memory.address.0, len as u64);
+        let written = MemoryAccess::written(output.memory.address.0, len as u64);
         let mut has_waited = false;
         let started = context.attempt(|driver| {
-            for event in output.under_way(stream).chain(table.under_way(stream)) {
+            for event in output.pending_for(stream).chain(table.pending_for(stream)) {
                 driver.wait_event(stream, event.handle())?;
             }
             has_waited = true;
-            for event in batch.sources.iter().map(|source| source.copied()).chain(behind) {
+            for event in batch.sources.iter().map(|source| source.ready()).chain(behind) {
                 driver.wait_event(stream, event.handle())?;
             }
             let address = table.memory.address;
@@ -193,22 +194,22 @@ impl ImageKernels {
             driver.record_event(done.handle(), stream)
         });
         if let Err(error) = started {
-            let is_over = self.stream.give_back_unsure(host);
+            let is_over = self.stream.recycle_or_withhold(host);
             for slab in [output, table] {
-                self.device.slabs.give_back_after_failure(slab, is_over && has_waited);
+                self.device.slabs.recycle_after_failure(slab, is_over && has_waited);
             }
             if !is_over {
-                batch.sources.iter().for_each(|source| source.used_unsurely());
+                batch.sources.iter().for_each(|source| source.record_unknown_use());
             }
             return Err(failed(error));
         }
         self.stream.hold(Arc::clone(&done), host);
-        batch.sources.iter().for_each(|source| source.used_until(&done));
-        table.written_by(stream, &done);
-        self.device.slabs.give_back(table);
-        output.written_by(stream, &done);
+        batch.sources.iter().for_each(|source| source.record_use(&done));
+        table.record_write(stream, &done);
+        self.device.slabs.recycle(table);
+        output.record_write(stream, &done);
         let memory = CudaMemory::new(Arc::clone(&self.device), output, len, Arc::clone(&done));
-        Ok(Launched { memory, done })
+        Ok(StartedBatch { memory, done })
     }
 
     /// Starts a kernel.
@@ -220,13 +221,13 @@ impl ImageKernels {
         driver: &dyn Driver,
         launch: &Launch,
         table: u64,
-        reads: &[Touched],
-        written: Touched,
+        reads: &[MemoryAccess],
+        written: MemoryAccess,
     ) -> DriverResult<()> {
         let (offset, bytes) = launch.part();
-        let mut touched = vec![Touched::read(table + offset, bytes), written];
+        let mut touched = vec![MemoryAccess::read(table + offset, bytes), written];
         touched.extend_from_slice(reads);
-        let shape = LaunchShape { grid: launch.grid, block: launch.block, shared_bytes: 0 };
+        let shape = LaunchDimensions { grid: launch.grid, block: launch.block, shared_bytes: 0 };
         let argument = launch.argument(table).to_ne_bytes();
         let at = KERNELS.iter().position(|name| *name == launch.function()).unwrap_or(0);
         let stream: &StreamHandle = self.stream.handle();
@@ -244,7 +245,7 @@ fn functions(driver: &dyn Driver, module: &ModuleHandle) -> DriverResult<[Functi
 impl Drop for ImageKernels {
     fn drop(&mut self) {
         // Where a kernel may still run, its code stays.
-        let Some(module) = self.module.take().filter(|_| self.stream.settle()) else { return };
+        let Some(module) = self.module.take().filter(|_| self.stream.synchronize()) else { return };
         // SAFETY: no kernel of it runs, and its functions are dropped with this.
         self.device.context.release(|driver| unsafe { driver.unload_module(module) });
     }
@@ -303,7 +304,7 @@ impl SampleBatch {
     ///
     /// # Safety
     /// The image lies there from the events on that it is launched behind, and until the kernels are
-    /// [done](Launched::done).
+    /// [done](StartedBatch::done).
     pub(crate) unsafe fn push_foreign(
         &mut self,
         image: &SourceImage,
@@ -316,7 +317,8 @@ impl SampleBatch {
         };
         let place = output.memory.address.0 + at as u64 * self.format.bytes();
         self.table.push(image, plan, place)?;
-        self.reads.extend(image.extents().map(|(address, bytes)| Touched::read(address, bytes)));
+        self.reads
+            .extend(image.extents().map(|(address, bytes)| MemoryAccess::read(address, bytes)));
         Ok(())
     }
 }
@@ -325,7 +327,7 @@ impl Drop for SampleBatch {
     fn drop(&mut self) {
         // Nothing was told to use it.
         if let Some(output) = self.output.take() {
-            self.device.slabs.give_back(output);
+            self.device.slabs.recycle(output);
         }
     }
 }

@@ -110,11 +110,12 @@ impl ResizePlan {
     }
 
     /// What the plan says for each axis of `image`.
-    pub(super) fn spans(&self, image: &SourceImage) -> Result<[Span; 2]> {
+    pub(super) fn spans(&self, image: &SourceImage) -> Result<[AxisSpan; 2]> {
         let PixelBox { left, top, width, height } = self.source;
         let bounds = |bound: fn(&PixelRect) -> (u32, u32)| self.bounds.as_ref().map(bound);
-        let across = Span::new(left, width, bounds(|rect| (rect.left, rect.width)), image.width);
-        let down = Span::new(top, height, bounds(|rect| (rect.top, rect.height)), image.height);
+        let across =
+            AxisSpan::new(left, width, bounds(|rect| (rect.left, rect.width)), image.width);
+        let down = AxisSpan::new(top, height, bounds(|rect| (rect.top, rect.height)), image.height);
         match (across, down) {
             (Some(across), Some(down)) => Ok([across, down]),
             _ => Err(invalid(format!(
@@ -127,7 +128,7 @@ impl ResizePlan {
 
 /// A part of one axis of an image.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
+pub(super) struct AxisSpan {
     pub(super) start: f64,
     pub(super) extent: f64,
     /// The first pixel that the filter may see, and the one behind the last.
@@ -135,7 +136,7 @@ pub(super) struct Span {
     pub(super) end: u32,
 }
 
-impl Span {
+impl AxisSpan {
     fn new(start: f64, extent: f64, bounds: Option<(u32, u32)>, length: u32) -> Option<Self> {
         let farthest = 2.0 * f64::from(MAX_SIDE);
         let is_sound = start.abs() <= farthest && extent > 0.0 && extent <= farthest;
@@ -151,6 +152,6 @@ impl Span {
         });
         let end = first.checked_add(count)?;
         let is_inside = count > 0 && end <= length;
-        is_inside.then_some(Span { start, extent, first, end })
+        is_inside.then_some(AxisSpan { start, extent, first, end })
     }
 }

@@ -3,7 +3,7 @@
 use spdl_core::{DType, Result};
 
 use super::invalid;
-use super::plan::{Filter, ResizePlan, Span};
+use super::plan::{AxisSpan, Filter, ResizePlan};
 use super::sample::{ChannelOrder, Layout, SampleFormat};
 use crate::pixels::ColorMatrix;
 use crate::pixels::SourceImage;
@@ -79,7 +79,7 @@ impl BatchTable {
             2 * usize::from(format.sample_bytes() > 1) + usize::from(format.is_subsampled());
         let (entries, largest) = &mut self.groups[kernel];
         let before = entries.len();
-        Entry(entries).write(image, plan, &self.format, spans, output);
+        TableEntry(entries).write(image, plan, &self.format, spans, output);
         debug_assert_eq!(entries.len(), before + ENTRY_BYTES);
         *largest = [largest[0].max(plan.width), largest[1].max(plan.height)];
         Ok(())
@@ -146,15 +146,15 @@ fn free_bits(image: &SourceImage) -> u32 {
 }
 
 /// Writes the fields of an entry one after the other.
-struct Entry<'a>(&'a mut Vec<u8>);
+struct TableEntry<'a>(&'a mut Vec<u8>);
 
-impl Entry<'_> {
+impl TableEntry<'_> {
     fn write(
         &mut self,
         image: &SourceImage,
         plan: &ResizePlan,
         format: &SampleFormat,
-        spans: [Span; 2],
+        spans: [AxisSpan; 2],
         output: u64,
     ) {
         for component in 0..3 {

@@ -10,5 +10,5 @@
 mod search;
 mod shared_library;
 
-pub use self::search::{Found, FoundBy, Library, NotFound, Search};
+pub use self::search::{Library, LibraryLocation, LibraryNotFound, LocatedBy, Search};
 pub(crate) use self::shared_library::SharedLibrary;

@@ -1,4 +1,6 @@
-//! Where NVIDIA's libraries are. None of them is needed to build, or to run without a device.
+//! Search for NVIDIA's shared libraries: which exist, where, and in which order places are tried.
+//!
+//! None of them is needed to build this crate, or to run without a device.
 
 use crate::libraries::SharedLibrary;
 use std::collections::BTreeMap;
@@ -7,57 +9,65 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A library of NVIDIA's.
+/// A shared library from NVIDIA.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Library {
-    /// The driver, libcuda.
+    /// The driver, `libcuda`.
     Driver,
-    /// The JPEG decoder, libnvjpeg.
+    /// The JPEG decoder, `libnvjpeg`.
     NvJpeg,
-    /// The compiler of kernels, libnvrtc. It is not needed: they are compiled ahead, and for devices that
-    /// are newer the driver compiles them.
+    /// The runtime compiler, `libnvrtc`. Optional: kernels are compiled ahead of time, and the driver
+    /// compiles their PTX for newer devices.
     Nvrtc,
-    /// The video decoder, libnvcuvid.
+    /// The video decoder, `libnvcuvid`.
     Nvcuvid,
 }
 
-/// How a library was found.
+/// How a library was located.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FoundBy {
-    /// The caller, or an environment variable, said where.
+pub enum LocatedBy {
+    /// By a path from the caller or from an environment variable.
     Explicit,
-    /// It lies in a wheel of NVIDIA's.
+    /// In a Python wheel from NVIDIA.
     Wheel,
-    /// The process had opened it already.
+    /// Already loaded into the process.
     Opened,
-    /// The system knows where it is.
+    /// By the dynamic linker of the system.
     System,
 }
 
-/// Where a library is.
+/// The location of a library.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Its path, or the name under which the system knows it.
+pub struct LibraryLocation {
+    /// The path, or the name that the dynamic linker resolves.
     pub place: String,
-    /// How it was found.
-    pub by: FoundBy,
+    /// How the library was located.
+    pub by: LocatedBy,
 }
 
-/// Why a library is not to be had.
+/// A library that could not be loaded, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotFound {
+pub struct LibraryNotFound {
     /// The library.
     pub library: Library,
-    /// What was tried, and what became of it.
+    /// The failure of each place that was tried.
     pub reason: String,
 }
 
-/// Where to search, beside where the system does.
+/// Places to search for libraries, in addition to those of the dynamic linker.
 ///
-/// The order is: what was said here, the environment variable, wheels, what the process has opened,
-/// the system. Where a place was said, no other is tried.
+/// The order is: the path given to [`at`](Search::at), the environment variable, wheels, libraries that
+/// are already loaded, the dynamic linker. If a path is given, no other place is tried.
+///
+/// ```
+/// use spdl_cuda::libraries::Library;
+/// use spdl_cuda::{Search, status};
+///
+/// let search = Search::default().at(Library::NvJpeg, "/opt/cuda/lib64/libnvjpeg.so.13");
+/// println!("{}", status(&search));
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Search {
     explicit: BTreeMap<Library, PathBuf>,
@@ -65,11 +75,11 @@ pub struct Search {
 }
 
 impl Library {
-    /// All of them.
+    /// All libraries.
     pub const ALL: [Library; 4] =
         [Library::Driver, Library::NvJpeg, Library::Nvrtc, Library::Nvcuvid];
 
-    /// The environment variable that says where it is.
+    /// The environment variable that overrides the path of this library.
     pub fn environment_variable(self) -> &'static str {
         match self {
             Library::Driver => "SPDL_CUDA_DRIVER",
@@ -79,7 +89,7 @@ impl Library {
         }
     }
 
-    /// Its file names, the best first.
+    /// The file names, in order of preference.
     pub fn names(self) -> &'static [&'static str] {
         let windows = cfg!(windows);
         match self {
@@ -94,7 +104,7 @@ impl Library {
         }
     }
 
-    /// Where it lies in a folder of Python packages, with the name that it has there.
+    /// Folders and file names below a `site-packages` folder.
     fn in_wheels(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Library::NvJpeg => {
@@ -108,21 +118,20 @@ impl Library {
         }
     }
 
-    /// What to do where it is not to be had; empty where nothing is missing without it.
+    /// What the user can do if the library is missing; empty if the library is optional.
     pub fn remedy(self) -> &'static str {
         match self {
             Library::Driver => {
-                "install an NVIDIA driver (525 or newer); in a container, start it with the host's \
-                 GPUs (`--gpus all`)"
+                "install an NVIDIA driver (525 or newer); start a container with the GPUs of the host \
+                 (`--gpus all`)"
             }
             Library::NvJpeg => {
-                "pip install nvidia-nvjpeg (nvidia-nvjpeg-cu12 for drivers of CUDA 12), or name the file \
-                 in SPDL_NVJPEG"
+                "pip install nvidia-nvjpeg (nvidia-nvjpeg-cu12 for drivers of CUDA 12), or set SPDL_NVJPEG \
+                 to the path of the file"
             }
             Library::Nvrtc => "",
             Library::Nvcuvid => {
-                "it comes with the driver; in a container, NVIDIA_DRIVER_CAPABILITIES has to name \
-                 `video`"
+                "it is part of the driver; in a container, add `video` to NVIDIA_DRIVER_CAPABILITIES"
             }
         }
     }
@@ -140,57 +149,62 @@ impl fmt::Display for Library {
 }
 
 impl Search {
-    /// Says where a library is.
+    /// Sets the path of a library.
     #[must_use]
     pub fn at(mut self, library: Library, path: impl Into<PathBuf>) -> Self {
         self.explicit.insert(library, path.into());
         self
     }
 
-    /// Adds a folder of Python packages, such as `site-packages`, in which wheels of NVIDIA's may be.
+    /// Adds a `site-packages` folder that may hold wheels from NVIDIA.
     #[must_use]
     pub fn wheels_in(mut self, folder: impl Into<PathBuf>) -> Self {
         self.wheel_folders.push(folder.into());
         self
     }
 
-    /// Opens a library.
-    pub(crate) fn open(&self, library: Library) -> Result<(SharedLibrary, Found), NotFound> {
+    /// Locates and opens a library.
+    pub(crate) fn open(
+        &self,
+        library: Library,
+    ) -> Result<(SharedLibrary, LibraryLocation), LibraryNotFound> {
         let variable = library.environment_variable();
         let explicit = match self.explicit.get(&library) {
             Some(path) => Some((path.clone(), String::new())),
             None => env::var_os(variable)
                 .filter(|value| !value.is_empty())
-                .map(|value| (PathBuf::from(value), format!("{variable} says so: "))),
+                .map(|value| (PathBuf::from(value), format!("{variable}: "))),
         };
-        if let Some((path, who)) = explicit {
+        if let Some((path, origin)) = explicit {
             return match SharedLibrary::open(path.as_os_str()) {
-                Ok(opened) => Ok((opened, found(&path, FoundBy::Explicit))),
-                Err(reason) => Err(NotFound { library, reason: format!("{who}{reason}") }),
+                Ok(opened) => Ok((opened, location(&path, LocatedBy::Explicit))),
+                Err(reason) => {
+                    Err(LibraryNotFound { library, reason: format!("{origin}{reason}") })
+                }
             };
         }
-        let mut reasons = Vec::new();
+        let mut failures = Vec::new();
         for path in self.wheel_files(library) {
             match SharedLibrary::open(path.as_os_str()) {
-                Ok(opened) => return Ok((opened, found(&path, FoundBy::Wheel))),
-                Err(reason) => reasons.push(reason),
+                Ok(opened) => return Ok((opened, location(&path, LocatedBy::Wheel))),
+                Err(reason) => failures.push(reason),
             }
         }
         for name in library.names() {
             if let Some(opened) = SharedLibrary::opened(name) {
-                return Ok((opened, found(Path::new(name), FoundBy::Opened)));
+                return Ok((opened, location(Path::new(name), LocatedBy::Opened)));
             }
         }
         for name in library.names() {
             match SharedLibrary::open(OsStr::new(name)) {
-                Ok(opened) => return Ok((opened, found(Path::new(name), FoundBy::System))),
-                Err(reason) => reasons.push(reason),
+                Ok(opened) => return Ok((opened, location(Path::new(name), LocatedBy::System))),
+                Err(reason) => failures.push(reason),
             }
         }
-        Err(NotFound { library, reason: reasons.join("; ") })
+        Err(LibraryNotFound { library, reason: failures.join("; ") })
     }
 
-    /// The files of wheels that exist.
+    /// The candidate files in wheels that exist.
     fn wheel_files(&self, library: Library) -> impl Iterator<Item = PathBuf> {
         let files = self.wheel_folders.iter().flat_map(move |folder| {
             library.in_wheels().iter().map(move |(inside, name)| folder.join(inside).join(name))
@@ -199,26 +213,26 @@ impl Search {
     }
 }
 
-fn found(path: &Path, by: FoundBy) -> Found {
-    Found { place: path.display().to_string(), by }
+fn location(path: &Path, by: LocatedBy) -> LibraryLocation {
+    LibraryLocation { place: path.display().to_string(), by }
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for LibraryLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let how = match self.by {
-            FoundBy::Explicit => "as it was said",
-            FoundBy::Wheel => "in a wheel",
-            FoundBy::Opened => "opened before",
-            FoundBy::System => "of the system",
+        let origin = match self.by {
+            LocatedBy::Explicit => "explicit path",
+            LocatedBy::Wheel => "Python wheel",
+            LocatedBy::Opened => "already loaded",
+            LocatedBy::System => "dynamic linker",
         };
-        write!(f, "{} ({how})", self.place)
+        write!(f, "{} ({origin})", self.place)
     }
 }
 
-impl fmt::Display for NotFound {
+impl fmt::Display for LibraryNotFound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no {} library: {}", self.library, self.reason)
+        write!(f, "cannot load the {} library: {}", self.library, self.reason)
     }
 }
 
-impl std::error::Error for NotFound {}
+impl std::error::Error for LibraryNotFound {}

@@ -1,4 +1,4 @@
-//! Shared libraries that are opened while the program runs.
+//! Shared libraries, opened at run time.
 
 use std::error::Error;
 use std::ffi::OsStr;
@@ -7,14 +7,14 @@ use std::mem::ManuallyDrop;
 
 use libloading::Library;
 
-/// A library that stays open for ever: the driver's do not like to be closed.
+/// A library that is never closed: NVIDIA's libraries do not support unloading.
 pub(crate) struct SharedLibrary(ManuallyDrop<Library>);
 
 impl SharedLibrary {
-    /// Opens a library by its path, or by a name that the system searches for.
+    /// Opens a library by path, or by a name that the dynamic linker resolves.
     pub(crate) fn open(name: &OsStr) -> Result<SharedLibrary, String> {
-        // SAFETY: it is a library of NVIDIA's by its name, or one that the user has named to be used
-        // in its place; what their initialisers do is theirs to answer for.
+        // SAFETY: this runs the initialisers of a library with the name of one of NVIDIA's, or of a
+        // library that the user chose in its place. Their soundness is the responsibility of those.
         let library = unsafe { Library::new(name) };
         library.map(SharedLibrary::keep).map_err(|error| match error.source() {
             Some(reason) => reason.to_string(),
@@ -22,14 +22,14 @@ impl SharedLibrary {
         })
     }
 
-    /// The library of this name where the process has opened one already, from wherever.
+    /// The library of this name, if it is already loaded into the process.
     #[cfg(unix)]
     pub(crate) fn opened(name: &str) -> Option<SharedLibrary> {
         use libloading::os::unix;
-        /// Opens nothing that is not open (glibc and musl on Linux).
+        /// Loads nothing new (glibc and musl on Linux).
         const RTLD_NOLOAD: std::ffi::c_int = 4;
         let flags = unix::RTLD_NOW | RTLD_NOLOAD;
-        // SAFETY: no initialiser runs, since nothing is opened.
+        // SAFETY: no initialiser runs, because nothing is loaded.
         let library = unsafe { unix::Library::open(Some(name), flags) };
         library.ok().map(|library| SharedLibrary::keep(library.into()))
     }
@@ -43,12 +43,12 @@ impl SharedLibrary {
         SharedLibrary(ManuallyDrop::new(library))
     }
 
-    /// A function by its name.
+    /// Resolves a function by name.
     ///
     /// # Safety
-    /// `F` is the type of a pointer to it.
+    /// `F` is the type of a pointer to the function.
     pub(crate) unsafe fn function<F: Copy>(&self, name: &str) -> Option<F> {
-        // SAFETY: the caller says so, and the library stays open.
+        // SAFETY: the caller guarantees the type, and the library is never closed.
         let symbol = unsafe { self.0.get::<F>(name) };
         symbol.ok().map(|symbol| *symbol)
     }

@@ -8,7 +8,7 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::cuda_memory;
 use crate::kernels::{ImageKernels, ResizePlan, SampleFormat};
 use crate::pixels::SourceImage;
-use crate::runtime::{ConsumerStream, Copied, CudaDevice, Event};
+use crate::runtime::{ConsumerStream, CopyFence, CudaDevice, Event};
 
 /// Starts to make a batch of samples of images in an upload, behind all that `after` was told so far, and
 /// returns at once. The upload may be let go of then.
@@ -46,7 +46,7 @@ pub fn samples_of(
         // and is not used for anything else before the kernels are done: it is told so.
         unsafe { batch.push_foreign(image, plan)? };
     }
-    let mut behind = vec![Arc::clone(memory.copied())];
+    let mut behind = vec![Arc::clone(memory.ready())];
     if let Some(stream) = after {
         let told = Event::new(context).map_err(|error| context.error(error, doing))?;
         context.run(doing, |driver| {
@@ -57,12 +57,15 @@ pub fn samples_of(
     }
     match kernels.launch_behind(batch, &behind) {
         Ok(launched) => {
-            memory.used_until(&launched.done);
-            Ok(Upload { memory: Box::new(launched.memory), ready: Box::new(Copied(launched.done)) })
+            memory.record_use(&launched.done);
+            Ok(Upload {
+                memory: Box::new(launched.memory),
+                ready: Box::new(CopyFence(launched.done)),
+            })
         }
         Err(error) => {
             // Whether a kernel was started, nobody knows.
-            memory.used_unsurely();
+            memory.record_unknown_use();
             Err(error)
         }
     }

@@ -1,30 +1,30 @@
-//! The CPUs of the host to which a device is near, where the host has several nodes of memory.
+//! CPUs of the NUMA node of a device.
 //!
-//! The system tells them by the device's address on the bus. Memory lies near the thread that touches it
-//! first, so that pinned memory is made by a thread on those CPUs.
+//! Linux lists them by the PCI address of the device. Memory is allocated on the NUMA node of the thread
+//! that touches it first, so a thread on those CPUs pins the host memory.
 
 use crate::driver::{DeviceAttribute, DeviceId, Driver, DriverResult};
 use std::fmt;
 use std::fs;
 use std::path::Path;
 
-/// Where Linux keeps what it knows of devices on the bus.
+/// The folder in which Linux describes PCI devices.
 const DEVICES: &str = "/sys/bus/pci/devices";
 
-/// The most CPUs that are believed; a list of more is none.
+/// The most CPUs of a valid list.
 const MOST_CPUS: usize = 1 << 16;
 
-/// A device's place on the bus, displayed as Linux writes it: `0000:3b:00.0`.
-struct BusAddress {
+/// A PCI address, displayed as Linux writes it: `0000:3b:00.0`.
+struct PciAddress {
     domain: i32,
     bus: i32,
     device: i32,
 }
 
-impl BusAddress {
-    fn of(driver: &dyn Driver, device: DeviceId) -> DriverResult<BusAddress> {
+impl PciAddress {
+    fn of(driver: &dyn Driver, device: DeviceId) -> DriverResult<PciAddress> {
         let number = |attribute| driver.device_attribute(device, attribute);
-        Ok(BusAddress {
+        Ok(PciAddress {
             domain: number(DeviceAttribute::PciDomain)?,
             bus: number(DeviceAttribute::PciBus)?,
             device: number(DeviceAttribute::PciDevice)?,
@@ -32,25 +32,25 @@ impl BusAddress {
     }
 }
 
-impl fmt::Display for BusAddress {
+impl fmt::Display for PciAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:04x}:{:02x}:{:02x}.0", self.domain, self.bus, self.device)
     }
 }
 
-/// The CPUs near a device, in order; none where nobody knows.
+/// The CPUs of the NUMA node of a device, in order; empty if unknown.
 pub(crate) fn cpus_near(driver: &dyn Driver, device: DeviceId) -> Vec<usize> {
-    // A failure that matters is told by the calls that follow.
-    let address = BusAddress::of(driver, device);
+    // A failing device is reported by the calls that follow.
+    let address = PciAddress::of(driver, device);
     address.ok().and_then(|address| cpus_of(Path::new(DEVICES), &address)).unwrap_or_default()
 }
 
-fn cpus_of(devices: &Path, address: &BusAddress) -> Option<Vec<usize>> {
+fn cpus_of(devices: &Path, address: &PciAddress) -> Option<Vec<usize>> {
     let path = devices.join(address.to_string()).join("local_cpulist");
     parse_list(&fs::read_to_string(path).ok()?)
 }
 
-/// As in `0-3,8,10-11`.
+/// Parses a CPU list such as `0-3,8,10-11`.
 fn parse_list(text: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
@@ -66,8 +66,9 @@ fn parse_list(text: &str) -> Option<Vec<usize>> {
     Some(cpus)
 }
 
-/// Does `work` on a thread that runs on these CPUs, as far as this process may use them. Where it may use
-/// none of them, or no others, it is done by the caller's own.
+/// Runs `work` on a thread that is bound to those of `cpus` that this process may use.
+///
+/// If it may use none of them, or only them, `work` runs on the calling thread.
 pub(crate) fn on_cpus<T: Send>(cpus: &[usize], work: impl FnOnce() -> T + Send) -> T {
     affinity::on_cpus(cpus, work)
 }
@@ -80,9 +81,9 @@ mod affinity {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
     pub(super) fn on_cpus<T: Send>(cpus: &[usize], work: impl FnOnce() -> T + Send) -> T {
-        let Some(wanted) = narrower(cpus) else { return work() };
+        let Some(wanted) = usable_subset(cpus) else { return work() };
         let near = move || {
-            // Where the system refuses, memory is only further away.
+            // If the system refuses, the memory is only on another node.
             let _ = sched_setaffinity(None, &wanted);
             work()
         };
@@ -92,8 +93,8 @@ mod affinity {
         })
     }
 
-    /// Those of the CPUs that this thread may use; `None` where these are none, or all that it may use.
-    fn narrower(cpus: &[usize]) -> Option<CpuSet> {
+    /// The usable CPUs among `cpus`; `None` if they are none, or all that this thread may use.
+    fn usable_subset(cpus: &[usize]) -> Option<CpuSet> {
         let usable = sched_getaffinity(None).ok()?;
         let mut wanted = CpuSet::new();
         for &cpu in cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU && usable.is_set(cpu)) {
@@ -121,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_cpus_are_read_as_the_system_writes_them() {
+    fn cpu_lists_are_parsed_as_linux_writes_them() {
         assert_eq!(parse_list("0-3,8,10-11\n"), Some(vec![0, 1, 2, 3, 8, 10, 11]));
         assert_eq!(parse_list("5,4,4-5"), Some(vec![4, 5]));
         assert_eq!(parse_list("\n"), Some(vec![]));
@@ -131,9 +132,9 @@ mod tests {
     }
 
     #[test]
-    fn the_cpus_are_those_of_the_devices_place_on_the_bus() {
+    fn cpus_are_found_by_the_pci_address() {
         let devices = tempfile::tempdir().unwrap();
-        let address = BusAddress { domain: 1, bus: 0x3b, device: 0x1f };
+        let address = PciAddress { domain: 1, bus: 0x3b, device: 0x1f };
         assert_eq!(cpus_of(devices.path(), &address), None);
         let folder = devices.path().join("0001:3b:1f.0");
         fs::create_dir(&folder).unwrap();
@@ -143,7 +144,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn work_is_done_on_the_cpus_and_the_caller_stays_where_it_was() {
+    fn work_runs_on_the_cpus_and_the_caller_keeps_its_affinity() {
         let before = affinity::usable();
         let here = std::thread::current().id();
         let done =
@@ -153,7 +154,7 @@ mod tests {
             assert_eq!(cpus, [before[1]]);
             assert_ne!(thread, here);
         }
-        // Where nothing is to be chosen, no thread is started.
+        // Without a choice of CPUs, no thread is started.
         for all_or_none in [&before[..], &[], &[usize::MAX]] {
             assert_eq!(done(all_or_none), (before.clone(), here));
         }

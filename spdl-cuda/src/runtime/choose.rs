@@ -1,4 +1,4 @@
-//! The device that a user names in words, `auto` among them.
+//! Choice of a device by a string such as `auto` or `cuda:1`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,33 +8,34 @@ use crate::libraries::Search;
 use spdl_core::memory::{BufferPool, HostDevice};
 use spdl_core::{Device, Error, ErrorKind, Result};
 
-/// How often `auto` fell back to the host in this process.
+/// Number of times that `auto` fell back to the host in this process.
 static FALLBACKS: AtomicUsize = AtomicUsize::new(0);
 
-/// A device, and where batches for it are assembled best.
+/// A device, with the buffers in which to assemble its batches.
 #[derive(Clone, Debug)]
 pub struct ChosenDevice {
     /// The device.
     pub device: Arc<dyn Device>,
-    /// The same, where it is a CUDA device.
+    /// The same device, if it is a CUDA device.
     pub cuda: Option<CudaDevice>,
-    /// For [`PipelineBuilder::buffers`](spdl_core::PipelineBuilder::buffers).
+    /// Buffers for [`PipelineBuilder::buffers`](spdl_core::PipelineBuilder::buffers).
     pub buffers: BufferPool,
-    /// Why it is the host, where `auto` was to find a CUDA device.
+    /// The reason, if `auto` fell back to the host.
     pub fallback: Option<Fallback>,
 }
 
-/// That the host was taken instead of a device.
+/// A fall back from a CUDA device to the host.
 #[derive(Clone, Debug)]
 pub struct Fallback {
-    /// Why.
+    /// The error that prevented the use of a CUDA device.
     pub reason: Error,
-    /// Whether it is the first time in this process: the one to be told to people.
+    /// Whether it is the first in this process. Log only the first.
     pub is_first: bool,
 }
 
-/// The device that `request` names: `cpu`, `cuda` (device 0), `cuda:N`, or `auto`, which is `cuda`
-/// where there is one and else `cpu`.
+/// Opens the device that `request` names: `cpu`, `cuda` (device 0), `cuda:N`, or `auto`.
+///
+/// `auto` is `cuda` if that device is available, and otherwise `cpu`.
 ///
 /// ```
 /// use spdl_cuda::{Search, choose_device};
@@ -49,7 +50,7 @@ pub struct Fallback {
 /// ```
 ///
 /// # Errors
-/// `InvalidArgument` where `request` is none of those. For `cuda`, why it cannot be used.
+/// `InvalidArgument` for another `request`. For `cuda` and `cuda:N`, as for [`CudaDevice::open`].
 pub fn choose_device(request: &str, search: &Search) -> Result<ChosenDevice> {
     let ordinal = match request {
         "cpu" => return Ok(ChosenDevice::host(None)),
@@ -70,7 +71,7 @@ pub fn choose_device(request: &str, search: &Search) -> Result<ChosenDevice> {
     }
 }
 
-/// How often `auto` fell back to the host in this process.
+/// Returns how many times `auto` fell back to the host in this process.
 pub fn fallbacks() -> usize {
     FALLBACKS.load(Ordering::Relaxed)
 }
@@ -78,7 +79,7 @@ pub fn fallbacks() -> usize {
 fn parse_ordinal(request: &str) -> Result<u32> {
     let number = request.strip_prefix("cuda:").and_then(|number| number.parse().ok());
     number.ok_or_else(|| {
-        let message = format!("{request:?} is no device: it is cpu, cuda, cuda:N, or auto");
+        let message = format!("unknown device {request:?}: expected cpu, cuda, cuda:N, or auto");
         Error::new(ErrorKind::InvalidArgument, message)
     })
 }

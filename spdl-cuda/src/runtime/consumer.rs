@@ -1,22 +1,23 @@
-//! Streams and events of consumers, such as training frameworks.
+//! Streams and events that other libraries own, such as a training framework.
 
 use std::any::Any;
 use std::sync::Arc;
 
+use spdl_core::{Error, ErrorKind, Result};
+
 use crate::driver::{
     CAPTURE_UNSUPPORTED, Driver, DriverError, DriverResult, EventHandle, StreamHandle,
 };
-use spdl_core::{Error, ErrorKind, Result};
 
-/// A stream on which a consumer, such as a training framework, uses what lies on the device.
+/// A stream on which a consumer, such as a training framework, uses device memory.
 #[derive(Debug)]
 pub struct ConsumerStream {
     handle: StreamHandle,
-    /// Who keeps it alive, where that is known.
+    /// Keeps the stream alive, if its owner is known.
     owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// The same stream, whoever keeps it alive.
+/// Compares the streams, not their owners.
 impl PartialEq for ConsumerStream {
     fn eq(&self, other: &Self) -> bool {
         self.handle == other.handle
@@ -30,34 +31,36 @@ impl ConsumerStream {
         ConsumerStream { handle: StreamHandle(stream), owner: None }
     }
 
-    /// The default stream, on which a framework works that was told nothing else (`0x1`).
+    /// The legacy default stream, `CU_STREAM_LEGACY` (`0x1`).
     pub fn legacy_default() -> Self {
         ConsumerStream::borrowed(1)
     }
 
-    /// The default stream of the thread that uses it (`0x2`).
+    /// The per-thread default stream, `CU_STREAM_PER_THREAD` (`0x2`).
     pub fn per_thread_default() -> Self {
         ConsumerStream::borrowed(2)
     }
 
-    /// A stream by its `CUstream`, which the runtime calls `cudaStream_t`.
+    /// The stream of a raw `CUstream` (`cudaStream_t` in the runtime API).
     ///
     /// # Safety
-    /// It is a stream of the device whose memory it is used with. It exists until all memory is
-    /// dropped that it was used with.
+    /// `stream` is a stream of the device whose memory it is used with. It exists until all memory that
+    /// it was used with is dropped.
     pub unsafe fn from_raw(stream: usize) -> Self {
         ConsumerStream::borrowed(stream)
     }
 
-    /// A stream as the Python array API standard writes it for CUDA, in `__dlpack__(stream=…)`: none
-    /// or 1 is the legacy default stream, 2 the per-thread one, a larger number a stream. −1 is for
-    /// consumers that order everything themselves, and gives `None`.
+    /// The stream of an argument of `__dlpack__(stream=…)`, as the Python array API standard defines it
+    /// for CUDA.
+    ///
+    /// `None` and 1 are the legacy default stream, 2 is the per-thread default stream, larger numbers
+    /// are raw streams. −1 means that the consumer synchronises itself, and gives `None`.
     ///
     /// # Errors
-    /// `InvalidArgument` for 0, which could mean either default stream, and for numbers below −1.
+    /// `InvalidArgument` for 0, which is ambiguous between the default streams, and below −1.
     ///
     /// # Safety
-    /// As of [`from_raw`](ConsumerStream::from_raw), for numbers above 2.
+    /// As for [`from_raw`](ConsumerStream::from_raw), for numbers above 2.
     pub unsafe fn from_array_api(stream: Option<i64>) -> Result<Option<Self>> {
         match stream {
             None | Some(1) => Ok(Some(ConsumerStream::legacy_default())),
@@ -66,7 +69,8 @@ impl ConsumerStream {
             Some(number @ 3..) => Ok(Some(ConsumerStream::borrowed(number as usize))),
             Some(number) => {
                 let message = format!(
-                    "{number} is no CUDA stream: 1 is the legacy default stream, 2 the per-thread one, -1 none"
+                    "invalid CUDA stream {number}: expected 1 (legacy default stream), 2 (per-thread \
+                     default stream), -1 (no synchronisation), or a stream handle"
                 );
                 Err(Error::new(ErrorKind::InvalidArgument, message))
             }
@@ -77,13 +81,13 @@ impl ConsumerStream {
         &self.handle
     }
 
-    /// Whether it is another stream in each thread.
+    /// Whether the handle stands for a different stream on each thread.
     pub(crate) fn is_per_thread(&self) -> bool {
         *self == ConsumerStream::per_thread_default()
     }
 
-    /// Fails where the stream is captured into a graph: what it were told now would become part of that, or
-    /// break it off.
+    /// Fails if the stream is being captured into a graph. A wait or record would become part of the
+    /// graph, or invalidate the capture.
     pub(crate) fn check_not_captured(&self, driver: &dyn Driver) -> DriverResult<()> {
         if driver.is_capturing(&self.handle)? {
             return Err(DriverError { call: "cuStreamIsCapturing", code: CAPTURE_UNSUPPORTED });
@@ -97,7 +101,7 @@ impl ConsumerStream {
     }
 }
 
-/// A stream of `cudarc`'s, which is kept alive.
+/// Keeps the stream alive.
 #[cfg(feature = "cudarc")]
 impl From<&Arc<cudarc::driver::CudaStream>> for ConsumerStream {
     fn from(stream: &Arc<cudarc::driver::CudaStream>) -> Self {
@@ -108,21 +112,21 @@ impl From<&Arc<cudarc::driver::CudaStream>> for ConsumerStream {
 
 impl Clone for ConsumerStream {
     fn clone(&self) -> Self {
-        // It is not ours: nobody destroys it here.
+        // The handle is borrowed: this crate never destroys it.
         let handle = StreamHandle(self.handle.0);
         ConsumerStream { handle, owner: self.owner.clone() }
     }
 }
 
-/// An event of a consumer's: a place in one of its streams.
+/// An event that a consumer recorded on one of its streams.
 #[derive(Debug)]
 pub struct ConsumerEvent(EventHandle);
 
 impl ConsumerEvent {
-    /// An event by its `CUevent`, which the runtime calls `cudaEvent_t`.
+    /// The event of a raw `CUevent` (`cudaEvent_t` in the runtime API).
     ///
     /// # Safety
-    /// It is an event of a device, and exists as long as this.
+    /// `event` is an event of a device, and exists as long as this value.
     pub unsafe fn from_raw(event: usize) -> Self {
         ConsumerEvent(EventHandle(event))
     }
@@ -142,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_of_the_array_api_are_told_apart_and_0_is_refused() {
+    fn array_api_streams_are_distinguished_and_0_is_refused() {
         // SAFETY: none of them is used.
         let stream = |number| unsafe { ConsumerStream::from_array_api(number) };
         assert_eq!(stream(None).unwrap(), Some(ConsumerStream::legacy_default()));

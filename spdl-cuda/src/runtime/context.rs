@@ -1,27 +1,28 @@
-//! A device's primary context: retained once, made current for each piece of work, never reset.
+//! The primary context of a device: retained once, current only during a call, never reset.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::driver::{ContextHandle, DeviceId, Driver, DriverError, DriverResult, EventHandle};
 use spdl_core::Result;
 
-/// The capture mode in which a thread may call everything. Some training frameworks capture graphs in
-/// such a way that a call by any other thread would break that off, such as the question whether an
-/// event is reached; work on our streams is no part of their graphs.
+use crate::driver::{ContextHandle, DeviceId, Driver, DriverError, DriverResult, EventHandle};
+
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`. In the global mode, which some training frameworks use, a call from
+/// any other thread, such as an event query, invalidates the capture. The streams of this crate are never
+/// part of such a graph.
 const RELAXED: i32 = 2;
 
-/// The driver, and its context for one device. Whatever was made in it holds it.
+/// The driver and the primary context of one device. All resources of the context hold it.
 pub(crate) struct Context {
     driver: Arc<dyn Driver>,
     handle: ContextHandle,
     ordinal: u32,
-    /// After which error the device can no longer be used.
+    /// The sticky error after which the device is unusable.
     lost: OnceLock<DriverError>,
     spare_events: Mutex<Vec<EventHandle>>,
     spare_timers: Mutex<Vec<EventHandle>>,
-    /// How often something could not be destroyed.
+    /// Number of resources that could not be destroyed.
     release_failures: AtomicUsize,
 }
 
@@ -50,7 +51,7 @@ impl Context {
         &*self.driver
     }
 
-    /// What the driver calls it, for libraries of NVIDIA's.
+    /// The `CUcontext`, for NVIDIA's libraries.
     pub(crate) fn raw(&self) -> usize {
         self.handle.raw
     }
@@ -63,7 +64,7 @@ impl Context {
         self.release_failures.load(Ordering::Relaxed)
     }
 
-    /// Fails where an earlier error has ended all use of the device.
+    /// Fails if an earlier sticky error made the device unusable.
     pub(crate) fn check(&self, doing: &str) -> Result<()> {
         self.lost.get().map_or(Ok(()), |lost| Err(self.error(*lost, doing)))
     }
@@ -72,8 +73,8 @@ impl Context {
         error.into_error(&format!("{doing} (CUDA device {})", self.ordinal))
     }
 
-    /// Does `work` with the context as the current one, and leaves that which was. `doing` ends a
-    /// sentence that begins with "cannot".
+    /// Runs `work` with this context current, and restores the previous one. `doing` completes the
+    /// message "cannot …".
     pub(crate) fn run<T>(
         &self,
         doing: &str,
@@ -82,7 +83,7 @@ impl Context {
         self.attempt(work).map_err(|error| self.error(error, doing))
     }
 
-    /// The same, with the driver's own error.
+    /// [`run`](Context::run) with the error of the driver.
     pub(crate) fn attempt<T>(
         &self,
         work: impl FnOnce(&dyn Driver) -> DriverResult<T>,
@@ -90,7 +91,7 @@ impl Context {
         if let Some(lost) = self.lost.get() {
             return Err(*lost);
         }
-        let result = self.enter().and_then(|_entered| work(&*self.driver));
+        let result = self.make_current().and_then(|_current| work(&*self.driver));
         result.inspect_err(|error| {
             if error.is_sticky() {
                 let _ = self.lost.set(*error);
@@ -98,46 +99,47 @@ impl Context {
         })
     }
 
-    fn enter(&self) -> DriverResult<Entered<'_>> {
+    fn make_current(&self) -> DriverResult<CurrentContext<'_>> {
         self.driver.push_context(&self.handle)?;
-        let mut entered = Entered { driver: &*self.driver, capture_mode: None };
-        entered.capture_mode = Some(self.driver.exchange_capture_mode(RELAXED)?);
-        Ok(entered)
+        let mut current = CurrentContext { driver: &*self.driver, capture_mode: None };
+        current.capture_mode = Some(self.driver.exchange_capture_mode(RELAXED)?);
+        Ok(current)
     }
 
-    /// Destroys something, also where the device is lost. A failure is counted, nothing else: it
-    /// is no news to whoever just lets go.
+    /// Destroys a resource, even after a sticky error. A failure is only counted, because destructors
+    /// cannot return it.
     pub(crate) fn release(&self, work: impl FnOnce(&dyn Driver) -> DriverResult<()>) {
-        // The first try may tell the failure of other work.
-        let entered = self.enter().or_else(|_| self.enter());
-        let released = entered.and_then(|_entered| work(&*self.driver));
+        // The first call may return the failure of earlier asynchronous work.
+        let current = self.make_current().or_else(|_| self.make_current());
+        let released = current.and_then(|_current| work(&*self.driver));
         if released.is_err() {
             self.release_failures.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Waits until all work of the device is done. Whether it is.
-    pub(crate) fn settle(&self) -> bool {
+    /// Waits until all work of the device has completed, and returns whether it has.
+    pub(crate) fn synchronize(&self) -> bool {
+        // The first call may return the failure of earlier asynchronous work.
         let wait = || self.attempt(|driver| driver.synchronize_context());
         wait().or_else(|_| wait()).is_ok()
     }
 
-    pub(super) fn spare_events(&self, is_timer: bool) -> MutexGuard<'_, Vec<EventHandle>> {
-        let spare = if is_timer { &self.spare_timers } else { &self.spare_events };
+    pub(super) fn spare_events(&self, has_timing: bool) -> MutexGuard<'_, Vec<EventHandle>> {
+        let spare = if has_timing { &self.spare_timers } else { &self.spare_events };
         spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
-        for is_timer in [false, true] {
-            let events = std::mem::take(&mut *self.spare_events(is_timer));
+        for has_timing in [false, true] {
+            let events = std::mem::take(&mut *self.spare_events(has_timing));
             for event in events {
                 self.release(|driver| driver.destroy_event(event));
             }
         }
         let handle = ContextHandle { ..self.handle };
-        // Nobody is left to be told.
+        // A destructor cannot return the error.
         let _ = self.driver.release_primary_context(handle);
     }
 }
@@ -148,16 +150,16 @@ impl fmt::Debug for Context {
     }
 }
 
-/// The context is this thread's current one, until this is dropped.
-struct Entered<'a> {
+/// Guard: the context is current on this thread until the guard is dropped.
+struct CurrentContext<'a> {
     driver: &'a dyn Driver,
-    /// What it was.
+    /// The previous capture mode of the thread.
     capture_mode: Option<i32>,
 }
 
-impl Drop for Entered<'_> {
+impl Drop for CurrentContext<'_> {
     fn drop(&mut self) {
-        // What was done is done, whatever these say.
+        // Errors here do not affect the result of the completed work.
         if let Some(mode) = self.capture_mode {
             let _ = self.driver.exchange_capture_mode(mode);
         }

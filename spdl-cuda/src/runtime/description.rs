@@ -1,24 +1,24 @@
-//! What the driver reports about a device.
+//! Attributes of a device.
 
 use crate::driver::{DeviceAttribute, DeviceId, Driver, DriverResult};
 
-/// What a device is.
+/// Attributes of a device.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceDescription {
-    /// What its maker calls it.
+    /// The product name.
     pub name: String,
-    /// Its compute capability, as in 9.0.
+    /// The compute capability, for example `(9, 0)`.
     pub compute_capability: (i32, i32),
-    /// Its memory, in bytes.
+    /// Total device memory in bytes.
     pub memory_bytes: usize,
-    /// How many copies it makes at the same time.
+    /// Number of copy engines: copies that can run concurrently.
     pub copy_engines: i32,
-    /// How many multiprocessors it has.
+    /// Number of multiprocessors.
     pub multiprocessors: i32,
 }
 
-/// What a device is.
+/// Reads the attributes of a device.
 pub(crate) fn describe(driver: &dyn Driver, device: DeviceId) -> DriverResult<DeviceDescription> {
     let attribute = |attribute| driver.device_attribute(device, attribute);
     Ok(DeviceDescription {

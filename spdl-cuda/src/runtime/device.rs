@@ -1,4 +1,4 @@
-//! A CUDA device as the place where batches go.
+//! A CUDA device: uploads of batches, buffers and statistics.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use super::context::Context;
 use super::description::{DeviceDescription, describe};
 use super::device_inner::DeviceInner;
 use super::event::Event;
-use super::memory::{Copied, CudaMemory};
+use super::memory::{CopyFence, CudaMemory};
 use super::pinned::pinned_buffers;
-use super::slabs::{DeviceAllocator, SlabStatistics, Slabs};
+use super::slabs::{DeviceAllocator, SlabPool, SlabStatistics};
 use super::stream::CopyStream;
 use crate::driver::{Driver, LoadedDriver};
 use crate::libraries::Search;
 
-/// A CUDA device. Clones are the same device: open it once.
+/// A CUDA device. Clones share one device: open it once.
 ///
-/// An [upload](Device::upload) is queued on a stream of its own and returns at once; in the steady
-/// state nothing waits on the host, and nothing is allocated. Give a pipeline the device's
-/// [buffers](CudaDevice::buffers), so that its batches lie in pinned memory from the start.
+/// [`upload`](Device::upload) queues a copy on a dedicated stream and returns immediately. In the steady
+/// state no call blocks the host, and no memory is allocated. Pass [`buffers`](CudaDevice::buffers) to the
+/// pipeline, so that batches are assembled in pinned memory.
 ///
-/// The device's primary context is used, the same as by training frameworks. It is never reset, and a
-/// thread that calls this keeps the context that was its current one.
+/// The device uses the primary context, as training frameworks do. The context is never reset, and the
+/// calling thread keeps its current context.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -41,7 +41,7 @@ use crate::libraries::Search;
 /// for batch in pipeline {
 ///     let batch = batch?;
 ///     for (name, array) in batch.arrays() {
-///         let memory = CudaMemory::of(array).expect("it was sent to a CUDA device");
+///         let memory = CudaMemory::of(array).expect("the upload stage wrote to a CUDA device");
 ///         memory.wait_on(&stream)?;
 ///         // ... launch kernels on `stream` that read `memory.address()`
 ///     }
@@ -51,32 +51,32 @@ use crate::libraries::Search;
 #[derive(Clone)]
 pub struct CudaDevice(Arc<DeviceInner>);
 
-/// What a device has lent, and what went wrong unnoticed.
+/// Memory in use by a device, and failures that no call returned.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceStatistics {
-    /// The device's memory.
+    /// The device memory pool.
     pub slabs: SlabStatistics,
-    /// Bytes of the host's memory that copies under way use.
+    /// Bytes of host memory that copies in flight use.
     pub copying_bytes: usize,
-    /// How often something could not be destroyed.
+    /// Number of resources that could not be destroyed.
     pub release_failures: usize,
 }
 
 impl CudaDevice {
-    /// Opens device `ordinal`, counted from 0 as the CUDA driver counts.
+    /// Opens device `ordinal`, in the numbering of the CUDA driver, from 0.
     ///
     /// # Errors
-    /// `Unsupported` where there is no driver, or too old a one, with what to do; `InvalidArgument`
-    /// where there is no such device; what the driver says.
+    /// `Unsupported` if the driver is missing or too old, with a remedy; `InvalidArgument` if the device
+    /// does not exist; errors of the driver.
     pub fn open(ordinal: u32) -> Result<CudaDevice> {
         CudaDevice::open_with(ordinal, &Search::default())
     }
 
-    /// The same, with places where to search for the driver.
+    /// [`open`](CudaDevice::open) with places to search for the driver.
     ///
     /// # Errors
-    /// As of [`open`](CudaDevice::open).
+    /// As for [`open`](CudaDevice::open).
     pub fn open_with(ordinal: u32, search: &Search) -> Result<CudaDevice> {
         let driver = LoadedDriver::load(search)
             .map_err(|error| error.into_error(&format!("open CUDA device {ordinal}")))?;
@@ -89,7 +89,7 @@ impl CudaDevice {
         Ok(CudaDevice(Arc::new(DeviceInner {
             uploads: CopyStream::new(&context)?,
             downloads: CopyStream::new(&context)?,
-            slabs: Slabs::new(&context),
+            slabs: SlabPool::new(&context),
             buffers: pinned_buffers(&context, &near_cpus),
             near_cpus,
             context,
@@ -105,55 +105,54 @@ impl CudaDevice {
         CudaDevice(Arc::clone(inner))
     }
 
-    /// The number by which it was opened.
+    /// The ordinal of the device.
     pub fn ordinal(&self) -> u32 {
         self.0.context.ordinal()
     }
 
-    /// What it is.
+    /// Returns name, compute capability and memory of the device.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn description(&self) -> Result<DeviceDescription> {
         let context = &self.0.context;
         describe(context.driver(), context.device())
-            .map_err(|error| context.error(error, "describe a device"))
+            .map_err(|error| context.error(error, "read the attributes of the device"))
     }
 
-    /// The CPUs of the host that are near the device, as Linux numbers them; none where nobody knows.
+    /// The CPUs of the NUMA node of the device, in the numbering of Linux; empty if unknown.
     ///
-    /// Its pinned [buffers](CudaDevice::buffers) lie near them, where the host has several nodes of
-    /// memory. Threads that fill those do best there, too:
-    /// [`StageOptions::pinned`](spdl_core::StageOptions::pinned).
+    /// Pinned [buffers](CudaDevice::buffers) are allocated on that node. Threads that fill the buffers are
+    /// fastest on the same CPUs: see [`StageOptions::pinned`](spdl_core::StageOptions::pinned).
     pub fn near_cpus(&self) -> &[usize] {
         &self.0.near_cpus
     }
 
-    /// Pinned buffers for batches to be assembled in: for
+    /// A pool of pinned buffers, for
     /// [`PipelineBuilder::buffers`](spdl_core::PipelineBuilder::buffers).
     pub fn buffers(&self) -> BufferPool {
         self.0.buffers.clone()
     }
 
-    /// Takes the device's memory from `allocator` from now on, and not from the driver.
+    /// Uses `allocator` instead of the driver for all further allocations of device memory.
     pub fn set_allocator(&self, allocator: Arc<dyn DeviceAllocator>) {
         self.0.slabs.set_allocator(allocator);
     }
 
-    /// Whether all is done that an event of a consumer's is behind, without waiting.
+    /// Returns whether an event of a consumer has completed. Does not block.
     ///
     /// # Errors
-    /// What the driver says.
-    pub fn is_reached(&self, event: &ConsumerEvent) -> Result<bool> {
-        self.0.context.run("ask for an event", |driver| driver.query_event(event.handle()))
+    /// Errors of the driver.
+    pub fn is_complete(&self, event: &ConsumerEvent) -> Result<bool> {
+        self.0.context.run("query an event", |driver| driver.query_event(event.handle()))
     }
 
-    /// What is lent now.
+    /// Returns the memory in use.
     pub fn statistics(&self) -> DeviceStatistics {
         let DeviceInner { uploads, downloads, slabs, context, .. } = &*self.0;
         DeviceStatistics {
             slabs: slabs.statistics(),
-            copying_bytes: uploads.held_bytes() + downloads.held_bytes(),
+            copying_bytes: uploads.in_flight_bytes() + downloads.in_flight_bytes(),
             release_failures: context.release_failures(),
         }
     }
@@ -166,9 +165,8 @@ impl Device for CudaDevice {
 
     fn host_buffer(&self, bytes: usize) -> Result<HostBuffer> {
         let DeviceInner { uploads, buffers, context, .. } = &*self.0;
-        // What copies have finished with is there to be used again.
         uploads
-            .give_back_finished()
+            .recycle_completed()
             .map_err(|error| context.error(error, "take host memory for a batch"))?;
         buffers.take(bytes)
     }
@@ -177,36 +175,35 @@ impl Device for CudaDevice {
         let DeviceInner { uploads, slabs, context, .. } = &*self.0;
         let doing = "copy a batch to the device";
         context.check(doing)?;
-        uploads.give_back_finished().map_err(|error| context.error(error, doing))?;
+        uploads.recycle_completed().map_err(|error| context.error(error, doing))?;
         let event = Event::new(context).map_err(|error| context.error(error, doing))?;
         let copied = Arc::new(event);
         let mut slab = slabs.take(host.len())?;
         let mut has_waited = false;
         let started = context.attempt(|driver| {
             let stream = uploads.handle();
-            for event in slab.under_way(stream) {
+            for event in slab.pending_for(stream) {
                 driver.wait_event(stream, event.handle())?;
             }
             has_waited = true;
             if !host.is_empty() {
                 let (to, from) = (slab.memory.address, host.as_ptr());
-                // SAFETY: both are held until the event behind this is reached: the buffer by the
-                // stream, the slab since it is only written and freed behind that event. Both are at
-                // least so long.
+                // SAFETY: both are at least this long, and exist until `copied` completes: the stream
+                // holds the buffer, and the slab is written or freed only after that event.
                 unsafe { driver.copy_to_device(to, from, host.len(), stream)? };
             }
             driver.record_event(copied.handle(), stream)
         });
         if let Err(error) = started {
-            let is_over = uploads.give_back_unsure(host);
-            slabs.give_back_after_failure(slab, is_over && has_waited);
+            let is_done = uploads.recycle_or_withhold(host);
+            slabs.recycle_after_failure(slab, is_done && has_waited);
             return Err(context.error(error, doing));
         }
-        slab.written_by(uploads.handle(), &copied);
+        slab.record_write(uploads.handle(), &copied);
         let len = host.len();
         uploads.hold(Arc::clone(&copied), host);
         let memory = CudaMemory::new(Arc::clone(&self.0), slab, len, Arc::clone(&copied));
-        Ok(Upload { memory: Box::new(memory), ready: Box::new(Copied(copied)) })
+        Ok(Upload { memory: Box::new(memory), ready: Box::new(CopyFence(copied)) })
     }
 }
 

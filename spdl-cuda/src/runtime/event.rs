@@ -1,4 +1,4 @@
-//! Events of a context, recycled when they are dropped.
+//! CUDA events. A dropped event returns to its context for reuse.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::context::Context;
 use crate::driver::{Driver, DriverResult, EventHandle};
 
-/// An event, which others use again once it is dropped.
+/// A recycled CUDA event.
 pub(crate) struct Event {
     handle: EventHandle,
-    is_timer: bool,
+    has_timing: bool,
     context: Arc<Context>,
 }
 
@@ -18,22 +18,22 @@ impl Event {
         Event::of_kind(context, false)
     }
 
-    /// One that tells when it was reached.
-    pub(crate) fn timer(context: &Arc<Context>) -> DriverResult<Event> {
+    /// An event that records the time at which it completes.
+    pub(crate) fn with_timing(context: &Arc<Context>) -> DriverResult<Event> {
         Event::of_kind(context, true)
     }
 
-    fn of_kind(context: &Arc<Context>, is_timer: bool) -> DriverResult<Event> {
-        let spare = context.spare_events(is_timer).pop();
+    fn of_kind(context: &Arc<Context>, has_timing: bool) -> DriverResult<Event> {
+        let spare = context.spare_events(has_timing).pop();
         let handle = match spare {
             Some(handle) => handle,
-            None if is_timer => context.attempt(|driver| driver.create_timer())?,
+            None if has_timing => context.attempt(|driver| driver.create_timing_event())?,
             None => context.attempt(|driver| driver.create_event())?,
         };
-        Ok(Event { handle, is_timer, context: Arc::clone(context) })
+        Ok(Event { handle, has_timing, context: Arc::clone(context) })
     }
 
-    /// The seconds from `earlier` to this; both are timers, and have been reached.
+    /// The seconds from `earlier` to this event. Both have timing, and have completed.
     pub(crate) fn seconds_since(&self, earlier: &Event) -> DriverResult<f64> {
         let elapsed = |driver: &dyn Driver| driver.elapsed(&earlier.handle, &self.handle);
         self.context.attempt(elapsed).map(|milliseconds| f64::from(milliseconds) / 1000.0)
@@ -47,7 +47,7 @@ impl Event {
         &self.context
     }
 
-    pub(crate) fn is_reached(&self) -> DriverResult<bool> {
+    pub(crate) fn is_complete(&self) -> DriverResult<bool> {
         self.context.attempt(|driver| driver.query_event(&self.handle))
     }
 
@@ -59,7 +59,7 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         let handle = EventHandle(self.handle.0);
-        self.context.spare_events(self.is_timer).push(handle);
+        self.context.spare_events(self.has_timing).push(handle);
     }
 }
 

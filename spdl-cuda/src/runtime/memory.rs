@@ -1,4 +1,4 @@
-//! What lies on the device, who uses it, and how it comes back to the host.
+//! Device memory of a batch: its consumers, its recycling, and downloads to the host.
 
 use std::any::Any;
 use std::fmt;
@@ -14,111 +14,111 @@ use spdl_core::memory::{DeviceMemory, Fence, HostBuffer, Space};
 use spdl_core::stage::DeviceArray;
 use spdl_core::{Error, ErrorKind, Result};
 
-/// Memory of a CUDA device that holds an array of a batch, or will soon.
+/// Device memory that holds an array of a batch, or will hold it once a copy in flight completes.
 ///
-/// A consumer lets each of its streams [wait](CudaMemory::wait_on) for the copy, and uses the memory
-/// there; nothing waits on the host. When this is dropped, the memory is free for the next batch, as
-/// soon as all those streams have done what they were told before.
+/// A consumer makes each of its streams [wait](CudaMemory::wait_on) for the copy, and then uses the
+/// memory on those streams. The host does not wait. After a drop, the pool reuses the memory once the
+/// work that these streams had queued before the drop completes.
 pub struct CudaMemory {
     device: Arc<DeviceInner>,
-    /// `None` only while it is dropped.
+    /// `None` only during drop.
     slab: Option<Slab>,
     len: usize,
-    copied: Arc<Event>,
-    uses: Mutex<Uses>,
+    /// Completes when the bytes are written.
+    ready: Arc<Event>,
+    uses: Mutex<PendingUses>,
 }
 
-/// Who uses it beside the copy that brought it.
+/// Uses of the memory after the first write.
 #[derive(Default)]
-struct Uses {
-    streams: Vec<User>,
-    /// Behind downloads.
+struct PendingUses {
+    streams: Vec<ConsumerUse>,
+    /// Events after downloads and kernels of this crate.
     events: Vec<Arc<Event>>,
-    /// Whether something may use it of which nobody will know when it is over.
-    unsure: bool,
+    /// Whether a failed call may use the memory for an unknown time.
+    has_unknown_use: bool,
 }
 
-/// A consumer's stream that uses it.
-struct User {
+/// A stream of a consumer that uses the memory.
+struct ConsumerUse {
     stream: ConsumerStream,
-    /// Which said so: one of the default streams is another in each.
+    /// The thread that registered the stream: the per-thread default stream differs by thread.
     thread: ThreadId,
-    /// Whether the stream itself was told to wait for the copy. One that waits for another stream may
-    /// be told so later than we are asked about it.
+    /// Whether the stream itself waits for `ready`. A stream that waits for another consumer stream may
+    /// begin that wait later.
     has_waited: bool,
 }
 
-impl Uses {
+impl PendingUses {
     fn add(&mut self, stream: &ConsumerStream, has_waited: bool) {
         let thread = thread::current().id();
         match self.streams.iter_mut().find(|user| user.is(stream, thread)) {
             Some(user) => user.has_waited |= has_waited,
-            None => self.streams.push(User { stream: stream.clone(), thread, has_waited }),
+            None => self.streams.push(ConsumerUse { stream: stream.clone(), thread, has_waited }),
         }
     }
 
-    /// Whether what this thread tells `stream` comes behind the copy.
-    fn is_behind(&self, stream: &ConsumerStream) -> bool {
+    /// Whether further work of this thread on `stream` is ordered after `ready`.
+    fn is_ordered(&self, stream: &ConsumerStream) -> bool {
         let thread = thread::current().id();
         self.streams.iter().any(|user| user.has_waited && user.is(stream, thread))
     }
 }
 
-impl User {
+impl ConsumerUse {
     fn is(&self, stream: &ConsumerStream, thread: ThreadId) -> bool {
         self.stream == *stream && self.thread == thread
     }
 }
 
 impl CudaMemory {
-    pub(crate) fn new(
-        device: Arc<DeviceInner>,
-        slab: Slab,
-        len: usize,
-        copied: Arc<Event>,
-    ) -> Self {
-        CudaMemory { device, slab: Some(slab), len, copied, uses: Mutex::default() }
+    pub(crate) fn new(device: Arc<DeviceInner>, slab: Slab, len: usize, ready: Arc<Event>) -> Self {
+        CudaMemory { device, slab: Some(slab), len, ready, uses: Mutex::default() }
     }
 
-    /// The memory of an array, where it is of this kind.
+    /// The CUDA memory of an array; `None` if the array is on another kind of device.
     pub fn of(array: &DeviceArray) -> Option<&CudaMemory> {
         (array.memory() as &dyn Any).downcast_ref()
     }
 
-    /// Lets what `stream` is told from now on wait until the bytes are there, and remembers that
-    /// `stream` uses them.
+    /// Makes all further work of `stream` wait until the bytes are written, and records that `stream` uses
+    /// the memory.
     ///
     /// # Errors
-    /// `InvalidArgument` while `stream` is captured into a graph, which is left as it was; what the driver
-    /// says. Then `stream` must not use the memory.
+    /// `InvalidArgument` while `stream` is being captured into a graph; the capture stays valid. Errors
+    /// of the driver. After an error, `stream` must not use the memory.
     pub fn wait_on(&self, stream: &ConsumerStream) -> Result<()> {
-        self.device.context.run("let a stream wait for a batch", |driver| {
+        self.device.context.run("make a stream wait for a batch", |driver| {
             stream.check_not_captured(driver)?;
-            driver.wait_event(stream.handle(), self.copied.handle())
+            driver.wait_event(stream.handle(), self.ready.handle())
         })?;
         self.uses().add(stream, true);
         Ok(())
     }
 
-    /// Remembers that `stream` uses the memory, which [`wait_on`](CudaMemory::wait_on) does, too. It is
-    /// for streams that wait for another consumer's: it lets nothing wait itself.
+    /// Records that `stream` uses the memory, without a wait.
+    ///
+    /// For streams that wait for another stream of the consumer. [`wait_on`](CudaMemory::wait_on) records
+    /// the use, too.
     pub fn record_stream(&self, stream: &ConsumerStream) {
         self.uses().add(stream, false);
     }
 
-    /// Starts to copy it to the host, behind what `after` has been told so far, and returns at once.
+    /// Starts a copy to the host, after all work queued on `after`, and returns immediately.
     ///
     /// # Errors
-    /// `LimitExceeded` where there is no memory on the host; `InvalidArgument` while `after` is captured
-    /// into a graph, which is left as it was; what the driver says.
+    /// `LimitExceeded` if host memory is exhausted; `InvalidArgument` while `after` is being captured into
+    /// a graph; the capture stays valid. Errors of the driver.
     pub fn download(&self, after: Option<&ConsumerStream>) -> Result<Download> {
         self.download_part(0, self.len, after, None)
     }
 
-    /// The same of `bytes` bytes that begin `offset` bytes in, also behind an event of a consumer's.
+    /// [`download`](CudaMemory::download) of `bytes` bytes from `offset`, also after an event of a
+    /// consumer.
     ///
     /// # Errors
-    /// `InvalidArgument` where they do not lie within; as of [`download`](CudaMemory::download).
+    /// `InvalidArgument` if the range exceeds the memory; otherwise as for
+    /// [`download`](CudaMemory::download).
     pub fn download_part(
         &self,
         offset: usize,
@@ -127,7 +127,10 @@ impl CudaMemory {
         event: Option<&ConsumerEvent>,
     ) -> Result<Download> {
         if offset.checked_add(bytes).is_none_or(|end| end > self.len) {
-            let message = format!("{bytes} bytes from byte {offset} on are more than {}", self.len);
+            let message = format!(
+                "invalid range: {bytes} bytes from offset {offset} exceed the {} bytes of the memory",
+                self.len
+            );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let DeviceInner { context, downloads, buffers, .. } = &*self.device;
@@ -136,74 +139,74 @@ impl CudaMemory {
         if let Some(stream) = after {
             context.run(doing, |driver| stream.check_not_captured(driver))?;
         }
-        downloads.give_back_finished().map_err(|error| context.error(error, doing))?;
+        downloads.recycle_completed().map_err(|error| context.error(error, doing))?;
         let mut buffer = buffers.take(bytes)?;
         let to = buffer.as_mut_ptr();
         let new_event = || Event::new(context).map_err(|error| context.error(error, doing));
         let done = Arc::new(new_event()?);
-        let is_behind = after.is_some_and(|stream| self.uses().is_behind(stream));
-        let told = after.map(|stream| Ok::<_, Error>((stream, new_event()?))).transpose()?;
+        let is_ordered = after.is_some_and(|stream| self.uses().is_ordered(stream));
+        let preceding = after.map(|stream| Ok::<_, Error>((stream, new_event()?))).transpose()?;
         let started = context.attempt(|driver| {
             let stream = downloads.handle();
-            if !is_behind {
-                driver.wait_event(stream, self.copied.handle())?;
+            if !is_ordered {
+                driver.wait_event(stream, self.ready.handle())?;
             }
-            if let Some((consumer, told)) = &told {
-                driver.record_event(told.handle(), consumer.handle())?;
-                driver.wait_event(stream, told.handle())?;
+            if let Some((consumer, queued)) = &preceding {
+                driver.record_event(queued.handle(), consumer.handle())?;
+                driver.wait_event(stream, queued.handle())?;
             }
             if let Some(event) = event {
                 driver.wait_event(stream, event.handle())?;
             }
             if let Some(memory) = self.handle().filter(|_| bytes > 0) {
                 let from = DeviceAddress(memory.address.0 + offset as u64);
-                // SAFETY: the buffer is held until the copy is done, and so is the slab: by the event
-                // among its uses. Both are at least so long.
+                // SAFETY: both are at least this long, and exist until the copy completes: the download
+                // holds the buffer, and `done` among the uses protects the slab.
                 unsafe { driver.copy_to_host(to, from, bytes, stream)? };
             }
             driver.record_event(done.handle(), stream)
         });
         if let Err(error) = started {
-            let is_done = downloads.give_back_unsure(buffer);
-            self.uses().unsure |= !is_done;
+            let is_done = downloads.recycle_or_withhold(buffer);
+            self.uses().has_unknown_use |= !is_done;
             return Err(context.error(error, doing));
         }
         self.uses().events.push(Arc::clone(&done));
         Ok(Download { device: Arc::clone(&self.device), buffer: Some(buffer), done })
     }
 
-    /// Behind what brings the bytes.
-    pub(crate) fn copied(&self) -> &Arc<Event> {
-        &self.copied
+    /// The event that completes when the bytes are written.
+    pub(crate) fn ready(&self) -> &Arc<Event> {
+        &self.ready
     }
 
-    /// Where it begins, and how many bytes it has.
+    /// Address and length in bytes.
     pub(crate) fn extent(&self) -> (u64, u64) {
         (self.address() as u64, self.len as u64)
     }
 
-    /// Whether it is memory of this device.
+    /// Whether the memory belongs to `device`.
     pub(crate) fn is_of(&self, device: &Arc<DeviceInner>) -> bool {
         Arc::ptr_eq(&self.device, device)
     }
 
-    /// The device that it is memory of.
+    /// The device of the memory.
     #[cfg(feature = "python")]
     pub(crate) fn device(&self) -> &Arc<DeviceInner> {
         &self.device
     }
 
-    /// Remembers that something of ours uses the memory until `done` is reached.
-    pub(crate) fn used_until(&self, done: &Arc<Event>) {
+    /// Records that work of this crate uses the memory until `done` completes.
+    pub(crate) fn record_use(&self, done: &Arc<Event>) {
         self.uses().events.push(Arc::clone(done));
     }
 
-    /// Remembers that something of ours may use it, nobody knows until when.
-    pub(crate) fn used_unsurely(&self) {
-        self.uses().unsure = true;
+    /// Records that work of this crate may use the memory for an unknown time.
+    pub(crate) fn record_unknown_use(&self) {
+        self.uses().has_unknown_use = true;
     }
 
-    fn uses(&self) -> MutexGuard<'_, Uses> {
+    fn uses(&self) -> MutexGuard<'_, PendingUses> {
         self.uses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -221,7 +224,7 @@ impl DeviceMemory for CudaMemory {
         self.len
     }
 
-    /// For kernels of streams that [wait](CudaMemory::wait_on) for it.
+    /// The device address, for kernels on streams that [wait](CudaMemory::wait_on) for the memory.
     fn address(&self) -> usize {
         self.slab.as_ref().map_or(0, |slab| slab.memory.address.0 as usize)
     }
@@ -231,26 +234,26 @@ impl Drop for CudaMemory {
     fn drop(&mut self) {
         let Some(mut slab) = self.slab.take() else { return };
         let context = &self.device.context;
-        let Uses { streams, events, unsure } = std::mem::take(&mut *self.uses());
-        if unsure {
-            return self.device.slabs.give_up(slab);
+        let PendingUses { streams, events, has_unknown_use } = std::mem::take(&mut *self.uses());
+        if has_unknown_use {
+            return self.device.slabs.withhold(slab);
         }
-        // Work of ours with it is behind the copy, and so are streams that have waited for that. Of
-        // others it is only known that they use it.
+        // Work of this crate and streams that waited are ordered after the write. Other streams only
+        // registered a use.
         slab.is_behind_writer = !events.is_empty() || streams.iter().any(|user| user.has_waited);
         slab.uses.extend(events);
-        for User { stream, thread, .. } in streams {
+        for ConsumerUse { stream, thread, .. } in streams {
             let used = Event::new(context).and_then(|used| {
                 context.attempt(|driver| {
                     if stream.is_per_thread() && thread != thread::current().id() {
-                        // From here that stream cannot be named. But work in the legacy default stream
-                        // comes after all that is in it, and a wait is such work.
+                        // This thread cannot address the per-thread stream of another thread. Work in
+                        // the legacy default stream is ordered after that stream, and a wait is work.
                         let legacy = ConsumerStream::legacy_default();
                         legacy.check_not_captured(driver)?;
-                        driver.wait_event(legacy.handle(), self.copied.handle())?;
+                        driver.wait_event(legacy.handle(), self.ready.handle())?;
                         return driver.record_event(used.handle(), legacy.handle());
                     }
-                    // An event there would be part of the graph: nobody else could wait for it.
+                    // A record would become a node of the graph, and other streams could not wait for it.
                     stream.check_not_captured(driver)?;
                     driver.record_event(used.handle(), stream.handle())
                 })?;
@@ -258,10 +261,10 @@ impl Drop for CudaMemory {
             });
             match used {
                 Ok(used) => slab.uses.push(Arc::new(used)),
-                Err(_) => return self.device.slabs.give_up(slab),
+                Err(_) => return self.device.slabs.withhold(slab),
             }
         }
-        self.device.slabs.give_back(slab);
+        self.device.slabs.recycle(slab);
     }
 }
 
@@ -272,11 +275,11 @@ impl fmt::Debug for CudaMemory {
     }
 }
 
-/// Done once the bytes are on the device.
+/// A fence that completes when the bytes are on the device.
 #[derive(Debug)]
-pub(crate) struct Copied(pub(crate) Arc<Event>);
+pub(crate) struct CopyFence(pub(crate) Arc<Event>);
 
-impl Fence for Copied {
+impl Fence for CopyFence {
     fn is_done(&self) -> Result<bool> {
         is_done(&self.0)
     }
@@ -287,34 +290,34 @@ impl Fence for Copied {
 }
 
 fn is_done(event: &Event) -> Result<bool> {
-    event.is_reached().map_err(|error| event.context().error(error, "copy a batch"))
+    event.is_complete().map_err(|error| event.context().error(error, "copy a batch"))
 }
 
 fn wait(event: &Event) -> Result<()> {
     event.wait().map_err(|error| event.context().error(error, "copy a batch"))
 }
 
-/// A copy from the device to the host that is under way.
+/// A device-to-host copy in flight.
 pub struct Download {
     device: Arc<DeviceInner>,
-    /// `None` only once it is handed out.
+    /// `None` only after `wait` returned the buffer.
     buffer: Option<HostBuffer>,
     done: Arc<Event>,
 }
 
 impl Download {
-    /// Whether the bytes are there, without waiting.
+    /// Returns whether the copy has completed. Does not block.
     ///
     /// # Errors
-    /// The failure of the copy.
+    /// The error of the copy.
     pub fn is_done(&self) -> Result<bool> {
         is_done(&self.done)
     }
 
-    /// Waits until they are, and hands them out.
+    /// Waits for the copy and returns the bytes.
     ///
     /// # Errors
-    /// The failure of the copy.
+    /// The error of the copy.
     pub fn wait(mut self) -> Result<HostBuffer> {
         wait(&self.done)?;
         match self.buffer.take() {

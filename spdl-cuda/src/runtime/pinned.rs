@@ -1,4 +1,4 @@
-//! Host memory from which the device copies directly.
+//! Pinned (page-locked) host memory, from which the device copies directly.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,51 +9,52 @@ use crate::driver::RegistrationHandle;
 use spdl_core::Result;
 use spdl_core::memory::{BufferPool, Pin, PinMemory};
 
-/// A pool of pinned buffers: the system's memory, locked where it is. It can be read as fast as any
-/// other, and the device copies from it beside everything else. It lies near these CPUs, where there are
-/// some.
+/// Returns a pool of buffers that `cuMemHostRegister` pins, allocated on the NUMA node of `near_cpus`.
+///
+/// Registered memory stays cached, so that the host reads it at full speed. Copies from it are
+/// asynchronous.
 pub(crate) fn pinned_buffers(context: &Arc<Context>, near_cpus: &Arc<[usize]>) -> BufferPool {
     let (context, near_cpus) = (Arc::clone(context), Arc::clone(near_cpus));
-    BufferPool::pinned(Arc::new(Pinning { context, near_cpus }))
+    BufferPool::pinned(Arc::new(HostRegistrar { context, near_cpus }))
 }
 
-/// Private, since who calls [`PinMemory::pin`] has to keep the memory until the pin is dropped. Pools
-/// do.
+/// Private, because callers of [`PinMemory::pin`] must keep the memory until the pin is dropped. Buffer
+/// pools do so.
 #[derive(Debug)]
-struct Pinning {
+struct HostRegistrar {
     context: Arc<Context>,
     near_cpus: Arc<[usize]>,
 }
 
-impl PinMemory for Pinning {
+impl PinMemory for HostRegistrar {
     fn pin(&self, memory: &mut [u8]) -> Result<Pin> {
         let bytes = memory.len();
-        let doing = format!("lock {bytes} bytes of the host's memory for copies");
-        // Whoever touches it first decides where it lies, which is the call that locks it.
+        let doing = format!("pin {bytes} bytes of host memory");
+        // Registration touches the pages first, and so decides their NUMA node.
         let handle = on_cpus(&self.near_cpus, || {
             let address = memory.as_mut_ptr();
-            // SAFETY: the pool drops the pin, which unregisters, before it frees the memory.
+            // SAFETY: the pool drops the pin, which unregisters the memory, before it frees the memory.
             self.context.run(&doing, |driver| unsafe { driver.register_host(address, bytes) })
         })?;
-        Ok(Box::new(Registration { handle, context: Arc::clone(&self.context) }))
+        Ok(Box::new(HostRegistration { handle, context: Arc::clone(&self.context) }))
     }
 }
 
-/// Locked memory; dropping this lets it go.
-struct Registration {
+/// Registered host memory, which is unregistered on drop.
+struct HostRegistration {
     handle: RegistrationHandle,
     context: Arc<Context>,
 }
 
-impl Drop for Registration {
+impl Drop for HostRegistration {
     fn drop(&mut self) {
         let handle = RegistrationHandle(self.handle.0);
-        // SAFETY: no copy is under way: those that are hold the buffer, so that it is not freed.
+        // SAFETY: no copy is in flight: copies hold their buffer, so that it is not freed.
         self.context.release(|driver| unsafe { driver.unregister_host(handle) });
     }
 }
 
-impl fmt::Debug for Registration {
+impl fmt::Debug for HostRegistration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Registration({:#x})", self.handle.0)
     }

@@ -1,55 +1,56 @@
-//! Memory of the device, used over and over: in its steady state a pipeline allocates nothing.
+//! A pool of device memory: in the steady state, a pipeline allocates nothing.
 //!
-//! A slab that a consumer lets go of is free at once, though the consumer's kernels may still read
-//! it: it carries the events behind them, and the next copy into it is put behind those. Nobody
-//! waits on the host for that. So there are never more slabs than were held at once.
+//! A slab returns to the pool when its last owner drops it, even if kernels of a consumer still read it.
+//! The slab then carries events recorded after those kernels, and the next write waits for the events on
+//! the device. The host never waits, and the pool never holds more slabs than were in use together.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use spdl_core::{ErrorKind, Result};
+
 use super::context::Context;
 use super::event::Event;
 use crate::driver::{DeviceAddress, MemoryHandle, StreamHandle};
-use spdl_core::{ErrorKind, Result};
 
-/// Sizes are rounded up to multiples of this, or of a power of two that is an eighth of them at most:
-/// batches of nearly the same size share slabs.
+/// Slab sizes are multiples of this, or of a larger power of two that is at most an eighth of the size.
+/// Batches of nearly the same size then share slabs.
 const GRANULE: usize = 512;
 
-/// After how many pieces it is seen whether all were small.
-const LATELY: u32 = 64;
+/// Number of requests after which [`SizeEstimator`] may shrink.
+const ESTIMATION_WINDOW: u32 = 64;
 
-/// By how much of its peak a pool may hold more than that, where sizes change: one part in this.
+/// The pool may exceed its peak by one part in this many, if sizes change.
 const SLACK: usize = 16;
 
-/// A piece of the device's memory.
+/// A block of device memory.
 pub(crate) struct Slab {
     pub(crate) memory: MemoryHandle,
-    /// Where it goes back to, where that is not the driver.
+    /// The allocator that owns the memory; `None` for the driver.
     allocator: Option<Arc<dyn DeviceAllocator>>,
-    /// Behind what wrote to it last, and the stream that did.
+    /// An event after the last write, and the stream that wrote.
     written: Option<(Arc<Event>, usize)>,
-    /// Behind all else that uses it.
+    /// Events after all other uses.
     pub(crate) uses: Vec<Arc<Event>>,
-    /// Whether one of `uses` is behind what wrote to it, too.
+    /// Whether one of `uses` is ordered after the last write, too.
     pub(crate) is_behind_writer: bool,
 }
 
 /// The slabs of a device.
-pub(crate) struct Slabs {
+pub(crate) struct SlabPool {
     context: Arc<Context>,
-    books: Mutex<Books>,
-    /// Held by who makes room: what he has taken out of the books to free it, others wait for.
-    making_room: Mutex<()>,
+    state: Mutex<PoolState>,
+    /// Held while unused slabs are freed, so that concurrent requests wait for that memory.
+    freeing: Mutex<()>,
 }
 
 #[derive(Default)]
-struct Books {
-    /// Those longest free first.
+struct PoolState {
+    /// Oldest first.
     free: VecDeque<Slab>,
-    /// Those of which nobody knows who uses them.
-    unsure: Vec<Slab>,
+    /// Slabs that some stream may still use, without an event that would show when it stops.
+    withheld: Vec<Slab>,
     free_bytes: usize,
     live_bytes: usize,
     peak_bytes: usize,
@@ -57,71 +58,70 @@ struct Books {
     allocator: Option<Arc<dyn DeviceAllocator>>,
 }
 
-/// Where the memory of a device comes from, in place of the driver: the allocator of a training
-/// framework, which then knows of it.
+/// A source of device memory in place of the driver, such as the allocator of a training framework.
 ///
-/// It is asked where the device's own slabs do not do, which is seldom: not for every batch. While it
-/// frees, it must not wait for a thread that sends batches to the device.
+/// The pool calls the allocator only if it has no free slab of the requested size, so not for every
+/// batch. [`free`](DeviceAllocator::free) must not wait for a thread that uploads batches.
 ///
 /// # Safety
-/// What [`allocate`](DeviceAllocator::allocate) returns is memory of the device, at least as long as
-/// was asked for and aligned to 256 bytes, and nobody else uses it until it is freed.
+/// The memory that [`allocate`](DeviceAllocator::allocate) returns is device memory of at least the
+/// requested size, aligned to 256 bytes, and not used by others until it is freed.
 pub unsafe trait DeviceAllocator: fmt::Debug + Send + Sync + 'static {
-    /// So many bytes, by their address.
+    /// Allocates `bytes` bytes and returns their address.
     ///
     /// # Errors
-    /// `LimitExceeded` where there are none left. Slabs that are not in use are freed then, and it is
-    /// asked once more.
+    /// `LimitExceeded` if the memory is exhausted. The pool then frees its unused slabs and calls
+    /// `allocate` once more.
     fn allocate(&self, bytes: usize) -> Result<u64>;
 
-    /// Takes them back. All work with them is done.
+    /// Frees memory. All work on it has completed.
     fn free(&self, address: u64, bytes: usize);
 }
 
-/// What slabs there are.
+/// Sizes of the device memory pool.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlabStatistics {
-    /// Bytes in batches that somebody holds.
+    /// Bytes in use by batches.
     pub live_bytes: usize,
-    /// The most that were held at once.
+    /// The highest value of `live_bytes` so far.
     pub peak_bytes: usize,
-    /// Bytes that wait to be used again.
+    /// Bytes that are free for reuse.
     pub free_bytes: usize,
-    /// Bytes that are not used again, since it could not be told who still uses them. Where the device
-    /// is full and all its work is done, they are freed.
-    pub unsure_bytes: usize,
-    /// How often memory was allocated.
+    /// Bytes withheld from reuse, because it is unknown which streams still use them. They are freed if
+    /// the device runs out of memory and all its work has completed.
+    pub withheld_bytes: usize,
+    /// Number of allocations.
     pub allocations: usize,
 }
 
-impl Slabs {
-    pub(crate) fn new(context: &Arc<Context>) -> Slabs {
-        Slabs {
+impl SlabPool {
+    pub(crate) fn new(context: &Arc<Context>) -> SlabPool {
+        SlabPool {
             context: Arc::clone(context),
-            books: Mutex::default(),
-            making_room: Mutex::default(),
+            state: Mutex::default(),
+            freeing: Mutex::default(),
         }
     }
 
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, PoolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes memory from `allocator` from now on.
+    /// Uses `allocator` for all further allocations.
     pub(crate) fn set_allocator(&self, allocator: Arc<dyn DeviceAllocator>) {
-        self.books().allocator = Some(allocator);
+        self.state().allocator = Some(allocator);
     }
 
-    /// A slab of at least `bytes`. Who writes to it first waits for what is
-    /// [under way](Slab::under_way) in it.
+    /// Returns a slab of at least `bytes`. Before it writes, a stream must wait for the events of
+    /// [`pending_for`](Slab::pending_for).
     pub(crate) fn take(&self, bytes: usize) -> Result<Slab> {
-        let size = size_for(bytes);
-        if let Some(slab) = self.books().reuse(size) {
+        let size = slab_size(bytes);
+        if let Some(slab) = self.state().reuse(size) {
             return Ok(slab);
         }
         let slab = self.allocate(size)?;
-        self.books().allocated(size);
+        self.state().record_allocation(size);
         self.free_surplus();
         Ok(slab)
     }
@@ -132,83 +132,83 @@ impl Slabs {
         if !is_full {
             return first;
         }
-        self.make_room();
-        // Also where there was nothing to free here: somebody else may have made room meanwhile.
+        self.free_unused();
+        // Retry even if nothing was freed here: another thread may have freed memory meanwhile.
         self.allocate_once(size)
     }
 
-    /// Frees all slabs that nobody holds: those of other sizes are of no use now.
-    fn make_room(&self) {
-        let _one_at_a_time = self.making_room.lock().unwrap_or_else(PoisonError::into_inner);
-        // They are taken first: what is given back while the device settles may be in use behind that.
-        let (free, unsure) = self.books().take_unheld();
-        if free.is_empty() && unsure.is_empty() {
+    /// Frees all slabs that are not in use. Their sizes do not fit the current request.
+    fn free_unused(&self) {
+        let _one_thread = self.freeing.lock().unwrap_or_else(PoisonError::into_inner);
+        // Removed before the wait: slabs that are recycled during the wait may be in use after it.
+        let (free, withheld) = self.state().take_unused();
+        if free.is_empty() && withheld.is_empty() {
             return;
         }
-        if self.context.settle() {
-            // All work is done, so that nobody uses them, also those of which nobody knew.
-            free.into_iter().chain(unsure).for_each(|slab| self.free(slab));
+        if self.context.synchronize() {
+            // All work has completed, so no stream uses even the withheld slabs.
+            free.into_iter().chain(withheld).for_each(|slab| self.free(slab));
         } else {
-            self.books().put_back(free, unsure);
+            self.state().restore(free, withheld);
         }
     }
 
     fn allocate_once(&self, size: usize) -> Result<Slab> {
-        let allocator = self.books().allocator.clone();
+        let allocator = self.state().allocator.clone();
         let memory = match &allocator {
             Some(allocator) => {
                 let address = DeviceAddress(allocator.allocate(size)?);
                 MemoryHandle { address, bytes: size }
             }
             None => {
-                let doing = format!("take {size} bytes of the device's memory");
+                let doing = format!("allocate {size} bytes of device memory");
                 self.context.run(&doing, |driver| driver.allocate(size))?
             }
         };
         Ok(Slab { memory, allocator, written: None, uses: Vec::new(), is_behind_writer: false })
     }
 
-    /// Takes a slab back. Its `uses` are behind all that uses it.
-    pub(crate) fn give_back(&self, slab: Slab) {
-        self.books().give_back(slab);
+    /// Makes a slab available for reuse. Its `uses` must be ordered after all work on it.
+    pub(crate) fn recycle(&self, slab: Slab) {
+        self.state().recycle(slab);
         self.free_surplus();
     }
 
-    /// Takes back a slab that work was to be done with, after a failure. It is used again only where all
-    /// is known that may use it, and that can be waited for; what cannot be waited for now, such as the
-    /// event of a stream that is captured, could not be for the next batch either.
-    pub(crate) fn give_back_after_failure(&self, slab: Slab, is_known: bool) {
-        if is_known {
-            self.give_back(slab);
+    /// Recycles a slab after a failed call, if all its uses are known and can be waited for; otherwise
+    /// withholds it. A wait that fails now, as for the event of a stream under capture, would fail for
+    /// the next batch, too.
+    pub(crate) fn recycle_after_failure(&self, slab: Slab, uses_are_known: bool) {
+        if uses_are_known {
+            self.recycle(slab);
         } else {
-            self.give_up(slab);
+            self.withhold(slab);
         }
     }
 
-    /// Takes back a slab of which nobody knows who uses it: it is not used again.
-    pub(crate) fn give_up(&self, slab: Slab) {
-        let mut books = self.books();
-        books.live_bytes -= slab.memory.bytes;
-        books.unsure.push(slab);
+    /// Excludes a slab from reuse, because a stream may use it for an unknown time.
+    pub(crate) fn withhold(&self, slab: Slab) {
+        let mut state = self.state();
+        state.live_bytes -= slab.memory.bytes;
+        state.withheld.push(slab);
     }
 
     pub(crate) fn statistics(&self) -> SlabStatistics {
-        let books = self.books();
+        let state = self.state();
         SlabStatistics {
-            live_bytes: books.live_bytes,
-            peak_bytes: books.peak_bytes,
-            free_bytes: books.free_bytes,
-            unsure_bytes: books.unsure.iter().map(|slab| slab.memory.bytes).sum(),
-            allocations: books.allocations,
+            live_bytes: state.live_bytes,
+            peak_bytes: state.peak_bytes,
+            free_bytes: state.free_bytes,
+            withheld_bytes: state.withheld.iter().map(|slab| slab.memory.bytes).sum(),
+            allocations: state.allocations,
         }
     }
 
-    /// Frees slabs of sizes that are no longer in use, as far as all work with them is done.
+    /// Frees idle slabs while the pool holds more than its limit.
     fn free_surplus(&self) {
         loop {
-            let mut books = self.books();
-            let surplus = books.surplus();
-            drop(books);
+            let mut state = self.state();
+            let surplus = state.surplus();
+            drop(state);
             match surplus {
                 Some(slab) => self.free(slab),
                 None => return,
@@ -216,60 +216,60 @@ impl Slabs {
         }
     }
 
-    /// Frees a slab with which all work is done.
+    /// Frees an idle slab.
     fn free(&self, slab: Slab) {
         match slab.allocator {
             Some(allocator) => allocator.free(slab.memory.address.0, slab.memory.bytes),
-            // SAFETY: all work with it is done.
+            // SAFETY: all work on the slab has completed.
             None => self.context.release(|driver| unsafe { driver.free(slab.memory) }),
         }
     }
 }
 
-impl Books {
+impl PoolState {
     fn reuse(&mut self, size: usize) -> Option<Slab> {
         let at = self.free.iter().position(|slab| slab.memory.bytes == size)?;
         let slab = self.free.remove(at)?;
         self.free_bytes -= size;
-        self.lend(size);
+        self.record_use(size);
         Some(slab)
     }
 
-    fn allocated(&mut self, size: usize) {
+    fn record_allocation(&mut self, size: usize) {
         self.allocations += 1;
-        self.lend(size);
+        self.record_use(size);
     }
 
-    fn lend(&mut self, size: usize) {
+    fn record_use(&mut self, size: usize) {
         self.live_bytes += size;
         self.peak_bytes = self.peak_bytes.max(self.live_bytes);
     }
 
-    fn give_back(&mut self, slab: Slab) {
+    fn recycle(&mut self, slab: Slab) {
         self.live_bytes -= slab.memory.bytes;
         self.free_bytes += slab.memory.bytes;
         self.free.push_back(slab);
     }
 
-    /// Those that are free, and those of which nobody knows who uses them.
-    fn take_unheld(&mut self) -> (VecDeque<Slab>, Vec<Slab>) {
+    /// Removes and returns the free and the withheld slabs.
+    fn take_unused(&mut self) -> (VecDeque<Slab>, Vec<Slab>) {
         self.free_bytes = 0;
-        (std::mem::take(&mut self.free), std::mem::take(&mut self.unsure))
+        (std::mem::take(&mut self.free), std::mem::take(&mut self.withheld))
     }
 
-    fn put_back(&mut self, mut free: VecDeque<Slab>, unsure: Vec<Slab>) {
+    fn restore(&mut self, mut free: VecDeque<Slab>, withheld: Vec<Slab>) {
         self.free_bytes += free.iter().map(|slab| slab.memory.bytes).sum::<usize>();
-        // They were free before those that have come meanwhile.
+        // Slabs that were recycled meanwhile are newer.
         free.append(&mut self.free);
         self.free = free;
-        self.unsure.extend(unsure);
+        self.withheld.extend(withheld);
     }
 
-    /// A slab that there is no more room for, with which all work is done.
+    /// Removes an idle slab, if free slabs exceed the limit.
     fn surplus(&mut self) -> Option<Slab> {
-        let most_held = self.peak_bytes.saturating_add(self.peak_bytes / SLACK);
-        let most_free = self.peak_bytes.min(most_held.saturating_sub(self.live_bytes));
-        if self.free_bytes <= most_free {
+        let max_held = self.peak_bytes.saturating_add(self.peak_bytes / SLACK);
+        let max_free = self.peak_bytes.min(max_held.saturating_sub(self.live_bytes));
+        if self.free_bytes <= max_free {
             return None;
         }
         let at = self.free.iter().position(Slab::is_idle)?;
@@ -280,79 +280,79 @@ impl Books {
 }
 
 impl Slab {
-    /// What `stream` waits for before it writes to it.
-    pub(crate) fn under_way(&self, stream: &StreamHandle) -> impl Iterator<Item = &Arc<Event>> {
-        // Where a use is behind what wrote to it, that is enough; and a stream is behind itself.
+    /// The events that `stream` must wait for before it writes.
+    pub(crate) fn pending_for(&self, stream: &StreamHandle) -> impl Iterator<Item = &Arc<Event>> {
+        // A use after the last write implies that write, and a stream is in order with itself.
         let written =
             self.written.iter().filter(|(_, by)| !self.is_behind_writer && *by != stream.0);
         self.uses.iter().chain(written.map(|(event, _)| event))
     }
 
-    /// Notes that `stream` writes to it until `written` is reached, and has waited for all before.
-    pub(crate) fn written_by(&mut self, stream: &StreamHandle, written: &Arc<Event>) {
+    /// Records that `stream` writes until `written` completes, after it waited for all earlier uses.
+    pub(crate) fn record_write(&mut self, stream: &StreamHandle, written: &Arc<Event>) {
         self.uses.clear();
         self.is_behind_writer = false;
         self.written = Some((Arc::clone(written), stream.0));
     }
 
-    /// Whether all work with it is done.
+    /// Whether all work on the slab has completed.
     fn is_idle(&self) -> bool {
         let mut events = self.written.iter().map(|(event, _)| event).chain(&self.uses);
-        events.all(|event| event.is_reached().unwrap_or(false))
+        events.all(|event| event.is_complete().unwrap_or(false))
     }
 }
 
-/// How large slabs for pieces of changing sizes are, so that the same few are used for all of them.
+/// Chooses slab sizes for requests of varying sizes, so that few sizes serve them all.
 #[derive(Debug, Default)]
-pub(crate) struct Room {
+pub(crate) struct SizeEstimator {
     bytes: usize,
-    /// The largest piece of late, and among how many.
+    /// The largest request of the current window, and their number.
     largest: usize,
-    pieces: u32,
+    requests: u32,
 }
 
-impl Room {
-    /// How many bytes to take for a piece of so many.
-    pub(crate) fn for_piece(&mut self, bytes: usize) -> usize {
+impl SizeEstimator {
+    /// The number of bytes to allocate for a request of `bytes`.
+    pub(crate) fn size_for(&mut self, bytes: usize) -> usize {
         if bytes > self.bytes {
-            // The next one may be a little larger.
+            // With room for a next request that is a little larger.
             self.bytes = bytes.saturating_add(bytes / 8);
         }
-        let room = self.bytes;
+        let size = self.bytes;
         self.largest = self.largest.max(bytes);
-        self.pieces += 1;
-        if self.pieces == LATELY {
-            // One much larger than the others is not provided for for ever.
+        self.requests += 1;
+        if self.requests == ESTIMATION_WINDOW {
+            // A single outlier does not determine the size for ever.
             if self.largest < self.bytes / 2 {
                 self.bytes = self.largest.saturating_add(self.largest / 8);
             }
-            (self.largest, self.pieces) = (0, 0);
+            (self.largest, self.requests) = (0, 0);
         }
-        room
+        size
     }
 }
 
-/// The size of the slabs for so many bytes: one of few.
-pub(crate) fn size_for(bytes: usize) -> usize {
+/// Rounds a size up, so that few slab sizes occur.
+pub(crate) fn slab_size(bytes: usize) -> usize {
     let granule =
         (bytes / 16).checked_next_power_of_two().map_or(GRANULE, |part| part.max(GRANULE));
     bytes.max(1).checked_next_multiple_of(granule).unwrap_or(bytes)
 }
 
-impl Drop for Slabs {
+impl Drop for SlabPool {
     fn drop(&mut self) {
-        let books = std::mem::take(&mut *self.books());
-        if books.free.is_empty() && books.unsure.is_empty() || !self.context.settle() {
-            // Where it cannot be told that the device has stopped using them, they stay.
+        let state = std::mem::take(&mut *self.state());
+        if state.free.is_empty() && state.withheld.is_empty() || !self.context.synchronize() {
+            // If it is unknown whether the device still uses them, the slabs are leaked.
             return;
         }
-        for slab in books.free.into_iter().chain(books.unsure) {
+        for slab in state.free.into_iter().chain(state.withheld) {
             self.free(slab);
         }
     }
 }
 
-impl fmt::Debug for Slabs {
+impl fmt::Debug for SlabPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.statistics().fmt(f)
     }
@@ -363,28 +363,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_rounded_up_by_an_eighth_at_most_or_half_a_kibibyte() {
-        assert_eq!([0, 1, 512, 513].map(size_for), [512, 512, 512, 1024]);
+    fn sizes_are_rounded_up_by_at_most_an_eighth_or_512_bytes() {
+        assert_eq!([0, 1, 512, 513].map(slab_size), [512, 512, 512, 1024]);
         for bytes in [8192, 10_000, 123_456, 38_535_168, 1 << 30, (1 << 30) + 1] {
-            let size = size_for(bytes);
+            let size = slab_size(bytes);
             assert!(size >= bytes && size - bytes <= (bytes / 8).max(GRANULE), "{bytes}: {size}");
         }
-        assert_eq!(size_for(usize::MAX), usize::MAX);
+        assert_eq!(slab_size(usize::MAX), usize::MAX);
     }
 
     #[test]
-    fn pieces_of_changing_sizes_get_the_same_room_until_all_are_small() {
-        let mut room = Room::default();
-        let first = room.for_piece(1000);
+    fn estimated_size_is_stable_until_a_whole_window_is_small() {
+        let mut estimator = SizeEstimator::default();
+        let first = estimator.size_for(1000);
         assert_eq!(first, 1125);
-        assert!((0..10).all(|number| room.for_piece(900 + 20 * number) == first));
-        let large = room.for_piece(8000);
+        assert!((0..10).all(|number| estimator.size_for(900 + 20 * number) == first));
+        let large = estimator.size_for(8000);
         assert_eq!(large, 9000);
-        // So long as it may come again, and then no longer.
-        for _ in 0..2 * LATELY {
-            assert!([large, first].contains(&room.for_piece(1000)));
+        for _ in 0..2 * ESTIMATION_WINDOW {
+            assert!([large, first].contains(&estimator.size_for(1000)));
         }
-        assert_eq!(room.for_piece(1000), first);
-        assert!(room.for_piece(usize::MAX) == usize::MAX);
+        assert_eq!(estimator.size_for(1000), first);
+        assert!(estimator.size_for(usize::MAX) == usize::MAX);
     }
 }

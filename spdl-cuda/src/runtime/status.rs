@@ -1,75 +1,75 @@
-//! What of CUDA can be used here, and what to do about the rest.
+//! Availability of the parts of CUDA, with remedies.
 
 use super::description::describe;
 use crate::driver::{Driver, LoadedDriver, Version};
 use crate::libraries::{Library, Search};
 use std::fmt;
 
-/// A part of CUDA.
+/// A component of CUDA.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The driver.
+    /// The driver, `libcuda`.
     Driver,
-    /// A device.
+    /// At least one device.
     Device,
-    /// The JPEG decoder.
+    /// The JPEG decoder, `libnvjpeg`.
     NvJpeg,
-    /// The compiler of kernels. It is not needed: they are compiled ahead, and for devices that are newer
-    /// the driver compiles them.
+    /// The runtime compiler, `libnvrtc`. Optional: kernels are compiled ahead of time, and the driver
+    /// compiles their PTX for newer devices.
     Nvrtc,
-    /// The video decoder.
+    /// The video decoder, `libnvcuvid`.
     Nvcuvid,
 }
 
-/// Whether a part can be used.
+/// Availability of one component.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartStatus {
-    /// The part.
+    /// The component.
     pub part: Part,
-    /// Whether it is there.
+    /// Whether the component can be used.
     pub available: bool,
-    /// What it is, and where; or why it is not to be had.
+    /// Version and location; or the reason why the component is missing.
     pub detail: String,
-    /// What to do; empty where there is nothing to do.
+    /// What the user can do; empty if nothing.
     pub remedy: String,
 }
 
-/// What of CUDA can be used here. Displayed, it is a table.
+/// Availability of all components. `Display` formats a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Driver, device, nvjpeg, nvrtc, nvcuvid, in this order.
+    /// Driver, device, nvJPEG, NVRTC and nvcuvid, in this order.
     pub parts: Vec<PartStatus>,
 }
 
 impl Status {
-    /// Whether batches can be sent to a device: there is one, and a driver. All else is optional.
+    /// Whether batches can be uploaded: a driver and a device are available. The rest is optional.
     pub fn available(&self) -> bool {
         self.is_available(Part::Driver) && self.is_available(Part::Device)
     }
 
-    /// Whether a part is there.
+    /// Whether a component is available.
     pub fn is_available(&self, part: Part) -> bool {
         self.parts.iter().any(|status| status.part == part && status.available)
     }
 }
 
-/// What of CUDA can be used here.
+/// Reports which components of CUDA are available.
 ///
-/// It opens the libraries and asks the driver, but makes no context: no device gets to know of it.
+/// Opens the libraries and queries the driver, but creates no context on a device.
 pub fn status(search: &Search) -> Status {
     let mut parts = Vec::new();
     match LoadedDriver::load(search) {
         Ok(driver) => {
             let version = driver.version().unwrap_or_default();
-            let detail = format!("CUDA {}, {}", Version(version), driver.found());
+            let detail = format!("CUDA {}, {}", Version(version), driver.location());
             parts.push(PartStatus::available(Part::Driver, detail));
             parts.push(devices(&driver));
         }
         Err(error) => {
             parts.push(PartStatus::missing(Part::Driver, error.to_string(), error.remedy()));
             let remedy = "make the driver available first";
-            parts.push(PartStatus::missing(Part::Device, "there is no driver", remedy));
+            parts.push(PartStatus::missing(Part::Device, "no driver", remedy));
         }
     }
     let libraries = [
@@ -79,7 +79,7 @@ pub fn status(search: &Search) -> Status {
     ];
     parts.extend(libraries.map(|(part, library)| {
         let unused =
-            if part == Part::Nvrtc { "not needed, as kernels come compiled; " } else { "" };
+            if part == Part::Nvrtc { "optional, because kernels are precompiled; " } else { "" };
         match search.open(library) {
             Ok((_, found)) => PartStatus::available(part, format!("{unused}{found}")),
             Err(error) => {
@@ -91,7 +91,7 @@ pub fn status(search: &Search) -> Status {
     Status { parts }
 }
 
-/// How many devices there are: none where there is no driver.
+/// Returns the number of devices; 0 without a driver.
 pub fn device_count(search: &Search) -> u32 {
     LoadedDriver::load(search).map_or(0, |driver| driver.device_count().unwrap_or(0))
 }
@@ -108,8 +108,8 @@ fn devices(driver: &dyn Driver) -> PartStatus {
     });
     match described {
         Ok(devices) if devices.is_empty() => {
-            let remedy = "no device is visible; see CUDA_VISIBLE_DEVICES";
-            PartStatus::missing(Part::Device, "the driver knows no device", remedy)
+            let remedy = "check CUDA_VISIBLE_DEVICES";
+            PartStatus::missing(Part::Device, "the driver lists no device", remedy)
         }
         Ok(devices) => PartStatus::available(Part::Device, devices.join("; ")),
         Err(error) => PartStatus::missing(Part::Device, error.to_string(), error.remedy()),

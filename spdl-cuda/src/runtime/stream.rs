@@ -1,4 +1,4 @@
-//! Streams: ours, for copies, and those of consumers.
+//! Streams that this crate creates: for copies and for kernels.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,79 +11,79 @@ use super::context::Context;
 use super::event::Event;
 use crate::driver::{DriverResult, StreamHandle};
 
-/// A stream of ours for copies in one direction, and the host memory that those under way use.
+/// A stream for copies in one direction, and the host buffers that copies in flight use.
 ///
-/// It waits for no other stream unless told to, and goes before others where both have work.
+/// A non-blocking stream of the greatest priority: no implicit order with the default stream.
 pub(crate) struct CopyStream {
     handle: StreamHandle,
     context: Arc<Context>,
-    held: Mutex<Held>,
+    in_flight: Mutex<InFlight>,
 }
 
 #[derive(Default)]
-struct Held {
-    /// What copies under way use, in the order of the stream, and the event behind each.
-    copying: VecDeque<(Arc<Event>, HostBuffer)>,
-    /// What some copy may use of which nobody will know when it is done.
-    unsure: Vec<HostBuffer>,
+struct InFlight {
+    /// Buffers in stream order, each with the event after its copy.
+    copies: VecDeque<(Arc<Event>, HostBuffer)>,
+    /// Buffers that a copy may still use, without an event that would show when it ends.
+    withheld: Vec<HostBuffer>,
 }
 
 impl CopyStream {
     pub(crate) fn new(context: &Arc<Context>) -> Result<CopyStream> {
-        let handle = context.run("make a stream for copies", |driver| {
+        let handle = context.run("create a stream for copies", |driver| {
             let (_, greatest) = driver.stream_priorities()?;
             driver.create_stream(greatest)
         })?;
-        Ok(CopyStream { handle, context: Arc::clone(context), held: Mutex::default() })
+        Ok(CopyStream { handle, context: Arc::clone(context), in_flight: Mutex::default() })
     }
 
     pub(crate) fn handle(&self) -> &StreamHandle {
         &self.handle
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn in_flight(&self) -> MutexGuard<'_, InFlight> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps host memory until `copied` is reached. Then it goes back to its pool.
+    /// Keeps a host buffer until `copied` completes. The buffer then returns to its pool.
     pub(crate) fn hold(&self, copied: Arc<Event>, buffer: HostBuffer) {
-        self.held().copying.push_back((copied, buffer));
+        self.in_flight().copies.push_back((copied, buffer));
     }
 
-    /// Gives back what finished copies have used. Nobody waits.
-    pub(crate) fn give_back_finished(&self) -> DriverResult<()> {
+    /// Returns the buffers of completed copies to their pool. Does not block.
+    pub(crate) fn recycle_completed(&self) -> DriverResult<()> {
         loop {
-            let mut held = self.held();
-            let Some((copied, _)) = held.copying.front() else { return Ok(()) };
-            if !copied.is_reached()? {
+            let mut in_flight = self.in_flight();
+            let Some((copied, _)) = in_flight.copies.front() else { return Ok(()) };
+            if !copied.is_complete()? {
                 return Ok(());
             }
-            let finished = held.copying.pop_front();
-            drop(held);
-            drop(finished);
+            let completed = in_flight.copies.pop_front();
+            drop(in_flight);
+            drop(completed);
         }
     }
 
-    /// How much host memory copies under way use, in bytes.
-    pub(crate) fn held_bytes(&self) -> usize {
-        let held = self.held();
-        let copying = held.copying.iter().map(|(_, buffer)| buffer);
-        copying.chain(&held.unsure).map(|buffer| buffer.len()).sum()
+    /// Bytes of host memory that copies in flight use.
+    pub(crate) fn in_flight_bytes(&self) -> usize {
+        let in_flight = self.in_flight();
+        let copies = in_flight.copies.iter().map(|(_, buffer)| buffer);
+        copies.chain(&in_flight.withheld).map(|buffer| buffer.len()).sum()
     }
 
-    /// Waits until all copies are done. Whether they are: an error may be that of other work, so
-    /// there is a second try.
-    pub(crate) fn settle(&self) -> bool {
+    /// Waits until all copies have completed, and returns whether they have.
+    pub(crate) fn synchronize(&self) -> bool {
+        // The first call may return the failure of earlier asynchronous work.
         let wait = || self.context.attempt(|driver| driver.synchronize_stream(&self.handle));
         wait().or_else(|_| wait()).is_ok()
     }
 
-    /// Lets go of memory that a failed call may have left in use: now, where no copy is under way any
-    /// more, or else when the device is left. Whether it is now.
-    pub(crate) fn give_back_unsure(&self, buffer: HostBuffer) -> bool {
-        let is_done = self.settle();
+    /// Waits for the stream after a failed call, then recycles `buffer`. If the wait fails, the buffer
+    /// is withheld until the stream is destroyed. Returns whether the buffer was recycled.
+    pub(crate) fn recycle_or_withhold(&self, buffer: HostBuffer) -> bool {
+        let is_done = self.synchronize();
         if !is_done {
-            self.held().unsure.push(buffer);
+            self.in_flight().withheld.push(buffer);
         }
         is_done
     }
@@ -91,11 +91,11 @@ impl CopyStream {
 
 impl Drop for CopyStream {
     fn drop(&mut self) {
-        let is_done = self.settle();
-        let Held { copying, unsure } = std::mem::take(&mut *self.held());
-        for buffer in copying.into_iter().map(|(_, buffer)| buffer).chain(unsure) {
+        let is_done = self.synchronize();
+        let InFlight { copies, withheld } = std::mem::take(&mut *self.in_flight());
+        for buffer in copies.into_iter().map(|(_, buffer)| buffer).chain(withheld) {
             if !is_done {
-                // Whether the device still uses it, nobody knows. Better it is never used again.
+                // The device may still use the buffer, so its memory is leaked.
                 std::mem::forget(buffer);
             }
         }
@@ -106,54 +106,51 @@ impl Drop for CopyStream {
 
 impl fmt::Debug for CopyStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "CopyStream({:#x}, {} copies under way)",
-            self.handle.0,
-            self.held().copying.len()
-        )
+        let copies = self.in_flight().copies.len();
+        write!(f, "CopyStream({:#x}, {copies} copies in flight)", self.handle.0)
     }
 }
 
-/// A stream of ours for what computes.
-pub(crate) struct WorkStream {
+/// A non-blocking stream of the least priority, for decoders.
+pub(crate) struct ComputeStream {
     handle: StreamHandle,
     context: Arc<Context>,
 }
 
-impl WorkStream {
-    pub(crate) fn new(context: &Arc<Context>) -> Result<WorkStream> {
-        let handle = context.run("make a stream for decoding", |driver| {
+impl ComputeStream {
+    pub(crate) fn new(context: &Arc<Context>) -> Result<ComputeStream> {
+        let handle = context.run("create a stream for decoding", |driver| {
             let (least, _) = driver.stream_priorities()?;
             driver.create_stream(least)
         })?;
-        Ok(WorkStream { handle, context: Arc::clone(context) })
+        Ok(ComputeStream { handle, context: Arc::clone(context) })
     }
 
     pub(crate) fn handle(&self) -> &StreamHandle {
         &self.handle
     }
 
-    /// Lets what it is told from now on wait for these.
+    /// Makes all further work of the stream wait for `events`.
     pub(crate) fn wait_for(&self, events: &[Arc<Event>]) -> DriverResult<()> {
         self.context.attempt(|driver| {
             events.iter().try_for_each(|event| driver.wait_event(&self.handle, event.handle()))
         })
     }
 
-    /// Puts an event behind what it was told so far.
+    /// Records `event` after all work that is queued so far.
     pub(crate) fn record(&self, event: &Event) -> DriverResult<()> {
         self.context.attempt(|driver| driver.record_event(event.handle(), &self.handle))
     }
 
-    /// Waits until all of it is done. Whether it is.
-    pub(crate) fn settle(&self) -> bool {
+    /// Waits until all work has completed, and returns whether it has.
+    pub(crate) fn synchronize(&self) -> bool {
+        // The first call may return the failure of earlier asynchronous work.
         let wait = || self.context.attempt(|driver| driver.synchronize_stream(&self.handle));
         wait().or_else(|_| wait()).is_ok()
     }
 }
 
-impl Drop for WorkStream {
+impl Drop for ComputeStream {
     fn drop(&mut self) {
         let handle = StreamHandle(self.handle.0);
         self.context.release(|driver| driver.destroy_stream(handle));

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// What a piece of work comes after: of each stream, by its number, how many pieces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Clock(Vec<u64>);
+pub(super) struct VectorClock(Vec<u64>);
 
 /// A piece of work: the how manieth of which stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,14 +14,14 @@ pub(super) struct Ticket {
     pub(super) number: u64,
 }
 
-impl Clock {
+impl VectorClock {
     /// Whether this comes after that piece of work.
     pub(super) fn is_after(&self, ticket: Ticket) -> bool {
         self.0.get(ticket.stream).is_some_and(|&number| number >= ticket.number)
     }
 
     /// Comes after all that `other` comes after.
-    pub(super) fn join(&mut self, other: &Clock) {
+    pub(super) fn join(&mut self, other: &VectorClock) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
         }
@@ -42,7 +42,7 @@ impl Clock {
 
 /// What somebody did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Deed {
+pub(super) enum AccessKind {
     /// A copy to the device reads host memory.
     CopyReadsHost,
     /// A copy to the device writes there.
@@ -63,27 +63,30 @@ pub(super) enum Deed {
     Release,
 }
 
-impl Deed {
+impl AccessKind {
     fn writes(self) -> bool {
         !matches!(
             self,
-            Deed::CopyReadsHost | Deed::CopyReadsDevice | Deed::KernelReads | Deed::HostReads
+            AccessKind::CopyReadsHost
+                | AccessKind::CopyReadsDevice
+                | AccessKind::KernelReads
+                | AccessKind::HostReads
         )
     }
 }
 
-impl fmt::Display for Deed {
+impl fmt::Display for AccessKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Deed::CopyReadsHost => "a copy to the device reads the host's memory",
-            Deed::CopyWritesDevice => "a copy to the device writes there",
-            Deed::CopyReadsDevice => "a copy to the host reads the device's memory",
-            Deed::CopyWritesHost => "a copy to the host writes there",
-            Deed::KernelReads => "a kernel reads",
-            Deed::KernelWrites => "a kernel writes",
-            Deed::HostReads => "the program reads",
-            Deed::HostWrites => "the program writes",
-            Deed::Release => "the memory is let go",
+            AccessKind::CopyReadsHost => "a copy to the device reads the host's memory",
+            AccessKind::CopyWritesDevice => "a copy to the device writes there",
+            AccessKind::CopyReadsDevice => "a copy to the host reads the device's memory",
+            AccessKind::CopyWritesHost => "a copy to the host writes there",
+            AccessKind::KernelReads => "a kernel reads",
+            AccessKind::KernelWrites => "a kernel writes",
+            AccessKind::HostReads => "the program reads",
+            AccessKind::HostWrites => "the program writes",
+            AccessKind::Release => "the memory is let go",
         })
     }
 }
@@ -131,23 +134,23 @@ impl fmt::Display for Violation {
 #[derive(Debug)]
 struct Access {
     range: Range<u64>,
-    deed: Deed,
+    deed: AccessKind,
     ticket: Ticket,
 }
 
 /// The accesses to a piece of memory that the host does not know to be over. Those it knows of come
 /// before all that is yet to come.
 #[derive(Debug, Default)]
-pub(super) struct History(Vec<Access>);
+pub(super) struct AccessHistory(Vec<Access>);
 
-impl History {
+impl AccessHistory {
     /// Forgets what is over, and checks whether `deed` comes after all that it is in conflict with.
     pub(super) fn check(
         &mut self,
-        known: &Clock,
-        clock: &Clock,
+        known: &VectorClock,
+        clock: &VectorClock,
         range: &Range<u64>,
-        deed: Deed,
+        deed: AccessKind,
     ) -> Option<Violation> {
         self.0.retain(|access| !known.is_after(access.ticket));
         let earlier = self.0.iter().find(|access| {
@@ -168,7 +171,13 @@ impl History {
     }
 
     /// Remembers it. What it covers and comes after needs no more remembering.
-    pub(super) fn add(&mut self, clock: &Clock, range: Range<u64>, deed: Deed, ticket: Ticket) {
+    pub(super) fn add(
+        &mut self,
+        clock: &VectorClock,
+        range: Range<u64>,
+        deed: AccessKind,
+        ticket: Ticket,
+    ) {
         self.0.retain(|access| {
             let covered = range.start <= access.range.start && access.range.end <= range.end;
             let replaced = deed.writes() || !access.deed.writes();
@@ -178,11 +187,13 @@ impl History {
     }
 }
 
-fn kind_of(earlier: Deed, later: Deed) -> ViolationKind {
+fn kind_of(earlier: AccessKind, later: AccessKind) -> ViolationKind {
     match (earlier, later) {
-        (_, Deed::Release) => ViolationKind::ReleasedInUse,
-        (_, Deed::HostReads | Deed::HostWrites) => ViolationKind::HostDuringCopy,
-        (Deed::CopyReadsHost | Deed::CopyWritesHost, _) => ViolationKind::HostDuringCopy,
+        (_, AccessKind::Release) => ViolationKind::ReleasedInUse,
+        (_, AccessKind::HostReads | AccessKind::HostWrites) => ViolationKind::HostDuringCopy,
+        (AccessKind::CopyReadsHost | AccessKind::CopyWritesHost, _) => {
+            ViolationKind::HostDuringCopy
+        }
         (_, later) if later.writes() => ViolationKind::OverwrittenInUse,
         _ => ViolationKind::ReadBeforeArrival,
     }
@@ -194,7 +205,7 @@ mod tests {
 
     #[test]
     fn work_of_one_stream_is_in_order_and_that_of_two_only_by_a_join() {
-        let (mut first, mut second) = (Clock::default(), Clock::default());
+        let (mut first, mut second) = (VectorClock::default(), VectorClock::default());
         let one = first.advance(0);
         let two = second.advance(1);
         assert!(first.is_after(one) && !first.is_after(two) && !second.is_after(one));
@@ -206,29 +217,29 @@ mod tests {
 
     #[test]
     fn two_reads_are_no_conflict_and_neither_are_ranges_beside_each_other() {
-        let (known, mut history) = (Clock::default(), History::default());
-        let mut reader = Clock::default();
+        let (known, mut history) = (VectorClock::default(), AccessHistory::default());
+        let mut reader = VectorClock::default();
         let ticket = reader.advance(0);
-        history.add(&reader, 0..10, Deed::KernelReads, ticket);
-        let other = Clock::default();
+        history.add(&reader, 0..10, AccessKind::KernelReads, ticket);
+        let other = VectorClock::default();
         let mut check = |range, deed| history.check(&known, &other, &range, deed).map(|v| v.kind);
-        assert_eq!(check(0..10, Deed::KernelReads), None);
-        assert_eq!(check(10..20, Deed::CopyWritesDevice), None);
+        assert_eq!(check(0..10, AccessKind::KernelReads), None);
+        assert_eq!(check(10..20, AccessKind::CopyWritesDevice), None);
         let overwritten = Some(ViolationKind::OverwrittenInUse);
-        assert_eq!(check(9..10, Deed::CopyWritesDevice), overwritten);
-        assert_eq!(check(0..1, Deed::Release), Some(ViolationKind::ReleasedInUse));
+        assert_eq!(check(9..10, AccessKind::CopyWritesDevice), overwritten);
+        assert_eq!(check(0..1, AccessKind::Release), Some(ViolationKind::ReleasedInUse));
     }
 
     #[test]
     fn what_the_host_knows_to_be_over_is_forgotten() {
-        let mut history = History::default();
-        let mut copy = Clock::default();
+        let mut history = AccessHistory::default();
+        let mut copy = VectorClock::default();
         let ticket = copy.advance(0);
-        history.add(&copy, 0..10, Deed::CopyReadsHost, ticket);
-        let nothing = Clock::default();
-        let found = history.check(&nothing, &nothing, &(0..1), Deed::HostWrites).unwrap();
+        history.add(&copy, 0..10, AccessKind::CopyReadsHost, ticket);
+        let nothing = VectorClock::default();
+        let found = history.check(&nothing, &nothing, &(0..1), AccessKind::HostWrites).unwrap();
         assert_eq!(found.kind, ViolationKind::HostDuringCopy);
-        assert_eq!(history.check(&copy, &copy, &(0..1), Deed::HostWrites), None);
-        assert_eq!(history.check(&nothing, &nothing, &(0..1), Deed::HostWrites), None);
+        assert_eq!(history.check(&copy, &copy, &(0..1), AccessKind::HostWrites), None);
+        assert_eq!(history.check(&nothing, &nothing, &(0..1), AccessKind::HostWrites), None);
     }
 }

@@ -4,17 +4,17 @@ use std::collections::hash_map::Entry;
 use std::sync::MutexGuard;
 use std::thread;
 
-use super::accesses::{Deed, ViolationKind};
+use super::accesses::{AccessKind, ViolationKind};
 use super::fake_driver::FakeDriver;
 use super::kernels::Kernel;
 use super::memory;
-use super::streams::{Event, HostBytes, Work};
-use super::world::World;
+use super::streams::{FakeEvent, HostBytes, StreamOp};
+use super::world::FakeState;
 use crate::driver::{
     CAPTURE_IMPLICIT, ContextHandle, DeviceAddress, DeviceAttribute, DeviceId, Driver, DriverError,
-    DriverResult, EventHandle, FunctionHandle, INVALID_CONTEXT, INVALID_VALUE, LaunchShape,
-    MemoryHandle, ModuleHandle, NOT_READY, OUT_OF_MEMORY, RegistrationHandle, RowsCopy,
-    StreamHandle, Touched,
+    DriverResult, EventHandle, FunctionHandle, INVALID_CONTEXT, INVALID_VALUE, LaunchDimensions,
+    Memcpy2D, MemoryAccess, MemoryHandle, ModuleHandle, NOT_READY, OUT_OF_MEMORY,
+    RegistrationHandle, StreamHandle,
 };
 
 /// The capture mode in which a thread may call everything.
@@ -22,7 +22,7 @@ const RELAXED: i32 = 2;
 
 impl FakeDriver {
     /// Counts a call, and lets it fail where it is its turn.
-    fn call(&self, call: &'static str) -> DriverResult<MutexGuard<'_, World>> {
+    fn call(&self, call: &'static str) -> DriverResult<MutexGuard<'_, FakeState>> {
         let mut world = self.world();
         *world.calls.entry(call).or_default() += 1;
         let number = world.call_count;
@@ -40,7 +40,7 @@ impl FakeDriver {
     }
 
     /// The same for a call that needs a current context.
-    fn call_in_context(&self, call: &'static str) -> DriverResult<MutexGuard<'_, World>> {
+    fn call_in_context(&self, call: &'static str) -> DriverResult<MutexGuard<'_, FakeState>> {
         let mut world = self.call(call)?;
         if !world.current.contains_key(&thread::current().id()) {
             world.violate(ViolationKind::NoCurrentContext, call);
@@ -59,8 +59,8 @@ impl FakeDriver {
     fn destroy(
         &self,
         call: &'static str,
-        destroyed: impl Fn(&mut World) -> bool,
-        forget: impl Fn(&mut World),
+        destroyed: impl Fn(&mut FakeState) -> bool,
+        forget: impl Fn(&mut FakeState),
     ) -> DriverResult<()> {
         let called = self.call_in_context(call).map(|mut world| {
             if !destroyed(&mut world) {
@@ -77,7 +77,7 @@ impl FakeDriver {
 
 /// Reports a stream, or event, that is none.
 fn check_handles(
-    world: &mut World,
+    world: &mut FakeState,
     call: &'static str,
     stream: Option<&StreamHandle>,
     event: Option<&EventHandle>,
@@ -94,7 +94,7 @@ fn check_handles(
 
 /// Reports what is told to a stream that is captured: a wait breaks the capture off, an event becomes one
 /// that nobody else can wait for.
-fn check_capture(world: &mut World, call: &'static str, stream: &StreamHandle) {
+fn check_capture(world: &mut FakeState, call: &'static str, stream: &StreamHandle) {
     if world.is_capturing(stream.0) != Some(false) {
         world.violate(ViolationKind::DisturbsCapture, call);
     }
@@ -216,7 +216,7 @@ impl Driver for FakeDriver {
     }
 
     fn destroy_stream(&self, stream: StreamHandle) -> DriverResult<()> {
-        let remove = |world: &mut World| {
+        let remove = |world: &mut FakeState| {
             // What is under way goes on; tests see to it that nothing is.
             let known = world.streams.contains_key(&stream.0);
             world.run_until(|world| world.is_idle(stream.0));
@@ -239,14 +239,14 @@ impl Driver for FakeDriver {
     fn create_event(&self) -> DriverResult<EventHandle> {
         let mut world = self.call_in_context("cuEventCreate")?;
         let handle = world.new_handle();
-        world.events.insert(handle, Event::default());
+        world.events.insert(handle, FakeEvent::default());
         Ok(EventHandle(handle))
     }
 
-    fn create_timer(&self) -> DriverResult<EventHandle> {
+    fn create_timing_event(&self) -> DriverResult<EventHandle> {
         let mut world = self.call_in_context("cuEventCreate")?;
         let handle = world.new_handle();
-        world.events.insert(handle, Event { is_timer: true, ..Event::default() });
+        world.events.insert(handle, FakeEvent { is_timer: true, ..FakeEvent::default() });
         Ok(EventHandle(handle))
     }
 
@@ -268,7 +268,7 @@ impl Driver for FakeDriver {
     }
 
     fn destroy_event(&self, event: EventHandle) -> DriverResult<()> {
-        let remove = |world: &mut World| world.events.remove(&event.0).is_some();
+        let remove = |world: &mut FakeState| world.events.remove(&event.0).is_some();
         self.destroy("cuEventDestroy_v2", remove, |world| {
             remove(world);
         })
@@ -300,14 +300,14 @@ impl Driver for FakeDriver {
         let call = "cuEventQuery";
         let mut world = self.call_in_context(call)?;
         check_handles(&mut world, call, None, Some(event))?;
-        Ok(world.is_reached(event.0))
+        Ok(world.is_complete(event.0))
     }
 
     fn synchronize_event(&self, event: &EventHandle) -> DriverResult<()> {
         let call = "cuEventSynchronize";
         let mut world = self.call_in_context(call)?;
         check_handles(&mut world, call, None, Some(event))?;
-        world.run_until(|world| world.is_reached(event.0));
+        world.run_until(|world| world.is_complete(event.0));
         Ok(())
     }
 
@@ -323,7 +323,7 @@ impl Driver for FakeDriver {
     }
 
     unsafe fn free(&self, memory: MemoryHandle) -> DriverResult<()> {
-        let free = |world: &mut World| {
+        let free = |world: &mut FakeState| {
             world.free(memory.address.0);
             true
         };
@@ -348,7 +348,7 @@ impl Driver for FakeDriver {
     }
 
     unsafe fn unregister_host(&self, memory: RegistrationHandle) -> DriverResult<()> {
-        let let_go = |world: &mut World| {
+        let let_go = |world: &mut FakeState| {
             world.let_go(memory.0);
             true
         };
@@ -376,8 +376,8 @@ impl Driver for FakeDriver {
         };
         let read = address as u64..(address + bytes) as u64;
         let written = to.0..to.0 + bytes as u64;
-        let accesses = [(read, Deed::CopyReadsHost), (written, Deed::CopyWritesDevice)];
-        world.enqueue(stream.0, &accesses, Work::ToDevice { to: to.0, from, bytes });
+        let accesses = [(read, AccessKind::CopyReadsHost), (written, AccessKind::CopyWritesDevice)];
+        world.enqueue(stream.0, &accesses, StreamOp::ToDevice { to: to.0, from, bytes });
         Ok(())
     }
 
@@ -394,12 +394,12 @@ impl Driver for FakeDriver {
         let to = to.expose_provenance();
         let read = from.0..from.0 + bytes as u64;
         let written = to as u64..(to + bytes) as u64;
-        let accesses = [(read, Deed::CopyReadsDevice), (written, Deed::CopyWritesHost)];
-        world.enqueue(stream.0, &accesses, Work::ToHost { to, from: from.0, bytes });
+        let accesses = [(read, AccessKind::CopyReadsDevice), (written, AccessKind::CopyWritesHost)];
+        world.enqueue(stream.0, &accesses, StreamOp::ToHost { to, from: from.0, bytes });
         Ok(())
     }
 
-    unsafe fn copy_rows(&self, copy: &RowsCopy, stream: &StreamHandle) -> DriverResult<()> {
+    unsafe fn copy_rows(&self, copy: &Memcpy2D, stream: &StreamHandle) -> DriverResult<()> {
         let call = "cuMemcpy2DAsync_v2";
         let mut world = self.call_in_context(call)?;
         check_handles(&mut world, call, Some(stream), None)?;
@@ -410,8 +410,9 @@ impl Driver for FakeDriver {
         let end = |pitch: usize| (copy.rows.saturating_sub(1) * pitch + copy.row_bytes) as u64;
         let read = copy.from.0..copy.from.0 + end(copy.from_pitch);
         let written = copy.to.0..copy.to.0 + end(copy.to_pitch);
-        let accesses = [(read, Deed::CopyReadsDevice), (written, Deed::CopyWritesDevice)];
-        let work = Work::Look(Box::new(move |memories| {
+        let accesses =
+            [(read, AccessKind::CopyReadsDevice), (written, AccessKind::CopyWritesDevice)];
+        let work = StreamOp::Look(Box::new(move |memories| {
             for row in 0..copy.rows {
                 let from = copy.from.0 + (row * copy.from_pitch) as u64;
                 let to = copy.to.0 + (row * copy.to_pitch) as u64;
@@ -431,7 +432,7 @@ impl Driver for FakeDriver {
     }
 
     unsafe fn unload_module(&self, module: ModuleHandle) -> DriverResult<()> {
-        let remove = |world: &mut World| {
+        let remove = |world: &mut FakeState| {
             if world.is_queued(module.0) {
                 let message = "a module is unloaded while a kernel of it is queued";
                 world.violate(ViolationKind::ReleasedInUse, message);
@@ -458,9 +459,9 @@ impl Driver for FakeDriver {
     unsafe fn launch(
         &self,
         function: &FunctionHandle,
-        shape: LaunchShape,
+        shape: LaunchDimensions,
         parameters: &[&[u8]],
-        touched: &[Touched],
+        touched: &[MemoryAccess],
         stream: &StreamHandle,
     ) -> DriverResult<()> {
         let call = "cuLaunchKernel";
@@ -489,10 +490,10 @@ impl Driver for FakeDriver {
         Ok(())
     }
 
-    fn put_by_library(
+    fn note_library_work(
         &self,
         library: &'static str,
-        touched: &[Touched],
+        touched: &[MemoryAccess],
         stream: &StreamHandle,
     ) -> DriverResult<()> {
         let mut world = self.world();
@@ -505,7 +506,7 @@ impl Driver for FakeDriver {
 }
 
 /// Whether this record, or wait, is the one that is forgotten.
-fn is_left_out(world: &mut World) -> bool {
+fn is_left_out(world: &mut FakeState) -> bool {
     let number = world.order_count;
     world.order_count += 1;
     world.left_out == Some(number)

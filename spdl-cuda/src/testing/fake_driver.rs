@@ -10,11 +10,11 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::accesses::{Deed, Violation};
+use super::accesses::{AccessKind, Violation};
 use super::kernels::RunningKernel;
 use super::memory;
-use super::streams::{Event, Work};
-use super::world::{Fault, Schedule, World};
+use super::streams::{FakeEvent, StreamOp};
+use super::world::{FakeState, Fault, Schedule};
 use crate::runtime::{ConsumerEvent, ConsumerStream};
 
 /// The calls by which the host waits for the device, or the device for the host.
@@ -51,15 +51,15 @@ const ALLOCATING: [&str; 5] = [
 /// upload.ready.wait()?;
 /// drop((upload, device));
 /// assert_eq!(driver.violations(), []);
-/// assert!(driver.ledger().is_empty());
+/// assert!(driver.live_resources().is_empty());
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct FakeDriver(Arc<Mutex<World>>);
+pub struct FakeDriver(Arc<Mutex<FakeState>>);
 
 /// What was made and not yet destroyed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ledger {
+pub struct LiveResources {
     /// How often primary contexts are retained.
     pub contexts: usize,
     /// Current contexts of all threads.
@@ -80,18 +80,18 @@ pub struct Ledger {
     pub abandoned: usize,
 }
 
-impl Ledger {
+impl LiveResources {
     /// Whether there is nothing, but for what could not be destroyed.
     pub fn is_empty(&self) -> bool {
-        *self == Ledger { abandoned: self.abandoned, ..Ledger::default() }
+        *self == LiveResources { abandoned: self.abandoned, ..LiveResources::default() }
     }
 }
 
 /// What a consumer's kernel has read; there once it has run.
 #[derive(Clone, Debug)]
-pub struct Seen(Arc<Mutex<Option<Vec<u8>>>>);
+pub struct KernelRead(Arc<Mutex<Option<Vec<u8>>>>);
 
-impl Seen {
+impl KernelRead {
     /// The bytes, where the kernel has run.
     pub fn bytes(&self) -> Option<Vec<u8>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -101,10 +101,10 @@ impl Seen {
 impl FakeDriver {
     /// A driver of so many devices.
     pub fn new(devices: usize, schedule: Schedule) -> Self {
-        FakeDriver(Arc::new(Mutex::new(World::new(devices, schedule))))
+        FakeDriver(Arc::new(Mutex::new(FakeState::new(devices, schedule))))
     }
 
-    pub(super) fn world(&self) -> MutexGuard<'_, World> {
+    pub(super) fn world(&self) -> MutexGuard<'_, FakeState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -199,9 +199,9 @@ impl FakeDriver {
     }
 
     /// What was made and not yet destroyed.
-    pub fn ledger(&self) -> Ledger {
+    pub fn live_resources(&self) -> LiveResources {
         let world = self.world();
-        Ledger {
+        LiveResources {
             contexts: world.contexts.iter().sum(),
             current_contexts: world.current.values().map(Vec::len).sum(),
             streams: world.streams.values().filter(|stream| stream.is_ours).count(),
@@ -241,7 +241,7 @@ impl FakeDriver {
     pub fn consumer_event(&self, stream: &ConsumerStream) -> ConsumerEvent {
         let mut world = self.world();
         let handle = world.new_handle();
-        world.events.insert(handle, Event::default());
+        world.events.insert(handle, FakeEvent::default());
         world.record(handle, stream.handle().0);
         ConsumerEvent::of(handle)
     }
@@ -253,15 +253,20 @@ impl FakeDriver {
     }
 
     /// Lets a kernel of a stream read memory of the device.
-    pub fn read_by_kernel(&self, stream: &ConsumerStream, address: usize, bytes: usize) -> Seen {
-        let seen = Seen(Arc::default());
+    pub fn read_by_kernel(
+        &self,
+        stream: &ConsumerStream,
+        address: usize,
+        bytes: usize,
+    ) -> KernelRead {
+        let seen = KernelRead(Arc::default());
         let (address, place) = (address as u64, seen.clone());
-        let work = Work::Look(Box::new(move |memories| {
+        let work = StreamOp::Look(Box::new(move |memories| {
             let bytes = memory::load(memories, address, bytes).map(<[u8]>::to_vec);
             *place.0.lock().unwrap_or_else(PoisonError::into_inner) = bytes;
         }));
         let range = address..address + bytes as u64;
-        self.world().enqueue(stream.handle().0, &[(range, Deed::KernelReads)], work);
+        self.world().enqueue(stream.handle().0, &[(range, AccessKind::KernelReads)], work);
         seen
     }
 
@@ -275,19 +280,19 @@ impl FakeDriver {
     ) {
         let to = address as u64;
         let range = to..to + bytes as u64;
-        let work = Work::Fill { to, value, bytes };
-        self.world().enqueue(stream.handle().0, &[(range, Deed::KernelWrites)], work);
+        let work = StreamOp::Fill { to, value, bytes };
+        self.world().enqueue(stream.handle().0, &[(range, AccessKind::KernelWrites)], work);
     }
 
     /// Tells that the program writes this memory now. Copies notice it also untold, where the
     /// bytes change.
     pub fn host_writes(&self, memory: &[u8]) {
-        self.world().host_touches(range_of(memory), Deed::HostWrites);
+        self.world().host_touches(range_of(memory), AccessKind::HostWrites);
     }
 
     /// Tells that the program reads this memory now.
     pub fn host_reads(&self, memory: &[u8]) {
-        self.world().host_touches(range_of(memory), Deed::HostReads);
+        self.world().host_touches(range_of(memory), AccessKind::HostReads);
     }
 }
 

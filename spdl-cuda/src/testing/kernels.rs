@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use super::accesses::{Deed, ViolationKind};
-use super::memory::{self, DeviceMemories};
-use super::streams::Work;
-use super::world::World;
-use crate::driver::Touched;
+use super::accesses::{AccessKind, ViolationKind};
+use super::memory::{self, FakeAllocations};
+use super::streams::StreamOp;
+use super::world::FakeState;
+use crate::driver::MemoryAccess;
 
 /// A kernel in a stream, or work that a library has put there.
 pub(super) struct Kernel {
@@ -15,7 +15,7 @@ pub(super) struct Kernel {
     pub(super) module: Option<usize>,
     pub(super) grid: [u32; 3],
     pub(super) arguments: Vec<Vec<u8>>,
-    pub(super) touched: Vec<Touched>,
+    pub(super) touched: Vec<MemoryAccess>,
 }
 
 /// What runs in place of kernels.
@@ -24,7 +24,7 @@ pub(super) type RunKernel = dyn FnMut(&mut RunningKernel<'_>) + Send;
 /// A kernel that runs now, or the work of a library: what it is told, and the memory that it uses.
 pub struct RunningKernel<'a> {
     kernel: &'a Kernel,
-    memories: &'a mut DeviceMemories,
+    memories: &'a mut FakeAllocations,
     faults: Vec<String>,
 }
 
@@ -83,15 +83,16 @@ impl fmt::Debug for RunningKernel<'_> {
     }
 }
 
-impl World {
+impl FakeState {
     pub(super) fn enqueue_kernel(&mut self, kernel: Kernel, stream: usize) {
         let accesses = kernel.touched.iter().map(|touched| {
             let start = touched.address.0;
-            let deed = if touched.writes { Deed::KernelWrites } else { Deed::KernelReads };
+            let deed =
+                if touched.writes { AccessKind::KernelWrites } else { AccessKind::KernelReads };
             (start..start + touched.bytes, deed)
         });
         let accesses: Vec<_> = accesses.collect();
-        self.enqueue(stream, &accesses, Work::Kernel(kernel));
+        self.enqueue(stream, &accesses, StreamOp::Kernel(kernel));
     }
 
     pub(super) fn run_kernel(&mut self, kernel: Kernel) {

@@ -3,24 +3,24 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::accesses::{Clock, Deed, History, Ticket, ViolationKind};
-use super::world::World;
+use super::accesses::{AccessHistory, AccessKind, Ticket, VectorClock, ViolationKind};
+use super::world::FakeState;
 
-pub(super) struct DeviceMemory {
+pub(super) struct FakeAllocation {
     pub(super) bytes: Vec<u8>,
-    history: History,
+    history: AccessHistory,
 }
 
-pub(super) type DeviceMemories = BTreeMap<u64, DeviceMemory>;
+pub(super) type FakeAllocations = BTreeMap<u64, FakeAllocation>;
 
-impl World {
+impl FakeState {
     /// Notes that something is done to memory, and checks that it comes after all that it is in
     /// conflict with.
     pub(super) fn touch(
         &mut self,
-        clock: &Clock,
+        clock: &VectorClock,
         range: Range<u64>,
-        deed: Deed,
+        deed: AccessKind,
         ticket: Option<Ticket>,
     ) {
         if range.is_empty() {
@@ -28,7 +28,10 @@ impl World {
         }
         let on_device = !matches!(
             deed,
-            Deed::CopyReadsHost | Deed::CopyWritesHost | Deed::HostReads | Deed::HostWrites
+            AccessKind::CopyReadsHost
+                | AccessKind::CopyWritesHost
+                | AccessKind::HostReads
+                | AccessKind::HostWrites
         );
         let history = if on_device {
             let memory = self.memories.range_mut(..=range.start).next_back();
@@ -51,7 +54,7 @@ impl World {
     }
 
     /// Notes that the program reads or writes host memory.
-    pub(super) fn host_touches(&mut self, range: Range<u64>, deed: Deed) {
+    pub(super) fn host_touches(&mut self, range: Range<u64>, deed: AccessKind) {
         let known = self.known.clone();
         self.touch(&known, range, deed, None);
     }
@@ -62,14 +65,14 @@ impl World {
             return self.violate(ViolationKind::NoSuchMemory, "this memory is not locked");
         };
         let range = address as u64..(address + len) as u64;
-        let found = history.check(&self.known, &self.known, &range, Deed::Release);
+        let found = history.check(&self.known, &self.known, &range, AccessKind::Release);
         self.violations.extend(found);
     }
 
     pub(super) fn free(&mut self, address: u64) {
         let len = self.memories.get(&address).map_or(0, |memory| memory.bytes.len());
         let known = self.known.clone();
-        self.touch(&known, address..address + len as u64, Deed::Release, None);
+        self.touch(&known, address..address + len as u64, AccessKind::Release, None);
         self.memories.remove(&address);
     }
 
@@ -81,7 +84,7 @@ impl World {
         let address = self.next_address;
         // Never the same address again, and a gap, so that what is freed stays known to be none.
         self.next_address += (bytes as u64).next_multiple_of(4096) + 4096;
-        let memory = DeviceMemory { bytes: vec![0xcc; bytes], history: History::default() };
+        let memory = FakeAllocation { bytes: vec![0xcc; bytes], history: AccessHistory::default() };
         self.memories.insert(address, memory);
         Some(address)
     }
@@ -97,7 +100,7 @@ impl World {
 }
 
 /// Writes bytes of the device. What is no memory was reported when the work was queued.
-pub(super) fn store(memories: &mut DeviceMemories, to: u64, data: &[u8]) {
+pub(super) fn store(memories: &mut FakeAllocations, to: u64, data: &[u8]) {
     if let Some((start, memory)) = memories.range_mut(..=to).next_back() {
         let at = (to - start) as usize;
         if let Some(place) = memory.bytes.get_mut(at..at + data.len()) {
@@ -107,7 +110,7 @@ pub(super) fn store(memories: &mut DeviceMemories, to: u64, data: &[u8]) {
 }
 
 /// Bytes of the device.
-pub(super) fn load(memories: &DeviceMemories, from: u64, bytes: usize) -> Option<&[u8]> {
+pub(super) fn load(memories: &FakeAllocations, from: u64, bytes: usize) -> Option<&[u8]> {
     let (start, memory) = memories.range(..=from).next_back()?;
     let at = (from - start) as usize;
     memory.bytes.get(at..at + bytes)

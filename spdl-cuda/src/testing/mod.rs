@@ -13,7 +13,7 @@ use std::sync::Arc;
 use spdl_core::Result;
 
 pub use self::accesses::{Violation, ViolationKind};
-pub use self::fake_driver::{FakeDriver, Ledger, Seen};
+pub use self::fake_driver::{FakeDriver, KernelRead, LiveResources};
 pub use self::kernels::RunningKernel;
 pub use self::world::Schedule;
 use crate::runtime::CudaDevice;

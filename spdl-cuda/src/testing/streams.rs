@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::thread;
 
-use super::accesses::{Clock, Deed, ViolationKind};
+use super::accesses::{AccessKind, VectorClock, ViolationKind};
 use super::kernels::Kernel;
-use super::memory::{self, DeviceMemories};
-use super::world::{Schedule, World};
+use super::memory::{self, FakeAllocations};
+use super::world::{FakeState, Schedule};
 
-/// Work of a stream.
-pub(super) enum Work {
+/// StreamOp of a stream.
+pub(super) enum StreamOp {
     ToDevice {
         to: u64,
         from: HostBytes,
@@ -27,7 +27,7 @@ pub(super) enum Work {
         bytes: usize,
     },
     /// A consumer's, or a copy of rows.
-    Look(Box<dyn FnOnce(&mut DeviceMemories) + Send>),
+    Look(Box<dyn FnOnce(&mut FakeAllocations) + Send>),
     Kernel(Kernel),
     /// An event is reached, for the record with this number.
     Record(u64),
@@ -47,25 +47,26 @@ pub(super) enum HostBytes {
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
 
-pub(super) struct Stream {
+pub(super) struct FakeStream {
     /// Its number in clocks.
     number: usize,
     pub(super) is_ours: bool,
-    clock: Clock,
-    queue: VecDeque<Work>,
+    clock: VectorClock,
+    queue: VecDeque<StreamOp>,
 }
 
 #[derive(Default)]
-pub(super) struct Event {
+pub(super) struct FakeEvent {
     /// The latest record, and what comes before it.
-    pub(super) record: Option<(u64, Clock)>,
+    pub(super) record: Option<(u64, VectorClock)>,
     pub(super) is_timer: bool,
 }
 
-impl World {
+impl FakeState {
     pub(super) fn add_stream(&mut self, handle: usize, is_ours: bool) {
         let number = self.streams.values().map(|stream| stream.number + 1).max().unwrap_or(0);
-        let stream = Stream { number, is_ours, clock: Clock::default(), queue: VecDeque::new() };
+        let stream =
+            FakeStream { number, is_ours, clock: VectorClock::default(), queue: VecDeque::new() };
         self.streams.insert(handle, stream);
     }
 
@@ -99,7 +100,12 @@ impl World {
     }
 
     /// Adds work to a stream; `accesses` is what it does to which memory.
-    pub(super) fn enqueue(&mut self, handle: usize, accesses: &[(Range<u64>, Deed)], work: Work) {
+    pub(super) fn enqueue(
+        &mut self,
+        handle: usize,
+        accesses: &[(Range<u64>, AccessKind)],
+        work: StreamOp,
+    ) {
         let handle = self.stream_of(handle);
         self.order_with_threads(handle, true);
         self.push(handle, accesses, work);
@@ -115,16 +121,16 @@ impl World {
         for thread in self.thread_streams.values().copied().collect::<Vec<_>>() {
             let (first, second) = if before { (thread, LEGACY) } else { (LEGACY, thread) };
             let (record, clock) = self.new_record(first);
-            self.push(first, &[], Work::Record(record));
+            self.push(first, &[], StreamOp::Record(record));
             if let Some(stream) = self.streams.get_mut(&second) {
                 stream.clock.join(&clock);
             }
-            self.push(second, &[], Work::Wait(record));
+            self.push(second, &[], StreamOp::Wait(record));
         }
     }
 
     /// A record behind what is in a stream now.
-    fn new_record(&mut self, handle: usize) -> (u64, Clock) {
+    fn new_record(&mut self, handle: usize) -> (u64, VectorClock) {
         self.records += 1;
         self.pending.insert(self.records);
         let clock = self.streams.get(&handle).map(|stream| stream.clock.clone());
@@ -133,7 +139,7 @@ impl World {
         (self.records, clock)
     }
 
-    fn push(&mut self, handle: usize, accesses: &[(Range<u64>, Deed)], work: Work) {
+    fn push(&mut self, handle: usize, accesses: &[(Range<u64>, AccessKind)], work: StreamOp) {
         let known = &self.known;
         let Some(stream) = self.streams.get_mut(&handle) else { return };
         stream.clock.join(known);
@@ -160,7 +166,7 @@ impl World {
                 self.timed.insert(record);
             }
         }
-        self.push(stream, &[], Work::Record(record));
+        self.push(stream, &[], StreamOp::Record(record));
         self.order_with_threads(stream, false);
     }
 
@@ -172,11 +178,11 @@ impl World {
         if let Some(stream) = self.streams.get_mut(&stream) {
             stream.clock.join(&clock);
         }
-        self.enqueue(stream, &[], Work::Wait(record));
+        self.enqueue(stream, &[], StreamOp::Wait(record));
     }
 
     /// Whether the event is reached; then the host knows all that is before it to be done.
-    pub(super) fn is_reached(&mut self, event: usize) -> bool {
+    pub(super) fn is_complete(&mut self, event: usize) -> bool {
         let Some((record, clock)) = self.events.get(&event).and_then(|event| event.record.clone())
         else {
             return true;
@@ -191,7 +197,7 @@ impl World {
     /// Whether a kernel of this module is queued.
     pub(super) fn is_queued(&self, module: usize) -> bool {
         let mut queued = self.streams.values().flat_map(|stream| &stream.queue);
-        queued.any(|work| matches!(work, Work::Kernel(kernel) if kernel.module == Some(module)))
+        queued.any(|work| matches!(work, StreamOp::Kernel(kernel) if kernel.module == Some(module)))
     }
 
     /// Whether the stream has nothing to do; then the host knows all of it to be done.
@@ -205,7 +211,7 @@ impl World {
     }
 
     /// Does queued work until `done`, as for a host that waits.
-    pub(super) fn run_until(&mut self, mut done: impl FnMut(&mut World) -> bool) {
+    pub(super) fn run_until(&mut self, mut done: impl FnMut(&mut FakeState) -> bool) {
         while !done(self) {
             if !self.step() {
                 let message = "the host waits for work that waits for something that never comes";
@@ -228,9 +234,9 @@ impl World {
 
     /// Does one piece of work of any stream that has one to do.
     pub(super) fn step(&mut self) -> bool {
-        let can_go_on = |stream: &Stream| match stream.queue.front() {
+        let can_go_on = |stream: &FakeStream| match stream.queue.front() {
             None => false,
-            Some(Work::Wait(record)) => !self.pending.contains(record),
+            Some(StreamOp::Wait(record)) => !self.pending.contains(record),
             Some(_) => true,
         };
         let ready = self.streams.iter().filter(|(_, stream)| can_go_on(stream));
@@ -246,11 +252,11 @@ impl World {
         true
     }
 
-    fn execute(&mut self, work: Work) {
+    fn execute(&mut self, work: StreamOp) {
         self.time += 1;
         match work {
-            Work::ToDevice { to, from: HostBytes::Staged(data), .. } => self.store(to, &data),
-            Work::ToDevice { to, from: HostBytes::Locked { address, then }, bytes } => {
+            StreamOp::ToDevice { to, from: HostBytes::Staged(data), .. } => self.store(to, &data),
+            StreamOp::ToDevice { to, from: HostBytes::Locked { address, then }, bytes } => {
                 if !self.is_locked(address, bytes) {
                     return self
                         .violate(ViolationKind::NoSuchMemory, "a copy reads what was let go");
@@ -263,7 +269,7 @@ impl World {
                 }
                 self.store(to, &data);
             }
-            Work::ToHost { to, from, bytes } => {
+            StreamOp::ToHost { to, from, bytes } => {
                 if !self.is_locked(to, bytes) {
                     return self
                         .violate(ViolationKind::NoSuchMemory, "a copy writes what was let go");
@@ -272,16 +278,16 @@ impl World {
                     super::fake_driver::write_host(to, data);
                 }
             }
-            Work::Fill { to, value, bytes } => self.store(to, &vec![value; bytes]),
-            Work::Look(look) => look(&mut self.memories),
-            Work::Kernel(kernel) => self.run_kernel(kernel),
-            Work::Record(record) => {
+            StreamOp::Fill { to, value, bytes } => self.store(to, &vec![value; bytes]),
+            StreamOp::Look(look) => look(&mut self.memories),
+            StreamOp::Kernel(kernel) => self.run_kernel(kernel),
+            StreamOp::Record(record) => {
                 self.pending.remove(&record);
                 if self.timed.remove(&record) {
                     self.reached.insert(record, self.time);
                 }
             }
-            Work::Wait(_) => {}
+            StreamOp::Wait(_) => {}
         }
     }
 }

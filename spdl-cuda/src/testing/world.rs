@@ -5,10 +5,10 @@ use std::fmt;
 use std::ops::Range;
 use std::thread::ThreadId;
 
-use super::accesses::{Clock, History, Violation, ViolationKind};
+use super::accesses::{AccessHistory, VectorClock, Violation, ViolationKind};
 use super::kernels::RunKernel;
-use super::memory::DeviceMemories;
-use super::streams::{Event, Stream};
+use super::memory::FakeAllocations;
+use super::streams::{FakeEvent, FakeStream};
 
 /// When queued work is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(super) struct Fault {
     pub(super) code: u32,
 }
 
-pub(super) struct World {
+pub(super) struct FakeState {
     pub(super) schedule: Schedule,
     pub(super) random: u64,
     pub(super) calls: BTreeMap<&'static str, usize>,
@@ -43,22 +43,22 @@ pub(super) struct World {
     /// Whether somebody captures a graph, and the modes of threads that have set one.
     pub(super) is_captured: bool,
     pub(super) capture_modes: HashMap<ThreadId, i32>,
-    pub(super) streams: BTreeMap<usize, Stream>,
+    pub(super) streams: BTreeMap<usize, FakeStream>,
     /// Those that are captured into a graph.
     pub(super) captured: BTreeSet<usize>,
     /// The default streams of threads.
     pub(super) thread_streams: HashMap<ThreadId, usize>,
-    pub(super) events: BTreeMap<usize, Event>,
+    pub(super) events: BTreeMap<usize, FakeEvent>,
     pub(super) records: u64,
     /// Records that are not yet reached.
     pub(super) pending: BTreeSet<u64>,
-    pub(super) memories: DeviceMemories,
+    pub(super) memories: FakeAllocations,
     pub(super) capacity: usize,
     pub(super) next_address: u64,
     /// Host memory that is locked: where, how long, who uses it.
-    pub(super) locked: BTreeMap<usize, (usize, History)>,
+    pub(super) locked: BTreeMap<usize, (usize, AccessHistory)>,
     /// Accesses to host memory that is not.
-    pub(super) unlocked: History,
+    pub(super) unlocked: AccessHistory,
     pub(super) modules: BTreeSet<usize>,
     /// Functions: the module of each, and its name.
     pub(super) functions: BTreeMap<usize, (usize, String)>,
@@ -72,15 +72,15 @@ pub(super) struct World {
     /// What could not be destroyed since the call failed.
     pub(super) abandoned: usize,
     /// What the host knows to be done.
-    pub(super) known: Clock,
+    pub(super) known: VectorClock,
     pub(super) handles: usize,
     pub(super) violations: Vec<Violation>,
 }
 
-impl World {
+impl FakeState {
     pub(super) fn new(devices: usize, schedule: Schedule) -> Self {
         let random = if let Schedule::Seeded(seed) = schedule { seed } else { 0 };
-        World {
+        FakeState {
             schedule,
             random,
             calls: BTreeMap::new(),
@@ -104,7 +104,7 @@ impl World {
             // Where no address of the host is.
             next_address: 1 << 60,
             locked: BTreeMap::new(),
-            unlocked: History::default(),
+            unlocked: AccessHistory::default(),
             modules: BTreeSet::new(),
             functions: BTreeMap::new(),
             run_kernel: None,
@@ -112,7 +112,7 @@ impl World {
             timed: BTreeSet::new(),
             reached: BTreeMap::new(),
             abandoned: 0,
-            known: Clock::default(),
+            known: VectorClock::default(),
             handles: 0x100,
             violations: Vec::new(),
         }
@@ -138,7 +138,7 @@ impl World {
     }
 }
 
-impl fmt::Debug for World {
+impl fmt::Debug for FakeState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "World({} calls, {} violations)", self.call_count, self.violations.len())
     }

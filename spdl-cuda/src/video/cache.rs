@@ -8,7 +8,7 @@ use super::format::{ChromaFormat, VideoCodec, VideoFormat};
 
 /// What a decoder was made for. Videos of one kind may use the same, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DecoderKind {
+pub(crate) struct DecoderConfig {
     pub(crate) codec: VideoCodec,
     pub(crate) chroma: ChromaFormat,
     pub(crate) bits: u32,
@@ -24,17 +24,17 @@ const AHEAD: u32 = 4;
 /// More are not reliable on all devices.
 const MOST_SURFACES: u32 = 32;
 
-impl DecoderKind {
+impl DecoderConfig {
     /// The kind for a video, where the device decodes pictures up to this width and height, and this many
     /// macroblocks (of 256 pixels).
-    pub(crate) fn of(format: &VideoFormat, largest: (u32, u32), macroblocks: u32) -> DecoderKind {
+    pub(crate) fn of(format: &VideoFormat, largest: (u32, u32), macroblocks: u32) -> DecoderConfig {
         let (width, height) = format.coded_size;
         let rounded = (class_of(width).min(largest.0), class_of(height).min(largest.1));
         let blocks = u64::from(rounded.0) * u64::from(rounded.1) / 256;
         let fits = rounded.0 >= width && rounded.1 >= height && blocks <= u64::from(macroblocks);
         let least = format.least_surfaces;
         let surfaces = (least + AHEAD).next_multiple_of(4).min(MOST_SURFACES).max(least);
-        DecoderKind {
+        DecoderConfig {
             codec: format.codec,
             chroma: format.chroma,
             bits: format.bits,
@@ -52,7 +52,7 @@ fn class_of(side: u32) -> u32 {
 
 /// What waits, those that have waited longest first.
 pub(crate) struct DecoderCache<D> {
-    idle: Mutex<VecDeque<(DecoderKind, D)>>,
+    idle: Mutex<VecDeque<(DecoderConfig, D)>>,
     most: usize,
 }
 
@@ -62,19 +62,19 @@ impl<D> DecoderCache<D> {
         DecoderCache { idle: Mutex::default(), most }
     }
 
-    fn idle(&self) -> MutexGuard<'_, VecDeque<(DecoderKind, D)>> {
+    fn idle(&self) -> MutexGuard<'_, VecDeque<(DecoderConfig, D)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// One of this kind, of those that were used last.
-    pub(crate) fn take(&self, kind: &DecoderKind) -> Option<D> {
+    pub(crate) fn take(&self, kind: &DecoderConfig) -> Option<D> {
         let mut idle = self.idle();
         let at = idle.iter().rposition(|(other, _)| other == kind)?;
         idle.remove(at).map(|(_, decoder)| decoder)
     }
 
     /// Keeps one. Those that have waited longest go, where there are too many.
-    pub(crate) fn give_back(&self, kind: DecoderKind, decoder: D) {
+    pub(crate) fn give_back(&self, kind: DecoderConfig, decoder: D) {
         let mut idle = self.idle();
         idle.push_back((kind, decoder));
         let surplus = idle.len().saturating_sub(self.most);
@@ -115,8 +115,8 @@ mod tests {
         }
     }
 
-    fn kind(width: u32, height: u32) -> DecoderKind {
-        DecoderKind::of(&format(width, height, 5), (4096, 4096), 65_536)
+    fn kind(width: u32, height: u32) -> DecoderConfig {
+        DecoderConfig::of(&format(width, height, 5), (4096, 4096), 65_536)
     }
 
     #[test]
@@ -133,7 +133,8 @@ mod tests {
 
     #[test]
     fn a_kind_is_never_larger_than_the_device_decodes() {
-        let of = |largest, blocks| DecoderKind::of(&format(4000, 4000, 5), largest, blocks).largest;
+        let of =
+            |largest, blocks| DecoderConfig::of(&format(4000, 4000, 5), largest, blocks).largest;
         assert_eq!(of((4096, 4096), 65_536), (4096, 4096));
         assert_eq!(of((4032, 4010), 65_536), (4032, 4010));
         assert_eq!(of((4096, 4096), 65_000), (4000, 4000));
@@ -142,7 +143,7 @@ mod tests {
     #[test]
     fn there_are_more_surfaces_than_a_stream_needs_and_never_fewer() {
         let surfaces =
-            |least| DecoderKind::of(&format(64, 64, least), (4096, 4096), 65_536).surfaces;
+            |least| DecoderConfig::of(&format(64, 64, least), (4096, 4096), 65_536).surfaces;
         assert_eq!([1, 4, 5, 16, 30, 40].map(surfaces), [8, 8, 12, 20, 32, 40]);
     }
 

@@ -11,11 +11,11 @@ use super::bindings::{
     CREATE_PREFER_ENGINES, DEINTERLACE_WEAVE, DecodeCreateInfo, ParserDispInfo, PicParams,
     ProcParams, ReconfigureDecoderInfo, Rectangle, STATUS_CONCEALED, STATUS_ERROR,
 };
-use super::cache::DecoderKind;
-use super::library::{ContextLock, Handle, NvcuvidLibrary};
+use super::cache::DecoderConfig;
+use super::library::{ContextLock, NvcuvidHandle, NvcuvidLibrary};
 use crate::driver::DriverResult;
 use crate::pixels::PixelFormat;
-use crate::runtime::{Context, WorkStream};
+use crate::runtime::{ComputeStream, Context};
 
 /// How many surfaces may be mapped at a time. One is; the other is written meanwhile.
 const OUTPUT_SURFACES: c_ulong = 2;
@@ -36,11 +36,11 @@ pub(crate) enum PictureStatus {
 /// All that its surfaces are read by goes to its own stream, which the library writes them on: so no
 /// surface is written again too early, and nobody waits for that.
 pub(crate) struct Decoder {
-    handle: Handle,
-    kind: DecoderKind,
+    handle: NvcuvidHandle,
+    kind: DecoderConfig,
     /// The size for which it is configured.
     coded_size: (u32, u32),
-    stream: WorkStream,
+    stream: ComputeStream,
     library: NvcuvidLibrary,
     context: Arc<Context>,
     /// It is used by the decoder, and outlives it.
@@ -71,11 +71,11 @@ impl Decoder {
         library: &NvcuvidLibrary,
         lock: &Arc<ContextLock>,
         context: &Arc<Context>,
-        kind: DecoderKind,
+        kind: DecoderConfig,
         format: PixelFormat,
         coded_size: (u32, u32),
     ) -> Result<Decoder> {
-        let stream = WorkStream::new(context)?;
+        let stream = ComputeStream::new(context)?;
         let (width, height) = (c_ulong::from(coded_size.0), c_ulong::from(coded_size.1));
         let mut info = DecodeCreateInfo {
             width,
@@ -115,7 +115,7 @@ impl Decoder {
         })
     }
 
-    pub(crate) fn kind(&self) -> DecoderKind {
+    pub(crate) fn kind(&self) -> DecoderConfig {
         self.kind
     }
 
@@ -195,7 +195,7 @@ impl Decoder {
 
 impl Drop for Decoder {
     fn drop(&mut self) {
-        if !self.stream.settle() {
+        if !self.stream.synchronize() {
             // Whether the device still reads its surfaces, nobody knows. They stay, and so does the lock.
             std::mem::forget(Arc::clone(&self.lock));
             return;
@@ -222,7 +222,7 @@ pub(crate) struct Surface<'a> {
 
 impl Surface<'_> {
     /// What reads it goes here.
-    pub(crate) fn stream(&self) -> &WorkStream {
+    pub(crate) fn stream(&self) -> &ComputeStream {
         &self.decoder.stream
     }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::bindings::DecodeCaps;
-use super::cache::{DecoderCache, DecoderKind};
+use super::cache::{DecoderCache, DecoderConfig};
 use super::decoder::{Decoder, comes_out};
 use super::format::{ChromaFormat, VideoCodec, VideoFormat};
 use super::library::{ContextLock, NvcuvidLibrary};
@@ -45,12 +45,12 @@ const IDLE_DECODERS: usize = 8;
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct NvDec(Arc<Engine>);
+pub struct NvDec(Arc<NvDecInner>);
 
 /// What all videos of a device share. Fields are dropped in their order.
-pub(crate) struct Engine {
+pub(crate) struct NvDecInner {
     pub(crate) cache: DecoderCache<Decoder>,
-    pub(crate) counts: Counts,
+    pub(crate) counts: NvDecCounters,
     /// What the device has said of codec, chroma and bits.
     capabilities: Mutex<BTreeMap<(VideoCodec, ChromaFormat, u32), VideoCapability>>,
     lock: Arc<ContextLock>,
@@ -59,7 +59,7 @@ pub(crate) struct Engine {
 }
 
 #[derive(Default)]
-pub(crate) struct Counts {
+pub(crate) struct NvDecCounters {
     pub(crate) frames: AtomicU64,
     pub(crate) damaged: AtomicU64,
     created: AtomicU64,
@@ -130,9 +130,9 @@ impl NvDec {
         let context = &device.context;
         let lock = ContextLock::new(&library, context)
             .map_err(|error| context.error(error, "start to decode videos"))?;
-        Ok(NvDec(Arc::new(Engine {
+        Ok(NvDec(Arc::new(NvDecInner {
             cache: DecoderCache::new(IDLE_DECODERS),
-            counts: Counts::default(),
+            counts: NvDecCounters::default(),
             capabilities: Mutex::default(),
             lock: Arc::new(lock),
             library,
@@ -180,7 +180,7 @@ impl NvDec {
 
     /// What became of videos so far.
     pub fn statistics(&self) -> NvDecStatistics {
-        let Engine { counts, cache, .. } = &*self.0;
+        let NvDecInner { counts, cache, .. } = &*self.0;
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         NvDecStatistics {
             frames: count(&counts.frames),
@@ -194,7 +194,7 @@ impl NvDec {
     }
 }
 
-impl Engine {
+impl NvDecInner {
     fn capability(
         &self,
         codec: VideoCodec,
@@ -230,7 +230,7 @@ impl Engine {
     ///
     /// # Errors
     /// `Unsupported` where the device has none.
-    pub(crate) fn kind_for(&self, video: &VideoFormat) -> Result<DecoderKind> {
+    pub(crate) fn kind_for(&self, video: &VideoFormat) -> Result<DecoderConfig> {
         let capability = self.capability(video.codec, video.chroma, video.bits)?;
         if let Some(reason) = capability.refuses(video) {
             self.counts.unsupported.fetch_add(1, Ordering::Relaxed);
@@ -241,11 +241,11 @@ impl Engine {
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        Ok(DecoderKind::of(video, capability.largest, capability.macroblocks))
+        Ok(DecoderConfig::of(video, capability.largest, capability.macroblocks))
     }
 
     /// A decoder of this kind, for pictures of the video's size.
-    pub(crate) fn decoder(&self, kind: DecoderKind, video: &VideoFormat) -> Result<Decoder> {
+    pub(crate) fn decoder(&self, kind: DecoderConfig, video: &VideoFormat) -> Result<Decoder> {
         let counts = &self.counts;
         if let Some(mut decoder) = self.cache.take(&kind) {
             counts.reused.fetch_add(1, Ordering::Relaxed);
@@ -256,7 +256,7 @@ impl Engine {
             let message = format!("pixels of {} do not come out of decoders", video.chroma);
             return Err(Error::new(ErrorKind::Unsupported, message));
         };
-        let Engine { library, lock, device, .. } = self;
+        let NvDecInner { library, lock, device, .. } = self;
         let decoder = Decoder::new(library, lock, &device.context, kind, format, video.coded_size)?;
         counts.created.fetch_add(1, Ordering::Relaxed);
         Ok(decoder)

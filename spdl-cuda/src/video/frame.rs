@@ -4,7 +4,7 @@ use spdl_core::memory::DeviceMemory;
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::format::{VideoColor, VideoFormat};
-use crate::driver::{DeviceAddress, RowsCopy};
+use crate::driver::{DeviceAddress, Memcpy2D};
 use crate::pixels::{ColorMatrix, DevicePlane, PixelFormat, SourceImage};
 use crate::runtime::CudaMemory;
 
@@ -120,7 +120,7 @@ impl FrameLayout {
         surface: u64,
         pitch: u32,
         memory: DeviceAddress,
-    ) -> Result<Vec<RowsCopy>> {
+    ) -> Result<Vec<Memcpy2D>> {
         let from_pitch = pitch as usize;
         let planes = self.planes.iter().zip(&self.first_rows);
         let copies = planes.map(|(plane, first)| {
@@ -132,7 +132,7 @@ impl FrameLayout {
                 return Err(Error::new(ErrorKind::Internal, message));
             }
             let from = surface + (first * from_pitch + self.first_byte) as u64;
-            Ok(RowsCopy {
+            Ok(Memcpy2D {
                 from: DeviceAddress(from),
                 from_pitch,
                 to: DeviceAddress(memory.0 + plane.offset as u64),
@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    fn places(copies: &[RowsCopy]) -> Vec<(u64, u64, usize, usize)> {
+    fn places(copies: &[Memcpy2D]) -> Vec<(u64, u64, usize, usize)> {
         copies.iter().map(|copy| (copy.from.0, copy.to.0, copy.row_bytes, copy.rows)).collect()
     }
 

@@ -7,9 +7,9 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use super::engine::NvDec;
 use super::frame::VideoFrame;
-use crate::driver::{DeviceAddress, RowsCopy};
+use crate::driver::{DeviceAddress, Memcpy2D};
 use crate::pixels::PixelFormat;
-use crate::runtime::{Copied, CudaMemory, DeviceInner, Event};
+use crate::runtime::{CopyFence, CudaMemory, DeviceInner, Event};
 
 /// How many columns and rows are cut off on each side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,7 +97,7 @@ impl NvDec {
             copies.collect::<Vec<_>>()
         };
         let (memory, copied) = copy(device, frames, bytes, copies)?;
-        Ok(Upload { memory: Box::new(memory), ready: Box::new(Copied(copied)) })
+        Ok(Upload { memory: Box::new(memory), ready: Box::new(CopyFence(copied)) })
     }
 }
 
@@ -127,7 +127,7 @@ fn plane_copies(
     crop: FrameCrop,
     (row, height): (usize, usize),
     to: DeviceAddress,
-) -> [RowsCopy; 2] {
+) -> [Memcpy2D; 2] {
     let sample = frame.format.sample_bytes() as usize;
     let from = frame.memory.address();
     // A pair of Cb and Cr takes as many bytes as its two samples of luma.
@@ -135,7 +135,7 @@ fn plane_copies(
         |(plane, above, rows, first_row)| {
             let plane = frame.planes[plane];
             let start = from + plane.offset + above * plane.pitch + crop.left as usize * sample;
-            RowsCopy {
+            Memcpy2D {
                 from: DeviceAddress(start as u64),
                 from_pitch: plane.pitch,
                 to: DeviceAddress(to.0 + (first_row * row) as u64),
@@ -152,7 +152,7 @@ fn copy(
     device: &Arc<DeviceInner>,
     frames: &[VideoFrame],
     bytes: usize,
-    copies: impl Fn(DeviceAddress) -> Vec<RowsCopy>,
+    copies: impl Fn(DeviceAddress) -> Vec<Memcpy2D>,
 ) -> Result<(CudaMemory, Arc<Event>)> {
     let doing = "copy frames into one array";
     let DeviceInner { context, slabs, uploads, .. } = &**device;
@@ -162,11 +162,11 @@ fn copy(
     let stream = uploads.handle();
     let mut has_waited = false;
     let started = context.attempt(|driver| {
-        for event in output.under_way(stream) {
+        for event in output.pending_for(stream) {
             driver.wait_event(stream, event.handle())?;
         }
         has_waited = true;
-        for event in frames.iter().map(|frame| frame.memory.copied()) {
+        for event in frames.iter().map(|frame| frame.memory.ready()) {
             driver.wait_event(stream, event.handle())?;
         }
         for copy in copies(output.memory.address) {
@@ -177,15 +177,15 @@ fn copy(
         driver.record_event(done.handle(), stream)
     });
     if let Err(error) = started {
-        let is_over = uploads.settle();
-        slabs.give_back_after_failure(output, is_over && has_waited);
+        let is_over = uploads.synchronize();
+        slabs.recycle_after_failure(output, is_over && has_waited);
         if !is_over {
-            frames.iter().for_each(|frame| frame.memory.used_unsurely());
+            frames.iter().for_each(|frame| frame.memory.record_unknown_use());
         }
         return Err(context.error(error, doing));
     }
-    frames.iter().for_each(|frame| frame.memory.used_until(&done));
-    output.written_by(stream, &done);
+    frames.iter().for_each(|frame| frame.memory.record_use(&done));
+    output.record_write(stream, &done);
     Ok((CudaMemory::new(Arc::clone(device), output, bytes, Arc::clone(&done)), done))
 }
 

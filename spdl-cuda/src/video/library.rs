@@ -11,11 +11,11 @@ use super::bindings::{
     ReconfigureDecoderInfo, SourceDataPacket,
 };
 use crate::driver::{DriverError, DriverResult};
-use crate::libraries::{Found, Library, NotFound, Search, SharedLibrary};
+use crate::libraries::{Library, LibraryLocation, LibraryNotFound, Search, SharedLibrary};
 use crate::runtime::Context;
 
 /// Objects of the library, known only by their address.
-pub(crate) type Handle = NonNull<c_void>;
+pub(crate) type NvcuvidHandle = NonNull<c_void>;
 
 /// What the library says it has made, but has not.
 const UNKNOWN: u32 = 999;
@@ -25,14 +25,14 @@ macro_rules! functions {
     ($($name:ident($($argument:ty),*);)*) => {
         #[allow(non_snake_case, reason = "these are the names of the functions")]
         #[derive(Clone, Copy)]
-        struct Functions {
+        struct NvcuvidFunctions {
             $($name: unsafe extern "system" fn($($argument),*) -> u32,)*
         }
 
-        impl Functions {
+        impl NvcuvidFunctions {
             /// The first that is missing is named.
-            fn of(library: &SharedLibrary) -> Result<Functions, &'static str> {
-                Ok(Functions {
+            fn of(library: &SharedLibrary) -> Result<NvcuvidFunctions, &'static str> {
+                Ok(NvcuvidFunctions {
                     // SAFETY: the types are those that the library's headers declare.
                     $($name: unsafe { library.function(stringify!($name)) }
                         .ok_or(stringify!($name))?,)*
@@ -61,8 +61,8 @@ functions! {
 /// The opened library. It stays open for ever.
 #[derive(Clone)]
 pub(crate) struct NvcuvidLibrary {
-    functions: Arc<Functions>,
-    found: Found,
+    functions: Arc<NvcuvidFunctions>,
+    found: LibraryLocation,
 }
 
 /// Calls a function of the library. Its name is that of the error.
@@ -80,16 +80,20 @@ fn checked(call: &'static str, code: u32) -> DriverResult<()> {
 }
 
 /// What a call that makes an object has made.
-fn made(call: &'static str, made: DriverResult<()>, object: *mut c_void) -> DriverResult<Handle> {
+fn made(
+    call: &'static str,
+    made: DriverResult<()>,
+    object: *mut c_void,
+) -> DriverResult<NvcuvidHandle> {
     made?;
     NonNull::new(object).ok_or(DriverError { call, code: UNKNOWN })
 }
 
 impl NvcuvidLibrary {
     /// Opens it where `search` finds it. Needs no device.
-    pub(crate) fn open(search: &Search) -> Result<NvcuvidLibrary, NotFound> {
+    pub(crate) fn open(search: &Search) -> Result<NvcuvidLibrary, LibraryNotFound> {
         let (library, found) = search.open(Library::Nvcuvid)?;
-        let functions = Functions::of(&library).map_err(|missing| NotFound {
+        let functions = NvcuvidFunctions::of(&library).map_err(|missing| LibraryNotFound {
             library: Library::Nvcuvid,
             reason: format!("{found} has no {missing}: it is too old"),
         })?;
@@ -106,7 +110,7 @@ impl NvcuvidLibrary {
     pub(crate) unsafe fn create_decoder(
         &self,
         info: &mut DecodeCreateInfo,
-    ) -> DriverResult<Handle> {
+    ) -> DriverResult<NvcuvidHandle> {
         let mut decoder = ptr::null_mut();
         let created = call!(self.cuvidCreateDecoder(&mut decoder, info));
         made("cuvidCreateDecoder", created, decoder)
@@ -114,7 +118,7 @@ impl NvcuvidLibrary {
 
     /// # Safety
     /// The decoder is alive, and not used again; nothing under way uses its surfaces.
-    pub(crate) unsafe fn destroy_decoder(&self, decoder: Handle) -> DriverResult<()> {
+    pub(crate) unsafe fn destroy_decoder(&self, decoder: NvcuvidHandle) -> DriverResult<()> {
         call!(self.cuvidDestroyDecoder(decoder.as_ptr()))
     }
 
@@ -122,7 +126,7 @@ impl NvcuvidLibrary {
     /// The decoder is alive, and none of its surfaces is mapped.
     pub(crate) unsafe fn reconfigure_decoder(
         &self,
-        decoder: Handle,
+        decoder: NvcuvidHandle,
         info: &mut ReconfigureDecoderInfo,
     ) -> DriverResult<()> {
         call!(self.cuvidReconfigureDecoder(decoder.as_ptr(), info))
@@ -132,7 +136,7 @@ impl NvcuvidLibrary {
     /// The decoder is alive, and the picture is what a parser of the library is calling about.
     pub(crate) unsafe fn decode_picture(
         &self,
-        decoder: Handle,
+        decoder: NvcuvidHandle,
         picture: *mut PicParams,
     ) -> DriverResult<()> {
         call!(self.cuvidDecodePicture(decoder.as_ptr(), picture))
@@ -144,7 +148,7 @@ impl NvcuvidLibrary {
     /// The decoder is alive.
     pub(crate) unsafe fn decode_status(
         &self,
-        decoder: Handle,
+        decoder: NvcuvidHandle,
         picture: c_int,
     ) -> DriverResult<c_int> {
         let mut status = GetDecodeStatus {
@@ -163,7 +167,7 @@ impl NvcuvidLibrary {
     /// The decoder and the stream in `processing` are alive.
     pub(crate) unsafe fn map_frame(
         &self,
-        decoder: Handle,
+        decoder: NvcuvidHandle,
         picture: c_int,
         processing: &mut ProcParams,
     ) -> DriverResult<(u64, u32)> {
@@ -180,13 +184,20 @@ impl NvcuvidLibrary {
 
     /// # Safety
     /// The decoder is alive, and this is mapped.
-    pub(crate) unsafe fn unmap_frame(&self, decoder: Handle, address: u64) -> DriverResult<()> {
+    pub(crate) unsafe fn unmap_frame(
+        &self,
+        decoder: NvcuvidHandle,
+        address: u64,
+    ) -> DriverResult<()> {
         call!(self.cuvidUnmapVideoFrame64(decoder.as_ptr(), address))
     }
 
     /// # Safety
     /// The callbacks may be called with the user data until the parser is destroyed.
-    pub(crate) unsafe fn create_parser(&self, params: &mut ParserParams) -> DriverResult<Handle> {
+    pub(crate) unsafe fn create_parser(
+        &self,
+        params: &mut ParserParams,
+    ) -> DriverResult<NvcuvidHandle> {
         let mut parser = ptr::null_mut();
         let created = call!(self.cuvidCreateVideoParser(&mut parser, params));
         made("cuvidCreateVideoParser", created, parser)
@@ -198,7 +209,7 @@ impl NvcuvidLibrary {
     /// The parser is alive, and nobody else uses it; the payload lives during the call.
     pub(crate) unsafe fn parse(
         &self,
-        parser: Handle,
+        parser: NvcuvidHandle,
         packet: &mut SourceDataPacket,
     ) -> DriverResult<()> {
         call!(self.cuvidParseVideoData(parser.as_ptr(), packet))
@@ -206,7 +217,7 @@ impl NvcuvidLibrary {
 
     /// # Safety
     /// The parser is alive, and not used again.
-    pub(crate) unsafe fn destroy_parser(&self, parser: Handle) -> DriverResult<()> {
+    pub(crate) unsafe fn destroy_parser(&self, parser: NvcuvidHandle) -> DriverResult<()> {
         call!(self.cuvidDestroyVideoParser(parser.as_ptr()))
     }
 }
@@ -219,7 +230,7 @@ impl fmt::Debug for NvcuvidLibrary {
 
 /// What the library's decoders of a context share, so that several threads may use it at a time.
 pub(crate) struct ContextLock {
-    handle: Handle,
+    handle: NvcuvidHandle,
     library: NvcuvidLibrary,
     context: Arc<Context>,
 }

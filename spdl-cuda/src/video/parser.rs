@@ -13,7 +13,7 @@ use super::bindings::{
     PACKET_DISCONTINUITY, PACKET_END_OF_STREAM, PACKET_TIMESTAMP, ParserDispInfo, ParserParams,
     PicParams, SourceDataPacket, VideoFormat,
 };
-use super::library::{Handle, NvcuvidLibrary};
+use super::library::{NvcuvidHandle, NvcuvidLibrary};
 use super::session::Session;
 use crate::runtime::Context;
 
@@ -42,7 +42,7 @@ pub(crate) struct Parser {
 
 /// Destroyed when it is dropped, before what it calls.
 struct ParserHandle {
-    handle: Handle,
+    handle: NvcuvidHandle,
     context: Arc<Context>,
     library: NvcuvidLibrary,
 }

@@ -9,7 +9,7 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use super::bindings::{self, ParserDispInfo, PicParams};
 use super::decoder::{Decoder, PictureStatus, Surface};
-use super::engine::Engine;
+use super::engine::NvDecInner;
 use super::format::{VideoCodec, VideoFormat};
 use super::frame::{FrameLayout, VideoFrame};
 use super::stream::VideoLimits;
@@ -26,18 +26,18 @@ const REFUSES_THE_PICTURE: [u32; 4] = [1, 200, 300, 801];
 pub(crate) struct Session {
     codec: VideoCodec,
     limits: VideoLimits,
-    current: Option<Current>,
+    current: Option<ActiveSequence>,
     /// In the order in which they are shown.
     frames: VecDeque<Result<VideoFrame>>,
     /// How many were shown so far.
     shown: u64,
     /// Whether something has failed that the decoder had part in: it is not used again.
     pub(crate) is_broken: bool,
-    engine: Arc<Engine>,
+    engine: Arc<NvDecInner>,
 }
 
 /// What its headers have said, and what was made for that.
-struct Current {
+struct ActiveSequence {
     video: VideoFormat,
     layout: FrameLayout,
     /// By the parser's index.
@@ -57,7 +57,7 @@ enum Picture {
 }
 
 impl Session {
-    pub(crate) fn new(engine: &Arc<Engine>, codec: VideoCodec, limits: VideoLimits) -> Session {
+    pub(crate) fn new(engine: &Arc<NvDecInner>, codec: VideoCodec, limits: VideoLimits) -> Session {
         Session {
             codec,
             limits,
@@ -88,7 +88,7 @@ impl Session {
         })?;
         let mut pictures = vec![Picture::Empty; kind.surfaces as usize];
         let decoder = match self.current.take() {
-            Some(Current { mut decoder, video: before, pictures: decoded, .. })
+            Some(ActiveSequence { mut decoder, video: before, pictures: decoded, .. })
                 if decoder.kind() == kind =>
             {
                 if before.coded_size == video.coded_size {
@@ -99,13 +99,13 @@ impl Session {
                 decoder
             }
             other => {
-                if let Some(Current { decoder, .. }) = other {
+                if let Some(ActiveSequence { decoder, .. }) = other {
                     self.engine.cache.give_back(decoder.kind(), decoder);
                 }
                 self.engine.decoder(kind, &video)?
             }
         };
-        self.current = Some(Current { video, layout, pictures, decoder });
+        self.current = Some(ActiveSequence { video, layout, pictures, decoder });
         Ok(c_int::try_from(kind.surfaces).unwrap_or(c_int::MAX))
     }
 
@@ -166,7 +166,7 @@ impl Session {
     }
 
     /// Where a picture of the parser's is.
-    fn picture(&mut self, index: c_int) -> Result<(&mut Current, usize)> {
+    fn picture(&mut self, index: c_int) -> Result<(&mut ActiveSequence, usize)> {
         let current = self.current.as_mut();
         let current = current.ok_or_else(|| wrong_call("has pictures before it has headers"))?;
         let at = usize::try_from(index).ok().filter(|at| *at < current.pictures.len());
@@ -180,7 +180,7 @@ impl Session {
     }
 }
 
-impl Current {
+impl ActiveSequence {
     /// Brings a picture out. What fails inside is the frame's alone, and what fails outside the video's.
     fn bring(
         &mut self,
@@ -233,7 +233,7 @@ fn copy_out(
     let copies = match layout.copies(surface.address, surface.pitch, slab.memory.address) {
         Ok(copies) => copies,
         Err(error) => {
-            slabs.give_back(slab);
+            slabs.recycle(slab);
             return Err(error);
         }
     };
@@ -241,7 +241,7 @@ fn copy_out(
     let started = context.run(doing, |driver| {
         let stream = surface.stream().handle();
         // What was written there last, and by whom, may have been read by nobody.
-        for used in slab.under_way(stream) {
+        for used in slab.pending_for(stream) {
             driver.wait_event(stream, used.handle())?;
         }
         has_waited = true;
@@ -253,11 +253,11 @@ fn copy_out(
         driver.record_event(copied.handle(), stream)
     });
     if let Err(error) = started {
-        let is_over = surface.stream().settle();
-        slabs.give_back_after_failure(slab, is_over && has_waited);
+        let is_over = surface.stream().synchronize();
+        slabs.recycle_after_failure(slab, is_over && has_waited);
         return Err(error);
     }
-    slab.written_by(surface.stream().handle(), &copied);
+    slab.record_write(surface.stream().handle(), &copied);
     Ok(CudaMemory::new(Arc::clone(device), slab, layout.bytes, copied))
 }
 
@@ -271,7 +271,7 @@ fn wrong_call(what: &str) -> Error {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if let Some(Current { decoder, .. }) = self.current.take()
+        if let Some(ActiveSequence { decoder, .. }) = self.current.take()
             && !self.is_broken
         {
             self.engine.cache.give_back(decoder.kind(), decoder);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::engine::Engine;
+use super::engine::NvDecInner;
 use super::format::{VideoCodec, VideoFormat};
 use super::frame::VideoFrame;
 use super::parser::Parser;
@@ -82,7 +82,7 @@ pub struct VideoStream {
 
 impl VideoStream {
     pub(crate) fn new(
-        engine: &Arc<Engine>,
+        engine: &Arc<NvDecInner>,
         codec: VideoCodec,
         limits: VideoLimits,
     ) -> Result<Self> {

@@ -52,8 +52,8 @@ impl Cuda {
     }
 
     /// Contexts, current ones, streams, events, memory, locked memory, modules.
-    pub(crate) fn ledger(&self) -> [c_long; 7] {
-        let ledger = self.function::<extern "C" fn(c_int) -> c_long>(b"stub_ledger");
-        [0, 1, 2, 3, 4, 5, 6].map(|kind| ledger(kind))
+    pub(crate) fn live_resources(&self) -> [c_long; 7] {
+        let live_resources = self.function::<extern "C" fn(c_int) -> c_long>(b"stub_ledger");
+        [0, 1, 2, 3, 4, 5, 6].map(|kind| live_resources(kind))
     }
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use host::{MediaDecoder, place};
 use spdl_core::stage::DeviceBatch;
 use spdl_core::{Batch, BatchLayout, DatasetSource, Labeled, OnError, PipelineBuilder, Result};
-use spdl_cuda::jpeg::JpegPath;
+use spdl_cuda::jpeg::JpegBackend;
 use spdl_cuda::kernels::SampleFormat;
 use spdl_cuda::{CudaDevice, CudaMemory, DeviceImages};
 use spdl_media::encode::{ImageEncoder, JpegEncoder, PngEncoder};
@@ -87,7 +87,9 @@ fn g5_g8_photos_decoded_on_the_device_are_those_of_the_host_and_a_damaged_one_is
         let transform = ImageTransform::new(SIDE).mode(mode).exact(true);
         let expected = by_host(&transform);
         assert_eq!(expected.iter().map(Batch::len).sum::<usize>(), 7);
-        for only in [Some(JpegPath::Host), Some(JpegPath::Hybrid), Some(JpegPath::Hardware), None] {
+        for only in
+            [Some(JpegBackend::Host), Some(JpegBackend::Hybrid), Some(JpegBackend::Hardware), None]
+        {
             let images = images(&device, &transform);
             let images = match only {
                 Some(only) => images.only(only),
@@ -113,7 +115,7 @@ fn g5_g8_photos_decoded_on_the_device_are_those_of_the_host_and_a_damaged_one_is
             }
             let statistics = images.statistics();
             println!("{mode}, {only:?}: at most {most}, {mean:.2} on average: {statistics:?}");
-            if only == Some(JpegPath::Host) {
+            if only == Some(JpegBackend::Host) {
                 // The same decoder: what is apart is the kernels' rounding.
                 assert!(most <= 1, "{mode}: {most}");
             }
@@ -121,10 +123,10 @@ fn g5_g8_photos_decoded_on_the_device_are_those_of_the_host_and_a_damaged_one_is
             let by_device = statistics.hardware + statistics.hybrid;
             assert_eq!((by_device + statistics.host, statistics.failed), (7, 1));
             match (only, &statistics.missing) {
-                (Some(JpegPath::Host), _) => assert_eq!(by_device, 0),
+                (Some(JpegBackend::Host), _) => assert_eq!(by_device, 0),
                 (_, Some(missing)) => println!("SKIPPED: no nvJPEG: {missing}"),
                 // Engines, where there are some, decode no progressive JPEGs.
-                (Some(JpegPath::Hardware), None) => assert!(by_device <= 5, "{by_device}"),
+                (Some(JpegBackend::Hardware), None) => assert!(by_device <= 5, "{by_device}"),
                 (_, None) => assert_eq!(by_device, 6),
             }
         }

@@ -100,7 +100,7 @@ fn g1_batches_come_back_whole_to_consumers_that_are_late_in_memory_that_is_used_
     // Sizes are three; the rest is memory that was used again.
     let slabs = device.statistics().slabs;
     assert!(slabs.allocations < 40, "{slabs:?}");
-    assert_eq!((slabs.live_bytes, slabs.unsure_bytes), (0, 0));
+    assert_eq!((slabs.live_bytes, slabs.withheld_bytes), (0, 0));
 }
 
 #[test]

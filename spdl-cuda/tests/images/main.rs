@@ -16,9 +16,9 @@ use spdl_core::{
     DatasetSource, Error, ErrorKind, Labeled, OnError, PipelineBuilder, Result, StageOptions,
 };
 use spdl_cuda::images::{FallbackReason, HostDecoder, HostImage, ImageStatistics, Placed};
-use spdl_cuda::jpeg::JpegPath;
+use spdl_cuda::jpeg::JpegBackend;
 use spdl_cuda::kernels::SampleFormat;
-use spdl_cuda::testing::{FakeDriver, Ledger, Schedule, Seen};
+use spdl_cuda::testing::{FakeDriver, KernelRead, LiveResources, Schedule};
 use spdl_cuda::{ConsumerStream, CudaDevice, CudaMemory, DeviceImages, NvJpeg, Search};
 
 const SIDE: u32 = 4;
@@ -91,8 +91,12 @@ fn files(numbers: impl Iterator<Item = usize>) -> PipelineBuilder<Labeled<Bytes>
 }
 
 /// Reads a batch by a kernel of the consumer: its images, and its labels.
-fn look(driver: &FakeDriver, batch: &DeviceBatch, stream: &ConsumerStream) -> Result<[Seen; 2]> {
-    let look = |name| -> Result<Seen> {
+fn look(
+    driver: &FakeDriver,
+    batch: &DeviceBatch,
+    stream: &ConsumerStream,
+) -> Result<[KernelRead; 2]> {
+    let look = |name| -> Result<KernelRead> {
         let array = batch.array(name).unwrap();
         let memory = CudaMemory::of(array).unwrap();
         memory.wait_on(stream)?;
@@ -168,7 +172,7 @@ fn g5_every_image_that_can_be_decoded_arrives_and_a_bad_one_costs_nothing_but_it
         drop((images, device));
         assert_eq!(stub.number(b"stub_live"), 0);
         assert_eq!(driver.violations(), [], "seed {seed}");
-        assert_eq!(driver.ledger(), Ledger::default(), "seed {seed}");
+        assert_eq!(driver.live_resources(), LiveResources::default(), "seed {seed}");
     }
 }
 
@@ -217,7 +221,7 @@ fn an_image_that_fails_is_named_with_what_is_wrong() {
 #[test]
 fn bytes_do_not_depend_on_who_decodes() {
     let stub = stub();
-    let decoded = |only: Option<JpegPath>, rates: i32| {
+    let decoded = |only: Option<JpegBackend>, rates: i32| {
         stub.engines(rates, 0);
         let (driver, device) = fake(Schedule::Seeded(9));
         let numbers = (0..100).filter(|number| ![5, 9, 13, 17].contains(&(number % 20)));
@@ -231,17 +235,17 @@ fn bytes_do_not_depend_on_who_decodes() {
     };
     let (shared, statistics) = decoded(None, 2);
     assert!(statistics.hardware > 0 && statistics.hybrid > 0);
-    let (hybrid, statistics) = decoded(Some(JpegPath::Hybrid), 2);
+    let (hybrid, statistics) = decoded(Some(JpegBackend::Hybrid), 2);
     assert_eq!((statistics.hardware, statistics.hybrid), (0, 80));
     let (without_engines, _) = decoded(None, 0);
     assert!(shared == hybrid && shared == without_engines);
-    let (engines, statistics) = decoded(Some(JpegPath::Hardware), 2);
+    let (engines, statistics) = decoded(Some(JpegBackend::Hardware), 2);
     // What the engines do not take is for the host.
     assert_eq!((statistics.hardware, statistics.hybrid, statistics.host), (65, 0, 15));
     let by_engines = engines.iter().zip(&shared).filter(|(sample, _)| sample.1 != [HOST; SAMPLE]);
     assert_eq!(by_engines.clone().count(), 65);
     assert!(by_engines.clone().all(|(sample, expected)| sample == expected));
-    let (host, statistics) = decoded(Some(JpegPath::Host), 2);
+    let (host, statistics) = decoded(Some(JpegBackend::Host), 2);
     assert_eq!((statistics.host, host.len()), (80, 80));
     assert!(host.iter().all(|(_, bytes)| *bytes == [HOST; SAMPLE]));
 }
@@ -313,7 +317,7 @@ fn decode_and_look(
     driver: &FakeDriver,
     decoder: &mut NvJpeg,
     widths: impl IntoIterator<Item = u16>,
-) -> Result<Vec<Seen>> {
+) -> Result<Vec<KernelRead>> {
     let stream = driver.consumer_stream();
     let mut seen = Vec::new();
     for width in widths {
@@ -393,7 +397,7 @@ fn g11_any_call_of_nvjpeg_may_fail_and_nothing_is_left_or_used_too_early() {
         drop((images, device));
         assert_eq!(stub.number(b"stub_live"), 0);
         assert_eq!(driver.violations(), []);
-        assert!(driver.ledger().is_empty(), "{:?}", driver.ledger());
+        assert!(driver.live_resources().is_empty(), "{:?}", driver.live_resources());
         result.map(|samples| samples.len())
     };
     stub.fail(0, 0);
@@ -434,7 +438,11 @@ fn g11_any_call_of_the_driver_may_fail_while_batches_are_made() {
             errors += usize::from(epoch(&driver).is_err());
             assert_eq!(stub.number(b"stub_live"), 0, "call {failing} with {code}");
             assert_eq!(driver.violations(), [], "call {failing} with {code}");
-            assert!(driver.ledger().is_empty(), "call {failing}: {:?}", driver.ledger());
+            assert!(
+                driver.live_resources().is_empty(),
+                "call {failing}: {:?}",
+                driver.live_resources()
+            );
         }
         // So many that it cannot be told either whether what was started is over; and a device that is lost.
         let chosen = if failing % 3 == 0 { &[(6, 999), (usize::MAX, 700)][..] } else { &[] };

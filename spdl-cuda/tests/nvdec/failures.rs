@@ -113,7 +113,11 @@ fn g11_any_call_of_the_library_may_fail_and_nothing_is_left_behind() {
             drop(device);
             stub.assert_clean(&case);
             assert_eq!(driver.violations(), [], "{case}");
-            assert_eq!((driver.ledger().allocations, driver.ledger().streams), (1, 0), "{case}");
+            assert_eq!(
+                (driver.live_resources().allocations, driver.live_resources().streams),
+                (1, 0),
+                "{case}"
+            );
         }
     }
     assert!(told > calls * 5, "{told} of {calls} calls, with six codes");
@@ -143,9 +147,17 @@ fn g11_any_call_of_the_driver_may_fail_meanwhile_and_nothing_is_left_or_used_too
             told += usize::from(run(&driver).is_err());
             stub.assert_clean(&format!("call {call}, code {code}"));
             assert_eq!(driver.violations(), [], "call {call}, code {code}");
-            let ledger = driver.ledger();
-            assert_eq!((ledger.allocations, ledger.streams, ledger.events), (1, 0, 0), "{call}");
-            assert_eq!((ledger.contexts, ledger.current_contexts), (0, 0), "call {call}");
+            let live_resources = driver.live_resources();
+            assert_eq!(
+                (live_resources.allocations, live_resources.streams, live_resources.events),
+                (1, 0, 0),
+                "{call}"
+            );
+            assert_eq!(
+                (live_resources.contexts, live_resources.current_contexts),
+                (0, 0),
+                "call {call}"
+            );
         }
     }
     // Those that leave the context, and that destroy, are not told.
@@ -192,13 +204,13 @@ fn g11_memory_that_a_frame_cannot_wait_for_is_not_tried_again() {
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     assert!(error.message().contains("while a CUDA graph is captured"), "{error}");
     let slabs = device.statistics().slabs;
-    let bytes = (slabs.live_bytes, slabs.free_bytes, slabs.unsure_bytes);
+    let bytes = (slabs.live_bytes, slabs.free_bytes, slabs.withheld_bytes);
     assert_eq!(bytes, (0, 0, before.free_bytes));
     video(&decoders).unwrap();
     drop((decoders, device));
     stub.assert_clean("in the end");
     assert_eq!(driver.violations(), []);
-    assert_eq!(driver.ledger().allocations, 1, "that of the surfaces");
+    assert_eq!(driver.live_resources().allocations, 1, "that of the surfaces");
 }
 
 #[test]
@@ -220,9 +232,9 @@ fn g11_several_calls_of_the_driver_may_fail_meanwhile_and_nothing_is_used_too_ea
                 let decoded = whole_video(&decoders);
                 // What is lent, waits, or was given up is all that the driver has given.
                 let slabs = device.statistics().slabs;
-                let bytes = slabs.live_bytes + slabs.free_bytes + slabs.unsure_bytes;
-                let ledger = driver.ledger();
-                let surfaces = ledger.allocated_bytes - bytes;
+                let bytes = slabs.live_bytes + slabs.free_bytes + slabs.withheld_bytes;
+                let live_resources = driver.live_resources();
+                let surfaces = live_resources.allocated_bytes - bytes;
                 assert_eq!(surfaces, 8 << 16, "{count} calls from {call} on: {slabs:?}");
                 decoded.map(drop)
             };

@@ -8,7 +8,7 @@ use spdl_core::Device;
 use spdl_core::memory::DeviceMemory;
 use spdl_cuda::libraries::Library;
 use spdl_cuda::pixels::{ColorMatrix, ColorRange, ColorStandard, PixelFormat};
-use spdl_cuda::testing::{FakeDriver, Schedule, Seen};
+use spdl_cuda::testing::{FakeDriver, KernelRead, Schedule};
 use spdl_cuda::video::{FramePlane, VideoCodec, VideoFrame};
 use spdl_cuda::{ConsumerStream, CudaDevice, NvDec};
 
@@ -37,7 +37,7 @@ fn write_with(driver: &FakeDriver) {
     *WRITER.lock().unwrap_or_else(PoisonError::into_inner) = Some(driver.clone());
 }
 
-fn read(driver: &FakeDriver, stream: &ConsumerStream, frame: &VideoFrame) -> Seen {
+fn read(driver: &FakeDriver, stream: &ConsumerStream, frame: &VideoFrame) -> KernelRead {
     frame.memory.wait_on(stream).unwrap();
     driver.read_by_kernel(stream, frame.memory.address(), frame.memory.len())
 }

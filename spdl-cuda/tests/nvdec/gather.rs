@@ -142,7 +142,7 @@ fn g11_memory_that_an_array_cannot_wait_for_is_not_tried_again() {
     driver.fail_next("cuStreamWaitEvent", 907);
     assert_eq!(gather().unwrap_err().kind(), ErrorKind::InvalidArgument);
     let slabs = device.statistics().slabs;
-    let bytes = (slabs.live_bytes, slabs.free_bytes, slabs.unsure_bytes);
+    let bytes = (slabs.live_bytes, slabs.free_bytes, slabs.withheld_bytes);
     assert_eq!(bytes, (before.live_bytes, 0, before.free_bytes));
     drop(memory(gather().unwrap()));
     drop((frames, decoders, device));

@@ -116,7 +116,7 @@ impl CudaDevice {
     /// Waits until all is done that an event of somebody else's is behind.
     fn wait_for_event(&self, py: Python<'_>, event: u64) -> PyResult<()> {
         let event = event_of_number(event).map_err(|error| to_exception(py, &error))?;
-        wait_until(py, || self.device.is_reached(&event))
+        wait_until(py, || self.device.is_complete(&event))
     }
 
     /// What is lent now: bytes, and how often memory was allocated.
@@ -126,7 +126,7 @@ impl CudaDevice {
         dict.set_item("live_bytes", statistics.slabs.live_bytes)?;
         dict.set_item("peak_bytes", statistics.slabs.peak_bytes)?;
         dict.set_item("free_bytes", statistics.slabs.free_bytes)?;
-        dict.set_item("unsure_bytes", statistics.slabs.unsure_bytes)?;
+        dict.set_item("unsure_bytes", statistics.slabs.withheld_bytes)?;
         dict.set_item("allocations", statistics.slabs.allocations)?;
         dict.set_item("copying_bytes", statistics.copying_bytes)?;
         dict.set_item("release_failures", statistics.release_failures)?;

@@ -8,9 +8,9 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use spdl_core::Error;
-use spdl_cuda::driver::{DriverError, NoDriver};
+use spdl_cuda::driver::{DriverError, DriverLoadError};
 use spdl_cuda::jpeg::NvJpegError;
-use spdl_cuda::libraries::NotFound;
+use spdl_cuda::libraries::LibraryNotFound;
 
 /// The exception for `error`. Which class stands for which kind is written in `_errors.py`. Of what an
 /// allocator of Python's has raised, that is the cause; what is no `Exception`, Ctrl-C say, stays as it is.
@@ -47,8 +47,8 @@ fn is_of_cuda(error: &Error) -> bool {
     };
     causes(error).any(|cause| {
         cause.is::<DriverError>()
-            || cause.is::<NoDriver>()
-            || cause.is::<NotFound>()
+            || cause.is::<DriverLoadError>()
+            || cause.is::<LibraryNotFound>()
             || is_of_nvjpeg(cause)
     }) || raised_by_allocator(error).is_some()
 }
