@@ -13,7 +13,7 @@ use crate::sync::Mutex;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
-pub(crate) enum Fate {
+pub(crate) enum Outcome {
     /// It went into another piece of the same sample.
     Joined,
     Filtered,
@@ -24,24 +24,24 @@ pub(crate) enum Fate {
 
 /// A piece of a sample, or of what several were put together into.
 #[derive(Clone, Debug)]
-pub(crate) struct Member {
+pub(crate) struct LineageNode {
     pub(crate) id: SampleId,
     pub(crate) lineage: u64,
     /// What it was put together of, where it was.
-    pub(crate) of: Option<Arc<Members>>,
+    pub(crate) of: Option<Arc<AggregateLineage>>,
 }
 
-impl From<SampleId> for Member {
+impl From<SampleId> for LineageNode {
     fn from(id: SampleId) -> Self {
-        Member { id, lineage: 0, of: None }
+        LineageNode { id, lineage: 0, of: None }
     }
 }
 
-impl Member {
-    pub(crate) fn piece(&self) -> Piece {
+impl LineageNode {
+    pub(crate) fn piece(&self) -> PieceId {
         match &self.of {
-            Some(of) => Piece::of_list(of.depth, self.id.index, self.lineage, of.hash()),
-            None => Piece::of_sample(self.id.index, self.lineage),
+            Some(of) => PieceId::of_list(of.depth, self.id.index, self.lineage, of.hash()),
+            None => PieceId::of_sample(self.id.index, self.lineage),
         }
     }
 
@@ -61,57 +61,61 @@ impl Member {
 
 /// What an aggregate is made of.
 #[derive(Debug)]
-pub(crate) struct Members {
-    pub(crate) list: Box<[Member]>,
+pub(crate) struct AggregateLineage {
+    pub(crate) list: Box<[LineageNode]>,
     /// How many times something was put together, at most.
     pub(crate) depth: u32,
     /// The position behind the last sample that its stage had seen: with others behind it, it would
     /// be the same.
     pub(crate) end: u64,
-    /// See [`hash`](Members::hash).
+    /// See [`hash`](AggregateLineage::hash).
     hash: OnceLock<u64>,
     /// Its place among all that its stage gave in this epoch, where that may matter.
-    pub(crate) link: Option<Link>,
-    pub(crate) live: Mutex<Live>,
+    pub(crate) link: Option<EmissionOrder>,
+    pub(crate) live: Mutex<AggregateProgress>,
 }
 
 /// The place of an aggregate in the sequence of those that its stage gave in an epoch.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct EmissionOrder {
     pub(crate) stage: Arc<str>,
     /// Counted from 0, without gaps.
     pub(crate) number: u64,
     /// Whether an item was cut, in this aggregate or before: so what becomes of it waits its turn.
     pub(crate) waits: bool,
     /// What was cut at the end of the one before.
-    pub(crate) begun: Option<(Piece, u64)>,
+    pub(crate) begun: Option<(PieceId, u64)>,
     /// The oldest item that the stage still holds, and how much of it has gone out with this
     /// aggregate or before, where some has.
-    pub(crate) cut: Option<(Piece, u64)>,
+    pub(crate) cut: Option<(PieceId, u64)>,
 }
 
 /// What has become of an aggregate.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub(crate) struct AggregateProgress {
     pub(crate) pieces: u64,
-    pub(crate) fate: Fate,
+    pub(crate) outcome: Outcome,
     /// Its pieces that are no more, while others are under way.
-    pub(crate) gone: Pieces,
+    pub(crate) gone: EndedPieces,
 }
 
-impl Members {
-    pub(crate) fn new(list: impl IntoIterator<Item = Member>) -> Self {
-        let list: Box<[Member]> = list.into_iter().collect();
-        let depth = |member: &Member| member.of.as_ref().map_or(0, |of| of.depth);
+impl AggregateLineage {
+    pub(crate) fn new(list: impl IntoIterator<Item = LineageNode>) -> Self {
+        let list: Box<[LineageNode]> = list.into_iter().collect();
+        let depth = |member: &LineageNode| member.of.as_ref().map_or(0, |of| of.depth);
         let depth = list.iter().map(depth).max().unwrap_or(0) + 1;
-        let end = list.iter().map(Member::end).max().unwrap_or(0);
-        let live = Mutex::new(Live { pieces: 1, fate: Fate::Joined, gone: Pieces::default() });
-        Members { list, depth, end, hash: OnceLock::new(), link: None, live }
+        let end = list.iter().map(LineageNode::end).max().unwrap_or(0);
+        let live = Mutex::new(AggregateProgress {
+            pieces: 1,
+            outcome: Outcome::Joined,
+            gone: EndedPieces::default(),
+        });
+        AggregateLineage { list, depth, end, hash: OnceLock::new(), link: None, live }
     }
 
     /// Says how far its stage had come, as a position.
     pub(crate) fn made_at(self, end: u64) -> Self {
-        Members { end: self.end.max(end), ..self }
+        AggregateLineage { end: self.end.max(end), ..self }
     }
 
     /// A number for what it is made of: another one where the members are others, or are cut
@@ -134,9 +138,9 @@ impl Members {
     }
 
     /// Says where it is among the aggregates of its stage.
-    pub(crate) fn linked(self, link: Link) -> Self {
+    pub(crate) fn linked(self, link: EmissionOrder) -> Self {
         let cut_in = link.cut.map_or(0, |(piece, _)| piece.depth + 1);
-        Members { depth: self.depth.max(cut_in), link: Some(link), ..self }
+        AggregateLineage { depth: self.depth.max(cut_in), link: Some(link), ..self }
     }
 
     /// Tells `told` of the samples in it.
@@ -149,7 +153,7 @@ impl Members {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(into = "(u32, u64, u64)", from = "(u32, u64, u64)"))]
-pub(crate) struct Piece {
+pub(crate) struct PieceId {
     /// In how many layers it was put together.
     pub(crate) depth: u32,
     pub(crate) index: u64,
@@ -158,87 +162,90 @@ pub(crate) struct Piece {
     pub(crate) number: u64,
 }
 
-impl From<Piece> for (u32, u64, u64) {
-    fn from(piece: Piece) -> Self {
+impl From<PieceId> for (u32, u64, u64) {
+    fn from(piece: PieceId) -> Self {
         (piece.depth, piece.index, piece.number)
     }
 }
 
-impl From<(u32, u64, u64)> for Piece {
+impl From<(u32, u64, u64)> for PieceId {
     fn from((depth, index, number): (u32, u64, u64)) -> Self {
         // Sets hold no number without a next one. As for every lineage, another one may be the same
         // with a probability of 2^-64.
-        Piece { depth, index, number: number.min(u64::MAX - 1) }
+        PieceId { depth, index, number: number.min(u64::MAX - 1) }
     }
 }
 
-impl Piece {
+impl PieceId {
     pub(crate) fn of_sample(index: u64, lineage: u64) -> Self {
-        Piece::of_list(0, index, lineage, 0)
+        PieceId::of_list(0, index, lineage, 0)
     }
 
     /// Of a list that bears the name of its first member. `list` is a hash of all its members: it
     /// shifts the numbers of all its pieces alike, so those of another list are not taken for them.
     pub(crate) fn of_list(depth: u32, index: u64, lineage: u64, list: u64) -> Self {
-        Piece::from((depth, index, unmixed(lineage).wrapping_add(list)))
+        PieceId::from((depth, index, unmixed(lineage).wrapping_add(list)))
     }
 }
 
-/// Pieces, and how each came to its end.
+/// EndedPieces, and how each came to its end.
 ///
 /// Those that a stage made of one item, one after the other, are one range of numbers: so it is as
 /// small as there are gaps among them, and those are of pieces that are under way. Of the pieces of
 /// one sample the furthest end is known: it is that of the sample, once all have ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(into = "Vec<Data>", try_from = "Vec<Data>"))]
-pub(crate) struct Pieces(BTreeMap<(u32, u64, Fate), Ranges>);
+#[cfg_attr(
+    feature = "serde",
+    serde(into = "Vec<EndedPiecesData>", try_from = "Vec<EndedPiecesData>")
+)]
+pub(crate) struct EndedPieces(BTreeMap<(u32, u64, Outcome), Ranges>);
 
-impl Pieces {
+impl EndedPieces {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// All with this depth and index.
-    fn of(&self, depth: u32, index: u64) -> impl Iterator<Item = (Fate, &Ranges)> {
-        let all = (depth, index, Fate::Joined)..=(depth, index, Fate::Delivered);
-        self.0.range(all).map(|(&(_, _, fate), numbers)| (fate, numbers))
+    fn of(&self, depth: u32, index: u64) -> impl Iterator<Item = (Outcome, &Ranges)> {
+        let all = (depth, index, Outcome::Joined)..=(depth, index, Outcome::Delivered);
+        self.0.range(all).map(|(&(_, _, outcome), numbers)| (outcome, numbers))
     }
 
     /// How this piece came to its end, where it has.
-    pub(crate) fn get(&self, piece: Piece) -> Option<Fate> {
+    pub(crate) fn get(&self, piece: PieceId) -> Option<Outcome> {
         let number = piece.number;
         let mut all = self.of(piece.depth, piece.index);
-        all.find(|(_, numbers)| numbers.contains(number)).map(|(fate, _)| fate)
+        all.find(|(_, numbers)| numbers.contains(number)).map(|(outcome, _)| outcome)
     }
 
     /// Adds a piece, unless it is known.
-    pub(crate) fn insert(&mut self, piece: Piece, fate: Fate) {
+    pub(crate) fn insert(&mut self, piece: PieceId, outcome: Outcome) {
         let number = piece.number;
-        self.add(piece.depth, piece.index, fate, |numbers| {
+        self.add(piece.depth, piece.index, outcome, |numbers| {
             numbers.insert(number);
         });
     }
 
-    fn add(&mut self, depth: u32, index: u64, fate: Fate, add: impl FnOnce(&mut Ranges)) {
+    fn add(&mut self, depth: u32, index: u64, outcome: Outcome, add: impl FnOnce(&mut Ranges)) {
         // Several lists may bear the name of one sample, and those are told apart.
         let known = if depth == 0 { self.of(depth, index).next() } else { None };
         let furthest = match known.map(|(known, _)| known) {
-            Some(known) if known < fate => {
+            Some(known) if known < outcome => {
                 let numbers = self.0.remove(&(depth, index, known)).unwrap_or_default();
-                self.0.insert((depth, index, fate), numbers);
-                fate
+                self.0.insert((depth, index, outcome), numbers);
+                outcome
             }
             Some(known) => known,
-            None => fate,
+            None => outcome,
         };
         add(self.0.entry((depth, index, furthest)).or_default());
     }
 
     /// Adds all of `other`. What is in both is there once.
-    pub(crate) fn extend(&mut self, other: &Pieces) {
-        for (&(depth, index, fate), numbers) in &other.0 {
-            self.add(depth, index, fate, |known| *known = known.union(numbers));
+    pub(crate) fn extend(&mut self, other: &EndedPieces) {
+        for (&(depth, index, outcome), numbers) in &other.0 {
+            self.add(depth, index, outcome, |known| *known = known.union(numbers));
         }
     }
 
@@ -263,35 +270,35 @@ impl Pieces {
     }
 }
 
-/// Pieces as they are written: depth, index and end, and the numbers as `[first, how many]`.
+/// EndedPieces as they are written: depth, index and end, and the numbers as `[first, how many]`.
 #[cfg(feature = "serde")]
 #[derive(Clone, serde::Serialize, serde::Deserialize)]
-struct Data(u32, u64, Fate, Vec<[u64; 2]>);
+struct EndedPiecesData(u32, u64, Outcome, Vec<[u64; 2]>);
 
 #[cfg(feature = "serde")]
-impl From<Pieces> for Vec<Data> {
-    fn from(pieces: Pieces) -> Self {
-        let data = pieces.0.iter().map(|(&(depth, index, fate), numbers)| {
+impl From<EndedPieces> for Vec<EndedPiecesData> {
+    fn from(pieces: EndedPieces) -> Self {
+        let data = pieces.0.iter().map(|(&(depth, index, outcome), numbers)| {
             let numbers = numbers.iter().map(|range| [range.start, range.end - range.start]);
-            Data(depth, index, fate, numbers.collect())
+            EndedPiecesData(depth, index, outcome, numbers.collect())
         });
         data.collect()
     }
 }
 
 #[cfg(feature = "serde")]
-impl TryFrom<Vec<Data>> for Pieces {
+impl TryFrom<Vec<EndedPiecesData>> for EndedPieces {
     type Error = Error;
 
-    fn try_from(all: Vec<Data>) -> Result<Self> {
-        let mut pieces = Pieces::default();
-        for Data(depth, index, fate, numbers) in all {
+    fn try_from(all: Vec<EndedPiecesData>) -> Result<Self> {
+        let mut pieces = EndedPieces::default();
+        for EndedPiecesData(depth, index, outcome, numbers) in all {
             let ranges = numbers.iter().map(|&[first, count]| {
                 // Those that cannot be are refused as such that do not ascend.
                 [first, first.checked_add(count).unwrap_or(first)]
             });
             let ranges = Ranges::try_from(ranges.collect::<Vec<_>>())?;
-            pieces.add(depth, index, fate, |known| *known = known.union(&ranges));
+            pieces.add(depth, index, outcome, |known| *known = known.union(&ranges));
         }
         Ok(pieces)
     }
@@ -335,35 +342,36 @@ const fn inverse(odd: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::item::Head;
+    use crate::item::ItemHeader;
 
-    fn piece(index: u64, output: u64) -> Piece {
-        let lineage = Head::default().output(1234, output).lineage;
-        Piece::of_sample(index, lineage)
+    fn piece(index: u64, output: u64) -> PieceId {
+        let lineage = ItemHeader::default().output(1234, output).lineage;
+        PieceId::of_sample(index, lineage)
     }
 
     #[test]
     fn pieces_are_found_again_with_the_furthest_end_of_their_sample() {
-        let mut pieces = Pieces::default();
-        let list = |output| Piece { depth: 1, ..piece(3, output) };
+        let mut pieces = EndedPieces::default();
+        let list = |output| PieceId { depth: 1, ..piece(3, output) };
         for output in (0..10).chain(5..7) {
-            let fate = if output % 2 == 0 { Fate::Delivered } else { Fate::Filtered };
-            pieces.insert(piece(3, output), fate);
-            pieces.insert(list(output), fate);
+            let outcome = if output % 2 == 0 { Outcome::Delivered } else { Outcome::Filtered };
+            pieces.insert(piece(3, output), outcome);
+            pieces.insert(list(output), outcome);
         }
-        pieces.insert(piece(4, 2), Fate::Dropped);
+        pieces.insert(piece(4, 2), Outcome::Dropped);
         assert_eq!(pieces.count(), 21);
-        assert_eq!(pieces.get(piece(3, 5)), Some(Fate::Delivered));
+        assert_eq!(pieces.get(piece(3, 5)), Some(Outcome::Delivered));
         let told = [list(4), list(5), list(10), piece(4, 2), piece(4, 1)];
-        let ends = [Some(Fate::Delivered), Some(Fate::Filtered), None, Some(Fate::Dropped), None];
+        let ends =
+            [Some(Outcome::Delivered), Some(Outcome::Filtered), None, Some(Outcome::Dropped), None];
         assert_eq!(told.map(|piece| pieces.get(piece)), ends);
         let mut twice = pieces.clone();
         twice.extend(&pieces);
         assert_eq!(twice, pieces);
         // The largest number has no next one, and still has its place.
-        let last = Piece::of_list(1, 9, 0, u64::MAX);
-        twice.insert(last, Fate::Dropped);
-        assert_eq!(twice.get(last), Some(Fate::Dropped));
+        let last = PieceId::of_list(1, 9, 0, u64::MAX);
+        twice.insert(last, Outcome::Dropped);
+        assert_eq!(twice.get(last), Some(Outcome::Dropped));
         assert!(pieces.has_lists());
         pieces.retain(|depth, index| depth == 0 && index == 4);
         assert_eq!((pieces.count(), pieces.has_lists()), (1, false));
@@ -373,19 +381,19 @@ mod tests {
     #[test]
     fn many_pieces_of_a_sample_are_written_in_few_bytes() {
         // All but ten that are under way, of a hundred thousand.
-        let mut pieces = Pieces::default();
+        let mut pieces = EndedPieces::default();
         for output in (0..100_000).filter(|output| output % 10_000 != 7) {
-            pieces.insert(piece(1 << 40, output), Fate::Delivered);
+            pieces.insert(piece(1 << 40, output), Outcome::Delivered);
         }
         let text = serde_json::to_string(&pieces).unwrap();
         assert!(text.len() < 50 + 11 * 30, "{} bytes: {text}", text.len());
-        assert_eq!(serde_json::from_str::<Pieces>(&text).unwrap(), pieces);
+        assert_eq!(serde_json::from_str::<EndedPieces>(&text).unwrap(), pieces);
     }
 
     #[cfg(feature = "serde")]
     #[test]
     fn damaged_pieces_are_an_error() {
-        let read = |text: &str| serde_json::from_str::<Pieces>(text);
+        let read = |text: &str| serde_json::from_str::<EndedPieces>(text);
         let sound = read(r#"[[1,3,"left-out",[[5,2]]]]"#).unwrap();
         assert_eq!((sound.count(), sound.has_lists()), (2, true));
         for wrong in [

@@ -12,7 +12,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 #[derive(Debug)]
 pub(crate) struct Ticket {
     pub(crate) number: u64,
-    pub(crate) desk: Arc<TicketDesk>,
+    pub(crate) desk: Arc<TicketIssuer>,
     /// The ticket that the item had before: of a route on a path of which this one is.
     pub(crate) outer: Option<Arc<Ticket>>,
     /// Whether a failure of what carries it has ended the pipeline.
@@ -31,14 +31,16 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.desk
-            .retire(Retired { number: self.number, failed: self.failed.load(Ordering::Relaxed) });
+        self.desk.retire(RetiredTicket {
+            number: self.number,
+            failed: self.failed.load(Ordering::Relaxed),
+        });
     }
 }
 
 /// A ticket that nothing carries any more.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Retired {
+pub(crate) struct RetiredTicket {
     pub(crate) number: u64,
     /// Whether this is where the order ends.
     pub(crate) failed: bool,
@@ -46,20 +48,20 @@ pub(crate) struct Retired {
 
 /// Where tickets are drawn and retired.
 #[derive(Debug, Default)]
-pub(crate) struct TicketDesk {
-    state: Mutex<Desk>,
+pub(crate) struct TicketIssuer {
+    state: Mutex<IssuerState>,
 }
 
 #[derive(Debug, Default)]
-struct Desk {
+struct IssuerState {
     drawn: u64,
     open: usize,
-    retired: Vec<Retired>,
+    retired: Vec<RetiredTicket>,
     drawer: Option<Waker>,
     joiner: Option<Waker>,
 }
 
-impl TicketDesk {
+impl TicketIssuer {
     /// Draws the next ticket, where fewer than `most` are open; else wakes the task when that is so.
     pub(crate) fn poll_draw(self: &Arc<Self>, most: usize, cx: &Context<'_>) -> Poll<Ticket> {
         let mut state = self.state.lock();
@@ -73,7 +75,7 @@ impl TicketDesk {
         Poll::Ready(Ticket { number, desk, outer: None, failed: AtomicBool::new(false) })
     }
 
-    fn retire(&self, ticket: Retired) {
+    fn retire(&self, ticket: RetiredTicket) {
         let mut state = self.state.lock();
         state.retired.push(ticket);
         let joiner = state.joiner.take();
@@ -84,7 +86,7 @@ impl TicketDesk {
     }
 
     /// Moves the retired tickets out; the task is woken when there are more.
-    pub(crate) fn take_retired(&self, into: &mut Vec<Retired>, cx: &Context<'_>) {
+    pub(crate) fn take_retired(&self, into: &mut Vec<RetiredTicket>, cx: &Context<'_>) {
         let mut state = self.state.lock();
         into.append(&mut state.retired);
         state.joiner = Some(cx.waker().clone());

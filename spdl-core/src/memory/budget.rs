@@ -2,7 +2,7 @@
 //!
 //! A pipeline has `limit` bytes for its items, and `levels` stages whose items are measured, in
 //! flow order: level 0 is nearest to the source, the last one nearest to the consumer. A stage
-//! reserves the bytes of what it is about to make, and the [`Lease`] travels with the item.
+//! reserves the bytes of what it is about to make, and the [`Reservation`] travels with the item.
 //!
 //! ```text
 //!  source ──► level 0 ──► level 1 ──► level 2 ──► consumer
@@ -30,10 +30,10 @@
 //! has its own, whatever the others hold.
 //!
 //! Two rules are left to the caller. A stage that keeps items back until it has enough of them
-//! (a batch in assembly) [joins](Lease::join) their leases into one of its own level, which may
+//! (a batch in assembly) [joins](Reservation::join) their reservations into one of its own level, which may
 //! hold up to `headroom`. And a stage that gives its items out in order reserves in that order.
 //!
-//! **Growth.** A lease whose item turns out larger than was reserved grows at once: the memory
+//! **Growth.** A reservation whose item turns out larger than was reserved grows at once: the memory
 //! exists already. What does not fit is *overdrawn*: levels in front of it, and its own, count it
 //! and wait; those behind it do not, since only they can make it go away.
 //!
@@ -56,7 +56,7 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 /// No request was refused at this level.
 const NOBODY: usize = usize::MAX;
 
-/// No sum over leases gets larger, so that adding a few of them cannot overflow.
+/// No sum over reservations gets larger, so that adding a few of them cannot overflow.
 const MOST: usize = usize::MAX / 4;
 
 /// What a pipeline's memory budget has lent.
@@ -98,13 +98,13 @@ pub(crate) struct Budget {
     /// The smallest request refused at each level since the last call of `on_release` for it.
     /// Changed under the lock, read without it.
     wanted: Box<[AtomicUsize]>,
-    state: Mutex<State>,
+    state: Mutex<BudgetState>,
     on_release: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 #[derive(Default)]
-struct State {
-    levels: Vec<Level>,
+struct BudgetState {
+    levels: Vec<BudgetLevel>,
     waiters: Vec<Waiter>,
     live: usize,
     overdrawn: usize,
@@ -116,7 +116,7 @@ struct State {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Level {
+struct BudgetLevel {
     live: usize,
     /// The part of `live` for which there was no room.
     overdrawn: usize,
@@ -185,7 +185,10 @@ impl Budget {
             branched,
             available: atomics(0),
             wanted: atomics(NOBODY),
-            state: Mutex::new(State { levels: vec![Level::default(); levels], ..State::default() }),
+            state: Mutex::new(BudgetState {
+                levels: vec![BudgetLevel::default(); levels],
+                ..BudgetState::default()
+            }),
             on_release: OnceLock::new(),
         };
         budget.publish(&budget.state.lock());
@@ -230,14 +233,14 @@ impl Budget {
         self: &Arc<Self>,
         level: usize,
         bytes: usize,
-    ) -> Result<Option<Lease>> {
+    ) -> Result<Option<Reservation>> {
         self.check(bytes)?;
         let mut state = self.state.lock();
-        let lease = self.grant(&mut state, level, bytes);
-        if lease.is_none() {
+        let reservation = self.grant(&mut state, level, bytes);
+        if reservation.is_none() {
             self.want(&mut state, level, bytes);
         }
-        Ok(lease)
+        Ok(reservation)
     }
 
     /// Whether [`try_reserve`](Budget::try_reserve) would probably not say `None`. Where it says
@@ -273,12 +276,12 @@ impl Budget {
         level: usize,
         bytes: usize,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Lease>> {
+    ) -> Poll<Result<Reservation>> {
         self.check(bytes)?;
         let level = self.clamp(level);
         let mut state = self.state.lock();
-        if let Some(lease) = self.grant(&mut state, level, bytes) {
-            return Poll::Ready(Ok(lease));
+        if let Some(reservation) = self.grant(&mut state, level, bytes) {
+            return Poll::Ready(Ok(reservation));
         }
         state.waiting_since.get_or_insert_with(Instant::now);
         let known = state
@@ -325,12 +328,12 @@ impl Budget {
     }
 
     /// How much each level could take, from the first to the last.
-    fn rooms<'a>(&'a self, state: &'a State) -> impl Iterator<Item = usize> + 'a {
-        let granted = |level: &Level| level.live - level.overdrawn;
-        let own = |level: &Level| level.live.max(self.headroom);
+    fn rooms<'a>(&'a self, state: &'a BudgetState) -> impl Iterator<Item = usize> + 'a {
+        let granted = |level: &BudgetLevel| level.live - level.overdrawn;
+        let own = |level: &BudgetLevel| level.live.max(self.headroom);
         // What cannot drain before the branches have joined must not hold up another branch, so
         // what is overdrawn beside a level does not count.
-        let beside = move |level: &Level| granted(level).max(self.headroom);
+        let beside = move |level: &BudgetLevel| granted(level).max(self.headroom);
         let mut behind: usize = state.levels.iter().map(own).sum();
         let mut before = 0;
         // Of the levels that are side by side with the one at hand: where they end, and what is
@@ -351,7 +354,7 @@ impl Budget {
     }
 
     /// Works out the rooms anew, after every change of the books.
-    fn publish(&self, state: &State) {
+    fn publish(&self, state: &BudgetState) {
         for (available, room) in self.available.iter().zip(self.rooms(state)) {
             available.store(room, Ordering::Relaxed);
         }
@@ -362,7 +365,12 @@ impl Budget {
         self.available[level].load(Ordering::Relaxed)
     }
 
-    fn grant(self: &Arc<Self>, state: &mut State, level: usize, bytes: usize) -> Option<Lease> {
+    fn grant(
+        self: &Arc<Self>,
+        state: &mut BudgetState,
+        level: usize,
+        bytes: usize,
+    ) -> Option<Reservation> {
         let level = self.clamp(level);
         if bytes > 0 {
             if bytes > self.room(level) {
@@ -371,18 +379,18 @@ impl Budget {
             state.add(level, bytes, 0);
             self.publish(state);
         }
-        Some(Lease { budget: Arc::clone(self), level, bytes, overdrawn: 0 })
+        Some(Reservation { budget: Arc::clone(self), level, bytes, overdrawn: 0 })
     }
 
     /// Remembers that a worker was refused.
-    fn want(&self, state: &mut State, level: usize, bytes: usize) {
+    fn want(&self, state: &mut BudgetState, level: usize, bytes: usize) {
         let wanted = &self.wanted[self.clamp(level)];
         wanted.store(wanted.load(Ordering::Relaxed).min(bytes), Ordering::Relaxed);
         state.waiting_since.get_or_insert_with(Instant::now);
     }
 
     /// After memory was given back, or moved towards the consumer: finds those who could have it.
-    fn find_waiters(&self, state: &mut State) -> Wake {
+    fn find_waiters(&self, state: &mut BudgetState) -> Wake {
         self.publish(state);
         let mut wake = Wake { wakers: Vec::new(), workers: false };
         let mut waiting = false;
@@ -429,7 +437,7 @@ impl fmt::Debug for Budget {
     }
 }
 
-impl State {
+impl BudgetState {
     fn add(&mut self, level: usize, bytes: usize, overdrawn: usize) {
         self.levels[level].live += bytes;
         self.levels[level].overdrawn += overdrawn;
@@ -456,7 +464,7 @@ impl State {
 /// The right to hold some bytes. It travels with the item that holds them; dropping it gives them
 /// back.
 #[must_use = "dropping a lease gives its bytes back"]
-pub(crate) struct Lease {
+pub(crate) struct Reservation {
     budget: Arc<Budget>,
     level: usize,
     bytes: usize,
@@ -464,7 +472,7 @@ pub(crate) struct Lease {
     overdrawn: usize,
 }
 
-impl Lease {
+impl Reservation {
     /// The bytes it stands for.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
@@ -501,11 +509,11 @@ impl Lease {
     }
 
     /// Takes over all bytes of `other`, which comes from the same budget, and from this level or
-    /// one in front of it. For a stage that keeps items back: it begins with a lease of 0 bytes.
+    /// one in front of it. For a stage that keeps items back: it begins with a reservation of 0 bytes.
     ///
     /// # Errors
     /// `LimitExceeded` where together they are larger than the headroom; nothing has changed then.
-    pub(crate) fn join(&mut self, other: &mut Lease) -> Result<()> {
+    pub(crate) fn join(&mut self, other: &mut Reservation) -> Result<()> {
         debug_assert!(Arc::ptr_eq(&self.budget, &other.budget), "leases of two budgets");
         debug_assert!(other.level <= self.level, "a lease goes only towards the consumer");
         self.budget.check(self.bytes.saturating_add(other.bytes))?;
@@ -524,26 +532,26 @@ impl Lease {
         Ok(())
     }
 
-    /// Cuts off a lease of up to `bytes` of its bytes: for a run of items that was reserved at
+    /// Cuts off a reservation of up to `bytes` of its bytes: for a run of items that was reserved at
     /// once. Touches nothing that is shared but a counter.
-    pub(crate) fn split(&mut self, bytes: usize) -> Lease {
+    pub(crate) fn split(&mut self, bytes: usize) -> Reservation {
         let bytes = bytes.min(self.bytes);
         let overdrawn = self.overdrawn.min(bytes);
         self.bytes -= bytes;
         self.overdrawn -= overdrawn;
-        Lease { budget: Arc::clone(&self.budget), level: self.level, bytes, overdrawn }
+        Reservation { budget: Arc::clone(&self.budget), level: self.level, bytes, overdrawn }
     }
 }
 
-impl Drop for Lease {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.resize(0);
     }
 }
 
-impl fmt::Debug for Lease {
+impl fmt::Debug for Reservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lease({} at level {})", ByteSize(self.bytes), self.level)
+        write!(f, "Reservation({} at level {})", ByteSize(self.bytes), self.level)
     }
 }
 
@@ -679,12 +687,14 @@ mod tests {
         let [first, second] = held;
         drop(second);
         assert_eq!((large.count(), small.count()), (0, 1));
-        let Poll::Ready(Ok(lease)) = poll(&small, 20) else { panic!("20 bytes are free") };
+        let Poll::Ready(Ok(reservation)) = poll(&small, 20) else { panic!("20 bytes are free") };
         drop(first);
         assert_eq!((large.count(), small.count()), (0, 1));
-        drop(lease);
+        drop(reservation);
         assert_eq!((large.count(), small.count()), (1, 1));
-        assert!(matches!(poll(&large, 90), Poll::Ready(Ok(lease)) if lease.bytes() == 90));
+        assert!(
+            matches!(poll(&large, 90), Poll::Ready(Ok(reservation)) if reservation.bytes() == 90)
+        );
     }
 
     #[test]
@@ -742,13 +752,14 @@ mod tests {
     #[test]
     fn an_absurd_size_does_not_overflow() {
         let budget = Budget::new(usize::MAX, None, 3).unwrap();
-        let mut leases = [0, 1, 2].map(|level| budget.try_reserve(level, 1).unwrap().unwrap());
-        for lease in &mut leases {
-            lease.resize(usize::MAX);
+        let mut reservations =
+            [0, 1, 2].map(|level| budget.try_reserve(level, 1).unwrap().unwrap());
+        for reservation in &mut reservations {
+            reservation.resize(usize::MAX);
         }
         assert!(!budget.would_grant(0, 1000));
         assert!(live(&budget) <= MOST);
-        drop(leases);
+        drop(reservations);
         assert_eq!(live(&budget), 0);
     }
 
@@ -832,36 +843,36 @@ mod tests {
             const HEADROOM: usize = 40;
             let limit = HEADROOM * levels + spare;
             let budget = budget(limit, HEADROOM, levels);
-            let mut leases: Vec<Lease> = Vec::new();
+            let mut reservations: Vec<Reservation> = Vec::new();
             let mut peak = 0;
             for Step { at, bytes, grown } in steps {
                 match at % 4 {
                     0 | 1 => {
                         let level = at / 4 % levels;
-                        let live_before: usize = leases.iter().map(Lease::bytes).sum();
+                        let live_before: usize = reservations.iter().map(Reservation::bytes).sum();
                         let simple = live_before + bytes <= limit - HEADROOM * (levels - 1 - level);
                         let hint = budget.would_grant(level, bytes);
-                        let lease = budget.try_reserve(level, bytes).unwrap();
-                        prop_assert_eq!(hint, lease.is_some() || bytes == 0);
-                        prop_assert!(lease.is_some() || !simple);
-                        leases.extend(lease);
+                        let reservation = budget.try_reserve(level, bytes).unwrap();
+                        prop_assert_eq!(hint, reservation.is_some() || bytes == 0);
+                        prop_assert!(reservation.is_some() || !simple);
+                        reservations.extend(reservation);
                     }
-                    2 if !leases.is_empty() => {
-                        let at = at % leases.len();
-                        leases[at].resize(bytes + grown);
-                        prop_assert_eq!(leases[at].bytes(), bytes + grown);
+                    2 if !reservations.is_empty() => {
+                        let at = at % reservations.len();
+                        reservations[at].resize(bytes + grown);
+                        prop_assert_eq!(reservations[at].bytes(), bytes + grown);
                     }
-                    _ if !leases.is_empty() => drop(leases.swap_remove(at % leases.len())),
+                    _ if !reservations.is_empty() => drop(reservations.swap_remove(at % reservations.len())),
                     _ => {}
                 }
-                let live: usize = leases.iter().map(Lease::bytes).sum();
-                let overdrawn: usize = leases.iter().map(|lease| lease.overdrawn).sum();
+                let live: usize = reservations.iter().map(Reservation::bytes).sum();
+                let overdrawn: usize = reservations.iter().map(|reservation| reservation.overdrawn).sum();
                 peak = peak.max(live);
                 prop_assert_eq!(budget.statistics().live_bytes, live);
                 prop_assert_eq!(budget.statistics().peak_bytes, peak);
                 prop_assert!(live <= limit + overdrawn, "{} of {}, {}", live, limit, overdrawn);
             }
-            drop(leases);
+            drop(reservations);
             prop_assert_eq!(live(&budget), 0);
         }
 
@@ -878,8 +889,8 @@ mod tests {
             let limit = HEADROOM * levels + spare;
             let budget = budget(limit, HEADROOM, levels);
             let keeps = |level: usize| batches > 0 && level % 3 == 1;
-            let mut queues: Vec<VecDeque<Lease>> = (0..levels).map(|_| VecDeque::new()).collect();
-            let mut kept: Vec<Option<(Lease, usize)>> = (0..levels).map(|_| None).collect();
+            let mut queues: Vec<VecDeque<Reservation>> = (0..levels).map(|_| VecDeque::new()).collect();
+            let mut kept: Vec<Option<(Reservation, usize)>> = (0..levels).map(|_| None).collect();
             // One step at `level`; `levels` is the consumer. Says whether it was possible.
             let mut advance = |level: usize, step: Step| -> Result<bool> {
                 if level > 0 && queues[level - 1].is_empty() {
@@ -908,16 +919,16 @@ mod tests {
                     }
                     return Ok(true);
                 }
-                let Some(mut lease) = budget.try_reserve(level, step.bytes)? else {
+                let Some(mut reservation) = budget.try_reserve(level, step.bytes)? else {
                     return Ok(false);
                 };
                 if step.grown > 0 {
-                    lease.resize((step.bytes + step.grown).min(HEADROOM));
+                    reservation.resize((step.bytes + step.grown).min(HEADROOM));
                 }
                 if level > 0 {
                     queues[level - 1].pop_front();
                 }
-                queues[level].push_back(lease);
+                queues[level].push_back(reservation);
                 Ok(true)
             };
             for step in steps {

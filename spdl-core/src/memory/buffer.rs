@@ -27,18 +27,18 @@ const SLACK: usize = 16;
 /// ones, and never more free bytes than were in use at its peak; with those in use, no more than
 /// that peak and a sixteenth of it. The oldest go first.
 #[derive(Clone, Default)]
-pub struct BufferPool(Arc<Shared>);
+pub struct BufferPool(Arc<PoolShared>);
 
 #[derive(Default)]
-struct Shared {
-    books: Mutex<Books>,
+struct PoolShared {
+    books: Mutex<PoolState>,
     pin: Option<Arc<dyn PinMemory>>,
 }
 
 #[derive(Default)]
-struct Books {
+struct PoolState {
     /// The oldest first.
-    free: Vec<Memory>,
+    free: Vec<PinnedBytes>,
     free_bytes: usize,
     live_bytes: usize,
     peak_bytes: usize,
@@ -67,7 +67,7 @@ pub type Pin = Box<dyn Any + Send + Sync>;
 pub const PAGE: usize = 4096;
 
 /// The memory of a buffer. Let go before it is freed: fields are dropped in their order.
-struct Memory {
+struct PinnedBytes {
     pin: Option<Pin>,
     bytes: BytesMut,
 }
@@ -95,7 +95,7 @@ impl BufferPool {
 
     /// An empty pool whose buffers are pinned, and aligned to [`PAGE`] bytes.
     pub fn pinned(pin: Arc<dyn PinMemory>) -> Self {
-        BufferPool(Arc::new(Shared { pin: Some(pin), ..Shared::default() }))
+        BufferPool(Arc::new(PoolShared { pin: Some(pin), ..PoolShared::default() }))
     }
 
     /// A buffer of `len` bytes, from the pool where it has one of that size. New memory is zeroed;
@@ -106,7 +106,7 @@ impl BufferPool {
     /// [`PinMemory::pin`] fails with.
     pub fn take(&self, len: usize) -> Result<HostBuffer> {
         let reused = self.0.books.lock().reuse(len);
-        let Memory { pin, bytes } = match reused {
+        let PinnedBytes { pin, bytes } = match reused {
             Some(memory) => memory,
             None => {
                 let memory = self.0.allocate(len)?;
@@ -115,7 +115,7 @@ impl BufferPool {
                 memory
             }
         };
-        let lease = Lease { pool: Some(Arc::clone(&self.0)), len, pin };
+        let lease = PoolLoan { pool: Some(Arc::clone(&self.0)), len, pin };
         Ok(HostBuffer { bytes, lease: Some(lease) })
     }
 
@@ -137,21 +137,21 @@ impl fmt::Debug for BufferPool {
     }
 }
 
-impl Shared {
-    fn allocate(&self, len: usize) -> Result<Memory> {
+impl PoolShared {
+    fn allocate(&self, len: usize) -> Result<PinnedBytes> {
         let Some(pin) = self.pin.as_ref().filter(|_| len > 0) else {
-            return Ok(Memory { pin: None, bytes: aligned(len)? });
+            return Ok(PinnedBytes { pin: None, bytes: aligned(len)? });
         };
         let pages = len.checked_next_multiple_of(PAGE).ok_or_else(|| none_left(len))?;
         let mut bytes = aligned_to(PAGE, pages)?;
         let pin = pin.pin(&mut bytes)?;
         bytes.truncate(len);
-        Ok(Memory { pin: Some(pin), bytes })
+        Ok(PinnedBytes { pin: Some(pin), bytes })
     }
 }
 
-impl Books {
-    fn reuse(&mut self, len: usize) -> Option<Memory> {
+impl PoolState {
+    fn reuse(&mut self, len: usize) -> Option<PinnedBytes> {
         let at = self.free.iter().rposition(|memory| memory.bytes.len() == len)?;
         self.free_bytes -= len;
         self.lend(len);
@@ -159,7 +159,7 @@ impl Books {
     }
 
     /// Counts a new buffer; returns free ones that there is no more room for.
-    fn allocated(&mut self, len: usize) -> Vec<Memory> {
+    fn allocated(&mut self, len: usize) -> Vec<PinnedBytes> {
         self.allocations += 1;
         self.lend(len);
         self.surplus()
@@ -171,7 +171,7 @@ impl Books {
     }
 
     /// Takes back what was lent, with its memory unless that was lost.
-    fn give_back(&mut self, len: usize, memory: Option<Memory>) -> Vec<Memory> {
+    fn give_back(&mut self, len: usize, memory: Option<PinnedBytes>) -> Vec<PinnedBytes> {
         self.live_bytes -= len;
         if let Some(memory) = memory {
             self.free_bytes += memory.bytes.len();
@@ -181,7 +181,7 @@ impl Books {
     }
 
     /// The oldest free buffers, as many as there are too many. To be dropped outside the lock.
-    fn surplus(&mut self) -> Vec<Memory> {
+    fn surplus(&mut self) -> Vec<PinnedBytes> {
         let most_held = self.peak_bytes.saturating_add(self.peak_bytes / SLACK);
         let most_free = self.peak_bytes.min(most_held.saturating_sub(self.live_bytes));
         let mut count = 0;
@@ -216,18 +216,18 @@ fn aligned_to(alignment: usize, len: usize) -> Result<BytesMut> {
 }
 
 /// The right to use `len` bytes of a pool; dropping it ends the count.
-struct Lease {
+struct PoolLoan {
     /// `None` only once it has ended.
-    pool: Option<Arc<Shared>>,
+    pool: Option<Arc<PoolShared>>,
     len: usize,
     pin: Option<Pin>,
 }
 
-impl Lease {
+impl PoolLoan {
     /// Ends the count, and gives the memory back where it is still whole. Else lets go of it.
     fn end(&mut self, bytes: BytesMut) {
         if let Some(pool) = self.pool.take() {
-            let memory = Memory { pin: self.pin.take(), bytes };
+            let memory = PinnedBytes { pin: self.pin.take(), bytes };
             let whole = (memory.bytes.len() == self.len).then_some(memory);
             let surplus = pool.books.lock().give_back(self.len, whole);
             drop(surplus);
@@ -235,7 +235,7 @@ impl Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for PoolLoan {
     fn drop(&mut self) {
         self.end(BytesMut::new());
     }
@@ -245,7 +245,7 @@ impl Drop for Lease {
 pub struct HostBuffer {
     bytes: BytesMut,
     /// `None` only once the rows have taken it.
-    lease: Option<Lease>,
+    lease: Option<PoolLoan>,
 }
 
 impl HostBuffer {
@@ -288,7 +288,7 @@ impl fmt::Debug for HostBuffer {
 /// A buffer cut into rows. A row is absent while a worker writes it.
 pub(crate) struct RowBuffer {
     /// First, since memory is let go before it is freed.
-    lease: Option<Lease>,
+    lease: Option<PoolLoan>,
     rows: Vec<Option<BytesMut>>,
     rest: BytesMut,
 }
@@ -476,22 +476,22 @@ mod tests {
 
     /// What is pinned, as address and length.
     #[derive(Clone, Debug, Default)]
-    struct Ledger(Arc<Mutex<Vec<(usize, usize)>>>);
+    struct PinLedger(Arc<Mutex<Vec<(usize, usize)>>>);
 
-    struct Entry(Ledger, (usize, usize));
+    struct PinnedRange(PinLedger, (usize, usize));
 
-    impl PinMemory for Ledger {
+    impl PinMemory for PinLedger {
         fn pin(&self, memory: &mut [u8]) -> Result<Pin> {
             let place = (memory.as_ptr().addr(), memory.len());
             if place.1 > 100 * PAGE {
                 return Err(Error::new(ErrorKind::LimitExceeded, "too much is locked"));
             }
             self.0.lock().push(place);
-            Ok(Box::new(Entry(self.clone(), place)))
+            Ok(Box::new(PinnedRange(self.clone(), place)))
         }
     }
 
-    impl Drop for Entry {
+    impl Drop for PinnedRange {
         fn drop(&mut self) {
             self.0.0.lock().retain(|place| *place != self.1);
         }
@@ -499,7 +499,7 @@ mod tests {
 
     #[test]
     fn whole_pages_are_pinned_once_for_each_allocation_until_the_pool_frees_them() {
-        let ledger = Ledger::default();
+        let ledger = PinLedger::default();
         let pool = BufferPool::pinned(Arc::new(ledger.clone()));
         let buffer = pool.take(PAGE + 1).unwrap();
         let address = buffer.as_ptr().addr();
@@ -520,7 +520,7 @@ mod tests {
 
     #[test]
     fn a_pinned_buffer_that_lost_a_row_is_let_go_before_that_row_is_freed() {
-        let ledger = Ledger::default();
+        let ledger = PinLedger::default();
         let pool = BufferPool::pinned(Arc::new(ledger.clone()));
         let mut rows = pool.take(100).unwrap().into_rows(2, 50);
         let lost = rows.lend(1);

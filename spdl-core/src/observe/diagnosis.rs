@@ -82,7 +82,7 @@ pub enum Limit {
 impl Statistics {
     /// What limits the pipeline's rate.
     pub fn limit(&self) -> Limit {
-        View {
+        MeasuredPipeline {
             elapsed: self.elapsed,
             threads: self.threads,
             cpus: self.cpus,
@@ -98,7 +98,7 @@ impl Statistics {
 impl Interval {
     /// What limited the pipeline's rate in this interval.
     pub fn limit(&self) -> Limit {
-        View {
+        MeasuredPipeline {
             elapsed: self.length,
             threads: self.threads,
             cpus: self.cpus,
@@ -112,7 +112,7 @@ impl Interval {
 }
 
 /// What a verdict is based on.
-struct View<'a> {
+struct MeasuredPipeline<'a> {
     elapsed: Duration,
     threads: usize,
     cpus: usize,
@@ -122,7 +122,7 @@ struct View<'a> {
     memory: MemoryStatistics,
 }
 
-impl View<'_> {
+impl MeasuredPipeline<'_> {
     fn limit(&self) -> Limit {
         if self.consumer.items == 0 || self.elapsed.is_zero() {
             return self.all_failed().unwrap_or(Limit::Unknown);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 
 use crate::error::{Error, ErrorKind, Result, panicked};
-use crate::item::Head;
+use crate::item::ItemHeader;
 use crate::observe::statistics::StageKind;
 use crate::source::sample::SampleId;
 
@@ -389,9 +389,9 @@ fn guarded(call: impl FnOnce() -> Result<()>) -> Result<()> {
     })
 }
 
-impl<'a> From<&'a Head> for ItemInfo<'a> {
-    fn from(head: &'a Head) -> Self {
-        ItemInfo::new(head.id, head.key().map(|key| &**key))
+impl<'a> From<&'a ItemHeader> for ItemInfo<'a> {
+    fn from(header: &'a ItemHeader) -> Self {
+        ItemInfo::new(header.id, header.key().map(|key| &**key))
     }
 }
 
@@ -725,9 +725,9 @@ mod tests {
     #[test]
     fn a_hook_may_leave_out_every_method() {
         #[derive(Debug)]
-        struct Nothing;
-        impl Hook for Nothing {}
-        let hooks = Hooks::new(&Arc::from([Arc::new(Nothing) as Arc<dyn Hook>]), stage());
+        struct IgnoringHook;
+        impl Hook for IgnoringHook {}
+        let hooks = Hooks::new(&Arc::from([Arc::new(IgnoringHook) as Arc<dyn Hook>]), stage());
         hooks.started_once().unwrap();
         hooks.item(item(), || Ok(())).unwrap();
         hooks.ended().unwrap();

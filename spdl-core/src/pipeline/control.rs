@@ -6,8 +6,8 @@ use std::sync::Arc;
 use futures_util::task::AtomicWaker;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::scheduler::Shared;
-use crate::scheduler::worker_pool::Crew;
+use crate::scheduler::RunContext;
+use crate::scheduler::worker_pool::WorkerPool;
 use crate::sync::atomic::Ordering;
 
 /// Changes a pipeline's concurrency while it runs, from any thread: made by
@@ -26,41 +26,41 @@ use crate::sync::atomic::Ordering;
 /// ```
 #[derive(Clone)]
 pub struct Control {
-    pub(crate) shared: Arc<Shared>,
-    knobs: Arc<Knobs>,
+    pub(crate) shared: Arc<RunContext>,
+    knobs: Arc<ConcurrencyControls>,
 }
 
 /// More threads than this are a mistake.
 const MOST_THREADS: usize = 4096;
 
 /// What can be changed.
-pub(crate) struct Knobs {
-    pub(crate) pool: Arc<Crew>,
-    pub(crate) stages: Vec<StageKnob>,
+pub(crate) struct ConcurrencyControls {
+    pub(crate) pool: Arc<WorkerPool>,
+    pub(crate) stages: Vec<StageControl>,
 }
 
 /// What can be changed of one stage.
-pub(crate) struct StageKnob {
+pub(crate) struct StageControl {
     pub(crate) name: Arc<str>,
-    pub(crate) knob: Knob,
+    pub(crate) knob: ConcurrencyControl,
     /// Whether it may work on several items at once.
     pub(crate) adjustable: bool,
 }
 
 /// How to tell a stage that its concurrency has changed.
-pub(crate) enum Knob {
+pub(crate) enum ConcurrencyControl {
     /// It is run by workers of the pool.
     Pool,
     /// It has workers of its own.
-    Own(Arc<Crew>),
+    Own(Arc<WorkerPool>),
     /// It is run by workers of a pool of the caller's, perhaps among other stages.
-    Lent(Arc<Crew>),
+    Lent(Arc<WorkerPool>),
     /// A task drives it.
     Task(Arc<AtomicWaker>),
 }
 
 impl Control {
-    pub(crate) fn new(shared: Arc<Shared>, knobs: Arc<Knobs>) -> Self {
+    pub(crate) fn new(shared: Arc<RunContext>, knobs: Arc<ConcurrencyControls>) -> Self {
         Control { shared, knobs }
     }
 
@@ -96,19 +96,20 @@ impl Control {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
-        let own = matches!(self.knob(stage).map(|knob| &knob.knob), Some(Knob::Own(_)));
+        let own =
+            matches!(self.knob(stage).map(|knob| &knob.knob), Some(ConcurrencyControl::Own(_)));
         let concurrency = if own { bounded(concurrency)? } else { concurrency.max(1) };
         meter.concurrency.store(concurrency, Ordering::SeqCst);
         match self.knob(stage).map(|knob| &knob.knob) {
-            Some(Knob::Own(crew)) => crew.resize(concurrency)?,
-            Some(Knob::Lent(crew)) => crew.resize(concurrency.max(crew.wanted()))?,
+            Some(ConcurrencyControl::Own(pool)) => pool.resize(concurrency)?,
+            Some(ConcurrencyControl::Lent(pool)) => pool.resize(concurrency.max(pool.wanted()))?,
             _ => {}
         }
         self.tell(stage);
         Ok(())
     }
 
-    fn knob(&self, stage: &str) -> Option<&StageKnob> {
+    fn knob(&self, stage: &str) -> Option<&StageControl> {
         self.knobs.stages.iter().find(|knob| &*knob.name == stage)
     }
 
@@ -124,9 +125,11 @@ impl Control {
     /// Wakes whoever runs a stage, so that it sees its concurrency.
     pub(crate) fn tell(&self, stage: &str) {
         match self.knob(stage).map(|knob| &knob.knob) {
-            Some(Knob::Pool) => self.knobs.pool.signal.wake_all(),
-            Some(Knob::Own(crew) | Knob::Lent(crew)) => crew.signal.wake_all(),
-            Some(Knob::Task(waker)) => waker.wake(),
+            Some(ConcurrencyControl::Pool) => self.knobs.pool.signal.wake_all(),
+            Some(ConcurrencyControl::Own(pool) | ConcurrencyControl::Lent(pool)) => {
+                pool.signal.wake_all()
+            }
+            Some(ConcurrencyControl::Task(waker)) => waker.wake(),
             None => {}
         }
     }

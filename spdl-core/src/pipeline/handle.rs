@@ -12,19 +12,19 @@ use futures_core::Stream;
 use futures_util::FutureExt;
 
 use crate::error::{Error, ErrorKind, Result, guarded, panicked};
-use crate::item::Envelope;
+use crate::item::Item;
 use crate::observe::interval::Snapshotter;
 use crate::observe::statistics::Statistics;
 use crate::pipeline::builder::{Driver, IntervalListener};
-use crate::pipeline::control::{Control, Knobs};
+use crate::pipeline::control::{ConcurrencyControls, Control};
 use crate::pipeline::definition::Definition;
 use crate::resume::delivery::Delivery;
 use crate::resume::replay::OrderRecord;
 use crate::resume::state::State;
 use crate::runtime::{Runtime, ThreadRuntime, ThreadWaker, block_on};
-use crate::scheduler::Shared;
+use crate::scheduler::RunContext;
 use crate::scheduler::queue::{Next, Queue, drop_all};
-use crate::scheduler::worker_pool::Crew;
+use crate::scheduler::worker_pool::WorkerPool;
 use crate::sync::{Ended, Ends, MODELLED, Mutex, thread};
 
 /// The most items the consumer takes out of the last queue at once, where it is quick.
@@ -59,9 +59,9 @@ const LOOKS_BEFORE_SLEEP: usize = if MODELLED { 0 } else { 2 };
 /// pipeline may be used there but dropping it.
 pub struct Pipeline<T> {
     output: Arc<Queue<T>>,
-    shared: Arc<Shared>,
+    shared: Arc<RunContext>,
     /// The shared pool first, each with how many workers it begins with.
-    crews: Vec<(Arc<Crew>, usize)>,
+    pools: Vec<(Arc<WorkerPool>, usize)>,
     /// Tasks not yet started.
     drivers: Vec<Driver>,
     /// Threads of sources that block.
@@ -73,9 +73,9 @@ pub struct Pipeline<T> {
     /// Present where there is one source.
     delivery: Option<Delivery>,
     definition: Definition,
-    knobs: Arc<Knobs>,
+    knobs: Arc<ConcurrencyControls>,
     /// What has been taken out of the last queue.
-    ready: VecDeque<Envelope<T>>,
+    ready: VecDeque<Item<T>>,
     /// When that was last filled, and with how many items.
     filled: Option<(Instant, usize)>,
     /// How deep the last queue is, where that follows from how fast items are delivered.
@@ -124,10 +124,10 @@ impl Prefetch {
 }
 
 /// What a pipeline is put together from.
-pub(crate) struct Parts<T> {
+pub(crate) struct PipelineParts<T> {
     pub(crate) output: Arc<Queue<T>>,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) crews: Vec<(Arc<Crew>, usize)>,
+    pub(crate) shared: Arc<RunContext>,
+    pub(crate) pools: Vec<(Arc<WorkerPool>, usize)>,
     pub(crate) drivers: Vec<Driver>,
     pub(crate) runtime: Option<Arc<dyn Runtime>>,
     pub(crate) interval: Option<(Duration, IntervalListener)>,
@@ -136,14 +136,14 @@ pub(crate) struct Parts<T> {
     /// The least depth of the last queue, where nobody has set it.
     pub(crate) least_prefetch: Option<usize>,
     pub(crate) definition: Definition,
-    pub(crate) knobs: Knobs,
+    pub(crate) knobs: ConcurrencyControls,
 }
 
 /// Ends the pipeline where a runtime drops one of its tasks before that has ended: else the
 /// consumer would wait for ever.
-struct Unfinished(Option<Arc<Shared>>);
+struct DriverGuard(Option<Arc<RunContext>>);
 
-impl Drop for Unfinished {
+impl Drop for DriverGuard {
     fn drop(&mut self) {
         if let Some(shared) = self.0.take()
             && !shared.stopped()
@@ -161,7 +161,7 @@ struct Reporter {
 }
 
 impl Reporter {
-    fn report(&self, shared: &Shared) {
+    fn report(&self, shared: &RunContext) {
         let (snapshotter, listener) = &mut *self.state.lock();
         let interval = snapshotter.interval(shared.raw());
         let told = guarded(|| {
@@ -178,7 +178,7 @@ impl Reporter {
 
 /// A view of a pipeline's statistics that can be used from any thread, also after its end.
 #[derive(Clone)]
-pub struct Monitor(Arc<Shared>);
+pub struct Monitor(Arc<RunContext>);
 
 impl Monitor {
     /// The counters as they are now.
@@ -209,7 +209,7 @@ pub enum Event<T> {
 }
 
 /// What comes next for the consumer.
-enum Step<T> {
+enum NextStep<T> {
     Item(T),
     EpochEnd,
     Failed(Error),
@@ -217,7 +217,7 @@ enum Step<T> {
 }
 
 impl<T: Send + 'static> Pipeline<T> {
-    pub(crate) fn new(parts: Parts<T>) -> Self {
+    pub(crate) fn new(parts: PipelineParts<T>) -> Self {
         let reporter = parts.interval.map(|(interval, listener)| {
             let state = Mutex::new((Snapshotter::default(), listener));
             Arc::new(Reporter { interval, state })
@@ -225,7 +225,7 @@ impl<T: Send + 'static> Pipeline<T> {
         Pipeline {
             output: parts.output,
             shared: parts.shared,
-            crews: parts.crews,
+            pools: parts.pools,
             drivers: parts.drivers,
             blocking: Vec::new(),
             runtime: parts.runtime,
@@ -279,8 +279,8 @@ impl<T: Send + 'static> Pipeline<T> {
     }
 
     fn start_threads(&mut self) -> Result<()> {
-        for (crew, workers) in &self.crews {
-            crew.open(*workers)?;
+        for (pool, workers) in &self.pools {
+            pool.open(*workers)?;
         }
         let runtime = match &self.runtime {
             Some(runtime) => Arc::clone(runtime),
@@ -291,7 +291,7 @@ impl<T: Send + 'static> Pipeline<T> {
             }
         };
         for driver in self.drivers.drain(..) {
-            let mut unfinished = Unfinished(Some(Arc::clone(&self.shared)));
+            let mut unfinished = DriverGuard(Some(Arc::clone(&self.shared)));
             let task = (driver.task)(Arc::clone(&runtime));
             let task = async move {
                 let result = AssertUnwindSafe(task).catch_unwind().await;
@@ -351,7 +351,7 @@ impl<T: Send + 'static> Pipeline<T> {
         loop {
             match self.step(left) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Step::EpochEnd) => {
+                Poll::Ready(NextStep::EpochEnd) => {
                     // There may be no end of epochs of which nothing is left.
                     empty_epochs += 1;
                     if let Some(deadline) = deadline {
@@ -387,10 +387,10 @@ impl<T: Send + 'static> Pipeline<T> {
     /// ```
     pub fn next_event(&mut self, timeout: Duration) -> Poll<Option<Result<Event<T>>>> {
         self.step(timeout).map(|step| match step {
-            Step::Item(item) => Some(Ok(Event::Item(item))),
-            Step::EpochEnd => Some(Ok(Event::EpochEnd(self.epoch))),
-            Step::Failed(error) => Some(Err(error)),
-            Step::End => None,
+            NextStep::Item(item) => Some(Ok(Event::Item(item))),
+            NextStep::EpochEnd => Some(Ok(Event::EpochEnd(self.epoch))),
+            NextStep::Failed(error) => Some(Err(error)),
+            NextStep::End => None,
         })
     }
 
@@ -446,12 +446,12 @@ impl<T: Send + 'static> Pipeline<T> {
         // Once the pipeline has ended, no rest of an epoch is left of which another part could come.
         if (!self.in_epoch || self.ended) && self.ready.is_empty() {
             match self.wait(Self::fill) {
-                None => self.epoch = self.ready.front().map_or(0, |item| item.head.id.epoch),
-                Some(Step::End) => return None,
+                None => self.epoch = self.ready.front().map_or(0, |item| item.header.id.epoch),
+                Some(NextStep::End) => return None,
                 // An epoch of which nothing is left.
-                Some(Step::EpochEnd) => ended = true,
-                Some(Step::Failed(error)) => self.failed = Some(error),
-                Some(Step::Item(_)) => {}
+                Some(NextStep::EpochEnd) => ended = true,
+                Some(NextStep::Failed(error)) => self.failed = Some(error),
+                Some(NextStep::Item(_)) => {}
             }
         }
         Some(Epoch { pipeline: self, ended })
@@ -465,9 +465,9 @@ impl<T: Send + 'static> Pipeline<T> {
         }
     }
 
-    fn step(&mut self, timeout: Duration) -> Poll<Step<T>> {
+    fn step(&mut self, timeout: Duration) -> Poll<NextStep<T>> {
         if let Some(item) = self.take_ready() {
-            return Poll::Ready(Step::Item(item));
+            return Poll::Ready(NextStep::Item(item));
         }
         self.wait_for(timeout, Self::poll)
     }
@@ -512,10 +512,10 @@ impl<T: Send + 'static> Pipeline<T> {
         }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Step<T>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<NextStep<T>> {
         loop {
             if let Some(item) = self.take_ready() {
-                return Poll::Ready(Step::Item(item));
+                return Poll::Ready(NextStep::Item(item));
             }
             match self.fill(cx) {
                 Poll::Pending => return Poll::Pending,
@@ -526,7 +526,7 @@ impl<T: Send + 'static> Pipeline<T> {
     }
 
     /// Gets items ready. What else comes, if that comes first, is given back.
-    fn fill(&mut self, cx: &mut Context<'_>) -> Poll<Option<Step<T>>> {
+    fn fill(&mut self, cx: &mut Context<'_>) -> Poll<Option<NextStep<T>>> {
         loop {
             match self.fill_once(cx) {
                 // All of it was delivered by an earlier run.
@@ -537,16 +537,16 @@ impl<T: Send + 'static> Pipeline<T> {
     }
 
     /// The same; there may be nothing among what came that is still wanted.
-    fn fill_once(&mut self, cx: &mut Context<'_>) -> Poll<Option<Step<T>>> {
+    fn fill_once(&mut self, cx: &mut Context<'_>) -> Poll<Option<NextStep<T>>> {
         if let Some(error) = self.failed.take() {
-            return Poll::Ready(Some(Step::Failed(error)));
+            return Poll::Ready(Some(NextStep::Failed(error)));
         }
         if self.ended {
-            return Poll::Ready(Some(Step::End));
+            return Poll::Ready(Some(NextStep::End));
         }
         if let Err(error) = self.start() {
             self.ended = true;
-            return Poll::Ready(Some(Step::Failed(error)));
+            return Poll::Ready(Some(NextStep::Failed(error)));
         }
         if self.process != std::process::id() {
             // The threads are not here, and a lock may be held by one of them for ever.
@@ -554,7 +554,7 @@ impl<T: Send + 'static> Pipeline<T> {
             let message = "this pipeline belongs to the process that started it, of which this \
                            one is a fork; build another one here";
             let error = Error::new(ErrorKind::Stopped, message);
-            return Poll::Ready(Some(Step::Failed(error)));
+            return Poll::Ready(Some(NextStep::Failed(error)));
         }
         let since = *self.waiting_since.get_or_insert_with(Instant::now);
         let most = self.run_length(since);
@@ -587,9 +587,9 @@ impl<T: Send + 'static> Pipeline<T> {
                 {
                     self.ended = true;
                     self.stop();
-                    return Poll::Ready(Some(Step::Failed(error)));
+                    return Poll::Ready(Some(NextStep::Failed(error)));
                 }
-                Poll::Ready(Some(Step::EpochEnd))
+                Poll::Ready(Some(NextStep::EpochEnd))
             }
             Poll::Ready(Some(_)) => {
                 self.ended = true;
@@ -605,7 +605,7 @@ impl<T: Send + 'static> Pipeline<T> {
                         None => late,
                     });
                 }
-                Poll::Ready(Some(error.map_or(Step::End, Step::Failed)))
+                Poll::Ready(Some(error.map_or(NextStep::End, NextStep::Failed)))
             }
         }
     }
@@ -624,9 +624,9 @@ impl<T: Send + 'static> Pipeline<T> {
     /// Drops what an earlier run has delivered already.
     fn pass_over(&mut self) {
         let Some(delivery) = &self.delivery else { return };
-        let account = &delivery.account;
-        if account.has_any_passed() {
-            self.ready.retain(|item| !account.passes(&item.head));
+        let ledger = &delivery.ledger;
+        if ledger.has_any_passed() {
+            self.ready.retain(|item| !ledger.passes(&item.header));
         }
     }
 
@@ -635,9 +635,9 @@ impl<T: Send + 'static> Pipeline<T> {
         loop {
             let item = self.ready.pop_front()?;
             self.in_epoch = true;
-            self.epoch = item.head.id.epoch;
+            self.epoch = item.header.id.epoch;
             if let Some(delivery) = &mut self.delivery
-                && !delivery.hand_out(&item.head)
+                && !delivery.hand_out(&item.header)
             {
                 if let Some(record) = &mut self.record {
                     // Its number is not given to another one.
@@ -648,7 +648,7 @@ impl<T: Send + 'static> Pipeline<T> {
             }
             if let Some(record) = &mut self.record {
                 let before = record.len();
-                item.head.member().samples(&mut |id| record.push_sample(id));
+                item.header.member().samples(&mut |id| record.push_sample(id));
                 record.end_step(before);
             }
             return Some(item.value);
@@ -722,7 +722,7 @@ impl<T: Send + 'static> Pipeline<T> {
         Control::new(Arc::clone(&self.shared), Arc::clone(&self.knobs))
     }
 
-    pub(crate) fn shared(&self) -> Arc<Shared> {
+    pub(crate) fn shared(&self) -> Arc<RunContext> {
         Arc::clone(&self.shared)
     }
 
@@ -738,12 +738,12 @@ impl<T: Send + 'static> Pipeline<T> {
     }
 }
 
-impl<T> Step<T> {
+impl<T> NextStep<T> {
     fn into_item(self) -> Option<Result<T>> {
         match self {
-            Step::Item(item) => Some(Ok(item)),
-            Step::Failed(error) => Some(Err(error)),
-            Step::EpochEnd | Step::End => None,
+            NextStep::Item(item) => Some(Ok(item)),
+            NextStep::Failed(error) => Some(Err(error)),
+            NextStep::EpochEnd | NextStep::End => None,
         }
     }
 }
@@ -775,7 +775,7 @@ impl<T: Send + 'static> Iterator for Epoch<'_, T> {
             return None;
         }
         let step = self.pipeline.wait(Pipeline::poll);
-        self.ended = matches!(step, Step::EpochEnd | Step::End);
+        self.ended = matches!(step, NextStep::EpochEnd | NextStep::End);
         step.into_item()
     }
 }
@@ -858,7 +858,7 @@ impl<T: Send + 'static> Stream for PipelineStream<T> {
         loop {
             match pipeline.poll(cx) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Step::EpochEnd) => {}
+                Poll::Ready(NextStep::EpochEnd) => {}
                 Poll::Ready(step) => return Poll::Ready(step.into_item()),
             }
         }
@@ -893,7 +893,7 @@ impl<T> Pipeline<T> {
         if self.started && self.process != std::process::id() {
             // A fork has none of the threads, and their locks are not to be touched.
             self.blocking.drain(..).for_each(std::mem::forget);
-            self.crews.drain(..).for_each(std::mem::forget);
+            self.pools.drain(..).for_each(std::mem::forget);
             std::mem::forget(std::mem::take(&mut self.ready));
             std::mem::forget(self.own_runtime.take());
             return true;
@@ -902,8 +902,8 @@ impl<T> Pipeline<T> {
         drop_all(self.ready.drain(..));
         self.drivers.clear();
         let mut all = true;
-        for (crew, _) in self.crews.drain(..) {
-            all &= crew.wind_down(deadline);
+        for (pool, _) in self.pools.drain(..) {
+            all &= pool.wind_down(deadline);
         }
         for (thread, ended) in self.blocking.drain(..) {
             if deadline.is_none_or(|deadline| ended.wait_until(deadline)) {

@@ -10,7 +10,7 @@ use crate::observe::statistics::{StageKind, StageMeter};
 use crate::pipeline::builder::PipelineBuilder;
 use crate::pipeline::control::Control;
 use crate::pipeline::handle::Pipeline;
-use crate::scheduler::Shared;
+use crate::scheduler::RunContext;
 use crate::sync::atomic::Ordering;
 
 /// How often a profile looks whether a stage has done its part.
@@ -106,7 +106,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let mut pipeline = self.build_to_profile(options.items)?;
-        let run = Run::new(&pipeline, options.items);
+        let run = ProfileRun::new(&pipeline, options.items);
         run.hold_all();
         pipeline.start()?;
         run.wait_for_source(&mut pipeline)?;
@@ -121,15 +121,15 @@ impl<T: Send + 'static> PipelineBuilder<T> {
 }
 
 /// A profile under way.
-struct Run {
-    shared: Arc<Shared>,
+struct ProfileRun {
+    shared: Arc<RunContext>,
     control: Control,
     items: usize,
 }
 
-impl Run {
+impl ProfileRun {
     fn new<T: Send + 'static>(pipeline: &Pipeline<T>, items: usize) -> Self {
-        Run { shared: pipeline.shared(), control: pipeline.control(), items }
+        ProfileRun { shared: pipeline.shared(), control: pipeline.control(), items }
     }
 
     /// The stages that can be held back.

@@ -17,16 +17,16 @@ pub struct SavedSteps<'a, T> {
     saver: &'a mut StateSaver,
     pipeline: &'a mut Pipeline<T>,
     stop: &'a AtomicBool,
-    notes: Option<Notes<'a>>,
+    notes: Option<NotesFn<'a>>,
     /// Whether a step is under way.
     begun: bool,
     over: bool,
 }
 
-type Notes<'a> = Box<dyn FnMut(&mut State) + 'a>;
+type NotesFn<'a> = Box<dyn FnMut(&mut State) + 'a>;
 
 /// That somebody wants the run to end.
-struct AskedToStop;
+struct StopRequested;
 
 impl StateSaver {
     /// The items of `pipeline` as steps: when one is done, its state goes to this saver. Ends with
@@ -96,7 +96,7 @@ impl<T: Send + 'static> SavedSteps<'_, T> {
             self.saver.after_step(|| state)?;
         }
         let stop = self.stop;
-        let check = || if stop.load(Ordering::Relaxed) { Err(AskedToStop) } else { Ok(()) };
+        let check = || if stop.load(Ordering::Relaxed) { Err(StopRequested) } else { Ok(()) };
         // Also where items are always there.
         let next = check().and_then(|()| self.pipeline.next_checked(LOOK, check));
         let Ok(next) = next else {

@@ -81,7 +81,11 @@ impl State {
         };
         let first = &states[0];
         let is_same = states.iter().all(|state| of_rank_0(state) == of_rank_0(first));
-        let parts = if is_same { Parts::of_one(&states)? } else { Parts::of_several(&states)? };
+        let parts = if is_same {
+            DivisionCoverage::of_one(&states)?
+        } else {
+            DivisionCoverage::of_several(&states)?
+        };
         let len = states.iter().filter_map(|state| state.len).max();
         // Where nobody knows how many there are, what is missing lies in front of something done.
         let end = len.unwrap_or_else(|| parts.done.end());
@@ -104,7 +108,7 @@ impl State {
 pub struct OrderAudit {
     epoch: u64,
     len: Option<u64>,
-    parts: Parts,
+    parts: DivisionCoverage,
     /// Where the epoch ends, as far as is known.
     end: u64,
     /// From where on no rank takes what is left.
@@ -241,7 +245,7 @@ impl fmt::Display for OrderAudit {
 
 /// What several states say of an epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Parts {
+struct DivisionCoverage {
     /// What was done when it was divided.
     base: Layers,
     done: Layers,
@@ -249,9 +253,9 @@ struct Parts {
     repeated: Layers,
 }
 
-impl Parts {
+impl DivisionCoverage {
     /// Of states of one division.
-    fn of_one(states: &[State]) -> Result<Parts> {
+    fn of_one(states: &[State]) -> Result<DivisionCoverage> {
         let first = &states[0];
         let world = first.shard.unwrap_or_default().world;
         let has_done = states.iter().any(|state| !state.done.is_empty());
@@ -273,11 +277,11 @@ impl Parts {
         let (mut all, mut twice) = (base.clone(), Layers::default());
         all.add_ranks(done)?;
         twice.add_ranks(repeated)?;
-        Ok(Parts { base, done: all, repeated: twice })
+        Ok(DivisionCoverage { base, done: all, repeated: twice })
     }
 
     /// Of states of different divisions: position by position.
-    fn of_several(states: &[State]) -> Result<Parts> {
+    fn of_several(states: &[State]) -> Result<DivisionCoverage> {
         let (mut done, mut repeated) = (Ranges::default(), Ranges::default());
         let mut left = MOST_COMPARED;
         let mut count = |more: u64| {
@@ -312,7 +316,11 @@ impl Parts {
             }
             done = done.union(&ranges.into_iter().collect());
         }
-        Ok(Parts { base: Layers::default(), done: done.into(), repeated: repeated.into() })
+        Ok(DivisionCoverage {
+            base: Layers::default(),
+            done: done.into(),
+            repeated: repeated.into(),
+        })
     }
 }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::item::Head;
-use crate::item::lineage::Fate;
-use crate::resume::ledger::{Account, Row};
+use crate::item::ItemHeader;
+use crate::item::lineage::Outcome;
+use crate::resume::ledger::{DeliveredRange, Ledger};
 use crate::resume::state::{SampleCounts, State};
 use crate::source::sample::SampleId;
 
@@ -17,8 +17,8 @@ const NOTED_AT_ONCE: usize = 256;
 /// Keeps account of what the consumer is handed.
 #[derive(Debug)]
 pub(crate) struct Delivery {
-    pub(crate) account: Arc<Account>,
-    deliveries: Deliveries,
+    pub(crate) ledger: Arc<Ledger>,
+    deliveries: PendingDeliveries,
     /// The state at the beginning of this run, or of the current epoch.
     begun: State,
     steps: u64,
@@ -33,15 +33,15 @@ pub(crate) struct Delivery {
 impl Delivery {
     /// For a run that begins with `begun`.
     pub(crate) fn new(
-        account: Arc<Account>,
+        ledger: Arc<Ledger>,
         begun: State,
         audit: bool,
         keeps_order: bool,
         skipped: Vec<Range<u64>>,
     ) -> Self {
         Delivery {
-            account,
-            deliveries: Deliveries::new(begun.shard.unwrap_or_default().world),
+            ledger,
+            deliveries: PendingDeliveries::new(begun.shard.unwrap_or_default().world),
             steps: begun.steps,
             steps_in_epoch: begun.steps_in_epoch,
             begun,
@@ -62,18 +62,18 @@ impl Delivery {
     }
 
     /// Notes that the consumer is handed an item. Says whether it wants it: else it is left out.
-    pub(crate) fn hand_out(&mut self, head: &Head) -> bool {
+    pub(crate) fn hand_out(&mut self, header: &ItemHeader) -> bool {
         let wanted = !self.skips();
         self.steps = self.steps.saturating_add(1);
-        if head.id.epoch != self.begun.epoch {
+        if header.id.epoch != self.begun.epoch {
             // Its first item.
-            self.begin(head.id.epoch);
+            self.begin(header.id.epoch);
         }
         self.steps_in_epoch = self.steps_in_epoch.saturating_add(1);
         if wanted {
-            self.deliveries.add(head, &self.account);
+            self.deliveries.add(header, &self.ledger);
         } else {
-            self.account.gone(&head.member(), Fate::LeftOut);
+            self.ledger.gone(&header.member(), Outcome::LeftOut);
         }
         wanted
     }
@@ -85,8 +85,8 @@ impl Delivery {
 
     /// Closes an epoch of which everything was handed out.
     pub(crate) fn end_epoch(&mut self, epoch: u64) -> Result<()> {
-        self.deliveries.enter_all(epoch, &self.account);
-        let counts = self.account.close(epoch, self.audit)?;
+        self.deliveries.enter_all(epoch, &self.ledger);
+        let counts = self.ledger.close(epoch, self.audit)?;
         self.begun.in_all = self.begun.in_all.plus(counts);
         self.begin(epoch + 1);
         Ok(())
@@ -95,8 +95,8 @@ impl Delivery {
     /// How far the run has come.
     pub(crate) fn state(&self) -> Result<State> {
         let begun = &self.begun;
-        let progress = self.account.progress(begun.epoch, || self.deliveries.take_noted());
-        if let Some(error) = self.account.why_no_state() {
+        let progress = self.ledger.progress(begun.epoch, || self.deliveries.take_noted());
+        if let Some(error) = self.ledger.why_no_state() {
             return Err(error);
         }
         if let Some((stage, _)) = progress.cuts.first_key_value()
@@ -127,25 +127,25 @@ impl Delivery {
 
 /// What the consumer was handed of the current epoch, and is not yet entered in the books.
 #[derive(Debug, Default)]
-struct Deliveries {
-    noted: Vec<Row>,
+struct PendingDeliveries {
+    noted: Vec<DeliveredRange>,
     /// How far the stride is between the positions of this rank.
     stride: u64,
     /// How many rows have been entered.
     entered: AtomicUsize,
 }
 
-impl Deliveries {
+impl PendingDeliveries {
     fn new(stride: u64) -> Self {
-        Deliveries { stride, ..Deliveries::default() }
+        PendingDeliveries { stride, ..PendingDeliveries::default() }
     }
 
     /// Notes that the consumer has an item.
-    fn add(&mut self, head: &Head, account: &Account) {
-        if head.members().is_some() {
-            return account.gone(&head.member(), Fate::Delivered);
+    fn add(&mut self, header: &ItemHeader, ledger: &Ledger) {
+        if header.members().is_some() {
+            return ledger.gone(&header.member(), Outcome::Delivered);
         }
-        let &Head { id: SampleId { epoch, index }, lineage, .. } = head;
+        let &ItemHeader { id: SampleId { epoch, index }, lineage, .. } = header;
         // A row that was entered is closed.
         let open = *self.entered.get_mut() < self.noted.len();
         if let Some(last) = self.noted.last_mut()
@@ -157,16 +157,16 @@ impl Deliveries {
             last.len += 1;
             return;
         }
-        self.noted.push(Row { first: index, len: 1, stride: self.stride, lineage });
+        self.noted.push(DeliveredRange { first: index, len: 1, stride: self.stride, lineage });
         if self.noted.len() >= NOTED_AT_ONCE {
-            self.enter_all(epoch, account);
+            self.enter_all(epoch, ledger);
         }
     }
 
     /// Enters everything.
-    fn enter_all(&mut self, epoch: u64, account: &Account) {
+    fn enter_all(&mut self, epoch: u64, ledger: &Ledger) {
         if !self.noted.is_empty() {
-            account.delivered(epoch, self.take_noted());
+            ledger.delivered(epoch, self.take_noted());
             self.noted.clear();
             self.entered.store(0, Ordering::Relaxed);
         }
@@ -174,7 +174,7 @@ impl Deliveries {
 
     /// The rows that are not yet entered, for whoever enters them: under the lock of the books, where
     /// this is shared.
-    fn take_noted(&self) -> &[Row] {
+    fn take_noted(&self) -> &[DeliveredRange] {
         let entered = self.entered.swap(self.noted.len(), Ordering::Relaxed);
         &self.noted[entered..]
     }
@@ -185,7 +185,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::item::lineage::Pieces;
+    use crate::item::lineage::EndedPieces;
     use crate::source::ranges::Ranges;
     use crate::source::shard::{Divisions, Remainder, Shard};
 
@@ -195,8 +195,8 @@ mod tests {
             let shard = Shard::new(stride - 1, stride).unwrap();
             let shard = shard.remainder(Remainder::Uneven);
             let divisions = Divisions { shard, len: None, begun: None };
-            let account = Account::new(Arc::new(divisions), Pieces::default(), BTreeMap::new());
-            let mut deliveries = Deliveries::new(stride);
+            let ledger = Ledger::new(Arc::new(divisions), EndedPieces::default(), BTreeMap::new());
+            let mut deliveries = PendingDeliveries::new(stride);
             let mut expected = Ranges::default();
             for step in 0..2000u64 {
                 // Mostly in order.
@@ -209,19 +209,19 @@ mod tests {
                 };
                 let index = own * stride + stride - 1;
                 let id = SampleId { epoch: 2, index };
-                deliveries.add(&Head::new(id, None), &account);
+                deliveries.add(&ItemHeader::new(id, None), &ledger);
                 expected.insert(own);
                 if step % 11 == 0 {
                     assert_eq!(
-                        account.progress(2, || deliveries.take_noted()).done,
+                        ledger.progress(2, || deliveries.take_noted()).done,
                         expected,
                         "step {step}"
                     );
                 }
             }
-            deliveries.enter_all(2, &account);
-            account.yielded(2, 2000);
-            assert_eq!(account.close(2, true).unwrap().delivered, 2000);
+            deliveries.enter_all(2, &ledger);
+            ledger.yielded(2, 2000);
+            assert_eq!(ledger.close(2, true).unwrap().delivered, 2000);
         }
     }
 }

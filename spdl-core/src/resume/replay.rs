@@ -28,7 +28,7 @@ const RUNS_IN_A_LINE: usize = 16;
 
 /// Samples of one epoch with consecutive indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Run {
+struct IndexRun {
     epoch: u64,
     start: u64,
     /// At least 1; `start + len` is in range.
@@ -58,10 +58,10 @@ struct Run {
 /// ```
 #[derive(Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(into = "Data", try_from = "Data"))]
+#[cfg_attr(feature = "serde", serde(into = "OrderRecordData", try_from = "OrderRecordData"))]
 pub struct OrderRecord {
     /// No run could be a part of the one before.
-    runs: Vec<Run>,
+    runs: Vec<IndexRun>,
     len: u64,
     steps: Steps,
     /// The number of the first step.
@@ -99,7 +99,7 @@ impl Steps {
 #[cfg(feature = "serde")]
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(untagged)]
-enum Data {
+enum OrderRecordData {
     Runs(Vec<[u64; 3]>),
     WithSteps {
         /// `[epoch, start, length]`.
@@ -117,11 +117,11 @@ fn is_zero(number: &u64) -> bool {
 }
 
 #[cfg(feature = "serde")]
-impl From<OrderRecord> for Data {
+impl From<OrderRecord> for OrderRecordData {
     fn from(record: OrderRecord) -> Self {
         match record.steps.clone() {
-            Steps::Unknown => Data::Runs(record.into()),
-            Steps::Known(steps) => Data::WithSteps {
+            Steps::Unknown => OrderRecordData::Runs(record.into()),
+            Steps::Known(steps) => OrderRecordData::WithSteps {
                 first_step: record.first_step,
                 runs: record.into(),
                 steps: steps.into_iter().map(|(samples, times)| [samples, times]).collect(),
@@ -131,13 +131,13 @@ impl From<OrderRecord> for Data {
 }
 
 #[cfg(feature = "serde")]
-impl TryFrom<Data> for OrderRecord {
+impl TryFrom<OrderRecordData> for OrderRecord {
     type Error = Error;
 
-    fn try_from(data: Data) -> Result<Self> {
+    fn try_from(data: OrderRecordData) -> Result<Self> {
         match data {
-            Data::Runs(runs) => runs.try_into(),
-            Data::WithSteps { runs, steps, first_step } => {
+            OrderRecordData::Runs(runs) => runs.try_into(),
+            OrderRecordData::WithSteps { runs, steps, first_step } => {
                 let steps = steps.into_iter().map(|[samples, times]| (samples, times));
                 let runs = OrderRecord::try_from(runs)?;
                 OrderRecord { first_step, ..runs }.with_steps(steps)
@@ -171,7 +171,7 @@ impl OrderRecord {
 
     /// Adds a sample of the step that is ended next.
     pub(crate) fn push_sample(&mut self, id: SampleId) {
-        let run = Run { epoch: id.epoch, start: id.index, len: 1 };
+        let run = IndexRun { epoch: id.epoch, start: id.index, len: 1 };
         // Nobody delivers 2^64 samples.
         let _ = self.push_run(run);
     }
@@ -245,7 +245,7 @@ impl OrderRecord {
         })?;
         let mut ids = Vec::new();
         let (mut skip, mut wanted) = (first, each);
-        for &Run { epoch, start, len } in &self.runs {
+        for &IndexRun { epoch, start, len } in &self.runs {
             if wanted == 0 {
                 break;
             }
@@ -336,7 +336,7 @@ impl OrderRecord {
             let len = run.len.min(samples);
             samples -= len;
             if len > 0 {
-                let _ = begun.push_run(Run { len, ..run });
+                let _ = begun.push_run(IndexRun { len, ..run });
             }
         }
         begun
@@ -428,8 +428,8 @@ impl OrderRecord {
         Some(self.first_step + step + empty.min(others))
     }
 
-    fn push_run(&mut self, run: Run) -> Result<()> {
-        let Run { epoch, start, len } = run;
+    fn push_run(&mut self, run: IndexRun) -> Result<()> {
+        let IndexRun { epoch, start, len } = run;
         if len == 0 || start.checked_add(len).is_none() {
             let message = format!("{len} samples from {start} on cannot be");
             return Err(Error::new(ErrorKind::Corrupt, message));
@@ -457,7 +457,7 @@ impl OrderRecord {
 
     /// The samples in the order in which they were delivered.
     pub fn iter(&self) -> impl Iterator<Item = SampleId> + '_ {
-        self.runs.iter().flat_map(|&Run { epoch, start, len }| {
+        self.runs.iter().flat_map(|&IndexRun { epoch, start, len }| {
             (start..start + len).map(move |index| SampleId { epoch, index })
         })
     }
@@ -565,7 +565,7 @@ impl OrderRecord {
             let epoch = number(words.next().unwrap_or_default())?;
             for word in words {
                 let (start, len) = word.split_once('+').unwrap_or((word, "1"));
-                record.push_run(Run { epoch, start: number(start)?, len: number(len)? })?;
+                record.push_run(IndexRun { epoch, start: number(start)?, len: number(len)? })?;
             }
         }
         if samples != Some(record.len) {
@@ -754,7 +754,7 @@ impl TryFrom<Vec<[u64; 3]>> for OrderRecord {
     fn try_from(runs: Vec<[u64; 3]>) -> Result<Self> {
         let mut record = OrderRecord { steps: Steps::Unknown, ..OrderRecord::new() };
         for [epoch, start, len] in runs {
-            record.push_run(Run { epoch, start, len })?;
+            record.push_run(IndexRun { epoch, start, len })?;
         }
         Ok(record)
     }
@@ -781,7 +781,7 @@ pub(crate) fn replay_stream<T: Send + 'static>(
         }
         touches
     });
-    let replay = Replay {
+    let replay = ReplayStream {
         inner: Some(inner),
         positions,
         turns: turns.into_iter(),
@@ -795,7 +795,7 @@ pub(crate) fn replay_stream<T: Send + 'static>(
 }
 
 /// See [`replay_stream`].
-struct Replay<T> {
+struct ReplayStream<T> {
     /// `None` once it has ended.
     inner: Option<BoxStream<'static, (u64, Result<T>)>>,
     /// What the inner source was opened at.
@@ -814,7 +814,7 @@ struct Replay<T> {
     failure: Option<Error>,
 }
 
-impl<T> Replay<T> {
+impl<T> ReplayStream<T> {
     /// The index whose turn it is, `None` at the end.
     fn turn(&mut self) -> Option<u64> {
         while self.turn.is_empty() {
@@ -853,9 +853,9 @@ impl<T> Replay<T> {
     }
 }
 
-impl<T> Unpin for Replay<T> {}
+impl<T> Unpin for ReplayStream<T> {}
 
-impl<T> Stream for Replay<T> {
+impl<T> Stream for ReplayStream<T> {
     type Item = (u64, Result<T>);
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {

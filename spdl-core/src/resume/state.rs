@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::{Change, Error, ErrorKind, Result};
-use crate::item::lineage::Pieces;
-use crate::resume::ledger::Cut;
+use crate::item::lineage::EndedPieces;
+use crate::resume::ledger::PartialItem;
 use crate::source::layers::Layers;
 use crate::source::ranges::Ranges;
 use crate::source::sample::SampleId;
@@ -71,18 +71,18 @@ pub struct State {
     /// What this rank has done since, in its own count of positions.
     pub(crate) done: Ranges,
     /// What came to an end of samples that are not done, and how.
-    pub(crate) pieces: Pieces,
+    pub(crate) pieces: EndedPieces,
     pub(crate) steps_in_epoch: u64,
     pub(crate) steps: u64,
     pub(crate) in_epoch: SampleCounts,
     pub(crate) in_all: SampleCounts,
     /// What of both was counted for all ranks when the states of an earlier division were combined:
     /// every rank has it.
-    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Shared::is_none"))]
-    pub(crate) shared: Shared,
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "CombinedCounts::is_none"))]
+    pub(crate) shared: CombinedCounts,
     /// What each stage that cuts items had given out of the oldest one that it held.
     #[cfg_attr(feature = "serde", serde(default))]
-    pub(crate) carry: BTreeMap<String, Cut>,
+    pub(crate) carry: BTreeMap<String, PartialItem>,
     /// The position behind the last sample on which lists in part, and cut items, depend; 0 where
     /// there are none.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "is_zero"))]
@@ -118,15 +118,15 @@ pub struct SampleCounts {
 /// What all ranks have in common of what they counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(crate) struct Shared {
+pub(crate) struct CombinedCounts {
     in_epoch: SampleCounts,
     in_all: SampleCounts,
 }
 
 #[cfg(feature = "serde")]
-impl Shared {
+impl CombinedCounts {
     fn is_none(&self) -> bool {
-        *self == Shared::default()
+        *self == CombinedCounts::default()
     }
 }
 
@@ -177,12 +177,12 @@ impl State {
             base: Layers::default(),
             padded: 0,
             done: Ranges::default(),
-            pieces: Pieces::default(),
+            pieces: EndedPieces::default(),
             steps_in_epoch: 0,
             steps: 0,
             in_epoch: SampleCounts::default(),
             in_all: SampleCounts::default(),
-            shared: Shared::default(),
+            shared: CombinedCounts::default(),
             carry: BTreeMap::new(),
             parts_end: 0,
             fingerprint,
@@ -201,7 +201,7 @@ impl State {
     ) -> Self {
         let shared = match self.shard {
             Some(_) => self.shared,
-            None => Shared { in_epoch: self.in_epoch, in_all: self.in_all },
+            None => CombinedCounts { in_epoch: self.in_epoch, in_all: self.in_all },
         };
         State {
             format: FORMAT,
@@ -219,7 +219,7 @@ impl State {
     pub(crate) fn at_epoch(&self, epoch: u64) -> Self {
         let shard = self.shard.unwrap_or_default();
         let fresh = State::at_start(self.seed, epoch, shard, self.len, self.fingerprint.clone());
-        let shared = Shared { in_all: self.shared.in_all, ..Shared::default() };
+        let shared = CombinedCounts { in_all: self.shared.in_all, ..CombinedCounts::default() };
         State { in_all: self.in_all, notes: self.notes.clone(), shared, ..fresh }
     }
 
@@ -610,7 +610,7 @@ impl State {
         // Pieces of single samples are known wherever these go. Each rank still knows of those that
         // were another's when the epoch was divided: they are the same pieces, and the other may
         // have done with them.
-        let mut pieces = Pieces::default();
+        let mut pieces = EndedPieces::default();
         begun().for_each(|state| pieces.extend(&state.pieces));
         pieces.retain(|_, index| !base.contains(index));
         let allowed = states.iter().flat_map(|state| state.allowed.clone()).collect();
@@ -626,7 +626,7 @@ impl State {
             steps,
             in_epoch,
             in_all,
-            shared: Shared::default(),
+            shared: CombinedCounts::default(),
             carry: BTreeMap::new(),
             parts_end: 0,
             allowed,

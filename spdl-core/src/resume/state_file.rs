@@ -511,14 +511,14 @@ fn from_json(text: &str) -> Result<State> {
         return Err(damaged(message));
     }
     let no_state = |error| damaged("it is no state of a run".into()).with_source(error);
-    let Format { format } = serde_json::from_str(content.state.get()).map_err(no_state)?;
+    let FormatProbe { format } = serde_json::from_str(content.state.get()).map_err(no_state)?;
     State::check_format(format)?;
     serde_json::from_str(content.state.get()).map_err(no_state)
 }
 
 /// The part of a state that tells what the others are.
 #[derive(Deserialize)]
-struct Format {
+struct FormatProbe {
     format: u32,
 }
 
@@ -550,7 +550,7 @@ pub struct StateSaver {
     steps: u64,
     /// Of the last step, where it was not yet time to save.
     unsaved: Option<State>,
-    desk: Arc<Desk>,
+    desk: Arc<SaverQueue>,
     /// Started by the first state.
     writer: Option<thread::JoinHandle<()>>,
 }
@@ -561,13 +561,13 @@ const RESTS: u32 = 19;
 
 /// Where the writer finds states.
 #[derive(Default)]
-struct Desk {
-    state: Mutex<Waiting>,
+struct SaverQueue {
+    state: Mutex<SaverState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct SaverState {
     newest: Option<State>,
     /// Whether the writer is to be woken for a new one.
     idle: bool,
@@ -660,7 +660,7 @@ impl StateSaver {
     }
 }
 
-impl Desk {
+impl SaverQueue {
     fn write_to(&self, file: &StateFile) {
         if let Ok(path) = file.target() {
             remove_stale(&path);

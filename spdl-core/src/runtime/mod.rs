@@ -87,12 +87,12 @@ impl Wake for ThreadWaker {
 /// Dropping the last handle drops unfinished tasks and joins the thread.
 #[derive(Debug)]
 pub struct ThreadRuntime {
-    shared: Arc<Shared>,
+    shared: Arc<RuntimeShared>,
     thread: Mutex<Option<(JoinHandle<()>, Arc<Ended>)>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct RuntimeShared {
     inbox: Mutex<Inbox>,
     /// Wakes the thread. Set before anybody has a handle.
     waker: OnceLock<Waker>,
@@ -147,7 +147,7 @@ impl ThreadRuntime {
     /// # Errors
     /// `Io` where the operating system refuses a thread.
     pub fn new() -> Result<Self> {
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<RuntimeShared>::default();
         let its_own = Arc::clone(&shared);
         let thread = thread::Builder::new().name("spdl-async".into());
         let ended = Arc::<Ended>::default();
@@ -165,7 +165,7 @@ impl ThreadRuntime {
     }
 }
 
-impl Shared {
+impl RuntimeShared {
     fn inbox(&self) -> MutexGuard<'_, Inbox> {
         self.inbox.lock()
     }
@@ -177,9 +177,9 @@ impl Shared {
     }
 }
 
-impl Debug for Shared {
+impl Debug for RuntimeShared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Shared")
+        f.write_str("RuntimeShared")
     }
 }
 
@@ -256,7 +256,7 @@ impl Drop for ThreadRuntime {
     }
 }
 
-fn run(shared: &Shared) {
+fn run(shared: &RuntimeShared) {
     let mut tasks: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
     let mut timers: BinaryHeap<Reverse<TimerKey>> = BinaryHeap::new();
     // How many timers there were when they were last looked through.

@@ -11,10 +11,10 @@ use std::collections::VecDeque;
 use bytes::BytesMut;
 
 use crate::error::{Error, Result};
-use crate::item::Head;
-use crate::item::lineage::Member;
+use crate::item::ItemHeader;
+use crate::item::lineage::LineageNode;
 use crate::memory::array::Array;
-use crate::memory::budget::Lease;
+use crate::memory::budget::Reservation;
 use crate::memory::buffer::{BufferPool, RowBuffer, aligned};
 use crate::source::sample::SampleId;
 use crate::stage::batch::{Batch, BatchLayout};
@@ -25,7 +25,7 @@ pub(crate) struct Assembly {
     row_bytes: Vec<usize>,
     pool: BufferPool,
     /// The samples that were taken in and have no final place yet, oldest first.
-    entries: VecDeque<Entry>,
+    entries: VecDeque<SampleEntry>,
     /// The number of `entries[0]`.
     first: u64,
     /// Oldest first. The samples with a final place fill the first one from its start.
@@ -42,14 +42,14 @@ pub(crate) struct Assembly {
 }
 
 #[derive(Debug)]
-struct Entry {
-    member: Member,
+struct SampleEntry {
+    member: LineageNode,
     place: Place,
-    state: State,
+    state: SampleState,
 }
 
 /// A failed sample, whose failure is judged when its turn has come.
-pub(crate) type Failed = Box<(Head, Error)>;
+pub(crate) type Failed = Box<(ItemHeader, Error)>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
@@ -58,7 +58,7 @@ enum Place {
 }
 
 #[derive(Debug)]
-enum State {
+enum SampleState {
     Filling,
     /// Holds the rows of a sample in [`Place::Spare`]; else they are back in their batch.
     Filled(Vec<BytesMut>),
@@ -75,23 +75,23 @@ enum State {
 struct OpenBatch {
     number: u64,
     epoch: u64,
-    lease: Option<Lease>,
+    reservation: Option<Reservation>,
     fields: Vec<RowBuffer>,
     /// Whether a slot belongs to a sample, written or not, in its final place or not.
     taken: Vec<bool>,
     /// Who has a final place, from slot 0 on.
-    members: Vec<Member>,
+    members: Vec<LineageNode>,
 }
 
 /// What became of an open batch.
 #[derive(Debug)]
 pub(crate) enum Finished {
-    Batch(Batch, Vec<Member>, Option<Lease>),
+    Batch(Batch, Vec<LineageNode>, Option<Reservation>),
     /// The end of this epoch.
     EpochEnd(u64),
     /// It stayed empty, or was short and not wanted: these samples are left out. Its memory is
     /// given back without any lock, since that wakes whoever waits for it.
-    Discarded(Vec<Member>, Option<Lease>),
+    Discarded(Vec<LineageNode>, Option<Reservation>),
     /// It could not be put together.
     Failed(crate::error::Error),
 }
@@ -151,7 +151,7 @@ impl Assembly {
         self.batches.push_back(OpenBatch {
             number: self.batches_opened,
             epoch,
-            lease: None,
+            reservation: None,
             fields,
             taken: vec![false; size],
             members: Vec::with_capacity(size),
@@ -161,14 +161,14 @@ impl Assembly {
     }
 
     /// Keeps the memory of the batch that was opened last.
-    pub(crate) fn keep_lease(&mut self, lease: Option<Lease>) {
+    pub(crate) fn keep_lease(&mut self, reservation: Option<Reservation>) {
         if let Some(last) = self.batches.back_mut() {
-            last.lease = lease;
+            last.reservation = reservation;
         }
     }
 
     /// Takes a sample in. Returns its number and the rows to write it to, one per field.
-    pub(crate) fn take_in(&mut self, member: Member) -> Result<(u64, Vec<BytesMut>)> {
+    pub(crate) fn take_in(&mut self, member: LineageNode) -> Result<(u64, Vec<BytesMut>)> {
         let id = member.id;
         let (at, slot) = self.expected_place(id.epoch);
         if id.epoch != self.epoch {
@@ -187,7 +187,7 @@ impl Assembly {
             None => (Place::Spare, self.spare_rows()?),
         };
         let number = self.first + self.entries.len() as u64;
-        self.entries.push_back(Entry { member, place, state: State::Filling });
+        self.entries.push_back(SampleEntry { member, place, state: SampleState::Filling });
         self.advance();
         Ok((number, rows))
     }
@@ -199,8 +199,12 @@ impl Assembly {
 
     /// Takes in the end of an epoch: it comes out behind the epoch's last batch.
     pub(crate) fn end_epoch(&mut self, epoch: u64) {
-        let member = Member::from(SampleId { epoch, index: 0 });
-        self.entries.push_back(Entry { member, place: Place::Spare, state: State::EpochEnd });
+        let member = LineageNode::from(SampleId { epoch, index: 0 });
+        self.entries.push_back(SampleEntry {
+            member,
+            place: Place::Spare,
+            state: SampleState::EpochEnd,
+        });
         self.advance();
     }
 
@@ -208,11 +212,11 @@ impl Assembly {
     /// and [`resolve`](Self::resolve) it: nothing behind it moves before.
     pub(crate) fn take_failure(&mut self) -> Option<Failed> {
         let front = self.entries.front_mut()?;
-        if !matches!(front.state, State::Failed(_)) {
+        if !matches!(front.state, SampleState::Failed(_)) {
             return None;
         }
-        match std::mem::replace(&mut front.state, State::Judging) {
-            State::Failed(failed) => Some(failed),
+        match std::mem::replace(&mut front.state, SampleState::Judging) {
+            SampleState::Failed(failed) => Some(failed),
             _ => None,
         }
     }
@@ -221,7 +225,7 @@ impl Assembly {
     /// nothing behind it is delivered.
     pub(crate) fn resolve(&mut self, cut: bool) {
         if let Some(front) = self.entries.front_mut() {
-            front.state = State::Dropped;
+            front.state = SampleState::Dropped;
         }
         if cut && !self.cut {
             // What was written in front of the failure goes on as a short batch.
@@ -235,10 +239,10 @@ impl Assembly {
     pub(crate) fn settle(&mut self, number: u64, failed: Option<Failed>, rows: Vec<BytesMut>) {
         let written = failed.is_none();
         let entry = &mut self.entries[(number - self.first) as usize];
-        entry.state = failed.map_or(State::Filled(Vec::new()), State::Failed);
+        entry.state = failed.map_or(SampleState::Filled(Vec::new()), SampleState::Failed);
         let (id, place) = (entry.member.id, entry.place);
         match place {
-            Place::Spare if written => entry.state = State::Filled(rows),
+            Place::Spare if written => entry.state = SampleState::Filled(rows),
             Place::Spare => self.spare.push(rows),
             Place::Slot { batch, slot } => {
                 if let Some(batch) = find(&mut self.batches, batch) {
@@ -271,9 +275,9 @@ impl Assembly {
             && self.batches_needed(epoch) < self.batches.len()
             && let Some(mut last) = self.batches.pop_back()
         {
-            let lease = last.lease.take();
+            let reservation = last.reservation.take();
             last.discard();
-            self.finished.push(Finished::Discarded(Vec::new(), lease));
+            self.finished.push(Finished::Discarded(Vec::new(), reservation));
         }
     }
 
@@ -281,19 +285,21 @@ impl Assembly {
         while let Some(entry) = self.entries.front() {
             let epoch = entry.member.id.epoch;
             match entry.state {
-                State::Filling | State::Failed(_) | State::Judging => return,
-                State::Filled(_) | State::Dropped | State::EpochEnd => {}
+                SampleState::Filling | SampleState::Failed(_) | SampleState::Judging => return,
+                SampleState::Filled(_) | SampleState::Dropped | SampleState::EpochEnd => {}
             }
-            let Some(Entry { member, place, state }) = self.entries.pop_front() else { return };
+            let Some(SampleEntry { member, place, state }) = self.entries.pop_front() else {
+                return;
+            };
             self.first += 1;
             match state {
-                State::EpochEnd => {
+                SampleState::EpochEnd => {
                     while self.batches.front().is_some_and(|batch| batch.epoch <= epoch) {
                         self.finish_front();
                     }
                     self.finished.push(Finished::EpochEnd(epoch));
                 }
-                State::Filled(spare) => {
+                SampleState::Filled(spare) => {
                     if epoch == self.epoch {
                         self.pending -= 1;
                     }
@@ -309,7 +315,7 @@ impl Assembly {
         }
     }
 
-    fn place_finally(&mut self, member: Member, place: Place, spare: Vec<BytesMut>) {
+    fn place_finally(&mut self, member: LineageNode, place: Place, spare: Vec<BytesMut>) {
         let Some(front) = self.batches.front() else { return };
         let slot = front.members.len();
         if place != (Place::Slot { batch: front.number, slot }) {
@@ -346,15 +352,15 @@ impl Assembly {
         let Some(mut batch) = self.batches.pop_front() else { return };
         let len = batch.members.len();
         let unwanted = len < self.layout.batch_size() && self.layout.drops_last();
-        let lease = batch.lease.take();
+        let reservation = batch.reservation.take();
         self.finished.push(if len == 0 || unwanted || self.cut {
             let members = std::mem::take(&mut batch.members);
             batch.discard();
-            Finished::Discarded(members, lease)
+            Finished::Discarded(members, reservation)
         } else {
             let members = std::mem::take(&mut batch.members);
             match batch.into_batch(&self.layout, &members) {
-                Ok(batch) => Finished::Batch(batch, members, lease),
+                Ok(batch) => Finished::Batch(batch, members, reservation),
                 Err(error) => Finished::Failed(error),
             }
         });
@@ -399,7 +405,7 @@ impl OpenBatch {
         self.fields.into_iter().for_each(|rows| drop(rows.into_buffer(0)));
     }
 
-    fn into_batch(self, layout: &BatchLayout, members: &[Member]) -> Result<Batch> {
+    fn into_batch(self, layout: &BatchLayout, members: &[LineageNode]) -> Result<Batch> {
         let len = members.len();
         let mut arrays = Vec::with_capacity(self.fields.len());
         for (field, rows) in layout.fields().iter().zip(self.fields) {
@@ -444,8 +450,8 @@ mod tests {
         .drop_last(drop_last);
         let mut assembly = Assembly::new(layout, BufferPool::new());
         let mut samples = Vec::new();
-        for (epoch, fates) in epochs.iter().enumerate() {
-            for (index, &fails) in fates.iter().enumerate() {
+        for (epoch, outcomes) in epochs.iter().enumerate() {
+            for (index, &fails) in outcomes.iter().enumerate() {
                 samples.push((SampleId { epoch: epoch as u64, index: index as u64 }, fails));
             }
         }
@@ -477,7 +483,8 @@ mod tests {
             let value = (id.epoch * 1000 + id.index) as i64;
             rows[0].copy_from_slice(&value.to_ne_bytes());
             rows[1].fill(id.index as u8);
-            let failed = || Box::new((Head::new(id, None), Error::new(ErrorKind::Corrupt, "bad")));
+            let failed =
+                || Box::new((ItemHeader::new(id, None), Error::new(ErrorKind::Corrupt, "bad")));
             assembly.settle(number, fails.then(failed), rows);
         }
         assembly.finish();
@@ -507,9 +514,9 @@ mod tests {
 
     fn expected(epochs: &[Vec<bool>], size: usize, drop_last: bool) -> Vec<Vec<i64>> {
         let mut batches = Vec::new();
-        for (epoch, fates) in epochs.iter().enumerate() {
-            let survivors: Vec<i64> = (0..fates.len())
-                .filter(|&index| !fates[index])
+        for (epoch, outcomes) in epochs.iter().enumerate() {
+            let survivors: Vec<i64> = (0..outcomes.len())
+                .filter(|&index| !outcomes[index])
                 .map(|index| (epoch * 1000 + index) as i64)
                 .collect();
             batches.extend(survivors.chunks(size).map(<[i64]>::to_vec));
@@ -545,17 +552,17 @@ mod tests {
 
         #[test]
         fn a_failure_that_ends_the_stage_leaves_what_came_before_it(
-            fates in prop::collection::vec(prop::bool::weighted(0.2), 0..50),
+            outcomes in prop::collection::vec(prop::bool::weighted(0.2), 0..50),
             size in 1usize..9,
             workers in 1usize..9,
             choices in prop::collection::vec(any::<prop::sample::Index>(), 50),
         ) {
             let mut turn = 0;
             let choose = |n: usize| { turn += 1; choices[turn % choices.len()].index(n) };
-            let before = fates.iter().position(|&fails| fails).unwrap_or(fates.len());
-            let (batches, _) = assemble(std::slice::from_ref(&fates), size, false, workers, true, choose);
+            let before = outcomes.iter().position(|&fails| fails).unwrap_or(outcomes.len());
+            let (batches, _) = assemble(std::slice::from_ref(&outcomes), size, false, workers, true, choose);
             let values: Vec<Vec<i64>> = batches.into_iter().map(|(_, values)| values).collect();
-            prop_assert_eq!(&values, &expected(&[fates[..before].to_vec()], size, false));
+            prop_assert_eq!(&values, &expected(&[outcomes[..before].to_vec()], size, false));
         }
     }
 

@@ -17,12 +17,12 @@ use futures_util::task::AtomicWaker;
 use super::cpu_node::Sizer;
 use super::queue::{Next, Queue};
 use super::reorder::Reorder;
-use super::window::Window;
+use super::window::InFlightWindow;
 use super::{StageCore, size_of_item};
 use crate::error::{ErrorKind, Result, guarded, panicked};
-use crate::item::lineage::Fate;
-use crate::item::{Envelope, Head};
-use crate::memory::budget::Lease;
+use crate::item::lineage::Outcome;
+use crate::item::{Item, ItemHeader};
+use crate::memory::budget::Reservation;
 use crate::observe::hooks::Hooks;
 use crate::runtime::Runtime;
 use crate::scheduler::failure::Verdict;
@@ -52,63 +52,63 @@ pub(crate) enum Tuning {
     LastQueue,
 }
 
-type Flights<Out> = FuturesUnordered<BoxFuture<'static, Landed<Out>>>;
+type InFlightItems<Out> = FuturesUnordered<BoxFuture<'static, CompletedItem<Out>>>;
 
-struct Landed<Out> {
+struct CompletedItem<Out> {
     /// The item's number, or its epoch's, counted by the driver.
     number: u64,
-    head: Head,
+    header: ItemHeader,
     result: Result<Out>,
     time: Duration,
     /// Memory that was reserved for the output.
-    reserved: Option<Lease>,
+    reserved: Option<Reservation>,
     /// The memory of the input.
-    carried: Option<Lease>,
+    carried: Option<Reservation>,
 }
 
 /// In which order things go on.
-enum Sequence<Out> {
+enum OutputOrder<Out> {
     /// By number.
-    Input { next: u64, slots: Reorder<Slot<Out>> },
+    Input { next: u64, slots: Reorder<OrderedResult<Out>> },
     /// As they land, but epoch by epoch. The front is the epoch that items go on from.
-    Completion { first: u64, epochs: VecDeque<Epoch<Out>> },
+    Completion { first: u64, epochs: VecDeque<EpochInFlight<Out>> },
 }
 
-enum Slot<Out> {
-    Landed(Landed<Out>),
+enum OrderedResult<Out> {
+    CompletedItem(CompletedItem<Out>),
     EpochEnd(u64),
 }
 
 /// What is under way of an epoch.
-struct Epoch<Out> {
+struct EpochInFlight<Out> {
     in_flight: usize,
-    held: Vec<Landed<Out>>,
+    held: Vec<CompletedItem<Out>>,
     /// Its number, once its last item has been taken in.
     end: Option<u64>,
 }
 
-impl<Out> Default for Epoch<Out> {
+impl<Out> Default for EpochInFlight<Out> {
     fn default() -> Self {
-        Epoch { in_flight: 0, held: Vec::new(), end: None }
+        EpochInFlight { in_flight: 0, held: Vec::new(), end: None }
     }
 }
 
 /// What the driver remembers between polls.
-struct Driver<In, Out> {
-    flights: Flights<Out>,
-    sequence: Sequence<Out>,
+struct DriverState<In, Out> {
+    flights: InFlightItems<Out>,
+    sequence: OutputOrder<Out>,
     /// Places promised in the output, for items that have not been started.
     places: usize,
     /// Items that have been taken in, but not started. The first one may wait for memory.
-    incoming: VecDeque<Envelope<In>>,
+    incoming: VecDeque<Item<In>>,
     input_ended: bool,
     outbox: Outbox<Out>,
-    window: Option<Window>,
+    window: Option<InFlightWindow>,
 }
 
 /// What has landed and is not yet put down: many at once cost one lock and one wake-up.
 struct Outbox<Out> {
-    items: Vec<Envelope<Out>>,
+    items: Vec<Item<Out>>,
     /// Their places, and those of items that failed.
     places: usize,
 }
@@ -123,18 +123,21 @@ where
     S: AsyncStage<In, Out = Out> + ?Sized,
 {
     pub(crate) async fn drive(self, runtime: Arc<dyn Runtime>) {
-        let mut driver = Driver {
+        let mut driver = DriverState {
             flights: FuturesUnordered::new(),
             sequence: if self.ordered {
-                Sequence::Input { next: 0, slots: Reorder::default() }
+                OutputOrder::Input { next: 0, slots: Reorder::default() }
             } else {
-                Sequence::Completion { first: 0, epochs: VecDeque::from([Epoch::default()]) }
+                OutputOrder::Completion {
+                    first: 0,
+                    epochs: VecDeque::from([EpochInFlight::default()]),
+                }
             },
             places: 0,
             incoming: VecDeque::new(),
             input_ended: false,
             outbox: Outbox { items: Vec::with_capacity(LONGEST_RUN), places: 0 },
-            window: self.tuning.as_ref().map(|_| Window::new(self.core.concurrency())),
+            window: self.tuning.as_ref().map(|_| InFlightWindow::new(self.core.concurrency())),
         };
         if let (Some(tuning), Some(window)) = (&self.tuning, &driver.window) {
             self.make_room(tuning, window.size());
@@ -159,7 +162,7 @@ where
     /// Moves everything on that can move; ready when the stage is over.
     fn step(
         &self,
-        driver: &mut Driver<In, Out>,
+        driver: &mut DriverState<In, Out>,
         runtime: &Arc<dyn Runtime>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
@@ -190,7 +193,7 @@ where
     }
 
     /// Looks, as an item lands, whether more or fewer should be under way.
-    fn tune(&self, driver: &mut Driver<In, Out>, under_way: usize, failed: bool) {
+    fn tune(&self, driver: &mut DriverState<In, Out>, under_way: usize, failed: bool) {
         let (Some(tuning), Some(window)) = (&self.tuning, &mut driver.window) else { return };
         let size = window.size();
         // Whoever has set another number is obeyed from then on.
@@ -219,7 +222,7 @@ where
     /// Starts as many items as there is room and memory for.
     fn take_in(
         &self,
-        driver: &mut Driver<In, Out>,
+        driver: &mut DriverState<In, Out>,
         runtime: &Arc<dyn Runtime>,
         cx: &mut Context<'_>,
     ) -> Verdict {
@@ -269,12 +272,20 @@ where
             driver.places -= 1;
             let number = driver.sequence.take_number();
             match reserved {
-                Ok(lease) => driver.flights.push(self.start(number, item, lease, runtime)),
+                Ok(reservation) => {
+                    driver.flights.push(self.start(number, item, reservation, runtime))
+                }
                 Err(error) => {
-                    let (head, time) = (item.head, Duration::ZERO);
-                    let (reserved, carried) = (None, item.lease);
-                    let landed =
-                        Landed { number, head, result: Err(error), time, reserved, carried };
+                    let (header, time) = (item.header, Duration::ZERO);
+                    let (reserved, carried) = (None, item.reservation);
+                    let landed = CompletedItem {
+                        number,
+                        header,
+                        result: Err(error),
+                        time,
+                        reserved,
+                        carried,
+                    };
                     self.core.meter.record(1, 1, time);
                     let (sequence, outbox) = (&mut driver.sequence, &mut driver.outbox);
                     if self.land(sequence, outbox, landed) == Verdict::Halt {
@@ -294,26 +305,26 @@ where
     }
 
     /// Memory for the output of an item, where that is counted.
-    fn reserve(&self, item: &In, cx: &mut Context<'_>) -> Poll<Result<Option<Lease>>> {
+    fn reserve(&self, item: &In, cx: &mut Context<'_>) -> Poll<Result<Option<Reservation>>> {
         let Some((measure, budget)) = self.core.measured() else { return Poll::Ready(Ok(None)) };
         let declared = match guarded(|| Ok(self.stage.output_bytes(item))).0 {
             Ok(declared) => declared,
             Err(error) => return Poll::Ready(Err(error)),
         };
         let need = measure.need(declared, budget);
-        budget.poll_reserve(measure.level, need, cx).map(|lease| lease.map(Some))
+        budget.poll_reserve(measure.level, need, cx).map(|reservation| reservation.map(Some))
     }
 
     fn start(
         &self,
         number: u64,
-        item: Envelope<In>,
-        reserved: Option<Lease>,
+        item: Item<In>,
+        reserved: Option<Reservation>,
         runtime: &Arc<dyn Runtime>,
-    ) -> BoxFuture<'static, Landed<Out>> {
-        let Envelope { head, value, lease } = item;
+    ) -> BoxFuture<'static, CompletedItem<Out>> {
+        let Item { header, value, reservation } = item;
         let cx = AsyncContext {
-            head: head.clone(),
+            header: header.clone(),
             seed: self.core.shared.seed,
             stage: self.core.number,
             runtime: Arc::clone(runtime),
@@ -324,31 +335,31 @@ where
             let started = Instant::now();
             // Called inside, so that a panic of the call itself is caught as well.
             let work = async { stage.process(value, &cx).await };
-            let work = async { hooks.item_async(&cx.head, work).await };
+            let work = async { hooks.item_async(&cx.header, work).await };
             let result = AssertUnwindSafe(work).catch_unwind().await;
             let result = result.unwrap_or_else(|payload| Err(panicked(payload)));
             let time = started.elapsed();
-            Landed { number, head, result, time, reserved, carried: lease }
+            CompletedItem { number, header, result, time, reserved, carried: reservation }
         })
     }
 
     /// Takes in the end of an epoch, which goes on behind everything in front of it.
     fn end_epoch(
         &self,
-        sequence: &mut Sequence<Out>,
+        sequence: &mut OutputOrder<Out>,
         outbox: &mut Outbox<Out>,
         epoch: u64,
     ) -> Verdict {
         match sequence {
-            Sequence::Input { next, slots } => {
-                slots.finish(*next, Slot::EpochEnd(epoch));
+            OutputOrder::Input { next, slots } => {
+                slots.finish(*next, OrderedResult::EpochEnd(epoch));
                 *next += 1;
             }
-            Sequence::Completion { epochs, .. } => {
+            OutputOrder::Completion { epochs, .. } => {
                 if let Some(last) = epochs.back_mut() {
                     last.end = Some(epoch);
                 }
-                epochs.push_back(Epoch::default());
+                epochs.push_back(EpochInFlight::default());
             }
         }
         self.hand_on(sequence, outbox)
@@ -356,13 +367,15 @@ where
 
     fn land(
         &self,
-        sequence: &mut Sequence<Out>,
+        sequence: &mut OutputOrder<Out>,
         outbox: &mut Outbox<Out>,
-        landed: Landed<Out>,
+        landed: CompletedItem<Out>,
     ) -> Verdict {
         match sequence {
-            Sequence::Input { slots, .. } => slots.finish(landed.number, Slot::Landed(landed)),
-            Sequence::Completion { first, epochs } => {
+            OutputOrder::Input { slots, .. } => {
+                slots.finish(landed.number, OrderedResult::CompletedItem(landed))
+            }
+            OutputOrder::Completion { first, epochs } => {
                 let epoch = (landed.number - *first) as usize;
                 epochs[epoch].in_flight -= 1;
                 if epoch == 0 {
@@ -378,17 +391,17 @@ where
     }
 
     /// Hands on what can go on now.
-    fn hand_on(&self, sequence: &mut Sequence<Out>, outbox: &mut Outbox<Out>) -> Verdict {
+    fn hand_on(&self, sequence: &mut OutputOrder<Out>, outbox: &mut Outbox<Out>) -> Verdict {
         match sequence {
-            Sequence::Input { slots, .. } => {
+            OutputOrder::Input { slots, .. } => {
                 while let Some(slot) = slots.take() {
                     slots.advance(1);
                     match slot {
-                        Slot::EpochEnd(epoch) => {
+                        OrderedResult::EpochEnd(epoch) => {
                             self.flush(outbox);
                             drop(self.output.push_end(epoch));
                         }
-                        Slot::Landed(landed) => {
+                        OrderedResult::CompletedItem(landed) => {
                             if self.put_down(outbox, landed) == Verdict::Halt {
                                 return Verdict::Halt;
                             }
@@ -396,8 +409,9 @@ where
                     }
                 }
             }
-            Sequence::Completion { first, epochs } => {
-                while let Some(&Epoch { in_flight: 0, end: Some(end), .. }) = epochs.front() {
+            OutputOrder::Completion { first, epochs } => {
+                while let Some(&EpochInFlight { in_flight: 0, end: Some(end), .. }) = epochs.front()
+                {
                     self.flush(outbox);
                     drop(self.output.push_end(end));
                     epochs.pop_front();
@@ -415,8 +429,8 @@ where
     }
 
     /// Puts an output into its promised place, or gives the place back where the item failed.
-    fn put_down(&self, outbox: &mut Outbox<Out>, landed: Landed<Out>) -> Verdict {
-        let Landed { head, result, mut reserved, carried, .. } = landed;
+    fn put_down(&self, outbox: &mut Outbox<Out>, landed: CompletedItem<Out>) -> Verdict {
+        let CompletedItem { header, result, mut reserved, carried, .. } = landed;
         let result = result.and_then(|value| {
             let bytes = self.sizer.as_ref().map(|sizer| size_of_item(sizer, &value)).transpose()?;
             Ok((value, bytes))
@@ -424,23 +438,23 @@ where
         self.core.tried(1);
         let item = match result {
             Ok((value, bytes)) => {
-                let lease = match (bytes, self.core.measured(), &mut reserved) {
+                let reservation = match (bytes, self.core.measured(), &mut reserved) {
                     (Some(bytes), Some((measure, _)), Some(reserved)) => {
-                        Some(measure.lease(reserved, bytes))
+                        Some(measure.reservation(reserved, bytes))
                     }
                     // What is not measured is taken to hold as much as what it was made of.
                     _ => carried,
                 };
-                Some(Envelope { head, value, lease })
+                Some(Item { header, value, reservation })
             }
             Err(error) if error.kind() == ErrorKind::Stopped && self.output.is_shut() => {
                 return Verdict::Halt;
             }
             Err(error) => {
-                if self.core.item_failed(&head, error) == Verdict::Halt {
+                if self.core.item_failed(&header, error) == Verdict::Halt {
                     return Verdict::Halt;
                 }
-                self.core.gone([head.member()], Fate::Dropped);
+                self.core.gone([header.member()], Outcome::Dropped);
                 None
             }
         };
@@ -453,15 +467,15 @@ where
     }
 }
 
-impl<Out> Sequence<Out> {
+impl<Out> OutputOrder<Out> {
     /// The number of the item that is taken in now.
     fn take_number(&mut self) -> u64 {
         match self {
-            Sequence::Input { next, .. } => {
+            OutputOrder::Input { next, .. } => {
                 *next += 1;
                 *next - 1
             }
-            Sequence::Completion { first, epochs } => {
+            OutputOrder::Completion { first, epochs } => {
                 if let Some(last) = epochs.back_mut() {
                     last.in_flight += 1;
                 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result, guarded};
-use crate::item::Head;
+use crate::item::ItemHeader;
 use crate::observe::statistics::{Dropped, MAX_DROPPED_LISTED};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -161,20 +161,20 @@ impl Failures {
         &self,
         tolerance: &Tolerance,
         stage: &Arc<str>,
-        head: &Head,
+        header: &ItemHeader,
         error: Error,
     ) -> Verdict {
         let error = error.with_stage(Arc::clone(stage));
-        let error = match head.key() {
+        let error = match header.key() {
             Some(key) => error.with_key(Arc::clone(key)),
             None => error,
         };
         if error.is_fatal() {
-            return self.halt(head, error);
+            return self.halt(header, error);
         }
         match tolerance.failed() {
             Decision::Drop => {}
-            Decision::Raise => return self.halt(head, error),
+            Decision::Raise => return self.halt(header, error),
             Decision::OverBudget(why) => {
                 let message = format!("{why}; the last: {}", error.message());
                 let mut over = Error::new(error.kind(), message).with_stage(Arc::clone(stage));
@@ -182,13 +182,13 @@ impl Failures {
                     over = over.with_key(key);
                 }
                 // Its words are said; what caused it is not.
-                return self.halt(head, over.with_cause_of(error));
+                return self.halt(header, over.with_cause_of(error));
             }
         }
         self.dropped_total.fetch_add(1, Ordering::Relaxed);
         let dropped = Dropped {
-            id: head.id,
-            key: head.key().cloned().or_else(|| error.key().map(Arc::from)),
+            id: header.id,
+            key: header.key().cloned().or_else(|| error.key().map(Arc::from)),
             stage: Arc::clone(stage),
             kind: error.kind(),
             reason: error.reason(),
@@ -203,20 +203,20 @@ impl Failures {
         for listener in &self.listeners {
             if let Err(error) = guarded(|| listener(&dropped)).0 {
                 let error = error.with_stage(Arc::clone(stage));
-                let error = match head.key() {
+                let error = match header.key() {
                     Some(key) => error.with_key(Arc::clone(key)),
                     None => error,
                 };
-                verdict = self.halt(head, error);
+                verdict = self.halt(header, error);
             }
         }
         verdict
     }
 
     /// Keeps an error of an item that ends the pipeline: where order is restored, at its place.
-    fn halt(&self, head: &Head, error: Error) -> Verdict {
+    fn halt(&self, header: &ItemHeader, error: Error) -> Verdict {
         self.raise(error);
-        if let Some(ticket) = head.ticket() {
+        if let Some(ticket) = header.ticket() {
             ticket.fail();
         }
         Verdict::Halt

@@ -8,12 +8,12 @@ use bytes::BytesMut;
 use super::assembly::{Assembly, Finished};
 use super::cpu_node::Factory;
 use super::queue::{Queue, Wakes};
-use super::worker_pool::Crew;
+use super::worker_pool::WorkerPool;
 use super::{Node, StageCore};
 use crate::error::guarded;
-use crate::item::lineage::{Fate, Members};
-use crate::item::{Envelope, Head, Tag};
-use crate::memory::budget::Lease;
+use crate::item::lineage::{AggregateLineage, Outcome};
+use crate::item::{Item, ItemHeader, ItemTag};
+use crate::memory::budget::Reservation;
 use crate::observe::hooks::Hooks;
 use crate::scheduler::failure::Verdict;
 use crate::stage::batch::{Batch, Field, Fill, FillContext, SlotMut};
@@ -32,19 +32,19 @@ pub(crate) struct FillNode<In, F> {
     /// Whether a batch tells its samples to whoever records the order.
     pub(crate) keeps_members: bool,
     pub(crate) assembly: Mutex<Assembly>,
-    pub(crate) state: State<F>,
+    pub(crate) state: FillState<F>,
 }
 
 /// What changes while the node works.
-pub(crate) struct State<F> {
+pub(crate) struct FillState<F> {
     idle: Mutex<Vec<F>>,
     running: AtomicUsize,
     done: AtomicBool,
 }
 
-impl<F> Default for State<F> {
+impl<F> Default for FillState<F> {
     fn default() -> Self {
-        State {
+        FillState {
             idle: Mutex::new(Vec::new()),
             running: AtomicUsize::new(0),
             done: AtomicBool::new(false),
@@ -54,9 +54,9 @@ impl<F> Default for State<F> {
 
 /// What follows from a batch that was handed on, once the assembly's lock is given back: who is
 /// woken, and the memory of a batch that was not wanted.
-struct Delivered<'a> {
+struct BatchesSent<'a> {
     _wakes: Wakes<'a>,
-    _lease: Option<Lease>,
+    _lease: Option<Reservation>,
     /// Whether a batch could not be put together, and so nothing more is wanted.
     failed: bool,
 }
@@ -65,7 +65,7 @@ struct Delivered<'a> {
 enum Taken<In> {
     Sample {
         number: u64,
-        item: Envelope<In>,
+        item: Item<In>,
         rows: Vec<BytesMut>,
     },
     EpochEnd,
@@ -87,7 +87,7 @@ impl<In: Send + 'static, F: Fill<In>> Node for FillNode<In, F> {
         can_take || (running == 0 && self.is_over())
     }
 
-    fn run(&self, _: &Arc<Crew>) -> bool {
+    fn run(&self, _: &Arc<WorkerPool>) -> bool {
         let before = self.state.running.fetch_add(1, Ordering::SeqCst);
         // Stages are guarded one by one; this is for the panics of destructors.
         let fill_one = || guarded(|| Ok(self.fill_one())).0;
@@ -142,26 +142,26 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
                 return false;
             }
         };
-        let Envelope { head, value, lease } = item;
+        let Item { header, value, reservation } = item;
         let started = Instant::now();
         let (result, panicked) = guarded(|| {
-            self.hooks.item(&head, || {
+            self.hooks.item(&header, || {
                 let mut cx = FillContext {
-                    id: head.id,
-                    lineage: head.lineage,
-                    key: head.key().map(|key| &**key),
+                    id: header.id,
+                    lineage: header.lineage,
+                    key: header.key().map(|key| &**key),
                     seed: self.core.shared.seed,
                     stage: self.core.number,
                 };
                 fill.fill(value, SlotMut::new(&self.fields, &mut rows), &mut cx)
             })
         });
-        drop(lease);
+        drop(reservation);
         self.core.record(1, u64::from(result.is_err()), started.elapsed());
         if !panicked {
             self.state.idle.lock().push(fill);
         }
-        let failed = result.err().map(|error| Box::new((head, error)));
+        let failed = result.err().map(|error| Box::new((header, error)));
         let mut assembly = self.assembly.lock();
         assembly.settle(number, failed, rows);
         self.advance(assembly);
@@ -187,11 +187,11 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
             if self.output.reserve(1) == 0 {
                 return None;
             }
-            let lease = match self.core.measured() {
+            let reservation = match self.core.measured() {
                 None => None,
                 Some((measure, budget)) => {
                     match budget.try_reserve(measure.level, self.batch_bytes) {
-                        Ok(Some(lease)) => Some(lease),
+                        Ok(Some(reservation)) => Some(reservation),
                         Ok(None) => {
                             drop(assembly);
                             self.output.release(1);
@@ -204,20 +204,20 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
             if let Err(error) = assembly.open(epoch) {
                 // The memory is given back without the lock.
                 drop(assembly);
-                drop(lease);
+                drop(reservation);
                 return Some(Taken::Fault(error));
             }
-            assembly.keep_lease(lease);
+            assembly.keep_lease(reservation);
         }
         let mut item = Vec::with_capacity(1);
         let (_, wakes) = self.input.pop(1, &mut item)?;
         let item = item.pop()?;
-        if self.core.passes_over(&item.head) {
+        if self.core.passes_over(&item.header) {
             drop(assembly);
             drop(wakes);
             return Some(Taken::Passed);
         }
-        let taken = match assembly.take_in(item.head.member()) {
+        let taken = match assembly.take_in(item.header.member()) {
             Ok((number, rows)) => Taken::Sample { number, item, rows },
             Err(error) => Taken::Fault(error),
         };
@@ -235,10 +235,10 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
             // Whoever waits is woken, and the policy asked, without the lock.
             self.settle(wakes);
             let Some(failure) = failure else { return };
-            let (head, error) = *failure;
-            let cut = self.core.item_failed(&head, error) == Verdict::Halt;
+            let (header, error) = *failure;
+            let cut = self.core.item_failed(&header, error) == Verdict::Halt;
             if !cut {
-                self.core.gone([head.member()], Fate::Dropped);
+                self.core.gone([header.member()], Outcome::Dropped);
             }
             if cut {
                 self.input.shut();
@@ -249,7 +249,7 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
     }
 
     /// Does what follows from what was handed on. Without the assembly's lock.
-    fn settle(&self, delivered: Vec<Delivered<'_>>) {
+    fn settle(&self, delivered: Vec<BatchesSent<'_>>) {
         if delivered.iter().any(|delivered| delivered.failed) {
             self.input.shut();
         }
@@ -257,20 +257,20 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
 
     /// Puts down what is finished. Under the assembly's lock, so that it stays in order. What is thrown
     /// away is left out where its epoch has `ended`.
-    fn deliver(&self, assembly: &mut Assembly, ended: bool) -> Vec<Delivered<'_>> {
+    fn deliver(&self, assembly: &mut Assembly, ended: bool) -> Vec<BatchesSent<'_>> {
         let hand_on = |finished| {
-            let mut lease = None;
+            let mut reservation = None;
             let mut failed = false;
             let wakes = match finished {
-                Finished::Batch(batch, members, lease) => {
+                Finished::Batch(batch, members, reservation) => {
                     let first = &members[0];
-                    let mut head = Head { id: first.id, lineage: first.lineage, tag: None };
-                    if self.keeps_members || self.core.shared.account.get().is_some() {
-                        let members = Some(Arc::new(Members::new(members)));
-                        head.tag = Some(Arc::new(Tag { members, ..Tag::default() }));
+                    let mut header = ItemHeader { id: first.id, lineage: first.lineage, tag: None };
+                    if self.keeps_members || self.core.shared.ledger.get().is_some() {
+                        let members = Some(Arc::new(AggregateLineage::new(members)));
+                        header.tag = Some(Arc::new(ItemTag { members, ..ItemTag::default() }));
                     }
                     self.core.meter.emitted(1);
-                    let batch = Envelope { head, value: batch, lease };
+                    let batch = Item { header, value: batch, reservation };
                     self.output.push(1, std::iter::once(batch))
                 }
                 Finished::EpochEnd(epoch) => self.output.push_end(epoch),
@@ -278,9 +278,9 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
                     let left_out = samples.len() as u64;
                     self.core.shared.left_out.fetch_add(left_out, Ordering::Relaxed);
                     if ended {
-                        self.core.gone(samples, Fate::LeftOut);
+                        self.core.gone(samples, Outcome::LeftOut);
                     }
-                    lease = unused;
+                    reservation = unused;
                     self.output.push(1, std::iter::empty())
                 }
                 Finished::Failed(error) => {
@@ -289,7 +289,7 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
                     Wakes::default()
                 }
             };
-            Delivered { _wakes: wakes, _lease: lease, failed }
+            BatchesSent { _wakes: wakes, _lease: reservation, failed }
         };
         assembly.take_finished().map(hand_on).collect()
     }

@@ -7,9 +7,9 @@ use std::task::{Context, Poll};
 use super::StageCore;
 use super::queue::{Next, Queue};
 use crate::error::{Error, ErrorKind, Result, guarded};
-use crate::item::Envelope;
-use crate::item::lineage::Fate;
-use crate::memory::budget::Lease;
+use crate::item::Item;
+use crate::item::lineage::Outcome;
+use crate::memory::budget::Reservation;
 use crate::stage::merge::{Choice, MergePolicy};
 use crate::sync::atomic::Ordering;
 
@@ -23,12 +23,12 @@ pub(crate) struct MergeNode<T> {
     pub(crate) inputs: Vec<Arc<Queue<T>>>,
     pub(crate) output: Arc<Queue<T>>,
     pub(crate) policy: Box<dyn MergePolicy>,
-    pub(crate) progress: Progress<T>,
+    pub(crate) progress: MergeProgress<T>,
 }
 
 /// How far a branch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Branch {
+enum BranchState {
     Open,
     /// The rest of its epoch is not wanted.
     Skipping,
@@ -36,13 +36,13 @@ enum Branch {
     Closed,
 }
 
-pub(crate) struct Progress<T> {
-    branches: Vec<Branch>,
+pub(crate) struct MergeProgress<T> {
+    branches: Vec<BranchState>,
     open: Vec<bool>,
     epoch: Option<u64>,
     choice: Option<Choice>,
     places: usize,
-    run: Vec<Envelope<T>>,
+    run: Vec<Item<T>>,
     /// Where to look first for an item of any branch.
     turn: usize,
     /// Whether the branches are ways of the same items, which so are told apart already.
@@ -52,10 +52,10 @@ pub(crate) struct Progress<T> {
     next_epoch: u64,
 }
 
-impl<T> Progress<T> {
+impl<T> MergeProgress<T> {
     pub(crate) fn new(branches: usize) -> Self {
-        Progress {
-            branches: vec![Branch::Open; branches],
+        MergeProgress {
+            branches: vec![BranchState::Open; branches],
             open: vec![true; branches],
             epoch: None,
             choice: None,
@@ -70,7 +70,7 @@ impl<T> Progress<T> {
 
     /// For the ends of paths that parted from each other.
     pub(crate) fn same_items(paths: usize) -> Self {
-        Progress { same_items: true, ..Progress::new(paths) }
+        MergeProgress { same_items: true, ..MergeProgress::new(paths) }
     }
 }
 
@@ -134,17 +134,17 @@ impl<T: Send + 'static> MergeNode<T> {
         let progress = &mut self.progress;
         let mut skipping = false;
         for at in 0..self.inputs.len() {
-            while progress.branches[at] == Branch::Skipping {
+            while progress.branches[at] == BranchState::Skipping {
                 match self.inputs[at].poll_next(cx) {
                     Poll::Ready(Next::Item(item)) => {
                         self.core.shared.left_out.fetch_add(1, Ordering::Relaxed);
-                        self.core.gone([item.head.member()], Fate::LeftOut);
+                        self.core.gone([item.header.member()], Outcome::LeftOut);
                     }
                     Poll::Ready(Next::EpochEnd(epoch)) => {
                         progress.epoch = Some(epoch);
-                        progress.branches[at] = Branch::EpochEnded;
+                        progress.branches[at] = BranchState::EpochEnded;
                     }
-                    Poll::Ready(Next::Closed) => progress.branches[at] = Branch::Closed,
+                    Poll::Ready(Next::Closed) => progress.branches[at] = BranchState::Closed,
                     Poll::Pending => {
                         skipping = true;
                         break;
@@ -153,9 +153,9 @@ impl<T: Send + 'static> MergeNode<T> {
             }
         }
         for (open, branch) in progress.open.iter_mut().zip(&progress.branches) {
-            *open = *branch == Branch::Open;
+            *open = *branch == BranchState::Open;
         }
-        if progress.branches.contains(&Branch::Closed)
+        if progress.branches.contains(&BranchState::Closed)
             && !progress.same_items
             && self.core.shared.failures.is_fatal()
         {
@@ -171,7 +171,9 @@ impl<T: Send + 'static> MergeNode<T> {
             guarded(|| self.policy.start_epoch(epoch, branches, self.core.shared.seed)).0?;
         }
         if !progress.open.contains(&true) {
-            if progress.branches.contains(&Branch::Closed) && self.core.shared.failures.is_fatal() {
+            if progress.branches.contains(&BranchState::Closed)
+                && self.core.shared.failures.is_fatal()
+            {
                 // What a failure has cut short has no end of an epoch.
                 return Ok(Poll::Ready(false));
             }
@@ -188,11 +190,11 @@ impl<T: Send + 'static> MergeNode<T> {
             progress.starts_epoch = true;
             progress.next_epoch = epoch + 1;
             for branch in &mut progress.branches {
-                if *branch == Branch::EpochEnded {
-                    *branch = Branch::Open;
+                if *branch == BranchState::EpochEnded {
+                    *branch = BranchState::Open;
                 }
             }
-            return Ok(Poll::Ready(progress.branches.contains(&Branch::Open)));
+            return Ok(Poll::Ready(progress.branches.contains(&BranchState::Open)));
         }
         let choice = match progress.choice {
             Some(choice) => choice,
@@ -203,8 +205,8 @@ impl<T: Send + 'static> MergeNode<T> {
         };
         match choice {
             Choice::EndEpoch => {
-                for branch in progress.branches.iter_mut().filter(|at| **at == Branch::Open) {
-                    *branch = Branch::Skipping;
+                for branch in progress.branches.iter_mut().filter(|at| **at == BranchState::Open) {
+                    *branch = BranchState::Skipping;
                 }
                 progress.choice = None;
                 Ok(Poll::Ready(true))
@@ -237,15 +239,15 @@ impl<T: Send + 'static> MergeNode<T> {
         match self.inputs[at].poll_next(cx) {
             Poll::Ready(Next::Item(mut item)) => {
                 if !progress.same_items {
-                    item.head = item.head.branch(at);
+                    item.header = item.header.branch(at);
                 }
                 progress.run.push(item);
             }
             Poll::Ready(Next::EpochEnd(epoch)) => {
                 progress.epoch = Some(epoch);
-                progress.branches[at] = Branch::EpochEnded;
+                progress.branches[at] = BranchState::EpochEnded;
             }
-            Poll::Ready(Next::Closed) => progress.branches[at] = Branch::Closed,
+            Poll::Ready(Next::Closed) => progress.branches[at] = BranchState::Closed,
             Poll::Pending => return Poll::Pending,
         }
         progress.choice = None;
@@ -256,22 +258,22 @@ impl<T: Send + 'static> MergeNode<T> {
 /// Pairs of items of two branches; an epoch has as many as the shorter one.
 pub(crate) struct ZipNode<A, B> {
     pub(crate) core: StageCore,
-    pub(crate) left: Side<A>,
-    pub(crate) right: Side<B>,
+    pub(crate) left: ZipInput<A>,
+    pub(crate) right: ZipInput<B>,
     pub(crate) output: Arc<Queue<(A, B)>>,
 }
 
-pub(crate) struct Side<T> {
+pub(crate) struct ZipInput<T> {
     input: Arc<Queue<T>>,
-    item: Option<Envelope<T>>,
+    item: Option<Item<T>>,
     /// The epoch that has ended, and whether there will be another one.
     ended: Option<u64>,
     closed: bool,
 }
 
-impl<T> Side<T> {
+impl<T> ZipInput<T> {
     pub(crate) fn new(input: Arc<Queue<T>>) -> Self {
-        Side { input, item: None, ended: None, closed: false }
+        ZipInput { input, item: None, ended: None, closed: false }
     }
 
     fn is_over(&self) -> bool {
@@ -317,12 +319,12 @@ impl<A: Send + 'static, B: Send + 'static> ZipNode<A, B> {
         self.output.close();
     }
 
-    /// One lease for both sides of a pair.
-    fn join(&self, leases: [Option<Lease>; 2]) -> Result<Option<Lease>> {
+    /// One reservation for both sides of a pair.
+    fn join(&self, reservations: [Option<Reservation>; 2]) -> Result<Option<Reservation>> {
         let Some((measure, budget)) = self.core.measured() else { return Ok(None) };
         let Some(mut both) = budget.try_reserve(measure.level, 0)? else { return Ok(None) };
-        for mut lease in leases.into_iter().flatten() {
-            both.join(&mut lease)?;
+        for mut reservation in reservations.into_iter().flatten() {
+            both.join(&mut reservation)?;
         }
         Ok(Some(both))
     }
@@ -338,15 +340,15 @@ impl<A: Send + 'static, B: Send + 'static> ZipNode<A, B> {
             && self.right.item.is_some()
             && let (Some(a), Some(b)) = (self.left.item.take(), self.right.item.take())
         {
-            let lease = match self.join([a.lease, b.lease]) {
-                Ok(lease) => lease,
+            let reservation = match self.join([a.reservation, b.reservation]) {
+                Ok(reservation) => reservation,
                 Err(error) => {
                     self.core.raise(error);
                     self.output.release(1);
                     return Poll::Ready(false);
                 }
             };
-            let pair = Envelope { head: a.head, value: (a.value, b.value), lease };
+            let pair = Item { header: a.header, value: (a.value, b.value), reservation };
             self.core.meter.emitted(1);
             self.core.meter.record(1, 0, std::time::Duration::ZERO);
             drop(self.output.push(1, std::iter::once(pair)));

@@ -10,7 +10,7 @@
 //! instances at work. So finished work drains first, memory stays low, and concurrency needs no
 //! tuning. A worker that finds nothing sleeps on the [`Signal`](signal::Signal) until a queue
 //! changes; nothing polls. A stage with threads of its own, or on a pool of the caller's, has a
-//! [`Crew`](crew::Crew) of its own; else all are in one.
+//! [`WorkerPool`](worker pool::WorkerPool) of its own; else all are in one.
 //!
 //! **Nothing that was started can be stuck.** A node reserves room for its result before it takes
 //! its input. A stage that makes more items than that waits inside `emit`, but its worker does the
@@ -59,20 +59,20 @@ mod window;
 pub(crate) mod worker_pool;
 
 use crate::error::{Error, ErrorKind, Result, guarded, panicked};
-use crate::item::Head;
-use crate::item::lineage::{Fate, Member};
-use crate::memory::budget::{Budget, Lease, MemoryStatistics};
+use crate::item::ItemHeader;
+use crate::item::lineage::{LineageNode, Outcome};
+use crate::memory::budget::{Budget, MemoryStatistics, Reservation};
 use crate::memory::buffer::BufferPool;
 use crate::observe::hooks::Hooks;
 use crate::observe::interval::RawSnapshot;
 use crate::observe::statistics::{ConsumerMeter, StageKind, StageMeter};
-use crate::resume::ledger::Account;
+use crate::resume::ledger::Ledger;
 use crate::scheduler::failure::{DropListener, Failures, Tolerance, Verdict};
 use crate::source::random::stage_number;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use queue::{AnyQueue, Queue};
-use worker_pool::Crew;
+use worker_pool::WorkerPool;
 
 /// How many errors of tasks beside the pipeline are kept.
 const MOST_BACKGROUND_ERRORS: usize = 100;
@@ -82,13 +82,13 @@ pub(crate) trait Node: Send + Sync {
     /// Whether [`run`](Node::run) would probably find work. Cheap, and may be wrong for a moment.
     fn ready(&self) -> bool;
     /// Does a piece of work, where there is one.
-    fn run(&self, crew: &Arc<Crew>) -> bool;
+    fn run(&self, pool: &Arc<WorkerPool>) -> bool;
     /// Drops the instances that nobody works with: where they were made, by a worker that leaves.
     fn drop_instances(&self);
 }
 
 /// What all parts of a pipeline share.
-pub(crate) struct Shared {
+pub(crate) struct RunContext {
     /// Counts the pipelines of this process.
     pub(crate) number: u64,
     pub(crate) seed: u64,
@@ -97,7 +97,7 @@ pub(crate) struct Shared {
     pub(crate) buffers: BufferPool,
     pub(crate) budget: OnceLock<Arc<Budget>>,
     /// What became of every sample, where there is one source.
-    pub(crate) account: OnceLock<Arc<Account>>,
+    pub(crate) ledger: OnceLock<Arc<Ledger>>,
     /// Samples that were neither delivered nor dropped: in short batches that were not wanted, say.
     pub(crate) left_out: AtomicU64,
     /// Worker threads of the shared pool.
@@ -116,21 +116,21 @@ pub(crate) struct Shared {
     tasks_beside: AtomicU64,
 }
 
-impl Shared {
+impl RunContext {
     pub(crate) fn new(
         seed: u64,
         threads: usize,
         listeners: Vec<DropListener>,
         buffers: BufferPool,
     ) -> Self {
-        Shared {
+        RunContext {
             number: crate::observe::hooks::next_pipeline(),
             seed,
             failures: Failures::new(listeners),
             consumer: ConsumerMeter::default(),
             buffers,
             budget: OnceLock::new(),
-            account: OnceLock::new(),
+            ledger: OnceLock::new(),
             left_out: AtomicU64::new(0),
             threads: AtomicUsize::new(threads),
             cpus: crate::memory::machine::usable_cpus(),
@@ -277,19 +277,19 @@ impl Shared {
 
 /// What every stage has, whatever kind it is.
 pub(crate) struct StageCore {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<RunContext>,
     pub(crate) meter: Arc<StageMeter>,
     /// The stage's name as a number, for its random numbers.
     pub(crate) number: u64,
     pub(crate) tolerance: Arc<Tolerance>,
     tried_here: AtomicU64,
     /// Present where outputs are counted in the memory budget.
-    pub(crate) measure: Option<Measure>,
+    pub(crate) measure: Option<OutputEstimate>,
 }
 
 /// Where a node is in the graph.
 #[derive(Clone, Debug)]
-pub(crate) struct Position {
+pub(crate) struct GraphPosition {
     /// How far from the source. Known for good once the whole pipeline is built.
     depth: Arc<AtomicUsize>,
     /// The branches it is on, from the outermost to the innermost.
@@ -305,9 +305,9 @@ pub(crate) struct Branch {
     pub(crate) index: usize,
 }
 
-impl Position {
+impl GraphPosition {
     pub(crate) fn new(depth: usize, branches: &[Branch]) -> Self {
-        Position { depth: Arc::new(AtomicUsize::new(depth)), branches: branches.into() }
+        GraphPosition { depth: Arc::new(AtomicUsize::new(depth)), branches: branches.into() }
     }
 
     pub(crate) fn lower(&self, by: usize) {
@@ -319,7 +319,7 @@ impl Position {
     }
 
     /// Whether what this node makes may get there: not if that is on another branch of a joint.
-    pub(crate) fn is_before(&self, other: &Position) -> bool {
+    pub(crate) fn is_before(&self, other: &GraphPosition) -> bool {
         let mut both = self.branches.iter().zip(&*other.branches);
         let apart = both.find(|(own, others)| own != others);
         self.depth() < other.depth() && apart.is_none_or(|(own, other)| own.joint != other.joint)
@@ -327,7 +327,7 @@ impl Position {
 }
 
 /// How a stage counts its outputs in the memory budget.
-pub(crate) struct Measure {
+pub(crate) struct OutputEstimate {
     pub(crate) level: usize,
     /// The most that the last outputs have held, and less for what was long ago: the estimate for
     /// those to come. One large output among small ones must not hold them back for ever.
@@ -345,9 +345,9 @@ pub(crate) fn size_of_item<T>(sizer: &cpu_node::Sizer<T>, item: &T) -> Result<us
     guarded(|| Ok(sizer(item))).0
 }
 
-impl Measure {
+impl OutputEstimate {
     pub(crate) fn new(level: usize) -> Self {
-        Measure { level, largest: AtomicUsize::new(FIRST_ESTIMATE) }
+        OutputEstimate { level, largest: AtomicUsize::new(FIRST_ESTIMATE) }
     }
 
     /// What to reserve for an output of which the stage says this much.
@@ -355,9 +355,9 @@ impl Measure {
         declared.unwrap_or_else(|| self.largest.load(Ordering::Relaxed).min(budget.headroom()))
     }
 
-    /// The lease of an output of `bytes`, cut from what was reserved. Where that is not enough, it
+    /// The reservation of an output of `bytes`, cut from what was reserved. Where that is not enough, it
     /// grows: the memory is there already.
-    pub(crate) fn lease(&self, reserved: &mut Lease, bytes: usize) -> Lease {
+    pub(crate) fn reservation(&self, reserved: &mut Reservation, bytes: usize) -> Reservation {
         // Where two do this at once, one of them may be lost: it is an estimate.
         let largest = self.largest.load(Ordering::Relaxed);
         let remembered = largest - largest / FORGOTTEN;
@@ -371,12 +371,12 @@ impl Measure {
 
 impl StageCore {
     pub(crate) fn new(
-        shared: &Arc<Shared>,
+        shared: &Arc<RunContext>,
         name: &Arc<str>,
         kind: StageKind,
         concurrency: usize,
         tolerance: Arc<Tolerance>,
-        measure: Option<Measure>,
+        measure: Option<OutputEstimate>,
     ) -> Self {
         StageCore {
             shared: Arc::clone(shared),
@@ -398,7 +398,7 @@ impl StageCore {
     }
 
     /// The budget and how to count in it, where this stage does.
-    pub(crate) fn measured(&self) -> Option<(&Measure, &Arc<Budget>)> {
+    pub(crate) fn measured(&self) -> Option<(&OutputEstimate, &Arc<Budget>)> {
         Some((self.measure.as_ref()?, self.shared.budget.get()?))
     }
 
@@ -436,25 +436,25 @@ impl StageCore {
     }
 
     /// Applies the stage's policy to an item that failed. After `Halt`, shut the queue in front.
-    pub(crate) fn item_failed(&self, head: &Head, error: Error) -> Verdict {
+    pub(crate) fn item_failed(&self, header: &ItemHeader, error: Error) -> Verdict {
         if error.kind() == ErrorKind::Stopped && self.shared.stopped() {
             // Work that was cut short by the end is no failure of its own.
             return Verdict::Halt;
         }
-        self.shared.failures.item_failed(&self.tolerance, self.name(), head, error)
+        self.shared.failures.item_failed(&self.tolerance, self.name(), header, error)
     }
 
     /// Says that pieces of samples have come to an end.
-    pub(crate) fn gone(&self, pieces: impl IntoIterator<Item = Member>, fate: Fate) {
-        if let Some(account) = self.shared.account.get() {
-            pieces.into_iter().for_each(|piece| account.gone(&piece, fate));
+    pub(crate) fn gone(&self, pieces: impl IntoIterator<Item = LineageNode>, outcome: Outcome) {
+        if let Some(ledger) = self.shared.ledger.get() {
+            pieces.into_iter().for_each(|piece| ledger.gone(&piece, outcome));
         }
     }
 
     /// Whether an item that would now go into something else has done so in an earlier run: it
     /// goes no further then.
-    pub(crate) fn passes_over(&self, head: &Head) -> bool {
-        self.shared.account.get().is_some_and(|account| account.passes(head))
+    pub(crate) fn passes_over(&self, header: &ItemHeader) -> bool {
+        self.shared.ledger.get().is_some_and(|ledger| ledger.passes(header))
     }
 
     /// Records a failure that belongs to no item. Shut the queue in front after it.
@@ -480,17 +480,17 @@ impl StageCore {
 
 #[cfg(test)]
 mod tests {
-    use super::{Branch, Measure, Position};
+    use super::{Branch, GraphPosition, OutputEstimate};
     use crate::memory::budget::Budget;
 
     #[test]
     fn the_estimate_forgets_one_large_output_among_small_ones() {
         const MIB: usize = 1 << 20;
         let budget = Budget::new(1 << 30, None, 1).unwrap();
-        let measure = Measure::new(0);
+        let measure = OutputEstimate::new(0);
         let made = |bytes| {
             let mut reserved = budget.try_reserve(0, bytes).unwrap().unwrap();
-            drop(measure.lease(&mut reserved, bytes));
+            drop(measure.reservation(&mut reserved, bytes));
             measure.need(None, &budget)
         };
         assert_eq!(made(100 * MIB), 100 * MIB);
@@ -505,7 +505,7 @@ mod tests {
         let at = |depth, branches: &[(usize, usize)]| {
             let branches: Vec<_> =
                 branches.iter().map(|&(joint, index)| Branch { joint, index }).collect();
-            Position::new(depth, &branches)
+            GraphPosition::new(depth, &branches)
         };
         let (source, sink) = (at(0, &[]), at(9, &[]));
         let (left, right) = (at(3, &[(1, 0)]), at(4, &[(1, 1)]));

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::signal::Signal;
-use crate::item::Envelope;
+use crate::item::Item;
 use crate::observe::statistics::{QueueMeter, QueueSnapshot};
 use crate::source::sample::SampleId;
 use crate::sync::Mutex;
@@ -28,7 +28,7 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// **A queue that was full** asks for more only when it has drained by half (by one, where it is
 /// short; by [`MOST_DRAINED`], where it is long). A sleep and a wake-up cost more than many small items.
 pub(crate) struct Queue<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<QueueState<T>>,
     /// The workers that put items in; `None` where a task does.
     putters: Option<Arc<Signal>>,
     /// The workers that take items out; unset where a task or the consumer does.
@@ -41,11 +41,11 @@ pub(crate) struct Queue<T> {
     shut: AtomicBool,
 }
 
-struct State<T> {
+struct QueueState<T> {
     capacity: usize,
     /// The capacity is never made less.
     least: usize,
-    items: VecDeque<Envelope<T>>,
+    items: VecDeque<Item<T>>,
     /// The ends of epochs: after how many items ever put in, and which epoch.
     ends: VecDeque<(u64, u64)>,
     /// Places promised to items that are being made.
@@ -102,14 +102,14 @@ impl Drop for Wakes<'_> {
 /// What came out of a queue.
 #[derive(Debug)]
 pub(crate) enum Next<T> {
-    Item(Envelope<T>),
+    Item(Item<T>),
     /// The end of this epoch.
     EpochEnd(u64),
     /// Nothing will come any more.
     Closed,
 }
 
-impl<T> State<T> {
+impl<T> QueueState<T> {
     fn room(&self) -> usize {
         self.capacity.saturating_sub(self.items.len() + self.ends.len() + self.reserved)
     }
@@ -148,7 +148,7 @@ impl<T> Queue<T> {
     pub(crate) fn new(capacity: usize, putters: Option<Arc<Signal>>) -> Self {
         let capacity = capacity.max(1);
         Queue {
-            state: Mutex::new(State {
+            state: Mutex::new(QueueState {
                 capacity,
                 least: 1,
                 items: VecDeque::with_capacity(capacity.min(1024)),
@@ -246,7 +246,7 @@ impl<T> Queue<T> {
         Poll::Ready(granted)
     }
 
-    fn take_room(&self, state: &mut State<T>, places: usize) {
+    fn take_room(&self, state: &mut QueueState<T>, places: usize) {
         state.measure();
         state.reserved += places;
         self.publish(state);
@@ -271,11 +271,7 @@ impl<T> Queue<T> {
 
     /// Puts items down and gives back `reserved` promised places, as many as there are items or
     /// more. Items for a queue that was shut are dropped.
-    pub(crate) fn push(
-        &self,
-        reserved: usize,
-        items: impl Iterator<Item = Envelope<T>>,
-    ) -> Wakes<'_> {
+    pub(crate) fn push(&self, reserved: usize, items: impl Iterator<Item = Item<T>>) -> Wakes<'_> {
         let mut state = self.state.lock();
         state.measure();
         state.reserved -= reserved;
@@ -308,7 +304,7 @@ impl<T> Queue<T> {
     /// Publishes a change, and says who must know of it.
     fn changed(
         &self,
-        mut state: crate::sync::MutexGuard<'_, State<T>>,
+        mut state: crate::sync::MutexGuard<'_, QueueState<T>>,
         something_new: bool,
     ) -> Wakes<'_> {
         let mut room_again = self.publish(&mut state);
@@ -331,7 +327,7 @@ impl<T> Queue<T> {
     }
 
     /// Takes out up to `most` items of one epoch, oldest first, and returns the number of the first.
-    pub(crate) fn pop(&self, most: usize, into: &mut Vec<Envelope<T>>) -> Option<(u64, Wakes<'_>)> {
+    pub(crate) fn pop(&self, most: usize, into: &mut Vec<Item<T>>) -> Option<(u64, Wakes<'_>)> {
         let mut state = self.state.lock();
         let count = most.min(state.available());
         if count == 0 {
@@ -368,7 +364,7 @@ impl<T> Queue<T> {
     /// Who the next item is.
     pub(crate) fn front_id(&self) -> Option<SampleId> {
         let state = self.state.lock();
-        if state.at_end() { None } else { state.items.front().map(|item| item.head.id) }
+        if state.at_end() { None } else { state.items.front().map(|item| item.header.id) }
     }
 
     /// Takes out an item or the end of an epoch. Wakes the task when there is one.
@@ -403,7 +399,7 @@ impl<T> Queue<T> {
     pub(crate) fn poll_run(
         &self,
         most: usize,
-        into: &mut VecDeque<Envelope<T>>,
+        into: &mut VecDeque<Item<T>>,
         cx: &Context<'_>,
     ) -> Poll<Option<Next<T>>> {
         let mut state = self.state.lock();
@@ -464,7 +460,7 @@ impl<T> Queue<T> {
 
     /// Updates the hints after a change of `state`. Returns whether there is room again after the
     /// queue was full.
-    fn publish(&self, state: &mut State<T>) -> bool {
+    fn publish(&self, state: &mut QueueState<T>) -> bool {
         let room = state.room() > 0;
         let enough = state.items.len() <= state.low_water();
         let room_again = state.draining && room && enough;

@@ -14,10 +14,10 @@ use std::time::Duration;
 use super::StageCore;
 use super::queue::{Next, Queue};
 use crate::error::{Error, ErrorKind, Result};
-use crate::item::lineage::Fate;
-use crate::item::ticket::{Retired, TicketDesk};
-use crate::item::{Envelope, Head, Tag};
-use crate::memory::budget::Lease;
+use crate::item::lineage::Outcome;
+use crate::item::ticket::{RetiredTicket, TicketIssuer};
+use crate::item::{Item, ItemHeader, ItemTag};
+use crate::memory::budget::Reservation;
 use crate::observe::statistics::StageMeter;
 use crate::sync::Mutex;
 
@@ -30,7 +30,7 @@ pub(crate) struct SplitNode<T> {
     pub(crate) input: Arc<Queue<(usize, T)>>,
     pub(crate) paths: Vec<Arc<Queue<T>>>,
     pub(crate) meters: Vec<Arc<StageMeter>>,
-    pub(crate) desk: Option<Arc<Crossing>>,
+    pub(crate) desk: Option<Arc<RouteTickets>>,
 }
 
 /// Sends a part of each list down each path.
@@ -39,56 +39,56 @@ pub(crate) struct SplitListNode<T> {
     pub(crate) input: Arc<Queue<(Vec<usize>, Vec<T>)>>,
     pub(crate) paths: Vec<Arc<Queue<Vec<T>>>>,
     pub(crate) meters: Vec<Arc<StageMeter>>,
-    pub(crate) desk: Arc<Crossing>,
+    pub(crate) desk: Arc<RouteTickets>,
 }
 
 /// What the parting and the joining of the ways know of each other.
 #[derive(Debug)]
-pub(crate) struct Crossing {
-    tickets: Arc<TicketDesk>,
+pub(crate) struct RouteTickets {
+    tickets: Arc<TicketIssuer>,
     most_open: usize,
-    notes: Mutex<Notes>,
+    state: Mutex<RouteState>,
 }
 
 #[derive(Debug, Default)]
-struct Notes {
+struct RouteState {
     /// How many tickets had been drawn at the end of each epoch that is not over yet.
     epoch_ends: VecDeque<u64>,
     drawn: u64,
     /// The lists whose parts are under way.
-    lists: BTreeMap<u64, List>,
+    lists: BTreeMap<u64, RoutedList>,
 }
 
 /// What is kept of a list while its parts are under way.
 #[derive(Debug)]
-struct List {
-    head: Head,
+struct RoutedList {
+    header: ItemHeader,
     /// Where each of its items went.
     routes: Vec<usize>,
     /// The memory of all its parts.
-    lease: Option<Lease>,
+    reservation: Option<Reservation>,
 }
 
-/// The same head, with a ticket, which keeps the one that it may have from a route around this one.
-fn with_ticket(head: Head, mut ticket: crate::item::ticket::Ticket) -> Head {
-    ticket.outer = head.ticket().cloned();
-    let (key, members) = match head.tag.as_deref() {
+/// The same header, with a ticket, which keeps the one that it may have from a route around this one.
+fn with_ticket(header: ItemHeader, mut ticket: crate::item::ticket::Ticket) -> ItemHeader {
+    ticket.outer = header.ticket().cloned();
+    let (key, members) = match header.tag.as_deref() {
         Some(tag) => (tag.key.clone(), tag.members.clone()),
         None => (None, None),
     };
-    let tag = Tag { key, members, ticket: Some(Arc::new(ticket)) };
-    Head { tag: Some(Arc::new(tag)), ..head }
+    let tag = ItemTag { key, members, ticket: Some(Arc::new(ticket)) };
+    ItemHeader { tag: Some(Arc::new(tag)), ..header }
 }
 
-/// The same head, without the ticket that it was given last.
-fn without_ticket(head: Head) -> Head {
-    let Some(tag) = head.tag.as_deref() else { return head };
-    let Some(ticket) = &tag.ticket else { return head };
+/// The same header, without the ticket that it was given last.
+fn without_ticket(header: ItemHeader) -> ItemHeader {
+    let Some(tag) = header.tag.as_deref() else { return header };
+    let Some(ticket) = &tag.ticket else { return header };
     let ticket = ticket.outer.clone();
     let (key, members) = (tag.key.clone(), tag.members.clone());
     let tag = (key.is_some() || members.is_some() || ticket.is_some())
-        .then(|| Arc::new(Tag { key, members, ticket }));
-    Head { tag, ..head }
+        .then(|| Arc::new(ItemTag { key, members, ticket }));
+    ItemHeader { tag, ..header }
 }
 
 /// Sends the end of an epoch down every path.
@@ -149,13 +149,13 @@ impl<T: Send + 'static> SplitNode<T> {
         )
     }
 
-    async fn send(&self, item: Envelope<(usize, T)>) -> bool {
-        let Envelope { mut head, value: (path, value), lease } = item;
+    async fn send(&self, item: Item<(usize, T)>) -> bool {
+        let Item { mut header, value: (path, value), reservation } = item;
         let Some(queue) = self.paths.get(path) else {
             let paths = self.paths.len();
             let message = format!("the router chose path {path}, and there are {paths}");
             let error = Error::new(ErrorKind::InvalidArgument, message);
-            self.core.raise(match head.key() {
+            self.core.raise(match header.key() {
                 Some(key) => error.with_key(Arc::clone(key)),
                 None => error,
             });
@@ -164,19 +164,19 @@ impl<T: Send + 'static> SplitNode<T> {
         if let Some(crossing) = &self.desk {
             let ticket = poll_fn(|cx| self.draw(crossing, queue, cx)).await;
             let Some(ticket) = ticket else { return false };
-            head = with_ticket(head, ticket);
+            header = with_ticket(header, ticket);
         }
         if poll_fn(|cx| queue.poll_reserve(1, cx)).await == 0 {
             return false;
         }
         count(&self.meters[path]);
-        drop(queue.push(1, std::iter::once(Envelope { head, value, lease })));
+        drop(queue.push(1, std::iter::once(Item { header, value, reservation })));
         true
     }
 
     fn draw(
         &self,
-        crossing: &Crossing,
+        crossing: &RouteTickets,
         queue: &Queue<T>,
         cx: &Context<'_>,
     ) -> Poll<Option<crate::item::ticket::Ticket>> {
@@ -187,24 +187,24 @@ impl<T: Send + 'static> SplitNode<T> {
     }
 }
 
-impl Crossing {
+impl RouteTickets {
     /// Lets `most_open` items be under way at once.
     pub(crate) fn new(most_open: usize) -> Arc<Self> {
-        Arc::new(Crossing { tickets: Arc::default(), most_open, notes: Mutex::default() })
+        Arc::new(RouteTickets { tickets: Arc::default(), most_open, state: Mutex::default() })
     }
 
     fn poll_draw(&self, cx: &Context<'_>) -> Poll<crate::item::ticket::Ticket> {
         let ticket = self.tickets.poll_draw(self.most_open, cx);
         if ticket.is_ready() {
-            self.notes.lock().drawn += 1;
+            self.state.lock().drawn += 1;
         }
         ticket
     }
 
     fn end_epoch(&self) {
-        let mut notes = self.notes.lock();
-        let drawn = notes.drawn;
-        notes.epoch_ends.push_back(drawn);
+        let mut state = self.state.lock();
+        let drawn = state.drawn;
+        state.epoch_ends.push_back(drawn);
     }
 }
 
@@ -237,8 +237,8 @@ impl<T: Send + 'static> SplitListNode<T> {
         }
     }
 
-    async fn send(&self, list: Envelope<(Vec<usize>, Vec<T>)>) -> bool {
-        let Envelope { head, value: (routes, items), lease } = list;
+    async fn send(&self, list: Item<(Vec<usize>, Vec<T>)>) -> bool {
+        let Item { header, value: (routes, items), reservation } = list;
         let paths = self.paths.len();
         let fault = if routes.len() != items.len() {
             Some(format!("the router chose {} paths for {} items", routes.len(), items.len()))
@@ -262,17 +262,17 @@ impl<T: Send + 'static> SplitListNode<T> {
         for (&path, item) in routes.iter().zip(items) {
             parts[path].push(item);
         }
-        let list = List { head: head.clone(), routes, lease };
-        self.desk.notes.lock().lists.insert(number, list);
-        if let Some(account) = self.core.shared.account.get() {
-            account.more(&head.member(), (paths as u64).saturating_sub(1));
+        let list = RoutedList { header: header.clone(), routes, reservation };
+        self.desk.state.lock().lists.insert(number, list);
+        if let Some(ledger) = self.core.shared.ledger.get() {
+            ledger.more(&header.member(), (paths as u64).saturating_sub(1));
         }
-        let head = with_ticket(head, ticket);
+        let header = with_ticket(header, ticket);
         for (at, part) in parts.into_iter().enumerate() {
             if poll_fn(|cx| self.paths[at].poll_reserve(1, cx)).await == 0 {
                 return false;
             }
-            let part = Envelope::new(head.clone().branch(at), part);
+            let part = Item::new(header.clone().branch(at), part);
             count(&self.meters[at]);
             drop(self.paths[at].push(1, std::iter::once(part)));
         }
@@ -281,41 +281,40 @@ impl<T: Send + 'static> SplitListNode<T> {
 }
 
 /// Puts what came of one ticket together: its outputs, each with the path it came by.
-type Combine<U, V> =
-    Box<dyn FnMut(u64, Vec<(usize, Envelope<U>)>) -> Result<Vec<Envelope<V>>> + Send>;
+type Combine<U, V> = Box<dyn FnMut(u64, Vec<(usize, Item<U>)>) -> Result<Vec<Item<V>>> + Send>;
 
 /// Restores the order in which the ways parted.
 pub(crate) struct JoinNode<U, V> {
     pub(crate) core: StageCore,
     pub(crate) paths: Vec<Arc<Queue<U>>>,
     pub(crate) output: Arc<Queue<V>>,
-    pub(crate) crossing: Arc<Crossing>,
+    pub(crate) crossing: Arc<RouteTickets>,
     pub(crate) combine: Combine<U, V>,
     /// Whether the outputs are parts of a whole, which do not go on where one failed for good.
     pub(crate) whole: bool,
-    pub(crate) waiting: Waiting<U, V>,
+    pub(crate) waiting: JoinBuffer<U, V>,
 }
 
-pub(crate) struct Waiting<U, V> {
+pub(crate) struct JoinBuffer<U, V> {
     /// What has come of each ticket.
-    arrived: BTreeMap<u64, Vec<(usize, Envelope<U>)>>,
+    arrived: BTreeMap<u64, Vec<(usize, Item<U>)>>,
     /// What has come without one: held back until the end of an epoch.
-    loose: Vec<(usize, Envelope<U>)>,
+    loose: Vec<(usize, Item<U>)>,
     /// Tickets that nothing carries any more, and whether each is where the order ends.
     retired: BTreeMap<u64, bool>,
-    news: Vec<Retired>,
+    news: Vec<RetiredTicket>,
     next: u64,
     /// A failure in its turn has ended the pipeline: nothing behind it goes on.
     cut: bool,
-    outgoing: VecDeque<Envelope<V>>,
+    outgoing: VecDeque<Item<V>>,
     ended: Vec<bool>,
     closed: Vec<bool>,
     epoch: Option<u64>,
 }
 
-impl<U, V> Waiting<U, V> {
+impl<U, V> JoinBuffer<U, V> {
     pub(crate) fn new(paths: usize) -> Self {
-        Waiting {
+        JoinBuffer {
             arrived: BTreeMap::new(),
             loose: Vec::new(),
             retired: BTreeMap::new(),
@@ -336,10 +335,12 @@ pub(crate) fn combine_items<U: 'static>() -> Combine<U, U> {
 }
 
 /// Lists are put together in the order of the list they came from.
-pub(crate) fn combine_lists<U: Send + 'static>(crossing: Arc<Crossing>) -> Combine<Vec<U>, Vec<U>> {
+pub(crate) fn combine_lists<U: Send + 'static>(
+    crossing: Arc<RouteTickets>,
+) -> Combine<Vec<U>, Vec<U>> {
     Box::new(move |number, parts| {
-        let list = crossing.notes.lock().lists.remove(&number);
-        let Some(List { head, routes, lease }) = list else {
+        let list = crossing.state.lock().lists.remove(&number);
+        let Some(RoutedList { header, routes, reservation }) = list else {
             let message = "a path put several lists together; it must keep them apart";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
@@ -358,7 +359,7 @@ pub(crate) fn combine_lists<U: Send + 'static>(crossing: Arc<Crossing>) -> Combi
             lists.into_iter().map(|(path, list)| (path, list.into_iter())).collect();
         // A part that was dropped is missing; the rest keeps its order.
         let whole: Vec<U> = routes.iter().filter_map(|path| lists.get_mut(path)?.next()).collect();
-        let whole = Envelope { head, value: whole, lease };
+        let whole = Item { header, value: whole, reservation };
         Ok(if whole.value.is_empty() { Vec::new() } else { vec![whole] })
     })
 }
@@ -420,8 +421,8 @@ impl<U: Send + 'static, V: Send + 'static> JoinNode<U, V> {
                     }
                     Poll::Ready(Next::Closed) => self.waiting.closed[at] = true,
                     Poll::Ready(Next::Item(mut item)) => {
-                        let ticket = item.head.ticket().cloned();
-                        item.head = without_ticket(item.head);
+                        let ticket = item.header.ticket().cloned();
+                        item.header = without_ticket(item.header);
                         match &ticket {
                             Some(ticket) => {
                                 let arrived = &mut self.waiting.arrived;
@@ -453,11 +454,11 @@ impl<U: Send + 'static, V: Send + 'static> JoinNode<U, V> {
             waiting.cut = failed;
             let items = waiting.arrived.remove(&waiting.next).unwrap_or_default();
             let arrived = items.len();
-            let piece = items.first().map(|(_, item)| item.head.member());
+            let piece = items.first().map(|(_, item)| item.header.member());
             let items = (self.combine)(waiting.next, items)?;
             if let Some(piece) = piece.filter(|_| items.len() < arrived) {
-                let fate = if items.is_empty() { Fate::Filtered } else { Fate::Joined };
-                self.core.gone((items.len()..arrived).map(|_| piece.clone()), fate);
+                let outcome = if items.is_empty() { Outcome::Filtered } else { Outcome::Joined };
+                self.core.gone((items.len()..arrived).map(|_| piece.clone()), outcome);
             }
             if !(failed && self.whole) {
                 waiting.outgoing.extend(items);
@@ -481,7 +482,7 @@ impl<U: Send + 'static, V: Send + 'static> JoinNode<U, V> {
         if !(0..self.paths.len()).all(over) {
             return Ok(Poll::Ready(None));
         }
-        let due = self.crossing.notes.lock().epoch_ends.front().copied();
+        let due = self.crossing.state.lock().epoch_ends.front().copied();
         if due.is_some_and(|due| waiting.next < due) {
             return Ok(Poll::Ready(None));
         }
@@ -502,7 +503,7 @@ impl<U: Send + 'static, V: Send + 'static> JoinNode<U, V> {
         drop(self.output.push_end(epoch));
         waiting.epoch = None;
         waiting.ended.fill(false);
-        self.crossing.notes.lock().epoch_ends.pop_front();
+        self.crossing.state.lock().epoch_ends.pop_front();
         Ok(Poll::Ready(Some(!waiting.closed.contains(&true))))
     }
 }

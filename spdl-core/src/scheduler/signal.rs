@@ -16,14 +16,14 @@ use crate::sync::{Condvar, Mutex};
 pub(crate) struct Signal {
     /// Announced workers; changed under the lock, read without it.
     announced: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<SignalState>,
     changed: Condvar,
     /// Where workers do not sleep but leave: calls one.
     call: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SignalState {
     /// Counts wake-ups: a worker whose ticket is older need not sleep.
     version: u64,
     /// Announced workers that can only do a part of the work; see [`Interest::Some`].
@@ -42,7 +42,7 @@ pub(crate) enum Interest {
 /// Permission to sleep until something happens that is newer than it.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Ticket {
+pub(crate) struct SleepPermit {
     version: u64,
     interest: Interest,
 }
@@ -51,7 +51,7 @@ impl Signal {
     pub(crate) fn new() -> Self {
         Signal {
             announced: AtomicUsize::new(0),
-            state: Mutex::new(State::default()),
+            state: Mutex::new(SignalState::default()),
             changed: Condvar::new(),
             call: None,
         }
@@ -64,23 +64,23 @@ impl Signal {
 
     /// Announces a worker. Look for work after this, then [`wait`](Signal::wait) or
     /// [`cancel`](Signal::cancel).
-    pub(crate) fn prepare(&self, interest: Interest) -> Ticket {
+    pub(crate) fn prepare(&self, interest: Interest) -> SleepPermit {
         let mut state = self.state.lock();
         self.announced.fetch_add(1, Ordering::SeqCst);
         state.partial += usize::from(interest == Interest::Some);
         let version = state.version;
         drop(state);
         fence(Ordering::SeqCst);
-        Ticket { version, interest }
+        SleepPermit { version, interest }
     }
 
-    pub(crate) fn cancel(&self, ticket: Ticket) {
+    pub(crate) fn cancel(&self, ticket: SleepPermit) {
         let mut state = self.state.lock();
         self.leave(&mut state, ticket.interest);
     }
 
     /// Sleeps until woken; returns at once where that has happened since `prepare`.
-    pub(crate) fn wait(&self, ticket: Ticket) {
+    pub(crate) fn wait(&self, ticket: SleepPermit) {
         let mut state = self.state.lock();
         while state.version == ticket.version {
             state = self.changed.wait(state);
@@ -89,7 +89,7 @@ impl Signal {
     }
 
     /// Like [`wait`](Signal::wait), but not longer than until `deadline`.
-    pub(crate) fn wait_until(&self, ticket: Ticket, deadline: Instant) {
+    pub(crate) fn wait_until(&self, ticket: SleepPermit, deadline: Instant) {
         let mut state = self.state.lock();
         while state.version == ticket.version {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -101,7 +101,7 @@ impl Signal {
         self.leave(&mut state, ticket.interest);
     }
 
-    fn leave(&self, state: &mut State, interest: Interest) {
+    fn leave(&self, state: &mut SignalState, interest: Interest) {
         self.announced.fetch_sub(1, Ordering::SeqCst);
         state.partial -= usize::from(interest == Interest::Some);
     }

@@ -13,9 +13,9 @@ use super::cpu_node::Sizer;
 use super::queue::Queue;
 use super::{StageCore, size_of_item};
 use crate::error::{Result, guarded, panicked};
-use crate::item::lineage::{Fate, Member};
-use crate::item::{Envelope, Head};
-use crate::memory::budget::Lease;
+use crate::item::lineage::{LineageNode, Outcome};
+use crate::item::{Item, ItemHeader};
+use crate::memory::budget::Reservation;
 use crate::observe::hooks::Hooks;
 use crate::resume::replay::OrderRecord;
 use crate::scheduler::failure::Verdict;
@@ -47,14 +47,14 @@ pub(crate) struct SourceNode<S: Source> {
 }
 
 /// A pass that is under way.
-struct Pass<T> {
+struct SourcePass<T> {
     items: BoxStream<'static, (u64, Result<T>)>,
     epoch: u64,
     yielded: u64,
 }
 
 /// Why a turn of the source ended.
-enum Turn {
+enum PassEnd {
     EpochEnded,
     /// A failure, or nobody wants more.
     Over,
@@ -88,17 +88,17 @@ impl<S: Source> SourceNode<S> {
                 Some(record) => crate::resume::replay::replay_stream(items, positions, record),
                 None => items,
             };
-            let mut pass = Pass { items, epoch, yielded: 0 };
+            let mut pass = SourcePass { items, epoch, yielded: 0 };
             match poll_fn(|cx| self.pump(&mut pass, &mut run, cx)).await {
-                Turn::EpochEnded => {}
-                Turn::Over => return,
+                PassEnd::EpochEnded => {}
+                PassEnd::Over => return,
             }
             if pass.yielded == 0 && self.divisions.begun(epoch).is_none() {
                 // Nothing in this epoch: nothing in the next ones, and no endless loop over it.
                 return;
             }
-            if let Some(account) = self.core.shared.account.get() {
-                account.yielded(epoch, pass.yielded);
+            if let Some(ledger) = self.core.shared.ledger.get() {
+                ledger.yielded(epoch, pass.yielded);
             }
             if poll_fn(|cx| self.output.poll_reserve(1, cx)).await == 1 {
                 drop(self.output.push_end(epoch));
@@ -112,24 +112,24 @@ impl<S: Source> SourceNode<S> {
     /// Moves items into the queue, a run at a time, until the pass ends.
     fn pump(
         &self,
-        pass: &mut Pass<S::Item>,
-        run: &mut Vec<Envelope<S::Item>>,
+        pass: &mut SourcePass<S::Item>,
+        run: &mut Vec<Item<S::Item>>,
         cx: &mut Context<'_>,
-    ) -> Poll<Turn> {
+    ) -> Poll<PassEnd> {
         for _ in 0..RUNS_AT_A_TIME {
             if self.output.is_shut() {
-                return Poll::Ready(Turn::Over);
+                return Poll::Ready(PassEnd::Over);
             }
-            let mut lease = match self.reserve(cx) {
-                Poll::Ready(Ok(lease)) => lease,
+            let mut reservation = match self.reserve(cx) {
+                Poll::Ready(Ok(reservation)) => reservation,
                 Poll::Ready(Err(error)) => {
                     self.core.raise(error);
-                    return Poll::Ready(Turn::Over);
+                    return Poll::Ready(PassEnd::Over);
                 }
                 Poll::Pending => return Poll::Pending,
             };
             // Where the next item may be long in coming, this one does not wait for it.
-            let most = if lease.is_some() || self.blocks { 1 } else { LONGEST_RUN };
+            let most = if reservation.is_some() || self.blocks { 1 } else { LONGEST_RUN };
             let Poll::Ready(places) = self.output.poll_reserve(most, cx) else {
                 return Poll::Pending;
             };
@@ -139,27 +139,27 @@ impl<S: Source> SourceNode<S> {
             while run.len() < places && end.is_none() {
                 end = self.take(pass, run, &mut failures, &mut counted, cx);
             }
-            if let (Some(lease), Some(sizer)) = (&mut lease, &self.sizer)
+            if let (Some(reservation), Some(sizer)) = (&mut reservation, &self.sizer)
                 && let Some((measure, _)) = self.core.measured()
             {
                 for mut item in std::mem::take(run) {
                     match size_of_item(sizer, &item.value) {
                         Ok(bytes) => {
-                            item.lease = Some(measure.lease(lease, bytes));
+                            item.reservation = Some(measure.reservation(reservation, bytes));
                             run.push(item);
                         }
                         Err(error) => {
                             failures += 1;
-                            if self.core.item_failed(&item.head, error) == Verdict::Halt {
-                                end = Some(Poll::Ready(Turn::Over));
+                            if self.core.item_failed(&item.header, error) == Verdict::Halt {
+                                end = Some(Poll::Ready(PassEnd::Over));
                             } else {
-                                self.core.gone([item.head.member()], Fate::Dropped);
+                                self.core.gone([item.header.member()], Outcome::Dropped);
                             }
                         }
                     }
                 }
             }
-            drop(lease);
+            drop(reservation);
             let items = run.len() as u64 + failures;
             self.core.tried(items - counted);
             self.core.meter.record(items, failures, started.elapsed());
@@ -173,23 +173,23 @@ impl<S: Source> SourceNode<S> {
         Poll::Pending
     }
 
-    fn reserve(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Lease>>> {
+    fn reserve(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Reservation>>> {
         let Some((measure, budget)) = self.core.measured() else { return Poll::Ready(Ok(None)) };
         let need = measure.need(None, budget);
-        budget.poll_reserve(measure.level, need, cx).map(|lease| lease.map(Some))
+        budget.poll_reserve(measure.level, need, cx).map(|reservation| reservation.map(Some))
     }
 
     /// Takes an item from the stream. Returns what ends this turn, if it does.
     fn take(
         &self,
-        pass: &mut Pass<S::Item>,
-        run: &mut Vec<Envelope<S::Item>>,
+        pass: &mut SourcePass<S::Item>,
+        run: &mut Vec<Item<S::Item>>,
         failures: &mut u64,
         counted: &mut u64,
         cx: &mut Context<'_>,
-    ) -> Option<Poll<Turn>> {
+    ) -> Option<Poll<PassEnd>> {
         if self.limit.is_some_and(|limit| pass.yielded >= limit) {
-            return Some(Poll::Ready(Turn::EpochEnded));
+            return Some(Poll::Ready(PassEnd::EpochEnded));
         }
         let polled = catch_unwind(AssertUnwindSafe(|| {
             // With its name, which is the source's code as well.
@@ -199,28 +199,28 @@ impl<S: Source> SourceNode<S> {
         }));
         let (index, item) = match polled {
             Ok(Poll::Ready(Some(item))) => item,
-            Ok(Poll::Ready(None)) => return Some(Poll::Ready(Turn::EpochEnded)),
+            Ok(Poll::Ready(None)) => return Some(Poll::Ready(PassEnd::EpochEnded)),
             Ok(Poll::Pending) => return Some(Poll::Pending),
             Err(payload) => {
                 // A stream that panicked must not be polled again.
                 self.core.raise(panicked(payload));
-                return Some(Poll::Ready(Turn::Over));
+                return Some(Poll::Ready(PassEnd::Over));
             }
         };
         pass.yielded += 1;
         let id = SampleId { epoch: pass.epoch, index };
         match item {
-            Ok((key, value)) => run.push(Envelope::new(Head::new(id, key), value)),
+            Ok((key, value)) => run.push(Item::new(ItemHeader::new(id, key), value)),
             Err(error) => {
                 *failures += 1;
                 // The policy judges with all that has been tried so far.
                 let tried = run.len() as u64 + *failures;
                 self.core.tried(tried - *counted);
                 *counted = tried;
-                if self.core.item_failed(&Head::new(id, None), error) == Verdict::Halt {
-                    return Some(Poll::Ready(Turn::Over));
+                if self.core.item_failed(&ItemHeader::new(id, None), error) == Verdict::Halt {
+                    return Some(Poll::Ready(PassEnd::Over));
                 }
-                self.core.gone([Member::from(id)], Fate::Dropped);
+                self.core.gone([LineageNode::from(id)], Outcome::Dropped);
             }
         }
         None

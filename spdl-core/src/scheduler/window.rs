@@ -29,10 +29,10 @@ const MANY_FAILURES: f64 = 0.1;
 /// not tried again for a while. Failures take a quarter away; a long time in which nobody had to wait,
 /// an eighth, but never what was in use.
 #[derive(Debug)]
-pub(crate) struct Window {
+pub(crate) struct InFlightWindow {
     least: usize,
     size: usize,
-    trial: Option<Trial>,
+    trial: Option<WindowTrial>,
     /// The size before it grew, and the items a second at that size.
     before: Option<(usize, f64)>,
     rest: u32,
@@ -43,7 +43,7 @@ pub(crate) struct Window {
 }
 
 #[derive(Debug)]
-struct Trial {
+struct WindowTrial {
     since: Instant,
     /// For how long nothing had been ready when it began.
     unready: Duration,
@@ -53,10 +53,10 @@ struct Trial {
     full: u64,
 }
 
-impl Window {
+impl InFlightWindow {
     /// A window that is `size` items at first, and never less.
     pub(crate) fn new(size: usize) -> Self {
-        Window {
+        InFlightWindow {
             least: size,
             size,
             trial: None,
@@ -81,7 +81,7 @@ impl Window {
         failed: bool,
         unready: impl Fn() -> Duration,
     ) -> bool {
-        let trial = self.trial.get_or_insert_with(|| Trial {
+        let trial = self.trial.get_or_insert_with(|| WindowTrial {
             since: now,
             unready: unready(),
             landed: 0,
@@ -106,7 +106,7 @@ impl Window {
 
     /// At the end of a trial with `rate` items a second, in which nothing was ready for a share of
     /// `waited` of the time.
-    fn judge(&mut self, trial: &Trial, rate: f64, waited: f64) {
+    fn judge(&mut self, trial: &WindowTrial, rate: f64, waited: f64) {
         let size = self.size;
         if trial.failed as f64 > MANY_FAILURES * trial.landed as f64 {
             self.before = None;
@@ -151,7 +151,7 @@ mod tests {
     /// A store that answers after `latency`, but no more than `most_rate` a second, and a consumer that
     /// takes `wanted` a second.
     struct World {
-        window: Window,
+        window: InFlightWindow,
         now: Instant,
         latency: f64,
         most_rate: f64,
@@ -163,7 +163,7 @@ mod tests {
 
     impl World {
         fn new(latency: f64, most_rate: f64, wanted: f64) -> Self {
-            let (window, now) = (Window::new(16), Instant::now());
+            let (window, now) = (InFlightWindow::new(16), Instant::now());
             World {
                 window,
                 now,

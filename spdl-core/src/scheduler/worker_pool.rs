@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use super::signal::{Interest, Signal};
-use super::{Node, Position, Shared};
+use super::{GraphPosition, Node, RunContext};
 use crate::error::{Error, ErrorKind, Result, panicked};
 use crate::runtime::affinity::pin_current_thread;
 use crate::runtime::executor::CpuExecutor;
@@ -26,32 +26,32 @@ fn let_others_run() {
 }
 
 /// Workers that share some nodes.
-pub(crate) struct Crew {
+pub(crate) struct WorkerPool {
     pub(crate) name: Arc<str>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<RunContext>,
     pub(crate) signal: Arc<Signal>,
     /// Nearest to the consumer first.
-    levels: OnceLock<Vec<Level>>,
-    place: Workplace,
+    levels: OnceLock<Vec<NodeLevel>>,
+    place: WorkerSource,
     /// Whether the pipeline has branches that join.
     branches: AtomicBool,
     /// Where to look first among the nodes of a level, so that none of them is starved.
     turn: AtomicUsize,
-    roll: Mutex<Roll>,
+    roll: Mutex<PoolMembers>,
     /// Whether there may be more workers than wanted; readable without the lock.
     surplus: AtomicBool,
     left: Condvar,
 }
 
 /// Nodes at the same distance from the consumer.
-struct Level {
+struct NodeLevel {
     depth: usize,
-    nodes: Vec<(Position, Arc<dyn Node>)>,
+    nodes: Vec<(GraphPosition, Arc<dyn Node>)>,
 }
 
 /// Where workers come from.
 #[derive(Clone)]
-pub(crate) enum Workplace {
+pub(crate) enum WorkerSource {
     /// Threads of our own, of which each may run on these CPUs (on any, where there are none).
     Threads { cpus: Vec<usize> },
     /// A pool of the caller's.
@@ -60,7 +60,7 @@ pub(crate) enum Workplace {
 
 /// Who is there.
 #[derive(Default)]
-struct Roll {
+struct PoolMembers {
     threads: Vec<thread::JoinHandle<()>>,
     /// How many threads were ever started.
     hired: usize,
@@ -80,7 +80,7 @@ struct Roll {
     wish: Option<usize>,
 }
 
-impl Roll {
+impl PoolMembers {
     /// How many have come.
     fn here(&self) -> usize {
         self.present - self.awaited
@@ -91,21 +91,21 @@ impl Roll {
     }
 }
 
-impl Crew {
-    pub(crate) fn new(name: &str, shared: &Arc<Shared>, place: Workplace) -> Arc<Self> {
-        Arc::new_cyclic(|crew: &Weak<Crew>| {
+impl WorkerPool {
+    pub(crate) fn new(name: &str, shared: &Arc<RunContext>, place: WorkerSource) -> Arc<Self> {
+        Arc::new_cyclic(|pool: &Weak<WorkerPool>| {
             let signal = match &place {
-                Workplace::Threads { .. } => Signal::new(),
-                Workplace::Executor(_) => {
-                    let crew = Weak::clone(crew);
+                WorkerSource::Threads { .. } => Signal::new(),
+                WorkerSource::Executor(_) => {
+                    let pool = Weak::clone(pool);
                     Signal::calling(move || {
-                        if let Some(crew) = crew.upgrade() {
-                            crew.call_one();
+                        if let Some(pool) = pool.upgrade() {
+                            pool.call_one();
                         }
                     })
                 }
             };
-            Crew {
+            WorkerPool {
                 name: name.into(),
                 shared: Arc::clone(shared),
                 signal: Arc::new(signal),
@@ -113,29 +113,29 @@ impl Crew {
                 place,
                 branches: AtomicBool::new(false),
                 turn: AtomicUsize::new(0),
-                roll: Mutex::new(Roll::default()),
+                roll: Mutex::new(PoolMembers::default()),
                 surplus: AtomicBool::new(false),
                 left: Condvar::new(),
             }
         })
     }
 
-    /// Gives the crew its nodes; says whether the pipeline has branches that join.
-    pub(crate) fn assign(&self, mut nodes: Vec<(Position, Arc<dyn Node>)>, branches: bool) {
+    /// Gives the worker pool its nodes; says whether the pipeline has branches that join.
+    pub(crate) fn assign(&self, mut nodes: Vec<(GraphPosition, Arc<dyn Node>)>, branches: bool) {
         self.branches.store(branches, Ordering::Relaxed);
         nodes.sort_by_key(|(position, _)| std::cmp::Reverse(position.depth()));
-        let mut levels: Vec<Level> = Vec::new();
+        let mut levels: Vec<NodeLevel> = Vec::new();
         for (position, node) in nodes {
             let depth = position.depth();
             match levels.last_mut() {
                 Some(level) if level.depth == depth => level.nodes.push((position, node)),
-                _ => levels.push(Level { depth, nodes: vec![(position, node)] }),
+                _ => levels.push(NodeLevel { depth, nodes: vec![(position, node)] }),
             }
         }
         let _ = self.levels.set(levels);
     }
 
-    fn levels(&self) -> &[Level] {
+    fn levels(&self) -> &[NodeLevel] {
         self.levels.get().map_or(&[], |levels| levels)
     }
 
@@ -143,8 +143,8 @@ impl Crew {
     pub(crate) fn works_on(&self, executor: &Arc<dyn CpuExecutor>) -> bool {
         let address = |executor: &Arc<dyn CpuExecutor>| Arc::as_ptr(executor).cast::<()>();
         match &self.place {
-            Workplace::Executor(own) => address(own) == address(executor),
-            Workplace::Threads { .. } => false,
+            WorkerSource::Executor(own) => address(own) == address(executor),
+            WorkerSource::Threads { .. } => false,
         }
     }
 
@@ -175,7 +175,7 @@ impl Crew {
             return Ok(());
         }
         roll.wanted = workers;
-        if let Workplace::Executor(_) = self.place {
+        if let WorkerSource::Executor(_) = self.place {
             drop(roll);
             self.call_one();
             return Ok(());
@@ -201,27 +201,27 @@ impl Crew {
     }
 
     /// Starts another worker.
-    fn hire(self: &Arc<Self>, roll: &mut Roll) -> Result<()> {
-        let crew = Arc::clone(self);
+    fn hire(self: &Arc<Self>, roll: &mut PoolMembers) -> Result<()> {
+        let pool = Arc::clone(self);
         let name = format!("spdl-{}-{}", self.name, roll.hired);
         let thread = thread::Builder::new().name(name).spawn(move || {
             let mut dismissed = false;
-            crew.guarded(|| {
-                if let Workplace::Threads { cpus } = &crew.place
+            pool.guarded(|| {
+                if let WorkerSource::Threads { cpus } = &pool.place
                     && !cpus.is_empty()
                     && let Err(error) = pin_current_thread(cpus)
                 {
-                    crew.shared.raise(error);
+                    pool.shared.raise(error);
                 }
-                dismissed = crew.work();
+                dismissed = pool.work();
             });
-            if crew.shared.stopped() {
+            if pool.shared.stopped() {
                 // Each on its own threads, not on that which drops the pipeline.
-                let nodes = crew.levels().iter().flat_map(|level| &level.nodes);
-                nodes.for_each(|(_, node)| crew.guarded(|| node.drop_instances()));
+                let nodes = pool.levels().iter().flat_map(|level| &level.nodes);
+                nodes.for_each(|(_, node)| pool.guarded(|| node.drop_instances()));
             }
             if !dismissed {
-                crew.leave();
+                pool.leave();
             }
         });
         let thread = thread.map_err(|error| {
@@ -293,7 +293,7 @@ impl Crew {
 
     /// Asks the caller's pool for a worker, where there are fewer than wanted.
     fn call_one(self: &Arc<Self>) {
-        let Workplace::Executor(executor) = &self.place else { return };
+        let WorkerSource::Executor(executor) = &self.place else { return };
         if !self.any_ready(None) {
             return;
         }
@@ -304,12 +304,12 @@ impl Crew {
         roll.present += 1;
         roll.awaited += 1;
         drop(roll);
-        let mut visit = Visit { crew: Arc::clone(self), came: false };
+        let mut visit = ExecutorWorker { pool: Arc::clone(self), came: false };
         // This is often called from a destructor, which must not panic.
         self.guarded(|| {
             executor.execute(Box::new(move || {
                 visit.come();
-                visit.crew.guarded(|| visit.crew.visit());
+                visit.pool.guarded(|| visit.pool.visit());
             }));
         });
     }
@@ -345,7 +345,7 @@ impl Crew {
         false
     }
 
-    fn look_again(&self, beyond: Option<&Position>) -> bool {
+    fn look_again(&self, beyond: Option<&GraphPosition>) -> bool {
         (0..LOOKS_BEFORE_SLEEP).any(|_| {
             thread::yield_now();
             self.any_ready(beyond)
@@ -357,14 +357,14 @@ impl Crew {
     ///
     /// What is run so must never wait for the stage that waits below it on this thread's stack. So
     /// it is nothing from other branches: these may wait, where they join, for what this one makes.
-    pub(crate) fn help(self: &Arc<Self>, position: &Position, done: impl Fn() -> bool) {
+    pub(crate) fn help(self: &Arc<Self>, position: &GraphPosition, done: impl Fn() -> bool) {
         self.help_until(position, done, None);
     }
 
     /// Lets `duration` pass, doing the work of the nodes behind `position` meanwhile.
     pub(crate) fn help_for(
         self: &Arc<Self>,
-        position: &Position,
+        position: &GraphPosition,
         duration: Duration,
         done: impl Fn() -> bool,
     ) {
@@ -377,7 +377,7 @@ impl Crew {
 
     fn help_until(
         self: &Arc<Self>,
-        position: &Position,
+        position: &GraphPosition,
         done: impl Fn() -> bool,
         deadline: Option<Instant>,
     ) {
@@ -417,20 +417,20 @@ impl Crew {
     }
 
     /// The levels that are nearer to the consumer than `beyond`; all, where that is `None`.
-    fn nearer(&self, beyond: Option<&Position>) -> impl Iterator<Item = &Level> {
-        let beyond = beyond.map(Position::depth);
+    fn nearer(&self, beyond: Option<&GraphPosition>) -> impl Iterator<Item = &NodeLevel> {
+        let beyond = beyond.map(GraphPosition::depth);
         self.levels().iter().take_while(move |level| beyond.is_none_or(|at| level.depth > at))
     }
 
-    pub(crate) fn any_ready(&self, beyond: Option<&Position>) -> bool {
-        let ready = |(position, node): &(Position, Arc<dyn Node>)| {
+    pub(crate) fn any_ready(&self, beyond: Option<&GraphPosition>) -> bool {
+        let ready = |(position, node): &(GraphPosition, Arc<dyn Node>)| {
             beyond.is_none_or(|from| from.is_before(position)) && node.ready()
         };
         self.nearer(beyond).any(|level| level.nodes.iter().any(ready))
     }
 
     /// Runs the ready node nearest to the consumer.
-    fn run_one(self: &Arc<Self>, beyond: Option<&Position>, woken: bool) -> bool {
+    fn run_one(self: &Arc<Self>, beyond: Option<&GraphPosition>, woken: bool) -> bool {
         for level in self.nearer(beyond) {
             let count = level.nodes.len();
             let first =
@@ -453,41 +453,41 @@ impl Crew {
     }
 }
 
-impl fmt::Debug for Crew {
+impl fmt::Debug for WorkerPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Crew").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("WorkerPool").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
 /// A worker of the caller's pool, from when it is asked for until it has left.
-struct Visit {
-    crew: Arc<Crew>,
+struct ExecutorWorker {
+    pool: Arc<WorkerPool>,
     came: bool,
 }
 
-impl Visit {
+impl ExecutorWorker {
     fn come(&mut self) {
         if !std::mem::replace(&mut self.came, true) {
-            self.crew.roll.lock().awaited -= 1;
+            self.pool.roll.lock().awaited -= 1;
         }
     }
 }
 
-impl Drop for Visit {
+impl Drop for ExecutorWorker {
     fn drop(&mut self) {
         let came = self.came;
         self.come();
-        self.crew.leave();
-        if !came && !self.crew.shared.stopped() {
+        self.pool.leave();
+        if !came && !self.pool.shared.stopped() {
             // Nothing more is asked of it: it might drop that as well, and so on without end.
-            self.crew.roll.lock().closed = true;
+            self.pool.roll.lock().closed = true;
             let message = "the executor dropped work of this pipeline before it had run";
-            self.crew.shared.raise(Error::new(ErrorKind::Stopped, message));
-        } else if !self.crew.shared.stopped() {
+            self.pool.shared.raise(Error::new(ErrorKind::Stopped, message));
+        } else if !self.pool.shared.stopped() {
             let_others_run();
             // Work that was made after the last look would else wait for ever, and so would what
             // this one left for a stand-in that has fallen asleep.
-            self.crew.signal.wake_one();
+            self.pool.signal.wake_one();
         }
     }
 }

@@ -228,7 +228,7 @@ impl Layer {
 /// every question is answered in logarithmic time of that. Copying it is cheap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(into = "Data", try_from = "Data"))]
+#[cfg_attr(feature = "serde", serde(into = "LayersData", try_from = "LayersData"))]
 pub(crate) struct Layers(Vec<Arc<Layer>>);
 
 impl From<Ranges> for Layers {
@@ -365,7 +365,7 @@ impl Layers {
 #[cfg(feature = "serde")]
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(untagged)]
-enum Data {
+enum LayersData {
     Plain(Ranges),
     Layers(Vec<LayerData>),
 }
@@ -382,12 +382,12 @@ enum LayerData {
 }
 
 #[cfg(feature = "serde")]
-impl From<Layers> for Data {
+impl From<Layers> for LayersData {
     fn from(layers: Layers) -> Self {
         match layers.0.as_slice() {
-            [] => Data::Plain(Ranges::default()),
-            [only] if let Layer::Plain(rest) = &**only => Data::Plain(rest.taken().clone()),
-            all => Data::Layers(
+            [] => LayersData::Plain(Ranges::default()),
+            [only] if let Layer::Plain(rest) = &**only => LayersData::Plain(rest.taken().clone()),
+            all => LayersData::Layers(
                 all.iter()
                     .map(|layer| match &**layer {
                         Layer::Plain(rest) => LayerData::Plain(rest.taken().clone()),
@@ -400,13 +400,13 @@ impl From<Layers> for Data {
 }
 
 #[cfg(feature = "serde")]
-impl TryFrom<Data> for Layers {
+impl TryFrom<LayersData> for Layers {
     type Error = Error;
 
-    fn try_from(data: Data) -> Result<Self> {
+    fn try_from(data: LayersData) -> Result<Self> {
         match data {
-            Data::Plain(positions) => Ok(positions.into()),
-            Data::Layers(layers) => {
+            LayersData::Plain(positions) => Ok(positions.into()),
+            LayersData::Layers(layers) => {
                 let layer = |data| {
                     Ok(Arc::new(match data {
                         LayerData::Plain(positions) => Layer::Plain(Rest::without(positions)),

@@ -26,7 +26,7 @@ use crate::source::ranges::Ranges;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(try_from = "Data"))]
+#[cfg_attr(feature = "serde", serde(try_from = "ShardData"))]
 pub struct Shard {
     pub(crate) rank: u64,
     pub(crate) world: u64,
@@ -36,17 +36,17 @@ pub struct Shard {
 /// A shard as it is read, before it is known to make sense.
 #[cfg(feature = "serde")]
 #[derive(serde::Deserialize)]
-struct Data {
+struct ShardData {
     rank: u64,
     world: u64,
     remainder: Remainder,
 }
 
 #[cfg(feature = "serde")]
-impl TryFrom<Data> for Shard {
+impl TryFrom<ShardData> for Shard {
     type Error = Error;
 
-    fn try_from(data: Data) -> Result<Self> {
+    fn try_from(data: ShardData) -> Result<Self> {
         Ok(Shard::new(data.rank, data.world)?.remainder(data.remainder))
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::stage::{Parts, Stage, StageContext};
+use crate::stage::{AggregateInputs, Stage, StageContext};
 
 /// Larger batches than this grow as they fill: nobody knows yet whether so many items will come.
 const MOST_RESERVED: usize = 65_536;
@@ -225,7 +225,7 @@ impl<T: Send + 'static> Aggregator<T> for Batcher<T> {
     }
 }
 
-type Factory<A> = Box<dyn Fn() -> Result<A> + Send>;
+type AggregatorFactory<A> = Box<dyn Fn() -> Result<A> + Send>;
 
 /// An [`Aggregator`] as a [`Stage`], with a new one for each epoch.
 ///
@@ -234,17 +234,17 @@ type Factory<A> = Box<dyn Fn() -> Result<A> + Send>;
 /// item that completed it; through [`batch`](crate::PipelineBuilder::batch) and
 /// [`aggregate`](crate::PipelineBuilder::aggregate), that of its first item. An epoch without items makes no aggregate.
 pub(crate) struct Aggregation<A> {
-    factory: Factory<A>,
+    factory: AggregatorFactory<A>,
     /// The aggregator of this epoch, from its first item on. The very first is there earlier.
     aggregator: Option<A>,
     /// Whether it has been given an item.
     used: bool,
-    books: Books,
+    books: AggregationState,
 }
 
 /// What an [`Aggregation`] counts.
 #[derive(Debug, Default)]
-struct Books {
+struct AggregationState {
     /// Items taken in that have not come out: those that a panic would lose.
     held: u64,
     left_out: u64,
@@ -260,7 +260,7 @@ impl<A> Aggregation<A> {
     pub(crate) fn new(factory: impl Fn() -> Result<A> + Send + 'static) -> Result<Self> {
         let aggregator = Some(factory()?);
         let factory = Box::new(factory);
-        Ok(Aggregation { factory, aggregator, used: false, books: Books::default() })
+        Ok(Aggregation { factory, aggregator, used: false, books: AggregationState::default() })
     }
 }
 
@@ -273,10 +273,10 @@ impl<A> fmt::Debug for Aggregation<A> {
     }
 }
 
-impl Books {
+impl AggregationState {
     /// Asks for an aggregate. After a panic the instance is thrown away, and with it what it holds.
     fn ask<R>(&mut self, ask: impl FnOnce() -> R) -> R {
-        let at_risk = AtRisk { items: self.held, left_out: &mut self.left_out };
+        let at_risk = LossGuard { items: self.held, left_out: &mut self.left_out };
         let answer = ask();
         at_risk.saved();
         answer
@@ -300,7 +300,7 @@ impl Books {
         if more.capacity > 0 {
             cx.filled(more);
         }
-        cx.emit_aggregate(aggregate, Parts { members, carry })
+        cx.emit_aggregate(aggregate, AggregateInputs { members, carry })
     }
 
     /// Hands the rest of an epoch on, and counts what will not come out.
@@ -381,18 +381,18 @@ impl<In: Send + 'static, A: Aggregator<In>> Stage<In> for Aggregation<A> {
 }
 
 /// Counts items as left out unless it is told that they are safe.
-struct AtRisk<'a> {
+struct LossGuard<'a> {
     items: u64,
     left_out: &'a mut u64,
 }
 
-impl AtRisk<'_> {
+impl LossGuard<'_> {
     fn saved(mut self) {
         self.items = 0;
     }
 }
 
-impl Drop for AtRisk<'_> {
+impl Drop for LossGuard<'_> {
     fn drop(&mut self) {
         *self.left_out += self.items;
     }

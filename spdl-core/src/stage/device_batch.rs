@@ -220,8 +220,8 @@ mod tests {
     use crate::source::dataset::DatasetSource;
     use crate::stage::batch::{BatchLayout, Fill, FillContext, SlotMut};
 
-    struct Number;
-    impl Fill<i64> for Number {
+    struct UploadedNumber;
+    impl Fill<i64> for UploadedNumber {
         fn fill(
             &mut self,
             item: i64,
@@ -235,7 +235,7 @@ mod tests {
     fn numbers() -> PipelineBuilder<Batch> {
         let source = DatasetSource::new((0..10).collect::<Vec<i64>>());
         let layout = BatchLayout::new(4, [Field::new("number", DType::I64, &[])]);
-        PipelineBuilder::new(source).fill("fill", layout, || Ok(Number)).deterministic()
+        PipelineBuilder::new(source).fill("fill", layout, || Ok(UploadedNumber)).deterministic()
     }
 
     #[test]

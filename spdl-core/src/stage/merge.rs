@@ -3,7 +3,7 @@
 use std::fmt::{self, Debug};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::item::Head;
+use crate::item::ItemHeader;
 use crate::source::random::SampleRng;
 use crate::source::sample::SampleId;
 
@@ -155,8 +155,8 @@ impl MergePolicy for WeightedMerge {
 
     fn start_epoch(&mut self, epoch: u64, branches: usize, seed: u64) -> Result<()> {
         self.check(branches)?;
-        let head = Head::new(SampleId { epoch, index: 0 }, None);
-        self.rng = Some(SampleRng::new(seed, head.id, "weighted merge"));
+        let header = ItemHeader::new(SampleId { epoch, index: 0 }, None);
+        self.rng = Some(SampleRng::new(seed, header.id, "weighted merge"));
         Ok(())
     }
 }

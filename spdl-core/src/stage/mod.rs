@@ -38,7 +38,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::error::Result;
-use crate::item::Head;
+use crate::item::ItemHeader;
 use crate::runtime::Runtime;
 use crate::source::random::{SampleRng, purpose_number};
 use crate::source::sample::SampleId;
@@ -122,20 +122,25 @@ pub trait Stage<In>: Send + 'static {
 
 /// Where a stage's outputs go. The scheduler's side of [`StageContext`].
 pub(crate) trait Outlet<Out> {
-    /// Takes an output of the item `head`; waits for room where there is none.
-    fn emit(&mut self, head: &Head, value: Out) -> Result<()>;
+    /// Takes an output of the item `header`; waits for room where there is none.
+    fn emit(&mut self, header: &ItemHeader, value: Out) -> Result<()>;
     /// Takes an output that is made of several items.
-    fn emit_aggregate(&mut self, head: &Head, value: Out, parts: Parts) -> Result<()> {
+    fn emit_aggregate(
+        &mut self,
+        header: &ItemHeader,
+        value: Out,
+        parts: AggregateInputs,
+    ) -> Result<()> {
         let _ = parts;
-        self.emit(head, value)
+        self.emit(header, value)
     }
     /// Counts how well aggregates are filled.
     fn filled(&mut self, more: FillRate) {
         let _ = more;
     }
     /// How much of this item, the first one of an epoch, had gone out in an earlier run.
-    fn carry(&mut self, head: &Head) -> u64 {
-        let _ = head;
+    fn carry(&mut self, header: &ItemHeader) -> u64 {
+        let _ = header;
         0
     }
     /// Takes it that nothing comes of the item.
@@ -150,7 +155,7 @@ pub(crate) trait Outlet<Out> {
 
 /// What an aggregate is made of, as an [`Aggregator`](crate::stage::Aggregator) tells it.
 #[derive(Debug, Default)]
-pub(crate) struct Parts {
+pub(crate) struct AggregateInputs {
     /// Which of the items taken in; `None`: all since the one before.
     pub(crate) members: Option<Vec<u64>>,
     /// How much of the oldest item still held has gone out.
@@ -158,13 +163,13 @@ pub(crate) struct Parts {
 }
 
 /// Keeps a stage's outputs back; all else goes to the outlet behind it.
-struct HoldingBack<'a, Out> {
+struct BufferingOutlet<'a, Out> {
     held: &'a mut Vec<Out>,
     outlet: &'a mut dyn Outlet<Out>,
 }
 
-impl<Out> Outlet<Out> for HoldingBack<'_, Out> {
-    fn emit(&mut self, _: &Head, value: Out) -> Result<()> {
+impl<Out> Outlet<Out> for BufferingOutlet<'_, Out> {
+    fn emit(&mut self, _: &ItemHeader, value: Out) -> Result<()> {
         // Else a stage that emits without end would not hear of it.
         self.go_on()?;
         self.held.push(value);
@@ -191,7 +196,7 @@ impl<Out> Outlet<Out> for HoldingBack<'_, Out> {
 
 /// What a [`Stage`] may know about the item at hand, and where its outputs go.
 pub struct StageContext<'a, Out> {
-    pub(crate) head: &'a Head,
+    pub(crate) header: &'a ItemHeader,
     pub(crate) seed: u64,
     pub(crate) stage: u64,
     pub(crate) outlet: &'a mut dyn Outlet<Out>,
@@ -205,7 +210,7 @@ impl<Out> StageContext<'_, Out> {
     /// # Errors
     /// `Stopped` once nobody wants outputs any more; leave the stage with `?`.
     pub fn emit(&mut self, value: Out) -> Result<()> {
-        self.outlet.emit(self.head, value)
+        self.outlet.emit(self.header, value)
     }
 
     /// Says that nothing comes of this item, now or later: it is filtered out, and counted so in the
@@ -256,30 +261,30 @@ impl<Out> StageContext<'_, Out> {
 
     /// Who the item is. In [`Stage::finish`], the last item that the instance saw.
     pub fn id(&self) -> SampleId {
-        self.head.id
+        self.header.id
     }
 
     /// What people call it: a path, an object key.
     pub fn key(&self) -> Option<&str> {
-        self.head.key().map(|key| &**key)
+        self.header.key().map(|key| &**key)
     }
 
     /// The item's random numbers in this stage, from their start.
     pub fn rng(&self) -> SampleRng {
-        SampleRng::for_stage(self.seed, self.head.id, self.head.lineage, self.stage)
+        SampleRng::for_stage(self.seed, self.header.id, self.header.lineage, self.stage)
     }
 
     /// The random numbers that the item would have in the stage of this name of a run with this
     /// seed: for a stage that has a seed of its own, and draws what another pipeline draws.
     pub fn rng_of(&self, seed: u64, stage: &str) -> SampleRng {
         let stage = crate::source::random::stage_number(stage);
-        SampleRng::for_stage(seed, self.head.id, self.head.lineage, stage)
+        SampleRng::for_stage(seed, self.header.id, self.header.lineage, stage)
     }
 }
 
 impl<Out> StageContext<'_, Out> {
-    pub(crate) fn emit_aggregate(&mut self, value: Out, parts: Parts) -> Result<()> {
-        self.outlet.emit_aggregate(self.head, value, parts)
+    pub(crate) fn emit_aggregate(&mut self, value: Out, parts: AggregateInputs) -> Result<()> {
+        self.outlet.emit_aggregate(self.header, value, parts)
     }
 
     pub(crate) fn filled(&mut self, more: FillRate) {
@@ -287,13 +292,13 @@ impl<Out> StageContext<'_, Out> {
     }
 
     pub(crate) fn carry(&mut self) -> u64 {
-        self.outlet.carry(self.head)
+        self.outlet.carry(self.header)
     }
 
     /// Random numbers of the item in this stage for something else than the stage's own work.
     pub(crate) fn rng_for(&self, purpose: &str) -> SampleRng {
         let stage = purpose_number(self.stage, purpose);
-        SampleRng::for_stage(self.seed, self.head.id, self.head.lineage, stage)
+        SampleRng::for_stage(self.seed, self.header.id, self.header.lineage, stage)
     }
 
     /// Runs `work` with this context, except that what it emits goes into `held`.
@@ -303,10 +308,10 @@ impl<Out> StageContext<'_, Out> {
         work: impl FnOnce(&mut StageContext<'_, Out>) -> R,
     ) -> R {
         work(&mut StageContext {
-            head: self.head,
+            header: self.header,
             seed: self.seed,
             stage: self.stage,
-            outlet: &mut HoldingBack { held, outlet: &mut *self.outlet },
+            outlet: &mut BufferingOutlet { held, outlet: &mut *self.outlet },
         })
     }
 }
@@ -406,7 +411,7 @@ impl<In: Send + 'static, S: AsyncStage<In> + ?Sized> AsyncStage<In> for Arc<S> {
 /// What an [`AsyncStage`] may know about the item at hand.
 #[derive(Clone, Debug)]
 pub struct AsyncContext {
-    pub(crate) head: Head,
+    pub(crate) header: ItemHeader,
     pub(crate) seed: u64,
     pub(crate) stage: u64,
     pub(crate) runtime: Arc<dyn Runtime>,
@@ -416,28 +421,28 @@ impl AsyncContext {
     /// A context outside a pipeline, for tests and for calling a stage by hand.
     pub fn new(seed: u64, id: SampleId, stage: &str, runtime: Arc<dyn Runtime>) -> Self {
         let stage = crate::source::random::stage_number(stage);
-        AsyncContext { head: Head::new(id, None), seed, stage, runtime }
+        AsyncContext { header: ItemHeader::new(id, None), seed, stage, runtime }
     }
 
     /// Who the item is.
     pub fn id(&self) -> SampleId {
-        self.head.id
+        self.header.id
     }
 
     /// What people call it: a path, an object key.
     pub fn key(&self) -> Option<&str> {
-        self.head.key().map(|key| &**key)
+        self.header.key().map(|key| &**key)
     }
 
     /// The item's random numbers in this stage, from their start.
     pub fn rng(&self) -> SampleRng {
-        SampleRng::for_stage(self.seed, self.head.id, self.head.lineage, self.stage)
+        SampleRng::for_stage(self.seed, self.header.id, self.header.lineage, self.stage)
     }
 
     /// Random numbers of the item in this stage for something else than the stage's own work.
     pub(crate) fn rng_for(&self, purpose: &str) -> SampleRng {
         let stage = purpose_number(self.stage, purpose);
-        SampleRng::for_stage(self.seed, self.head.id, self.head.lineage, stage)
+        SampleRng::for_stage(self.seed, self.header.id, self.header.lineage, stage)
     }
 
     /// The runtime that polls this stage: to sleep on, to spawn on.
@@ -480,7 +485,7 @@ pub(crate) struct TestOutlet<Out> {
     /// Whether it will stop during the next wait.
     pub(crate) stopped_on_wait: bool,
     /// What was told of aggregates.
-    pub(crate) parts: Vec<Parts>,
+    pub(crate) parts: Vec<AggregateInputs>,
     pub(crate) filled: Vec<FillRate>,
     /// How much of the first item has gone out before.
     pub(crate) carry: u64,
@@ -504,28 +509,33 @@ impl<Out> TestOutlet<Out> {
         work: impl FnOnce(&mut StageContext<'_, Out>) -> R,
     ) -> R {
         let stage = crate::source::random::stage_number("test");
-        work(&mut StageContext { head: &Head::new(id, None), seed: 0, stage, outlet: self })
+        work(&mut StageContext { header: &ItemHeader::new(id, None), seed: 0, stage, outlet: self })
     }
 }
 
 #[cfg(test)]
 impl<Out> Outlet<Out> for TestOutlet<Out> {
-    fn emit(&mut self, _: &Head, value: Out) -> Result<()> {
+    fn emit(&mut self, _: &ItemHeader, value: Out) -> Result<()> {
         self.go_on()?;
         self.outputs.push(value);
         Ok(())
     }
 
-    fn emit_aggregate(&mut self, head: &Head, value: Out, parts: Parts) -> Result<()> {
+    fn emit_aggregate(
+        &mut self,
+        header: &ItemHeader,
+        value: Out,
+        parts: AggregateInputs,
+    ) -> Result<()> {
         self.parts.push(parts);
-        self.emit(head, value)
+        self.emit(header, value)
     }
 
     fn filled(&mut self, more: FillRate) {
         self.filled.push(more);
     }
 
-    fn carry(&mut self, _: &Head) -> u64 {
+    fn carry(&mut self, _: &ItemHeader) -> u64 {
         std::mem::take(&mut self.carry)
     }
 

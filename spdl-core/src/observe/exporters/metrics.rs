@@ -76,7 +76,7 @@ enum Count {
 }
 
 /// What is published, of an interval or of the whole run.
-struct View<'a> {
+struct PublishedStatistics<'a> {
     time: Duration,
     stages: &'a [StageStatistics],
     queues: &'a [QueueStatistics],
@@ -151,7 +151,7 @@ impl MetricsExporter {
 
     /// Publishes the statistics of the whole run so far.
     pub fn publish(&self, statistics: &Statistics) {
-        let view = View {
+        let view = PublishedStatistics {
             time: statistics.elapsed,
             stages: &statistics.stages,
             queues: &statistics.queues,
@@ -166,7 +166,7 @@ impl MetricsExporter {
 
     /// Publishes an interval. To be called with each of them, once.
     pub fn publish_interval(&self, interval: &Interval) {
-        let view = View {
+        let view = PublishedStatistics {
             time: interval.length,
             stages: &interval.stages,
             queues: &interval.queues,
@@ -179,7 +179,7 @@ impl MetricsExporter {
         self.publish_view(interval.pipeline, &view, Count::More);
     }
 
-    fn publish_view(&self, pipeline: u64, view: &View<'_>, count: Count) {
+    fn publish_view(&self, pipeline: u64, view: &PublishedStatistics<'_>, count: Count) {
         let pipeline = self.name.clone().unwrap_or_else(|| pipeline.to_string());
         let all = Group { labels: vec![Label::new("pipeline", pipeline)], count };
         for (index, stage) in view.stages.iter().enumerate() {
@@ -281,14 +281,14 @@ mod tests {
 
     /// Keeps the values under names as Prometheus writes them.
     #[derive(Default)]
-    struct Memory {
+    struct MemoryRecorder {
         values: Arc<Mutex<BTreeMap<String, f64>>>,
         described: Mutex<BTreeSet<String>>,
     }
 
-    struct Slot(String, Arc<Mutex<BTreeMap<String, f64>>>);
+    struct MemoryMetric(String, Arc<Mutex<BTreeMap<String, f64>>>);
 
-    impl Slot {
+    impl MemoryMetric {
         fn update(&self, change: impl FnOnce(f64) -> f64) {
             let mut values = self.1.lock();
             let value = values.entry(self.0.clone()).or_default();
@@ -296,7 +296,7 @@ mod tests {
         }
     }
 
-    impl CounterFn for Slot {
+    impl CounterFn for MemoryMetric {
         fn increment(&self, value: u64) {
             self.update(|sum| sum + value as f64);
         }
@@ -306,7 +306,7 @@ mod tests {
         }
     }
 
-    impl GaugeFn for Slot {
+    impl GaugeFn for MemoryMetric {
         fn increment(&self, value: f64) {
             self.update(|sum| sum + value);
         }
@@ -320,12 +320,12 @@ mod tests {
         }
     }
 
-    impl Memory {
-        fn slot(&self, key: &Key) -> Arc<Slot> {
+    impl MemoryRecorder {
+        fn slot(&self, key: &Key) -> Arc<MemoryMetric> {
             let labels: Vec<String> =
                 key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
             let name = format!("{}{{{}}}", key.name(), labels.join(","));
-            Arc::new(Slot(name, Arc::clone(&self.values)))
+            Arc::new(MemoryMetric(name, Arc::clone(&self.values)))
         }
 
         fn get(&self, name: &str) -> f64 {
@@ -334,7 +334,7 @@ mod tests {
         }
     }
 
-    impl Recorder for Memory {
+    impl Recorder for MemoryRecorder {
         fn describe_counter(&self, name: KeyName, _: Option<Unit>, _: SharedString) {
             self.described.lock().insert(name.as_str().to_owned());
         }
@@ -384,7 +384,7 @@ mod tests {
 
     #[test]
     fn an_interval_is_published_under_the_documented_names() {
-        let memory = Memory::default();
+        let memory = MemoryRecorder::default();
         metrics::with_local_recorder(&memory, || {
             MetricsExporter::new().publish_interval(&interval());
         });
@@ -415,7 +415,7 @@ mod tests {
 
     #[test]
     fn intervals_add_up_and_statistics_replace() {
-        let memory = Memory::default();
+        let memory = MemoryRecorder::default();
         let exporter = MetricsExporter::new().named("train");
         metrics::with_local_recorder(&memory, || {
             exporter.publish_interval(&interval());
@@ -438,7 +438,7 @@ mod tests {
 
     #[test]
     fn every_metric_is_described_and_every_description_has_its_metric() {
-        let memory = Memory::default();
+        let memory = MemoryRecorder::default();
         metrics::with_local_recorder(&memory, || {
             MetricsExporter::new().describe();
             MetricsExporter::new().publish_interval(&interval());

@@ -16,13 +16,14 @@ use crate::observe::statistics::StageKind;
 use crate::pipeline::definition::{Construct, Setting, StageDefinition};
 use crate::pipeline::handle::Pipeline;
 use crate::pipeline::options::StageOptions;
-use crate::scheduler::merge_node::{MergeNode, Progress, Side, ZipNode};
+use crate::scheduler::merge_node::{MergeNode, MergeProgress, ZipInput, ZipNode};
 use crate::scheduler::source_node::SourceNode;
 use crate::source::{IteratorSource, Source, StreamSource};
 use crate::stage::merge::MergePolicy;
 pub(crate) use plan::Driver;
 use plan::{
-    CPU_QUEUE, DriverTask, Joint, Made, Outgoing, Plan, PlanStep, SOURCE, SOURCE_QUEUE, SourceFacts,
+    BuiltPart, CPU_QUEUE, DriverTask, Junction, OutputSettings, Plan, PlanStep, SOURCE,
+    SOURCE_QUEUE, SourceFacts,
 };
 pub use route::{Path, path};
 pub(crate) use settings::IntervalListener;
@@ -152,7 +153,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// A description that begins with what `plan` builds; a path has no source of its own.
     fn starting(
         source: Option<StageDefinition>,
-        plan: impl FnOnce(&mut Plan, Outgoing<T>) -> Made<T> + Send + 'static,
+        plan: impl FnOnce(&mut Plan, OutputSettings<T>) -> BuiltPart<T> + Send + 'static,
     ) -> Self {
         PipelineBuilder {
             settings: Settings::new(),
@@ -170,7 +171,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         let queue = Setting::new(options.queue, SOURCE_QUEUE);
         let definition =
             StageDefinition { queue: Some(queue), ..definition }.with_parameters(&options);
-        let plan = move |plan: &mut Plan, out: Outgoing<T>| {
+        let plan = move |plan: &mut Plan, out: OutputSettings<T>| {
             let options = plan.name_source(options);
             let measured = out.sizer.is_some();
             let measure = plan.measure(measured);
@@ -205,7 +206,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             };
             let task: DriverTask = Box::new(move |_| Box::pin(node.drive()));
             plan.drivers.push(Driver { blocks: origin == Origin::Iterator, task });
-            Made { queue, depth: 0, measured }
+            BuiltPart { queue, depth: 0, measured }
         };
         PipelineBuilder::starting(Some(definition), plan)
     }
@@ -233,7 +234,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             .at(Location::caller())
             .with("policy", Setting::new(Some(format!("{policy:?}")), String::new()));
         definition.branches = branches.iter().map(PipelineBuilder::part).collect();
-        let plan = move |plan: &mut Plan, out: Outgoing<T>| {
+        let plan = move |plan: &mut Plan, out: OutputSettings<T>| {
             if branches.is_empty() {
                 plan.fault(Error::new(ErrorKind::InvalidArgument, "a merge of no branches"));
             }
@@ -242,14 +243,14 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             plan.side_by_side(levels);
             // Behind its branches, which may have merges of their own.
             let options = plan.free_name("merge");
-            let Joint { core, inputs, made } = plan.join(&options, StageKind::Merge, made, &out);
+            let Junction { core, inputs, made } = plan.join(&options, StageKind::Merge, made, &out);
             // Whether the policy fits the branches shows now, not when the pipeline runs.
             if let Err(error) = policy.check(inputs.len()) {
                 plan.fault(error.with_stage(Arc::clone(core.name())));
             }
             let node = MergeNode {
                 core,
-                progress: Progress::new(inputs.len()),
+                progress: MergeProgress::new(inputs.len()),
                 inputs,
                 output: Arc::clone(&made.queue),
                 policy: Box::new(policy),
@@ -269,7 +270,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             .at(Location::caller())
             .with("policy", Setting::new(Some("Zip"), ""));
         definition.branches = vec![self.part(), other.part()];
-        let plan = move |plan: &mut Plan, out: Outgoing<(T, U)>| {
+        let plan = move |plan: &mut Plan, out: OutputSettings<(T, U)>| {
             let levels = plan.levels;
             let before = plan.nodes.len();
             let joint = plan.joint();
@@ -288,12 +289,12 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             plan.no_sizer(&core, out.sizer.is_some());
             let node = ZipNode {
                 core,
-                left: Side::new(left.queue),
-                right: Side::new(right.queue),
+                left: ZipInput::new(left.queue),
+                right: ZipInput::new(right.queue),
                 output: Arc::clone(&queue),
             };
             plan.task(node.drive());
-            Made { queue, depth: depth + 1, measured }
+            BuiltPart { queue, depth: depth + 1, measured }
         };
         PipelineBuilder::starting(Some(definition), plan)
     }

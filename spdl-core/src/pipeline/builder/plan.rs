@@ -14,12 +14,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::memory::budget::Budget;
 use crate::observe::hooks::{Hook, Hooks, StageInfo};
 use crate::observe::statistics::{StageKind, StageMeter};
-use crate::pipeline::control::{Knob, Knobs, StageKnob};
+use crate::pipeline::control::{ConcurrencyControl, ConcurrencyControls, StageControl};
 use crate::pipeline::definition::Definition;
-use crate::pipeline::handle::{Parts, Pipeline};
+use crate::pipeline::handle::{Pipeline, PipelineParts};
 use crate::pipeline::options::{StageOptions, Workers};
 use crate::resume::delivery::Delivery;
-use crate::resume::ledger::{Account, Cut};
+use crate::resume::ledger::{Ledger, PartialItem};
 use crate::resume::state::State;
 use crate::runtime::Runtime;
 use crate::runtime::executor::CpuExecutor;
@@ -28,8 +28,8 @@ use crate::scheduler::cpu_node::Sizer;
 use crate::scheduler::failure::Tolerance;
 use crate::scheduler::queue::Queue;
 use crate::scheduler::route_node::MOST_OPEN;
-use crate::scheduler::worker_pool::{Crew, Workplace};
-use crate::scheduler::{Branch, Measure, Node, Position, Shared, StageCore};
+use crate::scheduler::worker_pool::{WorkerPool, WorkerSource};
+use crate::scheduler::{Branch, GraphPosition, Node, OutputEstimate, RunContext, StageCore};
 use crate::source::Fingerprint;
 use crate::source::shard::{Divisions, Remainder};
 use crate::stage::batch::PREFETCH;
@@ -44,29 +44,29 @@ pub(super) const CPU_QUEUE: usize = 64;
 /// How many items an async stage has in flight.
 pub(super) const ASYNC_CONCURRENCY: usize = 16;
 
-pub(super) type PlanStep<T> = Box<dyn FnOnce(&mut Plan, Outgoing<T>) -> Made<T> + Send>;
+pub(super) type PlanStep<T> = Box<dyn FnOnce(&mut Plan, OutputSettings<T>) -> BuiltPart<T> + Send>;
 
 /// What is asked of the last stage of a part.
-pub(super) struct Outgoing<T> {
+pub(super) struct OutputSettings<T> {
     /// Whether the consumer takes what it yields.
     pub(super) last: bool,
     /// How to count what it yields.
     pub(super) sizer: Option<Sizer<T>>,
 }
 
-impl<T> Outgoing<T> {
-    pub(super) const INNER: Self = Outgoing { last: false, sizer: None };
+impl<T> OutputSettings<T> {
+    pub(super) const INNER: Self = OutputSettings { last: false, sizer: None };
 }
 
 /// Where branches or paths become one.
-pub(super) struct Joint<T, U> {
+pub(super) struct Junction<T, U> {
     pub(super) core: StageCore,
     pub(super) inputs: Vec<Arc<Queue<T>>>,
-    pub(super) made: Made<U>,
+    pub(super) made: BuiltPart<U>,
 }
 
 /// What has been built of a part: where its items arrive, and how many stages are behind them.
-pub(super) struct Made<T> {
+pub(super) struct BuiltPart<T> {
     pub(super) queue: Arc<Queue<T>>,
     pub(super) depth: usize,
     /// Whether its items are counted in the memory budget.
@@ -85,7 +85,7 @@ pub(super) type DriverTask = Box<dyn FnOnce(Arc<dyn Runtime>) -> BoxFuture<'stat
 /// What is collected while a description is turned into a pipeline.
 pub(super) struct Plan {
     pub(super) settings: Settings,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<RunContext>,
     pub(super) hooks: Arc<[Arc<dyn Hook>]>,
     /// How deep the last queue is at least, where it may be deeper when items are tiny.
     pub(super) least_prefetch: Option<usize>,
@@ -104,12 +104,12 @@ pub(super) struct Plan {
     pub(super) largest_batch: usize,
     /// How far from the source the paths of a route begin, and whether what they get is measured.
     pub(super) inlet: (usize, bool),
-    pub(super) pool: Arc<Crew>,
-    pub(super) crews: Vec<(Arc<Crew>, usize)>,
-    pub(super) nodes: Vec<Placed>,
+    pub(super) pool: Arc<WorkerPool>,
+    pub(super) pools: Vec<(Arc<WorkerPool>, usize)>,
+    pub(super) nodes: Vec<PlacedNode>,
     pub(super) drivers: Vec<Driver>,
     pub(super) names: HashSet<Arc<str>>,
-    pub(super) knobs: Vec<StageKnob>,
+    pub(super) knobs: Vec<StageControl>,
     pub(super) error: Option<Error>,
 }
 
@@ -122,9 +122,9 @@ pub(super) struct SourceFacts {
 }
 
 /// A node, who runs it, and where it is.
-pub(super) struct Placed {
-    pub(super) crew: Arc<Crew>,
-    pub(super) position: Position,
+pub(super) struct PlacedNode {
+    pub(super) pool: Arc<WorkerPool>,
+    pub(super) position: GraphPosition,
     pub(super) node: Arc<dyn Node>,
 }
 
@@ -147,10 +147,10 @@ impl Plan {
         if let Some(error) = self.error {
             return Err(error);
         }
-        for (crew, _) in &self.crews {
-            let own = self.nodes.iter().filter(|placed| Arc::ptr_eq(&placed.crew, crew));
+        for (pool, _) in &self.pools {
+            let own = self.nodes.iter().filter(|placed| Arc::ptr_eq(&placed.pool, pool));
             let own = own.map(|placed| (placed.position.clone(), Arc::clone(&placed.node)));
-            crew.assign(own.collect(), self.joints > 0);
+            pool.assign(own.collect(), self.joints > 0);
         }
         for (name, task) in self.settings.background.drain(..) {
             let shared = Arc::clone(&self.shared);
@@ -160,10 +160,10 @@ impl Plan {
             });
             self.drivers.push(Driver { blocks: false, task });
         }
-        Ok(Pipeline::new(Parts {
+        Ok(Pipeline::new(PipelineParts {
             output,
             shared: self.shared,
-            crews: self.crews,
+            pools: self.pools,
             drivers: self.drivers,
             runtime: self.settings.runtime,
             interval: self.settings.interval,
@@ -171,7 +171,7 @@ impl Plan {
             delivery,
             least_prefetch: self.least_prefetch,
             definition,
-            knobs: Knobs { pool: self.pool, stages: self.knobs },
+            knobs: ConcurrencyControls { pool: self.pool, stages: self.knobs },
         }))
     }
 
@@ -209,16 +209,16 @@ impl Plan {
             }
             None => State::at_start(seed, source.first, shard, len, fingerprint),
         };
-        let account = Account::new(source.divisions, begun.pieces.clone(), begun.carry.clone());
-        let account = Arc::new(account);
-        let _ = self.shared.account.set(Arc::clone(&account));
+        let ledger = Ledger::new(source.divisions, begun.pieces.clone(), begun.carry.clone());
+        let ledger = Arc::new(ledger);
+        let _ = self.shared.ledger.set(Arc::clone(&ledger));
         let skipped = std::mem::take(&mut self.settings.skip_steps);
         let (audit, keeps_order) = (self.settings.audit, definition.keeps_order());
-        Ok(Some(Delivery::new(account, begun, audit, keeps_order, skipped)))
+        Ok(Some(Delivery::new(ledger, begun, audit, keeps_order, skipped)))
     }
 
     /// The item that a stage had cut when an earlier run ended, and in which epoch that was.
-    pub(super) fn carry_of(&self, stage: &str) -> Option<(u64, Cut)> {
+    pub(super) fn carry_of(&self, stage: &str) -> Option<(u64, PartialItem)> {
         let state = self.settings.resume.as_ref()?;
         state.carry.get(stage).map(|&cut| (state.epoch, cut))
     }
@@ -265,7 +265,7 @@ impl Plan {
         let branched = std::mem::take(&mut self.branched);
         let budget = Budget::branched(limit, Some(headroom), self.levels, branched)?;
         budget.check(self.largest_batch)?;
-        let signals: Vec<_> = self.crews.iter().map(|(crew, _)| Arc::clone(&crew.signal)).collect();
+        let signals: Vec<_> = self.pools.iter().map(|(pool, _)| Arc::clone(&pool.signal)).collect();
         budget.set_on_release(move || signals.iter().for_each(|signal| signal.wake_one()));
         let _ = self.shared.budget.set(budget);
         Ok(())
@@ -276,7 +276,7 @@ impl Plan {
         options: &StageOptions,
         kind: StageKind,
         concurrency: usize,
-        measure: Option<Measure>,
+        measure: Option<OutputEstimate>,
     ) -> StageCore {
         self.stages += 1;
         if options.name.is_empty() {
@@ -332,9 +332,9 @@ impl Plan {
     pub(super) fn branches_from<T: Send + 'static, U>(
         &mut self,
         paths: Vec<PipelineBuilder<T>>,
-        from: &Made<U>,
+        from: &BuiltPart<U>,
         ordered: bool,
-    ) -> Vec<Made<T>> {
+    ) -> Vec<BuiltPart<T>> {
         let outer = std::mem::replace(&mut self.inlet, (from.depth + 1, from.measured));
         let levels = self.levels;
         let made = self.branches(paths);
@@ -356,10 +356,10 @@ impl Plan {
         Hooks::new(&self.hooks, info)
     }
 
-    pub(super) fn measure(&mut self, measured: bool) -> Option<Measure> {
+    pub(super) fn measure(&mut self, measured: bool) -> Option<OutputEstimate> {
         measured.then(|| {
             self.levels += 1;
-            Measure::new(self.levels - 1)
+            OutputEstimate::new(self.levels - 1)
         })
     }
 
@@ -377,16 +377,16 @@ impl Plan {
         &mut self,
         options: &StageOptions,
         kind: StageKind,
-        branches: Vec<Made<T>>,
-        out: &Outgoing<U>,
-    ) -> Joint<T, U> {
+        branches: Vec<BuiltPart<T>>,
+        out: &OutputSettings<U>,
+    ) -> Junction<T, U> {
         let core = self.stage(options, kind, 1, None);
         let queue = self.queue(&core, out.last, CPU_QUEUE, None);
         self.no_sizer(&core, out.sizer.is_some());
         let depth = branches.first().map_or(0, |branch| branch.depth) + 1;
         let measured = branches.iter().any(|branch| branch.measured);
         let inputs = branches.into_iter().map(|branch| branch.queue).collect();
-        Joint { core, inputs, made: Made { queue, depth, measured } }
+        Junction { core, inputs, made: BuiltPart { queue, depth, measured } }
     }
 
     /// A merge hands on what its branches have measured.
@@ -422,12 +422,12 @@ impl Plan {
     }
 
     /// Who runs a stage.
-    pub(super) fn crew(
+    pub(super) fn pool(
         &mut self,
         options: &StageOptions,
         core: &StageCore,
         fixed: bool,
-    ) -> Arc<Crew> {
+    ) -> Arc<WorkerPool> {
         let pinned = matches!(&options.workers, Workers::Own { cpus } if !cpus.is_empty());
         if pinned && !cfg!(feature = "affinity") {
             let message = "threads are pinned only with the feature `affinity`";
@@ -436,40 +436,44 @@ impl Plan {
         }
         let mut knob = |knob| {
             let name = Arc::clone(core.name());
-            self.knobs.push(StageKnob { name, knob, adjustable: !fixed });
+            self.knobs.push(StageControl { name, knob, adjustable: !fixed });
         };
         let place = match &options.workers {
             Workers::Shared => {
-                knob(Knob::Pool);
+                knob(ConcurrencyControl::Pool);
                 return Arc::clone(&self.pool);
             }
-            Workers::Own { cpus } => Workplace::Threads { cpus: cpus.clone() },
+            Workers::Own { cpus } => WorkerSource::Threads { cpus: cpus.clone() },
             Workers::Executor(executor) => {
-                // All stages on one pool have one crew, so that its workers can help each other.
-                let crew = self.lent_crew(executor, core.concurrency());
+                // All stages on one pool have one worker pool, so that its workers can help each other.
+                let pool = self.executor_pool(executor, core.concurrency());
                 let name = Arc::clone(core.name());
-                let knob = Knob::Lent(Arc::clone(&crew));
-                self.knobs.push(StageKnob { name, knob, adjustable: !fixed });
-                return crew;
+                let knob = ConcurrencyControl::Lent(Arc::clone(&pool));
+                self.knobs.push(StageControl { name, knob, adjustable: !fixed });
+                return pool;
             }
         };
-        let crew = Crew::new(&options.name, &self.shared, place);
-        knob(Knob::Own(Arc::clone(&crew)));
-        self.crews.push((Arc::clone(&crew), core.concurrency()));
-        crew
+        let pool = WorkerPool::new(&options.name, &self.shared, place);
+        knob(ConcurrencyControl::Own(Arc::clone(&pool)));
+        self.pools.push((Arc::clone(&pool), core.concurrency()));
+        pool
     }
 
     /// The workers of a pool of the caller's: no more than the stages on it can use.
-    fn lent_crew(&mut self, executor: &Arc<dyn CpuExecutor>, workers: usize) -> Arc<Crew> {
-        let known = self.crews.iter_mut().find(|(crew, _)| crew.works_on(executor));
-        if let Some((crew, known)) = known {
+    fn executor_pool(
+        &mut self,
+        executor: &Arc<dyn CpuExecutor>,
+        workers: usize,
+    ) -> Arc<WorkerPool> {
+        let known = self.pools.iter_mut().find(|(pool, _)| pool.works_on(executor));
+        if let Some((pool, known)) = known {
             *known = known.saturating_add(workers).min(executor.parallelism().max(1));
-            return Arc::clone(crew);
+            return Arc::clone(pool);
         }
-        let place = Workplace::Executor(Arc::clone(executor));
-        let crew = Crew::new("executor", &self.shared, place);
-        self.crews.push((Arc::clone(&crew), workers.min(executor.parallelism().max(1))));
-        crew
+        let place = WorkerSource::Executor(Arc::clone(executor));
+        let pool = WorkerPool::new("executor", &self.shared, place);
+        self.pools.push((Arc::clone(&pool), workers.min(executor.parallelism().max(1))));
+        pool
     }
 
     /// How a stage that waits is tuned; `None` where the caller has said what would be tuned.
@@ -493,7 +497,7 @@ impl Plan {
         core: &StageCore,
         last: bool,
         capacity: usize,
-        putters: Option<&Arc<Crew>>,
+        putters: Option<&Arc<WorkerPool>>,
     ) -> Arc<Queue<T>> {
         let prefetch = self.settings.prefetch.unwrap_or(PREFETCH);
         let capacity = if last { prefetch.max(core.concurrency()) } else { capacity };
@@ -503,7 +507,7 @@ impl Plan {
         if last && self.settings.prefetch.is_none() && self.settings.hold.is_none() {
             self.least_prefetch = Some(capacity);
         }
-        let putters = putters.map(|crew| Arc::clone(&crew.signal));
+        let putters = putters.map(|pool| Arc::clone(&pool.signal));
         let queue = Arc::new(Queue::new(capacity, putters));
         self.shared.add(Arc::clone(&core.meter), Arc::<Queue<T>>::clone(&queue));
         queue
@@ -527,8 +531,8 @@ impl Plan {
         StageOptions::new(&free.next().unwrap_or_default())
     }
 
-    pub(super) fn position(&self, depth: usize) -> Position {
-        Position::new(depth, &self.within)
+    pub(super) fn position(&self, depth: usize) -> GraphPosition {
+        GraphPosition::new(depth, &self.within)
     }
 
     /// A number for what joins branches.
@@ -542,7 +546,7 @@ impl Plan {
         joint: usize,
         at: usize,
         branch: PipelineBuilder<T>,
-    ) -> Made<T> {
+    ) -> BuiltPart<T> {
         if branch.settings_made {
             let message = format!(
                 "branch {at} makes settings of the whole pipeline; make them on what joins the \
@@ -551,7 +555,7 @@ impl Plan {
             self.fault(Error::new(ErrorKind::InvalidArgument, message));
         }
         self.within.push(Branch { joint, index: at });
-        let made = (branch.plan)(self, Outgoing::INNER);
+        let made = (branch.plan)(self, OutputSettings::INNER);
         self.within.pop();
         made
     }
@@ -560,7 +564,7 @@ impl Plan {
     pub(super) fn branches<T: Send + 'static>(
         &mut self,
         branches: Vec<PipelineBuilder<T>>,
-    ) -> Vec<Made<T>> {
+    ) -> Vec<BuiltPart<T>> {
         let joint = self.joint();
         let mut ranges = Vec::new();
         let mut made = Vec::new();
@@ -569,7 +573,7 @@ impl Plan {
             made.push(self.branch(joint, at, branch));
             ranges.push(before..self.nodes.len());
         }
-        let deepest = made.iter().map(|made: &Made<T>| made.depth).max().unwrap_or(0);
+        let deepest = made.iter().map(|made: &BuiltPart<T>| made.depth).max().unwrap_or(0);
         for (range, made) in ranges.into_iter().zip(&mut made) {
             self.lower(range, deepest - made.depth);
             made.depth = deepest;

@@ -5,15 +5,15 @@ use std::panic::Location;
 use std::sync::{Arc, OnceLock};
 
 use super::PipelineBuilder;
-use super::plan::{Joint, Made, Outgoing, Plan};
+use super::plan::{BuiltPart, Junction, OutputSettings, Plan};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::statistics::StageKind;
 use crate::pipeline::definition::{Construct, Setting, StageDefinition};
 use crate::pipeline::options::{Order, StageOptions};
-use crate::scheduler::merge_node::{MergeNode, Progress};
+use crate::scheduler::merge_node::{MergeNode, MergeProgress};
 use crate::scheduler::queue::Queue;
 use crate::scheduler::route_node::{
-    Crossing, JoinNode, SplitListNode, SplitNode, Waiting, combine_items, combine_lists,
+    JoinBuffer, JoinNode, RouteTickets, SplitListNode, SplitNode, combine_items, combine_lists,
 };
 use crate::stage::adapters::Map;
 
@@ -73,9 +73,9 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         let order = options.order;
         let mut routed = self.cpu(options, Construct::Route, &[], move || Ok(choose.clone()));
         routed.stages.pop();
-        routed.then(definition, move |plan, made, out: Outgoing<U>| {
+        routed.then(definition, move |plan, made, out: OutputSettings<U>| {
             let ordered = order.unwrap_or_else(|| plan.settings.order()) == Order::Input;
-            let crossing = ordered.then(|| Crossing::new(plan.most_open()));
+            let crossing = ordered.then(|| RouteTickets::new(plan.most_open()));
             let (meters, queues) = plan.lay_paths(&name, inlets);
             let core = plan.unseen_core(&name);
             let desk = crossing.clone();
@@ -84,13 +84,13 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             plan.task(split.drive());
             let made = plan.branches_from(paths, &made, ordered);
             let options = StageOptions::new(&format!("{name}/join"));
-            let Joint { core, inputs, made } = plan.join(&options, StageKind::Route, made, &out);
+            let Junction { core, inputs, made } = plan.join(&options, StageKind::Route, made, &out);
             let output = Arc::clone(&made.queue);
             match crossing {
                 None => plan.task(
                     MergeNode {
                         core,
-                        progress: Progress::same_items(inputs.len()),
+                        progress: MergeProgress::same_items(inputs.len()),
                         inputs,
                         output,
                         policy: Box::new(crate::stage::merge::Arrival),
@@ -100,7 +100,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 Some(crossing) => plan.task(
                     JoinNode {
                         core,
-                        waiting: Waiting::new(inputs.len()),
+                        waiting: JoinBuffer::new(inputs.len()),
                         paths: inputs,
                         output,
                         crossing,
@@ -141,8 +141,8 @@ impl<T: Send + 'static> PipelineBuilder<Vec<T>> {
         let name = Arc::clone(&options.name);
         let mut routed = self.cpu(options, Construct::Route, &[], move || Ok(choose.clone()));
         routed.stages.pop();
-        routed.then(definition, move |plan, made, out: Outgoing<Vec<U>>| {
-            let crossing = Crossing::new(plan.most_open());
+        routed.then(definition, move |plan, made, out: OutputSettings<Vec<U>>| {
+            let crossing = RouteTickets::new(plan.most_open());
             let (meters, queues) = plan.lay_paths(&name, inlets);
             let core = plan.unseen_core(&name);
             let desk = Arc::clone(&crossing);
@@ -151,11 +151,11 @@ impl<T: Send + 'static> PipelineBuilder<Vec<T>> {
             plan.task(split.drive());
             let made = plan.branches_from(paths, &made, true);
             let options = StageOptions::new(&format!("{name}/join"));
-            let Joint { core, inputs, made } = plan.join(&options, StageKind::Route, made, &out);
+            let Junction { core, inputs, made } = plan.join(&options, StageKind::Route, made, &out);
             plan.task(
                 JoinNode {
                     core,
-                    waiting: Waiting::new(inputs.len()),
+                    waiting: JoinBuffer::new(inputs.len()),
                     paths: inputs,
                     output: Arc::clone(&made.queue),
                     combine: combine_lists(Arc::clone(&crossing)),
@@ -176,14 +176,14 @@ pub(super) type Inlet<T> = Arc<OnceLock<Arc<Queue<T>>>>;
 fn lay<T: Send + 'static, U>(path: Path<T, U>) -> (Inlet<T>, PipelineBuilder<U>) {
     let inlet = Inlet::<T>::default();
     let start = Arc::clone(&inlet);
-    let plan = move |plan: &mut Plan, out: Outgoing<T>| {
+    let plan = move |plan: &mut Plan, out: OutputSettings<T>| {
         if out.sizer.is_some() {
             let message = "a path without stages has nothing to measure";
             plan.fault(Error::new(ErrorKind::InvalidArgument, message));
         }
         let missing = || Arc::new(Queue::new(1, None));
         let (depth, measured) = plan.inlet;
-        Made { queue: start.get().cloned().unwrap_or_else(missing), depth, measured }
+        BuiltPart { queue: start.get().cloned().unwrap_or_else(missing), depth, measured }
     };
     let builder = PipelineBuilder::starting(None, plan);
     (inlet, (path.0)(builder))

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_core::future::BoxFuture;
 
 use super::PipelineBuilder;
-use super::plan::{Outgoing, Plan};
+use super::plan::{OutputSettings, Plan};
 use crate::error::Result;
 use crate::memory::buffer::BufferPool;
 use crate::observe::hooks::Hook;
@@ -22,9 +22,9 @@ use crate::resume::replay::OrderRecord;
 use crate::resume::state::State;
 use crate::runtime::Runtime;
 use crate::runtime::executor::CpuExecutor;
-use crate::scheduler::Shared;
+use crate::scheduler::RunContext;
 use crate::scheduler::failure::{DropListener, OnError, Tolerance};
-use crate::scheduler::worker_pool::{Crew, Workplace};
+use crate::scheduler::worker_pool::{WorkerPool, WorkerSource};
 use crate::source::shard::Shard;
 use crate::stage::batch::PREFETCH;
 
@@ -361,7 +361,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     pub fn build(mut self) -> Result<Pipeline<T>> {
         let definition = self.definition();
         let threads = self.settings.threads();
-        let shared = Shared::new(
+        let shared = RunContext::new(
             self.settings.seed.unwrap_or(0),
             threads,
             std::mem::take(&mut self.settings.on_drop),
@@ -369,11 +369,11 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         );
         let shared = Arc::new(shared);
         let place = match &self.settings.executor {
-            Some(executor) => Workplace::Executor(Arc::clone(executor)),
-            None => Workplace::Threads { cpus: Vec::new() },
+            Some(executor) => WorkerSource::Executor(Arc::clone(executor)),
+            None => WorkerSource::Threads { cpus: Vec::new() },
         };
         let on_error = self.settings.on_error.unwrap_or_default();
-        let pool = Crew::new("worker", &shared, place);
+        let pool = WorkerPool::new("worker", &shared, place);
         let mut plan = Plan {
             tolerance: Arc::new(Tolerance::new(on_error)),
             hooks: std::mem::take(&mut self.settings.hooks).into(),
@@ -389,7 +389,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             within: Vec::new(),
             largest_batch: 0,
             inlet: (0, false),
-            crews: vec![(Arc::clone(&pool), threads)],
+            pools: vec![(Arc::clone(&pool), threads)],
             pool,
             nodes: Vec::new(),
             drivers: Vec::new(),
@@ -397,7 +397,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             knobs: Vec::new(),
             error: on_error.validate().err(),
         };
-        let output = (self.plan)(&mut plan, Outgoing { last: true, sizer: None }).queue;
+        let output = (self.plan)(&mut plan, OutputSettings { last: true, sizer: None }).queue;
         plan.finish(output, definition)
     }
 }

@@ -7,17 +7,19 @@ use std::sync::Arc;
 use futures_util::task::AtomicWaker;
 
 use super::PipelineBuilder;
-use super::plan::{ASYNC_CONCURRENCY, CPU_QUEUE, Driver, DriverTask, Made, Outgoing, Placed, Plan};
+use super::plan::{
+    ASYNC_CONCURRENCY, BuiltPart, CPU_QUEUE, Driver, DriverTask, OutputSettings, PlacedNode, Plan,
+};
 use crate::error::{Error, ErrorKind, Result, guarded};
 use crate::memory::device::Device;
 use crate::memory::footprint::Footprint;
 use crate::observe::statistics::StageKind;
-use crate::pipeline::control::{Knob, StageKnob};
+use crate::pipeline::control::{ConcurrencyControl, StageControl};
 use crate::pipeline::definition::{Construct, Setting, StageDefinition};
 use crate::pipeline::options::{Order, StageOptions, Workers};
 use crate::scheduler::assembly::Assembly;
 use crate::scheduler::async_node::AsyncNode;
-use crate::scheduler::cpu_node::{CpuNode, Sizer, State};
+use crate::scheduler::cpu_node::{CpuNode, CpuNodeState, Sizer};
 use crate::scheduler::fill_node::FillNode;
 use crate::stage::adapters::{Filter, FlatMap, Map, Unbatch};
 use crate::stage::aggregate::{Aggregation, Aggregator, Batcher};
@@ -34,7 +36,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     pub(super) fn then<U>(
         mut self,
         definition: StageDefinition,
-        next: impl FnOnce(&mut Plan, Made<T>, Outgoing<U>) -> Made<U> + Send + 'static,
+        next: impl FnOnce(&mut Plan, BuiltPart<T>, OutputSettings<U>) -> BuiltPart<U> + Send + 'static,
     ) -> PipelineBuilder<U> {
         let before = self.plan;
         self.stages.push(definition);
@@ -44,7 +46,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             source: self.source,
             stages: self.stages,
             plan: Box::new(move |plan, out| {
-                let made = before(plan, Outgoing::INNER);
+                let made = before(plan, OutputSettings::INNER);
                 next(plan, made, out)
             }),
         }
@@ -80,7 +82,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         for (what, value) in more {
             definition = definition.with(what, Setting::new(Some(value), value));
         }
-        self.then(definition, move |plan, made, out: Outgoing<S::Out>| {
+        self.then(definition, move |plan, made, out: OutputSettings<S::Out>| {
             let order = options.order.unwrap_or_else(|| plan.settings.order());
             // What is put together of several items is put together in one place.
             let options = if gathers { options.concurrency(1) } else { options };
@@ -90,12 +92,12 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let concurrency = plan.default_concurrency(&options);
             let core = plan.stage(&options, StageKind::Cpu, concurrency, measure);
             let hooks = plan.hooks(&core);
-            let crew = plan.crew(&options, &core, gathers);
+            let pool = plan.pool(&options, &core, gathers);
             let capacity = options
                 .queue
                 .unwrap_or_else(|| CPU_QUEUE.max(core.concurrency().saturating_mul(2)));
-            let queue = plan.queue(&core, out.last, capacity, Some(&crew));
-            made.queue.set_takers(&crew.signal);
+            let queue = plan.queue(&core, out.last, capacity, Some(&pool));
+            made.queue.set_takers(&pool.signal);
             let position = plan.position(made.depth + 1);
             let node = CpuNode {
                 core,
@@ -107,10 +109,10 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 sizer: out.sizer,
                 gathers,
                 turns: (order == Order::Input && !gathers).then(Default::default),
-                state: State::carrying(plan.carry_of(&options.name)),
+                state: CpuNodeState::carrying(plan.carry_of(&options.name)),
             };
-            plan.nodes.push(Placed { crew, position, node: Arc::new(node) });
-            Made { queue, depth: made.depth + 1, measured: own || made.measured }
+            plan.nodes.push(PlacedNode { pool, position, node: Arc::new(node) });
+            BuiltPart { queue, depth: made.depth + 1, measured: own || made.measured }
         })
     }
 
@@ -340,7 +342,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             .with_options(&options);
         definition.concurrency = Some(Setting::new(options.concurrency, ASYNC_CONCURRENCY));
         definition.retry = stage.retry();
-        self.then(definition, move |plan, made, out: Outgoing<S::Out>| {
+        self.then(definition, move |plan, made, out: OutputSettings<S::Out>| {
             let own = out.sizer.is_some();
             let measure = plan.measure(own);
             let core = plan.stage(&options, StageKind::Async, ASYNC_CONCURRENCY, measure);
@@ -356,8 +358,9 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let tuning = plan.tuning(&options, out.last);
             let queue = plan.queue(&core, out.last, capacity, None);
             let poke = Arc::new(AtomicWaker::new());
-            let (name, knob) = (Arc::clone(core.name()), Knob::Task(Arc::clone(&poke)));
-            plan.knobs.push(StageKnob { name, knob, adjustable: true });
+            let (name, knob) =
+                (Arc::clone(core.name()), ConcurrencyControl::Task(Arc::clone(&poke)));
+            plan.knobs.push(StageControl { name, knob, adjustable: true });
             let node = AsyncNode {
                 core,
                 stage: Arc::new(stage),
@@ -371,7 +374,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             };
             let task: DriverTask = Box::new(move |runtime| Box::pin(node.drive(runtime)));
             plan.drivers.push(Driver { blocks: false, task });
-            Made { queue, depth: made.depth + 1, measured: own || made.measured }
+            BuiltPart { queue, depth: made.depth + 1, measured: own || made.measured }
         })
     }
 
@@ -432,7 +435,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         if layout.drops_last() {
             definition = definition.with("drop last", Setting::new(Some("yes"), ""));
         }
-        self.then(definition, move |plan, made, out: Outgoing<Batch>| {
+        self.then(definition, move |plan, made, out: OutputSettings<Batch>| {
             if let Err(error) = layout.validate() {
                 plan.fault(error.with_stage(Arc::clone(&options.name)));
             }
@@ -463,14 +466,14 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let concurrency = plan.default_concurrency(&options);
             let core = plan.stage(&options, StageKind::Fill, concurrency, measure);
             let hooks = plan.hooks(&core);
-            let crew = plan.crew(&options, &core, false);
+            let pool = plan.pool(&options, &core, false);
             // Batches under assembly have a place in the queue promised: those that all workers
             // can be writing at once, and one more, so that a new epoch can begin.
             let open = core.concurrency().div_ceil(layout.batch_size().max(1)) + 1;
             let ready = plan.settings.prefetch.filter(|_| out.last);
             let capacity = ready.or(options.queue).unwrap_or(PREFETCH).saturating_add(open);
-            let queue = plan.queue(&core, false, capacity, Some(&crew));
-            made.queue.set_takers(&crew.signal);
+            let queue = plan.queue(&core, false, capacity, Some(&pool));
+            made.queue.set_takers(&pool.signal);
             let fields = layout.fields().to_vec();
             let assembly = Assembly::new(layout, plan.shared.buffers.clone());
             let batch_bytes = assembly.batch_bytes();
@@ -488,8 +491,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 assembly: Mutex::new(assembly),
                 state: Default::default(),
             };
-            plan.nodes.push(Placed { crew, position, node: Arc::new(node) });
-            Made { queue, depth: made.depth + 1, measured: true }
+            plan.nodes.push(PlacedNode { pool, position, node: Arc::new(node) });
+            BuiltPart { queue, depth: made.depth + 1, measured: true }
         })
     }
 
@@ -508,7 +511,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         let before = self.plan;
         self.plan = Box::new(move |plan, out| {
             let sizer: Sizer<T> = Box::new(bytes);
-            before(plan, Outgoing { sizer: Some(sizer), ..out })
+            before(plan, OutputSettings { sizer: Some(sizer), ..out })
         });
         if let Some(last) = self.stages.last_mut().or(self.source.as_mut()) {
             last.measured = true;

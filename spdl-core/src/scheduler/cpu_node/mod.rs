@@ -12,14 +12,14 @@ use self::outlet::QueueOutlet;
 use self::presence::Presence;
 use super::queue::Queue;
 use super::reorder::Reorder;
-use super::worker_pool::Crew;
-use super::{Measure, Node, Position, StageCore};
+use super::worker_pool::WorkerPool;
+use super::{GraphPosition, Node, OutputEstimate, StageCore};
 use crate::error::{Error, ErrorKind, Result, guarded, stopped};
-use crate::item::lineage::Fate;
-use crate::item::{Envelope, Head};
-use crate::memory::budget::{Budget, Lease};
+use crate::item::lineage::Outcome;
+use crate::item::{Item, ItemHeader};
+use crate::memory::budget::{Budget, Reservation};
 use crate::observe::hooks::Hooks;
-use crate::resume::ledger::{Cut, HoldsBack, Note};
+use crate::resume::ledger::{BufferingEvidence, LedgerEntry, PartialItem};
 use crate::scheduler::failure::Verdict;
 use crate::stage::{Stage, StageContext};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -36,7 +36,7 @@ pub(crate) type Sizer<T> = Box<dyn Fn(&T) -> usize + Send + Sync>;
 
 pub(crate) struct CpuNode<In, S: Stage<In>> {
     pub(crate) core: StageCore,
-    pub(crate) position: Position,
+    pub(crate) position: GraphPosition,
     pub(crate) input: Arc<Queue<In>>,
     pub(crate) output: Arc<Queue<S::Out>>,
     pub(crate) factory: Factory<S>,
@@ -46,30 +46,30 @@ pub(crate) struct CpuNode<In, S: Stage<In>> {
     /// Whether outputs are made of items that were held back, and carry their identities.
     pub(crate) gathers: bool,
     /// Present where the stage restores its input order.
-    pub(crate) turns: Option<Mutex<Turns<S::Out>>>,
-    pub(crate) state: State<In, S>,
+    pub(crate) turns: Option<Mutex<RunOrder<S::Out>>>,
+    pub(crate) state: CpuNodeState<In, S>,
 }
 
 /// What changes while the node works.
-pub(crate) struct State<In, S: Stage<In>> {
-    idle: Mutex<Vec<Instance<In, S>>>,
+pub(crate) struct CpuNodeState<In, S: Stage<In>> {
+    idle: Mutex<Vec<StageInstance<In, S>>>,
     /// Empty lists, for runs whose own went on with their outputs.
-    spare: Mutex<Vec<Vec<Envelope<S::Out>>>>,
+    spare: Mutex<Vec<Vec<Item<S::Out>>>>,
     presence: Presence,
     done: AtomicBool,
     /// Whether a run has been lost.
     broken: AtomicBool,
     /// An item that waits for memory, with its place and number, and how much it needs.
-    waiting: Mutex<Option<(u64, Envelope<In>)>>,
+    waiting: Mutex<Option<(u64, Item<In>)>>,
     waits_for: AtomicUsize,
     /// The item that had been cut before the pipeline was resumed, and its epoch; see
     /// [`Aggregator::resume`](crate::stage::Aggregator::resume). `None` once the first item has come.
-    carry: Mutex<Option<(u64, Cut)>>,
+    carry: Mutex<Option<(u64, PartialItem)>>,
 }
 
-impl<In, S: Stage<In>> Default for State<In, S> {
+impl<In, S: Stage<In>> Default for CpuNodeState<In, S> {
     fn default() -> Self {
-        State {
+        CpuNodeState {
             idle: Mutex::new(Vec::new()),
             spare: Mutex::new(Vec::new()),
             presence: Presence::default(),
@@ -82,60 +82,60 @@ impl<In, S: Stage<In>> Default for State<In, S> {
     }
 }
 
-impl<In, S: Stage<In>> State<In, S> {
+impl<In, S: Stage<In>> CpuNodeState<In, S> {
     /// Of a stage that had cut an item in an earlier run.
-    pub(crate) fn carrying(carry: Option<(u64, Cut)>) -> Self {
-        State { carry: Mutex::new(carry), ..State::default() }
+    pub(crate) fn carrying(carry: Option<(u64, PartialItem)>) -> Self {
+        CpuNodeState { carry: Mutex::new(carry), ..CpuNodeState::default() }
     }
 }
 
 const NOTHING_WAITS: usize = usize::MAX;
 
 /// The runs of an ordered stage, put back into their order.
-pub(crate) struct Turns<Out> {
-    runs: Reorder<Run<Out>>,
+pub(crate) struct RunOrder<Out> {
+    runs: Reorder<ItemRun<Out>>,
     /// A failure has ended the stage: nothing behind it goes on.
     cut: bool,
 }
 
-impl<Out> Default for Turns<Out> {
+impl<Out> Default for RunOrder<Out> {
     fn default() -> Self {
-        Turns { runs: Reorder::default(), cut: false }
+        RunOrder { runs: Reorder::default(), cut: false }
     }
 }
 
 /// A stage with the scratch lists of whoever runs it.
-struct Instance<In, S: Stage<In>> {
+struct StageInstance<In, S: Stage<In>> {
     stage: S,
-    inputs: Vec<Envelope<In>>,
+    inputs: Vec<Item<In>>,
     /// What it holds back, where it gathers.
     gathering: Gathering,
     /// What the account has yet to be told.
-    notes: Vec<Note>,
+    entries: Vec<LedgerEntry>,
     /// The last item it saw, without what is shared with others.
-    last: Head,
+    last: ItemHeader,
     /// Whether it has seen an item of this epoch.
     used: bool,
 }
 
 /// What a run of consecutive items left: outputs, and the places promised for them.
-pub(crate) struct Run<Out> {
-    outputs: Vec<Envelope<Out>>,
+pub(crate) struct ItemRun<Out> {
+    outputs: Vec<Item<Out>>,
     places: usize,
     items: u64,
     /// How many of them the policy knows of: those that were tried before the last failure.
     counted: u64,
     /// Items that failed: judged in their turn.
-    failures: Vec<Failure>,
+    failures: Vec<ItemFailure>,
 }
 
 /// An item that failed.
-struct Failure {
+struct ItemFailure {
     /// How many items of the run had been tried then, this one included.
     tried: u64,
     /// How many outputs came before it.
     before: usize,
-    head: Head,
+    header: ItemHeader,
     error: Error,
     /// Whether nothing had come of the item before it failed.
     whole: bool,
@@ -156,13 +156,13 @@ impl<In: Send + 'static, S: Stage<In>> Node for CpuNode<In, S> {
         running == 0 && (self.ends_epoch() || self.is_over())
     }
 
-    fn run(&self, crew: &Arc<Crew>) -> bool {
+    fn run(&self, pool: &Arc<WorkerPool>) -> bool {
         let before = self.state.presence.enter();
-        let worked = before < self.core.concurrency() && self.run_guarded(crew);
-        let ended = self.end_epoch(crew);
+        let worked = before < self.core.concurrency() && self.run_guarded(pool);
+        let ended = self.end_epoch(pool);
         self.state.presence.leave();
         // The end may have come while this worker was counted as running.
-        self.finish_once(crew) || worked || ended
+        self.finish_once(pool) || worked || ended
     }
 
     fn drop_instances(&self) {
@@ -175,13 +175,13 @@ impl<In: Send + 'static, S: Stage<In>> Node for CpuNode<In, S> {
 impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
     /// Works on a run. Stages are guarded one by one; this is for the panics of destructors, which
     /// end the pipeline, but must not leave the node as if somebody were still at work.
-    fn run_guarded(&self, crew: &Arc<Crew>) -> bool {
-        guarded(|| Ok(self.run_items(crew))).0.unwrap_or_else(|error| {
+    fn run_guarded(&self, pool: &Arc<WorkerPool>) -> bool {
+        guarded(|| Ok(self.run_items(pool))).0.unwrap_or_else(|error| {
             self.core.raise(error);
             // The run is lost, and with it the turn of what is behind it.
             self.state.broken.store(true, Ordering::SeqCst);
             self.input.shut();
-            crew.signal.wake_all();
+            pool.signal.wake_all();
             true
         })
     }
@@ -201,22 +201,23 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         }
     }
 
-    fn run_items(&self, crew: &Arc<Crew>) -> bool {
+    fn run_items(&self, pool: &Arc<WorkerPool>) -> bool {
         // Where another worker deals with the end of an epoch, all instances are its own.
         if !self.may_take() || self.state.presence.is_ending() {
             return false;
         }
         let Some(mut instance) = self.instance() else { return false };
         let mut inputs = std::mem::take(&mut instance.inputs);
-        let Some((first, places, lease)) = self.take_in(crew, &instance.stage, &mut inputs) else {
+        let Some((first, places, reservation)) = self.take_in(pool, &instance.stage, &mut inputs)
+        else {
             instance.inputs = inputs;
             self.state.idle.lock().push(instance);
             return false;
         };
         let mut outlet = QueueOutlet {
             node: self,
-            crew,
-            run: Run {
+            pool,
+            run: ItemRun {
                 outputs: self.state.spare.lock().pop().unwrap_or_default(),
                 places,
                 items: inputs.len() as u64,
@@ -224,25 +225,25 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 failures: Vec::new(),
             },
             first: Some(first),
-            lease,
+            reservation,
             carried: None,
             emitted: 0,
             filtered: false,
             declared: 1,
-            notes: std::mem::take(&mut instance.notes),
+            entries: std::mem::take(&mut instance.entries),
             gathering: std::mem::take(&mut instance.gathering),
             last: None,
             waited: Duration::ZERO,
         };
         let instance = self.process_all(instance, &mut inputs, &mut outlet);
-        let QueueOutlet { run, gathering, notes, lease, .. } = outlet;
-        drop(lease);
-        self.put_down(crew, first, run);
+        let QueueOutlet { run, gathering, entries, reservation, .. } = outlet;
+        drop(reservation);
+        self.put_down(pool, first, run);
         inputs.clear();
         if let Some(mut instance) = instance {
             instance.inputs = inputs;
             instance.gathering = gathering;
-            instance.notes = notes;
+            instance.entries = entries;
             self.state.idle.lock().push(instance);
         }
         true
@@ -250,17 +251,17 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
 
     /// The budget, where memory for outputs is reserved before an item is taken. What gathers takes
     /// over the memory of its items instead.
-    fn reserves(&self) -> Option<(&Measure, &Arc<Budget>)> {
+    fn reserves(&self) -> Option<(&OutputEstimate, &Arc<Budget>)> {
         if self.gathers { None } else { self.core.measured() }
     }
 
     /// Takes items in, with a place for an output of each, and memory where that is counted.
     fn take_in(
         &self,
-        crew: &Arc<Crew>,
+        pool: &Arc<WorkerPool>,
         stage: &S,
-        inputs: &mut Vec<Envelope<In>>,
-    ) -> Option<(u64, usize, Option<Lease>)> {
+        inputs: &mut Vec<Item<In>>,
+    ) -> Option<(u64, usize, Option<Reservation>)> {
         let Some((measure, budget)) = self.reserves() else {
             let places = self.output.reserve(self.run_length());
             let taken = if places > 0 { self.input.pop(places, inputs) } else { None };
@@ -290,10 +291,10 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         let declared = guarded(|| Ok(stage.output_bytes(&item.value))).0.unwrap_or(None);
         let need = measure.need(declared, budget);
         match budget.try_reserve(measure.level, need) {
-            Ok(Some(lease)) => {
+            Ok(Some(reservation)) => {
                 self.state.waits_for.store(NOTHING_WAITS, Ordering::SeqCst);
                 inputs.push(item);
-                Some((first, 1, Some(lease)))
+                Some((first, 1, Some(reservation)))
             }
             Ok(None) => {
                 *waiting = Some((first, item));
@@ -304,11 +305,13 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 self.state.waits_for.store(NOTHING_WAITS, Ordering::SeqCst);
                 drop(waiting);
                 // It can never be granted: a failure of that item, in its turn.
-                let head = item.head;
-                let failures = vec![Failure { tried: 1, before: 0, head, error, whole: true }];
-                let run = Run { outputs: Vec::new(), places: 1, items: 1, counted: 0, failures };
+                let header = item.header;
+                let failures =
+                    vec![ItemFailure { tried: 1, before: 0, header, error, whole: true }];
+                let run =
+                    ItemRun { outputs: Vec::new(), places: 1, items: 1, counted: 0, failures };
                 self.core.meter.record(1, 1, Duration::ZERO);
-                self.put_down(crew, first, run);
+                self.put_down(pool, first, run);
                 None
             }
         }
@@ -317,31 +320,31 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
     /// Processes a run; returns the instance unless a panic has spoilt it.
     fn process_all(
         &self,
-        mut instance: Instance<In, S>,
-        inputs: &mut Vec<Envelope<In>>,
+        mut instance: StageInstance<In, S>,
+        inputs: &mut Vec<Item<In>>,
         outlet: &mut QueueOutlet<'_, In, S>,
-    ) -> Option<Instance<In, S>> {
+    ) -> Option<StageInstance<In, S>> {
         let (mut items, mut failures) = (0, 0);
         let started = Instant::now();
         let mut spoilt = false;
-        for Envelope { head, value, lease } in inputs.drain(..) {
+        for Item { header, value, reservation } in inputs.drain(..) {
             if self.output.is_shut() {
                 break;
             }
             items += 1;
-            if self.gathers && self.core.passes_over(&head) {
+            if self.gathers && self.core.passes_over(&header) {
                 continue;
             }
             (outlet.emitted, outlet.declared, outlet.filtered) = (0, 1, false);
             if self.gathers {
-                outlet.gathering.take_in(&head);
+                outlet.gathering.take_in(&header);
             }
-            let kept = outlet.keep(lease);
+            let kept = outlet.keep(reservation);
             let (result, panicked) = guarded(|| {
                 kept?;
-                self.hooks.item(&head, || {
+                self.hooks.item(&header, || {
                     let mut cx = StageContext {
-                        head: &head,
+                        header: &header,
                         seed: self.core.shared.seed,
                         stage: self.core.number,
                         outlet,
@@ -351,13 +354,13 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             });
             outlet.carried = None;
             outlet.close();
-            instance.last = head.bare();
+            instance.last = header.bare();
             instance.used = true;
             // What becomes of an item of which nothing came is for the policy to say.
             let whole = outlet.emitted == 0;
             let failed = whole && result.is_err();
             if !self.gathers && !failed {
-                outlet.settle(&head);
+                outlet.settle(&header);
             }
             if let Err(error) = result {
                 failures += 1;
@@ -369,7 +372,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 } else if self.gathers && outlet.emitted == 0 {
                     outlet.gathering.put_back();
                 }
-                if self.failed(outlet, items, head, error, whole) == Verdict::Halt {
+                if self.failed(outlet, items, header, error, whole) == Verdict::Halt {
                     break;
                 }
             }
@@ -404,50 +407,50 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         &self,
         outlet: &mut QueueOutlet<'_, In, S>,
         tried: u64,
-        head: Head,
+        header: ItemHeader,
         error: Error,
         whole: bool,
     ) -> Verdict {
         let run = &mut outlet.run;
         if self.turns.is_some() {
             let before = run.outputs.len();
-            run.failures.push(Failure { tried, before, head, error, whole });
+            run.failures.push(ItemFailure { tried, before, header, error, whole });
             return Verdict::GoOn;
         }
         self.count(run, tried);
-        self.judge_one(&head, error, whole)
+        self.judge_one(&header, error, whole)
     }
 
     /// Tells the policy how many items of a run have been tried: before it judges one of them, and
     /// where order is restored, in their turn.
-    fn count(&self, run: &mut Run<S::Out>, tried: u64) {
+    fn count(&self, run: &mut ItemRun<S::Out>, tried: u64) {
         self.core.tried(tried.saturating_sub(run.counted));
         run.counted = run.counted.max(tried);
     }
 
-    fn judge_one(&self, head: &Head, error: Error, whole: bool) -> Verdict {
+    fn judge_one(&self, header: &ItemHeader, error: Error, whole: bool) -> Verdict {
         if error.kind() == ErrorKind::Stopped && self.output.is_shut() {
             // Work that was cut short because nobody wants it is no failure of its own.
             return Verdict::Halt;
         }
-        let verdict = self.core.item_failed(head, error);
+        let verdict = self.core.item_failed(header, error);
         if verdict == Verdict::Halt {
             self.input.shut();
         } else if whole {
-            self.core.gone([head.member()], Fate::Dropped);
+            self.core.gone([header.member()], Outcome::Dropped);
         }
         verdict
     }
 
     /// Hands a finished run on: at once, or in its turn.
-    fn put_down(&self, crew: &Arc<Crew>, first: u64, run: Run<S::Out>) {
+    fn put_down(&self, pool: &Arc<WorkerPool>, first: u64, run: ItemRun<S::Out>) {
         let Some(turns) = &self.turns else {
             let mut run = run;
             self.judge(&mut run, false);
             let items = run.items;
             self.count(&mut run, items);
             // Only the end of the pipeline keeps outputs from being taken.
-            let _ = self.flush(crew, &mut run);
+            let _ = self.flush(pool, &mut run);
             self.output.release(run.places);
             return self.keep_list(run.outputs);
         };
@@ -458,7 +461,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             let mut cut = guard.cut;
             drop(guard);
             cut = self.judge(&mut run, cut);
-            let _ = self.flush(crew, &mut run);
+            let _ = self.flush(pool, &mut run);
             self.output.release(run.places);
             let items = run.items;
             self.count(&mut run, items);
@@ -469,19 +472,20 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         }
         drop(guard);
         // A worker may wait for its run's turn.
-        crew.signal.wake_one();
+        pool.signal.wake_one();
     }
 
     /// Applies the policy to the failures of a run whose turn has come. Returns whether anything
     /// may follow.
-    fn judge(&self, run: &mut Run<S::Out>, cut: bool) -> bool {
+    fn judge(&self, run: &mut ItemRun<S::Out>, cut: bool) -> bool {
         if cut {
             run.outputs.clear();
             return true;
         }
-        for Failure { tried, before, head, error, whole } in std::mem::take(&mut run.failures) {
+        for ItemFailure { tried, before, header, error, whole } in std::mem::take(&mut run.failures)
+        {
             self.count(run, tried);
-            if self.judge_one(&head, error, whole) == Verdict::Halt {
+            if self.judge_one(&header, error, whole) == Verdict::Halt {
                 run.outputs.truncate(before);
                 return true;
             }
@@ -489,14 +493,14 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         false
     }
 
-    fn keep_list(&self, list: Vec<Envelope<S::Out>>) {
+    fn keep_list(&self, list: Vec<Item<S::Out>>) {
         if list.capacity() > 0 && list.is_empty() {
             self.state.spare.lock().push(list);
         }
     }
 
     /// Puts all outputs of a run down, waiting for room where there are more than was promised.
-    fn flush(&self, crew: &Arc<Crew>, run: &mut Run<S::Out>) -> Result<()> {
+    fn flush(&self, pool: &Arc<WorkerPool>, run: &mut ItemRun<S::Out>) -> Result<()> {
         self.core.meter.emitted(run.outputs.len() as u64);
         while !run.outputs.is_empty() {
             if self.output.is_shut() {
@@ -513,7 +517,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 run.places -= now;
             } else {
                 let done = || self.output.has_place_beyond() || self.output.is_shut();
-                crew.help(&self.position, done);
+                pool.help(&self.position, done);
             }
         }
         Ok(())
@@ -531,12 +535,12 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         share.min(usize::try_from(by_time).unwrap_or(LONGEST_RUN)).clamp(1, LONGEST_RUN)
     }
 
-    fn instance(&self) -> Option<Instance<In, S>> {
+    fn instance(&self) -> Option<StageInstance<In, S>> {
         let idle = self.state.idle.lock().pop();
         idle.or_else(|| {
             let stage = self.make()?;
-            let (inputs, gathering, notes, last) = Default::default();
-            Some(Instance { stage, inputs, gathering, notes, last, used: false })
+            let (inputs, gathering, entries, last) = Default::default();
+            Some(StageInstance { stage, inputs, gathering, entries, last, used: false })
         })
     }
 
@@ -544,9 +548,9 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         let stage = self.core.make(&self.hooks, &self.factory, &self.input)?;
         if !self.gathers
             && stage.holds_back()
-            && let Some(account) = self.core.shared.account.get()
+            && let Some(ledger) = self.core.shared.ledger.get()
         {
-            account.holds_back(self.core.name(), HoldsBack::Declared);
+            ledger.holds_back(self.core.name(), BufferingEvidence::Declared);
         }
         Some(stage)
     }
@@ -557,7 +561,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
 
     /// Hands the end of an epoch on, behind everything that the instances hold. One worker does it,
     /// while no other is at work on an item.
-    fn end_epoch(&self, crew: &Arc<Crew>) -> bool {
+    fn end_epoch(&self, pool: &Arc<WorkerPool>) -> bool {
         if !self.ends_epoch() {
             return false;
         }
@@ -565,7 +569,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             if !self.nothing_waits() || self.output.reserve(1) == 0 {
                 return false;
             }
-            self.finish_instances(crew, true);
+            self.finish_instances(pool, true);
             drop(match self.input.front_end() {
                 Some(epoch) => Some(self.output.push_end(epoch)),
                 None => {
@@ -581,7 +585,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
 
     /// Lets every instance emit what it holds. What does not come out is left out where the epoch has
     /// `ended`; where it was cut short, nothing has become of it, and a resumed run makes it anew.
-    fn finish_instances(&self, crew: &Arc<Crew>, ended: bool) {
+    fn finish_instances(&self, pool: &Arc<WorkerPool>, ended: bool) {
         let mut instances = std::mem::take(&mut *self.state.idle.lock());
         for instance in &mut instances {
             if self.output.is_shut() {
@@ -591,26 +595,26 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 continue;
             }
             let outputs = self.state.spare.lock().pop().unwrap_or_default();
-            let run = Run { outputs, places: 0, items: 0, counted: 0, failures: Vec::new() };
+            let run = ItemRun { outputs, places: 0, items: 0, counted: 0, failures: Vec::new() };
             let mut outlet = QueueOutlet {
                 node: self,
-                crew,
+                pool,
                 run,
                 first: None,
-                lease: None,
+                reservation: None,
                 carried: None,
                 emitted: 0,
                 filtered: false,
                 declared: 0,
-                notes: std::mem::take(&mut instance.notes),
+                entries: std::mem::take(&mut instance.entries),
                 gathering: std::mem::take(&mut instance.gathering),
                 last: None,
                 waited: Duration::ZERO,
             };
-            let head = Head { lineage: !instance.last.lineage, ..instance.last.clone() };
+            let header = ItemHeader { lineage: !instance.last.lineage, ..instance.last.clone() };
             let (result, _) = guarded(|| {
                 let mut cx = StageContext {
-                    head: if self.gathers { &instance.last } else { &head },
+                    header: if self.gathers { &instance.last } else { &header },
                     seed: self.core.shared.seed,
                     stage: self.core.number,
                     outlet: &mut outlet,
@@ -621,7 +625,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 result
             });
             if !self.gathers {
-                outlet.settle(&head);
+                outlet.settle(&header);
             }
             outlet.close();
             if ended {
@@ -629,12 +633,12 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 outlet.gathering.end_epoch();
             }
             outlet.tell();
-            let _ = self.flush(crew, &mut outlet.run);
+            let _ = self.flush(pool, &mut outlet.run);
             self.output.release(outlet.run.places);
-            let QueueOutlet { run, gathering, notes, .. } = outlet;
+            let QueueOutlet { run, gathering, entries, .. } = outlet;
             self.keep_list(run.outputs);
             instance.gathering = gathering;
-            instance.notes = notes;
+            instance.entries = entries;
             if let Err(error) = result
                 && !self.output.is_shut()
             {
@@ -655,7 +659,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
     }
 
     /// Ends the queue behind, and where nobody wants more, the one in front. One worker does it.
-    fn finish_once(&self, crew: &Arc<Crew>) -> bool {
+    fn finish_once(&self, pool: &Arc<WorkerPool>) -> bool {
         if !self.is_over()
             || self.state.presence.count() > 0
             || self.state.done.swap(true, Ordering::SeqCst)
@@ -667,7 +671,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             drop(item);
         }
         // What has been held since the last end of an epoch, where a failure cut it short.
-        self.finish_instances(crew, false);
+        self.finish_instances(pool, false);
         self.state.idle.lock().clear();
         self.core.end(&self.hooks);
         self.input.shut();

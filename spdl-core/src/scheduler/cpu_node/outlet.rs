@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::gathering::{Gathering, Outgoing, Place};
-use super::{CpuNode, Run};
+use super::gathering::{AggregateHeader, EmissionPlace, Gathering};
+use super::{CpuNode, ItemRun};
 use crate::error::{Result, stopped};
-use crate::item::lineage::{Fate, Link, Member, Members, Piece};
-use crate::item::{Envelope, Head, Tag};
-use crate::memory::budget::Lease;
-use crate::resume::ledger::{Cut, HoldsBack, Note};
-use crate::scheduler::worker_pool::Crew;
+use crate::item::lineage::{AggregateLineage, EmissionOrder, LineageNode, Outcome, PieceId};
+use crate::item::{Item, ItemHeader, ItemTag};
+use crate::memory::budget::Reservation;
+use crate::resume::ledger::{BufferingEvidence, LedgerEntry, PartialItem};
+use crate::scheduler::worker_pool::WorkerPool;
 use crate::stage::aggregate::FillRate;
-use crate::stage::{Outlet, Parts, Stage};
+use crate::stage::{AggregateInputs, Outlet, Stage};
 use crate::sync::atomic::Ordering;
 
 /// How many outputs an item may have waiting for its turn; it makes more only when that has come.
@@ -21,14 +21,14 @@ const MOST_OUT_OF_TURN: usize = 64;
 /// Collects a run's outputs; lets them overflow into the queue where they are many.
 pub(super) struct QueueOutlet<'a, In, S: Stage<In>> {
     pub(super) node: &'a CpuNode<In, S>,
-    pub(super) crew: &'a Arc<Crew>,
-    pub(super) run: Run<S::Out>,
+    pub(super) pool: &'a Arc<WorkerPool>,
+    pub(super) run: ItemRun<S::Out>,
     /// The number of the run's first item; `None` at the end of an epoch.
     pub(super) first: Option<u64>,
     /// Memory that was reserved for the outputs.
-    pub(super) lease: Option<Lease>,
+    pub(super) reservation: Option<Reservation>,
     /// The memory of the item at hand.
-    pub(super) carried: Option<Lease>,
+    pub(super) carried: Option<Reservation>,
     /// Outputs of the item so far.
     pub(super) emitted: u64,
     /// Whether nothing is to come of it.
@@ -37,7 +37,7 @@ pub(super) struct QueueOutlet<'a, In, S: Stage<In>> {
     /// where there is no item.
     pub(super) declared: u64,
     /// What the account has yet to be told.
-    pub(super) notes: Vec<Note>,
+    pub(super) entries: Vec<LedgerEntry>,
     /// What is held back, where the stage gathers.
     pub(super) gathering: Gathering,
     /// The aggregate that came last of the item at hand.
@@ -48,11 +48,11 @@ pub(super) struct QueueOutlet<'a, In, S: Stage<In>> {
 
 /// An aggregate, after which others may come that are made of the same items.
 pub(super) struct LastAggregate {
-    head: Head,
+    header: ItemHeader,
     /// How many have come of these items.
     outputs: u64,
     /// What was cut at its end.
-    cut: Option<(Piece, u64)>,
+    cut: Option<(PieceId, u64)>,
     /// Whether the account knows of one more, since it may have been handed on already.
     open: bool,
 }
@@ -76,11 +76,13 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         cut
     }
 
-    /// The head of the next output.
-    fn head(&mut self, head: &Head, given: Option<Outgoing>) -> Head {
-        let mut head = head.output(self.node.core.number, self.emitted);
+    /// The header of the next output.
+    fn header(&mut self, header: &ItemHeader, given: Option<AggregateHeader>) -> ItemHeader {
+        let mut header = header.output(self.node.core.number, self.emitted);
         self.emitted += 1;
-        let Some(Outgoing { head: own, members, place, end, .. }) = given else { return head };
+        let Some(AggregateHeader { header: own, members, place, end, .. }) = given else {
+            return header;
+        };
         let cut = place.and_then(|place| place.cut);
         let no_more = |last: &&mut LastAggregate| members.is_empty() && last.cut == cut;
         if let Some(last) = self.last.as_mut().filter(no_more) {
@@ -88,69 +90,69 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
             if place.is_some() {
                 self.gathering.give_place_back();
             }
-            self.notes.push(Note::More(last.head.member(), 1));
+            self.entries.push(LedgerEntry::More(last.header.member(), 1));
             last.outputs += 1;
-            return last.head.output(self.node.core.number, last.outputs - 1);
+            return last.header.output(self.node.core.number, last.outputs - 1);
         }
         self.close();
         if members.is_empty() && self.gathering.is_empty() {
-            self.holds_back(HoldsBack::MadeOfNothing);
+            self.holds_back(BufferingEvidence::MadeOfNothing);
         }
-        let ticket = head.ticket().cloned();
+        let ticket = header.ticket().cloned();
         match (own, members.first()) {
-            (Some(own), _) => head = own,
+            (Some(own), _) => header = own,
             // No other aggregate has this piece.
-            (None, Some(first)) => (head.id, head.lineage) = (first.id, first.lineage),
+            (None, Some(first)) => (header.id, header.lineage) = (first.id, first.lineage),
             (None, None) => {}
         }
-        let members = Members::new(members).made_at(end);
+        let members = AggregateLineage::new(members).made_at(end);
         let members = match place {
             Some(place) => members.linked(self.link(place)),
             None => members,
         };
         let members = Some(Arc::new(members));
-        head.tag = Some(Arc::new(Tag { key: None, members, ticket }));
-        self.last = Some(LastAggregate { head: head.clone(), outputs: 1, cut, open: false });
-        head
+        header.tag = Some(Arc::new(ItemTag { key: None, members, ticket }));
+        self.last = Some(LastAggregate { header: header.clone(), outputs: 1, cut, open: false });
+        header
     }
 
     /// Says that no more aggregates come of the same items.
     pub(super) fn close(&mut self) {
-        if let Some(LastAggregate { head, open: true, .. }) = self.last.take() {
-            self.notes.push(Note::Gone(head.member(), Fate::Joined));
+        if let Some(LastAggregate { header, open: true, .. }) = self.last.take() {
+            self.entries.push(LedgerEntry::Gone(header.member(), Outcome::Joined));
         }
     }
 
-    fn link(&self, place: Place) -> Link {
-        let Place { number, waits, begun, cut } = place;
-        Link { stage: Arc::clone(self.node.core.name()), number, waits, begun, cut }
+    fn link(&self, place: EmissionPlace) -> EmissionOrder {
+        let EmissionPlace { number, waits, begun, cut } = place;
+        EmissionOrder { stage: Arc::clone(self.node.core.name()), number, waits, begun, cut }
     }
 
     /// Keeps the memory of an item that is taken in.
-    pub(super) fn keep(&mut self, lease: Option<Lease>) -> Result<()> {
-        let Some(lease) = lease else { return Ok(()) };
+    pub(super) fn keep(&mut self, reservation: Option<Reservation>) -> Result<()> {
+        let Some(reservation) = reservation else { return Ok(()) };
         if !self.node.gathers {
-            self.carried = Some(lease);
+            self.carried = Some(reservation);
             return Ok(());
         }
         match self.node.core.measured() {
-            Some((measure, budget)) => self.gathering.keep(lease, measure, budget),
+            Some((measure, budget)) => self.gathering.keep(reservation, measure, budget),
             None => Ok(()),
         }
     }
 
-    fn holds_back(&self, how: HoldsBack) {
-        if let Some(account) = self.node.core.shared.account.get() {
-            account.holds_back(self.node.core.name(), how);
+    fn holds_back(&self, how: BufferingEvidence) {
+        if let Some(ledger) = self.node.core.shared.ledger.get() {
+            ledger.holds_back(self.node.core.name(), how);
         }
     }
 
     /// Notes what has come of an item: how many pieces it is now.
-    pub(super) fn settle(&mut self, head: &Head) {
+    pub(super) fn settle(&mut self, header: &ItemHeader) {
         let pieces = self.emitted;
         let held_back = match self.first {
-            Some(_) if pieces == 0 && !self.filtered => Some(HoldsBack::NothingCame),
-            None if pieces > 0 => Some(HoldsBack::CameAtTheEnd),
+            Some(_) if pieces == 0 && !self.filtered => Some(BufferingEvidence::NothingCame),
+            None if pieces > 0 => Some(BufferingEvidence::CameAtTheEnd),
             _ => None,
         };
         if let Some(how) = held_back {
@@ -159,12 +161,12 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         if pieces == self.declared {
             return;
         }
-        let member = head.member();
-        let fate = if pieces == 0 { Fate::Filtered } else { Fate::Joined };
+        let member = header.member();
+        let outcome = if pieces == 0 { Outcome::Filtered } else { Outcome::Joined };
         let gone = self.declared.saturating_sub(pieces);
-        self.notes.extend((0..gone).map(|_| Note::Gone(member.clone(), fate)));
+        self.entries.extend((0..gone).map(|_| LedgerEntry::Gone(member.clone(), outcome)));
         if pieces > self.declared {
-            self.notes.push(Note::More(member, pieces - self.declared));
+            self.entries.push(LedgerEntry::More(member, pieces - self.declared));
         }
         self.declared = pieces;
     }
@@ -182,7 +184,7 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
                 return Ok(());
             }
             while !self.in_turn() && !self.node.output.is_shut() {
-                self.crew
+                self.pool
                     .help(&self.node.position, || self.in_turn() || self.node.output.is_shut());
             }
         }
@@ -190,7 +192,7 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         self.note_outputs(0);
         self.tell();
         let flushed =
-            if self.cut() { Err(stopped()) } else { self.node.flush(self.crew, &mut self.run) };
+            if self.cut() { Err(stopped()) } else { self.node.flush(self.pool, &mut self.run) };
         self.waited += started.elapsed();
         flushed
     }
@@ -202,7 +204,7 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
             && let Some(last) = self.run.outputs.last()
         {
             let more = self.emitted + open - self.declared;
-            self.notes.push(Note::More(last.head.member(), more));
+            self.entries.push(LedgerEntry::More(last.header.member(), more));
             self.declared += more;
         }
     }
@@ -212,7 +214,7 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         // Behind an item there is one more piece: itself.
         self.note_outputs(u64::from(self.first.is_some()));
         if let Some(last) = self.last.as_mut().filter(|last| !last.open) {
-            self.notes.push(Note::More(last.head.member(), 1));
+            self.entries.push(LedgerEntry::More(last.header.member(), 1));
             last.open = true;
         }
         self.tell();
@@ -220,55 +222,65 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
 
     /// Notes that what is held back will never come out.
     pub(super) fn leave_out(&mut self) {
-        let lost: Vec<Member> = self.gathering.clear().collect();
+        let lost: Vec<LineageNode> = self.gathering.clear().collect();
         // Nothing would end in the place of nothing.
-        let Some(&Member { id, lineage, .. }) = lost.first() else { return };
+        let Some(&LineageNode { id, lineage, .. }) = lost.first() else { return };
         let Some(place) = self.gathering.place_of_lost() else {
-            let lost = lost.into_iter().map(|member| Note::Gone(member, Fate::LeftOut));
-            return self.notes.extend(lost);
+            let lost = lost.into_iter().map(|member| LedgerEntry::Gone(member, Outcome::LeftOut));
+            return self.entries.extend(lost);
         };
         // A part of the oldest one may be under way.
-        let members = Some(Arc::new(Members::new(lost).linked(self.link(place))));
-        self.notes.push(Note::Gone(Member { id, lineage, of: members }, Fate::LeftOut));
+        let members = Some(Arc::new(AggregateLineage::new(lost).linked(self.link(place))));
+        self.entries
+            .push(LedgerEntry::Gone(LineageNode { id, lineage, of: members }, Outcome::LeftOut));
     }
 
     /// Tells the account.
     pub(super) fn tell(&mut self) {
-        match self.node.core.shared.account.get() {
-            Some(account) => account.enter(&mut self.notes),
-            None => self.notes.clear(),
+        match self.node.core.shared.ledger.get() {
+            Some(ledger) => ledger.enter(&mut self.entries),
+            None => self.entries.clear(),
         }
     }
 
     /// The memory of an output. `given` is that of the items it is made of, where it gathers.
-    fn lease(&mut self, value: &S::Out, mut given: Option<Lease>) -> Option<Lease> {
+    fn reservation(
+        &mut self,
+        value: &S::Out,
+        mut given: Option<Reservation>,
+    ) -> Option<Reservation> {
         let measured = self.node.sizer.as_ref().zip(self.node.core.measured());
         let Some((sizer, (measure, budget))) = measured else {
             // What is not measured is taken to hold as much as what it was made of.
             return if self.node.gathers { given } else { self.carried.take() };
         };
         let bytes = sizer(value);
-        let reserved = if self.node.gathers { &mut given } else { &mut self.lease };
+        let reserved = if self.node.gathers { &mut given } else { &mut self.reservation };
         if reserved.is_none() {
             // Made of what is not measured, or held back since the item: it exists already.
             *reserved = budget.try_reserve(measure.level, 0).ok().flatten();
         }
-        reserved.as_mut().map(|lease| measure.lease(lease, bytes))
+        reserved.as_mut().map(|reservation| measure.reservation(reservation, bytes))
     }
 }
 
 impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S> {
-    fn emit(&mut self, head: &Head, value: S::Out) -> Result<()> {
-        self.emit_aggregate(head, value, Parts::default())
+    fn emit(&mut self, header: &ItemHeader, value: S::Out) -> Result<()> {
+        self.emit_aggregate(header, value, AggregateInputs::default())
     }
 
-    fn emit_aggregate(&mut self, head: &Head, value: S::Out, parts: Parts) -> Result<()> {
+    fn emit_aggregate(
+        &mut self,
+        header: &ItemHeader,
+        value: S::Out,
+        parts: AggregateInputs,
+    ) -> Result<()> {
         let mut given = if self.node.gathers { Some(self.gathering.give(&parts)?) } else { None };
-        let lease = given.as_mut().and_then(|given| given.lease.take());
-        let lease = self.lease(&value, lease);
-        let head = self.head(head, given);
+        let reservation = given.as_mut().and_then(|given| given.reservation.take());
+        let reservation = self.reservation(&value, reservation);
+        let header = self.header(header, given);
         let room = self.make_room();
-        self.run.outputs.push(Envelope { head, value, lease });
+        self.run.outputs.push(Item { header, value, reservation });
         room
     }
 
@@ -280,11 +292,12 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
         self.node.core.meter.filled(more);
     }
 
-    fn carry(&mut self, head: &Head) -> u64 {
+    fn carry(&mut self, header: &ItemHeader) -> u64 {
         let cut = self.node.state.carry.lock().take();
         // It may have failed on its way this time; nothing of another one has gone out.
-        let is_this =
-            |epoch, cut: Cut| epoch == head.id.epoch && cut.piece == head.member().piece();
+        let is_this = |epoch, cut: PartialItem| {
+            epoch == header.id.epoch && cut.piece == header.member().piece()
+        };
         let Some((_, cut)) = cut.filter(|&(epoch, cut)| is_this(epoch, cut) && cut.out > 0) else {
             return 0;
         };
@@ -297,9 +310,9 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
         if !self.run.outputs.is_empty() && self.in_turn() && !self.cut() {
             // What the items before have made does not wait with this one.
             self.settle_so_far();
-            self.node.flush(self.crew, &mut self.run)?;
+            self.node.flush(self.pool, &mut self.run)?;
         }
-        self.crew.help_for(&self.node.position, duration, || self.node.output.is_shut());
+        self.pool.help_for(&self.node.position, duration, || self.node.output.is_shut());
         self.waited += started.elapsed();
         self.go_on()
     }
@@ -313,7 +326,7 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
         }
         let started = Instant::now();
         self.settle_so_far();
-        let flushed = self.node.flush(self.crew, &mut self.run);
+        let flushed = self.node.flush(self.pool, &mut self.run);
         self.waited += started.elapsed();
         flushed
     }

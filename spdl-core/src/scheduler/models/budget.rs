@@ -12,7 +12,7 @@ use loom::future::block_on;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
 
-use crate::memory::budget::{Budget, Lease};
+use crate::memory::budget::{Budget, Reservation};
 use crate::scheduler::signal::{Interest, Signal};
 
 fn model(check: impl Fn() + Send + Sync + 'static) {
@@ -30,15 +30,15 @@ fn budget(limit: usize, headroom: usize, levels: usize) -> (Arc<Budget>, Arc<Sig
     (budget, signal)
 }
 
-fn take(budget: &Arc<Budget>, level: usize, bytes: usize) -> Lease {
+fn take(budget: &Arc<Budget>, level: usize, bytes: usize) -> Reservation {
     budget.try_reserve(level, bytes).unwrap().expect("nobody else holds anything yet")
 }
 
 /// What a worker of the scheduler does: try, or announce itself, look again, and sleep.
-fn wait_for(budget: &Arc<Budget>, signal: &Signal, level: usize, bytes: usize) -> Lease {
+fn wait_for(budget: &Arc<Budget>, signal: &Signal, level: usize, bytes: usize) -> Reservation {
     loop {
-        if let Some(lease) = budget.try_reserve(level, bytes).unwrap() {
-            return lease;
+        if let Some(reservation) = budget.try_reserve(level, bytes).unwrap() {
+            return reservation;
         }
         let ticket = signal.prepare(Interest::All);
         if budget.would_grant(level, bytes) {
@@ -50,11 +50,11 @@ fn wait_for(budget: &Arc<Budget>, signal: &Signal, level: usize, bytes: usize) -
 }
 
 /// The same for a worker that only ever looks at the hint before it sleeps.
-fn wait_for_hint(budget: &Arc<Budget>, signal: &Signal, level: usize, bytes: usize) -> Lease {
+fn wait_for_hint(budget: &Arc<Budget>, signal: &Signal, level: usize, bytes: usize) -> Reservation {
     loop {
         if budget.would_grant(level, bytes) {
-            if let Some(lease) = budget.try_reserve(level, bytes).unwrap() {
-                return lease;
+            if let Some(reservation) = budget.try_reserve(level, bytes).unwrap() {
+                return reservation;
             }
         }
         let ticket = signal.prepare(Interest::All);
@@ -66,7 +66,7 @@ fn wait_for_hint(budget: &Arc<Budget>, signal: &Signal, level: usize, bytes: usi
     }
 }
 
-fn reserve(budget: &Arc<Budget>, level: usize, bytes: usize) -> Lease {
+fn reserve(budget: &Arc<Budget>, level: usize, bytes: usize) -> Reservation {
     block_on(poll_fn(|cx| budget.poll_reserve(level, bytes, cx))).unwrap()
 }
 
@@ -178,13 +178,13 @@ fn loom_budget_the_limit_holds_whoever_reserves_at_once() {
         let spawn = |level, bytes| {
             let (budget, held) = (Arc::clone(&budget), Arc::clone(&held));
             thread::spawn(move || {
-                let lease = budget.try_reserve(level, bytes).unwrap();
-                if let Some(lease) = &lease {
-                    let before = held.fetch_add(lease.bytes(), Ordering::SeqCst);
-                    assert!(before + lease.bytes() <= 10);
-                    held.fetch_sub(lease.bytes(), Ordering::SeqCst);
+                let reservation = budget.try_reserve(level, bytes).unwrap();
+                if let Some(reservation) = &reservation {
+                    let before = held.fetch_add(reservation.bytes(), Ordering::SeqCst);
+                    assert!(before + reservation.bytes() <= 10);
+                    held.fetch_sub(reservation.bytes(), Ordering::SeqCst);
                 }
-                lease.is_some()
+                reservation.is_some()
             })
         };
         let threads = [spawn(0, 5), spawn(1, 4)];
@@ -208,8 +208,8 @@ fn loom_budget_shrinking_wakes_and_growing_is_counted() {
         let worker = thread::spawn({
             let budget = Arc::clone(&budget);
             move || {
-                let lease = wait_for(&budget, &signal, 0, 5);
-                (lease.bytes(), budget.statistics().live_bytes)
+                let reservation = wait_for(&budget, &signal, 0, 5);
+                (reservation.bytes(), budget.statistics().live_bytes)
             }
         });
         held.resize(12);

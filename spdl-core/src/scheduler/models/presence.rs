@@ -34,13 +34,13 @@ use Input::{End, Item};
 
 /// An instance of the stage: the items that it has taken since it was finished last, by epoch.
 #[derive(Default)]
-struct Instance {
+struct ModelInstance {
     holds: Vec<usize>,
 }
 
 /// What has come of the input.
 #[derive(Default)]
-struct Outcome {
+struct RunResult {
     /// Items by epoch that instances gave back when they were finished.
     finished: [usize; 2],
     /// Epochs that have been handed on.
@@ -48,7 +48,7 @@ struct Outcome {
 }
 
 /// A node, as far as the end of an epoch concerns it.
-struct Node {
+struct ModelNode {
     presence: Presence,
     signal: Signal,
     input: Mutex<VecDeque<Input>>,
@@ -58,19 +58,19 @@ struct Node {
     finished: AtomicBool,
     /// How many items each epoch has.
     items: [usize; 2],
-    idle: Mutex<Vec<Instance>>,
+    idle: Mutex<Vec<ModelInstance>>,
     /// Not loom's: only one worker at a time has it, which is what the barrier is for.
-    outcome: std::sync::Mutex<Outcome>,
+    outcome: std::sync::Mutex<RunResult>,
     /// How many workers end an epoch.
     ending: AtomicUsize,
 }
 
-impl Node {
+impl ModelNode {
     fn new(input: &[Input]) -> Arc<Self> {
         let items = [0, 1].map(|epoch| {
             input.iter().filter(|one| matches!(one, Item(of) if *of == epoch)).count()
         });
-        let node = Node {
+        let node = ModelNode {
             presence: Presence::default(),
             signal: Signal::new(),
             input: Mutex::new(input.iter().copied().collect()),
@@ -189,7 +189,7 @@ impl Node {
 /// So many workers, of which each has so many turns. What they leave is done by one of them.
 fn take_turns(workers: usize, turns: usize, input: &'static [Input], epochs: usize) {
     model(move || {
-        let node = Node::new(input);
+        let node = ModelNode::new(input);
         let worker = || {
             let node = Arc::clone(&node);
             move || {
@@ -221,7 +221,7 @@ fn loom_epoch_end_comes_once_and_behind_every_item_of_three_workers() {
 #[test]
 fn loom_epoch_end_is_seen_by_whoever_leaves_last() {
     model(|| {
-        let node = Node::new(&[Item(0), Item(0), End(0)]);
+        let node = ModelNode::new(&[Item(0), Item(0), End(0)]);
         let other = thread::spawn({
             let node = Arc::clone(&node);
             move || node.work()

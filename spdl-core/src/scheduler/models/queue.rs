@@ -13,10 +13,10 @@ use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
-use crate::item::ticket::TicketDesk;
-use crate::item::{Envelope, Head};
+use crate::item::ticket::TicketIssuer;
+use crate::item::{Item, ItemHeader};
 use crate::memory::buffer::BufferPool;
-use crate::scheduler::Shared;
+use crate::scheduler::RunContext;
 use crate::scheduler::queue::{Next, Queue};
 use crate::scheduler::reorder::Reorder;
 use crate::scheduler::signal::{Interest, Signal};
@@ -27,8 +27,8 @@ fn model(check: impl Fn() + Send + Sync + 'static) {
     builder.check(check);
 }
 
-fn item(value: u32) -> Envelope<u32> {
-    Envelope::new(Head::default(), value)
+fn item(value: u32) -> Item<u32> {
+    Item::new(ItemHeader::default(), value)
 }
 
 /// A queue that workers on the signal empty.
@@ -323,7 +323,7 @@ fn loom_what_is_put_into_a_queue_that_is_shut_meanwhile_is_dropped() {
     model(|| {
         let queue = Arc::new(Queue::new(2, None));
         let witness = Arc::new(());
-        let envelope = || Envelope::new(Head::default(), Arc::clone(&witness));
+        let envelope = || Item::new(ItemHeader::default(), Arc::clone(&witness));
         assert_eq!(queue.reserve(2), 2);
         let (first, second) = (envelope(), envelope());
         let putter = thread::spawn({
@@ -467,7 +467,7 @@ fn loom_a_run_ends_where_its_epoch_does() {
 #[test]
 fn loom_tickets_are_drawn_retired_and_settled_without_a_lost_wake_up() {
     model(|| {
-        let desk = Arc::new(TicketDesk::default());
+        let desk = Arc::new(TicketIssuer::default());
         let drawer = thread::spawn({
             let desk = Arc::clone(&desk);
             move || {
@@ -493,7 +493,7 @@ fn loom_tickets_are_drawn_retired_and_settled_without_a_lost_wake_up() {
     });
 }
 
-/// A pool of the caller's, whose workers leave when they find nothing: the protocol of `Crew`.
+/// A pool of the caller's, whose workers leave when they find nothing: the protocol of `WorkerPool`.
 #[test]
 fn loom_work_made_while_a_lent_worker_leaves_is_seen() {
     model(|| {
@@ -542,7 +542,7 @@ fn loom_work_made_while_a_lent_worker_leaves_is_seen() {
 #[test]
 fn loom_a_task_that_runs_until_the_end_is_woken_by_it() {
     model(|| {
-        let shared = Arc::new(Shared::new(0, 1, Vec::new(), BufferPool::new()));
+        let shared = Arc::new(RunContext::new(0, 1, Vec::new(), BufferPool::new()));
         let task = thread::spawn({
             let shared = Arc::clone(&shared);
             move || block_on(shared.while_running(std::future::pending::<()>()))
@@ -555,7 +555,7 @@ fn loom_a_task_that_runs_until_the_end_is_woken_by_it() {
 #[test]
 fn loom_a_stop_wakes_everything_that_waits_at_its_queues() {
     model(|| {
-        let shared = Arc::new(Shared::new(0, 1, Vec::new(), BufferPool::new()));
+        let shared = Arc::new(RunContext::new(0, 1, Vec::new(), BufferPool::new()));
         let queue = Arc::new(Queue::<u32>::new(1, None));
         let tolerance = Arc::new(crate::scheduler::failure::Tolerance::new(
             crate::scheduler::failure::OnError::Raise,

@@ -699,11 +699,11 @@ struct MixtureOrder {
     draws: Draws,
     /// The block and the passes that were asked for last.
     block: Mutex<Option<Arc<Block>>>,
-    passes: Mutex<Vec<Option<Pass>>>,
+    passes: Mutex<Vec<Option<PartPass>>>,
 }
 
 #[derive(Clone)]
-struct Pass {
+struct PartPass {
     number: u64,
     order: Arc<dyn SampleOrder>,
 }
@@ -712,12 +712,12 @@ struct Block {
     number: u64,
     /// Of each part, the count of its items before the block.
     counts: Vec<u64>,
-    slots: Vec<Slot>,
+    slots: Vec<BlockSlot>,
 }
 
 /// A position of a block.
 #[derive(Clone, Copy)]
-struct Slot {
+struct BlockSlot {
     part: u32,
     /// How many items of that part come before it in the block.
     ordinal: u32,
@@ -793,7 +793,7 @@ impl MixtureOrder {
         let (counts, after) = (self.counts_at(start), self.counts_at(end));
         let mut slots = Vec::with_capacity((end - start) as usize);
         for (part, (before, after)) in (0u32..).zip(counts.iter().zip(after)) {
-            slots.extend((*before..after).map(|_| Slot { part, ordinal: 0 }));
+            slots.extend((*before..after).map(|_| BlockSlot { part, ordinal: 0 }));
         }
         for left in (1..slots.len()).rev() {
             let (other, _) = self.draws.below(start + left as u64, left as u64 + 1);
@@ -835,7 +835,7 @@ impl MixtureOrder {
                 "the order of part {at} has {found} positions, though its sampler said {told}"
             )));
         }
-        last[at] = Some(Pass { number, order: Arc::clone(&order) });
+        last[at] = Some(PartPass { number, order: Arc::clone(&order) });
         Ok(order)
     }
 }

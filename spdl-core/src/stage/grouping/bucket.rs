@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::vec::IntoIter;
 
-use super::{Measure, invalid, not_all_asked_for};
+use super::{LengthFn, invalid, not_all_asked_for};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::footprint::Footprint;
 use crate::stage::aggregate::{Aggregator, FillRate};
@@ -23,7 +23,7 @@ use crate::stage::aggregate::{Aggregator, FillRate};
 /// `log_spaced(100.0, 4096.0, n)` 75 % in 8 buckets, 89 % in 16, 94 % in 32.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bucketing {
-    places: Places,
+    places: BucketBounds,
     /// One for all buckets, or one for each.
     sizes: Vec<usize>,
     budget: Option<u64>,
@@ -32,7 +32,7 @@ pub struct Bucketing {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Places {
+enum BucketBounds {
     /// The greatest keys of all buckets but the last.
     UpTo(Vec<f64>),
     /// The keys to which items are nearest.
@@ -40,7 +40,7 @@ enum Places {
 }
 
 impl Bucketing {
-    fn new(places: Places) -> Self {
+    fn new(places: BucketBounds) -> Self {
         let sizes = Vec::new();
         Bucketing { places, sizes, budget: None, long_alone: false, drop_last: false }
     }
@@ -49,7 +49,7 @@ impl Bucketing {
     /// above that and up to the next boundary (inclusive), and one more all that are longer.
     /// Boundaries ascend.
     pub fn boundaries(boundaries: impl IntoIterator<Item = f64>) -> Self {
-        Bucketing::new(Places::UpTo(boundaries.into_iter().collect()))
+        Bucketing::new(BucketBounds::UpTo(boundaries.into_iter().collect()))
     }
 
     /// `buckets` buckets by length with boundaries in constant ratio: the first takes lengths up to
@@ -79,7 +79,7 @@ impl Bucketing {
     /// the aspect ratios (width / height) of the shapes to which images are resized, say. The lower
     /// bucket takes what lies in the middle. Keys are positive and ascend.
     pub fn nearest(keys: impl IntoIterator<Item = f64>) -> Self {
-        Bucketing::new(Places::Nearest(keys.into_iter().collect()))
+        Bucketing::new(BucketBounds::Nearest(keys.into_iter().collect()))
     }
 
     /// A batch has at most `size` items.
@@ -118,16 +118,18 @@ impl Bucketing {
     /// How many buckets there are.
     pub fn buckets(&self) -> usize {
         match &self.places {
-            Places::UpTo(boundaries) => boundaries.len() + 1,
-            Places::Nearest(keys) => keys.len(),
+            BucketBounds::UpTo(boundaries) => boundaries.len() + 1,
+            BucketBounds::Nearest(keys) => keys.len(),
         }
     }
 
     /// The bucket of a key.
     fn place(&self, key: f64) -> usize {
         match &self.places {
-            Places::UpTo(boundaries) => boundaries.partition_point(|&boundary| boundary < key),
-            Places::Nearest(keys) => {
+            BucketBounds::UpTo(boundaries) => {
+                boundaries.partition_point(|&boundary| boundary < key)
+            }
+            BucketBounds::Nearest(keys) => {
                 let above = keys.partition_point(|&other| other < key);
                 match (above.checked_sub(1), keys.get(above)) {
                     // The middle by ratio is the geometric mean.
@@ -147,11 +149,11 @@ impl Bucketing {
 
     fn validate(&self) -> Result<()> {
         let (keys, what) = match &self.places {
-            Places::UpTo(boundaries) => (boundaries, "boundaries"),
-            Places::Nearest(keys) if keys.is_empty() => {
+            BucketBounds::UpTo(boundaries) => (boundaries, "boundaries"),
+            BucketBounds::Nearest(keys) if keys.is_empty() => {
                 return Err(invalid("there is no key, and so no bucket"));
             }
-            Places::Nearest(keys) => (keys, "keys"),
+            BucketBounds::Nearest(keys) => (keys, "keys"),
         };
         let positive = keys.iter().all(|key| *key > 0.0 && key.is_finite());
         if !positive || !keys.is_sorted_by(|a, b| a < b) {
@@ -170,7 +172,7 @@ impl Bucketing {
                 Err(invalid("neither a batch size nor a budget says when a batch is full"))
             }
             (_, Some(0)) => Err(invalid("nothing fits into a budget of 0")),
-            (Places::Nearest(_), Some(_)) => Err(invalid(
+            (BucketBounds::Nearest(_), Some(_)) => Err(invalid(
                 "a budget needs lengths, but the keys of nearest buckets are ratios; give batch \
                  sizes instead",
             )),
@@ -181,8 +183,8 @@ impl Bucketing {
     /// The settings as words, for a pipeline's definition.
     pub(crate) fn words(&self) -> Vec<(&'static str, String)> {
         let mut words = match &self.places {
-            Places::UpTo(boundaries) => vec![("boundaries", format!("{boundaries:?}"))],
-            Places::Nearest(keys) => vec![("nearest", format!("{keys:?}"))],
+            BucketBounds::UpTo(boundaries) => vec![("boundaries", format!("{boundaries:?}"))],
+            BucketBounds::Nearest(keys) => vec![("nearest", format!("{keys:?}"))],
         };
         match &self.sizes[..] {
             [] => {}
@@ -251,12 +253,12 @@ impl<T: Footprint> Footprint for Bucketed<T> {
 #[derive(Debug)]
 pub struct Bucketer<T> {
     bucketing: Bucketing,
-    key: Measure<T, f64>,
-    open: Vec<Open<T>>,
+    key: LengthFn<T, f64>,
+    open: Vec<OpenBucket<T>>,
     /// How many items were taken in.
     taken: u64,
     /// A second batch that the last item completed.
-    ready: Option<(usize, Open<T>)>,
+    ready: Option<(usize, OpenBucket<T>)>,
     /// Who the last batch is made of.
     members: Vec<u64>,
     fill: FillRate,
@@ -265,7 +267,7 @@ pub struct Bucketer<T> {
 
 /// A batch that is not full.
 #[derive(Debug)]
-struct Open<T> {
+struct OpenBucket<T> {
     items: Vec<T>,
     /// Which they are, by the order of intake.
     numbers: Vec<u64>,
@@ -274,13 +276,13 @@ struct Open<T> {
     used: u64,
 }
 
-impl<T> Default for Open<T> {
+impl<T> Default for OpenBucket<T> {
     fn default() -> Self {
-        Open { items: Vec::new(), numbers: Vec::new(), longest: 0, used: 0 }
+        OpenBucket { items: Vec::new(), numbers: Vec::new(), longest: 0, used: 0 }
     }
 }
 
-impl<T> Open<T> {
+impl<T> OpenBucket<T> {
     /// Its padded size with `more` items of up to `length`.
     fn padded(&self, more: usize, length: u64) -> u64 {
         self.longest.max(length).saturating_mul((self.items.len() + more) as u64)
@@ -314,16 +316,16 @@ impl<T> Bucketer<T> {
     ) -> Result<Self> {
         bucketing.validate()?;
         let mut open = Vec::new();
-        open.resize_with(bucketing.buckets(), Open::default);
+        open.resize_with(bucketing.buckets(), OpenBucket::default);
         let (ready, members, fill) = Default::default();
-        let key = Measure(key);
+        let key = LengthFn(key);
         Ok(Bucketer { bucketing, key, open, taken: 0, ready, members, fill, left_out: 0 })
     }
 
     /// The item's bucket and length.
     fn judge(&self, item: &T) -> Result<(usize, u64)> {
         let key = self.key.of(item);
-        let ratio = matches!(self.bucketing.places, Places::Nearest(_));
+        let ratio = matches!(self.bucketing.places, BucketBounds::Nearest(_));
         if !key.is_finite() || key < 0.0 || (ratio && key == 0.0) {
             let what = if ratio { "ratio" } else { "length" };
             return Err(invalid(format!("{key} is no {what} by which to find an item's bucket")));
@@ -347,8 +349,8 @@ impl<T> Bucketer<T> {
             || self.bucketing.budget.is_some_and(|budget| open.padded(1, 0) > budget)
     }
 
-    fn give(&mut self, bucket: usize, open: Open<T>) -> Bucketed<T> {
-        if matches!(self.bucketing.places, Places::UpTo(_)) {
+    fn give(&mut self, bucket: usize, open: OpenBucket<T>) -> Bucketed<T> {
+        if matches!(self.bucketing.places, BucketBounds::UpTo(_)) {
             self.fill.add(open.used, open.padded(0, 0));
         }
         self.members = open.numbers;
@@ -367,7 +369,7 @@ impl<T: Send + 'static> Aggregator<T> for Bucketer<T> {
         let number = self.taken;
         self.taken += 1;
         if self.bucketing.budget.is_some_and(|budget| length > budget) {
-            let mut alone = Open::default();
+            let mut alone = OpenBucket::default();
             alone.push(item, number, length);
             return Ok(Some(self.give(bucket, alone)));
         }
@@ -420,7 +422,7 @@ impl<T: Send + 'static> Aggregator<T> for Bucketer<T> {
     }
 
     fn fill_rate(&self) -> Option<FillRate> {
-        matches!(self.bucketing.places, Places::UpTo(_)).then_some(self.fill)
+        matches!(self.bucketing.places, BucketBounds::UpTo(_)).then_some(self.fill)
     }
 }
 

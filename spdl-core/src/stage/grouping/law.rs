@@ -15,7 +15,7 @@ pub(super) struct Told<O> {
 }
 
 /// What an aggregator made of an epoch.
-pub(super) struct Epoch<O> {
+pub(super) struct FedEpoch<O> {
     pub(super) told: Vec<Told<O>>,
     /// The items that it refused, by their place.
     pub(super) refused: Vec<usize>,
@@ -33,8 +33,8 @@ fn run<T: Clone, A: Aggregator<T>>(
     carry: u64,
     items: &[T],
     places: &[usize],
-) -> Epoch<A::Out> {
-    let mut epoch = Epoch {
+) -> FedEpoch<A::Out> {
+    let mut epoch = FedEpoch {
         told: Vec::new(),
         refused: Vec::new(),
         left_out: 0,
@@ -93,7 +93,10 @@ fn run<T: Clone, A: Aggregator<T>>(
 }
 
 /// Runs an epoch, and from every point of it the rest with a fresh aggregator.
-pub(super) fn holds<T: Clone, A: Aggregator<T>>(make: impl Fn() -> A, items: &[T]) -> Epoch<A::Out>
+pub(super) fn holds<T: Clone, A: Aggregator<T>>(
+    make: impl Fn() -> A,
+    items: &[T],
+) -> FedEpoch<A::Out>
 where
     A::Out: Clone + Debug + PartialEq,
 {

@@ -16,17 +16,17 @@ use std::sync::Arc;
 use crate::error::{Error, ErrorKind};
 
 /// Tells a number about an item: how long it is, say.
-struct Measure<T, N>(Arc<dyn Fn(&T) -> N + Send + Sync>);
+struct LengthFn<T, N>(Arc<dyn Fn(&T) -> N + Send + Sync>);
 
-impl<T, N> Measure<T, N> {
+impl<T, N> LengthFn<T, N> {
     fn of(&self, item: &T) -> N {
         (self.0)(item)
     }
 }
 
-impl<T, N> fmt::Debug for Measure<T, N> {
+impl<T, N> fmt::Debug for LengthFn<T, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Measure")
+        f.write_str("LengthFn")
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::vec::IntoIter;
 
-use super::{Measure, invalid};
+use super::{LengthFn, invalid};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::footprint::Footprint;
 use crate::stage::aggregate::{Aggregator, FillRate};
@@ -162,9 +162,9 @@ impl<T: Footprint> Footprint for Packed<T> {
 #[derive(Debug)]
 pub struct Packer<T> {
     packing: Packing,
-    length: Measure<T, u64>,
+    length: LengthFn<T, u64>,
     /// By age, the oldest first.
-    open: Vec<Open<T>>,
+    open: Vec<OpenSequence<T>>,
     /// How many tokens are in each of them: side by side, to be looked through.
     used: Vec<u64>,
     /// How many items were taken in.
@@ -176,7 +176,7 @@ pub struct Packer<T> {
 
 /// A sequence that is not full.
 #[derive(Debug)]
-struct Open<T> {
+struct OpenSequence<T> {
     packed: Packed<T>,
     /// Which items are in it, by the order of intake.
     numbers: Vec<u64>,
@@ -200,7 +200,7 @@ impl<T> Packer<T> {
     ) -> Result<Self> {
         packing.validate()?;
         let (open, used, members, fill) = Default::default();
-        Ok(Packer { packing, length: Measure(length), open, used, taken: 0, members, fill })
+        Ok(Packer { packing, length: LengthFn(length), open, used, taken: 0, members, fill })
     }
 
     /// The sequence into which an item goes that fits where no more than `room` is used.
@@ -224,7 +224,7 @@ impl<T> Packer<T> {
     }
 
     fn give(&mut self, place: usize) -> Packed<T> {
-        let Open { packed, numbers } = self.open.remove(place);
+        let OpenSequence { packed, numbers } = self.open.remove(place);
         self.fill.add(self.used.remove(place), packed.capacity);
         self.members = numbers;
         packed
@@ -247,7 +247,7 @@ impl<T: Send + 'static> Aggregator<T> for Packer<T> {
             return Err(Error::new(ErrorKind::LimitExceeded, message));
         }
         let place = self.place(capacity - length).unwrap_or_else(|| {
-            self.open.push(Open { packed: Packed::new(capacity), numbers: Vec::new() });
+            self.open.push(OpenSequence { packed: Packed::new(capacity), numbers: Vec::new() });
             self.used.push(0);
             self.open.len() - 1
         });

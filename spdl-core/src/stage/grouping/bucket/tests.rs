@@ -34,7 +34,9 @@ fn the_nearest_bucket_is_nearest_by_ratio() {
 
 #[test]
 fn log_spaced_boundaries_have_a_constant_ratio() {
-    let Places::UpTo(boundaries) = Bucketing::log_spaced(30.0, 2000.0, 9).places else { panic!() };
+    let BucketBounds::UpTo(boundaries) = Bucketing::log_spaced(30.0, 2000.0, 9).places else {
+        panic!()
+    };
     assert_eq!((boundaries.len(), boundaries[0], boundaries[7]), (8, 30.0, 2000.0));
     let ratio = (2000.0_f64 / 30.0).powf(1.0 / 7.0);
     assert!(boundaries.windows(2).all(|pair| (pair[1] / pair[0] - ratio).abs() < 1e-9));
