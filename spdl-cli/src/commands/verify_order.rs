@@ -1,4 +1,4 @@
-//! `spdl verify-order`: what the saved states of a run's ranks say of the epoch.
+//! `spdl verify-order`: audits an epoch by the checkpoints of all ranks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -12,14 +12,15 @@ use spdl_core::{Shard, State};
 
 use super::checkpoint_files;
 use crate::ui::failure::Failure;
-use crate::ui::format::{count, counted};
+use crate::ui::format::counted;
 use crate::ui::stdout;
 
-/// So many entries are in the JSON object, of so many ranges: ranks that are far apart leave millions.
-const MOST_ENTRIES: usize = 10_000;
-const MOST_RANGES: usize = 1 << 20;
-/// So many ranks are named.
-const MOST_RANKS_TOLD: usize = 8;
+/// Maximum number of entries for ranges in the JSON object.
+const MAX_ENTRIES: usize = 10_000;
+/// Maximum number of ranges read for these entries; ranks that are far apart leave millions.
+const MAX_RANGES: usize = 1 << 20;
+/// Maximum number of ranks in a message.
+const MAX_RANKS_LISTED: usize = 8;
 
 /// Audits an epoch: lists samples that are missing or done twice, from the checkpoints of all ranks
 ///
@@ -77,53 +78,55 @@ pub(crate) struct VerifyOrderArguments {
 
 pub(crate) fn run(arguments: &VerifyOrderArguments) -> Result<(), Failure> {
     let paths = &arguments.states;
-    let states = paths.iter().map(|path| checkpoint_files::read("cannot read a state", path));
+    let states = paths.iter().map(|path| checkpoint_files::read("cannot read a checkpoint", path));
     let states = states.collect::<Result<Vec<_>, _>>()?;
-    one_run(paths, &states)?;
+    check_same_run(paths, &states)?;
     let shards = states.iter().map(|state| state.shard().unwrap_or_default());
     let divisions = Divisions::new(paths, shards);
     let all_complete = states.iter().all(checkpoint_files::is_complete);
     let audit = State::audit(states)
-        .map_err(|error| Failure::of("the states cannot be compared", &error, &paths[0]))?;
+        .map_err(|error| Failure::of("cannot compare the checkpoints", &error, &paths[0]))?;
     let over = all_complete && audit.is_between_epochs();
     let absent = divisions.absent();
-    let told = match audit.epoch() {
-        epoch @ 1.. if over => format!("epoch {} has ended, the last one of the run", epoch - 1),
+    let summary = match audit.epoch() {
+        epoch @ 1.. if over => {
+            format!("epoch {} is complete, the last epoch of the run", epoch - 1)
+        }
         _ => audit.to_string(),
     };
     let text = match &absent {
         _ if arguments.json => as_json(&audit, over, absent.as_ref()),
-        Some(absent) => format!("{told}\n{}: what they have done is not known\n", absent.told()),
-        None => format!("{told}\n"),
+        Some(absent) => format!("{summary}\n{}: their positions are unknown\n", absent.describe()),
+        None => format!("{summary}\n"),
     };
     stdout::print(&text)?;
-    let states = counted(paths.len() as u64, "state", "states");
-    let wrong = |what: &str, positions: u64, hint: &str| {
-        let reason = format!("{} of epoch {} {what}{hint}", count(positions), audit.epoch());
-        Err(Failure::new("the order is not sound", &states, reason))
+    let checkpoints = counted(paths.len() as u64, "checkpoint", "checkpoints");
+    let inconsistent = |what: &str, positions: u64, hint: &str| {
+        let positions = counted(positions, "position", "positions");
+        let reason = format!("{positions} of epoch {} {what}{hint}", audit.epoch());
+        Err(Failure::new("the audit failed", &checkpoints, reason))
     };
     match (audit.repeated_count(), audit.missing_count()) {
-        (repeated @ 1.., _) => wrong("were done more than once", repeated, &divisions.hint()),
-        // The epoch that was looked for is the one before.
+        (repeated @ 1.., _) => inconsistent("done more than once", repeated, &divisions.hint()),
+        // Between two epochs, the audited epoch is the one that has not begun.
         (0, missing @ 1..) if arguments.complete && !audit.is_between_epochs() => {
-            wrong("are missing", missing, &divisions.hint())
+            inconsistent("missing", missing, &divisions.hint())
         }
         _ if arguments.complete
             && let Some(absent) = absent =>
         {
             Err(Failure::new(
-                "nobody can tell whether the epoch is complete",
-                &states,
-                absent.told(),
+                "cannot determine whether the epoch is complete",
+                &checkpoints,
+                absent.describe(),
             ))
         }
         _ => Ok(()),
     }
 }
 
-/// Refuses states of different runs: what is done of one order says nothing of another. What the
-/// stages made of the samples does not matter here.
-fn one_run(paths: &[PathBuf], states: &[State]) -> Result<(), Failure> {
+/// Fails if the checkpoints have different orders, by seed and source; the stages do not matter here.
+fn check_same_run(paths: &[PathBuf], states: &[State]) -> Result<(), Failure> {
     let order = |state: &State| -> BTreeMap<String, String> {
         let parts = state.fingerprint().iter().filter(|(part, _)| part.starts_with("source "));
         let parts = parts.map(|(part, value)| (part.clone(), value.clone()));
@@ -132,33 +135,33 @@ fn one_run(paths: &[PathBuf], states: &[State]) -> Result<(), Failure> {
     let Some(first) = states.first().map(order) else { return Ok(()) };
     for (path, other) in paths.iter().zip(states.iter().map(order)) {
         let parts: BTreeSet<_> = first.keys().chain(other.keys()).collect();
-        let told = |value: Option<&String>| value.map_or("absent", String::as_str).to_owned();
+        let shown = |value: Option<&String>| value.map_or("absent", String::as_str).to_owned();
         let differ = parts.into_iter().filter(|part| first.get(*part) != other.get(*part));
         let differ = differ.map(|part| {
-            format!("{part} is {} and {}", told(first.get(part)), told(other.get(part)))
+            format!("{part} is {} and {}", shown(first.get(part)), shown(other.get(part)))
         });
         let differ: Vec<_> = differ.collect();
         if !differ.is_empty() {
             let files = format!("{} and {}", paths[0].display(), path.display());
-            let what = "these states are of different runs";
+            let what = "the checkpoints are of different runs";
             return Err(Failure::new(what, files, differ.join("; ")));
         }
     }
     Ok(())
 }
 
-/// The ranks whose states were given, by how they divide the epochs.
+/// The ranks of the given checkpoints, grouped by world size and remainder.
 struct Divisions(Vec<(Shard, BTreeMap<u64, Vec<String>>)>);
 
 impl Divisions {
     fn new(paths: &[PathBuf], shards: impl Iterator<Item = Shard>) -> Self {
         let mut divisions: Vec<(Shard, BTreeMap<u64, Vec<String>>)> = Vec::new();
         for (path, shard) in paths.iter().zip(shards) {
-            let alike = |of: &Shard| {
+            let is_same = |of: &Shard| {
                 (of.world(), checkpoint_files::remainder_of(*of))
                     == (shard.world(), checkpoint_files::remainder_of(shard))
             };
-            let at = divisions.iter().position(|(of, _)| alike(of)).unwrap_or_else(|| {
+            let at = divisions.iter().position(|(of, _)| is_same(of)).unwrap_or_else(|| {
                 divisions.push((shard, BTreeMap::new()));
                 divisions.len() - 1
             });
@@ -168,20 +171,20 @@ impl Divisions {
         Divisions(divisions)
     }
 
-    /// The ranks whose states were not given, where all others are of one division.
+    /// The ranks without a checkpoint, if all checkpoints have the same world size and remainder.
     fn absent(&self) -> Option<AbsentRanks> {
         let [(shard, given)] = &self.0[..] else { return None };
         let count = shard.world() - given.len() as u64;
         let ranks = (0..shard.world()).filter(|rank| !given.contains_key(rank));
-        let first = ranks.take(MOST_RANKS_TOLD).collect();
+        let first = ranks.take(MAX_RANKS_LISTED).collect();
         (count > 0).then_some(AbsentRanks { count, first, world: shard.world() })
     }
 
-    /// What may be the reason that something was done twice, or by nobody.
+    /// A possible reason for repeated or missing positions.
     fn hint(&self) -> String {
         let mut hint = String::new();
         if self.0.len() > 1 {
-            let told = self.0.iter().map(|(shard, ranks)| {
+            let groups = self.0.iter().map(|(shard, ranks)| {
                 let files: Vec<_> = ranks.values().flatten().map(String::as_str).collect();
                 let ranks = counted(shard.world(), "rank", "ranks");
                 format!(
@@ -190,9 +193,9 @@ impl Divisions {
                     checkpoint_files::remainder_of(*shard)
                 )
             });
-            hint.push_str("; the states are of different divisions: ");
-            hint.push_str(&told.collect::<Vec<_>>().join("; "));
-            hint.push_str("; give those of the last division only");
+            hint.push_str("; the checkpoints differ in world size or remainder: ");
+            hint.push_str(&groups.collect::<Vec<_>>().join("; "));
+            hint.push_str("; give only the most recent ones");
         }
         for (shard, ranks) in &self.0 {
             if let Some((rank, files)) = ranks.iter().find(|(_, files)| files.len() > 1) {
@@ -204,21 +207,21 @@ impl Divisions {
     }
 }
 
-/// Ranks of which nothing is known.
+/// Ranks without a checkpoint.
 struct AbsentRanks {
     count: u64,
-    /// Not all of them, where there are many.
+    /// The first [`MAX_RANKS_LISTED`] of them.
     first: Vec<u64>,
     world: u64,
 }
 
 impl AbsentRanks {
-    fn told(&self) -> String {
+    fn describe(&self) -> String {
         let AbsentRanks { count, first, world } = self;
         let names: Vec<String> = first.iter().map(u64::to_string).collect();
         let more = if *count > first.len() as u64 { " …" } else { "" };
-        let ranks = if *count == 1 { "the state of rank" } else { "the states of ranks" };
-        format!("{ranks} {}{more} of {world} not given", names.join(", "))
+        let ranks = if *count == 1 { "rank" } else { "ranks" };
+        format!("no checkpoint given for {ranks} {}{more} of {world}", names.join(", "))
     }
 }
 
@@ -241,18 +244,17 @@ fn as_json(audit: &OrderAudit, over: bool, absent: Option<&AbsentRanks>) -> Stri
     format!("{object}\n")
 }
 
-/// Ranges of positions as `[start, end]`, or as `[start, end, step]`, one for each position of those
-/// that come again and again.
+/// Ranges of positions as `[start, end]`; a periodic pattern of ranges as `[start, end, step]`.
 fn entries(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Value> {
-    let entries = RangeRun::of(ranges.take(MOST_RANGES)).flat_map(|run| {
+    let entries = RangeRun::of(ranges.take(MAX_RANGES)).flat_map(|run| {
         let Range { start, end } = run.first();
         let (rest, step, count) = (run.end() - end, run.step(), run.count());
-        // As few entries as may be.
+        // Choose the form with fewer entries.
         let one_by_one = count == 1 || end - start > count;
         (0..if one_by_one { count } else { end - start }).map(move |at| match one_by_one {
             true => json!([start + at * step, end + at * step]),
             false => json!([start + at, start + at + rest + 1, step]),
         })
     });
-    entries.take(MOST_ENTRIES).collect()
+    entries.take(MAX_ENTRIES).collect()
 }

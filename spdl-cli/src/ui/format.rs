@@ -21,10 +21,10 @@ pub(crate) fn counted(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(number), if number == 1 { one } else { many })
 }
 
-/// Images used, of all that are known: `18 of 20 images, 2 left out`.
-pub(crate) fn used(used: u64, left_out: u64) -> String {
-    let all = counted(used.saturating_add(left_out), "image", "images");
-    format!("{} of {all}, {} left out", count(used), count(left_out))
+/// Images used, of all that are known: `18 of 20 images, 2 skipped`.
+pub(crate) fn used(used: u64, skipped: u64) -> String {
+    let all = counted(used.saturating_add(skipped), "image", "images");
+    format!("{} of {all}, {} skipped", count(used), count(skipped))
 }
 
 /// A measured value with three or more significant digits: `1,235`, `123.4`, `12.35`, `0.123`.
@@ -183,9 +183,9 @@ mod tests {
     }
 
     #[test]
-    fn images_left_out_count_towards_the_total() {
-        assert_eq!(used(1998, 2), "1,998 of 2,000 images, 2 left out");
-        assert_eq!(used(0, 1), "0 of 1 image, 1 left out");
+    fn skipped_images_count_towards_the_total() {
+        assert_eq!(used(1998, 2), "1,998 of 2,000 images, 2 skipped");
+        assert_eq!(used(0, 1), "0 of 1 image, 1 skipped");
     }
 
     #[test]

@@ -4,16 +4,16 @@ use spdl_core::Statistics;
 use spdl_core::observe::{StageKind, StageStatistics};
 
 use super::outcome::Outcome;
-use super::recording::SnapshotSeries;
+use super::recording::CounterHistory;
 use crate::ui::format::{counted, measured, percent, share, time};
 use crate::ui::html::svg::{Area, BOTTOM, Decades, Linear, Series, Svg, figure, measured_tick};
 
-/// With more of them, the marks of epochs would hide the curve.
+/// Maximum number of epochs that are marked; more marks would hide the curve.
 const EPOCHS_MARKED: usize = 12;
 
 /// All charts of a report, each a `<figure>`.
 pub(super) fn all(outcome: &Outcome) -> Vec<String> {
-    let recording = SnapshotSeries::new(&outcome.snapshots);
+    let recording = CounterHistory::new(&outcome.snapshots);
     vec![
         throughput(outcome, &recording),
         busy_overall(&outcome.statistics),
@@ -23,7 +23,7 @@ pub(super) fn all(outcome: &Outcome) -> Vec<String> {
     ]
 }
 
-fn throughput(outcome: &Outcome, recording: &SnapshotSeries<'_>) -> String {
+fn throughput(outcome: &Outcome, recording: &CounterHistory<'_>) -> String {
     let series = recording.throughput();
     let mean = outcome.images_per_second();
     let (lowest, highest) = range(&series);
@@ -81,14 +81,14 @@ fn busy_overall(statistics: &Statistics) -> String {
     }
     figure(
         "busy",
-        "How busy each stage was",
-        "Share of its concurrency that was in use, over the whole run.",
+        "Busy share of each stage",
+        "Share of the stage's concurrency in use, over the whole run.",
         &format!("Busy share by stage: {}.", words.join(", ")),
         svg,
     )
 }
 
-fn busy_over_time(statistics: &Statistics, recording: &SnapshotSeries<'_>) -> String {
+fn busy_over_time(statistics: &Statistics, recording: &CounterHistory<'_>) -> String {
     let strips = statistics.stages.iter().enumerate().map(|(at, stage)| Strip {
         name: describe_stage(stage),
         value: format!("mean {}", percent(stage.busy_share(statistics.elapsed))),
@@ -100,16 +100,16 @@ fn busy_over_time(statistics: &Statistics, recording: &SnapshotSeries<'_>) -> St
     figure(
         "busy-time",
         "Busy share over time",
-        "Share of its concurrency that each stage had in use.",
+        "Share of each stage's concurrency in use.",
         &format!("Busy share over time by stage: {words}."),
         svg,
     )
 }
 
-fn queues_over_time(statistics: &Statistics, recording: &SnapshotSeries<'_>) -> String {
+fn queues_over_time(statistics: &Statistics, recording: &CounterHistory<'_>) -> String {
     let pairs = statistics.stages.iter().zip(&statistics.queues).enumerate();
     let strips = pairs.map(|(at, (stage, queue))| Strip {
-        name: format!("behind {}", stage.name),
+        name: format!("after {}", stage.name),
         value: format!(
             "full {}, empty {}",
             percent(share(queue.put_wait, statistics.elapsed)),
@@ -123,9 +123,9 @@ fn queues_over_time(statistics: &Statistics, recording: &SnapshotSeries<'_>) -> 
     figure(
         "queues",
         "Queues over time",
-        "How many items wait behind each stage, up to the capacity of the queue. The stage before \
-         a full queue waits, and so does the stage behind an empty one.",
-        &format!("Items waiting over time by queue: {words}."),
+        "Items in the output queue of each stage, up to its capacity. A full queue blocks the stage \
+         before it; an empty queue blocks the stage after it.",
+        &format!("Items over time by queue: {words}."),
         svg,
     )
 }
@@ -140,7 +140,7 @@ struct Strip {
     end_label: String,
 }
 
-/// Draws them below each other; gives what they say in words, too.
+/// Draws the strips below each other; also returns them as text for screen readers.
 fn draw_strips(strips: Vec<Strip>, length: f64) -> (Svg, String) {
     const TITLE: f64 = 20.0;
     const HEIGHT: f64 = 48.0;
@@ -174,7 +174,7 @@ fn service_times(statistics: &Statistics) -> String {
     let scale = Decades::around(all);
     let mut svg = Svg::new(area.bottom() + BOTTOM);
     svg.left = 24.0;
-    svg.legend(&[("p50", "half"), ("p90", "90 %"), ("p99", "99 % are as fast")]);
+    svg.legend(&[("p50", "median"), ("p90", "90th"), ("p99", "99th percentile")]);
     for (power, label) in scale.ticks() {
         let x = svg.x(scale.position(10f64.powi(power)));
         svg.vertical(&area, x);
@@ -195,7 +195,7 @@ fn service_times(statistics: &Statistics) -> String {
     figure(
         "service",
         "Service times",
-        "How long one item takes in each stage.",
+        "Processing time per item in each stage.",
         &format!("Median, 90th and 99th percentile of the time per item: {}.", words.join("; ")),
         svg,
     )

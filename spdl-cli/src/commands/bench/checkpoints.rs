@@ -1,4 +1,4 @@
-//! Saves states while a run goes on.
+//! Saves checkpoints during a run, and handles SIGTERM and SIGINT.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,43 +12,44 @@ use super::checksum::Checksum;
 use crate::commands::checkpoint_files::EPOCHS;
 use crate::ui::failure::Failure;
 
-/// The note of a state that holds the checksum of all before it.
+/// The note of a checkpoint that holds the checksum of all delivered batches.
 pub(super) const CHECKSUM: &str = "spdl bench checksum";
 
-/// Saves states while a run goes on, and hears signals that ask it to stop.
+/// Saves checkpoints during a run, and records signals that stop it.
 pub(crate) struct CheckpointSaver {
     saver: StateSaver,
     epochs: u32,
-    /// The signal that came; 0 where none has.
+    /// The received signal; 0 before any.
     signal: Arc<AtomicUsize>,
 }
 
 impl CheckpointSaver {
-    /// Saves every so many steps the state of a run of so many epochs.
+    /// Saves to `path` after every `every` batches of a run of `epochs` epochs.
     pub(crate) fn new(path: &Path, every: u32, epochs: u32) -> Result<Self, Failure> {
         let signal = Arc::new(AtomicUsize::new(0));
         let second = Arc::new(AtomicBool::new(false));
-        for asked in [SIGTERM, SIGINT] {
-            // A second one ends the program at once.
-            let listen = || {
-                flag::register_conditional_default(asked, Arc::clone(&second))?;
-                flag::register(asked, Arc::clone(&second))?;
-                flag::register_usize(asked, Arc::clone(&signal), asked as usize)
+        for number in [SIGTERM, SIGINT] {
+            // A second signal ends the program immediately.
+            let register = || {
+                flag::register_conditional_default(number, Arc::clone(&second))?;
+                flag::register(number, Arc::clone(&second))?;
+                flag::register_usize(number, Arc::clone(&signal), number as usize)
             };
-            listen()
-                .map_err(|error| Failure::new("cannot wait for signals", path.display(), error))?;
+            register().map_err(|error| {
+                Failure::new("cannot register signal handlers", path.display(), error)
+            })?;
         }
         let saver = StateSaver::new(StateFile::new(path)).every(every.into());
         Ok(CheckpointSaver { saver, epochs, signal })
     }
 
-    /// The signal that asks to stop, if one came.
-    pub(crate) fn asked_to_stop(&self) -> Option<i32> {
+    /// The signal that stops the run, if one was received.
+    pub(crate) fn stop_signal(&self) -> Option<i32> {
         let signal = self.signal.load(Ordering::Relaxed);
         i32::try_from(signal).ok().filter(|&signal| signal != 0)
     }
 
-    /// Saves after a batch, where it is time to, or where `now` says so.
+    /// Saves the state after a batch, if a checkpoint is due or `now` is set.
     pub(crate) fn after_batch(
         &mut self,
         pipeline: &Pipeline<Batch>,
@@ -66,7 +67,7 @@ impl CheckpointSaver {
         if now { self.saver.save(state()?) } else { self.saver.after_step(state) }
     }
 
-    /// Waits for the disk.
+    /// Waits until the last checkpoint is written.
     pub(crate) fn finish(self) -> Result<()> {
         self.saver.finish().map(drop)
     }

@@ -1,17 +1,17 @@
-//! The checksum over everything that a run delivered.
+//! The checksum over all delivered batches.
 
 use twox_hash::XxHash3_128;
 
-/// One sum over everything delivered: a chain of hashes for each array, row by row, and a hash of the
-/// chains' ends. So it depends on all elements and their order, but not on where one batch ends and
-/// the next begins.
+/// A checksum over all elements and their order, but independent of the batch size.
+///
+/// Each array has a chain of row hashes; the checksum is the hash of the chains' ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Checksum {
     chains: Vec<u128>,
 }
 
 impl Checksum {
-    /// Takes in the rows of each array of a batch.
+    /// Adds the rows of each array of a batch.
     pub(super) fn add<'a>(&mut self, rows: usize, arrays: impl Iterator<Item = &'a [u8]>) {
         for (at, bytes) in arrays.enumerate() {
             if at == self.chains.len() {
@@ -23,13 +23,13 @@ impl Checksum {
         }
     }
 
-    /// The chains' ends in hexadecimal digits.
+    /// The ends of the chains in hexadecimal digits.
     pub(crate) fn to_text(&self) -> String {
         let chains: Vec<_> = self.chains.iter().map(|end| format!("{end:032x}")).collect();
         chains.join(" ")
     }
 
-    /// Reads what [`to_text`](Checksum::to_text) wrote.
+    /// Parses the text of [`to_text`](Checksum::to_text).
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let chains = text.split_whitespace().map(|end| u128::from_str_radix(end, 16).ok());
         Some(Checksum { chains: chains.collect::<Option<_>>()? })
@@ -52,7 +52,7 @@ fn hash_of_both(first: u128, second: u128) -> u128 {
 mod tests {
     use super::*;
 
-    /// Of batches of two arrays, with rows of a byte.
+    /// The checksum of batches with two arrays and one-byte rows.
     fn checksum(batches: &[[&[u8]; 2]]) -> u128 {
         let mut checksum = Checksum::default();
         for batch in batches {
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_goes_on_from_its_text() {
+    fn a_checksum_resumes_from_its_text() {
         let rows: [&[u8]; 2] = [b"ab", b"12"];
         let mut whole = Checksum::default();
         whole.add(2, rows.into_iter());

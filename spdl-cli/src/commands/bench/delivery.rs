@@ -1,4 +1,4 @@
-//! The consumer: it takes every batch, counts it, and sums up its bytes.
+//! The consumer: takes every batch, counts it, and updates the checksum.
 
 use std::task::Poll;
 use std::thread;
@@ -10,49 +10,48 @@ use spdl_core::{Batch, Pipeline, Result, SampleId};
 use super::checkpoints::CheckpointSaver;
 use super::checksum::Checksum;
 
-/// More epochs than this are too many for marks in a chart.
+/// Maximum number of epochs with a recorded start.
 const EPOCHS_KEPT: usize = 64;
-/// How often the consumer looks for a signal while it waits.
-const LOOK_UP: Duration = Duration::from_millis(50);
+/// The interval at which a waiting consumer checks for signals.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What the consumer got.
+/// What the consumer received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Delivery {
     pub(crate) images: u64,
     pub(crate) batches: u64,
     /// From the start to the first batch.
     pub(crate) first: Option<Duration>,
-    /// From the start to the last batch, or to the end where there was none.
+    /// From the start to the last batch, or to the end without batches.
     pub(crate) took: Duration,
     /// From the start to the first batch of each epoch, of the first [`EPOCHS_KEPT`] epochs.
     pub(crate) epochs: Vec<Duration>,
-    /// The images of each epoch, and when the last of them came.
+    /// The number of images of each epoch, and the arrival of the last one.
     pub(crate) epoch_ends: Vec<(u64, Duration)>,
-    /// Of this run and those that it goes on from; `None` where it is not wanted.
+    /// The checksum over this run and the runs that it resumes; `None` with `--no-checksum`.
     pub(crate) checksum: Option<u128>,
-    /// Images with a label that is not negative.
+    /// Images with a label of 0 or more.
     pub(crate) labelled: u64,
-    /// How often the pretended training waited; `None` where there is none.
+    /// The simulated training steps; `None` without `--step-ms`.
     pub(crate) steps: Option<TrainingSteps>,
-    /// What became of samples in the whole run: in this part of it and in those before.
+    /// Outcomes of samples in this run and the runs that it resumes.
     pub(crate) total: SampleCounts,
     /// The signal that ended the run early.
     pub(crate) stopped_by: Option<i32>,
 }
 
-/// How often a training waits for its data. Its first step is not counted: it waits in any case.
+/// Counters of the simulated training steps, without the first step, which always waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TrainingSteps {
     pub(crate) steps: u64,
-    /// TrainingSteps whose batch was not ready when it was asked for,
+    /// Steps whose batch was not ready when requested.
     pub(crate) waited: u64,
-    /// and how long all of them waited.
+    /// The total waiting time of these steps.
     pub(crate) waiting: Duration,
 }
 
 impl Delivery {
-    /// Images per second of each epoch, from the last image of the one before, or the start, to its own
-    /// last one.
+    /// Images per second of each epoch, measured between the last images of consecutive epochs.
     pub(crate) fn epoch_rates(&self) -> Vec<f64> {
         let mut before = Duration::ZERO;
         let rate = |&(images, end): &(u64, Duration)| {
@@ -63,17 +62,18 @@ impl Delivery {
     }
 }
 
-/// Takes all batches, and pretends to train with each as long as `step` says. `checksum` is that of what
-/// was delivered before this run, where there is to be one; `after` hears of the last sample of each
-/// batch.
+/// Takes all batches, and simulates a training step of length `step` after each.
+///
+/// `checksum` holds the checksum of earlier runs, if one is computed. `after` is called with the last
+/// sample of each batch.
 ///
 /// # Errors
-/// That of the pipeline, or what kept its state from being saved.
+/// Errors of the pipeline and of saving checkpoints.
 pub(crate) fn take_all(
     pipeline: &mut Pipeline<Batch>,
     start: Instant,
     mut checksum: Option<Checksum>,
-    mut saving: Option<CheckpointSaver>,
+    mut saver: Option<CheckpointSaver>,
     step: Option<Duration>,
     mut after: impl FnMut(SampleId),
 ) -> Result<Delivery> {
@@ -81,13 +81,13 @@ pub(crate) fn take_all(
         Delivery { steps: step.map(|_| TrainingSteps::default()), ..Delivery::default() };
     let mut epoch = None;
     loop {
-        let stop = || match saving.as_ref().and_then(CheckpointSaver::asked_to_stop) {
+        let stop = || match saver.as_ref().and_then(CheckpointSaver::stop_signal) {
             Some(signal) => Err(signal),
             None => Ok(()),
         };
-        let asked = Instant::now();
+        let requested = Instant::now();
         let ready = match stop() {
-            // Only a training step asks whether it has to wait.
+            // Without training steps, waiting is not measured.
             Ok(()) if step.is_some() => pipeline.try_next().map(Ok),
             Ok(()) => Poll::Pending,
             Err(signal) => Poll::Ready(Err(signal)),
@@ -95,7 +95,7 @@ pub(crate) fn take_all(
         let waited = ready.is_pending();
         let next = match ready {
             Poll::Ready(next) => next,
-            Poll::Pending => pipeline.next_checked(LOOK_UP, stop),
+            Poll::Pending => pipeline.next_checked(POLL_INTERVAL, stop),
         };
         let batch = match next {
             Ok(Some(batch)) => batch?,
@@ -109,7 +109,7 @@ pub(crate) fn take_all(
         if let Some(steps) = delivery.steps.as_mut().filter(|_| delivery.first.is_some()) {
             steps.steps += 1;
             steps.waited += u64::from(waited);
-            steps.waiting += if waited { asked.elapsed() } else { Duration::ZERO };
+            steps.waiting += if waited { requested.elapsed() } else { Duration::ZERO };
         }
         delivery.first.get_or_insert(delivery.took);
         if epoch.replace(batch.epoch()) != Some(batch.epoch()) {
@@ -129,41 +129,41 @@ pub(crate) fn take_all(
         if let Some(checksum) = &mut checksum {
             checksum.add(batch.len(), batch.arrays().iter().map(|array| array.as_bytes()));
         }
-        if let Some(saving) = &mut saving {
-            saving.after_batch(pipeline, checksum.as_ref(), false)?;
+        if let Some(saver) = &mut saver {
+            saver.after_batch(pipeline, checksum.as_ref(), false)?;
         }
         if let Some(&last) = batch.ids().last() {
             after(last);
         }
         drop(batch);
         if let Some(step) = step {
-            pretend(step, || saving.as_ref().and_then(CheckpointSaver::asked_to_stop).is_some());
+            simulate_step(step, || saver.as_ref().and_then(CheckpointSaver::stop_signal).is_some());
         }
     }
     if delivery.batches == 0 {
         delivery.took = start.elapsed();
     }
-    if let Some(mut saving) = saving {
-        saving.after_batch(pipeline, checksum.as_ref(), true)?;
-        saving.finish()?;
+    if let Some(mut saver) = saver {
+        saver.after_batch(pipeline, checksum.as_ref(), true)?;
+        saver.finish()?;
     }
     delivery.total = pipeline.state()?.samples();
     delivery.checksum = checksum.map(Checksum::finish);
     Ok(delivery)
 }
 
-/// Does nothing for so long, or until it is to stop.
-fn pretend(step: Duration, stop: impl Fn() -> bool) {
+/// Sleeps for `step`, or until `stop` returns true.
+fn simulate_step(step: Duration, stop: impl Fn() -> bool) {
     let begun = Instant::now();
     while let Some(left) = step.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
         if stop() {
             break;
         }
-        thread::sleep(left.min(LOOK_UP));
+        thread::sleep(left.min(POLL_INTERVAL));
     }
 }
 
-/// How many of these numbers of 64 bits are not negative.
+/// Counts the 64-bit labels that are not negative.
 fn labelled(labels: &[u8]) -> u64 {
     let is_label = |label: &&[u8; 8]| i64::from_ne_bytes(**label) >= 0;
     labels.as_chunks().0.iter().filter(is_label).count() as u64
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_of_an_epoch_is_that_since_the_one_before() {
+    fn epoch_rates_use_the_time_since_the_previous_epoch() {
         let seconds = Duration::from_secs;
         let epoch_ends = vec![(20, seconds(2)), (20, seconds(3)), (5, seconds(3))];
         let delivery = Delivery { epoch_ends, ..Delivery::default() };
@@ -182,18 +182,18 @@ mod tests {
     }
 
     #[test]
-    fn a_label_below_zero_is_none() {
+    fn negative_labels_are_not_counted() {
         let labels: Vec<u8> = [-1_i64, 0, 7, -1].iter().flat_map(|it| it.to_ne_bytes()).collect();
         assert_eq!((labelled(&labels), labelled(&[])), (2, 0));
     }
 
     #[test]
-    fn a_pretended_step_takes_its_time_unless_it_is_to_stop() {
+    fn a_simulated_step_lasts_its_time_unless_stopped() {
         let begun = Instant::now();
-        pretend(Duration::from_millis(60), || false);
+        simulate_step(Duration::from_millis(60), || false);
         assert!(begun.elapsed() >= Duration::from_millis(60));
         let begun = Instant::now();
-        pretend(Duration::from_secs(60), || true);
+        simulate_step(Duration::from_secs(60), || true);
         assert!(begun.elapsed() < Duration::from_secs(30));
     }
 }

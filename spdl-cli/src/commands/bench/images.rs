@@ -1,4 +1,4 @@
-//! Where a run's images come from: what lies at the addresses, and the cache in front of it.
+//! The images of a run: the data set, its order, and a cache.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ use crate::datasets::address;
 use crate::datasets::input::InputDataset;
 use crate::ui::failure::Failure;
 
-/// The size of a cache's folder where none is given.
+/// The default of `--cache-size`.
 const CACHE_SIZE: u64 = 10_000_000_000;
 
 /// The images of a run.
@@ -25,7 +25,7 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    /// Opens what lies at the addresses; how long that took.
+    /// Opens the data set and the cache; also returns how long that took.
     pub(crate) fn open(
         arguments: &BenchArguments,
     ) -> std::result::Result<(Self, Duration), Failure> {
@@ -51,7 +51,7 @@ impl Images {
         self.opened.set.classes.len()
     }
 
-    /// Whether they are a guess: the folders in tar shards.
+    /// Whether the classes are guessed from the folders in tar shards.
     pub(crate) fn classes_are_folders(&self, arguments: &BenchArguments) -> bool {
         arguments.label_field.is_none() && self.opened.set.classes_in_folders().is_some()
     }
@@ -60,17 +60,17 @@ impl Images {
         self.opened.set.kind
     }
 
-    /// The address of what an error calls `key`, as it may be shown.
+    /// The address for the key of an error, without secrets.
     pub(crate) fn address_of(&self, key: &str) -> String {
         self.opened.set.address_of(key)
     }
 
-    /// The cache, to be asked what it did.
+    /// The cache, for its counters.
     pub(crate) fn cache(&self) -> Option<Cache> {
         self.cache.clone()
     }
 
-    /// Keys in the order of the run, and the bytes of their images.
+    /// The first stages of the pipeline: keys in the order of the run, then the bytes of the images.
     pub(crate) fn pipeline(
         &self,
         arguments: &BenchArguments,
@@ -94,7 +94,7 @@ impl Images {
         let shrink = move || {
             Shrink::to_shorter_side(side, &CodecRegistry::with_defaults(), &Limits::default())
         };
-        // Decoders keep scratch memory; as many as are at work at once are kept.
+        // Decoders own scratch memory, so they are reused: one per concurrent call.
         let idle = Mutex::new(vec![shrink()?]);
         Ok(fetch.with_preparation(move |_, file| {
             let lock = || idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -110,23 +110,21 @@ impl Images {
     }
 }
 
-/// The cache that the arguments ask for.
+/// Opens the cache; `None` if no option requires one.
 fn cache(arguments: &BenchArguments, shown: &Path) -> std::result::Result<Option<Cache>, Failure> {
     let BenchArguments { cache, cache_size, cache_memory, cache_pixels, .. } = arguments;
     if cache_size.is_some() && cache.is_none() {
-        let reason = "--cache-size says how much is kept; --cache says where";
+        let reason = "--cache-size requires --cache";
         return Err(Failure::usage(reason));
     }
     let memory = cache_memory.unwrap_or(0);
     if cache.is_none() && memory == 0 {
         return match cache_pixels {
-            Some(_) => Err(Failure::usage(
-                "--cache-pixels says what is kept; --cache or --cache-memory says where",
-            )),
+            Some(_) => Err(Failure::usage("--cache-pixels requires --cache or --cache-memory")),
             None => Ok(None),
         };
     }
-    // What is kept is of these addresses, wherever the program was started, and prepared in this way.
+    // The namespace holds absolute paths and the preparation, so that entries never mix.
     let places = arguments.data.iter().map(|place| {
         std::fs::canonicalize(place).unwrap_or_else(|_| address::shown(std::slice::from_ref(place)))
     });

@@ -1,4 +1,4 @@
-//! What this process has used, and what machine it runs on.
+//! Resource usage of this process, and a description of the machine.
 
 use std::fs;
 use std::path::Path;
@@ -6,27 +6,27 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The CPU time of all threads of this process, ended ones too.
+/// The CPU time of all threads of this process, including ended threads.
 pub(crate) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
-/// The most memory this process has had at any time, in bytes. `None` where the system does not
-/// say (it is Linux's `VmHWM`).
+/// The peak resident memory of this process in bytes: `VmHWM` on Linux, `None` on other systems.
 pub(crate) fn peak_rss() -> Option<u64> {
     kilobytes_after(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
 }
 
-/// The memory that this process may use, in bytes: the machine's, or its control group's if that
-/// is less. `None` where the system does not say.
+/// The memory available to this process in bytes: the machine's, or a lower limit of its cgroups.
+///
+/// `None` if the system does not report it.
 pub(crate) fn usable_memory() -> Option<u64> {
     let machine = kilobytes_after(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:");
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
     let limits = Path::new("/sys/fs/cgroup").join(own);
-    // A group lives within the limits of those above it.
+    // The limits of all parent groups apply too.
     let groups = limits.ancestors().take_while(|path| path.starts_with("/sys/fs/cgroup"));
     let limits = groups
         .map(|group| group.join("memory.max"))
@@ -35,22 +35,22 @@ pub(crate) fn usable_memory() -> Option<u64> {
     machine.into_iter().chain(limits).min()
 }
 
-/// The number in the line `NAME   123 kB`, as bytes.
+/// The value of the line `NAME   123 kB`, in bytes.
 fn kilobytes_after(table: &str, name: &str) -> Option<u64> {
     let line = table.lines().find_map(|line| line.strip_prefix(name))?;
     let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kilobytes * 1024)
 }
 
-/// The machine in words, for reports.
+/// The machine, as reports show it.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     pub(crate) processor: String,
-    /// How many CPUs this process may use.
+    /// Number of CPUs available to this process.
     pub(crate) cpus: usize,
     pub(crate) memory: Option<u64>,
     pub(crate) system: String,
-    /// How many threads of all programs wanted to run, on average over the last minute.
+    /// The load average over the last minute.
     pub(crate) load: Option<String>,
 }
 
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_of_the_kernel_are_read_in_bytes() {
+    fn kilobytes_in_kernel_tables_become_bytes() {
         let table = "VmPeak:\t    9 kB\nVmHWM:\t    5324 kB\n";
         assert_eq!(kilobytes_after(table, "VmHWM:"), Some(5324 * 1024));
         assert_eq!(kilobytes_after(table, "VmRSS:"), None);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn work_costs_cpu_time() {
+    fn cpu_time_increases_with_work() {
         let before = cpu_time();
         let mut sum = 0u64;
         while cpu_time() - before < Duration::from_millis(2) {

@@ -1,32 +1,32 @@
-//! From snapshots of counters to values over time.
+//! Rates over time, computed from snapshots of counters.
 
 use std::time::Duration;
 
 use super::snapshots::Snapshot;
 use crate::ui::html::svg::Series;
 
-/// As many values as a chart of some 400 pixels shows well.
-const MOST_BINS: usize = 100;
-/// With fewer images in a bin, chance would show more than the rate does.
+/// Maximum number of values in a chart of about 400 pixels.
+const MAX_BINS: usize = 100;
+/// Minimum number of images per value; fewer would show mostly noise.
 const IMAGES_PER_BIN: u64 = 40;
 
 /// The snapshots of a run of `length` seconds.
 #[derive(Debug)]
-pub(crate) struct SnapshotSeries<'a> {
+pub(crate) struct CounterHistory<'a> {
     snapshots: &'a [Snapshot],
     pub(crate) length: f64,
 }
 
-impl<'a> SnapshotSeries<'a> {
+impl<'a> CounterHistory<'a> {
     pub(crate) fn new(snapshots: &'a [Snapshot]) -> Self {
         let length = snapshots.last().map_or(0.0, |last| last.at.as_secs_f64());
-        SnapshotSeries { snapshots, length }
+        CounterHistory { snapshots, length }
     }
 
     /// Images per second.
     pub(crate) fn throughput(&self) -> Series {
         let images = self.snapshots.last().map_or(0, |last| last.images);
-        let most = usize::try_from(images / IMAGES_PER_BIN).unwrap_or(MOST_BINS);
+        let most = usize::try_from(images / IMAGES_PER_BIN).unwrap_or(MAX_BINS);
         self.rate(self.bins().min(most).max(1), |snapshot| snapshot.images as f64)
     }
 
@@ -37,12 +37,12 @@ impl<'a> SnapshotSeries<'a> {
             let concurrency = snapshot.concurrency.get(stage).copied().unwrap_or(1);
             busy / concurrency.max(1) as f64
         });
-        // Work is counted when it is done, so a part of the run may get some of the one before.
+        // Busy time is counted at the end of an item, so it may belong to the previous interval.
         series.values.iter_mut().for_each(|share| *share = share.clamp(0.0, 1.0));
         series
     }
 
-    /// How many items a queue holds on average.
+    /// The mean number of items in a queue.
     pub(crate) fn queued(&self, queue: usize) -> Series {
         let bins = self.bins();
         let mut sums = vec![(0.0, 0u32); bins];
@@ -52,7 +52,7 @@ impl<'a> SnapshotSeries<'a> {
             sums[bin].0 += snapshot.queued.get(queue).copied().unwrap_or(0) as f64;
             sums[bin].1 += 1;
         }
-        // A part without a snapshot looks like the one before.
+        // An interval without a snapshot repeats the previous value.
         let mut latest = 0.0;
         let mean = |(sum, times): (f64, u32)| {
             if times > 0 {
@@ -64,10 +64,10 @@ impl<'a> SnapshotSeries<'a> {
     }
 
     fn bins(&self) -> usize {
-        (self.snapshots.len() / 2).clamp(1, MOST_BINS)
+        (self.snapshots.len() / 2).clamp(1, MAX_BINS)
     }
 
-    /// How fast a counter grows in each of `bins` parts.
+    /// The growth rate of a counter in each of `bins` intervals.
     fn rate(&self, bins: usize, counter: impl Fn(&Snapshot) -> f64) -> Series {
         let width = self.length / bins as f64;
         if width <= 0.0 {
@@ -78,7 +78,7 @@ impl<'a> SnapshotSeries<'a> {
         Series { values: values.collect() }
     }
 
-    /// A counter at any time, by a straight line between the snapshots around it.
+    /// A counter at any time, by linear interpolation between snapshots.
     fn at(&self, seconds: f64, counter: impl Fn(&Snapshot) -> f64) -> f64 {
         let after = self.snapshots.partition_point(|s| s.at.as_secs_f64() < seconds);
         let Some(right) = self.snapshots.get(after).or(self.snapshots.last()) else { return 0.0 };
@@ -109,9 +109,9 @@ mod tests {
     }
 
     #[test]
-    fn values_over_time_are_those_of_the_counters() {
+    fn values_over_time_match_the_counters() {
         let snapshots = snapshots();
-        let recording = SnapshotSeries::new(&snapshots);
+        let recording = CounterHistory::new(&snapshots);
         assert_eq!(recording.length, 10.0);
         let near = |value: f64, expected: f64| (value - expected).abs() < 1e-6;
         let throughput = recording.throughput().values;
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn a_run_without_time_or_snapshots_gives_zeros() {
         for snapshots in [vec![], vec![Snapshot::default(); 2]] {
-            let recording = SnapshotSeries::new(&snapshots);
+            let recording = CounterHistory::new(&snapshots);
             assert_eq!(recording.throughput().values, [0.0]);
             assert_eq!(recording.busy(0).values, [0.0]);
             assert_eq!(recording.queued(3).values, [0.0]);

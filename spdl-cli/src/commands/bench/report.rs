@@ -1,4 +1,4 @@
-//! The report: one HTML file that needs nothing beside it. It is well-formed XML, too.
+//! The HTML report of a run.
 
 use std::fmt::Write as _;
 use std::iter;
@@ -16,17 +16,17 @@ use crate::commands::options::name_of;
 use crate::ui::format::{bytes, count, counted, measured, percent, share, time};
 use crate::ui::html::document::{Escaped, definitions, document, section, table};
 
-/// A browser still scrolls well through so many.
-const FAILURES_SHOWN: usize = 2000;
+/// Maximum number of rows for dropped images, so that the page stays responsive.
+const FILES_SHOWN: usize = 2000;
 
-/// The report as text.
+/// The HTML page of the report.
 pub(crate) fn page(outcome: &Outcome) -> String {
     let statistics = &outcome.statistics;
     let path = outcome.arguments.shown().display().to_string();
     let limit = verdict(outcome);
     let charts = charts::all(outcome).join("\n");
     let content = format!(
-        r#"<section class="verdict" aria-label="What limits">
+        r#"<section class="verdict" aria-label="Bottleneck">
 <p>{limit}</p>
 </section>
 <dl class="figures">
@@ -56,7 +56,7 @@ fn figure_cards(outcome: &Outcome) -> String {
     figures(outcome).iter().map(card).collect()
 }
 
-/// A column for each stage, since there are few of them and a phone is narrow.
+/// One column for each stage: with few stages, the table fits a phone.
 fn stage_table(statistics: &Statistics) -> String {
     type Show = fn(&StageStatistics, Duration) -> String;
     const LINES: [(&str, Show); 8] = [
@@ -71,8 +71,8 @@ fn stage_table(statistics: &Statistics) -> String {
     ];
     let stages = &statistics.stages;
     let header = iter::once("stage").chain(stages.iter().map(|stage| &*stage.name));
-    let filled: Option<(&str, Show)> = summary::groups(statistics)
-        .then_some((summary::FILLED, |stage, _| summary::fill_rate(stage)));
+    let filled: Option<(&str, Show)> = summary::has_fill_rate(statistics)
+        .then_some((summary::FILL_RATE, |stage, _| summary::fill_rate(stage)));
     let rows = LINES.iter().chain(&filled).map(|(name, show)| {
         let values = stages.iter().map(|stage| show(stage, statistics.elapsed));
         iter::once((*name).to_owned()).chain(values).collect()
@@ -81,7 +81,7 @@ fn stage_table(statistics: &Statistics) -> String {
 }
 
 fn queue_table(statistics: &Statistics) -> String {
-    let header = ["queue behind", "capacity", "mean", "full", "empty"];
+    let header = ["queue after", "capacity", "mean", "full", "empty"];
     let rows = statistics.stages.iter().zip(&statistics.queues).map(|(stage, queue)| {
         vec![
             stage.name.to_string(),
@@ -98,12 +98,12 @@ fn dropped_table(statistics: &Statistics) -> String {
     if statistics.dropped_total == 0 {
         return section("Dropped images", "<p>None.</p>");
     }
-    let failures = DroppedImages::of(statistics);
-    let shown = failures.files.iter().take(FAILURES_SHOWN);
+    let images = DroppedImages::of(statistics);
+    let shown = images.files.iter().take(FILES_SHOWN);
     let rows =
         shown.map(|(dropped, times)| vec![key_of(dropped), reason_of(dropped), count(*times)]);
-    let mut table = table(&failures.title(), "dropped", &["file", "reason", "times"], 2, rows);
-    if let Some(more) = failures.files.len().checked_sub(FAILURES_SHOWN).filter(|&more| more > 0) {
+    let mut table = table(&images.title(), "dropped", &["file", "reason", "times"], 2, rows);
+    if let Some(more) = images.files.len().checked_sub(FILES_SHOWN).filter(|&more| more > 0) {
         let _ = write!(table, "\n<p>And {} more.</p>", count(more as u64));
     }
     table
@@ -118,7 +118,7 @@ fn settings(outcome: &Outcome, machine: &Machine) -> String {
     let memory = machine.memory.map_or_else(|| "unknown".into(), bytes);
     let run = [
         ("data", arguments.shown().display().to_string()),
-        ("stored as", outcome.kind.to_string()),
+        ("format", outcome.kind.to_string()),
         ("images", format!("{} in {classes}", count(outcome.images_found))),
         ("listed in", time(outcome.listing)),
         ("mode", name_of(arguments.mode)),
@@ -139,7 +139,7 @@ fn settings(outcome: &Outcome, machine: &Machine) -> String {
         ("CPUs", count(machine.cpus as u64)),
         ("memory", memory),
         ("system", machine.system.clone()),
-        ("load, last minute", machine.load.clone().unwrap_or_else(|| "unknown".into())),
+        ("load average (1 min)", machine.load.clone().unwrap_or_else(|| "unknown".into())),
     ];
     format!(
         "{}\n{}",

@@ -1,4 +1,4 @@
-//! The state that a run resumes from.
+//! Reads the checkpoints that a run resumes from.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,9 @@ use crate::ui::changed_options;
 use crate::ui::failure::Failure;
 use crate::ui::format::{count, counted};
 
-/// What saved states tell.
+const CANNOT_SAVE: &str = "cannot save checkpoints";
+
+/// The checkpoint that a run resumes from.
 pub(crate) struct Resumed {
     pub(crate) state: State,
     pub(crate) checksum: EarlierChecksum,
@@ -22,25 +24,25 @@ pub(crate) struct Resumed {
     pub(crate) path: PathBuf,
 }
 
-/// The checksum of what was delivered before.
+/// The checksum of the batches that earlier runs delivered.
 pub(crate) enum EarlierChecksum {
     Known(Checksum),
-    /// It was not summed up.
+    /// The earlier run had `--no-checksum`.
     Unknown,
-    /// It was delivered to several ranks, each with a checksum of its own.
+    /// Several ranks delivered the batches, each with a separate checksum.
     OfRanks,
 }
 
-/// Where a run went on.
+/// The position at which a run resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ResumePoint {
     pub(crate) epoch: u64,
-    /// Batches that were delivered of this epoch,
+    /// Batches already delivered of this epoch.
     pub(crate) step: u64,
-    /// and of all.
+    /// Batches already delivered of all epochs.
     pub(crate) steps: u64,
     pub(crate) samples: SampleCounts,
-    /// The images of the whole run, where those before were of all ranks, as these are.
+    /// Images of the whole run; `None` with more than one rank.
     images: Option<u64>,
 }
 
@@ -66,20 +68,19 @@ impl fmt::Display for ResumePoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SampleCounts { delivered, dropped, filtered, left_out, .. } = self.samples;
         let done = count(delivered + dropped + filtered + left_out);
-        write!(f, "goes on in epoch {} at step {}; {done} ", self.epoch, count(self.step))?;
+        write!(f, "resuming in epoch {} at step {}: {done} ", self.epoch, count(self.step))?;
         match self.images {
-            Some(images) => write!(f, "of {} were done before", counted(images, "image", "images")),
-            None => f.write_str("images were done before"),
+            Some(images) => write!(f, "of {} already done", counted(images, "image", "images")),
+            None => f.write_str("images already done"),
         }
     }
 }
 
-/// Makes sure that states can be saved, and that nobody else saves to the same file meanwhile.
-/// `None` where none are to be saved.
+/// Checks that the checkpoint file is writable, and locks it; `None` without `--save-state`.
 pub(crate) fn prepare(arguments: &BenchArguments) -> Result<Option<StateLock>, Failure> {
     let Some(path) = &arguments.save_state else { return Ok(None) };
     let file = StateFile::new(path);
-    let failed = |error: Error| Failure::of("cannot save states", &error, path);
+    let failed = |error: Error| Failure::of(CANNOT_SAVE, &error, path);
     file.check_writable().map_err(failed)?;
     let lock = file.lock().map_err(failed)?;
     if arguments.overwrite_state || arguments.auto_resume || !file.exists() {
@@ -88,7 +89,7 @@ pub(crate) fn prepare(arguments: &BenchArguments) -> Result<Option<StateLock>, F
     if arguments.resume.iter().any(|resumed| is_same(resumed, path)) {
         if arguments.resume.len() > 1 && arguments.world() > 1 {
             return Err(Failure::usage(format!(
-                "--save-state {} would replace a state that the other ranks go on from too; save to \
+                "--save-state \"{}\" would replace a checkpoint that the other ranks resume from; use \
                  another file",
                 path.display()
             )));
@@ -98,28 +99,28 @@ pub(crate) fn prepare(arguments: &BenchArguments) -> Result<Option<StateLock>, F
     let held = match file.load() {
         Ok(state) if is_complete(&state) => return Ok(Some(lock)),
         Ok(state) => format!(
-            "it holds the state of a run that is not complete: epoch {}, step {}",
+            "the file holds the checkpoint of an incomplete run, epoch {}, step {}",
             state.epoch(),
             count(state.steps_in_epoch())
         ),
-        Err(error) => format!("it holds a state that cannot be read: {}", error.reason()),
+        Err(error) => format!("the file holds an unreadable checkpoint: {}", error.reason()),
     };
-    let ways = "--auto-resume goes on from it, --overwrite-state begins anew";
-    Err(Failure::new("cannot save states", path.display(), format!("{held}; {ways}")))
+    let advice = "add --auto-resume to resume, or --overwrite-state to start new";
+    Err(Failure::new(CANNOT_SAVE, path.display(), format!("{held}; {advice}")))
 }
 
 fn is_same(one: &Path, other: &Path) -> bool {
     one == other || one.canonicalize().is_ok_and(|one| Some(one) == other.canonicalize().ok())
 }
 
-/// Reads the states that a run is to go on from; `None` where it begins.
+/// Reads the checkpoints that the options name; `None` for a new run.
 pub(crate) fn resume(arguments: &BenchArguments, shard: Shard) -> Result<Option<Resumed>, Failure> {
     let auto = arguments.save_state.as_ref().filter(|_| arguments.auto_resume);
     let paths = match auto {
         Some(path) if StateFile::new(path).exists() => std::slice::from_ref(path),
         Some(_) if arguments.resume.is_empty() => return Ok(None),
         None if arguments.resume.is_empty() && !arguments.allow_change.is_empty() => {
-            let reason = "--allow-change is for runs that go on: with --resume or --auto-resume";
+            let reason = "--allow-change requires --resume or --auto-resume";
             return Err(Failure::usage(reason));
         }
         _ => &arguments.resume[..],
@@ -138,8 +139,8 @@ pub(crate) fn resume(arguments: &BenchArguments, shard: Shard) -> Result<Option<
     let begun = state.steps_in_epoch() > 0 || state.samples_in_epoch() != SampleCounts::default();
     if state.epoch() > epochs || state.epoch() == epochs && begun {
         return Err(Failure::usage(format!(
-            "{} is in epoch {} (they count from 0), step {}: beyond --epochs {epochs}, which is of \
-             the whole run",
+            "\"{}\" is in epoch {} (counted from 0), step {}, which is beyond --epochs {epochs}; \
+             --epochs counts all epochs of the run",
             first.display(),
             state.epoch(),
             count(state.steps_in_epoch())
@@ -151,24 +152,24 @@ pub(crate) fn resume(arguments: &BenchArguments, shard: Shard) -> Result<Option<
     Ok(Some(Resumed { state, ..resumed }))
 }
 
-/// Of the state of this rank, or of one that was put together.
+/// Resumes from a single checkpoint: of this rank, or a combined one.
 fn of_one(state: State, path: &Path, shard: Shard) -> Result<Resumed, Failure> {
     if let Some(own) = state.shard().filter(|own| *own != shard) {
-        let told = |shard: Shard, other: Shard| {
+        let describe = |shard: Shard, other: Shard| {
             let same = (shard.rank(), shard.world()) == (other.rank(), other.world());
             if same { format!("{shard} with {}", remainder_of(shard)) } else { shard.to_string() }
         };
         return Err(Failure::usage(format!(
-            "{} is the state of {}, and this is {}: give --resume the state of this rank, or those \
-             of all ranks where their division has changed",
+            "\"{}\" is the checkpoint of {}, but this is {}; give --resume the checkpoint of this rank, \
+             or of all ranks if --world-size or --remainder has changed",
             path.display(),
-            told(own, shard),
-            told(shard, own)
+            describe(own, shard),
+            describe(shard, own)
         )));
     }
     let checksum = match state.notes.get(CHECKSUM) {
         Some(text) => EarlierChecksum::Known(Checksum::parse(text).ok_or_else(|| {
-            let message = format!("its note {CHECKSUM:?} is no checksum: {text:?}");
+            let message = format!("the note {CHECKSUM:?} is not a checksum: {text:?}");
             Failure::of("cannot resume", &Error::new(ErrorKind::Corrupt, message), path)
         })?),
         None if state.shard().is_none() => EarlierChecksum::OfRanks,
@@ -177,11 +178,11 @@ fn of_one(state: State, path: &Path, shard: Shard) -> Result<Resumed, Failure> {
     Ok(Resumed { state, checksum, path: path.to_owned() })
 }
 
-/// Of the states of all ranks of another division.
+/// Combines the checkpoints of all ranks of a run with another world size.
 fn combine(states: Vec<State>, paths: &[PathBuf]) -> Result<Resumed, Failure> {
     let files: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
     let mut state = State::combine(states).map_err(|error| {
-        Failure::of("cannot put the states together", &error, Path::new(&files.join(", ")))
+        Failure::of("cannot combine the checkpoints", &error, Path::new(&files.join(", ")))
     })?;
     state.notes.remove(CHECKSUM);
     Ok(Resumed { state, checksum: EarlierChecksum::OfRanks, path: paths[0].clone() })

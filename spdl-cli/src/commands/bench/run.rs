@@ -1,4 +1,4 @@
-//! `spdl bench`: runs the main job on images and measures it.
+//! Builds the pipeline of `spdl bench` and measures it.
 
 use std::path::Path;
 use std::thread;
@@ -27,10 +27,10 @@ use crate::ui::html::file::ReportFile;
 use crate::ui::progress::Progress;
 use crate::ui::{format, stderr};
 
-/// The part of a state's fingerprint that tells it.
+/// The fingerprint entry of the batch size.
 const BATCH_SIZE: &str = "stage decode: batch size";
 
-/// Runs the command: measures, tells, and writes the report.
+/// Runs the command: measures, prints the result, and writes the report.
 pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
     // EarlierChecksum a long run, not after it.
     let report = arguments.report.as_deref().map(ReportFile::prepare).transpose()?;
@@ -38,12 +38,12 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
     if let Some(report) = report {
         report.write(&report::page(&outcome))?;
     }
-    summary::tell(&outcome)?;
+    summary::print(&outcome)?;
     if let Some(signal) = outcome.delivery.stopped_by {
         return Err(stopped(&outcome, signal));
     }
-    // A run that was complete already has nothing left to deliver.
-    if outcome.delivery.images == 0 && outcome.begun.is_none() {
+    // A resumed run may already be complete.
+    if outcome.delivery.images == 0 && outcome.resume_point.is_none() {
         return Err(nothing_delivered(&outcome));
     }
     Ok(())
@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
 
 fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     let shard = arguments.shard().map_err(Failure::usage)?;
-    // What is wrong with states is told before a long listing.
+    // Check the checkpoints before a long listing.
     let _lock = resume::prepare(arguments)?;
     let resumed = resume::resume(arguments, shard)?;
     let checksum = checksum_before(arguments, resumed.as_ref())?;
@@ -74,9 +74,9 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         Some(Resumed { state, path, .. }) => (Some(state), Some(path)),
         None => (None, None),
     };
-    let begun = state.as_ref().map(|state| ResumePoint::new(state, arguments, images_found));
-    // From here on signals wait for the batch at hand.
-    let saving = match &arguments.save_state {
+    let resume_point = state.as_ref().map(|state| ResumePoint::new(state, arguments, images_found));
+    // From here on, SIGTERM and SIGINT stop the run after the current batch.
+    let saver = match &arguments.save_state {
         Some(path) => Some(CheckpointSaver::new(path, arguments.save_every, arguments.epochs)?),
         None => None,
     };
@@ -86,30 +86,33 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
             Some(path) => Failure::of("cannot resume", &error, path),
             None => what(&error),
         })?;
-    if let Some(begun) = begun.filter(|begun| !arguments.json && !begun.is_at_end(arguments)) {
-        stderr::note(&format!("spdl: {begun}"));
+    let shown_point = resume_point.filter(|point| !arguments.json && !point.is_at_end(arguments));
+    if let Some(point) = shown_point {
+        stderr::note(&format!("spdl: {point}"));
     }
     let (world, of_rank) = (arguments.world(), arguments.images_of_rank(images_found));
     let progress = Progress::new(of_rank * u64::from(arguments.epochs), !arguments.json);
     let (cpu_before, start) = (machine::cpu_time(), Instant::now());
     let monitor = pipeline.monitor();
-    let watcher = arguments
+    let snapshot_thread = arguments
         .report
         .as_deref()
         .map(|_| SnapshotThread::start(monitor.clone()))
         .transpose()
-        .map_err(|error| Failure::new("cannot watch the run", shown.display(), error))?;
+        .map_err(|error| {
+            Failure::new("cannot start the snapshot thread", shown.display(), error)
+        })?;
     let step = arguments.step_ms.map(|step| Duration::from_millis(step.into()));
-    let delivery = delivery::take_all(&mut pipeline, start, checksum, saving, step, |last| {
+    let delivery = delivery::take_all(&mut pipeline, start, checksum, saver, step, |last| {
         progress.at(images_done(last, world, of_rank));
     });
     let delivery = delivery.map_err(|error| what(&error));
     drop((pipeline, images));
     let cache = cache.map(|cache| cache.statistics());
     let cpu_time = machine::cpu_time().saturating_sub(cpu_before);
-    let snapshots = watcher.map(SnapshotThread::stop).unwrap_or_default();
+    let snapshots = snapshot_thread.map(SnapshotThread::stop).unwrap_or_default();
     drop(progress);
-    if let Some(warning) = cache.as_ref().and_then(not_kept) {
+    if let Some(warning) = cache.as_ref().and_then(cache_warning) {
         stderr::note(&format!("spdl: warning: {warning}"));
     }
     Ok(Outcome {
@@ -120,7 +123,7 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         kind,
         listing,
         cache,
-        begun,
+        resume_point,
         delivery: delivery?,
         cpu_time,
         peak_rss: machine::peak_rss(),
@@ -130,26 +133,27 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     })
 }
 
-/// What a cache could not keep, though it has room by its limit: its disk is full, say.
-fn not_kept(cache: &CacheStatistics) -> Option<String> {
+/// A warning if the cache could not write entries, for example to a full disk.
+fn cache_warning(cache: &CacheStatistics) -> Option<String> {
     (cache.unwritten > 0).then(|| {
         format!(
-            "the cache could not write {}, as where its disk is full; it keeps {}, and the rest is \
-             read again in each epoch",
+            "the cache could not write {}, possibly because the disk is full; it holds {}, and the \
+             other images are read again in each epoch",
             format::counted(cache.unwritten, "entry", "entries"),
             format::bytes(cache.disk_bytes),
         )
     })
 }
 
-/// How many of its images a rank is through with, those that failed too, when this one was delivered:
-/// `of_rank` are its own in an epoch. Where the number of ranks has changed within an epoch, as if it
-/// always had been the same.
+/// Images that a rank has done, including failures, when the sample `last` is delivered.
+///
+/// `of_rank` is the number of images of the rank per epoch. A change of the world size within an epoch is
+/// ignored.
 fn images_done(last: SampleId, world: u64, of_rank: u64) -> u64 {
     last.epoch * of_rank + (last.index / world + 1).min(of_rank)
 }
 
-/// The checksum to go on from; `None` where none is wanted.
+/// The checksum to continue; `None` with `--no-checksum`.
 fn checksum_before(
     arguments: &BenchArguments,
     resumed: Option<&Resumed>,
@@ -164,30 +168,30 @@ fn checksum_before(
             Ok(Some(Checksum::default()))
         }
         (false, Some(Resumed { checksum: EarlierChecksum::Unknown, .. })) => Err(Failure::usage(
-            "the run that is to go on had --no-checksum, so what it delivered cannot be summed up; \
-             give --no-checksum here too",
+            "the resumed run had --no-checksum, so its checksum is unknown; add --no-checksum",
         )),
     }
 }
 
-/// A run that a signal ended, with its state saved.
+/// The failure of a run that a signal stopped, after its checkpoint was saved.
 fn stopped(outcome: &Outcome, signal: i32) -> Failure {
-    let before = outcome.begun.map_or(0, |begun| begun.steps);
+    let before = outcome.resume_point.map_or(0, |point| point.steps);
     let batches = before + outcome.delivery.batches;
     let file = outcome.arguments.save_state.as_deref().unwrap_or(Path::new(""));
-    let told = format!("stopped after {}", format::counted(batches, "batch", "batches"));
-    let reason = "its state is saved; --resume with this file goes on, as --auto-resume does";
-    Failure::new(&told, file.display(), reason).by_signal(signal)
+    let what = format!("stopped after {}", format::counted(batches, "batch", "batches"));
+    let reason =
+        "the checkpoint is saved; use --resume with this file, or --auto-resume, to continue";
+    Failure::new(&what, file.display(), reason).by_signal(signal)
 }
 
-/// Refuses batches that this process has no memory for, before the system ends it for them.
+/// Fails if the batches exceed the available memory, before the system kills the process.
 fn check_memory(arguments: &BenchArguments, images_found: u64) -> Result<(), Failure> {
     let (layout, workers) = (layout(arguments, images_found), worker_threads(arguments));
     let images = layout.batch_size() as u64;
     match machine::usable_memory() {
         Some(usable) if layout.live_bytes(workers) as u64 > usable => Err(Failure::usage(format!(
-            "--batch {} and --size {}: a batch of {} takes {}, and {} are held at once; this \
-                 process may use {} of memory",
+            "--batch {} and --size {} need too much memory: a batch of {} takes {}, {} batches are in \
+             memory at a time, and {} are available",
             arguments.batch,
             arguments.size,
             format::counted(images, "image", "images"),
@@ -199,13 +203,13 @@ fn check_memory(arguments: &BenchArguments, images_found: u64) -> Result<(), Fai
     }
 }
 
-/// What a batch looks like. None is fuller than the data set.
+/// The layout of a batch, with at most as many images as the data set has.
 fn layout(arguments: &BenchArguments, images_found: u64) -> BatchLayout {
     let images = images_found.min(u64::from(arguments.batch)) as usize;
     BatchLayout::new(images, image_fields(&transform(arguments)))
 }
 
-/// What samples look like.
+/// The decoding, cropping and format of samples.
 fn transform(arguments: &BenchArguments) -> ImageTransform {
     ImageTransform::new(arguments.size)
         .mode(match arguments.mode {
@@ -224,7 +228,7 @@ fn worker_threads(arguments: &BenchArguments) -> usize {
     arguments.threads.map_or_else(available, |threads| threads as usize)
 }
 
-/// keys ──► fetch (images' bytes) ──► decode (pixels and labels, in a batch)
+/// Builds the pipeline: keys ──► fetch (encoded images) ──► decode (pixels and labels of a batch).
 fn build(
     arguments: &BenchArguments,
     images: &Images,
@@ -232,8 +236,8 @@ fn build(
     partial: &Counter,
 ) -> spdl_core::Result<Pipeline<Batch>> {
     let layout = layout(arguments, images.len());
-    let room = layout.live_bytes(worker_threads(arguments)).max(Fetch::READ_AHEAD_BYTES);
-    let state = state.map(|state| same_batch(state, arguments));
+    let budget = layout.live_bytes(worker_threads(arguments)).max(Fetch::READ_AHEAD_BYTES);
+    let state = state.map(|state| accept_batch_of_images(state, arguments));
     let transform = transform(arguments);
     let registry = CodecRegistry::with_defaults();
     let limits = Limits::default();
@@ -249,9 +253,9 @@ fn build(
     let pipeline = images
         .pipeline(arguments)?
         .fill(decode, layout, filled)
-        // As much for files as for the batches that are made of them; neither takes the other's.
-        .largest_item(room)
-        .memory(room.saturating_mul(2))
+        // Half of the memory budget for encoded files, half for batches.
+        .largest_item(budget)
+        .memory(budget.saturating_mul(2))
         .seed(arguments.seed)
         .epochs(0..u64::from(arguments.epochs))
         .on_error(match arguments.on_error {
@@ -267,9 +271,8 @@ fn build(
     }
 }
 
-/// The size of batches follows the folder's where that is small, so it may have changed with the folder
-/// alone. Then it is no change of its own.
-fn same_batch(state: State, arguments: &BenchArguments) -> State {
+/// Accepts a change of the batch size that follows from the number of images, not from `--batch`.
+fn accept_batch_of_images(state: State, arguments: &BenchArguments) -> State {
     let was = |part: &str| state.fingerprint().get(part)?.parse::<u64>().ok();
     let batch = was(BATCH_SIZE);
     let images = was("source items");
@@ -277,14 +280,14 @@ fn same_batch(state: State, arguments: &BenchArguments) -> State {
     if batch.is_some() && batch == same { state.allow_change(BATCH_SIZE) } else { state }
 }
 
-/// Every image failed, and the policy was to go on.
+/// The failure of a run without any delivered image.
 fn nothing_delivered(outcome: &Outcome) -> Failure {
     let path = &outcome.arguments.shown();
-    let none = format!("none of {} images could be used", format::count(outcome.images_found));
     match outcome.statistics.dropped.first() {
         Some(first) => {
-            let key = first.key.as_deref().unwrap_or("an image without a name");
-            Failure::new(&none, key, &first.reason)
+            let what = format!("all {} images failed", format::count(outcome.images_found));
+            let key = first.key.as_deref().unwrap_or("unnamed image");
+            Failure::new(&what, key, &first.reason)
         }
         None if outcome.arguments.images_of_rank(outcome.images_found) == 0 => {
             Failure::usage(outcome.arguments.nothing_of_rank(outcome.images_found))
@@ -301,25 +304,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cache_that_cannot_write_says_how_much_it_keeps() {
+    fn the_cache_warning_shows_how_much_the_cache_holds() {
         let mut cache = CacheStatistics::default();
-        assert_eq!(not_kept(&cache), None);
+        assert_eq!(cache_warning(&cache), None);
         (cache.unwritten, cache.disk_bytes) = (1200, 5_000_000);
-        let told = not_kept(&cache).unwrap();
-        assert!(told.starts_with("the cache could not write 1,200 entries, "), "{told}");
-        assert!(told.contains(&format!("it keeps {}", format::bytes(5_000_000))), "{told}");
+        let text = cache_warning(&cache).unwrap();
+        assert!(text.starts_with("the cache could not write 1,200 entries, "), "{text}");
+        assert!(text.contains(&format!("it holds {}", format::bytes(5_000_000))), "{text}");
     }
 
     #[test]
-    fn a_rank_is_done_with_its_own_images_and_not_with_those_of_all() {
+    fn images_done_counts_the_images_of_the_rank() {
         let done =
             |epoch, index, world, of_rank| images_done(SampleId { epoch, index }, world, of_rank);
         assert_eq!((done(0, 0, 1, 10), done(0, 9, 1, 10), done(2, 3, 1, 10)), (1, 10, 24));
-        // Rank 2 of 3 has the positions 2, 5 and 8 of eleven, and a repeated one behind them.
+        // Rank 2 of 3 has positions 2, 5 and 8 of 11, then a repeated one.
         let uneven = [2, 5, 8].map(|index| done(0, index, 3, 3));
         assert_eq!(uneven, [1, 2, 3]);
         assert_eq!((done(0, 11, 3, 4), done(1, 2, 3, 4)), (4, 5));
-        // What is left of an epoch of other ranks may begin behind its own.
+        // After a change of the world size, the position may exceed the rank's images.
         assert_eq!(done(0, 10, 3, 3), 3);
     }
 }

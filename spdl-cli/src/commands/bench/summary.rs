@@ -21,13 +21,13 @@ use crate::ui::format::{
 use crate::ui::table::Table;
 use crate::ui::{stderr, stdout};
 
-/// No line of prose is longer.
+/// The width of wrapped text, in characters.
 const WIDTH: usize = 90;
-/// So many failures are listed for people; programs get up to 100,000.
-const FAILURES_SHOWN: usize = 50;
+/// Maximum number of dropped files in the text; JSON has up to 100,000.
+const FILES_SHOWN: usize = 50;
 
-/// Tells the outcome on standard output, in the way that was asked for.
-pub(crate) fn tell(outcome: &Outcome) -> Result<(), Failure> {
+/// Prints the result on standard output, as text or JSON.
+pub(crate) fn print(outcome: &Outcome) -> Result<(), Failure> {
     let text = if outcome.arguments.json {
         let dropped = &outcome.statistics;
         if dropped.dropped.len() as u64 != dropped.dropped_total {
@@ -44,7 +44,7 @@ pub(crate) fn tell(outcome: &Outcome) -> Result<(), Failure> {
     stdout::print(&text)
 }
 
-/// The object that `spdl bench --help` describes, in one line.
+/// The JSON object that `spdl bench --help` documents.
 fn as_json(outcome: &Outcome) -> Value {
     let Statistics { dropped, .. } = &outcome.statistics;
     let milliseconds = |time: Duration| time.as_nanos() as f64 / 1e6;
@@ -63,12 +63,12 @@ fn as_json(outcome: &Outcome) -> Value {
         "verdict": verdict(outcome),
         "data_readiness": outcome.statistics.data_readiness(),
         "dropped": dropped,
-        "resumed": outcome.begun.map(|begun| json!({
-            "epoch": begun.epoch,
-            "step": begun.step,
-            "steps": begun.steps,
-            "images": begun.samples.delivered,
-            "dropped": begun.samples.dropped,
+        "resumed": outcome.resume_point.map(|resumed| json!({
+            "epoch": resumed.epoch,
+            "step": resumed.step,
+            "steps": resumed.steps,
+            "images": resumed.samples.delivered,
+            "dropped": resumed.samples.dropped,
         })),
         "total": {
             "images": outcome.delivery.total.delivered,
@@ -133,13 +133,13 @@ fn stages_as_json(statistics: &Statistics) -> Vec<Value> {
 fn as_text(outcome: &Outcome) -> String {
     let Outcome { statistics, delivery, .. } = outcome;
     let mut parts = vec![wrap(&describe(outcome), WIDTH)];
-    parts.extend(left_out(outcome).map(|told| wrap(&told, WIDTH)));
+    parts.extend(uneven_division(outcome).map(|text| wrap(&text, WIDTH)));
     if outcome.was_complete() {
         parts.push(wrap(&verdict(outcome), WIDTH));
     } else {
         parts.extend([headline(outcome), stage_table(statistics), queue_table(statistics)]);
         if statistics.dropped_total > 0 {
-            parts.push(failures(statistics));
+            parts.push(dropped_images(statistics));
         }
         parts.push(wrap(&verdict(outcome), WIDTH));
     }
@@ -157,7 +157,7 @@ fn as_text(outcome: &Outcome) -> String {
     text
 }
 
-/// What was run, in a sentence's worth of settings.
+/// The data set and the options of the run, in one line.
 pub(crate) fn describe(outcome: &Outcome) -> String {
     let arguments = &outcome.arguments;
     let path = printable(&arguments.shown().display().to_string());
@@ -186,8 +186,8 @@ pub(crate) fn describe(outcome: &Outcome) -> String {
     )
 }
 
-/// What no rank takes of each epoch, or several do; `None` where every image is one rank's.
-fn left_out(outcome: &Outcome) -> Option<String> {
+/// Images that no rank or two ranks deliver; `None` if every image has exactly one rank.
+fn uneven_division(outcome: &Outcome) -> Option<String> {
     let (images, ranks) = (outcome.images_found, outcome.arguments.world());
     let rest = images % ranks;
     if rest == 0 {
@@ -196,14 +196,14 @@ fn left_out(outcome: &Outcome) -> Option<String> {
     let are = |number| if number == 1 { "is" } else { "are" };
     match outcome.arguments.remainder {
         Remainder::Drop => Some(format!(
-            "{} of each epoch {} left out so that all {} ranks have as many; --remainder pad or \
-             uneven takes all",
+            "{} of each epoch {} left out, so that all {} ranks have the same number; to deliver \
+             all images, use --remainder pad or uneven",
             counted(rest, "image", "images"),
             are(rest),
             count(ranks)
         )),
         Remainder::Pad => Some(format!(
-            "{} of each epoch {} repeated so that all {} ranks have as many",
+            "{} of each epoch {} repeated, so that all {} ranks have the same number",
             counted(ranks - rest, "image", "images"),
             are(ranks - rest),
             count(ranks)
@@ -212,20 +212,20 @@ fn left_out(outcome: &Outcome) -> Option<String> {
     }
 }
 
-/// The figures that matter first, each with its name.
+/// The key figures with their names.
 pub(crate) fn figures(outcome: &Outcome) -> Vec<(&'static str, String)> {
     let unknown = || "unknown".to_owned();
     let mut figures = vec![
         ("images", count(outcome.delivery.images)),
         ("dropped", count(outcome.statistics.dropped_total)),
     ];
-    if outcome.begun.is_some() {
+    if outcome.resume_point.is_some() {
         let total = outcome.delivery.total;
-        figures.push(("images in all", count(total.delivered)));
-        figures.push(("dropped in all", count(total.dropped)));
+        figures.push(("images, total", count(total.delivered)));
+        figures.push(("dropped, total", count(total.dropped)));
     }
     figures.extend(outcome.partial.map(|partial| ("partial", count(partial))));
-    figures.extend(labels(&outcome.delivery).map(|told| ("labels", told)));
+    figures.extend(labels(&outcome.delivery).map(|labels| ("labels", labels)));
     figures.extend([("images/s", measured(outcome.images_per_second()))]);
     figures.extend(each_epoch(&outcome.delivery.epoch_rates()).map(|rates| ("each epoch", rates)));
     figures.extend([
@@ -241,7 +241,7 @@ pub(crate) fn figures(outcome: &Outcome) -> Vec<(&'static str, String)> {
     figures
 }
 
-/// How many images have a class, where not all have one.
+/// How many images have a class; `None` if all have one.
 fn labels(delivery: &Delivery) -> Option<String> {
     match (delivery.images, delivery.labelled) {
         (0, _) => None,
@@ -251,11 +251,11 @@ fn labels(delivery: &Delivery) -> Option<String> {
     }
 }
 
-/// How many steps of the pretended training had to wait for data, and how long.
+/// How many simulated training steps waited for data, and for how long.
 fn waited(steps: &TrainingSteps) -> String {
     let share = steps.waited as f64 / steps.steps.max(1) as f64;
     format!(
-        "{} of {} ({}), {} in all",
+        "{} of {} ({}), {} in total",
         count(steps.waited),
         count(steps.steps),
         percent(share),
@@ -263,15 +263,15 @@ fn waited(steps: &TrainingSteps) -> String {
     )
 }
 
-/// The images per second of the first and the last epochs; `None` where there was one.
+/// Images per second of the first and last epochs; `None` for a single epoch.
 fn each_epoch(rates: &[f64]) -> Option<String> {
     const SHOWN: usize = 4;
-    let told = |rates: &[f64]| rates.iter().map(|rate| measured(*rate)).collect::<Vec<_>>();
+    let shown = |rates: &[f64]| rates.iter().map(|rate| measured(*rate)).collect::<Vec<_>>();
     match rates.len() {
         0 | 1 => None,
-        all if all <= 2 * SHOWN => Some(told(rates).join("  ")),
+        all if all <= 2 * SHOWN => Some(shown(rates).join("  ")),
         all => {
-            let [first, last] = [told(&rates[..SHOWN]), told(&rates[all - SHOWN..])];
+            let [first, last] = [shown(&rates[..SHOWN]), shown(&rates[all - SHOWN..])];
             Some(format!("{}  …  {}", first.join("  "), last.join("  ")))
         }
     }
@@ -286,9 +286,9 @@ fn headline(outcome: &Outcome) -> String {
 fn stage_table(statistics: &Statistics) -> String {
     let mut header =
         vec!["stage", "kind", "concurrency", "items", "failures", "busy", "p50", "p90", "p99"];
-    let grouped = groups(statistics);
-    if grouped {
-        header.push(FILLED);
+    let has_fill_rate = has_fill_rate(statistics);
+    if has_fill_rate {
+        header.push(FILL_RATE);
     }
     let mut table = Table::new(&header, 2);
     for stage in &statistics.stages {
@@ -303,7 +303,7 @@ fn stage_table(statistics: &Statistics) -> String {
             time(stage.service.p90),
             time(stage.service.p99),
         ];
-        if grouped {
+        if has_fill_rate {
             row.push(fill_rate(stage));
         }
         table.add(row);
@@ -311,21 +311,21 @@ fn stage_table(statistics: &Statistics) -> String {
     table.draw()
 }
 
-/// The name of [`fill_rate`].
-pub(crate) const FILLED: &str = "filled";
+/// The column title of [`fill_rate`].
+pub(crate) const FILL_RATE: &str = "fill rate";
 
-/// Whether there is a stage of which something is filled: one that groups items by their length.
-pub(crate) fn groups(statistics: &Statistics) -> bool {
+/// Whether any stage groups items and so has a fill rate.
+pub(crate) fn has_fill_rate(statistics: &Statistics) -> bool {
     statistics.stages.iter().any(|stage| stage.fill_rate.is_some())
 }
 
-/// The share that is not padding of what a stage groups; nothing where it groups nothing.
+/// The share of a stage's output that is not padding; empty for stages that do not group items.
 pub(crate) fn fill_rate(stage: &StageStatistics) -> String {
     stage.fill_rate.map(percent).unwrap_or_default()
 }
 
 fn queue_table(statistics: &Statistics) -> String {
-    let mut table = Table::new(&["queue behind", "capacity", "mean", "full", "empty"], 1);
+    let mut table = Table::new(&["queue after", "capacity", "mean", "full", "empty"], 1);
     for (stage, queue) in statistics.stages.iter().zip(&statistics.queues) {
         table.add([
             printable(&stage.name),
@@ -338,46 +338,45 @@ fn queue_table(statistics: &Statistics) -> String {
     table.draw()
 }
 
-fn failures(statistics: &Statistics) -> String {
-    let failures = DroppedImages::of(statistics);
-    let mut text = format!("{}:", failures.title());
-    for (dropped, times) in failures.files.iter().take(FAILURES_SHOWN) {
+fn dropped_images(statistics: &Statistics) -> String {
+    let all = DroppedImages::of(statistics);
+    let mut text = format!("{}:", all.title());
+    for (dropped, times) in all.files.iter().take(FILES_SHOWN) {
         let times = if *times > 1 { format!(" ({times} times)") } else { String::new() };
         let reason = wrap(&reason_of(dropped), WIDTH - 6).replace('\n', "\n      ");
         let _ = write!(text, "\n  {}{times}\n      {reason}", key_of(dropped));
     }
-    if let Some(more) = failures.files.len().checked_sub(FAILURES_SHOWN).filter(|&more| more > 0) {
+    if let Some(more) = all.files.len().checked_sub(FILES_SHOWN).filter(|&more| more > 0) {
         let _ = write!(text, "\n  and {} more (--json lists up to 100,000)", count(more as u64));
     }
     text
 }
 
-/// What was dropped, each file and reason once.
+/// The dropped images, grouped by file and reason.
 pub(crate) struct DroppedImages<'a> {
-    /// DroppedImages in all epochs.
+    /// Number of dropped images over all epochs.
     total: u64,
-    /// By name; and how many times each failed so.
+    /// Sorted by name, with the number of times that each was dropped for its reason.
     pub(crate) files: Vec<(&'a Dropped, u64)>,
 }
 
 impl<'a> DroppedImages<'a> {
     pub(crate) fn of(statistics: &'a Statistics) -> Self {
         let mut files: Vec<(&Dropped, u64)> = Vec::new();
-        let mut places: HashMap<(Option<&str>, &str), usize> = HashMap::new();
+        let mut indices: HashMap<(Option<&str>, &str), usize> = HashMap::new();
         for dropped in &statistics.dropped {
-            let who = (dropped.key.as_deref(), dropped.reason.as_str());
-            let place = *places.entry(who).or_insert(files.len());
-            match files.get_mut(place) {
+            let group = (dropped.key.as_deref(), dropped.reason.as_str());
+            let index = *indices.entry(group).or_insert(files.len());
+            match files.get_mut(index) {
                 Some((_, times)) => *times += 1,
                 None => files.push((dropped, 1)),
             }
         }
-        // In a shuffled order, nobody would find anything.
         files.sort_by_key(|(dropped, _)| dropped.key.clone());
         DroppedImages { total: statistics.dropped_total, files }
     }
 
-    /// How much was dropped, in words.
+    /// `60 images dropped, from 20 files`.
     pub(crate) fn title(&self) -> String {
         let names: HashSet<_> = self.files.iter().map(|(dropped, _)| &dropped.key).collect();
         let files = names.len() as u64;
@@ -390,12 +389,12 @@ impl<'a> DroppedImages<'a> {
     }
 }
 
-/// The name of a dropped image.
+/// The name of a dropped image, or its position if it has none.
 pub(crate) fn key_of(dropped: &Dropped) -> String {
     dropped.key.as_deref().map_or_else(|| dropped.id.to_string(), printable)
 }
 
-/// Why it was dropped: the kind of failure and what happened.
+/// The error kind and the message.
 pub(crate) fn reason_of(dropped: &Dropped) -> String {
     format!("{}: {}", dropped.kind, printable(&dropped.reason))
 }
@@ -408,31 +407,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rates_of_the_first_and_the_last_epochs_are_told() {
+    fn each_epoch_shows_the_first_and_last_rates() {
         assert_eq!(each_epoch(&[5.0]), None);
         assert_eq!(each_epoch(&[900.0, 1200.0]).unwrap(), "900.0  1,200");
         let many: Vec<f64> = (0..9).map(|epoch| f64::from(1000 + epoch)).collect();
-        let told = "1,000  1,001  1,002  1,003  …  1,005  1,006  1,007  1,008";
-        assert_eq!(each_epoch(&many).unwrap(), told);
+        let expected = "1,000  1,001  1,002  1,003  …  1,005  1,006  1,007  1,008";
+        assert_eq!(each_epoch(&many).unwrap(), expected);
     }
 
     #[test]
-    fn it_is_told_where_images_have_no_label() {
-        let told = |images, labelled| labels(&Delivery { images, labelled, ..Delivery::default() });
-        assert_eq!((told(0, 0), told(5, 5)), (None, None));
-        assert_eq!(told(5, 0).unwrap(), "none: no image has a class");
-        assert_eq!(told(5, 2).unwrap(), "2 of 5");
+    fn labels_are_shown_if_some_images_have_none() {
+        let shown =
+            |images, labelled| labels(&Delivery { images, labelled, ..Delivery::default() });
+        assert_eq!((shown(0, 0), shown(5, 5)), (None, None));
+        assert_eq!(shown(5, 0).unwrap(), "none: no image has a class");
+        assert_eq!(shown(5, 2).unwrap(), "2 of 5");
     }
 
     #[test]
-    fn the_share_of_steps_that_waited_is_told() {
+    fn waited_shows_count_share_and_time() {
         let steps = TrainingSteps { steps: 40, waited: 10, waiting: Duration::from_millis(120) };
-        assert_eq!(waited(&steps), "10 of 40 (25 %), 120 ms in all");
-        assert_eq!(waited(&TrainingSteps::default()), "0 of 0 (0 %), 0 ns in all");
+        assert_eq!(waited(&steps), "10 of 40 (25 %), 120 ms in total");
+        assert_eq!(waited(&TrainingSteps::default()), "0 of 0 (0 %), 0 ns in total");
     }
 
     #[test]
-    fn how_full_a_stage_packs_is_told_where_one_packs() {
+    fn the_fill_rate_is_shown_for_packing_stages() {
         let pipeline = PipelineBuilder::from_iter([7, 5, 3, 2])
             .pack("pack", Packing::new(10), |&tokens| tokens)
             .build()
@@ -442,7 +442,7 @@ mod tests {
         let statistics = monitor.statistics();
         let table = stage_table(&statistics);
         let lines: Vec<_> = table.lines().collect();
-        assert!(lines[0].ends_with("p99  filled"), "{table}");
+        assert!(lines[0].ends_with("p99  fill rate"), "{table}");
         assert!(lines[2].starts_with("pack ") && lines[2].ends_with("  85 %"), "{table}");
         let json = stages_as_json(&statistics);
         assert_eq!((&json[0]["fill_rate"], &json[1]["fill_rate"]), (&Value::Null, &0.85.into()));
@@ -450,6 +450,6 @@ mod tests {
         let pipeline = PipelineBuilder::from_iter([7]).build().unwrap();
         let monitor = pipeline.monitor();
         assert_eq!(pipeline.count(), 1);
-        assert!(!stage_table(&monitor.statistics()).contains(FILLED));
+        assert!(!stage_table(&monitor.statistics()).contains(FILL_RATE));
     }
 }

@@ -1,4 +1,4 @@
-//! The command line of `spdl pack`.
+//! The options of `spdl pack`.
 
 use std::path::PathBuf;
 
@@ -10,165 +10,170 @@ use crate::datasets::address::path_or_url;
 use crate::datasets::input::Fields;
 use crate::ui::format::byte_size;
 
-/// Writes a data set of images as tar shards, in the layout of WebDataset
+/// Writes a data set of images as tar shards in the WebDataset layout
 ///
-/// Each sample becomes members of an archive: its image, its class's number (`.cls`), where there are
-/// classes, and its other fields. Images go over byte for byte, unless --max-side or --format asks for
-/// others. The same data and options give the same bytes, on any number of threads.
+/// Each sample becomes members of a tar archive: its image, the number of its class (`.cls`) if there are
+/// classes, and its other fields. Image files are copied unchanged, unless --max-side or --format require
+/// encoding. The same data and options produce the same bytes, with any number of threads.
 ///
-/// Ended in any way (Ctrl-C, `kill -9`, a full disk, no power) and given again, the same command goes on
-/// behind the shards that are finished, and gives what it would have given undisturbed.
+/// After an interruption (Ctrl-C, `kill -9`, a full disk, a power failure) run the same command again: it
+/// continues after the finished shards, and the result is the same as without the interruption.
 #[derive(Clone, Debug, Args)]
 #[command(
     args_override_self = true,
     after_help = "\
 Examples:
   spdl pack photos/ shards/
-      all images as they are, in their order
+      all images unchanged, in their order
 
   spdl pack photos/ shards/ --max-side 512 --shuffle 7
-      images larger than 512 pixels become smaller ones, JPEG of quality 90; shuffled
+      shuffled; images larger than 512 pixels are reduced and stored as JPEG of quality 90
 
   spdl pack photos/ shards/ --name train --shard-size 1GB --on-error skip --json
-      train-000000.tar and so on, of 1 GB at most; what is no image is left out and listed
+      train-000000.tar and so on, of at most 1 GB; invalid images are skipped and listed
 
   spdl pack 's3://bucket/train-{000..147}.tar' shards/ --shuffle 7 --shard-size 1GB
-      other shards of the same samples, in another order
+      repack existing shards in a new order
 
   spdl pack 'data/train-*.parquet' shards/ --fields caption
-      of a table the images, classes and captions
+      images, classes and captions of Parquet files
 
-  spdl pack damaged/ sound/ --on-error skip --check
-      what is whole of a set that `spdl verify` has found damaged: shards may be missing or cut, and
-      members whose checksums are wrong are left out
+  spdl pack damaged/ repaired/ --on-error skip --check
+      keep the valid samples of a damaged set: shards may be missing or truncated, and samples
+      with wrong checksums are skipped
 
   spdl verify shards/ && spdl stat shards/ --html shards.html
-      is all of it sound, and what does it look like?
+      check the result, and look at it
 
-The data, SRC, as for `spdl bench`:
+Data sets, SRC, as for `spdl bench`:
   a folder of images     SRC/CLASS/**/IMAGE, or images directly in SRC
   files of one kind      .tar; .parquet; .tfrecord; a list: .txt, .csv, .jsonl
-  another folder         with such files, or with the shards of MosaicML (index.json)
-  an address             http://, https://, s3://, gs:// or az:// of any of those
-  Names may have braces ({000..147}), and in their last part * and ?, in quotation marks for the shell.
-  What is built in, `spdl bench --help` tells
+  another folder         with such files, or with MosaicML shards (index.json)
+  a URL                  http://, https://, s3://, gs:// or az:// of any of those
+  Names may contain braces ({000..147}), and `*` and `?` in their last part; quote them for the
+  shell. `spdl bench --help` lists the features that each kind needs
 
-Files written, all in DST:
-  NAME-000000.tar …  samples: KEY.jpg and KEY.cls, one behind the other
-  *.tar.idx          where the members lie: for fast access; made anew where it is missing
-  *.tar.sums         a checksum (XXH3, 128 bits) for each member, as `xxh128sum` writes them
+Output files, all in DST:
+  NAME-000000.tar …  samples, as consecutive members KEY.jpg and KEY.cls
+  *.tar.idx          index of the members, for random access; rebuilt if it is missing
+  *.tar.sums         checksum (XXH3, 128 bits) of each member, in the format of `xxh128sum`
   manifest.json      sizes, checksums, counts, fields, classes and options; written last
-  manifest.journal   while the set is not complete: which shards are; and *.partial
-  DST is a folder of this machine, and not in SRC. It is made where it is missing. A folder that holds
-  anything else is not written to.
+  manifest.journal   the finished shards of an incomplete set; and *.partial
+  DST is a local folder outside SRC, and is created if it does not exist. A folder with other files
+  is an error.
 
-The key of a sample:
-  of a folder or a list, the image's path without its last extension; of tar archives, the key that it
-  has there; of other files, FILE/ROW. Other dots in the last part become '_', as a dot ends a key; where
-  two samples would have one key, the second is KEY_2, and so on
+Key of a sample:
+  For a folder or a list, the path of the image without its last extension; for tar archives, the
+  original key; for other files, FILE/ROW. Further dots in the last part become '_', since a dot ends
+  a key. If two samples have the same key, the second becomes KEY_2, and so on
 
-The fields of a sample:
-  of tar archives, under their names and byte for byte, whatever they are; an image that is encoded anew
-  gets the ending of its format. Of other files: NAME.txt is a text, NAME.json a number, a truth value or
-  JSON, NAME.npy an array or a list of numbers, and bytes are NAME, or NAME.png and so on where they are
-  an image; slashes become '_', and letters small. What is empty is left out. A list of bytes becomes
-  NAME.0, NAME.1 and so on
+Fields of a sample:
+  From tar archives, all members are copied under their names; an image that is encoded gets the
+  extension of its new format. From other files, a text becomes NAME.txt; a number, boolean or JSON
+  value NAME.json; an array or list of numbers NAME.npy; bytes become NAME, or NAME.png and so on if
+  they are an image. In names, slashes become '_', and letters become lower case. Empty values are
+  omitted. A list of bytes becomes NAME.0, NAME.1 and so on
 
 Keys of the JSON object:
-  samples           in the set
-  shards, bytes     tar files, and their sizes together
-  skipped           images that were left out (--on-error skip)
-  skipped_samples   [{position, key, reason}] of them, 100,000 at most
-  lost              samples that the manifest of a damaged set names and that are not in it any more
-  classes           how many there are
-  resumed           samples that were there when this run began
+  samples           number of samples in the set
+  shards, bytes     number of tar files, and their total size
+  skipped           number of images skipped (--on-error skip)
+  skipped_samples   [{position, key, reason}] of them, at most 100,000
+  lost              samples that the manifest of a damaged source lists but that are missing
+  classes           number of classes
+  resumed           samples written by earlier runs
   unchanged, encoded
-                    images of this run that went over as they were, and that were encoded anew
-  seconds           that this run took, without listing the folder
-  manifest          the path of the manifest
+                    images of this run that were copied, and that were encoded
+  seconds           duration of this run, without listing the source
+  manifest          path of the manifest
 
 Exit codes:
-  0  done, or nothing was left to do
-  1  the run failed; standard error says why, in one line
-  2  the command line makes no sense"
+  0  success, or the set was already complete
+  1  the run failed; standard error gives the reason in one line
+  2  invalid command line"
 )]
 pub(crate) struct PackArguments {
-    /// A folder of images, files of another data set, or an address of either
+    /// A folder of images, files of another data set, or a URL of either
     #[arg(value_name = "SRC", required = true, value_parser = path_or_url())]
     pub(crate) sources: Vec<PathBuf>,
 
-    /// The folder for the shards
+    /// Output folder for the shards
     #[arg(value_name = "DST", required = true, value_parser = path_or_url())]
     pub(crate) destination: PathBuf,
 
-    /// What the names of shards begin with
+    /// Prefix of the names of shards
     #[arg(long, value_name = "NAME", default_value = "shard")]
     pub(crate) name: String,
 
-    /// Make images smaller whose longer side has more pixels than this, in proportion; they are JPEG
-    /// then, or what --format says [default: no image is changed]
+    /// Reduce images whose longer side exceeds this length, keeping the aspect ratio
+    ///
+    /// Reduced images are stored as JPEG, or in the format of --format. By default no image is changed.
     #[arg(long, value_name = "PIXELS", value_parser = count::<u32>(65_535))]
     pub(crate) max_side: Option<u32>,
 
-    /// The quality of JPEG that is written, 1 to 100 [default: 90]
+    /// JPEG quality of encoded images, 1 to 100 [default: 90]
     #[arg(long, value_name = "QUALITY", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub(crate) quality: Option<u8>,
 
-    /// The format of all images; those that have another one are encoded anew
-    /// [default: each keeps its own, and what --max-side makes smaller becomes JPEG]
+    /// Format of all images; images in other formats are encoded
+    ///
+    /// By default each image keeps its format, and images reduced by --max-side become JPEG.
     #[arg(long, value_enum)]
     pub(crate) format: Option<OutputFormat>,
 
-    /// The field of a sample that is its image; of a list, the column that names the file
-    /// [default: by the usual names, such as jpg, png, image, path]
+    /// Field of a sample, or column of a list, that holds the image or its file name
+    ///
+    /// By default the program looks for common names, such as jpg, png, image, path.
     #[arg(long, value_name = "NAME")]
     pub(crate) image_field: Option<String>,
 
-    /// The field of a sample, or the column of a list, that is its class [default: by the usual names,
-    /// such as cls, label]
+    /// Field of a sample, or column of a list, that holds the class
+    ///
+    /// By default the program looks for common names, such as cls, label.
     #[arg(long, value_name = "NAME")]
     pub(crate) label_field: Option<String>,
 
-    /// The other fields that go over, with commas between them; `--fields ''` for none [default: all]
+    /// Comma-separated names of the other fields to copy; `--fields ''` for none [default: all]
     #[arg(long, value_name = "NAMES", value_parser = names)]
     pub(crate) fields: Option<FieldNames>,
 
-    /// Shuffle the samples by this seed; those of Parquet files within windows of 10,000
+    /// Shuffle the samples with this seed; those of Parquet files within windows of 10,000
     #[arg(long, value_name = "SEED")]
     pub(crate) shuffle: Option<u64>,
 
-    /// The most bytes of a shard: 500000, 256MB, 1.5GB, 64MiB
+    /// Maximum size of a shard in bytes: 500000, 256MB, 1.5GB, 64MiB
     #[arg(long, value_name = "BYTES", default_value = "256MB", value_parser = byte_size)]
     pub(crate) shard_size: u64,
 
-    /// The most samples of a shard [default: as many as fit]
+    /// Maximum number of samples in a shard [default: limited by --shard-size only]
     #[arg(long, value_name = "N", value_parser = count::<u64>(u64::MAX))]
     pub(crate) shard_samples: Option<u64>,
 
-    /// Worker threads that decode and encode [default: the CPUs that this process may use]
+    /// Number of worker threads [default: number of CPUs available to the process]
     #[arg(long, value_name = "N", value_parser = count::<u32>(1024))]
     pub(crate) threads: Option<u32>,
 
-    /// What happens when an image cannot be read, or decoded where that is needed
+    /// What to do if an image cannot be read or decoded
     #[arg(long, value_enum, default_value_t = OnError::Raise)]
     pub(crate) on_error: OnError,
 
-    /// Decode every image whole, also those that go over as they are: what is damaged is treated as
-    /// --on-error says [default: only headers of those are read]
+    /// Decode every image completely, also images that are copied unchanged
+    ///
+    /// --on-error decides what happens to corrupt images. By default only the headers of copied images
+    /// are read.
     #[arg(long)]
     pub(crate) check: bool,
 
-    /// Write anew where DST holds a set that is complete, or of which shards were finished, with other
-    /// images or options. The old one is lost then
+    /// Replace a set in DST that was packed from other images or with other options
     #[arg(long)]
     pub(crate) overwrite: bool,
 
-    /// Print one JSON object instead of a summary, and no progress
+    /// Print one JSON object instead of a summary, and no progress bar
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Names of fields, in their order.
+/// Names of fields, sorted and unique.
 pub(crate) type FieldNames = Vec<String>;
 
 fn names(text: &str) -> Result<FieldNames, std::convert::Infallible> {
@@ -179,39 +184,40 @@ fn names(text: &str) -> Result<FieldNames, std::convert::Infallible> {
     Ok(names)
 }
 
-/// What images become.
+/// The format of written images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputFormat {
     /// JPEG
     Jpeg,
-    /// PNG, without loss
+    /// PNG, lossless
     Png,
-    /// WebP, without loss
+    /// WebP, lossless
     Webp,
-    /// Its own, also where it is made smaller; what cannot be written so (GIF, BMP, TIFF) becomes PNG
+    /// The format of the file, also for reduced images; GIF, BMP and TIFF become PNG
     Keep,
 }
 
 impl PackArguments {
-    /// The fields that were named.
+    /// The values of `--image-field` and `--label-field`.
     pub(crate) fn image_and_label(&self) -> Fields<'_> {
         Fields { image: self.image_field.as_deref(), label: self.label_field.as_deref() }
     }
 
-    /// The names of fields that were given, each with its option.
+    /// The given field names, each with its option.
     pub(crate) fn named_fields(&self) -> Vec<(&'static str, &str)> {
-        let one = [("--image-field", &self.image_field), ("--label-field", &self.label_field)];
-        let one = one.into_iter().filter_map(|(option, name)| Some((option, name.as_deref()?)));
+        let single = [("--image-field", &self.image_field), ("--label-field", &self.label_field)];
+        let single =
+            single.into_iter().filter_map(|(option, name)| Some((option, name.as_deref()?)));
         let others = self.fields.iter().flatten().map(|name| ("--fields", &**name));
-        one.chain(others).collect()
+        single.chain(others).collect()
     }
 
-    /// Whether any image may be encoded anew.
+    /// Whether any image may be encoded.
     pub(crate) fn may_encode(&self) -> bool {
         self.max_side.is_some() || !matches!(self.format, None | Some(OutputFormat::Keep))
     }
 
-    /// The shards as they are asked for; what of it comes from the source is to be added.
+    /// The plan of the shards; the caller adds the entries about the source.
     pub(crate) fn plan(&self) -> ShardPlan {
         let plan =
             ShardPlan::new(&self.name).shard_bytes(self.shard_size).overwrite(self.overwrite);
@@ -241,7 +247,7 @@ impl PackArguments {
         plan.recipe("max side", side)
             .recipe("format", format)
             .recipe("quality", self.quality())
-            // Another version may encode otherwise.
+            // Another version may produce other bytes.
             .recipe("encoder", concat!("spdl ", env!("CARGO_PKG_VERSION")))
     }
 

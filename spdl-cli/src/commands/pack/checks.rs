@@ -1,4 +1,4 @@
-//! What is refused before anything is written.
+//! Checks that fail before anything is written.
 
 use std::collections::HashMap;
 use std::fs;
@@ -16,17 +16,18 @@ use crate::datasets::address::{is_address, shown};
 use crate::ui::failure::Failure;
 use crate::ui::format::printable;
 
-/// Refuses a command line that makes no sense.
+/// Fails on inconsistent options.
 pub(super) fn command_line(arguments: &PackArguments) -> Result<(), Failure> {
     if arguments.quality.is_some() {
         if !arguments.may_encode() {
-            let reason = "--quality without --max-side or --format: no image is encoded";
+            let reason =
+                "--quality requires --max-side or --format: without them no image is encoded";
             return Err(Failure::usage(reason));
         }
         if let Some(format @ (OutputFormat::Png | OutputFormat::Webp)) = arguments.format {
             let format = name_of(format);
             let reason =
-                format!("--quality is that of JPEG, and --format {format} is without loss");
+                format!("--quality applies to JPEG only, and --format {format} is lossless");
             return Err(Failure::usage(reason));
         }
     }
@@ -35,27 +36,26 @@ pub(super) fn command_line(arguments: &PackArguments) -> Result<(), Failure> {
     let as_shown = |path: &Path| printable(&shown(&[path.to_owned()]).display().to_string());
     if is_address(destination) {
         let address = as_shown(destination);
-        let reason =
-            format!("pack writes to a folder of this machine, and {address} is an address");
+        let reason = format!("the output must be a local folder, but \"{address}\" is a URL");
         return Err(Failure::usage(reason));
     }
     for source in sources.iter().filter(|source| !is_address(source)) {
         let [from, to] = [source, destination].map(|path| as_shown(path));
         if lies_in(destination, source) {
-            let reason = format!("{to} lies in {from}: shards do not go among the images");
+            let reason = format!("the output folder \"{to}\" is inside the source \"{from}\"");
             return Err(Failure::usage(reason));
         }
-        // What is there may be written anew.
+        // Writing the shards might replace the source.
         let folder = source.parent().filter(|folder| !folder.as_os_str().is_empty());
         if !source.is_dir() && lies_in(folder.unwrap_or(Path::new(".")), destination) {
-            let reason = format!("{from} lies in {to}: shards do not go where they come from");
+            let reason = format!("the source \"{from}\" is inside the output folder \"{to}\"");
             return Err(Failure::usage(reason));
         }
     }
     Ok(())
 }
 
-/// Refuses a data set of which no sample has a field that is known to be its image.
+/// Fails if no sample has a field that is known to be its image.
 pub(super) fn an_image_is_known(
     arguments: &PackArguments,
     set: &OpenedDataset,
@@ -63,12 +63,12 @@ pub(super) fn an_image_is_known(
     if arguments.image_field.is_some() {
         return Ok(());
     }
-    let usual = set.fetch_labeled();
+    let default_fields = set.fetch_labeled();
     let mut first = None;
     for number in 0..set.samples.len() {
-        // What cannot be read is told in its turn.
+        // The pipeline reports samples that cannot be read.
         let Ok(record) = set.samples.item(number) else { continue };
-        if usual.fields_of(&record).0.is_some() {
+        if default_fields.fields_of(&record).0.is_some() {
             return Ok(());
         }
         first.get_or_insert(record);
@@ -76,44 +76,46 @@ pub(super) fn an_image_is_known(
     first.map_or(Ok(()), |record| Err(Failure::usage(no_image(record.names()))))
 }
 
-/// Refuses a data set of which a file lies in the folder that is written to, whatever links or braces
-/// led there: it may be one of those that are written anew.
+/// Fails if a file of the data set is inside the output folder, where `pack` might replace it.
+///
+/// Follows symbolic links.
 pub(super) fn nothing_is_read_from(destination: &Path, set: &OpenedDataset) -> Result<(), Failure> {
-    // What is not there holds nothing.
+    // A folder that does not exist contains no file.
     let Ok(folder) = fs::canonicalize(destination) else { return Ok(()) };
     if !set.is_local {
         return Ok(());
     }
-    let mut folders = RealFolders::default();
+    let mut folders = CanonicalFolders::default();
     for number in 0..set.samples.len() {
-        // What cannot be read is told by whoever reads it.
+        // The pipeline reports samples that cannot be read.
         let Ok(record) = set.samples.item(number) else { continue };
         let objects = record.fields.iter().filter_map(|(_, field)| match field {
             StoredField::At(extent, _) => Some(&extent.object),
             _ => None,
         });
         let of_row = record.row.as_ref().and_then(|row| row.group.object());
-        if let Some(object) = objects.chain(of_row).find(|object| folders.hold(&folder, object)) {
+        if let Some(object) = objects.chain(of_row).find(|object| folders.contains(&folder, object))
+        {
             let [from, to] = [&*object.to_path(), destination]
                 .map(|path| printable(&path.display().to_string()));
-            let reason = format!("{from} lies in {to}: shards do not go where they come from");
+            let reason = format!("the source \"{from}\" is inside the output folder \"{to}\"");
             return Err(Failure::usage(reason));
         }
     }
     Ok(())
 }
 
-/// Where folders really lie, each looked up once.
+/// A cache of canonical paths of folders.
 #[derive(Default)]
-struct RealFolders {
+struct CanonicalFolders {
     known: HashMap<PathBuf, Option<PathBuf>>,
-    /// Samples of a shard come one behind the other.
+    /// The last result: consecutive samples often have the same file.
     last: Option<(Key, bool)>,
 }
 
-impl RealFolders {
-    /// Whether a file lies in that folder, or leads into it.
-    fn hold(&mut self, folder: &Path, file: &Key) -> bool {
+impl CanonicalFolders {
+    /// Whether a file, or the target of a symbolic link, is inside the folder.
+    fn contains(&mut self, folder: &Path, file: &Key) -> bool {
         if let Some((last, held)) = &self.last
             && last == file
         {
@@ -137,16 +139,16 @@ impl RealFolders {
     }
 }
 
-/// Whether a path is that of a folder, or leads into it, wherever links lead. It need not be there.
+/// Whether a path is the folder or inside it, after symbolic links; the path need not exist.
 fn lies_in(path: &Path, folder: &Path) -> bool {
     match (fs::canonicalize(folder), std::path::absolute(path)) {
         (Ok(folder), Ok(path)) => without_links(&path).starts_with(folder),
-        // What is wrong with them is told by whoever opens them.
+        // Opening the path reports the error.
         _ => false,
     }
 }
 
-/// An absolute path, with links followed as far as it is there.
+/// An absolute path with the symbolic links of its existing part resolved.
 fn without_links(path: &Path) -> PathBuf {
     let mut real = PathBuf::new();
     for part in path.components() {
@@ -168,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_into_a_folder_is_known_wherever_it_leads_through() {
+    fn lies_in_resolves_links_and_parent_components() {
         let place = tempfile::tempdir().unwrap();
         let photos = place.path().join("photos");
         fs::create_dir_all(photos.join("cat")).unwrap();

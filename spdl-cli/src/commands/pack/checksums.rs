@@ -1,5 +1,4 @@
-//! The checksums beside the tar archives that are packed anew: what was damaged since they were written
-//! does not become part of a set that calls it sound.
+//! Checksum files of source archives, so that `pack` does not copy corrupt members.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,18 +14,19 @@ use super::source::PackSource;
 use crate::datasets::member_name::key_and_field;
 use crate::datasets::sample_files::Sample;
 
-/// The checksum of each member, by a hash of its archive and name: some 50 bytes for each.
+/// The checksum of each member, by a hash of its archive and name; about 50 bytes per member.
 #[derive(Debug, Default)]
 pub(super) struct ArchiveChecksums {
     sums: HashMap<u128, u128>,
 }
 
 impl ArchiveChecksums {
-    /// Reads what lies beside the archives of a data set; nothing for one of another kind. Also why some
-    /// could not be read, but for those that are not there.
+    /// Reads the checksum file of each source archive, and returns the errors of unreadable ones.
+    ///
+    /// Empty for data sets other than tar shards. A missing file is no error.
     ///
     /// # Errors
-    /// What may be gone tomorrow, such as a network that is down.
+    /// Transient errors, such as a failed connection.
     pub(super) fn read(source: &PackSource) -> Result<(Self, Vec<Error>)> {
         let mut checksums = ArchiveChecksums::default();
         let mut unread = Vec::new();
@@ -36,7 +36,7 @@ impl ArchiveChecksums {
         }
         let mut archives = HashSet::new();
         for number in 0..set.samples.len() {
-            // What is damaged is told by whoever reads it.
+            // The pipeline reports samples that cannot be read.
             let Ok(record) = set.samples.item(number) else { continue };
             if let Some(archive) = archive_of(&record).filter(|it| !archives.contains(*it)) {
                 archives.insert(archive.clone());
@@ -62,21 +62,23 @@ impl ArchiveChecksums {
     }
 
     fn add(&mut self, archive: &Key, sums: &Sums) {
-        let mut twice = Vec::new();
+        let mut ambiguous = Vec::new();
         for sum in sums.as_slice() {
             let member = hash_of(archive, &lower_field(sum.name.as_bytes()));
             if self.sums.insert(member, sum.xxh3_128).is_some_and(|before| before != sum.xxh3_128) {
-                twice.push(member);
+                ambiguous.push(member);
             }
         }
-        // Which of them is meant nobody knows.
-        twice.iter().for_each(|member| {
+        // Two members of the same name have different checksums: neither can be compared.
+        ambiguous.iter().for_each(|member| {
             self.sums.remove(member);
         });
     }
 
+    /// Compares the fields of a sample with their checksums, if there are any.
+    ///
     /// # Errors
-    /// `Corrupt` where a field has another checksum than it had.
+    /// `Corrupt` if a checksum differs.
     pub(super) fn compare(&self, record: &StoredRecord, sample: &Sample) -> Result<()> {
         let Some(archive) = archive_of(record).filter(|_| !self.sums.is_empty()) else {
             return Ok(());
@@ -88,7 +90,7 @@ impl ArchiveChecksums {
             let Some(&was) = self.sums.get(&hash_of(archive, &name)) else { continue };
             let found = XxHash3_128::oneshot(&file.data);
             if found != was {
-                let message = format!("its checksum is {found:032x}, and was {was:032x}");
+                let message = format!("checksum mismatch: {found:032x}, expected {was:032x}");
                 let member = [key, b".", file.field.as_bytes()].concat();
                 let error = Error::new(ErrorKind::Corrupt, message);
                 return Err(error.with_key(Key::from_bytes(&member).display_name()));
@@ -98,7 +100,7 @@ impl ArchiveChecksums {
     }
 }
 
-/// The archive that a sample lies in.
+/// The archive of a sample.
 fn archive_of(record: &StoredRecord) -> Option<&Key> {
     record.fields.iter().find_map(|(_, field)| match field {
         StoredField::At(extent, _) => Some(&extent.object),
@@ -106,7 +108,7 @@ fn archive_of(record: &StoredRecord) -> Option<&Key> {
     })
 }
 
-/// The name of a member with that of its field in small letters, as fields are called.
+/// The name of a member with its field in lower case, as in the names of fields.
 fn lower_field(name: &[u8]) -> Vec<u8> {
     match key_and_field(name) {
         Some((key, field)) => {
@@ -120,7 +122,7 @@ fn hash_of(archive: &Key, member: &[u8]) -> u128 {
     XxHash3_128::oneshot(&[archive.as_bytes(), &[0], member].concat())
 }
 
-/// From an archive to the checksums beside it.
+/// The stage that reads the checksum file of an archive.
 struct ReadSums(Arc<dyn Fetcher>);
 
 #[async_trait]
@@ -144,7 +146,7 @@ mod tests {
     use spdl_io::records::{Encoding, Extent};
 
     #[test]
-    fn a_member_is_compared_with_its_own_checksum_alone() {
+    fn a_member_is_compared_with_its_own_checksum_only() {
         let line =
             |data: &[u8], name: &str| format!("{:032x}  {name}\n", XxHash3_128::oneshot(data));
         let text = line(b"one", "x/a.PNG") + &line(b"1", "x/a.cls") + &line(b"2", "x/a.cls");
@@ -162,7 +164,7 @@ mod tests {
         assert!(compare("s.tar", "png", b"one").is_ok());
         let error = compare("s.tar", "png", b"two").unwrap_err();
         assert_eq!((error.kind(), error.key()), (ErrorKind::Corrupt, Some("s.tar:x/a.png")));
-        // Of another archive, of a field that has none, and of one of which there are two.
+        // Another archive, a field without checksum, and a field with two checksums.
         assert!(compare("t.tar", "png", b"two").is_ok());
         assert!(compare("s.tar", "txt", b"two").is_ok());
         assert!(compare("s.tar", "cls", b"3").is_ok());

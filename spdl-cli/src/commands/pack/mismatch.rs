@@ -1,16 +1,16 @@
-//! In what a set that is there differs from the one that is asked for, in the words of the command line.
+//! The error message if the output folder holds a set that was packed with other options or images.
 
 use spdl_core::resume::Change;
 
 use super::arguments::PackArguments;
 use crate::ui::format::printable;
 
-/// An option that decides the bytes of a set, as the plan of a set holds it.
+/// An option that determines the bytes of a set, and its entry in the plan.
 struct RecipeOption {
     name: &'static str,
-    /// The part of the plan.
+    /// The entry of the plan.
     part: &'static str,
-    /// The value on the command line, of that of the part; `None` where that is what comes of no option.
+    /// Converts the entry to the value on the command line; `None` for the default.
     value: fn(&str) -> Option<&str>,
 }
 
@@ -47,44 +47,40 @@ const OPTIONS: [RecipeOption; 10] = [
     },
 ];
 
-/// Why a set that is there does not go on: what of the command line is not as it was, each option with
-/// both values. `None` where no option and no image says it.
-pub(super) fn told(changes: &[Change], arguments: &PackArguments) -> Option<String> {
+/// Describes which options differ from the existing set; `None` if neither options nor images differ.
+pub(super) fn describe(changes: &[Change], arguments: &PackArguments) -> Option<String> {
     let mut differ: Vec<String> =
-        OPTIONS.iter().filter_map(|option| option.told(changes)).collect();
+        OPTIONS.iter().filter_map(|option| option.describe(changes)).collect();
     let of = |part: &str| changes.iter().find(|change| change.part == part);
     if let Some(Change { was: Some(was), is: Some(is), .. }) = of("source items") {
-        differ.push(format!("from {was} images; now there are {is}"));
+        differ.push(format!("from {was} images, now there are {is}"));
     } else if of("source names").or_else(|| of("classes")).is_some() {
-        differ.push("from images of other names or classes".to_owned());
+        differ.push("from images with other names or classes".to_owned());
     }
     if let Some(Change { was: Some(was), is: Some(is), .. }) = of("encoder") {
-        differ.push(format!("by {was}; this is {is}, which may encode otherwise"));
+        differ.push(format!("by {was}, but {is} may encode differently"));
     }
     if differ.is_empty() {
         return None;
     }
     let folder = arguments.destination.display();
     Some(printable(&format!(
-        "the set in {folder} was packed {}; give another folder, or --overwrite",
-        differ.join("; and ")
+        "the set in {folder} was packed {}; choose another folder, or add --overwrite",
+        differ.join("; ")
     )))
 }
 
 impl RecipeOption {
-    /// `without --max-side; now it is 512`, if that has changed.
-    fn told(&self, changes: &[Change]) -> Option<String> {
+    /// `without --max-side, now 512`; `None` if the option is unchanged.
+    fn describe(&self, changes: &[Change]) -> Option<String> {
         let change = changes.iter().find(|change| change.part == self.part)?;
         let [was, is] =
             [&change.was, &change.is].map(|value| value.as_deref().and_then(self.value));
         let name = self.name;
         match (was, is) {
-            (None, Some(is)) => Some(format!("without {name}; now it is {is}")),
-            (Some(was), None) => Some(format!("with {name} {was}; now it is not given")),
-            (Some(was), Some(is)) if was != is => {
-                Some(format!("with {name} {was}; now it is {is}"))
-            }
-            // The values are those that come of no option.
+            (None, Some(is)) => Some(format!("without {name}, now {is}")),
+            (Some(was), None) => Some(format!("with {name} {was}, now without it")),
+            (Some(was), Some(is)) if was != is => Some(format!("with {name} {was}, now {is}")),
             _ => None,
         }
     }

@@ -1,4 +1,4 @@
-//! From the bytes of an image's file to those of its sample: the same, or encoded anew.
+//! Copies or encodes the image of a sample.
 
 use bytes::Bytes;
 use spdl_core::Result;
@@ -8,30 +8,32 @@ use spdl_media::{CodecRegistry, Decoder, Limits, Shrink};
 use super::arguments::{OutputFormat, PackArguments};
 use crate::datasets::sample_files::extension;
 
-/// What images become; one per worker, as it keeps decoders.
+/// Copies, reduces and encodes images; one per worker, since it owns decoder buffers.
 pub(crate) struct Recoder {
     registry: CodecRegistry,
     decoder: Decoder,
     shrink: Option<Shrink>,
     format: Option<OutputFormat>,
     quality: u8,
-    /// Whether images that go over as they are are decoded, too.
+    /// Whether copied images are decoded as a check.
     checks: bool,
 }
 
 /// An image as it is written.
 #[derive(Debug)]
 pub(crate) struct Recoded {
-    /// The usual ending of files of its format.
-    pub(crate) ending: String,
+    /// The usual file name extension of its format.
+    pub(crate) extension: String,
     pub(crate) bytes: Bytes,
-    /// Whether they are other bytes than those of the file.
+    /// Whether the image was encoded, not copied.
     pub(crate) encoded: bool,
 }
 
 impl Recoder {
+    /// Creates the decoders for the given options.
+    ///
     /// # Errors
-    /// As [`Shrink::to_longer_side`].
+    /// Errors of [`Shrink::to_longer_side`].
     pub(crate) fn new(arguments: &PackArguments) -> Result<Self> {
         let (registry, limits) = (CodecRegistry::with_defaults(), Limits::default());
         let shrink =
@@ -46,13 +48,13 @@ impl Recoder {
         })
     }
 
-    /// Only the header is read of what goes over as it is, unless it is to be checked.
+    /// Copies or encodes an image file. Reads only the header of a copied image, without `--check`.
     ///
     /// # Errors
-    /// Those of decoding and encoding; `Unsupported` for what is no image.
+    /// Errors of decoding and encoding; `Unsupported` if the format is unknown.
     pub(crate) fn recode(&mut self, file: Bytes) -> Result<Recoded> {
         let own = self.registry.find(&file)?.name();
-        let (is_to_shrink, max) = match &mut self.shrink {
+        let (is_too_large, shrink) = match &mut self.shrink {
             Some(shrink) => {
                 let (from, to) = shrink.sizes(&file)?;
                 (from != to, Some(shrink))
@@ -62,7 +64,7 @@ impl Recoder {
                 (false, None)
             }
         };
-        let smaller = max.filter(|_| is_to_shrink);
+        let smaller = shrink.filter(|_| is_too_large);
         let wanted = match (self.format, &smaller) {
             (None, Some(_)) => "jpeg",
             (None | Some(OutputFormat::Keep), None) => own,
@@ -76,7 +78,8 @@ impl Recoder {
             if self.checks {
                 self.decoder.decode_rgb(&file)?;
             }
-            return Ok(Recoded { ending: extension(own).to_owned(), bytes: file, encoded: false });
+            let extension = extension(own).to_owned();
+            return Ok(Recoded { extension, bytes: file, encoded: false });
         }
         let image = match smaller {
             Some(shrink) => shrink.image(&file)?,
@@ -87,6 +90,6 @@ impl Recoder {
             "webp" => WebpEncoder::new().encode_image(&image)?,
             _ => JpegEncoder::new().quality(self.quality).encode_image(&image)?,
         };
-        Ok(Recoded { ending: extension(wanted).to_owned(), bytes: bytes.into(), encoded: true })
+        Ok(Recoded { extension: extension(wanted).to_owned(), bytes: bytes.into(), encoded: true })
     }
 }

@@ -1,8 +1,4 @@
-//! `spdl pack`: a data set of images becomes tar shards.
-//!
-//! ```text
-//! samples ──► read (their fields as files) ──► encode (the image, or not) ──► shards, in their order
-//! ```
+//! Builds the pipeline of `spdl pack` and writes the shards.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,7 +30,7 @@ use crate::ui::format::{bytes, count, counted, for_shell, printable, time, used}
 use crate::ui::progress::Progress;
 use crate::ui::{stderr, stdout};
 
-/// So many images that were left out are shown to people.
+/// Maximum number of skipped images in the text summary.
 const SKIPPED_SHOWN: usize = 20;
 
 /// Runs the command.
@@ -51,7 +47,7 @@ pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure>
     let checksums = checksums(&source, arguments)?;
     let failed = |what: &str, error: &Error| {
         let failure = Failure::of(what, error, &arguments.destination);
-        failure.and("the same command goes on behind the shards that are finished")
+        failure.and("run the same command again to continue after the finished shards")
     };
     let names = source.content_hash().map_or("unknown".to_owned(), |hash| format!("{hash:016x}"));
     let plan = arguments
@@ -61,40 +57,41 @@ pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure>
         .recipe("source names", names)
         .classes(names_of_classes(arguments, &source));
     let start = Instant::now();
-    let mut done = PackCounts { lost, ..PackCounts::default() };
+    let mut counts = PackCounts { lost, ..PackCounts::default() };
     let manifest = match ShardWriter::open(&arguments.destination, &plan) {
         Err(error) => return Err(refused(&error, arguments)),
         Ok(shards::Opened::Complete(manifest)) => {
-            done.resumed = manifest.samples;
-            done.complete = true;
+            counts.resumed = manifest.samples;
+            counts.complete = true;
             manifest
         }
         Ok(shards::Opened::Writing(mut writer)) => {
-            done.resumed = writer.finished_samples();
-            write(arguments, source, checksums, &mut writer, &mut done)
+            counts.resumed = writer.finished_samples();
+            write(arguments, source, checksums, &mut writer, &mut counts)
                 .map_err(|error| failed("cannot pack", &error))?
                 .map_or(Ok(()), |error| {
                     let failure =
                         Failure::of("cannot pack an image", &error, &shown(&arguments.sources));
                     Err(failure.and(match is_about_a_sample(&error) {
                         true => {
-                            "mended, or with --on-error skip, the same command goes on from here"
+                            "to continue from here, repair it or add --on-error skip, and run the \
+                             command again"
                         }
-                        false => "the same command goes on from here",
+                        false => "run the same command again to continue from here",
                     }))
                 })?;
-            writer.finish(done.items).map_err(|error| failed("cannot pack", &error))?
+            writer.finish(counts.items).map_err(|error| failed("cannot pack", &error))?
         }
     };
-    done.took = start.elapsed();
-    tell(arguments, &manifest, &done)?;
+    counts.took = start.elapsed();
+    print_result(arguments, &manifest, &counts)?;
     match manifest.samples {
         0 => Err(nothing_packed(arguments, &manifest)),
         _ => Ok(()),
     }
 }
 
-/// What is to be packed; where what is damaged is left out, also of a set that lacks shards.
+/// Opens the source; with `--on-error skip`, also a packed set with missing or damaged shards.
 fn open(arguments: &PackArguments) -> std::result::Result<InputDataset, Failure> {
     let what = "cannot open the images";
     if arguments.on_error == OnError::Skip {
@@ -102,7 +99,7 @@ fn open(arguments: &PackArguments) -> std::result::Result<InputDataset, Failure>
     }
     InputDataset::open(&arguments.sources, arguments.image_and_label(), what).map_err(|failure| {
         match failure.is_about_damage() {
-            true => failure.and("--on-error skip packs what is whole"),
+            true => failure.and("add --on-error skip to pack the valid samples"),
             false => failure,
         }
     })
@@ -122,22 +119,23 @@ fn checksums(
     Ok(checksums)
 }
 
-/// The names of the classes, where the labels are those that the names belong to.
+/// The names of the classes; empty if `--label-field` selects other labels than the default.
 fn names_of_classes<'a>(arguments: &PackArguments, source: &'a PackSource) -> &'a [String] {
     let Some(label) = &arguments.label_field else { return source.classes() };
     let set = &source.opened.set;
     if matches!(set.kind, DatasetKind::Parquet | DatasetKind::FileList) {
-        // They were found in that field.
+        // The names were read from that field.
         return source.classes();
     }
     let first = (0..set.samples.len()).find_map(|number| set.samples.item(number).ok());
-    let usual = FetchLabeled::new(Arc::clone(&set.fetcher));
-    let usual = first.and_then(|record| usual.fields_of(&record).1);
-    if usual.as_deref() == Some(label) { source.classes() } else { &[] }
+    let fetch = FetchLabeled::new(Arc::clone(&set.fetcher));
+    let default_label = first.and_then(|record| fetch.fields_of(&record).1);
+    if default_label.as_deref() == Some(label) { source.classes() } else { &[] }
 }
 
-/// Whether an error says something of the sample that it was met at. What may be gone tomorrow, such as
-/// a network that is down, does not: all samples behind it would be left out, too.
+/// Whether an error is a property of its sample.
+///
+/// Other errors, such as a failed connection, would skip all following samples as well.
 fn is_about_a_sample(error: &Error) -> bool {
     let is_about = matches!(
         error.kind(),
@@ -151,35 +149,35 @@ fn is_about_a_sample(error: &Error) -> bool {
     is_about && !error.is_fatal()
 }
 
-/// What a run did.
+/// Counters of a run.
 #[derive(Debug, Default)]
 struct PackCounts {
-    /// How many items the source has.
+    /// Number of items in the source.
     items: u64,
-    /// Samples that were there before.
+    /// Samples written by earlier runs.
     resumed: u64,
-    /// Whether nothing was left to do.
+    /// Whether the set was already complete.
     complete: bool,
-    /// Samples of a damaged set that cannot be found in it.
+    /// Samples that the manifest of a damaged source lists but that are missing.
     lost: u64,
     unchanged: u64,
     encoded: u64,
     took: Duration,
 }
 
-/// Packs what is left; the inner error is that of an image.
+/// Packs the remaining samples; the inner error is the error of a sample.
 fn write(
     arguments: &PackArguments,
     source: PackSource,
     checksums: ArchiveChecksums,
     writer: &mut ShardWriter,
-    done: &mut PackCounts,
+    counts: &mut PackCounts,
 ) -> Result<Option<Error>> {
-    done.items = source.len();
+    counts.items = source.len();
     let start = writer.position();
-    let progress = Progress::new(done.items, !arguments.json);
+    let progress = Progress::new(counts.items, !arguments.json);
     progress.at(start);
-    if start >= done.items {
+    if start >= counts.items {
         return Ok(None);
     }
     let source = Arc::new(source);
@@ -192,7 +190,7 @@ fn write(
                     members.files.iter().map(|(name, data)| (name.as_str(), &data[..])).collect();
                 match writer.add(position, &item.key, &fields) {
                     Ok(()) => Ok(members.encoded),
-                    // No shard can hold such a sample.
+                    // The sample is invalid for any shard.
                     Err(error) if error.kind() == ErrorKind::InvalidArgument => {
                         Err(error.renamed(own_key.to_string()))
                     }
@@ -202,8 +200,8 @@ fn write(
             Err(error) => Err(error),
         };
         match outcome {
-            Ok(true) => done.encoded += 1,
-            Ok(false) => done.unchanged += 1,
+            Ok(true) => counts.encoded += 1,
+            Ok(false) => counts.unchanged += 1,
             Err(error) if arguments.on_error == OnError::Raise || !is_about_a_sample(&error) => {
                 let key = error.key().map_or_else(|| own_key.to_string(), str::to_owned);
                 let address = source.opened.set.address_of(&key);
@@ -259,8 +257,7 @@ fn build(
         .build()
 }
 
-/// From a sample's place to its fields. What cannot be read goes on as such, so that it is told in its
-/// turn.
+/// The stage that reads the fields of a sample; errors are passed on, so that they are handled in order.
 struct ReadFields(SampleReader);
 
 #[async_trait]
@@ -276,12 +273,12 @@ impl AsyncStage<PackItem> for ReadFields {
     }
 }
 
-/// From a sample's fields to what is written of it.
+/// The stage that checks and encodes a sample.
 struct EncodeStage {
     recoder: Recoder,
     checksums: Arc<ArchiveChecksums>,
     kind: DatasetKind,
-    /// The position at which the source begins.
+    /// The position of the first sample of this run.
     start: u64,
 }
 
@@ -309,43 +306,47 @@ impl Stage<(PackItem, Result<Sample>)> for EncodeStage {
     }
 }
 
-/// Another set is there, or other files.
+/// The failure if the output folder cannot be used: it holds another set, or other files.
 fn refused(error: &Error, arguments: &PackArguments) -> Failure {
-    if let Some(told) = mismatch::told(error.changes(), arguments) {
-        return Failure::sentence(told);
+    if let Some(line) = mismatch::describe(error.changes(), arguments) {
+        return Failure::sentence(line);
     }
     let what = "cannot pack into this folder";
     let failure = Failure::of(what, error, &arguments.destination);
     match error.kind() {
-        // Files that are of no set are not overwritten.
+        // --overwrite replaces sets only, never other files.
         ErrorKind::InvalidArgument if error.changes().is_empty() => {
-            failure.and("give another folder")
+            failure.and("choose another folder")
         }
         ErrorKind::InvalidArgument if !arguments.overwrite => {
-            failure.and("--overwrite replaces a set of shards")
+            failure.and("add --overwrite to replace the set")
         }
-        // What is no manifest is nobody's, and is not overwritten.
+        // A damaged shard belongs to a set; a damaged manifest may be any file.
         ErrorKind::NotFound | ErrorKind::Corrupt
             if error.key().is_some_and(|key| key.ends_with(".tar")) =>
         {
-            failure.and("--overwrite writes the set anew")
+            failure.and("add --overwrite to replace the set")
         }
         _ => failure,
     }
 }
 
 fn nothing_packed(arguments: &PackArguments, manifest: &Manifest) -> Failure {
-    let none = format!("none of {} images could be used", count(manifest.skipped));
+    let what = format!("all {} images failed", count(manifest.skipped));
     match manifest.skipped_samples.first() {
-        Some(first) => Failure::new(&none, &first.key, &first.reason),
-        None => Failure::new(&none, shown(&arguments.sources).display(), "there are none"),
+        Some(first) => Failure::new(&what, &first.key, &first.reason),
+        None => Failure::new(
+            "nothing to pack",
+            shown(&arguments.sources).display(),
+            "it has no samples",
+        ),
     }
 }
 
-fn tell(
+fn print_result(
     arguments: &PackArguments,
     manifest: &Manifest,
-    done: &PackCounts,
+    counts: &PackCounts,
 ) -> std::result::Result<(), Failure> {
     let path = arguments.destination.join(MANIFEST);
     if arguments.json {
@@ -359,22 +360,22 @@ fn tell(
             "skipped": manifest.skipped,
             "skipped_samples": skipped.collect::<Vec<_>>(),
             "classes": manifest.classes().len(),
-            "lost": done.lost,
-            "resumed": done.resumed,
-            "unchanged": done.unchanged,
-            "encoded": done.encoded,
-            "seconds": done.took.as_secs_f64(),
+            "lost": counts.lost,
+            "resumed": counts.resumed,
+            "unchanged": counts.unchanged,
+            "encoded": counts.encoded,
+            "seconds": counts.took.as_secs_f64(),
             "manifest": path.to_string_lossy(),
         });
         return stdout::print(&format!("{object}\n"));
     }
-    stdout::print(&summary(arguments, manifest, done, &path))
+    stdout::print(&summary(arguments, manifest, counts, &path))
 }
 
 fn summary(
     arguments: &PackArguments,
     manifest: &Manifest,
-    done: &PackCounts,
+    counts: &PackCounts,
     path: &Path,
 ) -> String {
     let mut lines = vec![format!(
@@ -383,29 +384,28 @@ fn summary(
         counted(manifest.shards.len() as u64, "shard", "shards"),
         bytes(manifest.bytes)
     )];
-    if done.complete {
-        lines.push("all of it was there already; nothing was left to do".to_owned());
+    if counts.complete {
+        lines.push("the set was already complete; nothing was written".to_owned());
     } else {
-        let before = match done.resumed {
+        let before = match counts.resumed {
             0 => String::new(),
-            before => format!("{} were there before, ", count(before)),
+            before => format!("{} from earlier runs, ", count(before)),
         };
         lines.push(format!(
-            "{before}{} as they were, {} encoded anew, in {}",
-            count(done.unchanged),
-            count(done.encoded),
-            time(done.took)
+            "{before}{} copied, {} encoded, in {}",
+            count(counts.unchanged),
+            count(counts.encoded),
+            time(counts.took)
         ));
     }
-    if done.unchanged > 0 && !arguments.check {
+    if counts.unchanged > 0 && !arguments.check {
         let folder = printable(&for_shell(&arguments.destination.display().to_string()));
         lines.push(format!(
-            "of images that are as they were only the headers were read; `spdl verify {folder}` decodes \
-             them"
+            "only the headers of copied images were checked; `spdl verify {folder}` decodes them"
         ));
     }
     if manifest.skipped > 0 {
-        lines.push(format!("{} left out:", counted(manifest.skipped, "image", "images")));
+        lines.push(format!("{} skipped:", counted(manifest.skipped, "image", "images")));
         for skipped in manifest.skipped_samples.iter().take(SKIPPED_SHOWN) {
             lines.push(format!(
                 "  {}\n      {}",
@@ -419,10 +419,10 @@ fn summary(
                 .push(format!("  and {} more (see the manifest)", count(manifest.skipped - shown)));
         }
     }
-    if done.lost > 0 {
+    if counts.lost > 0 {
         lines.push(format!(
-            "lost of the damaged set: {}, behind damage or in shards that are missing",
-            counted(done.lost, "sample", "samples")
+            "{} of the damaged source lost: after damage, or in missing shards",
+            counted(counts.lost, "sample", "samples")
         ));
     }
     if manifest.skipped > 0 {

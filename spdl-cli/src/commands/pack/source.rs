@@ -1,4 +1,4 @@
-//! The samples of a data set of any kind, each with the key that it has in the shards.
+//! The samples to pack, each with its key in the shards.
 
 use std::collections::{HashMap, HashSet};
 use std::path::MAIN_SEPARATOR;
@@ -12,24 +12,24 @@ use twox_hash::XxHash3_128;
 
 use crate::datasets::input::InputDataset;
 
-/// What is to be packed, in the order in which it is listed.
+/// The samples to pack, in the order of the data set.
 #[derive(Debug)]
 pub(crate) struct PackSource {
     pub(crate) opened: InputDataset,
-    /// What keys of files begin with that are named below it: the folder of images, or of a list.
+    /// The common prefix of file keys: the folder of the images, or of the list.
     folder: Vec<u8>,
-    /// The keys that are not those of the names, by number, as another sample has that one.
+    /// Keys made unique by a number, by the index of the sample.
     keys: HashMap<u64, Box<[u8]>>,
 }
 
-/// A sample that is to be packed.
+/// A sample to pack.
 #[derive(Clone, Debug)]
 pub(crate) struct PackItem {
-    /// Where its fields are; or why nobody can know.
+    /// The location of its fields, or the error of the data set.
     pub(crate) record: Result<StoredRecord>,
-    /// What people call it.
+    /// The name in messages.
     pub(crate) name: Key,
-    /// The key of its sample.
+    /// The key in the shards.
     pub(crate) key: Box<[u8]>,
 }
 
@@ -54,20 +54,19 @@ impl PackSource {
         source
     }
 
-    /// Where two samples would have one key, all but the first get a number. Hashes are remembered, not
-    /// keys: 16 bytes for each.
+    /// Appends a number to each key that an earlier sample has. Stores a 16-byte hash per key.
     fn make_keys_unique(&mut self) {
         let mut taken = HashSet::new();
-        let mut again = Vec::new();
+        let mut repeated = Vec::new();
         for index in 0..self.len() {
-            // What cannot be read is not written, and takes no key.
+            // Unreadable samples are not written and need no key.
             let Ok(PackItem { record: Ok(_), key, .. }) = self.item(index) else { continue };
             if !taken.insert(XxHash3_128::oneshot(&key)) {
-                again.push((index, key));
+                repeated.push((index, key));
             }
         }
         let mut last = HashMap::new();
-        for (index, key) in again {
+        for (index, key) in repeated {
             let number: &mut u64 = last.entry(key.clone()).or_insert(1);
             let unique = loop {
                 *number += 1;
@@ -80,7 +79,7 @@ impl PackSource {
         }
     }
 
-    /// What kind of source it is.
+    /// The kind of the data set.
     pub(crate) fn kind(&self) -> String {
         self.opened.set.kind.to_string()
     }
@@ -89,15 +88,15 @@ impl PackSource {
         &self.opened.set.classes
     }
 
-    /// What people call a sample, and its key.
-    fn named(&self, record: &StoredRecord) -> (Key, Vec<u8>) {
+    /// The name of a sample in messages, and its key in the shards.
+    fn name_and_key(&self, record: &StoredRecord) -> (Key, Vec<u8>) {
         let key = record.key.as_bytes();
         match self.opened.set.kind {
             DatasetKind::ImageFolder | DatasetKind::FileList => {
                 let below = key.strip_prefix(&self.folder[..]).unwrap_or(key);
                 (Key::from_bytes(below), key_of_file(below))
             }
-            DatasetKind::TarShards => (record.key.clone(), key_in_archive(record)),
+            DatasetKind::TarShards => (record.key.clone(), key_of_archive_sample(record)),
             _ => (record.key.clone(), key_of_row(key)),
         }
     }
@@ -110,11 +109,11 @@ impl Dataset for PackSource {
         self.opened.set.samples.len()
     }
 
-    /// Samples that are damaged are items too: it is told of each in its turn.
+    /// Never fails: an unreadable sample is an item too, so that its error is handled in order.
     fn item(&self, index: u64) -> Result<PackItem> {
         let record = self.opened.set.samples.item(index);
         let (name, key) = match &record {
-            Ok(record) => self.named(record),
+            Ok(record) => self.name_and_key(record),
             Err(error) => {
                 let name = error.key().map_or_else(|| format!("sample {index}"), str::to_owned);
                 (Key::from(name), Vec::new())
@@ -133,10 +132,10 @@ impl Dataset for PackSource {
     }
 }
 
-/// A path, or an address, without its last extension, and without other dots in its last part.
+/// A path or URL without its last extension, and with other dots of the last part replaced.
 fn key_of_file(name: &[u8]) -> Vec<u8> {
     let path = match name.windows(3).position(|part| part == b"://") {
-        // What follows a question mark may be secret, and what comes before an at sign.
+        // Query, fragment and user information may contain secrets.
         Some(at) => {
             let place = name[at + 3..].split(|byte| b"?#".contains(byte)).next();
             let place = place.unwrap_or_default();
@@ -150,21 +149,21 @@ fn key_of_file(name: &[u8]) -> Vec<u8> {
     let file = file.map_or(0, |at| at + 1);
     let end =
         path[file..].iter().rposition(|&byte| byte == b'.').map_or(path.len(), |at| file + at);
-    plain(&path[..end])
+    valid_key(&path[..end])
 }
 
-/// The name of a sample of an archive: what its key says behind that of the archive.
-fn key_in_archive(record: &StoredRecord) -> Vec<u8> {
+/// The key of an archive's sample, without the name of the archive.
+fn key_of_archive_sample(record: &StoredRecord) -> Vec<u8> {
     let archive = record.fields.iter().find_map(|(_, field)| match field {
         StoredField::At(extent, _) => Some(extent.object.as_bytes()),
         _ => None,
     });
     let key = record.key.as_bytes();
     let name = archive.and_then(|archive| key.strip_prefix(archive)?.strip_prefix(b":"));
-    plain(name.unwrap_or(key))
+    valid_key(name.unwrap_or(key))
 }
 
-/// The name of a file of rows, and the number of the row.
+/// `FILE/ROW` for a row of a table.
 fn key_of_row(key: &[u8]) -> Vec<u8> {
     let colon = key.iter().rposition(|&byte| byte == b':').unwrap_or(key.len());
     let (file, row) = key.split_at(colon);
@@ -173,8 +172,8 @@ fn key_of_row(key: &[u8]) -> Vec<u8> {
     [&key_of_file(name.unwrap_or_default())[..], b"/", row].concat()
 }
 
-/// A name as shards take it: its parts are neither empty nor `.` nor `..`, and the last one has no dot.
-fn plain(name: &[u8]) -> Vec<u8> {
+/// A valid key: no part is empty, `.` or `..`, and the last part has no dot.
+fn valid_key(name: &[u8]) -> Vec<u8> {
     let parts = name.split(|&byte| byte == b'/' || byte == MAIN_SEPARATOR as u8);
     let parts = parts.filter(|part| !part.is_empty() && *part != b".");
     let mut parts: Vec<Vec<u8>> =
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn no_key_leads_out_of_a_folder_or_holds_a_secret() {
+    fn keys_contain_no_parent_folders_and_no_secrets() {
         for (name, key) in [
             ("/data/1.jpg", "data/1"),
             ("../../1.jpg", "__/__/1"),
@@ -225,11 +224,11 @@ mod tests {
     }
 
     #[test]
-    fn samples_of_archives_keep_their_names_and_rows_are_numbered_by_file() {
+    fn archive_samples_keep_their_keys_and_rows_become_file_and_number() {
         let of = |key: &str, object: &str| {
             let extent = Extent::part(object, 512..1024);
             let record = StoredRecord::new(key).with_stored("jpg", extent, Encoding::Bytes);
-            String::from_utf8(key_in_archive(&record)).unwrap()
+            String::from_utf8(key_of_archive_sample(&record)).unwrap()
         };
         assert_eq!(of("a/b:c.tar:d:e/0001", "a/b:c.tar"), "d:e/0001");
         assert_eq!(of("x.tar:./cat/1", "x.tar"), "cat/1");
@@ -240,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_images_have_one_key() {
+    fn keys_are_unique() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["a.gif", "a.jpg", "a.png", "a_2.png", "b.c.png", "b_c.png"] {
             std::fs::write(folder.path().join(name), "").unwrap();
