@@ -14,7 +14,7 @@ use crate::ui::failure::Failure;
 pub(crate) struct Archive {
     /// As it is shown.
     pub(crate) name: String,
-    pub(crate) place: Location,
+    pub(crate) location: Location,
     /// What a manifest says of it.
     pub(crate) record: Option<ShardRecord>,
 }
@@ -22,7 +22,7 @@ pub(crate) struct Archive {
 impl Archive {
     /// Its size, where that is known before it is read.
     pub(crate) fn size(&self) -> Option<u64> {
-        match (&self.record, &self.place) {
+        match (&self.record, &self.location) {
             (Some(record), _) => Some(record.bytes),
             (None, Location::Local(path)) => fs::metadata(path).map(|found| found.len()).ok(),
             (None, Location::Remote(_)) => None,
@@ -32,13 +32,13 @@ impl Archive {
     /// Where its members lie: by the index beside it, or by a walk over it. Nothing is written.
     pub(crate) fn index(&self) -> Result<TarIndex, Failure> {
         let options = TarOptions::default();
-        let index = match &self.place {
+        let index = match &self.location {
             Location::Local(path) => ArchiveStamp::of_file(path).and_then(|stamp| {
                 TarIndex::load(path, &stamp, options).or_else(|_| TarIndex::build(path, options))
             }),
             Location::Remote(place) => place.index(options),
         };
-        index.map_err(|error| Failure::of("cannot read an archive", &error, &self.place.shown()))
+        index.map_err(|error| Failure::of("cannot read an archive", &error, &self.location.shown()))
     }
 }
 
@@ -53,7 +53,7 @@ pub(super) fn unlisted_archives(paths: Vec<PathBuf>) -> Vec<Archive> {
     };
     let archive = |path: &PathBuf| Archive {
         name: name(path),
-        place: Location::Local(path.clone()),
+        location: Location::Local(path.clone()),
         record: None,
     };
     paths.iter().map(archive).collect()

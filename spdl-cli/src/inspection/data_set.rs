@@ -35,7 +35,7 @@ impl DataSet {
     pub(super) fn of_manifest(manifest: Manifest, inside: impl Fn(&str) -> Location) -> Self {
         let archives = manifest.shards.iter().map(|record| Archive {
             name: record.name.clone(),
-            place: inside(&record.name),
+            location: inside(&record.name),
             record: Some(record.clone()),
         });
         DataSet::Archives {
@@ -55,24 +55,28 @@ impl DataSet {
 
     /// Looks for what a manifest says of each archive: of a folder that was packed, whether there are
     /// archives that it does not name; of others, whether a manifest beside them does.
-    pub(crate) fn look_for_manifests(&mut self) -> Result<(), Failure> {
+    pub(crate) fn attach_manifests(&mut self) -> Result<(), Failure> {
         let DataSet::Archives { archives, unlisted, manifest } = self else { return Ok(()) };
         if manifest.is_some() {
             let Some(first) = archives.first() else { return Ok(()) };
             let listed: HashSet<&str> = archives.iter().map(|archive| &*archive.name).collect();
-            let found = first.place.archives_beside()?.into_iter();
-            let found = found.map(|place| Archive { name: place.file_name(), place, record: None });
+            let found = first.location.archives_in_folder()?.into_iter();
+            let found = found.map(|place| Archive {
+                name: place.file_name(),
+                location: place,
+                record: None,
+            });
             *unlisted = found.filter(|archive| !listed.contains(&*archive.name)).collect();
             return Ok(());
         }
         let mut found: HashMap<_, Option<Manifest>> = HashMap::new();
         for archive in archives {
-            let folder = archive.place.shown().parent().map(Path::to_owned);
+            let folder = archive.location.shown().parent().map(Path::to_owned);
             let of_folder = match found.entry(folder) {
                 Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => new.insert(manifest_beside(archive)?),
+                Entry::Vacant(new) => new.insert(manifest_of_folder(archive)?),
             };
-            let name = archive.place.file_name();
+            let name = archive.location.file_name();
             let mut records = of_folder.iter().flat_map(|manifest| &manifest.shards);
             archive.record = records.find(|record| record.name == name).cloned();
         }
@@ -80,7 +84,7 @@ impl DataSet {
     }
 
     /// Archives of which it is known from the beginning that their ends cannot be read.
-    pub(crate) fn cut_shards(&self) -> u64 {
+    pub(crate) fn truncated_shards(&self) -> u64 {
         match self {
             DataSet::Archives { .. } => 0,
             DataSet::Samples(samples) => samples.opened.set.cut_shards,
@@ -95,16 +99,16 @@ impl DataSet {
 }
 
 /// The manifest beside an archive, if it is one.
-fn manifest_beside(archive: &Archive) -> Result<Option<Manifest>, Failure> {
-    match archive.place.manifest() {
+fn manifest_of_folder(archive: &Archive) -> Result<Option<Manifest>, Failure> {
+    match archive.location.manifest() {
         Ok(manifest) => Ok(Some(manifest)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) if error.kind().is_transient() => {
-            Err(Failure::of("cannot open", &error, &archive.place.shown()))
+            Err(Failure::of("cannot open", &error, &archive.location.shown()))
         }
         Err(error) => {
             // Others call files so, too.
-            let shown = archive.place.shown().with_file_name(MANIFEST);
+            let shown = archive.location.shown().with_file_name(MANIFEST);
             let told = format!("{} is not compared: {}", shown.display(), error.reason());
             stderr::note(&format!("spdl: warning: {}", printable(&told)));
             Ok(None)

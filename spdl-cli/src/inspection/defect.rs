@@ -39,14 +39,14 @@ impl Defect {
 
     /// That the data of a member, which begin there in the archive, are damaged.
     pub(crate) fn in_member(archive: usize, name: Key, start: Option<u64>, error: &Error) -> Self {
-        let mut bad = Defect::new(archive, Some(name), error);
+        let mut defect = Defect::new(archive, Some(name), error);
         // Offsets of decoders are those in the member.
-        bad.offset = start.map(|start| start + bad.offset.unwrap_or(0)).or(bad.offset);
-        bad
+        defect.offset = start.map(|start| start + defect.offset.unwrap_or(0)).or(defect.offset);
+        defect
     }
 
     /// The kind and the reason, for people.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         format!("{}: {}", self.kind, printable(&self.reason))
     }
 }

@@ -52,7 +52,7 @@ impl Location {
             }
             Location::Remote(RemoteLocation { fetcher, key, .. }) => {
                 let body = block_on(fetcher.open(key, &ReadRequest::whole()))?;
-                let pieces = Pieces { pieces: body.pieces, piece: Bytes::new() };
+                let pieces = BodyReader { pieces: body.pieces, piece: Bytes::new() };
                 Ok((Box::new(pieces), body.size))
             }
         }
@@ -67,7 +67,7 @@ impl Location {
             Location::Local(path) => Sums::read(path),
             Location::Remote(place) => {
                 let key = Key::from_bytes(&[place.key.as_bytes(), b".sums"].concat());
-                let text = place.read_beside(&key, Sums::MAX_BYTES)?;
+                let text = place.read_sibling(&key, Sums::MAX_BYTES)?;
                 Ok((Sums::parse(&text)?, XxHash3_128::oneshot(&text)))
             }
         }
@@ -83,13 +83,13 @@ impl Location {
             Location::Remote(place) => {
                 let key =
                     Key::from_bytes(&[self.folder().as_bytes(), MANIFEST.as_bytes()].concat());
-                Manifest::parse(&place.read_beside(&key, Manifest::MAX_BYTES)?)
+                Manifest::parse(&place.read_sibling(&key, Manifest::MAX_BYTES)?)
             }
         }
     }
 
     /// The other archives of its folder; none where a store does not list.
-    pub(crate) fn archives_beside(&self) -> std::result::Result<Vec<Location>, Failure> {
+    pub(crate) fn archives_in_folder(&self) -> std::result::Result<Vec<Location>, Failure> {
         match self {
             Location::Local(_) => {
                 let found = archives_in(&self.folder().to_path())?;
@@ -103,7 +103,7 @@ impl Location {
                 match block_on(stored_files(&*place.fetcher, &pattern)) {
                     Ok(found) => Ok(found
                         .into_iter()
-                        .map(|key| Location::Remote(place.beside(key)))
+                        .map(|key| Location::Remote(place.sibling(key)))
                         .collect()),
                     Err(error) if error.kind().is_transient() => {
                         Err(Failure::of("cannot list", &error, Path::new(&place.address)))
@@ -151,7 +151,7 @@ impl Location {
 
 impl RemoteLocation {
     /// Another object of the same store.
-    pub(super) fn beside(&self, key: Key) -> Self {
+    pub(super) fn sibling(&self, key: Key) -> Self {
         let start = self.address.strip_suffix(&self.key.to_string()).unwrap_or_default();
         RemoteLocation { address: format!("{start}{key}"), key, ..self.clone() }
     }
@@ -168,7 +168,7 @@ impl RemoteLocation {
         })
     }
 
-    fn read_beside(&self, key: &Key, most: u64) -> Result<Bytes> {
+    fn read_sibling(&self, key: &Key, most: u64) -> Result<Bytes> {
         if self.is_signed {
             let message = "nothing is looked for beside what a signed address leads to";
             return Err(Error::new(ErrorKind::NotFound, message));
@@ -184,12 +184,12 @@ impl RemoteLocation {
 }
 
 /// What comes of a store piece by piece.
-struct Pieces {
+struct BodyReader {
     pieces: BoxStream<'static, Result<Bytes>>,
     piece: Bytes,
 }
 
-impl Read for Pieces {
+impl Read for BodyReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.piece.is_empty() {
             match block_on(poll_fn(|cx| self.pieces.as_mut().poll_next(cx))) {

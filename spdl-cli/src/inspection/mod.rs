@@ -1,14 +1,14 @@
 //! Data sets as `ls`, `cat`, `verify` and `stat` read them: tar archives with their manifests, or samples.
 //!
 //! ```text
-//! addresses ──► open ──► DataSet (tar archives, each at its Location, or samples of any other kind)
+//! addresses ──► open ──► DataSet (tar archives, or samples of any other kind)
 //!                          ├── indexes, or sample records ──► ls, cat
 //!                          └── scan: one pass over all bytes ──► verify, stat
 //! ```
 //!
 //! | file | content |
 //! |---|---|
-//! | `bad`, `defect_list` | one defect; all defects of a pass, as text and JSON |
+//! | `defect`, `defect_list` | one defect; all defects of a pass, as text and JSON |
 //! | `scan_item` | what a pass yields: samples, members, defects, ends of archives |
 //! | `location` | where an archive is stored: its bytes and the files beside it |
 //! | `archive` | a tar archive, its index and its manifest record |

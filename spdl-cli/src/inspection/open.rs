@@ -17,7 +17,7 @@ use crate::datasets::input::InputDataset;
 use crate::ui::failure::Failure;
 
 /// The same as [`open`], to be read whole: archives in a store are archives, too.
-pub(crate) fn open_whole(paths: &[PathBuf]) -> Result<DataSet, Failure> {
+pub(crate) fn open_archives(paths: &[PathBuf]) -> Result<DataSet, Failure> {
     match remote::archives(paths)? {
         Some(set) => Ok(set),
         None => open(paths),

@@ -64,11 +64,11 @@ fn named(place: &RemoteLocation) -> spdl_core::Result<Vec<Archive>> {
             .map_err(|error| error.renamed(place.address.clone()))?,
         None => vec![place.key.clone()],
     };
-    Ok(keys.into_iter().map(|key| archive(place.beside(key))).collect())
+    Ok(keys.into_iter().map(|key| archive(place.sibling(key))).collect())
 }
 
 fn archive(place: RemoteLocation) -> Archive {
-    Archive { name: place.address.clone(), place: Location::Remote(place), record: None }
+    Archive { name: place.address.clone(), location: Location::Remote(place), record: None }
 }
 
 /// The archives of a folder: those that its manifest names, or all; `None` where there are none.
@@ -83,7 +83,7 @@ fn folder(place: &RemoteLocation, addresses: &[PathBuf]) -> Result<Option<DataSe
     let place = RemoteLocation { key: folder.clone(), address, ..place.clone() };
     let inside = |name: &str| {
         let key = Key::from_bytes(&[folder.as_bytes(), name.as_bytes()].concat());
-        Location::Remote(place.beside(key))
+        Location::Remote(place.sibling(key))
     };
     let manifest = match inside(MANIFEST).manifest() {
         Ok(manifest) => Some(manifest),
@@ -96,7 +96,7 @@ fn folder(place: &RemoteLocation, addresses: &[PathBuf]) -> Result<Option<DataSe
         }
     };
     let archives = match manifest.is_none() && begins_with_archives(&place) {
-        true => inside(MANIFEST).archives_beside()?,
+        true => inside(MANIFEST).archives_in_folder()?,
         false => Vec::new(),
     };
     if manifest.is_none() && archives.is_empty() {

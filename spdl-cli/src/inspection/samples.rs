@@ -89,7 +89,7 @@ impl Samples {
     }
 
     /// All of them, read.
-    pub(crate) fn found(&self) -> Result<impl Iterator<Item = ScanItem> + Send + use<>> {
+    pub(crate) fn scan(&self) -> Result<impl Iterator<Item = ScanItem> + Send + use<>> {
         let kind = self.opened.set.kind;
         let source = DatasetSource::new(RecordsWithErrors(Arc::clone(&self.opened.set.samples)));
         let read: Pipeline<_> = self
@@ -151,7 +151,7 @@ fn members(kind: DatasetKind, key: &Key, sample: Sample) -> Vec<ScanItem> {
             offset: file.offset,
             data: file.data,
             sum: None,
-            bad: None,
+            defect: None,
             // Once for each sample.
             label: label.take(),
         })

@@ -1,4 +1,4 @@
-//! All members of a data set, one pass over its bytes.
+//! Scans all members of a data set in one pass over its bytes.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -24,13 +24,13 @@ pub(crate) enum ChecksumMode {
     Ignored,
 }
 
-/// An iterator over a data set.
+/// Scans all archives or samples of a data set in order.
 pub(crate) fn scan(
     set: &Arc<DataSet>,
     checksums: ChecksumMode,
 ) -> spdl_core::Result<Box<dyn Iterator<Item = ScanItem> + Send>> {
     if let DataSet::Samples(samples) = &**set {
-        return Ok(Box::new(samples.found()?));
+        return Ok(Box::new(samples.scan()?));
     }
     let set = Arc::clone(set);
     let archives = move |at| match &*set {
@@ -40,37 +40,37 @@ pub(crate) fn scan(
     Ok(Box::new((0..).map_while(archives).flatten()))
 }
 
-/// A pass over one archive.
+/// The scan of one archive.
 struct Scan {
     archive: usize,
-    /// What is told first.
-    told: VecDeque<ScanItem>,
-    stream: Option<TarStream<Summing>>,
+    /// Items not yet returned.
+    pending: VecDeque<ScanItem>,
+    stream: Option<TarStream<HashingReader>>,
     sum: Arc<Mutex<Hasher>>,
     by_manifest: bool,
-    /// The sum that the archive should have.
+    /// The expected checksum of the archive.
     expected: Option<u128>,
-    /// Those that its members should have; `None` where nobody knows.
+    /// The expected checksums of the members, if known.
     sums: Option<Sums>,
-    lacks_sums: bool,
+    sums_missing: bool,
     members: usize,
-    /// The sample of the member before.
+    /// The key of the previous member.
     sample: Option<Key>,
-    /// How many there are by the manifest, or by their checksums.
+    /// The number of members by the manifest or the checksum file.
     known_members: u64,
-    is_sound: bool,
+    is_valid: bool,
 }
 
-/// Sums up what is read through it.
-struct Summing {
+/// A reader that hashes all bytes read.
+struct HashingReader {
     archive: Box<dyn Read + Send>,
     sum: Arc<Mutex<Hasher>>,
 }
 
-impl Read for Summing {
+impl Read for HashingReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.archive.read(buffer)?;
-        // A sum is never left half done.
+        // A poisoned lock is harmless: the hasher is always in a consistent state.
         self.sum.lock().unwrap_or_else(PoisonError::into_inner).write(&buffer[..read]);
         Ok(read)
     }
@@ -82,25 +82,25 @@ impl Scan {
         let found;
         let mut pass = Scan {
             archive: number,
-            told: VecDeque::new(),
+            pending: VecDeque::new(),
             stream: None,
             sum: Arc::clone(&sum),
             by_manifest: archive.record.is_some(),
             expected: None,
             sums: None,
-            lacks_sums: false,
+            sums_missing: false,
             members: 0,
             sample: None,
             known_members: archive.record.as_ref().map_or(0, ShardRecord::members),
-            is_sound: true,
+            is_valid: true,
         };
-        match archive.place.open() {
+        match archive.location.open() {
             Ok((archive, size)) => {
                 found = size;
-                pass.stream = Some(TarStream::new(Summing { archive, sum }));
+                pass.stream = Some(TarStream::new(HashingReader { archive, sum }));
             }
             Err(error) => {
-                pass.bad(Defect::new(number, None, &error));
+                pass.push_defect(Defect::new(number, None, &error));
                 pass.done(false, false, false);
                 return pass;
             }
@@ -108,14 +108,14 @@ impl Scan {
         if let Some((found, record)) = found.zip(archive.record.as_ref())
             && found != record.bytes
         {
-            let reason = format!("it has {found} bytes, and had {}", record.bytes);
-            pass.bad(Defect::corrupt(number, None, reason));
+            let reason = format!("wrong size: {found} bytes, expected {}", record.bytes);
+            pass.push_defect(Defect::corrupt(number, None, reason));
         }
         match checksums {
             ChecksumMode::Compared => pass.open_checksums(archive),
-            // They also tell how many members there were.
+            // The checksum file has one line for each member.
             ChecksumMode::Ignored if pass.known_members == 0 => {
-                let sums = archive.place.sums();
+                let sums = archive.location.sums();
                 pass.known_members = sums.map_or(0, |(sums, _)| sums.as_slice().len() as u64);
             }
             ChecksumMode::Ignored => {}
@@ -126,49 +126,49 @@ impl Scan {
     fn open_checksums(&mut self, archive: &Archive) {
         let record = archive.record.as_ref();
         self.expected = record.and_then(ShardRecord::sum);
-        match archive.place.sums() {
+        match archive.location.sums() {
             Ok((_, sum)) if record.is_some_and(|record| record.sum_of_sums() != Some(sum)) => {
-                let reason = "the file of its members' checksums is not the one that was written";
-                self.bad(Defect::corrupt(self.archive, None, reason));
+                let reason = "the checksum file of its members does not match the manifest";
+                self.push_defect(Defect::corrupt(self.archive, None, reason));
             }
             Ok((sums, _)) => {
                 self.known_members = self.known_members.max(sums.as_slice().len() as u64);
                 self.sums = Some(sums);
             }
             Err(error) if record.is_none() && error.kind() == ErrorKind::NotFound => {
-                self.lacks_sums = true;
+                self.sums_missing = true;
             }
             Err(error) => {
-                let mut bad = Defect::new(self.archive, None, &error);
-                bad.reason = format!("{}.sums: {}", archive.place.file_name(), bad.reason);
-                self.bad(bad);
+                let mut defect = Defect::new(self.archive, None, &error);
+                defect.reason = format!("{}.sums: {}", archive.location.file_name(), defect.reason);
+                self.push_defect(defect);
             }
         }
     }
 
-    fn bad(&mut self, bad: Defect) {
-        self.is_sound = false;
-        self.told.push_back(ScanItem::Defect(bad));
+    fn push_defect(&mut self, defect: Defect) {
+        self.is_valid = false;
+        self.pending.push_back(ScanItem::Defect(defect));
     }
 
-    /// Nothing of the archive comes any more.
+    /// Ends the scan of the archive.
     fn done(&mut self, was_read: bool, wrong_sum: bool, is_whole: bool) {
         self.stream = None;
         let seen = self.members as u64;
-        self.told.push_back(ScanItem::End(ArchiveEnd {
+        self.pending.push_back(ScanItem::End(ArchiveEnd {
             archive: self.archive,
             was_read,
             wrong_sum,
             by_manifest: self.by_manifest,
-            lacks_sums: self.lacks_sums,
+            sums_missing: self.sums_missing,
             members: self.known_members.max(seen),
             unseen: self.known_members.saturating_sub(seen),
-            lacks_end: !is_whole && self.known_members == 0,
+            end_missing: !is_whole && self.known_members == 0,
         }));
     }
 
-    /// The checksum of the next member, and its name.
-    fn promised(&self) -> Option<(Key, u128)> {
+    /// The expected name and checksum of the next member.
+    fn expected_member(&self) -> Option<(Key, u128)> {
         let sum = self.sums.as_ref()?.as_slice().get(self.members)?;
         Some((sum.name.clone(), sum.xxh3_128))
     }
@@ -179,31 +179,33 @@ impl Scan {
         let entry = match stream.next_entry() {
             Ok(Some(entry)) => entry,
             Ok(None) => return self.end(),
-            Err(error) => return self.broken(&error),
+            Err(error) => return self.stop_at_header(&error),
         };
         if entry.kind != TarKind::File {
             return;
         }
         let data = stream.data();
-        let promised = self.promised();
+        let expected = self.expected_member();
         self.members += 1;
-        let (sum, bad) = match (&self.sums, promised) {
+        let (sum, defect) = match (&self.sums, expected) {
             (None, _) => (None, None),
             (Some(_), Some((name, sum))) if name == entry.key => (Some(sum), None),
             (Some(_), other) => {
-                let other = other.map_or("none was".to_owned(), |(name, _)| format!("{name} was"));
-                let reason = format!("{other} written in its place");
+                let reason = match other {
+                    Some((name, _)) => format!("unexpected member: expected \"{name}\" here"),
+                    None => "unexpected member: the checksum file does not list it".to_owned(),
+                };
                 (None, Some(Defect::corrupt(self.archive, Some(entry.key.clone()), reason)))
             }
         };
-        self.is_sound &= bad.is_none();
+        self.is_valid &= defect.is_none();
         let name = entry.key.as_bytes();
         let ending = name.rsplit(|&byte| byte == b'.').next().unwrap_or_default();
         let (sample, field) = key_and_field(name).unwrap_or((name, ending));
         let sample = Key::from_bytes(sample);
         if self.sample.as_ref() != Some(&sample) {
             self.sample = Some(sample);
-            self.told.push_back(ScanItem::Sample);
+            self.pending.push_back(ScanItem::Sample);
         }
         match data {
             Ok(data) => {
@@ -211,7 +213,7 @@ impl Scan {
                 let field = Key::from_bytes(field).to_string();
                 let number = || Encoding::Integer.decode(data.clone()).ok()?.as_i64();
                 let label = if field == "cls" { number() } else { None };
-                self.told.push_back(ScanItem::Member(Member {
+                self.pending.push_back(ScanItem::Member(Member {
                     archive: self.archive,
                     field,
                     is_image,
@@ -219,49 +221,49 @@ impl Scan {
                     offset: Some(entry.data_offset),
                     data,
                     sum,
-                    bad,
+                    defect,
                     label,
                 }));
             }
             Err(error) => {
-                let bad = Defect::new(self.archive, Some(entry.key), &error);
+                let defect = Defect::new(self.archive, Some(entry.key), &error);
                 match error.kind() {
-                    // It is passed over.
-                    ErrorKind::Unsupported | ErrorKind::LimitExceeded => self.bad(bad),
-                    _ => self.broken_off(bad, self.members),
+                    // Skip the member and continue.
+                    ErrorKind::Unsupported | ErrorKind::LimitExceeded => self.push_defect(defect),
+                    _ => self.stop_at(defect, self.members),
                 }
             }
         }
     }
 
-    /// A header, or the end of the archive, is damaged: nothing behind it can be found.
-    fn broken(&mut self, error: &Error) {
-        let promised = self.promised();
-        let bad = Defect::new(self.archive, promised.map(|(name, _)| name), error);
-        self.broken_off(bad, self.members + 1);
+    /// Ends the scan at a damaged header or a truncated archive.
+    fn stop_at_header(&mut self, error: &Error) {
+        let expected = self.expected_member();
+        let defect = Defect::new(self.archive, expected.map(|(name, _)| name), error);
+        self.stop_at(defect, self.members + 1);
     }
 
-    /// Nothing comes behind what is bad, which is the last of so many members.
-    fn broken_off(&mut self, mut bad: Defect, members: usize) {
+    /// Ends the scan at a defect in the `members`-th member; the rest of the archive is unreadable.
+    fn stop_at(&mut self, mut defect: Defect, members: usize) {
         let all = self.sums.as_ref().map_or(0, |sums| sums.as_slice().len());
         match all.saturating_sub(members) {
             0 => {}
-            1 => bad.reason.push_str("; the member behind it could not be checked"),
+            1 => defect.reason.push_str("; the following member could not be checked"),
             more => {
-                bad.reason.push_str(&format!("; {more} members behind it could not be checked"))
+                defect.reason.push_str(&format!("; {more} following members could not be checked"))
             }
         }
-        self.bad(bad);
+        self.push_defect(defect);
         self.done(true, false, false);
     }
 
     fn end(&mut self) {
-        if let Some((name, _)) = self.promised() {
-            let reason = "it was written, and is not there";
-            self.bad(Defect::corrupt(self.archive, Some(name), reason));
+        if let Some((name, _)) = self.expected_member() {
+            let reason = "the member is missing";
+            self.push_defect(Defect::corrupt(self.archive, Some(name), reason));
         }
         let found = self.sum.lock().unwrap_or_else(PoisonError::into_inner).finish_128();
-        let wrong_sum = self.is_sound && self.expected.is_some_and(|sum| sum != found);
+        let wrong_sum = self.is_valid && self.expected.is_some_and(|sum| sum != found);
         self.done(true, wrong_sum, true);
     }
 }
@@ -271,10 +273,10 @@ impl Iterator for Scan {
 
     fn next(&mut self) -> Option<ScanItem> {
         loop {
-            if let Some(found) = self.told.pop_front() {
+            if let Some(found) = self.pending.pop_front() {
                 return Some(found);
             }
-            // Once it is done there is none.
+            // The stream is `None` after the last item.
             self.stream.as_ref()?;
             self.step();
         }

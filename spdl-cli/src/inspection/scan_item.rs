@@ -29,13 +29,13 @@ pub(crate) struct ArchiveEnd {
     /// Whether a manifest tells its size and its checksum.
     pub(crate) by_manifest: bool,
     /// Whether there are no checksums to compare, and nobody says that there should be some.
-    pub(crate) lacks_sums: bool,
+    pub(crate) sums_missing: bool,
     /// How many members it has, as far as anybody knows,
     pub(crate) members: u64,
     /// and how many of them were not come upon, as the archive ends before them, or is damaged.
     pub(crate) unseen: u64,
     /// Whether its end was not come upon, and nobody knows how many members there were.
-    pub(crate) lacks_end: bool,
+    pub(crate) end_missing: bool,
 }
 
 /// A file, with its bytes.
@@ -54,7 +54,7 @@ pub(crate) struct Member {
     /// The checksum that it should have.
     pub(crate) sum: Option<u128>,
     /// What is wrong with it, whatever its bytes are.
-    pub(crate) bad: Option<Defect>,
+    pub(crate) defect: Option<Defect>,
     /// The number of its sample's class, by one of its members.
     pub(crate) label: Option<i64>,
 }

@@ -32,7 +32,7 @@ const BATCH_SIZE: &str = "stage decode: batch size";
 
 /// Runs the command: measures, prints the result, and writes the report.
 pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
-    // EarlierChecksum a long run, not after it.
+    // Fail before a long run, not after it.
     let report = arguments.report.as_deref().map(ReportFile::prepare).transpose()?;
     let outcome = measure(arguments)?;
     if let Some(report) = report {

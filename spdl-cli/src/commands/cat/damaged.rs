@@ -29,7 +29,7 @@ pub(super) fn search(archive: &Archive, name: &[u8]) -> Search {
         (None, None) => return Search::NotThere,
         (None, Some(damage)) => damage,
     };
-    let Ok((sums, _)) = archive.place.sums() else { return Search::Hidden(damage) };
+    let Ok((sums, _)) = archive.location.sums() else { return Search::Hidden(damage) };
     if sums.as_slice().iter().all(|sum| sum.name.as_bytes() != name) {
         return Search::NotThere;
     }
@@ -42,7 +42,7 @@ pub(super) fn search(archive: &Archive, name: &[u8]) -> Search {
 /// The member of this name that comes last before the damage, and the damage.
 fn before_damage(archive: &Archive, name: &[u8]) -> (Option<Bytes>, Option<Error>) {
     let mut found = None;
-    let mut stream = match archive.place.open() {
+    let mut stream = match archive.location.open() {
         Ok((bytes, _)) => TarStream::new(bytes),
         Err(error) => return (None, Some(error)),
     };
@@ -62,7 +62,7 @@ fn before_damage(archive: &Archive, name: &[u8]) -> (Option<Bytes>, Option<Error
 }
 
 fn by_old_index(archive: &Archive, sums: &Sums, name: &[u8]) -> Option<Bytes> {
-    let Location::Local(path) = &archive.place else { return None };
+    let Location::Local(path) = &archive.location else { return None };
     let index = fs::read(TarIndex::path_of(path)).ok()?;
     let stamp = TarIndex::claimed_stamp(&index)?;
     let index = TarIndex::from_bytes(&index, &stamp, TarOptions::default()).ok()?;

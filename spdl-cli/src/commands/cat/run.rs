@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &CatArguments) -> Result<(), Failure> {
                     continue;
                 };
                 if let Some(number) = index.find(name.as_bytes()) {
-                    let failed = |error| Failure::of(WHAT, &error, &archive.place.shown());
+                    let failed = |error| Failure::of(WHAT, &error, &archive.location.shown());
                     return of_archive(archive, &index.file(number).map_err(failed)?);
                 }
                 fields.extend(fields_of(&index, key.as_bytes()));
@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &CatArguments) -> Result<(), Failure> {
 
 /// A member that is nowhere, but for what lies behind the damage of an archive.
 fn may_be_hidden(name: &Key, archive: &Archive, damage: &Error) -> Failure {
-    let place = archive.place.shown().display().to_string();
+    let place = archive.location.shown().display().to_string();
     let reason = format!(
         "it may lie behind damage in {place}: {}; `spdl verify {}` tells what is there",
         damage.reason(),
@@ -147,7 +147,7 @@ fn fields_of(index: &TarIndex, key: &[u8]) -> Vec<String> {
 }
 
 fn of_archive(archive: &Archive, entry: &TarEntry) -> Result<(), Failure> {
-    let path = archive.place.shown();
+    let path = archive.location.shown();
     let failed = |error: io::Error| Failure::new(WHAT, path.display(), error);
     let mut file = File::open(&path).map_err(failed)?;
     file.seek(SeekFrom::Start(entry.data_offset)).map_err(failed)?;

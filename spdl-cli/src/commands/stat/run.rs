@@ -33,7 +33,7 @@ const SHOWN: usize = 20;
 const LISTED: usize = 1000;
 pub(crate) fn run(arguments: &StatArguments) -> std::result::Result<(), Failure> {
     let page = arguments.html.as_deref().map(ReportFile::prepare).transpose()?;
-    let set = Arc::new(open::open_whole(&arguments.paths)?);
+    let set = Arc::new(open::open_archives(&arguments.paths)?);
     let place = shown(&arguments.paths);
     let ScanResult { summary, unreadable, known_members, thumbnails } =
         scan_all(&set, arguments, page.is_some())
@@ -41,7 +41,10 @@ pub(crate) fn run(arguments: &StatArguments) -> std::result::Result<(), Failure>
     let classes = summary.classes(set.classes());
     if let Some(page) = page {
         let name = place.display().to_string();
-        let listed = unreadable.first(LISTED).map(|bad| [bad.place(&set), bad.told()]).collect();
+        let listed = unreadable
+            .first(LISTED)
+            .map(|defect| [defect.location(&set), defect.describe()])
+            .collect();
         let sheet = thumbnails.into_sheet();
         page.write(&report::data_set(&name, &summary, &classes, listed, &sheet))?;
     }
@@ -53,7 +56,7 @@ pub(crate) fn run(arguments: &StatArguments) -> std::result::Result<(), Failure>
         false => {
             let listed = unreadable.as_text(&set, SHOWN, "1,000");
             let title = if listed.is_empty() { "" } else { "\nunreadable:\n" };
-            let unseen = defect_list::unseen(summary.unseen, summary.lack_ends);
+            let unseen = defect_list::unseen(summary.unseen, summary.ends_missing);
             format!("{}{title}{listed}{unseen}", as_text(&summary, &classes))
         }
     };
@@ -62,7 +65,7 @@ pub(crate) fn run(arguments: &StatArguments) -> std::result::Result<(), Failure>
         0 => Ok(()),
         _ => {
             let wrong = ["cannot be read"; 2];
-            Err(Failure::sentence(unreadable.sentence(&set, known_members, wrong)))
+            Err(Failure::sentence(unreadable.summary(&set, known_members, wrong)))
         }
     }
 }
@@ -112,7 +115,7 @@ impl Stage<ScanItem> for InspectStage {
                 });
                 Inspected::Member(InspectedMember { field, name, data, label, image })
             }
-            ScanItem::Defect(bad) => Inspected::Defect(bad),
+            ScanItem::Defect(defect) => Inspected::Defect(defect),
             ScanItem::End(end) => Inspected::End(end),
         })
     }
@@ -149,7 +152,7 @@ fn scan_all(set: &Arc<DataSet>, arguments: &StatArguments, with_sheet: bool) -> 
         .threads(threads)
         .build()?;
     let mut gathered = ScanResult::default();
-    gathered.summary.lack_ends = set.cut_shards();
+    gathered.summary.ends_missing = set.truncated_shards();
     for seen in pipeline {
         let ScanResult { summary, unreadable, known_members, thumbnails } = &mut gathered;
         let looked = match seen? {
@@ -158,14 +161,14 @@ fn scan_all(set: &Arc<DataSet>, arguments: &StatArguments, with_sheet: bool) -> 
                 summary.samples += 1;
                 continue;
             }
-            Inspected::Defect(bad) => {
-                unreadable.add(bad);
+            Inspected::Defect(defect) => {
+                unreadable.add(defect);
                 continue;
             }
             Inspected::End(end) => {
                 *known_members += end.members;
                 summary.unseen += end.unseen;
-                summary.lack_ends += u64::from(end.lacks_end);
+                summary.ends_missing += u64::from(end.end_missing);
                 continue;
             }
         };
@@ -185,7 +188,7 @@ fn scan_all(set: &Arc<DataSet>, arguments: &StatArguments, with_sheet: bool) -> 
                     thumbnails.offer(&looked.name, &looked.data);
                 }
             }
-            Some(Err(bad)) => unreadable.add(bad),
+            Some(Err(defect)) => unreadable.add(defect),
             None => {}
         }
     }
@@ -208,7 +211,7 @@ fn as_json(summary: &Summary, classes: &Classes, unreadable: Vec<Value>) -> Valu
         "formats": summary.formats,
         "unreadable": summary.unreadable,
         "unseen": summary.unseen,
-        "archives_without_end": summary.lack_ends,
+        "archives_without_end": summary.ends_missing,
     });
     for (name, values, _) in measures(summary) {
         object[name] = Spread::of(&values).map_or(Value::Null, |spread| {

@@ -18,7 +18,7 @@ pub(crate) struct Summary {
     /// Members that there are and that were not come upon,
     pub(crate) unseen: u64,
     /// and archives that end too soon, of which nobody knows how many members they had.
-    pub(crate) lack_ends: u64,
+    pub(crate) ends_missing: u64,
     pub(crate) images: Vec<ImageFacts>,
     /// Samples, by the number of the class.
     pub(crate) classes: BTreeMap<i64, u64>,

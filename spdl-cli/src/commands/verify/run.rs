@@ -1,4 +1,4 @@
-//! `spdl verify`: is every byte as it was written, and every image whole?
+//! Verifies checksums and decodes images, and prints the result.
 
 use std::sync::Arc;
 use std::thread;
@@ -23,20 +23,20 @@ use crate::ui::format::{bytes, count, counted, printable, wrap};
 use crate::ui::progress::Progress;
 use crate::ui::stdout;
 
-/// So many that are bad are listed for people.
+/// Maximum number of defects in the text output.
 const SHOWN: usize = 1000;
-/// No line of prose is longer.
+/// The width of wrapped text, in characters.
 const WIDTH: usize = 90;
 
 pub(crate) fn run(arguments: &VerifyArguments) -> std::result::Result<(), Failure> {
-    let mut set = open::open_whole(&arguments.paths)?;
-    set.look_for_manifests()?;
+    let mut set = open::open_archives(&arguments.paths)?;
+    set.attach_manifests()?;
     let set = Arc::new(set);
     let failed = |error| Failure::of("cannot verify", &error, &shown(&arguments.paths));
     let report = check(&set, arguments).map_err(failed)?;
     if arguments.json {
         let object = json!({
-            "sound": report.bad.total() == 0,
+            "sound": report.defects.total() == 0,
             "archives": report.archives,
             "members": report.members,
             "images": report.images,
@@ -45,120 +45,119 @@ pub(crate) fn run(arguments: &VerifyArguments) -> std::result::Result<(), Failur
             "without_checksums": report.without_checksums,
             "bytes": report.bytes,
             "unseen": report.unseen,
-            "archives_without_end": report.lack_ends,
-            "bad": report.bad.as_json(&set, usize::MAX),
-            "bad_total": report.bad.total(),
+            "archives_without_end": report.ends_missing,
+            "bad": report.defects.as_json(&set, usize::MAX),
+            "bad_total": report.defects.total(),
         });
         stdout::print(&format!("{object}\n"))?;
     } else {
-        let bad = report.bad.as_text(&set, SHOWN, "100,000");
-        let rescue = rescue::advice(&arguments.paths, report.bad.total(), report.images);
-        stdout::print(&format!("{bad}{}{rescue}", report.told()))?;
+        let defects = report.defects.as_text(&set, SHOWN, "100,000");
+        let rescue = rescue::advice(&arguments.paths, report.defects.total(), report.images);
+        stdout::print(&format!("{defects}{}{rescue}", report.describe()))?;
     }
-    match report.bad.total() {
+    match report.defects.total() {
         0 => Ok(()),
         _ => {
-            let told = report.bad.sentence(&set, report.known_members, ["is bad", "are bad"]);
-            Err(Failure::sentence(format!("not sound: {told}")))
+            let verb = ["is invalid", "are invalid"];
+            let summary = report.defects.summary(&set, report.known_members, verb);
+            Err(Failure::sentence(format!("verification failed: {summary}")))
         }
     }
 }
 
-/// What was found.
+/// The result of a verification.
 #[derive(Debug, Default)]
 struct Report {
     archives: u64,
     members: u64,
     images: u64,
     checksums: u64,
-    /// Archives of which a manifest tells size and checksum.
+    /// Archives with size and checksum in a manifest.
     by_manifest: u64,
     bytes: u64,
-    /// Members that there are, also those that could not be read.
+    /// Members of all archives, including unreadable ones.
     known_members: u64,
-    /// Members that there are and that were not come upon,
+    /// Known members that were not read.
     unseen: u64,
-    /// and archives that end too soon, of which nobody knows how many members they had.
-    lack_ends: u64,
-    /// Archives that have no checksums,
+    /// Damaged or truncated archives whose number of members is unknown.
+    ends_missing: u64,
+    /// Archives without checksums of their members.
     without_checksums: u64,
-    /// and where those of the first one would be.
+    /// The name of the first missing checksum file.
     missing: Option<String>,
-    bad: DefectList,
+    defects: DefectList,
 }
 
 impl Report {
-    fn told(&self) -> String {
+    fn describe(&self) -> String {
         let archives = match self.archives {
             0 => String::new(),
             archives => format!("{}, ", counted(archives, "archive", "archives")),
         };
-        let outcome = match self.bad.total() {
-            // It is told below what that means.
+        let outcome = match self.defects.total() {
+            // `limitations` describes this case.
             0 if self.without_checksums > 0 => String::new(),
-            0 => ", all sound".to_owned(),
-            bad => format!(", {} bad", count(bad)),
+            0 => ", all valid".to_owned(),
+            defects => format!(", {}", counted(defects, "defect", "defects")),
         };
-        let told = format!(
+        let text = format!(
             "{archives}{} ({}): {} compared, {} decoded{outcome}\n",
             counted(self.members, "member", "members"),
             bytes(self.bytes),
             counted(self.checksums, "checksum", "checksums"),
             counted(self.images, "image", "images"),
         ) + &self.manifests()
-            + &defect_list::unseen(self.unseen, self.lack_ends);
-        match self.what_cannot_be_seen() {
-            Some(limits) => told + &wrap(&limits, WIDTH) + "\n",
-            None => told,
+            + &defect_list::unseen(self.unseen, self.ends_missing);
+        match self.limitations() {
+            Some(limitations) => text + &wrap(&limitations, WIDTH) + "\n",
+            None => text,
         }
     }
 
-    /// How many archives were compared with a manifest.
+    /// A line about the archives that were compared with a manifest.
     fn manifests(&self) -> String {
         match (self.by_manifest, self.archives) {
             (_, 0) => String::new(),
-            (0, _) => format!(
-                "no {MANIFEST} beside them was compared: an archive that is missing is not noticed\n"
-            ),
+            (0, _) => format!("no {MANIFEST} was found, so a missing archive cannot be detected\n"),
             (some, all) if some >= all => {
-                format!("{MANIFEST} was compared: the size and checksum of each archive\n")
+                format!("compared with {MANIFEST}: size and checksum of each archive\n")
             }
             (some, all) => format!(
-                "{MANIFEST} was compared: size and checksum of {} of {} archives\n",
+                "compared with {MANIFEST}: size and checksum of {} of {} archives\n",
                 count(some),
                 count(all)
             ),
         }
     }
 
-    /// That some archives have no checksums, if so.
-    fn what_cannot_be_seen(&self) -> Option<String> {
+    /// A line about archives without checksums, if there are any.
+    fn limitations(&self) -> Option<String> {
         if self.without_checksums == 0 {
             return None;
         }
-        let sound = match (self.bad.total(), self.images) {
-            (0, 0) => "every member can be read; ",
-            (0, _) => "no image is damaged; ",
+        let valid = match (self.defects.total(), self.images) {
+            (0, 0) => "all members are readable; ",
+            (0, _) => "all images are valid; ",
             _ => "",
         };
         let missing = printable(self.missing.as_deref().unwrap_or("SHARD.tar.sums"));
-        let (has, where_it_is) = match (self.without_checksums, self.archives) {
-            (1, 1) => ("there are no checksums to compare".to_owned(), "seen"),
-            (1, _) => ("1 archive has no checksums to compare".to_owned(), "seen in it"),
-            (some, _) => {
-                (format!("{} archives have no checksums to compare", count(some)), "seen in them")
-            }
+        let (checksums, location) = match (self.without_checksums, self.archives) {
+            (1, 1) => ("there are no checksums".to_owned(), ""),
+            (1, _) => ("1 archive has no checksums".to_owned(), " in it"),
+            (some, _) => (format!("{} archives have no checksums", count(some)), " in them"),
         };
         let more = match self.without_checksums {
             1 => "is missing".to_owned(),
             more => format!("and {} more are missing", count(more - 1)),
         };
-        Some(format!("{sound}{has} ({missing} {more}), so other damage cannot be {where_it_is}"))
+        Some(format!(
+            "{valid}{checksums} ({missing} {more}), so other damage{location} cannot be detected"
+        ))
     }
 }
 
 fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
-    let mut progress = Reading::begin(set, !arguments.json);
+    let mut progress = ScanProgress::begin(set, !arguments.json);
     let available = || thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.threads.map_or_else(available, |threads| threads as usize);
     let pipeline = PipelineBuilder::from_iter(scan::scan(set, ChecksumMode::Compared)?)
@@ -173,75 +172,75 @@ fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
         .deterministic()
         .threads(threads)
         .build()?;
-    let mut report = Report { lack_ends: set.cut_shards(), ..Report::default() };
+    let mut report = Report { ends_missing: set.truncated_shards(), ..Report::default() };
     if let DataSet::Archives { archives, unlisted, .. } = &**set {
         for (number, _) in (archives.len()..).zip(unlisted) {
-            let reason = format!("{MANIFEST} does not name this archive");
-            report.bad.add(Defect::corrupt(number, None, reason));
+            let reason = format!("{MANIFEST} does not list this archive");
+            report.defects.add(Defect::corrupt(number, None, reason));
         }
     }
-    // Whether a member of the archive under way is bad.
-    let mut seen_bad = false;
+    // Whether the current archive has a defect so far.
+    let mut seen_defect = false;
     for checked in pipeline {
         match checked? {
             Checked::Sample => progress.sample(),
-            Checked::Member { bytes, is_image, compared, bad } => {
+            Checked::Member { bytes, is_image, compared, defect } => {
                 progress.member(bytes);
                 report.members += 1;
                 report.bytes += bytes;
                 report.images += u64::from(is_image);
                 report.checksums += u64::from(compared);
-                seen_bad |= bad.is_some();
-                bad.into_iter().for_each(|bad| report.bad.add(bad));
+                seen_defect |= defect.is_some();
+                defect.into_iter().for_each(|defect| report.defects.add(defect));
             }
-            Checked::Defect(bad) => {
-                seen_bad = true;
-                report.bad.add(bad);
+            Checked::Defect(defect) => {
+                seen_defect = true;
+                report.defects.add(defect);
             }
             Checked::End(ArchiveEnd {
                 archive,
                 was_read,
                 wrong_sum,
                 by_manifest,
-                lacks_sums,
+                sums_missing,
                 members,
                 unseen,
-                lacks_end,
+                end_missing,
             }) => {
                 progress.end(archive);
                 report.unseen += unseen;
-                report.lack_ends += u64::from(lacks_end);
+                report.ends_missing += u64::from(end_missing);
                 report.archives += u64::from(was_read);
                 report.by_manifest += u64::from(was_read && by_manifest);
                 report.known_members += members;
-                if wrong_sum && !seen_bad {
-                    let reason = "its checksum is wrong, and those of all members are right: the damage \
-                                  is in headers, or between members";
-                    report.bad.add(Defect::corrupt(archive, None, reason));
+                if wrong_sum && !seen_defect {
+                    let reason = "the checksum of the archive is wrong, but those of all members are \
+                                  correct: a header or padding is damaged";
+                    report.defects.add(Defect::corrupt(archive, None, reason));
                 }
-                if lacks_sums {
+                if sums_missing {
                     report.without_checksums += 1;
                     let sums = || set.archive_name(archive).map(|name| format!("{name}.sums"));
                     report.missing = report.missing.take().or_else(sums);
                 }
-                seen_bad = false;
+                seen_defect = false;
             }
         }
     }
     Ok(report)
 }
 
-/// How far the pass has come: in bytes of archives, where all tell their sizes, or else in samples.
-struct Reading {
+/// The progress of the scan: in bytes if the sizes of all archives are known, else in samples.
+struct ScanProgress {
     bar: Progress,
     done: u64,
-    /// Where each archive ends, if all were one behind the other; empty where samples are counted.
+    /// The cumulative sizes of the archives; empty if samples are counted.
     ends: Vec<u64>,
 }
 
-impl Reading {
+impl ScanProgress {
     fn begin(set: &DataSet, wanted: bool) -> Self {
-        let of_samples = |samples: u64| Reading {
+        let of_samples = |samples: u64| ScanProgress {
             bar: Progress::new(samples, wanted && samples > 0),
             done: 0,
             ends: Vec::new(),
@@ -260,7 +259,7 @@ impl Reading {
             .collect();
         match ends {
             Some(ends) => {
-                Reading { bar: Progress::of_bytes(end, wanted && end > 0), done: 0, ends }
+                ScanProgress { bar: Progress::of_bytes(end, wanted && end > 0), done: 0, ends }
             }
             None => of_samples(0),
         }
@@ -275,7 +274,7 @@ impl Reading {
 
     fn member(&mut self, bytes: u64) {
         if !self.ends.is_empty() {
-            // With its header.
+            // Including its header.
             self.done += bytes + 512;
             self.bar.at(self.done);
         }
@@ -291,12 +290,12 @@ impl Reading {
 
 enum Checked {
     Sample,
-    Member { bytes: u64, is_image: bool, compared: bool, bad: Option<Defect> },
+    Member { bytes: u64, is_image: bool, compared: bool, defect: Option<Defect> },
     Defect(Defect),
     End(ArchiveEnd),
 }
 
-/// Compares a member with its checksum, and decodes it where it is an image.
+/// The stage that compares a member with its checksum, and decodes images.
 struct CheckStage {
     decoder: Decoder,
 }
@@ -308,16 +307,16 @@ impl CheckStage {
         let compared = member.sum.is_some();
         let found = XxHash3_128::oneshot(&data);
         let wrong_sum = member.sum.filter(|sum| *sum != found).map(|sum| {
-            let reason = format!("its checksum is {found:032x}, and was {sum:032x}");
-            let mut bad = Defect::corrupt(member.archive, Some(member.name.clone()), reason);
-            bad.offset = member.offset;
-            bad
+            let reason = format!("checksum mismatch: {found:032x}, expected {sum:032x}");
+            let mut defect = Defect::corrupt(member.archive, Some(member.name.clone()), reason);
+            defect.offset = member.offset;
+            defect
         });
-        let bad = member.bad.or(wrong_sum).or_else(|| {
+        let defect = member.defect.or(wrong_sum).or_else(|| {
             let error = is_image.then(|| self.decoder.decode_rgb(&data).err())??;
             Some(Defect::in_member(member.archive, member.name, member.offset, &error))
         });
-        Checked::Member { bytes: data.len() as u64, is_image, compared, bad }
+        Checked::Member { bytes: data.len() as u64, is_image, compared, defect }
     }
 }
 
@@ -328,7 +327,7 @@ impl Stage<ScanItem> for CheckStage {
         cx.emit(match found {
             ScanItem::Sample => Checked::Sample,
             ScanItem::Member(member) => self.member(member),
-            ScanItem::Defect(bad) => Checked::Defect(bad),
+            ScanItem::Defect(defect) => Checked::Defect(defect),
             ScanItem::End(end) => Checked::End(end),
         })
     }
