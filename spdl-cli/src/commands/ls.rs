@@ -1,4 +1,4 @@
-//! `spdl ls`: which shards, or which samples, there are.
+//! `spdl ls`: lists shards or samples.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -74,16 +74,16 @@ pub(crate) fn run(arguments: &LsArguments) -> Result<(), Failure> {
             let of_samples = arguments.samples || one_file;
             let mut unreadable = Unreadable::default();
             for archive in archives {
-                let told = match of_samples {
+                let lines = match of_samples {
                     true => samples(arguments, archive),
                     false => shard(arguments, archive),
                 };
-                match told {
-                    Ok(told) => stdout::print(&told)?,
+                match lines {
+                    Ok(lines) => stdout::print(&lines)?,
                     Err(failure) => unreadable.add(failure),
                 }
             }
-            unreadable.told(["archive", "archives"])?;
+            unreadable.finish(["archive", "archives"])?;
             if of_samples {
                 return Ok(());
             }
@@ -104,7 +104,7 @@ pub(crate) fn run(arguments: &LsArguments) -> Result<(), Failure> {
     }
 }
 
-/// What could not be listed: the first one, and how many there are.
+/// Entries that could not be listed: the first failure, and their number.
 #[derive(Default)]
 struct Unreadable {
     first: Option<Failure>,
@@ -117,29 +117,29 @@ impl Unreadable {
         self.number += 1;
     }
 
-    /// The first one as the failure of all, which are so called.
-    fn told(self, [one, many]: [&str; 2]) -> Result<(), Failure> {
+    /// The first failure, with the number of further ones.
+    fn finish(self, [one, many]: [&str; 2]) -> Result<(), Failure> {
         match (self.first, self.number) {
             (None, _) => Ok(()),
             (Some(failure), 0 | 1) => Err(failure),
             (Some(failure), all) => {
                 let more = counted(all - 1, one, many);
-                Err(failure.and(&format!("and {more} more cannot be listed")))
+                Err(failure.and(&format!("{more} more cannot be listed")))
             }
         }
     }
 }
 
-/// Calls this for each sample that is known; none is read. What the others are is told at the end.
+/// Calls `print` for each sample record; fails at the end if records are unreadable.
 fn each(
     arguments: &LsArguments,
     set: &Samples,
-    mut tell: impl FnMut(&StoredRecord) -> Result<(), Failure>,
+    mut print: impl FnMut(&StoredRecord) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let mut unreadable = Unreadable::default();
     for number in 0..set.len() {
         match set.record(number) {
-            Ok(record) => tell(&record)?,
+            Ok(record) => print(&record)?,
             Err(error) => {
                 let address = error.key().map(|key| set.opened.set.address_of(key));
                 let error = match address {
@@ -150,21 +150,21 @@ fn each(
             }
         }
     }
-    unreadable.told(set.noun())
+    unreadable.finish(set.noun())
 }
 
-/// The samples of an object that holds several, as far as they were counted.
+/// Counters of a file or object with several samples.
 struct ShardCounts {
     key: Key,
     samples: u64,
     members: u64,
-    /// The bytes of their fields; `None` where only reading would tell.
+    /// The total size of the fields; `None` if unknown without reading.
     bytes: Option<u64>,
 }
 
-/// The lines of the objects that samples lie in.
+/// Prints one line for each file or object with samples.
 fn objects(arguments: &LsArguments, set: &Samples) -> Result<(), Failure> {
-    let tell = |object: &ShardCounts| {
+    let print_line = |object: &ShardCounts| {
         let name = set.opened.set.address_of(&object.key.to_string());
         let ShardCounts { samples, members, bytes: size, .. } = *object;
         if arguments.json {
@@ -189,7 +189,7 @@ fn objects(arguments: &LsArguments, set: &Samples) -> Result<(), Failure> {
                 members: 0,
                 bytes: Some(0),
             }) {
-                tell(&done)?;
+                print_line(&done)?;
             }
         }
         if let Some(object) = &mut last {
@@ -200,7 +200,7 @@ fn objects(arguments: &LsArguments, set: &Samples) -> Result<(), Failure> {
         }
         Ok(())
     });
-    last.iter().try_for_each(tell)?;
+    last.iter().try_for_each(print_line)?;
     if arguments.json || listed.is_err() {
         return listed;
     }
@@ -208,16 +208,16 @@ fn objects(arguments: &LsArguments, set: &Samples) -> Result<(), Failure> {
     stdout::print(&format!("{}, {samples}\n", counted(number, "file", "files")))
 }
 
-/// The bytes of all fields of a sample; `None` where only reading would tell.
+/// The total size of the fields of a sample; `None` if unknown without reading.
 fn size_of_fields(record: &StoredRecord) -> Option<u64> {
     match record.row {
         Some(_) => None,
-        None => record.fields.iter().map(|(_, field)| place(field)?.1).sum(),
+        None => record.fields.iter().map(|(_, field)| extent_of(field)?.1).sum(),
     }
 }
 
-/// Where a field that is to be read lies in its object, and its size, as far as that is known.
-fn place(field: &StoredField) -> Option<(Option<u64>, Option<u64>)> {
+/// The offset and size of a stored field, as far as known.
+fn extent_of(field: &StoredField) -> Option<(Option<u64>, Option<u64>)> {
     match field {
         StoredField::At(extent, _) => {
             Some((extent.range.as_ref().map(|range| range.start), extent.size()))
@@ -229,24 +229,24 @@ fn place(field: &StoredField) -> Option<(Option<u64>, Option<u64>)> {
 /// The lines of a sample.
 fn sample(arguments: &LsArguments, set: &Samples, record: &StoredRecord) -> String {
     let of_row = record.row.iter().flat_map(|row| row.group.names());
-    let own = record.fields.iter().map(|(name, field)| (name, place(field)));
+    let own = record.fields.iter().map(|(name, field)| (name, extent_of(field)));
     let fields = own.chain(of_row.map(|name| (name, None)));
     let fields = fields.map(|(name, place)| (name, place.unwrap_or_default()));
     let key = Key::from_bytes(set.short_name(record));
     if arguments.json {
-        let told = |(name, (offset, size)): (&Arc<str>, (Option<u64>, Option<u64>))| {
+        let field = |(name, (offset, size)): (&Arc<str>, (Option<u64>, Option<u64>))| {
             (name.to_string(), json!({"offset": offset, "bytes": size}))
         };
         let shard = set
             .shard_of(record)
             .map_or(Value::Null, |shard| set.opened.set.address_of(&shard.to_string()).into());
-        // What is secret in an address is shown nowhere; members of archives have any names.
+        // A URL may contain secrets, which `Display` hides. Keys of archive members are never URLs.
         let key = match set.are_files() && key.as_bytes().windows(3).any(|part| part == b"://") {
             true => key.to_string(),
             false => String::from_utf8_lossy(key.as_bytes()).into_owned(),
         };
         let object = json!({
-            "key": key, "shard": shard, "fields": fields.map(told).collect::<Map<_, _>>(),
+            "key": key, "shard": shard, "fields": fields.map(field).collect::<Map<_, _>>(),
         });
         return format!("{object}\n");
     }
@@ -278,11 +278,11 @@ fn shard(arguments: &LsArguments, archive: &Archive) -> Result<String, Failure> 
         });
         return Ok(format!("{object}\n"));
     }
-    let told =
+    let line =
         format!("{}  {}  {}", printable(name), counted(samples, "sample", "samples"), bytes(size));
     match sum.filter(|_| arguments.long) {
-        Some(sum) => Ok(format!("{told}  xxh3-128 {sum}\n")),
-        None => Ok(format!("{told}\n")),
+        Some(sum) => Ok(format!("{line}  xxh3-128 {sum}\n")),
+        None => Ok(format!("{line}\n")),
     }
 }
 
@@ -318,7 +318,7 @@ fn samples(arguments: &LsArguments, archive: &Archive) -> Result<String, Failure
     Ok(text)
 }
 
-/// Members that follow each other and share a key. What has no key is a sample by itself.
+/// Groups consecutive members with the same key; a member without key is a separate sample.
 fn grouped(index: &TarIndex) -> Vec<(Key, Vec<TarEntry>)> {
     let mut samples: Vec<(Key, Vec<TarEntry>)> = Vec::new();
     let files =

@@ -2,7 +2,7 @@
 
 use spdl_io::records::IMAGE_EXTENSIONS;
 
-/// The name extensions of formats that are read by features, and whether this build does.
+/// The file name extensions of optional formats, and whether this build reads them.
 const MORE_EXTENSIONS: [(bool, &[&str]); 3] = [
     (cfg!(feature = "jxl"), &["jxl"]),
     (cfg!(feature = "exr"), &["exr"]),
@@ -12,13 +12,13 @@ const MORE_EXTENSIONS: [(bool, &[&str]); 3] = [
     ),
 ];
 
-/// The name extensions of formats that this build reads beside the usual ones.
+/// The file name extensions of the optional formats in this build.
 pub(crate) fn more_extensions() -> impl Iterator<Item = &'static str> {
     let read = MORE_EXTENSIONS.into_iter().filter(|(is_read, _)| *is_read);
     read.flat_map(|(_, names)| names.iter().copied())
 }
 
-/// The name extensions of images of any format, be it read by this build or not.
+/// The file name extensions of all image formats, in this build or not.
 pub(crate) fn image_extensions() -> impl Iterator<Item = &'static str> {
     let more = MORE_EXTENSIONS.into_iter().flat_map(|(_, names)| names.iter().copied());
     IMAGE_EXTENSIONS.into_iter().chain(more)

@@ -33,17 +33,17 @@ pub(crate) struct Fields<'a> {
     pub(crate) label: Option<&'a str>,
 }
 
-/// A data set, and what holds the connections to its store.
+/// An opened data set, with the connections to its store.
 #[derive(Debug)]
 pub(crate) struct InputDataset {
     pub(crate) set: OpenedDataset,
     stores: StoreRegistry,
-    /// What was given first: a folder, a file, a pattern.
+    /// The first argument: a folder, a file, or a pattern.
     first: Key,
 }
 
 impl InputDataset {
-    /// Opens it. What people should know of it is told at once; `what` failed otherwise.
+    /// Opens the data set and prints its warnings; `what` is the operation in error messages.
     pub(crate) fn open(
         addresses: &[PathBuf],
         fields: Fields<'_>,
@@ -54,8 +54,8 @@ impl InputDataset {
         Ok(opened)
     }
 
-    /// The same, also of a set that was packed and lacks shards, or has some of another size: that is
-    /// told, and what there is of it can be read.
+    /// Like [`open`](InputDataset::open), but accepts a packed set with missing or truncated shards,
+    /// and prints warnings about them.
     pub(crate) fn open_damaged(
         addresses: &[PathBuf],
         fields: Fields<'_>,
@@ -66,7 +66,7 @@ impl InputDataset {
         Ok(opened)
     }
 
-    /// As [`open`](InputDataset::open), and nothing is told.
+    /// Like [`open`](InputDataset::open), but prints no warnings.
     pub(crate) fn open_silently(
         addresses: &[PathBuf],
         what: &str,
@@ -103,7 +103,7 @@ impl InputDataset {
         Ok(InputDataset { set, stores, first })
     }
 
-    /// Finds the classes that the field of the label names, where that is not the usual one.
+    /// Reads the class names for a label field given on the command line.
     pub(crate) fn name_classes(
         &mut self,
         label: Option<&str>,
@@ -115,7 +115,7 @@ impl InputDataset {
         block_on(self.set.name_classes(label)).map_err(failed)
     }
 
-    /// Tells what people should know of it.
+    /// Prints the warnings of the data set.
     pub(crate) fn warn(&self) {
         let warnings = self.set.warnings.iter().map(|warning| self.by_address(warning));
         stderr::warn(&warnings.collect::<Vec<_>>());
@@ -128,13 +128,14 @@ impl InputDataset {
         }
     }
 
-    /// Tells where samples have no label, unless it was said which field that is.
+    /// Prints a warning if samples have no label and no label field was given.
     pub(crate) fn warn_of_no_labels(&self) {
         stderr::warn(self.set.unlabeled().map(|it| self.by_address(&it)).as_slice());
     }
 
-    /// Refuses names of fields that no sample has, each with the option that gave it: a misspelt one would
-    /// be missing in silence.
+    /// Fails if no sample has a given field, so that a misspelt name is not ignored.
+    ///
+    /// `asked` holds the option and the name of each field.
     pub(crate) fn check_fields(
         &self,
         asked: &[(&'static str, &str)],
@@ -147,7 +148,7 @@ impl InputDataset {
             if missing.is_empty() {
                 return Ok(());
             }
-            // What cannot be read is told in its turn.
+            // The pipeline reports samples that cannot be read.
             let Ok(record) = self.set.samples.item(number) else { continue };
             for name in record.names() {
                 missing.retain(|(_, asked)| *asked != name);
@@ -157,24 +158,24 @@ impl InputDataset {
             }
         }
         match missing.first() {
-            // Of samples that all are damaged nobody knows what they had.
+            // If all samples are unreadable, their fields are unknown.
             Some((option, name)) if !there.is_empty() => {
                 let there = there.into_iter().collect::<Vec<_>>().join(", ");
-                let reason =
-                    format!("{option} {name}: no sample has such a field; there are {there}");
+                let reason = format!(
+                    "{option} \"{name}\": no sample has this field; the fields are {there}"
+                );
                 Err(Failure::usage(reason))
             }
             _ => Ok(()),
         }
     }
 
-    /// The key of what was given first.
+    /// The key of the first argument.
     pub(crate) fn first(&self) -> &Key {
         &self.first
     }
 
-    /// The order of a shuffle that reads few parts at a time; `None` where each sample can be read by
-    /// itself, so that all may be shuffled with all.
+    /// A windowed shuffle for Parquet, which is read by row group; `None` for random-access formats.
     pub(crate) fn window(&self, seed: u64) -> Result<Option<ShardWindow>> {
         match self.set.kind {
             DatasetKind::Parquet => {
@@ -184,8 +185,8 @@ impl InputDataset {
         }
     }
 
-    /// The same pipeline where its stages read from this data set best.
-    pub(crate) fn runs<T: Send + 'static>(
+    /// Runs the pipeline on the runtime of the store, unless the data set is local.
+    pub(crate) fn with_runtime<T: Send + 'static>(
         &self,
         pipeline: PipelineBuilder<T>,
     ) -> Result<PipelineBuilder<T>> {
@@ -195,12 +196,11 @@ impl InputDataset {
         }
     }
 
-    /// A stage that reads from it.
+    /// Options for a stage that reads from the data set.
     pub(crate) fn stage(&self, name: &str) -> StageOptions {
         let stage = StageOptions::new(name);
         match self.set.is_local {
-            // No more at once than there are threads to read what is not in memory. From a store, the
-            // stage finds out how many.
+            // Local reads use one thread each. For a store, the stage tunes its concurrency itself.
             true => stage.concurrency(LocalFetcher::new().max_threads()).queue(Fetch::READ_AHEAD),
             false => stage,
         }

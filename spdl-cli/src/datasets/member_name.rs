@@ -1,9 +1,10 @@
-//! The names of the members of tar shards, by the convention of WebDataset.
+//! Names of members of tar shards, in the WebDataset convention.
 
 use super::extensions::image_extensions;
 
-/// The key of a member's sample and the name of its field, as WebDataset divides a name: at the first
-/// dot of its last part. `None` where it has none, or begins with it.
+/// Splits a member name into key and field at the first dot of its last component.
+///
+/// `None` if the component has no dot, or starts with one.
 pub(crate) fn key_and_field(name: &[u8]) -> Option<(&[u8], &[u8])> {
     let file = name.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
     let dot = name[file..].iter().position(|&byte| byte == b'.').filter(|&dot| dot > 0)?;
@@ -21,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_divided_as_webdataset_divides_them() {
+    fn names_are_split_at_the_first_dot_of_the_last_component() {
         for (name, divided) in [
             ("a.jpg", Some(("a", "jpg"))),
             ("d.x/a.seg.png", Some(("d.x/a", "seg.png"))),

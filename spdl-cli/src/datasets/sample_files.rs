@@ -1,8 +1,7 @@
-//! A sample of any kind of data set as files: what `spdl pack` writes of it, and what `spdl verify` and
-//! the others look at.
+//! Reads a sample as one file per field, for `spdl pack`, `cat`, `verify` and `stat`.
 //!
-//! Fields of tar archives, and files, are the bytes that lie there. Values of rows become files by their
-//! type: `caption` is `caption.txt`, a number `NAME.json`, an array or a list of numbers `NAME.npy`.
+//! Members of tar archives and files are returned unchanged. Values of rows become files by their type:
+//! a text `caption` becomes `caption.txt`, a number `NAME.json`, an array or list of numbers `NAME.npy`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,16 +14,16 @@ use spdl_io::records::{Encoding, StoredField};
 use spdl_io::{FetchLabeled, FetchRecord, Fetcher, FieldValue, Key, StoredRecord};
 use spdl_media::CodecRegistry;
 
-/// A sample, read.
+/// The fields of a sample.
 #[derive(Debug)]
 pub(crate) struct Sample {
     pub(crate) files: Vec<SampleFile>,
-    /// The number of its class, by a field or by the data set; negative where there is none.
+    /// The class, from a field or from the data set; negative for no class.
     pub(crate) label: i64,
 }
 
 impl Sample {
-    /// How many bytes its fields are.
+    /// The total size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.files.iter().map(|file| file.data.len()).sum()
     }
@@ -33,17 +32,17 @@ impl Sample {
 /// A field of a sample.
 #[derive(Debug)]
 pub(crate) struct SampleFile {
-    /// What the data set calls it.
+    /// The name in the data set.
     pub(crate) field: Arc<str>,
-    /// What it is called as a member of a shard.
+    /// The name as a member of a shard.
     pub(crate) name: String,
-    /// Where in its object it lies, if anybody knows.
+    /// The position in its file or object in bytes, if known.
     pub(crate) offset: Option<u64>,
     pub(crate) data: Bytes,
     pub(crate) role: Role,
 }
 
-/// What a field is to its sample.
+/// The role of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Image,
@@ -51,16 +50,16 @@ pub(crate) enum Role {
     Other,
 }
 
-/// Reads samples of a data set, and makes files of their fields.
+/// Reads samples of a data set, and converts their fields to files.
 pub(crate) struct SampleReader {
     fetcher: Arc<dyn Fetcher>,
     kind: DatasetKind,
-    usual: FetchLabeled,
-    /// Whether the field of the label was asked for by name.
+    labeled: FetchLabeled,
+    /// Whether the command line names the label field.
     has_label_field: bool,
-    /// Whether image and label are read, whatever `others` says.
+    /// Whether image and label are read in addition to `others`.
     reads_named: bool,
-    /// The fields beside them that are read; `None` for all.
+    /// The other fields to read; `None` for all.
     others: Option<Vec<String>>,
     formats: CodecRegistry,
 }
@@ -70,7 +69,7 @@ impl SampleReader {
         SampleReader {
             fetcher: Arc::clone(&set.fetcher),
             kind: set.kind,
-            usual: set.fetch_labeled(),
+            labeled: set.fetch_labeled(),
             has_label_field: false,
             reads_named: true,
             others: None,
@@ -78,39 +77,41 @@ impl SampleReader {
         }
     }
 
-    /// Takes this field as the image, and that one as the label, where they are given.
+    /// Sets the image field and the label field, if given.
     pub(crate) fn with_names(mut self, image: Option<&str>, label: Option<&str>) -> Self {
         if let Some(image) = image {
-            self.usual = self.usual.with_value_fields([image]);
+            self.labeled = self.labeled.with_value_fields([image]);
         }
         if let Some(label) = label {
-            self.usual = self.usual.with_label_fields([label]);
+            self.labeled = self.labeled.with_label_fields([label]);
             self.has_label_field = true;
         }
         self
     }
 
-    /// Reads only these fields beside image and label.
+    /// Reads only image, label and these fields.
     pub(crate) fn with_others(mut self, others: Option<&[String]>) -> Self {
         self.others = others.map(<[_]>::to_vec);
         self
     }
 
-    /// Reads this field alone.
+    /// Reads only this field.
     pub(crate) fn with_only(mut self, field: &str) -> Self {
         self.others = Some(vec![field.to_owned()]);
         self.reads_named = false;
         self
     }
 
+    /// Reads a sample.
+    ///
     /// # Errors
-    /// As [`FetchRecord`]; `NotFound` where there is no such field for the label; `InvalidArgument` where a
-    /// label that was asked for is neither a whole number nor a class.
+    /// Errors of [`FetchRecord`]; `NotFound` if the label field is missing; `InvalidArgument` if the value of
+    /// a given label field is neither an integer nor a class.
     pub(crate) async fn read(&self, record: StoredRecord, cx: &AsyncContext) -> Result<Sample> {
-        let (image, label) = self.usual.fields_of(&record);
+        let (image, label) = self.labeled.fields_of(&record);
         if self.has_label_field && label.is_none() {
             let there = record.names().collect::<Vec<_>>().join(", ");
-            let message = format!("there is no such field for the label, but {there}");
+            let message = format!("the label field is missing; the sample has {there}");
             return Err(Error::new(ErrorKind::NotFound, message));
         }
         let mut fetch = FetchRecord::new(Arc::clone(&self.fetcher));
@@ -131,11 +132,11 @@ impl SampleReader {
                 let key = [read.key.as_bytes(), b".", field.as_bytes()].concat();
                 error.with_key(Key::from_bytes(&key).display_name())
             };
-            // Alone, a name is wanted as it stands.
+            // A single field is returned unchanged, also if it is the name of a class.
             let is_name = !self.reads_named && matches!(value, FieldValue::Text(_));
-            let number = self.usual.label_of(&value).filter(|_| is_label && !is_name);
+            let number = self.labeled.label_of(&value).filter(|_| is_label && !is_name);
             if is_label && self.has_label_field && number.is_none() {
-                let message = format!("a whole number was expected, but this is {}", value.kind());
+                let message = format!("expected an integer label, found {}", value.kind());
                 return Err(in_field(Error::new(ErrorKind::InvalidArgument, message)));
             }
             sample.label = number.unwrap_or(sample.label);
@@ -145,12 +146,12 @@ impl SampleReader {
                 None => Role::Other,
             };
             let files = match (role, number) {
-                // What lies in an archive stays what it is.
+                // Members of archives stay unchanged.
                 (Role::Label, Some(number)) if !self.keeps_names() || self.has_label_field => {
                     vec![("cls".to_owned(), number.to_string().into())]
                 }
                 (Role::Image, _) if !matches!(value, FieldValue::Bytes(_)) => {
-                    let message = format!("an image was expected, but this is {}", value.kind());
+                    let message = format!("expected an image, found {}", value.kind());
                     return Err(in_field(Error::new(ErrorKind::InvalidArgument, message)));
                 }
                 _ => self.files(&field, value).map_err(in_field)?,
@@ -166,12 +167,12 @@ impl SampleReader {
         Ok(sample)
     }
 
-    /// Whether fields are members of archives, with names that say what they are.
+    /// Whether fields are members of archives, whose names contain the file type.
     fn keeps_names(&self) -> bool {
         self.kind == DatasetKind::TarShards
     }
 
-    /// The files that a value becomes: one, none where there is no value, several for a list of bytes.
+    /// Converts a value to files: none for a null, several for a list of bytes, else one.
     fn files(&self, field: &str, value: FieldValue) -> Result<Vec<(String, Bytes)>> {
         if self.keeps_names() {
             let FieldValue::Bytes(bytes) = value else {
@@ -191,12 +192,12 @@ impl SampleReader {
             }
             _ => {}
         }
-        let (ending, bytes) = self.file(value)?;
-        let is_told = ending.is_empty() || name.rsplit('.').next() == Some(ending);
-        Ok(vec![(if is_told { name } else { format!("{name}.{ending}") }, bytes)])
+        let (extension, bytes) = self.file(value)?;
+        let has_extension = extension.is_empty() || name.rsplit('.').next() == Some(extension);
+        Ok(vec![(if has_extension { name } else { format!("{name}.{extension}") }, bytes)])
     }
 
-    /// The bytes of a value, and how the name of such a file ends.
+    /// The file name extension for a value, and its bytes.
     fn file(&self, value: FieldValue) -> Result<(&str, Bytes)> {
         Ok(match value {
             FieldValue::Bytes(bytes) => {
@@ -213,14 +214,14 @@ impl SampleReader {
                 let data: Vec<u8> = numbers.iter().flat_map(|it| it.to_le_bytes()).collect();
                 ("npy", npy("<f8", false, &[numbers.len()], &data))
             }
-            // JSON has no such numbers.
+            // JSON has no infinity and no NaN.
             FieldValue::Float(number) if !number.is_finite() => {
                 ("npy", npy("<f8", false, &[], &number.to_le_bytes()))
             }
             other => match as_json(&other) {
                 Some(value) => ("json", value.to_string().into()),
                 None => {
-                    let message = format!("there is no kind of file for {}", other.kind());
+                    let message = format!("cannot store a value of type {}", other.kind());
                     return Err(Error::new(ErrorKind::Unsupported, message));
                 }
             },
@@ -228,7 +229,7 @@ impl SampleReader {
     }
 }
 
-/// The usual ending of files of a format of images.
+/// The usual file name extension of an image format.
 pub(crate) fn extension(format: &str) -> &str {
     match format {
         "jpeg" => "jpg",
@@ -237,7 +238,7 @@ pub(crate) fn extension(format: &str) -> &str {
     }
 }
 
-/// The same sample with what is to be read taken as the bytes that lie there.
+/// Sets the encoding of all stored fields to raw bytes.
 fn as_stored(mut record: StoredRecord) -> StoredRecord {
     for (_, field) in &mut record.fields {
         if let StoredField::At(_, encoding) = field {
@@ -254,14 +255,13 @@ fn offset_of((name, field): &(Arc<str>, StoredField)) -> Option<(Arc<str>, u64)>
     }
 }
 
-/// The name of a field as part of a file's name: in lower case, as readers of shards take it, without
-/// slashes.
+/// The name of a field as part of a file name: lower case, as WebDataset readers expect, no slashes.
 fn member_name(field: &str) -> String {
     let name = field.to_lowercase().replace(['/', '\0'], "_");
     if name.is_empty() { "field".to_owned() } else { name }
 }
 
-/// `None` for what JSON cannot say.
+/// A value as JSON; `None` if JSON cannot represent it.
 fn as_json(value: &FieldValue) -> Option<serde_json::Value> {
     Some(match value {
         FieldValue::Null => serde_json::Value::Null,
@@ -277,7 +277,7 @@ fn as_json(value: &FieldValue) -> Option<serde_json::Value> {
     })
 }
 
-/// An array as a file of NumPy.
+/// An array in the NPY format.
 fn npy_of(array: &NpyArray) -> Bytes {
     // `int32` is `i4`.
     let letter = array.element().to_string().chars().next().unwrap_or_default();
@@ -290,14 +290,14 @@ fn npy_of(array: &NpyArray) -> Bytes {
     npy(&format!("{order}{letter}{size}"), array.is_fortran_order(), array.shape(), array.data())
 }
 
-/// Version 1.0 of the format: the header is padded so that the elements begin at a multiple of 64.
+/// An NPY file of version 1.0; the header is padded so that the data begin at a multiple of 64 bytes.
 fn npy(element: &str, is_fortran_order: bool, shape: &[usize], data: &[u8]) -> Bytes {
     let extents: String = shape.iter().map(|extent| format!("{extent}, ")).collect();
     let order = if is_fortran_order { "True" } else { "False" };
     let header =
         format!("{{'descr': '{element}', 'fortran_order': {order}, 'shape': ({extents}), }}");
     let len = (10 + header.len() + 1).next_multiple_of(64) - 10;
-    // A header of 64 extents, as many as NumPy knows, has less than 2 KiB.
+    // With 64 dimensions, the maximum of NumPy, a header has less than 2 KiB, so its length fits `u16`.
     let mut file = b"\x93NUMPY\x01\x00".to_vec();
     file.extend_from_slice(&(len as u16).to_le_bytes());
     file.extend_from_slice(format!("{header:<width$}\n", width = len - 1).as_bytes());
@@ -314,7 +314,7 @@ mod tests {
     fn reader(kind: DatasetKind) -> SampleReader {
         let fetcher: Arc<dyn Fetcher> = Arc::new(MemoryFetcher::new());
         SampleReader {
-            usual: FetchLabeled::new(Arc::clone(&fetcher)),
+            labeled: FetchLabeled::new(Arc::clone(&fetcher)),
             fetcher,
             kind,
             has_label_field: false,
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_rows_become_files_by_their_types() {
+    fn row_values_become_files_by_type() {
         let rows = DatasetKind::Parquet;
         for (field, value, name, data) in [
             ("caption", FieldValue::Text("a cat".into()), "caption.txt", "a cat"),
@@ -349,7 +349,7 @@ mod tests {
         assert!(names(rows, "nothing", FieldValue::Null).is_empty());
         let png = Bytes::from_static(b"\x89PNG\r\n\x1a\n and so on");
         assert_eq!(names(rows, "mask", FieldValue::Bytes(png.clone()))[0].0, "mask.png");
-        // What no JSON can hold is a file for each of the list.
+        // Lists of bytes become one file per value.
         let list = FieldValue::List(vec![FieldValue::Bytes("a".into()), FieldValue::Bytes(png)]);
         let files: Vec<_> = names(rows, "all", list).into_iter().map(|(name, _)| name).collect();
         assert_eq!(files, ["all.0", "all.1.png"]);
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_json_lacks_and_lists_are_arrays_of_numpy() {
+    fn lists_and_non_finite_numbers_become_npy_files() {
         for (value, element, shape, data) in [
             (FieldValue::Integers(vec![1, -2]), NpyType::Int(8), &[2][..], vec![1, -2]),
             (

@@ -1,4 +1,4 @@
-//! One tar archive, with what its manifest records of it.
+//! A tar archive with its manifest record.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,15 +12,15 @@ use crate::ui::failure::Failure;
 /// A tar archive.
 #[derive(Clone, Debug)]
 pub(crate) struct Archive {
-    /// As it is shown.
+    /// The name in messages.
     pub(crate) name: String,
     pub(crate) location: Location,
-    /// What a manifest says of it.
+    /// The entry in a manifest.
     pub(crate) record: Option<ShardRecord>,
 }
 
 impl Archive {
-    /// Its size, where that is known before it is read.
+    /// The size in bytes, if known before the archive is read.
     pub(crate) fn size(&self) -> Option<u64> {
         match (&self.record, &self.location) {
             (Some(record), _) => Some(record.bytes),
@@ -29,7 +29,9 @@ impl Archive {
         }
     }
 
-    /// Where its members lie: by the index beside it, or by a walk over it. Nothing is written.
+    /// The index of the members: loaded from the index file, or built by reading the headers.
+    ///
+    /// Writes no file.
     pub(crate) fn index(&self) -> Result<TarIndex, Failure> {
         let options = TarOptions::default();
         let index = match &self.location {
@@ -42,8 +44,7 @@ impl Archive {
     }
 }
 
-/// Archives of which no manifest says anything. Where they lie in several folders, they are named by
-/// their paths.
+/// Archives without manifest records; from several folders, their names are their paths.
 pub(super) fn unlisted_archives(paths: Vec<PathBuf>) -> Vec<Archive> {
     let folder = paths.first().and_then(|path| path.parent());
     let in_one = paths.iter().all(|path| path.parent() == folder);

@@ -1,4 +1,4 @@
-//! A data set as `spdl ls`, `cat`, `verify` and `stat` read it: tar archives, or samples of any other kind.
+//! A data set as tar archives, or as samples of another kind.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -14,12 +14,12 @@ use crate::ui::failure::Failure;
 use crate::ui::format::printable;
 use crate::ui::stderr;
 
-/// What is looked at.
+/// A data set to inspect.
 #[derive(Debug)]
 pub(crate) enum DataSet {
     Archives {
         archives: Vec<Archive>,
-        /// Others beside them that the manifest does not name, where they were looked for.
+        /// Archives in the same folder that the manifest does not list.
         unlisted: Vec<Archive>,
         manifest: Option<Box<Manifest>>,
     },
@@ -31,7 +31,7 @@ impl DataSet {
         DataSet::Archives { archives, unlisted: Vec::new(), manifest: None }
     }
 
-    /// A set that was packed, by its manifest.
+    /// A packed set, from its manifest.
     pub(super) fn of_manifest(manifest: Manifest, inside: impl Fn(&str) -> Location) -> Self {
         let archives = manifest.shards.iter().map(|record| Archive {
             name: record.name.clone(),
@@ -53,8 +53,9 @@ impl DataSet {
         }
     }
 
-    /// Looks for what a manifest says of each archive: of a folder that was packed, whether there are
-    /// archives that it does not name; of others, whether a manifest beside them does.
+    /// Attaches manifest records to archives, and finds unlisted archives of a packed set.
+    ///
+    /// For archives that are not from a packed set, reads the manifest in their folder, if there is one.
     pub(crate) fn attach_manifests(&mut self) -> Result<(), Failure> {
         let DataSet::Archives { archives, unlisted, manifest } = self else { return Ok(()) };
         if manifest.is_some() {
@@ -83,7 +84,7 @@ impl DataSet {
         Ok(())
     }
 
-    /// Archives of which it is known from the beginning that their ends cannot be read.
+    /// The number of archives that were already found truncated when the data set was opened.
     pub(crate) fn truncated_shards(&self) -> u64 {
         match self {
             DataSet::Archives { .. } => 0,
@@ -91,14 +92,14 @@ impl DataSet {
         }
     }
 
-    /// The name of an archive; those that are not listed are counted behind the others.
+    /// The name of an archive by number; unlisted archives come last.
     pub(crate) fn archive_name(&self, number: usize) -> Option<&str> {
         let DataSet::Archives { archives, unlisted, .. } = self else { return None };
         archives.iter().chain(unlisted).nth(number).map(|archive| &*archive.name)
     }
 }
 
-/// The manifest beside an archive, if it is one.
+/// The manifest in the folder of an archive, if there is a valid one.
 fn manifest_of_folder(archive: &Archive) -> Result<Option<Manifest>, Failure> {
     match archive.location.manifest() {
         Ok(manifest) => Ok(Some(manifest)),
@@ -107,10 +108,10 @@ fn manifest_of_folder(archive: &Archive) -> Result<Option<Manifest>, Failure> {
             Err(Failure::of("cannot open", &error, &archive.location.shown()))
         }
         Err(error) => {
-            // Others call files so, too.
+            // A file of another program may have this name.
             let shown = archive.location.shown().with_file_name(MANIFEST);
-            let told = format!("{} is not compared: {}", shown.display(), error.reason());
-            stderr::note(&format!("spdl: warning: {}", printable(&told)));
+            let warning = format!("ignoring \"{}\": {}", shown.display(), error.reason());
+            stderr::note(&format!("spdl: warning: {}", printable(&warning)));
             Ok(None)
         }
     }

@@ -1,16 +1,16 @@
-//! What is wrong with a data set, and how it is told.
+//! A defect of a data set.
 
 use spdl_core::{Error, ErrorKind};
 use spdl_io::Key;
 
 use crate::ui::format::printable;
 
-/// What is wrong, and where.
+/// A corrupt, missing or unreadable part of a data set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Defect {
-    /// The number of its archive; 0 for files of a folder.
+    /// The number of its archive; 0 for other data sets.
     pub(crate) archive: usize,
-    /// The member, where it is one.
+    /// The member; `None` for defects of the archive.
     pub(crate) name: Option<Key>,
     pub(crate) offset: Option<u64>,
     pub(crate) kind: ErrorKind,
@@ -19,14 +19,14 @@ pub(crate) struct Defect {
 
 impl Defect {
     pub(crate) fn new(archive: usize, name: Option<Key>, error: &Error) -> Self {
-        // The offset is told by itself.
+        // The offset is a separate field.
         let mut reason = error.message().to_owned();
         let mut cause = std::error::Error::source(error);
         while let Some(error) = cause {
-            let told = error.to_string();
-            // A cause may be for programs alone.
-            if !told.is_empty() {
-                reason = format!("{reason}: {told}");
+            let message = error.to_string();
+            // A cause without message is for programs only.
+            if !message.is_empty() {
+                reason = format!("{reason}: {message}");
             }
             cause = error.source();
         }
@@ -37,15 +37,15 @@ impl Defect {
         Defect { archive, name, offset: None, kind: ErrorKind::Corrupt, reason: reason.into() }
     }
 
-    /// That the data of a member, which begin there in the archive, are damaged.
+    /// A defect in the data of a member, which begin at `start` in the archive.
     pub(crate) fn in_member(archive: usize, name: Key, start: Option<u64>, error: &Error) -> Self {
         let mut defect = Defect::new(archive, Some(name), error);
-        // Offsets of decoders are those in the member.
+        // Decoders report offsets within the member.
         defect.offset = start.map(|start| start + defect.offset.unwrap_or(0)).or(defect.offset);
         defect
     }
 
-    /// The kind and the reason, for people.
+    /// The error kind and the reason.
     pub(crate) fn describe(&self) -> String {
         format!("{}: {}", self.kind, printable(&self.reason))
     }

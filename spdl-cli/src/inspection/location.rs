@@ -1,4 +1,4 @@
-//! Where a tar archive lies, here or in a store: its bytes one after another, and what is beside it.
+//! The location of a tar archive, local or in a store, and access to files in the same folder.
 
 use std::fs::{self, File};
 use std::future::poll_fn;
@@ -16,33 +16,33 @@ use twox_hash::XxHash3_128;
 
 use crate::ui::failure::Failure;
 
-/// Where an archive lies.
+/// The location of an archive.
 #[derive(Clone, Debug)]
 pub(crate) enum Location {
-    /// A file of this machine.
+    /// A local file.
     Local(PathBuf),
-    /// An object of a store.
+    /// An object in a store.
     Remote(RemoteLocation),
 }
 
-/// Where an object lies in a store.
+/// The location of an object in a store.
 #[derive(Clone, Debug)]
 pub(crate) struct RemoteLocation {
     pub(super) fetcher: Arc<dyn Fetcher>,
     pub(super) key: Key,
-    /// As it may be shown.
+    /// The URL without secrets.
     pub(super) address: String,
-    /// Whether the address is signed, so that it leads to nothing beside it.
+    /// Whether the URL is signed, and so gives access to no other object.
     pub(super) is_signed: bool,
-    /// Holds the connections, and is never looked at.
+    /// Keeps the connections open.
     pub(super) _stores: Arc<StoreRegistry>,
 }
 
 impl Location {
-    /// The bytes of the archive, and how many there are, if that is told.
+    /// Opens the archive; also returns its size in bytes, if known.
     ///
     /// # Errors
-    /// What the operating system, or the store, answers.
+    /// Errors of the operating system or the store.
     pub(crate) fn open(&self) -> Result<(Box<dyn Read + Send>, Option<u64>)> {
         match self {
             Location::Local(path) => {
@@ -58,10 +58,10 @@ impl Location {
         }
     }
 
-    /// The checksums of its members, and that of the file that holds them.
+    /// Reads the checksums of the members; also returns the checksum of the checksum file.
     ///
     /// # Errors
-    /// `NotFound` where there are none; as [`Sums::read`]; what the store answers.
+    /// `NotFound` if there is no checksum file; errors of [`Sums::read`] and of the store.
     pub(crate) fn sums(&self) -> Result<(Sums, u128)> {
         match self {
             Location::Local(path) => Sums::read(path),
@@ -73,10 +73,10 @@ impl Location {
         }
     }
 
-    /// The manifest of the set that it is part of.
+    /// Reads the manifest in the folder of the archive.
     ///
     /// # Errors
-    /// `NotFound` where there is none; as [`Manifest::read`]; what the store answers.
+    /// `NotFound` if there is no manifest; errors of [`Manifest::read`] and of the store.
     pub(crate) fn manifest(&self) -> Result<Manifest> {
         match self {
             Location::Local(_) => Manifest::read(self.folder().to_path()),
@@ -88,7 +88,7 @@ impl Location {
         }
     }
 
-    /// The other archives of its folder; none where a store does not list.
+    /// All archives of its folder; empty if the store cannot list objects.
     pub(crate) fn archives_in_folder(&self) -> std::result::Result<Vec<Location>, Failure> {
         match self {
             Location::Local(_) => {
@@ -108,14 +108,14 @@ impl Location {
                     Err(error) if error.kind().is_transient() => {
                         Err(Failure::of("cannot list", &error, Path::new(&place.address)))
                     }
-                    // There are none, or not everybody may list.
+                    // No archives, or no permission to list.
                     Err(_) => Ok(Vec::new()),
                 }
             }
         }
     }
 
-    /// The folder that it lies in: of this machine, or one in the store with a slash at its end.
+    /// The folder of the archive; in a store, the key prefix with a final slash.
     pub(crate) fn folder(&self) -> Key {
         match self {
             Location::Local(path) => match path.parent() {
@@ -129,7 +129,7 @@ impl Location {
         }
     }
 
-    /// Its name in the folder.
+    /// The file name.
     pub(crate) fn file_name(&self) -> String {
         match self {
             Location::Local(path) => path.file_name().unwrap_or_default().to_string_lossy().into(),
@@ -140,7 +140,7 @@ impl Location {
         }
     }
 
-    /// What people call it.
+    /// The path or URL, without secrets.
     pub(crate) fn shown(&self) -> PathBuf {
         match self {
             Location::Local(path) => path.clone(),
@@ -150,16 +150,16 @@ impl Location {
 }
 
 impl RemoteLocation {
-    /// Another object of the same store.
+    /// Another object in the same store.
     pub(super) fn sibling(&self, key: Key) -> Self {
         let start = self.address.strip_suffix(&self.key.to_string()).unwrap_or_default();
         RemoteLocation { address: format!("{start}{key}"), key, ..self.clone() }
     }
 
-    /// Where the members of the archive lie, by a walk over it.
+    /// Builds the index of the members by reading the headers.
     ///
     /// # Errors
-    /// As [`TarIndex::fetch`].
+    /// Errors of [`TarIndex::fetch`].
     pub(super) fn index(&self, options: TarOptions) -> Result<TarIndex> {
         let (fetcher, key) = (Arc::clone(&self.fetcher), self.key.clone());
         block_on(async move {
@@ -170,20 +170,20 @@ impl RemoteLocation {
 
     fn read_sibling(&self, key: &Key, most: u64) -> Result<Bytes> {
         if self.is_signed {
-            let message = "nothing is looked for beside what a signed address leads to";
+            let message = "a signed URL gives access to no other object";
             return Err(Error::new(ErrorKind::NotFound, message));
         }
         match block_on(self.fetcher.read_at_most(key, most)) {
-            // Stores that do not let everybody list answer so where there is nothing.
+            // Without permission to list, S3 answers 403 for objects that do not exist.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                Err(Error::new(ErrorKind::NotFound, "it may not be read").with_source(error))
+                Err(Error::new(ErrorKind::NotFound, "permission denied").with_source(error))
             }
             read => read,
         }
     }
 }
 
-/// What comes of a store piece by piece.
+/// Reads the body of a response as a byte stream.
 struct BodyReader {
     pieces: BoxStream<'static, Result<Bytes>>,
     piece: Bytes,
@@ -203,7 +203,7 @@ impl Read for BodyReader {
     }
 }
 
-/// The tar archives directly in a folder, by their names.
+/// The tar archives directly in a folder, sorted by name.
 pub(super) fn archives_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let failed = |error| Failure::new("cannot list", folder.display(), error);
     let mut found = Vec::new();

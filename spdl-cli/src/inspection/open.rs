@@ -1,4 +1,4 @@
-//! From the addresses of the command line to a [`DataSet`].
+//! Opens the paths and URLs of the command line as a [`DataSet`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::datasets::address::is_address;
 use crate::datasets::input::InputDataset;
 use crate::ui::failure::Failure;
 
-/// The same as [`open`], to be read whole: archives in a store are archives, too.
+/// Like [`open`], but opens archives in a store as archives instead of samples.
 pub(crate) fn open_archives(paths: &[PathBuf]) -> Result<DataSet, Failure> {
     match remote::archives(paths)? {
         Some(set) => Ok(set),
@@ -24,7 +24,7 @@ pub(crate) fn open_archives(paths: &[PathBuf]) -> Result<DataSet, Failure> {
     }
 }
 
-/// A folder that was packed, a folder of tar archives, tar archives, or any other data set.
+/// Opens a packed folder, a folder of tar archives, tar archives, or any other data set.
 pub(crate) fn open(paths: &[PathBuf]) -> Result<DataSet, Failure> {
     let tars = |paths: Vec<PathBuf>| DataSet::of_archives(unlisted_archives(paths));
     if let [folder] = paths
@@ -53,7 +53,7 @@ pub(crate) fn open(paths: &[PathBuf]) -> Result<DataSet, Failure> {
         let metadata = fs::metadata(path)
             .map_err(|error| Failure::new("cannot open", path.display(), error))?;
         if !metadata.is_file() {
-            let reason = "of several paths, each is a tar archive";
+            let reason = "not a tar archive; several paths must all be tar archives";
             return Err(Failure::new("cannot open", path.display(), reason));
         }
     }
@@ -62,15 +62,14 @@ pub(crate) fn open(paths: &[PathBuf]) -> Result<DataSet, Failure> {
 
 fn samples(addresses: &[PathBuf]) -> Result<DataSet, Failure> {
     let opened = InputDataset::open_silently(addresses, "cannot open")?;
-    // What is damaged in archives is told where it is come upon.
+    // Damage in archives is reported when the samples are read.
     if opened.set.kind != DatasetKind::TarShards {
         opened.warn();
     }
     Ok(DataSet::Samples(Box::new(Samples { opened })))
 }
 
-/// Whether it is a tar archive of this machine, by its name; a file of which the name says nothing is
-/// taken for one.
+/// Whether a path names a local tar archive; files with an unknown extension count as archives.
 fn is_archive(path: &Path) -> bool {
     if is_address(path) {
         return false;
@@ -81,7 +80,7 @@ fn is_archive(path: &Path) -> bool {
     !is_other && (path.is_file() || name.ends_with(".tar"))
 }
 
-/// What `spdl pack` has written; `None` where it has not.
+/// The set that `spdl pack` wrote to a folder; `None` for other folders.
 fn packed(folder: &Path) -> Result<Option<DataSet>, Failure> {
     if folder.join(JOURNAL).exists() {
         return Err(Failure::new("cannot open", folder.display(), NOT_COMPLETE));

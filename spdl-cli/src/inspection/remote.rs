@@ -1,4 +1,4 @@
-//! Tar archives in a store that are read whole: by their addresses, or by that of their folder.
+//! Tar archives in a store, by their URLs or the URL of their folder.
 
 use std::future::poll_fn;
 use std::path::{Path, PathBuf};
@@ -17,14 +17,14 @@ use crate::datasets::address::{is_address, shown};
 use crate::ui::failure::Failure;
 use crate::ui::stderr;
 
-/// What is said of a set whose journal is there.
+/// The reason if the folder contains the journal of an unfinished `spdl pack`.
 pub(super) const NOT_COMPLETE: &str =
-    "this set is not complete; the same `spdl pack` again goes on with it";
+    "the set is incomplete; run the same `spdl pack` command again to complete it";
 
-/// So many objects of a folder are looked at to see whether it holds archives.
-const LOOKED_AT: usize = 1000;
+/// Number of objects listed to find out whether a folder contains archives.
+const MAX_LISTED: usize = 1000;
 
-/// The archives that addresses lead to; `None` where they lead to something else.
+/// Opens the archives that the URLs name; `None` if they name something else.
 pub(super) fn archives(addresses: &[PathBuf]) -> Result<Option<DataSet>, Failure> {
     if addresses.is_empty() || !addresses.iter().all(|address| is_address(address)) {
         return Ok(None);
@@ -36,29 +36,29 @@ pub(super) fn archives(addresses: &[PathBuf]) -> Result<Option<DataSet>, Failure
     if kinds.iter().all(is_tar) {
         let mut archives = Vec::new();
         for address in addresses {
-            archives.extend(named(&place(address, &stores).map_err(failed)?).map_err(failed)?);
+            archives.extend(matching(&locate(address, &stores).map_err(failed)?).map_err(failed)?);
         }
         return Ok(Some(DataSet::of_archives(archives)));
     }
     match (addresses, &kinds[..]) {
-        ([address], [None]) => folder(&place(address, &stores).map_err(failed)?, addresses),
+        ([address], [None]) => folder(&locate(address, &stores).map_err(failed)?, addresses),
         _ => Ok(None),
     }
 }
 
-fn place(address: &Path, stores: &Arc<StoreRegistry>) -> spdl_core::Result<RemoteLocation> {
-    // What is not UTF-8 is no address.
+fn locate(address: &Path, stores: &Arc<StoreRegistry>) -> spdl_core::Result<RemoteLocation> {
+    // URLs are UTF-8.
     let text = address.to_str().unwrap_or_default();
     let is_signed = Address::parse(text)?.query().is_some();
     let location = stores.open(text)?;
-    // What is secret is asterisks, and no part of a name.
+    // The store replaces a secret query by asterisks, which are not part of the name.
     let address = location.address.strip_suffix("?***").unwrap_or(&location.address).to_owned();
     let (fetcher, key) = (location.fetcher, location.key);
     Ok(RemoteLocation { fetcher, key, address, is_signed, _stores: Arc::clone(stores) })
 }
 
-/// The archives that a name with braces and stars means.
-fn named(place: &RemoteLocation) -> spdl_core::Result<Vec<Archive>> {
+/// The archives that match a name with braces and wildcards.
+fn matching(place: &RemoteLocation) -> spdl_core::Result<Vec<Archive>> {
     let keys = match place.key.as_str() {
         Some(pattern) => block_on(stored_files(&*place.fetcher, pattern))
             .map_err(|error| error.renamed(place.address.clone()))?,
@@ -71,7 +71,7 @@ fn archive(place: RemoteLocation) -> Archive {
     Archive { name: place.address.clone(), location: Location::Remote(place), record: None }
 }
 
-/// The archives of a folder: those that its manifest names, or all; `None` where there are none.
+/// The archives of a folder: all of its manifest, or all in the folder; `None` if there are none.
 fn folder(place: &RemoteLocation, addresses: &[PathBuf]) -> Result<Option<DataSet>, Failure> {
     let failed = |error: &Error| Failure::of("cannot open", error, &shown(addresses));
     let folder = match place.key.as_bytes() {
@@ -88,7 +88,7 @@ fn folder(place: &RemoteLocation, addresses: &[PathBuf]) -> Result<Option<DataSe
     let manifest = match inside(MANIFEST).manifest() {
         Ok(manifest) => Some(manifest),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
-        // Others call files so, too.
+        // A file of another program may have this name.
         Err(error) if !error.kind().is_transient() && !begins_with_archives(&place) => None,
         Err(error) => {
             let address = inside(MANIFEST).shown().display().to_string();
@@ -118,12 +118,11 @@ fn folder(place: &RemoteLocation, addresses: &[PathBuf]) -> Result<Option<DataSe
     Ok(Some(DataSet::of_manifest(manifest, inside)))
 }
 
-/// Whether there is an archive among the first objects of a folder: one of a million images is not listed
-/// to its end for that.
+/// Whether the first [`MAX_LISTED`] objects of a folder include an archive.
 fn begins_with_archives(folder: &RemoteLocation) -> bool {
     let Ok(mut listing) = block_on(folder.fetcher.list(&folder.key)) else { return false };
     let objects =
-        (0..LOOKED_AT).map_while(|_| block_on(poll_fn(|cx| listing.as_mut().poll_next(cx))));
+        (0..MAX_LISTED).map_while(|_| block_on(poll_fn(|cx| listing.as_mut().poll_next(cx))));
     let is_archive = |key: Key| {
         let name = key.as_bytes().strip_prefix(folder.key.as_bytes());
         name.is_some_and(|name| !name.contains(&b'/') && name.ends_with(b".tar"))

@@ -1,4 +1,4 @@
-//! Samples of a data set that is no local tar archives: of whichever kind, here or in a store.
+//! The samples of a data set that is not opened as tar archives.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::datasets::input::InputDataset;
 use crate::datasets::member_name::is_image;
 use crate::datasets::sample_files::{Role, Sample, SampleFile, SampleReader};
 
-/// A data set whose samples are looked at one by one.
+/// A data set that is inspected sample by sample.
 #[derive(Debug)]
 pub(crate) struct Samples {
     pub(crate) opened: InputDataset,
@@ -31,7 +31,7 @@ impl Samples {
         &self.opened.set.classes
     }
 
-    /// What one of them is called, and several.
+    /// The noun for one sample, and for several.
     pub(crate) fn noun(&self) -> [&'static str; 2] {
         match self.opened.set.kind {
             DatasetKind::ImageFolder => ["image", "images"],
@@ -39,17 +39,17 @@ impl Samples {
         }
     }
 
-    /// Whether each sample is a file of its own, or begins with one.
+    /// Whether each sample has a separate file.
     pub(crate) fn are_files(&self) -> bool {
         are_files(self.opened.set.kind)
     }
 
-    /// A sample; not read.
+    /// The record of a sample; reads no data.
     pub(crate) fn record(&self, number: u64) -> Result<StoredRecord> {
         self.opened.set.samples.item(number)
     }
 
-    /// The object that a sample lies in with others, where it does.
+    /// The file or object that contains the sample and others; `None` if each sample is a file.
     pub(crate) fn shard_of<'a>(&self, record: &'a StoredRecord) -> Option<&'a Key> {
         if self.are_files() {
             return None;
@@ -61,7 +61,7 @@ impl Samples {
         of_field.or_else(|| record.row.as_ref()?.group.object())
     }
 
-    /// What a sample is called within its shard; of other samples their key.
+    /// The key of a sample within its tar shard; for other samples, the whole key.
     pub(crate) fn short_name<'a>(&self, record: &'a StoredRecord) -> &'a [u8] {
         let key = record.key.as_bytes();
         let shard =
@@ -70,13 +70,13 @@ impl Samples {
         name.unwrap_or(key)
     }
 
-    /// Reads a field of a sample: all files that it becomes.
+    /// Reads a field of a sample, as one file or several.
     pub(crate) fn field(&self, record: StoredRecord, field: &str) -> Result<Vec<SampleFile>> {
         let reader = SampleReader::new(&self.opened.set).with_only(field);
         let key = record.key.clone();
         let mut read = self
             .opened
-            .runs(PipelineBuilder::from_iter([record]))?
+            .with_runtime(PipelineBuilder::from_iter([record]))?
             .async_stage("read", ReadRecord(reader))
             .build()?;
         match read.next().transpose()? {
@@ -88,13 +88,13 @@ impl Samples {
         }
     }
 
-    /// All of them, read.
+    /// Reads all samples in order.
     pub(crate) fn scan(&self) -> Result<impl Iterator<Item = ScanItem> + Send + use<>> {
         let kind = self.opened.set.kind;
         let source = DatasetSource::new(RecordsWithErrors(Arc::clone(&self.opened.set.samples)));
         let read: Pipeline<_> = self
             .opened
-            .runs(PipelineBuilder::new(source))?
+            .with_runtime(PipelineBuilder::new(source))?
             .async_stage(
                 self.opened.stage("read"),
                 ReadItem(ReadRecord(SampleReader::new(&self.opened.set))),
@@ -119,15 +119,15 @@ fn are_files(kind: DatasetKind) -> bool {
     matches!(kind, DatasetKind::ImageFolder | DatasetKind::FileList)
 }
 
-/// The fields of a sample, as what a pass comes upon.
+/// The fields of a sample as scan items.
 fn members(kind: DatasetKind, key: &Key, sample: Sample) -> Vec<ScanItem> {
     let mut label = Some(sample.label).filter(|label| *label >= 0);
     let member = |file: SampleFile| {
-        // A sample that is a file has its name.
+        // A sample that is a file has the name of the file.
         let is_file = are_files(kind) && file.role == Role::Image;
         let (name, field) = match is_file {
             true => {
-                let field = ending_of(key).map_or_else(|| file.field.to_string(), str::to_owned);
+                let field = extension_of(key).map_or_else(|| file.field.to_string(), str::to_owned);
                 (key.clone(), field)
             }
             false => {
@@ -136,9 +136,9 @@ fn members(kind: DatasetKind, key: &Key, sample: Sample) -> Vec<ScanItem> {
             }
         };
         let is_image = match file.role {
-            // Lists name files of any kind.
+            // Lists may contain files of any type.
             Role::Image if kind == DatasetKind::FileList => {
-                ending_of(key).is_some_and(|ending| is_image(ending.as_bytes()))
+                extension_of(key).is_some_and(|ending| is_image(ending.as_bytes()))
             }
             Role::Image => true,
             _ => is_image(file.name.as_bytes()),
@@ -152,16 +152,15 @@ fn members(kind: DatasetKind, key: &Key, sample: Sample) -> Vec<ScanItem> {
             data: file.data,
             sum: None,
             defect: None,
-            // Once for each sample.
+            // On the first member only.
             label: label.take(),
         })
     };
     sample.files.into_iter().map(member).collect()
 }
 
-/// What a file's name says of its type: what is behind the last dot of its last part, and before the
-/// query of an address.
-fn ending_of(file: &Key) -> Option<&str> {
+/// The file name extension of a path or URL, without the query.
+fn extension_of(file: &Key) -> Option<&str> {
     let bytes = file.as_bytes();
     let path = match bytes.windows(3).any(|part| part == b"://") {
         true => bytes.split(|byte| b"?#".contains(byte)).next()?,
@@ -172,7 +171,7 @@ fn ending_of(file: &Key) -> Option<&str> {
     std::str::from_utf8(&name[dot + 1..]).ok().filter(|ending| !ending.is_empty())
 }
 
-/// Samples as they are, those that are damaged too.
+/// Records with their errors, so that a damaged sample is an item too.
 #[derive(Debug)]
 struct RecordsWithErrors(Arc<dyn Dataset<Item = StoredRecord>>);
 
@@ -194,7 +193,7 @@ impl Dataset for RecordsWithErrors {
     }
 }
 
-/// From where a sample lies to its fields. What cannot be read goes on as such.
+/// The stage that reads the fields of a sample; errors are passed on as results.
 struct ReadRecord(SampleReader);
 
 #[async_trait]
@@ -229,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ending_of_a_file_is_that_of_its_name_and_of_no_query() {
+    fn the_extension_of_a_url_excludes_its_query() {
         for (name, ending) in [
             ("a.b/c.jpg", Some("jpg")),
             ("https://host/c.jpg?as=x.txt", Some("jpg")),
@@ -238,7 +237,7 @@ mod tests {
             ("a.b/c", None),
             ("a.", None),
         ] {
-            assert_eq!(ending_of(&name.into()), ending, "{name}");
+            assert_eq!(extension_of(&name.into()), ending, "{name}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a pass over a data set yields: samples, members, damage, and the ends of archives.
+//! The items of a scan: samples, members, defects, and the ends of archives.
 
 use std::mem;
 
@@ -7,60 +7,60 @@ use spdl_io::Key;
 
 use super::defect::Defect;
 
-/// What a pass comes upon.
+/// An item of a scan.
 #[derive(Debug)]
 pub(crate) enum ScanItem {
-    /// A sample begins, whether it can be read or not.
+    /// The start of a sample, readable or not.
     Sample,
     Member(Member),
-    /// Something is wrong with an archive, or with what lies beside it.
+    /// A defect of an archive or of its checksum file.
     Defect(Defect),
     End(ArchiveEnd),
 }
 
-/// An archive is done.
+/// The end of an archive's scan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ArchiveEnd {
     pub(crate) archive: usize,
-    /// Whether it could be opened.
+    /// Whether the archive could be opened.
     pub(crate) was_read: bool,
-    /// Whether its own checksum was wrong.
+    /// Whether the checksum of the whole archive is wrong.
     pub(crate) wrong_sum: bool,
-    /// Whether a manifest tells its size and its checksum.
+    /// Whether a manifest has its size and checksum.
     pub(crate) by_manifest: bool,
-    /// Whether there are no checksums to compare, and nobody says that there should be some.
+    /// Whether there is no checksum file, and no manifest that requires one.
     pub(crate) sums_missing: bool,
-    /// How many members it has, as far as anybody knows,
+    /// Number of members, as far as known.
     pub(crate) members: u64,
-    /// and how many of them were not come upon, as the archive ends before them, or is damaged.
+    /// Number of members that were not read, since the archive is damaged or truncated.
     pub(crate) unseen: u64,
-    /// Whether its end was not come upon, and nobody knows how many members there were.
+    /// Whether the end of the archive was not reached, and its number of members is unknown.
     pub(crate) end_missing: bool,
 }
 
-/// A file, with its bytes.
+/// A member of an archive, or a field of a sample, with its data.
 #[derive(Debug)]
 pub(crate) struct Member {
-    /// The number of its archive; 0 for files of a folder.
+    /// The number of its archive; 0 for other data sets.
     pub(crate) archive: usize,
-    /// What it is in its sample.
+    /// The name of the field.
     pub(crate) field: String,
-    /// Whether it should be an image.
+    /// Whether the name or role is that of an image.
     pub(crate) is_image: bool,
     pub(crate) name: Key,
-    /// Where in the archive its data lie.
+    /// The position of the data in the archive, in bytes.
     pub(crate) offset: Option<u64>,
     pub(crate) data: Bytes,
-    /// The checksum that it should have.
+    /// The expected checksum.
     pub(crate) sum: Option<u128>,
-    /// What is wrong with it, whatever its bytes are.
+    /// A defect that is independent of the data.
     pub(crate) defect: Option<Defect>,
-    /// The number of its sample's class, by one of its members.
+    /// The class of the sample, on one member of each sample.
     pub(crate) label: Option<i64>,
 }
 
 impl Member {
-    /// Takes the bytes out.
+    /// Moves the data out.
     pub(crate) fn take_data(&mut self) -> Bytes {
         mem::take(&mut self.data)
     }

@@ -81,7 +81,7 @@ impl Images {
             (Mode::Train, Some(window)) => source.sampler(window),
             (Mode::Train, None) => source.shuffled(arguments.seed),
         };
-        let pipeline = self.opened.runs(PipelineBuilder::new(source))?;
+        let pipeline = self.opened.with_runtime(PipelineBuilder::new(source))?;
         Ok(pipeline.async_stage(self.opened.stage("fetch"), self.fetch(arguments)?).measured())
     }
 

@@ -1,4 +1,4 @@
-//! A member of an archive whose headers are damaged.
+//! Finds a member in an archive with damaged headers.
 
 use std::fs;
 
@@ -11,35 +11,36 @@ use twox_hash::XxHash3_128;
 use crate::inspection::archive::Archive;
 use crate::inspection::location::Location;
 
-/// What became of a member.
-pub(super) enum Search {
-    /// Its bytes, as they were written.
+/// The result of a search.
+pub(super) enum SearchResult {
+    /// The data of the member.
     Found(Bytes),
-    /// The archive never had it.
-    NotThere,
-    /// It may lie behind this damage.
-    Hidden(Error),
+    /// The archive does not contain the member.
+    NotFound,
+    /// The member may be after this damage.
+    AfterDamage(Error),
 }
 
-/// Looks for a member before the damage, and behind it by what lies beside the archive: an index of what
-/// it was before says where, and a checksum says whether the bytes there are those of the member.
-pub(super) fn search(archive: &Archive, name: &[u8]) -> Search {
+/// Searches before the damage, then after it with the index and the checksums beside the archive.
+///
+/// An index file from before the damage gives the position; the checksum proves that the data are intact.
+pub(super) fn search(archive: &Archive, name: &[u8]) -> SearchResult {
     let damage = match before_damage(archive, name) {
-        (Some(data), _) => return Search::Found(data),
-        (None, None) => return Search::NotThere,
+        (Some(data), _) => return SearchResult::Found(data),
+        (None, None) => return SearchResult::NotFound,
         (None, Some(damage)) => damage,
     };
-    let Ok((sums, _)) = archive.location.sums() else { return Search::Hidden(damage) };
+    let Ok((sums, _)) = archive.location.sums() else { return SearchResult::AfterDamage(damage) };
     if sums.as_slice().iter().all(|sum| sum.name.as_bytes() != name) {
-        return Search::NotThere;
+        return SearchResult::NotFound;
     }
     match by_old_index(archive, &sums, name) {
-        Some(data) => Search::Found(data),
-        None => Search::Hidden(damage),
+        Some(data) => SearchResult::Found(data),
+        None => SearchResult::AfterDamage(damage),
     }
 }
 
-/// The member of this name that comes last before the damage, and the damage.
+/// The last member of this name before the damage, and the damage.
 fn before_damage(archive: &Archive, name: &[u8]) -> (Option<Bytes>, Option<Error>) {
     let mut found = None;
     let mut stream = match archive.location.open() {
@@ -73,12 +74,11 @@ fn by_old_index(archive: &Archive, sums: &Sums, name: &[u8]) -> Option<Bytes> {
     sums.as_slice().iter().find(is_right).map(|_| data)
 }
 
-/// A part of a file; `None` where it ends before.
+/// Reads a range of a file; `None` if the file is shorter.
 fn read_part(path: &std::path::Path, part: std::ops::Range<u64>) -> Option<Bytes> {
     use std::io::{Read, Seek, SeekFrom};
     let len = part.end.checked_sub(part.start)?;
     let mut file = fs::File::open(path).ok()?;
-    // What the file does not hold need not be asked for.
     if file.metadata().ok()?.len() < part.end {
         return None;
     }

@@ -1,4 +1,4 @@
-//! `spdl cat`: the bytes of one field of one sample.
+//! Finds a member or a field, and writes its bytes.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Seek, SeekFrom, Write};
@@ -9,7 +9,7 @@ use spdl_io::archive::{TarEntry, TarIndex};
 use spdl_io::{Key, StoredRecord};
 
 use super::arguments::CatArguments;
-use super::damaged::{self, Search};
+use super::damaged::{self, SearchResult};
 use crate::datasets::address::shown;
 use crate::datasets::member_name::key_and_field;
 use crate::inspection::archive::Archive;
@@ -30,16 +30,16 @@ pub(crate) fn run(arguments: &CatArguments) -> Result<(), Failure> {
     let (fields, searched) = match &open::open(std::slice::from_ref(&arguments.path))? {
         DataSet::Archives { archives, .. } => {
             let mut fields = Vec::new();
-            let mut hidden = None;
+            let mut damaged = None;
             for archive in archives {
                 let Ok(index) = archive.index() else {
                     match damaged::search(archive, name.as_bytes()) {
-                        Search::Found(data) => {
+                        SearchResult::Found(data) => {
                             return write(&name.to_string(), &mut &data[..], None);
                         }
-                        Search::NotThere => {}
-                        Search::Hidden(damage) => {
-                            hidden.get_or_insert((archive, damage));
+                        SearchResult::NotFound => {}
+                        SearchResult::AfterDamage(damage) => {
+                            damaged.get_or_insert((archive, damage));
                         }
                     }
                     continue;
@@ -50,15 +50,15 @@ pub(crate) fn run(arguments: &CatArguments) -> Result<(), Failure> {
                 }
                 fields.extend(fields_of(&index, key.as_bytes()));
             }
-            if let Some((archive, damage)) = hidden {
-                return Err(may_be_hidden(&name, archive, &damage));
+            if let Some((archive, damage)) = damaged {
+                return Err(may_be_after_damage(&name, archive, &damage));
             }
             (fields, counted(archives.len() as u64, "archive", "archives"))
         }
         DataSet::Samples(set) => match find(set, &key, arguments) {
             Ok((record, field)) => return of_sample(set, record, &field, arguments),
             Err(fields) => {
-                // It may be behind damage.
+                // The warnings may explain why the member is missing.
                 set.opened.warn();
                 let [one, many] = set.noun();
                 (fields, counted(set.len(), one, many))
@@ -66,28 +66,29 @@ pub(crate) fn run(arguments: &CatArguments) -> Result<(), Failure> {
         },
     };
     let reason = match &fields[..] {
-        [] => format!("there is no such member in {searched}"),
-        fields => format!(
-            "the sample has the fields {}; give its name with one, or --field",
-            fields.join(", ")
-        ),
+        [] => format!("not found in {searched}"),
+        fields => {
+            format!("this is a sample with the fields {}; add --field", fields.join(", "))
+        }
     };
     Err(Failure::new(WHAT, name, reason))
 }
 
-/// A member that is nowhere, but for what lies behind the damage of an archive.
-fn may_be_hidden(name: &Key, archive: &Archive, damage: &Error) -> Failure {
+/// The failure if a member may be in the unreadable part of a damaged archive.
+fn may_be_after_damage(name: &Key, archive: &Archive, damage: &Error) -> Failure {
     let place = archive.location.shown().display().to_string();
     let reason = format!(
-        "it may lie behind damage in {place}: {}; `spdl verify {}` tells what is there",
+        "not found, but {place} is damaged: {}; run `spdl verify {}`",
         damage.reason(),
         for_shell(&place)
     );
     Failure::new(WHAT, name, reason)
 }
 
-/// The sample with this key and the name of its field that is asked for; else the names of the fields of
-/// the sample that has the key.
+/// Finds a sample and the requested field.
+///
+/// # Errors
+/// The names of the fields of the sample, if only the sample was found; empty if nothing was found.
 fn find(
     set: &Samples,
     key: &Key,
@@ -95,14 +96,14 @@ fn find(
 ) -> Result<(StoredRecord, Arc<str>), Vec<String>> {
     let key = key.as_bytes();
     let mut fields = Vec::new();
-    // A sample that is damaged has no fields.
+    // A damaged sample has no known fields.
     for record in (0..set.len()).filter_map(|number| set.record(number).ok()) {
         let names = || record.names().map(Arc::<str>::from);
         let rest = |own: &[u8]| key.strip_prefix(own);
         let rests = [rest(record.key.as_bytes()), rest(set.short_name(&record))];
         let found = rests.iter().flatten().find_map(|rest| match (&arguments.field, *rest) {
             (Some(field), b"") => names().find(|name| **name == **field),
-            // A file is its sample.
+            // A file is both sample and field.
             (None, b"") if set.are_files() => names().next(),
             (None, [b'.', field @ ..]) => names().find(|name| name.as_bytes() == field),
             _ => None,
@@ -131,9 +132,9 @@ fn of_sample(
     };
     match &set.field(record, field).map_err(failed)?[..] {
         [file] => write(&format!("{key}.{field}"), &mut &file.data[..], None),
-        [] => Err(Failure::new(WHAT, format!("{key}.{field}"), "it is there, and empty")),
+        [] => Err(Failure::new(WHAT, format!("{key}.{field}"), "the field is null")),
         files => {
-            let reason = format!("it is a list of {} values of bytes", files.len());
+            let reason = format!("the field is a list of {} byte strings", files.len());
             Err(Failure::new(WHAT, format!("{key}.{field}"), reason))
         }
     }
@@ -155,8 +156,9 @@ fn of_archive(archive: &Archive, entry: &TarEntry) -> Result<(), Failure> {
     write(&entry.key.to_string(), &mut file.take(entry.size), Some((&place, entry.size)))
 }
 
-/// Writes the data of a member to standard output; `whole` says where they lie, and how many bytes there
-/// should be.
+/// Writes the data of a member to standard output.
+///
+/// `whole` holds the archive and the expected size, which detects a truncated archive.
 fn write(name: &str, data: &mut dyn Read, whole: Option<(&str, u64)>) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     if stdout.is_terminal() {
@@ -166,14 +168,15 @@ fn write(name: &str, data: &mut dyn Read, whole: Option<(&str, u64)>) -> Result<
         let is_text = std::str::from_utf8(&text)
             .is_ok_and(|text| !text.chars().any(|c| c.is_control() && !"\n\r\t".contains(c)));
         if !is_text {
-            let reason = format!("{name} is no text: not to a terminal, but > FILE");
+            let reason = format!("\"{name}\" is binary data; redirect the output with > FILE");
             return Err(Failure::usage(reason));
         }
         return finish(stdout.write_all(&text).and_then(|()| stdout.flush()));
     }
     match (io::copy(data, &mut stdout), whole) {
         (Ok(copied), Some((place, size))) if copied < size => {
-            let reason = format!("the archive ends after {copied} of the member's {size} bytes");
+            let reason =
+                format!("truncated: the archive ends after {copied} of {size} bytes of the member");
             Err(Failure::new(WHAT, place, reason))
         }
         (Ok(_), _) => finish(stdout.flush()),
@@ -183,7 +186,7 @@ fn write(name: &str, data: &mut dyn Read, whole: Option<(&str, u64)>) -> Result<
 
 fn finish(written: io::Result<()>) -> Result<(), Failure> {
     match written {
-        // Whoever reads has read enough, as `head` does.
+        // The reader, such as `head`, needs no more.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => written.map_err(|error| Failure::new("cannot write", "standard output", error)),
     }

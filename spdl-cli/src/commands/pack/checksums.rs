@@ -44,7 +44,7 @@ impl ArchiveChecksums {
         }
         let read = source
             .opened
-            .runs(PipelineBuilder::from_iter(archives))?
+            .with_runtime(PipelineBuilder::from_iter(archives))?
             .async_stage("checksums", ReadSums(Arc::clone(&set.fetcher)))
             .build()?;
         for found in read {

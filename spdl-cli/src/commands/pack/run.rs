@@ -247,7 +247,7 @@ fn build(
         Ok(EncodeStage { recoder, checksums, kind, start })
     };
     opened
-        .runs(PipelineBuilder::new(source))?
+        .with_runtime(PipelineBuilder::new(source))?
         .async_stage(opened.stage("read"), ReadFields(reader))
         .measured_by(|(_, sample)| sample.as_ref().map_or(0, Sample::bytes))
         .stage("encode", encode)

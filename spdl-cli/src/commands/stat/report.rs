@@ -1,4 +1,4 @@
-//! The page of `spdl stat`: what a data set holds, with histograms and a contact sheet.
+//! The HTML page of `spdl stat`: statistics, histograms and a contact sheet.
 
 use std::fmt::Write as _;
 
@@ -8,14 +8,14 @@ use crate::ui::format::{bytes, count, counted};
 use crate::ui::html::document::{Escaped, definitions, document, section, table};
 use crate::ui::html::svg::{Area, Linear, Series, Svg, figure, measured_tick};
 
-/// Parts of a histogram.
+/// Number of bins of a histogram.
 const BINS: usize = 40;
-/// Bars for classes.
+/// Maximum number of bars for classes.
 const CLASSES_SHOWN: usize = 30;
-/// Rows of the table of classes.
+/// Maximum number of rows in the table of classes.
 const CLASSES_LISTED: usize = 2000;
 
-/// The page as text; it is well-formed XML, too.
+/// The HTML page.
 pub(crate) fn data_set(
     name: &str,
     summary: &Summary,
@@ -46,7 +46,7 @@ pub(crate) fn data_set(
     if !unreadable.is_empty() {
         let title = match summary.unreadable as usize - unreadable.len() {
             0 => "Unreadable".to_owned(),
-            more => format!("Unreadable: the first, and {} more", count(more as u64)),
+            more => format!("Unreadable, without {} more", count(more as u64)),
         };
         let rows = unreadable.into_iter().map(Vec::from);
         sections.push(table(&title, "dropped", &["member", "reason"], 2, rows));
@@ -68,7 +68,7 @@ pub(crate) fn data_set(
     document("spdl stat", name, name, &content)
 }
 
-/// The figures that matter first, each with its name.
+/// The key figures with their names.
 pub(crate) fn overview(summary: &Summary) -> Vec<(&'static str, String)> {
     let mut figures = vec![
         ("samples", count(summary.samples)),
@@ -90,10 +90,10 @@ fn charts(summary: &Summary, classes: &[(i64, Option<String>, u64)]) -> Vec<Stri
         let (title, unit) = match name {
             "width" => ("Width", "pixels"),
             "height" => ("Height", "pixels"),
-            _ => ("Bytes of an image", "bytes"),
+            _ => ("Image size", "bytes"),
         };
         let [min, p50, max] = [spread.min, spread.p50, spread.max].map(show);
-        let words = format!("Half of the images have {p50} or less; {min} to {max}.");
+        let words = format!("Median {p50}, minimum {min}, maximum {max}.");
         charts.push(histogram(name, title, unit, &words, &values, spread.max));
     }
     if !classes.is_empty() {
@@ -120,11 +120,11 @@ fn histogram(id: &str, title: &str, unit: &str, words: &str, values: &[f64], mos
         svg.text(x, area.bottom() + 15.0, "middle", "tick", &label);
     }
     svg.text(svg.middle(), area.bottom() + 30.0, "middle", "axis", unit);
-    let caption = format!("Images in each of {BINS} equal parts. {words}");
+    let caption = format!("Number of images in each of {BINS} bins. {words}");
     figure(id, title, &caption, words, svg)
 }
 
-/// The largest classes.
+/// A bar chart of the largest classes.
 fn class_bars(classes: &[(i64, Option<String>, u64)]) -> String {
     const ROW: f64 = 36.0;
     let mut largest: Vec<_> = classes.iter().collect();
@@ -141,7 +141,8 @@ fn class_bars(classes: &[(i64, Option<String>, u64)]) -> String {
         svg.text(svg.right(), top + 14.0, "end", "value", &count(*samples));
         svg.bar(top + 18.0, 10.0, *samples as f64 / most as f64, 1);
     }
-    let words = format!("Samples of the largest {} of {} classes.", largest.len(), classes.len());
+    let words =
+        format!("Number of samples in the largest {} of {} classes.", largest.len(), classes.len());
     figure("classes", "Classes", &words, &words, svg)
 }
 
@@ -159,7 +160,7 @@ fn contact_sheet(thumbnails: &[Thumbnail]) -> String {
     section("Contact sheet", &html)
 }
 
-/// Base 64 of RFC 4648, section 4.
+/// Base64 encoding (RFC 4648, section 4).
 fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);

@@ -1,4 +1,4 @@
-//! `spdl stat`: what a data set holds.
+//! Scans a data set and prints its statistics.
 
 use std::sync::Arc;
 use std::thread;
@@ -26,10 +26,11 @@ use crate::ui::html::file::ReportFile;
 use crate::ui::stdout;
 use crate::ui::table::Table;
 
-/// So many classes are shown to people.
+/// Maximum number of classes in the text output.
 const CLASSES_SHOWN: usize = 40;
-/// So many of what cannot be read are shown to people, and listed for programs and on the page.
+/// Maximum number of defects in the text output.
 const SHOWN: usize = 20;
+/// Maximum number of defects in JSON and on the HTML page.
 const LISTED: usize = 1000;
 pub(crate) fn run(arguments: &StatArguments) -> std::result::Result<(), Failure> {
     let page = arguments.html.as_deref().map(ReportFile::prepare).transpose()?;
@@ -64,13 +65,13 @@ pub(crate) fn run(arguments: &StatArguments) -> std::result::Result<(), Failure>
     match unreadable.total() {
         0 => Ok(()),
         _ => {
-            let wrong = ["cannot be read"; 2];
-            Err(Failure::sentence(unreadable.summary(&set, known_members, wrong)))
+            let verb = ["cannot be read"; 2];
+            Err(Failure::sentence(unreadable.summary(&set, known_members, verb)))
         }
     }
 }
 
-/// A member, and what its header says where it is an image.
+/// A member, and the format and size of an image.
 struct InspectedMember {
     field: String,
     name: Key,
@@ -79,7 +80,7 @@ struct InspectedMember {
     image: Option<std::result::Result<(&'static str, ImageFacts), Defect>>,
 }
 
-/// What was looked at.
+/// The output of [`InspectStage`].
 enum Inspected {
     Sample,
     Member(InspectedMember),
@@ -87,7 +88,7 @@ enum Inspected {
     End(ArchiveEnd),
 }
 
-/// Reads the headers of images.
+/// The stage that reads the headers of images.
 struct InspectStage {
     registry: CodecRegistry,
     decoder: Decoder,
@@ -121,12 +122,12 @@ impl Stage<ScanItem> for InspectStage {
     }
 }
 
-/// What a pass gave.
+/// The result of the scan.
 #[derive(Debug, Default)]
 struct ScanResult {
     summary: Summary,
     unreadable: DefectList,
-    /// Members that there are, also those that could not be read.
+    /// Members of all archives, including unreadable ones.
     known_members: u64,
     thumbnails: Thumbnails,
 }
@@ -139,7 +140,7 @@ fn scan_all(set: &Arc<DataSet>, arguments: &StatArguments, with_sheet: bool) -> 
             ScanItem::Member(member) => member.data.len(),
             _ => 0,
         })
-        .stage("look", move || {
+        .stage("inspect", move || {
             let registry = CodecRegistry::with_defaults();
             let decoder = Decoder::new(&registry, &Limits::default());
             Ok(InspectStage { registry, decoder })
@@ -196,7 +197,6 @@ fn scan_all(set: &Arc<DataSet>, arguments: &StatArguments, with_sheet: bool) -> 
     Ok(gathered)
 }
 
-/// What people are told of the images: a name, the numbers, and how one of them is written.
 type Classes = [(i64, Option<String>, u64)];
 
 fn as_json(summary: &Summary, classes: &Classes, unreadable: Vec<Value>) -> Value {

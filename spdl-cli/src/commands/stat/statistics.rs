@@ -1,30 +1,30 @@
-//! What a data set holds, in numbers.
+//! Statistics of a data set.
 
 use std::collections::BTreeMap;
 
 use crate::ui::format::{bytes, count};
 
-/// What is known of a data set after a pass over it.
+/// Counters of a data set.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
     pub(crate) samples: u64,
     pub(crate) members: u64,
     pub(crate) bytes: u64,
-    /// Members and bytes, by the name of the field.
+    /// Members and bytes by field.
     pub(crate) fields: BTreeMap<String, (u64, u64)>,
-    /// Images, by format.
+    /// Number of images by format.
     pub(crate) formats: BTreeMap<String, u64>,
     pub(crate) unreadable: u64,
-    /// Members that there are and that were not come upon,
+    /// Known members that were not read.
     pub(crate) unseen: u64,
-    /// and archives that end too soon, of which nobody knows how many members they had.
+    /// Damaged or truncated archives whose number of members is unknown.
     pub(crate) ends_missing: u64,
     pub(crate) images: Vec<ImageFacts>,
-    /// Samples, by the number of the class.
+    /// Number of samples by class.
     pub(crate) classes: BTreeMap<i64, u64>,
 }
 
-/// What is known of an image.
+/// Dimensions and file size of an image.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ImageFacts {
     pub(crate) width: u32,
@@ -32,7 +32,7 @@ pub(crate) struct ImageFacts {
     pub(crate) bytes: u64,
 }
 
-/// How numbers are spread.
+/// Quantiles, range and mean of values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spread {
     pub(crate) min: f64,
@@ -44,12 +44,12 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// `None` where there are no numbers.
+    /// Computes the spread; `None` without values.
     pub(crate) fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
         let last = sorted.len().checked_sub(1)?;
-        // The value that so large a share is not above.
+        // The nearest-rank quantile.
         let at = |share: f64| sorted[((last as f64 * share).round() as usize).min(last)];
         let mean = sorted.iter().sum::<f64>() / sorted.len() as f64;
         let [min, p10, p50, p90, max] = [0.0, 0.1, 0.5, 0.9, 1.0].map(at);
@@ -58,12 +58,12 @@ impl Spread {
 }
 
 impl Summary {
-    /// Some number of each image.
+    /// A value of each image.
     pub(crate) fn of_images(&self, value: impl Fn(&ImageFacts) -> f64) -> Vec<f64> {
         self.images.iter().map(value).collect()
     }
 
-    /// The classes by number, with their names where there are some: those without samples too.
+    /// All classes by number, with their names, including named classes without samples.
     pub(crate) fn classes(&self, names: &[String]) -> Vec<(i64, Option<String>, u64)> {
         let mut classes: BTreeMap<i64, (Option<String>, u64)> =
             (0..).zip(names).map(|(number, name)| (number, (Some(name.clone()), 0))).collect();
@@ -74,7 +74,7 @@ impl Summary {
     }
 }
 
-/// How many values lie in each of equal parts from 0 to a round number.
+/// Counts of values in equal bins from 0 to `end`.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Histogram {
     pub(crate) end: f64,
@@ -82,7 +82,7 @@ pub(crate) struct Histogram {
 }
 
 impl Histogram {
-    /// `end` is at or above the largest value.
+    /// Counts `values`; `end` must not be below the largest value.
     pub(crate) fn new(values: &[f64], end: f64, bins: usize) -> Self {
         let mut counts = vec![0; bins.max(1)];
         let last = counts.len() - 1;
@@ -94,9 +94,10 @@ impl Histogram {
     }
 }
 
+/// A measure of images: its name, the values, and the format of a value.
 pub(crate) type Measure = (&'static str, Vec<f64>, fn(f64) -> String);
 
-/// The measures of images, in the order in which they are told.
+/// The measures of images, in the order of the output.
 pub(crate) fn measures(summary: &Summary) -> [Measure; 3] {
     let pixels = |value: f64| count(value.round() as u64);
     [
@@ -123,21 +124,21 @@ mod tests {
     }
 
     #[test]
-    fn each_value_is_in_one_part_the_largest_too() {
+    fn each_value_is_in_one_bin() {
         let histogram = Histogram::new(&[0.0, 1.0, 4.9, 5.0, 10.0], 10.0, 2);
         assert_eq!(histogram.counts, [3, 2]);
         assert_eq!(Histogram::new(&[0.0], 0.0, 3).counts, [1, 0, 0]);
     }
 
     #[test]
-    fn classes_without_samples_are_told_too() {
+    fn named_classes_without_samples_are_included() {
         let summary = Summary { classes: [(1, 5), (7, 2)].into(), ..Summary::default() };
         let names = ["a", "b"].map(str::to_owned);
-        let told: Vec<_> = summary
+        let classes: Vec<_> = summary
             .classes(&names)
             .into_iter()
             .map(|(number, name, n)| (number, name.is_some(), n))
             .collect();
-        assert_eq!(told, [(0, true, 0), (1, true, 5), (7, false, 2)]);
+        assert_eq!(classes, [(0, true, 0), (1, true, 5), (7, false, 2)]);
     }
 }

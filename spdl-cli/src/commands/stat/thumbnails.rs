@@ -8,19 +8,19 @@ use spdl_media::encode::{ImageEncoder, JpegEncoder};
 use spdl_media::{CodecRegistry, Crop, FillImage, Image, ImageTransform, Limits, Sample, Size};
 use twox_hash::XxHash3_128;
 
-/// So many images are on the contact sheet, and so large, in pixels.
+/// Maximum number of images on the contact sheet, and their size in pixels.
 const THUMBNAILS: usize = 48;
 const THUMBNAIL: u32 = 120;
 
-/// A small picture of an image on the contact sheet.
+/// A thumbnail on the contact sheet.
 #[derive(Debug)]
 pub(crate) struct Thumbnail {
     pub(crate) name: String,
-    /// JPEG.
+    /// Encoded as JPEG.
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Those images whose names have the smallest hashes: the same ones each time, from all parts of a set.
+/// The images whose names have the smallest hashes: a reproducible sample from all parts of the set.
 #[derive(Debug, Default)]
 pub(super) struct Thumbnails(BTreeMap<u128, Option<Thumbnail>>);
 
@@ -31,7 +31,7 @@ impl Thumbnails {
         if self.0.len() >= THUMBNAILS && largest.is_some_and(|largest| hash >= largest) {
             return;
         }
-        // An image that cannot be decoded keeps its place, so that the others are the same.
+        // An undecodable image keeps its entry, so that the selection of the others is stable.
         self.0.insert(hash, thumbnail(name, data).ok());
         while self.0.len() > THUMBNAILS {
             self.0.pop_last();

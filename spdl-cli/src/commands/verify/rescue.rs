@@ -1,16 +1,14 @@
-//! How what is whole of a damaged data set is saved.
+//! The `spdl pack` command that keeps the valid samples of a damaged data set.
 
 use std::path::{Path, PathBuf};
 
 use crate::datasets::address::{is_address, shown};
 use crate::ui::format::{for_shell, printable};
 
-/// The command that packs what is whole of a data set of which something is bad: two lines, or nothing
-/// where nothing would come of it.
-pub(super) fn advice(paths: &[PathBuf], bad: u64, images: u64) -> String {
-    // Sets of samples without images are not packed; and what is secret is not shown.
-    let is_shown = |path: &PathBuf| shown(std::slice::from_ref(path)) == *path;
-    if bad == 0 || images == 0 || !paths.iter().all(is_shown) {
+/// Two lines with the command; empty without defects, without images, or if a URL contains secrets.
+pub(super) fn advice(paths: &[PathBuf], defects: u64, images: u64) -> String {
+    let has_no_secret = |path: &PathBuf| shown(std::slice::from_ref(path)) == *path;
+    if defects == 0 || images == 0 || !paths.iter().all(has_no_secret) {
         return String::new();
     }
     let destination = destination(paths);
@@ -18,11 +16,11 @@ pub(super) fn advice(paths: &[PathBuf], bad: u64, images: u64) -> String {
     let Some(words) = words.collect::<Option<Vec<_>>>() else { return String::new() };
     let words = printable(&words.join(" "));
     format!(
-        "what is whole can be packed as a new set:\n    spdl pack {words} --on-error skip --check\n"
+        "to pack the valid samples as a new set:\n    spdl pack {words} --on-error skip --check\n"
     )
 }
 
-/// A folder that is not there yet: beside the data set, where it is a folder of this machine.
+/// A new folder: next to the data set if it is a local folder, else in the current folder.
 fn destination(paths: &[PathBuf]) -> PathBuf {
     let beside = match paths {
         [folder] if !is_address(folder) && folder.is_dir() => match folder.file_name() {
@@ -35,7 +33,7 @@ fn destination(paths: &[PathBuf]) -> PathBuf {
     };
     let numbered = (2..).map(|number| PathBuf::from(format!("{}-{number}", beside.display())));
     let mut all = std::iter::once(beside.clone()).chain(numbered);
-    // There is always another number.
+    // The iterator is infinite, so a free name is always found.
     all.find(|folder| !folder.exists()).unwrap_or_else(|| beside.clone())
 }
 
@@ -44,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_set_lies_beside_the_old_one_under_a_name_that_is_free() {
+    fn the_destination_is_a_new_folder_next_to_the_data_set() {
         let place = tempfile::tempdir().unwrap();
         let set = place.path().join("set");
         std::fs::create_dir(&set).unwrap();
@@ -54,14 +52,14 @@ mod tests {
         assert_eq!(of(&[&set.join("")]), place.path().join("set-rescued"));
         std::fs::create_dir(place.path().join("set-rescued")).unwrap();
         assert_eq!(of(&[&set]), place.path().join("set-rescued-2"));
-        // Not in the folder itself, whatever it is called.
+        // Never inside the data set.
         assert_eq!(of(&[Path::new(".")]), Path::new("./../rescued"));
         assert_eq!(of(&[Path::new("a.tar"), Path::new("b.tar")]), Path::new("rescued"));
         assert_eq!(of(&[Path::new("s3://bucket/set")]), Path::new("rescued"));
     }
 
     #[test]
-    fn nothing_is_told_where_nothing_would_come_of_it() {
+    fn there_is_no_advice_without_defects_or_images_or_with_secrets() {
         let paths = |path: &str| vec![PathBuf::from(path)];
         assert!(advice(&paths("a.tar"), 1, 1).contains("spdl pack a.tar rescued --on-error skip"));
         for (path, bad, images) in [
