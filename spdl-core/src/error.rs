@@ -1,4 +1,4 @@
-//! What went wrong, where, and what the caller may do about it.
+//! The error type of the workspace: kind, message, stage, sample key and byte offset.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// The result of every fallible call in the workspace.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What kind of failure this is: the thing to match on.
+/// The kind of a failure, for programs to match on.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -19,38 +19,38 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum ErrorKind {
     /// The file, object or member does not exist.
     NotFound,
-    /// It exists, but may not be read.
+    /// The file or object exists, but the process may not read it.
     PermissionDenied,
     /// The operating system or a device failed for another reason.
     Io,
-    /// A service refused for now (overload, throttling). Transient.
+    /// A service is overloaded, throttles, or cannot be reached. Transient.
     Unavailable,
-    /// Something took longer than it was allowed to. Transient.
+    /// An operation exceeded its time limit. Transient.
     Timeout,
-    /// The data contradict their own format.
+    /// The data violate their format.
     Corrupt,
-    /// The data end before they should.
+    /// The data end before their format allows.
     Truncated,
-    /// It is no longer what it was when it was looked at before: another version.
+    /// The object was replaced by another version since it was first read.
     Changed,
-    /// Valid, but not something this build or this codec can do.
+    /// The input is valid, but this build or codec does not support it.
     Unsupported,
-    /// A limit of pixels, bytes, frames, ratio or depth would be exceeded.
+    /// The input exceeds a limit of pixels, bytes, frames, ratio or depth.
     LimitExceeded,
-    /// The caller asked for something that makes no sense.
+    /// An argument is invalid, or arguments are inconsistent.
     InvalidArgument,
-    /// A stage panicked; the message is the panic's own.
+    /// A stage panicked; the message is that of the panic.
     Panicked,
-    /// The pipeline was stopped while this was under way.
+    /// The pipeline was stopped while the operation was in flight.
     Stopped,
-    /// An error of the user's own stage or source.
+    /// An error that a stage or source of the user returned.
     User,
-    /// A fault of this program: something that cannot be was found to be so. Please report it.
+    /// A bug of this library: an internal invariant is violated. Please report it.
     Internal,
 }
 
 impl ErrorKind {
-    /// The kind as one lower-case word with hyphens, as it appears in statistics and JSON.
+    /// Returns the kind in lower case with hyphens, as statistics and JSON show it.
     pub fn as_str(self) -> &'static str {
         match self {
             ErrorKind::NotFound => "not-found",
@@ -71,8 +71,7 @@ impl ErrorKind {
         }
     }
 
-    /// Whether the same call may succeed later, so that retrying makes sense: `Unavailable` and
-    /// `Timeout`.
+    /// Returns whether a retry may succeed: true for `Unavailable` and `Timeout`.
     pub fn is_transient(self) -> bool {
         matches!(self, ErrorKind::Unavailable | ErrorKind::Timeout)
     }
@@ -84,11 +83,11 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// A failure: its kind, what happened, and as much of *where* as is known.
+/// A failure: kind, message, and the stage, sample key and byte offset if known.
 ///
-/// Displayed, it reads `stage: key: message (at byte N)`, each part only where it is known. The
-/// cause is left to [`source`](StdError::source), so that chain printers do not print it twice;
-/// [`Error::report`] joins the chain for people.
+/// `Display` prints `stage: key: message (at byte N)` and omits unknown parts. The cause is
+/// available through [`source`](StdError::source) only, so that printers of error chains do not
+/// print it twice. [`Error::report`] prints the whole chain in one line.
 ///
 /// ```
 /// use spdl_core::{Error, ErrorKind};
@@ -120,7 +119,7 @@ struct Inner {
 }
 
 impl Error {
-    /// An error of `kind`. `message` says what was expected and what was found, without the cause.
+    /// Creates an error of `kind`. `message` states what was expected and found, without the cause.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Error(Arc::new(Inner {
             kind,
@@ -136,28 +135,28 @@ impl Error {
         }))
     }
 
-    /// Names the stage. A stage name that is already there stays: the innermost knows best.
+    /// Sets the stage name, unless an inner call has set one.
     #[must_use]
     pub fn with_stage(mut self, stage: impl Into<Arc<str>>) -> Self {
         Arc::make_mut(&mut self.0).stage.get_or_insert_with(|| stage.into());
         self
     }
 
-    /// Names the sample (path, object key, member). A key that is already there stays.
+    /// Sets the sample key (path, object key, member), unless an inner call has set one.
     #[must_use]
     pub fn with_key(mut self, key: impl Into<Arc<str>>) -> Self {
         Arc::make_mut(&mut self.0).key.get_or_insert_with(|| key.into());
         self
     }
 
-    /// Calls what it is about by another name, which says more.
+    /// Replaces the key.
     #[must_use]
     pub fn renamed(mut self, key: impl Into<Arc<str>>) -> Self {
         Arc::make_mut(&mut self.0).key = Some(key.into());
         self
     }
 
-    /// Says at which byte of the data the failure was noticed.
+    /// Sets the byte offset in the data at which the failure was detected.
     #[must_use]
     pub fn with_offset(mut self, offset: u64) -> Self {
         Arc::make_mut(&mut self.0).offset = Some(offset);
@@ -171,7 +170,7 @@ impl Error {
         self
     }
 
-    /// Attaches what caused `other`, for an error that says what `other` says.
+    /// Attaches the cause of `other`, for an error that repeats the message of `other`.
     #[must_use]
     pub fn with_cause_of(mut self, other: Error) -> Self {
         let cause = match Arc::try_unwrap(other.0) {
@@ -182,41 +181,43 @@ impl Error {
         self
     }
 
-    /// Adds failures that happened at the same time elsewhere.
+    /// Adds failures that occurred concurrently in other stages.
     #[must_use]
     pub fn with_others(mut self, others: impl IntoIterator<Item = Error>) -> Self {
         Arc::make_mut(&mut self.0).others.extend(others);
         self
     }
 
-    /// Marks a failure after which there is no going on: it ends the pipeline even where the policy
-    /// is to skip. For sources that cannot yield anything behind it.
+    /// Marks the error as fatal: it ends the pipeline even if the failure policy is to skip.
+    ///
+    /// For sources that cannot continue after the failure.
     #[must_use]
     pub fn fatal(mut self) -> Self {
         Arc::make_mut(&mut self.0).fatal = true;
         self
     }
 
-    /// Whether it ends the pipeline whatever the policy.
+    /// Returns whether the error ends the pipeline regardless of the failure policy.
     pub fn is_fatal(&self) -> bool {
         self.0.fatal
     }
 
-    /// What failed at the same time elsewhere: the failures of other stages that ended the pipeline
-    /// together with this one.
+    /// Returns the failures of other stages that ended the pipeline together with this one.
     pub fn others(&self) -> &[Error] {
         &self.0.others
     }
 
-    /// Says what has changed since that was made that is refused: a state, or a data set that was begun.
+    /// Attaches what has changed since a rejected state or an unfinished data set was written.
     #[must_use]
     pub fn with_changes(mut self, changes: Vec<Change>) -> Self {
         Arc::make_mut(&mut self.0).changes = changes;
         self
     }
 
-    /// Where [`build`](crate::PipelineBuilder::build) refuses to go on from a state since the pipeline
-    /// is another one: every part that has changed and that the state does not
+    /// Returns the differences for which a checkpoint state or unfinished data set was rejected.
+    ///
+    /// If [`build`](crate::PipelineBuilder::build) rejects a state because the pipeline differs, the
+    /// list holds each part that has changed and that the state does not
     /// [allow](crate::State::allow_change) to. The same where something else is refused that was made
     /// under other conditions, and its author says [in what they differ](Error::with_changes). Empty for
     /// all other errors.
@@ -238,51 +239,50 @@ impl Error {
         &self.0.changes
     }
 
-    /// Says how long whoever refused wants to be left alone (HTTP's `Retry-After`).
+    /// Sets the delay that the server requested before a retry (HTTP's `Retry-After`).
     #[must_use]
     pub fn with_retry_after(mut self, delay: Duration) -> Self {
         Arc::make_mut(&mut self.0).retry_after = Some(delay);
         self
     }
 
-    /// How long whoever refused wants to be left alone, where it said so.
+    /// Returns the delay that the server requested before a retry, if any.
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
     }
 
-    /// Adds words to the message; all else stays.
+    /// Appends text to the message.
     pub(crate) fn with_more(mut self, words: &str) -> Self {
         Arc::make_mut(&mut self.0).message.push_str(words);
         self
     }
 
-    /// What kind of failure this is.
+    /// Returns the kind.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// What happened, without stage, key and cause.
+    /// Returns the message, without stage, key and cause.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// The stage in which it happened, where known.
+    /// Returns the name of the failed stage, if known.
     pub fn stage(&self) -> Option<&str> {
         self.0.stage.as_deref()
     }
 
-    /// The sample for which it happened, where known.
+    /// Returns the key of the failed sample, if known.
     pub fn key(&self) -> Option<&str> {
         self.0.key.as_deref()
     }
 
-    /// The byte of the data at which it was noticed, where known.
+    /// Returns the byte offset in the data at which the failure was detected, if known.
     pub fn offset(&self) -> Option<u64> {
         self.0.offset
     }
 
-    /// This error without its stage and key, followed by its causes: the *why* for a table that
-    /// already has a column for the *where*.
+    /// Returns message, offset and causes, for tables that show stage and key in other columns.
     pub fn reason(&self) -> String {
         let mut text = self.0.message.clone();
         if let Some(offset) = self.0.offset {
@@ -292,7 +292,7 @@ impl Error {
         text
     }
 
-    /// This error and its causes in one line.
+    /// Returns the error, its causes and concurrent failures in one line.
     pub fn report(&self) -> String {
         let mut text = self.to_string();
         self.append_causes(&mut text);
@@ -306,11 +306,11 @@ impl Error {
     fn append_causes(&self, text: &mut String) {
         let mut cause = self.source();
         while let Some(error) = cause {
-            let told = error.to_string();
-            // A cause may be for programs alone.
-            if !told.is_empty() {
+            let message = error.to_string();
+            // A cause that only carries data for programs displays nothing.
+            if !message.is_empty() {
                 text.push_str(": ");
-                text.push_str(&told);
+                text.push_str(&message);
             }
             cause = error.source();
         }
@@ -332,7 +332,7 @@ impl fmt::Display for Error {
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What a program prints that returns this error from `main`.
+        // Rust prints this form if `main` returns the error.
         write!(f, "{} ({})", self.report(), self.0.kind)
     }
 }
@@ -344,14 +344,14 @@ impl StdError for Error {
 }
 
 impl From<std::io::Error> for Error {
-    /// Keeps the operating system's words and picks the kind that fits.
+    /// Keeps the message of the operating system and maps its kind.
     fn from(error: std::io::Error) -> Self {
         use std::io::ErrorKind as Os;
         let kind = match error.kind() {
             Os::NotFound => ErrorKind::NotFound,
             Os::PermissionDenied => ErrorKind::PermissionDenied,
             Os::TimedOut => ErrorKind::Timeout,
-            // A connection that broke may hold the next time.
+            // A retry may succeed on a new connection.
             Os::ConnectionReset
             | Os::ConnectionAborted
             | Os::ConnectionRefused
@@ -368,23 +368,23 @@ impl From<std::io::Error> for Error {
     }
 }
 
-/// A part of a pipeline that is not what it was when a state was taken, or of whatever else was made
-/// under other conditions: one of [`Error::changes`](crate::Error::changes).
+/// A part of a pipeline or data set that differs from a saved state: one of
+/// [`Error::changes`](crate::Error::changes).
 ///
-/// Displayed, it reads `PART was VALUE, is VALUE`, with `absent` for what is not there.
+/// `Display` prints `PART was VALUE, is VALUE`, with `absent` for a missing value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// Which part: of a pipeline `seed`, or a name of [`State::fingerprint`](crate::State::fingerprint),
     /// which is what [`State::allow_change`](crate::State::allow_change) takes.
     pub part: String,
-    /// What it was; `None` where there was no such part.
+    /// The saved value; `None` if the part did not exist.
     pub was: Option<String>,
-    /// What it is; `None` where there is no such part any more.
+    /// The current value; `None` if the part no longer exists.
     pub is: Option<String>,
 }
 
 impl Change {
-    /// All between two fingerprints, by the names of parts in ascending order.
+    /// Yields all differences between two fingerprints, in ascending order of the parts' names.
     pub(crate) fn between<'a>(
         was: &'a BTreeMap<String, String>,
         is: &'a BTreeMap<String, String>,
@@ -406,7 +406,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// Runs user code; a panic becomes an error.
+/// Runs user code and converts a panic to an error; the flag is true after a panic.
 pub(crate) fn guarded<R>(work: impl FnOnce() -> Result<R>) -> (Result<R>, bool) {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(result) => (result, false),
@@ -417,12 +417,12 @@ pub(crate) fn guarded<R>(work: impl FnOnce() -> Result<R>) -> (Result<R>, bool) 
     }
 }
 
-/// The error of work that nobody wants any more.
+/// Returns the error of work that a stopped pipeline abandons.
 pub(crate) fn stopped() -> Error {
     Error::new(ErrorKind::Stopped, "the pipeline has ended")
 }
 
-/// A panic's payload as an error.
+/// Converts a panic's payload to an error.
 pub(crate) fn panicked(payload: Box<dyn Any + Send>) -> Error {
     let words = payload
         .downcast_ref::<&str>()
