@@ -1,4 +1,4 @@
-//! Durations in JSON and the like: seconds, as a number with a fraction.
+//! Serde functions for durations as fractional seconds.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration
     Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(D::Error::custom)
 }
 
-/// The same where there may be none.
+/// Serialises an optional duration.
 pub(crate) mod option {
     use super::{Duration, Serializer};
 

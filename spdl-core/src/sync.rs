@@ -1,5 +1,7 @@
-//! Locks, atomics, waiting and threads, behind one door: `--cfg spdl_loom` and `--cfg spdl_shuttle`
-//! swap in the model checkers' own. (Plain `loom` would switch dependencies as well.)
+//! Locks, atomics, condition variables and threads.
+//!
+//! `--cfg spdl_loom` and `--cfg spdl_shuttle` replace them by those of the model checkers. (A plain
+//! `--cfg loom` would change dependencies as well.)
 
 #[cfg(spdl_loom)]
 use loom::sync as imp;
@@ -19,7 +21,7 @@ pub(crate) use shuttle::thread;
 #[cfg(not(spdl_shuttle))]
 pub(crate) use std::thread;
 
-/// Whether a thread has ended. A modelled one does not say so; it may always be still at work.
+/// Returns whether a thread has ended; always false under shuttle, which cannot report it.
 pub(crate) fn has_ended<T>(thread: &thread::JoinHandle<T>) -> bool {
     #[cfg(spdl_shuttle)]
     let ended = {
@@ -31,10 +33,10 @@ pub(crate) fn has_ended<T>(thread: &thread::JoinHandle<T>) -> bool {
     ended
 }
 
-/// Whether a model checker runs this: then nothing spins, since each turn is a step to explore.
+/// Whether a model checker runs this code. Nothing spins then, as each turn is a step to explore.
 pub(crate) const MODELLED: bool = cfg!(any(spdl_loom, spdl_shuttle));
 
-/// A mutex whose users leave its data whole even where they panic, so poisoning says nothing.
+/// A mutex without poisoning: its users keep the data consistent even if they panic.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(imp::Mutex<T>);
 
@@ -77,41 +79,41 @@ impl Condvar {
     }
 }
 
-/// Whether a thread has done its work.
+/// The end of a thread, for waits with a deadline.
 #[derive(Debug, Default)]
-pub(crate) struct Ended {
-    over: Mutex<bool>,
+pub(crate) struct ThreadEnd {
+    ended: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Ended {
-    /// Waits for it, but not longer than until `deadline`. Says whether it has ended.
+impl ThreadEnd {
+    /// Waits until the thread has ended or `deadline` has passed. Returns whether it has ended.
     pub(crate) fn wait_until(&self, deadline: Instant) -> bool {
-        let mut over = self.over.lock();
-        while !*over {
+        let mut ended = self.ended.lock();
+        while !*ended {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
             }
-            over = self.changed.wait_timeout(over, left);
+            ended = self.changed.wait_timeout(ended, left);
         }
         true
     }
 }
 
-/// Tells that a thread has ended, however it does.
-pub(crate) struct Ends(pub(crate) Arc<Ended>);
+/// Signals the end of a thread when it is dropped, also during a panic.
+pub(crate) struct ThreadEndGuard(pub(crate) Arc<ThreadEnd>);
 
-impl Drop for Ends {
+impl Drop for ThreadEndGuard {
     fn drop(&mut self) {
-        *self.0.over.lock() = true;
+        *self.0.ended.lock() = true;
         self.0.changed.notify_all();
     }
 }
 
-/// A count that grows: its clones are handles of the same number.
+/// A monotonic counter; clones share one value.
 ///
-/// Stages that exist once per worker count together with it, as [`RetriedStage`] does.
+/// Stages with one instance per worker share a counter, as [`RetriedStage`] does.
 ///
 /// [`RetriedStage`]: crate::stage::RetriedStage
 ///
@@ -124,12 +126,12 @@ impl Drop for Ends {
 pub struct Counter(Arc<atomic::AtomicU64>);
 
 impl Counter {
-    /// Counts `more`.
+    /// Adds `more`.
     pub fn add(&self, more: u64) {
         self.0.fetch_add(more, atomic::Ordering::Relaxed);
     }
 
-    /// How many were counted so far, by all handles.
+    /// Returns the sum over all clones.
     pub fn get(&self) -> u64 {
         self.0.load(atomic::Ordering::Relaxed)
     }

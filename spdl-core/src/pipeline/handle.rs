@@ -25,7 +25,7 @@ use crate::runtime::{Runtime, ThreadRuntime, ThreadWaker, block_on};
 use crate::scheduler::RunContext;
 use crate::scheduler::queue::{Next, Queue, drop_all};
 use crate::scheduler::worker_pool::WorkerPool;
-use crate::sync::{Ended, Ends, MODELLED, Mutex, thread};
+use crate::sync::{MODELLED, Mutex, ThreadEnd, ThreadEndGuard, thread};
 
 /// The most items the consumer takes out of the last queue at once, where it is quick.
 const LONGEST_RUN: usize = 64;
@@ -65,7 +65,7 @@ pub struct Pipeline<T> {
     /// Tasks not yet started.
     drivers: Vec<Driver>,
     /// Threads of sources that block.
-    blocking: Vec<(thread::JoinHandle<()>, Arc<Ended>)>,
+    blocking: Vec<(thread::JoinHandle<()>, Arc<ThreadEnd>)>,
     runtime: Option<Arc<dyn Runtime>>,
     own_runtime: Option<Arc<ThreadRuntime>>,
     reporter: Option<Arc<Reporter>>,
@@ -300,8 +300,8 @@ impl<T: Send + 'static> Pipeline<T> {
                 }
             };
             if driver.blocks {
-                let ended = Arc::<Ended>::default();
-                let ends = Ends(Arc::clone(&ended));
+                let ended = Arc::<ThreadEnd>::default();
+                let ends = ThreadEndGuard(Arc::clone(&ended));
                 let thread = thread::Builder::new().name("spdl-source".into());
                 let thread = thread.spawn(move || {
                     let _ends = ends;

@@ -1,17 +1,19 @@
-//! Threads that stay on chosen CPUs.
+//! CPU affinity of threads.
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Lets the calling thread run on these CPUs only, from now on. Threads that it starts later
-/// inherit that. CPUs are numbered from 0, as the operating system numbers them.
+/// Restricts the calling thread to these CPUs.
+///
+/// Threads that it starts later inherit the affinity. CPUs are numbered from 0, as the operating
+/// system numbers them.
 ///
 /// # Errors
-/// `InvalidArgument` where the list is empty, or names a CPU that does not exist or that this
-/// process may not use: then nothing has changed. `Unsupported` without the feature `affinity`, and
-/// on systems other than Linux.
+/// `InvalidArgument` if the list is empty, or names a CPU that does not exist or that this
+/// process may not use; the affinity is then unchanged. `Unsupported` without the feature
+/// `affinity`, and on systems other than Linux.
 pub(crate) fn pin_current_thread(cpus: &[usize]) -> Result<()> {
     if cpus.is_empty() {
-        return Err(Error::new(ErrorKind::InvalidArgument, "a thread needs at least one CPU"));
+        return Err(Error::new(ErrorKind::InvalidArgument, "`cpus` must not be empty"));
     }
     imp::pin_current_thread(cpus)
 }
@@ -36,11 +38,11 @@ mod imp {
         let before = sched_getaffinity(None).map_err(failed)?;
         match sched_setaffinity(None, &wanted) {
             Ok(()) => {}
-            // None of them is usable.
+            // The kernel reports EINVAL if none of the CPUs is usable.
             Err(rustix::io::Errno::INVAL) => return Err(unusable(cpus)),
             Err(error) => return Err(failed(error)),
         }
-        // The system leaves out what is not usable, without a word.
+        // The kernel ignores unusable CPUs without an error.
         let granted = sched_getaffinity(None).map_err(failed)?;
         if granted == wanted {
             return Ok(());
@@ -51,7 +53,7 @@ mod imp {
     }
 
     fn unusable(cpus: &[usize]) -> Error {
-        let message = format!("there are no such CPUs for this process: {cpus:?}");
+        let message = format!("this process cannot use these CPUs: {cpus:?}");
         Error::new(ErrorKind::InvalidArgument, message)
     }
 }
@@ -62,9 +64,9 @@ mod imp {
 
     pub(super) fn pin_current_thread(_: &[usize]) -> Result<()> {
         let message = if cfg!(target_os = "linux") {
-            "pinning threads to CPUs needs the feature `affinity` of spdl-core"
+            "pinning threads to CPUs requires the feature `affinity` of spdl-core"
         } else {
-            "pinning threads to CPUs works on Linux only (feature `affinity` of spdl-core)"
+            "pinning threads to CPUs is supported on Linux only (feature `affinity` of spdl-core)"
         };
         Err(Error::new(ErrorKind::Unsupported, message))
     }
@@ -99,7 +101,7 @@ mod tests {
         }
 
         #[test]
-        fn a_thread_stays_where_it_was_put_and_others_do_not_care() {
+        fn pinning_a_thread_leaves_other_threads_unpinned() {
             let all = usable();
             for &cpu in &all {
                 let at = std::thread::spawn(move || {

@@ -1,29 +1,28 @@
-//! Thread pools of the caller's, on which CPU stages can run instead of on the pipeline's own.
+//! Thread pools of the caller, as an alternative to the pipeline's worker pool.
 
 use std::fmt;
 
-/// A pool of threads that belongs to somebody else.
+/// A thread pool of the caller that runs CPU stages.
 ///
-/// A pipeline's own pool suits most programs. Where a program has a pool already, and wants all
-/// its computing bounded by that one, it implements this for it: a line or two. (The feature
-/// `rayon` has an adapter for rayon's.)
+/// The worker pool of a pipeline suits most programs. Implement this trait to bound all
+/// computation of a program by one existing pool. The feature `rayon` has an adapter for rayon.
 ///
 /// # Contract
-/// * The pipeline calls [`execute`](CpuExecutor::execute) from any thread, with pieces of work that
-///   each run for as long as there is something to do, and then end. It hands over at most as many
-///   at a time as the stage's concurrency allows.
-/// * Each piece of work runs once, soon, on any thread, beside others. `execute` itself returns
-///   without waiting for it.
-/// * Work does not panic: what a stage panics with has been caught, and is an error of the
-///   pipeline. It may wait for memory or for room in a queue, which other work makes; so a pool of
-///   its own is safer than one that is busy with other things for long.
-/// * Work may be dropped without having run only if the pool is shut down. The pipeline then ends
-///   with an error.
+/// * The pipeline calls [`execute`](CpuExecutor::execute) from any thread. Each job runs while its
+///   stage has input, and then returns. At most as many jobs are submitted concurrently as the
+///   stage's concurrency allows.
+/// * The pool runs each job once, promptly, on any thread, concurrently with others. `execute`
+///   returns without waiting for the job.
+/// * Jobs do not panic: the pipeline catches a stage's panic and converts it to an error. A job may
+///   block on memory or on queue space that other jobs release, so a dedicated pool is safer than
+///   one that runs long unrelated jobs.
+/// * The pool may drop a job without running it only during shutdown. The pipeline then ends with
+///   an error.
 ///
 /// ```
 /// use spdl_core::runtime::CpuExecutor;
 ///
-/// /// A thread for each piece of work.
+/// /// Starts a thread for each job.
 /// #[derive(Debug)]
 /// struct NewThreads;
 ///
@@ -41,11 +40,11 @@ use std::fmt;
 /// assert_eq!(receiver.recv(), Ok(42));
 /// ```
 pub trait CpuExecutor: fmt::Debug + Send + Sync + 'static {
-    /// Has `work` run on one of the threads, and returns at once.
+    /// Submits `work` to the pool and returns immediately.
     fn execute(&self, work: Box<dyn FnOnce() + Send>);
 
-    /// How many pieces of work can run at the same time, at least 1. It is the default concurrency
-    /// of the stages that run here.
+    /// Returns how many jobs can run concurrently, at least 1: the default concurrency of stages
+    /// that run on this pool.
     fn parallelism(&self) -> usize;
 }
 
@@ -60,10 +59,10 @@ mod with_rayon {
 
     use super::CpuExecutor;
 
-    /// CPU stages on a rayon pool that the program made. The global pool is never touched.
+    /// Runs CPU stages on a rayon pool of the program, never on rayon's global pool.
     ///
-    /// While stages run here they occupy threads of the pool, up to their concurrency; give them
-    /// less than all if the pool has other work to do in the meantime.
+    /// Running stages occupy threads of the pool, up to their concurrency. Choose a lower
+    /// concurrency if the pool has other work.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -80,7 +79,7 @@ mod with_rayon {
     pub struct RayonExecutor(Arc<rayon::ThreadPool>);
 
     impl RayonExecutor {
-        /// Runs stages on this pool.
+        /// Creates an executor that runs stages on `pool`.
         pub fn new(pool: Arc<rayon::ThreadPool>) -> Self {
             RayonExecutor(pool)
         }
@@ -88,9 +87,8 @@ mod with_rayon {
 
     impl CpuExecutor for RayonExecutor {
         fn execute(&self, work: Box<dyn FnOnce() + Send>) {
-            // A panic that reaches rayon ends the process. The pipeline lets none out; should one
-            // get here all the same, it hears of it when the work is dropped, and the panic hook
-            // has printed it.
+            // A panic that reaches rayon aborts the process. The pipeline catches panics of stages;
+            // for any other, dropping the job reports the failure to the pipeline.
             self.0.spawn(move || drop(catch_unwind(AssertUnwindSafe(work))));
         }
 
@@ -119,7 +117,7 @@ mod with_rayon {
         }
 
         #[test]
-        fn work_runs_on_the_pool_that_was_given() {
+        fn jobs_run_on_the_given_pool() {
             let executor = executor(3);
             assert_eq!(executor.parallelism(), 3);
             assert_eq!(format!("{executor:?}"), "RayonExecutor(3 threads)");
@@ -138,7 +136,7 @@ mod with_rayon {
         }
 
         #[test]
-        fn pieces_of_work_run_side_by_side_and_execute_waits_for_none() {
+        fn jobs_run_concurrently_and_execute_does_not_wait() {
             let executor = executor(2);
             let (to_second, from_first) = mpsc::channel();
             let (to_first, from_second) = mpsc::channel();
@@ -157,7 +155,7 @@ mod with_rayon {
         }
 
         #[test]
-        fn a_panic_leaves_the_pool_usable_and_drops_what_the_work_held() {
+        fn after_a_panic_the_pool_is_usable_and_the_job_is_dropped() {
             let executor = executor(1);
             let (sender, receiver) = mpsc::channel::<()>();
             executor.execute(Box::new(move || {

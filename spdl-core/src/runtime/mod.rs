@@ -30,21 +30,21 @@ use futures_util::stream::FuturesUnordered;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::thread::{self, JoinHandle, Thread};
-use crate::sync::{Ended, Ends, Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, ThreadEnd, ThreadEndGuard};
 
-/// An executor with a clock. Async stages and sources run on one; which one is the caller's choice.
+/// An async executor with timers, which runs async stages and sources.
 ///
 /// [`ThreadRuntime`] is the default. With feature `tokio`, `TokioRuntime` runs them on a tokio
-/// handle. Any other executor can be plugged in by implementing the two methods.
+/// handle. Other executors implement the two methods.
 pub trait Runtime: Debug + Send + Sync + 'static {
-    /// Runs `task` to its end in the background. Tasks never block and never panic.
+    /// Runs `task` to completion in the background. Tasks neither block nor panic.
     fn spawn(&self, task: BoxFuture<'static, ()>);
 
-    /// A future that is ready after `duration`.
+    /// Returns a future that completes after `duration`.
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
 }
 
-/// Polls a future on this thread until it is done.
+/// Blocks the current thread until the future completes.
 ///
 /// ```
 /// assert_eq!(spdl_core::block_on(async { 1 + 1 }), 2);
@@ -61,7 +61,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Wakes a parked thread.
+/// A waker that unparks a thread.
 pub(crate) struct ThreadWaker(Thread);
 
 impl ThreadWaker {
@@ -82,82 +82,85 @@ impl Wake for ThreadWaker {
 
 /// The built-in runtime: one thread that polls all its tasks, with a timer.
 ///
-/// Enough for the drivers of async stages, which wait, or copy what is in memory; long reads and
-/// decodes run elsewhere.
-/// Dropping the last handle drops unfinished tasks and joins the thread.
+/// One thread suffices for the tasks of async stages, which wait or copy memory; blocking reads
+/// and decodes run on other threads. Dropping the runtime drops unfinished tasks and joins the
+/// thread.
 #[derive(Debug)]
 pub struct ThreadRuntime {
     shared: Arc<RuntimeShared>,
-    thread: Mutex<Option<(JoinHandle<()>, Arc<Ended>)>>,
+    thread: Mutex<Option<(JoinHandle<()>, Arc<ThreadEnd>)>>,
 }
 
 #[derive(Default)]
 struct RuntimeShared {
     inbox: Mutex<Inbox>,
-    /// Wakes the thread. Set before anybody has a handle.
+    /// Wakes the thread. `ThreadRuntime::new` sets it before it returns.
     waker: OnceLock<Waker>,
 }
 
+/// New tasks and timers, which the runtime's thread has not taken yet.
 #[derive(Default)]
 struct Inbox {
     tasks: Vec<BoxFuture<'static, ()>>,
     timers: Vec<Timer>,
     closed: bool,
-    thread: Now,
+    thread: ThreadActivity,
 }
 
-/// What the thread does.
+/// Whether the runtime's thread runs or is parked.
 #[derive(Clone, Copy, Default)]
-enum Now {
-    /// It looks into the inbox before it sleeps.
+enum ThreadActivity {
+    /// The thread checks the inbox before it parks.
     #[default]
-    Works,
-    Sleeps,
-    SleepsUntil(Instant),
+    Running,
+    Parked,
+    ParkedUntil(Instant),
 }
 
 impl Inbox {
-    /// Whether the thread has to be woken for a timer that was just put in. Most are for later than what
-    /// it wakes for anyway, and dropped before they are due.
+    /// Returns whether a new timer must wake the thread.
+    ///
+    /// Most timers are due after the thread's next wake-up, and are dropped before they are due.
     fn is_urgent(&self, at: Instant) -> bool {
         match self.thread {
-            Now::Works => false,
-            Now::Sleeps => true,
-            // Of those that were dropped, no more than so many are kept.
-            Now::SleepsUntil(then) => at < then || self.timers.len() >= MOST_WAITING,
+            ThreadActivity::Running => false,
+            ThreadActivity::Parked => true,
+            // The limit bounds the number of dropped timers in the inbox.
+            ThreadActivity::ParkedUntil(then) => at < then || self.timers.len() >= MAX_INBOX_TIMERS,
         }
     }
 }
 
-/// So many timers may wait for the thread to take them in.
-const MOST_WAITING: usize = 1024;
+/// Largest number of timers in the inbox before the thread is woken to take them.
+const MAX_INBOX_TIMERS: usize = 1024;
 
-/// When to wake whom; nobody, where the sleep was dropped.
+/// A sleeping future and its due time. The reference is dead if the future was dropped.
 struct Timer {
     at: Instant,
     sleeper: Weak<Sleeper>,
 }
 
-/// Who sleeps.
+/// The waker of a sleeping future.
 struct Sleeper(Mutex<Option<Waker>>);
 
 impl ThreadRuntime {
-    /// Starts the thread.
+    /// Starts the runtime's thread.
     ///
     /// # Errors
-    /// `Io` where the operating system refuses a thread.
+    /// `Io` if the operating system cannot start a thread.
     pub fn new() -> Result<Self> {
         let shared = Arc::<RuntimeShared>::default();
-        let its_own = Arc::clone(&shared);
+        let shared_with_thread = Arc::clone(&shared);
         let thread = thread::Builder::new().name("spdl-async".into());
-        let ended = Arc::<Ended>::default();
-        let ends = Ends(Arc::clone(&ended));
+        let ended = Arc::<ThreadEnd>::default();
+        let guard = ThreadEndGuard(Arc::clone(&ended));
         let work = move || {
-            let _ends = ends;
-            run(&its_own);
+            let _guard = guard;
+            run(&shared_with_thread);
         };
         let thread = thread.spawn(work).map_err(|error| {
-            Error::new(ErrorKind::Io, "cannot start the runtime's thread").with_source(error)
+            Error::new(ErrorKind::Io, "cannot start the thread of the async runtime")
+                .with_source(error)
         })?;
         let waker = ThreadWaker(thread.thread().clone());
         let _ = shared.waker.set(Waker::from(Arc::new(waker)));
@@ -194,7 +197,7 @@ impl Runtime for ThreadRuntime {
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        // A time that no clock reaches never comes.
+        // The clock cannot represent the due time, so the timer never fires.
         let Some(at) = Instant::now().checked_add(duration) else {
             return Box::pin(std::future::pending());
         };
@@ -225,19 +228,20 @@ impl Runtime for ThreadRuntime {
 }
 
 impl ThreadRuntime {
-    /// Drops unfinished tasks and joins the thread, though there may be other handles; what is
-    /// spawned on them later is dropped at once.
+    /// Drops unfinished tasks and joins the thread, even if other handles exist.
+    ///
+    /// Tasks that are spawned later are dropped immediately.
     pub fn shut_down(&self) {
         self.shut_down_until(None);
     }
 
-    /// The same, but waits no longer than until `deadline` for a task that blocks. Says whether the
-    /// thread has ended.
+    /// Shuts down, and waits until `deadline` for a task that blocks. Returns whether the thread has
+    /// ended.
     pub(crate) fn shut_down_until(&self, deadline: Option<Instant>) -> bool {
         self.shared.inbox().closed = true;
         self.shared.wake();
         let thread = self.thread.lock().take();
-        // A task may drop the last handle, on this very thread.
+        // A task may drop the last handle; then this thread is the runtime's thread.
         if let Some((thread, ended)) = thread
             && thread.thread().id() != thread::current().id()
         {
@@ -259,16 +263,16 @@ impl Drop for ThreadRuntime {
 fn run(shared: &RuntimeShared) {
     let mut tasks: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
     let mut timers: BinaryHeap<Reverse<TimerKey>> = BinaryHeap::new();
-    // How many timers there were when they were last looked through.
-    let mut awake = 0;
+    // Number of timers after the last removal of dropped ones.
+    let mut live_timers = 0;
     let waker = ThreadWaker::current();
     let mut cx = Context::from_waker(&waker);
     loop {
         {
             let mut inbox = shared.inbox();
-            inbox.thread = Now::Works;
+            inbox.thread = ThreadActivity::Running;
             if inbox.closed {
-                // Tasks may hold the last handle of something that locks the inbox.
+                // Drop tasks after the lock is released: their destructors may lock the inbox.
                 let unstarted = std::mem::take(&mut inbox.tasks);
                 drop(inbox);
                 drop(unstarted);
@@ -284,21 +288,21 @@ fn run(shared: &RuntimeShared) {
                 waker.wake();
             }
         }
-        // Time-outs that were not needed would else stay until their time.
-        if timers.len() > 2 * awake + 64 {
+        // Remove dropped timers, which would otherwise stay until they are due.
+        if timers.len() > 2 * live_timers + 64 {
             timers.retain(|Reverse(timer)| timer.0.sleeper.strong_count() > 0);
-            awake = timers.len();
+            live_timers = timers.len();
         }
         match Pin::new(&mut tasks).poll_next(&mut cx) {
             Poll::Ready(Some(())) => {}
-            // A wake between the poll and here leaves a token, so that `park` returns at once.
+            // A wake-up after the poll leaves a token, so `park` returns immediately.
             Poll::Ready(None) | Poll::Pending => {
                 let due = timers.peek().map(|Reverse(timer)| timer.0.at);
                 let mut inbox = shared.inbox();
                 if !inbox.timers.is_empty() {
                     continue;
                 }
-                inbox.thread = due.map_or(Now::Sleeps, Now::SleepsUntil);
+                inbox.thread = due.map_or(ThreadActivity::Parked, ThreadActivity::ParkedUntil);
                 drop(inbox);
                 match due {
                     Some(due) => {
@@ -311,6 +315,7 @@ fn run(shared: &RuntimeShared) {
     }
 }
 
+/// A timer ordered by its due time.
 struct TimerKey(Timer);
 
 impl PartialEq for TimerKey {
@@ -330,16 +335,16 @@ impl Ord for TimerKey {
     }
 }
 
-/// Runs async stages and sources on a tokio runtime of the caller's.
+/// Runs async stages and sources on the caller's tokio runtime.
 ///
-/// The handle's runtime must have its timer enabled where stages sleep.
+/// The time driver of that runtime must be enabled if stages sleep.
 #[cfg(feature = "tokio")]
 #[derive(Debug)]
 pub struct TokioRuntime(tokio::runtime::Handle);
 
 #[cfg(feature = "tokio")]
 impl TokioRuntime {
-    /// Spawns on `handle`.
+    /// Creates a runtime that spawns on `handle`.
     pub fn new(handle: tokio::runtime::Handle) -> Self {
         TokioRuntime(handle)
     }
@@ -363,7 +368,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn tasks_run_and_sleep_side_by_side() {
+    fn tasks_run_and_sleep_concurrently() {
         let runtime = Arc::new(ThreadRuntime::new().unwrap());
         let (send, receive) = mpsc::channel();
         for millis in [30, 10, 20] {
@@ -392,13 +397,12 @@ mod tests {
     }
 
     #[test]
-    fn a_sleep_that_ends_sooner_than_what_the_thread_waits_for_ends_in_time() {
+    fn a_new_timer_that_is_due_earlier_wakes_the_thread() {
         let runtime = Arc::new(ThreadRuntime::new().unwrap());
         let (send, receive) = mpsc::channel();
         let long = runtime.sleep(Duration::from_secs(3600));
         runtime.spawn(Box::pin(long));
-        // By now it sleeps.
-        while !matches!(runtime.shared.inbox().thread, Now::SleepsUntil(_)) {
+        while !matches!(runtime.shared.inbox().thread, ThreadActivity::ParkedUntil(_)) {
             std::thread::yield_now();
         }
         let nap = runtime.sleep(Duration::from_millis(1));
@@ -410,19 +414,19 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_is_woken_for_timers_that_are_due_sooner_and_for_many() {
+    fn earlier_timers_and_a_full_inbox_are_urgent() {
         let then = Instant::now() + Duration::from_secs(60);
         let sooner = then - Duration::from_secs(1);
         let timer = || Timer { at: then, sleeper: Weak::new() };
         let mut inbox = Inbox { timers: vec![timer()], ..Inbox::default() };
-        assert!(!inbox.is_urgent(sooner), "it looks before it sleeps");
-        inbox.thread = Now::Sleeps;
+        assert!(!inbox.is_urgent(sooner), "a running thread checks the inbox before it parks");
+        inbox.thread = ThreadActivity::Parked;
         assert!(inbox.is_urgent(then));
-        inbox.thread = Now::SleepsUntil(then);
-        assert!(!inbox.is_urgent(then), "it wakes by then anyway");
+        inbox.thread = ThreadActivity::ParkedUntil(then);
+        assert!(!inbox.is_urgent(then), "the thread wakes by then anyway");
         assert!(inbox.is_urgent(sooner));
-        inbox.timers.extend((1..MOST_WAITING).map(|_| timer()));
-        assert!(inbox.is_urgent(then), "dropped ones are not kept without end");
+        inbox.timers.extend((1..MAX_INBOX_TIMERS).map(|_| timer()));
+        assert!(inbox.is_urgent(then), "the number of timers in the inbox is bounded");
     }
 
     #[test]
