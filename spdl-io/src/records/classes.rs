@@ -1,24 +1,24 @@
-//! The numbers of classes, however a label says them.
+//! [`Classes`]: class labels as numbers, whether they are stored as names or as digits.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::records::label_text::{LabelText, whole};
-use crate::records::{FieldValue, OptionNames, shown};
+use spdl_core::{Error, ErrorKind};
 
-/// The names of classes with their numbers; empty where labels are numbers alone.
+use crate::records::label_text::{LabelText, to_integer};
+use crate::records::{FieldValue, Remedy, abbreviated};
+
+/// Class names with their numbers. Empty if labels are numbers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Classes {
     numbers: Arc<HashMap<Box<str>, i64>>,
     /// A hash of the names in their order.
     #[cfg(feature = "cache")]
     hash: u128,
-    /// What a message calls the option that tells the names.
-    option_names: OptionNames,
 }
 
 impl Classes {
-    /// Of a name that is there twice the first one counts.
+    /// A duplicate name keeps its first number.
     pub(super) fn new(names: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         let mut numbers = HashMap::new();
         #[cfg(feature = "cache")]
@@ -36,35 +36,27 @@ impl Classes {
             #[cfg(feature = "cache")]
             hash: if numbers.is_empty() { 0 } else { hasher.finish_128() },
             numbers: Arc::new(numbers),
-            option_names: OptionNames::default(),
         }
     }
 
-    pub(super) fn with_option_names(self, option_names: OptionNames) -> Self {
-        Classes { option_names, ..self }
-    }
-
-    pub(super) fn option_names(&self) -> OptionNames {
-        self.option_names
-    }
-
-    /// What ends a sample's name in a cache, as its label is kept there as a number; nothing where there
-    /// are no names.
+    /// The suffix of a cache key, because the cache stores labels as numbers; empty without names.
     #[cfg(feature = "cache")]
-    pub(super) fn in_cache(&self) -> Vec<u8> {
+    pub(super) fn cache_suffix(&self) -> Vec<u8> {
         match self.numbers.is_empty() {
             true => Vec::new(),
-            // No name of a field has a zero.
+            // Field names contain no zero byte.
             false => [&[0][..], &self.hash.to_le_bytes()].concat(),
         }
     }
 
-    /// The number that a label says. A text is a name, or else a whole number, `3.0` too; bytes, as in a
-    /// file `1.cls`, are a whole number, or else a name. `None` for what is neither.
+    /// The class number of a label; `None` if the label is neither an integer nor a known name.
+    ///
+    /// A text is looked up as a name first, then parsed as an integer (`3.0` is one). Bytes, as in a file
+    /// `1.cls`, are parsed first, then looked up.
     pub(super) fn number(&self, label: &FieldValue) -> Option<i64> {
         let by_name =
             |text: &str| self.numbers.get(text).or_else(|| self.numbers.get(text.trim())).copied();
-        let by_digits = |text: &str| LabelText::of(text).number();
+        let by_digits = |text: &str| LabelText::parse(text).number();
         match label {
             FieldValue::Bytes(bytes) => {
                 let text = std::str::from_utf8(bytes).ok()?;
@@ -72,13 +64,14 @@ impl Classes {
             }
             label => match label.as_str() {
                 Some(text) => by_name(text).or_else(|| by_digits(text)),
-                None => label.as_i64().or_else(|| whole(label.as_f64()?)),
+                None => label.as_i64().or_else(|| to_integer(label.as_f64()?)),
             },
         }
     }
 
-    /// Why a label says no number.
-    pub(super) fn refusal(&self, label: &FieldValue) -> String {
+    /// The error for a label that is neither an integer nor a known name.
+    pub(super) fn invalid_label(&self, label: &FieldValue) -> Error {
+        let error = |message: String| Error::new(ErrorKind::InvalidArgument, message);
         let text = match label {
             FieldValue::Bytes(bytes) => std::str::from_utf8(bytes).ok(),
             label => label.as_str(),
@@ -88,23 +81,18 @@ impl Classes {
                 Some(number) => format!("{number}"),
                 None => label.kind().to_owned(),
             };
-            return format!("a whole number was expected, but this is {found}");
+            return error(format!("expected an integer label, found {found}"));
         };
-        let text = shown(text.trim());
+        let text = abbreviated(text.trim());
         match self.numbers.len() {
-            0 => {
-                let told =
-                    self.option_names.classes.map(|option| format!(", or as {option} tells them"));
-                format!(
-                    "a whole number was expected, and {text} found. The names of classes can be labels \
-                     where all of them are known before the first sample: from a column of a Parquet file \
-                     or of a list of files{}",
-                    told.unwrap_or_default()
-                )
-            }
-            known => format!(
-                "the label is {text}, which is neither a whole number nor one of the {known} classes"
-            ),
+            0 => error(format!(
+                "expected an integer label, found {text}: the class names are unknown (they are read \
+                 from a column of Parquet files or of a file list)"
+            ))
+            .with_source(Remedy::Classes),
+            known => error(format!(
+                "label {text} is neither an integer nor one of the {known} class names"
+            )),
         }
     }
 }
@@ -122,8 +110,8 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_a_name_or_digits_and_a_file_is_digits_or_a_name() {
-        // The folders of a set of digits, sorted by their names.
+    fn text_prefers_names_and_bytes_prefer_digits() {
+        // Class folders that are named by digits, in sorted order.
         let classes = Classes::new(["0", "10", "2", "cat"]);
         for (label, number) in [
             (text("2"), Some(2)),
@@ -154,21 +142,18 @@ mod tests {
     }
 
     #[test]
-    fn a_label_that_is_no_class_is_told() {
-        let refusal = |classes: &Classes, label| classes.refusal(&label);
+    fn errors_name_the_label_and_the_remedy() {
         let (none, two) = (Classes::default(), Classes::new(["cat", "dog"]));
-        assert!(
-            refusal(&none, bytes("cat")).starts_with("a whole number was expected, and \"cat\"")
-        );
-        assert!(refusal(&two, text("cow")).contains("\"cow\", which is neither"));
-        assert!(refusal(&two, text("cow")).contains("one of the 2 classes"));
-        let other = "a whole number was expected, but this is 0.5";
-        assert_eq!(refusal(&two, FieldValue::Float(0.5)), other);
-        assert!(refusal(&two, FieldValue::Null).ends_with("but this is null"));
-        let names = |classes| OptionNames { classes, ..OptionNames::default() };
-        let told = none.clone().with_option_names(names(Some("`classes=`")));
-        assert!(refusal(&told, bytes("cat")).ends_with(", or as `classes=` tells them"));
-        let told = none.with_option_names(names(None));
-        assert!(refusal(&told, bytes("cat")).ends_with("or of a list of files"));
+        let error = none.invalid_label(&bytes("cat"));
+        assert!(error.message().starts_with("expected an integer label, found \"cat\""), "{error}");
+        assert_eq!(Remedy::of(&error), Some(Remedy::Classes));
+        for (label, message) in [
+            (text("cow"), "label \"cow\" is neither an integer nor one of the 2 class names"),
+            (FieldValue::Float(0.5), "expected an integer label, found 0.5"),
+            (FieldValue::Null, "expected an integer label, found null"),
+        ] {
+            let error = two.invalid_label(&label);
+            assert_eq!((error.message(), Remedy::of(&error)), (message, None));
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The stage that reads of each sample a value and a label, prepares the value, and keeps both in a cache.
+//! [`FetchLabeled`]: the stage that reads one field and a class label of each sample.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,21 +17,22 @@ use crate::layers::Cache;
 #[cfg(feature = "cache")]
 use crate::layers::local_version;
 use crate::records::label_text::is_empty_text;
-use crate::records::no_such_field;
 use crate::records::{
-    Encoding, FieldRequest, FieldValue, IMAGE_EXTENSIONS, OptionNames, StoredField, StoredRecord,
+    Encoding, FieldRequest, FieldValue, IMAGE_EXTENSIONS, StoredField, StoredRecord, no_such_field,
 };
 
-/// The fields that are the label, where nothing else is said: the first that is there.
+/// The default label fields. The first one that exists is used.
 pub(crate) const LABEL_FIELDS: [&str; 4] = ["cls", "label", "class", "image/class/label"];
 
-/// The pipeline stage that reads of each stored sample one field as bytes and its label: what
-/// [`Fetch`] does for keys. Its output goes where that of `Fetch` goes, as to a decoder of images.
+/// The pipeline stage that reads one field and the label of each stored sample.
 ///
-/// The value is the first field that the sample has of a list of names. The label is a field, where
-/// the sample has it, or else what the data set says; of fields that were
-/// [named](FetchLabeled::with_label_fields), each sample must have one. A field says it by a whole number
-/// (`3.0` is one), its digits, or the name of one of the [classes](FetchLabeled::with_classes).
+/// The output has the type of [`Fetch`], so the same decoders follow it.
+///
+/// - The value is the first existing field of a list of names.
+/// - The label is the first existing label field, or else the label that the data set assigned. If
+///   [label fields are set](FetchLabeled::with_label_fields), each sample must have one of them.
+/// - A label field holds an integer (`3.0` is one), its digits, or one of the
+///   [class names](FetchLabeled::with_classes).
 ///
 /// ```
 /// use std::sync::Arc;
@@ -39,7 +40,7 @@ pub(crate) const LABEL_FIELDS: [&str; 4] = ["cls", "label", "class", "image/clas
 /// use spdl_io::{FetchLabeled, MemoryFetcher, StoredRecord};
 /// use spdl_io::records::{Encoding, Extent};
 ///
-/// let store = MemoryFetcher::from_iter([("1.png", "a picture"), ("1.cls", "7")]);
+/// let store = MemoryFetcher::from_iter([("1.png", "an image"), ("1.cls", "7")]);
 /// let samples = vec![
 ///     StoredRecord::new("1")
 ///         .with_stored("png", Extent::whole("1.png"), Encoding::Bytes)
@@ -48,25 +49,25 @@ pub(crate) const LABEL_FIELDS: [&str; 4] = ["cls", "label", "class", "image/clas
 /// let mut pipeline = PipelineBuilder::from_iter(samples)
 ///     .async_stage("fetch", FetchLabeled::new(Arc::new(store)))
 ///     .build()?;
-/// let image = pipeline.next().expect("there is one")?;
-/// assert_eq!((&image.value[..], image.label), (&b"a picture"[..], 7));
+/// let image = pipeline.next().expect("one sample")?;
+/// assert_eq!((&image.value[..], image.label), (&b"an image"[..], 7));
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 ///
 /// # Errors
-/// As [`FetchRecord`](crate::FetchRecord); `NotFound` where a sample has none of the fields of the value,
-/// or of those that were named for the label;
-/// `InvalidArgument` where the value is not bytes, or the label neither a whole number nor a known
-/// class; and those of the function that prepares.
+/// - The errors of [`FetchRecord`](crate::FetchRecord).
+/// - `NotFound` if a sample has no value field, or none of the label fields that were set.
+/// - `InvalidArgument` if the value is not bytes, or if the label is neither an integer nor a class name.
+/// - The errors of the [preparation](FetchLabeled::with_preparation).
 #[derive(Clone)]
 pub struct FetchLabeled {
     fetcher: Arc<dyn Fetcher>,
     values: Vec<Arc<str>>,
     labels: Vec<Arc<str>>,
-    /// Whether each sample must have one of them.
-    needs_label: bool,
-    /// Whether an empty text says nothing, where no label is needed; else it is an error.
-    takes_empty: bool,
+    /// Whether each sample must have a label field.
+    requires_label: bool,
+    /// Whether empty text means no label, unless a label is required. Otherwise it is an error.
+    allows_empty: bool,
     classes: Classes,
     max_bytes: u64,
     #[cfg(feature = "local")]
@@ -75,7 +76,7 @@ pub struct FetchLabeled {
     cache: Option<Cache>,
 }
 
-/// What is made of each value, on threads of its own.
+/// A function that is applied to each value, and its thread pool.
 #[cfg(feature = "local")]
 #[derive(Clone)]
 struct Preparation {
@@ -87,17 +88,18 @@ struct Preparation {
 type Prepare = dyn Fn(&Key, Bytes) -> Result<Bytes> + Send + Sync;
 
 impl FetchLabeled {
-    /// Reads images and their labels, of up to [`Fetch::DEFAULT_MAX_BYTES`] together, by the usual
-    /// names. As value the first that is there of [`IMAGE_EXTENSIONS`], `image`, `img`, `file` and
-    /// `image/encoded`; as label of `cls`, `label`, `class` and `image/class/label`.
+    /// Reads images and labels from the usual fields, with up to [`Fetch::DEFAULT_MAX_BYTES`] in total.
+    ///
+    /// - Value fields: [`IMAGE_EXTENSIONS`], `image`, `img`, `file`, `image/encoded`.
+    /// - Label fields: `cls`, `label`, `class`, `image/class/label`.
     pub fn new(fetcher: Arc<dyn Fetcher>) -> Self {
         let values = IMAGE_EXTENSIONS.iter().chain(&["image", "img", "file", "image/encoded"]);
         FetchLabeled {
             fetcher,
             values: values.map(|&name| name.into()).collect(),
             labels: LABEL_FIELDS.map(Into::into).into(),
-            needs_label: false,
-            takes_empty: false,
+            requires_label: false,
+            allows_empty: false,
             classes: Classes::default(),
             max_bytes: Fetch::DEFAULT_MAX_BYTES,
             #[cfg(feature = "local")]
@@ -107,10 +109,11 @@ impl FetchLabeled {
         }
     }
 
-    /// Delivers what `prepare` makes of each value, such as an image that is decoded and made smaller:
-    /// with a [cache](FetchLabeled::with_cache), once for all epochs. It is called with the key of the
-    /// sample, on as many threads of its own as the process may use CPUs; one that panics is an error of
-    /// the kind `Panicked`.
+    /// Applies `prepare` to each value, for example to shrink images.
+    ///
+    /// With a [cache](FetchLabeled::with_cache), each value is prepared once for all epochs. `prepare`
+    /// receives the key of the sample. It runs on a dedicated pool with one thread per available CPU. A
+    /// panic becomes an error of kind `Panicked`.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -132,15 +135,19 @@ impl FetchLabeled {
         self
     }
 
-    /// Keeps samples, value and label together, in a cache, and asks it before the store. What is kept
-    /// is what is delivered, prepared where it is; so give each way to prepare a
-    /// [namespace](crate::layers::CacheBuilder::namespace).
+    /// Caches the value and label of each sample.
     ///
-    /// What has changed is read again where its version is known: that of files of this machine, which
-    /// are looked at each time ([`Capability::local_versions`](crate::Capability::local_versions)), and
-    /// of images and tar shards in a store as they were when the data set was opened
-    /// ([`StoredRecord::version`]). Of all else, as of lists of addresses, an object that changes under
-    /// the same key is not noticed: give each version of such data a namespace.
+    /// The cache stores prepared values. Use a separate
+    /// [namespace](crate::layers::CacheBuilder::namespace) for each preparation function.
+    ///
+    /// A changed object is read again if its version is known:
+    ///
+    /// - Local files are checked on each read
+    ///   ([`Capability::local_versions`](crate::Capability::local_versions)).
+    /// - Images and tar shards of a store have the version that they had when the data set was opened
+    ///   ([`StoredRecord::version`]).
+    /// - Changes of other objects, such as those of address lists, are not detected. Use a separate
+    ///   namespace for each version of such data.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -148,8 +155,8 @@ impl FetchLabeled {
     /// # let store = MemoryFetcher::new();
     /// let cache = Cache::builder().memory(1 << 30).namespace("photos, version 2").open()?;
     /// let fetch = FetchLabeled::new(Arc::new(store)).with_cache(cache.clone());
-    /// // Once the pipeline has run:
-    /// println!("{:.0} % of the samples were not read again", cache.statistics().hit_rate() * 100.0);
+    /// // After the run:
+    /// println!("cache hit rate: {:.0} %", cache.statistics().hit_rate() * 100.0);
     /// # Ok::<(), spdl_core::Error>(())
     /// ```
     #[cfg(feature = "cache")]
@@ -159,7 +166,7 @@ impl FetchLabeled {
         self
     }
 
-    /// Takes as value the first of these fields that a sample has.
+    /// Sets the value fields. The first one that a sample has is used.
     #[must_use]
     pub fn with_value_fields<N: Into<Arc<str>>>(
         mut self,
@@ -169,21 +176,23 @@ impl FetchLabeled {
         self
     }
 
-    /// Takes the label from the first of these fields that a sample has, and from nowhere else: a sample
-    /// without any of them is an error, as is one where the field is empty. No names: the label is what the
-    /// data set says.
+    /// Sets the label fields. The first one that a sample has is used.
+    ///
+    /// A sample without any of them, or with an empty one, is an error. Without names, the label is the
+    /// one that the data set assigned.
     #[must_use]
     pub fn with_label_fields<N: Into<Arc<str>>>(
         mut self,
         names: impl IntoIterator<Item = N>,
     ) -> Self {
         self.labels = names.into_iter().map(Into::into).collect();
-        self.needs_label = !self.labels.is_empty();
+        self.requires_label = !self.labels.is_empty();
         self
     }
 
-    /// Takes labels that are names for the places of these names among the others, counted from 0. Without
-    /// any, a label is a whole number.
+    /// Sets the class names. A label that is a name becomes its index, counted from 0.
+    ///
+    /// Without class names, each label must be an integer.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -195,36 +204,30 @@ impl FetchLabeled {
     /// ```
     #[must_use]
     pub fn with_classes(mut self, names: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
-        self.classes = Classes::new(names).with_option_names(self.classes.option_names());
+        self.classes = Classes::new(names);
         self
     }
 
-    /// Calls options so in messages that advise one. Default: as in Rust.
-    #[must_use]
-    pub fn with_option_names(mut self, names: OptionNames) -> Self {
-        self.classes = self.classes.with_option_names(names);
-        self
+    /// Whether empty text means no label. Ignored if a label is required.
+    pub(crate) fn with_empty_labels(self, allows_empty: bool) -> Self {
+        FetchLabeled { allows_empty, ..self }
     }
 
-    /// Takes an empty text for no label, where none is needed.
-    pub(crate) fn with_empty_labels(self, takes_empty: bool) -> Self {
-        FetchLabeled { takes_empty, ..self }
-    }
-
-    /// The number of the class that the value of a field says; `None` where it says none. Of a text, a name
-    /// counts before its digits; of bytes, as of a file `1.cls`, digits before a name.
+    /// The class number of a label field; `None` if it is neither an integer nor a class name.
+    ///
+    /// A text is looked up as a name first, then parsed. Bytes, as in a file `1.cls`, are parsed first.
     pub fn label_of(&self, value: &FieldValue) -> Option<i64> {
         self.classes.number(value)
     }
 
-    /// As [`FetchRecord::with_max_bytes`](crate::FetchRecord::with_max_bytes).
+    /// Sets the maximum size: see [`FetchRecord::with_max_bytes`](crate::FetchRecord::with_max_bytes).
     #[must_use]
     pub fn with_max_bytes(mut self, max_bytes: u64) -> Self {
         self.max_bytes = max_bytes;
         self
     }
 
-    /// The names of the fields of a sample that are its value and its label, where it has them.
+    /// The names of the value field and the label field of a sample, if they exist.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -234,22 +237,22 @@ impl FetchLabeled {
     /// assert_eq!(fetch.fields_of(&sample), (None, Some("label".into())));
     /// ```
     pub fn fields_of(&self, item: &StoredRecord) -> (Option<Arc<str>>, Option<Arc<str>>) {
-        let is_there = |wanted: &&Arc<str>| item.names().any(|name| *name == ***wanted);
-        (self.values.iter().find(is_there).cloned(), self.labels.iter().find(is_there).cloned())
+        let exists = |wanted: &&Arc<str>| item.names().any(|name| *name == ***wanted);
+        (self.values.iter().find(exists).cloned(), self.labels.iter().find(exists).cloned())
     }
 
-    /// Whether a field of this name may be the value.
+    /// Whether `name` is a value field.
     pub(crate) fn is_value(&self, name: &str) -> bool {
         self.values.iter().any(|value| **value == *name)
     }
 
-    /// Whether a field of this name may be the label.
+    /// Whether `name` is a label field.
     pub(crate) fn is_label(&self, name: &str) -> bool {
         self.labels.iter().any(|label| **label == *name)
     }
 
-    fn empty_is_none(&self) -> bool {
-        self.takes_empty && !self.needs_label
+    fn empty_is_unlabeled(&self) -> bool {
+        self.allows_empty && !self.requires_label
     }
 
     fn request(&self, value: Arc<str>, label: Option<Arc<str>>) -> FieldRequest {
@@ -267,22 +270,22 @@ impl AsyncStage<StoredRecord> for FetchLabeled {
             let wanted = self.values.join(" or ");
             return Err(no_such_field(&item.key, &wanted, item.names()));
         };
-        if self.needs_label && label.is_none() {
+        if self.requires_label && label.is_none() {
             let wanted = self.labels.join(" or ");
             return Err(no_such_field(&item.key, &wanted, item.names()));
         }
         #[cfg(feature = "cache")]
         if let Some(cache) = &self.cache {
-            let mut name = name_in_cache(&item, &value, label.as_deref());
+            let mut name = cache_key(&item, &value, label.as_deref());
             if label.is_some() {
-                name.extend(self.classes.in_cache());
-                // Else its -1 would be found by who takes it for an error.
-                name.extend(self.empty_is_none().then_some(0));
+                name.extend(self.classes.cache_suffix());
+                // A reader that treats an empty label as an error must not find a cached -1.
+                name.extend(self.empty_is_unlabeled().then_some(0));
             }
-            let version = version_in_cache(&*self.fetcher, &item, &value, label.as_deref()).await?;
-            let kept = cache.get_version(&name, version.as_deref()).await;
-            if let Some(sample) = kept.and_then(from_cache) {
-                // What the data set says may be another label than it was.
+            let version = cache_version(&*self.fetcher, &item, &value, label.as_deref()).await?;
+            let entry = cache.get_version(&name, version.as_deref()).await;
+            if let Some(sample) = entry.and_then(from_cache) {
+                // The data set may assign another label than in the run that filled the cache.
                 let known = self.known_label(&item, label.as_deref());
                 let label = known.unwrap_or(sample.label);
                 return Ok(Labeled { label, ..sample });
@@ -305,7 +308,7 @@ impl AsyncStage<StoredRecord> for FetchLabeled {
 }
 
 impl FetchLabeled {
-    /// Reads a sample, and prepares its value.
+    /// Reads a sample and prepares its value.
     async fn read(
         &self,
         mut item: StoredRecord,
@@ -314,7 +317,7 @@ impl FetchLabeled {
     ) -> Result<Labeled<Bytes>> {
         let mut offset = None;
         for (name, field) in &mut item.fields {
-            // It may be the name of a class as well.
+            // The text may also be a class name, so it is not parsed yet.
             if let (true, StoredField::At(extent, encoding @ Encoding::Integer)) =
                 (Some(&*name) == label.as_ref(), field)
             {
@@ -324,17 +327,15 @@ impl FetchLabeled {
         }
         let request = self.request(Arc::clone(&value), label.clone());
         let mut record = read_record(&self.fetcher, item, &request).await?;
-        let wrong = |key: &Key, name: &str, message: String| {
-            let error = Error::new(ErrorKind::InvalidArgument, message);
-            error.with_key(field_key(key, name).display_name())
-        };
         let label = match label {
             None => record.label,
             Some(name) => {
                 let field = record.take(&name)?;
-                let empty = (self.empty_is_none() && is_empty_text(&field)).then_some(record.label);
+                let empty =
+                    (self.empty_is_unlabeled() && is_empty_text(&field)).then_some(record.label);
                 self.classes.number(&field).or(empty).ok_or_else(|| {
-                    let error = wrong(&record.key, &name, self.classes.refusal(&field));
+                    let key = field_key(&record.key, &name).display_name();
+                    let error = self.classes.invalid_label(&field).with_key(key);
                     offset.map_or(error.clone(), |offset| error.with_offset(offset))
                 })?
             }
@@ -342,8 +343,9 @@ impl FetchLabeled {
         let bytes = match record.take(&value)? {
             FieldValue::Bytes(bytes) => bytes,
             other => {
-                let message = format!("bytes was expected, but this is {}", other.kind());
-                return Err(wrong(&record.key, &value, message));
+                let message = format!("expected bytes, found {}", other.kind());
+                let error = Error::new(ErrorKind::InvalidArgument, message);
+                return Err(error.with_key(field_key(&record.key, &value).display_name()));
             }
         };
         #[cfg(feature = "local")]
@@ -359,7 +361,7 @@ impl FetchLabeled {
         Ok(Labeled { value: bytes, label })
     }
 
-    /// The label of a sample, where it need not be read.
+    /// The label of a sample, if it is known without a read.
     #[cfg(feature = "cache")]
     fn known_label(&self, item: &StoredRecord, name: Option<&str>) -> Option<i64> {
         let Some(name) = name else { return Some(item.label) };
@@ -370,26 +372,26 @@ impl FetchLabeled {
     }
 }
 
-/// What a sample is called in a cache: its key, the fields that are read, and where the value lies, as
-/// two samples may have one key.
+/// The cache key of a sample: its key, the fields, and the location of the value, because keys of samples
+/// are not unique.
 #[cfg(feature = "cache")]
-fn name_in_cache(item: &StoredRecord, value: &str, label: Option<&str>) -> Vec<u8> {
+fn cache_key(item: &StoredRecord, value: &str, label: Option<&str>) -> Vec<u8> {
     let place = match item.fields.iter().find(|(name, _)| **name == *value) {
         Some((_, StoredField::At(extent, _))) => extent.to_string(),
         _ => item.row.as_ref().map_or(String::new(), |row| row.row.to_string()),
     };
-    // Its parts cannot run into each other: no name has a zero.
+    // Names contain no zero byte, so the parts cannot be confused.
     let parts = [b"sample".as_slice(), item.key.as_bytes(), value.as_bytes(), place.as_bytes()];
     [&parts.join(&0)[..], &[0], label.unwrap_or_default().as_bytes()].concat()
 }
 
-/// Which version of a sample is wanted: that of the objects which its value and its label lie in, where
-/// the fetcher tells it without asking a server, or else what the data set was told of them.
+/// The current version of a sample: that of the objects that hold its value and label if the fetcher knows
+/// it without a request, or else the version that the data set recorded.
 ///
 /// # Errors
-/// As [`Fetcher::stat`]: what cannot be looked at cannot be read either.
+/// The errors of [`Fetcher::stat`].
 #[cfg(feature = "cache")]
-async fn version_in_cache(
+async fn cache_version(
     fetcher: &dyn Fetcher,
     item: &StoredRecord,
     value: &str,
@@ -416,7 +418,7 @@ async fn version_in_cache(
     Ok((!versions.is_empty()).then_some(versions))
 }
 
-/// The label, and the value behind it.
+/// The cache entry: the label, followed by the value.
 #[cfg(feature = "cache")]
 fn for_cache(sample: &Labeled<Bytes>) -> Bytes {
     [&sample.label.to_le_bytes()[..], &sample.value].concat().into()

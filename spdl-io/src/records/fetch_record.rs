@@ -9,12 +9,11 @@ use super::read_fields::{known_bytes, read_record};
 use crate::fetch::{Fetch, Fetcher};
 use crate::records::{FieldRequest, Record, StoredRecord};
 
-/// The pipeline stage that reads the fields of stored samples by a [`Fetcher`], and decodes those
-/// whose encoding is known.
+/// The pipeline stage that reads and decodes the fields of stored samples.
 ///
-/// The parts that lie in one object are read by one call of
-/// [`read_ranges`](Fetcher::read_ranges); [`Resilient`](crate::Resilient) joins those that lie near
-/// each other, as the members of a tar archive do. Objects are read at the same time.
+/// All ranges of one object are read by one call of [`read_ranges`](Fetcher::read_ranges).
+/// [`Resilient`](crate::Resilient) coalesces ranges that are close to each other, such as the members of
+/// a tar archive. Several objects are read concurrently.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -22,7 +21,7 @@ use crate::records::{FieldRequest, Record, StoredRecord};
 /// use spdl_io::{FetchRecord, MemoryFetcher, StoredRecord};
 /// use spdl_io::records::{Encoding, Extent};
 ///
-/// let store = MemoryFetcher::from_iter([("shard", "...a picture...7")]);
+/// let store = MemoryFetcher::from_iter([("shard", "...the image...7")]);
 /// let samples = vec![
 ///     StoredRecord::new("shard:1")
 ///         .with_stored("jpg", Extent::part("shard", 3..12), Encoding::Bytes)
@@ -31,16 +30,18 @@ use crate::records::{FieldRequest, Record, StoredRecord};
 /// let mut pipeline = PipelineBuilder::from_iter(samples)
 ///     .async_stage("fetch", FetchRecord::new(Arc::new(store)))
 ///     .build()?;
-/// let record = pipeline.next().expect("there is one")?;
-/// assert_eq!(record.get("jpg")?.as_bytes().map(|it| &it[..]), Some(&b"a picture"[..]));
+/// let record = pipeline.next().expect("one sample")?;
+/// assert_eq!(record.get("jpg")?.as_bytes().map(|it| &it[..]), Some(&b"the image"[..]));
 /// assert_eq!(record.get("cls")?.as_i64(), Some(7));
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 ///
 /// # Errors
-/// Of a sample, with the key `SAMPLE.FIELD` where it is one field's, and the byte in the object:
-/// `NotFound` where it lacks a field that was asked for; `LimitExceeded` where it is larger than
-/// allowed; what the fetcher answers; as [`Encoding::decode`](crate::records::Encoding::decode).
+/// The key of an error is the sample, or `SAMPLE.FIELD`; the offset is a position in the object.
+///
+/// - `NotFound` if a requested field does not exist.
+/// - `LimitExceeded` if the fields are larger than the limit.
+/// - The errors of the fetcher and of [`Encoding::decode`](crate::records::Encoding::decode).
 #[derive(Clone, Debug)]
 pub struct FetchRecord {
     fetcher: Arc<dyn Fetcher>,
@@ -48,20 +49,20 @@ pub struct FetchRecord {
 }
 
 impl FetchRecord {
-    /// Reads all fields, of up to [`Fetch::DEFAULT_MAX_BYTES`] together.
+    /// Reads all fields, with up to [`Fetch::DEFAULT_MAX_BYTES`] in total.
     pub fn new(fetcher: Arc<dyn Fetcher>) -> Self {
         FetchRecord { fetcher, request: FieldRequest::all(Fetch::DEFAULT_MAX_BYTES) }
     }
 
-    /// Reads these fields only, and delivers them in this order. A sample that lacks one fails.
+    /// Reads only these fields and returns them in this order. A sample without one of them is an error.
     #[must_use]
     pub fn with_fields<N: Into<Arc<str>>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.request = self.request.only(names);
         self
     }
 
-    /// Refuses samples whose fields have more than `max_bytes` together, where their sizes are known,
-    /// without reading them.
+    /// Sets the maximum total size of the fields of a sample. If the sizes are known, a larger sample
+    /// fails before it is read.
     #[must_use]
     pub fn with_max_bytes(mut self, max_bytes: u64) -> Self {
         let names = self.request.names().map(<[_]>::to_vec);

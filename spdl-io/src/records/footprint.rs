@@ -1,4 +1,4 @@
-//! How much memory samples and their values hold.
+//! [`Footprint`] of records and their values.
 
 use spdl_core::Footprint;
 
@@ -32,7 +32,7 @@ impl Footprint for Record {
     }
 }
 
-/// What a value of JSON holds beyond its own size.
+/// The heap memory of a JSON value, in bytes.
 fn json_heap(value: &serde_json::Value) -> usize {
     use serde_json::Value;
     match value {

@@ -2,11 +2,14 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `record` | [`StoredRecord`] with [`Extent`] and [`Encoding`]; [`Record`] with [`FieldValue`] |
+//! | `value` | [`FieldValue`] and [`Encoding`], the type of one field and its stored encoding |
+//! | `stored` | [`StoredRecord`]: a sample before it is read; [`Extent`], [`PackedRows`] |
+//! | `record` | [`Record`]: a sample after it is read; [`FieldRequest`] |
 //! | `fetch_record` | [`FetchRecord`]: the stage that reads all or some fields |
 //! | `fetch_labeled` | [`FetchLabeled`]: the stage that reads one field and a class label |
 //! | `read_fields` | range requests for the fields of one sample |
 //! | `classes`, `label_text` | labels as text or numbers, and the classes that they name |
+//! | `remedy` | [`Remedy`]: what a caller can specify to avoid an error |
 //! | `extensions` | file name extensions of images, audio and video |
 //! | `footprint` | memory use of records |
 //!
@@ -18,17 +21,19 @@ mod fetch_labeled;
 mod fetch_record;
 mod footprint;
 pub(crate) mod label_text;
-mod option_names;
 mod read_fields;
 mod record;
+mod remedy;
+mod stored;
+mod value;
 
 pub use self::extensions::{AUDIO_EXTENSIONS, IMAGE_EXTENSIONS, VIDEO_EXTENSIONS};
 pub use self::fetch_labeled::FetchLabeled;
 pub(crate) use self::fetch_labeled::LABEL_FIELDS;
 pub use self::fetch_record::FetchRecord;
-pub use self::option_names::OptionNames;
-pub use self::record::{
-    Encoding, Extent, FieldRequest, FieldValue, PackedRows, Record, StoredField, StoredRecord,
-    StoredRow,
-};
-pub(crate) use self::record::{no_such_field, shown};
+pub(crate) use self::record::no_such_field;
+pub use self::record::{FieldRequest, Record};
+pub use self::remedy::Remedy;
+pub use self::stored::{Extent, PackedRows, StoredField, StoredRecord, StoredRow};
+pub(crate) use self::value::abbreviated;
+pub use self::value::{Encoding, FieldValue};

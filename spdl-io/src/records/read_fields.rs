@@ -1,4 +1,4 @@
-//! How the fields of one sample are read: the parts of each object together, objects at the same time.
+//! Reads the fields of one sample: one request per object, objects concurrently.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use crate::records::{
     Encoding, Extent, FieldRequest, FieldValue, Record, StoredField, StoredRecord,
 };
 
-/// What people call a field of a sample.
+/// The name of a field of a sample in messages: `SAMPLE.FIELD`.
 pub(super) fn field_key(sample: &Key, field: &str) -> Key {
     Key::from_bytes(&[sample.as_bytes(), b".", field.as_bytes()].concat())
 }
 
-/// How many bytes the values of a sample will have; `None` where the store alone knows.
+/// The memory that the values of a sample will use, in bytes; `None` if it is unknown before the read.
 pub(super) fn known_bytes(item: &StoredRecord, request: &FieldRequest) -> Option<usize> {
     if item.row.is_some() {
         return None;
@@ -27,7 +27,7 @@ pub(super) fn known_bytes(item: &StoredRecord, request: &FieldRequest) -> Option
     for (name, field) in item.fields.iter().filter(|(name, _)| request.wants(name)) {
         let of_field = match field {
             StoredField::Known(value) => value.footprint(),
-            // A value of JSON takes more memory than its text, by no fixed factor.
+            // The size of a parsed JSON value cannot be derived from the size of its text.
             StoredField::At(_, Encoding::Json) => return None,
             StoredField::At(extent, _) => {
                 size_of::<FieldValue>().checked_add(usize::try_from(extent.size()?).ok()?)?
@@ -38,7 +38,7 @@ pub(super) fn known_bytes(item: &StoredRecord, request: &FieldRequest) -> Option
     Some(bytes)
 }
 
-/// Reads the fields of a sample that are asked for.
+/// Reads the requested fields of a sample.
 pub(super) async fn read_record(
     fetcher: &Arc<dyn Fetcher>,
     item: StoredRecord,
@@ -93,11 +93,11 @@ pub(super) async fn read_record(
 
 enum Slot {
     Value(FieldValue),
-    /// The number of the extent.
+    /// The index of the extent.
     Extent(usize, Encoding),
 }
 
-/// Reads parts of objects, in the order in which they are given.
+/// Reads extents; the results have the order of the arguments.
 async fn read_extents(
     fetcher: &Arc<dyn Fetcher>,
     sample: &Key,
@@ -107,13 +107,13 @@ async fn read_extents(
     let sizes = extents.iter().filter_map(|(_, extent)| extent.size());
     let known = sizes.fold(0, u64::saturating_add);
     let too_large = |bytes: u64| {
-        let message = format!("holds {bytes} bytes, but at most {max_bytes} are allowed");
+        let message = format!("sample has {bytes} bytes, more than the limit of {max_bytes}");
         Error::new(ErrorKind::LimitExceeded, message).with_key(sample.display_name())
     };
     if known > max_bytes {
         return Err(too_large(known));
     }
-    // The parts of each object, in the order of the object.
+    // Group the extents by object, sorted by offset.
     let mut order: Vec<usize> = (0..extents.len()).collect();
     order.sort_by_key(|&at| {
         let extent = &extents[at].1;
@@ -139,7 +139,7 @@ async fn read_extents(
     Ok(parts)
 }
 
-/// Reads one object whole, or parts of one.
+/// Reads one whole object, or ranges of one.
 async fn read_object(
     fetcher: &Arc<dyn Fetcher>,
     extents: &[(Arc<str>, Extent)],
@@ -160,19 +160,18 @@ async fn read_object(
             ranges => fetcher.read_ranges(object, ranges).await?,
         },
     };
-    let are_as_asked = parts.len() == read.len()
+    let match_request = parts.len() == read.len()
         && parts.iter().zip(&read).all(|(part, &number)| {
             extents[number].1.size().is_none_or(|size| size == part.len() as u64)
         });
-    if !are_as_asked {
-        let message = format!("{fetcher:?} gave other ranges than it was asked for");
+    if !match_request {
+        let message = format!("{fetcher:?} returned ranges that differ from the requested ones");
         return Err(Error::new(ErrorKind::Internal, message).with_key(object.display_name()));
     }
     Ok(read.into_iter().zip(parts).collect())
 }
 
-/// The error of a read under the name of the field that could not be read. Whole objects have a name of
-/// their own.
+/// Sets the key of a read error to the field that failed. Errors of whole objects keep their key.
 fn of_field(
     error: Error,
     sample: &Key,
@@ -186,10 +185,9 @@ fn of_field(
         [(name, extent)] => (field_key(sample, name), extent.range.as_ref().map(|it| it.start)),
         [(_, first), ..] => (sample.clone(), first.range.as_ref().map(|it| it.start)),
     };
-    // All else, its causes too, stays what it is, and is told once.
-    let is_placed = error.offset().is_some();
+    let has_offset = error.offset().is_some();
     let of_field = error.renamed(key.display_name());
-    match start.filter(|_| !is_placed) {
+    match start.filter(|_| !has_offset) {
         Some(start) => of_field.with_offset(start),
         None => of_field,
     }

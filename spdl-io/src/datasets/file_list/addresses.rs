@@ -1,17 +1,17 @@
-//! Rows of a list that are addresses, and not paths.
+//! Rows of a file list that are addresses instead of paths.
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::{FileList, ListFormat, located};
+use super::{FileList, ListFormat, with_line};
 use crate::fetch::Key;
 use crate::stores::{Address, StoreRegistry};
 
-/// What rows mean that are addresses.
+/// How rows that are addresses become keys.
 pub(super) enum RowAddresses {
-    /// Keys, for fetchers that know what to do with them.
-    AsTheyStand,
-    /// Objects of the stores that they name; those of the list's own store, which has this address, by
-    /// their keys there. A list of this machine has none.
+    /// The address is the key.
+    Unchanged,
+    /// An address in the store of the list becomes a key of that store. Other addresses stay keys. Holds
+    /// the address of the list's store; `None` for a local list.
     InStores(Option<Box<str>>),
 }
 
@@ -19,25 +19,25 @@ impl RowAddresses {
     /// The key of a row that is an address; `None` for a path.
     ///
     /// # Errors
-    /// `InvalidArgument` where it makes no sense.
+    /// `InvalidArgument` for an invalid address.
     pub(super) fn key_of(&self, path: &[u8]) -> Option<Result<Key>> {
         let RowAddresses::InStores(own) = self else { return None };
         Some(address_of(path)?.map(|address| key_of(&address, path, own.as_deref())))
     }
 }
 
-/// The address that a row is; `None` for a path.
+/// The address of a row; `None` for a path.
 fn address_of(path: &[u8]) -> Option<Result<Address>> {
     let text = std::str::from_utf8(path).ok().filter(|text| text.contains("://"))?;
     match Address::parse(text) {
-        // What stands before the colon is no scheme.
+        // The text before the colon is not a scheme.
         Ok(address) if address.scheme() == "file" && address.key().as_bytes() == path => None,
         parsed => Some(parsed),
     }
 }
 
-/// What a row is read by: its key, where that alone leads there from the list, or else its whole address,
-/// which [`RowStores`](super::RowStores) knows what to do with.
+/// The key of a row: a key of the list's store if it lies there, or else the whole address, which
+/// [`RowStores`](super::RowStores) resolves.
 fn key_of(address: &Address, path: &[u8], own: Option<&str>) -> Key {
     let is_file = address.scheme() == "file";
     let is_of_list = own == Some(&*address.store()) && address.query().is_none();
@@ -47,52 +47,53 @@ fn key_of(address: &Address, path: &[u8], own: Option<&str>) -> Key {
     }
 }
 
-/// Refuses a row that cannot be read, or must not be.
+/// Checks that a row may be read.
 fn check(address: &Address, own: Option<&str>, stores: &StoreRegistry) -> Result<()> {
-    let refused = |kind: ErrorKind, fault: &str| {
-        let message = format!("the file {address} of a row cannot be read: {fault}");
+    let refused = |kind: ErrorKind, reason: &str| {
+        let message = format!("cannot read {:?}: {reason}", address.to_string());
         Err(Error::new(kind, message))
     };
     if address.scheme() == "file" {
-        let fault = "files of this machine are read by lists of this machine alone";
-        return if own.is_none() { Ok(()) } else { refused(ErrorKind::InvalidArgument, fault) };
+        let reason = "only a local list may name local files";
+        return if own.is_none() { Ok(()) } else { refused(ErrorKind::InvalidArgument, reason) };
     }
     if address.user().is_some() {
-        let fault = "it holds a name and a password; say how its store is reached where stores are opened, \
-            and not in a list";
-        return refused(ErrorKind::InvalidArgument, fault);
+        let reason = "a list must not contain user names and passwords; configure the credentials \
+            of the store instead";
+        return refused(ErrorKind::InvalidArgument, reason);
     }
     if let Err(error) = stores.check_scheme(address.scheme()) {
         return refused(error.kind(), error.message());
     }
     if address.query().is_some() && !stores.reads_addresses(address.scheme()) {
-        let fault = "its store knows no queries";
-        return refused(ErrorKind::InvalidArgument, fault);
+        let reason = "this store does not support queries in addresses";
+        return refused(ErrorKind::InvalidArgument, reason);
     }
     Ok(())
 }
 
 impl FileList {
-    /// The same list where rows that are addresses are those of `stores`; and whether there are any that
-    /// its own store, `own`, does not read by their keys. Without an own store, it is one of this machine.
+    /// Resolves rows that are addresses by `stores`. `own` is the address of the list's store; `None` for
+    /// a local list. The flag of the result is true if a row lies in another store.
     ///
     /// # Errors
-    /// `InvalidArgument` for the first row that makes no sense, holds a password, or names a file of this
-    /// machine in a list from elsewhere; `Unsupported` where its store is not compiled in.
+    /// - `InvalidArgument` for the first row that is invalid, holds a password, or names a local file in
+    ///   a list of a store.
+    /// - `Unsupported` if the store of a row is not compiled in.
     pub(crate) fn in_stores(
         mut self,
         own: Option<&str>,
         stores: &StoreRegistry,
     ) -> Result<(Self, bool)> {
         self.addresses = RowAddresses::InStores(own.map(Into::into));
-        // JSON may write a slash in several ways.
-        let is_odd = |pair: &[u8]| {
+        // JSON may escape a slash.
+        let may_be_address = |pair: &[u8]| {
             pair == b":/" || (self.format == ListFormat::JsonLines && pair.contains(&b'\\'))
         };
-        if !self.text.windows(2).any(is_odd) {
+        if !self.text.windows(2).any(may_be_address) {
             return Ok((self, false));
         }
-        let mut leads_elsewhere = false;
+        let mut has_other_stores = false;
         for &start in &self.starts {
             let start = start as usize;
             let (row, end) = self.row(&self.text, start)?;
@@ -102,9 +103,9 @@ impl FileList {
                 Ok(key_of(&address, &row.path, own).as_bytes() == &*row.path)
             });
             match checked {
-                Ok(is_elsewhere) => leads_elsewhere |= is_elsewhere,
+                Ok(is_elsewhere) => has_other_stores |= is_elsewhere,
                 Err(error) => {
-                    // Where it is written otherwise, the row is where it is.
+                    // If the address is escaped, use the offset of the row.
                     let written = self.text[start..end].windows(row.path.len());
                     let at = written.into_iter().position(|text| text == &*row.path).unwrap_or(0);
                     return Err(self.in_this_list(error.with_offset((start + at) as u64)));
@@ -112,19 +113,19 @@ impl FileList {
             }
         }
         let is_address = |folder: &[u8]| address_of(folder).is_some();
-        if leads_elsewhere && is_address(&self.folder) {
-            let message = "the folder of this list looks like an address, and so files beside it cannot be \
-                told from those elsewhere that its rows name";
+        if has_other_stores && is_address(&self.folder) {
+            let message = "the folder of this list looks like an address, so relative paths and \
+                addresses of other stores are ambiguous; move the list to another folder";
             return Err(self.in_this_list(Error::new(ErrorKind::InvalidArgument, message)));
         }
-        Ok((self, leads_elsewhere))
+        Ok((self, has_other_stores))
     }
 
-    /// An error with the name of the list, and with the place in it as people count.
+    /// Adds the name of the list, the line and the column to an error.
     fn in_this_list(&self, error: Error) -> Error {
-        let error = located(error, &self.text);
-        match &self.shown {
-            Some(shown) => error.with_key(shown.clone()),
+        let error = with_line(error, &self.text);
+        match &self.name {
+            Some(name) => error.with_key(name.clone()),
             None => error,
         }
     }

@@ -1,4 +1,12 @@
-//! Lists of files as data sets.
+//! [`FileList`]: a list of files as a data set.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `rows` | parsers for lines, CSV and JSON Lines |
+//! | `columns` | which columns are path, label and other fields |
+//! | `addresses` | rows that are addresses of stores |
+//! | `row_stores` | the fetcher of a list whose rows lie in several stores |
+//! | `options` | [`FileListOptions`] |
 
 mod addresses;
 mod columns;
@@ -17,41 +25,40 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 use twox_hash::XxHash3_128;
 
 use self::addresses::RowAddresses;
-use self::columns::{Columns, Row};
 pub(crate) use self::columns::{FILE_FIELD, LABEL_COLUMNS};
+use self::columns::{ListColumns, ListRow};
 pub use self::options::FileListOptions;
 pub(crate) use self::row_stores::RowStores;
 use self::rows::{corrupt, csv_row, json_line, line};
 use crate::fetch::{Fetcher, Key};
 use crate::files::os_error;
-use crate::records::label_text::{LabelText, LabelTexts};
-use crate::records::{Encoding, Extent, OptionNames, StoredRecord};
+use crate::records::label_text::{LabelColumn, LabelText};
+use crate::records::{Encoding, Extent, StoredRecord};
 
-/// A data set of files that a list names, with a label and other fields for each.
+/// A data set of files that a list names, each with a label and other fields.
 ///
-/// | list | a row | |
+/// | list | example of a row | format |
 /// |---|---|---|
-/// | `.txt` | `cats/1.jpg` | one path a line, as it stands |
-/// | `.csv` | `cats/1.jpg,cat` | RFC 4180; the first row may name the columns |
-/// | `.jsonl`, `.ndjson` | `{"path": "cats/1.jpg", "label": 0, "caption": "a cat"}` | one object a line |
+/// | `.txt` | `cats/1.jpg` | one path per line, taken literally |
+/// | `.csv` | `cats/1.jpg,cat` | RFC 4180; the header is optional |
+/// | `.jsonl`, `.ndjson` | `{"path": "cats/1.jpg", "label": 0, "caption": "a cat"}` | JSON Lines |
 ///
-/// - The column of the path is the first of `path`, `file`, `file_name`, `filename`, `file_path`,
-///   `filepath`, `key`, `url`, `uri`, `image`, `img`, `image_path` and `img_path` that is there; that of the
-///   label `label`, `class` or `cls`. [`FileListOptions`] may name others. The first row of CSV is a header
-///   where it names a column of paths; without a header there are one or two columns, path and label. What
-///   looks like a header and names no such column is refused.
-/// - Labels are all whole numbers (`3.0` is one, `7e10` is none), or all names: then a label is the name's place among all of
-///   them sorted by their bytes: [`classes`](FileList::classes). A mixture is refused. An empty one, or
-///   none, is −1.
-/// - Of several columns of labels the first in that order counts, and the others are fields.
-/// - A path is relative to the folder of the list, unless it is absolute or an address with `://`.
-///   Nothing is looked at: a file that is missing is noticed when it is read. What reads addresses is
-///   up to the fetcher; [`OpenedDataset`](super::OpenedDataset) brings one that opens the store of each.
-/// - Each sample has the field `file`, the file's bytes, and the list's other columns, as texts from CSV,
-///   and with their own types from JSON, sorted by their names.
-/// - Empty lines count for nothing; a mark of UTF-8 at the start is passed over.
+/// - Path column: the first existing one of `path`, `file`, `file_name`, `filename`, `file_path`,
+///   `filepath`, `key`, `url`, `uri`, `image`, `img`, `image_path` and `img_path`.
+/// - Label column: the first existing one of `label`, `class` and `cls`. Further ones are fields.
+///   [`FileListOptions`] sets other names.
+/// - The first CSV row is a header if it names a path column. Without a header, there are one or two
+///   columns: path and label. A row that looks like a header but names no path column is an error.
+/// - Labels are all integers (`3.0` is one, `7e10` is not) or all class names. The label of a name is its
+///   index in [`classes`](FileList::classes). A mixture is an error. An empty or missing label is −1.
+/// - A relative path starts at the folder of the list. Absolute paths, and addresses with `://`, stay
+///   unchanged. Opening does not check that the files exist. Reading addresses is up to the fetcher;
+///   [`OpenedDataset`](super::OpenedDataset) provides one that opens the store of each row.
+/// - Each sample has the field `file` with the bytes of the file, and the other columns: as text from CSV,
+///   with their types from JSON, sorted by name.
+/// - Empty lines and a UTF-8 byte order mark are ignored.
 ///
-/// In memory it takes the list itself, and 12 bytes a row.
+/// Memory use: the list itself and 12 bytes per row.
 ///
 /// ```
 /// use spdl_core::Dataset;
@@ -67,35 +74,33 @@ use crate::records::{Encoding, Extent, OptionNames, StoredRecord};
 pub struct FileList {
     text: Bytes,
     format: ListFormat,
-    /// Where each row starts.
+    /// The offset of each row.
     starts: Vec<u32>,
     labels: Vec<i64>,
-    /// How many rows have none, and the first.
+    /// The number of rows without a label, and the first such row.
     unlabeled: Option<(u64, u64)>,
     classes: Vec<String>,
-    columns: Columns,
-    /// Comes before relative paths: empty, or with a separator at its end.
+    columns: ListColumns,
+    /// The prefix of relative paths: empty, or with a separator at its end.
     folder: Vec<u8>,
-    /// What paths mean that are addresses.
     addresses: RowAddresses,
-    /// What the list is called in messages.
-    shown: Option<Arc<str>>,
-    option_names: OptionNames,
+    /// The name of the list in messages.
+    name: Option<Arc<str>>,
 }
 
-/// How the rows of a list are written.
+/// The format of the rows of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ListFormat {
-    /// One path a line.
+    /// One path per line.
     Lines,
     /// Comma-separated values.
     Csv,
-    /// One object of JSON a line.
+    /// JSON Lines: one JSON object per line.
     JsonLines,
 }
 
 impl ListFormat {
-    /// By the name of the list: `.csv`, `.jsonl` and `.ndjson` in any case; all others are lines.
+    /// The format by file name: `.csv`, `.jsonl` and `.ndjson` in any case; lines for any other name.
     pub fn of_name(name: &Key) -> Self {
         let name = name.as_bytes().to_ascii_lowercase();
         match &name[..] {
@@ -109,34 +114,33 @@ impl ListFormat {
 }
 
 impl FileList {
-    /// Reads a list of this machine, of the format that its name says.
+    /// Reads a local list. Its name determines the format.
     ///
     /// # Errors
-    /// As [`parse`](FileList::parse), and what the operating system answers; `LimitExceeded` for a
-    /// list that is larger than allowed.
+    /// The errors of [`parse`](FileList::parse) and of the operating system.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         FileList::open_with(path, &FileListOptions::default())
     }
 
-    /// The same with options of the caller's.
+    /// Reads a local list with `options`.
     ///
     /// # Errors
-    /// As [`open`](FileList::open).
+    /// The errors of [`open`](FileList::open).
     pub fn open_with(path: impl AsRef<Path>, options: &FileListOptions) -> Result<Self> {
         use std::io::Read;
         let path = path.as_ref();
         let key = Key::from_path(path);
-        let failed = |error| os_error("cannot read this list", &key, error);
+        let failed = |error| os_error("cannot read the list", &key, error);
         let file = std::fs::File::open(path).map_err(failed)?;
         let mut text = Vec::new();
         file.take(options.limit().saturating_add(1)).read_to_end(&mut text).map_err(failed)?;
         FileList::of(key, text.into(), options)
     }
 
-    /// Reads a list of a store, of the format that its name says. Its paths are keys of that store.
+    /// Reads a list of a store. Its name determines the format. Its paths are keys of that store.
     ///
     /// # Errors
-    /// As [`parse`](FileList::parse), and what the fetcher answers.
+    /// The errors of [`parse`](FileList::parse) and of the fetcher.
     pub async fn fetch(
         fetcher: &Arc<dyn Fetcher>,
         key: impl Into<Key>,
@@ -153,20 +157,23 @@ impl FileList {
         let folder = &name[..name.iter().rposition(is_separator).map_or(0, |slash| slash + 1)];
         let format = ListFormat::of_name(&key);
         let list = FileList::parse(text, format, Key::from_bytes(folder), options);
-        let shown = key.display_name();
-        list.map(|list| FileList { shown: Some(Arc::clone(&shown)), ..list })
-            .map_err(|error| error.with_key(shown))
+        let name = key.display_name();
+        list.map(|list| FileList { name: Some(Arc::clone(&name)), ..list })
+            .map_err(|error| error.with_key(name))
     }
 
-    /// The files that `text` lists, whose relative paths are below `folder`.
+    /// Parses a list. Relative paths start at `folder`.
     ///
     /// # Errors
-    /// With the byte in the text, and the line and the column in the message: `Corrupt` and `Truncated`
-    /// where it is not of that format, a row of CSV has more or fewer cells than the first one, or a row has
-    /// no path; `InvalidArgument` where a column that was asked for is missing, the header of a CSV names no
-    /// column of paths, a CSV without a header has more than two columns, a column is named `file` beside
-    /// that of the paths, or labels are neither all whole numbers nor all names; `NotFound` where it lists nothing; `LimitExceeded` where it is larger than
-    /// allowed.
+    /// The message names the line and column; the offset is a position in `text`.
+    ///
+    /// - `Corrupt` or `Truncated` for invalid CSV or JSON, a CSV row with a different number of cells,
+    ///   and a row without a path.
+    /// - `InvalidArgument` if a column of the options is missing, if a CSV header names no path column, if
+    ///   a CSV list without a header has more than two columns, for duplicate field names, and for labels
+    ///   that are neither all integers nor all names.
+    /// - `NotFound` for an empty list.
+    /// - `LimitExceeded` for a list above [`FileListOptions::max_bytes`].
     pub fn parse(
         text: impl Into<Bytes>,
         format: ListFormat,
@@ -175,7 +182,7 @@ impl FileList {
     ) -> Result<Self> {
         let text = text.into();
         if text.len() as u64 > options.limit() {
-            let message = format!("a list of more than {} bytes", options.limit());
+            let message = format!("the list is larger than the limit of {} bytes", options.limit());
             return Err(Error::new(ErrorKind::LimitExceeded, message));
         }
         let mut folder = folder.into().as_bytes().to_vec();
@@ -189,21 +196,20 @@ impl FileList {
             labels: Vec::new(),
             unlabeled: None,
             classes: Vec::new(),
-            columns: Columns::default(),
+            columns: ListColumns::default(),
             folder,
-            addresses: RowAddresses::AsTheyStand,
-            shown: None,
-            option_names: options.option_names,
+            addresses: RowAddresses::Unchanged,
+            name: None,
         };
         let bytes = list.text.clone();
         let start = if bytes.starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 };
-        let columns = Columns::read(&bytes, start, format, options);
+        let columns = ListColumns::read(&bytes, start, format, options);
         columns
             .and_then(|(columns, start)| {
                 list.columns = columns;
                 list.read_rows(start)
             })
-            .map_err(|error| located(error, &bytes))?;
+            .map_err(|error| with_line(error, &bytes))?;
         match list.starts.is_empty() {
             true => Err(Error::new(ErrorKind::NotFound, "the list names no files")),
             false => Ok(list),
@@ -212,9 +218,9 @@ impl FileList {
 
     fn read_rows(&mut self, mut start: usize) -> Result<()> {
         let text = self.text.clone();
-        // Each text once, with what it says.
+        // The index of each distinct label in `texts`.
         let mut numbers: HashMap<String, i64> = HashMap::new();
-        let (mut texts, mut column) = (Vec::new(), LabelTexts::default());
+        let (mut texts, mut column) = (Vec::new(), LabelColumn::default());
         while start < text.len() {
             let (first_line, next_line) = line(&text, start);
             if first_line.iter().all(u8::is_ascii_whitespace) {
@@ -222,7 +228,7 @@ impl FileList {
                 continue;
             }
             let (row, end) = self.row(&text, start)?;
-            // Below 4 GiB, as the list is.
+            // Lossless: the list is smaller than 4 GiB.
             self.starts.push(start as u32);
             self.labels.push(match row.label {
                 None => {
@@ -235,14 +241,11 @@ impl FileList {
                     Some(number) => *number,
                     None => {
                         let label = label.trim().to_owned();
-                        let says = column.add(&label, start as u64).map_err(|fault| {
+                        let parsed = column.add(&label, start as u64).map_err(|invalid| {
                             let line_name = |at| format!("in line {}", line_number(&text, at));
-                            let option = self.option_names.label_field;
-                            let message = fault.message(&label, line_name, option, true);
-                            Error::new(ErrorKind::InvalidArgument, message)
-                                .with_offset(start as u64)
+                            invalid.error(&label, line_name, true).with_offset(start as u64)
                         })?;
-                        texts.push((label.clone(), says));
+                        texts.push((label.clone(), parsed));
                         numbers.insert(label, texts.len() as i64 - 1);
                         texts.len() as i64 - 1
                     }
@@ -254,9 +257,9 @@ impl FileList {
             self.classes = texts.iter().map(|(name, _)| name.clone()).collect();
             self.classes.sort_unstable();
         }
-        let label_of = |(name, says): &(String, LabelText)| match says {
-            LabelText::Whole(number) => *number,
-            _ => self.classes.binary_search(name).map_or(-1, |place| place as i64),
+        let label_of = |(name, parsed): &(String, LabelText)| match parsed {
+            LabelText::Integer(number) => *number,
+            _ => self.classes.binary_search(name).map_or(-1, |index| index as i64),
         };
         let values: Vec<i64> = texts.iter().map(label_of).collect();
         for label in &mut self.labels {
@@ -267,12 +270,12 @@ impl FileList {
         Ok(())
     }
 
-    /// The row that starts at `start`, and where the next one does.
-    fn row<'a>(&self, text: &'a [u8], start: usize) -> Result<(Row<'a>, usize)> {
+    /// The row at offset `start`, and the offset of the next row.
+    fn row<'a>(&self, text: &'a [u8], start: usize) -> Result<(ListRow<'a>, usize)> {
         let (row, end) = match self.format {
             ListFormat::Lines => {
                 let (path, end) = line(text, start);
-                (Row { path: Cow::Borrowed(path), label: None, others: Vec::new() }, end)
+                (ListRow { path: Cow::Borrowed(path), label: None, others: Vec::new() }, end)
             }
             ListFormat::Csv => {
                 let row = csv_row(text, start)?;
@@ -284,17 +287,17 @@ impl FileList {
             }
         };
         match row.path.is_empty() {
-            true => Err(corrupt("a row without a path", start)),
+            true => Err(corrupt("the path of this row is empty", start)),
             false => Ok((row, end)),
         }
     }
 
-    /// How many rows have no label, and the first of them; a −1 that is written is one.
+    /// The number of rows without a label, and the first such row. A literal −1 is a label.
     pub(crate) fn unlabeled(&self) -> Option<(u64, u64)> {
         self.unlabeled
     }
 
-    /// Whether its labels are those of the column `name`, of the usual ones.
+    /// Whether the labels come from the default column `name`.
     pub(crate) fn has_label_column(&self, name: &str) -> bool {
         let has_labels = self.unlabeled.is_none_or(|(count, _)| count < self.len());
         match self.format {
@@ -304,13 +307,13 @@ impl FileList {
         }
     }
 
-    /// Whether it has names of columns, as a header gives them.
+    /// Whether the columns have names.
     pub(crate) fn has_named_columns(&self) -> bool {
         self.columns.are_named
     }
 
-    /// The names of the classes; a label is an index into them. Empty where labels are whole numbers, and
-    /// where there are none.
+    /// The class names, sorted by their bytes; a label is an index. Empty if labels are integers, or if
+    /// there are none.
     pub fn classes(&self) -> &[String] {
         &self.classes
     }
@@ -328,30 +331,25 @@ impl FileList {
     }
 }
 
-/// The line of a byte, counted from 1.
+/// The number of the line at an offset, counted from 1.
 fn line_number(text: &[u8], offset: u64) -> usize {
     let before = usize::try_from(offset).ok().and_then(|offset| text.get(..offset));
     before.unwrap_or(text).iter().filter(|&&byte| byte == b'\n').count() + 1
 }
 
-/// The same error with the place as people count it: lines, and characters in them, from 1. The first
-/// stands for the whole line.
-fn located(error: Error, text: &[u8]) -> Error {
+/// Adds line and column to the message of an error. Both count from 1; column 1 is omitted.
+fn with_line(error: Error, text: &[u8]) -> Error {
     let Some(offset) = error.offset() else { return error };
     let before = usize::try_from(offset).ok().and_then(|offset| text.get(..offset));
     let before = before.unwrap_or(text);
     let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
     let line = line_number(text, offset);
     let in_line = String::from_utf8_lossy(&before[line_start..]);
-    // The mark before the first line is not seen.
+    // The byte order mark is not a character of the line.
     let column = in_line.trim_start_matches('\u{feff}').chars().count() + 1;
     let column = if column == 1 { String::new() } else { format!(", column {column}") };
     let message = format!("line {line}{column}: {}", error.message());
-    let located = Error::new(error.kind(), message).with_offset(offset);
-    match std::error::Error::source(&error) {
-        Some(cause) => located.with_source(cause.to_string()),
-        None => located,
-    }
+    Error::new(error.kind(), message).with_offset(offset).with_cause_of(error)
 }
 
 impl Dataset for FileList {
@@ -365,7 +363,8 @@ impl Dataset for FileList {
         let found = usize::try_from(index).ok();
         let found = found.and_then(|at| self.starts.get(at).zip(self.labels.get(at)));
         let Some((&start, &label)) = found else {
-            let message = format!("file {index} of {} was asked for", self.len());
+            let message =
+                format!("index {index} is out of range: the list has {} files", self.len());
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
         let (row, _) = self.row(&self.text, start as usize)?;
@@ -378,7 +377,7 @@ impl Dataset for FileList {
         Ok(record)
     }
 
-    /// Of the list as it stands: half of its XXH3 sum of 128 bits. Where it lies does not matter.
+    /// The lower half of the XXH3-128 hash of the list, independent of its location.
     fn content_hash(&self) -> Option<u64> {
         Some(XxHash3_128::oneshot(&self.text) as u64)
     }
@@ -391,7 +390,7 @@ impl Dataset for FileList {
 impl fmt::Debug for FileList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FileList")
-            .field("list", &self.shown)
+            .field("list", &self.name)
             .field("format", &self.format)
             .field("files", &self.len())
             .field("classes", &self.classes.len())

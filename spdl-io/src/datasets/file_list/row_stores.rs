@@ -1,4 +1,4 @@
-//! What reads the files of a list whose rows lead to several stores.
+//! [`RowStores`]: the fetcher of a list whose rows lie in several stores.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,19 +12,19 @@ use spdl_core::{Error, Result};
 use crate::fetch::{Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest};
 use crate::stores::{Address, StoreRegistry};
 
-/// Reads keys of the list's own store, and whole addresses of any other: each by what its own store needs,
-/// and by nothing that belongs to the list's, such as a password or a signature.
+/// Reads keys from the list's store, and whole addresses from their own stores.
+///
+/// Credentials and signatures of the list's store are never sent to another store.
 pub(crate) struct RowStores {
     own: Arc<dyn Fetcher>,
-    /// The address of the list's own store; `None` for files of this machine.
+    /// The address of the list's store; `None` for a local list.
     own_store: Option<Arc<str>>,
     stores: StoreRegistry,
 }
 
-/// Where a key leads.
+/// A fetcher, and the key of the object in its store.
 struct Route {
     fetcher: Arc<dyn Fetcher>,
-    /// What it is called there.
     key: Key,
 }
 
@@ -38,65 +38,65 @@ impl RowStores {
     }
 
     fn route(&self, key: &Key) -> Result<Route> {
-        let named = |error: Error| error.renamed(key.display_name());
+        let with_key = |error: Error| error.renamed(key.display_name());
         let own = || Route { fetcher: Arc::clone(&self.own), key: key.clone() };
         let text = key.as_str().filter(|text| text.contains("://"));
         let Some(text) = text else { return Ok(own()) };
-        let address = Address::parse(text).map_err(named)?;
+        let address = Address::parse(text).map_err(with_key)?;
         if address.scheme() == "file" || self.own_store.as_deref() == Some(&*address.store()) {
             return Ok(own());
         }
-        // What the row signs is sent with its own key alone.
-        let place = self.stores.open_parsed(&address.without_secrets()).map_err(named)?;
+        // The signature of a row is a part of its key only, so the opened store can be shared.
+        let location = self.stores.open_parsed(&address.without_secrets()).map_err(with_key)?;
         let key = match self.stores.reads_addresses(address.scheme()) {
             true => key.clone(),
-            false => place.key,
+            false => location.key,
         };
-        Ok(Route { fetcher: place.fetcher, key })
+        Ok(Route { fetcher: location.fetcher, key })
     }
 }
 
 impl Route {
-    /// An answer whose error names what was asked for, and not what that is called in its store.
-    fn answer<T>(&self, asked: &Key, answer: Result<T>) -> Result<T> {
-        answer.map_err(|error| match self.key == *asked {
+    /// Sets the key of an error to the requested key instead of the key in the store.
+    fn with_requested_key<T>(&self, requested: &Key, result: Result<T>) -> Result<T> {
+        result.map_err(|error| match self.key == *requested {
             true => error,
-            false => error.renamed(asked.display_name()),
+            false => error.renamed(requested.display_name()),
         })
     }
 }
 
 #[async_trait]
 impl Fetcher for RowStores {
-    /// What every store can do, as rows may lead anywhere.
+    /// The capabilities that every store has.
     fn capability(&self) -> Capability {
         Capability::default()
     }
 
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
         let route = self.route(key)?;
-        route.answer(key, route.fetcher.read(&route.key, range).await)
+        route.with_requested_key(key, route.fetcher.read(&route.key, range).await)
     }
 
     async fn read_at_most(&self, key: &Key, max_bytes: u64) -> Result<Bytes> {
         let route = self.route(key)?;
-        route.answer(key, route.fetcher.read_at_most(&route.key, max_bytes).await)
+        route.with_requested_key(key, route.fetcher.read_at_most(&route.key, max_bytes).await)
     }
 
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
         let route = self.route(key)?;
-        let told = route.answer(key, route.fetcher.stat(&route.key).await)?;
-        Ok(ObjectMeta { key: key.clone(), ..told })
+        let meta = route.with_requested_key(key, route.fetcher.stat(&route.key).await)?;
+        Ok(ObjectMeta { key: key.clone(), ..meta })
     }
 
     async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let route = self.route(key)?;
-        route.answer(key, route.fetcher.read_ranges(&route.key, ranges).await)
+        route.with_requested_key(key, route.fetcher.read_ranges(&route.key, ranges).await)
     }
 
     async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
         let route = self.route(key)?;
-        route.answer(key, route.fetcher.open(&route.key, request).await)
+        route.with_requested_key(key, route.fetcher.open(&route.key, request).await)
     }
 
     async fn list(&self, prefix: &Key) -> Result<BoxStream<'static, Result<ObjectMeta>>> {

@@ -1,33 +1,32 @@
-//! The rows of a list of files: lines, comma-separated values, lines of JSON.
+//! Parsers for the rows of a file list: lines, CSV, JSON Lines.
 
 use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 use spdl_core::{Error, ErrorKind, Result};
 
-/// Where a row of CSV is read, and what is left behind it.
+/// The cells of a CSV row.
 pub(super) struct CsvRow<'a> {
     pub(super) cells: Vec<Cow<'a, [u8]>>,
-    /// Behind the line's end.
+    /// The offset of the next row.
     pub(super) end: usize,
 }
 
-/// The most cells of a row of CSV.
-const MOST_CELLS: usize = 10_000;
+/// The maximum number of cells of a CSV row.
+const MAX_CELLS: usize = 10_000;
 
-/// Reads the row of CSV that starts at `start`, after RFC 4180: cells in quotation marks may hold
-/// commas, line ends, and quotation marks written twice; all else is taken as it stands. Lines end
-/// with LF or CRLF.
+/// Parses the CSV row at offset `start`, by RFC 4180. Lines end with LF or CRLF.
 ///
 /// # Errors
-/// `Corrupt` for a quotation mark inside a cell without them, or one behind which the cell goes on;
-/// `Truncated` where one is not closed; with the byte. `LimitExceeded` for more than 10,000 cells.
+/// - `Corrupt` for a quotation mark in an unquoted cell, and for text after a closing quotation mark.
+/// - `Truncated` for a quotation mark that is not closed.
+/// - `LimitExceeded` for more than 10,000 cells.
 pub(super) fn csv_row(text: &[u8], start: usize) -> Result<CsvRow<'_>> {
     let mut cells = Vec::new();
     let mut at = start;
     loop {
-        if cells.len() == MOST_CELLS {
-            let message = format!("a row of more than {MOST_CELLS} cells");
+        if cells.len() == MAX_CELLS {
+            let message = format!("more than {MAX_CELLS} cells in a row");
             let error = Error::new(ErrorKind::LimitExceeded, message);
             return Err(error.with_offset(start as u64));
         }
@@ -41,7 +40,7 @@ pub(super) fn csv_row(text: &[u8], start: usize) -> Result<CsvRow<'_>> {
             [] => return Ok(CsvRow { cells, end: at }),
             [b'\n', ..] => return Ok(CsvRow { cells, end: at + 1 }),
             [b'\r', b'\n', ..] => return Ok(CsvRow { cells, end: at + 2 }),
-            _ => return Err(corrupt("a cell goes on behind its closing quotation mark", at)),
+            _ => return Err(corrupt("text after the closing quotation mark of a cell", at)),
         }
     }
 }
@@ -56,7 +55,7 @@ fn plain_cell<'a>(text: &'a [u8], at: &mut usize) -> Result<Cow<'a, [u8]>> {
         _ => len,
     };
     if let Some(quote) = rest[..len].iter().position(|&byte| byte == b'"') {
-        let message = "a quotation mark inside a cell that does not start with one";
+        let message = "quotation mark in an unquoted cell; quote the cell and double the mark";
         return Err(corrupt(message, start + quote));
     }
     *at += len;
@@ -70,7 +69,7 @@ fn quoted_cell<'a>(text: &'a [u8], at: &mut usize) -> Result<Cow<'a, [u8]>> {
     loop {
         let rest = &text[*at..];
         let Some(len) = rest.iter().position(|&byte| byte == b'"') else {
-            let error = Error::new(ErrorKind::Truncated, "a quotation mark is not closed");
+            let error = Error::new(ErrorKind::Truncated, "closing quotation mark not found");
             return Err(error.with_offset(opened as u64));
         };
         let is_twice = rest.get(len + 1) == Some(&b'"');
@@ -86,7 +85,7 @@ fn quoted_cell<'a>(text: &'a [u8], at: &mut usize) -> Result<Cow<'a, [u8]>> {
     }
 }
 
-/// The line that starts at `start` without its end, and where the next one starts.
+/// The line at offset `start` without its line end, and the offset of the next line.
 pub(super) fn line(text: &[u8], start: usize) -> (&[u8], usize) {
     let rest = &text[start..];
     let len = rest.iter().position(|&byte| byte == b'\n');
@@ -95,18 +94,18 @@ pub(super) fn line(text: &[u8], start: usize) -> (&[u8], usize) {
     (line.strip_suffix(b"\r").unwrap_or(line), next)
 }
 
-/// The object of JSON in the line that starts at `start`.
+/// Parses the JSON object in the line at offset `start`.
 ///
 /// # Errors
-/// `Corrupt` where it is none, with the byte.
+/// `Corrupt` if the line is not a JSON object, with the offset of the error.
 pub(super) fn json_line(text: &[u8], start: usize) -> Result<Map<String, Value>> {
     let (line, _) = line(text, start);
     serde_json::from_slice(line).map_err(|error| {
         let column = error.column().saturating_sub(1).min(line.len());
-        // It would call this line the first.
+        // The cause counts lines from the start of this line.
         let cause = error.to_string();
         let cause = cause.split(" at line ").next().unwrap_or_default().to_owned();
-        corrupt("a line is no object of JSON", start + column).with_source(cause)
+        corrupt("the line is not a JSON object", start + column).with_source(cause)
     })
 }
 

@@ -1,4 +1,4 @@
-//! The names of classes that lie in a column of texts.
+//! Class names that are read from a label column.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -10,72 +10,77 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 use super::labels::Unlabeled;
 use super::{DatasetKind, OpenedDataset};
 use crate::fetch::{Fetch, Fetcher};
-use crate::records::label_text::{LabelFault, LabelText, LabelTexts, is_empty_text};
+use crate::records::label_text::{InvalidLabel, LabelColumn, LabelText, is_empty_text};
 use crate::records::{FieldRequest, FieldValue, StoredField, StoredRow};
 
-/// The most classes that a column may name; where it names more, it is none of classes.
-const MOST_CLASSES: usize = 1_000_000;
-/// So many names of fields are told, where one is not there.
-const MOST_TOLD: usize = 20;
-/// How many parts are read at once.
+/// The maximum number of classes of a column.
+const MAX_CLASSES: usize = 1_000_000;
+/// The maximum number of field names in a message.
+const MAX_LISTED: usize = 20;
+/// The number of groups that are read concurrently.
 const CONCURRENCY: usize = 8;
 
 impl OpenedDataset {
-    /// Whether this is a list's column of labels, which are labels already, and no field.
+    /// Whether `name` is the label column of a file list. Its labels are assigned already, so it is not a
+    /// field of the samples.
     pub fn is_own_label(&self, name: &str) -> bool {
         self.own_labels.contains(&name)
-            // It is one where a row has another such column, which comes before it.
+            // If a row has another label column before it, it is a field.
             && self.first_samples().next().is_none_or(|row| row.names().all(|field| field != name))
     }
 
-    /// The names for [`with_label_fields`](crate::FetchLabeled::with_label_fields), where this one was asked
-    /// for: none where it is a list's own column of labels.
+    /// The argument for [`with_label_fields`](crate::FetchLabeled::with_label_fields) if the label field
+    /// `name` is requested: `None` for the label column of a file list.
     pub fn label_field<'a>(&self, name: &'a str) -> Option<&'a str> {
         Some(name).filter(|name| !self.is_own_label(name))
     }
 
-    /// Refuses the name of a field that no sample has: a misspelt one would be missing in silence.
+    /// Checks that at least one sample has the field `name`, to detect misspelt names.
     ///
     /// # Errors
-    /// `InvalidArgument` with the names there are. Of samples that all are damaged nobody knows.
+    /// `InvalidArgument` if no sample has it; the message lists the existing fields. If no sample can be
+    /// read, the result is `Ok`.
     pub fn check_field(&self, name: &str) -> Result<()> {
         if self.is_own_label(name) {
             return Ok(());
         }
-        let mut there = BTreeSet::new();
+        let mut found = BTreeSet::new();
         for number in 0..self.samples.len() {
-            // What cannot be read is told in its turn.
+            // The pipeline reports damaged samples.
             let Ok(record) = self.samples.item(number) else { continue };
             for field in record.names() {
                 if field == name {
                     return Ok(());
                 }
-                if there.len() < MOST_TOLD && !there.contains(field) {
-                    there.insert(field.to_owned());
+                if found.len() < MAX_LISTED && !found.contains(field) {
+                    found.insert(field.to_owned());
                 }
             }
         }
-        if there.is_empty() {
+        if found.is_empty() {
             return Ok(());
         }
-        let there = there.into_iter().collect::<Vec<_>>().join(", ");
-        let message = format!("no sample has a field {name:?}; there are {there}");
+        let found = found.into_iter().collect::<Vec<_>>().join(", ");
+        let message = format!("no sample has a field {name:?}: the fields are {found}");
         Err(Error::new(ErrorKind::InvalidArgument, message))
     }
 
-    /// Finds the names of the classes in the field `label`, where it is a column of texts that can be read
-    /// without the others, as in Parquet files and lists of files: sorted by their bytes, so that a label is
-    /// a name's place among them. Where all texts are whole numbers (`3.0` is one), they are labels as they
-    /// stand, and there are no names. An empty text is no name.
+    /// Reads the class names from the field `label`.
     ///
-    /// Opening does this for the field that [`FetchLabeled`](crate::FetchLabeled) takes; it is to be called
-    /// for another one. Of other kinds of data sets nothing is changed; nor where the classes are
-    /// [told](super::OpenOptions::classes_are_told), except in lists.
+    /// The class names are the distinct texts of the field, sorted by their bytes. A label is an index. If
+    /// all texts are integers (`3.0` is one), they are the labels, and there are no class names. Empty
+    /// texts are not class names.
+    ///
+    /// Opening does this for the default label field of [`FetchLabeled`](crate::FetchLabeled). Call this
+    /// method for another field. It only applies to Parquet files and file lists. With
+    /// [`external_classes`](super::OpenOptions::external_classes), it only applies to file lists.
     ///
     /// # Errors
-    /// What the fetcher answers; `Corrupt` or `Truncated` where the column is damaged; `LimitExceeded` for
-    /// more than 1,000,000 names; `InvalidArgument`, with the row, for a column of some whole numbers and
-    /// some names, and for a number that is not whole.
+    /// - The errors of the fetcher.
+    /// - `Corrupt` or `Truncated` if the column is damaged.
+    /// - `LimitExceeded` for more than 1,000,000 names.
+    /// - `InvalidArgument`, with the row, for a mixture of integers and names, and for a number that is not
+    ///   an integer.
     pub async fn name_classes(&mut self, label: &str) -> Result<()> {
         if self.kind == DatasetKind::FileList {
             return if self.is_own_label(label) {
@@ -87,7 +92,7 @@ impl OpenedDataset {
         let mut groups = Vec::new();
         let mut first = 0;
         for rows in self.shard_lens.iter().filter(|rows| **rows > 0) {
-            // One that cannot be named is no row of a group.
+            // A sample that fails here is not a row of a group.
             let row = self.samples.item(first).ok().and_then(|sample| sample.row);
             groups.extend(row.map(|row| (first, *rows, row)));
             first += rows;
@@ -96,13 +101,13 @@ impl OpenedDataset {
             return Ok(());
         }
         let fetcher = &self.fetcher;
-        let empty_is_none = self.empty_is_none(label);
+        let may_be_empty = self.may_be_empty(label);
         let texts = groups.into_iter().map(|(first, rows, start)| async move {
             let mut texts =
-                start.group.texts(fetcher, label, MOST_CLASSES).await?.unwrap_or_default();
-            let texts_there = texts.len();
-            texts.retain(|text| LabelText::of(text) != LabelText::Empty);
-            let empty = match empty_is_none && texts.len() < texts_there {
+                start.group.texts(fetcher, label, MAX_CLASSES).await?.unwrap_or_default();
+            let all_texts = texts.len();
+            texts.retain(|text| LabelText::parse(text) != LabelText::Empty);
+            let empty = match may_be_empty && texts.len() < all_texts {
                 true => count_empty(fetcher, &start, rows, label).await?,
                 false => None,
             };
@@ -122,64 +127,60 @@ impl OpenedDataset {
         if let Some((count, first)) = empty {
             self.unlabeled = Some(Unlabeled::in_column(count, &*self.samples, first));
         }
-        if self.options.classes_are_told {
+        if self.options.has_external_classes {
             return Ok(());
         }
-        let mut column = LabelTexts::default();
+        let mut column = LabelColumn::default();
         for text in &names {
-            if let Err(fault) = column.add(text, 0) {
+            if let Err(invalid) = column.add(text, 0) {
                 let elsewhere = |_| "in another row".to_owned();
-                let option = self.options.names.label_field;
-                let message = fault.message(text, elsewhere, option, empty_is_none);
-                let unplaced = Error::new(ErrorKind::InvalidArgument, message);
-                return Err(self.first_fault(label).await?.unwrap_or(unplaced));
+                let without_row = invalid.error(text, elsewhere, may_be_empty);
+                return Err(self.first_invalid_label(label).await?.unwrap_or(without_row));
             }
         }
         self.classes = if column.are_names() { names.into_iter().collect() } else { Vec::new() };
         Ok(())
     }
 
-    /// The first row whose label does not go with those before it, of a column that was read and has one.
-    async fn first_fault(&self, label: &str) -> Result<Option<Error>> {
+    /// The error of the first row whose label contradicts an earlier one.
+    async fn first_invalid_label(&self, label: &str) -> Result<Option<Error>> {
         let request = FieldRequest::all(Fetch::DEFAULT_MAX_BYTES).only([label]);
-        let mut column = LabelTexts::default();
+        let mut column = LabelColumn::default();
         for number in 0..self.samples.len() {
             let Ok(sample) = self.samples.item(number) else { continue };
             let Some(row) = sample.row else { continue };
             let values = row.group.read(&self.fetcher, row.row, &request).await?;
             let Some(text) = values.first().and_then(|(_, value)| value.as_str()) else { continue };
-            if let Err(fault) = column.add(text, number) {
-                let empty_is_none = self.empty_is_none(label);
-                return Ok(Some(self.at_row(number, text, &fault, empty_is_none)));
+            if let Err(invalid) = column.add(text, number) {
+                let may_be_empty = self.may_be_empty(label);
+                return Ok(Some(self.at_row(number, text, &invalid, may_be_empty)));
             }
         }
         Ok(None)
     }
 
-    /// That a row has no label that goes with the others, by the names of both rows.
-    fn at_row(&self, number: u64, text: &str, fault: &LabelFault, empty_is_none: bool) -> Error {
+    /// The error for the label of a row, with the keys of both rows.
+    fn at_row(&self, number: u64, text: &str, invalid: &InvalidLabel, may_be_empty: bool) -> Error {
         let name = |number| match self.samples.item(number) {
             Ok(row) => row.key.to_string(),
             Err(_) => format!("row {number}"),
         };
-        let place = |number| format!("of {}", name(number));
-        let option = self.options.names.label_field;
-        let message = fault.message(text, place, option, empty_is_none);
-        Error::new(ErrorKind::InvalidArgument, message).with_key(name(number))
+        let position_name = |number| format!("of {}", name(number));
+        invalid.error(text, position_name, may_be_empty).with_key(name(number))
     }
 
-    /// Whether an empty text of this field is no label, and no error: of one that is taken by its usual name.
-    fn empty_is_none(&self, label: &str) -> bool {
+    /// Whether an empty text of this field means no label. True for a default label field.
+    fn may_be_empty(&self, label: &str) -> bool {
         let takes = |sample| self.fetch_labeled().fields_of(&sample).1;
         self.options.label_field.is_none()
             && self.first_samples().next().and_then(takes).as_deref() == Some(label)
     }
 
-    /// The same of a list, whose fields need not be read. An empty cell names no class.
+    /// [`name_classes`](Self::name_classes) for a file list, whose fields are in memory.
     fn name_classes_of_list(&mut self, label: &str) -> Result<()> {
-        let (mut names, mut column) = (BTreeSet::new(), LabelTexts::default());
+        let (mut names, mut column) = (BTreeSet::new(), LabelColumn::default());
         for number in 0..self.samples.len() {
-            // What cannot be read is told in its turn.
+            // The pipeline reports damaged samples.
             let Ok(row) = self.samples.item(number) else { continue };
             let field = row.fields.iter().find(|(name, _)| **name == *label);
             let Some((_, StoredField::Known(value))) = field else { continue };
@@ -188,9 +189,9 @@ impl OpenedDataset {
                 FieldValue::Float(number) => Cow::Owned(number.to_string()),
                 value => Cow::Borrowed(value.as_str().unwrap_or_default()),
             };
-            if !names.contains(&*text) && LabelText::of(&text) != LabelText::Empty {
+            if !names.contains(&*text) && LabelText::parse(&text) != LabelText::Empty {
                 let added = column.add(&text, number);
-                added.map_err(|fault| self.at_row(number, &text, &fault, false))?;
+                added.map_err(|invalid| self.at_row(number, &text, &invalid, false))?;
                 names.insert(text.into_owned());
                 check_count(label, &names)?;
             }
@@ -199,11 +200,11 @@ impl OpenedDataset {
         Ok(())
     }
 
-    /// The same for the usual field. Where that is damaged there is a warning, as whoever wants no labels can do
-    /// without it; names mixed with numbers are refused.
+    /// [`name_classes`](Self::name_classes) for the default label field. Damage to the column becomes a
+    /// warning, because a run may not need labels. A mixture of names and numbers is an error.
     #[cfg(feature = "parquet")]
-    pub(super) async fn name_usual_classes(mut self) -> Result<Self> {
-        if self.options.classes_are_told && self.options.label_field.is_some() {
+    pub(super) async fn name_default_classes(mut self) -> Result<Self> {
+        if self.options.has_external_classes && self.options.label_field.is_some() {
             return Ok(self);
         }
         let first = (0..self.samples.len()).find_map(|index| self.samples.item(index).ok());
@@ -212,8 +213,8 @@ impl OpenedDataset {
         match self.name_classes(&label).await {
             Ok(()) => Ok(self),
             Err(error) if is_damage(&error) => {
-                let what = if self.options.classes_are_told { "labels" } else { "classes" };
-                let message = format!("the {what} are not known: {}", error.message());
+                let what = if self.options.has_external_classes { "labels" } else { "class names" };
+                let message = format!("cannot read the {what}: {}", error.message());
                 let warning = Error::new(error.kind(), message);
                 self.warnings.push(match error.key() {
                     Some(key) => warning.with_key(key),
@@ -226,7 +227,7 @@ impl OpenedDataset {
     }
 }
 
-/// How many of these rows have an empty text in the field `label`, and the first of them.
+/// The number of rows with an empty text in the field `label`, and the first such row.
 async fn count_empty(
     fetcher: &Arc<dyn Fetcher>,
     start: &StoredRow,
@@ -246,8 +247,8 @@ async fn count_empty(
 }
 
 fn check_count(label: &str, names: &BTreeSet<String>) -> Result<()> {
-    if names.len() > MOST_CLASSES {
-        let message = format!("the field {label:?} has more than {MOST_CLASSES} texts");
+    if names.len() > MAX_CLASSES {
+        let message = format!("field {label:?} has more than {MAX_CLASSES} distinct texts");
         return Err(Error::new(ErrorKind::LimitExceeded, message));
     }
     Ok(())

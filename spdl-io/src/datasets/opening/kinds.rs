@@ -142,7 +142,7 @@ impl Opening<'_> {
         let options = ParquetOptions::default();
         let samples = ParquetDataset::fetch_files(self.fetcher, keys, &options).await?;
         let lens = samples.shard_lens();
-        self.opened(DatasetKind::Parquet, samples, lens).name_usual_classes().await
+        self.opened(DatasetKind::Parquet, samples, lens).name_default_classes().await
     }
 
     #[cfg(not(feature = "parquet"))]
@@ -158,7 +158,7 @@ impl Opening<'_> {
     }
 
     async fn file_list(&self, key: &Key) -> Result<OpenedDataset> {
-        let mut options = FileListOptions::default().option_names(self.options.names);
+        let mut options = FileListOptions::default();
         if let Some(name) = &self.options.image_field {
             options = options.image_field(name);
         }

@@ -1,4 +1,4 @@
-//! Whether samples have labels, and what is told where none has one.
+//! Checks whether samples have labels, and warnings if they do not.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,37 +8,38 @@ use spdl_core::{Dataset, Error, ErrorKind};
 use super::{DatasetKind, OpenedDataset};
 use crate::datasets::file_list::{FILE_FIELD, LABEL_COLUMNS};
 use crate::datasets::{FileList, WebDataset};
-use crate::records::{FetchLabeled, LABEL_FIELDS, StoredRecord};
+use crate::records::{FetchLabeled, LABEL_FIELDS, Remedy, StoredRecord};
 
-/// So many samples are looked at.
-const LOOKED_AT: u64 = 1000;
-/// So many names of fields are told.
-const MOST_TOLD: usize = 20;
+/// The number of samples that are examined.
+const EXAMINED: u64 = 1000;
+/// The maximum number of field names in a message.
+const MAX_LISTED: usize = 20;
 
-/// How many samples have no label, of all that have an image.
+/// The number of samples with an image but without a label.
 #[derive(Clone, Debug)]
 pub(super) struct Unlabeled {
     count: u64,
+    /// The number of samples with an image.
     of: u64,
-    /// The first of them.
+    /// The key of the first sample without a label.
     first: Arc<str>,
 }
 
 impl Unlabeled {
-    /// Of tar shards whose folders are no classes; `None` where all samples have a label.
+    /// For tar shards whose folders are not classes. `None` if all samples have a label.
     pub(super) fn in_tar(samples: &WebDataset, fetch: &FetchLabeled) -> Option<Self> {
         let (of, count, first) = samples.without_label(fetch);
         Some(Unlabeled { count, of, first: first?.display_name() })
     }
 
-    /// Of a list; `None` where each row has a label.
+    /// For a file list. `None` if each row has a label.
     pub(super) fn in_list(list: &FileList) -> Option<Self> {
         let (count, first) = list.unlabeled()?;
         let first = list.item(first).ok()?.key.display_name();
         Some(Unlabeled { count, of: list.len(), first })
     }
 
-    /// Of a column in which `count` texts are empty, and that of the sample `first` before all others.
+    /// For a column with `count` empty texts, of which the first is in row `first`.
     pub(super) fn in_column(
         count: u64,
         samples: &dyn Dataset<Item = StoredRecord>,
@@ -51,8 +52,7 @@ impl Unlabeled {
 }
 
 impl OpenedDataset {
-    /// Whether the classes are the data set's own, and not those of a field: they are folders, in tar
-    /// archives too, or the rows of a list name them.
+    /// Whether the data set assigns the classes, by folders or by the rows of a list, instead of a field.
     pub fn has_own_classes(&self) -> bool {
         match self.kind {
             DatasetKind::ImageFolder | DatasetKind::FileList => true,
@@ -60,18 +60,21 @@ impl OpenedDataset {
         }
     }
 
-    /// How many classes were found in the folders of tar shards: a guess, which is to be told.
+    /// The number of classes that were derived from folder names in tar shards. A caller should report
+    /// it, because it is a guess.
     pub fn classes_in_folders(&self) -> Option<usize> {
         let is_guess = self.kind == DatasetKind::TarShards && self.has_own_classes();
         is_guess.then_some(self.classes.len())
     }
 
-    /// A warning where samples have no label, so that theirs is −1: all, with the names of fields that there
-    /// are, or some among others, of tar shards, lists and columns of texts, with how many. It is for whoever wants labels;
-    /// where a field was [named](super::OpenOptions::label_field), each sample without it is an error.
+    /// A warning if samples have no label, and therefore get the label −1.
     ///
-    /// Of other kinds than tar shards and lists, the first 1,000 samples are looked at. `None` where one of
-    /// these has a label, and where nobody can expect any: of images in one folder, and of a list of lines.
+    /// The warning concerns all samples, or counts those without a label. It is meant for callers that use
+    /// labels. If a [label field](super::OpenOptions::label_field) is set, each sample without it is an
+    /// error instead.
+    ///
+    /// For kinds other than tar shards and file lists, the first 1,000 samples are examined. `None` if one
+    /// of them has a label, and for data sets without labels: a folder of images, a list of paths.
     pub fn unlabeled(&self) -> Option<Error> {
         let named = self.options.label_field.as_deref();
         if named.is_some_and(|name| !self.is_own_label(name)) {
@@ -85,85 +88,80 @@ impl OpenedDataset {
         }
     }
 
-    /// That some samples have no label, and others have one; or that all texts of a column are empty.
+    /// The warning if some samples have no label, or if all texts of a label column are empty.
     fn some_unlabeled(&self, unlabeled: &Unlabeled) -> Error {
         let Unlabeled { count, of, first } = unlabeled;
-        let advice = match self.kind {
-            DatasetKind::FileList => "their cells in the column of labels are empty".to_owned(),
-            DatasetKind::Parquet => "their texts in the column of labels are empty".to_owned(),
-            _ => format!("they have none of the fields {}", quoted(LABEL_FIELDS)),
+        let reason = match self.kind {
+            DatasetKind::FileList | DatasetKind::Parquet => "the label column is empty".to_owned(),
+            _ => format!("none of the fields {} exists", quoted(LABEL_FIELDS)),
         };
-        let (have, theirs) = if *count == 1 {
-            ("has", "it gets the label -1")
-        } else {
-            ("have", "they get the label -1")
-        };
-        let beside = if count < of { ", beside others that have one" } else { "" };
+        let have = if *count == 1 { "has" } else { "have" };
         let message = format!(
-            "{count} of {of} samples {have} no label, this one first: {theirs}{beside} ({advice})"
+            "{count} of {of} samples {have} no label and will get the label -1, starting with this \
+             one: {reason}"
         );
         Error::new(ErrorKind::NotFound, message).with_key(first.clone())
     }
 
-    /// That no sample has a label, if that is so.
+    /// The warning if no sample has a label.
     fn all_unlabeled(&self) -> Option<Error> {
         let fetch = self.fetch_labeled();
-        let (mut there, mut is_known) = (BTreeSet::new(), false);
+        let (mut others, mut is_known) = (BTreeSet::new(), false);
         for sample in self.first_samples() {
             is_known = true;
             let (image, label) = fetch.fields_of(&sample);
             if sample.label >= 0 || label.is_some() {
                 return None;
             }
-            let others = sample.names().filter(|name| image.as_deref() != Some(*name));
-            there.extend(others.take(MOST_TOLD).map(str::to_owned));
+            let more = sample.names().filter(|name| image.as_deref() != Some(*name));
+            others.extend(more.take(MAX_LISTED).map(str::to_owned));
         }
         if self.kind == DatasetKind::FileList {
-            there.remove(FILE_FIELD);
+            others.remove(FILE_FIELD);
         }
-        let looked_for = match self.kind {
-            // Of samples that all are damaged nobody knows.
+        let reason = match self.kind {
+            // No sample could be read.
             _ if !is_known => return None,
             DatasetKind::ImageFolder => return None,
             DatasetKind::FileList if !self.has_named_columns => return None,
-            DatasetKind::FileList => format!("the columns {}", quoted(LABEL_COLUMNS)),
+            DatasetKind::FileList => {
+                format!("none of the columns {} exists", quoted(LABEL_COLUMNS))
+            }
             DatasetKind::TarShards => format!(
-                "the fields {}, and in folders, which are no classes where all are named as parts \
-                 (`train`, `val`) or as hashes are (`00`, `3f`)",
+                "none of the fields {} exists, and no folder names a class (names of splits, such as \
+                 `train`, and of hashes, such as `3f`, do not count)",
                 quoted(LABEL_FIELDS)
             ),
-            _ => format!("the fields {}", quoted(LABEL_FIELDS)),
+            _ => format!("none of the fields {} exists", quoted(LABEL_FIELDS)),
         };
-        let are_all = self.unlabeled.is_some() || self.samples.len() <= LOOKED_AT;
+        let are_all = self.unlabeled.is_some() || self.samples.len() <= EXAMINED;
         let samples = match are_all {
             true => "no sample".to_owned(),
-            false => format!("none of the first {LOOKED_AT} samples"),
+            false => format!("none of the first {EXAMINED} samples"),
         };
-        let advice = match (there.is_empty(), self.kind) {
-            (false, _) => format!(
-                "There are {}; {} says which one is the label",
-                quoted(there.iter().take(MOST_TOLD)),
-                self.options.names.label_field,
-            ),
-            (true, DatasetKind::TarShards) => {
-                "There is nothing but images: put them into folders of classes, or add a `.cls` \
-                 beside each"
+        let has_others = !others.is_empty();
+        let other_fields = match (has_others, self.kind) {
+            (true, DatasetKind::FileList) => {
+                format!("other columns are {}", quoted(others.iter().take(MAX_LISTED)))
+            }
+            (true, _) => format!("other fields are {}", quoted(others.iter().take(MAX_LISTED))),
+            (false, DatasetKind::TarShards) => {
+                "the archives contain only images; put the images into one folder per class, or add \
+                 a `.cls` member for each"
                     .to_owned()
             }
-            (true, DatasetKind::FileList) => {
-                "There is no column beside that of the files".to_owned()
-            }
-            (true, _) => "There is no field beside the image".to_owned(),
+            (false, DatasetKind::FileList) => "the path column is the only column".to_owned(),
+            (false, _) => "the image is the only field".to_owned(),
         };
-        let message = format!(
-            "{samples} has a label, so all are -1: they were looked for in {looked_for}. {advice}"
-        );
-        Some(Error::new(ErrorKind::NotFound, message))
+        let message =
+            format!("{samples} has a label, so all labels are -1: {reason}; {other_fields}");
+        let warning = Error::new(ErrorKind::NotFound, message);
+        Some(if has_others { warning.with_source(Remedy::LabelField) } else { warning })
     }
 
-    /// Those of the first samples that can be read.
+    /// The first samples that can be read.
     pub(super) fn first_samples(&self) -> impl Iterator<Item = StoredRecord> {
-        (0..self.samples.len().min(LOOKED_AT)).filter_map(|number| self.samples.item(number).ok())
+        (0..self.samples.len().min(EXAMINED)).filter_map(|number| self.samples.item(number).ok())
     }
 }
 

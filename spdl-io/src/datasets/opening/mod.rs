@@ -295,8 +295,7 @@ impl OpenedDataset {
     pub fn fetch_labeled_by(&self, fetcher: Arc<dyn Fetcher>) -> FetchLabeled {
         let fetch = FetchLabeled::new(fetcher)
             .with_classes(&self.classes)
-            .with_option_names(self.options.names)
-            // They were counted, and are told of.
+            // Empty labels are counted and reported when the data set is opened.
             .with_empty_labels(self.kind == DatasetKind::Parquet && self.unlabeled.is_some());
         let fetch = match &self.options.image_field {
             Some(name) => fetch.with_value_fields([self.image_field(name)]),

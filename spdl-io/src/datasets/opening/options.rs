@@ -1,8 +1,8 @@
-//! How a data set is opened.
+//! [`OpenOptions`]: how a data set is opened.
 
-use crate::records::{IMAGE_EXTENSIONS, OptionNames};
+use crate::records::IMAGE_EXTENSIONS;
 
-/// How an [`OpenedDataset`](super::OpenedDataset) is opened, and which fields of its samples are read.
+/// Options of [`OpenedDataset::open_with`](super::OpenedDataset::open_with).
 ///
 /// ```
 /// use spdl_io::StoreRegistry;
@@ -27,26 +27,24 @@ pub struct OpenOptions {
     pub(super) accepts_damage: bool,
     pub(super) image_field: Option<String>,
     pub(super) label_field: Option<String>,
-    pub(super) classes_are_told: bool,
-    pub(super) names: OptionNames,
+    pub(super) has_external_classes: bool,
 }
 
 impl Default for OpenOptions {
-    /// Images by their usual extensions, image and label by the usual names of fields, and no damaged sets.
+    /// The default image extensions and field names; damaged sets are refused.
     fn default() -> Self {
         OpenOptions {
             extensions: IMAGE_EXTENSIONS.map(Into::into).into(),
             accepts_damage: false,
             image_field: None,
             label_field: None,
-            classes_are_told: false,
-            names: OptionNames::default(),
+            has_external_classes: false,
         }
     }
 }
 
 impl OpenOptions {
-    /// The name extensions by which images in folders are known, in any case and without a dot. Default:
+    /// Sets the file name extensions of images in folders, in any case and without a dot. Default:
     /// [`IMAGE_EXTENSIONS`].
     #[must_use]
     pub fn extensions(mut self, extensions: &[&str]) -> Self {
@@ -54,49 +52,45 @@ impl OpenOptions {
         self
     }
 
-    /// Opens also a set that `spdl pack` wrote and that is damaged: shards that are missing, or have another
-    /// size than the manifest says, are [warnings](super::OpenedDataset::warnings) then, and what is left of
-    /// the set can be read.
+    /// Also opens a damaged set that `spdl pack` wrote.
+    ///
+    /// Missing shards, and shards whose size differs from the manifest, become
+    /// [warnings](super::OpenedDataset::warnings). The remaining samples can be read.
     #[must_use]
     pub fn accept_damage(mut self) -> Self {
         self.accepts_damage = true;
         self
     }
 
-    /// The field of a sample that is its image; of a list, the column that names the file, which is called
-    /// `file` as a field. Default: by the usual names.
+    /// Sets the field that holds the image. In a list, this is the column that names the file; the field
+    /// itself is called `file`. Default: the names of [`FetchLabeled::new`](crate::FetchLabeled::new).
     #[must_use]
     pub fn image_field(mut self, name: impl Into<String>) -> Self {
         self.image_field = Some(name.into());
         self
     }
 
-    /// The field of a sample, or the column of a list, that is its label: every sample must have it. Default:
-    /// by the usual names.
+    /// Sets the field, or the column of a list, that holds the label. Every sample must have it. Default:
+    /// the names of [`FetchLabeled::new`](crate::FetchLabeled::new).
     #[must_use]
     pub fn label_field(mut self, name: impl Into<String>) -> Self {
         self.label_field = Some(name.into());
         self
     }
 
-    /// That the caller tells the classes himself, as by [`FetchLabeled::with_classes`], so that a column of labels
-    /// of a Parquet file may hold names and numbers: opening names no classes of it, and refuses none.
+    /// States that the caller provides the class names, for example by [`FetchLabeled::with_classes`].
+    ///
+    /// Opening then derives no class names from a label column of Parquet files, and accepts a mixture of
+    /// names and numbers in it.
     ///
     /// [`FetchLabeled::with_classes`]: crate::FetchLabeled::with_classes
     #[must_use]
-    pub fn classes_are_told(mut self) -> Self {
-        self.classes_are_told = true;
+    pub fn external_classes(mut self) -> Self {
+        self.has_external_classes = true;
         self
     }
 
-    /// What messages call the options that they advise. Default: as they are called in Rust.
-    #[must_use]
-    pub fn option_names(mut self, names: OptionNames) -> Self {
-        self.names = names;
-        self
-    }
-
-    pub(super) fn known_extensions(&self) -> Vec<&str> {
+    pub(super) fn image_extensions(&self) -> Vec<&str> {
         self.extensions.iter().map(String::as_str).collect()
     }
 }

@@ -1,0 +1,57 @@
+//! [`Remedy`]: what a caller can specify to avoid an error.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use spdl_core::Error;
+
+/// What a caller can specify to avoid an error: attached to an [`Error`] as its source.
+///
+/// The message of the error states facts only. A program adds the advice, in terms of its own options.
+///
+/// ```
+/// use std::sync::Arc;
+/// use spdl_core::{AsyncContext, DatasetSource, PipelineBuilder};
+/// use spdl_io::records::Remedy;
+/// use spdl_io::{FetchLabeled, FieldValue, MemoryFetcher, StoredRecord};
+///
+/// let sample = StoredRecord::new("1")
+///     .with_known("jpg", FieldValue::Bytes("an image".into()))
+///     .with_known("cls", FieldValue::Text("cat".into()));
+/// let mut pipeline = PipelineBuilder::from_iter([sample])
+///     .async_stage("fetch", FetchLabeled::new(Arc::new(MemoryFetcher::new())))
+///     .build()?;
+/// let error = pipeline.next().expect("one sample").unwrap_err();
+/// assert_eq!(Remedy::of(&error), Some(Remedy::Classes));
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Remedy {
+    /// The field of a sample that holds the image, or the column of a list that names the file:
+    /// [`OpenOptions::image_field`](crate::datasets::OpenOptions::image_field).
+    ImageField,
+    /// The field or column that holds the label:
+    /// [`OpenOptions::label_field`](crate::datasets::OpenOptions::label_field).
+    LabelField,
+    /// The names of the classes: [`FetchLabeled::with_classes`](crate::FetchLabeled::with_classes).
+    Classes,
+}
+
+impl Remedy {
+    /// The remedy for `error`, if one is known.
+    pub fn of(error: &Error) -> Option<Remedy> {
+        let first = StdError::source(error);
+        let mut sources = std::iter::successors(first, |&source| source.source());
+        sources.find_map(|source| source.downcast_ref().copied())
+    }
+}
+
+/// Empty, so that reports of errors do not show it.
+impl fmt::Display for Remedy {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ok(())
+    }
+}
+
+impl StdError for Remedy {}

@@ -1,0 +1,202 @@
+//! [`StoredRecord`]: a sample that has not been read yet.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use spdl_core::Result;
+
+use crate::fetch::{Fetcher, Key};
+use crate::records::{Encoding, FieldRequest, FieldValue};
+
+/// A whole object of a store, or a byte range of one.
+///
+/// ```
+/// use spdl_io::records::Extent;
+/// let image = Extent::part("shard-000000.tar", 1024..3072);
+/// assert_eq!(image.to_string(), "shard-000000.tar[1024..3072]");
+/// assert_eq!(Extent::whole("a.jpg").range, None);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Extent {
+    /// The key of the object.
+    pub object: Key,
+    /// The byte range; `None` for the whole object.
+    pub range: Option<Range<u64>>,
+}
+
+impl Extent {
+    /// A whole object.
+    pub fn whole(object: impl Into<Key>) -> Self {
+        Extent { object: object.into(), range: None }
+    }
+
+    /// A byte range of an object.
+    pub fn part(object: impl Into<Key>, range: Range<u64>) -> Self {
+        Extent { object: object.into(), range: Some(range) }
+    }
+
+    /// The size in bytes; `None` for a whole object, whose size only the store knows.
+    pub fn size(&self) -> Option<u64> {
+        self.range.as_ref().map(|range| range.end.saturating_sub(range.start))
+    }
+}
+
+impl fmt::Display for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.range {
+            Some(Range { start, end }) => write!(f, "{}[{start}..{end}]", self.object),
+            None => write!(f, "{}", self.object),
+        }
+    }
+}
+
+/// The stored form of one field.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq)]
+pub enum StoredField {
+    /// The value itself; no read is needed.
+    Known(FieldValue),
+    /// Where to read the value, and how to decode it.
+    At(Extent, Encoding),
+}
+
+/// A sample that has not been read yet: its key, and the location of each field.
+///
+/// Data sets of multi-field samples return it. [`FetchRecord`](crate::FetchRecord) reads it.
+///
+/// ```
+/// use spdl_io::{FieldValue, StoredRecord};
+/// use spdl_io::records::{Encoding, Extent};
+/// let record = StoredRecord::new("shard-000000.tar:0001")
+///     .with_label(7)
+///     .with_stored("jpg", Extent::part("shard-000000.tar", 512..9000), Encoding::Bytes)
+///     .with_known("source", FieldValue::Text("web".into()));
+/// assert_eq!(record.names().collect::<Vec<_>>(), ["jpg", "source"]);
+/// ```
+#[non_exhaustive]
+#[derive(Clone, Debug)]
+pub struct StoredRecord {
+    /// The name of the sample in messages; `OBJECT:NAME` for a sample inside an object.
+    pub key: Key,
+    /// The class, counted from 0; −1 if there is none, or if a field holds it.
+    pub label: i64,
+    /// The fields in their order. Names are unique.
+    pub fields: Vec<(Arc<str>, StoredField)>,
+    /// A row of a group that is read as a whole. The fields of the row follow `fields`.
+    pub row: Option<StoredRow>,
+    /// A hash of the sizes and versions of the sample's objects, from a listing of the store. Caches
+    /// compare it to detect changed objects. `None` if unknown.
+    pub version: Option<u64>,
+}
+
+impl StoredRecord {
+    /// A sample without fields and without a label.
+    pub fn new(key: impl Into<Key>) -> Self {
+        StoredRecord { key: key.into(), label: -1, fields: Vec::new(), row: None, version: None }
+    }
+
+    /// Sets the class.
+    #[must_use]
+    pub fn with_label(mut self, label: i64) -> Self {
+        self.label = label;
+        self
+    }
+
+    /// Adds a field whose value is known.
+    #[must_use]
+    pub fn with_known(mut self, name: impl Into<Arc<str>>, value: FieldValue) -> Self {
+        self.fields.push((name.into(), StoredField::Known(value)));
+        self
+    }
+
+    /// Adds a field that must be read.
+    #[must_use]
+    pub fn with_stored(
+        mut self,
+        name: impl Into<Arc<str>>,
+        extent: Extent,
+        encoding: Encoding,
+    ) -> Self {
+        self.fields.push((name.into(), StoredField::At(extent, encoding)));
+        self
+    }
+
+    /// Sets the version of its objects.
+    #[must_use]
+    pub fn with_version(mut self, version: Option<u64>) -> Self {
+        self.version = version;
+        self
+    }
+
+    /// Adds the fields of a row of a group.
+    #[must_use]
+    pub fn with_row(mut self, group: Arc<dyn PackedRows>, row: u64) -> Self {
+        self.row = Some(StoredRow { group, row });
+        self
+    }
+
+    /// The names of all fields, in their order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let of_row = self.row.iter().flat_map(|row| row.group.names());
+        self.fields.iter().map(|(name, _)| name).chain(of_row).map(|name| &**name)
+    }
+}
+
+/// One row of a [`PackedRows`] group.
+#[non_exhaustive]
+#[derive(Clone, Debug)]
+pub struct StoredRow {
+    /// The group.
+    pub group: Arc<dyn PackedRows>,
+    /// The number of the row, counted from 0.
+    pub row: u64,
+}
+
+/// Samples that can only be read together: a Parquet row group, or a compressed shard.
+///
+/// All samples of a group share it through one `Arc`. An implementation buffers decoded data while
+/// another read of the same group is in flight, or within its own limit, such as a number of groups or
+/// bytes. A group that is not being read holds only its location.
+#[async_trait]
+pub trait PackedRows: fmt::Debug + Send + Sync + 'static {
+    /// The names of the fields of every row, in their order.
+    fn names(&self) -> &[Arc<str>];
+
+    /// The object that holds the rows, if it is a single one. Caches check whether it has changed.
+    fn object(&self) -> Option<&Key> {
+        None
+    }
+
+    /// The distinct values of a text field over all rows; `None` if the field does not hold text, or
+    /// cannot be read without other fields. The provided method returns `None`.
+    ///
+    /// # Errors
+    /// The errors of [`read`](PackedRows::read); `LimitExceeded` for more than `max_texts` values.
+    async fn texts(
+        &self,
+        fetcher: &Arc<dyn Fetcher>,
+        name: &str,
+        max_texts: usize,
+    ) -> Result<Option<BTreeSet<String>>> {
+        let _ = (fetcher, name, max_texts);
+        Ok(None)
+    }
+
+    /// The requested fields of a row, in their order. A requested field that does not exist is omitted;
+    /// the caller reports it.
+    ///
+    /// # Errors
+    /// - The errors of the fetcher.
+    /// - `Corrupt` or `Truncated` if the group is damaged, with the offset in the object.
+    /// - `InvalidArgument` if the row does not exist.
+    /// - `LimitExceeded` if the fields are larger than the request allows.
+    async fn read(
+        &self,
+        fetcher: &Arc<dyn Fetcher>,
+        row: u64,
+        request: &FieldRequest,
+    ) -> Result<Vec<(Arc<str>, FieldValue)>>;
+}
