@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use spdl_core::source::sampler::ShardWindow;
 use spdl_core::{Error, PipelineBuilder, Result, StageOptions, block_on};
 use spdl_io::datasets::{DatasetKind, OpenOptions, OpenedDataset};
-use spdl_io::records::{IMAGE_EXTENSIONS, OptionNames};
+use spdl_io::records::IMAGE_EXTENSIONS;
 use spdl_io::stores::Address;
 use spdl_io::{Fetch, Key, LocalFetcher, StoreRegistry};
 
@@ -21,10 +21,6 @@ const WINDOW: u64 = 10_000;
 
 /// So many names of fields are listed.
 const FIELDS_SHOWN: usize = 50;
-
-/// What the options are called here.
-const OPTION_NAMES: OptionNames =
-    OptionNames { image_field: "`--image-field`", label_field: "`--label-field`", classes: None };
 
 /// The fields of a sample that were named on the command line.
 #[derive(Clone, Copy, Debug, Default)]
@@ -84,7 +80,7 @@ impl InputDataset {
         let stores = stderr::warn_if_unreachable(StoreRegistry::new());
         let extensions: Vec<&str> = IMAGE_EXTENSIONS.into_iter().chain(more_extensions()).collect();
         let given: Vec<&OsStr> = addresses.iter().map(|it| it.as_os_str()).collect();
-        let mut options = OpenOptions::default().extensions(&extensions).option_names(OPTION_NAMES);
+        let mut options = OpenOptions::default().extensions(&extensions);
         if accepts_damage {
             options = options.accept_damage();
         }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use spdl_core::{Error, ErrorKind};
 
+use super::advice::with_advice;
 use super::changed_options;
 use super::format::printable;
 use super::stderr;
@@ -43,6 +44,7 @@ impl Failure {
         let reason = changed_options::describe(error.changes()).unwrap_or_else(|| {
             error.reason().replace("`State::combine`", "--resume and the files of all ranks")
         });
+        let reason = with_advice(reason, error);
         let failure = match error.key() {
             Some(key) => Failure::new(what, key, reason),
             None => Failure::new(what, default_file.display(), reason),

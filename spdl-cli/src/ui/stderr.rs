@@ -5,6 +5,7 @@ use std::io::Write;
 use spdl_core::Error;
 use spdl_io::StoreRegistry;
 
+use super::advice::with_advice;
 use super::format::{count, printable};
 
 const WARNINGS_SHOWN: usize = 10;
@@ -17,7 +18,8 @@ pub(crate) fn note(line: &str) {
 /// Prints warnings about a data set, at most [`WARNINGS_SHOWN`] of them.
 pub(crate) fn warn(warnings: &[Error]) {
     for warning in warnings.iter().take(WARNINGS_SHOWN) {
-        note(&format!("spdl: warning: {}", printable(&warning.report())));
+        let text = with_advice(warning.report(), warning);
+        note(&format!("spdl: warning: {}", printable(&text)));
     }
     if let Some(more) = warnings.len().checked_sub(WARNINGS_SHOWN).filter(|&more| more > 0) {
         note(&format!("spdl: warning: and {} more", count(more as u64)));

@@ -109,10 +109,10 @@ fn where_no_sample_has_a_label_the_columns_and_the_option_are_told_once() {
         let data: Vec<_> = list.iter().chain((command == "pack").then_some(&set)).collect();
         let told = run(command, &data, &["--json"]);
         assert_eq!(told.code, 0, "{}", told.stderr);
-        let words = "spdl: warning: no sample has a label, so all are -1";
+        let words = "spdl: warning: no sample has a label, so all labels are -1";
         assert_eq!(told.stderr.matches(words).count(), 1, "{}", told.stderr);
-        assert!(told.stderr.contains("There are `target`; "), "{}", told.stderr);
-        assert!(told.stderr.contains("`--label-field` says which"), "{}", told.stderr);
+        assert!(told.stderr.contains("other columns are `target`; "), "{}", told.stderr);
+        assert!(told.stderr.contains("add --label-field"), "{}", told.stderr);
         // Nobody here can use what it is called elsewhere.
         assert!(!told.stderr.contains("label_field"), "{}", told.stderr);
     }
@@ -156,7 +156,7 @@ fn the_column_of_a_list_that_names_the_files_may_be_named() {
     assert_eq!(run("cat", &[&set], &["1.cls"]).stdout, "1");
     folder.add("other.csv", b"photo,label\n1.png,dog\n");
     let told = run("bench", &[folder.join("other.csv")], &[]);
-    assert!(told.stderr.contains("or say which it is (`--image-field`)"), "{}", told.stderr);
+    assert!(told.stderr.contains("or select it with --image-field"), "{}", told.stderr);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn samples_without_a_label_beside_others_are_counted_once() {
     folder.add("half.csv", b"path,label\n1.png,3.0\n2.png,\n");
     let told = run("bench", &[folder.join("half.csv")], &["--json"]);
     assert_eq!(told.code, 0, "{}", told.stderr);
-    let words = "2.png: 1 of 2 samples has no label, this one first: ";
+    let words = "2.png: 1 of 2 samples has no label and will get the label -1, ";
     assert_eq!(told.stderr.matches(words).count(), 1, "{}", told.stderr);
 }
 

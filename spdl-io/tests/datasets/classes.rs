@@ -34,8 +34,8 @@ fn a_name_in_an_archive_is_a_class_where_the_classes_are_told() {
 #[test]
 fn a_name_in_an_archive_without_classes_is_refused_with_what_to_do() {
     for (fetch, words) in [
-        (fetch(), "a whole number was expected, and \"dog\" found. The names of classes can be"),
-        (fetch().with_classes(["cat", "cow"]), "neither a whole number nor one of the 2 classes"),
+        (fetch(), "expected an integer label, found \"dog\": the class names are unknown"),
+        (fetch().with_classes(["cat", "cow"]), "neither an integer nor one of the 2 class names"),
     ] {
         let (folder, samples) = named();
         let error = process(samples, fetch).remove(0).unwrap_err();
@@ -181,11 +181,10 @@ mod parquet {
         let error = open(&files).1.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert_eq!(error.key(), Some("acme://x/2.parquet:1"));
-        let words =
-            "the label \"cat\" is no whole number, and \"7\" of 1.parquet:0 is one; labels are";
+        let words = "label \"cat\" is not an integer, but \"7\" of 1.parquet:0 is: labels must be";
         assert!(error.message().starts_with(words), "{error}");
         let error = open(&[("1.parquet", file(&[&["7", "2.5"]]))]).1.unwrap_err();
-        let words = "the label \"2.5\" is no whole number that a label can be";
+        let words = "label \"2.5\" is a number but not an integer";
         assert!(error.message().starts_with(words), "{error}");
     }
 
@@ -202,7 +201,7 @@ mod parquet {
         let files = [("1.parquet", file(&[&["cat", "7"], &["", "dog"]]))];
         for options in [OpenOptions::default(), OpenOptions::default().label_field("label")] {
             assert!(open_with(&files, &options).1.is_err());
-            let (_, data) = open_with(&files, &options.classes_are_told());
+            let (_, data) = open_with(&files, &options.external_classes());
             let mut data = data.unwrap();
             assert!(data.classes.is_empty() && data.warnings.is_empty());
             data.classes = ["7", "cat", "dog"].map(Into::into).into();
@@ -219,7 +218,7 @@ mod parquet {
                 &[&["cat", "dog"][..], &["", "cat", " "]][..],
                 &["cat", "dog"][..],
                 &[0, 1, -1, 0, -1][..],
-                "2 of 5 samples have no label, this one first: they get the label -1, beside others",
+                "2 of 5 samples have no label and will get the label -1, starting with this one: the",
                 "1.parquet:2",
             ),
             (&[&["1", "", "3"]], &[], &[1, -1, 3], "1 of 3 samples has no label", "1.parquet:1"),
@@ -227,7 +226,7 @@ mod parquet {
                 &[&["", ""]],
                 &[],
                 &[-1, -1],
-                "2 of 2 samples have no label, this one first: they get the label -1 (their texts",
+                "2 of 2 samples have no label and will get the label -1, starting with this one: the",
                 "1.parquet:0",
             ),
         ] {
@@ -251,12 +250,12 @@ mod parquet {
     #[test]
     fn it_is_advised_to_leave_a_label_empty_where_that_is_no_error() {
         let files = [("1.parquet", file(&[&["7", "cat"]]))];
-        let advice = "Mend it, leave it empty where there is no label";
+        let advice = "correct the label, or leave it empty if the sample has no label";
         let error = open(&files).1.unwrap_err();
         assert!(error.message().contains(advice), "{error}");
         let named = OpenOptions::default().label_field("label");
         let error = open_with(&files, &named).1.unwrap_err();
-        assert!(error.message().contains("Mend it, or, where"), "{error}");
+        assert!(error.message().contains("correct the label; to use numbers"), "{error}");
     }
 
     #[cfg(feature = "cache")]

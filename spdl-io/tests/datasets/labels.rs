@@ -5,7 +5,7 @@ use std::fs;
 use spdl_core::{ErrorKind, block_on};
 use spdl_io::StoreRegistry;
 use spdl_io::datasets::{OpenOptions, OpenedDataset};
-use spdl_io::records::OptionNames;
+use spdl_io::records::Remedy;
 
 use super::*;
 
@@ -80,12 +80,9 @@ fn where_no_sample_of_a_tar_has_a_label_the_fields_and_the_option_are_told() {
         assert!(data.classes.is_empty(), "{names:?}: {:?}", data.classes);
         let told = data.unlabeled().unwrap_or_else(|| panic!("nothing is told of {names:?}"));
         let message = told.message();
-        assert!(message.starts_with("no sample has a label, so all are -1"), "{message}");
+        assert!(message.starts_with("no sample has a label, so all labels are -1"), "{message}");
         assert!(message.contains("`cls`, `label`, `class`, `image/class/label`"), "{message}");
-        assert!(
-            message.contains(&format!("There are {there}; `OpenOptions::label_field`")),
-            "{message}"
-        );
+        assert!(message.ends_with(&format!("; other fields are {there}")), "{message}");
         assert!(labels(&data).iter().all(|label| *label == -1));
     }
 }
@@ -168,15 +165,9 @@ fn whole_numbers_are_labels_in_whichever_way_they_are_written() {
 #[test]
 fn a_named_column_of_names_and_numbers_is_refused_with_row_value_and_remedy() {
     for (rows, told) in [
-        ("1.jpg,3,\n2.jpg,,\n3.jpg,cat,\n", "the label \"cat\" is no whole number, and \"3\" of "),
-        (
-            "1.jpg,cat,\n2.jpg,dog,\n3.jpg,2.0,\n",
-            "the label \"2.0\" is a whole number, and \"cat\" of ",
-        ),
-        (
-            "1.jpg,1,\n2.jpg,2,\n3.jpg,0.5,\n",
-            "the label \"0.5\" is no whole number that a label can be",
-        ),
+        ("1.jpg,3,\n2.jpg,,\n3.jpg,cat,\n", "label \"cat\" is not an integer, but \"3\" of "),
+        ("1.jpg,cat,\n2.jpg,dog,\n3.jpg,2.0,\n", "label \"2.0\" is an integer, but \"cat\" of "),
+        ("1.jpg,1,\n2.jpg,2,\n3.jpg,0.5,\n", "label \"0.5\" is a number but not an integer"),
     ] {
         let files = list(&format!("path,target,x\n{rows}"));
         let options = OpenOptions::default().label_field("target");
@@ -185,7 +176,7 @@ fn a_named_column_of_names_and_numbers_is_refused_with_row_value_and_remedy() {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert!(error.message().starts_with(told), "{error}");
         assert!(error.key().unwrap().ends_with("3.jpg"), "{error}");
-        assert!(error.message().ends_with("(`OpenOptions::label_field`)"), "{error}");
+        assert_eq!(Remedy::of(&error), Some(Remedy::LabelField), "{error}");
         // An empty cell of a field that is named is an error.
         assert!(!error.message().contains("empty"), "{error}");
     }
@@ -249,15 +240,18 @@ fn the_column_of_the_files_can_be_named_as_the_image() {
         assert_eq!((&image.value[..], image.label), (first.as_bytes(), 7), "{text}");
         assert_eq!(data.image_field(name), "file");
     }
-    let names = OptionNames { image_field: "`image_field=`", ..OptionNames::default() };
-    let options = OpenOptions::default().option_names(names);
+    let options = OpenOptions::default();
     let (_folder, data) = open_with("l.csv", &list("photo,label\n1.jpg,7\n"), &options);
     let error = data.unwrap_err();
-    assert!(error.message().contains("or say which it is (`image_field=`)"), "{error}");
+    assert!(error.message().contains("no path column: the columns are photo, label"), "{error}");
+    assert_eq!(Remedy::of(&error), Some(Remedy::ImageField));
     let (_folder, data) =
         open_with("l.csv", &list("path,label\n1.jpg,7\n"), &options.image_field("photo"));
     let error = data.unwrap_err();
-    assert!(error.message().contains("no column \"photo\", but path, label"), "{error}");
+    assert!(
+        error.message().contains("no column \"photo\": the columns are path, label"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -268,13 +262,13 @@ fn samples_without_a_label_beside_others_are_counted_and_the_first_is_told() {
         (
             "l.csv",
             list(text),
-            "2 of 3 samples have no label, this one first: they get the label",
+            "2 of 3 samples have no label and will get the label -1, starting with this one: the label",
             "2.jpg",
         ),
         (
             "1.tar",
             vec![("1.tar", tar(&half))],
-            "1 of 4 samples has no label, this one first: it",
+            "1 of 4 samples has no label and will get the label -1, starting with this one: none of",
             "1.tar:2",
         ),
     ] {
@@ -299,8 +293,9 @@ fn a_list_with_columns_but_none_of_labels_is_told() {
     let (_folder, data) = open("l.csv", &list("path\n1.jpg\n"));
     let told = data.unlabeled().unwrap();
     let words =
-        "in the columns `label`, `class`, `cls`. There is no column beside that of the files";
+        "none of the columns `label`, `class`, `cls` exists; the path column is the only column";
     assert!(told.message().ends_with(words), "{told}");
+    assert_eq!(Remedy::of(&told), None);
 }
 
 #[test]
@@ -313,21 +308,23 @@ fn folders_that_count_with_zeros_before_them_are_classes_in_their_order() {
 }
 
 #[test]
-fn options_are_called_what_the_caller_calls_them() {
-    let names =
-        OptionNames { image_field: "--i", label_field: "--l", classes: Some("--the-classes") };
-    let options = OpenOptions::default().option_names(names);
+fn errors_carry_the_remedy_and_state_facts_only() {
     let files = [("1.jpg", &b"x"[..]), ("1.txt", b"7")];
-    let (_folder, data) = open_with("1.tar", &[("1.tar", archive(files))], &options);
-    let told = data.unwrap().unlabeled().unwrap();
-    assert!(told.message().ends_with("There are `txt`; --l says which one is the label"), "{told}");
+    let (_folder, data) = open("1.tar", &[("1.tar", archive(files))]);
+    let warning = data.unlabeled().unwrap();
+    assert!(warning.message().ends_with("; other fields are `txt`"), "{warning}");
+    assert_eq!(Remedy::of(&warning), Some(Remedy::LabelField));
     let files = [("1.jpg", &b"x"[..]), ("1.cls", b"dog")];
-    let (_folder, data) = open_with("1.tar", &[("1.tar", archive(files))], &options);
-    let data = data.unwrap();
+    let (_folder, data) = open("1.tar", &[("1.tar", archive(files))]);
     let error = process(Arc::clone(&data.samples), data.fetch_labeled()).remove(0).unwrap_err();
-    assert!(error.message().ends_with("or as --the-classes tells them"), "{error}");
+    assert_eq!(Remedy::of(&error), Some(Remedy::Classes), "{error}");
+    let options = OpenOptions::default();
     let (_folder, data) = open_with("l.csv", &list("path,label\n1.jpg,0.5\n"), &options);
-    assert!(data.unwrap_err().message().ends_with("(--l)"));
+    let error = data.unwrap_err();
+    assert_eq!(Remedy::of(&error), Some(Remedy::LabelField), "{error}");
+    for text in [warning.report(), error.report()] {
+        assert!(!text.contains("--") && !text.contains("::"), "{text}");
+    }
 }
 
 #[test]

@@ -12,24 +12,17 @@ use spdl_core::{
     block_on,
 };
 use spdl_io::datasets::{DatasetKind, OpenOptions, OpenedDataset};
-use spdl_io::records::OptionNames;
+
 use spdl_io::stores::Address;
 use spdl_io::{Cache, Fetch, Fetcher, LocalFetcher, StoreRegistry};
 
 use super::settings::Settings;
-use crate::interop::error::to_exception;
+use crate::interop::error::{report_with_advice, to_exception};
 use crate::interop::fork::Home;
 use crate::interop::wait::{WIND_DOWN, drop_within, interruptible_with, without_python};
 
 /// Samples that are shuffled with each other where shards can only be read as a whole.
 const WINDOW: u64 = 10_000;
-
-/// What the arguments are called in messages.
-const OPTION_NAMES: OptionNames = OptionNames {
-    image_field: "`image_field=`",
-    label_field: "`label_field=`",
-    classes: Some("`classes=`"),
-};
 
 /// The images of a data set, with their labels.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
@@ -133,7 +126,7 @@ impl Images {
     #[getter]
     fn warnings(&self) -> Vec<String> {
         let warnings = self.opened.iter().flat_map(|opened| &opened.data.warnings);
-        warnings.map(Error::report).collect()
+        warnings.map(report_with_advice).collect()
     }
 
     /// What it is stored as.
@@ -273,7 +266,7 @@ impl Opened {
 
 impl Request {
     fn open(&self, stores: &StoreRegistry) -> Result<OpenedDataset> {
-        let mut options = OpenOptions::default().option_names(OPTION_NAMES);
+        let mut options = OpenOptions::default();
         if let Some(field) = &self.image_field {
             options = options.image_field(field);
         }
@@ -281,7 +274,7 @@ impl Request {
             options = options.label_field(field);
         }
         if self.classes.is_some() {
-            options = options.classes_are_told();
+            options = options.external_classes();
         }
         let mut data = block_on(OpenedDataset::open_with(&self.addresses, stores, &options))?;
         if let Some(field) = &self.label_field {

@@ -11,6 +11,7 @@ use spdl_core::Error;
 use spdl_cuda::driver::{DriverError, DriverLoadError};
 use spdl_cuda::jpeg::NvJpegError;
 use spdl_cuda::libraries::LibraryNotFound;
+use spdl_io::records::Remedy;
 
 /// The exception for `error`. Which class stands for which kind is written in `_errors.py`. Of what an
 /// allocator of Python's has raised, that is the cause; what is no `Exception`, Ctrl-C say, stays as it is.
@@ -21,7 +22,7 @@ pub(crate) fn to_exception(py: Python<'_>, error: &Error) -> PyErr {
         return raised.clone_ref(py);
     }
     let made = FROM_NATIVE.import(py, "spdl_rs._errors", "from_native").and_then(|from_native| {
-        let report = error.report();
+        let report = report_with_advice(error);
         let kind = error.kind().as_str();
         let (key, stage, offset) = (error.key(), error.stage(), error.offset());
         from_native.call1((report, kind, key, stage, offset, errno(error), is_of_cuda(error)))
@@ -35,6 +36,19 @@ pub(crate) fn to_exception(py: Python<'_>, error: &Error) -> PyErr {
             exception
         }
         Err(error) => error,
+    }
+}
+
+/// The report of an error, with the argument that avoids it.
+pub(crate) fn report_with_advice(error: &Error) -> String {
+    let report = error.report();
+    match Remedy::of(error) {
+        Some(Remedy::ImageField) => format!("{report}; or select it with `image_field=`"),
+        Some(Remedy::LabelField) => {
+            format!("{report}; to use another field as the label, pass `label_field=`")
+        }
+        Some(Remedy::Classes) => format!("{report}; pass the class names as `classes=`"),
+        _ => report,
     }
 }
 

@@ -261,7 +261,7 @@ fn samples_without_an_image_or_damaged_are_left_out_by_name_or_end_the_run() {
         // Of a list it is the column that names the files.
         ("list.csv", ["--image-field", "caption"], "number 0: cannot open this file"),
         // The others are names of classes.
-        ("gap.csv", ["--label-field", "caption"], "a whole number was expected, but"),
+        ("gap.csv", ["--label-field", "caption"], "expected an integer label, found"),
     ]
     .into_iter()
     .enumerate()

@@ -49,7 +49,7 @@ impl Opening<'_> {
                 return self.files(kind, keys).await;
             }
         }
-        let extensions = self.options.known_extensions();
+        let extensions = self.options.image_extensions();
         let images = match self.is_local {
             true => ImageFolder::with_extensions(folder.to_path(), &extensions)?,
             false => {

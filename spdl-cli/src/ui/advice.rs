@@ -1,0 +1,15 @@
+//! Advice for errors of libraries, in terms of the options of this program.
+
+use spdl_core::Error;
+use spdl_io::records::Remedy;
+
+/// Appends the option that avoids `error` to its text, if there is one.
+pub(crate) fn with_advice(text: String, error: &Error) -> String {
+    match Remedy::of(error) {
+        Some(Remedy::ImageField) => format!("{text}; or select it with --image-field"),
+        Some(Remedy::LabelField) => {
+            format!("{text}; to use another field as the label, add --label-field")
+        }
+        _ => text,
+    }
+}
