@@ -100,7 +100,7 @@ fn measure<T: Clone, A: Aggregator<T>>(
     for item in items {
         let mut answer = aggregator.accumulate(item)?;
         while answer.is_some() {
-            aggregator.members();
+            aggregator.exact_resume().map(|exact| exact.inputs());
             answer = aggregator.more()?;
         }
     }

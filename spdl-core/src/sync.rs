@@ -113,9 +113,9 @@ impl Drop for ThreadEndGuard {
 
 /// A monotonic counter; clones share one value.
 ///
-/// Stages with one instance per worker share a counter, as [`RetriedStage`] does.
+/// Stages with one instance per worker share a counter, as [`Retried`] does.
 ///
-/// [`RetriedStage`]: crate::stage::RetriedStage
+/// [`Retried`]: crate::stage::Retried
 ///
 /// ```
 /// let counter = spdl_core::observe::Counter::default();

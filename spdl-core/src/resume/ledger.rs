@@ -139,7 +139,7 @@ impl BufferingEvidence {
             BufferingEvidence::MadeOfNothing => {
                 "this aggregator gave something when nothing was held, by what it had told: so it \
                  had held items back, which would be lost with a resumed run; \
-                 `Aggregator::members` must tell which items each aggregate is made of"
+                 `ExactResume::inputs` must tell which items each aggregate is made of"
             }
         };
         Error::new(ErrorKind::Unsupported, message).with_stage(Arc::clone(stage))
@@ -155,7 +155,7 @@ struct EpochLedger {
     /// How many of them were done when this run began.
     before: u64,
     /// The samples of which there is more than one piece.
-    items: HashMap<u64, Item>,
+    items: HashMap<u64, SplitSample>,
     /// The aggregates of which some pieces are no more, and others are under way or the turn has not
     /// come; by their addresses.
     in_part: HashMap<usize, Arc<AggregateLineage>>,
@@ -170,7 +170,7 @@ struct EpochLedger {
 }
 
 #[derive(Debug)]
-struct Item {
+struct SplitSample {
     pieces: u64,
     outcome: Outcome,
     /// Those that are no more.
@@ -331,7 +331,7 @@ impl EpochLedger {
             if cut.piece.depth == 0 {
                 // Should the rest of it never come so far.
                 let gone = EndedPieces::default();
-                let item = Item { pieces: 1, outcome: cut.outcome, gone, again: false };
+                let item = SplitSample { pieces: 1, outcome: cut.outcome, gone, again: false };
                 self.items.entry(cut.piece.index).or_insert(item);
             }
         }
@@ -353,7 +353,7 @@ impl EpochLedger {
             let division = &self.division;
             let again = division.own(index).is_some_and(|own| self.done.contains(own));
             let gone = EndedPieces::default();
-            Item { pieces: u64::from(!again), outcome: Outcome::Joined, gone, again }
+            SplitSample { pieces: u64::from(!again), outcome: Outcome::Joined, gone, again }
         });
         item.pieces += pieces;
     }

@@ -51,7 +51,7 @@ pub trait Aggregator<In>: Send + 'static {
 
     /// Gives one more aggregate that the same item completed. Asked after
     /// [`accumulate`](Aggregator::accumulate) gave one, until it gives `None`. Where it has no
-    /// [`members`](Aggregator::members) of its own, it is taken to be made of those of the aggregate
+    /// [`inputs`](ExactResume::inputs) of its own, it is taken to be made of those of the aggregate
     /// before: they are done when both are.
     ///
     /// # Errors
@@ -75,44 +75,6 @@ pub trait Aggregator<In>: Send + 'static {
         Ok(None)
     }
 
-    /// Which items the aggregate that was given last is made of, in the order in which they are in
-    /// it. Items are counted from 0 as they were taken in, refused ones not at all; each instance
-    /// counts anew. An item of which only a part is in the aggregate counts as one of its members
-    /// if that part is the item's end. Asked once after each aggregate. `None`, the default: all
-    /// that was taken in since the aggregate before.
-    ///
-    /// This is how a pipeline knows, when it saves its state, which items are still held. After
-    /// resuming, it gives them to a fresh aggregator, in their old order, and goes on with those
-    /// that come next. So that the rest of the epoch is the same as if nothing had happened, an
-    /// aggregator keeps this law: *fed with just the items that are held, a fresh one holds the
-    /// same, and from there on gives the same aggregates.* And it loses nothing by an error.
-    ///
-    /// An aggregator that holds items over an aggregate and does not tell so would lose samples when
-    /// a run is resumed. It is found out when it gives something while it holds nothing by what it
-    /// told, mostly at the end of its first epoch: from then on there is no
-    /// [state](crate::Pipeline::state).
-    fn members(&mut self) -> Option<Vec<u64>> {
-        None
-    }
-
-    /// How much of the oldest item that is still held has gone out already, in units of its own
-    /// (tokens): not 0 only where items are cut, or are in several aggregates, as in windows that
-    /// overlap. Asked after each aggregate.
-    ///
-    /// From the first aggregate of an epoch that tells of it, what becomes of aggregates counts in
-    /// their order: where one fails, its items are done when all that was given before is delivered
-    /// or dropped. So nothing of an item is lost or repeated, whatever becomes of its parts.
-    fn carry(&self) -> u64 {
-        0
-    }
-
-    /// Says that of the first item to come this much has gone out before the pipeline was resumed,
-    /// as [`carry`](Aggregator::carry) told. Called before anything else, if at all: not where that
-    /// item fails on its way this time.
-    fn resume(&mut self, carry: u64) {
-        let _ = carry;
-    }
-
     /// How well the aggregates given so far are filled. `None`, the default: there is nothing that
     /// they could be filled up to.
     fn fill_rate(&self) -> Option<FillRate> {
@@ -123,6 +85,54 @@ pub trait Aggregator<In>: Send + 'static {
     /// those of an unwanted short batch, say. Asked after `flush`, and after an error.
     fn left_out(&mut self) -> u64 {
         0
+    }
+
+    /// The part of the aggregator that makes a resumed run exact. `None`, the default, if every
+    /// aggregate consists of all items accumulated since the aggregate before.
+    fn exact_resume(&mut self) -> Option<&mut dyn ExactResume> {
+        None
+    }
+}
+
+/// What an [`Aggregator`] reports so that a resumed run continues exactly.
+///
+/// An aggregator needs this trait if it holds items over an aggregate, such as a packer with several
+/// open sequences, or if one item ends up in several aggregates.
+///
+/// A checkpoint state contains the items that an aggregator still holds. A resumed pipeline passes these
+/// items to a new aggregator, in their original order, and continues with the items that follow. The
+/// aggregator must keep this law: *a new aggregator that accumulates only the held items holds the same,
+/// and from then on returns the same aggregates.* An error must not lose items.
+///
+/// An aggregator that holds items over an aggregate without this trait would lose samples when a run
+/// is resumed. The pipeline detects such an aggregator when it returns an aggregate although all items
+/// are in earlier aggregates, mostly at the end of the first epoch. From then on
+/// [`Pipeline::state`](crate::Pipeline::state) returns `Unsupported`.
+pub trait ExactResume {
+    /// Numbers of the items that the last aggregate consists of, in their order in the aggregate.
+    ///
+    /// Accumulated items are numbered from 0 for each instance; rejected items have no number. If an
+    /// aggregate contains only a part of an item, the item counts as its input if that part is the
+    /// item's end. Called once after each aggregate.
+    fn inputs(&mut self) -> Vec<u64>;
+
+    /// How much of the oldest held item earlier aggregates contain, in units of the aggregator (tokens).
+    ///
+    /// The value is greater than 0 only if items are cut, or are in several aggregates, as in windows that
+    /// overlap. Called after each aggregate.
+    ///
+    /// After the first aggregate of an epoch with such a value, outcomes of aggregates count in
+    /// emission order: if an aggregate fails, its items are done when all earlier aggregates are
+    /// delivered or dropped. So no part of an item is lost or repeated.
+    fn carry(&self) -> u64 {
+        0
+    }
+
+    /// Sets how much of the first item earlier aggregates contain, as [`carry`](Self::carry) returned it
+    /// before the pipeline was resumed. Called before any other method, and not at all if that item
+    /// fails upstream this time.
+    fn resume(&mut self, carry: u64) {
+        let _ = carry;
     }
 }
 
@@ -239,7 +249,7 @@ pub(crate) struct Aggregation<A> {
     aggregator: Option<A>,
     /// Whether it has been given an item.
     used: bool,
-    books: AggregationState,
+    state: AggregationState,
 }
 
 /// What an [`Aggregation`] counts.
@@ -260,7 +270,7 @@ impl<A> Aggregation<A> {
     pub(crate) fn new(factory: impl Fn() -> Result<A> + Send + 'static) -> Result<Self> {
         let aggregator = Some(factory()?);
         let factory = Box::new(factory);
-        Ok(Aggregation { factory, aggregator, used: false, books: AggregationState::default() })
+        Ok(Aggregation { factory, aggregator, used: false, state: AggregationState::default() })
     }
 }
 
@@ -268,7 +278,7 @@ impl<A> fmt::Debug for Aggregation<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Aggregation")
             .field("used", &self.used)
-            .field("books", &self.books)
+            .field("state", &self.state)
             .finish_non_exhaustive()
     }
 }
@@ -289,8 +299,11 @@ impl AggregationState {
         aggregate: A::Out,
         cx: &mut StageContext<'_, A::Out>,
     ) -> Result<()> {
-        let (members, carry, rate) =
-            self.ask(|| (aggregator.members(), aggregator.carry(), aggregator.fill_rate()));
+        let (members, carry, rate) = self.ask(|| {
+            let exact = aggregator.exact_resume().map(|exact| (exact.inputs(), exact.carry()));
+            let (members, carry) = exact.map_or((None, 0), |(inputs, carry)| (Some(inputs), carry));
+            (members, carry, aggregator.fill_rate())
+        });
         self.held = match &members {
             Some(members) => self.held.saturating_sub(members.len() as u64),
             None => 0,
@@ -340,25 +353,29 @@ impl<In: Send + 'static, A: Aggregator<In>> Stage<In> for Aggregation<A> {
             Some(aggregator) => aggregator,
             empty => empty.insert((self.factory)()?),
         };
-        let books = &mut self.books;
+        let state = &mut self.state;
         if !std::mem::replace(&mut self.used, true) {
-            books.filled = FillRate::default();
+            state.filled = FillRate::default();
             match cx.carry() {
                 0 => {}
-                carry => books.ask(|| aggregator.resume(carry)),
+                carry => state.ask(|| {
+                    if let Some(exact) = aggregator.exact_resume() {
+                        exact.resume(carry);
+                    }
+                }),
             }
         }
-        let mut answer = books.ask(|| aggregator.accumulate(item));
+        let mut answer = state.ask(|| aggregator.accumulate(item));
         if answer.is_ok() {
-            books.held += 1;
+            state.held += 1;
         }
         loop {
             if answer.is_err() {
-                books.lost(aggregator);
+                state.lost(aggregator);
             }
             let Some(aggregate) = answer? else { return Ok(()) };
-            books.hand_on(aggregator, aggregate, cx)?;
-            answer = books.ask(|| aggregator.more());
+            state.hand_on(aggregator, aggregate, cx)?;
+            answer = state.ask(|| aggregator.more());
         }
     }
 
@@ -367,12 +384,12 @@ impl<In: Send + 'static, A: Aggregator<In>> Stage<In> for Aggregation<A> {
             return Ok(());
         }
         let Some(mut aggregator) = self.aggregator.take() else { return Ok(()) };
-        self.books.flush(&mut aggregator, cx)
+        self.state.flush(&mut aggregator, cx)
     }
 
     /// Also counts what a panic of the aggregator lost.
     fn take_left_out(&mut self) -> u64 {
-        std::mem::take(&mut self.books.left_out)
+        std::mem::take(&mut self.state.left_out)
     }
 
     fn holds_back(&self) -> bool {
@@ -592,9 +609,19 @@ mod tests {
             }))
         }
 
-        fn members(&mut self) -> Option<Vec<u64>> {
+        fn exact_resume(&mut self) -> Option<&mut dyn ExactResume> {
+            Some(self)
+        }
+
+        fn fill_rate(&self) -> Option<FillRate> {
+            Some(FillRate { used: 2 * self.given, capacity: 3 * self.given })
+        }
+    }
+
+    impl ExactResume for Thirds {
+        fn inputs(&mut self) -> Vec<u64> {
             let stays = usize::from(self.units > 0 && !self.ends.is_empty());
-            Some(self.ends.drain(..self.ends.len() - stays).collect())
+            self.ends.drain(..self.ends.len() - stays).collect()
         }
 
         fn carry(&self) -> u64 {
@@ -604,10 +631,6 @@ mod tests {
         fn resume(&mut self, carry: u64) {
             assert_eq!((self.units, self.taken), (0, 0), "before anything else");
             self.units = carry as u32;
-        }
-
-        fn fill_rate(&self) -> Option<FillRate> {
-            Some(FillRate { used: 2 * self.given, capacity: 3 * self.given })
         }
     }
 

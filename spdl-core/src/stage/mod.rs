@@ -21,14 +21,14 @@ pub(crate) mod grouping;
 pub(crate) mod merge;
 pub(crate) mod retry;
 
-pub use aggregate::{Aggregator, Batcher, FillRate};
+pub use aggregate::{Aggregator, Batcher, ExactResume, FillRate};
 pub use batch::{Batch, BatchLayout, Field, Fill, FillContext, SlotMut};
 pub use device_batch::{DeviceArray, DeviceBatch};
 pub use grouping::{
     Bucketed, Bucketer, Bucketing, ConcatAndSplit, Packed, Packer, Packing, Piece, Sequence, pieces,
 };
 pub use merge::{Arrival, Choice, MergePolicy, RoundRobin, WeightedMerge};
-pub use retry::{Retried, RetriedStage, Retry};
+pub use retry::{Retried, Retry};
 
 use std::fmt;
 use std::future::Future;

@@ -173,26 +173,30 @@ impl fmt::Display for Retry {
     }
 }
 
-/// An [`AsyncStage`] that tries again, as a [`Retry`] says.
+/// A [`Stage`] or an [`AsyncStage`] that retries each item, as a [`Retry`] says.
 ///
-/// The waits are on the pipeline's [`Runtime`](crate::Runtime) and hold up nothing else. An item
-/// counts as in flight meanwhile. The error of the last attempt is the item's error, and says how
-/// many there were.
+/// The error of the last attempt is the item's error, and says how many attempts there were.
+///
+/// * An [`AsyncStage`] waits on the pipeline's [`Runtime`](crate::Runtime). The item stays in flight.
+/// * A [`Stage`] waits in its worker, which meanwhile runs stages nearer to the consumer. Outputs of an
+///   attempt are buffered until the attempt succeeds, so no output is emitted twice; outputs of an item
+///   that fails are dropped. A failed attempt may leave the stage's state changed, so the stage should
+///   change its state only if it succeeds. [`finish`](Stage::finish) is not retried.
 ///
 /// ```
+/// use spdl_core::stage::Retried;
 /// use spdl_core::{AsyncContext, AsyncStage, DatasetSource, Error, ErrorKind, PipelineBuilder};
 /// use spdl_core::{Result, Retry, async_trait};
-/// use spdl_core::stage::Retried;
 /// use std::sync::atomic::{AtomicU32, Ordering};
 ///
-/// /// A server that is busy for the first call.
+/// /// A server that is overloaded for the first call.
 /// struct Server(AtomicU32);
 /// #[async_trait]
 /// impl AsyncStage<u32> for Server {
 ///     type Out = u32;
 ///     async fn process(&self, key: u32, _: &AsyncContext) -> Result<u32> {
 ///         match self.0.fetch_add(1, Ordering::Relaxed) {
-///             0 => Err(Error::new(ErrorKind::Unavailable, "come back later")),
+///             0 => Err(Error::new(ErrorKind::Unavailable, "503 Service Unavailable")),
 ///             _ => Ok(key),
 ///         }
 ///     }
@@ -207,26 +211,77 @@ impl fmt::Display for Retry {
 /// assert_eq!(retries.get(), 1);
 /// # Ok::<(), Error>(())
 /// ```
-#[derive(Debug)]
-pub struct Retried<S> {
+///
+/// Each worker has one instance of a [`Stage`]; all instances may count in one counter:
+///
+/// ```
+/// use spdl_core::observe::Counter;
+/// use spdl_core::stage::{Retried, stage_fn};
+/// use spdl_core::{DatasetSource, PipelineBuilder, Retry};
+/// let retries = Counter::default();
+/// let counter = retries.clone();
+/// let pipeline = PipelineBuilder::new(DatasetSource::new(vec![1, 2]))
+///     .stage("ask", move || {
+///         let retried = Retried::new(stage_fn(|n: i32| Ok(n + 1)), Retry::default())?;
+///         Ok(retried.count_retries(&counter))
+///     })
+///     .deterministic()
+///     .build()?;
+/// assert_eq!(pipeline.collect::<spdl_core::Result<Vec<_>>>()?, [2, 3]);
+/// assert_eq!(retries.get(), 0);
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+pub struct Retried<S, Out = ()> {
     stage: S,
     retry: Retry,
     retries: Counter,
+    /// Outputs of the current attempt of a [`Stage`].
+    buffered: Vec<Out>,
 }
 
-impl<S> Retried<S> {
-    /// Lets `stage` try again.
+impl<S, Out> Retried<S, Out> {
+    /// Retries the items of `stage`.
     ///
     /// # Errors
-    /// `InvalidArgument` where `retry` makes no sense: see [`Retry::validate`].
+    /// `InvalidArgument` if `retry` is invalid: see [`Retry::validate`].
     pub fn new(stage: S, retry: Retry) -> Result<Self> {
         retry.validate()?;
-        Ok(Retried { stage, retry, retries: Counter::default() })
+        Ok(Retried { stage, retry, retries: Counter::default(), buffered: Vec::new() })
+    }
+
+    /// Counts retries in `counter`, which several instances may share.
+    #[must_use]
+    pub fn count_retries(mut self, counter: &Counter) -> Self {
+        self.retries = counter.clone();
+        self
     }
 
     /// How many attempts there were beyond the first of each item.
     pub fn retries(&self) -> Counter {
         self.retries.clone()
+    }
+
+    fn attempt<In>(&mut self, item: In, cx: &mut StageContext<'_, Out>) -> Result<()>
+    where
+        S: Stage<In, Out = Out>,
+    {
+        // Outputs of an attempt that failed or panicked are dropped.
+        self.buffered.clear();
+        cx.holding_back(&mut self.buffered, |cx| self.stage.process(item, cx))
+    }
+
+    fn emit_buffered(&mut self, cx: &mut StageContext<'_, Out>) -> Result<()> {
+        self.buffered.drain(..).try_for_each(|output| cx.emit(output))
+    }
+}
+
+impl<S: fmt::Debug, Out> fmt::Debug for Retried<S, Out> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Retried")
+            .field("stage", &self.stage)
+            .field("retry", &self.retry)
+            .field("retries", &self.retries)
+            .finish_non_exhaustive()
     }
 }
 
@@ -262,86 +317,19 @@ where
     }
 }
 
-/// A [`Stage`] that tries again, as a [`Retry`] says: for one that calls something which may be
-/// down, and that computes on the result.
-///
-/// While it waits, its worker does the work of stages nearer to the consumer. Outputs are held back
-/// until the attempt that made them has succeeded, so none comes twice; those of an item that fails
-/// for good are dropped. An attempt may leave the stage's own state changed: a stage that is retried
-/// should change it only where it succeeds. [`finish`](Stage::finish) is not retried.
-///
-/// ```
-/// use spdl_core::{DatasetSource, PipelineBuilder, Retry};
-/// use spdl_core::observe::Counter;
-/// use spdl_core::stage::{RetriedStage, stage_fn};
-/// let retries = Counter::default();
-/// let counter = retries.clone();
-/// let pipeline = PipelineBuilder::new(DatasetSource::new(vec![1, 2]))
-///     .stage("ask", move || {
-///         RetriedStage::new(stage_fn(|n: i32| Ok(n + 1)), Retry::default(), counter.clone())
-///     })
-///     .deterministic()
-///     .build()?;
-/// assert_eq!(pipeline.collect::<spdl_core::Result<Vec<_>>>()?, [2, 3]);
-/// assert_eq!(retries.get(), 0);
-/// # Ok::<(), spdl_core::Error>(())
-/// ```
-pub struct RetriedStage<S, Out> {
-    stage: S,
-    retry: Retry,
-    retries: Counter,
-    /// What the attempt under way has emitted.
-    held: Vec<Out>,
-}
-
-impl<S, Out> RetriedStage<S, Out> {
-    /// Lets `stage` try again. Attempts beyond the first of each item are added to `retries`, which
-    /// all instances share.
-    ///
-    /// # Errors
-    /// `InvalidArgument` where `retry` makes no sense: see [`Retry::validate`].
-    pub fn new(stage: S, retry: Retry, retries: Counter) -> Result<Self> {
-        retry.validate()?;
-        Ok(RetriedStage { stage, retry, retries, held: Vec::new() })
-    }
-
-    fn attempt<In>(&mut self, item: In, cx: &mut StageContext<'_, Out>) -> Result<()>
-    where
-        S: Stage<In, Out = Out>,
-    {
-        // Of an attempt that failed or panicked nothing shall be left.
-        self.held.clear();
-        cx.holding_back(&mut self.held, |cx| self.stage.process(item, cx))
-    }
-
-    fn hand_on(&mut self, cx: &mut StageContext<'_, Out>) -> Result<()> {
-        self.held.drain(..).try_for_each(|output| cx.emit(output))
-    }
-}
-
-impl<S: fmt::Debug, Out> fmt::Debug for RetriedStage<S, Out> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RetriedStage")
-            .field("stage", &self.stage)
-            .field("retry", &self.retry)
-            .field("retries", &self.retries)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<In: Clone, S: Stage<In>> Stage<In> for RetriedStage<S, S::Out> {
+impl<In: Clone, S: Stage<In>> Stage<In> for Retried<S, S::Out> {
     type Out = S::Out;
 
     fn process(&mut self, item: In, cx: &mut StageContext<'_, S::Out>) -> Result<()> {
         let mut attempts = Attempts::new(self.retry);
         while attempts.may_fail() {
-            let Err(error) = self.attempt(item.clone(), cx) else { return self.hand_on(cx) };
+            let Err(error) = self.attempt(item.clone(), cx) else { return self.emit_buffered(cx) };
             let delay = attempts.failed(error, || cx.rng_for(PURPOSE))?;
             self.retries.add(1);
             cx.wait(delay)?;
         }
         self.attempt(item, cx).map_err(|error| attempts.finally(error))?;
-        self.hand_on(cx)
+        self.emit_buffered(cx)
     }
 
     fn finish(&mut self, cx: &mut StageContext<'_, S::Out>) -> Result<()> {
@@ -516,7 +504,7 @@ mod tests {
         let errors = std::iter::repeat_n(unavailable(), 5);
         let retries = Counter::default();
         let twice = Twice(Flaky::new(errors));
-        let mut stage = RetriedStage::new(twice, steady(), retries.clone()).unwrap();
+        let mut stage = Retried::new(twice, steady()).unwrap().count_retries(&retries);
         let mut outlet = TestOutlet::default();
         outlet.run(id(0), |cx| {
             let error = stage.process("a".into(), cx).unwrap_err();
@@ -539,7 +527,7 @@ mod tests {
             counter.add(1);
             Err::<(), _>(unavailable())
         });
-        let mut stage = RetriedStage::new(fail, steady(), Counter::default()).unwrap();
+        let mut stage = Retried::new(fail, steady()).unwrap();
         let mut outlet = TestOutlet { stopped_on_wait: true, ..TestOutlet::default() };
         let result = outlet.run(id(0), |cx| stage.process((), cx));
         assert_eq!(result.unwrap_err().kind(), ErrorKind::Stopped);
@@ -554,7 +542,7 @@ mod tests {
                 Ok(n)
             })
         });
-        let mut stage = RetriedStage::new(numbers, steady(), Counter::default()).unwrap();
+        let mut stage = Retried::new(numbers, steady()).unwrap();
         let mut outlet = TestOutlet { stopped: true, ..TestOutlet::default() };
         let emitted = Counter::default();
         let result = outlet.run(id(0), |cx| stage.process(emitted.clone(), cx));
@@ -574,10 +562,9 @@ mod tests {
             (Retry::default().jitter(1.5), "jitter of 1.5"),
             (Retry::default().jitter(f64::NAN), "jitter of NaN"),
         ] {
-            let error = Retried::new((), retry).unwrap_err();
+            let error = Retried::<_, ()>::new((), retry).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument);
             assert!(error.message().contains(word), "{error}");
-            assert!(RetriedStage::<_, ()>::new((), retry, Counter::default()).is_err());
         }
         Retry::default().attempts(1).jitter(1.0).factor(1.0).validate().unwrap();
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::{bad_number, until, within_seconds};
 use proptest::prelude::*;
 use spdl_core::resume::SampleCounts;
-use spdl_core::stage::{Aggregator, Bucketing, ConcatAndSplit, Packed, Piece};
+use spdl_core::stage::{Aggregator, Bucketing, ConcatAndSplit, ExactResume, Packed, Piece};
 use spdl_core::{
     DatasetSource, OnError, Pipeline, PipelineBuilder, Result, Stage, StageContext, StageOptions,
     State,
@@ -357,9 +357,15 @@ impl Aggregator<Text> for Doubled {
         let cut = self.concat.flush_more()?;
         Ok(self.once_more(cut))
     }
-    fn members(&mut self) -> Option<Vec<u64>> {
+    fn exact_resume(&mut self) -> Option<&mut dyn ExactResume> {
+        Some(self)
+    }
+}
+
+impl ExactResume for Doubled {
+    fn inputs(&mut self) -> Vec<u64> {
         // They end with the first of both.
-        self.concat.members()
+        self.concat.inputs()
     }
     fn carry(&self) -> u64 {
         self.concat.carry()

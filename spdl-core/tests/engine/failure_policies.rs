@@ -12,7 +12,7 @@ use crate::common::{
 use futures_util::{StreamExt, stream};
 use spdl_core::observe::Counter;
 use spdl_core::source::Cursor;
-use spdl_core::stage::{Retried, RetriedStage, stage_fn};
+use spdl_core::stage::{Retried, stage_fn};
 use spdl_core::{
     AsyncContext, AsyncStage, BoxStream, Error, ErrorKind, OnError, Order, Pipeline,
     PipelineBuilder, Result, Retry, Source, Stage, StageContext, StageOptions, async_trait,
@@ -541,7 +541,8 @@ fn a_stage_that_computes_tries_again_what_is_transient() {
             let pipeline = PipelineBuilder::new(numbers(40))
                 .stage(StageOptions::new("ask").order(order), move || {
                     let flaky = Arc::clone(&asked);
-                    RetriedStage::new(stage_fn(move |n| flaky.ask(n)), quick(), counter.clone())
+                    Ok(Retried::new(stage_fn(move |n| flaky.ask(n)), quick())?
+                        .count_retries(&counter))
                 })
                 .threads(2)
                 .on_error(ANY)
@@ -604,7 +605,7 @@ fn while_a_stage_waits_to_try_again_its_worker_works_nearer_to_the_consumer() {
                     }
                     Ok(n)
                 });
-                RetriedStage::new(ask, patient, Counter::default())
+                Retried::new(ask, patient)
             })
             .map("behind", Ok)
             .prefetch(1)
@@ -652,7 +653,7 @@ fn a_wait_to_try_again_ends_with_the_pipeline() {
                 let ask = Arc::new(ask);
                 builder.stage("ask", move || {
                     let ask = Arc::clone(&ask);
-                    RetriedStage::new(stage_fn(move |n| ask(n)), patient, Counter::default())
+                    Retried::new(stage_fn(move |n| ask(n)), patient)
                 })
             };
             let mut pipeline = builder.on_error(ANY).threads(2).build().unwrap();
@@ -685,7 +686,7 @@ impl Stage<i64> for HalfWay {
 fn outputs_of_an_attempt_that_failed_do_not_come_twice() {
     within_seconds(60, || {
         let builder = PipelineBuilder::new(numbers(30))
-            .stage("half", || RetriedStage::new(HalfWay::default(), quick(), Counter::default()));
+            .stage("half", || Retried::new(HalfWay::default(), quick()));
         let expected: Vec<i64> = (0..30).flat_map(|n| [n, n]).collect();
         assert_eq!(run(builder.threads(1).deterministic()).unwrap(), expected);
     });

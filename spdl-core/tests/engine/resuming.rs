@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use spdl_core::pipeline::path;
 use spdl_core::resume::SampleCounts;
 use spdl_core::source::{Cursor, Positions, Remainder};
-use spdl_core::stage::{Aggregator, RetriedStage};
+use spdl_core::stage::{Aggregator, ExactResume, Retried};
 use spdl_core::{
     BoxStream, Error, ErrorKind, OnError, Order, Pipeline, PipelineBuilder, Result, Retry,
     SampleId, Shard, Source, Stage, StageContext, StageOptions, State,
@@ -559,7 +559,7 @@ fn a_stage_that_holds_items_back_has_no_state() {
     let error = pipeline.state().unwrap_err();
     assert_eq!((error.kind(), error.stage()), (ErrorKind::Unsupported, Some("pairs")));
     let retried = plain(5).stage(StageOptions::new("tried").concurrency(1), || {
-        RetriedStage::new(Pairs::default(), Retry::default(), Default::default())
+        Retried::new(Pairs::default(), Retry::default())
     });
     let mut pipeline = retried.build().unwrap();
     assert!(pipeline.next().unwrap().is_ok());
@@ -635,7 +635,7 @@ fn a_stage_that_holds_items_back_and_does_not_say_so_is_found_out() {
     failing(plain(6).stage("silent", move || Ok(Silent { does: odd_fails, held: None })));
     failing(plain(6).stage("tried", move || {
         let silent = Silent { does: odd_fails, held: None };
-        RetriedStage::new(silent, Retry::default(), Default::default())
+        Retried::new(silent, Retry::default())
     }));
 }
 
@@ -670,8 +670,14 @@ impl Aggregator<i64> for Largest {
     fn flush_more(&mut self) -> Result<Option<i64>> {
         Ok(self.least())
     }
-    fn members(&mut self) -> Option<Vec<u64>> {
-        self.honest.then(|| vec![self.last])
+    fn exact_resume(&mut self) -> Option<&mut dyn ExactResume> {
+        if self.honest { Some(self) } else { None }
+    }
+}
+
+impl ExactResume for Largest {
+    fn inputs(&mut self) -> Vec<u64> {
+        vec![self.last]
     }
 }
 
@@ -690,7 +696,7 @@ fn an_aggregator_that_holds_items_over_and_does_not_say_so_is_found_out() {
     assert!(silent.by_ref().map(|n| n.unwrap()).eq(whole));
     let error = silent.state().unwrap_err();
     assert_eq!((error.kind(), error.stage()), (ErrorKind::Unsupported, Some("largest")));
-    assert!(error.message().contains("Aggregator::members"), "{error}");
+    assert!(error.message().contains("ExactResume::inputs"), "{error}");
 }
 
 #[test]
@@ -700,7 +706,7 @@ fn the_stages_that_come_with_the_builder_say_what_they_filter_out() {
         .flat_map("twice", |n| (0..if n == 2 { 0 } else { 2 }).map(move |_| Ok(n)))
         .map("lists", |n| Ok(if n == 4 { vec![] } else { vec![n] }))
         .unbatch("apart")
-        .stage("tried", || RetriedStage::new(NotSix, Retry::default(), Default::default()))
+        .stage("tried", || Retried::new(NotSix, Retry::default()))
         .build()
         .unwrap();
     assert!(pipeline.by_ref().map(|n| n.unwrap()).eq([0, 0, 8, 8]));

@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{numbers, within_seconds};
-use spdl_core::observe::Counter;
-use spdl_core::stage::{Retried, RetriedStage};
+use spdl_core::stage::Retried;
 use spdl_core::{
     AsyncContext, AsyncStage, Error, ErrorKind, PipelineBuilder, Result, Retry, SampleRng, Stage,
     StageContext, async_trait,
@@ -58,7 +57,7 @@ fn delivered(waits: bool, failures: usize, threads: usize) -> Vec<u64> {
     let builder = if waits {
         builder.async_stage("draw", Retried::new(draw, retry).unwrap())
     } else {
-        builder.stage("draw", move || RetriedStage::new(draw.clone(), retry, Counter::default()))
+        builder.stage("draw", move || Retried::new(draw.clone(), retry))
     };
     let items = builder.seed(5).threads(threads).deterministic().build().unwrap();
     let items: Vec<u64> = items.map(Result::unwrap).collect();

@@ -63,7 +63,7 @@ pub(crate) struct CpuNodeState<In, S: Stage<In>> {
     waiting: Mutex<Option<(u64, Item<In>)>>,
     waits_for: AtomicUsize,
     /// The item that had been cut before the pipeline was resumed, and its epoch; see
-    /// [`Aggregator::resume`](crate::stage::Aggregator::resume). `None` once the first item has come.
+    /// [`ExactResume::resume`](crate::stage::ExactResume::resume). `None` once the first item has come.
     carry: Mutex<Option<(u64, PartialItem)>>,
 }
 

@@ -6,7 +6,7 @@ use std::vec::IntoIter;
 use super::{LengthFn, invalid, not_all_asked_for};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::footprint::Footprint;
-use crate::stage::aggregate::{Aggregator, FillRate};
+use crate::stage::aggregate::{Aggregator, ExactResume, FillRate};
 
 /// Into which bucket an item goes, and how many of a bucket make a batch. For
 /// [`PipelineBuilder::bucket`](crate::PipelineBuilder::bucket).
@@ -417,12 +417,18 @@ impl<T: Send + 'static> Aggregator<T> for Bucketer<T> {
         std::mem::take(&mut self.left_out)
     }
 
-    fn members(&mut self) -> Option<Vec<u64>> {
-        Some(std::mem::take(&mut self.members))
+    fn exact_resume(&mut self) -> Option<&mut dyn ExactResume> {
+        Some(self)
     }
 
     fn fill_rate(&self) -> Option<FillRate> {
         matches!(self.bucketing.places, BucketBounds::UpTo(_)).then_some(self.fill)
+    }
+}
+
+impl<T> ExactResume for Bucketer<T> {
+    fn inputs(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.members)
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-use crate::stage::aggregate::Aggregator;
+use crate::stage::aggregate::{Aggregator, ExactResume};
 
 /// An aggregate, with what was said about it. Members are items by their place among all.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +27,10 @@ pub(super) struct FedEpoch<O> {
     points: Vec<(usize, Vec<usize>, usize, u64)>,
 }
 
+fn exact<T, A: Aggregator<T>>(aggregator: &mut A) -> &mut dyn ExactResume {
+    aggregator.exact_resume().expect("it supports exact resume")
+}
+
 /// Gives `places` of `items` to an aggregator.
 fn run<T: Clone, A: Aggregator<T>>(
     mut aggregator: A,
@@ -42,16 +46,16 @@ fn run<T: Clone, A: Aggregator<T>>(
         points: vec![(0, Vec::new(), 0, carry)],
     };
     if carry > 0 {
-        aggregator.resume(carry);
+        exact(&mut aggregator).resume(carry);
     }
     let mut taken = Vec::new();
     let mut held = BTreeSet::new();
     let mut carry = carry;
     let tell = |aggregator: &mut A, aggregate, taken: &[usize], held: &mut BTreeSet<usize>| {
-        let members = aggregator.members().expect("it tells its members");
+        let members = exact(aggregator).inputs();
         let members: Vec<usize> = members.iter().map(|&number| taken[number as usize]).collect();
         assert!(members.iter().all(|place| held.remove(place)), "{members:?} were held");
-        Told { aggregate, members, carry: aggregator.carry() }
+        Told { aggregate, members, carry: exact(aggregator).carry() }
     };
     for (given, &place) in places.iter().enumerate() {
         let mut answer = match aggregator.accumulate(items[place].clone()) {
@@ -73,7 +77,7 @@ fn run<T: Clone, A: Aggregator<T>>(
             epoch.points.push((given + 1, all, epoch.told.len(), carry));
             answer = aggregator.more().unwrap();
         }
-        assert_eq!(aggregator.carry(), carry, "it changes with an aggregate only");
+        assert_eq!(exact(&mut aggregator).carry(), carry, "it changes with an aggregate only");
         epoch.most_held = epoch.most_held.max(held.len());
         let all = held.iter().copied().collect();
         epoch.points.push((given + 1, all, epoch.told.len(), carry));
@@ -83,7 +87,7 @@ fn run<T: Clone, A: Aggregator<T>>(
         let told = tell(&mut aggregator, aggregate, &taken, &mut held);
         epoch.told.push(told);
         let all = held.iter().copied().collect();
-        let carry = aggregator.carry();
+        let carry = exact(&mut aggregator).carry();
         epoch.points.push((places.len(), all, epoch.told.len(), carry));
         answer = aggregator.flush_more().unwrap();
     }

@@ -6,7 +6,7 @@ use std::vec::IntoIter;
 use super::{LengthFn, invalid};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::footprint::Footprint;
-use crate::stage::aggregate::{Aggregator, FillRate};
+use crate::stage::aggregate::{Aggregator, ExactResume, FillRate};
 
 /// How items are packed into sequences. For
 /// [`PipelineBuilder::pack`](crate::PipelineBuilder::pack).
@@ -145,13 +145,13 @@ impl<T: Footprint> Footprint for Packed<T> {
 /// Taking an item in costs a look at each open sequence.
 ///
 /// ```
-/// use spdl_core::stage::{Aggregator, Packer, Packing};
+/// use spdl_core::stage::{Aggregator, ExactResume, Packer, Packing};
 /// let mut packer = Packer::new(Packing::new(10), |text: &&str| text.len() as u64)?;
 /// assert_eq!(packer.accumulate("sevens!")?, None);
 /// assert_eq!(packer.accumulate("quite")?, None);
 /// let full = packer.accumulate("one")?.expect("7 + 3 = 10");
 /// assert_eq!((full.items, full.offsets), (vec!["sevens!", "one"], vec![0, 7, 10]));
-/// assert_eq!(packer.members(), Some(vec![0, 2]));
+/// assert_eq!(packer.inputs(), [0, 2]);
 /// assert_eq!(packer.flush()?.expect("the rest").items, ["quite"]);
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
@@ -273,12 +273,18 @@ impl<T: Send + 'static> Aggregator<T> for Packer<T> {
         self.flush()
     }
 
-    fn members(&mut self) -> Option<Vec<u64>> {
-        Some(std::mem::take(&mut self.members))
+    fn exact_resume(&mut self) -> Option<&mut dyn ExactResume> {
+        Some(self)
     }
 
     fn fill_rate(&self) -> Option<FillRate> {
         Some(self.fill)
+    }
+}
+
+impl<T> ExactResume for Packer<T> {
+    fn inputs(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.members)
     }
 }
 

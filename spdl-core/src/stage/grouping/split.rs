@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Packed, invalid, not_all_asked_for};
 use crate::error::Result;
 use crate::memory::footprint::Footprint;
-use crate::stage::aggregate::{Aggregator, FillRate};
+use crate::stage::aggregate::{Aggregator, ExactResume, FillRate};
 
 /// An item that can be cut: tokens, samples of sound, frames.
 pub trait Sequence: Send + Sized + 'static {
@@ -142,7 +142,7 @@ pub fn pieces<T: Sequence>(item: T, longest: u64) -> impl Iterator<Item = Result
 /// assert_eq!(concat.accumulate(vec![1, 2, 3])?, None);
 /// let full = concat.accumulate(vec![4, 5, 6])?.expect("a full sequence");
 /// assert_eq!(full.items.into_iter().map(|piece| piece.part).collect::<Vec<_>>().concat(), [1, 2, 3, 4]);
-/// assert_eq!((concat.members(), concat.carry()), (Some(vec![0]), 1));
+/// assert_eq!((concat.inputs(), concat.carry()), (vec![0], 1));
 /// let rest = concat.flush()?.expect("the rest");
 /// assert_eq!((rest.items[0].offset, &rest.items[0].part), (1, &vec![5, 6]));
 /// # Ok::<(), spdl_core::Error>(())
@@ -267,8 +267,18 @@ impl<T: Sequence> Aggregator<T> for ConcatAndSplit<T> {
         std::mem::take(&mut self.left_out)
     }
 
-    fn members(&mut self) -> Option<Vec<u64>> {
-        Some(std::mem::take(&mut self.members))
+    fn exact_resume(&mut self) -> Option<&mut dyn ExactResume> {
+        Some(self)
+    }
+
+    fn fill_rate(&self) -> Option<FillRate> {
+        Some(self.fill)
+    }
+}
+
+impl<T> ExactResume for ConcatAndSplit<T> {
+    fn inputs(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.members)
     }
 
     fn carry(&self) -> u64 {
@@ -277,10 +287,6 @@ impl<T: Sequence> Aggregator<T> for ConcatAndSplit<T> {
 
     fn resume(&mut self, carry: u64) {
         self.resumed = carry;
-    }
-
-    fn fill_rate(&self) -> Option<FillRate> {
-        Some(self.fill)
     }
 }
 

@@ -93,7 +93,7 @@ fn nothing_is_lost_where_not_all_was_asked_for() {
     assert_eq!(bucketer.accumulate(9.0).unwrap().unwrap().items, [2.0]);
     assert_eq!(bucketer.accumulate(1.0).unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert_eq!(bucketer.flush().unwrap().unwrap().items, [9.0]);
-    assert_eq!(bucketer.members(), Some(vec![1]));
+    assert_eq!(bucketer.inputs(), [1]);
     assert_eq!(bucketer.flush_more().unwrap(), None);
 }
 

@@ -56,7 +56,7 @@ fn items_that_cannot_be_packed_are_errors_and_change_nothing() {
     assert_eq!(packer.accumulate(u64::MAX).unwrap_err().kind(), ErrorKind::LimitExceeded);
     assert_eq!(packer.accumulate(0).unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert_eq!(packer.accumulate(10).unwrap().unwrap().items, [10]);
-    assert_eq!(packer.members(), Some(vec![0]), "refused items are not counted");
+    assert_eq!(packer.inputs(), [0], "refused items are not counted");
     for packing in [Packing::new(0), Packing::new(9).open(0), Packing::new(9).most_items(0)] {
         let error = Packer::new(packing, |&length: &u64| length).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
