@@ -1,4 +1,4 @@
-//! Steps that each pass, fail or skip, with a log of their own: what `test` and `soak` are made of.
+//! Steps of `test` and `soak`: each passes, fails or is skipped, and has its own log.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,49 +10,59 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::tools::{Output, Workspace, cargo};
+use crate::tools::{Output, Workspace, cargo, cpu_time_of_children};
 
-/// One thing to check.
+/// One named check.
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     pub(crate) run: fn(&Workspace, &mut Output) -> Result<Counts>,
 }
 
-/// How wide the names of steps are.
+/// Column width of step names.
 const WIDTH: usize = 17;
 
-/// How many lines of a failing step's log are shown.
+/// Number of log lines shown for a failed step.
 const SHOWN_LINES: usize = 60;
 
-/// Prints the steps with what they do.
+/// Prints the name and the description of each step.
 pub(crate) fn list(steps: &[Step]) {
     for step in steps {
         println!("{:<WIDTH$}{}", step.name, step.about);
     }
 }
 
-/// The steps of these names, in their own order; all of them where no name is given.
+/// The steps with the given names, in table order; all steps if `only` is empty.
 pub(crate) fn choose<'a>(steps: &'a [Step], only: &[String]) -> Result<Vec<&'a Step>> {
     for name in only {
         if !steps.iter().any(|step| step.name == name) {
             let names: Vec<_> = steps.iter().map(|step| step.name).collect();
-            bail!("no step is named {name:?}; the steps are: {}", names.join(", "));
+            bail!("unknown step {name:?}; the steps are: {}", names.join(", "));
         }
     }
     let chosen = |step: &&Step| only.is_empty() || only.iter().any(|name| name == step.name);
     Ok(steps.iter().filter(chosen).collect())
 }
 
-/// What all steps so far have found.
+/// Sum of the results of all steps so far.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     sum: Counts,
     failed_steps: Vec<String>,
+    times: Vec<StepTime>,
+}
+
+/// Time that one step took.
+#[derive(Debug)]
+struct StepTime {
+    name: &'static str,
+    wall: Duration,
+    /// User and system time of all child processes.
+    cpu: Duration,
 }
 
 impl Tally {
-    /// Runs a step, which is stopped after `limit`; its log is `target/xtask-logs/LOG.log`.
+    /// Runs a step, stops it after `limit`, and writes its log to `target/xtask-logs/LOG.log`.
     pub(crate) fn run(
         &mut self,
         workspace: &Workspace,
@@ -63,7 +73,10 @@ impl Tally {
         let logs = workspace.target.join("xtask-logs");
         fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
         let log = logs.join(format!("{log}.log"));
+        let (start, cpu) = (Instant::now(), cpu_time_of_children());
         let counts = run_step(workspace, step, &log, limit)?;
+        let cpu = cpu_time_of_children().saturating_sub(cpu);
+        self.times.push(StepTime { name: step.name, wall: start.elapsed(), cpu });
         if counts.failed > 0 {
             self.failed_steps.push(format!("{}: {}", step.name, workspace.shown(&log)));
             let names = counts.failed_tests.iter().map(|test| format!("{}: {test}", step.name));
@@ -73,14 +86,17 @@ impl Tally {
         Ok(())
     }
 
-    /// Whether anything has failed.
+    /// Whether any test has failed.
     pub(crate) fn has_failed(&self) -> bool {
         self.sum.failed > 0
     }
 
-    /// Prints what was skipped and why, what failed, and the sum; the program's exit code.
+    /// Prints a time table, reasons of skipped tests, failures and the sum; returns the exit code.
     pub(crate) fn conclude(&self) -> ExitCode {
         println!();
+        if self.times.len() > 1 {
+            println!("{}", time_table(&self.times));
+        }
         for (reason, times) in &self.sum.reasons {
             let times = if *times > 1 { format!(" ({times} times)") } else { String::new() };
             println!("SKIPPED: {reason}{times}");
@@ -94,8 +110,27 @@ impl Tally {
     }
 }
 
+/// Seconds, CPU seconds and share of the wall time of each step, slowest first.
+fn time_table(times: &[StepTime]) -> String {
+    let mut sorted: Vec<&StepTime> = times.iter().collect();
+    sorted.sort_by_key(|step| std::cmp::Reverse(step.wall));
+    let wall: Duration = times.iter().map(|step| step.wall).sum();
+    let cpu: Duration = times.iter().map(|step| step.cpu).sum();
+    let row = |name: &str, own_wall: Duration, own_cpu: Duration| {
+        let share = 100.0 * own_wall.as_secs_f64() / wall.as_secs_f64().max(1e-9);
+        let (own_wall, own_cpu) = (own_wall.as_secs_f64(), own_cpu.as_secs_f64());
+        format!("{name:<WIDTH$}{own_wall:>9.1}{own_cpu:>10.1}{share:>7.1} %\n")
+    };
+    let mut table = format!("{:<WIDTH$}{:>9}{:>10}{:>9}\n", "step", "seconds", "CPU s", "share");
+    for step in sorted {
+        table.push_str(&row(step.name, step.wall, step.cpu));
+    }
+    table.push_str(&row("total", wall, cpu));
+    table
+}
+
 fn run_step(workspace: &Workspace, step: &Step, log: &Path, limit: Duration) -> Result<Counts> {
-    // Without a terminal the name comes first, so that one can see where a log ends.
+    // Without a terminal, print the name first: an interrupted log then ends with the running step.
     let spinner = std::io::stderr().is_terminal().then(|| {
         let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}");
         let spinner = ProgressBar::new_spinner()
@@ -142,17 +177,17 @@ fn run_step(workspace: &Workspace, step: &Step, log: &Path, limit: Duration) -> 
     Ok(counts)
 }
 
-/// What a step or a run has found.
+/// Results of a step or a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
     pub(crate) skipped: u64,
-    /// Why tests were skipped, and how often each reason was given.
+    /// Reasons for skipped tests, each with its number of occurrences.
     reasons: BTreeMap<String, u64>,
-    /// The names of those that failed, as far as they are known.
+    /// Names of failed tests, if known.
     failed_tests: Vec<String>,
-    /// Lines to show below the step.
+    /// Lines to print below the step.
     pub(crate) notes: Vec<String>,
 }
 
@@ -165,7 +200,7 @@ impl Counts {
         Counts { failed: 1, ..Counts::default() }
     }
 
-    /// A test of this name that failed.
+    /// One failed test with this name.
     pub(crate) fn one_failed_test(name: &str) -> Self {
         Counts { failed_tests: vec![name.to_owned()], ..Counts::one_failed() }
     }
@@ -202,10 +237,10 @@ impl Counts {
         }
     }
 
-    /// Reads what `cargo test -- --show-output` prints.
+    /// Parses the output of `cargo test -- --show-output`.
     ///
-    /// A test that prints a line `SKIPPED: reason` has checked nothing: it counts as skipped, not as
-    /// passed. The harness prints each passing test's output in a section of its own.
+    /// A passing test that prints a line `SKIPPED: reason` counts as skipped. The harness prints the
+    /// output of each passing test in a separate section.
     pub(crate) fn of_cargo_test(text: &str) -> Self {
         let mut counts = Counts::default();
         let mut of_passing_tests = false;
@@ -243,7 +278,7 @@ impl Counts {
         counts
     }
 
-    /// Reads what `pytest -rfEs` prints.
+    /// Parses the output of `pytest -rfEs`.
     pub(crate) fn of_pytest(text: &str) -> Self {
         let mut counts = Counts::default();
         for line in text.lines() {
@@ -266,9 +301,10 @@ impl Counts {
         });
         for (number, word) in numbered_words(summary.unwrap_or_default(), ',') {
             match word {
-                "passed" | "xfailed" => counts.passed += number,
+                "passed" => counts.passed += number,
                 "failed" | "error" | "errors" | "xpassed" => counts.failed += number,
-                "skipped" => counts.skipped += number,
+                // An expected failure proves nothing.
+                "skipped" | "xfailed" => counts.skipped += number,
                 _ => {}
             }
         }
@@ -284,7 +320,7 @@ fn numbered_words(text: &str, separator: char) -> impl Iterator<Item = (u64, &st
     })
 }
 
-/// Runs `cargo test` with what `set_up` adds; a run of fewer than `at_least` tests is a failure.
+/// Runs `cargo test` with the arguments of `set_up`; fewer than `at_least` tests are a failure.
 pub(crate) fn cargo_test(
     workspace: &Workspace,
     output: &mut Output,
@@ -298,7 +334,7 @@ pub(crate) fn cargo_test(
     finish_tests(output, Counts::of_cargo_test(&text), at_least, status.success())
 }
 
-/// What a run of tests comes to.
+/// Result of a test run from its counts and its exit status.
 pub(crate) fn finish_tests(
     output: &mut Output,
     mut counts: Counts,
@@ -308,13 +344,13 @@ pub(crate) fn finish_tests(
     if counts.failed > 0 {
         output.say(&format!("{} tests failed", counts.failed));
     } else if !succeeded {
-        // Something did not compile, or a test program crashed before it could count.
-        output.say("the command failed although no single test did");
+        // A compile error, or a test program that crashed before it printed its summary.
+        output.say("the command failed, but no test is reported as failed");
         counts.failed += 1;
     } else {
-        ensure!(counts.ran() > 0, "no test was run");
         let ran = counts.ran();
-        ensure!(ran >= at_least, "{ran} tests were run, and there should be {at_least} or more");
+        ensure!(ran > 0, "no test was run");
+        ensure!(ran >= at_least, "{ran} tests were run, expected {at_least} or more");
     }
     Ok(counts)
 }

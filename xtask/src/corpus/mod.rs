@@ -2,6 +2,7 @@
 //! processes that may crash.
 
 mod agreement;
+#[path = "../../../fuzz/mutate.rs"]
 mod mutate;
 mod worker;
 
