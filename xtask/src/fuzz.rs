@@ -126,21 +126,21 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCo
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// How long each target runs in `cargo xtask test`.
-const TEST_SECONDS: u64 = 40;
+/// How long each target runs in `cargo xtask soak`.
+const SOAK_SECONDS: u64 = 60;
 
-/// The step of `cargo xtask test`: every target for 40 s, two at a time for each CPU.
-/// Each counts as a test, which fails by a finding, and where not a file was tried.
-pub(crate) fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+/// The step of `cargo xtask soak`: all targets, two at a time for each CPU.
+///
+/// Each target counts as a test, which fails by a finding or if no input was run.
+pub(crate) fn soak(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     if let Err(reason) = require_programs(output, "libFuzzer", &["g++"]) {
         return Ok(Counts::one_skipped(&format!("{reason:#}")));
     }
     let targets = targets(workspace)?;
     ensure!(!targets.is_empty(), "there are no fuzz targets");
     let built = build(workspace, output, Sanitizer::Address, false)?;
-    // Two for each CPU: a minute of each target, in an hour for everything.
     let jobs = 2 * thread::available_parallelism().map_or(1, usize::from);
-    let runs = fuzz_all(workspace, &built, &targets, TEST_SECONDS, jobs, false)?;
+    let runs = fuzz_all(workspace, &built, &targets, SOAK_SECONDS, jobs, false)?;
     output.say(&table(&runs));
     let mut counts = counted(&runs);
     counts.notes.extend(table(&runs).lines().map(str::to_owned));

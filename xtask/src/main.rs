@@ -7,12 +7,13 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "this program's results are what it prints")]
 
+mod acceptance;
 mod bench;
 mod corpus;
 mod dataset;
 mod demo;
 mod engine_bench;
-mod features;
+mod feature_checks;
 mod fuzz;
 mod gpu;
 mod kernels;
@@ -21,7 +22,6 @@ mod steps;
 mod test;
 mod tidy;
 mod tools;
-mod upstream_features;
 mod venv;
 mod wheel;
 
@@ -75,7 +75,8 @@ enum Task {
     Fuzz(fuzz::Arguments),
     Gpu(gpu::Arguments),
     Kernels(kernels::Arguments),
-    Features(upstream_features::Arguments),
+    Features(acceptance::Arguments),
+    Tidy(tidy::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -97,7 +98,8 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Wheel(arguments) => wheel::run(&workspace, &arguments)?,
         Task::Bench(benchmark) => bench::run(&workspace, &benchmark)?,
         Task::Corpus(arguments) => return corpus::run(&workspace, &arguments),
-        Task::Features(arguments) => return upstream_features::run(&workspace, &arguments),
+        Task::Features(arguments) => return acceptance::run(&workspace, &arguments),
+        Task::Tidy(arguments) => return tidy::run(&workspace, &arguments),
         Task::Fuzz(arguments) => return fuzz::run(&workspace, &arguments),
         Task::Gpu(arguments) => return gpu::run(&workspace, &arguments),
         Task::Kernels(arguments) => kernels::run(&workspace, &arguments)?,

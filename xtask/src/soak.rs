@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: the tests whose worth grows with the time they get.
+//! `cargo xtask soak`: tests that find more the longer they run.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -6,30 +6,29 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::Args;
 
+use crate::feature_checks::{self, Selection};
 use crate::steps::{self, Counts, Step, Tally, cargo_test, finish_tests, model_tests};
 use crate::tools::{Output, Workspace, command};
-use crate::wheel;
+use crate::{fuzz, test, wheel};
 
-/// Run the long versions of tests: more cycles, schedules, cases, seconds; and faults of a network,
-/// mixed, for half an hour.
+/// Run the long versions of tests: more cycles, schedules, cases and seconds; fuzzing; faults.
 ///
-/// One round of all steps, each with other random numbers; with --minutes, rounds until the time is
-/// over or one has failed. A step that has begun is finished. What a step prints is kept in
-/// target/xtask-logs/soak-STEP.log; the end of it is shown when the step fails. The last line gives
-/// the sum: `N passed, N failed, N skipped`.
+/// One round runs all steps, each with other random numbers. With --minutes, further rounds start
+/// until the time is over or a step has failed; the current step is always finished. The output of
+/// each step is kept in target/xtask-logs/soak-STEP.log; the end of it is printed if the step fails.
+/// The last line is the sum: `N passed, N failed, N skipped`.
 ///
-/// The same tests run in `cargo xtask test`, for a shorter time. How long is up to these variables:
-/// SPDL_CYCLES, SPDL_SIGINTS, SPDL_SCHEDULES, PROPTEST_CASES, SPDL_MEMORY_SECONDS, SPDL_FAULT_SECONDS (and
-/// SPDL_FAULT_SEED, where its random numbers begin).
+/// These variables replace the default lengths: SPDL_CYCLES, SPDL_SIGINTS, SPDL_SCHEDULES,
+/// PROPTEST_CASES, SPDL_MEMORY_SECONDS, SPDL_FAULT_SECONDS (and SPDL_FAULT_SEED, the first seed).
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask soak                        one round, before a release
-  cargo xtask soak --minutes 480          over night
-  cargo xtask soak --only cycles          one step of it
+  cargo xtask soak --minutes 480          all night
+  cargo xtask soak --only cycles          one step
   cargo xtask soak --list
   SPDL_CYCLES=100000 cargo test -p spdl-core --release --test cycles     by hand")]
 pub(crate) struct Arguments {
-    /// Go on with further rounds until this many minutes have passed
+    /// Repeat rounds until this many minutes have passed
     #[arg(long, value_name = "N", default_value_t = 0)]
     minutes: u64,
     /// Run only these steps
@@ -40,20 +39,27 @@ pub(crate) struct Arguments {
     list: bool,
 }
 
-const STEPS: [Step; 6] = [
+const STEPS: [Step; 9] = [
     Step { name: "cycles", about: "10,000 pipelines that end in every way", run: cycles },
     Step { name: "shuttle", about: "whole pipelines under 100,000 schedules", run: shuttle },
     Step { name: "properties", about: "property tests, 20,000 cases each", run: properties },
     Step { name: "memory", about: "a slow consumer and mixed sizes for 60 s", run: memory },
+    Step { name: "fuzz", about: "each target for 60 s, with AddressSanitizer", run: fuzz::soak },
+    Step {
+        name: "test-default",
+        about: "unit and doc tests, and the program, with default features",
+        run: test::test_default,
+    },
+    Step { name: "features", about: "all features but one compile", run: features },
     Step {
         name: "python",
         about: "10,000 Python pipelines that are dropped, 200 times Ctrl-C",
         run: python,
     },
-    Step { name: "faults", about: "mixed faults of a network for 30 minutes", run: faults },
+    Step { name: "faults", about: "mixed network faults for 30 minutes", run: faults },
 ];
 
-/// A test that hangs must not hang everything.
+/// Time limit of a step.
 const STEP_LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
 
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode> {
@@ -82,7 +88,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCo
     Ok(tally.conclude())
 }
 
-/// One integration test of the core, optimised, with a variable that makes it longer.
+/// One optimised integration test of `spdl-core`, with a variable that sets its length.
 fn core_test(
     workspace: &Workspace,
     output: &mut Output,
@@ -107,7 +113,7 @@ fn shuttle(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     model_tests(workspace, output, "shuttle", 1, |cargo| cargo.env("SPDL_SCHEDULES", "100000"))
 }
 
-/// All of the core's tests: what is a property test is known to them alone.
+/// All tests of `spdl-core`: property tests have no common name.
 fn properties(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     output.say("with PROPTEST_CASES=20000");
     cargo_test(workspace, output, 1, |cargo| {
@@ -142,7 +148,11 @@ fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     finish_tests(output, Counts::of_pytest(&text), 2, status.success())
 }
 
-/// Prints a line a minute, with its seed.
+fn features(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    feature_checks::check(workspace, output, Selection::AllButOne)
+}
+
+/// Network faults in `spdl-io`; the test prints a line with its seed each minute.
 fn faults(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     let (name, usual) = ("SPDL_FAULT_SECONDS", "1800");
     let value = std::env::var(name).unwrap_or_else(|_| usual.to_owned());

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value;
 
-use crate::tools::{Output, Workspace, cargo, cpu_time_of_children};
+use crate::tools::{Output, Workspace, cargo, command, cpu_time_of_children};
 
 /// One named check.
 pub(crate) struct Step {
@@ -196,6 +197,10 @@ impl Counts {
         Counts { passed: 1, ..Counts::default() }
     }
 
+    pub(crate) fn passed(passed: usize) -> Self {
+        Counts { passed: passed as u64, ..Counts::default() }
+    }
+
     pub(crate) fn one_failed() -> Self {
         Counts { failed: 1, ..Counts::default() }
     }
@@ -355,8 +360,10 @@ pub(crate) fn finish_tests(
     Ok(counts)
 }
 
-/// Runs those unit tests of `spdl-core` that are built with `--cfg MODEL`: a checker that chooses
-/// who runs when. Each checker has a target folder of its own, since it changes every crate.
+/// Runs the unit tests of `spdl-core` whose names start with the name of a model checker.
+///
+/// They are built with `--cfg spdl_MODEL`, which replaces locks, atomics and threads by those of the
+/// checker. Only `spdl-core` is built again: dependencies are those of all other tests.
 pub(crate) fn model_tests(
     workspace: &Workspace,
     output: &mut Output,
@@ -364,18 +371,26 @@ pub(crate) fn model_tests(
     at_least: u64,
     set_up: impl FnOnce(&mut Command) -> &mut Command,
 ) -> Result<Counts> {
-    cargo_test(workspace, output, at_least, |cargo| {
-        cargo
-            .args(["-p", "spdl-core", "--release", "--lib"])
-            .args([&format!("{model}_"), "--target-dir"])
-            .arg(workspace.target.join(model))
-            .env_remove("CARGO_ENCODED_RUSTFLAGS")
-            .env("RUSTFLAGS", format!("--cfg spdl_{model}"))
-            // Linking with optimisation across crates would take longer than the models run.
-            .env("CARGO_PROFILE_RELEASE_LTO", "off")
-            .env("CARGO_PROFILE_RELEASE_DEBUG", "0");
-        set_up(cargo)
-    })
+    let mut build = cargo();
+    build
+        .args(["rustc", "-p", "spdl-core", "--profile", "test", "--lib", "--message-format"])
+        .args(["json-render-diagnostics", "--", "--cfg", &format!("spdl_{model}")])
+        // Models run for minutes without optimisation.
+        .args(["-C", "opt-level=3"])
+        .current_dir(&workspace.root);
+    let (status, text) = output.run_and_read(&mut build)?;
+    ensure!(status.success(), "cannot build the models for {model}: {status}");
+    let program = text.lines().rev().find_map(|line| {
+        let message: Value = serde_json::from_str(line).ok()?;
+        Some(message["executable"].as_str()?.to_owned())
+    });
+    let program = program.context("cargo reports no test program")?;
+    let folder = workspace.root.join("spdl-core");
+    let mut tests = command(program);
+    tests.args([&format!("{model}_"), "--show-output"]).current_dir(&folder);
+    tests.env("CARGO_MANIFEST_DIR", &folder);
+    let (status, text) = output.run_and_read(set_up(&mut tests))?;
+    finish_tests(output, Counts::of_cargo_test(&text), at_least, status.success())
 }
 
 #[cfg(test)]

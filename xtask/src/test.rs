@@ -1,8 +1,6 @@
-//! `cargo xtask test`: everything that must hold before a change is merged.
+//! `cargo xtask test`: every check that must pass before a change is merged.
 
-use std::collections::BTreeSet;
 use std::env;
-use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -10,20 +8,24 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use serde_json::Value;
 
-use crate::features::{self, Features};
+use crate::feature_checks::{self, Selection};
 use crate::steps::{self, Counts, Step, Tally, cargo_test, finish_tests, model_tests};
 use crate::tools::{Output, Workspace, cargo, cargo_tool, command, require_programs};
 use crate::venv::Venv;
-use crate::{corpus, dataset, fuzz, tidy, wheel};
+use crate::{acceptance, corpus, dataset, fuzz, tidy, wheel};
 
-/// Run every check: format, lints, tests, docs, features, fuzz targets, models, the Python wheel and
-/// examples, licences.
+/// Run all checks: format, lints, tests, docs, features, models, the Python wheel, licences.
 ///
-/// All steps run, even after one has failed. What a step prints is kept in target/xtask-logs; the
-/// end of it is shown when the step fails. What this machine cannot run is listed as `SKIPPED:`
-/// with the reason. The last line gives the sum: `N passed, N failed, N skipped`.
+/// All steps run, also after a failed one. The output of each step is kept in target/xtask-logs; the
+/// end of it is printed if the step fails. A test that cannot run on this machine is listed as
+/// `SKIPPED:` with the reason. A table shows how long each step took. The last line is the sum:
+/// `N passed, N failed, N skipped`.
+///
+/// These checks take longer and run in `cargo xtask soak` only: fuzz targets with libFuzzer and
+/// AddressSanitizer, tests with default features, sets of all features but one, more cases of
+/// property tests and model checks, more pipeline cycles, and network faults for 30 minutes. Tests
+/// on a CUDA device run in `cargo xtask gpu`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask test
@@ -38,44 +40,34 @@ pub(crate) struct Arguments {
     list: bool,
 }
 
-const STEPS: [Step; 19] = [
-    Step { name: "programs", about: "what optional features are built with", run: programs },
+const STEPS: [Step; 17] = [
+    Step { name: "programs", about: "build tools of optional features", run: programs },
     Step { name: "fmt", about: "cargo fmt --check", run: fmt },
-    Step { name: "tidy", about: "crate layers, unsafe code, paths, manifests", run: tidy },
+    Step { name: "tidy", about: "layers, rooms, words, names, paths, commits", run: tidy },
     Step { name: "clippy", about: "all lints, all features; warnings are errors", run: clippy },
-    Step { name: "test", about: "unit, integration and doc tests, all features", run: test },
-    Step {
-        name: "test-default",
-        about: "unit and doc tests, and the program, with default features",
-        run: test_default,
-    },
-    Step { name: "example", about: "a fetcher of somebody else, on spdl-io alone", run: example },
-    Step { name: "doc", about: "cargo doc; warnings are errors", run: doc },
-    Step {
-        name: "features",
-        about: "every combination of features that matters compiles",
-        run: features,
-    },
+    Step { name: "test", about: "unit, integration, fuzz and doc tests, all features", run: test },
     Step { name: "corpus", about: "damaged files in child processes", run: corpus::test },
-    Step { name: "fuzz", about: "every fuzz target for 40 s", run: fuzz::test },
     Step { name: "loom", about: "every interleaving of the models named loom_*", run: loom },
     Step { name: "shuttle", about: "whole pipelines under random schedules", run: shuttle },
-    Step { name: "python", about: "the wheel, and its tests in target/venv-test", run: python },
+    Step { name: "example", about: "a third-party fetcher that depends on spdl-io", run: example },
+    Step { name: "doc", about: "cargo doc; warnings are errors", run: doc },
+    Step { name: "features", about: "each feature compiles alone", run: features },
+    Step { name: "python", about: "the wheel and its tests, in target/venv-test", run: python },
     Step {
         name: "examples-python",
         about: "examples/python, and tests with JAX, pyarrow and PyTorch",
         run: examples_python,
     },
-    Step { name: "free-threaded", about: "the same without a GIL", run: free_threaded },
-    Step { name: "types", about: "the wheel's types, by pyright and stubtest", run: types },
+    Step { name: "free-threaded", about: "the Python tests without a GIL", run: free_threaded },
+    Step { name: "types", about: "the types of the wheel, by pyright and stubtest", run: types },
     Step { name: "deny", about: "licences, sources and duplicates of dependencies", run: deny },
     Step { name: "advisories", about: "known vulnerabilities of dependencies", run: advisories },
 ];
 
-/// No step takes nearly as long; a test that hangs must not hang everything.
+/// Time limit of a step, far above its usual duration.
 const STEP_LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// How many models there are at least: one that is no longer found is no longer checked.
+/// Minimum number of loom models.
 const LOOM_MODELS: u64 = 35;
 
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode> {
@@ -90,7 +82,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCo
     Ok(tally.conclude())
 }
 
-/// Feature `turbojpeg` builds libjpeg-turbo, with its assembler code.
+/// The feature `turbojpeg` builds libjpeg-turbo with its assembler code.
 fn programs(_: &Workspace, output: &mut Output) -> Result<Counts> {
     require_programs(output, "libjpeg-turbo (feature `turbojpeg`)", &["cmake", "nasm"])?;
     Ok(Counts::one_passed())
@@ -103,7 +95,7 @@ fn fmt(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
         output.run(fmt.current_dir(folder))
     };
     check(&["--all"], &workspace.root, output)?;
-    // These are no part of the workspace.
+    // These packages are not members of the workspace.
     for package in fuzz::PACKAGES {
         check(&[], &workspace.root.join(package).join("fuzz"), output)?;
     }
@@ -117,6 +109,7 @@ fn tidy(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
         output.say(finding);
     }
     ensure!(findings.is_empty(), "{} findings", findings.len());
+    acceptance::check_page(workspace)?;
     Ok(Counts::one_passed())
 }
 
@@ -134,13 +127,12 @@ fn clippy(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     Ok(Counts::one_passed())
 }
 
-/// Cargo's first warning about a manifest. A misspelt key such as `defualt-features` does nothing
-/// else, and lints cannot deny it.
+/// Cargo's first warning about a manifest, such as a misspelt key. Lints cannot deny these.
 fn manifest_warning(text: &str) -> Option<&str> {
     text.lines().find(|line| line.starts_with("warning: ") && line.contains("manifest key"))
 }
 
-/// The Python module is left out: it links to no Python by design, and pytest tests it.
+/// The Python extension module links to no Python and has no Rust tests; pytest tests it.
 const PYTHON_CRATE: &str = "spdl-python";
 
 fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
@@ -149,19 +141,16 @@ fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     })
 }
 
-fn test_default(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    let mut packages = Vec::new();
-    for package in workspace.packages.iter().filter(|package| package["name"] != PYTHON_CRATE) {
-        let features = Features::of(package);
-        if features.enabled_by(&["default"]) != features.enabled_by(&features.names()) {
-            packages.extend(["-p", package["name"].as_str().unwrap_or_default()]);
-        }
-    }
+/// Tests with default features, of each crate whose default features are not all features.
+pub(crate) fn test_default(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    let packages = feature_checks::packages_with_optional_features(workspace);
+    let packages = packages.into_iter().filter(|name| *name != PYTHON_CRATE);
+    let packages: Vec<&str> = packages.flat_map(|name| ["-p", name]).collect();
     if packages.is_empty() {
-        output.say("every crate's default features are all it has");
+        output.say("no crate has features beyond the default ones");
         return Ok(Counts::one_passed());
     }
-    // Whole pipelines do not depend on features; what each crate promises by itself may.
+    // Tests of whole pipelines do not depend on features.
     let units =
         ["--lib", "--bins", "--test", "program", "--test", "local", "--test", "image_folder"];
     let docs = ["--doc"];
@@ -172,7 +161,7 @@ fn test_default(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     Ok(counts)
 }
 
-/// A crate that is no part of the workspace, as those of other people are not.
+/// A crate outside of the workspace, like those of third parties.
 const EXAMPLE: &str = "examples/acme-fetcher";
 
 fn example(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
@@ -195,91 +184,8 @@ fn doc(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     Ok(Counts::one_passed())
 }
 
-/// The crate with the most features, which is checked beside all others.
-const MEDIA_CRATE: &str = "spdl-media";
-
-/// Clippy instead of `cargo check`: it shares all dependencies with the step before, and denies
-/// warnings in our crates alone. All features together are left to that step. One crate takes one CPU,
-/// so two are checked at a time; the other has a target folder and a log of its own.
 fn features(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    let checks = combinations(workspace)?;
-    if checks.is_empty() {
-        output.say("no crate has optional features");
-        return Ok(Counts::one_passed());
-    }
-    let (media, others): (Vec<_>, Vec<_>) =
-        checks.into_iter().partition(|(package, _)| *package == MEDIA_CRATE);
-    let target = workspace.target.join("features");
-    fs::create_dir_all(&target).with_context(|| format!("cannot create {}", target.display()))?;
-    let mut log = Output::log(target.join("features.log"), STEP_LIMIT)?;
-    let mut counts = Counts::default();
-    let of_media = std::thread::scope(|scope| {
-        let beside = scope.spawn(|| {
-            let counts = check_all(
-                workspace,
-                &mut log,
-                &media,
-                &["--target-dir".as_ref(), target.as_os_str()],
-            );
-            (counts, log)
-        });
-        counts.add(check_all(workspace, output, &others, &[]));
-        beside.join()
-    });
-    let Ok((of_media, log)) = of_media else { bail!("the other thread panicked") };
-    counts.add(of_media);
-    output.say(&log.text()?);
-    Ok(counts)
-}
-
-/// Crates, each with features that must compile together.
-fn combinations(workspace: &Workspace) -> Result<Vec<(&str, String)>> {
-    let mut all = Vec::new();
-    for package in &workspace.packages {
-        let name = package["name"].as_str().unwrap_or_default();
-        let features = Features::of(package);
-        let mut groups = BTreeSet::new();
-        for target in package["targets"].as_array().into_iter().flatten() {
-            let kinds = target["kind"].as_array().into_iter().flatten();
-            if kinds
-                .into_iter()
-                .any(|kind| ["lib", "bin", "cdylib"].map(Value::from).contains(kind))
-                && let Some(root) = target["src_path"].as_str()
-            {
-                groups.extend(features::groups(Path::new(root))?);
-            }
-        }
-        let combinations = features.combinations(&groups).into_iter();
-        all.extend(combinations.map(|combination| (name, combination.join(","))));
-    }
-    Ok(all)
-}
-
-fn check_all(
-    workspace: &Workspace,
-    output: &mut Output,
-    checks: &[(&str, String)],
-    arguments: &[&OsStr],
-) -> Counts {
-    let mut counts = Counts::default();
-    for (package, features) in checks {
-        let result = output.run(
-            cargo()
-                .args(["clippy", "--quiet", "-p", package, "--no-default-features"])
-                .args(["--features", features])
-                .args(arguments)
-                .args(["--", "-D", "warnings"])
-                .current_dir(&workspace.root),
-        );
-        match result {
-            Ok(()) => counts.passed += 1,
-            Err(error) => {
-                output.say(&format!("error: {error:#}"));
-                counts.failed += 1;
-            }
-        }
-    }
-    counts
+    feature_checks::check(workspace, output, Selection::EachAlone)
 }
 
 fn loom(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
@@ -290,26 +196,26 @@ fn shuttle(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     model_tests(workspace, output, "shuttle", 1, |cargo| cargo)
 }
 
-/// On two versions of Python where they are here, at once, since tests wait more than they compute.
+/// Runs the tests on two versions of Python concurrently, if two are installed.
 fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     let (usual, other) = wheel::install_for_tests_twice(workspace, output)?;
     let Some(other) = other else {
         let mut counts = pytest(workspace, output, &usual, 1, without_frameworks)?;
-        counts.add(Counts::one_skipped("only one version of Python is here to run its tests"));
+        counts.add(Counts::one_skipped("only one version of Python is installed"));
         return Ok(counts);
     };
     let mut log = Output::log(workspace.target.join("python-other.log"), STEP_LIMIT)?;
-    let (counts, on_other) = std::thread::scope(|scope| {
-        let beside = scope.spawn(|| {
+    let (counts, of_other) = std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
             let counts = pytest(workspace, &mut log, &other, 1, without_frameworks);
             (counts, log)
         });
-        (pytest(workspace, output, &usual, 1, without_frameworks), beside.join())
+        (pytest(workspace, output, &usual, 1, without_frameworks), other.join())
     });
-    let Ok((on_other, log)) = on_other else { bail!("the other thread panicked") };
+    let Ok((of_other, log)) = of_other else { bail!("the other thread panicked") };
     output.say(&log.text()?);
     let mut counts = counts?;
-    counts.add(on_other?);
+    counts.add(of_other?);
     Ok(counts)
 }
 
@@ -326,27 +232,59 @@ fn without_frameworks(pytest: &mut Command) -> &mut Command {
     pytest.args(["-m", "not frameworks"])
 }
 
-/// The photographs' data set that `.ci/run` shows at its end, so that it is made once.
+/// The data set of photographs that `.ci/run` shows at its end, so that it is made once.
 const EXAMPLE_IMAGES: dataset::Settings =
     dataset::Settings { shape: dataset::Shape::Imagenet, images: 200, classes: 10, seed: 0 };
 
-/// How many tests there are at least without PyTorch.
+/// Minimum number of tests marked `frameworks`.
 const TESTS_WITH_FRAMEWORKS: u64 = 50;
 
-/// Every example, and the tests that need another library. PyTorch is large: it is installed where
-/// `SPDL_TEST_TORCH=1` asks for it, from where pip's own variables say; else what needs it skips itself.
+/// Runs the examples and the tests that need another library.
+///
+/// PyTorch is Debian's package. With `SPDL_TEST_TORCH=1`, pip installs it instead, from the index
+/// that pip's variables name.
 fn examples_python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    let with_torch = env::var("SPDL_TEST_TORCH").is_ok_and(|value| value == "1");
+    let torch_by_pip = env::var("SPDL_TEST_TORCH").is_ok_and(|value| value == "1");
     let photos = workspace.root.join("assets/photos");
     let parent = workspace.target.join("demo");
     let (images, _) = dataset::find_or_make(&photos, &parent, EXAMPLE_IMAGES)?;
-    let venv = wheel::install_with_frameworks(workspace, output, with_torch)?;
-    pytest(workspace, output, &venv, TESTS_WITH_FRAMEWORKS, |pytest| {
+    let venv = wheel::install_with_frameworks(workspace, output, torch_by_pip)?;
+    let mut counts = pytest(workspace, output, &venv, TESTS_WITH_FRAMEWORKS, |pytest| {
         pytest.args(["-m", "frameworks"]).env("SPDL_TEST_IMAGES", images)
-    })
+    })?;
+    if !torch_by_pip {
+        counts.add(match wheel::install_with_debian_torch(workspace, output) {
+            Ok(venv) => {
+                let files = torch_tests(workspace)?;
+                let set_up = |pytest: &mut Command| {
+                    pytest.args(["-m", "frameworks"]).args(&files);
+                };
+                pytest_files(workspace, output, &venv, 1, set_up)?
+            }
+            Err(error) => Counts::one_skipped(&format!("no PyTorch: {error:#}")),
+        });
+    }
+    Ok(counts)
 }
 
-/// Runs the Python package's tests, or those that `set_up` chooses.
+/// The test files that import PyTorch if it is installed, relative to the root.
+fn torch_tests(workspace: &Workspace) -> Result<Vec<String>> {
+    let folder = workspace.root.join("spdl-python/tests");
+    let mut files = Vec::new();
+    for entry in
+        fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?
+    {
+        let path = entry?.path();
+        let is_test = path.extension().is_some_and(|extension| extension == "py");
+        if is_test && fs::read_to_string(&path)?.contains("importorskip(\"torch") {
+            files.push(workspace.shown(&path));
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Runs the tests of the Python package that the arguments of `set_up` select.
 fn pytest(
     workspace: &Workspace,
     output: &mut Output,
@@ -354,27 +292,43 @@ fn pytest(
     at_least: u64,
     set_up: impl FnOnce(&mut Command) -> &mut Command,
 ) -> Result<Counts> {
+    pytest_files(workspace, output, venv, at_least, |pytest| {
+        set_up(pytest).arg("spdl-python/tests");
+    })
+}
+
+/// Runs pytest with the files and arguments of `set_up`.
+fn pytest_files(
+    workspace: &Workspace,
+    output: &mut Output,
+    venv: &Venv,
+    at_least: u64,
+    set_up: impl FnOnce(&mut Command),
+) -> Result<Counts> {
     let mut pytest = command(venv.python());
     pytest
-        .args(["-m", "pytest", "-rfEs", "-p", "no:cacheprovider", "spdl-python/tests"])
+        .args(["-m", "pytest", "-rfEs", "-p", "no:cacheprovider"])
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .current_dir(&workspace.root);
-    let (status, text) = output.run_and_read(set_up(&mut pytest))?;
+    set_up(&mut pytest);
+    let (status, text) = output.run_and_read(&mut pytest)?;
     finish_tests(output, Counts::of_pytest(&text), at_least, status.success())
 }
 
-/// Versions that do not change what they complain of from one day to the next.
+/// Exact versions, so that findings do not change from one day to the next.
 const TYPE_CHECKERS: [&str; 2] = ["mypy==1.18.2", "pyright==1.1.414"];
 
-/// Pyright checks the package's own code, and stubtest that the native module is what its stub says.
+/// Pyright checks the Python code; stubtest compares the native module with its stub.
+///
+/// Both are installed into the environment of the step `python`.
 fn types(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    let venv = wheel::install(workspace, output, "venv-types", true)?;
+    let venv = wheel::install_for_tests(workspace, output)?;
     venv.install(output, &TYPE_CHECKERS)?;
     let mut stubtest = command(venv.python());
     stubtest
         .args(["-m", "mypy.stubtest", "spdl_rs._spdl_rs", "--allowlist"])
         .arg(workspace.root.join("spdl-python/tests/stubtest-allowlist.txt"))
-        // Where no folder is named like the package.
+        // A folder without a sub-folder of the package's name.
         .current_dir(&workspace.target);
     output.run(&mut stubtest)?;
     let mut counts = Counts::one_passed();
@@ -385,13 +339,11 @@ fn types(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
             .arg("spdl-python/python")
             .current_dir(&workspace.root),
     )?;
-    // It says how many it found, where it ran at all: it needs Node.js, which it fetches where it is not.
+    // Pyright needs Node.js, and downloads it if necessary. If that fails, there is no summary.
     counts.add(match (status.success(), text.contains(" errors, ") || text.contains(" error, ")) {
         (true, true) => Counts::one_passed(),
         (false, true) => bail!("pyright failed: {status}"),
-        (_, false) => {
-            Counts::one_skipped("pyright does not run here (Node.js could not be set up)")
-        }
+        (_, false) => Counts::one_skipped("pyright cannot run: Node.js could not be set up"),
     });
     Ok(counts)
 }

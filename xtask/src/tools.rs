@@ -217,8 +217,12 @@ pub(crate) fn cpu_time_of_children() -> Duration {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // proc(5): fields 16 and 17, `cutime` and `cstime`; the name in field 2 may hold spaces.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let ticks: u64 =
-        fields.split_whitespace().skip(13).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    let ticks: u64 = fields
+        .split_whitespace()
+        .skip(13)
+        .take(2)
+        .filter_map(|field| field.parse::<u64>().ok())
+        .sum();
     Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND)
 }
 

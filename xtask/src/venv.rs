@@ -1,4 +1,4 @@
-//! Virtual environments of Python below `target/`, and the interpreters that make them.
+//! Virtual environments of Python below `target/`, and their interpreters.
 
 use std::env;
 use std::ffi::OsStr;
@@ -20,7 +20,7 @@ pub(crate) struct Venv {
 }
 
 impl Venv {
-    /// Makes the environment `target/NAME` and installs `requirements`, unless that was done before.
+    /// Creates the environment `target/NAME` with `requirements`, unless it exists already.
     pub(crate) fn prepare(
         workspace: &Workspace,
         output: &mut Output,
@@ -30,13 +30,35 @@ impl Venv {
         Venv::prepare_with(workspace, output, None, name, requirements)
     }
 
-    /// The same with this interpreter, instead of the usual one.
+    /// The same with this interpreter, instead of the first one found.
     pub(crate) fn prepare_with(
         workspace: &Workspace,
         output: &mut Output,
         interpreter: Option<&Path>,
         name: &str,
         requirements: &[&str],
+    ) -> Result<Self> {
+        Venv::make(workspace, output, interpreter, name, requirements, &[])
+    }
+
+    /// Creates the environment `target/NAME` on top of the packages of an interpreter.
+    pub(crate) fn prepare_on_system_packages(
+        workspace: &Workspace,
+        output: &mut Output,
+        interpreter: &Path,
+        name: &str,
+    ) -> Result<Self> {
+        let options = ["--system-site-packages"];
+        Venv::make(workspace, output, Some(interpreter), name, &[], &options)
+    }
+
+    fn make(
+        workspace: &Workspace,
+        output: &mut Output,
+        interpreter: Option<&Path>,
+        name: &str,
+        requirements: &[&str],
+        options: &[&str],
     ) -> Result<Self> {
         let venv = Venv { folder: workspace.target.join(name) };
         let stamp = venv.folder.join("xtask-requirements.txt");
@@ -55,11 +77,13 @@ impl Venv {
                 None => find_python(output)?,
             };
             output.say(&format!(
-                "making a virtual environment in {} with {}",
+                "creating a virtual environment in {} with {}",
                 workspace.shown(&venv.folder),
                 python.display()
             ));
-            output.run(command(&python).args(["-m", "venv", "--clear"]).arg(&venv.folder))?;
+            output.run(
+                command(&python).args(["-m", "venv", "--clear"]).args(options).arg(&venv.folder),
+            )?;
         }
         if !requirements.is_empty() {
             output.say(&format!(
@@ -78,7 +102,7 @@ impl Venv {
         self.program("python")
     }
 
-    /// A program installed into the environment.
+    /// The path of a program in the environment.
     pub(crate) fn program(&self, name: &str) -> PathBuf {
         let folder = if cfg!(windows) { "Scripts" } else { "bin" };
         self.folder.join(folder).join(format!("{name}{}", env::consts::EXE_SUFFIX))
@@ -92,7 +116,7 @@ impl Venv {
     ) -> Result<()> {
         output.run(
             command(self.python())
-                // Wheels are installed once; a cache would hold gigabytes for nothing.
+                // Wheels are installed once, so a cache would only take space.
                 .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
                 .arg("--no-cache-dir")
                 .args(arguments),
@@ -100,7 +124,7 @@ impl Venv {
     }
 }
 
-/// What a Python interpreter can do for us.
+/// Capability of a Python interpreter.
 enum Python {
     Absent,
     TooOld,
@@ -121,9 +145,9 @@ fn inspect_python(program: impl AsRef<OsStr>) -> Python {
     }
 }
 
-/// The first interpreter that can make virtual environments.
+/// The first interpreter that can create virtual environments.
 ///
-/// Debian ships `venv` apart from Python; it is installed where that needs no password.
+/// On Debian, `venv` is a separate package, which is installed if this process is root's.
 fn find_python(output: &mut Output) -> Result<PathBuf> {
     let candidates: Vec<String> = ["python3".to_owned()]
         .into_iter()
@@ -141,16 +165,15 @@ fn find_python(output: &mut Output) -> Result<PathBuf> {
         let (major, minor) = OLDEST_PYTHON;
         bail!("no Python {major}.{minor} or newer found; on Debian: apt-get install python3-venv");
     };
-    let why = format!("{without_venv} cannot make virtual environments (no `ensurepip`)");
+    let why = format!("{without_venv} cannot create virtual environments (no `ensurepip`)");
     install_packages(output, &why, &["python3-venv"])?;
     match usable() {
         Some(program) => Ok(program.into()),
-        None => bail!("python3-venv is installed, yet no interpreter can make an environment"),
+        None => bail!("python3-venv is installed, but no interpreter can create an environment"),
     }
 }
 
-/// An interpreter of another version than the one that made `venv`: the newest there is, in `PATH` or
-/// where pyenv keeps them.
+/// The newest interpreter of another version than that of `venv`, from `PATH` or from pyenv.
 pub(crate) fn other_python(venv: &Venv) -> Option<PathBuf> {
     let usual = version(&venv.python())?;
     let pyenv = env::var_os("PYENV_ROOT").map(PathBuf::from);
@@ -166,7 +189,7 @@ pub(crate) fn other_python(venv: &Venv) -> Option<PathBuf> {
         .map(|(_, program)| program)
 }
 
-/// As in 3.11: two numbers.
+/// Major and minor version.
 fn version(python: &Path) -> Option<(u32, u32)> {
     let script = "import sys; print(*sys.version_info[:2])";
     let output = Command::new(python).args(["-c", script]).stderr(Stdio::null()).output().ok()?;

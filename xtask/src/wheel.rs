@@ -4,40 +4,41 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Mutex;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::tools::{Output, Workspace, command};
+use crate::tools::{Output, Workspace, command, install_packages};
 use crate::venv::{self, Venv};
 
-/// Build the Python wheel (abi3: one wheel for every Python from 3.10 on).
+/// Build the Python wheel (abi3: one wheel for Python 3.10 and newer).
 ///
-/// Uses maturin in a virtual environment of its own, target/venv. The wheel is written to
-/// target/wheels; its path, size and tag are printed.
+/// Installs maturin into the virtual environment target/venv. Writes the wheel to target/wheels and
+/// prints its path, size and tag.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask wheel
-  cargo xtask wheel --dev             quicker to build, slower to run
-  cargo xtask wheel --free-threaded   for python3.14t, say; abi3 wheels are not for those
+  cargo xtask wheel --dev             faster to build, slower to run
+  cargo xtask wheel --free-threaded   for python3.14t, which cannot load abi3 wheels
   pip install target/wheels/*.whl")]
 pub(crate) struct Arguments {
-    /// Build without optimisation of our own crates
+    /// Build with the dev profile
     #[arg(long)]
     dev: bool,
-    /// Build for a Python without a GIL, to target/wheels-free-threaded: that which
-    /// SPDL_FREE_THREADED_PYTHON names, or python3.14t and so on
+    /// Build for a free-threaded Python, to target/wheels-free-threaded: SPDL_FREE_THREADED_PYTHON,
+    /// or python3.14t or newer on the PATH
     #[arg(long)]
     free_threaded: bool,
 }
 
-/// The most bytes that a wheel for users may have.
+/// Size limit of a release wheel, in bytes.
 const MOST_BYTES: u64 = 15_000_000;
 
-/// The oldest Python without a GIL that PyO3 builds for.
+/// Oldest free-threaded Python that PyO3 supports.
 const OLDEST_FREE_THREADED: (u32, u32) = (3, 14);
 
-/// Names the program of a Python without a GIL.
+/// Environment variable with the path of a free-threaded Python.
 const FREE_THREADED_PYTHON: &str = "SPDL_FREE_THREADED_PYTHON";
 
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
@@ -60,8 +61,29 @@ pub(crate) fn build(workspace: &Workspace, output: &mut Output, dev: bool) -> Re
     build_with(workspace, output, dev, None)
 }
 
-/// Builds the wheel for one Python alone, or where there is none for all.
+/// Wheels that this process has built, by profile and interpreter.
+static BUILT: Mutex<Vec<(bool, Option<PathBuf>, PathBuf)>> = Mutex::new(Vec::new());
+
+/// Builds the wheel for one interpreter, or an abi3 wheel. Each is built once per process.
 fn build_with(
+    workspace: &Workspace,
+    output: &mut Output,
+    dev: bool,
+    python: Option<&Path>,
+) -> Result<PathBuf> {
+    let Ok(mut built) = BUILT.lock() else { bail!("an earlier build of the wheel panicked") };
+    let same = |(of_dev, of_python, path): &&(bool, Option<PathBuf>, PathBuf)| {
+        *of_dev == dev && of_python.as_deref() == python && path.is_file()
+    };
+    if let Some((_, _, path)) = built.iter().find(same) {
+        return Ok(path.clone());
+    }
+    let path = build_anew(workspace, output, dev, python)?;
+    built.push((dev, python.map(Path::to_owned), path.clone()));
+    Ok(path)
+}
+
+fn build_anew(
     workspace: &Workspace,
     output: &mut Output,
     dev: bool,
@@ -96,42 +118,41 @@ fn build_with(
     }
 }
 
-/// Checks that a wheel is one for users, by its name and size, and returns the platform it is for.
+/// Checks the name and the size of a wheel for release; returns its platform tag.
 fn check(wheel: &Path, bytes: u64) -> Result<String> {
     let name = wheel.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let platform = name.rsplit('-').next().unwrap_or_default().to_owned();
     ensure!(
         bytes <= MOST_BYTES,
-        "{name} has {bytes} bytes, more than {MOST_BYTES}: what is new in it?"
+        "{name} has {bytes} bytes, more than {MOST_BYTES}; check for new dependencies"
     );
     ensure!(
         !platform.starts_with("linux"),
-        "{name} is for this machine alone, and not manylinux: it needs libraries that other machines \
-         may not have; `maturin build --auditwheel check` names them"
+        "{name} is not a manylinux wheel: it links to libraries that other machines may not have; \
+         run `maturin build --auditwheel check` to list them"
     );
     Ok(platform)
 }
 
-/// A Python without a GIL that PyO3 builds for.
+/// The path of a free-threaded Python that PyO3 supports.
 ///
 /// # Errors
-/// What to do where there is none.
+/// If none is found.
 pub(crate) fn free_threaded_python() -> Result<PathBuf> {
     let (major, oldest) = OLDEST_FREE_THREADED;
     if let Some(named) = env::var_os(FREE_THREADED_PYTHON) {
         ensure!(
             is_free_threaded(Path::new(&named)),
-            "{FREE_THREADED_PYTHON} names {}, which is no free-threaded Python {major}.{oldest} or newer",
-            named.display()
+            "{FREE_THREADED_PYTHON} is {:?}, not a free-threaded Python {major}.{oldest} or newer",
+            named.display().to_string()
         );
         return Ok(named.into());
     }
     let names = (oldest..oldest + 6).map(|minor| PathBuf::from(format!("python{major}.{minor}t")));
     names.into_iter().find(|program| is_free_threaded(program)).with_context(|| {
         format!(
-            "no free-threaded Python {major}.{oldest} or newer was found: put python{major}.{oldest}t \
-             on the PATH, or name one by {FREE_THREADED_PYTHON}; from its source it is built with \
-             `./configure --disable-gil`"
+            "no free-threaded Python {major}.{oldest} or newer found; put python{major}.{oldest}t on \
+             the PATH or set {FREE_THREADED_PYTHON} (build it with `./configure --disable-gil`)"
         )
     })
 }
@@ -145,14 +166,13 @@ fn is_free_threaded(program: &Path) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// Builds the wheel quickly and installs it, with what its tests need, into `target/venv-test`.
+/// Builds the wheel with the dev profile and installs it with test tools into `target/venv-test`.
 pub(crate) fn install_for_tests(workspace: &Workspace, output: &mut Output) -> Result<Venv> {
     let wheel = build(workspace, output, true)?;
     prepare_for_tests(workspace, output, None, "venv-test", &wheel)
 }
 
-/// The same with an interpreter of another version beside the usual one, where there is such a one, in
-/// `target/venv-test-other`.
+/// The same, and also for another version of Python in `target/venv-test-other`, if one is installed.
 pub(crate) fn install_for_tests_twice(
     workspace: &Workspace,
     output: &mut Output,
@@ -165,7 +185,7 @@ pub(crate) fn install_for_tests_twice(
     Ok((usual, other.transpose()?))
 }
 
-/// The same for a Python without a GIL, into `target/venv-test-free-threaded`.
+/// The same for a free-threaded Python, into `target/venv-test-free-threaded`.
 pub(crate) fn install_for_tests_without_gil(
     workspace: &Workspace,
     output: &mut Output,
@@ -184,21 +204,22 @@ fn prepare_for_tests(
 ) -> Result<Venv> {
     let venv = install_wheel(workspace, output, interpreter, name, wheel)?;
     venv.install(output, &["pytest"])?;
-    // Where there is no wheel of it, building it would need libraries.
+    // Without a binary wheel, building Pillow needs system libraries.
     if venv.install(output, &["--only-binary=:all:", "pillow"]).is_err() {
-        output.say("pillow could not be installed: tests that compare with it skip themselves");
+        output.say("cannot install pillow: tests that compare with it are skipped");
     }
     Ok(venv)
 }
 
-/// Libraries that the examples, and tests marked `frameworks`, work with. What cannot be installed is
-/// what those skip.
+/// Libraries of the examples and of tests marked `frameworks`.
 const FRAMEWORKS: [&str; 4] = ["pillow", "jax", "pyarrow", "matplotlib"];
 
-/// From the usual index it brings 5 GB along, nearly all of them for GPUs.
+/// The default index serves 5 GB for these, mostly libraries for GPUs.
 const TORCH: [&str; 2] = ["torch", "torchdata"];
 
-/// As `install_for_tests`, with other libraries, into `target/venv-frameworks`.
+/// As `install_for_tests`, with `FRAMEWORKS` and optionally PyTorch, into `target/venv-frameworks`.
+///
+/// Tests of a library that cannot be installed are skipped.
 pub(crate) fn install_with_frameworks(
     workspace: &Workspace,
     output: &mut Output,
@@ -209,14 +230,42 @@ pub(crate) fn install_with_frameworks(
     let torch = if with_torch { &TORCH[..] } else { &[] };
     for name in FRAMEWORKS.iter().chain(torch) {
         if venv.install(output, &[name]).is_err() {
-            output.say(&format!("{name} could not be installed: what needs it skips itself"));
+            output.say(&format!("cannot install {name}: tests that need it are skipped"));
         }
     }
     Ok(venv)
 }
 
-/// Builds the wheel, without optimisation where `dev`, and installs it into an environment of that name
-/// below target/.
+/// The interpreter of Debian's Python packages.
+const DEBIAN_PYTHON: &str = "/usr/bin/python3";
+
+/// Installs Debian's PyTorch, and the wheel with pytest into `target/venv-torch`.
+///
+/// The environment uses Debian's NumPy, because Debian's PyTorch is compiled for that version.
+///
+/// # Errors
+/// If Debian's PyTorch is not installed and cannot be.
+pub(crate) fn install_with_debian_torch(
+    workspace: &Workspace,
+    output: &mut Output,
+) -> Result<Venv> {
+    let python = Path::new(DEBIAN_PYTHON);
+    ensure!(python.is_file(), "there is no {DEBIAN_PYTHON}");
+    let imports_torch =
+        || command(python).args(["-c", "import torch"]).status().is_ok_and(|it| it.success());
+    if !imports_torch() {
+        let why = "tests that compare with PyTorch need Debian's python3-torch (150 MB)";
+        install_packages(output, why, &["python3-torch", "python3-venv"])?;
+        ensure!(imports_torch(), "python3-torch is installed, but `import torch` fails");
+    }
+    let wheel = build(workspace, output, true)?;
+    let venv = Venv::prepare_on_system_packages(workspace, output, python, "venv-torch")?;
+    install_into(output, &venv, &wheel)?;
+    venv.install(output, &["pytest"])?;
+    Ok(venv)
+}
+
+/// Builds the wheel and installs it into the environment `target/NAME`.
 pub(crate) fn install(
     workspace: &Workspace,
     output: &mut Output,
@@ -235,10 +284,14 @@ fn install_wheel(
     wheel: &Path,
 ) -> Result<Venv> {
     let venv = Venv::prepare_with(workspace, output, interpreter, name, &["numpy"])?;
+    install_into(output, &venv, wheel)?;
+    Ok(venv)
+}
+
+fn install_into(output: &mut Output, venv: &Venv, wheel: &Path) -> Result<()> {
     output.say("installing the wheel");
     let options = ["--force-reinstall", "--no-deps"].map(AsRef::as_ref);
-    venv.install(output, &[&options[..], &[wheel.as_os_str()]].concat())?;
-    Ok(venv)
+    venv.install(output, &[&options[..], &[wheel.as_os_str()]].concat())
 }
 
 #[cfg(test)]
@@ -246,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wheel_for_users_is_small_and_for_many_machines() {
+    fn a_release_wheel_is_small_and_manylinux() {
         let check =
             |name: &str, bytes| check(Path::new(name), bytes).map_err(|error| error.to_string());
         let manylinux = "target/wheels/spdl_rs-0.1.0-cp310-abi3-manylinux_2_34_x86_64.whl";
@@ -256,11 +309,11 @@ mod tests {
         let error = check(manylinux, 15_000_001).unwrap_err();
         assert!(error.contains("15000001 bytes"), "{error}");
         let error = check("spdl_rs-0.1.0-cp310-abi3-linux_x86_64.whl", 8_000_000).unwrap_err();
-        assert!(error.contains("this machine alone"), "{error}");
+        assert!(error.contains("not a manylinux wheel"), "{error}");
     }
 
     #[test]
-    fn what_is_no_python_without_a_gil_is_none() {
+    fn other_programs_are_not_free_threaded_pythons() {
         for program in ["no-such-program", "false"] {
             assert!(!is_free_threaded(Path::new(program)), "{program}");
         }

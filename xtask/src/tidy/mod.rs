@@ -1,20 +1,51 @@
-//! Checks of our own: rules of the design that the compiler cannot keep.
+//! `cargo xtask tidy`: rules of the design and of text that compiler and lints do not check.
 
+mod commits;
+mod names;
+mod rooms;
+mod source;
+mod words;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
+use clap::Args;
 use serde_json::Value;
 
-use crate::kernels;
 use crate::tools::{Workspace, cargo};
+use crate::{acceptance, kernels};
 
-/// Each crate and the crates of the workspace that it may be built on: only those below it.
+/// Check layers, rooms, words, type names, manifests, paths and commit subjects.
+///
+/// The number of findings of some rules is limited per folder by xtask/tidy-baseline.tsv, for text
+/// that is older than the rule. These limits only ever become smaller.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cargo xtask tidy
+  cargo xtask tidy --all --only spdl-io     also findings that the baseline allows
+  cargo xtask tidy --shrink                 lower the limits of the baseline")]
+pub(crate) struct Arguments {
+    /// Print findings that the baseline allows
+    #[arg(long)]
+    all: bool,
+    /// Print only findings that contain this text
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Write lower limits to the baseline
+    #[arg(long)]
+    shrink: bool,
+}
+
+/// Each crate and the crates of the workspace that it may depend on.
 const LAYERS: [(&str, &[&str]); 7] = [
     ("spdl-core", &[]),
     ("spdl-io", &["spdl-core"]),
     ("spdl-media", &["spdl-core"]),
-    ("spdl-cuda", &["spdl-core"]),
+    ("spdl-cuda", &["spdl-core", "spdl-media"]),
     ("spdl-cli", &["spdl-core", "spdl-io", "spdl-media", "spdl-cuda"]),
     ("spdl-python", &["spdl-core", "spdl-io", "spdl-media", "spdl-cuda"]),
     ("xtask", &[]),
@@ -23,7 +54,7 @@ const LAYERS: [(&str, &[&str]); 7] = [
 /// Crates without any unsafe code.
 const SAFE_CRATES: [&str; 3] = ["spdl-core", "spdl-io", "xtask"];
 
-/// What must not be in `spdl-core`'s default tree: runtimes, network, codecs, devices, Python.
+/// Crates that `spdl-core` must not depend on by default: runtimes, network, codecs, devices, Python.
 const NOT_IN_CORE: [&str; 16] = [
     "async-executor",
     "async-io",
@@ -43,8 +74,40 @@ const NOT_IN_CORE: [&str; 16] = [
     "zune-core",
 ];
 
-/// Every breach of a rule, one sentence each.
+pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode> {
+    let counted = counted_findings(workspace)?;
+    let baseline = baseline(workspace)?;
+    if arguments.shrink {
+        shrink(workspace, &baseline, &counted)?;
+    }
+    let mut findings = strict_findings(workspace)?;
+    match arguments.all {
+        true => findings.extend(counted.into_values().flatten()),
+        false => findings.extend(above_baseline(&self::baseline(workspace)?, counted)),
+    }
+    if let Err(error) = acceptance::check_page(workspace) {
+        findings.push(format!("{error:#}"));
+    }
+    let wanted = |finding: &&String| {
+        arguments.only.as_ref().is_none_or(|only| finding.contains(only.as_str()))
+    };
+    let findings: Vec<&String> = findings.iter().filter(wanted).collect();
+    for finding in &findings {
+        println!("{finding}");
+    }
+    println!("{} findings", findings.len());
+    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Every violation of a rule above the baseline, one line each.
 pub(crate) fn findings(workspace: &Workspace) -> Result<Vec<String>> {
+    let mut findings = strict_findings(workspace)?;
+    findings.extend(above_baseline(&baseline(workspace)?, counted_findings(workspace)?));
+    Ok(findings)
+}
+
+/// Findings of rules without a baseline.
+fn strict_findings(workspace: &Workspace) -> Result<Vec<String>> {
     let mut findings = layers(&workspace.packages);
     findings.extend(core_tree(&core_dependencies(workspace)?));
     for name in SAFE_CRATES {
@@ -61,12 +124,103 @@ pub(crate) fn findings(workspace: &Workspace) -> Result<Vec<String>> {
     }
     findings.extend(kernels::stale(&workspace.root)?);
     for path in text_files(&workspace.root)? {
-        // What is not text is not ours to read.
+        // Binary files are skipped.
         if let Ok(text) = fs::read_to_string(&path) {
             findings.extend(machine_paths(&workspace.shown(&path), &text));
         }
     }
+    findings.extend(commits::findings(&workspace.root));
     Ok(findings)
+}
+
+/// Findings by rule and top-level folder.
+type Counted = BTreeMap<(&'static str, String), Vec<String>>;
+
+/// Findings of rules with a baseline.
+fn counted_findings(workspace: &Workspace) -> Result<Counted> {
+    let mut counted = Counted::new();
+    let mut add = |rule: &'static str, place: &str, finding: String| {
+        counted.entry((rule, folder_of(place))).or_default().push(finding);
+    };
+    for (file, finding) in rooms::findings(workspace)? {
+        add("rooms", &file, finding);
+    }
+    for (name, finding) in names::duplicates(workspace)? {
+        add("names", &format!("{name}/"), finding);
+    }
+    if let Some(finding) = names::root_names(workspace)? {
+        add("root", "spdl-core/", finding);
+    }
+    for path in text_files(&workspace.root)? {
+        let shown = workspace.shown(&path);
+        let extension = path.extension().unwrap_or_default().to_string_lossy().into_owned();
+        if WORDS_EXCEPT.contains(&shown.as_str()) {
+            continue;
+        }
+        let Ok(text) = fs::read_to_string(&path) else { continue };
+        for (line, phrase, better) in words::findings(&text, &extension) {
+            add("words", &shown, format!("{shown}:{line}: not {phrase:?}, but: {better}"));
+        }
+    }
+    Ok(counted)
+}
+
+/// Files whose text is not checked: the table of words itself.
+const WORDS_EXCEPT: [&str; 1] = ["xtask/src/tidy/words.rs"];
+
+/// The first folder of a path; `.` for files in the root.
+fn folder_of(path: &str) -> String {
+    path.split_once('/').map_or(".", |(folder, _)| folder).to_owned()
+}
+
+const BASELINE: &str = "xtask/tidy-baseline.tsv";
+
+/// The maximum number of findings by rule and folder.
+type Baseline = BTreeMap<(String, String), usize>;
+
+fn baseline(workspace: &Workspace) -> Result<Baseline> {
+    let text = fs::read_to_string(workspace.root.join(BASELINE)).unwrap_or_default();
+    parse_baseline(&text)
+}
+
+fn parse_baseline(text: &str) -> Result<Baseline> {
+    let mut baseline = Baseline::new();
+    for line in text.lines() {
+        let [rule, folder, limit] = line.split('\t').collect::<Vec<_>>()[..] else {
+            anyhow::bail!("{BASELINE}: expected rule, folder and limit, found {line:?}");
+        };
+        let limit = limit.parse().with_context(|| format!("{BASELINE}: {line:?}"))?;
+        baseline.insert((rule.to_owned(), folder.to_owned()), limit);
+    }
+    Ok(baseline)
+}
+
+/// All findings of each rule and folder with more findings than its limit.
+fn above_baseline(baseline: &Baseline, counted: Counted) -> Vec<String> {
+    let mut shown = Vec::new();
+    for ((rule, folder), findings) in counted {
+        let limit = baseline.get(&(rule.to_owned(), folder.clone())).copied().unwrap_or_default();
+        if findings.len() > limit {
+            shown.push(format!("{folder}: {} findings of {rule}, limit {limit}", findings.len()));
+            shown.extend(findings);
+        }
+    }
+    shown
+}
+
+fn shrink(workspace: &Workspace, baseline: &Baseline, counted: &Counted) -> Result<()> {
+    let path = workspace.root.join(BASELINE);
+    let is_first = !path.is_file();
+    let mut text = String::new();
+    for ((rule, folder), findings) in counted {
+        let limit = baseline.get(&((*rule).to_owned(), folder.clone())).copied();
+        let limit = limit.unwrap_or(if is_first { usize::MAX } else { 0 }).min(findings.len());
+        if limit > 0 {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{rule}\t{folder}\t{limit}");
+        }
+    }
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn layers(packages: &[Value]) -> Vec<String> {
@@ -74,22 +228,22 @@ fn layers(packages: &[Value]) -> Vec<String> {
     for package in packages {
         let name = package["name"].as_str().unwrap_or_default();
         let Some((_, below)) = LAYERS.iter().find(|(layer, _)| *layer == name) else {
-            findings.push(format!("{name} has no place in xtask's table of layers"));
+            findings.push(format!("{name} is not in xtask's table of layers"));
             continue;
         };
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
             let needed = dependency["name"].as_str().unwrap_or_default();
             let is_ours = LAYERS.iter().any(|(layer, _)| *layer == needed);
-            // Tests may use a sibling; what is shipped may not.
+            // Only tests may use any crate of the workspace.
             if is_ours && dependency["kind"] != "dev" && !below.contains(&needed) {
-                findings.push(format!("{name} depends on {needed}, which is not below it"));
+                findings.push(format!("{name} depends on {needed}, which is not a lower layer"));
             }
         }
     }
     findings
 }
 
-/// The names of all crates that a user of `spdl-core` with default features compiles.
+/// The names of all crates in the dependency tree of `spdl-core` with default features.
 fn core_dependencies(workspace: &Workspace) -> Result<Vec<String>> {
     let output = cargo()
         .args(["tree", "-p", "spdl-core", "--edges", "normal", "--prefix", "none"])
@@ -116,10 +270,10 @@ fn core_tree(dependencies: &[String]) -> Vec<String> {
 
 fn unsafe_code(name: &str, root: &str) -> Option<String> {
     let forbids = root.lines().any(|line| line.trim() == "#![forbid(unsafe_code)]");
-    (!forbids).then(|| format!("{name} does not say #![forbid(unsafe_code)]"))
+    (!forbids).then(|| format!("{name} lacks #![forbid(unsafe_code)]"))
 }
 
-/// Versions are written once, in the root, and lints are the workspace's.
+/// Versions of dependencies and lints are those of the workspace.
 fn manifest_rules(shown: &str, text: &str) -> Vec<String> {
     let mut findings = Vec::new();
     let has_lints = text
@@ -138,8 +292,8 @@ fn manifest_rules(shown: &str, text: &str) -> Vec<String> {
     findings
 }
 
-/// The files of the repository: everything but hidden folders, build outputs and links.
-fn text_files(root: &Path) -> Result<Vec<PathBuf>> {
+/// The files of the repository, without hidden folders, build outputs and links.
+pub(crate) fn text_files(root: &Path) -> Result<Vec<PathBuf>> {
     const LARGEST: u64 = 1 << 20;
     const HIDDEN_BUT_OURS: [&str; 3] = [".cargo", ".ci", ".github"];
     let mut files = Vec::new();
@@ -156,7 +310,7 @@ fn text_files(root: &Path) -> Result<Vec<PathBuf>> {
             if kind.is_dir() && !is_output && !is_foreign {
                 folders.push(entry.path());
             } else if kind.is_file() && name != ".git" && entry.metadata()?.len() <= LARGEST {
-                // In a second working tree `.git` is a file, which names a folder of this machine.
+                // In a second working tree, `.git` is a file with a path of this machine.
                 files.push(entry.path());
             }
         }
@@ -165,20 +319,23 @@ fn text_files(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Folders of one machine, which mean nothing on another.
+/// Absolute paths that exist on one machine only.
 fn machine_paths(shown: &str, text: &str) -> Vec<String> {
-    // Put together here, so that this file does not hold them.
+    // Composed, so that this file does not contain them.
     let homes = ["root", "work", "home", "Users"].map(|name| format!("/{name}/"));
     let mut findings = Vec::new();
     for (number, line) in text.lines().enumerate() {
         for home in &homes {
             let starts_a_path = line.match_indices(home.as_str()).any(|(at, _)| {
                 let before = line[..at].chars().next_back();
-                // Inside an address or a relative path it is something else.
+                // Within a URL or a relative path, it is no absolute path.
                 !before.is_some_and(|c| c.is_alphanumeric() || "._-/}$".contains(c))
             });
             if starts_a_path {
-                findings.push(format!("{shown}:{}: a path of one machine: {home}…", number + 1));
+                findings.push(format!(
+                    "{shown}:{}: an absolute path of one machine: {home}…",
+                    number + 1
+                ));
             }
         }
     }
@@ -190,6 +347,23 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn only_findings_above_the_baseline_are_shown() {
+        let baseline = parse_baseline("words\ta\t2\nwords\tb\t1\n").unwrap();
+        let counted = Counted::from([
+            (("words", "a".to_owned()), vec!["1".to_owned(), "2".to_owned()]),
+            (("words", "b".to_owned()), vec!["3".to_owned(), "4".to_owned()]),
+            (("rooms", "a".to_owned()), vec!["5".to_owned()]),
+        ]);
+        let shown = above_baseline(&baseline, counted);
+        let expected =
+            ["a: 1 findings of rooms, limit 0", "5", "b: 2 findings of words, limit 1", "3", "4"];
+        assert_eq!(shown, expected);
+        assert!(parse_baseline("words a 2").is_err());
+        assert_eq!(folder_of("spdl-io/src/a.rs"), "spdl-io");
+        assert_eq!(folder_of("README.md"), ".");
+    }
 
     #[test]
     fn a_crate_may_depend_only_on_those_below_it() {

@@ -1,5 +1,4 @@
-//! Which features of a crate to build together, so that whatever depends on them is built every way
-//! that matters.
+//! Compiles crates with sets of features.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,17 +7,128 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-/// A crate's features and what each turns on, without other crates' features.
-pub(crate) struct Features(BTreeMap<String, Vec<String>>);
+use crate::steps::Counts;
+use crate::tools::{Output, Workspace, cargo};
+
+/// Which sets of features to compile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Selection {
+    /// No feature, each feature alone, and those that decide about one piece of code together.
+    EachAlone,
+    /// All features but one.
+    AllButOne,
+}
+
+/// These crates do not depend on each other, so one call of cargo can check a set of each.
+const INDEPENDENT: [&str; 2] = ["spdl-io", "spdl-media"];
+
+/// Compiles each crate with each set of features; warnings are errors.
+///
+/// Each check counts as a test. Step `clippy` covers the set of all features.
+pub(crate) fn check(
+    workspace: &Workspace,
+    output: &mut Output,
+    selection: Selection,
+) -> Result<Counts> {
+    let mut counts = Counts::default();
+    for check in checks(workspace, selection)? {
+        let packages = check.iter().flat_map(|(package, _)| ["-p", package]);
+        let features: Vec<String> = check
+            .iter()
+            .flat_map(|(package, set)| set.iter().map(move |name| format!("{package}/{name}")))
+            .collect();
+        let mut cargo = cargo();
+        cargo.args(["check", "--quiet", "--no-default-features"]).args(packages);
+        cargo.args(["--features", &features.join(",")]).current_dir(&workspace.root);
+        let result = output.run_and_read(&mut cargo);
+        let failed = match result {
+            Ok((status, text)) => !status.success() || has_warning(&text),
+            Err(error) => {
+                output.say(&format!("error: {error:#}"));
+                true
+            }
+        };
+        counts.add(if failed {
+            let shown = |(package, set): &(&str, Vec<String>)| format!("{package} {set:?}");
+            Counts::one_failed_test(&check.iter().map(shown).collect::<Vec<_>>().join(", "))
+        } else {
+            Counts::passed(check.len())
+        });
+    }
+    Ok(counts)
+}
+
+/// Whether the compiler printed a warning. `-D warnings` would compile all dependencies again.
+fn has_warning(text: &str) -> bool {
+    text.lines().any(|line| line.starts_with("warning: ") || line.starts_with("warning["))
+}
+
+/// Crates, each with a set of features, in groups of one call of cargo.
+type Check<'a> = Vec<(&'a str, Vec<String>)>;
+
+fn checks(workspace: &Workspace, selection: Selection) -> Result<Vec<Check<'_>>> {
+    let mut checks: Vec<Check<'_>> = Vec::new();
+    let mut independent: Vec<Check<'_>> = Vec::new();
+    for package in &workspace.packages {
+        let name = package["name"].as_str().unwrap_or_default();
+        let sets = sets(package, selection)?;
+        if INDEPENDENT.contains(&name) {
+            independent.resize(independent.len().max(sets.len()), Vec::new());
+            for (check, set) in independent.iter_mut().zip(sets) {
+                check.push((name, set));
+            }
+        } else {
+            checks.extend(sets.into_iter().map(|set| vec![(name, set)]));
+        }
+    }
+    checks.extend(independent);
+    Ok(checks)
+}
+
+fn sets(package: &Value, selection: Selection) -> Result<Vec<Vec<String>>> {
+    let features = Features::of(package);
+    let sets = match selection {
+        Selection::EachAlone => {
+            let mut groups = BTreeSet::new();
+            for target in package["targets"].as_array().into_iter().flatten() {
+                let kinds = target["kind"].as_array().into_iter().flatten();
+                let is_compiled =
+                    |kind: &Value| ["lib", "bin", "cdylib"].iter().any(|compiled| kind == compiled);
+                if kinds.into_iter().any(is_compiled)
+                    && let Some(root) = target["src_path"].as_str()
+                {
+                    groups.extend(self::groups(Path::new(root))?);
+                }
+            }
+            features.each_alone(&groups)
+        }
+        Selection::AllButOne => features.all_but_one(),
+    };
+    let owned = |set: Vec<&str>| set.into_iter().map(str::to_owned).collect();
+    Ok(sets.into_iter().map(owned).collect())
+}
+
+/// The crates whose default features are not all of their features.
+pub(crate) fn packages_with_optional_features(workspace: &Workspace) -> Vec<&str> {
+    let has_optional = |package: &&Value| {
+        let features = Features::of(package);
+        features.enabled_by(&["default"]) != features.enabled_by(&features.names())
+    };
+    let packages = workspace.packages.iter().filter(has_optional);
+    packages.filter_map(|package| package["name"].as_str()).collect()
+}
+
+/// The features of a crate, each with the features of this crate that it enables.
+struct Features(BTreeMap<String, Vec<String>>);
 
 /// Features that decide about one piece of code together.
-pub(crate) type Group = BTreeSet<String>;
+type Group = BTreeSet<String>;
 
-/// Of a larger group only the pairs are tried.
-const LARGEST_GROUP: usize = 4;
+/// Larger groups are tried in pairs only.
+const LARGEST_GROUP: usize = 3;
 
 impl Features {
-    pub(crate) fn of(package: &Value) -> Self {
+    fn of(package: &Value) -> Self {
         let features = package["features"].as_object().into_iter().flatten();
         Features(
             features
@@ -31,12 +141,12 @@ impl Features {
         )
     }
 
-    pub(crate) fn names(&self) -> Vec<&str> {
+    fn names(&self) -> Vec<&str> {
         self.0.keys().map(String::as_str).filter(|name| *name != "default").collect()
     }
 
-    /// All that these features turn on in this crate, themselves included.
-    pub(crate) fn enabled_by(&self, names: &[&str]) -> BTreeSet<&str> {
+    /// The features of this crate that these features enable, themselves included.
+    fn enabled_by(&self, names: &[&str]) -> BTreeSet<&str> {
         let mut waiting: Vec<&str> = names.to_vec();
         let mut enabled = BTreeSet::new();
         while let Some(name) = waiting.pop() {
@@ -50,12 +160,15 @@ impl Features {
         enabled
     }
 
-    /// The sets of features to try: none, each alone, all but each, and of each group that meets
-    /// somewhere in the code all parts of two or more. Two features that meet nowhere can do nothing
-    /// together that they do not do alone or with all. Sets that turn on the same are tried once;
-    /// the set of all is left out.
-    pub(crate) fn combinations(&self, groups: &BTreeSet<Group>) -> Vec<Vec<&str>> {
+    /// The empty set, each feature alone, and the subsets of each group with two or more features.
+    ///
+    /// Two features without a common group behave together as they do alone. Sets that enable the
+    /// same features appear once; the set of all features is left out.
+    fn each_alone(&self, groups: &BTreeSet<Group>) -> Vec<Vec<&str>> {
         let names = self.names();
+        if names.is_empty() {
+            return Vec::new();
+        }
         let mut sets = vec![Vec::new()];
         sets.extend(names.iter().map(|&name| vec![name]));
         for group in groups {
@@ -70,17 +183,26 @@ impl Features {
                 }
             }
         }
+        self.distinct(sets)
+    }
+
+    /// For each feature, the set of all others.
+    fn all_but_one(&self) -> Vec<Vec<&str>> {
+        let names = self.names();
         let others = |one: &str| names.iter().copied().filter(|name| *name != one).collect();
-        sets.extend(names.iter().map(|name| others(name)));
-        let mut seen = BTreeSet::from([self.enabled_by(&names)]);
+        self.distinct(names.iter().map(|name| others(name)).collect())
+    }
+
+    fn distinct<'a>(&'a self, mut sets: Vec<Vec<&'a str>>) -> Vec<Vec<&'a str>> {
+        let mut seen = BTreeSet::from([self.enabled_by(&self.names())]);
         sets.retain(|set| seen.insert(self.enabled_by(set)));
         sets
     }
 }
 
-/// The groups of features that meet in the code of the crate whose root is the file `root`: in one
-/// condition, or in one within what another condition is about. The code is as `cargo fmt` leaves it.
-pub(crate) fn groups(root: &Path) -> Result<BTreeSet<Group>> {
+/// Features that one condition names, or conditions nested in each other, in the crate of the root
+/// file `root`. The code must be formatted by `cargo fmt`.
+fn groups(root: &Path) -> Result<BTreeSet<Group>> {
     let mut groups = BTreeSet::new();
     let mut waiting = vec![(root.to_owned(), Group::new())];
     while let Some((path, gate)) = waiting.pop() {
@@ -96,7 +218,7 @@ pub(crate) fn groups(root: &Path) -> Result<BTreeSet<Group>> {
     Ok(groups)
 }
 
-/// The file of a module that the file `parent` declares; none where that says another path.
+/// The file of a module that the file `parent` declares; `None` for `#[path]`.
 fn file_of(parent: &Path, module: &str) -> Option<PathBuf> {
     let stem = parent.file_stem()?;
     let folder = match stem.to_str() {
@@ -107,20 +229,20 @@ fn file_of(parent: &Path, module: &str) -> Option<PathBuf> {
     files.into_iter().find(|path| path.is_file())
 }
 
-/// What conditions a file has.
+/// The conditions of a file.
 #[derive(Debug, Default, PartialEq)]
 struct Found {
     groups: BTreeSet<Group>,
-    /// The modules that it declares, and the features that decide about each.
+    /// The declared modules, each with the features that decide about it.
     modules: Vec<(String, Group)>,
 }
 
-/// Reads a file that is there where the features of `gate` say so.
+/// Scans a file that is compiled under conditions on the features of `gate`.
 fn scan(text: &str, gate: &Group) -> Found {
     let mut found = Found::default();
-    // What conditions are about the code at hand, each with the indentation of that code.
+    // Conditions on the current code, each with the indentation of the item.
     let mut open: Vec<(usize, Group)> = vec![(0, gate.clone())];
-    // Conditions above an item that has not come yet.
+    // Conditions in attributes above the next item.
     let mut above = Group::new();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
@@ -130,7 +252,7 @@ fn scan(text: &str, gate: &Group) -> Found {
             continue;
         }
         let mut code = code.to_owned();
-        // An attribute of several lines is read as one.
+        // Join the lines of an attribute.
         while code.starts_with("#[") && !code.trim_end().ends_with(']') {
             let Some(more) = lines.next() else { break };
             code.push_str(more.trim_start());
@@ -155,8 +277,7 @@ fn scan(text: &str, gate: &Group) -> Found {
                 let gate = around().chain(own.iter().cloned()).collect();
                 found.modules.push((name.to_owned(), gate));
             }
-            // An item ends in the line that is indented as it is and closes it, or before one that
-            // is indented less.
+            // An item ends at a closing line with its own indentation, or before a line with less.
             let closes =
                 code.starts_with('}') && !code.ends_with('{') || code.ends_with([';', ',']);
             while open.len() > 1
@@ -173,7 +294,7 @@ fn scan(text: &str, gate: &Group) -> Found {
     found
 }
 
-/// The features in each condition of a piece of code.
+/// The features of each condition in a piece of code.
 fn conditions(code: &str) -> Vec<Group> {
     let mut conditions = Vec::new();
     for start in ["cfg(", "cfg!(", "cfg_attr("] {
@@ -186,7 +307,7 @@ fn conditions(code: &str) -> Vec<Group> {
                     ')' => depth -= 1,
                     _ => {}
                 }
-                // Of an attribute that is conditional, the condition comes first.
+                // The first argument of `cfg_attr` is the condition.
                 depth < 0 || depth == 0 && letter == ','
             });
             let condition = &rest[..end.unwrap_or(rest.len())];
@@ -217,35 +338,45 @@ mod tests {
     }
 
     #[test]
-    fn features_are_tried_alone_and_left_out_alone() {
+    fn features_are_enabled_alone_and_left_out_alone() {
+        let none = BTreeSet::new();
         let independent = features(&[("default", &["a"]), ("a", &[]), ("b", &["dep:b"])]);
         let expected: [&[&str]; 3] = [&[], &["a"], &["b"]];
-        assert_eq!(independent.combinations(&BTreeSet::new()), expected);
+        assert_eq!(independent.each_alone(&none), expected);
+        assert_eq!(independent.all_but_one(), [["b"], ["a"]]);
 
         let nested = features(&[("a", &[]), ("b", &["a"]), ("c", &[])]);
-        let expected: [&[&str]; 5] = [&[], &["a"], &["b"], &["c"], &["a", "c"]];
-        assert_eq!(nested.combinations(&BTreeSet::new()), expected);
-        assert!(features(&[]).combinations(&BTreeSet::new()).is_empty());
+        let expected: [&[&str]; 4] = [&[], &["a"], &["b"], &["c"]];
+        assert_eq!(nested.each_alone(&none), expected);
+        let expected: [&[&str]; 2] = [&["a", "c"], &["a", "b"]];
+        assert_eq!(nested.all_but_one(), expected);
+        assert!(features(&[]).each_alone(&none).is_empty());
     }
 
     #[test]
-    fn features_that_meet_are_tried_together() {
+    fn features_of_one_condition_are_enabled_together() {
         let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
         let list: Vec<(&str, &[&str])> = names.iter().map(|&name| (name, &[][..])).collect();
         let many = features(&list);
         let groups = BTreeSet::from([group(&["a", "c", "e"]), group(&["a", "b", "unknown"])]);
-        let combinations = many.combinations(&groups);
-        // None, 8 alone, 8 times all but one; 3 pairs and a triple, and another pair.
-        assert_eq!(combinations.len(), 1 + 8 + 8 + 4 + 1);
+        let sets = many.each_alone(&groups);
+        // None, 8 alone; 3 pairs and a triple, and another pair.
+        assert_eq!(sets.len(), 1 + 8 + 4 + 1);
         for set in [&["a", "c"][..], &["a", "e"], &["c", "e"], &["a", "c", "e"], &["a", "b"]] {
-            assert!(combinations.iter().any(|tried| tried == set), "{set:?}");
+            assert!(sets.iter().any(|found| found == set), "{set:?}");
         }
-        let five = BTreeSet::from([group(&names[..5])]);
-        assert_eq!(many.combinations(&five).len(), 1 + 8 + 8 + 10);
+        let four = BTreeSet::from([group(&names[..4])]);
+        assert_eq!(many.each_alone(&four).len(), 1 + 8 + 6);
     }
 
     #[test]
-    fn features_meet_in_one_condition_and_in_one_within_another() {
+    fn warnings_are_found() {
+        assert!(has_warning("a\nwarning: unused variable: `x`\n"));
+        assert!(!has_warning("    Checking a v0.1.0\n  warning: in the middle\n"));
+    }
+
+    #[test]
+    fn groups_are_found_in_one_condition_and_in_nested_ones() {
         let text = r#"
 #[cfg(feature = "a")]
 mod alone;
@@ -285,7 +416,7 @@ fn last() {}
         let met: Vec<_> = found.groups.into_iter().filter(|group| group.len() > 1).collect();
         let expected: [&[&str]; 4] = [&["a", "d"], &["a", "d", "e"], &["a", "f"], &["b", "c"]];
         assert_eq!(met, expected.map(group));
-        // A file that is there for a feature only.
+        // A file with a condition on the whole module.
         let gated =
             scan("#![cfg(feature = \"y\")]\n#[cfg(feature = \"x\")]\nuse a;\n", &group(&["z"]));
         assert!(gated.groups.contains(&group(&["x", "y", "z"])), "{gated:?}");
@@ -309,7 +440,7 @@ fn last() {}
     }
 
     #[test]
-    fn features_that_meet_in_our_own_code_are_found() {
+    fn groups_of_spdl_media_are_found() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../spdl-media/src/lib.rs");
         let groups = groups(&root).unwrap();
         println!("{groups:?}");
