@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use spdl_core::{Dataset, Error, ErrorKind, Result, block_on};
 use spdl_core::memory::BufferPool;
+use spdl_core::{Dataset, Error, ErrorKind, Result, block_on};
 use spdl_io::archive::{
     AfterEnd, ArchiveStamp, NpyArray, NpzArchive, TarEntry, TarIndex, TarOptions, TarSlice,
     TarStream, ZipOptions, ZipSlice,

@@ -10,8 +10,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result, SampleId, SampleRng};
 use spdl_media::audio::{WavHeader, WavSample};
-use spdl_media::image::{ColorModel, DecodeRequest, ImageCodec, ImageDecoder, Picture, PixelsMut, Plane, PlaneShape, SNIFF_BYTES};
-use spdl_media::{CodecRegistry, Crop, Decoder, FillImage, ImageTransform, Limits, Mode, OnTruncated, Orientation, Rect, Sample, SampleFormat, Size};
+use spdl_media::image::{
+    ColorModel, DecodeRequest, ImageCodec, ImageDecoder, Picture, PixelsMut, Plane, PlaneShape,
+    SNIFF_BYTES,
+};
+use spdl_media::{
+    CodecRegistry, Crop, Decoder, FillImage, ImageTransform, Limits, Mode, OnTruncated,
+    Orientation, Rect, Sample, SampleFormat, Size,
+};
 
 /// Small, for speed. What is larger is refused, which is worth trying, too.
 fn limits() -> Limits {

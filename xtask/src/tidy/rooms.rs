@@ -10,10 +10,72 @@ use super::source::{split, test_modules, without_tests};
 use crate::tools::Workspace;
 
 /// The rooms of each crate, lowest first. A room is a folder or a file directly below the root.
-const RUST: [(&str, &[&str]); 0] = [];
+const RUST: [(&str, &[&str]); 6] = [
+    ("spdl-cli", &["ui", "datasets", "inspection", "commands"]),
+    (
+        "spdl-cuda",
+        &[
+            "libraries",
+            "driver",
+            "runtime",
+            "pixels",
+            "kernels",
+            "jpeg",
+            "video",
+            "images",
+            "python",
+            "testing",
+        ],
+    ),
+    (
+        "spdl-io",
+        &[
+            "fetch", "files", "layers", "stores", "archive", "records", "shards", "datasets",
+            "testing",
+        ],
+    ),
+    (
+        "spdl-media",
+        &["image", "formats", "transform", "augment", "encode", "audio", "fill", "testing"],
+    ),
+    (
+        "spdl-core",
+        &[
+            "error",
+            "seconds",
+            "sync",
+            "runtime",
+            "memory",
+            "source",
+            "item",
+            "stage",
+            "observe",
+            "resume",
+            "scheduler",
+            "pipeline",
+        ],
+    ),
+    (
+        "spdl-python",
+        &["interop", "trace", "io", "operators", "cuda", "statistics", "images", "pipeline"],
+    ),
+];
 
 /// The rooms of each Python package, lowest first: its path and its folders and modules.
-const PYTHON: [(&str, &[&str]); 0] = [];
+const PYTHON: [(&str, &[&str]); 1] = [(
+    "spdl-python/python/spdl_rs/pipeline",
+    &[
+        "_failures",
+        "defs",
+        "_hooks",
+        "_processes",
+        "_event_loop",
+        "_run",
+        "_regions",
+        "_profile",
+        "_build",
+    ],
+)];
 
 /// An import of one room by another.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
